@@ -1,0 +1,121 @@
+#include "kernels/attention_ceiling.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu_ops.h"
+#include "kernels/error.h"
+#include "kernels/random.h"
+
+namespace weft::kernels {
+namespace {
+
+constexpr int kHeads = 16;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+struct Free {
+  void operator()(void* p) const { std::free(p); }
+};
+using Buffer = std::unique_ptr<void, Free>;
+
+Buffer huge_buffer(std::size_t bytes) {
+  const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  Buffer buffer(std::aligned_alloc(kHugePage, rounded));
+  if (!buffer)
+    throw CapacityError("attention ceiling: " + std::to_string(rounded) + " bytes wanted, the system has none; measure over less");
+  madvise(buffer.get(), rounded, MADV_HUGEPAGE);
+  return buffer;
+}
+
+/// Small numbers of both signs, so that the softmax is neither flat nor a single peak.
+void fill(ThreadPool& pool, f16* to, std::int64_t count) {
+  constexpr std::int64_t block = 1 << 18;
+  pool.run((count + block - 1) / block, [&](std::int64_t tile, int) {
+    f16 pattern[1024];
+    for (std::uint64_t i = 0; i < 1024; ++i)
+      pattern[i] = f16(unit_float(random_bits(static_cast<std::uint64_t>(tile), i)) - 0.5f);
+    for (std::int64_t i = tile * block; i < std::min(count, (tile + 1) * block); ++i) to[i] = pattern[i & 1023];
+  });
+}
+
+/// A block of sequences in the steady state: every slot but one holds a token.
+class Workload {
+ public:
+  Workload(ThreadPool& pool, std::size_t kv_bytes, int slots, int head_dim)
+      : sequences_(static_cast<int>(kv_bytes / (std::size_t{4} * kHeads * slots * head_dim)) + 1),
+        numbers_(std::int64_t{sequences_} * kHeads * slots * head_dim),
+        k_(huge_buffer(static_cast<std::size_t>(numbers_) * sizeof(f16))),
+        v_(huge_buffer(static_cast<std::size_t>(numbers_) * sizeof(f16))),
+        score_(static_cast<std::size_t>(numbers_ / head_dim)),
+        position_(score_.size()),
+        free_slot_(static_cast<std::size_t>(sequences_) * kHeads, slots - 1),
+        row_(static_cast<std::size_t>(sequences_) * kHeads * head_dim),
+        out_(row_.size()),
+        sequence_(static_cast<std::size_t>(sequences_)),
+        token_(sequence_.size(), slots - 1),
+        keep_(sequence_.size(), Keep{(slots - 1) / 2, slots - 1 - (slots - 1) / 2, 0, 0}) {
+    fill(pool, static_cast<f16*>(k_.get()), numbers_);
+    fill(pool, static_cast<f16*>(v_.get()), numbers_);
+    for (std::size_t i = 0; i < position_.size(); ++i) {
+      const int slot = static_cast<int>(i % static_cast<std::size_t>(slots));
+      position_[i] = slot + 1 < slots ? slot : -1;
+    }
+    for (std::size_t i = 0; i < row_.size(); ++i) row_[i] = 4 * unit_float(random_bits(1, i)) - 2;
+    for (std::size_t i = 0; i < sequence_.size(); ++i) sequence_[i] = static_cast<std::int32_t>(i);
+    op_.slots = {k_.get(),        v_.get(),  score_.data(), position_.data(), free_slot_.data(),
+                 DType::f16, sequences_, kHeads,        slots,            head_dim};
+    const std::int64_t rows = sequences_, cols = std::int64_t{kHeads} * head_dim;
+    op_.q = op_.k = op_.v = ConstView(row_.data(), DType::f32, rows, cols);
+    op_.out = View(out_.data(), DType::f32, rows, cols);
+    op_.sequence = sequence_, op_.position = token_, op_.keep = keep_;
+    op_.heads = kHeads, op_.scale = 0.125f, op_.scoring = Scoring::attention;
+  }
+
+  double bytes() const { return static_cast<double>(numbers_) * 2 * sizeof(f16); }
+  void step(const Ops& ops, Stream& stream) {
+    ops.run(op_, stream);
+    for (std::int32_t& t : token_) ++t;
+  }
+
+ private:
+  int sequences_;
+  std::int64_t numbers_;
+  Buffer k_, v_;
+  std::vector<float> score_;
+  std::vector<std::int32_t> position_, free_slot_;
+  std::vector<float> row_, out_;
+  std::vector<std::int32_t> sequence_, token_;
+  std::vector<Keep> keep_;
+  DecodeAttention op_;
+};
+
+}  // namespace
+
+double measure_decode_attention(ThreadPool& pool, std::size_t kv_bytes, int slots, int head_dim, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  if (slots < 3 || head_dim < 1)
+    throw UsageError("attention ceiling: " + std::to_string(slots) + " slots of " + std::to_string(head_dim) +
+                     "; wanted at least 3 of at least 1");
+  const CpuOps ops(pool);
+  Stream stream;
+  Workload work(pool, kv_bytes, slots, head_dim);
+  work.step(ops, stream);  // scratch memory, clocks
+  std::vector<double> steps;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  do {
+    const auto begin = Clock::now();
+    work.step(ops, stream);
+    steps.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  } while (Clock::now() < end || steps.size() < 3);
+  std::nth_element(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2), steps.end());
+  return work.bytes() / steps[steps.size() / 2];
+}
+
+}  // namespace weft::kernels

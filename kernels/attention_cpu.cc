@@ -1,0 +1,71 @@
+// kernels/attention_cpu.cc: one decode step over KV slots, a tile for each row and KV head.
+#include <string>
+
+#include "kernels/cpu_ops.h"
+#include "kernels/error.h"
+
+namespace weft::kernels {
+namespace {
+
+/// Where the tile of one row and KV head begins in a block.
+std::int64_t head_index(const DecodeAttention& op, std::int64_t row, std::int64_t head) {
+  return std::int64_t{op.sequence[static_cast<std::size_t>(row)]} * op.slots.kv_heads + head;
+}
+
+/// Refuses before anything is changed what could not be written.
+void check_free_slots(const DecodeAttention& op) {
+  for (std::int64_t row = 0; row < op.q.rows; ++row)
+    for (std::int64_t head = 0; head < op.slots.kv_heads; ++head) {
+      const std::int64_t index = head_index(op, row, head);
+      const std::int32_t slot = op.slots.free_slot[index];
+      if (slot >= 0 && slot < op.slots.slots && op.slots.position[index * op.slots.slots + slot] < 0) continue;
+      throw UsageError("decode_attention: sequence " + std::to_string(op.sequence[static_cast<std::size_t>(row)]) +
+                       " has no free slot in head " + std::to_string(head) + " (free_slot is " + std::to_string(slot) + " of " +
+                       std::to_string(op.slots.slots) + "); a block needs min(budget, tokens) + 1 slots");
+    }
+}
+
+DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t head) {
+  const KvSlots& s = op.slots;
+  const auto r = static_cast<std::size_t>(row);
+  const std::int64_t index = head_index(op, row, head), first = index * s.slots;
+  const std::int64_t block_bytes = std::int64_t{s.slots} * s.head_dim * static_cast<std::int64_t>(size_of(s.dtype));
+  DecodeTile t{};
+  t.group = op.heads / s.kv_heads;
+  const std::int64_t query = head * t.group, column = query * s.head_dim;
+  t.q = op.q.slice(row, 1).as<float>() + column;
+  t.k = op.k.slice(row, 1).as<float>() + head * s.head_dim;
+  t.v = op.v.slice(row, 1).as<float>() + head * s.head_dim;
+  t.slot_k = static_cast<std::byte*>(s.k) + index * block_bytes;
+  t.slot_v = static_cast<std::byte*>(s.v) + index * block_bytes;
+  t.score = op.scoring == Scoring::none ? nullptr : s.score + first;
+  t.position = s.position + first;
+  t.free_slot = s.free_slot + index;
+  t.dtype = s.dtype, t.slots = s.slots, t.head_dim = s.head_dim;
+  t.token = op.position[r];
+  t.keep = op.keep[r];
+  t.scoring = op.scoring, t.scale = op.scale, t.decay = op.decay;
+  if (op.scoring == Scoring::random) t.new_score = random_score(op.seed, static_cast<int>(head), t.token);
+  if (op.probabilities) t.probabilities = op.probabilities.slice(row * op.heads + query, 1).as<float>();
+  t.probabilities_stride = op.probabilities.stride;
+  t.out = op.out.slice(row, 1).as<float>() + column;
+  if (op.evicted) t.evicted = op.evicted.slice(row, 1).as<std::int32_t>() + head;
+  return t;
+}
+
+}  // namespace
+
+void CpuOps::run(const DecodeAttention& op, Stream&) const {
+  check(op);
+  check_free_slots(op);
+  const std::int64_t kv_heads = op.slots.kv_heads;
+  const std::size_t scratch = decode_scratch(op.slots.head_dim, op.slots.slots, op.heads / op.slots.kv_heads) * sizeof(float);
+  ThreadPool::Turn turn(pool_);
+  turn.run(op.q.rows * kv_heads, [&](std::int64_t tile, int thread) {
+    DecodeTile t = tile_of(op, tile / kv_heads, tile % kv_heads);
+    t.scratch = reinterpret_cast<float*>(turn.scratch(thread, scratch));
+    vectors_.decode(t);
+  });
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,76 @@
+// kernels/backend.h: the one seam between CPU and GPU. Memory, streams, events, copies and ops change together.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "kernels/ops.h"
+
+namespace weft::kernels {
+
+/// An ordered queue of work of one backend. On the CPU work is done by the thread that submits it, at once.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+};
+
+/// A point in a stream. Before its first record() it counts as reached.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+/// Memory that is freed with the lease. 2 MiB aligned, contents undefined.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ protected:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// Every call may come from any thread; one stream is used by one thread at a time.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;         ///< "cpu", "cuda"
+  virtual std::string description() const = 0;  ///< the processor or the card, for reports
+
+  /// True where the host may read and write device memory, so that a disk read can land in it.
+  virtual bool device_is_host_memory() const = 0;
+  /// The type of activations that the ops take beside weights of `weights`.
+  virtual DType activation_type(DType weights) const = 0;
+
+  /// Bytes that could be allocated now.
+  virtual std::size_t device_bytes_free() const = 0;
+  /// Throws CapacityError, which says what was wanted and what is free.
+  virtual std::unique_ptr<Memory> allocate_device(std::size_t bytes) = 0;
+  /// Host memory that copies to and from the device may use without staging; good for O_DIRECT.
+  virtual std::unique_ptr<Memory> allocate_host(std::size_t bytes) = 0;
+
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+  virtual void copy(void* to, const void* from, std::size_t bytes, Stream&) = 0;
+  virtual void record(Event&, Stream&) = 0;
+  virtual void wait(Stream&, const Event&) = 0;  ///< later work of the stream runs after the event
+  virtual void synchronize(const Event&) = 0;    ///< the calling thread waits; throws DeviceError if the work failed
+
+  virtual const Ops& ops() const = 0;       ///< of the device
+  virtual const Ops& host_ops() const = 0;  ///< the CPU's, for attention over KV in host memory
+  virtual Stream& host_stream() = 0;        ///< to pass to host_ops()
+};
+
+struct CpuOptions {
+  int threads = 0;                    ///< 0: the cores that this process may use
+  double link_bytes_per_second = 0;   ///< paces copy(), to study a slow link anywhere; 0: as fast as memory
+};
+std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
+
+/// Throws DeviceError where there is no GPU, or in a build without CUDA.
+std::unique_ptr<Backend> make_cuda_backend();
+
+}  // namespace weft::kernels

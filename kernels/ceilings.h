@@ -1,0 +1,25 @@
+// kernels/ceilings.h: what this machine can do at best, measured, for reports beside what a run reached. Each takes about
+// `seconds`, besides filling its memory, wants the machine for itself, and returns the median of several repetitions.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/linear_cpu.h"
+
+namespace weft::kernels {
+
+/// Bytes per second of all threads reading `bytes` of memory, each byte once; the faster of reading with the hardware's
+/// prefetch alone and with the software's. 1 GiB or more, for a large cache flatters anything smaller.
+double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds);
+
+constexpr int kMeasuredWidth = 4096;  ///< of the matrices below, which are square
+
+/// Flop per second of Linear with m rows against 4096 x 4096 weights of type `weights`, a different matrix each time:
+/// as many as fill `weight_bytes_in_rotation`, at least 1. Numbers are normally distributed.
+double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
+                      LinearPath path = LinearPath::automatic);
+
+/// The same by oneDNN in fp32 with weights in its own order, on as many threads as the pool has.
+double measure_linear_library(ThreadPool& pool, int m, std::size_t weight_bytes_in_rotation, double seconds);
+
+}  // namespace weft::kernels

@@ -1,0 +1,9 @@
+// kernels/cpu_features.h: which of the instruction sets that kernels are compiled for this processor has.
+#pragma once
+
+namespace weft::kernels {
+
+bool cpu_has_avx512();  ///< F, BW, VL and DQ, beside cpu_has_avx2()
+bool cpu_has_avx2();    ///< with FMA and F16C
+
+}  // namespace weft::kernels

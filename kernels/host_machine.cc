@@ -1,0 +1,102 @@
+#include "kernels/host_machine.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string_view>
+#include <thread>
+
+namespace weft::kernels {
+namespace {
+
+std::optional<std::uint64_t> number_in(const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data()) return {};  // "max", or nothing
+  return value;
+}
+
+std::optional<std::uint64_t> number_of(const std::string& path) {
+  std::string text;
+  std::ifstream file(path);
+  return file >> text ? number_in(text) : std::nullopt;
+}
+
+/// The number after `key` in a file of lines "key number".
+std::optional<std::uint64_t> number_after(const std::string& path, std::string_view key) {
+  std::string word, number;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, key.size(), key) != 0) continue;
+    const std::size_t digit = line.find_first_of("0123456789", key.size());
+    if (digit != std::string::npos) return number_in(line.substr(digit));
+  }
+  return {};
+}
+
+/// The names of one version's files.
+struct GroupFiles {
+  const char *mount, *limit, *usage, *inactive;
+};
+constexpr GroupFiles kVersion1 = {"/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                                  "total_inactive_file "};
+constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup", "/memory.max", "/memory.current", "inactive_file "};
+
+/// What the groups from `group` up to the root leave. A container sees its own group as the root.
+std::uint64_t left_by_groups(const std::string& root, const GroupFiles& files, std::string group) {
+  std::uint64_t left = UINT64_MAX;
+  for (;;) {
+    const std::string folder = root + files.mount + group;
+    const auto limit = number_of(folder + files.limit), usage = number_of(folder + files.usage);
+    if (limit && usage) {
+      const std::uint64_t cached = number_after(folder + "/memory.stat", files.inactive).value_or(0);
+      const std::uint64_t used = *usage - std::min(*usage, cached);
+      left = std::min(left, *limit - std::min(*limit, used));
+    }
+    if (group.empty()) return left;
+    group.erase(group.find_last_of('/') == std::string::npos ? 0 : group.find_last_of('/'));
+  }
+}
+
+}  // namespace
+
+int processors() {
+  cpu_set_t mask;
+  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));  // over 1024 processors
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+std::size_t memory_available(const std::string& root) {
+  std::uint64_t available = UINT64_MAX;
+  if (const auto kib = number_after(root + "/proc/meminfo", "MemAvailable:")) available = *kib * 1024;
+  else available = static_cast<std::uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+
+  std::ifstream groups(root + "/proc/self/cgroup");  // lines "id:controllers:path"; version 2 is "0::path"
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string group = line.substr(second + 1);
+    if (group == "/") group.clear();
+    if (controllers == ",,") available = std::min(available, left_by_groups(root, kVersion2, group));
+    else if (controllers.find(",memory,") != std::string::npos)
+      available = std::min(available, left_by_groups(root, kVersion1, group));
+  }
+  return static_cast<std::size_t>(available);
+}
+
+}  // namespace weft::kernels

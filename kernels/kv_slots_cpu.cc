@@ -1,0 +1,97 @@
+// kernels/kv_slots_cpu.cc: what each head keeps of a prompt, and its way into the slots.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/cpu_ops.h"
+
+namespace weft::kernels {
+namespace {
+
+/// The positions of a prompt of `length` tokens that stay, ascending. `score` says what each of them is worth.
+template <class Score>
+std::vector<std::int32_t> kept_positions(std::int32_t length, const Keep& keep, const Score& score) {
+  std::vector<std::int32_t> kept;
+  if (length <= keep.budget()) {
+    for (std::int32_t i = 0; i < length; ++i) kept.push_back(i);
+    return kept;
+  }
+  const std::int32_t recent_begin = length - keep.recent, sinks = std::min({keep.sinks, keep.heavy, recent_begin});
+  struct Candidate {
+    float score;
+    std::int32_t position;
+  };
+  std::vector<Candidate> candidates;
+  for (std::int32_t i = sinks; i < recent_begin; ++i) {
+    const float s = score(i);  // what is no number has no place in an order: it goes first
+    candidates.push_back({std::isnan(s) ? -std::numeric_limits<float>::infinity() : s, i});
+  }
+  const auto heavy = static_cast<std::ptrdiff_t>(keep.heavy - sinks);
+  const auto worth_more = [](const Candidate& a, const Candidate& b) {
+    return a.score != b.score ? a.score > b.score : a.position > b.position;
+  };
+  if (heavy < static_cast<std::ptrdiff_t>(candidates.size()))
+    std::nth_element(candidates.begin(), candidates.begin() + heavy, candidates.end(), worth_more);
+  for (std::int32_t i = 0; i < sinks; ++i) kept.push_back(i);
+  for (std::ptrdiff_t i = 0; i < heavy; ++i) kept.push_back(candidates[static_cast<std::size_t>(i)].position);
+  for (std::int32_t i = recent_begin; i < length; ++i) kept.push_back(i);
+  std::sort(kept.begin(), kept.end());
+  return kept;
+}
+
+/// One head's slots of one sequence.
+struct HeadSlots {
+  std::byte *k, *v;
+  float* score;
+  std::int32_t *position, *free_slot;
+
+  HeadSlots(const KvSlots& s, std::int64_t sequence, std::int64_t head) {
+    const std::int64_t index = sequence * s.kv_heads + head, first = index * s.slots;
+    const std::int64_t offset = first * s.head_dim * static_cast<std::int64_t>(size_of(s.dtype));
+    k = static_cast<std::byte*>(s.k) + offset;
+    v = static_cast<std::byte*>(s.v) + offset;
+    score = s.score ? s.score + first : nullptr;
+    position = s.position + first;
+    free_slot = s.free_slot + index;
+  }
+};
+
+void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head) {
+  const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
+  const float* given =
+      op.scoring == Scoring::attention ? op.score.slice(head, 1).as<float>() + begin : nullptr;
+  const auto score = [&](std::int32_t position) {
+    if (op.scoring == Scoring::random) return random_score(op.seed, static_cast<int>(head), position);
+    return given ? given[position] : 0.0f;
+  };
+  const std::vector<std::int32_t> kept = kept_positions(length, op.keep[prompt], score);
+
+  const HeadSlots slots(op.slots, op.sequence[prompt], head);
+  const std::size_t row_bytes = static_cast<std::size_t>(op.slots.head_dim) * size_of(op.slots.dtype);
+  const auto row = [&](const ConstView& view, std::int32_t position) {
+    return view.slice(begin + position, 1).as<std::byte>() + static_cast<std::size_t>(head) * row_bytes;
+  };
+  for (std::size_t slot = 0; slot < kept.size(); ++slot) {
+    std::memcpy(slots.k + slot * row_bytes, row(op.k, kept[slot]), row_bytes);
+    std::memcpy(slots.v + slot * row_bytes, row(op.v, kept[slot]), row_bytes);
+    slots.position[slot] = kept[slot];
+    if (slots.score) slots.score[slot] = score(kept[slot]);
+  }
+  std::fill(slots.position + kept.size(), slots.position + op.slots.slots, -1);
+  if (slots.score) std::fill(slots.score + kept.size(), slots.score + op.slots.slots, 0.0f);
+  *slots.free_slot = static_cast<std::int32_t>(kept.size());
+}
+
+}  // namespace
+
+void CpuOps::run(const KeepPrompt& op, Stream&) const {
+  check(op);
+  const std::int64_t heads = op.slots.kv_heads;
+  pool_.run(static_cast<std::int64_t>(op.keep.size()) * heads, [&](std::int64_t tile, int) {
+    keep_head(op, static_cast<std::size_t>(tile / heads), tile % heads);
+  });
+}
+
+}  // namespace weft::kernels

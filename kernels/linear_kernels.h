@@ -1,0 +1,75 @@
+// kernels/linear_kernels.h: what an instruction set contributes to linear_cpu: leaf functions on plain pointers.
+//
+// One order of summation: output (row m, column n) has 16 partial sums; sum l adds x[m, k] * weight[n, k] by fused
+// multiply-add for k = l, l + 16, l + 32, ...; at the end l + 8 joins l, then l + 4, l + 2, l + 1. The sums stay whole
+// vectors between blocks along k, so that no block size, tile shape or thread can touch a bit of the result, and both
+// instruction sets give the same bits.
+//
+// linear_avx512.cc and linear_avx2.cc are compiled with their set's flags. They call no inline function of a header that
+// another file could share, for the linker keeps one copy of such a function, perhaps theirs.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace weft::kernels {
+
+constexpr int kPartialSums = 16;
+constexpr int kMostTileRows = 12;
+constexpr int kWeightTypes = 3;  // f32, f16, bf16: the values of DType
+
+/// sums [rows][columns][16] += x-tile times weight-tile, converted in registers.
+struct DirectTile {
+  const float* x;              // [steps][rows][16], zeros beyond k
+  const void* weight;          // [columns] rows of k numbers, weight_stride apart
+  const void* prefetch;        // such a tile, which is soon needed in the second cache
+  std::int64_t weight_stride, k;
+  float* sums;                 // rows sums_stride floats apart; not read if `first`
+  std::int64_t sums_stride;
+  bool first;
+};
+using DirectKernel = void (*)(const DirectTile&);
+
+/// The same with weights that convert() has put into a panel in the first cache.
+struct PanelTile {
+  const float* x;              // [steps][rows][16]
+  const float* panel;          // [steps][columns][16]
+  const float* prefetch_x;     // half of the next x-tile, and the next sums
+  const float* prefetch_sums;
+  std::int64_t steps;
+  float* sums;
+  std::int64_t sums_stride;
+  bool first;
+};
+
+/// One row of the result: adds up the partial sums, then bias, activation and the old value.
+struct Finish {
+  const float* sums;           // [columns rounded up to 16][16]
+  const void* bias;            // [columns] of bias_type, or null
+  DType bias_type;
+  Activation activation;
+  bool accumulate;
+  float* out;                  // [columns]
+  std::int64_t columns;
+};
+
+struct LinearKernels {
+  const char* name;  ///< "AVX-512", "AVX2"
+  int direct_rows;                         ///< rows of the largest direct tile
+  int direct_columns[kMostTileRows];       ///< columns of the direct tile with so many rows + 1
+  DirectKernel direct[kWeightTypes][kMostTileRows];
+  DirectKernel single[kWeightTypes][kMostTileRows];  ///< the same with one column
+  int panel_rows, panel_columns;
+  void (*panel)(const PanelTile&);
+  /// to[s * step + 0..15] = from[s * 16 ...] for k numbers, zeros after them; step in floats, `to` 64-byte aligned.
+  void (*convert[kWeightTypes])(const void* from, std::int64_t k, const void* prefetch, float* to, std::int64_t step);
+  void (*finish)(const Finish&);
+  /// Loads every byte; `prefetch` > 0 asks that many bytes ahead. For measuring memory. bytes is a multiple of 1024.
+  int (*read)(const void* from, std::int64_t bytes, std::int64_t prefetch);
+};
+
+const LinearKernels* linear_kernels_avx512();  ///< null where the file was compiled without the instructions
+const LinearKernels* linear_kernels_avx2();
+
+}  // namespace weft::kernels

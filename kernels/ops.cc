@@ -1,0 +1,283 @@
+// kernels/ops.cc: the shape and type checks that all twins share.
+#include "kernels/ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/error.h"
+#include "kernels/random.h"
+
+namespace weft::kernels {
+namespace {
+
+std::string text(std::int64_t number) { return std::to_string(number); }
+
+std::string shape(const ConstView& v) {
+  return v.rows == 1 ? "[" + text(v.cols) + "]" : "[" + text(v.rows) + ", " + text(v.cols) + "]";
+}
+
+/// One op's name, and the sentences in which its operands are refused.
+struct Checker {
+  const char* op;
+
+  [[noreturn]] void refuse(const std::string& what) const { throw UsageError(std::string(op) + ": " + what); }
+
+  /// A view that can be read as what it says it is.
+  void sound(const char* name, const ConstView& v) const {
+    if (v.rows < 0 || v.cols < 0) refuse(std::string(name) + " is " + shape(v));
+    if (!v.data && v.rows != 0 && v.cols != 0) refuse(std::string(name) + " is " + shape(v) + " but has no data");
+    if (v.rows > 1 && v.stride < v.cols)
+      refuse(std::string(name) + " is " + shape(v) + ", its rows are only " + text(v.stride) + " apart");
+  }
+  void of_type(const char* name, const ConstView& v, DType wanted) const {
+    if (v.dtype != wanted) refuse(std::string(name) + " is " + name_of(v.dtype) + ", wanted " + name_of(wanted));
+  }
+  void of_float_type(const char* name, const ConstView& v) const {
+    if (v.dtype == DType::i32) refuse(std::string(name) + " is " + name_of(v.dtype) + ", wanted a float type");
+  }
+  void like(const char* name, const ConstView& v, const char* other, const ConstView& model) const {
+    sound(name, v);
+    if (v.rows != model.rows || v.cols != model.cols)
+      refuse(std::string(name) + " is " + shape(v) + ", " + other + " is " + shape(model));
+  }
+  /// Empty, or one number for each of `cols` columns of `other`.
+  void row_for(const char* name, const ConstView& v, std::int64_t cols, const char* other, const ConstView& model) const {
+    if (!v) return;
+    sound(name, v);
+    of_float_type(name, v);
+    if (v.rows != 1 || v.cols != cols)
+      refuse(std::string(name) + " is " + shape(v) + ", " + other + " is " + shape(model));
+  }
+  void sized(const char* name, const ConstView& v, std::int64_t rows, std::int64_t cols, const std::string& why) const {
+    sound(name, v);
+    if (v.rows != rows || v.cols != cols)
+      refuse(std::string(name) + " is " + shape(v) + ", wanted [" + text(rows) + ", " + text(cols) + "]: " + why);
+  }
+  void counted(const char* name, std::size_t count, std::int64_t wanted, const char* unit) const {
+    if (static_cast<std::int64_t>(count) != wanted)
+      refuse(text(static_cast<std::int64_t>(count)) + " numbers in " + name + ", wanted " + text(wanted) +
+             ", one for each " + unit);
+  }
+  void heads(int heads, int kv_heads, int head_dim) const {
+    if (heads < 1 || kv_heads < 1 || head_dim < 1 || heads % kv_heads != 0)
+      refuse(text(heads) + " heads of " + text(head_dim) + " over " + text(kv_heads) +
+             " kv_heads; the heads must be a multiple of the kv_heads");
+  }
+  void offsets(std::span<const std::int32_t> offsets, std::int64_t tokens) const {
+    if (offsets.empty()) refuse("offsets is empty, wanted one more than sequences");
+    if (offsets.front() != 0 || offsets.back() != tokens)
+      refuse("offsets go from " + text(offsets.front()) + " to " + text(offsets.back()) + ", wanted 0 to " +
+             text(tokens) + ", the tokens");
+    for (std::size_t i = 1; i < offsets.size(); ++i)
+      if (offsets[i] < offsets[i - 1])
+        refuse("offsets[" + text(static_cast<std::int64_t>(i)) + "] is " + text(offsets[i]) + ", less than the one before, " +
+               text(offsets[i - 1]));
+  }
+  void keep(const Keep& k) const {
+    const std::int64_t budget = std::int64_t{k.heavy} + k.recent;
+    if (k.heavy < 0 || k.recent < 0 || budget < 1 || budget > INT32_MAX || k.sinks < 0 || k.grace < 0 ||
+        std::int64_t{k.sinks} + k.grace > k.heavy)
+      refuse("keep is heavy " + text(k.heavy) + ", recent " + text(k.recent) + ", sinks " + text(k.sinks) + ", grace " +
+             text(k.grace) + "; wanted a budget of at least 1, with sinks and grace inside heavy");
+  }
+  void block(const KvSlots& s, Scoring scoring) const {
+    if (s.sequences < 0 || s.kv_heads < 1 || s.slots < 1 || s.head_dim < 1)
+      refuse("slots are [" + text(s.sequences) + ", " + text(s.kv_heads) + ", " + text(s.slots) + ", " +
+             text(s.head_dim) + "]");
+    if (s.dtype == DType::i32) refuse("slots are int32, wanted a float type");
+    if (s.sequences > 0 && (!s.k || !s.v || !s.position || !s.free_slot)) refuse("slots have no data");
+    if (s.sequences > 0 && scoring != Scoring::none && !s.score) refuse("slots have no score, which scoring needs");
+  }
+  /// Each names another place of the block.
+  void places(std::span<const std::int32_t> sequence, const KvSlots& slots) const {
+    std::vector<bool> seen(static_cast<std::size_t>(slots.sequences));
+    for (const std::int32_t s : sequence) {
+      if (s < 0 || s >= slots.sequences)
+        refuse("sequence " + text(s) + " of a block of " + text(slots.sequences));
+      if (seen[static_cast<std::size_t>(s)]) refuse("sequence " + text(s) + " comes twice");
+      seen[static_cast<std::size_t>(s)] = true;
+    }
+  }
+};
+
+/// Whether two fp32 matrices share an element. Column slices of one buffer interleave without sharing any.
+bool overlap(const ConstView& a, const ConstView& b) {
+  if (a.rows * a.cols == 0 || b.rows * b.cols == 0) return false;
+  const auto first = [](const ConstView& v) { return reinterpret_cast<std::intptr_t>(v.data) / 4; };
+  const auto end = [&](const ConstView& v) { return first(v) + (v.rows - 1) * v.stride + v.cols; };
+  if (end(a) <= first(b) || end(b) <= first(a)) return false;
+  if (a.stride != b.stride) return true;
+  const std::intptr_t column = ((first(b) - first(a)) % a.stride + a.stride) % a.stride;
+  return column < a.cols || column + b.cols > a.stride;
+}
+
+std::string per_head(int heads, int head_dim, const char* unit) {
+  return text(heads) + " " + unit + " of " + text(head_dim);
+}
+
+}  // namespace
+
+void check(const Convert& op) {
+  const Checker c{"convert"};
+  c.sound("in", op.in);
+  c.like("out", op.out, "in", op.in);
+  c.of_float_type("in", op.in);
+  c.of_float_type("out", op.out);
+}
+
+void check(const Add& op) {
+  const Checker c{"add"};
+  c.sound("x", op.x);
+  c.like("y", op.y, "x", op.x);
+  c.of_type("x", op.x, DType::f32);
+  c.of_float_type("y", op.y);
+}
+
+void check(const LayerNorm& op) {
+  const Checker c{"layer_norm"};
+  c.sound("x", op.x);
+  c.of_float_type("x", op.x);
+  c.row_for("weight", op.weight, op.x.cols, "x", op.x);
+  c.row_for("bias", op.bias, op.x.cols, "x", op.x);
+  c.like("out", op.out, "x", op.x);
+  c.of_type("out", op.out, op.x.dtype);
+}
+
+void check(const Linear& op) {
+  const Checker c{"linear"};
+  c.sound("x", op.x);
+  c.sound("weight", op.weight);
+  c.of_type("x", op.x, DType::f32);
+  c.of_type("out", op.out, DType::f32);
+  c.of_float_type("weight", op.weight);
+  if (op.weight.cols != op.x.cols) c.refuse("weight is " + shape(op.weight) + ", x is " + shape(op.x));
+  c.row_for("bias", op.bias, op.weight.rows, "weight", op.weight);
+  c.sized("out", op.out, op.x.rows, op.weight.rows, "x is " + shape(op.x) + ", weight is " + shape(op.weight));
+  if (overlap(op.x, op.out)) c.refuse("out overlaps x");
+}
+
+void check(const PrefillAttention& op) {
+  const Checker c{"prefill_attention"};
+  c.heads(op.heads, op.kv_heads, op.head_dim);
+  const std::int64_t tokens = op.q.rows, dim = op.head_dim;
+  c.sized("q", op.q, tokens, op.heads * dim, per_head(op.heads, op.head_dim, "heads"));
+  c.sized("k", op.k, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
+  c.sized("v", op.v, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
+  c.like("out", op.out, "q", op.q);
+  c.of_type("q", op.q, DType::f32);
+  c.of_type("out", op.out, DType::f32);
+  c.of_float_type("k", op.k);
+  c.of_type("v", op.v, op.k.dtype);
+  c.offsets(op.offsets, tokens);
+  if (!op.lse) return;
+  c.sized("lse", op.lse, op.heads, tokens, "a number for each head and token");
+  c.of_type("lse", op.lse, DType::f32);
+}
+
+void check(const ColumnSums& op) {
+  const Checker c{"column_sums"};
+  c.heads(op.heads, op.kv_heads, op.head_dim);
+  const std::int64_t tokens = op.q.rows, dim = op.head_dim;
+  c.sized("q", op.q, tokens, op.heads * dim, per_head(op.heads, op.head_dim, "heads"));
+  c.sized("k", op.k, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
+  c.sized("lse", op.lse, op.heads, tokens, "a number for each head and token");
+  c.sized("score", op.score, op.kv_heads, tokens, "a number for each kv_head and token");
+  c.of_type("q", op.q, DType::f32);
+  c.of_float_type("k", op.k);
+  c.of_type("lse", op.lse, DType::f32);
+  c.of_type("score", op.score, DType::f32);
+  c.offsets(op.offsets, tokens);
+  if (op.window < 0) c.refuse("window is " + text(op.window) + ", wanted 0 (all rows) or more");
+}
+
+void check(const KeepPrompt& op) {
+  const Checker c{"keep_prompt"};
+  c.block(op.slots, op.scoring);
+  const std::int64_t tokens = op.k.rows, cols = std::int64_t{op.slots.kv_heads} * op.slots.head_dim;
+  c.sized("k", op.k, tokens, cols, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
+  c.sized("v", op.v, tokens, cols, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
+  c.of_type("k", op.k, op.slots.dtype);
+  c.of_type("v", op.v, op.slots.dtype);
+  c.offsets(op.offsets, tokens);
+  const std::int64_t prompts = static_cast<std::int64_t>(op.offsets.size()) - 1;
+  c.counted("sequence", op.sequence.size(), prompts, "prompt");
+  c.counted("keep", op.keep.size(), prompts, "prompt");
+  c.places(op.sequence, op.slots);
+  for (std::size_t i = 0; i < op.keep.size(); ++i) {
+    c.keep(op.keep[i]);
+    const std::int32_t length = op.offsets[i + 1] - op.offsets[i], stored = std::min(length, op.keep[i].budget());
+    if (stored >= op.slots.slots)
+      c.refuse(text(op.slots.slots) + " slots, wanted " + text(stored + 1) + ": prompt " +
+               text(static_cast<std::int64_t>(i)) + " keeps " + text(stored) + " tokens and needs one slot more");
+  }
+  if (op.scoring != Scoring::attention) {
+    if (op.score) c.refuse("score is given, but scoring is not by attention");
+    return;
+  }
+  c.sized("score", op.score, op.slots.kv_heads, tokens, "a number for each kv_head and token");
+  c.of_type("score", op.score, DType::f32);
+}
+
+void check(const DecodeAttention& op) {
+  const Checker c{"decode_attention"};
+  c.block(op.slots, op.scoring);
+  c.heads(op.heads, op.slots.kv_heads, op.slots.head_dim);
+  const std::int64_t rows = op.q.rows, dim = op.slots.head_dim;
+  c.sized("q", op.q, rows, op.heads * dim, per_head(op.heads, op.slots.head_dim, "heads"));
+  c.sized("k", op.k, rows, op.slots.kv_heads * dim, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
+  c.sized("v", op.v, rows, op.slots.kv_heads * dim, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
+  c.like("out", op.out, "q", op.q);
+  c.of_type("q", op.q, DType::f32);
+  c.of_type("k", op.k, DType::f32);
+  c.of_type("v", op.v, DType::f32);
+  c.of_type("out", op.out, DType::f32);
+  c.counted("sequence", op.sequence.size(), rows, "row");
+  c.counted("position", op.position.size(), rows, "row");
+  c.counted("keep", op.keep.size(), rows, "row");
+  c.places(op.sequence, op.slots);
+  for (const std::int32_t position : op.position)
+    if (position < 0) c.refuse("position is " + text(position));
+  for (const Keep& keep : op.keep) c.keep(keep);
+  if (op.probabilities) {
+    c.sized("probabilities", op.probabilities, rows * op.heads, op.slots.slots, "a number for each row, head and slot");
+    c.of_type("probabilities", op.probabilities, DType::f32);
+  }
+  if (op.evicted) {
+    c.sized("evicted", op.evicted, rows, op.slots.kv_heads, "a number for each row and kv_head");
+    c.of_type("evicted", op.evicted, DType::i32);
+  }
+}
+
+void check(const Sample& op) {
+  const Checker c{"sample"};
+  c.sound("logits", op.logits);
+  c.of_type("logits", op.logits, DType::f32);
+  c.counted("params", op.params.size(), op.logits.rows, "row");
+  c.counted("token", op.token.size(), op.logits.rows, "row");
+  if (op.logits.rows > 0 && op.logits.cols < 1) c.refuse("logits is " + shape(op.logits) + ": no vocabulary");
+  for (const SampleParams& p : op.params)
+    if (!(p.temperature >= 0) || !std::isfinite(p.temperature) || !(p.top_p > 0 && p.top_p <= 1) || p.top_k < 0)
+      c.refuse("temperature " + std::to_string(p.temperature) + ", top_p " + std::to_string(p.top_p) + ", top_k " +
+               text(p.top_k) + "; wanted temperature >= 0, 0 < top_p <= 1, top_k >= 0");
+}
+
+void check(const LogProbs& op) {
+  const Checker c{"log_probs"};
+  c.sound("logits", op.logits);
+  c.of_type("logits", op.logits, DType::f32);
+  c.counted("target", op.target.size(), op.logits.rows, "row");
+  c.counted("logprob", op.logprob.size(), op.logits.rows, "row");
+  c.counted("greedy", op.greedy.size(), op.logits.rows, "row");
+  for (const std::int32_t target : op.target)
+    if (target < 0 || target >= op.logits.cols)
+      c.refuse("target " + text(target) + " of a vocabulary of " + text(op.logits.cols));
+}
+
+float random_score(std::uint64_t seed, int kv_head, std::int32_t position) {
+  const std::uint64_t head = static_cast<std::uint32_t>(kv_head), token = static_cast<std::uint32_t>(position);
+  return unit_float(random_bits(seed, head << 32 | token));
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,99 @@
+// kernels/tensor.h: number formats, and views of matrices that somebody else owns.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace weft {
+
+enum class DType : std::uint8_t { f32, f16, bf16, i32 };
+
+constexpr std::size_t size_of(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
+constexpr const char* name_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "float32";
+    case DType::f16: return "float16";
+    case DType::bf16: return "bfloat16";
+    case DType::i32: return "int32";
+  }
+  return "?";
+}
+
+/// IEEE half precision as its 16 bits; converts exactly to float and with round-to-nearest-even from it.
+struct f16 {
+  std::uint16_t bits = 0;
+  f16() = default;
+  explicit f16(float value) {
+    // Scaling by powers of two lets the FPU do the rounding, denormals included.
+    const std::uint32_t word = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t shifted = word + word, sign = word & 0x80000000u;
+    std::uint32_t bias = shifted & 0xFF000000u;
+    if (bias < 0x71000000u) bias = 0x71000000u;
+    float base = (std::bit_cast<float>(word & 0x7FFFFFFFu) * 0x1.0p+112f) * 0x1.0p-110f;
+    base = std::bit_cast<float>((bias >> 1) + 0x07800000u) + base;
+    const std::uint32_t b = std::bit_cast<std::uint32_t>(base);
+    const std::uint32_t nonsign = ((b >> 13) & 0x7C00u) + (b & 0x0FFFu);
+    bits = static_cast<std::uint16_t>((sign >> 16) | (shifted > 0xFF000000u ? 0x7E00u : nonsign));
+  }
+  explicit operator float() const {
+    const std::uint32_t word = static_cast<std::uint32_t>(bits) << 16, sign = word & 0x80000000u, twice = word + word;
+    const float normal = std::bit_cast<float>((twice >> 4) + (0xE0u << 23)) * 0x1.0p-112f;
+    const float denormal = std::bit_cast<float>((twice >> 17) | (126u << 23)) - 0.5f;
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(twice < (1u << 27) ? denormal : normal);
+    return std::bit_cast<float>(sign | magnitude);
+  }
+};
+
+/// bfloat16 as its 16 bits; rounds to nearest even, keeps NaN a NaN.
+struct bf16 {
+  std::uint16_t bits = 0;
+  bf16() = default;
+  explicit bf16(float value) {
+    const std::uint32_t word = std::bit_cast<std::uint32_t>(value);
+    if ((word & 0x7FFFFFFFu) > 0x7F800000u) bits = static_cast<std::uint16_t>((word >> 16) | 0x40u);
+    else bits = static_cast<std::uint16_t>((word + 0x7FFFu + ((word >> 16) & 1u)) >> 16);
+  }
+  explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+};
+
+template <class T> constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, float>) return DType::f32;
+  else if constexpr (std::is_same_v<T, f16>) return DType::f16;
+  else if constexpr (std::is_same_v<T, bf16>) return DType::bf16;
+  else return DType::i32;
+}
+
+/// [rows, cols] of `dtype`, each row contiguous, rows `stride` elements apart. Owns nothing; data may be null only if
+/// rows * cols is 0.
+template <class Void> struct BasicView {
+  Void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t rows = 0, cols = 0, stride = 0;
+
+  BasicView() = default;
+  BasicView(Void* d, DType t, std::int64_t r, std::int64_t c) : BasicView(d, t, r, c, c) {}
+  BasicView(Void* d, DType t, std::int64_t r, std::int64_t c, std::int64_t s)
+      : data(d), dtype(t), rows(r), cols(c), stride(s) {}
+  template <class Other>
+    requires(std::is_const_v<Void> && !std::is_const_v<Other>)
+  BasicView(const BasicView<Other>& v) : BasicView(v.data, v.dtype, v.rows, v.cols, v.stride) {}
+
+  explicit operator bool() const { return data != nullptr; }
+  template <class T> auto as() const {
+    using Element = std::conditional_t<std::is_const_v<Void>, const T, T>;
+    return static_cast<Element*>(data);
+  }
+  /// Rows [first, first + count).
+  BasicView slice(std::int64_t first, std::int64_t count) const {
+    using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
+    const auto offset = first * stride * static_cast<std::int64_t>(size_of(dtype));
+    return {static_cast<Byte*>(data) + offset, dtype, count, cols, stride};
+  }
+};
+using View = BasicView<void>;
+using ConstView = BasicView<const void>;
+
+}  // namespace weft

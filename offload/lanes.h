@@ -1,0 +1,117 @@
+// offload/lanes.h: one thread per lane; work in order within a lane, by dependencies across lanes.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "offload/tier.h"
+
+namespace weft::offload {
+
+/// Names one piece of submitted work; the default names none and counts as done.
+struct Ticket {
+  std::uint64_t number = 0;
+};
+
+/// When work ran, in seconds since its Lanes were made. For device lanes of a GPU: when the host saw it.
+struct LaneRecord {
+  Lane lane{};
+  std::uint32_t label = 0;
+  double begin = 0, end = 0;
+};
+
+/// One ordered queue per lane. Work on a device lane gets that lane's stream and is done when its stream has passed it;
+/// work on the other lanes blocks its lane's thread and gets Backend::host_stream().
+class Lanes {
+ public:
+  /// Captures of up to two pointers cost no allocation.
+  using Work = std::function<void(kernels::Stream&)>;
+
+  explicit Lanes(kernels::Backend& backend);
+  /// Finishes what was submitted; what failed unseen is lost.
+  ~Lanes();
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
+
+  /// Runs `work` after `deps` and after what was submitted to the same lane before. If a dep failed, work does not run
+  /// and fails with the same exception. Returns at once unless kRunAhead pieces wait in the lane. Any thread.
+  Ticket submit(Lane lane, std::span<const Ticket> deps, Work work, std::uint32_t label = 0);
+  static constexpr std::size_t kRunAhead = 256;
+
+  /// Blocks until the work is done; rethrows what it failed with.
+  void wait(Ticket ticket);
+  /// Blocks until all submitted work is done; rethrows the failure with the lowest ticket number, if any.
+  void wait_all();
+
+  /// From now on every finished piece leaves a LaneRecord.
+  void start_recording();
+  /// The records so far, in order of completion; keeps none.
+  std::vector<LaneRecord> take_records();
+  /// Seconds during which each lane had work running.
+  std::array<double, kLanes.size()> busy_seconds() const;
+  double now() const;  ///< on the clock of the records
+
+ private:
+  enum class State : std::uint8_t { queued, issued, done, failed };
+  struct Piece {
+    State state = State::queued;
+    Lane lane{};
+    std::uint32_t label = 0;
+    kernels::Event* event = nullptr;  // set while issued
+    double begin = 0, end = 0;
+  };
+  struct Entry {
+    std::uint64_t number = 0;
+    Work work;
+    std::vector<Ticket> deps;
+  };
+  struct Queue {
+    std::thread thread;
+    std::condition_variable wake;
+    std::array<Entry, kRunAhead> ring;  // reused, so that dependency lists keep their memory
+    std::size_t first = 0, count = 0;
+    std::uint64_t waits_for = 0;  // a ticket number, 0 for none
+    double last_end = 0, busy = 0;
+    std::unique_ptr<kernels::Stream> stream;  // null: a host lane
+    std::vector<std::unique_ptr<kernels::Event>> events;
+    std::deque<std::uint64_t> in_flight;  // issued, not yet seen done
+    std::size_t next_event = 0;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  void run(Lane lane);
+  void run_entry(Lane lane, Entry& entry, Lock& lock);
+  std::exception_ptr await(Queue& queue, Ticket dep, Lock& lock);
+  void retire_oldest(Queue& queue, Lock& lock);
+  void finish(std::uint64_t number, std::exception_ptr error);
+  void announce(std::uint64_t number);
+  Piece* find(std::uint64_t number);
+  std::exception_ptr failure(std::uint64_t number) const;
+
+  kernels::Backend& backend_;
+  const bool issue_is_completion_;
+  const std::chrono::steady_clock::time_point start_;
+  mutable std::mutex mutex_;  // guards all that follows
+  std::condition_variable user_;
+  int users_waiting_ = 0;
+  std::deque<Piece> pieces_;          // of the tickets first_, first_ + 1, ...; finished ones leave from the front
+  std::uint64_t first_ = 1;
+  std::unordered_map<std::uint64_t, std::exception_ptr> failures_;
+  std::vector<LaneRecord> records_;
+  bool recording_ = false, quit_ = false;
+  std::array<Queue, kLanes.size()> queues_;
+};
+
+}  // namespace weft::offload

@@ -1,0 +1,102 @@
+#include "policy/footprint.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/error.h"
+#include "policy/placement.h"
+
+namespace weft::policy {
+namespace {
+
+constexpr std::uint64_t kPage = 4096, kPart = 64;
+constexpr std::int64_t kChunkTokens = 512;  // enough rows for the matrix kernels to reach their ceiling
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Facts& facts) {
+  Workspace space;
+  const std::int64_t batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
+  space.chunk_tokens = std::min(batch_tokens, std::max<std::int64_t>(kChunkTokens, work.longest_prompt));
+  const std::uint64_t a = size_of(facts.activation);
+  const auto tokens = static_cast<std::uint64_t>(space.chunk_tokens);
+  const auto q = static_cast<std::uint64_t>(model.heads) * static_cast<std::uint64_t>(model.head_dim);
+  const auto kv = static_cast<std::uint64_t>(model.kv_heads) * static_cast<std::uint64_t>(model.head_dim);
+  const auto hidden = static_cast<std::uint64_t>(model.hidden), embed = static_cast<std::uint64_t>(model.embed);
+  const auto part = [](std::uint64_t bytes) { return round_up(bytes, kPart); };
+  // attention: normed, q, k, v, out, k and v as stored, row sums, scores
+  const std::uint64_t attention = part(tokens * hidden * a) + 2 * part(tokens * q * a) + 2 * part(tokens * kv * a) +
+                                  2 * part(tokens * kv * size_of(facts.kv)) +
+                                  part(tokens * static_cast<std::uint64_t>(model.heads) * 4) +
+                                  part(tokens * static_cast<std::uint64_t>(model.kv_heads) * 4);
+  const std::uint64_t mlp = part(tokens * hidden * a) + part(tokens * static_cast<std::uint64_t>(model.ffn) * a);
+  const std::uint64_t embedding = part(tokens * embed * a) + 2 * part(tokens * std::max(embed, hidden) * 4);
+  space.chunk = round_up(std::max({attention, mlp, embedding}), kPage);
+  const auto block = static_cast<std::uint64_t>(policy.block_size());
+  space.rows = round_up(block * embed * a, kPage) + round_up(block * hidden * a, kPage) +
+               round_up(block * static_cast<std::uint64_t>(model.vocab) * 4, kPage);
+  if (policy.attention == AttentionOn::host) space.exchange = round_up(block * (2 * q + 2 * kv) * a, kPage);
+  return space;
+}
+
+Window window(Tier tier, std::uint32_t slots, std::uint64_t slot_bytes) {
+  return {tier, slots, slots == 0 ? 0 : round_up(slot_bytes, kPage)};
+}
+
+}  // namespace
+
+std::uint64_t kv_block_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype, bool scores) {
+  const auto heads = static_cast<std::uint64_t>(sequences) * static_cast<std::uint64_t>(model.kv_heads);
+  const std::uint64_t entries = heads * static_cast<std::uint64_t>(slots);
+  const std::uint64_t rows = round_up(entries * static_cast<std::uint64_t>(model.head_dim) * size_of(dtype), kPart);
+  return round_up(2 * rows + (scores ? 2 : 1) * round_up(entries * 4, kPart) + round_up(heads * 4, kPart), kPage);
+}
+
+Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Workload& work,
+                    const Facts& facts) {
+  Footprint print;
+  ScheduleShape& shape = print.shape;
+  shape.sublayers = model_sublayers(model, units);
+  shape.layers = model.layers;
+  shape.batches = policy.num_gpu_batches;
+  shape.attention_on_host = policy.attention == AttentionOn::host;
+  shape.disk_reads_device = facts.disk_reads_device;
+  const std::vector<std::size_t> unit_bytes(facts.unit_bytes.begin(), facts.unit_bytes.end());
+  shape.unit_home = spread(unit_bytes, policy.weights.of);
+  shape.kv_home = spread(static_cast<std::size_t>(model.layers) * static_cast<std::size_t>(shape.batches), policy.kv.of);
+  shape.activation_home = spread(static_cast<std::size_t>(shape.batches), policy.activations.of);
+  shape.slots = shape.slots_needed(2);
+
+  const bool scored = policy.retention.scored() || policy.retention.rule == Retention::Rule::random;
+  print.kv_block_bytes = kv_block_bytes(model, policy.gpu_batch_size, work.slots, facts.kv, scored);
+  print.activation_block_bytes = round_up(static_cast<std::uint64_t>(policy.gpu_batch_size * work.longest_prompt) *
+                                              static_cast<std::uint64_t>(model.hidden) * size_of(facts.activation), kPage);
+  print.workspace = workspace_of(model, policy, work, facts);
+
+  std::uint64_t streamed = 0;
+  for (std::size_t u = 0; u < units.size(); ++u)
+    if (units[u].streamed && shape.unit_home[u] != Tier::device) streamed = std::max(streamed, facts.unit_bytes[u]);
+  print.unit = window(Tier::device, shape.slots.unit, streamed);
+  print.kv = window(Tier::device, shape.slots.kv, print.kv_block_bytes);
+  print.activation = window(Tier::device, shape.slots.activation, print.activation_block_bytes);
+  print.unit_staging = window(Tier::host, shape.slots.unit_staging, streamed);
+  print.kv_staging = window(Tier::host, shape.slots.kv_staging, print.kv_block_bytes);
+  print.activation_staging = window(Tier::host, shape.slots.activation_staging, print.activation_block_bytes);
+  print.host_kv = window(Tier::host, shape.slots.host_kv, print.kv_block_bytes);
+
+  const auto count = [&](Tier tier, std::uint64_t bytes) {
+    print.bytes[static_cast<std::size_t>(tier)] += tier == Tier::disk ? bytes : round_up(bytes, kPage);
+  };
+  for (std::size_t u = 0; u < units.size(); ++u)
+    if (shape.unit_home[u] != Tier::disk || !facts.unit_in_files[u]) count(shape.unit_home[u], facts.unit_bytes[u]);
+  for (const Tier home : shape.kv_home) count(home, print.kv_block_bytes);
+  for (const Tier home : shape.activation_home) count(home, print.activation_block_bytes);
+  for (const Window* w : {&print.unit, &print.kv, &print.activation, &print.unit_staging, &print.kv_staging,
+                          &print.activation_staging, &print.host_kv})
+    count(w->tier, w->slots * w->slot_bytes);
+  count(Tier::device, print.workspace.chunk + print.workspace.rows + print.workspace.exchange);
+  count(Tier::host, print.workspace.exchange);
+  return print;
+}
+
+}  // namespace weft::policy

@@ -1,0 +1,313 @@
+// policy/json.cc: strict JSON over nlohmann's lexer, and the reader of an object's fields.
+#include "policy/json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "kernels/error.h"
+
+namespace weft::policy {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr std::size_t kShort = 40;  // what a message may show of a file's text
+
+/// `text` between single quotes, on one line and short enough for a message.
+std::string in_quotes(std::string_view text) {
+  std::string shown = json(std::string(text.substr(0, kShort))).dump(-1, ' ', false, json::error_handler_t::replace);
+  shown = "'" + shown.substr(1, shown.size() - 2) + "'";
+  return text.size() > kShort ? shown + "..." : shown;
+}
+
+/// Walks the text and tells how far the lexer has come, which nlohmann's callbacks do not say.
+class Cursor {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  Cursor(const char* at, const char** reached) : at_(at), reached_(reached) {}
+  reference operator*() const { return *at_; }
+  Cursor& operator++() {
+    *reached_ = ++at_;
+    return *this;
+  }
+  Cursor operator++(int) {
+    const Cursor before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const Cursor& other) const { return at_ == other.at_; }
+  bool operator!=(const Cursor& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  const char** reached_;
+};
+
+/// Builds the value and refuses what nlohmann would let through. The names of the callbacks are nlohmann's.
+class Builder {
+ public:
+  Builder(std::string_view text, const std::string& where, Blame blame, const JsonLimits& limits)
+      : text_(text), where_(where), blame_(blame), limits_(limits) {}
+
+  json build() {
+    check_bytes();
+    reached_ = text_.data();
+    json::sax_parse(Cursor(text_.data(), &reached_), Cursor(text_.data() + text_.size(), &reached_), this);
+    return std::move(root_);
+  }
+
+  bool null() { return put(nullptr); }
+  bool boolean(bool value) { return put(value); }
+  bool number_integer(std::int64_t value) { return put(value); }
+  bool number_unsigned(std::uint64_t value) { return put(value); }
+  bool number_float(double value, const std::string& token) {
+    if (token.find_first_of(".eE") == std::string::npos) fail("an integer does not fit 64 bits");
+    if (!std::isfinite(value)) fail("a number is too large");
+    return put(value);
+  }
+  bool string(std::string& value) { return put(std::move(value)); }
+  bool binary(json::binary_t&) { return false; }  // no JSON text reaches this
+
+  bool start_object(std::size_t) { return open(json::object()); }
+  bool start_array(std::size_t) { return open(json::array()); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool key(std::string& name) {
+    auto& members = open_.back()->get_ref<json::object_t&>();
+    const auto [place, is_new] = members.emplace(name, nullptr);
+    if (!is_new) fail("the key " + in_quotes(name) + " is there twice");
+    member_ = &place->second;
+    return true;
+  }
+
+  /// nlohmann's message without "; last read: ...", which would show the file.
+  bool parse_error(std::size_t position, const std::string&, const json::exception& error) {
+    reached_ = text_.data() + std::min(position, text_.size());
+    if (error.id == 406) fail("a number is too large");
+    std::string reason = error.what();
+    const auto begin = reason.find(" - ");
+    if (begin != std::string::npos) reason = reason.substr(begin + 3);
+    fail("not valid JSON: " + reason.substr(0, reason.find("; last read")));
+  }
+
+ private:
+  void check_bytes() {
+    const auto starts_with_mark = [this] { return text_.substr(0, kByteOrderMark.size()) == kByteOrderMark; };
+    if (limits_.byte_order_mark && starts_with_mark()) text_.remove_prefix(kByteOrderMark.size());
+    reached_ = text_.data();
+    // nlohmann would skip a mark, and take NUL for the end of the text.
+    if (starts_with_mark()) fail("not valid JSON: it starts with a byte order mark");
+    if (const auto nul = text_.find('\0'); nul != std::string_view::npos) {
+      reached_ = text_.data() + nul + 1;
+      fail("not valid JSON: NUL byte");
+    }
+    if (text_.find_first_not_of(" \t\r\n") == std::string_view::npos) refuse(blame_, where_ + ": is empty, wanted JSON");
+  }
+
+  template <class Value>
+  bool put(Value&& value) {
+    *place() = std::forward<Value>(value);
+    return true;
+  }
+
+  bool open(json&& container) {
+    if (open_.size() >= static_cast<std::size_t>(limits_.depth))
+      fail("nested deeper than " + std::to_string(limits_.depth) + " levels");
+    json* at = place();
+    *at = std::move(container);
+    open_.push_back(at);
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  /// Where the next value goes. A container stays in place while it is open: only the innermost one grows.
+  json* place() {
+    if (open_.empty()) return &root_;
+    if (open_.back()->is_object()) return member_;
+    return &open_.back()->get_ref<json::array_t&>().emplace_back();
+  }
+
+  [[noreturn]] void fail(const std::string& reason) const {
+    const auto count = static_cast<std::size_t>(reached_ - text_.data());
+    const std::string_view read = text_.substr(0, count > 0 ? count - 1 : 0);  // up to the last byte looked at
+    const auto newline = read.rfind('\n');
+    const std::size_t column = newline == std::string_view::npos ? read.size() : read.size() - newline - 1;
+    std::string at = "byte " + std::to_string(column + 1);
+    if (text_.substr(0, text_.find_last_not_of("\r\n") + 1).find('\n') != std::string_view::npos)
+      at = "line " + std::to_string(std::count(read.begin(), read.end(), '\n') + 1) + ", " + at;
+    refuse(blame_, where_ + ": " + at + ": " + reason);
+  }
+
+  std::string_view text_;
+  const std::string& where_;
+  Blame blame_;
+  JsonLimits limits_;
+  const char* reached_ = nullptr;
+  json root_;
+  std::vector<json*> open_;
+  json* member_ = nullptr;
+};
+
+/// Edits between two words: insert, delete, replace, or swap two neighbours (optimal string alignment).
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    before.swap(above);
+    above.swap(row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+  }
+  return row[b.size()];
+}
+
+std::string number_text(double value) {
+  return json(value).dump();  // the shortest text that reads back as the value
+}
+
+}  // namespace
+
+void refuse(Blame blame, const std::string& message) {
+  if (blame == Blame::usage) throw UsageError(message);
+  throw DataError(message);
+}
+
+json parse_json(std::string_view text, const std::string& where, Blame blame, const JsonLimits& limits) {
+  return Builder(text, where, blame, limits).build();
+}
+
+std::string to_line(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+std::string to_line(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string to_pretty(const nlohmann::ordered_json& value) {
+  return value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known) {
+  constexpr std::size_t kLongest = 64, kMostEdits = 4;
+  std::optional<std::string> best;
+  std::size_t best_edits = kMostEdits + 1;
+  if (word.size() > kLongest) return best;
+  for (const std::string& candidate : known) {
+    if (candidate.size() > kLongest) continue;
+    const std::size_t edits = edit_distance(word, candidate);
+    // One slip per three letters; more would be another word.
+    if (edits <= std::max(word.size(), candidate.size()) / 3 && edits < best_edits) {
+      best = candidate;
+      best_edits = edits;
+    }
+  }
+  return best;
+}
+
+std::string describe(const json& value) {
+  switch (value.type()) {
+    case json::value_t::null:
+      return "null";
+    case json::value_t::object:
+      return "an object of " + std::to_string(value.size()) + (value.size() == 1 ? " key" : " keys");
+    case json::value_t::array:
+      return "an array of " + std::to_string(value.size());
+    case json::value_t::string: {
+      const auto& text = value.get_ref<const std::string&>();
+      if (text.size() > kShort) return "a string of " + std::to_string(text.size()) + " bytes";
+      return "the string " + to_line(value);
+    }
+    default:
+      return value.dump();
+  }
+}
+
+Fields::Fields(const json& object, std::string where, Blame blame)
+    : object_(object), where_(std::move(where)), blame_(blame) {
+  if (!object.is_object()) refuse(blame_, where_ + ": must be an object, got " + describe(object));
+}
+
+bool Fields::has(const std::string& key) {
+  known_.insert(key);
+  return object_.contains(key);
+}
+
+bool Fields::is_null(const std::string& key) { return has(key) && object_[key].is_null(); }
+
+const json& Fields::at(const std::string& key) {
+  if (!has(key)) refuse(blame_, where_ + ": " + in_quotes(key) + " is missing");
+  return object_[key];
+}
+
+std::string Fields::text(const std::string& key, std::optional<std::string> fallback) {
+  if (fallback && !has(key)) return *std::move(fallback);
+  const json& value = at(key);
+  if (!value.is_string()) refuse_field(key, "a string");
+  return value.get_ref<const std::string&>();
+}
+
+bool Fields::boolean(const std::string& key, std::optional<bool> fallback) {
+  if (fallback && !has(key)) return *fallback;
+  const json& value = at(key);
+  if (!value.is_boolean()) refuse_field(key, "true or false");
+  return value.get<bool>();
+}
+
+std::int64_t Fields::integer(const std::string& key, std::int64_t low, std::int64_t high,
+                             std::optional<std::int64_t> fallback) {
+  if (fallback && !has(key)) return *fallback;
+  const json& value = at(key);
+  const bool fits = value.is_number_integer() &&
+                    !(value.is_number_unsigned() &&
+                      value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
+  if (!fits || value.get<std::int64_t>() < low || value.get<std::int64_t>() > high)
+    refuse_field(key, "an integer from " + std::to_string(low) + " to " + std::to_string(high));
+  return value.get<std::int64_t>();
+}
+
+double Fields::number(const std::string& key, double low, double high, std::optional<double> fallback) {
+  if (fallback && !has(key)) return *fallback;
+  const json& value = at(key);
+  // The comparison is written so that NaN, which a hand-built value may hold, fails it.
+  if (!value.is_number() || !(value.get<double>() >= low && value.get<double>() <= high))
+    refuse_field(key, "a number from " + number_text(low) + " to " + number_text(high));
+  return value.get<double>();
+}
+
+void Fields::refuse_unknown() {
+  for (const auto& item : object_.items()) {
+    if (known_.count(item.key()) != 0) continue;
+    std::string message = where_ + ": unknown key " + in_quotes(item.key());
+    if (const auto near = nearest(item.key(), {known_.begin(), known_.end()})) {
+      message += "; did you mean '" + *near + "'?";
+    } else {
+      message += "; known are";
+      for (const std::string& known : known_) message += " '" + known + "'";
+    }
+    refuse(blame_, message);
+  }
+}
+
+void Fields::refuse_field(const std::string& key, const std::string& wanted) {
+  if (!has(key)) refuse(blame_, where_ + ": " + in_quotes(key) + " is missing, must be " + wanted);
+  refuse(blame_, where_ + ": " + in_quotes(key) + " must be " + wanted + ", got " + describe(object_[key]));
+}
+
+}  // namespace weft::policy

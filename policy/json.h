@@ -1,0 +1,66 @@
+// policy/json.h: strict JSON. One reader for every file and request, so that nothing is silently dropped or rounded.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::policy {
+
+/// Whose mistake a bad document is: a UsageError (flags, policies, requests) or a DataError (checkpoints, tokenizers).
+enum class Blame : std::uint8_t { usage, data };
+[[noreturn]] void refuse(Blame blame, const std::string& message);
+
+struct JsonLimits {
+  int depth = 64;
+  bool byte_order_mark = false;  ///< accept one at the start
+};
+
+/// The value that `text` holds. Refuses invalid UTF-8, NUL, comments, trailing text, duplicate keys (after unescaping),
+/// lone surrogates, integers that do not fit 64 bits, non-finite numbers and too much depth. `where` begins the message.
+nlohmann::json parse_json(std::string_view text, const std::string& where, Blame blame, const JsonLimits& limits = {});
+
+/// One line, keys in the order given by the value. Invalid UTF-8 becomes U+FFFD; never throws for the text's sake.
+std::string to_line(const nlohmann::json& value);
+std::string to_line(const nlohmann::ordered_json& value);
+/// The same over several indented lines.
+std::string to_pretty(const nlohmann::ordered_json& value);
+
+/// The known word nearest to `word` by edit distance, if one is near enough to be a slip of the keys.
+std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known);
+
+/// Reads the fields of one object by name and type. Each getter refuses a value of another type or out of range, naming
+/// the place, what was wanted and what was found; with a fallback an absent key gives that. Keeps a reference to `object`.
+class Fields {
+ public:
+  Fields(const nlohmann::json& object, std::string where, Blame blame);  ///< refuses what is no object
+
+  bool has(const std::string& key);      ///< also marks the key as known
+  bool is_null(const std::string& key);  ///< present and null
+  const nlohmann::json& at(const std::string& key);  ///< refuses an absent key
+
+  std::string text(const std::string& key, std::optional<std::string> fallback = {});
+  bool boolean(const std::string& key, std::optional<bool> fallback = {});
+  /// An integer token: 1.0, 1e3 and "1" are refused.
+  std::int64_t integer(const std::string& key, std::int64_t low, std::int64_t high,
+                       std::optional<std::int64_t> fallback = {});
+  double number(const std::string& key, double low, double high, std::optional<double> fallback = {});
+
+  /// Refuses the first key that no getter asked for, with the nearest that one did.
+  void refuse_unknown();
+  [[noreturn]] void refuse_field(const std::string& key, const std::string& wanted);
+
+ private:
+  const nlohmann::json& object_;
+  std::string where_;
+  Blame blame_;
+  std::set<std::string> known_;
+};
+
+std::string describe(const nlohmann::json& value);  ///< type and, where short, value: for messages
+
+}  // namespace weft::policy

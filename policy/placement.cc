@@ -1,0 +1,169 @@
+#include "policy/placement.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "kernels/error.h"
+
+namespace weft::policy {
+namespace {
+
+constexpr int kLargestBlock = 1 << 14;
+constexpr int kSteps = 64;      // of a fraction while one is searched
+constexpr int kWorthResident = 16;  // sequences that must fit beside resident weights before these are preferred
+
+/// The choices of complete(), one block shape at a time.
+class Chooser {
+ public:
+  Chooser(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units, const Workload& workload,
+          const Facts& facts, const Budgets& budgets, bool host_allowed)
+      : partial_(partial), model_(model), units_(units), workload_(workload), facts_(facts), host_allowed_(host_allowed) {
+    base_.budgets = budgets;
+    base_.retention = partial.retention.value_or(Retention{});
+    base_.overlap = partial.overlap.value_or(true);
+    base_.attention = partial.attention.value_or(AttentionOn::device);
+    base_.activations = partial.activations.value_or(Fractions{});
+  }
+
+  Footprint measure(const Policy& policy) const { return footprint(model_, units_, policy, workload_, facts_); }
+  bool fits(const Policy& policy) const { return !lacking(measure(policy), policy).has_value(); }
+  static std::optional<Tier> lacking(const Footprint& print, const Policy& policy) {
+    for (const Tier tier : offload::kTiers)
+      if (print[tier] > policy.budgets[tier]) return tier;
+    return {};
+  }
+
+  /// The best placement for one block shape; `resident`: all weights on the device or nothing.
+  std::optional<Policy> place(int gpu_batch_size, int num_gpu_batches, bool resident) const {
+    Policy policy = base_;
+    policy.gpu_batch_size = gpu_batch_size;
+    policy.num_gpu_batches = num_gpu_batches;
+    policy.kv = partial_.kv.value_or(Fractions{});
+    policy.weights = partial_.weights.value_or(resident ? Fractions{} : Fractions{{0, 0, 1}});
+    if (!fits(policy) && !spill_kv(policy)) return {};
+    if (!partial_.weights && !resident) {
+      raise(policy, Tier::device);
+      if (host_allowed_) raise(policy, Tier::host);
+    }
+    return policy;
+  }
+
+  /// The largest block with the batches or the batch size that the user fixed, if any.
+  std::optional<Policy> largest(bool resident) const {
+    const auto most = static_cast<int>(std::clamp<std::int64_t>(workload_.requests, 1, kLargestBlock));
+    for (int block = most; block >= 1; block = std::min(block - 1, block * 15 / 16)) {
+      const auto [size, batches] = shape_of(block);
+      if (const auto policy = place(size, batches, resident)) return policy;
+      if (partial_.gpu_batch_size && partial_.num_gpu_batches) break;
+    }
+    return {};
+  }
+
+  std::pair<int, int> shape_of(int block) const {
+    if (partial_.gpu_batch_size && partial_.num_gpu_batches) return {*partial_.gpu_batch_size, *partial_.num_gpu_batches};
+    if (partial_.gpu_batch_size) return {*partial_.gpu_batch_size, std::max(1, block / *partial_.gpu_batch_size)};
+    // One batch makes the largest matrix products; several let KV and hidden states move while others are computed.
+    const bool moves = (partial_.kv && partial_.kv->device() < 1) || base_.activations.device() < 1;
+    const int batches = partial_.num_gpu_batches.value_or(moves ? std::min(block, 4) : 1);
+    return {std::max(1, (block + batches - 1) / batches), batches};
+  }
+
+  const Policy& base() const { return base_; }
+
+ private:
+  bool spill_kv(Policy& policy) const {
+    if (partial_.kv) return false;
+    const Tier below = host_allowed_ ? Tier::host : Tier::disk;
+    if (below == Tier::disk && policy.block_size() > 1) return false;  // a smaller block beats KV on disk
+    for (int step = kSteps - 1; step >= 0; --step) {
+      const double device = double(step) / kSteps;
+      policy.kv = Fractions{};
+      policy.kv.of[0] = device;
+      policy.kv.of[static_cast<std::size_t>(below)] = 1 - device;
+      if (fits(policy)) return true;
+    }
+    return false;
+  }
+
+  /// Moves as much of the weights from disk to `tier` as fits.
+  void raise(Policy& policy, Tier tier) const {
+    const Fractions before = policy.weights;
+    int low = 0, high = kSteps;
+    const auto with = [&](int step) {
+      const double share = before.disk() * step / kSteps;
+      policy.weights = before;
+      policy.weights.of[static_cast<std::size_t>(tier)] += share;
+      policy.weights.of[2] = before.disk() - share;
+    };
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      with(middle);
+      (fits(policy) ? low : high) = fits(policy) ? middle : middle - 1;
+    }
+    with(low);
+  }
+
+  const PartialPolicy& partial_;
+  const ModelSpec& model_;
+  const std::vector<Unit>& units_;
+  const Workload& workload_;
+  const Facts& facts_;
+  bool host_allowed_;
+  Policy base_;
+};
+
+[[noreturn]] void refuse_block(const Chooser& chooser, const PartialPolicy& partial, const Workload& workload) {
+  PartialPolicy open = partial;
+  open.gpu_batch_size.reset();
+  open.num_gpu_batches.reset();
+  const auto [size, batches] = chooser.shape_of(1);
+  Policy asked = chooser.base();
+  asked.gpu_batch_size = size;
+  asked.num_gpu_batches = batches;
+  asked.kv = partial.kv.value_or(Fractions{});
+  asked.weights = partial.weights.value_or(Fractions{{0, 0, 1}});
+  const Footprint print = chooser.measure(asked);
+  const Tier tier = Chooser::lacking(print, asked).value_or(Tier::device);
+  std::string message = "a block of " + std::to_string(size) + " x " + std::to_string(batches) + " sequences of up to " +
+                        std::to_string(workload.longest_prompt) + " prompt tokens needs " + bytes_to_text(print[tier]) + " on " +
+                        name_of(tier) + ", the budget is " + bytes_to_text(asked.budgets[tier]);
+  int fitting = 0;
+  for (int block = asked.block_size() - 1; block >= 1 && fitting == 0; block = std::min(block - 1, block * 15 / 16)) {
+    Policy smaller = asked;
+    smaller.gpu_batch_size = std::max(1, block / batches);
+    smaller.num_gpu_batches = std::min(batches, block);
+    if (chooser.fits(smaller)) fitting = smaller.block_size();
+  }
+  message += fitting > 0 ? "; the largest block that fits has " + std::to_string(fitting) + " sequences"
+                         : "; no block fits: raise --" + std::string(name_of(tier)) + "-memory or place more on a slower tier";
+  throw CapacityError(message);
+}
+
+}  // namespace
+
+Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units, const Workload& workload,
+                const Facts& facts, const Budgets& free, bool on_host_memory) {
+  const auto asks_host = [](const std::optional<Fractions>& f) { return f && f->host() > 0; };
+  const bool host_asked = asks_host(partial.weights) || asks_host(partial.kv) || asks_host(partial.activations) ||
+                          partial.budgets[1].has_value();
+  Budgets budgets = free;
+  // Two tiers in one memory share what is free.
+  if (on_host_memory && host_asked) budgets.bytes[0] = budgets.bytes[1] = free.bytes[0] / 2;
+  if (on_host_memory && !host_asked) budgets.bytes[1] = 0;
+  for (std::size_t tier = 0; tier < 3; ++tier) budgets.bytes[tier] = partial.budgets[tier].value_or(budgets.bytes[tier]);
+
+  const Chooser chooser(partial, model, units, workload, facts, budgets, !on_host_memory || host_asked);
+  std::optional<Policy> chosen;
+  if (!partial.weights) {
+    chosen = chooser.largest(true);
+    const auto worth = std::min<std::int64_t>(kWorthResident, workload.requests);
+    const bool fixed = partial.gpu_batch_size && partial.num_gpu_batches;
+    if (chosen && !fixed && chosen->block_size() < worth) chosen.reset();
+  }
+  if (!chosen) chosen = chooser.largest(false);
+  if (!chosen) refuse_block(chooser, partial, workload);
+  return *chosen;
+}
+
+}  // namespace weft::policy

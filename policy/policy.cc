@@ -1,0 +1,156 @@
+#include "policy/policy.h"
+
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+
+namespace weft::policy {
+namespace {
+
+constexpr double kSumTolerance = 1e-6;
+constexpr int kMostSequences = 1 << 15;
+
+Fractions fractions_from_json(const nlohmann::json& object, const std::string& where) {
+  Fields fields(object, where, Blame::usage);
+  Fractions fractions;
+  double sum = 0;
+  for (const offload::Tier tier : offload::kTiers)
+    sum += fractions.of[static_cast<std::size_t>(tier)] = fields.number(name_of(tier), 0, 1, 0.0);
+  fields.refuse_unknown();
+  if (std::abs(sum - 1) > kSumTolerance) throw UsageError(where + ": the fractions must sum to 1, they sum to " + std::to_string(sum));
+  return fractions;
+}
+
+AttentionOn attention_from_json(const nlohmann::json& value, const std::string& where) {
+  const std::string wanted = where + " must be \"device\", \"host\" or {\"device\": X, \"host\": 1 - X}, got " + describe(value);
+  if (value.is_string()) {
+    if (value == "device") return AttentionOn::device;
+    if (value == "host") return AttentionOn::host;
+    throw UsageError(wanted);
+  }
+  if (!value.is_object()) throw UsageError(wanted);
+  Fields fields(value, where, Blame::usage);
+  const double device = fields.number("device", 0, 1, 0.0), host = fields.number("host", 0, 1, 0.0);
+  fields.refuse_unknown();
+  if (std::abs(device + host - 1) > kSumTolerance)
+    throw UsageError(where + ": the fractions must sum to 1, they sum to " + std::to_string(device + host));
+  if (device > kSumTolerance && host > kSumTolerance)
+    throw UsageError(where + ": attention on both device and host is not supported; use \"device\" or \"host\"");
+  return host > 0.5 ? AttentionOn::host : AttentionOn::device;
+}
+
+std::uint64_t bytes_from_json(const nlohmann::json& value, const std::string& where) {
+  if (value.is_string()) return bytes_from_text(value.get<std::string>(), where);
+  if (value.is_number_integer() && value >= 0) return value.get<std::uint64_t>();
+  throw UsageError(where + " must be bytes or a size such as \"4GiB\", got " + describe(value));
+}
+
+template <class T> std::optional<T> first(const std::optional<T>& a, const std::optional<T>& b) { return a ? a : b; }
+
+nlohmann::ordered_json to_json(const Fractions& fractions) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const offload::Tier tier : offload::kTiers) json[name_of(tier)] = fractions.of[static_cast<std::size_t>(tier)];
+  return json;
+}
+
+}  // namespace
+
+PartialPolicy PartialPolicy::from_json(const nlohmann::json& json, const std::string& where) {
+  Fields fields(json, where, Blame::usage);
+  PartialPolicy policy;
+  fields.integer("version", 1, 1, 1);
+  if (fields.has("gpu_batch_size")) policy.gpu_batch_size = static_cast<int>(fields.integer("gpu_batch_size", 1, kMostSequences));
+  if (fields.has("num_gpu_batches")) policy.num_gpu_batches = static_cast<int>(fields.integer("num_gpu_batches", 1, kMostSequences));
+  if (fields.has("weights")) policy.weights = fractions_from_json(fields.at("weights"), where + ": weights");
+  if (fields.has("kv")) policy.kv = fractions_from_json(fields.at("kv"), where + ": kv");
+  if (fields.has("activations")) policy.activations = fractions_from_json(fields.at("activations"), where + ": activations");
+  if (fields.has("attention")) policy.attention = attention_from_json(fields.at("attention"), where + ": attention");
+  if (fields.has("retention")) policy.retention = Retention::from_json(fields.at("retention"), where + ": retention");
+  if (fields.has("overlap")) policy.overlap = fields.boolean("overlap");
+  if (fields.has("budgets")) {
+    Fields budgets(fields.at("budgets"), where + ": budgets", Blame::usage);
+    for (const offload::Tier tier : offload::kTiers)
+      if (budgets.has(name_of(tier)))
+        policy.budgets[static_cast<std::size_t>(tier)] =
+            bytes_from_json(budgets.at(name_of(tier)), where + ": budgets." + name_of(tier));
+    budgets.refuse_unknown();
+  }
+  fields.refuse_unknown();
+  return policy;
+}
+
+void PartialPolicy::set_percent(const std::array<double, 6>& percent) {
+  std::array<std::optional<Fractions>*, 3> kinds{&weights, &kv, &activations};
+  for (std::size_t kind = 0; kind < 3; ++kind) {
+    const double device = percent[2 * kind], host = percent[2 * kind + 1];
+    if (!(device >= 0 && host >= 0 && device + host <= 100 + 100 * kSumTolerance))
+      throw UsageError("--percent: device and host percentages must be from 0 to 100 and sum to at most 100, got " +
+                       std::to_string(device) + " and " + std::to_string(host));
+    *kinds[kind] = Fractions{{device / 100, host / 100, std::max(0.0, 1 - device / 100 - host / 100)}};
+  }
+}
+
+PartialPolicy PartialPolicy::over(const PartialPolicy& below) const {
+  PartialPolicy both;
+  both.gpu_batch_size = first(gpu_batch_size, below.gpu_batch_size);
+  both.num_gpu_batches = first(num_gpu_batches, below.num_gpu_batches);
+  both.weights = first(weights, below.weights);
+  both.kv = first(kv, below.kv);
+  both.activations = first(activations, below.activations);
+  both.attention = first(attention, below.attention);
+  both.retention = first(retention, below.retention);
+  both.overlap = first(overlap, below.overlap);
+  for (std::size_t tier = 0; tier < 3; ++tier) both.budgets[tier] = first(budgets[tier], below.budgets[tier]);
+  return both;
+}
+
+nlohmann::ordered_json Policy::to_json() const {
+  nlohmann::ordered_json json{{"version", 1}, {"gpu_batch_size", gpu_batch_size}, {"num_gpu_batches", num_gpu_batches}};
+  json["weights"] = policy::to_json(weights);
+  json["kv"] = policy::to_json(kv);
+  json["activations"] = policy::to_json(activations);
+  json["attention"] = attention == AttentionOn::device ? "device" : "host";
+  json["retention"] = retention.to_json();
+  json["overlap"] = overlap;
+  for (const offload::Tier tier : offload::kTiers) json["budgets"][name_of(tier)] = budgets[tier];
+  return json;
+}
+
+std::uint64_t bytes_from_text(std::string_view text, const std::string& where) {
+  const auto refuse_text = [&] {
+    throw UsageError(where + " must be bytes or a size such as 4GiB, 512MiB or 1.5GiB, got '" + std::string(text.substr(0, 40)) + "'");
+  };
+  std::size_t end = 0;
+  while (end < text.size() && ((text[end] >= '0' && text[end] <= '9') || text[end] == '.')) ++end;
+  const std::string_view unit = text.substr(end);
+  constexpr std::array<std::string_view, 5> units{"B", "KiB", "MiB", "GiB", "TiB"};
+  double scale = unit.empty() ? 1 : 0;
+  for (std::size_t u = 0; u < units.size(); ++u)
+    if (unit == units[u]) scale = std::ldexp(1.0, static_cast<int>(10 * u));
+  if (scale == 0 || end == 0 || end > 20 || text.front() == '.') refuse_text();
+  std::size_t used = 0;
+  const std::string number(text.substr(0, end));
+  double value = 0;
+  try {
+    value = std::stod(number, &used) * scale;
+  } catch (const std::exception&) {
+    refuse_text();
+  }
+  if (used != end || value > 0x1p62 || value != std::floor(value)) refuse_text();
+  return static_cast<std::uint64_t>(value);
+}
+
+std::string bytes_to_text(std::uint64_t bytes) {
+  constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < units.size()) value /= 1024, ++unit;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+  return text.data();
+}
+
+}  // namespace weft::policy

@@ -1,0 +1,69 @@
+// policy/policy.h: how a run is laid out: block shape, placement over the tiers, retention, where attention runs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "offload/tier.h"
+#include "policy/retention.h"
+
+namespace weft::policy {
+
+/// Shares of a kind of block per tier; they sum to 1.
+struct Fractions {
+  std::array<double, 3> of{1, 0, 0};  ///< by offload::Tier
+  double device() const { return of[0]; }
+  double host() const { return of[1]; }
+  double disk() const { return of[2]; }
+  bool operator==(const Fractions&) const = default;
+};
+
+/// Where attention over KV whose home is not the device is computed.
+enum class AttentionOn : std::uint8_t { device, host };
+
+/// Bytes that may be used per tier.
+struct Budgets {
+  std::array<std::uint64_t, 3> bytes{};  ///< by offload::Tier
+  std::uint64_t operator[](offload::Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
+};
+
+/// A complete policy.
+struct Policy {
+  int gpu_batch_size = 1, num_gpu_batches = 1;
+  Fractions weights, kv, activations;
+  AttentionOn attention = AttentionOn::device;
+  Retention retention;
+  bool overlap = true;
+  Budgets budgets;
+
+  int block_size() const { return gpu_batch_size * num_gpu_batches; }
+  nlohmann::ordered_json to_json() const;
+};
+
+/// What a policy file or the flags say; the rest is chosen.
+struct PartialPolicy {
+  std::optional<int> gpu_batch_size, num_gpu_batches;
+  std::optional<Fractions> weights, kv, activations;
+  std::optional<AttentionOn> attention;
+  std::optional<Retention> retention;
+  std::optional<bool> overlap;
+  std::array<std::optional<std::uint64_t>, 3> budgets;  ///< by offload::Tier
+
+  /// Throws UsageError: unknown keys with the nearest known one, fractions that do not sum to 1, and so on.
+  static PartialPolicy from_json(const nlohmann::json& json, const std::string& where);
+  /// FlexGen's six numbers: weights, cache and activations on device and host in percent, the rest on disk.
+  void set_percent(const std::array<double, 6>& percent);
+  /// This, and `below` where this says nothing.
+  PartialPolicy over(const PartialPolicy& below) const;
+};
+
+/// "4GiB", "512MiB", "1073741824". Throws UsageError.
+std::uint64_t bytes_from_text(std::string_view text, const std::string& where);
+/// "3.25 GiB"
+std::string bytes_to_text(std::uint64_t bytes);
+
+}  // namespace weft::policy

@@ -1,0 +1,238 @@
+#include "policy/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace weft::policy {
+namespace {
+
+constexpr std::uint32_t kNone = UINT32_MAX;
+using Clock = std::array<std::uint32_t, offload::kLanes.size()>;  // per lane: 1 + the last op known to have ended
+
+std::size_t index(Lane lane) { return static_cast<std::size_t>(lane); }
+
+/// A window as the generator sees it: whose turn it is, and the op after which each slot may be refilled.
+struct Window {
+  std::vector<std::uint32_t> last_user;
+  std::uint32_t turn = 0;
+  explicit Window(std::uint32_t slots) : last_user(slots, kNone) {}
+  std::uint32_t take() {
+    const std::uint32_t slot = turn;
+    turn = (turn + 1) % static_cast<std::uint32_t>(last_user.size());
+    return slot;
+  }
+};
+
+class Generator {
+ public:
+  explicit Generator(const ScheduleShape& shape)
+      : shape_(shape), unit_(shape.slots.unit), kv_(shape.slots.kv), activation_(shape.slots.activation),
+        unit_staging_(shape.slots.unit_staging), kv_staging_(shape.slots.kv_staging),
+        activation_staging_(shape.slots.activation_staging), host_kv_(shape.slots.host_kv), stored_(shape.blocks(), kNone),
+        lane_clock_() {}
+
+  Schedule run(int first_step, int steps) {
+    for (step_ = first_step; step_ < first_step + steps; ++step_)
+      for (std::uint32_t s = 0; s < shape_.sublayers.size(); ++s) sublayer(s);
+    return std::move(schedule_);
+  }
+
+ private:
+  bool on_host(int layer, int batch) const {
+    return shape_.attention_on_host && step_ > 0 && kv_home(layer, batch) != Tier::device;
+  }
+  Tier kv_home(int layer, int batch) const {
+    return shape_.kv_home[static_cast<std::size_t>(layer * shape_.batches + batch)];
+  }
+
+  /// Appends an op with those of `after` that nothing else implies. kNone entries are skipped.
+  std::uint32_t add(Op op, std::initializer_list<std::uint32_t> after) {
+    Clock known = lane_clock_[index(op.lane)];
+    std::vector<std::uint32_t> deps(after);
+    std::sort(deps.rbegin(), deps.rend());
+    op.step = static_cast<std::uint16_t>(step_);
+    op.first_dep = static_cast<std::uint32_t>(schedule_.deps.size());
+    for (const std::uint32_t dep : deps) {
+      if (dep == kNone || known[index(schedule_.ops[dep].lane)] > dep) continue;
+      schedule_.deps.push_back(dep);
+      for (std::size_t l = 0; l < known.size(); ++l) known[l] = std::max(known[l], clocks_[dep][l]);
+    }
+    op.dep_count = static_cast<std::uint32_t>(schedule_.deps.size()) - op.first_dep;
+    const auto id = static_cast<std::uint32_t>(schedule_.ops.size());
+    known[index(op.lane)] = id + 1;
+    clocks_.push_back(known);
+    lane_clock_[index(op.lane)] = known;
+    schedule_.ops.push_back(op);
+    return id;
+  }
+
+  std::uint32_t load(Lane lane, int batch, std::uint32_t block, std::uint32_t from, std::uint32_t to,
+                     std::initializer_list<std::uint32_t> after) {
+    return add({.kind = Op::Kind::load, .lane = lane, .batch = static_cast<std::uint16_t>(batch), .subject = block,
+                .from = from, .to = to}, after);
+  }
+  std::uint32_t store(Lane lane, int batch, std::uint32_t block, std::uint32_t from, std::uint32_t to,
+                      std::initializer_list<std::uint32_t> after) {
+    return add({.kind = Op::Kind::store, .lane = lane, .batch = static_cast<std::uint16_t>(batch), .subject = block,
+                .from = from, .to = to}, after);
+  }
+
+  /// Brings a block from its home into a slot of a device window.
+  std::uint32_t load_block(Tier home, int batch, std::uint32_t block, Window& window, Window& staging, std::uint32_t slot) {
+    const std::uint32_t written = stored_[block];
+    if (home == Tier::host) return load(Lane::host_to_device, batch, block, kNoSlot, slot, {window.last_user[slot], written});
+    if (shape_.disk_reads_device) return load(Lane::disk_read, batch, block, kNoSlot, slot, {window.last_user[slot], written});
+    const std::uint32_t stage = staging.take();
+    const std::uint32_t read = load(Lane::disk_read, batch, block, kNoSlot, stage, {staging.last_user[stage], written});
+    return staging.last_user[stage] = load(Lane::host_to_device, batch, block, stage, slot, {read, window.last_user[slot]});
+  }
+
+  /// Takes a block home from a slot of a device window, after `compute`.
+  void store_block(Tier home, int batch, std::uint32_t block, Window& window, Window& staging, std::uint32_t slot,
+                   std::uint32_t compute) {
+    std::uint32_t last;
+    if (home == Tier::host) {
+      last = window.last_user[slot] = store(Lane::device_to_host, batch, block, slot, kNoSlot, {compute});
+    } else if (shape_.disk_reads_device) {
+      last = window.last_user[slot] = store(Lane::disk_write, batch, block, slot, kNoSlot, {compute});
+    } else {
+      const std::uint32_t stage = staging.take();
+      window.last_user[slot] = store(Lane::device_to_host, batch, block, slot, stage, {compute, staging.last_user[stage]});
+      last = staging.last_user[stage] = store(Lane::disk_write, batch, block, stage, kNoSlot, {window.last_user[slot]});
+    }
+    stored_[block] = last;
+  }
+
+  void sublayer(std::uint32_t s) {
+    const Sublayer& sub = shape_.sublayers[s];
+    std::uint32_t unit_slot = kNoSlot, unit_loaded = kNone;
+    if (sub.unit >= 0 && shape_.unit_home[static_cast<std::size_t>(sub.unit)] != Tier::device) {
+      unit_slot = unit_.take();
+      unit_loaded = load_block(shape_.unit_home[static_cast<std::size_t>(sub.unit)], 0, static_cast<std::uint32_t>(sub.unit),
+                               unit_, unit_staging_, unit_slot);
+    }
+    std::uint32_t last = kNone;
+    const bool attention = sub.kind == Sublayer::Kind::attention;
+    std::vector<std::uint32_t> attended(static_cast<std::size_t>(shape_.batches), kNone);
+    for (int batch = 0; batch < shape_.batches; ++batch) {
+      if (attention && on_host(sub.layer, batch)) {
+        last = compute(s, batch, Op::Part::in, unit_slot, unit_loaded);
+        attended[static_cast<std::size_t>(batch)] = host_core(s, sub.layer, batch, last);
+      } else {
+        last = compute(s, batch, Op::Part::whole, unit_slot, unit_loaded);
+      }
+    }
+    for (int batch = 0; batch < shape_.batches; ++batch)
+      if (const std::uint32_t ready = attended[static_cast<std::size_t>(batch)]; ready != kNone)
+        last = compute(s, batch, Op::Part::out, unit_slot, ready);
+    if (unit_slot != kNoSlot) unit_.last_user[unit_slot] = last;
+  }
+
+  /// The rows go to the host, are attended there and come back. Returns the op that brings them back.
+  std::uint32_t host_core(std::uint32_t s, int layer, int batch, std::uint32_t projected) {
+    const std::uint32_t exchange = shape_.exchange_block(batch), kv = shape_.kv_block(layer, batch);
+    const std::uint32_t sent = store(Lane::device_to_host, batch, exchange, kNoSlot, kNoSlot, {projected});
+    Op core{.kind = Op::Kind::compute, .part = Op::Part::core, .lane = Lane::host_compute,
+            .batch = static_cast<std::uint16_t>(batch), .subject = s};
+    std::uint32_t done;
+    if (kv_home(layer, batch) == Tier::disk) {
+      const std::uint32_t slot = core.kv_slot = host_kv_.take();
+      const std::uint32_t read = load(Lane::disk_read, batch, kv, kNoSlot, slot, {host_kv_.last_user[slot], stored_[kv]});
+      done = add(core, {sent, read});
+      stored_[kv] = host_kv_.last_user[slot] = store(Lane::disk_write, batch, kv, slot, kNoSlot, {done});
+    } else {
+      done = add(core, {sent, stored_[kv]});
+      stored_[kv] = done;
+    }
+    return load(Lane::host_to_device, batch, exchange, kNoSlot, kNoSlot, {done});
+  }
+
+  std::uint32_t compute(std::uint32_t s, int batch, Op::Part part, std::uint32_t unit_slot, std::uint32_t ready) {
+    const Sublayer& sub = shape_.sublayers[s];
+    using Kind = Sublayer::Kind;
+    Op op{.kind = Op::Kind::compute, .part = part, .lane = Lane::device_compute, .batch = static_cast<std::uint16_t>(batch),
+          .subject = s, .unit_slot = unit_slot};
+    const Tier hidden_home = shape_.activation_home[static_cast<std::size_t>(batch)];
+    const bool uses_hidden = sub.kind != Kind::head && hidden_home != Tier::device;
+    const bool writes_hidden = uses_hidden && sub.kind != Kind::output && part != Op::Part::in;
+    std::uint32_t hidden = kNone, cache = kNone;
+    if (uses_hidden) {
+      op.activation_slot = activation_.take();
+      hidden = sub.kind == Kind::embed
+                   ? activation_.last_user[op.activation_slot]
+                   : load_block(hidden_home, batch, shape_.activation_block(batch), activation_, activation_staging_,
+                                op.activation_slot);
+    }
+    const Tier cache_home = sub.kind == Kind::attention ? kv_home(sub.layer, batch) : Tier::device;
+    const bool uses_cache = part == Op::Part::whole && cache_home != Tier::device;
+    if (uses_cache) {
+      op.kv_slot = kv_.take();
+      cache = step_ == 0 ? kv_.last_user[op.kv_slot]
+                         : load_block(cache_home, batch, shape_.kv_block(sub.layer, batch), kv_, kv_staging_, op.kv_slot);
+    }
+    const std::uint32_t done = add(op, {ready, hidden, cache});
+    if (uses_hidden) {
+      activation_.last_user[op.activation_slot] = done;
+      if (writes_hidden)
+        store_block(hidden_home, batch, shape_.activation_block(batch), activation_, activation_staging_, op.activation_slot, done);
+    }
+    if (uses_cache)
+      store_block(cache_home, batch, shape_.kv_block(sub.layer, batch), kv_, kv_staging_, op.kv_slot, done);
+    return done;
+  }
+
+  const ScheduleShape& shape_;
+  Schedule schedule_;
+  Window unit_, kv_, activation_, unit_staging_, kv_staging_, activation_staging_, host_kv_;
+  std::vector<std::uint32_t> stored_;  // per block: the op that last wrote its home
+  std::vector<Clock> clocks_;          // per op: what is known to have ended when it ends
+  std::array<Clock, offload::kLanes.size()> lane_clock_;
+  int step_ = 0;
+};
+
+}  // namespace
+
+WindowSlots ScheduleShape::slots_needed(std::uint32_t ahead) const {
+  const auto streams = [](const std::vector<Tier>& homes, Tier tier) {
+    return std::find(homes.begin(), homes.end(), tier) != homes.end();
+  };
+  bool unit_host = false, unit_disk = false;
+  for (const Sublayer& sub : sublayers) {
+    if (sub.unit < 0) continue;
+    unit_host |= unit_home[static_cast<std::size_t>(sub.unit)] == Tier::host;
+    unit_disk |= unit_home[static_cast<std::size_t>(sub.unit)] == Tier::disk;
+  }
+  const bool kv_disk = streams(kv_home, Tier::disk), kv_host = streams(kv_home, Tier::host);
+  const bool act_disk = streams(activation_home, Tier::disk), act_host = streams(activation_home, Tier::host);
+  const auto slots_if = [&](bool used) { return used ? 1 + ahead : 0; };
+  return {.unit = slots_if(unit_host || unit_disk), .kv = slots_if(kv_host || kv_disk), .activation = slots_if(act_host || act_disk),
+          .unit_staging = slots_if(unit_disk && !disk_reads_device), .kv_staging = slots_if(kv_disk && !disk_reads_device),
+          .activation_staging = slots_if(act_disk && !disk_reads_device), .host_kv = slots_if(kv_disk && attention_on_host)};
+}
+
+Schedule zigzag(const ScheduleShape& shape, int first_step, int steps) { return Generator(shape).run(first_step, steps); }
+
+Schedule serialize(Schedule schedule) {
+  schedule.deps.clear();
+  for (std::uint32_t i = 0; i < schedule.ops.size(); ++i) {
+    Op& op = schedule.ops[i];
+    const bool chained = i > 0 && schedule.ops[i - 1].lane != op.lane;  // a lane's own order is a chain already
+    op.first_dep = static_cast<std::uint32_t>(schedule.deps.size());
+    op.dep_count = chained ? 1 : 0;
+    if (chained) schedule.deps.push_back(i - 1);
+  }
+  return schedule;
+}
+
+Schedule truncate(Schedule schedule, int steps) {
+  if (schedule.ops.empty()) return schedule;
+  const int end = schedule.ops.front().step + steps;
+  std::size_t count = 0;
+  while (count < schedule.ops.size() && schedule.ops[count].step < end) ++count;
+  schedule.ops.resize(count);
+  schedule.deps.resize(count == 0 ? 0 : schedule.ops.back().first_dep + schedule.ops.back().dep_count);
+  return schedule;
+}
+
+}  // namespace weft::policy

@@ -1,0 +1,77 @@
+// policy/schedule.h: the order of a run as data. FlexGen's zig-zag block schedule (arXiv 2303.06865): the sublayers in
+// the outer loop, the gpu batches of the block in the inner one, so that one pass over the weights serves the block.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "offload/tier.h"
+#include "policy/model.h"
+
+namespace weft::policy {
+
+using offload::Lane;
+using offload::Tier;
+
+inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
+
+/// One thing to do. The ops of one lane run in list order; an op starts once its dependencies have ended.
+struct Op {
+  enum class Kind : std::uint8_t { load, compute, store } kind;
+  /// Of a compute op: an attention sublayer whose KV is attended on the host runs in three parts, the core on host_compute.
+  enum class Part : std::uint8_t { whole, in, core, out } part = Part::whole;
+  Lane lane;                           ///< what it occupies
+  std::uint16_t step = 0, batch = 0;   ///< sweep (0 is prefill), and batch of the zig-zag block
+  std::uint32_t subject = 0;           ///< load, store: a block (ScheduleShape numbers them); compute: a sublayer
+  std::uint32_t from = kNoSlot;        ///< load, store: the window slot it reads; kNoSlot: the block's home
+  std::uint32_t to = kNoSlot;          ///< load, store: the window slot it fills; kNoSlot: the block's home
+  std::uint32_t unit_slot = kNoSlot, kv_slot = kNoSlot, activation_slot = kNoSlot;  ///< compute: where its blocks are
+  std::uint32_t first_dep = 0, dep_count = 0;  ///< a range of Schedule::deps, all of them earlier ops
+};
+
+struct Schedule {
+  std::vector<Op> ops;
+  std::vector<std::uint32_t> deps;
+  std::span<const std::uint32_t> deps_of(const Op& op) const { return std::span(deps).subspan(op.first_dep, op.dep_count); }
+};
+
+/// Slots per window. Slots of one window are equally large; a block that streams takes the next in turn.
+/// unit, kv, activation are on the device; staging (for disks that cannot read into device memory) and host_kv (for
+/// attention on the host over KV from disk) on the host.
+struct WindowSlots {
+  std::uint32_t unit = 0, kv = 0, activation = 0;
+  std::uint32_t unit_staging = 0, kv_staging = 0, activation_staging = 0, host_kv = 0;
+};
+
+/// All that the order of a run depends on. Blocks are numbered: units, then KV [layer * batches + batch], then hidden
+/// states [batch], then the query, key, value rows that go to the host and come back as its attention [batch].
+struct ScheduleShape {
+  std::vector<Sublayer> sublayers;
+  std::vector<Tier> unit_home, kv_home, activation_home;
+  int layers = 0, batches = 1;
+  bool attention_on_host = false;      ///< for KV whose home is not the device
+  bool disk_reads_device = false;      ///< Backend::device_is_host_memory()
+  WindowSlots slots;
+
+  std::uint32_t kv_block(int layer, int batch) const {
+    return static_cast<std::uint32_t>(unit_home.size()) + static_cast<std::uint32_t>(layer * batches + batch);
+  }
+  std::uint32_t activation_block(int batch) const { return kv_block(layers, batch); }
+  std::uint32_t exchange_block(int batch) const { return activation_block(batches) + static_cast<std::uint32_t>(batch); }
+  std::uint32_t blocks() const { return exchange_block(batches); }
+  /// The slots that a shape like this needs at least, and `ahead` more per window to load ahead of use.
+  WindowSlots slots_needed(std::uint32_t ahead) const;
+};
+
+/// The sweeps [first_step, first_step + steps) of one block. Needs at least one slot in each window that is used.
+/// Carries no dependency that the lanes' order or another dependency already implies.
+Schedule zigzag(const ScheduleShape& shape, int first_step, int steps);
+
+/// The same ops one after another: the specification that overlap must not change, only slower.
+Schedule serialize(Schedule schedule);
+
+/// The ops of the first `steps` sweeps.
+Schedule truncate(Schedule schedule, int steps);
+
+}  // namespace weft::policy

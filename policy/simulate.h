@@ -1,0 +1,25 @@
+// policy/simulate.h: what a schedule does over time, without running it.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <vector>
+
+#include "policy/schedule.h"
+
+namespace weft::policy {
+
+/// When each op of a schedule ran, in seconds from the start; the executor records the same.
+struct Trace {
+  struct Span {
+    double begin = 0, end = 0;
+  };
+  std::vector<Span> spans;  ///< [ops]
+  double seconds() const;   ///< until the last op ended
+  std::array<double, offload::kLanes.size()> busy(const Schedule& schedule) const;  ///< seconds of work per lane
+};
+
+/// Every op begins when its lane is free and its dependencies have ended, and takes seconds(op).
+Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>& seconds);
+
+}  // namespace weft::policy

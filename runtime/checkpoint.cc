@@ -1,0 +1,275 @@
+// runtime/checkpoint.cc: which files a checkpoint folder consists of, and what all of them together must hold.
+#include "runtime/checkpoint.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "policy/json.h"
+#include "runtime/checkpoint_error.h"
+#include "runtime/files.h"
+#include "runtime/safetensors.h"
+
+namespace weft::runtime {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::size_t kMostIndexBytes = std::size_t{64} << 20, kMostNameBytes = 1024, kMostShardNameBytes = 255;
+constexpr int kIndexDepth = 8;
+
+using WeightMap = std::map<std::string, std::string>;  // tensor -> shard
+
+[[noreturn]] void fail(Fault fault, const std::string& message) { throw CheckpointError(fault, message); }
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+/// False too for a link to nowhere. Throws IoError where it cannot be known.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::status_known(status)) throw IoError(path.string() + ": cannot look at it: " + error.message());
+  return fs::exists(status);
+}
+
+/// Why a folder with neither file has none, as far as its other files tell.
+[[noreturn]] void fail_without_weights(const fs::path& directory) {
+  const std::string where = directory.string();
+  if (!is_there(directory)) fail(Fault::missing_file, where + ": no such directory; wanted a checkpoint folder in the Hugging Face layout");
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) fail(Fault::not_a_file, where + ": is no directory; wanted the folder that holds " + kSingle);
+  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
+    if (is_there(directory / name))
+      fail(Fault::torch_bin, (directory / name).string() + ": PyTorch .bin checkpoints are not read yet; convert to safetensors with " +
+                                 "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR) of transformers");
+  std::string hint;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.size() > kSuffix.size() && std::string_view(name).substr(name.size() - kSuffix.size()) == kSuffix)
+      hint = std::string("; ") + in_quotes(name) + " is there, but " + kIndex + " is not";
+  }
+  fail(Fault::missing_file, where + ": holds neither " + kSingle + " nor " + kIndex + hint);
+}
+
+bool is_plain_name(std::string_view name) {
+  const auto letter_or_digit = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  if (name.empty() || name.size() > kMostShardNameBytes || !letter_or_digit(name[0])) return false;
+  if (!std::all_of(name.begin(), name.end(), [&](char c) { return letter_or_digit(c) || c == '.' || c == '-'; })) return false;
+  return name.size() > kSuffix.size() && name.substr(name.size() - kSuffix.size()) == kSuffix;
+}
+
+WeightMap read_weight_map(const json& root, const std::string& where) {
+  if (!root.is_object()) fail(Fault::bad_index, where + ": wanted an object, got " + policy::describe(root));
+  const auto found = root.find("weight_map");
+  if (found == root.end()) fail(Fault::bad_index, where + ": there is no 'weight_map', so the index does not say where a tensor is");
+  if (!found->is_object() || found->empty())
+    fail(Fault::bad_index, where + ": 'weight_map' must be an object of tensor names and shards, got " + policy::describe(*found));
+  WeightMap map;
+  for (const auto& [name, shard] : found->items()) {
+    if (name.empty() || name.size() > kMostNameBytes)
+      fail(Fault::bad_index, where + ": a tensor has a name of " + std::to_string(name.size()) + " bytes, wanted 1 to 1024");
+    const std::string entry = where + ": weight_map entry " + in_quotes(name);
+    if (!shard.is_string()) fail(Fault::bad_index, entry + " is not a string, wanted the name of a shard");
+    const auto& file = shard.get_ref<const std::string&>();
+    if (!is_plain_name(file))
+      fail(Fault::bad_shard_name, entry + " names " + in_quotes(file) + "; shards must be plain file names that end in .safetensors");
+    map.emplace(name, file);
+  }
+  return map;
+}
+
+/// The sum that the index states, which tied weights make wrong in the wild; so it decides nothing.
+std::optional<std::uint64_t> stated_bytes(const json& root, const std::string& where) {
+  const auto metadata = root.find("metadata");
+  if (metadata == root.end() || metadata->is_null()) return {};
+  if (!metadata->is_object()) fail(Fault::bad_index, where + ": 'metadata' must be an object, got " + policy::describe(*metadata));
+  const auto total = metadata->find("total_size");
+  if (total == metadata->end()) return {};
+  // Some writers make it a float.
+  if (total->is_number_float() && total->get<double>() >= 0 && total->get<double>() < 1e18)
+    return static_cast<std::uint64_t>(total->get<double>());
+  if (!total->is_number_unsigned())
+    fail(Fault::bad_index, where + ": 'total_size' must be a number of bytes, got " + policy::describe(*total));
+  return total->get<std::uint64_t>();
+}
+
+/// model-00002-of-00003.safetensors: demands that its 1 and 3 are named too, by anything.
+void check_numbering(const std::set<std::string>& shards, const std::string& where) {
+  constexpr std::size_t kDigits = 5;
+  constexpr std::string_view kOf = "-of-";
+  constexpr std::size_t kTail = 1 + kDigits + kOf.size() + kDigits;
+  const auto number = [](std::string_view digits) {
+    int value = 0;
+    for (const char c : digits) value = c >= '0' && c <= '9' && value >= 0 ? value * 10 + (c - '0') : -1;
+    return value;
+  };
+  std::set<std::pair<std::string, int>> sets;  // what stands before the number, and how many there should be
+  for (const std::string& shard : shards) {
+    const std::string_view stem = std::string_view(shard).substr(0, shard.size() - kSuffix.size());
+    if (stem.size() <= kTail) continue;
+    const std::string_view tail = stem.substr(stem.size() - kTail);
+    const int of = number(tail.substr(kTail - kDigits)), index = number(tail.substr(1, kDigits));
+    if (tail[0] == '-' && tail.substr(1 + kDigits, kOf.size()) == kOf && index >= 0 && of >= 0)
+      sets.emplace(stem.substr(0, stem.size() - kTail), of);
+  }
+  const auto padded = [](int value) {
+    const std::string digits = std::to_string(value);
+    return std::string(kDigits - digits.size(), '0') + digits;
+  };
+  for (const auto& [prefix, of] : sets)
+    for (int i = 1; i <= of; ++i) {
+      const std::string shard = prefix + "-" + padded(i) + std::string(kOf) + padded(of) + std::string(kSuffix);
+      if (!shards.count(shard)) fail(Fault::incomplete_shards, where + ": no tensor is in shard " + in_quotes(shard) + "; the index is incomplete");
+    }
+}
+
+bool by_name(const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; }
+
+}  // namespace
+
+DType weight_dtype(const TensorInfo& tensor) {
+  if (tensor.dtype == "F32") return DType::f32;
+  if (tensor.dtype == "F16") return DType::f16;
+  if (tensor.dtype == "BF16") return DType::bf16;
+  fail(Fault::bad_dtype, "tensor " + in_quotes(tensor.name) + " is stored as " + tensor.dtype + "; weights must be F32, F16 or BF16");
+}
+
+Checkpoint Checkpoint::open(const fs::path& directory) {
+  Checkpoint checkpoint;
+  const fs::path single = directory / kSingle, index = directory / kIndex;
+  if (is_there(single)) {
+    if (is_there(index)) checkpoint.notes_.push_back(single.string() + " is read, " + kIndex + " beside it is not");
+    checkpoint.open_single(single);
+  } else if (is_there(index)) {
+    checkpoint.open_sharded(directory, index);
+  } else {
+    fail_without_weights(directory);
+  }
+  for (const InputFile& input : checkpoint.inputs_) checkpoint.paths_.push_back(input.path());
+  return checkpoint;
+}
+
+void Checkpoint::open_single(const fs::path& path) {
+  format_ = Format::safetensors;
+  inputs_.emplace_back(path);
+  tensors_ = read_safetensors(inputs_.back());
+  std::sort(tensors_.begin(), tensors_.end(), by_name);
+}
+
+void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) {
+  format_ = Format::sharded_safetensors;
+  const std::string where = index.string();
+  const json root = policy::parse_json(read_file(index, kMostIndexBytes), where, policy::Blame::data, {.depth = kIndexDepth});
+  const WeightMap map = read_weight_map(root, where);
+  const std::optional<std::uint64_t> stated = stated_bytes(root, where);
+
+  std::map<std::string, std::size_t> need;
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : map) {
+    ++need[shard];
+    shards.insert(shard);
+  }
+  check_numbering(shards, where);
+
+  std::size_t unlisted = 0;
+  for (const std::string& shard : shards) {
+    const fs::path path = directory / shard;
+    if (!is_there(path))
+      fail(Fault::missing_file, path.string() + ": no such file; " + std::to_string(need[shard]) + " tensors of " + kIndex +
+                                    " are in it: download it again");
+    inputs_.emplace_back(path);
+    for (TensorInfo& tensor : read_safetensors(inputs_.back())) {
+      const auto entry = map.find(tensor.name);
+      if (entry == map.end()) {
+        ++unlisted;
+        continue;
+      }
+      tensor.file = inputs_.size() - 1;
+      tensors_.push_back(std::move(tensor));
+    }
+  }
+  std::stable_sort(tensors_.begin(), tensors_.end(), by_name);
+
+  const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) { return a.name == b.name; });
+  if (twice != tensors_.end())
+    fail(Fault::in_two_shards, where + ": tensor " + in_quotes(twice->name) + " is in " + inputs_[twice->file].path().filename().string() +
+                                   " and in " + inputs_[(twice + 1)->file].path().filename().string());
+  for (const auto& [name, shard] : map) {
+    const TensorInfo* tensor = find(name);
+    const std::string is = tensor ? inputs_[tensor->file].path().filename().string() : "";
+    if (is == shard) continue;
+    fail(Fault::not_in_shard, where + ": tensor " + in_quotes(name) + " is mapped to " + in_quotes(shard) +
+                                  (tensor ? ", but is in " + in_quotes(is) : ", but is in no shard"));
+  }
+  if (unlisted) notes_.push_back(where + ": " + std::to_string(unlisted) + " tensors of the shards are not in the index and are ignored");
+  if (stated && *stated != total_bytes())
+    notes_.push_back(where + ": total_size says " + std::to_string(*stated) + " bytes, the tensors have " + std::to_string(total_bytes()));
+}
+
+std::uint64_t Checkpoint::total_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const TensorInfo& tensor : tensors_) bytes += tensor.bytes;
+  return bytes;
+}
+
+const TensorInfo* Checkpoint::find(std::string_view name) const {
+  const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), name, [](const TensorInfo& t, std::string_view n) { return t.name < n; });
+  return at != tensors_.end() && at->name == name ? &*at : nullptr;
+}
+
+void Checkpoint::demand(std::span<const TensorNeed> needs) const {
+  constexpr std::size_t kShown = 20;
+  std::vector<std::string> wrong;
+  Fault fault = Fault::missing_tensor;
+  const auto add = [&](Fault kind, const std::string& text) {
+    if (wrong.empty()) fault = kind;
+    wrong.push_back(text);
+  };
+  for (const TensorNeed& need : needs) {
+    const TensorInfo* tensor = find(need.name);
+    if (!tensor) add(Fault::missing_tensor, in_quotes(need.name) + " " + shape_text(need.shape) + " is missing");
+    else if (tensor->shape != need.shape)
+      add(Fault::bad_shape, in_quotes(need.name) + " is " + shape_text(tensor->shape) + ", wanted " + shape_text(need.shape));
+    else if (tensor->dtype != "F32" && tensor->dtype != "F16" && tensor->dtype != "BF16")
+      add(Fault::bad_dtype, in_quotes(need.name) + " is stored as " + tensor->dtype + ", wanted F32, F16 or BF16");
+  }
+  if (wrong.empty()) return;
+  std::string text = (paths_.empty() ? fs::path() : paths_.front().parent_path()).string() + ": does not match its config.json: ";
+  for (std::size_t i = 0; i < wrong.size() && i < kShown; ++i) text += (i ? "; " : "") + wrong[i];
+  if (wrong.size() > kShown) text += "; and " + std::to_string(wrong.size() - kShown) + " more";
+  fail(fault, text);
+}
+
+std::vector<std::string> Checkpoint::unused(std::span<const std::string> used) const {
+  const std::set<std::string_view> known(used.begin(), used.end());
+  std::vector<std::string> names;
+  for (const TensorInfo& tensor : tensors_)
+    if (!known.count(tensor.name)) names.push_back(tensor.name);
+  return names;
+}
+
+void Checkpoint::read_range(std::size_t file, std::uint64_t offset, std::span<std::byte> out) const {
+  inputs_.at(file).read(offset, out);
+}
+
+std::vector<std::byte> Checkpoint::read_tensor(const TensorInfo& tensor) const {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes));
+  read_range(tensor.file, tensor.offset, bytes);
+  return bytes;
+}
+
+}  // namespace weft::runtime

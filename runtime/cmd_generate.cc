@@ -1,0 +1,58 @@
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+
+#include "runtime/commands.h"
+#include "runtime/job.h"
+#include "runtime/policy_flags.h"
+
+namespace weft::runtime {
+namespace {
+
+struct Flags {
+  JobOptions job;
+  PolicyFlags policy;
+};
+
+void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind, Command& chosen) {
+  CLI::App* command = app.add_subcommand(name, what);
+  const auto flags = std::make_shared<Flags>();
+  flags->job.kind = kind;
+  JobOptions& job = flags->job;
+  command->add_option("--model", job.model, "Hugging Face checkpoint folder, or a config.json with --weights")->required();
+  command->add_option("--input", job.input, "Requests, one JSON object a line")->required();
+  command->add_option("--output", job.output, "Results, one JSON object a line")->required();
+  command->add_option("--dtype", job.dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
+  command->add_option("--weights", job.weights, "random:SEED runs a shape without a checkpoint");
+  if (kind == RequestKind::generate)
+    command->add_option("--max-tokens", job.max_tokens, "For requests that do not say")->capture_default_str();
+  command->add_flag("--resume", job.resume, "Continue an output that an earlier run began");
+  command->add_option("--report", job.report, "Write what the run did as JSON");
+  command->add_option("--trace", job.trace, "Write a Perfetto trace, one track per lane");
+  command->add_flag("--quiet", job.quiet, "Only warnings and errors");
+  flags->policy.add_to(*command);
+  command->callback([flags, &chosen] {
+    chosen = [flags](const std::atomic<bool>& stop) {
+      JobOptions options = flags->job;
+      options.policy = flags->policy.policy();
+      options.machine = flags->policy.machine;
+      if (options.machine.disk_directory.empty()) {
+        const auto folder = std::filesystem::path(options.output).parent_path();
+        options.machine.disk_directory = folder.empty() ? "." : folder.string();
+      }
+      return run_job(options, stop);
+    };
+  });
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Command& chosen) {
+  add_job(app, "generate", "Answer a file of requests", RequestKind::generate, chosen);
+}
+
+void add_score(CLI::App& app, Command& chosen) {
+  add_job(app, "score", "Log-probabilities of given continuations", RequestKind::score, chosen);
+}
+
+}  // namespace weft::runtime

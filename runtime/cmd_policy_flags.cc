@@ -1,0 +1,60 @@
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/files.h"
+#include "runtime/policy_flags.h"
+
+namespace weft::runtime {
+namespace {
+
+constexpr std::size_t kLargestPolicy = 1 << 20;
+
+int at_least_one(int value, const char* flag) {
+  if (value < 1) throw UsageError(std::string(flag) + " must be at least 1, got " + std::to_string(value));
+  return value;
+}
+
+}  // namespace
+
+void PolicyFlags::add_to(CLI::App& app) {
+  app.add_option("--policy", policy_file, "Placement policy, a JSON file");
+  app.add_option("--percent", percent, "FlexGen's six percentages: weights, KV cache, activations on device and host; the rest on disk")
+      ->expected(6)->excludes("--policy");
+  app.add_option("--gpu-batch-size", gpu_batch_size, "Sequences computed together");
+  app.add_option("--num-gpu-batches", num_gpu_batches, "Batches that share one pass over the weights");
+  app.add_option("--retention", retention, "What stays in the KV cache: full, h2o:HEAVY:RECENT, recent:N, heavy:N, "
+                                           "h2o-flexgen:HEAVY:RECENT or random:HEAVY:RECENT; 12 is tokens, 0.1 a share");
+  app.add_option("--attention", attention, "Where KV off the device is attended to: device or host");
+  app.add_flag("--no-overlap", no_overlap, "One thing after another, to see what overlap gains");
+  app.add_option("--backend", machine.backend, "auto, cpu or cuda")->capture_default_str();
+  app.add_option("--threads", machine.threads, "CPU threads; 0 takes all cores")->capture_default_str();
+  app.add_option("--device-memory", device_memory, "Device memory to use, such as 4GiB");
+  app.add_option("--host-memory", host_memory, "Host memory to use");
+  app.add_option("--disk-memory", disk_memory, "Disk space to use");
+  app.add_option("--disk-dir", machine.disk_directory, "Folder for spilled blocks; the folder of the output unless said");
+  app.add_option("--disk-engine", machine.disk_engine, "auto, io_uring, threads or buffered")->capture_default_str();
+}
+
+policy::PartialPolicy PolicyFlags::policy() const {
+  policy::PartialPolicy file, flags;
+  if (!policy_file.empty())
+    file = policy::PartialPolicy::from_json(
+        policy::parse_json(read_file(policy_file, kLargestPolicy), policy_file, policy::Blame::usage, {.depth = 32}), policy_file);
+  if (!percent.empty()) flags.set_percent({percent[0], percent[1], percent[2], percent[3], percent[4], percent[5]});
+  if (gpu_batch_size != 0) flags.gpu_batch_size = at_least_one(gpu_batch_size, "--gpu-batch-size");
+  if (num_gpu_batches != 0) flags.num_gpu_batches = at_least_one(num_gpu_batches, "--num-gpu-batches");
+  if (!retention.empty()) flags.retention = policy::Retention::from_text(retention);
+  if (attention == "device") flags.attention = policy::AttentionOn::device;
+  else if (attention == "host") flags.attention = policy::AttentionOn::host;
+  else if (!attention.empty()) throw UsageError("--attention must be device or host, got '" + attention.substr(0, 40) + "'");
+  if (no_overlap) flags.overlap = false;
+  const std::array<std::pair<const char*, const std::string*>, 3> budgets{
+      {{"--device-memory", &device_memory}, {"--host-memory", &host_memory}, {"--disk-memory", &disk_memory}}};
+  for (std::size_t tier = 0; tier < budgets.size(); ++tier)
+    if (!budgets[tier].second->empty()) flags.budgets[tier] = policy::bytes_from_text(*budgets[tier].second, budgets[tier].first);
+  return flags.over(file);
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,204 @@
+#include "runtime/executor.h"
+
+#include <algorithm>
+
+namespace weft::runtime {
+namespace {
+
+using policy::Op;
+using policy::Sublayer;
+
+constexpr std::size_t kSegmentOps = 1 << 16;  // bounds the schedule's memory; between segments the lanes run dry once
+constexpr int kSegmentSteps = 64;
+
+}  // namespace
+
+Executor::Executor(const policy::ModelSpec& model, const policy::Policy& policy, const policy::Footprint& footprint,
+                   Layers& layers, Storage& storage, kernels::Backend& backend, const std::atomic<bool>& stop)
+    : model_(model), policy_(policy), print_(footprint), layers_(layers), storage_(storage), stop_(stop), lanes_(backend),
+      rows_(static_cast<std::size_t>(policy.num_gpu_batches)), live_(static_cast<std::size_t>(policy.num_gpu_batches)) {}
+
+std::span<Sequence> Executor::sequences(int batch) const {
+  const auto size = static_cast<std::size_t>(policy_.gpu_batch_size), first = static_cast<std::size_t>(batch) * size;
+  return first >= block_.size() ? std::span<Sequence>{} : block_.subspan(first, std::min(size, block_.size() - first));
+}
+
+void Executor::run(std::span<Sequence> block, const OnToken& on_token) {
+  block_ = block;
+  failed_ = false;
+  on_token_ = &on_token;
+  std::int64_t longest = 0;
+  for (const Sequence& sequence : block) {
+    longest = std::max(longest, sequence.max_tokens);
+    totals_.prompt_tokens += sequence.prompt_tokens;
+  }
+  all_live_ = static_cast<std::int64_t>(block.size());
+  for (int batch = 0; batch < policy_.num_gpu_batches; ++batch)
+    live_[static_cast<std::size_t>(batch)] = static_cast<std::int64_t>(sequences(batch).size());
+
+  const double begin = lanes_.now();
+  double prefill_end = begin;
+  int steps = 1;  // prefill by itself, so that its end is seen
+  for (int step = 0; step < longest && all_live_ > 0; step += steps) {
+    if (step > 0) steps = static_cast<int>(std::min<std::int64_t>(steps_per_segment_, longest - step));
+    policy::Schedule schedule = policy::zigzag(print_.shape, step, steps);
+    if (!policy_.overlap) schedule = policy::serialize(std::move(schedule));
+    run_segment(schedule);
+    if (step == 0) {
+      prefill_end = lanes_.now();
+      steps_per_segment_ = static_cast<int>(std::clamp<std::size_t>(kSegmentOps / schedule.ops.size(), 1, kSegmentSteps));
+    }
+  }
+  const double end = lanes_.now();
+  totals_.prefill_seconds += prefill_end - begin;
+  totals_.decode_seconds += end - prefill_end;
+  for (const Sequence& sequence : block) {
+    totals_.first_tokens += sequence.generated() > 0;
+    totals_.decode_tokens += std::max<std::int64_t>(0, sequence.generated() - 1);
+  }
+}
+
+void Executor::run_segment(const policy::Schedule& schedule) {
+  tickets_.assign(schedule.ops.size(), {});
+  std::vector<offload::Ticket> deps;
+  for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
+    const Op& op = schedule.ops[i];
+    deps.clear();
+    for (const std::uint32_t dep : schedule.deps_of(op)) deps.push_back(tickets_[dep]);
+    tickets_[i] = lanes_.submit(op.lane, deps, [this, &op](kernels::Stream& stream) { run_op(op, stream); },
+                                static_cast<std::uint32_t>(i));
+  }
+  lanes_.wait_all();
+  if (!on_trace_) return;
+  policy::Trace trace;
+  trace.spans.resize(schedule.ops.size());
+  for (const offload::LaneRecord& record : lanes_.take_records()) trace.spans[record.label] = {record.begin, record.end};
+  on_trace_(schedule, trace);
+}
+
+/// A batch whose sequences have all finished needs nothing any more; nor does a block.
+bool Executor::alive(const Op& op) const {
+  const bool of_unit = op.kind != Op::Kind::compute && op.subject < print_.shape.kv_block(0, 0);
+  return of_unit ? all_live_ > 0 : live_[op.batch] > 0;
+}
+
+void Executor::run_op(const Op& op, kernels::Stream& stream) {
+  if (failed_ || !alive(op)) return;
+  try {
+    if (stop_) throw Interrupted{};
+    if (op.kind == Op::Kind::compute) compute(op, stream);
+    else lane_bytes_[static_cast<std::size_t>(op.lane)] += storage_.move(op, stream);
+  } catch (...) {
+    failed_ = true;  // ops that rely on the lane's order alone must not run on what this one left
+    throw;
+  }
+}
+
+void Executor::compute(const Op& op, kernels::Stream& stream) {
+  const Sublayer& sub = print_.shape.sublayers[op.subject];
+  const int batch = op.batch;
+  BatchRows& rows = rows_[op.batch];
+  if (sub.kind == Sublayer::Kind::embed) gather_rows(op);
+  const UnitViews unit = sub.unit < 0 ? UnitViews{} : storage_.unit(sub.unit, op.unit_slot);
+  const View hidden = storage_.hidden(batch, op.activation_slot, rows.rows());
+  switch (sub.kind) {
+    case Sublayer::Kind::embed: layers_.embed(unit, rows, hidden, stream); break;
+    case Sublayer::Kind::attention:
+      switch (op.part) {
+        case Op::Part::whole: layers_.attention(sub.layer, unit, rows, hidden, storage_.kv(sub.layer, batch, op.kv_slot), stream); break;
+        case Op::Part::in: layers_.attention_in(unit, hidden, storage_.exchange(batch, false), stream); break;
+        case Op::Part::core:
+          layers_.attention_core(sub.layer, rows, storage_.exchange(batch, true), storage_.host_kv(sub.layer, batch, op.kv_slot));
+          break;
+        case Op::Part::out:
+          layers_.attention_out(unit, hidden, storage_.exchange(batch, false).out.slice(0, rows.rows()), stream);
+          break;
+      }
+      break;
+    case Sublayer::Kind::mlp: layers_.mlp(unit, hidden, stream); break;
+    case Sublayer::Kind::output:
+      layers_.output(unit, rows, hidden, storage_.last_hidden(batch), storage_.last_embed(batch), stream);
+      break;
+    case Sublayer::Kind::head: {
+      const policy::TensorSpec& piece = storage_.piece(sub.unit);
+      const View logits = storage_.logits(batch);
+      const View columns(static_cast<float*>(logits.data) + piece.first_row, DType::f32, rows.live(), piece.rows, logits.stride);
+      layers_.head(unit[static_cast<std::size_t>(piece.role)], storage_.last_embed(batch).slice(0, rows.live()), columns, stream);
+      if (op.subject + 1 == print_.shape.sublayers.size()) next_tokens(batch, stream);
+      break;
+    }
+  }
+}
+
+void Executor::gather_rows(const Op& op) {
+  BatchRows& rows = rows_[op.batch];
+  rows.clear();
+  rows.prefill = op.step == 0;
+  std::int32_t place = 0;
+  for (const Sequence& sequence : sequences(op.batch)) {
+    if (sequence.finish == Finish::none) {
+      const auto length = static_cast<std::int32_t>(sequence.tokens.size());
+      for (std::int32_t p = rows.prefill ? 0 : length - 1; p < length; ++p) {
+        rows.tokens.push_back(sequence.tokens[static_cast<std::size_t>(p)]);
+        rows.position.push_back(p);
+      }
+      rows.sequence.push_back(place);
+      rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));
+      rows.keep.push_back(sequence.keep);
+    }
+    ++place;
+  }
+  storage_.set_tokens(op.batch, rows.rows());
+}
+
+void Executor::next_tokens(int batch, kernels::Stream& stream) {
+  const BatchRows& rows = rows_[static_cast<std::size_t>(batch)];
+  const auto live = static_cast<std::size_t>(rows.live());
+  const View logits = storage_.logits(batch).slice(0, rows.live());
+  const std::span<Sequence> all = sequences(batch);
+  std::vector<std::int32_t> token(live);
+  std::vector<float> logprob(live);
+  std::vector<std::uint8_t> greedy(live);
+  std::vector<kernels::SampleParams> params(live);
+  bool any_forced = false, any_sampled = false;
+  for (std::size_t r = 0; r < live; ++r) {
+    const Sequence& sequence = all[static_cast<std::size_t>(rows.sequence[r])];
+    params[r] = sequence.sampling;
+    if (sequence.forced.empty()) any_sampled = true;
+    else token[r] = sequence.forced[static_cast<std::size_t>(sequence.generated())], any_forced = true;
+  }
+  // A job scores or samples; where both occur each row takes its own.
+  if (any_forced) layers_.ops().run(kernels::LogProbs{logits, token, logprob, greedy}, stream);
+  if (any_sampled) {
+    std::vector<std::int32_t> sampled(live);
+    layers_.ops().run(kernels::Sample{logits, params, sampled}, stream);
+    for (std::size_t r = 0; r < live; ++r)
+      if (all[static_cast<std::size_t>(rows.sequence[r])].forced.empty()) token[r] = sampled[r];
+  }
+  for (std::size_t r = 0; r < live; ++r) {
+    Sequence& sequence = all[static_cast<std::size_t>(rows.sequence[r])];
+    sequence.tokens.push_back(token[r]);
+    ++sequence.sampling.counter;
+    if (!sequence.forced.empty()) {
+      sequence.logprobs.push_back(logprob[r]);
+      sequence.greedy.push_back(greedy[r]);
+    }
+    if (sequence.generated() >= sequence.max_tokens) sequence.finish = Finish::length;
+    (*on_token_)(sequence);
+    if (sequence.finish != Finish::none) --live_[static_cast<std::size_t>(batch)], --all_live_;
+  }
+}
+
+void Executor::set_trace(OnTrace on_trace) {
+  on_trace_ = std::move(on_trace);
+  lanes_.start_recording();
+}
+
+Totals Executor::totals() const {
+  Totals totals = totals_;
+  totals.lane_busy = lanes_.busy_seconds();
+  for (std::size_t lane = 0; lane < lane_bytes_.size(); ++lane) totals.lane_bytes[lane] = lane_bytes_[lane];
+  return totals;
+}
+
+}  // namespace weft::runtime

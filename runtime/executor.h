@@ -1,0 +1,83 @@
+// runtime/executor.h: interprets a schedule: submits its ops to the lanes, moves blocks, runs layers, records a trace.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "offload/lanes.h"
+#include "policy/schedule.h"
+#include "policy/simulate.h"
+#include "runtime/layers.h"
+#include "runtime/sequence.h"
+#include "runtime/storage.h"
+
+namespace weft::runtime {
+
+/// Thrown out of Executor::run() after stop was set.
+struct Interrupted {};
+
+/// What runs of blocks have added up to.
+struct Totals {
+  double prefill_seconds = 0, decode_seconds = 0;
+  std::int64_t prompt_tokens = 0, first_tokens = 0, decode_tokens = 0;  ///< first: those that prefill yields
+  std::array<std::uint64_t, offload::kLanes.size()> lane_bytes{};
+  std::array<double, offload::kLanes.size()> lane_busy{};
+
+  double seconds() const { return prefill_seconds + decode_seconds; }
+};
+
+/// Runs one block of sequences at a time to its end.
+class Executor {
+ public:
+  /// Called on the device lane's thread for every new token, which is already in the sequence; ends a sequence by setting
+  /// its `finish`. At max_tokens the executor ends it.
+  using OnToken = std::function<void(Sequence&)>;
+  /// Called after each segment of a schedule with when its ops ran; seconds since the executor was made.
+  using OnTrace = std::function<void(const policy::Schedule&, const policy::Trace&)>;
+
+  Executor(const policy::ModelSpec& model, const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers,
+           Storage& storage, kernels::Backend& backend, const std::atomic<bool>& stop);
+
+  /// At most block_size() sequences, none finished. Throws what an op threw, or Interrupted; the block is then lost, but
+  /// what on_token saw finished is finished.
+  void run(std::span<Sequence> block, const OnToken& on_token);
+
+  void set_trace(OnTrace on_trace);
+  Totals totals() const;
+
+ private:
+  void run_segment(const policy::Schedule& schedule);
+  void run_op(const policy::Op& op, kernels::Stream& stream);
+  void compute(const policy::Op& op, kernels::Stream& stream);
+  void gather_rows(const policy::Op& op);
+  void next_tokens(int batch, kernels::Stream& stream);
+  std::span<Sequence> sequences(int batch) const;
+  bool alive(const policy::Op& op) const;
+
+  const policy::ModelSpec& model_;
+  const policy::Policy& policy_;
+  const policy::Footprint& print_;
+  Layers& layers_;
+  Storage& storage_;
+  const std::atomic<bool>& stop_;
+  offload::Lanes lanes_;
+
+  std::span<Sequence> block_;
+  const OnToken* on_token_ = nullptr;
+  std::vector<BatchRows> rows_;                       // [batches]
+  std::vector<std::atomic<std::int64_t>> live_;       // [batches] sequences not finished
+  std::atomic<std::int64_t> all_live_{0};
+  std::array<std::atomic<std::uint64_t>, offload::kLanes.size()> lane_bytes_{};
+  std::vector<offload::Ticket> tickets_;
+  std::atomic<bool> failed_{false};
+  int steps_per_segment_ = 1;
+  OnTrace on_trace_;
+  Totals totals_;
+};
+
+}  // namespace weft::runtime

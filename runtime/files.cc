@@ -1,0 +1,119 @@
+// runtime/files.cc: small files over POSIX calls.
+#include "runtime/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+
+#include "kernels/error.h"
+
+namespace weft::runtime {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void fail(const fs::path& path, const std::string& what, int error) {
+  throw IoError(path.string() + ": cannot " + what + ": " + std::generic_category().message(error));
+}
+
+class File {
+ public:
+  explicit File(int fd) : fd_(fd) {}
+  ~File() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+const char* kind_name(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+void write_all(const fs::path& path, int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(fd, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path, "write", errno);
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+/// The name counts up within the process and holds its id, so two writers never share one.
+std::string temporary_name(const fs::path& target) {
+  static std::atomic<unsigned> counter{0};
+  return target.string() + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(counter++);
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path, std::size_t limit_bytes) {
+  // Without O_NONBLOCK, opening a pipe would wait for a writer.
+  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (file.fd() < 0) fail(path, "open", errno);
+  struct stat status {};
+  if (::fstat(file.fd(), &status) != 0) fail(path, "look at", errno);
+  if (!S_ISREG(status.st_mode)) throw DataError(path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
+
+  // The size is a hint: the file may grow while it is read, and those of /proc say 0.
+  const auto too_large = [&] {
+    return DataError(path.string() + ": is larger than " + std::to_string(limit_bytes) + " bytes, the most for such a file");
+  };
+  if (static_cast<std::uint64_t>(status.st_size) > limit_bytes) throw too_large();
+  std::string text;
+  std::size_t filled = 0;
+  text.resize(std::min(static_cast<std::size_t>(status.st_size) + 1, limit_bytes + 1));
+  while (true) {
+    if (filled == text.size()) text.resize(std::min(filled * 2, limit_bytes + 1));
+    const ssize_t count = ::read(file.fd(), text.data() + filled, text.size() - filled);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path, "read", errno);
+    if (count == 0) break;
+    filled += static_cast<std::size_t>(count);
+    if (filled > limit_bytes) throw too_large();
+  }
+  text.resize(filled);
+  return text;
+}
+
+void write_file_atomically(const fs::path& path, std::string_view text) {
+  std::error_code absent;
+  fs::path target = fs::canonical(path, absent);
+  if (absent) target = path;
+  struct stat status {};
+  const bool exists = ::stat(target.c_str(), &status) == 0;
+  if (exists && !S_ISREG(status.st_mode))
+    throw IoError(path.string() + ": is " + kind_name(status.st_mode) + " and will not be replaced by a file");
+
+  const fs::path temporary = temporary_name(target);
+  const File file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (file.fd() < 0) fail(path, "create", errno);
+  try {
+    if (exists && ::fchmod(file.fd(), status.st_mode & 07777) != 0) fail(path, "set the mode of", errno);
+    write_all(path, file.fd(), text);
+    if (::fsync(file.fd()) != 0) fail(path, "sync", errno);
+    if (::rename(temporary.c_str(), target.c_str()) != 0) fail(path, "replace", errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  // The new name itself is durable only once the folder is synced; some file systems cannot, which is no failure here.
+  const fs::path parent = target.parent_path();
+  const File folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.fd() >= 0) ::fsync(folder.fd());
+}
+
+}  // namespace weft::runtime

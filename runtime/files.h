@@ -1,0 +1,19 @@
+// runtime/files.h: small files, read whole and written whole.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace weft::runtime {
+
+/// The bytes of a regular file. Throws IoError if it cannot be read, DataError if it is no regular file (a pipe or a
+/// device could block or never end) or holds more than `limit_bytes`; nothing over the limit is kept in memory.
+std::string read_file(const std::filesystem::path& path, std::size_t limit_bytes);
+
+/// Puts `text` at `path` so that a reader, or a crash, sees the old file or the new one and never a part: written beside
+/// it, synced, renamed. A symbolic link stays and its target is replaced. Throws IoError; then `path` is as before.
+void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace weft::runtime

@@ -1,0 +1,182 @@
+#include "runtime/job.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/files.h"
+#include "runtime/journal.h"
+#include "runtime/progress.h"
+#include "runtime/report.h"
+
+namespace weft::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+policy::Workload workload_of(const RequestFile& requests, const std::vector<std::size_t>& todo, const policy::Retention& retention) {
+  policy::Workload work{.requests = static_cast<std::int64_t>(todo.size())};
+  for (const std::size_t index : todo) {
+    const RequestFile::Entry& entry = requests.entry(index);
+    work.longest_prompt = std::max<std::int64_t>(work.longest_prompt, entry.prompt_tokens);
+    work.longest_generation = std::max<std::int64_t>(work.longest_generation, entry.max_tokens);
+    work.slots = std::max(work.slots, retention.slots(entry.prompt_tokens, entry.max_tokens));
+  }
+  return work;
+}
+
+/// Turns tokens into answers.
+class Answers {
+ public:
+  Answers(const ModelSource& source, Journal& journal, Progress& progress) : source_(source), journal_(journal), progress_(progress) {}
+
+  Sequence begin(std::size_t index, const Request& request, const Session& session) {
+    Sequence sequence;
+    sequence.request = index;
+    sequence.tokens = request.prompt;
+    sequence.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
+    sequence.max_tokens = request.max_tokens;
+    sequence.keep = session.keep(sequence.prompt_tokens, sequence.max_tokens);
+    sequence.sampling = request.sampling;
+    sequence.forced = request.continuation;
+    sequence.stop_strings = request.stop_strings;
+    sequence.stop_ids = request.stop_ids;
+    sequence.stop_ids.insert(sequence.stop_ids.end(), source_.spec.eos.begin(), source_.spec.eos.end());
+    return sequence;
+  }
+
+  /// Looks for an end at the newest token; writes the answer if there is one.
+  void token(Sequence& sequence, const std::string& id) {
+    progress_.token();
+    if (sequence.forced.empty()) look_for_end(sequence);
+    if (sequence.finish == Finish::none) return;
+    journal_.append(policy::to_line(sequence.forced.empty() ? generated(sequence, id) : scored(sequence, id)));
+    progress_.finished();
+  }
+
+ private:
+  void look_for_end(Sequence& sequence) const {
+    const std::int32_t last = sequence.tokens.back();
+    if (std::find(sequence.stop_ids.begin(), sequence.stop_ids.end(), last) != sequence.stop_ids.end()) {
+      sequence.finish = Finish::stop;
+      sequence.ended_by_token = true;
+      return;
+    }
+    if (sequence.stop_strings.empty()) return;
+    const std::string_view piece = source_.tokenizer->piece(last);
+    sequence.text += piece;
+    for (const std::string& stop : sequence.stop_strings) {
+      const std::size_t reach = piece.size() + stop.size();  // a new match ends in the new piece
+      const std::size_t from = sequence.text.size() > reach ? sequence.text.size() - reach : 0;
+      sequence.text_end = std::min(sequence.text_end, sequence.text.find(stop, from));
+    }
+    if (sequence.text_end != std::string::npos) sequence.finish = Finish::stop;
+  }
+
+  ordered_json generated(const Sequence& sequence, const std::string& id) const {
+    const std::vector<std::int32_t> ids(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
+    ordered_json json{{"id", ordered_json::parse(id)}, {"text", nullptr}};
+    if (source_.tokenizer) {
+      const std::span<const std::int32_t> shown = std::span(ids).first(ids.size() - (sequence.ended_by_token ? 1 : 0));
+      json["text"] = sequence.text_end != std::string::npos ? sequence.text.substr(0, sequence.text_end) : source_.tokenizer->decode(shown);
+    }
+    json["token_ids"] = ids;
+    json["finish_reason"] = sequence.finish == Finish::stop ? "stop" : "length";
+    json["usage"] = {{"prompt_tokens", sequence.prompt_tokens}, {"completion_tokens", ids.size()}};
+    return json;
+  }
+
+  static ordered_json scored(const Sequence& sequence, const std::string& id) {
+    double sum = 0;
+    ordered_json logprobs = ordered_json::array(), greedy = ordered_json::array();
+    for (std::size_t i = 0; i < sequence.logprobs.size(); ++i) {
+      sum += sequence.logprobs[i];
+      logprobs.push_back(double(sequence.logprobs[i]));
+      greedy.push_back(sequence.greedy[i] != 0);
+    }
+    return {{"id", ordered_json::parse(id)}, {"logprobs", std::move(logprobs)}, {"logprob", sum}, {"greedy", std::move(greedy)}};
+  }
+
+  const ModelSource& source_;
+  Journal& journal_;
+  Progress& progress_;
+};
+
+/// Everything in blocks, in the order of the file. False if it was interrupted.
+bool run_blocks(Session& session, const RequestFile& requests, const std::vector<std::size_t>& todo, Answers& answers,
+                Progress& progress) {
+  const auto size = static_cast<std::size_t>(session.policy().block_size());
+  for (std::size_t first = 0; first < todo.size(); first += size) {
+    std::vector<Sequence> block;
+    std::vector<std::string> ids;
+    for (std::size_t i = first; i < std::min(todo.size(), first + size); ++i) {
+      const Request request = requests.read(todo[i]);
+      block.push_back(answers.begin(todo[i], request, session));
+      ids.push_back(request.id);
+    }
+    try {
+      session.executor().run(block, [&](Sequence& sequence) {
+        answers.token(sequence, ids[static_cast<std::size_t>(&sequence - block.data())]);
+      });
+    } catch (const Interrupted&) {
+      return false;
+    }
+    progress.note(busiest_lane(session.executor().totals()));
+  }
+  return true;
+}
+
+void require_file(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) throw UsageError("--input " + path + ": there is no such file");
+}
+
+}  // namespace
+
+int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
+  require_file(options.input);
+  if (options.max_tokens < 1) throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
+  const auto source = open_model(options.model, options.dtype, options.weights);
+  Journal journal(options.output, options.resume);
+  const RequestFile requests(options.input, options.kind, source->tokenizer.get(), source->spec, options.max_tokens);
+  const std::vector<bool> done = journal.recover(requests);
+  if (journal.torn_bytes() > 0) spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
+  std::vector<std::size_t> todo;
+  for (std::size_t i = 0; i < requests.size(); ++i)
+    if (!done[i]) todo.push_back(i);
+  if (todo.empty()) {
+    spdlog::info("all {} requests are already answered in {}", requests.size(), options.output);
+    return 0;
+  }
+
+  const policy::Workload work = workload_of(requests, todo, options.policy.retention.value_or(policy::Retention{}));
+  Session session(*source, options.policy, work, options.machine, stop);
+  if (!options.quiet) {
+    spdlog::info("{}: {}; {}", session.backend().name(), session.backend().description(), session.disk().engine_line());
+    spdlog::info("{}", session.plan_line());
+  }
+  std::unique_ptr<TraceFile> trace;
+  if (!options.trace.empty()) {
+    trace = std::make_unique<TraceFile>(options.trace, session.footprint().shape);
+    session.executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
+  }
+  journal.open();
+  Progress progress(requests.size(), requests.size() - todo.size(), options.quiet);
+  Answers answers(*source, journal, progress);
+  const bool complete = run_blocks(session, requests, todo, answers, progress);
+  journal.finish();
+  progress.clear();
+  if (!complete) {
+    spdlog::warn("stopped; {} of {} requests are answered; run the same command with --resume to continue", progress.answered(), requests.size());
+    return 130;
+  }
+  const ordered_json report = make_report(session);
+  if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");
+  if (!options.quiet) std::fputs(table(report).c_str(), stderr);
+  return 0;
+}
+
+}  // namespace weft::runtime

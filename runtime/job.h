@@ -1,0 +1,27 @@
+// runtime/job.h: a request file answered to its end: block after block, resumable at any moment.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "policy/policy.h"
+#include "runtime/requests.h"
+#include "runtime/session.h"
+
+namespace weft::runtime {
+
+struct JobOptions {
+  RequestKind kind = RequestKind::generate;
+  std::string model, weights, dtype = "auto";
+  std::string input, output, report, trace;   ///< the last two may be empty
+  std::int64_t max_tokens = 128;
+  bool resume = false, quiet = false;
+  policy::PartialPolicy policy;
+  MachineOptions machine;
+};
+
+/// Returns the exit code: 0, or 130 if `stop` was set; then the same call with `resume` continues. Throws the typed errors.
+int run_job(const JobOptions& options, const std::atomic<bool>& stop);
+
+}  // namespace weft::runtime

@@ -1,0 +1,81 @@
+// runtime/layers.h: a sublayer of the architecture table as kernel ops over views.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "policy/model.h"
+#include "policy/retention.h"
+#include "runtime/storage.h"
+
+namespace weft::runtime {
+
+/// The live sequences of a gpu batch in one sweep: whole prompts in prefill, one token each in decode; no padding.
+struct BatchRows {
+  bool prefill = false;
+  std::vector<std::int32_t> sequence;      ///< [live] place in the batch's KV blocks
+  std::vector<std::int32_t> offsets{0};    ///< [live + 1] rows of each in the hidden states
+  std::vector<std::int32_t> tokens;        ///< [rows] ids
+  std::vector<std::int32_t> position;      ///< [rows]
+  std::vector<kernels::Keep> keep;         ///< [live]
+
+  std::int64_t live() const { return static_cast<std::int64_t>(sequence.size()); }
+  std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
+  void clear();
+};
+
+/// The activation that config.json names. Throws DataError with the known names.
+kernels::Activation activation_named(const std::string& name);
+
+/// Runs sublayers on the device, chunk by chunk of at most `chunk_tokens` rows (or one prompt), so that the work space is
+/// bounded; a row's result does not depend on the chunk. One thread at a time, the device lane's; attention_core the host
+/// lane's.
+class Layers {
+ public:
+  Layers(const policy::ModelSpec& model, const policy::Retention& retention, DType kv_type, std::int64_t chunk_tokens,
+         kernels::Backend& backend, Storage& storage);
+
+  void embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream);
+  void attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const kernels::KvSlots& kv,
+                 kernels::Stream& stream);
+  /// The three parts of attention whose core runs on the host; decode only.
+  void attention_in(const UnitViews& unit, View hidden, const Storage::Exchange& out, kernels::Stream& stream);
+  void attention_core(int layer, const BatchRows& rows, const Storage::Exchange& host, const kernels::KvSlots& kv);
+  void attention_out(const UnitViews& unit, View hidden, ConstView attended, kernels::Stream& stream);
+  void mlp(const UnitViews& unit, View hidden, kernels::Stream& stream);
+  /// Last rows of each live sequence, normed and projected, to the first rows of `last_embed`.
+  void output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,
+              kernels::Stream& stream);
+  /// One piece of the head: `columns` of the logits.
+  void head(ConstView piece, ConstView last_embed, View logits_columns, kernels::Stream& stream);
+
+  const kernels::Ops& ops() const { return ops_; }
+
+ private:
+  struct Projected {
+    View q, k, v;
+  };
+  void project(const UnitViews& unit, View hidden, const Projected& out, kernels::Stream& stream);
+  void project_back(const UnitViews& unit, ConstView attended, View hidden, kernels::Stream& stream);
+  void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Projected& in, View attended,
+               const kernels::KvSlots& kv, kernels::Stream& stream);
+  void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
+              const Projected& in, View attended, const kernels::KvSlots& kv, kernels::Stream& stream) const;
+  /// Ends of the chunks of whole sequences: indices into rows.offsets.
+  std::vector<std::int64_t> chunks(const BatchRows& rows) const;
+  std::uint64_t seed(int layer) const;
+
+  const policy::ModelSpec& model_;
+  const policy::Retention& retention_;
+  const kernels::Activation activation_;
+  const kernels::Scoring scoring_;
+  const DType kv_type_;
+  const std::int64_t chunk_tokens_;
+  const float scale_;
+  kernels::Backend& backend_;
+  const kernels::Ops& ops_;
+  Storage& storage_;
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,37 @@
+// runtime/model_source.h: what --model and --weights name: a checkpoint folder, or a shape with random weights.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policy/model.h"
+#include "runtime/checkpoint.h"
+#include "runtime/tokenizer.h"
+#include "runtime/weights.h"
+
+namespace weft::runtime {
+
+/// All that is known of a model before a byte of its weights is read. Does not move: the parts refer to each other.
+struct ModelSource {
+  std::string path;
+  policy::ModelSpec spec;
+  std::vector<policy::Unit> units;
+  DType type = DType::f16;                 ///< of the KV cache, and the widest of the weights
+  std::unique_ptr<Checkpoint> checkpoint;  ///< null with random weights
+  std::unique_ptr<Weights> weights;
+  std::unique_ptr<Tokenizer> tokenizer;    ///< null if the folder has none
+
+  std::uint64_t weight_bytes() const;
+};
+
+/// `dtype`: auto (the checkpoint's, float16 for float32), float16, bfloat16 or float32, as in vLLM.
+/// `weights`: empty, or "random:SEED"; then `path` may be a config.json. Throws UsageError or DataError.
+std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path, const std::string& dtype, const std::string& weights);
+
+/// The folder's config.json, or the file itself.
+policy::ModelSpec read_model_spec(const std::filesystem::path& path);
+
+}  // namespace weft::runtime

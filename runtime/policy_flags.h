@@ -1,0 +1,29 @@
+// runtime/policy_flags.h: the flags that say how a run is laid out; generate, score and bench share them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "policy/policy.h"
+#include "runtime/session.h"
+
+namespace CLI {
+class App;
+}
+
+namespace weft::runtime {
+
+struct PolicyFlags {
+  std::string policy_file, retention, attention;
+  std::string device_memory, host_memory, disk_memory;
+  std::vector<double> percent;
+  int gpu_batch_size = 0, num_gpu_batches = 0;
+  bool no_overlap = false;
+  MachineOptions machine{.disk_directory = ""};
+
+  void add_to(CLI::App& app);
+  /// The policy file under the flags: a flag beats the file. Throws UsageError.
+  policy::PartialPolicy policy() const;
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,89 @@
+#include "runtime/session.h"
+
+#include <sys/statvfs.h>
+
+#include <chrono>
+
+#include "kernels/error.h"
+#include "policy/placement.h"
+
+namespace weft::runtime {
+namespace {
+
+// Left to the rest of the process and the machine when the user names no budget.
+constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
+
+policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory) {
+  policy::Budgets budgets;
+  budgets.bytes[0] = budgets.bytes[1] = static_cast<std::uint64_t>(kMemoryShare * double(backend.device_bytes_free()));
+  struct statvfs disk {};
+  if (statvfs(disk_directory.c_str(), &disk) == 0)
+    budgets.bytes[2] = static_cast<std::uint64_t>(kDiskShare * double(disk.f_bavail) * double(disk.f_frsize));
+  return budgets;
+}
+
+std::string percentages(const policy::Fractions& f) {
+  const auto percent = [](double share) { return std::to_string(static_cast<int>(share * 100 + 0.5)); };
+  return percent(f.device()) + "/" + percent(f.host()) + "/" + percent(f.disk());
+}
+
+}  // namespace
+
+std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options) {
+  if (options.threads < 0) throw UsageError("--threads must be at least 1, got " + std::to_string(options.threads));
+  if (options.backend == "cuda") return kernels::make_cuda_backend();
+  if (options.backend == "auto") {
+    try {
+      return kernels::make_cuda_backend();
+    } catch (const DeviceError&) {  // no GPU, or built without: the CPU plays the device
+    }
+  } else if (options.backend != "cpu") {
+    throw UsageError("--backend must be auto, cpu or cuda, got '" + options.backend.substr(0, 40) + "'");
+  }
+  return kernels::make_cpu_backend({.threads = options.threads});
+}
+
+std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
+  using offload::DiskEngine;
+  const std::string& name = options.disk_engine;
+  const auto engine = name == "auto"       ? DiskEngine::automatic
+                      : name == "io_uring" ? DiskEngine::io_uring
+                      : name == "threads"  ? DiskEngine::threads
+                      : name == "buffered" ? DiskEngine::buffered
+                                           : throw UsageError("--disk-engine must be auto, io_uring, threads or buffered, got '" + name.substr(0, 40) + "'");
+  return std::make_unique<offload::DiskStore>(engine);
+}
+
+Session::Session(const ModelSource& source, const policy::PartialPolicy& partial, const policy::Workload& workload,
+                 const MachineOptions& machine, const std::atomic<bool>& stop)
+    : source_(source), workload_(workload), backend_(make_backend(machine)), disk_(make_disk(machine)) {
+  facts_.unit_bytes = source.weights->unit_bytes();
+  for (std::size_t u = 0; u < source.units.size(); ++u) facts_.unit_in_files.push_back(source.weights->in_files(u));
+  facts_.kv = source.type;
+  facts_.activation = backend_->activation_type(source.type);
+  facts_.disk_reads_device = backend_->device_is_host_memory();
+  policy_ = policy::complete(partial, source.spec, source.units, workload_, facts_, free_bytes(*backend_, machine.disk_directory),
+                             backend_->device_is_host_memory());
+  print_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);
+  const auto begin = std::chrono::steady_clock::now();
+  storage_ = std::make_unique<Storage>(source.spec, source.units, policy_, print_, workload_, facts_, *source.weights,
+                                       source.checkpoint.get(), *backend_, *disk_, machine.disk_directory);
+  load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  layers_ = std::make_unique<Layers>(source.spec, policy_.retention, facts_.kv, print_.workspace.chunk_tokens, *backend_, *storage_);
+  executor_ = std::make_unique<Executor>(source.spec, policy_, print_, *layers_, *storage_, *backend_, stop);
+}
+
+std::string Session::plan_line() const {
+  return "block of " + std::to_string(policy_.gpu_batch_size) + " x " + std::to_string(policy_.num_gpu_batches) +
+         " sequences; device/host/disk percent: weights " + percentages(policy_.weights) + ", kv " + percentages(policy_.kv) +
+         ", activations " + percentages(policy_.activations) + "; retention " + name_of(policy_.retention.rule) + "; attention on " +
+         (policy_.attention == policy::AttentionOn::host ? "host" : "device") + "; " + policy::bytes_to_text(print_[policy::Tier::device]) +
+         " of " + policy::bytes_to_text(policy_.budgets[policy::Tier::device]) + " device memory";
+}
+
+kernels::Keep Session::keep(std::int64_t prompt, std::int64_t generation) const {
+  const policy::Kept kept = policy_.retention.kept(prompt, generation);
+  return {.heavy = kept.heavy, .recent = kept.recent, .sinks = kept.sinks, .grace = kept.grace};
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,62 @@
+// runtime/session.h: one job on one machine: owns the backend, the disk, the memory and the executor, in that order.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/backend.h"
+#include "offload/disk_store.h"
+#include "policy/footprint.h"
+#include "policy/policy.h"
+#include "runtime/executor.h"
+#include "runtime/model_source.h"
+
+namespace weft::runtime {
+
+/// The machine part of the flags.
+struct MachineOptions {
+  std::string backend = "auto", disk_engine = "auto", disk_directory = ".";
+  int threads = 0;
+};
+std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options);
+std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options);
+
+class Session {
+ public:
+  /// Completes the policy, allocates everything and loads the weights. `source` must outlive the session. Throws what the
+  /// parts throw; CapacityError before anything is allocated if the policy does not fit.
+  Session(const ModelSource& source, const policy::PartialPolicy& partial, const policy::Workload& workload,
+          const MachineOptions& machine, const std::atomic<bool>& stop);
+
+  Executor& executor() { return *executor_; }
+  const policy::Policy& policy() const { return policy_; }
+  const policy::Footprint& footprint() const { return print_; }
+  const Storage& storage() const { return *storage_; }
+  const kernels::Backend& backend() const { return *backend_; }
+  const offload::DiskStore& disk() const { return *disk_; }
+  const ModelSource& source() const { return source_; }
+  /// What was chosen for the user, in one line.
+  std::string plan_line() const;
+  double load_seconds() const { return load_seconds_; }
+
+  /// Budget of a sequence under the policy's retention.
+  kernels::Keep keep(std::int64_t prompt, std::int64_t generation) const;
+
+ private:
+  const ModelSource& source_;
+  policy::Workload workload_;
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<offload::DiskStore> disk_;
+  policy::Facts facts_;
+  policy::Policy policy_;
+  policy::Footprint print_;
+  std::unique_ptr<Storage> storage_;
+  std::unique_ptr<Layers> layers_;
+  std::unique_ptr<Executor> executor_;
+  double load_seconds_ = 0;
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,79 @@
+// runtime/tokenizer.h: text to token ids and back, id for id what Hugging Face's tokenizers give.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/tokenizer_bpe.h"
+#include "runtime/tokenizer_files.h"
+#include "runtime/utf8.h"
+
+namespace weft::runtime {
+
+/// GPT-2's byte-level byte-pair encoding, as OPT uses it. Const calls may run on many threads at once.
+class Tokenizer {
+ public:
+  /// Reads vocab.json, merges.txt and, where they are there, tokenizer_config.json, special_tokens_map.json,
+  /// added_tokens.json and the model_type of config.json. Throws DataError that names the file and the entry or line.
+  /// A tokenizer.json is not read; a folder that has nothing else is refused.
+  static Tokenizer load(const std::filesystem::path& folder);
+  /// True if the folder has a file that load() would read a tokenizer from, or refuse by name.
+  static bool present(const std::filesystem::path& folder);
+
+  /// The ids of the text. Special and added tokens written out in it become their ids. `add_first_token` puts
+  /// first_token() in front, if there is one. Any bytes will do: what is not UTF-8 comes back from piece() as it was.
+  std::vector<std::int32_t> encode(std::string_view utf8, bool add_first_token) const;
+
+  /// The text of the ids, without special tokens and without ids that name nothing; always UTF-8, for bytes that make no
+  /// character become U+FFFD. Nothing is tidied up.
+  std::string decode(std::span<const std::int32_t> ids) const;
+
+  /// The bytes that an id adds to a text, perhaps half a character: empty for special tokens and unknown ids.
+  std::string_view piece(std::int32_t id) const;
+
+  std::size_t size() const { return pieces_.size(); }  ///< the largest id plus one: what an embedding must have rows for
+  std::optional<std::int32_t> first_token() const { return first_; }
+  bool is_special(std::int32_t id) const;
+
+ private:
+  Tokenizer(const Vocabulary& vocabulary, BpeMerges merges, AddedTokens added);
+
+  using Ids = std::vector<std::int32_t>;
+  struct Match {
+    std::size_t begin = 0, end = 0;
+    const AddedToken* token = nullptr;  // null: none was found
+  };
+  Match find_added(std::string_view text, std::size_t from, bool normalized) const;
+  void encode_pass(std::string_view text, bool normalized, Ids& ids, BpeMerges::Scratch& scratch) const;
+  void encode_words(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const;
+
+  std::vector<std::string> pieces_;  // by id
+  std::vector<bool> special_;        // by id
+  std::array<std::int32_t, 256> byte_ids_{};
+  BpeMerges merges_;
+  std::vector<AddedToken> added_;           // longest first
+  std::array<bool, 256> begins_added_[2]{};  // per pass: does an added token begin with the byte?
+  std::optional<std::int32_t> first_;
+};
+
+/// Decodes ids as they come, for text that is shown or searched while it grows. The pieces together are
+/// Tokenizer::decode() of all ids, and none ends inside a character. Keeps a reference to the tokenizer.
+class IncrementalDecoder {
+ public:
+  explicit IncrementalDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  std::string push(std::int32_t id) { return stream_.push(tokenizer_.piece(id)); }
+  std::string finish() { return stream_.finish(); }  ///< U+FFFD if a character was left half
+
+ private:
+  const Tokenizer& tokenizer_;
+  Utf8Stream stream_;
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Checks the floors: a file includes headers of its own floor or below, never above, never in a cycle; policy/ sees of
+the floors below only a few headers; each library is included through its one door. Prints every breach; exit code 1 if any."""
+
+import pathlib
+import re
+import sys
+
+FLOORS = ["kernels", "offload", "policy", "runtime"]
+POLICY_SEES = {"offload/tier.h", "kernels/tensor.h", "kernels/error.h"}
+DOORS = [  # (what the include begins with, files that may)
+    (r"cuda|cublas|nv", r"kernels/cuda\.h|kernels/\w+_cuda\.(cc|cu|h)"),
+    (r"liburing", r"offload/disk_io_uring\.cc"),
+    (r"nlohmann/json_fwd", r"(policy|runtime)/\w+\.(h|cc)"),
+    (r"nlohmann/", r"(policy|runtime)/\w+\.cc"),
+    (r"CLI/", r"runtime/(main|cmd_\w+)\.cc"),
+    (r"spdlog/", r"runtime/\w+\.cc"),
+    (r"pcre2", r"runtime/tokenizer\w*\.cc"),
+    (r"dnnl|oneapi/dnnl|cblas|openblas", r"kernels/linear_\w+\.cc"),
+    (r"catch2/", r"tests/.*"),
+]
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
+
+
+def includes(path):
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(1) == '"', match.group(2)
+
+
+def check_floor(name, number, header):
+    floor, below = name.split("/")[0], header.split("/")[0]
+    if below not in FLOORS:
+        return f"{name}:{number}: includes {header}; write paths from the root of the project"
+    if FLOORS.index(below) > FLOORS.index(floor):
+        return f"{name}:{number}: {floor} includes {header} of a floor above"
+    if floor == "policy" and below != "policy" and header not in POLICY_SEES:
+        return f"{name}:{number}: policy may see of the floors below only {', '.join(sorted(POLICY_SEES))}, not {header}"
+    return None
+
+
+def check_door(name, number, header):
+    for begins, allowed in DOORS:
+        if re.match(begins, header):
+            return None if re.fullmatch(allowed, name) else f"{name}:{number}: includes {header}; only {allowed} may"
+    return None
+
+
+def find_cycle(graph):
+    state = {}
+
+    def visit(node, path):
+        state[node] = "open"
+        for next_node in graph.get(node, []):
+            if state.get(next_node) == "open":
+                return path + [node, next_node]
+            if next_node not in state:
+                cycle = visit(next_node, path + [node])
+                if cycle:
+                    return cycle
+        state[node] = "done"
+        return None
+
+    for node in graph:
+        if node not in state:
+            cycle = visit(node, [])
+            if cycle:
+                return cycle
+    return None
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent)
+    faults, graph, files = [], {}, 0
+    for floor in FLOORS:
+        for path in sorted((root / floor).glob("**/*")):
+            if path.suffix not in {".h", ".cc", ".cu"}:
+                continue
+            files += 1
+            name = path.relative_to(root).as_posix()
+            graph[name] = []
+            for number, quoted, header in includes(path):
+                if quoted:
+                    faults.append(check_floor(name, number, header))
+                    graph[name].append(header)
+                else:
+                    faults.append(check_door(name, number, header))
+    cycle = find_cycle(graph)
+    if cycle:
+        faults.append("cycle: " + " -> ".join(cycle))
+    faults = [fault for fault in faults if fault]
+    print("\n".join(faults) if faults else f"{files} files keep to the floors and doors")
+    return 1 if faults or files == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

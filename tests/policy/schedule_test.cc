@@ -1,0 +1,214 @@
+// A schedule is checked against a model of memory that knows nothing of how it was made: every slot and home has an owner
+// and a version, and every access must be ordered after what it depends on by the lanes' order and the dependencies alone.
+#include "policy/schedule.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <random>
+#include <string>
+#include <tuple>
+
+#include "policy/placement.h"
+#include "policy/simulate.h"
+#include "tests/policy/shapes.h"
+
+using namespace weft;
+using namespace weft::policy;
+using offload::Lane;
+using offload::Tier;
+
+namespace {
+
+enum class Place { home, unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv, rows_device, result_device, rows_host, result_host };
+using Resource = std::tuple<Place, std::uint32_t>;
+
+struct Access {
+  Resource resource;
+  std::uint32_t block;
+  bool reads, writes;
+  bool computes = false;  // a write that makes a new version
+};
+
+struct Content {
+  std::uint32_t block = UINT32_MAX, version = 0, writer = UINT32_MAX;
+  std::vector<std::uint32_t> readers;
+};
+
+class Checker {
+ public:
+  Checker(const ScheduleShape& shape, const Schedule& schedule) : shape_(shape), schedule_(schedule) {}
+
+  /// The first fault, or nothing.
+  std::string run() {
+    std::array<std::array<std::uint32_t, offload::kLanes.size()>, offload::kLanes.size()> lanes{};
+    for (std::uint32_t i = 0; i < schedule_.ops.size(); ++i) {
+      const Op& op = schedule_.ops[i];
+      auto clock = lanes[static_cast<std::size_t>(op.lane)];
+      for (const std::uint32_t dep : schedule_.deps_of(op)) {
+        if (dep >= i) return fault(i, "depends on a later op");
+        for (std::size_t l = 0; l < clock.size(); ++l) clock[l] = std::max(clock[l], clocks_[dep][l]);
+      }
+      before_ = clock;
+      for (const Access& access : accesses(op))
+        if (std::string f = apply(i, access); !f.empty()) return f;
+      clock[static_cast<std::size_t>(op.lane)] = i + 1;
+      lanes[static_cast<std::size_t>(op.lane)] = clock;
+      clocks_.push_back(clock);
+    }
+    return {};
+  }
+
+ private:
+  bool ended(std::uint32_t op) const { return before_[static_cast<std::size_t>(schedule_.ops[op].lane)] > op; }
+  static std::string fault(std::uint32_t op, const std::string& what) { return "op " + std::to_string(op) + " " + what; }
+
+  std::string apply(std::uint32_t op, const Access& access) {
+    Content& content = contents_[access.resource];
+    const std::uint32_t latest = latest_[access.block];
+    if (access.reads) {
+      if (content.writer != UINT32_MAX && !ended(content.writer)) return fault(op, "reads what may not be written yet");
+      const bool initial = std::get<0>(access.resource) == Place::home && content.writer == UINT32_MAX && latest == 0;
+      if (!initial && (content.block != access.block || content.version != latest)) return fault(op, "reads something else");
+    }
+    if (access.writes) {
+      if (content.writer != UINT32_MAX && !ended(content.writer)) return fault(op, "writes over what is being written");
+      for (const std::uint32_t reader : content.readers)
+        if (!ended(reader)) return fault(op, "writes over what is being read");
+      if (access.computes) ++latest_[access.block];
+      content = {access.block, latest_[access.block], op, {}};
+    } else {
+      content.readers.push_back(op);
+    }
+    return {};
+  }
+
+  std::vector<Access> accesses(const Op& op) const {
+    if (op.kind == Op::Kind::compute) return compute_accesses(op);
+    const std::uint32_t b = op.subject;
+    if (b >= shape_.exchange_block(0)) {
+      const std::uint32_t k = op.batch;
+      if (op.kind == Op::Kind::store) return {{{Place::rows_device, k}, b, true, false}, {{Place::rows_host, k}, b, false, true}};
+      return {{{Place::result_host, k}, b + 1000, true, false}, {{Place::result_device, k}, b + 1000, false, true}};
+    }
+    const bool kv = b >= shape_.kv_block(0, 0) && b < shape_.activation_block(0), unit = b < shape_.kv_block(0, 0);
+    const Place device = unit ? Place::unit : kv ? Place::kv : Place::activation;
+    const Place staging = unit ? Place::unit_staging : kv ? Place::kv_staging : Place::activation_staging;
+    const Place disk_side = kv && shape_.attention_on_host && op.step > 0 ? Place::host_kv : shape_.disk_reads_device ? device : staging;
+    const auto at = [&](Place place, std::uint32_t slot) { return slot == kNoSlot ? Resource{Place::home, b} : Resource{place, slot}; };
+    switch (op.lane) {
+      case Lane::disk_read: return {{{Place::home, b}, b, true, false}, {{disk_side, op.to}, b, false, true}};
+      case Lane::disk_write: return {{{disk_side, op.from}, b, true, false}, {{Place::home, b}, b, false, true}};
+      case Lane::host_to_device: return {{at(staging, op.from), b, true, false}, {{device, op.to}, b, false, true}};
+      default: return {{{device, op.from}, b, true, false}, {at(staging, op.to), b, false, true}};
+    }
+  }
+
+  std::vector<Access> compute_accesses(const Op& op) const {
+    const Sublayer& sub = shape_.sublayers[op.subject];
+    std::vector<Access> list;
+    const auto at = [&](Place place, std::uint32_t slot, std::uint32_t block) {
+      return slot == kNoSlot ? Resource{Place::home, block} : Resource{place, slot};
+    };
+    const std::uint32_t hidden = shape_.activation_block(op.batch), k = op.batch, exchange = shape_.exchange_block(op.batch);
+    if (sub.unit >= 0 && op.part != Op::Part::core) {
+      const auto u = static_cast<std::uint32_t>(sub.unit);
+      list.push_back({at(Place::unit, op.unit_slot, u), u, true, false});
+    }
+    const Resource hidden_at = at(Place::activation, op.activation_slot, hidden);
+    if (op.part == Op::Part::core) {
+      const std::uint32_t kv = shape_.kv_block(sub.layer, op.batch);
+      list.push_back({{Place::rows_host, k}, exchange, true, false});
+      list.push_back({at(Place::host_kv, op.kv_slot, kv), kv, true, true, true});
+      list.push_back({{Place::result_host, k}, exchange + 1000, false, true, true});
+      return list;
+    }
+    if (op.part == Op::Part::in) {
+      list.push_back({hidden_at, hidden, true, false});
+      list.push_back({{Place::rows_device, k}, exchange, false, true, true});
+      return list;
+    }
+    if (op.part == Op::Part::out) list.push_back({{Place::result_device, k}, exchange + 1000, true, false});
+    if (sub.kind == Sublayer::Kind::attention && op.part == Op::Part::whole) {
+      const std::uint32_t kv = shape_.kv_block(sub.layer, op.batch);
+      list.push_back({at(Place::kv, op.kv_slot, kv), kv, op.step > 0, true, true});
+    }
+    if (sub.kind == Sublayer::Kind::output) list.push_back({hidden_at, hidden, true, false});
+    else if (sub.kind != Sublayer::Kind::head) list.push_back({hidden_at, hidden, sub.kind != Sublayer::Kind::embed, true, true});
+    return list;
+  }
+
+  const ScheduleShape& shape_;
+  const Schedule& schedule_;
+  std::map<Resource, Content> contents_;
+  std::map<std::uint32_t, std::uint32_t> latest_;
+  std::vector<std::array<std::uint32_t, offload::kLanes.size()>> clocks_;
+  std::array<std::uint32_t, offload::kLanes.size()> before_{};
+};
+
+std::string check(const ScheduleShape& shape, const Schedule& schedule) { return Checker(shape, schedule).run(); }
+
+Schedule without_dep(const Schedule& schedule, std::size_t dep) {
+  Schedule copy = schedule;
+  copy.deps.erase(copy.deps.begin() + static_cast<std::ptrdiff_t>(dep));
+  for (Op& op : copy.ops) {
+    if (op.first_dep > dep) --op.first_dep;
+    else if (dep < op.first_dep + op.dep_count) --op.dep_count;
+  }
+  return copy;
+}
+
+}  // namespace
+
+TEST_CASE("a schedule orders every access, and none of its dependencies can be spared", "[policy]") {
+  std::mt19937 random(GENERATE(range(1, 61)));
+  const ScheduleShape shape = test::random_shape(random);
+  const Schedule schedule = zigzag(shape, 0, 3);
+  CAPTURE(shape.batches, shape.layers, shape.attention_on_host, shape.disk_reads_device, schedule.ops.size(), schedule.deps.size());
+  REQUIRE(check(shape, schedule) == "");
+  for (std::size_t dep = 0; dep < schedule.deps.size(); ++dep) {
+    CAPTURE(dep);
+    REQUIRE(check(shape, without_dep(schedule, dep)) != "");
+  }
+}
+
+TEST_CASE("a serialized schedule is the same ops, one after another", "[policy]") {
+  std::mt19937 random(GENERATE(range(1, 21)));
+  const ScheduleShape shape = test::random_shape(random);
+  const Schedule plain = zigzag(shape, 0, 3), serial = serialize(plain);
+  CHECK(check(shape, serial) == "");
+  REQUIRE(plain.ops.size() == serial.ops.size());
+  const auto second = [](const Op&) { return 1.0; };
+  const Trace trace = simulate(serial, second);
+  for (std::size_t i = 0; i < serial.ops.size(); ++i) CHECK(trace.spans[i].begin == double(i));
+  CHECK(simulate(plain, second).seconds() <= trace.seconds());
+}
+
+TEST_CASE("truncating keeps the first sweeps, and a schedule continues where another ended", "[policy]") {
+  std::mt19937 random(7);
+  const ScheduleShape shape = test::random_shape(random);
+  const Schedule all = zigzag(shape, 0, 4), part = truncate(all, 2);
+  REQUIRE(!part.ops.empty());
+  CHECK(part.ops.back().step == 1);
+  CHECK(all.ops[part.ops.size()].step == 2);
+  CHECK(check(shape, part) == "");
+  CHECK(zigzag(shape, 2, 2).ops.size() + part.ops.size() == all.ops.size());
+}
+
+TEST_CASE("the simulator keeps lanes busy one op at a time and waits for dependencies", "[policy]") {
+  std::mt19937 random(GENERATE(range(1, 11)));
+  const ScheduleShape shape = test::random_shape(random);
+  const Schedule schedule = zigzag(shape, 0, 3);
+  std::uniform_real_distribution<double> length(0.1, 2);
+  std::vector<double> cost(schedule.ops.size());
+  for (double& c : cost) c = length(random);
+  std::size_t next = 0;
+  const Trace trace = simulate(schedule, [&](const Op&) { return cost[next++]; });
+  std::array<double, offload::kLanes.size()> end{};
+  for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
+    const auto lane = static_cast<std::size_t>(schedule.ops[i].lane);
+    CHECK(trace.spans[i].begin >= end[lane]);
+    for (const std::uint32_t dep : schedule.deps_of(schedule.ops[i])) CHECK(trace.spans[i].begin >= trace.spans[dep].end);
+    CHECK(trace.spans[i].end == trace.spans[i].begin + cost[i]);
+    end[lane] = trace.spans[i].end;
+  }
+}

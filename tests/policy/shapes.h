@@ -1,0 +1,45 @@
+// tests/policy/shapes.h: random models and placements for the tests of the schedule.
+#pragma once
+
+#include <random>
+
+#include "policy/schedule.h"
+
+namespace weft::test {
+
+inline std::vector<offload::Tier> random_tiers(std::mt19937& random, std::size_t count) {
+  std::vector<offload::Tier> tiers(count);
+  // Some shapes have a single tier for a kind, some mix all three.
+  const int choice = std::uniform_int_distribution<int>(0, 4)(random);
+  for (auto& tier : tiers)
+    tier = static_cast<offload::Tier>(choice < 3 ? choice : std::uniform_int_distribution<int>(0, 2)(random));
+  return tiers;
+}
+
+inline policy::ScheduleShape random_shape(std::mt19937& random) {
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  policy::ModelSpec model;
+  model.layers = pick(1, 3);
+  model.hidden = 16;
+  model.ffn = 32;
+  model.heads = model.kv_heads = 2;
+  model.head_dim = 8;
+  model.vocab = pick(10, 300);
+  model.embed = pick(0, 1) ? 16 : 8;
+  model.positions = 32;
+  model.tied_head = pick(0, 1) == 1;
+  const auto units = policy::model_units(model);
+  policy::ScheduleShape shape;
+  shape.sublayers = policy::model_sublayers(model, units);
+  shape.layers = model.layers;
+  shape.batches = pick(1, 4);
+  shape.unit_home = random_tiers(random, units.size());
+  shape.kv_home = random_tiers(random, static_cast<std::size_t>(shape.layers * shape.batches));
+  shape.activation_home = random_tiers(random, static_cast<std::size_t>(shape.batches));
+  shape.attention_on_host = pick(0, 1) == 1;
+  shape.disk_reads_device = pick(0, 1) == 1;
+  shape.slots = shape.slots_needed(static_cast<std::uint32_t>(pick(0, 3)));
+  return shape;
+}
+
+}  // namespace weft::test

@@ -1,0 +1,89 @@
+// tests/support/numbers.h: random numbers with a seed, and a judge of results.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "kernels/tensor.h"
+
+namespace weft::test {
+
+inline std::vector<float> normal(std::int64_t n, std::uint64_t seed, float deviation = 1) {
+  std::mt19937_64 engine(seed);
+  std::normal_distribution<float> distribution(0, deviation);
+  std::vector<float> numbers(static_cast<std::size_t>(n));
+  for (float& x : numbers) x = distribution(engine);
+  return numbers;
+}
+
+/// What `numbers` are after a stay in memory as `dtype`.
+inline std::vector<float> rounded(std::vector<float> numbers, DType dtype) {
+  for (float& x : numbers) {
+    if (dtype == DType::f16) x = static_cast<float>(f16(x));
+    if (dtype == DType::bf16) x = static_cast<float>(bf16(x));
+  }
+  return numbers;
+}
+
+/// How far a result may be from fp64's, as a share of the largest number expected: sums are fp32 in every type, and a
+/// result of that type is rounded once.
+constexpr double tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return 1e-3;
+    case DType::bf16: return 8e-3;
+    default: return 1e-5;
+  }
+}
+
+/// Matches numbers within `tolerance` times the largest finite one expected; NaN matches only NaN, an infinity only
+/// itself. A mismatch names the worst place.
+class Near : public Catch::MatcherBase<std::vector<float>> {
+ public:
+  Near(std::vector<double> expected, double tolerance) : expected_(std::move(expected)), tolerance_(tolerance) {}
+
+  bool match(const std::vector<float>& got) const override {
+    if (got.size() != expected_.size()) return complain("the size is " + std::to_string(got.size()));
+    double largest = 0, worst = 0;
+    std::size_t at = 0;
+    for (const double e : expected_)
+      if (std::isfinite(e)) largest = std::max(largest, std::abs(e));
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const double e = expected_[i], g = static_cast<double>(got[i]);
+      if (std::isnan(e) || std::isinf(e) || !std::isfinite(g)) {
+        if (std::isnan(e) ? !std::isnan(g) : e != g) return complain(place(i, g));
+        continue;
+      }
+      if (std::abs(g - e) > worst) worst = std::abs(g - e), at = i;
+    }
+    return worst <= tolerance_ * largest || complain(place(at, static_cast<double>(got[at])));
+  }
+  std::string describe() const override { return "is near what is expected, but " + why_; }
+
+ private:
+  std::string place(std::size_t i, double got) const {
+    std::ostringstream out;
+    out.precision(9);
+    out << "[" << i << "] is " << got << ", expected " << expected_[i] << " (tolerance " << tolerance_
+        << " of the largest)";
+    return out.str();
+  }
+  bool complain(const std::string& why) const {
+    why_ = why;
+    return false;
+  }
+
+  std::vector<double> expected_;
+  double tolerance_;
+  mutable std::string why_ = "it is";
+};
+
+template <class T> Near near(const std::vector<T>& expected, double tolerance) {
+  return {std::vector<double>(expected.begin(), expected.end()), tolerance};
+}
+
+}  // namespace weft::test
