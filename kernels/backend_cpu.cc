@@ -25,11 +25,14 @@ constexpr std::size_t round_up(std::size_t n, std::size_t unit) { return (n + un
 class MappedMemory final : public Memory {
  public:
   explicit MappedMemory(std::size_t bytes) {
-    const std::size_t wanted = round_up(std::max<std::size_t>(bytes, 1), kPage), slack = wanted + kHugePage;
     const std::size_t available = memory_available();
-    void* mapped = wanted > available || slack < wanted
-                       ? MAP_FAILED
-                       : mmap(nullptr, slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* mapped = MAP_FAILED;
+    std::size_t wanted = 0, slack = 0;
+    if (bytes <= available) {
+      wanted = round_up(std::max<std::size_t>(bytes, 1), kPage);
+      slack = wanted + kHugePage;
+      mapped = mmap(nullptr, slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    }
     if (mapped == MAP_FAILED)
       throw CapacityError("memory: wanted " + std::to_string(bytes) + " bytes, " + std::to_string(available) +
                           " are available; lower the memory budgets or the batch");

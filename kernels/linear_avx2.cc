@@ -39,6 +39,7 @@ struct Avx2 {
     __m256 low, high;
   };
   static V all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  static V load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + kHalf)}; }
   template <class T> static V load_first(const T* p, std::int64_t n) {
     if (n == kPartialSums) return {load_half(p), load_half(p + kHalf)};
     const Padded<T> padded(p, n);
@@ -159,29 +160,75 @@ template <int Rows, int Columns, class T> void direct_tile(const DirectTile& t) 
   }
 }
 
-template <int Rows, int Columns> void panel_tile(const PanelTile& t) {
-  for (int half = 0; half < kPartialSums; half += kHalf) {
-    __m256 sum[Rows][Columns];
-    load_sums(sum, t.sums + half, t.sums_stride, t.first);
-    for (std::int64_t s = 0; s < t.steps; ++s) {
-      if (half != 0) {
-        WEFT_UNROLL for (int i = 0; i < Rows / 2; ++i)
-          _mm_prefetch(reinterpret_cast<const char*>(t.prefetch_x + (s * (Rows / 2) + i) * kPartialSums), _MM_HINT_T0);
-      }
-      multiply(sum, t.x + s * Rows * kPartialSums + half, [&](int j) __attribute__((always_inline)) {
-        return _mm256_load_ps(t.panel + (s * Columns + j) * kPartialSums + half);
-      });
+constexpr int kPanelRows = 6, kPanelVectors = 2;
+
+void panel_tile(const PanelTile& t) {
+  constexpr std::int64_t stride = kPanelVectors * kHalf, tile = kPanelRows * stride;
+  __m256 sum[kPanelRows][kPanelVectors];
+  WEFT_UNROLL for (int i = 0; i < kPanelRows; ++i) {
+    WEFT_UNROLL for (int j = 0; j < kPanelVectors; ++j)
+      sum[i][j] = t.first ? _mm256_setzero_ps() : _mm256_load_ps(t.sums + i * stride + j * kHalf);
+  }
+  for (std::int64_t s = 0; s < t.steps; ++s) {
+    const float* const x = t.x + s * kPanelRows;
+    const float* const panel = t.panel + s * stride;
+    // As in linear_avx512.cc.
+    _mm_prefetch(reinterpret_cast<const char*>(x + 16 * kPanelRows), _MM_HINT_T0);
+    if (s * kPartialSums < tile) _mm_prefetch(reinterpret_cast<const char*>(t.sums + tile + s * kPartialSums), _MM_HINT_T0);
+    if (s < t.prefetch_lines) _mm_prefetch(static_cast<const char*>(t.prefetch) + s * 64, _MM_HINT_T1);
+    const __m256 w0 = _mm256_load_ps(panel), w1 = _mm256_load_ps(panel + kHalf);
+    WEFT_UNROLL for (int i = 0; i < kPanelRows; ++i) {
+      const __m256 a = _mm256_set1_ps(x[i]);
+      sum[i][0] = _mm256_fmadd_ps(a, w0, sum[i][0]);
+      sum[i][1] = _mm256_fmadd_ps(a, w1, sum[i][1]);
     }
-    store_sums(sum, t.sums + half, t.sums_stride);
+  }
+  WEFT_UNROLL for (int i = 0; i < kPanelRows; ++i) {
+    WEFT_UNROLL for (int j = 0; j < kPanelVectors; ++j) _mm256_store_ps(t.sums + i * stride + j * kHalf, sum[i][j]);
   }
 }
 
-template <class T> void convert(const void* from, std::int64_t k, const void* prefetch, float* to, std::int64_t step) {
-  const T* const source = static_cast<const T*>(from);
-  const T* const ahead = static_cast<const T*>(prefetch);
+/// [i][j] to [j][i].
+[[gnu::always_inline]] inline void transpose_8x8(__m256 (&v)[8]) {
+  __m256 t[8];
+  WEFT_UNROLL for (int i = 0; i < 8; i += 4) {  // 4x4 blocks inside each 128 bits
+    const __m256 a = _mm256_unpacklo_ps(v[i], v[i + 1]), b = _mm256_unpackhi_ps(v[i], v[i + 1]);
+    const __m256 c = _mm256_unpacklo_ps(v[i + 2], v[i + 3]), d = _mm256_unpackhi_ps(v[i + 2], v[i + 3]);
+    t[i] = _mm256_shuffle_ps(a, c, 0x44), t[i + 1] = _mm256_shuffle_ps(a, c, 0xEE);
+    t[i + 2] = _mm256_shuffle_ps(b, d, 0x44), t[i + 3] = _mm256_shuffle_ps(b, d, 0xEE);
+  }
+  WEFT_UNROLL for (int i = 0; i < 4; ++i) {
+    v[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
+    v[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
+  }
+}
+
+template <class T> void transpose(const Transpose& t) {
+  const T* const from = static_cast<const T*>(t.from);
+  float* to = t.to;
+  for (std::int64_t at = 0; at < t.k; at += kPartialSums, to += t.step) {
+    const std::int64_t count = t.k - at < kPartialSums ? t.k - at : kPartialSums;
+    for (std::int64_t row = 0; row < t.width; row += kHalf) {
+      __m256 low[8], high[8];
+      for (std::int64_t i = 0; i < 8; ++i) {
+        const Avx2::V v = row + i < t.rows ? Avx2::load_first(from + (row + i) * t.stride + at, count) : Avx2::all(0);
+        low[i] = v.low, high[i] = v.high;
+      }
+      transpose_8x8(low);
+      transpose_8x8(high);
+      const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+      const __m256i width = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(t.width - row)), lanes);
+      for (int l = 0; l < kHalf; ++l) {
+        _mm256_maskstore_ps(to + l * t.lane_step + row, width, low[l]);
+        _mm256_maskstore_ps(to + (l + kHalf) * t.lane_step + row, width, high[l]);
+      }
+    }
+  }
+}
+
+void spread(const float* from, std::int64_t k, float* to, std::int64_t step) {
   for (std::int64_t at = 0; at < k; at += kPartialSums, to += step) {
-    if (at % kLine<T> == 0) _mm_prefetch(reinterpret_cast<const char*>(ahead + at), _MM_HINT_T1);
-    const Avx2::V v = Avx2::load_first(source + at, k - at < kPartialSums ? k - at : kPartialSums);
+    const Avx2::V v = Avx2::load_first(from + at, k - at < kPartialSums ? k - at : kPartialSums);
     _mm256_store_ps(to, v.low);
     _mm256_store_ps(to + kHalf, v.high);
   }
@@ -211,16 +258,18 @@ template <class T, int... Rows> constexpr void fill(LinearKernels& kernels, DTyp
     kernels.single[static_cast<int>(type)][i] = single[i];
     kernels.direct_columns[i] = columns_for(i + 1);
   }
-  kernels.convert[static_cast<int>(type)] = convert<T>;
+  kernels.transpose[static_cast<int>(type)] = transpose<T>;
 }
 constexpr LinearKernels make_kernels() {
   LinearKernels kernels = {};
   kernels.name = "AVX2";
   kernels.direct_rows = 6;
-  kernels.panel_rows = 4;
-  kernels.panel_columns = 3;
-  kernels.panel = panel_tile<4, 3>;
-  kernels.finish = linear_finish<Avx2>;
+  kernels.panel_rows = kPanelRows;
+  kernels.panel_columns = kPanelVectors * kHalf;
+  kernels.panel = panel_tile;
+  kernels.spread = spread;
+  kernels.finish_direct = linear_finish<Avx2, false>;
+  kernels.finish_panel = linear_finish<Avx2, true>;
   kernels.read = read;
   fill<float, 1, 2, 3, 4, 5, 6>(kernels, DType::f32);
   fill<f16, 1, 2, 3, 4, 5, 6>(kernels, DType::f16);

@@ -15,51 +15,70 @@
 namespace weft::kernels {
 namespace {
 
-constexpr std::int64_t kDirectRows = 24;      // up to here converting a weight once per tile of rows beats the panel
-constexpr std::int64_t kDirectColumns = 24, kPanelColumns = 48;  // columns of a task
-constexpr std::int64_t kPanelK = 512;         // 2 panels of 6 x 512 floats are half of the first cache
-constexpr std::int64_t kDirectTileFloats = 4096;  // of x: also half of the first cache
+constexpr std::int64_t kDirectRows = 12;          // up to here transposing the weights costs more than it saves
+constexpr std::int64_t kDirectColumns = 24;       // of a task
+constexpr std::int64_t kDirectTileFloats = 4096;  // of x: half of the first cache
+constexpr std::int64_t kPanelK = 1024;            // 1/16 of 32 columns is a quarter of the first cache
 constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; below, waking a thread costs more
 
-std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return divide_up(n, multiple) * multiple; }
 
-/// Rows of x whose K-block and sums fill two thirds of the second cache.
-std::int64_t rows_in_cache() {
-  static const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
-  const std::int64_t bytes = std::max<std::int64_t>(cache, 512 << 10) * 2 / 3;
-  return std::clamp<std::int64_t>(bytes / ((kPanelColumns * kPartialSums + kPanelK) * 4), 64, 256) / 4 * 4;
-}
-
-/// How one pass over the weights is cut: rows into chunks and tiles, columns into tasks, k into blocks.
+/// How one pass over the weights is cut: rows into tiles, columns into tasks, k into blocks.
+///
+/// direct: few rows. Each weight is converted in a register where it is used; lanes run along k.
+/// Otherwise a task's block of weights is converted and transposed into a panel, [16][steps][columns]; lanes run along
+/// columns, one of the 16 partial sums after the other. Chunks of rows are as large as their sums fit the second cache.
 struct Cut {
-  Cut(const LinearKernels& kernels, std::int64_t m, std::int64_t n, std::int64_t k) : rows(m), columns(n), in(k) {
+  Cut(const LinearKernels& kernels, const Linear& op, std::int64_t m) : rows(m), columns(op.weight.rows), in(op.x.cols) {
     direct = m <= kDirectRows;
-    const std::int64_t most = direct ? kernels.direct_rows : kernels.panel_rows;
-    const std::int64_t tiles = (m + most - 1) / most;
-    tile_rows = direct ? (m + tiles - 1) / tiles : most;
+    const std::int64_t most = direct ? kernels.direct_rows : kernels.panel_rows, tiles = divide_up(m, most);
+    tile_rows = direct ? divide_up(m, tiles) : most;
     padded_rows = tiles * tile_rows;
-    const std::int64_t chunks = direct ? 1 : (padded_rows + rows_in_cache() - 1) / rows_in_cache();
-    chunk_rows = round_up((padded_rows + chunks - 1) / chunks, tile_rows);
-    task_columns = direct ? kDirectColumns : kPanelColumns;
-    group = direct ? kernels.direct_columns[tile_rows - 1] : 2 * kernels.panel_columns;
-    ahead = direct ? 2 * group : group;
-    k_block = direct ? std::bit_floor(static_cast<std::uint64_t>(kDirectTileFloats / tile_rows)) : kPanelK;
-    k_blocks = std::max<std::int64_t>(1, (k + k_block - 1) / k_block);
-    tasks = (n + task_columns - 1) / task_columns;
+    task_columns = direct ? kDirectColumns : kernels.panel_columns;
+    tasks = divide_up(columns, task_columns);
+    if (direct) {
+      k_block = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(kDirectTileFloats / tile_rows)));
+      k_blocks = std::max<std::int64_t>(1, divide_up(in, k_block));
+      chunk_rows = padded_rows;
+      group = kernels.direct_columns[tile_rows - 1];
+    } else {
+      k_blocks = std::max<std::int64_t>(1, divide_up(in, kPanelK));
+      k_block = round_up(divide_up(in, k_blocks), 64);
+      chunk_rows = round_up(divide_up(padded_rows, divide_up(padded_rows, rows_in_cache())), tile_rows);
+    }
   }
-  std::int64_t block_length(std::int64_t k0) const { return std::min(k_block, in - k0); }
 
-  std::size_t packed_bytes() const { return static_cast<std::size_t>(padded_rows * round_up(in, kPartialSums)) * 4; }
-  std::size_t sums_bytes() const { return static_cast<std::size_t>(chunk_rows * task_columns * kPartialSums) * 4; }
-  std::size_t panel_bytes() const { return direct ? 0 : static_cast<std::size_t>(group * kPanelK) * 4; }
+  /// Rows whose sums leave room for the panel in the second cache.
+  std::int64_t rows_in_cache() const {
+    static const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    const std::int64_t bytes = std::max<std::int64_t>(cache, 512 << 10) / 2;
+    return std::clamp<std::int64_t>(bytes / (task_columns * kPartialSums * 4), 48, 512);
+  }
+
+  std::int64_t length(std::int64_t block) const { return std::min(k_block, in - block * k_block); }
+  std::int64_t steps(std::int64_t block) const { return divide_up(length(block), kPartialSums); }
+
+  // What the 16 lanes have is a cache line more than a power of two apart, or it would all share a few cache sets.
+  std::int64_t x_lane(std::int64_t block) const { return direct ? 0 : padded_rows * steps(block) + kPartialSums; }
+  std::int64_t panel_lane(std::int64_t block) const { return task_columns * steps(block) + kPartialSums; }
+  std::int64_t sums_lane() const { return task_columns * chunk_rows + kPartialSums; }
+
+  std::int64_t packed_floats() const {
+    return (padded_rows * divide_up(k_block, kPartialSums) + kPartialSums) * kPartialSums * k_blocks;
+  }
+  std::int64_t sums_floats() const {
+    return direct ? padded_rows * task_columns * kPartialSums : sums_lane() * kPartialSums;
+  }
+  std::int64_t panel_floats() const { return direct ? 0 : panel_lane(0) * kPartialSums; }
 
   std::int64_t rows, columns, in;
   bool direct;
   std::int64_t tile_rows, padded_rows, chunk_rows;
   std::int64_t task_columns, tasks;
-  std::int64_t group, ahead;  // columns of an inner loop; how many columns before their use weights are prefetched
   std::int64_t k_block, k_blocks;
+  std::int64_t group = 0;  // columns of a direct tile
 };
 
 /// One pass: some rows of x against all weights. Threads first pack x, then take tasks, both from one counter.
@@ -68,142 +87,151 @@ class Pass {
   Pass(const Linear& op, const LinearKernels& kernels, std::int64_t first_row, std::int64_t rows)
       : op_(op),
         kernels_(kernels),
-        cut_(kernels, rows, op.weight.rows, op.x.cols),
+        cut_(kernels, op, rows),
         type_(static_cast<int>(op.weight.dtype)),
+        weight_size_(static_cast<std::int64_t>(size_of(op.weight.dtype))),
         first_row_(first_row) {}
 
   void run(ThreadPool::Turn& turn, int threads) {
-    packed_ = reinterpret_cast<float*>(turn.shared(cut_.packed_bytes()));
+    packed_ = reinterpret_cast<float*>(turn.shared(static_cast<std::size_t>(cut_.packed_floats()) * 4));
     const std::int64_t useful = 1 + cut_.rows * cut_.columns * cut_.in / kWorkPerThread;
     turn.run(std::min<std::int64_t>({threads, cut_.tasks, useful}), [&](std::int64_t, int thread) { work(turn, thread); });
   }
 
  private:
   void work(ThreadPool::Turn& turn, int thread) {
-    std::byte* const scratch = turn.scratch(thread, cut_.sums_bytes() + cut_.panel_bytes());
-    float* const sums = reinterpret_cast<float*>(scratch);
-    float* const panel = reinterpret_cast<float*>(scratch + cut_.sums_bytes());
+    const std::int64_t floats = cut_.sums_floats() + cut_.panel_floats();
+    float* const sums = reinterpret_cast<float*>(turn.scratch(thread, static_cast<std::size_t>(floats) * 4));
     const std::int64_t tiles = cut_.padded_rows / cut_.tile_rows * cut_.k_blocks;
     std::int64_t mine = next_++;
     for (; mine < tiles; mine = next_++) {
-      pack(mine);
+      pack(mine / cut_.k_blocks * cut_.tile_rows, mine % cut_.k_blocks);
       packed_tiles_.fetch_add(1, std::memory_order_release);
     }
     while (packed_tiles_.load(std::memory_order_acquire) < tiles) std::this_thread::yield();  // those begun elsewhere
     for (std::int64_t following; mine < tiles + cut_.tasks; mine = following) {
       following = next_++;  // drawn one task early, to know what to prefetch
-      const Task task{mine - tiles, following - tiles};
+      const Task task{(mine - tiles) * cut_.task_columns, (following - tiles) * cut_.task_columns};
       if (cut_.direct) direct(task, sums);
-      else panels(task, sums, panel);
+      else panels(task, sums, sums + cut_.sums_floats());
     }
   }
 
   struct Task {
-    std::int64_t number, following;
+    std::int64_t first, following;  // its first column, and that of this thread's next task
   };
-  std::int64_t first_column(const Task& task) const { return task.number * cut_.task_columns; }
-  std::int64_t columns(const Task& task) const { return std::min(cut_.task_columns, cut_.columns - first_column(task)); }
+  std::int64_t columns(const Task& task) const { return std::min(cut_.task_columns, cut_.columns - task.first); }
 
-  /// [k block][row tile][step][tile_rows][16]: the kernels read it straight on; rows far apart would share cache sets.
-  float* tile_of(std::int64_t k0, std::int64_t row) const {
-    return packed_ + k0 * cut_.padded_rows + row * round_up(cut_.block_length(k0), kPartialSums);
+  /// direct: [block][row tile][step][tile_rows][16]; else [block][16][row tile][step][tile_rows]: the kernels read it
+  /// straight on.
+  float* packed_tile(std::int64_t row, std::int64_t block) const {
+    const std::int64_t before = cut_.padded_rows * divide_up(cut_.k_block, kPartialSums) + kPartialSums;
+    return packed_ + before * kPartialSums * block + row * cut_.steps(block) * (cut_.direct ? kPartialSums : 1);
   }
-  void pack(std::int64_t tile) {
-    const std::int64_t row0 = tile / cut_.k_blocks * cut_.tile_rows, k0 = tile % cut_.k_blocks * cut_.k_block;
-    const std::int64_t length = cut_.block_length(k0), step = cut_.tile_rows * kPartialSums;
-    float* const to = tile_of(k0, row0);
-    for (std::int64_t i = 0; i < cut_.tile_rows; ++i) {
-      if (row0 + i < cut_.rows) {
-        const float* const from = op_.x.as<float>() + (first_row_ + row0 + i) * op_.x.stride + k0;
-        kernels_.convert[static_cast<int>(DType::f32)](from, length, from + op_.x.stride, to + i * kPartialSums, step);
-      } else {
-        for (std::int64_t s = 0; s * kPartialSums < length; ++s)
-          std::memset(to + s * step + i * kPartialSums, 0, kPartialSums * 4);
-      }
-    }
+  void pack(std::int64_t row, std::int64_t block) {
+    const std::int64_t rows = std::min(cut_.tile_rows, cut_.rows - row), stride = op_.x.stride;
+    const float* const from = op_.x.as<float>() + (first_row_ + row) * stride + block * cut_.k_block;
+    float* const to = packed_tile(row, block);
+    if (!cut_.direct)
+      return kernels_.transpose[static_cast<int>(DType::f32)](
+          {.from = from, .rows = rows, .k = cut_.length(block), .stride = stride, .to = to, .step = cut_.tile_rows,
+           .lane_step = cut_.x_lane(block), .width = cut_.tile_rows});
+    const std::int64_t step = cut_.tile_rows * kPartialSums;
+    for (std::int64_t i = 0; i < rows; ++i) kernels_.spread(from + i * stride, cut_.length(block), to + i * kPartialSums, step);
+    for (std::int64_t i = rows; i < cut_.tile_rows; ++i)
+      for (std::int64_t s = 0; s < cut_.steps(block); ++s)
+        std::memset(to + s * step + i * kPartialSums, 0, kPartialSums * 4);
   }
 
-  const std::byte* weight(std::int64_t column, std::int64_t k0) const {
-    return op_.weight.as<std::byte>() + (column * op_.weight.stride + k0) * static_cast<std::int64_t>(size_of(op_.weight.dtype));
-  }
-  /// What is multiplied `ahead` columns after column `n` of the task: a short way, for a line on its way holds one of
-  /// the few fill buffers.
-  const std::byte* soon(const Task& task, std::int64_t n, std::int64_t k0) const {
-    const std::int64_t have = columns(task), last = cut_.columns - 1;
-    n += cut_.ahead;
-    if (n < have) return weight(first_column(task) + n, k0);
-    n = (n - have) % cut_.task_columns;
-    if (k0 + cut_.k_block < cut_.in) return weight(std::min(first_column(task) + n, last), k0 + cut_.k_block);
-    return weight(task.following < cut_.tasks ? std::min(task.following * cut_.task_columns + n, last) : last, 0);
+  const std::byte* weight(std::int64_t column, std::int64_t block) const {
+    return op_.weight.as<std::byte>() + (column * op_.weight.stride + block * cut_.k_block) * weight_size_;
   }
 
   void direct(const Task& task, float* sums) {
     const std::int64_t have = columns(task), stride = cut_.task_columns * kPartialSums;
-    for (std::int64_t block = 0; block < cut_.k_blocks; ++block) {
-      const std::int64_t k0 = block * cut_.k_block, length = cut_.block_length(k0);
+    for (std::int64_t block = 0; block < cut_.k_blocks; ++block)
       for (std::int64_t n = 0, width; n < have; n += width) {
         width = n + cut_.group <= have ? cut_.group : 1;
         const DirectKernel kernel = (width == cut_.group ? kernels_.direct : kernels_.single)[type_][cut_.tile_rows - 1];
-        const std::byte *from = weight(first_column(task) + n, k0), *next = soon(task, n, k0);
+        const std::byte *from = weight(task.first + n, block), *next = soon(task, n + 2 * cut_.group, block);
         for (std::int64_t row = 0; row < cut_.padded_rows; row += cut_.tile_rows)
-          kernel({.x = tile_of(k0, row), .weight = from, .prefetch = row == 0 ? next : from,
-                  .weight_stride = op_.weight.stride, .k = length, .sums = sums + row * stride + n * kPartialSums,
+          kernel({.x = packed_tile(row, block), .weight = from, .prefetch = row == 0 ? next : from,
+                  .weight_stride = op_.weight.stride, .k = cut_.length(block), .sums = sums + row * stride + n * kPartialSums,
                   .sums_stride = stride, .first = block == 0});
       }
-    }
     finish(task, 0, cut_.rows, sums);
+  }
+  /// What is multiplied when column `n` would be, be it after the task's last. A short way ahead only, for a line on its
+  /// way holds one of the few fill buffers.
+  const std::byte* soon(const Task& task, std::int64_t n, std::int64_t block) const {
+    const std::int64_t have = columns(task), last = cut_.columns - 1;
+    if (n < have) return weight(task.first + n, block);
+    n = (n - have) % cut_.task_columns;
+    if (block + 1 < cut_.k_blocks) return weight(std::min(task.first + n, last), block + 1);
+    return weight(std::min(task.following + n, last), 0);
   }
 
   void panels(const Task& task, float* sums, float* panel) {
-    for (std::int64_t row0 = 0; row0 < cut_.padded_rows; row0 += cut_.chunk_rows) {
-      const std::int64_t rows = std::min(cut_.chunk_rows, cut_.padded_rows - row0);
-      for (std::int64_t block = 0; block < cut_.k_blocks; ++block)
-        for (std::int64_t n = 0; n < columns(task); n += cut_.group) {
-          convert_group(task, n, block * cut_.k_block, panel);
-          multiply_group(row0, rows, n, block * cut_.k_block, panel, sums);
-        }
-      finish(task, row0, std::min(rows, cut_.rows - row0), sums);
+    for (std::int64_t row = 0; row < cut_.padded_rows; row += cut_.chunk_rows) {
+      const std::int64_t rows = std::min(cut_.chunk_rows, cut_.padded_rows - row);
+      for (std::int64_t block = 0; block < cut_.k_blocks; ++block) {
+        const bool last_block = block + 1 == cut_.k_blocks, last = last_block && row + rows == cut_.padded_rows;
+        fill_panel(task.first, block, panel);
+        multiply(row, rows, block, panel, sums, {last ? task.following : task.first, last_block ? 0 : block + 1});
+      }
+      finish(task, row, std::min(rows, cut_.rows - row), sums);
     }
   }
-  void convert_group(const Task& task, std::int64_t n, std::int64_t k0, float* panel) {
-    const std::int64_t width = kernels_.panel_columns, length = cut_.block_length(k0);
-    const std::int64_t floats = round_up(length, kPartialSums) * width;  // of one panel of the two
-    for (std::int64_t j = 0; j < cut_.group; ++j) {  // columns past the last repeat it and are never stored
-      const std::int64_t column = std::min(first_column(task) + n + j, cut_.columns - 1);
-      kernels_.convert[type_](weight(column, k0), length, soon(task, n + j, k0),
-                              panel + j / width * floats + j % width * kPartialSums, width * kPartialSums);
-    }
+  void fill_panel(std::int64_t column, std::int64_t block, float* panel) const {
+    for (std::int64_t n = 0; n < cut_.task_columns; n += kPartialSums)
+      kernels_.transpose[type_]({.from = weight(std::min(column + n, cut_.columns - 1), block),
+                                 .rows = std::clamp<std::int64_t>(cut_.columns - column - n, 0, kPartialSums),
+                                 .k = cut_.length(block), .stride = op_.weight.stride, .to = panel + n,
+                                 .step = cut_.task_columns, .lane_step = cut_.panel_lane(block), .width = kPartialSums});
   }
-  void multiply_group(std::int64_t row0, std::int64_t rows, std::int64_t n, std::int64_t k0, const float* panel, float* sums) {
-    const std::int64_t width = kernels_.panel_columns, stride = cut_.task_columns * kPartialSums;
-    const std::int64_t floats = round_up(cut_.block_length(k0), kPartialSums);
-    for (std::int64_t row = 0; row < rows; row += cut_.tile_rows) {
-      const float* const x = tile_of(k0, row0 + row);
-      float* const to = sums + row * stride + n * kPartialSums;
-      const std::int64_t half_tile = floats * cut_.tile_rows / 2;
-      for (std::int64_t half = 0; half < 2; ++half)
-        kernels_.panel({.x = x, .panel = panel + half * floats * width, .prefetch_x = x + (2 + half) * half_tile,
-                        .prefetch_sums = half == 0 ? to + width * kPartialSums : to + cut_.tile_rows * stride,
-                        .steps = floats / kPartialSums, .sums = to + half * width * kPartialSums, .sums_stride = stride,
-                        .first = k0 == 0});
+
+  /// The weights of the panel after this one, which every tile brings a little nearer.
+  struct NextPanel {
+    std::int64_t column, block;
+  };
+  void multiply(std::int64_t row0, std::int64_t rows, std::int64_t block, const float* panel, float* sums, const NextPanel& next) {
+    const std::int64_t lines = divide_up(cut_.length(next.block) * weight_size_, 64);
+    const std::int64_t parts = std::max<std::int64_t>(1, rows / cut_.tile_rows * kPartialSums / cut_.task_columns);
+    const std::int64_t part_lines = divide_up(lines, parts), last = std::min(next.column + cut_.task_columns, cut_.columns);
+    const std::int64_t steps = cut_.steps(block);
+    std::int64_t column = next.column, line = 0;
+    for (std::int64_t lane = 0; lane < kPartialSums; ++lane) {
+      const float* x = packed_tile(row0, block) + lane * cut_.x_lane(block);
+      float* to = sums + lane * cut_.sums_lane();
+      for (std::int64_t row = 0; row < rows; row += cut_.tile_rows) {
+        const bool wanted = column < last && line < lines;
+        kernels_.panel({.x = x, .panel = panel + lane * cut_.panel_lane(block), .steps = steps, .sums = to, .first = block == 0,
+                        .prefetch = wanted ? weight(column, next.block) + line * 64 : nullptr,
+                        .prefetch_lines = wanted ? part_lines : 0});
+        x += cut_.tile_rows * steps;
+        to += cut_.tile_rows * cut_.task_columns;
+        line += part_lines;
+        if (line >= lines) ++column, line = 0;
+      }
     }
   }
 
-  void finish(const Task& task, std::int64_t row0, std::int64_t rows, const float* sums) {
-    const std::int64_t column = first_column(task);
+  void finish(const Task& task, std::int64_t row0, std::int64_t rows, const float* sums) const {
     const auto bias_size = static_cast<std::int64_t>(size_of(op_.bias.dtype));
+    const std::int64_t row_sums = cut_.task_columns * (cut_.direct ? kPartialSums : 1);
     for (std::int64_t row = 0; row < rows; ++row)
-      kernels_.finish({.sums = sums + row * cut_.task_columns * kPartialSums,
-                       .bias = op_.bias ? op_.bias.as<std::byte>() + column * bias_size : nullptr,
-                       .bias_type = op_.bias.dtype, .activation = op_.activation, .accumulate = op_.accumulate,
-                       .out = op_.out.as<float>() + (first_row_ + row0 + row) * op_.out.stride + column,
-                       .columns = columns(task)});
+      (cut_.direct ? kernels_.finish_direct : kernels_.finish_panel)(
+          {.sums = sums + row * row_sums, .lane_step = cut_.sums_lane(),
+           .bias = op_.bias ? op_.bias.as<std::byte>() + task.first * bias_size : nullptr, .bias_type = op_.bias.dtype,
+           .activation = op_.activation, .accumulate = op_.accumulate,
+           .out = op_.out.as<float>() + (first_row_ + row0 + row) * op_.out.stride + task.first, .columns = columns(task)});
   }
 
   const Linear& op_;
   const LinearKernels& kernels_;
   const Cut cut_;
   const int type_;
+  const std::int64_t weight_size_;
   const std::int64_t first_row_;
   float* packed_ = nullptr;
   alignas(64) std::atomic<std::int64_t> next_{0};
@@ -213,9 +241,9 @@ class Pass {
 void linear_by(const LinearKernels& kernels, const Linear& op, ThreadPool& pool) {
   // So few rows at a time that the packed ones stay within kPackedBytes; the passes as even as they can be.
   const std::int64_t row_bytes = std::max<std::int64_t>(1, round_up(op.x.cols, kPartialSums)) * 4;
-  const std::int64_t most = std::max<std::int64_t>(64, kPackedBytes / row_bytes / 4 * 4);
-  const std::int64_t passes = (op.x.rows + most - 1) / most;
-  const std::int64_t rows = std::min(most, round_up((op.x.rows + passes - 1) / passes, 4));
+  const std::int64_t tile = kernels.panel_rows;
+  const std::int64_t most = std::max<std::int64_t>(60, kPackedBytes / row_bytes / tile * tile);
+  const std::int64_t rows = round_up(divide_up(op.x.rows, divide_up(op.x.rows, most)), tile);
   ThreadPool::Turn turn(pool);
   for (std::int64_t row = 0; row < op.x.rows; row += rows)
     Pass(op, kernels, row, std::min(rows, op.x.rows - row)).run(turn, pool.threads());

@@ -31,21 +31,31 @@ struct DirectTile {
 };
 using DirectKernel = void (*)(const DirectTile&);
 
-/// The same with weights that convert() has put into a panel in the first cache.
+/// sums [rows][columns] += x-tile times panel for one l of the partial sums: transposed, so that lanes run along columns
+/// and each vector of sums stays in its register for all of a block's steps.
 struct PanelTile {
-  const float* x;              // [steps][rows][16]
-  const float* panel;          // [steps][columns][16]
-  const float* prefetch_x;     // half of the next x-tile, and the next sums
-  const float* prefetch_sums;
+  const float* x;              // [steps][rows]
+  const float* panel;          // [steps][columns]
   std::int64_t steps;
-  float* sums;
-  std::int64_t sums_stride;
+  float* sums;                 // not read if `first`
   bool first;
+  const void* prefetch;        // so many cache lines of weights are soon needed in the second cache
+  std::int64_t prefetch_lines;
+};
+
+/// Up to 16 rows of numbers to the transposed form: to[l * lane_step + s * step + i] = from[i, s * 16 + l] for i < width,
+/// 0 beyond the last row and beyond k.
+struct Transpose {
+  const void* from;            // [rows, k], stride numbers apart
+  std::int64_t rows, k, stride;
+  float* to;
+  std::int64_t step, lane_step, width;
 };
 
 /// One row of the result: adds up the partial sums, then bias, activation and the old value.
 struct Finish {
-  const float* sums;           // [columns rounded up to 16][16]
+  const float* sums;           // [columns rounded up to 16][16]; of panels [16][columns rounded up], lane_step apart
+  std::int64_t lane_step;
   const void* bias;            // [columns] of bias_type, or null
   DType bias_type;
   Activation activation;
@@ -62,9 +72,11 @@ struct LinearKernels {
   DirectKernel single[kWeightTypes][kMostTileRows];  ///< the same with one column
   int panel_rows, panel_columns;
   void (*panel)(const PanelTile&);
+  void (*transpose[kWeightTypes])(const Transpose&);
   /// to[s * step + 0..15] = from[s * 16 ...] for k numbers, zeros after them; step in floats, `to` 64-byte aligned.
-  void (*convert[kWeightTypes])(const void* from, std::int64_t k, const void* prefetch, float* to, std::int64_t step);
-  void (*finish)(const Finish&);
+  void (*spread)(const float* from, std::int64_t k, float* to, std::int64_t step);
+  void (*finish_direct)(const Finish&);
+  void (*finish_panel)(const Finish&);
   /// Loads every byte; `prefetch` > 0 asks that many bytes ahead. For measuring memory. bytes is a multiple of 1024.
   int (*read)(const void* from, std::int64_t bytes, std::int64_t prefetch);
 };

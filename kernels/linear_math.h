@@ -82,10 +82,20 @@ template <class S> typename S::V linear_bias(const Finish& f, std::int64_t n, in
   return S::load_first(static_cast<const float*>(f.bias) + n, count);
 }
 
-template <class S> void linear_finish(const Finish& f) {
+/// The fixed tree over vectors lane_step apart.
+template <class S> typename S::V linear_tree(const float* sums, std::int64_t lane_step) {
+  const auto two = [&](int l) { return S::add(S::load(sums + l * lane_step), S::load(sums + (l + 8) * lane_step)); };
+  const auto four = [&](int l) { return S::add(two(l), two(l + 4)); };
+  const auto eight = [&](int l) { return S::add(four(l), four(l + 2)); };
+  return S::add(eight(0), eight(1));
+}
+
+template <class S, bool panel> void linear_finish(const Finish& f) {
   for (std::int64_t n = 0; n < f.columns; n += kPartialSums) {
     const int count = f.columns - n < kPartialSums ? static_cast<int>(f.columns - n) : kPartialSums;
-    auto y = S::reduce(f.sums + n * kPartialSums);
+    typename S::V y;
+    if constexpr (panel) y = linear_tree<S>(f.sums + n, f.lane_step);
+    else y = S::reduce(f.sums + n * kPartialSums);
     if (f.bias != nullptr) y = S::add(y, linear_bias<S>(f, n, count));
     y = linear_activate<S>(y, f.activation);
     if (f.accumulate) y = S::add(S::load_first(f.out + n, count), y);

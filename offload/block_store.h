@@ -68,14 +68,22 @@ class BlockStore {
 
   /// Blocks until the block's bytes are at `to`, host memory: from its file parts, else from the spill file. A part of the
   /// block that no file part covers is left as it is.
-  void read_from_disk(BlockId block, std::byte* to) const;
+  void read_from_disk(BlockId block, std::byte* to) const { read_from_disk(block, to, bytes(block)); }
   /// Blocks until the spilled block is on disk. Throws UsageError if the block's home is not the spill file.
-  void write_to_disk(BlockId block, const std::byte* from) const;
+  void write_to_disk(BlockId block, const std::byte* from) const { write_to_disk(block, from, bytes(block)); }
+  /// The same for the first `bytes` bytes of a spilled block, whose work space is as large as the block; what is read
+  /// must have been written with at least as many.
+  void read_from_disk(BlockId block, std::byte* to, std::size_t bytes) const;
+  void write_to_disk(BlockId block, const std::byte* from, std::size_t bytes) const;
 
-  /// Brings the whole block to `to`: queued on the stream from memory, or read at once from disk (then `to` is host memory).
-  void load(BlockId block, std::byte* to, kernels::Stream& stream) const;
-  /// The way back; the same holds.
-  void store(BlockId block, const std::byte* from, kernels::Stream& stream) const;
+  /// A range of a block that is wanted by itself, such as one row of an embedding.
+  struct PartRead {
+    std::size_t offset = 0, bytes = 0;
+    std::byte* to = nullptr;
+  };
+  /// Blocks until all ranges of a block on disk are read. The ranges are in order of offset; one that lies in a single file
+  /// part is read from there.
+  void read_parts(BlockId block, std::span<const PartRead> parts) const;
 
  private:
   struct Entry {
@@ -91,6 +99,8 @@ class BlockStore {
   };
   const Entry& entry(BlockId block) const { return blocks_[static_cast<std::size_t>(block)]; }
   std::byte* base(Tier tier) const;
+  static std::size_t spilled(const Entry& e, std::size_t bytes);
+  void read_spilled(const Entry& e, std::span<const PartRead> parts) const;
 
   std::vector<Entry> blocks_;
   std::vector<Window> windows_;
@@ -100,17 +110,9 @@ class BlockStore {
   std::array<std::size_t, kTiers.size()> in_windows_{};
   std::size_t file_bytes_ = 0;
 
-  kernels::Backend* backend_ = nullptr;
   DiskStore* disk_ = nullptr;
   FileId spill_file_{};
   std::array<std::unique_ptr<kernels::Memory>, 2> allocated_;
 };
-
-/// A tier for each of `blocks` equal blocks, in the order in which they are used: at every prefix each tier has its
-/// fraction of the blocks to within one, so that streamed and resident blocks alternate evenly.
-/// `fractions` [device, host, disk] are >= 0 and sum to 1. Throws UsageError.
-std::vector<Tier> spread(std::size_t blocks, const std::array<double, 3>& fractions);
-/// The same by bytes: at every prefix each tier has its fraction of the bytes to within the largest block.
-std::vector<Tier> spread(std::span<const std::size_t> block_bytes, const std::array<double, 3>& fractions);
 
 }  // namespace weft::offload

@@ -198,7 +198,7 @@ bool DiskChannel::finish(Piece& piece) {
     return true;
   }
   if (file.spill) {
-    if (const std::size_t* page = bad_page(piece)) {
+    if (const auto page = bad_page(piece)) {
       if (piece.reread)
         throw IoError(file.path + ": page " + std::to_string(*page) + " (offset " + std::to_string(*page * kSpillPage) +
                       ", write " + std::to_string(file.pages[*page].generation) +
@@ -221,13 +221,13 @@ void DiskChannel::write_checksums(Piece& piece) {
   }
 }
 
-const std::size_t* DiskChannel::bad_page(const Piece& piece) {
+std::optional<std::size_t> DiskChannel::bad_page(const Piece& piece) const {
   for (std::uint64_t at = 0; at < piece.bytes; at += kSpillPage) {
-    bad_page_ = (piece.offset + at) / kSpillPage;
+    const std::size_t page = (piece.offset + at) / kSpillPage;
     const std::size_t bytes = std::min<std::size_t>(kSpillPage, piece.bytes - at);
-    if (crc32c(piece.data + at, bytes) != piece.file->pages[bad_page_].crc) return &bad_page_;
+    if (crc32c(piece.data + at, bytes) != piece.file->pages[page].crc) return page;
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 }  // namespace weft::offload

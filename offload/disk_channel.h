@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "offload/disk_io.h"
@@ -80,15 +82,14 @@ class DiskChannel {
   void retry(Piece& piece, const std::string& reason);
   bool finish(Piece& piece);
   void write_checksums(Piece& piece);
-  const std::size_t* bad_page(const Piece& piece);
+  std::optional<std::size_t> bad_page(const Piece& piece) const;
   std::vector<std::size_t>& slots_for(const Piece& piece);
 
-  std::unique_ptr<DiskIo> io_;
   std::unique_ptr<std::byte, FreeAligned> bounce_;  // kLarge pieces, then kSmall small ones
+  std::unique_ptr<DiskIo> io_;                      // ends before its buffers do
   std::vector<Piece> pieces_;
   std::vector<std::size_t> large_, small_;  // free slots
   bool usable_ = true;
-  std::size_t bad_page_ = 0;
   std::uint64_t bytes_read_ = 0, bytes_written_ = 0;
 };
 

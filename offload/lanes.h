@@ -4,15 +4,16 @@
 #include <array>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -25,90 +26,103 @@ struct Ticket {
   std::uint64_t number = 0;
 };
 
-/// When work ran, in seconds since its Lanes were made. For device lanes of a GPU: when the host saw it.
+/// When work ran, in seconds since its Lanes were made. On a GPU's lanes: as the host saw it.
 struct LaneRecord {
   Lane lane{};
   std::uint32_t label = 0;
   double begin = 0, end = 0;
 };
 
-/// One ordered queue per lane. Work on a device lane gets that lane's stream and is done when its stream has passed it;
-/// work on the other lanes blocks its lane's thread and gets Backend::host_stream().
+/// One ordered queue per lane. Work on host_to_device, device_to_host and device_compute gets that lane's stream and is
+/// done when its stream has passed it; work on the other lanes blocks its lane's thread and gets Backend::host_stream().
 class Lanes {
  public:
-  /// Captures of up to two pointers cost no allocation.
+  /// Captures of up to two pointers cost no allocation. They live until the work was issued, not until it is done.
   using Work = std::function<void(kernels::Stream&)>;
 
   explicit Lanes(kernels::Backend& backend);
-  /// Finishes what was submitted; what failed unseen is lost.
+  /// Finishes what was submitted; failures that nobody waited for are lost.
   ~Lanes();
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
   /// Runs `work` after `deps` and after what was submitted to the same lane before. If a dep failed, work does not run
-  /// and fails with the same exception. Returns at once unless kRunAhead pieces wait in the lane. Any thread.
+  /// and fails with the same exception. Blocks while kRunAhead pieces wait in the lane. Any thread but the lanes' own.
   Ticket submit(Lane lane, std::span<const Ticket> deps, Work work, std::uint32_t label = 0);
   static constexpr std::size_t kRunAhead = 256;
 
   /// Blocks until the work is done; rethrows what it failed with.
   void wait(Ticket ticket);
-  /// Blocks until all submitted work is done; rethrows the failure with the lowest ticket number, if any.
+  /// Blocks until all submitted work is done; rethrows the failure of the lowest ticket so far, if any.
   void wait_all();
 
-  /// From now on every finished piece leaves a LaneRecord.
+  /// From now on every piece that ran to its end leaves a LaneRecord.
   void start_recording();
   /// The records so far, in order of completion; keeps none.
   std::vector<LaneRecord> take_records();
-  /// Seconds during which each lane had work running.
+  /// Seconds during which each lane had work running, so far.
   std::array<double, kLanes.size()> busy_seconds() const;
   double now() const;  ///< on the clock of the records
 
  private:
+  static constexpr std::size_t kInFlight = 4;  // issued to a GPU's stream, not yet seen done
+
   enum class State : std::uint8_t { queued, issued, done, failed };
   struct Piece {
     State state = State::queued;
+    bool ran = false;
     Lane lane{};
     std::uint32_t label = 0;
-    kernels::Event* event = nullptr;  // set while issued
-    double begin = 0, end = 0;
+    const kernels::Event* event = nullptr;  // while issued
+    double begin = 0;
   };
   struct Entry {
     std::uint64_t number = 0;
     Work work;
     std::vector<Ticket> deps;
   };
+  struct Issued {
+    std::uint64_t number = 0;
+    std::unique_ptr<kernels::Event> event;
+    std::vector<std::uint64_t> after;  // what the stream waits for
+  };
   struct Queue {
     std::thread thread;
     std::condition_variable wake;
     std::array<Entry, kRunAhead> ring;  // reused, so that dependency lists keep their memory
     std::size_t first = 0, count = 0;
-    std::uint64_t waits_for = 0;  // a ticket number, 0 for none
+    std::uint64_t waits_for = 0;  // a ticket number; 0: for none
     double last_end = 0, busy = 0;
     std::unique_ptr<kernels::Stream> stream;  // null: a host lane
-    std::vector<std::unique_ptr<kernels::Event>> events;
-    std::deque<std::uint64_t> in_flight;  // issued, not yet seen done
-    std::size_t next_event = 0;
+    std::array<Issued, kInFlight> issued;     // a ring too
+    std::size_t first_issued = 0, issued_count = 0;
+  };
+  struct Waiter {
+    std::uint64_t number = 0;
+    std::condition_variable wake;
   };
   using Lock = std::unique_lock<std::mutex>;
 
+  Queue& queue(Lane lane) { return queues_[static_cast<std::size_t>(lane)]; }
   void run(Lane lane);
-  void run_entry(Lane lane, Entry& entry, Lock& lock);
+  void run_entry(Queue& queue, Entry& entry, Lock& lock);
   std::exception_ptr await(Queue& queue, Ticket dep, Lock& lock);
   void retire_oldest(Queue& queue, Lock& lock);
   void finish(std::uint64_t number, std::exception_ptr error);
   void announce(std::uint64_t number);
+  void wait_finished(std::uint64_t number, Lock& lock);
   Piece* find(std::uint64_t number);
   std::exception_ptr failure(std::uint64_t number) const;
 
   kernels::Backend& backend_;
   const bool issue_is_completion_;
-  const std::chrono::steady_clock::time_point start_;
-  mutable std::mutex mutex_;  // guards all that follows
-  std::condition_variable user_;
-  int users_waiting_ = 0;
-  std::deque<Piece> pieces_;          // of the tickets first_, first_ + 1, ...; finished ones leave from the front
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  mutable std::mutex mutex_;       // guards all that follows
+  std::condition_variable space_;  // a full queue is half empty again
+  std::vector<Waiter*> waiters_;
+  std::deque<Piece> pieces_;  // of the tickets first_, first_ + 1, ...; finished ones leave at the front
   std::uint64_t first_ = 1;
-  std::unordered_map<std::uint64_t, std::exception_ptr> failures_;
+  std::map<std::uint64_t, std::exception_ptr> failures_;
   std::vector<LaneRecord> records_;
   bool recording_ = false, quit_ = false;
   std::array<Queue, kLanes.size()> queues_;

@@ -142,6 +142,30 @@ class Chooser {
 
 }  // namespace
 
+std::vector<Tier> spread(std::span<const std::size_t> block_bytes, const std::array<double, 3>& fractions) {
+  double sum = 0;
+  for (const double fraction : fractions) {
+    if (!(fraction >= 0)) throw UsageError("placement: a fraction is negative");
+    sum += fraction;
+  }
+  if (!(sum > 1 - 1e-6 && sum < 1 + 1e-6)) throw UsageError("placement: the fractions sum to " + std::to_string(sum) + ", not to 1");
+  // Error diffusion: each block goes where most is lacking.
+  std::vector<Tier> homes;
+  std::array<double, 3> lacking{};
+  for (const std::size_t bytes : block_bytes) {
+    for (std::size_t tier = 0; tier < 3; ++tier) lacking[tier] += fractions[tier] * double(bytes);
+    const auto most = static_cast<std::size_t>(std::max_element(lacking.begin(), lacking.end()) - lacking.begin());
+    lacking[most] -= double(bytes);
+    homes.push_back(static_cast<Tier>(most));
+  }
+  return homes;
+}
+
+std::vector<Tier> spread(std::size_t blocks, const std::array<double, 3>& fractions) {
+  const std::vector<std::size_t> equal(blocks, 1);
+  return spread(equal, fractions);
+}
+
 Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units, const Workload& workload,
                 const Facts& facts, const Budgets& free, bool on_host_memory) {
   const auto asks_host = [](const std::optional<Fractions>& f) { return f && f->host() > 0; };

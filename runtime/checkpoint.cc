@@ -47,12 +47,15 @@ bool is_there(const fs::path& path) {
 /// Why a folder with neither file has none, as far as its other files tell.
 [[noreturn]] void fail_without_weights(const fs::path& directory) {
   const std::string where = directory.string();
-  if (!is_there(directory)) fail(Fault::missing_file, where + ": no such directory; wanted a checkpoint folder in the Hugging Face layout");
+  if (!is_there(directory))
+    fail(Fault::missing_file, where + ": no such directory; wanted a checkpoint folder in the Hugging Face layout");
   std::error_code error;
-  if (!fs::is_directory(directory, error)) fail(Fault::not_a_file, where + ": is no directory; wanted the folder that holds " + kSingle);
+  if (!fs::is_directory(directory, error))
+    fail(Fault::not_a_file, where + ": is no directory; wanted the folder that holds " + kSingle);
   for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
     if (is_there(directory / name))
-      fail(Fault::torch_bin, (directory / name).string() + ": PyTorch .bin checkpoints are not read yet; convert to safetensors with " +
+      fail(Fault::torch_bin, (directory / name).string() +
+                                 ": PyTorch .bin checkpoints are not read yet; convert to safetensors with " +
                                  "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR) of transformers");
   std::string hint;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
@@ -68,25 +71,30 @@ bool is_plain_name(std::string_view name) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
   };
   if (name.empty() || name.size() > kMostShardNameBytes || !letter_or_digit(name[0])) return false;
-  if (!std::all_of(name.begin(), name.end(), [&](char c) { return letter_or_digit(c) || c == '.' || c == '-'; })) return false;
+  if (!std::all_of(name.begin(), name.end(), [&](char c) { return letter_or_digit(c) || c == '.' || c == '-'; }))
+    return false;
   return name.size() > kSuffix.size() && name.substr(name.size() - kSuffix.size()) == kSuffix;
 }
 
 WeightMap read_weight_map(const json& root, const std::string& where) {
   if (!root.is_object()) fail(Fault::bad_index, where + ": wanted an object, got " + policy::describe(root));
   const auto found = root.find("weight_map");
-  if (found == root.end()) fail(Fault::bad_index, where + ": there is no 'weight_map', so the index does not say where a tensor is");
+  if (found == root.end())
+    fail(Fault::bad_index, where + ": there is no 'weight_map', so the index does not say where a tensor is");
   if (!found->is_object() || found->empty())
-    fail(Fault::bad_index, where + ": 'weight_map' must be an object of tensor names and shards, got " + policy::describe(*found));
+    fail(Fault::bad_index,
+         where + ": 'weight_map' must be an object of tensor names and shards, got " + policy::describe(*found));
   WeightMap map;
   for (const auto& [name, shard] : found->items()) {
     if (name.empty() || name.size() > kMostNameBytes)
-      fail(Fault::bad_index, where + ": a tensor has a name of " + std::to_string(name.size()) + " bytes, wanted 1 to 1024");
+      fail(Fault::bad_index,
+           where + ": a tensor has a name of " + std::to_string(name.size()) + " bytes, wanted 1 to 1024");
     const std::string entry = where + ": weight_map entry " + in_quotes(name);
     if (!shard.is_string()) fail(Fault::bad_index, entry + " is not a string, wanted the name of a shard");
     const auto& file = shard.get_ref<const std::string&>();
     if (!is_plain_name(file))
-      fail(Fault::bad_shard_name, entry + " names " + in_quotes(file) + "; shards must be plain file names that end in .safetensors");
+      fail(Fault::bad_shard_name,
+           entry + " names " + in_quotes(file) + "; shards must be plain file names that end in .safetensors");
     map.emplace(name, file);
   }
   return map;
@@ -96,7 +104,8 @@ WeightMap read_weight_map(const json& root, const std::string& where) {
 std::optional<std::uint64_t> stated_bytes(const json& root, const std::string& where) {
   const auto metadata = root.find("metadata");
   if (metadata == root.end() || metadata->is_null()) return {};
-  if (!metadata->is_object()) fail(Fault::bad_index, where + ": 'metadata' must be an object, got " + policy::describe(*metadata));
+  if (!metadata->is_object())
+    fail(Fault::bad_index, where + ": 'metadata' must be an object, got " + policy::describe(*metadata));
   const auto total = metadata->find("total_size");
   if (total == metadata->end()) return {};
   // Some writers make it a float.
@@ -133,7 +142,9 @@ void check_numbering(const std::set<std::string>& shards, const std::string& whe
   for (const auto& [prefix, of] : sets)
     for (int i = 1; i <= of; ++i) {
       const std::string shard = prefix + "-" + padded(i) + std::string(kOf) + padded(of) + std::string(kSuffix);
-      if (!shards.count(shard)) fail(Fault::incomplete_shards, where + ": no tensor is in shard " + in_quotes(shard) + "; the index is incomplete");
+      if (!shards.count(shard))
+        fail(Fault::incomplete_shards,
+             where + ": no tensor is in shard " + in_quotes(shard) + "; the index is incomplete");
     }
 }
 
@@ -145,7 +156,8 @@ DType weight_dtype(const TensorInfo& tensor) {
   if (tensor.dtype == "F32") return DType::f32;
   if (tensor.dtype == "F16") return DType::f16;
   if (tensor.dtype == "BF16") return DType::bf16;
-  fail(Fault::bad_dtype, "tensor " + in_quotes(tensor.name) + " is stored as " + tensor.dtype + "; weights must be F32, F16 or BF16");
+  fail(Fault::bad_dtype,
+       "tensor " + in_quotes(tensor.name) + " is stored as " + tensor.dtype + "; weights must be F32, F16 or BF16");
 }
 
 Checkpoint Checkpoint::open(const fs::path& directory) {
@@ -173,7 +185,8 @@ void Checkpoint::open_single(const fs::path& path) {
 void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) {
   format_ = Format::sharded_safetensors;
   const std::string where = index.string();
-  const json root = policy::parse_json(read_file(index, kMostIndexBytes), where, policy::Blame::data, {.depth = kIndexDepth});
+  const json root =
+      policy::parse_json(read_file(index, kMostIndexBytes), where, policy::Blame::data, {.depth = kIndexDepth});
   const WeightMap map = read_weight_map(root, where);
   const std::optional<std::uint64_t> stated = stated_bytes(root, where);
 
@@ -189,8 +202,8 @@ void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) 
   for (const std::string& shard : shards) {
     const fs::path path = directory / shard;
     if (!is_there(path))
-      fail(Fault::missing_file, path.string() + ": no such file; " + std::to_string(need[shard]) + " tensors of " + kIndex +
-                                    " are in it: download it again");
+      fail(Fault::missing_file, path.string() + ": no such file; " + std::to_string(need[shard]) + " tensors of " +
+                                    kIndex + " are in it: download it again");
     inputs_.emplace_back(path);
     for (TensorInfo& tensor : read_safetensors(inputs_.back())) {
       const auto entry = map.find(tensor.name);
@@ -204,10 +217,12 @@ void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) 
   }
   std::stable_sort(tensors_.begin(), tensors_.end(), by_name);
 
-  const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) { return a.name == b.name; });
+  const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(),
+                                        [](const auto& a, const auto& b) { return a.name == b.name; });
   if (twice != tensors_.end())
-    fail(Fault::in_two_shards, where + ": tensor " + in_quotes(twice->name) + " is in " + inputs_[twice->file].path().filename().string() +
-                                   " and in " + inputs_[(twice + 1)->file].path().filename().string());
+    fail(Fault::in_two_shards, where + ": tensor " + in_quotes(twice->name) + " is in " +
+                                   inputs_[twice->file].path().filename().string() + " and in " +
+                                   inputs_[(twice + 1)->file].path().filename().string());
   for (const auto& [name, shard] : map) {
     const TensorInfo* tensor = find(name);
     const std::string is = tensor ? inputs_[tensor->file].path().filename().string() : "";
@@ -215,9 +230,12 @@ void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) 
     fail(Fault::not_in_shard, where + ": tensor " + in_quotes(name) + " is mapped to " + in_quotes(shard) +
                                   (tensor ? ", but is in " + in_quotes(is) : ", but is in no shard"));
   }
-  if (unlisted) notes_.push_back(where + ": " + std::to_string(unlisted) + " tensors of the shards are not in the index and are ignored");
+  if (unlisted)
+    notes_.push_back(where + ": " + std::to_string(unlisted) +
+                     " tensors of the shards are not in the index and are ignored");
   if (stated && *stated != total_bytes())
-    notes_.push_back(where + ": total_size says " + std::to_string(*stated) + " bytes, the tensors have " + std::to_string(total_bytes()));
+    notes_.push_back(where + ": total_size says " + std::to_string(*stated) + " bytes, the tensors have " +
+                     std::to_string(total_bytes()));
 }
 
 std::uint64_t Checkpoint::total_bytes() const {
@@ -227,7 +245,8 @@ std::uint64_t Checkpoint::total_bytes() const {
 }
 
 const TensorInfo* Checkpoint::find(std::string_view name) const {
-  const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), name, [](const TensorInfo& t, std::string_view n) { return t.name < n; });
+  const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                                   [](const TensorInfo& t, std::string_view n) { return t.name < n; });
   return at != tensors_.end() && at->name == name ? &*at : nullptr;
 }
 
@@ -243,12 +262,14 @@ void Checkpoint::demand(std::span<const TensorNeed> needs) const {
     const TensorInfo* tensor = find(need.name);
     if (!tensor) add(Fault::missing_tensor, in_quotes(need.name) + " " + shape_text(need.shape) + " is missing");
     else if (tensor->shape != need.shape)
-      add(Fault::bad_shape, in_quotes(need.name) + " is " + shape_text(tensor->shape) + ", wanted " + shape_text(need.shape));
+      add(Fault::bad_shape,
+          in_quotes(need.name) + " is " + shape_text(tensor->shape) + ", wanted " + shape_text(need.shape));
     else if (tensor->dtype != "F32" && tensor->dtype != "F16" && tensor->dtype != "BF16")
       add(Fault::bad_dtype, in_quotes(need.name) + " is stored as " + tensor->dtype + ", wanted F32, F16 or BF16");
   }
   if (wrong.empty()) return;
-  std::string text = (paths_.empty() ? fs::path() : paths_.front().parent_path()).string() + ": does not match its config.json: ";
+  std::string text =
+      (paths_.empty() ? fs::path() : paths_.front().parent_path()).string() + ": does not match its config.json: ";
   for (std::size_t i = 0; i < wrong.size() && i < kShown; ++i) text += (i ? "; " : "") + wrong[i];
   if (wrong.size() > kShown) text += "; and " + std::to_string(wrong.size() - kShown) + " more";
   fail(fault, text);

@@ -14,8 +14,8 @@
 
 namespace weft::runtime {
 
-/// `bytes` bytes at `offset` of files()[file], row-major and without gaps. `dtype` is the file's own word, such as "BF16".
-/// The offset is a multiple of nothing: a tensor may begin at any byte.
+/// `bytes` bytes at `offset` of files()[file], row-major and without gaps. `dtype` is the file's own word, such as
+/// "BF16". The offset is a multiple of nothing: a tensor may begin at any byte.
 struct TensorInfo {
   std::string name, dtype;
   std::vector<std::int64_t> shape;
@@ -23,7 +23,8 @@ struct TensorInfo {
   std::uint64_t offset = 0, bytes = 0;
 };
 
-/// The dtype of a tensor that is to be computed with. Throws CheckpointError, naming the tensor, unless it is F32, F16 or BF16.
+/// The dtype of a tensor that is to be computed with. Throws CheckpointError, naming the tensor, unless it is F32, F16
+/// or BF16.
 DType weight_dtype(const TensorInfo& tensor);
 
 /// A tensor that a model cannot do without.
@@ -38,8 +39,8 @@ class Checkpoint {
  public:
   enum class Format : std::uint8_t { safetensors, sharded_safetensors };
 
-  /// Takes model.safetensors, else model.safetensors.index.json and the shards it names. Throws CheckpointError with the
-  /// file and the fault, IoError where the disk fails. Reads headers only.
+  /// Takes model.safetensors, else model.safetensors.index.json and the shards it names. Throws CheckpointError with
+  /// the file and the fault, IoError where the disk fails. Reads headers only.
   static Checkpoint open(const std::filesystem::path& directory);
 
   Format format() const { return format_; }

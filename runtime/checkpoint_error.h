@@ -11,11 +11,13 @@
 
 namespace weft::runtime {
 
+// clang-format off
 enum class Fault : std::uint8_t {
   missing_file, not_a_file, wrong_file, torch_bin,                                     // which file it is
   too_small, header_too_large, header_past_end, header_empty,                          // safetensors: its length
   invalid_json, not_an_object, duplicate_tensor, duplicate_field, bad_metadata,        // safetensors: its header
-  bad_name, too_many_tensors, bad_entry, missing_field, unknown_field, bad_dtype, bad_shape, shape_too_large, bad_offsets,
+  bad_name, too_many_tensors, bad_entry, missing_field, unknown_field, bad_dtype, bad_shape, shape_too_large,
+  bad_offsets,
   data_past_end, size_mismatch, overlap, hole, trailing_data,                          // safetensors: its data
   bad_index, bad_shard_name, incomplete_shards, not_in_shard, in_two_shards,           // the index of several shards
   missing_tensor,                                                                      // against what a model needs
@@ -33,6 +35,7 @@ constexpr const char* name_of(Fault fault) {
   static_assert(names.size() == static_cast<std::size_t>(Fault::missing_tensor) + 1);
   return names[static_cast<std::size_t>(fault)];
 }
+// clang-format on
 
 /// A DataError that knows its fault. The message begins with the file; it holds names and numbers of it, no contents.
 struct CheckpointError : DataError {

@@ -13,6 +13,20 @@ constexpr int kSegmentSteps = 64;
 
 }  // namespace
 
+Totals Totals::operator-(const Totals& before) const {
+  Totals difference = *this;
+  difference.prefill_seconds -= before.prefill_seconds;
+  difference.decode_seconds -= before.decode_seconds;
+  difference.prompt_tokens -= before.prompt_tokens;
+  difference.first_tokens -= before.first_tokens;
+  difference.decode_tokens -= before.decode_tokens;
+  for (std::size_t lane = 0; lane < lane_bytes.size(); ++lane) {
+    difference.lane_bytes[lane] -= before.lane_bytes[lane];
+    difference.lane_busy[lane] -= before.lane_busy[lane];
+  }
+  return difference;
+}
+
 Executor::Executor(const policy::ModelSpec& model, const policy::Policy& policy, const policy::Footprint& footprint,
                    Layers& layers, Storage& storage, kernels::Backend& backend, const std::atomic<bool>& stop)
     : model_(model), policy_(policy), print_(footprint), layers_(layers), storage_(storage), stop_(stop), lanes_(backend),
@@ -138,13 +152,14 @@ void Executor::gather_rows(const Op& op) {
   for (const Sequence& sequence : sequences(op.batch)) {
     if (sequence.finish == Finish::none) {
       const auto length = static_cast<std::int32_t>(sequence.tokens.size());
-      for (std::int32_t p = rows.prefill ? 0 : length - 1; p < length; ++p) {
+      for (std::int32_t p = rows.prefill && !layers_.synthetic_prefill() ? 0 : length - 1; p < length; ++p) {
         rows.tokens.push_back(sequence.tokens[static_cast<std::size_t>(p)]);
         rows.position.push_back(p);
       }
       rows.sequence.push_back(place);
       rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));
       rows.keep.push_back(sequence.keep);
+      rows.context.push_back(length);
     }
     ++place;
   }

@@ -29,6 +29,7 @@ struct Totals {
   std::array<double, offload::kLanes.size()> lane_busy{};
 
   double seconds() const { return prefill_seconds + decode_seconds; }
+  Totals operator-(const Totals& before) const;
 };
 
 /// Runs one block of sequences at a time to its end.

@@ -36,8 +36,10 @@ InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   // Opening a pipe or a terminal must not wait for its other end.
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd_ < 0) {
-    if (errno == ENOENT || errno == ENOTDIR) throw CheckpointError(Fault::missing_file, path.string() + ": no such file");
-    if (errno == ENXIO) throw CheckpointError(Fault::not_a_file, path.string() + ": is a socket or a device, wanted a regular file");
+    if (errno == ENOENT || errno == ENOTDIR)
+      throw CheckpointError(Fault::missing_file, path.string() + ": no such file");
+    if (errno == ENXIO)
+      throw CheckpointError(Fault::not_a_file, path.string() + ": is a socket or a device, wanted a regular file");
     fail(path, "open", errno);
   }
   struct stat status {};
@@ -76,7 +78,8 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
       const bool known = ::fstat(fd_, &status) == 0;
       throw IoError(path_.string() + ": ends before byte " + std::to_string(offset + out.size()) + "; it had " +
                     std::to_string(size_) + " bytes when it was opened" +
-                    (known ? " and has " + std::to_string(status.st_size) + " now" : "") + "; do not change it during a run");
+                    (known ? " and has " + std::to_string(status.st_size) + " now" : "") +
+                    "; do not change it during a run");
     }
     offset += static_cast<std::uint64_t>(count);
     out = out.subspan(static_cast<std::size_t>(count));

@@ -8,8 +8,8 @@
 
 namespace weft::runtime {
 
-/// An open regular file and the size it had when it was opened. Never mapped: a file cut short meanwhile is then an error
-/// and no SIGBUS. Any number of threads may read.
+/// An open regular file and the size it had when it was opened. Never mapped: a file cut short meanwhile is then an
+/// error and no SIGBUS. Any number of threads may read.
 class InputFile {
  public:
   /// Throws CheckpointError if it is missing or no regular file (a pipe could block), IoError if it cannot be opened.

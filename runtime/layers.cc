@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <random>
 #include <utility>
 
 #include "kernels/error.h"
@@ -31,6 +32,7 @@ void BatchRows::clear() {
   tokens.clear();
   position.clear();
   keep.clear();
+  context.clear();
 }
 
 kernels::Activation activation_named(const std::string& name) {
@@ -149,6 +151,7 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
 
 void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const kernels::KvSlots& kv,
                        kernels::Stream& stream) {
+  if (rows.prefill && synthetic_) return fill_cache(layer, rows, kv, stream);
   Scratch& scratch = storage_.scratch();
   const std::int64_t q_cols = std::int64_t{model_.heads} * model_.head_dim, kv_cols = std::int64_t{model_.kv_heads} * model_.head_dim;
   std::int64_t first = 0;
@@ -164,6 +167,34 @@ void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, 
     else decode(ops_, layer, rows, first, last, in, attended, kv, stream);
     project_back(unit, attended, x, stream);
     first = last;
+  }
+}
+
+void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream) {
+  const std::int64_t cols = std::int64_t{model_.kv_heads} * model_.head_dim;
+  if (random_tokens_ < kv.slots) {
+    random_tokens_ = kv.slots;
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    const auto bytes = static_cast<std::size_t>(random_tokens_ * cols) * size_of(kv_type_);
+    std::vector<float> values(static_cast<std::size_t>(random_tokens_ * cols));
+    for (float& value : values) value = normal(random);
+    random_cache_ = backend_.allocate_device(bytes + values.size() * sizeof(float));
+    View wide(random_cache_->data() + bytes, DType::f32, random_tokens_, cols);
+    backend_.copy(wide.data, values.data(), values.size() * sizeof(float), stream);
+    ops_.run(kernels::Convert{wide, View(random_cache_->data(), kv_type_, random_tokens_, cols)}, stream);
+  }
+  // The scores are taken from the same random numbers, [kv_heads, tokens].
+  const auto* scores = random_cache_->data() + static_cast<std::size_t>(random_tokens_ * cols) * size_of(kv_type_);
+  for (std::int64_t s = 0; s < rows.live(); ++s) {
+    const auto index = static_cast<std::size_t>(s);
+    const std::int32_t tokens = std::min({rows.keep[index].budget(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
+    const std::array<std::int32_t, 2> offsets{0, tokens};
+    const ConstView both(random_cache_->data(), kv_type_, tokens, cols);
+    ops_.run(kernels::KeepPrompt{.k = both, .v = both,
+                                 .score = scoring_ == kernels::Scoring::attention ? ConstView(scores, DType::f32, model_.kv_heads, tokens) : ConstView{},
+                                 .offsets = offsets, .sequence = part(rows.sequence, s, s + 1), .keep = part(rows.keep, s, s + 1),
+                                 .scoring = scoring_, .seed = seed(layer), .slots = kv}, stream);
   }
 }
 

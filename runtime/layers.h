@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -19,6 +20,7 @@ struct BatchRows {
   std::vector<std::int32_t> tokens;        ///< [rows] ids
   std::vector<std::int32_t> position;      ///< [rows]
   std::vector<kernels::Keep> keep;         ///< [live]
+  std::vector<std::int32_t> context;       ///< [live] tokens of the whole sequence
 
   std::int64_t live() const { return static_cast<std::int64_t>(sequence.size()); }
   std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
@@ -52,6 +54,11 @@ class Layers {
 
   const kernels::Ops& ops() const { return ops_; }
 
+  /// For benchmarks of decode at any context: from now on prefill computes nothing but the last token of each prompt and
+  /// fills the KV cache with random keys and values.
+  void set_synthetic_prefill(bool on) { synthetic_ = on; }
+  bool synthetic_prefill() const { return synthetic_; }
+
  private:
   struct Projected {
     View q, k, v;
@@ -62,6 +69,7 @@ class Layers {
                const kernels::KvSlots& kv, kernels::Stream& stream);
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
               const Projected& in, View attended, const kernels::KvSlots& kv, kernels::Stream& stream) const;
+  void fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream);
   /// Ends of the chunks of whole sequences: indices into rows.offsets.
   std::vector<std::int64_t> chunks(const BatchRows& rows) const;
   std::uint64_t seed(int layer) const;
@@ -76,6 +84,9 @@ class Layers {
   kernels::Backend& backend_;
   const kernels::Ops& ops_;
   Storage& storage_;
+  bool synthetic_ = false;
+  std::unique_ptr<kernels::Memory> random_cache_;  // of fill_cache(), made at its first call
+  std::int64_t random_tokens_ = 0;
 };
 
 }  // namespace weft::runtime

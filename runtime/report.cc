@@ -36,8 +36,8 @@ std::string busiest_lane(const Totals& totals) {
   return name_of(static_cast<offload::Lane>(most - totals.lane_busy.begin()));
 }
 
-ordered_json make_report(Session& session) {
-  const Totals totals = session.executor().totals();
+ordered_json make_report(Session& session, const Totals& since) {
+  const Totals totals = session.executor().totals() - since;
   const policy::Policy& policy = session.policy();
   const offload::BlockStore& blocks = session.storage().blocks();
   const auto generated = double(totals.first_tokens + totals.decode_tokens);

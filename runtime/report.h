@@ -11,8 +11,9 @@
 
 namespace weft::runtime {
 
-/// tokens_per_second, placement, lanes, peak_bytes, policy, machine. Seconds, bytes, tokens per second.
-nlohmann::ordered_json make_report(Session& session);
+/// tokens_per_second, placement, lanes, peak_bytes, policy, machine. Seconds, bytes, tokens per second. Counts what was
+/// done since `since`.
+nlohmann::ordered_json make_report(Session& session, const Totals& since = {});
 
 /// The same for people: tokens/s, what was placed where, what each lane did.
 std::string table(const nlohmann::ordered_json& report);

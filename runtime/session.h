@@ -32,6 +32,7 @@ class Session {
           const MachineOptions& machine, const std::atomic<bool>& stop);
 
   Executor& executor() { return *executor_; }
+  Layers& layers() { return *layers_; }
   const policy::Policy& policy() const { return policy_; }
   const policy::Footprint& footprint() const { return print_; }
   const Storage& storage() const { return *storage_; }

@@ -119,14 +119,14 @@ BpeMerges read_merges(const std::filesystem::path& file, const Vocabulary& vocab
     if (space == std::string::npos || space == 0 || space + 1 == line.size() || line.find(' ', space + 1) != std::string::npos)
       throw DataError(where + shown(line) + " is not two tokens with a space between");
     const std::string left = line.substr(0, space), right = line.substr(space + 1);
-    const auto id_of = [&](const std::string& name) {
+    const auto id_of = [&](const std::string& name, const std::string& role) {
       const auto found = vocabulary.find(name);
-      if (found != vocabulary.end()) return found->second;
-      if (name != left && name != right)
-        throw DataError(where + shown(line) + " makes " + shown(name) + ", which is not in the vocabulary");
-      throw DataError(where + "token " + shown(name) + " is not in the vocabulary");
+      if (found == vocabulary.end()) throw DataError(where + role + shown(name) + ", which is not in the vocabulary");
+      return found->second;
     };
-    if (!merges.add(id_of(left), id_of(right), id_of(left + right)))
+    const std::int32_t left_id = id_of(left, shown(line) + " merges ");
+    const std::int32_t right_id = id_of(right, shown(line) + " merges ");
+    if (!merges.add(left_id, right_id, id_of(left + right, shown(line) + " makes ")))
       throw DataError(where + "the merge " + shown(line) + " is there twice");
     if (merges.size() > kMostMerges) throw DataError(where + "more than " + std::to_string(kMostMerges) + " merges");
   }

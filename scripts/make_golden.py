@@ -154,8 +154,8 @@ def expect(model: OPTForCausalLM, prompt: list[int], ids_of=lambda logits: None,
 
 
 def comparable(prompts: list[dict], tolerance: float) -> float:
-    """The share of greedy tokens before a gap that the tolerance could close."""
-    counts = [next((i for i, gap in enumerate(p["relative_gap"]) if gap < 2 * tolerance), GREEDY_TOKENS) for p in prompts]
+    """The share of greedy tokens before the first gap below the tolerance."""
+    counts = [next((i for i, gap in enumerate(p["relative_gap"]) if gap < tolerance), GREEDY_TOKENS) for p in prompts]
     return sum(counts) / (GREEDY_TOKENS * len(prompts))
 
 

@@ -7,8 +7,8 @@
 The reference is transformers in fp32 on the stored weights. Ragged prompts are made (out of the checkpoint's tokenizer
 where it has one, of random ids otherwise). weft generates from them; its tokens must be those of the reference until the
 reference's own two largest logits come closer than the tolerance. weft scores the reference's tokens; their
-log-probabilities must agree within twice the tolerance, which is 1e-4, 5e-3 or 3e-2 (float32, float16, bfloat16) of the
-largest logit. Exits with 0 if all is so, with 1 if not, with 2 if weft itself fails.
+log-probabilities must agree within it. It is 1e-4, 5e-3 or 3e-2 (float32, float16, bfloat16) of the reference's largest
+logit. Exits with 0 if all is so, with 1 if not, with 2 if weft itself fails.
 
 What it needs from PyPI (torch for the CPU, transformers, safetensors) goes into build/verify-venv if it is missing.
 """
@@ -46,7 +46,8 @@ def ensure_packages() -> None:
         print(f"installing torch, transformers and safetensors into {venv}", flush=True)
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         # The smaller build without CUDA; PyPI's own where that index cannot be reached.
-        if subprocess.run([*pip, "torch", "--index-url", "https://download.pytorch.org/whl/cpu"]).returncode:
+        if subprocess.run([*pip, "torch", "--retries", "0", "--timeout", "10", "--index-url",
+                           "https://download.pytorch.org/whl/cpu"]).returncode:
             subprocess.run([*pip, "torch"], check=True)
         subprocess.run([*pip, "transformers", "safetensors", "numpy"], check=True)
     os.environ["WEFT_VERIFY_VENV"] = "1"
@@ -158,7 +159,7 @@ def compare(index: int, expected: dict, generated: list[int], scored: list[float
     ids, gaps, largest = expected["ids"], expected["gaps"], expected["largest"]
     deviations = [abs(mine - theirs) / scale for mine, theirs, scale in zip(scored, expected["logprobs"], largest)]
     worst = max(range(len(ids)), key=lambda i: deviations[i])
-    certain = next((i for i, gap in enumerate(gaps) if gap <= 2 * tolerance * largest[i]), len(ids))
+    certain = next((i for i, gap in enumerate(gaps) if gap < tolerance * largest[i]), len(ids))
     differs = next((i for i in range(max(len(ids), len(generated))) if generated[i:i + 1] != ids[i:i + 1]), None)
     if differs is None:
         tokens = f"all {len(ids)} tokens equal"
@@ -167,8 +168,7 @@ def compare(index: int, expected: dict, generated: list[int], scored: list[float
         theirs = ids[differs] if differs < len(ids) else "none"
         gap = f"{gaps[differs] / largest[differs]:.1e} of the largest logit" if differs < len(ids) else "none, it had ended"
         tokens = f"token {differs} of {len(ids)} differs: weft {mine}, reference {theirs}, its top-two gap {gap}"
-    # Logits that each may be off by the tolerance move a log-probability by up to twice that.
-    good = (differs is None or differs >= certain) and deviations[worst] <= 2 * tolerance and len(scored) == len(ids)
+    good = (differs is None or differs >= certain) and deviations[worst] <= tolerance and len(scored) == len(ids)
     print(f"prompt {index:3}: largest deviation of a log-probability {abs(scored[worst] - expected['logprobs'][worst]):.2e} "
           f"({deviations[worst]:.1e} of the largest logit) at token {worst}; {tokens}; {'good' if good else 'BAD'}", flush=True)
     return {"good": good, "deviation": deviations[worst], "certain": certain, "tokens": len(ids), "differs": differs}
@@ -180,6 +180,7 @@ def main() -> int:
     import torch
     import transformers
     transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     config = transformers.AutoConfig.from_pretrained(args.checkpoint)
     stored = stored_dtype(args.checkpoint)
     computed = stored if args.dtype == "auto" else args.dtype

@@ -10,7 +10,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const auto bytes = safetensors_header_bytes(file.substr(0, kSafetensorsHeadBytes), size, "file");
     std::uint64_t reached = 8 + bytes;
-    for (const TensorInfo& tensor : parse_safetensors_header(file.substr(8, static_cast<std::size_t>(bytes)), size, "file")) {
+    for (const TensorInfo& tensor :
+         parse_safetensors_header(file.substr(8, static_cast<std::size_t>(bytes)), size, "file")) {
       if (tensor.offset != reached) std::abort();
       reached += tensor.bytes;
     }

@@ -358,14 +358,14 @@ TEST_CASE("linear with nothing to add is the bias, with no rows nothing", "[kern
 }
 
 TEST_CASE("linear cuts many long rows into passes that change nothing", "[kernels]") {
-  constexpr int m = 131, n = 5, k = 70000;  // 64 rows of x at a time
+  constexpr int m = 131, n = 5, k = 70000;  // 60 rows of x at a time
   const auto x = normal(std::size_t{m} * k, 71);
   const Stored w(normal(std::size_t{n} * k, 72, 0.01f), DType::f16);
   ThreadPool pool(2);
   for (const LinearPath path : invariant_paths()) {
     std::vector<float> all(m * n), one(n);
     linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(all.data(), DType::f32, m, n)), pool, path);
-    for (const int r : {0, 63, 64, 130}) {
+    for (const int r : {0, 59, 60, 130}) {
       linear_cpu(linear(ConstView(x.data() + r * k, DType::f32, 1, k), w.view(n, k), {}, View(one.data(), DType::f32, 1, n)), pool, path);
       CHECK(std::memcmp(one.data(), &all[static_cast<std::size_t>(r * n)], n * 4) == 0);
     }

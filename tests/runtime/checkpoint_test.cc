@@ -30,8 +30,8 @@ std::string with_length(const std::string& header, const std::string& data) {
 
 std::string entry(const std::string& name, std::uint64_t begin, std::uint64_t end, const std::string& dtype = "U8") {
   const std::uint64_t size = dtype == "F32" ? 4 : 1;
-  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":[" + std::to_string((end - begin) / size) + "],\"data_offsets\":[" +
-         std::to_string(begin) + "," + std::to_string(end) + "]}";
+  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":[" + std::to_string((end - begin) / size) +
+         "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 
 /// A file of one-byte-each tensors, holding 'a', 'b', ... in their order.
@@ -45,7 +45,8 @@ std::string file_of(const std::vector<std::string>& names) {
 }
 
 struct Refusal {
-  std::string fault, message;  // "" where nothing was refused; "other" for a DataError without a fault, "io" for an IoError
+  std::string fault,
+      message;  // "" where nothing was refused; "other" for a DataError without a fault, "io" for an IoError
 };
 
 template <class Function>
@@ -103,23 +104,27 @@ void fill_sharded(const TemporaryFolder& folder) {
 TEST_CASE("every broken safetensors file is refused with the fault that the table expects", "[runtime]") {
   const auto rows = expectations();
   std::set<std::string> files, listed;
-  for (const auto& file : fs::directory_iterator(data_path("checkpoint/cases"))) files.insert(file.path().filename().string());
+  for (const auto& file : fs::directory_iterator(data_path("checkpoint/cases")))
+    files.insert(file.path().filename().string());
   for (const auto& row : rows) listed.insert(row.name);
   CHECK(files == listed);
   std::size_t bad = 0;
   for (const auto& row : rows) {
     CAPTURE(row.name, row.phrase);
     const TemporaryFolder folder;
-    fs::create_symlink(data_path("checkpoint/cases/" + row.name), folder / "model.safetensors");  // as in the hub's cache
+    fs::create_symlink(data_path("checkpoint/cases/" + row.name),
+                       folder / "model.safetensors");  // as in the hub's cache
     if (row.verdict == "ok") {
       const Checkpoint checkpoint = Checkpoint::open(folder.path());
-      CHECK(std::to_string(checkpoint.size()) + " tensors " + std::to_string(checkpoint.total_bytes()) + " bytes" == row.phrase);
+      CHECK(std::to_string(checkpoint.size()) + " tensors " + std::to_string(checkpoint.total_bytes()) + " bytes" ==
+            row.phrase);
       continue;
     }
     ++bad;
     const Refusal refusal = refusal_of(folder.path());
     CHECK(refusal.fault == row.verdict);
-    CHECK_THAT(refusal.message, Catch::StartsWith((folder / "model.safetensors").string() + ": ") && Catch::Contains(row.phrase));
+    CHECK_THAT(refusal.message,
+               Catch::StartsWith((folder / "model.safetensors").string() + ": ") && Catch::Contains(row.phrase));
     CHECK(refusal.message.find('\n') == std::string::npos);
   }
   CHECK(rows.size() == 94);
@@ -128,10 +133,12 @@ TEST_CASE("every broken safetensors file is refused with the fault that the tabl
 
 TEST_CASE("a sound file gives its tensors, sorted, where they are", "[runtime]") {
   const TemporaryFolder folder;
-  write_text(folder / "model.safetensors",
-             with_length("{\"__metadata__\":{\"format\":\"pt\"},\"w\":{\"dtype\":\"BF16\",\"shape\":[2,1],\"data_offsets\":[1,5]}," +
-                             entry("a", 0, 1) + "," + entry("\\u00e9\\n", 5, 6) + "}  ",
-                         "012345"));
+  write_text(
+      folder / "model.safetensors",
+      with_length(
+          "{\"__metadata__\":{\"format\":\"pt\"},\"w\":{\"dtype\":\"BF16\",\"shape\":[2,1],\"data_offsets\":[1,5]}," +
+              entry("a", 0, 1) + "," + entry("\\u00e9\\n", 5, 6) + "}  ",
+          "012345"));
   const Checkpoint checkpoint = Checkpoint::open(folder.path());
   CHECK(checkpoint.format() == Checkpoint::Format::safetensors);
   CHECK(checkpoint.files() == std::vector<fs::path>{folder / "model.safetensors"});
@@ -155,9 +162,12 @@ TEST_CASE("a sound file gives its tensors, sorted, where they are", "[runtime]")
 
 TEST_CASE("what a model needs is demanded with all that is wrong at once", "[runtime]") {
   const TemporaryFolder folder;
-  write_text(folder / "model.safetensors", with_length("{" + entry("w", 0, 8, "F32") + "," + entry("i", 8, 9) + "}", "123456789"));
+  write_text(folder / "model.safetensors",
+             with_length("{" + entry("w", 0, 8, "F32") + "," + entry("i", 8, 9) + "}", "123456789"));
   const Checkpoint checkpoint = Checkpoint::open(folder.path());
-  const auto demand = [&](const std::vector<TensorNeed>& needs) { return refusal_of([&] { checkpoint.demand(needs); }); };
+  const auto demand = [&](const std::vector<TensorNeed>& needs) {
+    return refusal_of([&] { checkpoint.demand(needs); });
+  };
   CHECK(demand({{"w", {2}}}).fault.empty());
   const Refusal refusal = demand({{"w", {2}}, {"v", {3, 4}}, {"w", {2, 1}}, {"i", {1}}});
   CHECK(refusal.fault == "missing-tensor");
@@ -184,7 +194,8 @@ TEST_CASE("a folder without a readable checkpoint says what is missing", "[runti
   write_text(folder / torch, "");
   refusal = refusal_of(folder.path());
   CHECK(refusal.fault == "torch-bin");
-  CHECK_THAT(refusal.message, Catch::Contains(torch + ": PyTorch .bin checkpoints are not read yet; convert to safetensors with"));
+  CHECK_THAT(refusal.message,
+             Catch::Contains(torch + ": PyTorch .bin checkpoints are not read yet; convert to safetensors with"));
 }
 
 TEST_CASE("what is no regular file is refused and never waited for", "[runtime]") {
@@ -231,7 +242,8 @@ TEST_CASE("files over 4 GiB are read at their offsets", "[runtime]") {
   const TemporaryFolder folder;
   const fs::path path = folder / "model.safetensors";
   constexpr std::uint64_t kLarge = std::uint64_t{5} << 30;
-  const std::string start = with_length("{" + entry("large", 0, kLarge) + "," + entry("last", kLarge, kLarge + 4, "F32") + "}", "");
+  const std::string start =
+      with_length("{" + entry("large", 0, kLarge) + "," + entry("last", kLarge, kLarge + 4, "F32") + "}", "");
   write_text(path, start);
   SECTION("whole") {
     fs::resize_file(path, start.size() + kLarge);
@@ -296,14 +308,15 @@ TEST_CASE("oddities of an index that harm nothing are noted", "[runtime]") {
   const TemporaryFolder folder;
   fill_sharded(folder);
   SECTION("a wrong sum") {
-    write_text(folder / kIndex, index_of({{"x", kFirst}, {"y", kFirst}, {"z", kSecond}}, "\"metadata\":{\"total_size\":1000000000},"));
+    write_text(folder / kIndex,
+               index_of({{"x", kFirst}, {"y", kFirst}, {"z", kSecond}}, "\"metadata\":{\"total_size\":1000000000},"));
     const auto notes = Checkpoint::open(folder.path()).notes();
     REQUIRE(notes.size() == 1);
     CHECK_THAT(notes[0], Catch::Contains("total_size says 1000000000 bytes, the tensors have 3"));
   }
   SECTION("a sum written as a float, and other metadata") {
-    write_text(folder / kIndex,
-               index_of({{"x", kFirst}, {"y", kFirst}, {"z", kSecond}}, "\"metadata\":{\"total_size\":3.0,\"total_parameters\":3},"));
+    write_text(folder / kIndex, index_of({{"x", kFirst}, {"y", kFirst}, {"z", kSecond}},
+                                         "\"metadata\":{\"total_size\":3.0,\"total_parameters\":3},"));
     CHECK(Checkpoint::open(folder.path()).notes().empty());
   }
   SECTION("tensors that it leaves out, even twice") {
@@ -334,9 +347,10 @@ TEST_CASE("a shard name that could leave the folder is refused", "[runtime]") {
   fill_sharded(folder);
   fs::create_directory(folder / "a");
   write_text(folder / "a" / "b.safetensors", file_of({"x"}));
-  const std::string name = GENERATE(as<std::string>{}, "../x.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".hidden.safetensors", "", ".safetensors",
-                                    "a\\u0000.safetensors", "a\\\\b.safetensors", "-x.safetensors", "a b.safetensors", "x.bin",
-                                    "\\u00e9.safetensors", "x\\n.safetensors", std::string(300, 'a') + ".safetensors");
+  const std::string name =
+      GENERATE(as<std::string>{}, "../x.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".hidden.safetensors", "",
+               ".safetensors", "a\\u0000.safetensors", "a\\\\b.safetensors", "-x.safetensors", "a b.safetensors",
+               "x.bin", "\\u00e9.safetensors", "x\\n.safetensors", std::string(300, 'a') + ".safetensors");
   CAPTURE(name);
   write_text(folder / kIndex, index_of({{"x", name}, {"z", kSecond}}));
   const Refusal refusal = refusal_of(folder.path());
@@ -360,8 +374,10 @@ TEST_CASE("an index of another form is refused", "[runtime]") {
       {"{\"weight_map\":{\"\":\"x.safetensors\"}}", "bad-index", "name of 0 bytes"},
       {"{\"weight_map\":{\"" + std::string(1025, 'n') + "\":\"x.safetensors\"}}", "bad-index", "name of 1025 bytes"},
       {"{\"metadata\":[],\"weight_map\":{\"x\":\"x.safetensors\"}}", "bad-index", "'metadata' must be"},
-      {"{\"metadata\":{\"total_size\":-1},\"weight_map\":{\"x\":\"x.safetensors\"}}", "bad-index", "'total_size' must be"},
-      {"{\"metadata\":{\"total_size\":\"x\"},\"weight_map\":{\"x\":\"x.safetensors\"}}", "bad-index", "'total_size' must be"},
+      {"{\"metadata\":{\"total_size\":-1},\"weight_map\":{\"x\":\"x.safetensors\"}}", "bad-index",
+       "'total_size' must be"},
+      {"{\"metadata\":{\"total_size\":\"x\"},\"weight_map\":{\"x\":\"x.safetensors\"}}", "bad-index",
+       "'total_size' must be"},
       {"{\"weight_map\":{\"x\":\"x.safetensors\",\"\\u0078\":\"x.safetensors\"}}", "other", "twice"},
       {"{\"weight_map\":{\"x\":" + std::string(100000, '[') + std::string(100000, ']') + "}}", "other", "nested"},
       {"{\"weight_map\":", "other", ""},
@@ -418,6 +434,22 @@ TEST_CASE("shards that do not fit their index are refused", "[runtime]") {
     write_text(folder / kIndex, index_of({{"x", kFirst}, {"y", kFirst}}));
     refused("incomplete-shards", "'" + kSecond + "'");
   }
+}
+
+TEST_CASE("the checkpoints that transformers wrote are read", "[runtime]") {
+  const auto open = [](const std::string& name) { return Checkpoint::open(data_path("golden/" + name)); };
+  const auto dtype = [](const Checkpoint& checkpoint, const std::string& name) {
+    return weight_dtype(*checkpoint.find(name + "decoder.layers.0.fc1.weight"));
+  };
+  const Checkpoint single = open("prenorm-tied-f32"), sharded = open("sharded-bf16"), base = open("absent-keys-f16");
+  CHECK(single.format() == Checkpoint::Format::safetensors);
+  CHECK(dtype(single, "model.") == DType::f32);
+  CHECK(sharded.format() == Checkpoint::Format::sharded_safetensors);
+  CHECK(sharded.files().size() > 2);
+  CHECK(sharded.notes().empty());
+  CHECK(dtype(sharded, "model.") == DType::bf16);
+  CHECK(dtype(base, "") == DType::f16);
+  CHECK_FALSE(open("postnorm-projections-f16").find("model.decoder.final_layer_norm.weight"));
 }
 
 TEST_CASE("more than a million tensors are refused", "[runtime]") {

@@ -1,8 +1,10 @@
 // tests/support/backends.h: every machine that a test of the kernels runs on, and arrays in its memory.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -87,10 +89,11 @@ class Array {
   /// Every byte is 0xFF: NaN as a float, -1 as an int32.
   Array(const Place& place, std::int64_t rows, std::int64_t cols, DType dtype = DType::f32)
       : place_(&place), rows_(rows), cols_(cols), dtype_(dtype), bytes_(count() * size_of(dtype)) {
-    memory_ = place.on_host ? place.backend.allocate_host(bytes_ + 2 * kGuard) : place.backend.allocate_device(bytes_ + 2 * kGuard);
+    if (place.on_host) host_.reset(new (std::align_val_t{64}) std::byte[bytes_ + 2 * kGuard]);
+    else device_ = place.backend.allocate_device(bytes_ + 2 * kGuard);
     std::vector<std::byte> image(bytes_ + 2 * kGuard, kGuardByte);
-    std::memset(image.data() + kGuard, 0xFF, bytes_);
-    copy(memory_->data(), image.data(), image.size());
+    std::fill(image.begin() + kGuard, image.end() - kGuard, std::byte{0xFF});
+    copy(base(), image.data(), image.size());
   }
   Array(const Place& place, const std::vector<float>& numbers, std::int64_t rows, std::int64_t cols, DType dtype = DType::f32)
       : Array(place, rows, cols, dtype) {
@@ -110,11 +113,11 @@ class Array {
       const void* from = dtype_ == DType::f32 ? static_cast<const void*>(&numbers[i]) : dtype_ == DType::f16 ? static_cast<const void*>(&half) : &brain;
       std::memcpy(image.data() + i * size_of(dtype_), from, size_of(dtype_));
     }
-    copy(memory_->data() + kGuard, image.data(), bytes_);
+    copy(base() + kGuard, image.data(), bytes_);
   }
   void set(const std::vector<std::int32_t>& numbers) {
     require(numbers.size() == count() && dtype_ == DType::i32, "wrong number of integers");
-    copy(memory_->data() + kGuard, numbers.data(), bytes_);
+    copy(base() + kGuard, numbers.data(), bytes_);
   }
 
   /// The contents as floats; throws if a guard byte has changed.
@@ -139,13 +142,13 @@ class Array {
   /// The bytes, for comparisons of bits.
   std::vector<std::byte> fetch() const {
     std::vector<std::byte> image(bytes_ + 2 * kGuard);
-    copy(image.data(), memory_->data(), image.size());
+    copy(image.data(), base(), image.size());
     for (std::size_t i = 0; i < kGuard; ++i)
       require(image[i] == kGuardByte && image[kGuard + bytes_ + i] == kGuardByte, "a kernel wrote outside of its array");
     return {image.begin() + kGuard, image.begin() + static_cast<std::ptrdiff_t>(kGuard + bytes_)};
   }
 
-  void* data() const { return memory_->data() + kGuard; }
+  void* data() const { return base() + kGuard; }
   operator View() const { return {data(), dtype_, rows_, cols_}; }
   operator ConstView() const { return View(*this); }
   /// Columns [first, first + cols) of the matrix.
@@ -157,6 +160,7 @@ class Array {
   static constexpr std::size_t kGuard = 64;
   static constexpr std::byte kGuardByte{0xA5};
 
+  std::byte* base() const { return host_ ? host_.get() : device_->data(); }
   std::size_t count() const { return static_cast<std::size_t>(rows_ * cols_); }
   static void require(bool condition, const char* otherwise) {
     if (!condition) throw std::logic_error(otherwise);
@@ -181,7 +185,11 @@ class Array {
   std::int64_t rows_, cols_;
   DType dtype_;
   std::size_t bytes_;
-  std::unique_ptr<kernels::Memory> memory_;
+  struct Free {
+    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<std::byte, Free> host_;  // a page of its own for each small array would cost more than the tests
+  std::unique_ptr<kernels::Memory> device_;
 };
 
 /// The arrays of a KV block, empty: every position is -1 and every free slot 0.

@@ -1,0 +1,161 @@
+// offload/block_store.cc
+#include "offload/block_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/error.h"
+
+namespace weft::offload {
+namespace {
+
+constexpr std::size_t index_of(Tier tier) { return static_cast<std::size_t>(tier); }
+constexpr std::size_t index_of(Kind kind) { return static_cast<std::size_t>(kind); }
+
+}  // namespace
+
+BlockId BlockStore::add(Kind kind, std::size_t bytes, Tier home, std::vector<FilePart> parts) {
+  for (const FilePart& part : parts)
+    if (part.offset > bytes || part.extent.bytes > bytes - part.offset)
+      throw UsageError("block store: a file part of " + std::to_string(part.extent.bytes) + " bytes at " +
+                       std::to_string(part.offset) + " leaves its block of " + std::to_string(bytes) + " bytes");
+  Entry entry{kind, home, bytes, 0, std::move(parts)};
+  if (home != Tier::disk) entry.offset = memory_[index_of(home)].take(round_up(bytes, kPage));
+  else if (entry.parts.empty()) entry.offset = spill_.take(round_up(bytes, DiskStore::kSpillPage), DiskStore::kSpillPage);
+  else file_bytes_ += bytes;
+  by_kind_[index_of(home)][index_of(kind)] += bytes;
+  blocks_.push_back(std::move(entry));
+  return static_cast<BlockId>(blocks_.size() - 1);
+}
+
+WindowId BlockStore::add_window(Kind kind, Tier tier, int slots, std::size_t slot_bytes) {
+  if (tier == Tier::disk || slots < 0)
+    throw UsageError("block store: a window of " + std::to_string(slots) + " slots on " + name_of(tier) +
+                     "; wanted 0 or more on device or host");
+  Window window{tier, slots, round_up(slot_bytes, kPage), 0};
+  const std::size_t bytes = static_cast<std::size_t>(slots) * window.stride;
+  window.offset = memory_[index_of(tier)].take(bytes);
+  in_windows_[index_of(tier)] += bytes;
+  by_kind_[index_of(tier)][index_of(kind)] += bytes;
+  windows_.push_back(window);
+  return static_cast<WindowId>(windows_.size() - 1);
+}
+
+std::size_t BlockStore::bytes(Tier tier) const {
+  return tier == Tier::disk ? spill_.peak() + file_bytes_ : memory_[index_of(tier)].peak();
+}
+std::size_t BlockStore::bytes(Tier tier, Kind kind) const { return by_kind_[index_of(tier)][index_of(kind)]; }
+std::size_t BlockStore::window_bytes(Tier tier) const { return in_windows_[index_of(tier)]; }
+
+void BlockStore::allocate(kernels::Backend& backend, DiskStore& disk, const std::string& spill_directory) {
+  disk_ = &disk;
+  // The disk first: it is quick to refuse.
+  if (spill_.peak() > 0) spill_file_ = disk.create_spill(spill_directory, spill_.peak());
+  if (const std::size_t bytes = memory_[index_of(Tier::device)].peak())
+    allocated_[index_of(Tier::device)] = backend.allocate_device(bytes);
+  if (const std::size_t bytes = memory_[index_of(Tier::host)].peak())
+    allocated_[index_of(Tier::host)] = backend.allocate_host(bytes);
+}
+
+std::byte* BlockStore::base(Tier tier) const {
+  const auto& memory = allocated_[index_of(tier)];
+  return memory ? memory->data() : nullptr;
+}
+
+std::byte* BlockStore::home_data(BlockId block) const {
+  const Entry& e = entry(block);
+  return e.home == Tier::disk ? nullptr : base(e.home) + e.offset;
+}
+
+std::byte* BlockStore::slot(WindowId window, int index) const {
+  const Window& w = windows_[static_cast<std::size_t>(window)];
+  return base(w.tier) + w.offset + static_cast<std::size_t>(index) * w.stride;
+}
+
+void BlockStore::read_from_disk(BlockId block, std::byte* to, std::size_t bytes) const {
+  const Entry& e = entry(block);
+  if (!e.parts.empty()) {
+    const PartRead all{0, bytes, to};
+    read_parts(block, {&all, 1});
+  } else if (e.home == Tier::disk) {
+    disk_->read({spill_file_, e.offset, spilled(e, bytes)}, to);
+  } else {
+    throw UsageError(std::string("block store: a block on ") + name_of(e.home) + " without file parts is not on disk");
+  }
+}
+
+void BlockStore::write_to_disk(BlockId block, const std::byte* from, std::size_t bytes) const {
+  const Entry& e = entry(block);
+  if (e.home != Tier::disk || !e.parts.empty())
+    throw UsageError(std::string("block store: a block on ") + name_of(e.home) +
+                     (e.parts.empty() ? "" : " with file parts") + " has no place in the spill file");
+  disk_->write({spill_file_, e.offset, spilled(e, bytes)}, from);
+}
+
+/// Whole pages, or all: so a page is never read shorter than it was written.
+std::size_t BlockStore::spilled(const Entry& e, std::size_t bytes) {
+  if (bytes > e.bytes)
+    throw UsageError("block store: " + std::to_string(bytes) + " bytes of a block of " + std::to_string(e.bytes));
+  return std::min<std::size_t>(round_up(bytes, DiskStore::kSpillPage), e.bytes);
+}
+
+void BlockStore::read_parts(BlockId block, std::span<const PartRead> parts) const {
+  const Entry& e = entry(block);
+  for (const PartRead& part : parts)
+    if (part.offset > e.bytes || part.bytes > e.bytes - part.offset)
+      throw UsageError("block store: " + std::to_string(part.bytes) + " bytes at " + std::to_string(part.offset) +
+                       " leave a block of " + std::to_string(e.bytes));
+  if (e.parts.empty()) {
+    read_spilled(e, parts);
+    return;
+  }
+  std::vector<ReadRequest> requests;
+  requests.reserve(parts.size());
+  for (const PartRead& part : parts)
+    for (const FilePart& from : e.parts) {
+      const std::size_t begin = std::max(part.offset, from.offset);
+      const std::size_t end = std::min(part.offset + part.bytes, from.offset + from.extent.bytes);
+      if (begin < end)
+        requests.push_back({{from.extent.file, from.extent.offset + (begin - from.offset), end - begin},
+                            part.to + (begin - part.offset)});
+    }
+  disk_->read(requests);
+}
+
+/// Only whole pages can be checked: reads those that the ranges touch, each once, and copies out of them.
+void BlockStore::read_spilled(const Entry& e, std::span<const PartRead> parts) const {
+  if (e.home != Tier::disk) throw UsageError(std::string("block store: a block on ") + name_of(e.home) + " is not on disk");
+  constexpr std::size_t kUnit = DiskStore::kSpillPage, kPages = 64;
+  struct Fragment {
+    std::size_t page, offset, bytes;
+    std::byte* to;
+  };
+  std::vector<Fragment> fragments;
+  for (const PartRead& part : parts)
+    for (std::size_t at = part.offset, end = part.offset + part.bytes; at < end;) {
+      const std::size_t bytes = std::min(end - at, kUnit - at % kUnit);
+      fragments.push_back({at / kUnit, at % kUnit, bytes, part.to + (at - part.offset)});
+      at += bytes;
+    }
+
+  std::vector<std::byte> pages(kPages * kUnit);
+  std::vector<ReadRequest> requests;
+  for (std::size_t first = 0, last = 0; first < fragments.size(); first = last) {
+    requests.clear();
+    std::vector<const std::byte*> source;  // of each fragment in [first, last)
+    for (; last < fragments.size(); ++last) {
+      const std::size_t page = fragments[last].page;
+      if (last == first || page != fragments[last - 1].page) {
+        if (requests.size() == kPages) break;
+        requests.push_back({{spill_file_, e.offset + page * kUnit, std::min(kUnit, e.bytes - page * kUnit)},
+                            pages.data() + requests.size() * kUnit});
+      }
+      source.push_back(requests.back().to + fragments[last].offset);
+    }
+    disk_->read(requests);
+    for (std::size_t i = first; i < last; ++i) std::memcpy(fragments[i].to, source[i - first], fragments[i].bytes);
+  }
+}
+
+}  // namespace weft::offload

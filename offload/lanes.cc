@@ -1,0 +1,244 @@
+// offload/lanes.cc
+#include "offload/lanes.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/error.h"
+
+namespace weft::offload {
+namespace {
+
+constexpr bool has_stream(Lane lane) {
+  return lane == Lane::host_to_device || lane == Lane::device_to_host || lane == Lane::device_compute;
+}
+
+}  // namespace
+
+Lanes::Lanes(kernels::Backend& backend)
+    : backend_(backend), issue_is_completion_(backend.device_is_host_memory()) {
+  for (const Lane lane : kLanes) {
+    if (!has_stream(lane)) continue;
+    queue(lane).stream = backend.make_stream();
+    for (Issued& issued : queue(lane).issued) issued.event = backend.make_event();
+  }
+  for (const Lane lane : kLanes) queue(lane).thread = std::thread([this, lane] { run(lane); });
+}
+
+Lanes::~Lanes() {
+  {
+    const Lock lock(mutex_);
+    quit_ = true;
+  }
+  for (Queue& q : queues_) q.wake.notify_all();
+  for (Queue& q : queues_) q.thread.join();
+}
+
+double Lanes::now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+Ticket Lanes::submit(Lane lane, std::span<const Ticket> deps, Work work, std::uint32_t label) {
+  Lock lock(mutex_);
+  Queue& q = queue(lane);
+  // Waking only at half saves a switch of threads per piece.
+  if (q.count == kRunAhead) space_.wait(lock, [&] { return q.count <= kRunAhead / 2; });
+  const std::uint64_t number = first_ + pieces_.size();
+  for (const Ticket dep : deps)
+    if (dep.number >= number)
+      throw UsageError("lanes: work " + std::to_string(number) + " cannot depend on work " +
+                       std::to_string(dep.number) + ", which comes later");
+  Piece piece;
+  piece.lane = lane;
+  piece.label = label;
+  pieces_.push_back(piece);
+  Entry& entry = q.ring[(q.first + q.count) % kRunAhead];
+  entry.number = number;
+  entry.work = std::move(work);
+  entry.deps.assign(deps.begin(), deps.end());
+  if (++q.count == 1) q.wake.notify_one();
+  return {number};
+}
+
+void Lanes::wait(Ticket ticket) {
+  Lock lock(mutex_);
+  wait_finished(ticket.number, lock);
+  if (const auto error = failure(ticket.number)) std::rethrow_exception(error);
+}
+
+void Lanes::wait_all() {
+  Lock lock(mutex_);
+  while (!pieces_.empty()) wait_finished(first_, lock);
+  if (!failures_.empty()) std::rethrow_exception(failures_.begin()->second);
+}
+
+void Lanes::wait_finished(std::uint64_t number, Lock& lock) {
+  const auto finished = [&] {
+    const Piece* piece = find(number);
+    return !piece || piece->state == State::done || piece->state == State::failed;
+  };
+  if (finished()) return;
+  Waiter waiter;
+  waiter.number = number;
+  waiters_.push_back(&waiter);
+  waiter.wake.wait(lock, finished);
+  waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &waiter));
+}
+
+void Lanes::start_recording() {
+  const Lock lock(mutex_);
+  recording_ = true;
+}
+
+std::vector<LaneRecord> Lanes::take_records() {
+  const Lock lock(mutex_);
+  return std::exchange(records_, {});
+}
+
+std::array<double, kLanes.size()> Lanes::busy_seconds() const {
+  const Lock lock(mutex_);
+  std::array<double, kLanes.size()> seconds{};
+  for (std::size_t i = 0; i < seconds.size(); ++i) seconds[i] = queues_[i].busy;
+  return seconds;
+}
+
+Lanes::Piece* Lanes::find(std::uint64_t number) {
+  return number < first_ ? nullptr : &pieces_[number - first_];
+}
+
+std::exception_ptr Lanes::failure(std::uint64_t number) const {
+  const auto found = failures_.find(number);
+  return found == failures_.end() ? nullptr : found->second;
+}
+
+void Lanes::run(Lane lane) {
+  Queue& q = queue(lane);
+  Lock lock(mutex_);
+  for (;;) {
+    if (q.count > 0) {
+      run_entry(q, q.ring[q.first], lock);
+      q.first = (q.first + 1) % kRunAhead;
+      if (--q.count == kRunAhead / 2) space_.notify_all();
+    } else if (q.issued_count > 0) {
+      retire_oldest(q, lock);
+    } else if (quit_) {
+      return;
+    } else {
+      q.wake.wait(lock);
+    }
+  }
+}
+
+void Lanes::run_entry(Queue& q, Entry& entry, Lock& lock) {
+  while (q.issued_count == kInFlight) retire_oldest(q, lock);
+  Issued& issued = q.issued[(q.first_issued + q.issued_count) % kInFlight];
+  issued.number = entry.number;
+  issued.after.clear();
+  std::exception_ptr error;
+  for (const Ticket dep : entry.deps)
+    if ((error = await(q, dep, lock))) break;
+  Piece& piece = *find(entry.number);  // stays where it is until it is finished
+  piece.begin = now();
+  if (!error) {
+    lock.unlock();
+    try {
+      entry.work(q.stream ? *q.stream : backend_.host_stream());
+    } catch (...) {
+      error = std::current_exception();
+    }
+    entry.work = nullptr;
+    lock.lock();
+    piece.ran = !error;
+  } else {
+    entry.work = nullptr;
+  }
+  if (!error && q.stream && !issue_is_completion_) {
+    try {
+      // Under the lock: nobody may wait for this event by the name of the piece that had it before.
+      backend_.record(*issued.event, *q.stream);
+      piece.event = issued.event.get();
+      piece.state = State::issued;
+      ++q.issued_count;
+      announce(entry.number);
+      return;
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  finish(entry.number, error);
+}
+
+/// Until `dep` is done, or is ahead of this lane's stream. Its failure, or null.
+std::exception_ptr Lanes::await(Queue& q, Ticket dep, Lock& lock) {
+  for (;;) {
+    const Piece* piece = find(dep.number);
+    if (!piece || piece->state == State::done || piece->state == State::failed) return failure(dep.number);
+    if (piece->state == State::issued && q.stream) {
+      if (&queue(piece->lane) == &q) return nullptr;
+      try {
+        backend_.wait(*q.stream, *piece->event);
+      } catch (...) {
+        return std::current_exception();
+      }
+      q.issued[(q.first_issued + q.issued_count) % kInFlight].after.push_back(dep.number);
+      return nullptr;
+    }
+    // Others may wait to hear that our own work is done.
+    if (q.issued_count > 0) {
+      retire_oldest(q, lock);
+      continue;
+    }
+    q.waits_for = dep.number;
+    q.wake.wait(lock);
+    q.waits_for = 0;
+  }
+}
+
+void Lanes::retire_oldest(Queue& q, Lock& lock) {
+  const Issued& oldest = q.issued[q.first_issued];
+  std::exception_ptr error;
+  lock.unlock();
+  try {
+    backend_.synchronize(*oldest.event);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  q.first_issued = (q.first_issued + 1) % kInFlight;
+  --q.issued_count;
+  finish(oldest.number, error);
+}
+
+void Lanes::finish(std::uint64_t number, std::exception_ptr error) {
+  Piece& piece = *find(number);
+  const double end = now();
+  piece.state = error ? State::failed : State::done;
+  if (error) failures_.emplace(number, error);
+  if (piece.ran) {
+    Queue& q = queue(piece.lane);
+    // Work that was issued early began when what was before it on its stream ended.
+    const double begin = std::min(std::max(piece.begin, q.last_end), end);
+    q.last_end = end;
+    q.busy += end - begin;
+    if (recording_) records_.push_back({piece.lane, piece.label, begin, end});
+  }
+  for (Queue& q : queues_)
+    for (std::size_t i = 0; i < q.issued_count; ++i) {
+      const Issued& later = q.issued[(q.first_issued + i) % kInFlight];
+      if (std::find(later.after.begin(), later.after.end(), number) != later.after.end())
+        find(later.number)->begin = std::max(find(later.number)->begin, end);
+    }
+  while (!pieces_.empty() && (pieces_.front().state == State::done || pieces_.front().state == State::failed)) {
+    pieces_.pop_front();
+    ++first_;
+  }
+  announce(number);
+}
+
+void Lanes::announce(std::uint64_t number) {
+  for (Queue& q : queues_)
+    if (q.waits_for == number) q.wake.notify_one();
+  for (Waiter* waiter : waiters_)
+    if (waiter->number == number) waiter->wake.notify_one();
+}
+
+}  // namespace weft::offload

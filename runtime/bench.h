@@ -1,0 +1,32 @@
+// runtime/bench.h: how fast a policy is on a made-up workload, and what the machine could do at best.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "policy/policy.h"
+#include "runtime/session.h"
+
+namespace weft::runtime {
+
+struct BenchOptions {
+  std::string model, weights, dtype = "auto";
+  std::int64_t prompt = 512, generation = 32, requests = 0;  ///< requests: 0 is one block
+  int repetitions = 1, project_sweeps = 0;
+  bool warm_up = true, skip_prefill = false;
+  policy::PartialPolicy policy;
+  MachineOptions machine;
+};
+
+/// The report of a run (report.h) over random prompts of one length, all generated to the end. With `project_sweeps`, decode
+/// is timed for that many sweeps at the beginning, the middle and the end of the generation and the rest projected from
+/// them, with the growing context that each has; "measured" is then false. With `skip_prefill` the KV cache is filled with
+/// random keys and values in place of prefill, and only decode is timed.
+nlohmann::ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& stop);
+
+/// The machine's ceilings: disk read, memory read, matrix products, attention on the host.
+nlohmann::ordered_json measure_lanes(const MachineOptions& machine);
+
+}  // namespace weft::runtime

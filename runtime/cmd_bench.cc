@@ -1,0 +1,64 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/bench.h"
+#include "runtime/commands.h"
+#include "runtime/files.h"
+#include "runtime/policy_flags.h"
+
+namespace weft::runtime {
+namespace {
+
+struct Flags {
+  BenchOptions bench;
+  PolicyFlags policy;
+  std::string report;
+  bool lanes = false, no_warm_up = false;
+};
+
+int run(const Flags& flags, const std::atomic<bool>& stop) {
+  BenchOptions options = flags.bench;
+  options.policy = flags.policy.policy();
+  options.machine = flags.policy.machine;
+  if (options.machine.disk_directory.empty()) options.machine.disk_directory = ".";
+  options.warm_up = !flags.no_warm_up;
+  if (!flags.lanes && options.model.empty()) throw UsageError("bench: --model or --lanes is required");
+  nlohmann::ordered_json report;
+  try {
+    report = flags.lanes ? measure_lanes(options.machine) : run_bench(options, stop);
+  } catch (const Interrupted&) {
+    return 130;
+  }
+  const std::string text = policy::to_pretty(report) + "\n";
+  if (!flags.report.empty()) write_file_atomically(flags.report, text);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("bench", "Time a policy on a made-up workload, or the machine itself");
+  const auto flags = std::make_shared<Flags>();
+  BenchOptions& bench = flags->bench;
+  command->add_flag("--lanes", flags->lanes, "The machine's ceilings: disk, memory, matrix products, host attention");
+  command->add_option("--model", bench.model, "Hugging Face checkpoint folder, or a config.json with --weights");
+  command->add_option("--weights", bench.weights, "random:SEED runs a shape without a checkpoint");
+  command->add_option("--dtype", bench.dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
+  command->add_option("--prompt-len", bench.prompt, "Tokens per prompt")->capture_default_str();
+  command->add_option("--gen-len", bench.generation, "Tokens to generate for each")->capture_default_str();
+  command->add_option("--requests", bench.requests, "Number of requests; 0 is one block")->capture_default_str();
+  command->add_option("--repetitions", bench.repetitions, "Median, least and most are reported")->capture_default_str();
+  command->add_option("--project", bench.project_sweeps, "Time this many decode sweeps at the beginning, the middle and the end, and project the rest");
+  command->add_flag("--skip-prefill", bench.skip_prefill, "Fill the KV cache with random keys and values; times decode only");
+  command->add_flag("--no-warm-up", flags->no_warm_up, "Count the first run too");
+  command->add_option("--report", flags->report, "Write the result to this file too");
+  flags->policy.add_to(*command);
+  command->callback([flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });
+}
+
+}  // namespace weft::runtime

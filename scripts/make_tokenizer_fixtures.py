@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Writes the tokenizer's fixtures under tests/data/tokenizer: strings from a seed, and what Hugging Face makes of them.
+
+  strings.jsonl           one string a line; [unit, times] stands for unit repeated
+  opt/ids.bin demo/ids.bin
+                          the ids of each string with the first token in front: LEB128 numbers; the count of ids, then
+                          for each run of one id: id * 2, or id * 2 + 1 and the length of the run
+  opt/decoded.jsonl demo/decoded.jsonl
+                          [ids, text]: random ids, and what they decode to without special tokens
+  added/cases.jsonl       [text, ids, decoded]: OPT's vocabulary with the added tokens of added/tokenizer_config.json
+  classes.txt             FNV-1a of the pattern's class (0 other, 1 letter, 2 number, 3 space) of every code point
+
+Needs tokenizers and transformers.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+from tokenizers import pre_tokenizers
+from transformers import AutoTokenizer
+
+from make_unicode_classes import class_of
+
+ROOT = Path(__file__).resolve().parent.parent
+SPACES = [chr(c) for c in (9, 10, 11, 12, 13, 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)]
+CONTRACTIONS = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "'T", "'RE", "'l", "'r", "'v", "''s", "\u2019s", "'", " '", " 's", "'re's", "!'s"]
+SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>", "<S>", "</s", "<</s>>", "madeupword0000", "</s></s>", "<pad ", "< /s>"]
+WORDS = """the of and a to in is you that it he was for on are as with his they I at be this have from or one had by word but not
+what all were we when your can said there use an each which she do how their if will up other about out many then them these
+so some her would make like him into time has look two more write go see number no way could people my than first water been
+call who oil its now find long down day did get come made may part Internationalisation antidisestablishmentarianism GPU KV""".split()
+CODE = [
+    "for (int i = 0; i < n; ++i) {\n\t\tsum += a[i] * b[i];\n}\n", "def f(x):\n    return x ** 2  # squared\n\n\n", "#include <vector>\n#pragma once\n",
+    "SELECT * FROM t WHERE id != 'x''y' AND n >= 10;", "<div class=\"a\">&nbsp;</div>\r\n", "{\"a\": [1, 2.5e-3, null], \"b\": \"\\u00e9\"}",
+    "https://example.com/a/b?c=d&e=%20f#g", "x->y.z(); // ### ####", "0x1F600 0b1010 1_000_000 3.14159e+10", "a\tb\t\tc\t \td", "```python\nprint('hi')\n```",
+]
+EMOJI = ["\U0001F600", "\U0001F468\u200D\U0001F469\u200D\U0001F467\u200D\U0001F466", "\U0001F44D\U0001F3FD", "\u2764\uFE0F", "\U0001F1E9\U0001F1EA", "1\uFE0F\u20E3",
+         "\U0001F3F4\U000E0067\U000E0062\U000E0065\U000E006E\U000E0067\U000E007F", "\u263A", "\U0001FAE0", "\U0001F9D1\u200D\U0001F4BB"]
+SENTENCES = [
+    "The quick brown fox jumps over the lazy dog.", "Привет, как дела? Всё хорошо!", "こんにちは、世界。今日は2024年です。", "你好，世界！我有三只猫。", "안녕하세요 세계, 만나서 반갑습니다.",
+    "مرحبا بالعالم ١٢٣", "שלום עולם", "नमस्ते दुनिया १२३", "สวัสดีชาวโลก ๑๒๓", "Γειά σου Κόσμε", "Xin chào thế giới", "Àéîõü ÇŞĞ ßœæø ﬁﬂ", "ⅣⅫ ½ ² ³ ₁ ① ㊿ 𝟘𝟙𝟚 𝔘𝔫𝔦", "e\u0301e\u0300 n\u0303 Z\u0351\u036b\u0343\u036a\u0302a\u0310",
+    "It's we're you've I'm they'll he'd can't DON'T she'S", "Ünïcödé  \u200b zero\u200cwidth\u2060 joiners\ufeff", "price: $1,234.56 (-7%) №5 §3 €9 ™",
+]
+
+
+def any_char(rng):
+    while True:
+        code = rng.choice((rng.randrange(0x80), rng.randrange(0x800), rng.randrange(0x3000), rng.randrange(0x10000), rng.randrange(0x20000), rng.randrange(0x110000)))
+        if not 0xD800 <= code < 0xE000:
+            return chr(code)
+
+
+def spaces(rng):
+    kind = rng.randrange(4)
+    if kind == 0:
+        return " " * rng.randrange(1, 12)
+    if kind == 1:
+        return "\n" * rng.randrange(1, 4) + " " * rng.randrange(0, 9)
+    return "".join(rng.choice(SPACES if kind == 2 else " \t\r\n") for _ in range(rng.randrange(1, 7)))
+
+
+def piece(rng):
+    return rng.choice((
+        lambda: " " + rng.choice(WORDS), lambda: rng.choice(WORDS), lambda: rng.choice(WORDS).upper(), lambda: spaces(rng),
+        lambda: rng.choice(CONTRACTIONS), lambda: rng.choice(SPECIALS), lambda: rng.choice(CODE), lambda: rng.choice(EMOJI),
+        lambda: rng.choice(SENTENCES), lambda: str(rng.randrange(10 ** rng.randrange(1, 15))),
+        lambda: "".join(rng.choice("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") for _ in range(rng.randrange(1, 6))),
+        lambda: "".join(any_char(rng) for _ in range(rng.randrange(1, 5))), lambda: chr(rng.randrange(0x20)),
+        lambda: "".join(rng.choice("etaoinshrdlu") for _ in range(rng.randrange(1, 30))),
+    ))()
+
+
+def make_strings(rng, count):
+    strings = ["", " ", "  ", "\n", "\0", "\uFFFF", "\U0010FFFF", "\uFFFD", "\uFEFFtext", "\x7f\x80\x9f", "a\0b"]
+    strings += CONTRACTIONS + SPECIALS + CODE + EMOJI + SENTENCES + SPACES + [chr(c) for c in range(256)]
+    strings += [a + s + b for s in SPACES for a, b in (("a", "b"), (" ", "1"), ("\t", " !"), ("", "x"), ("x", ""))]
+    strings += [a + b for a in CONTRACTIONS for b in ("s", " x", "'", "1", "é", "\n")]
+    for block in range(0, 0x110000, 0x80):  # every block of Unicode; of the planes without characters one in sixteen
+        if not 0xD800 <= block < 0xE000 and (block < 0x32000 or block % 0x800 == 0 or 0xE0000 <= block < 0xE0200):
+            strings.append("".join(chr(block + i) for i in range(0, 0x80, 1 if block < 0x3400 else 3)))
+    while len(strings) < count:
+        strings.append("".join(piece(rng) for _ in range(rng.choice((1, 2, 2, 3, 5, 8, 14)))))
+    for unit in ("a", " ", "\n", "!", "1", "ab", "the", " the", "=", "-", "Å", "中", "\U0001F600", "\u0301", "\t ", "</s>", "'s", "\u00a0", "#", "xyzzy", "\0"):
+        strings.append([unit, 20000 // len(unit)])
+    alphabet = "abcdefghijklmnopqrstuvwxyz"
+    return strings + ["".join(rng.choice(alphabet) for _ in range(20000)), "".join(rng.choice(alphabet + "ABC 0123.,'\n") for _ in range(20000))]
+
+
+def text_of(entry):
+    return entry if isinstance(entry, str) else entry[0] * entry[1]
+
+
+def leb128(number):
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return out
+
+
+def packed(ids):
+    out, at = leb128(len(ids)), 0
+    while at < len(ids):
+        run = 1
+        while at + run < len(ids) and ids[at + run] == ids[at]:
+            run += 1
+        out += leb128(ids[at] * 2) if run == 1 else leb128(ids[at] * 2 + 1) + leb128(run)
+        at += run
+    return out
+
+
+def random_ids(rng, size, tokenizer, strings):
+    kind = rng.randrange(3)
+    if kind == 0:  # ids that are single bytes or rare: half characters
+        return [rng.randrange(min(size, 400)) for _ in range(rng.randrange(1, 12))]
+    if kind == 1:
+        return [rng.randrange(size + 20) for _ in range(rng.randrange(1, 12))]
+    ids = tokenizer(text_of(rng.choice(strings))).input_ids[:40]
+    return rng.sample(ids, rng.randrange(len(ids) + 1)) if ids else []
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row, ensure_ascii=True, separators=(",", ":")) + "\n" for row in rows))
+    print(path, len(rows), path.stat().st_size)
+
+
+def decoded(tokenizer, ids):
+    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def added_cases(rng, folder, out):
+    """In a copy, because the vocabulary is that of `folder`."""
+    with tempfile.TemporaryDirectory() as copy:
+        for source in (folder / "vocab.json", folder / "merges.txt", out / "tokenizer_config.json"):
+            shutil.copy(source, copy)
+        tokenizer = AutoTokenizer.from_pretrained(copy)
+    parts = [t.content for t in tokenizer.added_tokens_decoder.values()]
+    parts += [" ", "  ", "\n", "\u3000", "\u00a0", "x", " word", "two", "tw", "<", "é", "日", "<|extra|", "!", "\u200b"]
+    rows = []
+    for _ in range(1500):
+        text = "".join(rng.choice(parts) for _ in range(rng.randrange(1, 9)))
+        ids = tokenizer(text).input_ids
+        rows.append([text, ids, decoded(tokenizer, ids)])
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--strings", type=int, default=11000)
+    parser.add_argument("--output", type=Path, default=ROOT / "tests/data/tokenizer")
+    args = parser.parse_args()
+
+    rng = random.Random(args.seed)
+    strings = make_strings(rng, args.strings)
+    write_lines(args.output / "strings.jsonl", strings)
+    for name, folder in (("opt", args.output / "opt"), ("demo", ROOT / "models/demo")):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        out = args.output / name
+        out.mkdir(exist_ok=True)
+        ids = [tokenizer(text_of(s)).input_ids for s in strings]
+        (out / "ids.bin").write_bytes(b"".join(map(packed, ids)))
+        print(out / "ids.bin", sum(map(len, ids)), (out / "ids.bin").stat().st_size)
+        rows = [random_ids(rng, len(tokenizer), tokenizer, strings) for _ in range(2000)]
+        write_lines(out / "decoded.jsonl", [[row, decoded(tokenizer, row)] for row in rows])
+    write_lines(args.output / "added/cases.jsonl", added_cases(random.Random(args.seed), args.output / "opt", args.output / "added"))
+
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True).pre_tokenize_str
+    value = 0xCBF29CE484222325
+    for code in range(0x110000):
+        value = (value ^ class_of(code, split)) * 0x100000001B3 % 2**64
+    (args.output / "classes.txt").write_text(f"{value:016x}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+// Prefill and decode attention against fp64, on every place.
+#include <catch2/catch.hpp>
+#include <limits>
+#include <numeric>
+
+#include "kernels/error.h"
+#include "tests/support/attention.h"
+#include "tests/support/backends.h"
+#include "tests/support/numbers.h"
+
+using namespace weft;
+using namespace weft::test;
+using kernels::ColumnSums;
+using kernels::DecodeAttention;
+using kernels::Keep;
+using kernels::PrefillAttention;
+using kernels::Scoring;
+
+namespace {
+
+const float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+/// Random prompts of one shape, and what the kernels make of them.
+struct Prompts {
+  PromptShape shape;
+  std::vector<float> q, k, v;
+  float scale;
+
+  Prompts(PromptShape s, DType dtype, std::uint64_t seed)
+      : shape(std::move(s)),
+        q(normal(std::int64_t{shape.tokens()} * shape.heads * shape.head_dim, seed)),
+        k(rounded(normal(std::int64_t{shape.tokens()} * shape.kv_heads * shape.head_dim, seed + 1), dtype)),
+        v(rounded(normal(std::int64_t{shape.tokens()} * shape.kv_heads * shape.head_dim, seed + 2), dtype)),
+        scale(1.5f / std::sqrt(static_cast<float>(shape.head_dim))) {}
+
+  struct Result {
+    std::vector<float> out, lse, score;
+  };
+  Result run(const Place& place, DType dtype, int window) const {
+    const int t = shape.tokens(), q_cols = shape.heads * shape.head_dim, kv_cols = shape.kv_heads * shape.head_dim;
+    Array aq(place, q, t, q_cols), ak(place, k, t, kv_cols, dtype), av(place, v, t, kv_cols, dtype);
+    Array out(place, t, q_cols), lse(place, shape.heads, t), score(place, shape.kv_heads, t);
+    place.run(PrefillAttention{aq, ak, av, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale, out, lse});
+    place.run(ColumnSums{aq, ak, lse, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale, window, score});
+    return {out.host(), lse.host(), score.host()};
+  }
+};
+
+const PromptShape kShapes[] = {
+    {1, 1, 1, {0, 1}},           {1, 1, 12, {0, 3, 3, 10}},        {2, 2, 16, {0, 64, 65}},
+    {4, 2, 64, {0, 70, 75, 175}}, {3, 1, 80, {0, 129}},             {8, 2, 12, {0, 97, 130}},
+    {2, 1, 128, {0, 1, 2, 200}}, {2, 2, 40, {0, 96, 192, 224}},
+};
+
+/// One decode step over a block whose slots hold random tokens, some slots empty.
+struct Step {
+  int rows, heads, kv_heads, head_dim, slots;
+  DType dtype;
+  std::vector<float> q, k, v, slot_k, slot_v, score;
+  std::vector<std::int32_t> position, free_slot, sequence, token;
+  std::vector<Keep> keep;
+  float scale;
+  int stride = 0;  // slots of the block; more than `slots` to leave some empty
+
+  Step(int r, int h, int g, int d, int n, DType t, std::uint64_t seed)
+      : rows(r), heads(h), kv_heads(g), head_dim(d), slots(n), dtype(t),
+        q(normal(std::int64_t{r} * h * d, seed)), k(normal(std::int64_t{r} * g * d, seed + 1)),
+        v(normal(std::int64_t{r} * g * d, seed + 2)), slot_k(rounded(normal(std::int64_t{r} * g * n * d, seed + 3), t)),
+        slot_v(rounded(normal(std::int64_t{r} * g * n * d, seed + 4), t)), score(normal(std::int64_t{r} * g * n, seed + 5)),
+        scale(1 / std::sqrt(static_cast<float>(d))), stride(n) {
+    for (float& x : score) x = std::abs(x);
+    std::mt19937_64 engine(seed + 6);
+    for (int i = 0; i < r * g; ++i) {
+      std::vector<std::int32_t> order(static_cast<std::size_t>(n));
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), engine);
+      for (int s = 0; s < n; ++s) position.push_back(order[static_cast<std::size_t>(s)] * 2);
+      for (int e = 0; e < 1 + n / 5; ++e) {  // holes, whose contents are no numbers
+        const auto hole = engine() % static_cast<std::size_t>(n);
+        position[position.size() - 1 - hole] = -1;
+      }
+      const auto* mine = position.data() + position.size() - static_cast<std::size_t>(n);
+      free_slot.push_back(static_cast<std::int32_t>(std::find(mine, mine + n, -1) - mine));
+    }
+    for (int i = 0; i < r; ++i) sequence.push_back(r - 1 - i), token.push_back(2 * n), keep.push_back({n, n, 0, 0});
+    for (std::size_t s = 0; s < position.size(); ++s)
+      if (position[s] < 0)
+        for (int c = 0; c < d; ++c) slot_k[s * static_cast<std::size_t>(d) + static_cast<std::size_t>(c)] = slot_v[s * static_cast<std::size_t>(d) + static_cast<std::size_t>(c)] = kNaN;
+  }
+
+  struct Result {
+    std::vector<float> out, score;
+    std::vector<std::int32_t> position, free_slot, evicted;
+  };
+
+  /// Widens an array [heads, slots, cols] to `stride` slots.
+  template <class T> std::vector<T> widened(const std::vector<T>& x, int cols, T filler) const {
+    std::vector<T> wide;
+    const std::size_t block = static_cast<std::size_t>(slots) * static_cast<std::size_t>(cols);
+    for (std::size_t i = 0; i < x.size(); i += block) {
+      wide.insert(wide.end(), x.begin() + static_cast<std::ptrdiff_t>(i), x.begin() + static_cast<std::ptrdiff_t>(i + block));
+      wide.insert(wide.end(), static_cast<std::size_t>(stride - slots) * static_cast<std::size_t>(cols), filler);
+    }
+    return wide;
+  }
+
+  Result run(const Place& place, Scoring scoring, float decay = 1) const {
+    Array aq(place, q, rows, heads * head_dim), ak(place, k, rows, kv_heads * head_dim), av(place, v, rows, kv_heads * head_dim);
+    Array out(place, rows, heads * head_dim), evicted(place, rows, kv_heads, DType::i32);
+    SlotArrays kv(place, rows, kv_heads, stride, head_dim, dtype);
+    kv.k.set(widened(slot_k, head_dim, kNaN));
+    kv.v.set(widened(slot_v, head_dim, kNaN));
+    kv.score.set(widened(score, 1, kNaN));
+    kv.position.set(widened(position, 1, std::int32_t{-1}));
+    kv.free_slot.set(free_slot);
+    DecodeAttention op{aq, ak, av, sequence, token, keep, heads, scale, decay, scoring, 7, kv.block, out, {}, evicted};
+    if (scoring == Scoring::none) op.slots.score = nullptr;
+    place.run(op);
+    return {out.host(), kv.score.host(), kv.position.ints(), kv.free_slot.ints(), evicted.ints()};
+  }
+
+  struct Expected {
+    std::vector<double> out, score;  // score of [rows, kv_heads, slots], 0 where empty
+  };
+  Expected in_fp64(double decay) const {
+    Expected e{std::vector<double>(q.size()), std::vector<double>(score.size())};
+    const int group = heads / kv_heads;
+    for (int row = 0; row < rows; ++row)
+      for (int h = 0; h < heads; ++h) {
+        const int g = h / group, index = sequence[static_cast<std::size_t>(row)] * kv_heads + g, first = index * slots;
+        const int free = first + free_slot[static_cast<std::size_t>(index)];
+        std::vector<double> p;
+        std::vector<int> visible;
+        double max = -INFINITY, sum = 0;
+        const auto number = [&](const std::vector<float>& stored, const std::vector<float>& fresh, int slot, int c) {
+          if (slot != free) return static_cast<double>(stored[static_cast<std::size_t>(slot * head_dim + c)]);
+          return static_cast<double>(rounded({fresh[static_cast<std::size_t>((row * kv_heads + g) * head_dim + c)]}, dtype)[0]);
+        };
+        for (int s = first; s < first + slots; ++s) {
+          if (position[static_cast<std::size_t>(s)] < 0 && s != free) continue;
+          double dot = 0;
+          for (int c = 0; c < head_dim; ++c)
+            dot += static_cast<double>(q[static_cast<std::size_t>((row * heads + h) * head_dim + c)]) * number(slot_k, k, s, c);
+          visible.push_back(s);
+          p.push_back(dot * static_cast<double>(scale));
+          max = std::max(max, p.back());
+        }
+        for (double& x : p) sum += x = std::exp(x - max);
+        for (std::size_t i = 0; i < p.size(); ++i) {
+          const int s = visible[i];
+          if (h % group == 0 && s != free) e.score[static_cast<std::size_t>(s)] = decay * static_cast<double>(score[static_cast<std::size_t>(s)]);
+          e.score[static_cast<std::size_t>(s)] += p[i] / sum;
+          for (int c = 0; c < head_dim; ++c)
+            e.out[static_cast<std::size_t>((row * heads + h) * head_dim + c)] += p[i] / sum * number(slot_v, v, s, c);
+        }
+      }
+    return e;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("prefill attention and column sums match fp64 on every place", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);
+  for (const PromptShape& shape : kShapes) {
+    const int window = shape.tokens() % 2 == 0 ? 16 : 0;
+    CAPTURE(place.name, name_of(dtype), shape.heads, shape.kv_heads, shape.head_dim, shape.tokens(), window);
+    const Prompts prompts(shape, dtype, /*seed=*/11);
+    const auto expected = attend_in_fp64(shape, prompts.q, prompts.k, prompts.v, static_cast<double>(prompts.scale), window);
+    const auto got = prompts.run(place, dtype, window);
+    CHECK_THAT(got.out, near(expected.out, tolerance(DType::f32)));
+    CHECK_THAT(got.lse, near(expected.lse, tolerance(DType::f32)));
+    CHECK_THAT(got.score, near(expected.score, tolerance(DType::f32)));
+  }
+}
+
+TEST_CASE("prefill attention survives logits far from zero", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  CAPTURE(place.name);
+  Prompts prompts({1, 1, 16, {0, 150}}, DType::f32, 3);
+  prompts.scale = 25;  // logits of about 100: the largest of a row moves on by more than exp's range
+  const auto expected = attend_in_fp64(prompts.shape, prompts.q, prompts.k, prompts.v, 25, 0);
+  const auto got = prompts.run(place, DType::f32, 0);
+  CHECK_THAT(got.out, near(expected.out, 1e-4));  // an fp32 logit of 100 is known to 4e-6
+  CHECK_THAT(got.score, near(expected.score, 1e-4));
+}
+
+TEST_CASE("a prompt's attention does not depend on what shares the call, nor on threads or instruction set", "[kernels]") {
+  const PromptShape shape{4, 2, 24, {0, 70, 71, 230}};
+  const Prompts all(shape, DType::f16, 5);
+  const auto expected = all.run(*every_place().front(), DType::f16, 0);
+  for (const Place* place : every_place()) {
+    if (place->name.find("plain") != std::string::npos) continue;  // multiplies and adds without fusing
+    CAPTURE(place->name);
+    const auto got = all.run(*place, DType::f16, 0);
+    CHECK(got.out == expected.out);
+    CHECK(got.lse == expected.lse);
+    CHECK(got.score == expected.score);
+  }
+  for (std::size_t n = 0; n + 1 < shape.offsets.size(); ++n) {
+    const int begin = shape.offsets[n], length = shape.offsets[n + 1] - begin;
+    Prompts one({4, 2, 24, {0, length}}, DType::f16, 5);
+    const auto cut = [&](const std::vector<float>& x, int cols) {
+      return std::vector<float>(x.begin() + begin * cols, x.begin() + (begin + length) * cols);
+    };
+    one.q = cut(all.q, 96), one.k = cut(all.k, 48), one.v = cut(all.v, 48);
+    const auto alone = one.run(*every_place().front(), DType::f16, 0);
+    CHECK(alone.out == cut(expected.out, 96));
+    for (int g = 0; g < 2; ++g)
+      for (int j = 0; j < length; ++j)
+        CHECK(alone.score[static_cast<std::size_t>(g * length + j)] == expected.score[static_cast<std::size_t>(g * 230 + begin + j)]);
+  }
+}
+
+TEST_CASE("prefill attention reads slices of a wider matrix", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const int t = 37, heads = 2, d = 20, cols = heads * d;
+  Prompts prompts({heads, heads, d, {0, t}}, DType::f32, 9);
+  std::vector<float> packed;
+  for (int i = 0; i < t; ++i)
+    for (const auto* x : {&prompts.q, &prompts.k, &prompts.v}) packed.insert(packed.end(), x->begin() + i * cols, x->begin() + (i + 1) * cols);
+  Array qkv(place, packed, t, 3 * cols), out(place, std::vector<float>(static_cast<std::size_t>(2 * t * cols), 8.0f), t, 2 * cols);
+  place.run(PrefillAttention{qkv.columns(0, cols), qkv.columns(cols, cols), qkv.columns(2 * cols, cols), prompts.shape.offsets,
+                             heads, heads, d, prompts.scale, out.columns(0, cols), {}});
+  const auto expected = prompts.run(place, DType::f32, 0).out;
+  const auto got = out.host();
+  for (int i = 0; i < t; ++i)
+    for (int c = 0; c < 2 * cols; ++c)
+      REQUIRE(got[static_cast<std::size_t>(i * 2 * cols + c)] == (c < cols ? expected[static_cast<std::size_t>(i * cols + c)] : 8.0f));
+}
+
+TEST_CASE("decode attention matches fp64 on every place", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);
+  struct Shape { int rows, heads, kv_heads, head_dim, slots; };
+  for (const Shape s : {Shape{1, 1, 1, 1, 1}, Shape{2, 1, 1, 12, 5}, Shape{3, 4, 4, 64, 40}, Shape{1, 8, 2, 80, 33},
+                        Shape{2, 7, 1, 128, 16}, Shape{2, 2, 1, 160, 100}, Shape{1, 6, 2, 40, 70}}) {
+    CAPTURE(place.name, name_of(dtype), s.rows, s.heads, s.kv_heads, s.head_dim, s.slots);
+    const Step step(s.rows, s.heads, s.kv_heads, s.head_dim, s.slots, dtype, /*seed=*/21);
+    const auto expected = step.in_fp64(0.75);
+    auto got = step.run(place, Scoring::attention, 0.75f);
+    CHECK_THAT(got.out, near(expected.out, tolerance(DType::f32)));
+    for (std::size_t i = 0; i < got.position.size(); ++i)
+      if (got.position[i] < 0) got.score[i] = 0;  // an empty slot's score means nothing
+    CHECK_THAT(got.score, near(expected.score, tolerance(DType::f32)));
+    for (const std::int32_t evicted : got.evicted) CHECK(evicted == -1);
+  }
+}
+
+TEST_CASE("a decoded row does not depend on the other rows, the capacity, threads or instruction set", "[kernels]") {
+  Step step(3, 4, 2, 20, 37, DType::f16, 31);
+  step.keep.assign(3, {8, 8, 2, 0});  // everything is over the budget: each head evicts
+  const auto expected = step.run(*every_place().front(), Scoring::attention);
+  for (const Place* place : every_place()) {
+    if (place->name.find("plain") != std::string::npos) continue;
+    CAPTURE(place->name);
+    const auto got = step.run(*place, Scoring::attention);
+    CHECK(got.out == expected.out);
+    CHECK(got.evicted == expected.evicted);
+    CHECK(got.free_slot == expected.free_slot);
+  }
+  for (const int stride : {38, 64, 200}) {
+    Step wide = step;
+    wide.stride = stride;
+    const auto got = wide.run(*every_place().front(), Scoring::attention);
+    CHECK(got.out == expected.out);
+    CHECK(got.evicted == expected.evicted);
+  }
+  Step first = step;  // the block stays, but only its first row takes a step
+  first.rows = 3;
+  const std::vector<float> out = [&] {
+    const Place& place = *every_place().front();
+    Array q(place, std::vector<float>(step.q.begin(), step.q.begin() + 80), 1, 80), o(place, 1, 80);
+    Array k(place, std::vector<float>(step.k.begin(), step.k.begin() + 40), 1, 40), v(place, std::vector<float>(step.v.begin(), step.v.begin() + 40), 1, 40);
+    SlotArrays kv(place, 3, 2, 37, 20, DType::f16);
+    kv.k.set(step.slot_k), kv.v.set(step.slot_v), kv.score.set(step.score), kv.position.set(step.position), kv.free_slot.set(step.free_slot);
+    const std::int32_t sequence[] = {step.sequence[0]}, token[] = {step.token[0]};
+    const Keep keep[] = {step.keep[0]};
+    place.run(DecodeAttention{q, k, v, sequence, token, keep, 4, step.scale, 1, Scoring::attention, 0, kv.block, o, {}, {}});
+    return o.host();
+  }();
+  CHECK(out == std::vector<float>(expected.out.begin(), expected.out.begin() + 80));
+}
+
+TEST_CASE("decode attention refuses a step without a free slot, and changes nothing", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  Array q(place, normal(8, 1), 1, 8), k(place, normal(8, 2), 1, 8), v(place, normal(8, 3), 1, 8), out(place, 1, 8);
+  SlotArrays kv(place, 1, 1, 3, 8, DType::f32);
+  const std::vector<std::int32_t> full{0, 1, 2};
+  kv.position.set(full);
+  kv.free_slot.set(std::vector<std::int32_t>{-1});
+  const std::int32_t sequence[] = {0}, token[] = {3};
+  const Keep keep[] = {{0, 100, 0, 0}};
+  const DecodeAttention op{q, k, v, sequence, token, keep, 1, 1, 1, Scoring::none, 0, kv.block, out, {}, {}};
+  CHECK_THROWS_AS(place.run(op), UsageError);
+  CHECK(kv.position.ints() == full);
+  CHECK(std::isnan(out.host()[0]));
+}
+
+TEST_CASE("attention refuses shapes that disagree, and says what it wanted", "[kernels]") {
+  const Place& place = *every_place().front();
+  Array q(place, 4, 32), k(place, 4, 16), v(place, 4, 15), out(place, 4, 32);
+  const std::vector<std::int32_t> offsets{0, 4}, short_offsets{0, 3};
+  PrefillAttention op{q, k, v, offsets, 4, 2, 8, 1, out, {}};
+  CHECK_THROWS_WITH(place.run(op), "prefill_attention: v is [4, 15], wanted [4, 16]: 2 kv_heads of 8");
+  op.v = k, op.heads = 3;
+  CHECK_THROWS_WITH(place.run(op), "prefill_attention: 3 heads of 8 over 2 kv_heads; the heads must be a multiple of the kv_heads");
+  op.heads = 4, op.offsets = short_offsets;
+  CHECK_THROWS_WITH(place.run(op), "prefill_attention: offsets go from 0 to 3, wanted 0 to 4, the tokens");
+
+  SlotArrays kv(place, 2, 2, 4, 8, DType::f16);
+  Array row(place, 1, 32), one(place, 1, 16), result(place, 1, 32);
+  const std::int32_t sequence[] = {2}, token[] = {0};
+  Keep keep[] = {{2, 1, 0, 0}};
+  const DecodeAttention decode{row, one, one, sequence, token, keep, 4, 1, 1, Scoring::attention, 0, kv.block, result, {}, {}};
+  CHECK_THROWS_WITH(place.run(decode), "decode_attention: sequence 2 of a block of 2");
+  DecodeAttention sinks = decode;
+  const std::int32_t good[] = {1};
+  sinks.sequence = good;
+  keep[0].sinks = 3;
+  CHECK_THROWS_WITH(place.run(sinks), "decode_attention: keep is heavy 2, recent 1, sinks 3, grace 0; wanted a budget of at "
+                                      "least 1, with sinks and grace inside heavy");
+}

@@ -1,0 +1,119 @@
+#include "kernels/backend.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "kernels/error.h"
+#include "kernels/host_machine.h"
+#include "tests/support/backends.h"
+#include "tests/support/files.h"
+#include "tests/support/numbers.h"
+
+using namespace weft;
+using namespace weft::test;
+
+TEST_CASE("memory of every backend is aligned, apart and usable", "[kernels]") {
+  Backend& backend = *GENERATE(from_range(every_backend()));
+  CAPTURE(backend.name());
+  const auto stream = backend.make_stream();
+  const auto done = backend.make_event();
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{5000}, (std::size_t{6} << 20) + 3}) {
+    const auto device = backend.allocate_device(bytes), host = backend.allocate_host(bytes), back = backend.allocate_host(bytes);
+    for (const auto* memory : {&device, &host, &back}) {
+      CHECK((*memory)->bytes() == bytes);
+      CHECK(reinterpret_cast<std::uintptr_t>((*memory)->data()) % (std::size_t{2} << 20) == 0);
+    }
+    for (std::size_t i = 0; i < bytes; ++i) host->data()[i] = static_cast<std::byte>(i * 7 + (i >> 8));
+    backend.copy(device->data(), host->data(), bytes, *stream);
+    backend.copy(back->data(), device->data(), bytes, *stream);
+    backend.record(*done, *stream);
+    backend.synchronize(*done);
+    CHECK(std::memcmp(host->data(), back->data(), bytes) == 0);
+  }
+}
+
+TEST_CASE("events order streams, and count as reached before they are recorded", "[kernels]") {
+  Backend& backend = *GENERATE(from_range(every_backend()));
+  const auto first = backend.make_stream(), second = backend.make_stream();
+  const auto event = backend.make_event(), done = backend.make_event();
+  backend.synchronize(*event);
+  const auto from = backend.allocate_host(1 << 20), device = backend.allocate_device(1 << 20), to = backend.allocate_host(1 << 20);
+  for (int round = 0; round < 20; ++round) {
+    std::memset(from->data(), round, 1 << 20);
+    backend.copy(device->data(), from->data(), 1 << 20, *first);
+    backend.record(*event, *first);
+    std::thread other([&] {  // the second lane's thread
+      backend.wait(*second, *event);
+      backend.copy(to->data(), device->data(), 1 << 20, *second);
+      backend.record(*done, *second);
+    });
+    other.join();
+    backend.synchronize(*done);
+    REQUIRE(to->data()[(1 << 20) - 1] == static_cast<std::byte>(round));
+  }
+}
+
+TEST_CASE("every backend refuses memory that it does not have, and says what is there", "[kernels]") {
+  Backend& backend = *GENERATE(from_range(every_backend()));
+  const std::size_t free = backend.device_bytes_free();
+  CHECK(free > 0);
+  CHECK_THROWS_AS(backend.allocate_device(std::size_t{1} << 60), CapacityError);
+  CHECK_THROWS_AS(backend.allocate_device(SIZE_MAX), CapacityError);
+  CHECK_THROWS_WITH(backend.allocate_host(std::size_t{1} << 60), Catch::Contains("wanted 1152921504606846976 bytes"));
+}
+
+TEST_CASE("the CPU backend says what it is", "[kernels]") {
+  const auto backend = kernels::make_cpu_backend({.threads = 2});
+  CHECK(backend->name() == "cpu");
+  CHECK_THAT(backend->description(), Catch::Contains("2 threads"));
+  CHECK(backend->device_is_host_memory());
+  CHECK(backend->activation_type(DType::f16) == DType::f32);
+  CHECK_THROWS_AS(kernels::make_cpu_backend({.threads = -1}), UsageError);
+  CHECK(kernels::processors() >= 1);
+}
+
+TEST_CASE("a paced link takes the time that its rate asks for", "[kernels]") {
+  const auto backend = kernels::make_cpu_backend({.threads = 1, .link_bytes_per_second = 100e6});
+  const auto stream = backend->make_stream();
+  const auto from = backend->allocate_host(1 << 20), to = backend->allocate_device(1 << 20);
+  std::memset(from->data(), 3, 1 << 20);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 5; ++i) backend->copy(to->data(), from->data(), 1 << 20, *stream);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  CHECK(seconds >= 5 * (1 << 20) / 100e6);
+  CHECK(to->data()[77] == std::byte{3});
+}
+
+TEST_CASE("available memory is the tightest of the machine and its control groups", "[kernels]") {
+  const TemporaryFolder root;
+  const auto put = [&](const std::string& path, const std::string& text) {
+    std::filesystem::create_directories((root / path).parent_path());
+    write_text(root / path, text);
+  };
+  const auto available = [&] { return kernels::memory_available(root.path().string()); };
+  put("proc/meminfo", "MemTotal:  2000000 kB\nMemAvailable:    1000 kB\n");
+  CHECK(available() == 1024000);
+
+  put("proc/self/cgroup", "0::/jobs/one\n");
+  put("sys/fs/cgroup/jobs/one/memory.max", "max\n");
+  put("sys/fs/cgroup/jobs/one/memory.current", "900000\n");
+  CHECK(available() == 1024000);
+  put("sys/fs/cgroup/jobs/memory.max", "950000\n");  // the group above has the limit
+  put("sys/fs/cgroup/jobs/memory.current", "900000\n");
+  put("sys/fs/cgroup/jobs/memory.stat", "anon 500000\ninactive_file 100000\n");
+  CHECK(available() == 150000);
+  put("sys/fs/cgroup/jobs/memory.current", "2000000\n");
+  CHECK(available() == 0);
+
+  put("proc/self/cgroup", "3:cpu:/x\n7:hugetlb,memory:/docker/a\n");  // version 1; the container sees its group as root
+  put("sys/fs/cgroup/memory/memory.limit_in_bytes", "500000\n");
+  put("sys/fs/cgroup/memory/memory.usage_in_bytes", "300000\n");
+  CHECK(available() == 200000);
+}
+
+TEST_CASE("a build without CUDA says so", "[kernels]") {
+  CHECK_THROWS_WITH(kernels::make_cuda_backend(), Catch::Contains("--backend cpu"));
+  CHECK_THROWS_AS(kernels::make_cuda_backend(), DeviceError);
+}

@@ -1,0 +1,131 @@
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "kernels/error.h"
+#include "tests/support/backends.h"
+#include "tests/support/numbers.h"
+
+using namespace weft;
+using namespace weft::test;
+using kernels::Add;
+using kernels::Convert;
+using kernels::LayerNorm;
+using kernels::Linear;
+
+TEST_CASE("layer_norm matches its definition on every place", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);  // of weight and bias
+  const auto [rows, cols] = GENERATE(table<int, int>({{1, 1}, {3, 7}, {2, 768}, {40, 515}, {0, 8}}));
+  const float mean_of_x = GENERATE(0.0f, 1000.0f);  // E[x^2] - mean^2 would cancel
+  CAPTURE(place.name, name_of(dtype), rows, cols, mean_of_x);
+
+  std::vector<float> x = normal(rows * cols, /*seed=*/1);
+  for (float& v : x) v += mean_of_x;
+  const auto weight = rounded(normal(cols, 2), dtype), bias = rounded(normal(cols, 3), dtype);
+  std::vector<double> expected(x.size());
+  for (int r = 0; r < rows; ++r) {
+    const float* row = &x[static_cast<std::size_t>(r * cols)];
+    double mean = 0, variance = 0;
+    for (int c = 0; c < cols; ++c) mean += static_cast<double>(row[c]) / cols;
+    for (int c = 0; c < cols; ++c) variance += (static_cast<double>(row[c]) - mean) * (static_cast<double>(row[c]) - mean) / cols;
+    for (int c = 0; c < cols; ++c)
+      expected[static_cast<std::size_t>(r * cols + c)] =
+          (static_cast<double>(row[c]) - mean) / std::sqrt(variance + 1e-5) * static_cast<double>(weight[static_cast<std::size_t>(c)]) +
+          static_cast<double>(bias[static_cast<std::size_t>(c)]);
+  }
+  Array in(place, x, rows, cols), w(place, weight, 1, cols, dtype), b(place, bias, 1, cols, dtype), out(place, rows, cols);
+  place.run(LayerNorm{in, w, b, out});
+  CHECK_THAT(out.host(), near(expected, mean_of_x == 0 ? tolerance(DType::f32) : 2e-4));  // x itself is known to 3e-5
+  CHECK(in.host() == x);
+  place.run(LayerNorm{in, w, b, in});  // in place
+  CHECK(in.fetch() == out.fetch());
+}
+
+TEST_CASE("layer_norm without weight and bias only normalises", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  Array x(place, std::vector<float>{1, 3, 5, 7}, 2, 2), out(place, 2, 2);
+  place.run(LayerNorm{x, {}, {}, out, 0});
+  CHECK(out.host() == std::vector<float>{-1, 1, -1, 1});
+}
+
+TEST_CASE("layer_norm refuses a weight of another width, and says both shapes", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  Array x(place, normal(16, 1), 2, 8), w(place, normal(7, 2), 1, 7), b(place, normal(8, 3), 1, 8);
+  CHECK_THROWS_WITH(place.run(LayerNorm{x, w, b, x}), "layer_norm: weight is [7], x is [2, 8]");
+  CHECK_THROWS_AS(place.run(LayerNorm{x, w, b, x}), UsageError);
+  CHECK(x.host() == normal(16, 1));  // and touched nothing
+}
+
+TEST_CASE("a normalised row does not depend on the other rows", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const int cols = 333;
+  const auto all = normal(64 * cols, 4);
+  Array x(place, all, 64, cols), w(place, normal(cols, 5), 1, cols), out(place, 64, cols), alone(place, 1, cols);
+  place.run(LayerNorm{x, w, {}, out});
+  for (const std::int64_t row : {0, 17, 63}) {
+    place.run(LayerNorm{ConstView(x).slice(row, 1), w, {}, alone});
+    const auto got = out.host();
+    CHECK(std::equal(got.begin() + row * cols, got.begin() + (row + 1) * cols, alone.host().begin()));
+  }
+}
+
+TEST_CASE("convert rounds to nearest even between all float types, every special number included", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType from = GENERATE(DType::f32, DType::f16, DType::bf16), to = GENERATE(DType::f32, DType::f16, DType::bf16);
+  CAPTURE(place.name, name_of(from), name_of(to));
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> x = normal(3 * 331, 6, 100);
+  const std::vector<float> special{0, -0.0f, infinity, -infinity, nan, 65504, 65519.9f, 65520, -70000, 5.9604645e-8f,
+                                   2.9802322e-8f, 2.98023259e-8f, 6.1e-5f, 6.097e-5f, 1e-40f, 3.4e38f, 3.3953e38f,
+                                   1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1.000002p-8f};
+  std::copy(special.begin(), special.end(), x.begin());
+  x = rounded(x, from);
+  Array in(place, x, 3, 331, from), out(place, 3, 331, to);
+  place.run(Convert{in, out});
+  const auto expected = rounded(x, to), got = out.host();
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    CAPTURE(i, x[i]);
+    if (std::isnan(expected[i])) CHECK(std::isnan(got[i]));
+    else CHECK(std::bit_cast<std::uint32_t>(got[i]) == std::bit_cast<std::uint32_t>(expected[i]));
+  }
+}
+
+TEST_CASE("add accumulates any float type in place", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);
+  const auto a = normal(5 * 4099, 7), b = rounded(normal(5 * 4099, 8), dtype);
+  Array x(place, a, 5, 4099), y(place, b, 5, 4099, dtype);
+  place.run(Add{x, y});
+  auto sum = a;
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += b[i];
+  CHECK(x.host() == sum);
+
+  Array wide(place, std::vector<float>(24, 1.0f), 3, 8), ones(place, std::vector<float>(9, 1.0f), 3, 3);
+  place.run(Add{wide.columns(2, 3), ones});  // columns of a wider matrix
+  const auto got = wide.host();
+  for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == (i % 8 >= 2 && i % 8 < 5 ? 2.0f : 1.0f));
+}
+
+TEST_CASE("pointwise ops refuse shapes and types that disagree", "[kernels]") {
+  const Place& place = *every_place().front();
+  Array x(place, 2, 8), y(place, 3, 8), half(place, 2, 8, DType::f16), ints(place, 2, 8, DType::i32);
+  CHECK_THROWS_WITH(place.run(Convert{x, y}), "convert: out is [3, 8], in is [2, 8]");
+  CHECK_THROWS_WITH(place.run(Convert{ints, x}), "convert: in is int32, wanted a float type");
+  CHECK_THROWS_WITH(place.run(Add{x, y}), "add: y is [3, 8], x is [2, 8]");
+  CHECK_THROWS_WITH(place.run(Add{half, x}), "add: x is float16, wanted float32");
+  CHECK_THROWS_WITH(place.run(LayerNorm{x, {}, {}, half}), "layer_norm: out is float16, wanted float32");
+  CHECK_THROWS_WITH(place.run(Convert{ConstView(nullptr, DType::f32, 2, 8), x}), "convert: in is [2, 8] but has no data");
+  CHECK_THROWS_WITH(place.run(Convert{ConstView(x.data(), DType::f32, 2, 8, 7), x}),
+                    "convert: in is [2, 8], its rows are only 7 apart");
+}
+
+TEST_CASE("linear refuses shapes that disagree, and an output that overlaps its input", "[kernels]") {
+  const Place& place = *every_place().front();
+  Array x(place, normal(64, 1), 4, 16), w(place, normal(8 * 16, 2), 8, 16), narrow(place, 8, 15), out(place, 4, 8), bias(place, 1, 7);
+  CHECK_THROWS_WITH(place.run(Linear{x, narrow, {}, out}), "linear: weight is [8, 15], x is [4, 16]");
+  CHECK_THROWS_WITH(place.run(Linear{x, w, bias, out}), "linear: bias is [7], weight is [8, 16]");
+  CHECK_THROWS_WITH(place.run(Linear{x, w, {}, x}), "linear: out is [4, 16], wanted [4, 8]: x is [4, 16], weight is [8, 16]");
+  CHECK_THROWS_WITH(place.run(Linear{x, w, {}, x.columns(8, 8)}), "linear: out overlaps x");
+  Array both(place, normal(4 * 24, 3), 4, 24);  // x and out side by side share no number
+  place.run(Linear{both.columns(0, 16), w, {}, both.columns(16, 8)});
+}

@@ -1,0 +1,166 @@
+#include <catch2/catch.hpp>
+#include <limits>
+#include <map>
+
+#include "kernels/error.h"
+#include "kernels/random.h"
+#include "tests/support/backends.h"
+#include "tests/support/numbers.h"
+
+using namespace weft;
+using namespace weft::test;
+using kernels::LogProbs;
+using kernels::Sample;
+using kernels::SampleParams;
+
+namespace {
+
+const float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<std::int32_t> sample(const Place& place, const std::vector<float>& logits, int vocab, const std::vector<SampleParams>& params) {
+  const auto rows = static_cast<std::int64_t>(params.size());
+  Array x(place, logits, rows, vocab);
+  std::vector<std::int32_t> token(params.size(), -1);
+  place.run(Sample{x, params, token});
+  return token;
+}
+
+/// How often each token comes in `draws` rows that differ in the counter alone.
+std::map<std::int32_t, int> histogram(const Place& place, const std::vector<float>& logits, SampleParams params, int draws) {
+  std::vector<float> rows;
+  std::vector<SampleParams> all;
+  for (int i = 0; i < draws; ++i) {
+    rows.insert(rows.end(), logits.begin(), logits.end());
+    params.counter = static_cast<std::uint64_t>(i);
+    all.push_back(params);
+  }
+  std::map<std::int32_t, int> counts;
+  for (const std::int32_t token : sample(place, rows, static_cast<int>(logits.size()), all)) ++counts[token];
+  return counts;
+}
+
+}  // namespace
+
+TEST_CASE("greedy takes the lowest id among the largest finite logits", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  CHECK(sample(place, {1, 3, 3, 2, /**/ -5, kNaN, -4, kInfinity, /**/ -kInfinity, -kInfinity, -7, -kInfinity}, 4, {{}, {}, {}}) ==
+        std::vector<std::int32_t>{1, 2, 2});
+}
+
+TEST_CASE("a row without a finite logit is refused", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  CHECK_THROWS_AS(sample(place, {1, 2, kNaN, -kInfinity}, 2, {{}, {}}), DataError);
+  CHECK_THROWS_WITH(sample(place, {1, 2}, 2, {{.temperature = -1}}), Catch::Contains("wanted temperature >= 0"));
+  CHECK_THROWS_WITH(sample(place, {1, 2}, 2, {{.temperature = 1, .top_p = 0}}), Catch::Contains("0 < top_p <= 1"));
+}
+
+TEST_CASE("sampled tokens follow the softmax at their temperature", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const float temperature = GENERATE(0.5f, 1.0f, 2.0f);
+  const std::vector<float> logits{0, 1, -1, 2, kNaN, 0.5f};
+  const int draws = 4000;
+  double total = 0;
+  for (const float x : logits)
+    if (std::isfinite(x)) total += std::exp(static_cast<double>(x / temperature));
+  const auto counts = histogram(place, logits, {.temperature = temperature, .key = 99}, draws);
+  CHECK(counts.count(4) == 0);
+  for (const auto& [token, count] : counts) {
+    const double p = std::exp(static_cast<double>(logits[static_cast<std::size_t>(token)] / temperature)) / total;
+    CAPTURE(place.name, temperature, token, p);
+    CHECK(std::abs(count - draws * p) < 4.5 * std::sqrt(draws * p * (1 - p)));
+  }
+}
+
+TEST_CASE("top_k and top_p cut to the likeliest, ties by id", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const auto tokens_of = [&](const std::vector<float>& logits, SampleParams params) {
+    params.key = 5;
+    std::vector<std::int32_t> tokens;
+    for (const auto& [token, count] : histogram(place, logits, params, 600)) tokens.push_back(token);
+    return tokens;
+  };
+  const std::vector<float> logits{std::log(0.1f), std::log(0.4f), std::log(0.2f), std::log(0.3f)};
+  using Ids = std::vector<std::int32_t>;
+  CHECK(tokens_of(logits, {.temperature = 1, .top_k = 2}) == Ids{1, 3});
+  CHECK(tokens_of(logits, {.temperature = 1, .top_k = 1}) == Ids{1});
+  CHECK(tokens_of(logits, {.temperature = 1, .top_k = 9}) == Ids{0, 1, 2, 3});
+  CHECK(tokens_of(logits, {.temperature = 1, .top_p = 0.39f}) == Ids{1});
+  CHECK(tokens_of(logits, {.temperature = 1, .top_p = 0.69f}) == Ids{1, 3});
+  CHECK(tokens_of(logits, {.temperature = 1, .top_p = 0.71f}) == Ids{1, 2, 3});
+  CHECK(tokens_of(logits, {.temperature = 1, .top_p = 0.5f, .top_k = 2}) == Ids{1});  // of 4/7 and 3/7
+  CHECK(tokens_of({1, 1, 1, 1}, {.temperature = 1, .top_k = 2}) == Ids{0, 1});
+  CHECK(tokens_of({1, 1, 1, 1}, {.temperature = 1, .top_p = 0.3f}) == Ids{0, 1});
+}
+
+TEST_CASE("a token depends on its own logits, key and counter alone", "[kernels]") {
+  const int vocab = 1000;
+  const auto logits = normal(8 * vocab, 3, 2);
+  std::vector<SampleParams> params;
+  for (std::uint64_t r = 0; r < 8; ++r)
+    params.push_back({.temperature = 1, .top_p = r % 2 ? 0.9f : 1, .top_k = r % 3 ? 50 : 0, .key = r / 2, .counter = r});
+  const auto expected = sample(*every_place().front(), logits, vocab, params);
+  for (const Place* place : every_place()) CHECK(sample(*place, logits, vocab, params) == expected);
+  for (std::size_t r = 0; r < 8; ++r) {
+    const std::vector<float> row(logits.begin() + static_cast<std::ptrdiff_t>(r) * vocab, logits.begin() + static_cast<std::ptrdiff_t>(r + 1) * vocab);
+    CHECK(sample(*every_place().back(), row, vocab, {params[r]})[0] == expected[r]);
+  }
+}
+
+TEST_CASE("log_probs matches fp64", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const int vocab = GENERATE(1, 5, 50272);
+  CAPTURE(place.name, vocab);
+  auto logits = normal(3 * vocab, 4, 5);
+  for (int i = 0; i < vocab; ++i) logits[static_cast<std::size_t>(vocab + i)] += 300;  // exp would overflow
+  if (vocab > 4) logits[3] = -kInfinity;
+  std::vector<std::int32_t> target{vocab - 1, 0, vocab / 2};
+  target[1] = static_cast<std::int32_t>(std::max_element(logits.begin() + vocab, logits.begin() + 2 * vocab) - logits.begin() - vocab);
+  std::vector<float> logprob(3);
+  std::vector<std::uint8_t> greedy(3, 9);
+  Array x(place, logits, 3, vocab);
+  place.run(LogProbs{x, target, logprob, greedy});
+  std::vector<double> expected;
+  for (std::size_t r = 0; r < 3; ++r) {
+    double sum = 0;
+    const double shift = static_cast<double>(logits[r * static_cast<std::size_t>(vocab)]);
+    for (int i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logits[r * static_cast<std::size_t>(vocab) + static_cast<std::size_t>(i)]) - shift);
+    expected.push_back(static_cast<double>(logits[r * static_cast<std::size_t>(vocab) + static_cast<std::size_t>(target[r])]) - shift - std::log(sum));
+  }
+  CHECK_THAT(logprob, near(expected, 2e-7));
+  CHECK(greedy[1] == 1);
+  CHECK(greedy[0] == (vocab == 1));
+  const std::vector<std::int32_t> outside{0, vocab, 0};
+  CHECK_THROWS_WITH(place.run(LogProbs{x, outside, logprob, greedy}), "log_probs: target " + std::to_string(vocab) + " of a vocabulary of " + std::to_string(vocab));
+}
+
+TEST_CASE("the vector exp keeps its precision over its whole range", "[kernels]") {
+  for (const kernels::VectorKernels* vectors : kernels::vector_kernels()) {
+    CAPTURE(vectors->name);
+    double worst = 0;
+    for (float x = -87.3f; x < 88; x += 0.00917f) {
+      const double e = std::exp(static_cast<double>(x));
+      worst = std::max(worst, std::abs(vectors->sum_exp(&x, 1, 0) - e) / e);
+    }
+    CHECK(worst < 5e-7);
+    const float cases[] = {0, -kInfinity, -1000, kNaN};
+    CHECK(vectors->sum_exp(cases, 1, 0) == 1);
+    CHECK(vectors->sum_exp(cases + 1, 2, 0) == 0);
+    CHECK(std::isnan(vectors->sum_exp(cases, 4, 0)));
+  }
+}
+
+TEST_CASE("random scores are uniform and a function of seed, head and position", "[kernels]") {
+  double sum = 0, squares = 0;
+  const int n = 20000;
+  for (int i = 0; i < n; ++i) {
+    const double x = static_cast<double>(kernels::random_score(1, i % 7, i));
+    REQUIRE((x >= 0 && x < 1));
+    sum += x, squares += x * x;
+  }
+  CHECK(std::abs(sum / n - 0.5) < 0.01);
+  CHECK(std::abs(squares / n - 1.0 / 3) < 0.01);
+  CHECK(kernels::random_score(1, 2, 3) == kernels::random_score(1, 2, 3));
+  CHECK(kernels::random_score(1, 2, 3) != kernels::random_score(2, 2, 3));
+  CHECK(kernels::random_score(1, 2, 3) != kernels::random_score(1, 3, 3));
+  CHECK(kernels::random_bits(1, 2) != kernels::random_bits(2, 1));
+}

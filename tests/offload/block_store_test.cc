@@ -1,0 +1,216 @@
+// tests/offload/block_store_test.cc
+#include "offload/block_store.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "kernels/error.h"
+#include "tests/support/files.h"
+#include "tests/support/threaded_backend.h"
+
+using namespace weft;
+using namespace weft::offload;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::vector<std::byte> noise(std::size_t bytes, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> data(bytes);
+  for (auto& byte : data) byte = static_cast<std::byte>(random());
+  return data;
+}
+
+/// Allows just as many bytes as were counted.
+class TightBackend : public test::ThreadedBackend {
+ public:
+  std::unique_ptr<kernels::Memory> allocate_device(std::size_t bytes) override {
+    device = bytes;
+    return test::ThreadedBackend::allocate_device(bytes);
+  }
+  std::unique_ptr<kernels::Memory> allocate_host(std::size_t bytes) override {
+    host = bytes;
+    return test::ThreadedBackend::allocate_host(bytes);
+  }
+  std::size_t device = 0, host = 0;
+};
+
+struct Place {
+  std::byte* begin;
+  std::size_t bytes;
+};
+
+}  // namespace
+
+TEST_CASE("what is allocated is what was counted, and all of it is apart", "[offload]") {
+  const auto seed = GENERATE(range(1u, 6u));
+  std::mt19937 random(seed);
+  BlockStore blocks;
+  std::array<std::array<std::size_t, kKinds.size()>, 3> expected{};
+  std::vector<BlockId> ids;
+  std::vector<WindowId> windows;
+  for (int i = 0; i < 40; ++i) {
+    const Kind kind = kKinds[random() % kKinds.size()];
+    const std::size_t bytes = random() % 20000;
+    const Tier tier = kTiers[random() % 3];
+    if (i % 8 == 0) {
+      const Tier memory = kTiers[random() % 2];
+      windows.push_back(blocks.add_window(kind, memory, static_cast<int>(random() % 4), bytes));
+      expected[static_cast<std::size_t>(memory)][static_cast<std::size_t>(kind)] +=
+          static_cast<std::size_t>(blocks.slots(windows.back())) * round_up(bytes, kPage);
+    } else {
+      ids.push_back(blocks.add(kind, bytes, tier));
+      expected[static_cast<std::size_t>(tier)][static_cast<std::size_t>(kind)] += bytes;
+    }
+  }
+  for (const Tier tier : kTiers)
+    for (const Kind kind : kKinds)
+      REQUIRE(blocks.bytes(tier, kind) == expected[static_cast<std::size_t>(tier)][static_cast<std::size_t>(kind)]);
+
+  test::TemporaryFolder folder;
+  TightBackend backend;
+  DiskStore disk;
+  blocks.allocate(backend, disk, folder.path());
+  REQUIRE(backend.device == blocks.bytes(Tier::device));
+  REQUIRE(backend.host == blocks.bytes(Tier::host));
+  REQUIRE(disk.size(FileId{0}) == blocks.bytes(Tier::disk));
+  REQUIRE(blocks.spill_bytes() == blocks.bytes(Tier::disk));
+
+  // Every place gets its own pattern; then all must still be there.
+  std::vector<Place> places;
+  for (const BlockId id : ids) {
+    if (blocks.home(id) != Tier::disk) places.push_back({blocks.home_data(id), blocks.bytes(id)});
+    else REQUIRE(blocks.home_data(id) == nullptr);
+  }
+  for (const WindowId window : windows)
+    for (int s = 0; s < blocks.slots(window); ++s) {
+      REQUIRE(reinterpret_cast<std::uintptr_t>(blocks.slot(window, s)) % kPage == 0);
+      places.push_back({blocks.slot(window, s), s > 0 ? static_cast<std::size_t>(blocks.slot(window, s) - blocks.slot(window, s - 1)) : 1});
+    }
+  for (std::size_t i = 0; i < places.size(); ++i) std::memset(places[i].begin, static_cast<int>(i), places[i].bytes);
+  for (const BlockId id : ids)
+    if (blocks.home(id) == Tier::disk) blocks.write_to_disk(id, noise(blocks.bytes(id), static_cast<unsigned>(id)).data());
+  for (std::size_t i = 0; i < places.size(); ++i)
+    for (std::size_t b = 0; b < places[i].bytes; ++b)
+      if (places[i].begin[b] != static_cast<std::byte>(i)) FAIL("place " << i << " was overwritten at " << b);
+  for (const BlockId id : ids)
+    if (blocks.home(id) == Tier::disk) {
+      std::vector<std::byte> back(blocks.bytes(id));
+      blocks.read_from_disk(id, back.data());
+      REQUIRE(back == noise(blocks.bytes(id), static_cast<unsigned>(id)));
+    }
+}
+
+TEST_CASE("a block on disk can be a checkpoint's own ranges", "[offload]") {
+  test::TemporaryFolder folder;
+  const auto a = noise(300000, 1), b = noise(50000, 2);
+  test::write_text(folder / "a", {reinterpret_cast<const char*>(a.data()), a.size()});
+  test::write_text(folder / "b", {reinterpret_cast<const char*>(b.data()), b.size()});
+  DiskStore disk;
+  const FileId file_a = disk.open(folder / "a"), file_b = disk.open(folder / "b");
+
+  // Three tensors of two files; the first keeps its place modulo a page.
+  const std::vector<FilePart> parts{{{file_a, 4096 + 88, 200000}, 88}, {{file_b, 7, 3000}, 204800}, {{file_b, 40000, 10000}, 208000}};
+  const Tier home = GENERATE(Tier::disk, Tier::host);
+  BlockStore blocks;
+  const BlockId block = blocks.add(Kind::weights, 220000, home, parts);
+  REQUIRE(blocks.spill_bytes() == 0);
+  REQUIRE(blocks.bytes(home, Kind::weights) == 220000);
+  REQUIRE(blocks.read_only(block) == (home == Tier::disk));
+  test::ThreadedBackend backend;
+  blocks.allocate(backend, disk, "/nonexistent");
+
+  std::vector<std::byte> expected(220000, std::byte{0x5A});
+  std::memcpy(&expected[88], &a[4096 + 88], 200000);
+  std::memcpy(&expected[204800], &b[7], 3000);
+  std::memcpy(&expected[208000], &b[40000], 10000);
+  std::vector<std::byte> memory(220000, std::byte{0x5A});
+  blocks.read_from_disk(block, memory.data());
+  REQUIRE(memory == expected);
+  REQUIRE_THROWS_AS(blocks.write_to_disk(block, memory.data()), UsageError);
+
+  std::vector<std::byte> rows(3 * 500);
+  const std::vector<BlockStore::PartRead> reads{{100, 500, rows.data()}, {150000, 500, &rows[500]}, {209000, 500, &rows[1000]}};
+  blocks.read_parts(block, reads);
+  for (std::size_t i = 0; i < reads.size(); ++i) REQUIRE(!std::memcmp(&rows[i * 500], &expected[reads[i].offset], 500));
+}
+
+TEST_CASE("rows of a spilled block are read through its checked pages", "[offload]") {
+  const auto seed = GENERATE(range(1u, 4u));
+  test::TemporaryFolder folder;
+  DiskStore disk;
+  test::ThreadedBackend backend;
+  BlockStore blocks;
+  blocks.add(Kind::kv, 70000, Tier::disk);
+  const std::size_t bytes = 6000123;
+  const BlockId block = blocks.add(Kind::weights, bytes, Tier::disk);
+  blocks.allocate(backend, disk, folder.path());
+  const auto data = noise(bytes, seed);
+  blocks.write_to_disk(block, data.data());
+
+  std::mt19937 random(seed);
+  for (const std::size_t row : {std::size_t{64}, std::size_t{10000}, std::size_t{100000}}) {
+    std::vector<std::size_t> offsets;  // of rows that end with the block
+    for (std::size_t offset = bytes % row; offset < bytes; offset += row)
+      if (random() % (row == 64 ? 50 : 2) == 0 || offset + row == bytes) offsets.push_back(offset);
+    std::vector<std::byte> rows(offsets.size() * row);
+    std::vector<BlockStore::PartRead> reads;
+    for (std::size_t i = 0; i < offsets.size(); ++i) reads.push_back({offsets[i], row, &rows[i * row]});
+    const std::uint64_t before = disk.bytes_read();
+    blocks.read_parts(block, reads);
+    REQUIRE(disk.bytes_read() - before <= bytes + 2 * DiskStore::kSpillPage);  // each page once
+    bool equal = true;
+    for (std::size_t i = 0; i < offsets.size(); ++i) equal &= !std::memcmp(&rows[i * row], &data[offsets[i]], row);
+    REQUIRE(equal);
+  }
+  const BlockStore::PartRead outside{bytes - 1, 2, nullptr};
+  REQUIRE_THROWS_AS(blocks.read_parts(block, {&outside, 1}), UsageError);
+}
+
+TEST_CASE("the first bytes of a spilled block can be written and read by themselves", "[offload]") {
+  test::TemporaryFolder folder;
+  DiskStore disk;
+  test::ThreadedBackend backend;
+  BlockStore blocks;
+  const std::size_t bytes = 3 * DiskStore::kSpillPage + 5000;
+  const BlockId block = blocks.add(Kind::activations, bytes, Tier::disk);
+  blocks.allocate(backend, disk, folder.path());
+  std::vector<std::byte> memory(bytes);
+  const auto first = noise(bytes, 1), second = noise(bytes, 2);
+  blocks.write_to_disk(block, first.data());
+  for (const std::size_t part : {std::size_t{100}, DiskStore::kSpillPage, 2 * DiskStore::kSpillPage + 1, bytes - 1, bytes}) {
+    blocks.write_to_disk(block, second.data(), part);
+    for (const std::size_t wanted : {std::size_t{1}, part / 2 + 1, part}) {
+      blocks.read_from_disk(block, memory.data(), wanted);
+      REQUIRE(!std::memcmp(memory.data(), second.data(), wanted));
+    }
+  }
+  REQUIRE_THROWS_AS(blocks.write_to_disk(block, memory.data(), bytes + 1), UsageError);
+}
+
+TEST_CASE("a block store refuses what cannot be", "[offload]") {
+  BlockStore blocks;
+  REQUIRE_THROWS_WITH(blocks.add(Kind::weights, 100, Tier::disk, {{{FileId{0}, 0, 60}, 50}}),
+                      Contains("60 bytes at 50") && Contains("100 bytes"));
+  REQUIRE_THROWS_AS(blocks.add(Kind::weights, 100, Tier::disk, {{{FileId{0}, 0, 60}, SIZE_MAX}}), UsageError);
+  REQUIRE_THROWS_AS(blocks.add_window(Kind::weights, Tier::disk, 1, 1), UsageError);
+  REQUIRE_THROWS_AS(blocks.add_window(Kind::weights, Tier::host, -1, 1), UsageError);
+  const BlockId on_host = blocks.add(Kind::kv, 100, Tier::host), spilled = blocks.add(Kind::kv, 100, Tier::disk);
+  test::ThreadedBackend backend;
+  DiskStore disk;
+  REQUIRE_THROWS_AS(blocks.allocate(backend, disk, "/nonexistent"), IoError);
+  test::TemporaryFolder folder;
+  BlockStore good;
+  REQUIRE(good.add(Kind::kv, 100, Tier::host) == on_host);
+  REQUIRE(good.add(Kind::kv, 100, Tier::disk) == spilled);
+  good.allocate(backend, disk, folder.path());
+  std::byte memory[100];
+  REQUIRE_THROWS_AS(good.read_from_disk(on_host, memory), UsageError);
+  REQUIRE_THROWS_AS(good.write_to_disk(on_host, memory), UsageError);
+  REQUIRE_THROWS_WITH(good.read_from_disk(spilled, memory), Contains("holds 0 bytes"));
+}

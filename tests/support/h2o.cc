@@ -1,0 +1,171 @@
+#include "tests/support/h2o.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "tests/support/numbers.h"
+
+namespace weft::test {
+namespace {
+
+std::vector<int> counted(int end) {
+  std::vector<int> all(static_cast<std::size_t>(end));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+const std::vector<double>& weights_of(const H2oCase& c, std::size_t head, int query) {
+  return c.weights[head][static_cast<std::size_t>(query)];
+}
+
+/// Leaves in `score` what stays of a prompt; returns how clear the choice was.
+double keep_prompt(std::map<int, double>& score, const H2oCase& c) {
+  const double clear = std::numeric_limits<double>::infinity();
+  if (c.prompt <= c.keep.budget()) return clear;
+  std::vector<std::pair<double, int>> rest;  // by score, then by age: the front goes first
+  int pinned = 0;
+  for (const auto& [position, value] : score) {
+    if (position >= c.prompt - c.keep.recent) continue;
+    if (position < c.keep.sinks && pinned < c.keep.heavy) ++pinned;
+    else rest.emplace_back(value, position);
+  }
+  std::sort(rest.begin(), rest.end());
+  const auto leaving = rest.size() - static_cast<std::size_t>(c.keep.heavy - pinned);
+  for (std::size_t i = 0; i < leaving; ++i) score.erase(rest[i].second);
+  return leaving > 0 && leaving < rest.size() ? rest[leaving].first - rest[leaving - 1].first : clear;
+}
+
+/// One-hot keys, so that a query's products are its logits; zero where a token comes after the query.
+Tokens tokens_of(const H2oCase& c, int first, int count, int head_dim) {
+  const auto group = c.weights.size();
+  Tokens t;
+  t.v = normal(std::int64_t{count} * head_dim, 17);
+  for (int i = first; i < first + count; ++i) {
+    for (std::size_t h = 0; h < group; ++h)
+      for (int j = 0; j < head_dim; ++j)
+        t.q.push_back(j <= i ? static_cast<float>(std::log(weights_of(c, h, i)[static_cast<std::size_t>(j)])) : 0.0f);
+    for (int j = 0; j < head_dim; ++j) t.k.push_back(j == i ? 1.0f : 0.0f);
+  }
+  return t;
+}
+
+void append(Tokens& all, const Tokens& more) {
+  all.q.insert(all.q.end(), more.q.begin(), more.q.end());
+  all.k.insert(all.k.end(), more.k.begin(), more.k.end());
+  all.v.insert(all.v.end(), more.v.begin(), more.v.end());
+}
+
+std::map<int, double> kept_by(const KvRun& run, int sequence) {
+  std::map<int, double> kept;
+  for (const auto& [position, score] : run.kept(sequence, 0)) kept[position] = static_cast<double>(score);
+  return kept;
+}
+
+/// The prompts of all cases as one call.
+void prefill_cases(KvRun& run, const std::vector<H2oCase>& cases, int head_dim, const H2oOptions& options, std::vector<H2oTrace>& traces) {
+  Tokens tokens;
+  std::vector<int> lengths;
+  std::vector<kernels::Keep> keep;
+  std::vector<float> fed;
+  for (const H2oCase& c : cases) {
+    append(tokens, tokens_of(c, 0, c.prompt, head_dim));
+    lengths.push_back(c.prompt);
+    keep.push_back(c.keep);
+    if (options.feed)
+      for (const double score : h2o_in_fp64(c, options.window).prefill_scores) fed.push_back(static_cast<float>(score));
+  }
+  const auto result = run.prefill(tokens, lengths, keep, 1, options.window, fed);
+  auto score = result.score.begin();
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    traces[i].prefill_scores.assign(score, score + cases[i].prompt);
+    score += cases[i].prompt;
+    traces[i].kept.push_back(kept_by(run, static_cast<int>(i)));
+  }
+}
+
+}  // namespace
+
+std::map<int, double> probabilities(const std::vector<double>& weights, const std::vector<int>& visible) {
+  double total = 0;
+  for (const int k : visible) total += weights[static_cast<std::size_t>(k)];
+  std::map<int, double> p;
+  for (const int k : visible) p[k] = weights[static_cast<std::size_t>(k)] / total;
+  return p;
+}
+
+H2oTrace h2o_in_fp64(const H2oCase& c, int window) {
+  H2oTrace trace;
+  std::map<int, double> score;
+  for (int i = 0; i < c.prompt; ++i) score[i] = 0;
+  for (std::size_t head = 0; head < c.weights.size(); ++head)
+    for (int i = window > 0 ? std::max(0, c.prompt - window) : 0; i < c.prompt; ++i)
+      for (const auto& [k, p] : probabilities(weights_of(c, head, i), counted(i + 1))) score[k] += p;
+  for (int i = 0; i < c.prompt; ++i) trace.prefill_scores.push_back(score[i]);
+  trace.gap.push_back(keep_prompt(score, c));
+  trace.kept.push_back(score);
+
+  for (int t = c.prompt; t < c.prompt + c.steps; ++t) {
+    score[t] = 0;
+    std::vector<int> visible;
+    for (const auto& entry : score) visible.push_back(entry.first);
+    for (std::size_t head = 0; head < c.weights.size(); ++head)
+      for (const auto& [k, p] : probabilities(weights_of(c, head, t), visible)) score[k] += p;
+    std::vector<std::pair<double, int>> candidates;
+    if (static_cast<int>(visible.size()) > c.keep.budget())
+      for (const auto& [k, value] : score)
+        if (k >= c.keep.sinks && k <= t - c.keep.recent - c.keep.grace) candidates.emplace_back(value, k);
+    std::sort(candidates.begin(), candidates.end());
+    trace.evicted.push_back(candidates.empty() ? -1 : candidates[0].second);
+    trace.gap.push_back(candidates.size() > 1 ? candidates[1].first - candidates[0].first : std::numeric_limits<double>::infinity());
+    if (!candidates.empty()) score.erase(candidates[0].second);
+    trace.kept.push_back(score);
+  }
+  return trace;
+}
+
+std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options) {
+  const auto group = cases.front().weights.size();
+  int head_dim = 1, slots = 1, most_steps = 0;
+  for (const H2oCase& c : cases) {
+    head_dim = std::max(head_dim, c.prompt + c.steps);
+    slots = std::max(slots, std::min(c.keep.budget(), c.prompt + c.steps) + 1);
+    most_steps = std::max(most_steps, c.steps);
+  }
+  KvRun run(place, static_cast<int>(cases.size()), {static_cast<int>(group), 1, head_dim}, slots + options.more_slots);
+  std::vector<H2oTrace> traces(cases.size());
+  prefill_cases(run, cases, head_dim, options, traces);
+
+  for (int step = 0; step < most_steps; ++step) {
+    Tokens tokens;
+    std::vector<std::int32_t> sequence, position;
+    std::vector<kernels::Keep> keep;
+    std::vector<std::map<int, float>> fed;
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const H2oCase& c = cases[i];
+      if (step >= c.steps) continue;
+      const int t = c.prompt + step;
+      sequence.push_back(static_cast<std::int32_t>(i));
+      position.push_back(t);
+      keep.push_back(c.keep);
+      append(tokens, tokens_of(c, t, 1, head_dim));
+      std::vector<int> visible;
+      for (const auto& entry : traces[i].kept.back()) visible.push_back(entry.first);
+      visible.push_back(t);
+      for (std::size_t h = 0; options.feed && h < group; ++h) {
+        fed.emplace_back();
+        for (const auto& [k, p] : probabilities(weights_of(c, h, t), visible)) fed.back()[k] = static_cast<float>(p);
+      }
+    }
+    const auto result = run.step(tokens, sequence, position, keep, 1, fed);
+    for (std::size_t row = 0; row < sequence.size(); ++row) {
+      H2oTrace& trace = traces[static_cast<std::size_t>(sequence[row])];
+      trace.evicted.push_back(result.evicted[row]);
+      trace.kept.push_back(kept_by(run, sequence[row]));
+    }
+  }
+  return traces;
+}
+
+}  // namespace weft::test

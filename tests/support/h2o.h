@@ -1,0 +1,146 @@
+// tests/support/h2o.h: prefill and decode steps through the real kernels of a place, and H2O in fp64 beside them.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "tests/support/backends.h"
+
+namespace weft::test {
+
+struct HeadShape {
+  int heads = 1, kv_heads = 1, head_dim = 1;
+};
+
+/// Rows of q, and of k and v, one after another.
+struct Tokens {
+  std::vector<float> q, k, v;
+};
+
+/// A block of sequences, and the ops that a layer calls on it.
+class KvRun {
+ public:
+  KvRun(const Place& place, int sequences, HeadShape shape, int slots, DType dtype = DType::f32,
+        kernels::Scoring scoring = kernels::Scoring::attention)
+      : place_(place), shape_(shape), scoring_(scoring), slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, dtype) {}
+
+  struct Prefill {
+    std::vector<float> out, score;  // [tokens, heads * head_dim], [kv_heads, tokens]
+  };
+  /// The prompts of sequences 0, 1, ... of the given lengths; `score`, if not empty, is kept in place of the kernel's.
+  Prefill prefill(const Tokens& tokens, const std::vector<int>& lengths, const std::vector<kernels::Keep>& keep, float scale = 1,
+                  int window = 0, const std::vector<float>& score = {}) {
+    std::vector<std::int32_t> offsets{0}, sequence;
+    for (const int length : lengths) {
+      sequence.push_back(static_cast<std::int32_t>(sequence.size()));
+      offsets.push_back(offsets.back() + length);
+    }
+    const int n = offsets.back(), q_cols = shape_.heads * shape_.head_dim, cols = shape_.kv_heads * shape_.head_dim;
+    const Array q(place_, tokens.q, n, q_cols), k(place_, tokens.k, n, cols), v(place_, tokens.v, n, cols);
+    const Array stored_k(place_, n, cols, slots_.block.dtype), stored_v(place_, n, cols, slots_.block.dtype);
+    Array out(place_, n, q_cols), lse(place_, shape_.heads, n), sums(place_, shape_.kv_heads, n);
+    place_.run(kernels::Convert{k, stored_k});
+    place_.run(kernels::Convert{v, stored_v});
+    place_.run(kernels::PrefillAttention{q, stored_k, stored_v, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim, scale, out, lse});
+    place_.run(kernels::ColumnSums{q, stored_k, lse, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim, scale, window, sums});
+    if (!score.empty()) sums.set(score);
+    const ConstView scores = scoring_ == kernels::Scoring::attention ? ConstView(sums) : ConstView();
+    place_.run(kernels::KeepPrompt{stored_k, stored_v, scores, offsets, sequence, keep, scoring_, seed, block()});
+    return {out.host(), sums.host()};
+  }
+
+  struct Step {
+    std::vector<float> out;             // [rows, heads * head_dim]
+    std::vector<std::int32_t> evicted;  // [rows, kv_heads]
+  };
+  /// The next token of some sequences. `probabilities` [rows * heads] of what each position gets, or empty.
+  Step step(const Tokens& tokens, const std::vector<std::int32_t>& sequence, const std::vector<std::int32_t>& position,
+            const std::vector<kernels::Keep>& keep, float scale = 1, const std::vector<std::map<int, float>>& probabilities = {}) {
+    const auto rows = static_cast<std::int64_t>(sequence.size());
+    const int q_cols = shape_.heads * shape_.head_dim, cols = shape_.kv_heads * shape_.head_dim;
+    const Array q(place_, tokens.q, rows, q_cols), k(place_, tokens.k, rows, cols), v(place_, tokens.v, rows, cols);
+    Array out(place_, rows, q_cols), evicted(place_, rows, shape_.kv_heads, DType::i32);
+    Array fed(place_, fed_slots(sequence, position, probabilities), probabilities.empty() ? 0 : rows * shape_.heads, slots_.block.slots);
+    place_.run(kernels::DecodeAttention{q, k, v, sequence, position, keep, shape_.heads, scale, decay, scoring_, seed, block(), out,
+                                        probabilities.empty() ? ConstView() : ConstView(fed), evicted});
+    return {out.host(), evicted.ints()};
+  }
+
+  /// Position -> score of what a head holds.
+  std::map<int, float> kept(int sequence, int kv_head) const {
+    std::map<int, float> kept;
+    const auto position = slots_.position.ints();
+    const auto score = slots_.score.host();
+    const auto first = static_cast<std::size_t>((sequence * shape_.kv_heads + kv_head) * slots_.block.slots);
+    for (std::size_t i = first; i < first + static_cast<std::size_t>(slots_.block.slots); ++i)
+      if (position[i] >= 0) kept[position[i]] = score[i];
+    return kept;
+  }
+  SlotArrays& slots() { return slots_; }
+
+  std::uint64_t seed = 0;
+  float decay = 1;
+
+ private:
+  kernels::KvSlots block() const {
+    kernels::KvSlots block = slots_.block;
+    if (scoring_ == kernels::Scoring::none) block.score = nullptr;
+    return block;
+  }
+  /// probabilities by position, laid out by slot.
+  std::vector<float> fed_slots(const std::vector<std::int32_t>& sequence, const std::vector<std::int32_t>& token,
+                               const std::vector<std::map<int, float>>& probabilities) const {
+    std::vector<float> fed;
+    if (probabilities.empty()) return fed;
+    auto position = slots_.position.ints();
+    const auto free_slot = slots_.free_slot.ints();
+    const int n = slots_.block.slots;
+    for (std::size_t row = 0; row < sequence.size(); ++row)
+      for (int h = 0; h < shape_.heads; ++h) {
+        const int head = sequence[row] * shape_.kv_heads + h / (shape_.heads / shape_.kv_heads);
+        position[static_cast<std::size_t>(head * n + free_slot[static_cast<std::size_t>(head)])] = token[row];
+        const auto& p = probabilities[row * static_cast<std::size_t>(shape_.heads) + static_cast<std::size_t>(h)];
+        for (int s = 0; s < n; ++s) {
+          const auto found = p.find(position[static_cast<std::size_t>(head * n + s)]);
+          fed.push_back(found == p.end() ? std::numeric_limits<float>::quiet_NaN() : found->second);
+        }
+      }
+    return fed;
+  }
+
+  const Place& place_;
+  HeadShape shape_;
+  kernels::Scoring scoring_;
+  SlotArrays slots_;
+};
+
+/// One KV head's life: attention weights (exp of the logits) [group][query][key <= query], and what may be kept.
+struct H2oCase {
+  std::vector<std::vector<std::vector<double>>> weights;
+  int prompt = 0, steps = 0;
+  kernels::Keep keep;
+};
+
+struct H2oTrace {
+  std::vector<double> prefill_scores;
+  std::vector<std::map<int, double>> kept;  // position -> score: after the prefill and after each step
+  std::vector<int> evicted;                 // per step, -1: none
+  std::vector<double> gap;  // per entry of `kept`, fp64 only: by how much the choice was clear
+};
+
+/// The rule, word by word, in fp64. `window` as in ColumnSums.
+H2oTrace h2o_in_fp64(const H2oCase& c, int window = 0);
+
+struct H2oOptions {
+  bool feed = false;   ///< hand the kernels the probabilities and prompt scores of fp64, rounded to fp32
+  int window = 0;
+  int more_slots = 0;  ///< than are needed
+};
+
+/// The cases as one block of sequences (of the same group size, each with its own length) through the kernels of a place.
+std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options = {});
+
+/// Like h2o_in_fp64's softmax over the visible tokens of one query.
+std::map<int, double> probabilities(const std::vector<double>& weights, const std::vector<int>& visible);
+
+}  // namespace weft::test
