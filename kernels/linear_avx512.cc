@@ -115,15 +115,16 @@ template <int Rows, int Columns, class T> void direct_tile(const DirectTile& t) 
   store_sums(sum, t.sums, t.sums_stride);
 }
 
-constexpr int kPanelRows = 12, kPanelVectors = 2;
+constexpr int kPanelRows = 8, kPanelVectors = 3;
 constexpr std::int64_t kPanelStride = kPanelVectors * kPartialSums;
 
 [[gnu::always_inline]] inline void panel_step(__m512 (&sum)[kPanelRows][kPanelVectors], const float* x, const float* panel) {
-  const __m512 w0 = _mm512_load_ps(panel), w1 = _mm512_load_ps(panel + kPartialSums);
+  __m512 w[kPanelVectors];
+  WEFT_UNROLL for (int j = 0; j < kPanelVectors; ++j) w[j] = _mm512_load_ps(panel + j * kPartialSums);
   WEFT_UNROLL for (int i = 0; i < kPanelRows; ++i) {
-    const __m512 a = _mm512_set1_ps(x[i]);
-    sum[i][0] = _mm512_fmadd_ps(a, w0, sum[i][0]);
-    sum[i][1] = _mm512_fmadd_ps(a, w1, sum[i][1]);
+    __m512 a = _mm512_set1_ps(x[i]);
+    asm volatile("" : "+v"(a));  // keeps the compiler from starting later loads early, for which it has no registers
+    WEFT_UNROLL for (int j = 0; j < kPanelVectors; ++j) sum[i][j] = _mm512_fmadd_ps(a, w[j], sum[i][j]);
   }
 }
 
@@ -133,11 +134,12 @@ void panel_tile(const PanelTile& t) {
   load_sums(sum, t.sums, kPanelStride, t.first);
   const float *x = t.x, *panel = t.panel, *next = t.sums + tile;
   const char *weights = static_cast<const char*>(t.prefetch), *const weights_end = weights + t.prefetch_lines * 64;
-  // By fours, for 4 instructions start in a cycle and 38 of 48 are the step itself.
+  // By fours, for at most 4 instructions start in a cycle, and a step's 24 products alone take 12.
   std::int64_t s = 0;
   for (; s + 4 <= t.steps; s += 4, x += 4 * kPanelRows, panel += 4 * kPanelStride) {
     // The second cache is 14 cycles away; here it is asked in time for x and for the next tile's sums.
-    WEFT_UNROLL for (int line = 0; line < 3; ++line) _mm_prefetch(reinterpret_cast<const char*>(x + (16 + line) * kPartialSums), _MM_HINT_T0);
+    WEFT_UNROLL for (int line = 0; line < 2; ++line)
+      _mm_prefetch(reinterpret_cast<const char*>(x + (16 + line) * kPartialSums), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
     next += kPartialSums;
     if (weights < weights_end) {
@@ -205,13 +207,23 @@ template <class T> void transpose_halves(const Transpose& t) {
   const T* const from = static_cast<const T*>(t.from);
   float* to = t.to;
   for (std::int64_t at = 0; at < t.k; at += kPartialSums, to += t.step) {
-    const __mmask16 some = first_lanes(t.k - at < kPartialSums ? t.k - at : kPartialSums);
     __m512i v[8];
-    WEFT_UNROLL for (int i = 0; i < 8; ++i) {
-      const T* const row = from + i * t.stride + at;
-      const __m256i low = _mm256_maskz_loadu_epi16(i < t.rows ? some : __mmask16{0}, row);
-      const __m256i high = _mm256_maskz_loadu_epi16(i + 8 < t.rows ? some : __mmask16{0}, row + 8 * t.stride);
-      v[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    if (t.rows == 16 && t.k - at >= kPartialSums) {
+      WEFT_UNROLL for (int i = 0; i < 8; ++i) {
+        const T *const low = from + i * t.stride + at, *const high = low + 8 * t.stride;
+        _mm_prefetch(reinterpret_cast<const char*>(low + 4 * kPartialSums), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(high + 4 * kPartialSums), _MM_HINT_T0);
+        v[i] = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low))),
+                                  _mm256_loadu_si256(reinterpret_cast<const __m256i*>(high)), 1);
+      }
+    } else {
+      const __mmask16 some = first_lanes(t.k - at < kPartialSums ? t.k - at : kPartialSums);
+      for (int i = 0; i < 8; ++i) {
+        const T* const row = from + i * t.stride + at;
+        const __m256i low = _mm256_maskz_loadu_epi16(i < t.rows ? some : __mmask16{0}, row);
+        const __m256i high = _mm256_maskz_loadu_epi16(i + 8 < t.rows ? some : __mmask16{0}, row + 8 * t.stride);
+        v[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+      }
     }
     transpose_16x16(v);
     alignas(64) char columns[8][64];

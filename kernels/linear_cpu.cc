@@ -15,10 +15,10 @@
 namespace weft::kernels {
 namespace {
 
-constexpr std::int64_t kDirectRows = 12;          // up to here transposing the weights costs more than it saves
+constexpr std::int64_t kDirectRows = 16;          // up to here transposing the weights costs more than it saves
 constexpr std::int64_t kDirectColumns = 24;       // of a task
 constexpr std::int64_t kDirectTileFloats = 4096;  // of x: half of the first cache
-constexpr std::int64_t kPanelK = 1024;            // 1/16 of 32 columns is a quarter of the first cache
+constexpr std::int64_t kPanelK = 1024;            // 1/16 of 48 columns is 12 KiB of the first cache
 constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; below, waking a thread costs more
 
@@ -50,11 +50,11 @@ struct Cut {
     }
   }
 
-  /// Rows whose sums leave room for the panel in the second cache.
+  /// Rows whose sums are three quarters of the second cache: the panel has the rest.
   std::int64_t rows_in_cache() const {
     static const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    const std::int64_t bytes = std::max<std::int64_t>(cache, 512 << 10) / 2;
-    return std::clamp<std::int64_t>(bytes / (task_columns * kPartialSums * 4), 48, 512);
+    const std::int64_t bytes = std::max<std::int64_t>(cache, 512 << 10) * 3 / 4;
+    return std::clamp<std::int64_t>(bytes / (task_columns * kPartialSums * 4), 64, 256);
   }
 
   std::int64_t length(std::int64_t block) const { return std::min(k_block, in - block * k_block); }

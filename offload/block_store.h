@@ -46,7 +46,7 @@ class BlockStore {
 
   /// What is needed on a tier, padding included; on disk spill space and the bytes of blocks read from their files.
   std::size_t bytes(Tier tier) const;
-  /// The share of one kind, without padding: what a placement achieved.
+  /// The blocks of one kind at home there, without windows and padding: what a placement achieved.
   std::size_t bytes(Tier tier, Kind kind) const;
   std::size_t window_bytes(Tier tier) const;  ///< the part of bytes(tier) that windows take
   std::size_t spill_bytes() const { return spill_.peak(); }

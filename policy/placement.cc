@@ -52,12 +52,22 @@ class Chooser {
   /// The largest block with the batches or the batch size that the user fixed, if any.
   std::optional<Policy> largest(bool resident) const {
     const auto most = static_cast<int>(std::clamp<std::int64_t>(workload_.requests, 1, kLargestBlock));
-    for (int block = most; block >= 1; block = std::min(block - 1, block * 15 / 16)) {
+    if (partial_.gpu_batch_size && partial_.num_gpu_batches) return place(*partial_.gpu_batch_size, *partial_.num_gpu_batches, resident);
+    return largest_of(most, [&](int block) {
       const auto [size, batches] = shape_of(block);
-      if (const auto policy = place(size, batches, resident)) return policy;
-      if (partial_.gpu_batch_size && partial_.num_gpu_batches) break;
+      return place(size, batches, resident);
+    });
+  }
+
+  /// What `policy_of` gives for the largest block in [1, most] that it has a policy for.
+  template <class PolicyOf> static std::optional<Policy> largest_of(int most, const PolicyOf& policy_of) {
+    std::optional<Policy> best;
+    int low = 0, high = most + 1;  // the largest known to fit, the smallest known not to
+    for (int block = most; low + 1 < high; block = low + (high - low) / 2) {
+      if (auto policy = policy_of(block)) best = std::move(policy), low = block;
+      else high = block;
     }
-    return {};
+    return best;
   }
 
   std::pair<int, int> shape_of(int block) const {
@@ -99,7 +109,8 @@ class Chooser {
     while (low < high) {
       const int middle = (low + high + 1) / 2;
       with(middle);
-      (fits(policy) ? low : high) = fits(policy) ? middle : middle - 1;
+      if (fits(policy)) low = middle;
+      else high = middle - 1;
     }
     with(low);
   }
@@ -114,9 +125,6 @@ class Chooser {
 };
 
 [[noreturn]] void refuse_block(const Chooser& chooser, const PartialPolicy& partial, const Workload& workload) {
-  PartialPolicy open = partial;
-  open.gpu_batch_size.reset();
-  open.num_gpu_batches.reset();
   const auto [size, batches] = chooser.shape_of(1);
   Policy asked = chooser.base();
   asked.gpu_batch_size = size;
@@ -128,15 +136,14 @@ class Chooser {
   std::string message = "a block of " + std::to_string(size) + " x " + std::to_string(batches) + " sequences of up to " +
                         std::to_string(workload.longest_prompt) + " prompt tokens needs " + bytes_to_text(print[tier]) + " on " +
                         name_of(tier) + ", the budget is " + bytes_to_text(asked.budgets[tier]);
-  int fitting = 0;
-  for (int block = asked.block_size() - 1; block >= 1 && fitting == 0; block = std::min(block - 1, block * 15 / 16)) {
-    Policy smaller = asked;
-    smaller.gpu_batch_size = std::max(1, block / batches);
-    smaller.num_gpu_batches = std::min(batches, block);
-    if (chooser.fits(smaller)) fitting = smaller.block_size();
-  }
-  message += fitting > 0 ? "; the largest block that fits has " + std::to_string(fitting) + " sequences"
-                         : "; no block fits: raise --" + std::string(name_of(tier)) + "-memory or place more on a slower tier";
+  const int most_batches = batches;
+  const auto fitting = Chooser::largest_of(asked.block_size() - 1, [&](int block) {
+    return chooser.place(std::max(1, block / most_batches), std::min(most_batches, block), false);
+  });
+  if (fitting)
+    message += "; the largest block that fits is " + std::to_string(fitting->gpu_batch_size) + " x " + std::to_string(fitting->num_gpu_batches);
+  else
+    message += "; no block fits: raise --" + std::string(name_of(tier)) + "-memory or place more on a slower tier";
   throw CapacityError(message);
 }
 

@@ -11,7 +11,6 @@ namespace weft::policy {
 namespace {
 
 constexpr double kSumTolerance = 1e-6;
-constexpr int kMostSequences = 1 << 15;
 
 Fractions fractions_from_json(const nlohmann::json& object, const std::string& where) {
   Fields fields(object, where, Blame::usage);

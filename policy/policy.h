@@ -13,6 +13,9 @@
 
 namespace weft::policy {
 
+/// The most batches, and the most sequences in one.
+inline constexpr int kMostSequences = 1 << 15;
+
 /// Shares of a kind of block per tier; they sum to 1.
 struct Fractions {
   std::array<double, 3> of{1, 0, 0};  ///< by offload::Tier

@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::size_t kLargestPolicy = 1 << 20;
 
-int at_least_one(int value, const char* flag) {
-  if (value < 1) throw UsageError(std::string(flag) + " must be at least 1, got " + std::to_string(value));
+int checked_size(int value, const char* flag) {
+  if (value < 1 || value > policy::kMostSequences)
+    throw UsageError(std::string(flag) + " must be from 1 to " + std::to_string(policy::kMostSequences) + ", got " + std::to_string(value));
   return value;
 }
 
@@ -39,12 +40,14 @@ void PolicyFlags::add_to(CLI::App& app) {
 
 policy::PartialPolicy PolicyFlags::policy() const {
   policy::PartialPolicy file, flags;
-  if (!policy_file.empty())
+  if (!policy_file.empty()) {
+    require_input("--policy", policy_file);
     file = policy::PartialPolicy::from_json(
         policy::parse_json(read_file(policy_file, kLargestPolicy), policy_file, policy::Blame::usage, {.depth = 32}), policy_file);
+  }
   if (!percent.empty()) flags.set_percent({percent[0], percent[1], percent[2], percent[3], percent[4], percent[5]});
-  if (gpu_batch_size != 0) flags.gpu_batch_size = at_least_one(gpu_batch_size, "--gpu-batch-size");
-  if (num_gpu_batches != 0) flags.num_gpu_batches = at_least_one(num_gpu_batches, "--num-gpu-batches");
+  if (gpu_batch_size) flags.gpu_batch_size = checked_size(*gpu_batch_size, "--gpu-batch-size");
+  if (num_gpu_batches) flags.num_gpu_batches = checked_size(*num_gpu_batches, "--num-gpu-batches");
   if (!retention.empty()) flags.retention = policy::Retention::from_text(retention);
   if (attention == "device") flags.attention = policy::AttentionOn::device;
   else if (attention == "host") flags.attention = policy::AttentionOn::host;

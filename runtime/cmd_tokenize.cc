@@ -6,6 +6,7 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/commands.h"
+#include "runtime/files.h"
 #include "runtime/journal.h"
 #include "runtime/requests.h"
 #include "runtime/tokenizer.h"
@@ -28,7 +29,7 @@ nlohmann::ordered_json tokenize_line(const Tokenizer& tokenizer, std::string_vie
 }
 
 int tokenize(const Flags& flags) {
-  if (!std::filesystem::is_regular_file(flags.input)) throw UsageError("--input " + flags.input + ": there is no such file");
+  require_input("--input", flags.input);
   if (!std::filesystem::is_directory(flags.model)) throw UsageError("--model " + flags.model + ": there is no such folder");
   const Tokenizer tokenizer = Tokenizer::load(flags.model);
   const auto each = [&](const auto& use) {

@@ -89,6 +89,24 @@ std::string read_file(const fs::path& path, std::size_t limit_bytes) {
   return text;
 }
 
+void require_writable(const std::string& flag, const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
+    throw IoError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) + "; give the name of a file to write");
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) fail(flag + " " + path.string(), "write to its folder", errno);
+}
+
+void require_input(const std::string& flag, const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) throw UsageError(flag + " " + path.string() + ": there is no such file");
+    fail(flag + " " + path.string(), "look at", errno);
+  }
+  if (!S_ISREG(status.st_mode))
+    throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
+}
+
 void write_file_atomically(const fs::path& path, std::string_view text) {
   std::error_code absent;
   fs::path target = fs::canonical(path, absent);

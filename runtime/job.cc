@@ -12,6 +12,7 @@
 #include "runtime/journal.h"
 #include "runtime/progress.h"
 #include "runtime/report.h"
+#include "runtime/utf8.h"
 
 namespace weft::runtime {
 namespace {
@@ -82,7 +83,7 @@ class Answers {
     ordered_json json{{"id", ordered_json::parse(id)}, {"text", nullptr}};
     if (source_.tokenizer) {
       const std::span<const std::int32_t> shown = std::span(ids).first(ids.size() - (sequence.ended_by_token ? 1 : 0));
-      json["text"] = sequence.text_end != std::string::npos ? sequence.text.substr(0, sequence.text_end) : source_.tokenizer->decode(shown);
+      json["text"] = sequence.text_end != std::string::npos ? with_replacements(sequence.text.substr(0, sequence.text_end)) : source_.tokenizer->decode(shown);
     }
     json["token_ids"] = ids;
     json["finish_reason"] = sequence.finish == Finish::stop ? "stop" : "length";
@@ -130,14 +131,27 @@ bool run_blocks(Session& session, const RequestFile& requests, const std::vector
   return true;
 }
 
-void require_file(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path)) throw UsageError("--input " + path + ": there is no such file");
+/// All files are looked at before any work: one that cannot be written would be noticed only at the end.
+void check_files(const JobOptions& options) {
+  require_input("--input", options.input);
+  std::vector<std::pair<const char*, std::filesystem::path>> seen;
+  for (const auto& [flag, path] : {std::pair{"--input", &options.input}, {"--output", &options.output}, {"--report", &options.report},
+                                   {"--trace", &options.trace}}) {
+    if (path->empty()) continue;
+    const auto place = std::filesystem::weakly_canonical(*path);
+    for (const auto& [other, taken] : seen)
+      if (taken == place) throw UsageError(std::string(flag) + " " + *path + ": is also the file of " + other + "; give another name");
+    seen.emplace_back(flag, place);
+  }
+  if (!options.report.empty()) require_writable("--report", options.report);
+  if (!options.trace.empty()) require_writable("--trace", options.trace);
 }
 
 }  // namespace
 
 int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
-  require_file(options.input);
+  if (options.quiet) spdlog::set_level(spdlog::level::warn);
+  check_files(options);
   if (options.max_tokens < 1) throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
   const auto source = open_model(options.model, options.dtype, options.weights);
   Journal journal(options.output, options.resume);

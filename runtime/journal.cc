@@ -13,10 +13,12 @@
 
 #include "kernels/error.h"
 #include "policy/json.h"
+#include "runtime/files.h"
 
 namespace weft::runtime {
 namespace {
 
+constexpr std::string_view kLineBegin = "{\"id\":";
 constexpr std::chrono::seconds kLockPatience{5};  // a killed run's lock can outlive it for a moment
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
@@ -28,12 +30,11 @@ constexpr std::chrono::seconds kLockPatience{5};  // a killed run's lock can out
 Journal::Journal(const std::filesystem::path& path, bool resume) : path_(path) {
   struct stat status {};
   const bool exists = stat(path.c_str(), &status) == 0;
-  if (exists && !S_ISREG(status.st_mode)) throw UsageError(path.string() + ": the output must be a regular file");
+  if (exists && !S_ISREG(status.st_mode)) throw UsageError("--output " + path.string() + ": is no regular file; give the name of a file to write");
   if (exists && !resume)
-    throw UsageError(path.string() + ": the output exists; give another name, remove it, or continue it with --resume");
+    throw UsageError("--output " + path.string() + ": exists; give another name, remove it, or continue it with --resume");
   if (!exists) {
-    const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-    if (access(folder.c_str(), W_OK | X_OK) != 0) fail(path, "cannot write to its folder");
+    require_writable("--output", path);
     return;
   }
   fd_ = ::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC);
@@ -63,15 +64,22 @@ std::vector<bool> Journal::recover(const RequestFile& requests) {
   if (fd_ < 0) return done;
   struct stat status {};
   if (fstat(fd_, &status) != 0) fail(path_, "cannot be examined");
+  const bool scores = requests.kind() == RequestKind::score;
+  const char* mark = scores ? "logprobs" : "token_ids";
   std::uint64_t whole = 0;  // bytes up to and with the last newline
   for_each_line(path_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     char after = 0;
     const auto end = static_cast<off_t>(offset + line.size());
     const std::string where = path_.string() + ":" + std::to_string(number);
-    if (pread(fd_, &after, 1, end) != 1) return;  // the torn tail
+    if (pread(fd_, &after, 1, end) != 1) {  // the torn tail
+      if (line.substr(0, kLineBegin.size()) != kLineBegin.substr(0, line.size()))
+        throw UsageError(where + ": not the beginning of a result; --resume needs the output of an earlier run");
+      return;
+    }
     if (after != '\n') throw UsageError(where + ": lines end in \\r\\n; something rewrote this file, undo that first");
     const auto json = policy::parse_json(line, where, policy::Blame::usage);
-    if (!json.is_object() || !json.contains("id")) throw UsageError(where + ": not a result line; this file belongs to something else");
+    if (!json.is_object() || !json.contains("id") || !json.contains(mark))
+      throw UsageError(where + ": not a result of weft " + (scores ? "score" : "generate") + "; --resume needs the output of an earlier run");
     const auto request = requests.find(policy::to_line(json.at("id")));
     if (!request) throw UsageError(where + ": answers a request that is not in the input; --resume needs the same requests");
     if (done[*request]) throw UsageError(where + ": answers a request a second time; the file was changed by something else");
@@ -86,6 +94,7 @@ std::vector<bool> Journal::recover(const RequestFile& requests) {
 void Journal::open() {
   if (fd_ >= 0) return;
   fd_ = ::open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd_ < 0 && errno == EEXIST) throw IoError(path_.string() + ": another run has just created this file; choose another output");
   if (fd_ < 0) fail(path_, "cannot be created");
   lock();
 }

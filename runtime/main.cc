@@ -7,10 +7,14 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <new>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "kernels/error.h"
+#include "policy/json.h"
 #include "runtime/commands.h"
 
 namespace {
@@ -33,6 +37,31 @@ void watch_signals() {
   }).detach();
 }
 
+/// An empty value, as an unset variable of a script gives it, must not pass for "not said".
+void refuse_empty_values(CLI::App& app) {
+  const CLI::Validator not_empty([](const std::string& value) { return std::string(value.empty() ? "the value is empty" : ""); }, "");
+  for (CLI::App* command : app.get_subcommands({}))
+    for (CLI::Option* option : command->get_options())
+      if (option->get_items_expected_max() > 0) option->check(not_empty);
+}
+
+/// What is wrong with the command line, in one line.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const auto chosen = app.get_subcommands();
+  const CLI::App& command = chosen.empty() ? app : *chosen.front();
+  std::string message = error.what();
+  if (const std::vector<std::string> unknown = app.remaining(true); !unknown.empty()) {
+    const std::string& flag = unknown.front();
+    std::vector<std::string> known;
+    for (const CLI::Option* option : command.get_options()) known.push_back(option->get_name());
+    if (chosen.empty())
+      for (const CLI::App* each : app.get_subcommands({})) known.push_back(each->get_name());
+    message = "unknown argument '" + flag.substr(0, 80) + "'";
+    if (const auto close = weft::policy::nearest(flag.substr(0, flag.find('=')), known)) message += "; did you mean " + *close + "?";
+  }
+  return message + "; see weft " + (chosen.empty() ? "" : command.get_name() + " ") + "--help";
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Weft generates text in bulk with language models that do not fit on the GPU."};
   app.set_version_flag("--version", "weft " WEFT_VERSION);
@@ -43,10 +72,12 @@ int run(int argc, char** argv) {
   weft::runtime::add_bench(app, command);
   weft::runtime::add_inspect(app, command);
   weft::runtime::add_tokenize(app, command);
+  refuse_empty_values(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    throw weft::UsageError(explain(app, error));
   }
   watch_signals();
   return command(stop_requested);
@@ -66,6 +97,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     std::fputs("weft: error: out of host memory; lower --device-memory or --host-memory\n", stderr);
     return 4;
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fprintf(stderr, "weft: error: %s\n", error.what());
+    return 6;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "weft: internal error: %s\n", error.what());
     return 1;

@@ -1,6 +1,7 @@
 // runtime/policy_flags.h: the flags that say how a run is laid out; generate, score and bench share them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ struct PolicyFlags {
   std::string policy_file, retention, attention;
   std::string device_memory, host_memory, disk_memory;
   std::vector<double> percent;
-  int gpu_batch_size = 0, num_gpu_batches = 0;
+  std::optional<int> gpu_batch_size, num_gpu_batches;
   bool no_overlap = false;
   MachineOptions machine{.disk_directory = ""};
 

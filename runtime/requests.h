@@ -46,6 +46,7 @@ class RequestFile {
   RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
               std::int64_t default_max_tokens);
 
+  RequestKind kind() const { return kind_; }
   std::size_t size() const { return entries_.size(); }
   const Entry& entry(std::size_t index) const { return entries_[index]; }
   /// Throws UsageError if the line is no longer what it was.

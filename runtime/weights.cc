@@ -225,12 +225,14 @@ void Weights::randomize(const Placed& tensor, std::byte* to) const {
   const auto first = static_cast<std::uint64_t>(tensor.spec.first_row * tensor.spec.cols);
   const auto elements = static_cast<std::uint64_t>(tensor.spec.elements());
   with_type(tensor.dtype, [&]<class T>(T) {
+    std::vector<T> values(normal.size());  // scaled and rounded once for all elements
+    for (std::size_t i = 0; i < normal.size(); ++i) values[i] = T(mean + scale * normal[i]);
     auto* out = reinterpret_cast<T*>(to + tensor.offset);
     std::uint64_t bits = 0;
     for (std::uint64_t i = 0; i < elements; ++i) {
       const std::uint64_t element = first + i;
       if (i == 0 || element % 4 == 0) bits = mix(key + element / 4);
-      out[i] = T(mean + scale * normal[(bits >> (16 * (element % 4))) & 0xFFFF]);
+      out[i] = values[(bits >> (16 * (element % 4))) & 0xFFFF];
     }
   });
 }

@@ -4,6 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${PRESET:-release}
 scripts/setup.sh
-cmake --preset "$preset" >/dev/null
+cmake --preset "$preset" -DWEFT_TESTS=ON >/dev/null
 cmake --build --preset "$preset"
 ctest --preset "$preset" "$@"

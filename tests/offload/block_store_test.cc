@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/error.h"
-#include "tests/support/files.h"
+#include "tests/support/bytes.h"
 #include "tests/support/threaded_backend.h"
 
 using namespace weft;
@@ -18,13 +18,6 @@ using namespace weft::offload;
 using Catch::Matchers::Contains;
 
 namespace {
-
-std::vector<std::byte> noise(std::size_t bytes, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<std::byte> data(bytes);
-  for (auto& byte : data) byte = static_cast<std::byte>(random());
-  return data;
-}
 
 /// Allows just as many bytes as were counted.
 class TightBackend : public test::ThreadedBackend {
@@ -52,6 +45,7 @@ TEST_CASE("what is allocated is what was counted, and all of it is apart", "[off
   std::mt19937 random(seed);
   BlockStore blocks;
   std::array<std::array<std::size_t, kKinds.size()>, 3> expected{};
+  std::array<std::size_t, 3> in_windows{};
   std::vector<BlockId> ids;
   std::vector<WindowId> windows;
   for (int i = 0; i < 40; ++i) {
@@ -61,13 +55,14 @@ TEST_CASE("what is allocated is what was counted, and all of it is apart", "[off
     if (i % 8 == 0) {
       const Tier memory = kTiers[random() % 2];
       windows.push_back(blocks.add_window(kind, memory, static_cast<int>(random() % 4), bytes));
-      expected[static_cast<std::size_t>(memory)][static_cast<std::size_t>(kind)] +=
+      in_windows[static_cast<std::size_t>(memory)] +=
           static_cast<std::size_t>(blocks.slots(windows.back())) * round_up(bytes, kPage);
     } else {
       ids.push_back(blocks.add(kind, bytes, tier));
       expected[static_cast<std::size_t>(tier)][static_cast<std::size_t>(kind)] += bytes;
     }
   }
+  for (const Tier tier : kTiers) REQUIRE(blocks.window_bytes(tier) == in_windows[static_cast<std::size_t>(tier)]);
   for (const Tier tier : kTiers)
     for (const Kind kind : kKinds)
       REQUIRE(blocks.bytes(tier, kind) == expected[static_cast<std::size_t>(tier)][static_cast<std::size_t>(kind)]);
@@ -94,7 +89,7 @@ TEST_CASE("what is allocated is what was counted, and all of it is apart", "[off
     }
   for (std::size_t i = 0; i < places.size(); ++i) std::memset(places[i].begin, static_cast<int>(i), places[i].bytes);
   for (const BlockId id : ids)
-    if (blocks.home(id) == Tier::disk) blocks.write_to_disk(id, noise(blocks.bytes(id), static_cast<unsigned>(id)).data());
+    if (blocks.home(id) == Tier::disk) blocks.write_to_disk(id, test::noise(blocks.bytes(id), static_cast<unsigned>(id)).data());
   for (std::size_t i = 0; i < places.size(); ++i)
     for (std::size_t b = 0; b < places[i].bytes; ++b)
       if (places[i].begin[b] != static_cast<std::byte>(i)) FAIL("place " << i << " was overwritten at " << b);
@@ -102,15 +97,15 @@ TEST_CASE("what is allocated is what was counted, and all of it is apart", "[off
     if (blocks.home(id) == Tier::disk) {
       std::vector<std::byte> back(blocks.bytes(id));
       blocks.read_from_disk(id, back.data());
-      REQUIRE(back == noise(blocks.bytes(id), static_cast<unsigned>(id)));
+      REQUIRE(back == test::noise(blocks.bytes(id), static_cast<unsigned>(id)));
     }
 }
 
 TEST_CASE("a block on disk can be a checkpoint's own ranges", "[offload]") {
   test::TemporaryFolder folder;
-  const auto a = noise(300000, 1), b = noise(50000, 2);
-  test::write_text(folder / "a", {reinterpret_cast<const char*>(a.data()), a.size()});
-  test::write_text(folder / "b", {reinterpret_cast<const char*>(b.data()), b.size()});
+  const auto a = test::noise(300000, 1), b = test::noise(50000, 2);
+  test::write_bytes(folder / "a", a);
+  test::write_bytes(folder / "b", b);
   DiskStore disk;
   const FileId file_a = disk.open(folder / "a"), file_b = disk.open(folder / "b");
 
@@ -150,7 +145,7 @@ TEST_CASE("rows of a spilled block are read through its checked pages", "[offloa
   const std::size_t bytes = 6000123;
   const BlockId block = blocks.add(Kind::weights, bytes, Tier::disk);
   blocks.allocate(backend, disk, folder.path());
-  const auto data = noise(bytes, seed);
+  const auto data = test::noise(bytes, seed);
   blocks.write_to_disk(block, data.data());
 
   std::mt19937 random(seed);
@@ -181,7 +176,7 @@ TEST_CASE("the first bytes of a spilled block can be written and read by themsel
   const BlockId block = blocks.add(Kind::activations, bytes, Tier::disk);
   blocks.allocate(backend, disk, folder.path());
   std::vector<std::byte> memory(bytes);
-  const auto first = noise(bytes, 1), second = noise(bytes, 2);
+  const auto first = test::noise(bytes, 1), second = test::noise(bytes, 2);
   blocks.write_to_disk(block, first.data());
   for (const std::size_t part : {std::size_t{100}, DiskStore::kSpillPage, 2 * DiskStore::kSpillPage + 1, bytes - 1, bytes}) {
     blocks.write_to_disk(block, second.data(), part);

@@ -20,8 +20,8 @@
 
 #include "kernels/error.h"
 #include "offload/disk_store.h"
+#include "tests/support/bytes.h"
 #include "tests/support/faulty_disk.h"
-#include "tests/support/files.h"
 
 using namespace weft;
 using namespace weft::offload;
@@ -33,16 +33,14 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 struct Bench {
   test::TemporaryFolder folder;
-  std::vector<std::byte> data = std::vector<std::byte>(4 * kMiB + 999);
+  std::vector<std::byte> data = test::noise(4 * kMiB + 999, 1);
   test::DiskFaults faults;
   DiskStore store;
   FileId model, spill;
   std::vector<std::byte> memory = std::vector<std::byte>(data.size() + kPage);
 
   explicit Bench(DiskEngine engine) : store(engine, test::with_faults(faults)) {
-    std::mt19937 random(1);
-    for (auto& byte : data) byte = static_cast<std::byte>(random());
-    test::write_text(folder / "model", {reinterpret_cast<const char*>(data.data()), data.size()});
+    test::write_bytes(folder / "model", data);
     model = store.open(folder / "model");
     spill = store.create_spill(folder.path(), 2 * kMiB);
   }

@@ -13,7 +13,7 @@
 
 #include "kernels/error.h"
 #include "offload/crc32c.h"
-#include "tests/support/files.h"
+#include "tests/support/bytes.h"
 
 using namespace weft;
 using namespace weft::offload;
@@ -22,20 +22,6 @@ using Catch::Matchers::Contains;
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-
-std::vector<std::byte> noise(std::size_t bytes, unsigned seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::byte> data(bytes);
-  for (std::size_t i = 0; i < bytes; i += 8) {
-    const std::uint64_t word = random();
-    std::memcpy(&data[i], &word, std::min<std::size_t>(8, bytes - i));
-  }
-  return data;
-}
-
-void write_file(const std::filesystem::path& path, const std::vector<std::byte>& data) {
-  test::write_text(path, {reinterpret_cast<const char*>(data.data()), data.size()});
-}
 
 /// Memory that starts `shift` bytes after a page, and knows when somebody wrote around it.
 class Guarded {
@@ -65,7 +51,7 @@ TEST_CASE("the checksum is CRC-32C, by instruction and by table", "[offload]") {
   const char* digits = "123456789";
   REQUIRE(crc32c(reinterpret_cast<const std::byte*>(digits), 9) == 0xE3069283u);
   REQUIRE(crc32c(nullptr, 0) == 0);
-  const auto data = noise(70000, 1);
+  const auto data = test::noise(70000, 1);
   for (const std::size_t bytes : {1, 7, 8, 9, 4096, 16367, 16368, 16369, 32736, 65536, 69993})
     for (const std::size_t shift : {0, 1, 7}) {
       CAPTURE(bytes, shift);
@@ -78,8 +64,8 @@ TEST_CASE("every engine reads any range to any address", "[offload]") {
   const auto seed = GENERATE(range(1u, 4u));
   CAPTURE(static_cast<int>(engine), seed);
   test::TemporaryFolder folder;
-  const auto data = noise(5 * kMiB + 1234, seed);
-  write_file(folder / "model", data);
+  const auto data = test::noise(5 * kMiB + 1234, seed);
+  test::write_bytes(folder / "model", data);
   DiskStore store(engine);
   const FileId file = store.open(folder / "model");
   REQUIRE(store.size(file) == data.size());
@@ -101,8 +87,8 @@ TEST_CASE("every engine reads any range to any address", "[offload]") {
 TEST_CASE("every engine gathers many small rows in one call", "[offload]") {
   const DiskEngine engine = every_engine();
   test::TemporaryFolder folder;
-  const auto data = noise(3 * kMiB, 5);
-  write_file(folder / "embedding", data);
+  const auto data = test::noise(3 * kMiB, 5);
+  test::write_bytes(folder / "embedding", data);
   DiskStore store(engine);
   const FileId file = store.open(folder / "embedding");
   for (const std::size_t row : {std::size_t{100}, std::size_t{4096}, std::size_t{7168}}) {
@@ -125,8 +111,8 @@ TEST_CASE("every engine gathers many small rows in one call", "[offload]") {
 TEST_CASE("an aligned superset may run past the end of the file, nothing else may", "[offload]") {
   const DiskEngine engine = every_engine();
   test::TemporaryFolder folder;
-  const auto data = noise(kMiB + 5000, 7);
-  write_file(folder / "model", data);
+  const auto data = test::noise(kMiB + 5000, 7);
+  test::write_bytes(folder / "model", data);
   DiskStore store(engine);
   const FileId file = store.open(folder / "model");
   const std::size_t whole = round_up(data.size(), kPage);
@@ -146,17 +132,17 @@ TEST_CASE("spilled pages come back, whatever their length and address", "[offloa
   const auto seed = GENERATE(range(1u, 4u));
   test::TemporaryFolder folder;
   DiskStore store(engine);
-  const std::size_t pages = 100;
+  const std::size_t pages = 60;
   const FileId file = store.create_spill(folder.path(), pages * DiskStore::kSpillPage);
   REQUIRE(std::filesystem::is_empty(folder.path()));
   std::mt19937 random(seed);
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < 20; ++i) {
     const std::size_t first = random() % pages, limit = (pages - first) * DiskStore::kSpillPage;
     const std::size_t bytes = 1 + random() % limit;
     const std::size_t whole = i % 3 ? std::min<std::size_t>(round_up(bytes, kPage), limit) : bytes;
     const Extent extent{file, first * DiskStore::kSpillPage, whole};
     CAPTURE(seed, i, extent.offset, extent.bytes);
-    const auto data = noise(whole, seed + static_cast<unsigned>(i));
+    const auto data = test::noise(whole, seed + static_cast<unsigned>(i));
     Guarded from(whole, random() % 2 ? 0 : random() % kPage), to(whole, random() % 2 ? 0 : random() % kPage);
     std::memcpy(from.data(), data.data(), whole);
     store.write(extent, from.data());
@@ -197,8 +183,8 @@ TEST_CASE("bytes are counted", "[offload]") {
 TEST_CASE("a reading and a writing lane do not disturb each other", "[offload]") {
   const DiskEngine engine = every_engine();
   test::TemporaryFolder folder;
-  const auto data = noise(2 * kMiB, 11);
-  write_file(folder / "model", data);
+  const auto data = test::noise(2 * kMiB, 11);
+  test::write_bytes(folder / "model", data);
   DiskStore store(engine);
   const FileId model = store.open(folder / "model");
   const FileId spill = store.create_spill(folder.path(), 4 * kMiB);
@@ -212,7 +198,7 @@ TEST_CASE("a reading and a writing lane do not disturb each other", "[offload]")
   });
   std::thread writer([&] {
     for (unsigned i = 0; i < 10; ++i) {
-      const auto block = noise(kMiB, i);
+      const auto block = test::noise(kMiB, i);
       std::vector<std::byte> back(kMiB);
       store.write({spill, (i % 4) * kMiB, kMiB}, block.data());
       store.read({spill, (i % 4) * kMiB, kMiB}, back.data());

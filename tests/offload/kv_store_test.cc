@@ -34,7 +34,8 @@ TEST_CASE("the parts of a KV block are aligned, in order and apart", "[offload]"
   REQUIRE(shape.bytes() >= at.end);
   REQUIRE(shape.bytes() < at.end + 4096);
 
-  alignas(64) static std::byte base[1];
+  std::vector<std::byte> memory(shape.bytes());
+  std::byte* const base = memory.data();
   const kernels::KvSlots view = shape.view(base);
   REQUIRE(view.k == base + at.k);
   REQUIRE(view.v == base + at.v);

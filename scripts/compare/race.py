@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Runs both programs inside one memory cgroup and prints what each reached at its best; see accelerate.sh."""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+WEFT = ROOT / "build/release/weft"
+WORK = ROOT / "build/race"
+SHAPE = ROOT / "configs/models/opt-1.3b.json"
+
+
+class Limit:
+    """A memory cgroup, version 1 or 2, that counts the page cache of what runs in it too."""
+
+    def __init__(self, mib):
+        v1 = pathlib.Path("/sys/fs/cgroup/memory")
+        self.folder = (v1 if (v1 / "memory.limit_in_bytes").exists() else pathlib.Path("/sys/fs/cgroup")) / "weft-race"
+        self.folder.mkdir(exist_ok=True)
+        name = "memory.limit_in_bytes" if (self.folder / "memory.limit_in_bytes").exists() else "memory.max"
+        (self.folder / name).write_text(str(mib << 20))
+        swap = self.folder / "memory.swap.max"
+        if swap.exists():
+            swap.write_text("0")
+
+    def run(self, command):
+        """The output of a program in the limit, or None if it was killed or failed."""
+        def enter():
+            (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+        print("$", *command, file=sys.stderr, flush=True)
+        result = subprocess.run(command, stdout=subprocess.PIPE, preexec_fn=enter)
+        return result.stdout if result.returncode == 0 else None
+
+
+def make_checkpoint(folder):
+    """The shape with random weights in fp16, written a piece at a time by transformers itself."""
+    import torch
+    from transformers import OPTConfig, OPTForCausalLM
+    if (folder / "config.json").exists():
+        return
+    torch.manual_seed(1)
+    torch.set_default_dtype(torch.float16)
+    config = OPTConfig(**{k: v for k, v in json.loads(SHAPE.read_text()).items() if k not in ("architectures", "torch_dtype", "dtype")})
+    OPTForCausalLM(config).save_pretrained(folder)
+    torch.set_default_dtype(torch.float32)
+
+
+def race_accelerate(limit, args, checkpoint):
+    best, rows = None, []
+    for dtype in args.dtypes.split(","):
+        for batch in map(int, args.batches.split(",")):
+            out = limit.run([sys.executable, str(ROOT / "scripts/compare/run_accelerate.py"), "--checkpoint", str(checkpoint), "--offload",
+                             str(WORK / f"offload-{dtype}"), "--batch", str(batch), "--prompt-len", str(args.prompt_len), "--steps",
+                             str(args.sweeps + 1 if args.sweeps else args.gen_len), "--dtype", dtype])
+            if out is None:
+                rows.append(f"accelerate {dtype} batch {batch}: does not fit")
+                continue
+            times = json.loads(out.splitlines()[-1])
+            decode = times["decode_tokens"] / times["decode_seconds"]
+            prefill = times["prompt_tokens"] / times["prefill_seconds"]
+            total = batch * args.gen_len / (times["prefill_seconds"] + batch * (args.gen_len - 1) / decode)
+            rows.append(f"accelerate {dtype} batch {batch}: decode {decode:.2f} tok/s, prefill {prefill:.0f} tok/s, end to end {total:.2f} tok/s")
+            if best is None or decode > best["decode"]:
+                best = {"decode": decode, "prefill": prefill, "total": total, "batch": batch, "dtype": dtype}
+    return best, rows
+
+
+def race_weft(limit, args, checkpoint):
+    project = ["--project", str(args.sweeps)] if args.sweeps else []
+    out = limit.run([str(WEFT), "bench", "--model", str(checkpoint), "--prompt-len", str(args.prompt_len), "--gen-len", str(args.gen_len),
+                     "--percent", "0", "0", "100", "0", "100", "0", "--retention", "h2o:0.1:0.1", "--device-memory", f"{args.memory_mib - 250}MiB",
+                     "--no-warm-up", "--disk-dir", str(WORK), *project])
+    if out is None:
+        sys.exit("weft did not finish inside the limit")
+    return json.loads(out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompt-len", type=int, default=512)
+    parser.add_argument("--gen-len", type=int, default=128)
+    parser.add_argument("--memory-mib", type=int, default=2048)
+    parser.add_argument("--batches", default="4,8,16", help="batch sizes for Accelerate")
+    parser.add_argument("--dtypes", default="float32,float16", help="types for Accelerate")
+    parser.add_argument("--sweeps", type=int, default=0, help="time this many decode sweeps and project the rest; 0 runs all")
+    args = parser.parse_args()
+    WORK.mkdir(parents=True, exist_ok=True)
+    checkpoint = WORK / "opt-1.3b"
+    make_checkpoint(checkpoint)
+    limit = Limit(args.memory_mib)
+    weft = race_weft(limit, args, checkpoint)
+    best, rows = race_accelerate(limit, args, checkpoint)
+    speed = {key: (value or {}).get("median") for key, value in weft["tokens_per_second"].items()}
+    how = "projected from sweeps at the beginning, middle and end" if args.sweeps else "measured to the end"
+    print(f"\nOPT-1.3B shape, {args.prompt_len}+{args.gen_len}, both inside {args.memory_mib} MiB; {how}")
+    print("\n".join(rows))
+    print(f"weft fp16, h2o 20 %, block {weft['workload']['requests']}: decode {speed['decode']:.2f} tok/s, prefill {speed['prefill']:.0f} tok/s, "
+          f"end to end {speed['total']:.2f} tok/s")
+    print(f"prefill alone bounds end to end at {speed['prefill'] * args.gen_len / args.prompt_len:.2f} tok/s at weft's own prefill rate")
+    if best:
+        print(f"decode: weft {speed['decode'] / best['decode']:.1f}x accelerate's best (batch {best['batch']}, {best['dtype']}); "
+              f"end to end {speed['total'] / best['total']:.2f}x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Measures what each retention rule costs in perplexity, and writes docs/quality.md.
+
+    scripts/quality.py [--model models/demo] [--text tests/data/text/books-valid.txt.xz] [--windows 64] [--output docs/quality.md]
+
+Every window is 512 tokens of prompt and 256 that follow; `weft score` prefills the prompt and feeds the rest token by
+token through the decode path, so that retention acts as it does in generation. The budget is a share of the whole
+window. Differences to the full cache are paired: the same windows, so that most of the noise cancels.
+Needs only Python's standard library and build/release/weft.
+"""
+
+import argparse
+import datetime
+import json
+import lzma
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROMPT, SCORED = 512, 256
+BUDGETS = [0.5, 0.2, 0.1, 0.05]
+SINKS = 4
+
+
+def rules(budget):
+    """(name, retention as the policy file has it) at one budget."""
+    tokens = math.floor(budget * (PROMPT + SCORED))
+    return [
+        ("h2o", {"rule": "h2o", "heavy": budget / 2, "recent": budget / 2}),
+        ("recent + 4 sinks", {"rule": "recent", "recent": tokens - SINKS, "sinks": SINKS}),
+        ("heavy", {"rule": "heavy", "heavy": budget}),
+        ("random", {"rule": "random", "heavy": budget, "seed": 1}),
+    ]
+
+
+def weft(args, *command):
+    subprocess.run([args.weft, *command], check=True)
+
+
+def make_windows(args, folder):
+    path = pathlib.Path(args.text)
+    text = lzma.open(path, "rt").read() if path.suffix == ".xz" else path.read_text()
+    (folder / "text.jsonl").write_text(json.dumps({"id": 0, "text": text}) + "\n")
+    weft(args, "tokenize", "--model", args.model, "--input", str(folder / "text.jsonl"), "--output", str(folder / "ids.jsonl"))
+    ids = json.loads((folder / "ids.jsonl").read_text())["ids"]
+    first, ids = ids[0], ids[1:]
+    stride = (len(ids) - PROMPT - SCORED) // args.windows
+    if stride < PROMPT + SCORED - 1:
+        sys.exit(f"the text has {len(ids)} tokens: too few for {args.windows} windows that do not overlap")
+    with open(folder / "windows.jsonl", "w") as out:
+        for window in range(args.windows):
+            piece = ids[window * stride:]
+            out.write(json.dumps({"id": window, "prompt_ids": [first] + piece[:PROMPT - 1],
+                                  "continuation_ids": piece[PROMPT - 1:PROMPT - 1 + SCORED]}) + "\n")
+    return folder / "windows.jsonl"
+
+
+def score(args, folder, windows, retention):
+    """Mean negative log-likelihood of each window, in order."""
+    policy, output = folder / "policy.json", folder / "scores.jsonl"
+    policy.write_text(json.dumps({"retention": retention}))
+    output.unlink(missing_ok=True)
+    weft(args, "score", "--model", args.model, "--input", str(windows), "--output", str(output), "--policy", str(policy),
+         "--quiet")
+    lines = {r["id"]: -r["logprob"] / len(r["logprobs"]) for r in map(json.loads, open(output))}
+    return [lines[window] for window in range(args.windows)]
+
+
+def mean_and_error(values):
+    mean = sum(values) / len(values)
+    return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(ROOT / "models/demo"))
+    parser.add_argument("--text", default=str(ROOT / "tests/data/text/books-valid.txt.xz"))
+    parser.add_argument("--windows", type=int, default=64)
+    parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
+    parser.add_argument("--output", default=str(ROOT / "docs/quality.md"))
+    args = parser.parse_args()
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        windows = make_windows(args, folder)
+        full = score(args, folder, windows, {"rule": "full"})
+        mean, error = mean_and_error(full)
+        rows, scores = [], {}
+        print(f"full: perplexity {math.exp(mean):.2f}", flush=True)
+        for budget in BUDGETS:
+            for rule, retention in rules(budget):
+                losses = score(args, folder, windows, retention)
+                scores[rule, budget] = losses
+                change, change_error = mean_and_error([a - b for a, b in zip(losses, full)])
+                rows.append((budget, rule, math.exp(mean_and_error(losses)[0]), change, change_error))
+                print(f"{budget:.0%} {rule}: {math.exp(mean_and_error(losses)[0]):.2f} ({math.expm1(change):+.2%})", flush=True)
+
+    against = {}
+    for other in ("recent + 4 sinks", "random"):
+        against[other] = mean_and_error([a - b for a, b in zip(scores["h2o", 0.2], scores[other, 0.2])])
+    with open(args.output, "w") as out:
+        out.write(f"""# What retention costs in quality
+
+Measured on {datetime.date.today()} with `scripts/quality.py --windows {args.windows}` on the CPU backend: the model in
+`{pathlib.Path(args.model).name}`, {args.windows} windows of the validation books (`tests/data/text`) that do not overlap, each {PROMPT} tokens
+of prompt and {SCORED} scored. The budget is a share of the window's {PROMPT + SCORED} tokens, kept per layer and head. "Change" is
+that of the perplexity against the full cache, with the standard error of the paired differences (per window) behind it.
+
+Full cache: perplexity {math.exp(mean):.2f} ({mean:.4f} +- {error:.4f} nats per token).
+
+| budget | rule | perplexity | change | standard error |
+|---|---|---|---|---|
+""")
+        for budget, rule, perplexity, change, change_error in rows:
+            out.write(f"| {budget:.0%} | {rule} | {perplexity:.2f} | {math.expm1(change):+.2%} | {math.exp(change) * change_error:.2%} |\n")
+        h2o = next(row for row in rows if row[:2] == (0.2, "h2o"))
+        out.write(f"\nAt 20 % h2o is {math.expm1(h2o[3]):+.2%} against the full cache.\n")
+        for other, (change, change_error) in against.items():
+            verdict = "better" if change < 0 else "worse"
+            out.write(f"Against {other} at the same budget it is {verdict}: {math.expm1(change):+.2%} in perplexity "
+                      f"(standard error {math.exp(change) * change_error:.2%}, paired).\n")
+        out.write("""
+How to read it: `heavy` keeps what was attended to most and no window of recent tokens, `recent + 4 sinks` the first four
+tokens and the newest, `random` a random set that changes only as tokens arrive. `h2o` splits its budget evenly between
+heavy hitters and recent tokens.
+""")
+    print(f"wrote {args.output}")
+
+
+if __name__ == "__main__":
+    main()
