@@ -1,4 +1,5 @@
 // kernels/attention_cpu.cc: one decode step over KV slots, a tile for each row and KV head.
+#include <algorithm>
 #include <string>
 
 #include "kernels/cpu_ops.h"
@@ -58,13 +59,24 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
 void CpuOps::run(const DecodeAttention& op, Stream&) const {
   check(op);
   check_free_slots(op);
-  const std::int64_t kv_heads = op.slots.kv_heads;
+  const std::int64_t kv_heads = op.slots.kv_heads, heads = op.q.rows * kv_heads;
+  // Several heads to a tile, so that a thread knows what it reads next; but many tiles, for threads are not equally fast.
+  const std::int64_t at_once = std::clamp<std::int64_t>(heads / (std::int64_t{16} * pool_.threads()), 1, 16);
   const std::size_t scratch = decode_scratch(op.slots.head_dim, op.slots.slots, op.heads / op.slots.kv_heads) * sizeof(float);
   ThreadPool::Turn turn(pool_);
-  turn.run(op.q.rows * kv_heads, [&](std::int64_t tile, int thread) {
-    DecodeTile t = tile_of(op, tile / kv_heads, tile % kv_heads);
-    t.scratch = reinterpret_cast<float*>(turn.scratch(thread, scratch));
-    vectors_.decode(t);
+  turn.run((heads + at_once - 1) / at_once, [&](std::int64_t tile, int thread) {
+    float* const memory = reinterpret_cast<float*>(turn.scratch(thread, scratch));
+    const std::int64_t end = std::min(heads, (tile + 1) * at_once);
+    DecodeTile next = tile_of(op, tile * at_once / kv_heads, tile * at_once % kv_heads);
+    for (std::int64_t head = tile * at_once; head < end; ++head) {
+      DecodeTile t = next;
+      t.scratch = memory;
+      if (head + 1 < end) {
+        next = tile_of(op, (head + 1) / kv_heads, (head + 1) % kv_heads);
+        t.next_k = next.slot_k;
+      }
+      vectors_.decode(t);
+    }
   });
 }
 

@@ -139,7 +139,7 @@ void panel_tile(const PanelTile& t) {
   for (; s + 4 <= t.steps; s += 4, x += 4 * kPanelRows, panel += 4 * kPanelStride) {
     // The second cache is 14 cycles away; here it is asked in time for x and for the next tile's sums.
     WEFT_UNROLL for (int line = 0; line < 2; ++line)
-      _mm_prefetch(reinterpret_cast<const char*>(x + (16 + line) * kPartialSums), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(x + (64 + line) * kPartialSums), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
     next += kPartialSums;
     if (weights < weights_end) {

@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t kDirectRows = 16;          // up to here transposing the weights costs more than it saves
 constexpr std::int64_t kDirectColumns = 24;       // of a task
 constexpr std::int64_t kDirectTileFloats = 4096;  // of x: half of the first cache
-constexpr std::int64_t kPanelK = 1024;            // 1/16 of 48 columns is 12 KiB of the first cache
+constexpr std::int64_t kPanelK = 1408;            // 1/16 of 48 columns is half of a first cache of 32 KiB
 constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; below, waking a thread costs more
 
@@ -69,7 +69,8 @@ struct Cut {
     return (padded_rows * divide_up(k_block, kPartialSums) + kPartialSums) * kPartialSums * k_blocks;
   }
   std::int64_t sums_floats() const {
-    return direct ? padded_rows * task_columns * kPartialSums : sums_lane() * kPartialSums;
+    // finish() reads whole vectors of columns, so also past the last row's.
+    return direct ? (padded_rows * task_columns + kPartialSums) * kPartialSums : sums_lane() * kPartialSums;
   }
   std::int64_t panel_floats() const { return direct ? 0 : panel_lane(0) * kPartialSums; }
 
@@ -242,7 +243,7 @@ void linear_by(const LinearKernels& kernels, const Linear& op, ThreadPool& pool)
   // So few rows at a time that the packed ones stay within kPackedBytes; the passes as even as they can be.
   const std::int64_t row_bytes = std::max<std::int64_t>(1, round_up(op.x.cols, kPartialSums)) * 4;
   const std::int64_t tile = kernels.panel_rows;
-  const std::int64_t most = std::max<std::int64_t>(60, kPackedBytes / row_bytes / tile * tile);
+  const std::int64_t most = std::max<std::int64_t>(64, kPackedBytes / row_bytes / tile * tile);
   const std::int64_t rows = round_up(divide_up(op.x.rows, divide_up(op.x.rows, most)), tile);
   ThreadPool::Turn turn(pool);
   for (std::int64_t row = 0; row < op.x.rows; row += rows)

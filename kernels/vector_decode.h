@@ -1,99 +1,143 @@
 // kernels/vector_decode.h: one decode step of one row and KV head over fixed slots, over a vector type S (vector_math.h).
 //
 // Memory bandwidth is what this costs, so keys and values are each read once and everything between stays in the cache.
-// Empty slots are skipped by an index list: what lies in them is never read, and the order of every sum is that of the
-// visible slots alone, whatever the capacity of the block.
+// Empty slots are skipped: what lies in them is never read, and the order of every sum is that of the visible slots
+// alone, whatever the capacity of the block. Almost always the visible slots are one run from the first on.
 #pragma once
 
 #include "kernels/vector_math.h"
 
 namespace weft::kernels {
 
-constexpr int kAhead = 16;  ///< rows that the prefetches run ahead of the arithmetic; swept 4..32 on two machines' DRAM
+constexpr std::uintptr_t kAheadBytes = 4096;  ///< how far prefetches run ahead: a few hundred ns of one core's bandwidth
+constexpr int kRowsAtOnce = 4;              ///< keys whose products are summed side by side, to hide the latency of fma
 
-inline constexpr std::int64_t kCacheLine = 64;
-
-template <class T> void prefetch_row(const T* row, int head_dim) {
-  const char* p = reinterpret_cast<const char*>(row);
-  const auto bytes = static_cast<std::int64_t>(sizeof(T)) * head_dim;
-  for (std::int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(p + i);
-}
+/// Consecutive visible slots.
+struct SlotRun {
+  std::int32_t first, count;
+};
 
 /// What the parts of one decode tile share. Entries are the visible slots in order; lists hold whole vectors.
 template <class T> struct DecodeState {
   const DecodeTile& tile;
   T *k, *v;
-  float* q = nullptr;      // [group, dim], scaled
-  float* p = nullptr;      // [group, entries]: logits, then probabilities
-  float* value = nullptr;  // [entries]: scores, for the choice of the victim
-  std::int32_t* entry = nullptr;  // [entries]: the slot
+  float* q = nullptr;             // [group, dim], scaled
+  float* p = nullptr;             // [group, entries]: logits, then probabilities
+  float* value = nullptr;         // [entries]: scores, for the choice of the victim
   std::int32_t* place = nullptr;  // [entries]: the position
+  SlotRun* run = nullptr;         // [entries / 2]
   std::int64_t dim = 0, stride = 0;  // of a row of q, and of p
-  int count = 0;                     // visible slots
+  int runs = 0, count = 0;           // visible slots
   int first_empty = -1;
-  bool dense = false;  // entry[i] == i
 };
 
-/// Lists the visible slots, the new token among them.
+/// Where the rows of a run go on in memory: past its end `next` follows, or nothing. Addresses, for some are past an end.
+struct Ahead {
+  std::uintptr_t begin, next;
+  std::uintptr_t bytes;  // of the run
+
+  /// Asks for the lines that lie kAheadBytes after [offset, offset + length) of the run.
+  void prefetch(std::uintptr_t offset, std::uintptr_t length) const {
+    std::uintptr_t from = begin + offset + kAheadBytes;
+    if (offset + kAheadBytes >= bytes) {
+      if (next == 0) return;
+      from = next + (offset + kAheadBytes - bytes);
+    }
+    for (std::uintptr_t i = 0; i < length; i += 64) __builtin_prefetch(reinterpret_cast<const void*>(from + i));
+  }
+};
+
+template <class T> Ahead ahead_in(const T* rows, const T* next, const SlotRun& run, std::uintptr_t row_bytes) {
+  return {reinterpret_cast<std::uintptr_t>(rows) + static_cast<std::uintptr_t>(run.first) * row_bytes,
+          reinterpret_cast<std::uintptr_t>(next), static_cast<std::uintptr_t>(run.count) * row_bytes};
+}
+
+/// Finds the visible slots, the new token among them.
 template <class S, class T> void list_entries(DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
-  int count = 0, empty = -1;
+  int count = 0, empty = -1, runs = 0, run_end = -1;
+  const auto extend = [&](int slot, int slots) {
+    if (run_end == slot) s.run[runs - 1].count += slots;
+    else s.run[runs++] = {slot, slots};
+    run_end = slot + slots;
+  };
   for (int first = 0; first < t.slots; first += kLanes) {
     const int lanes = t.slots - first < kLanes ? t.slots - first : kLanes;
     if (lanes == kLanes && !S::any_negative(t.position + first)) {
-      for (int i = 0; i < kLanes; ++i) s.entry[count + i] = first + i;
-      for (int i = 0; i < kLanes; ++i) s.place[count + i] = t.position[first + i];
+      WEFT_UNROLL for (int i = 0; i < kLanes; ++i) s.place[count + i] = t.position[first + i];
+      extend(first, kLanes);
       count += kLanes;
       continue;
     }
-    for (int slot = first; slot < first + lanes; ++slot) {
-      const bool visible = t.position[slot] >= 0;
-      s.entry[count] = slot;
-      s.place[count] = t.position[slot];
-      count += visible;
-      if (!visible && empty < 0) empty = slot;
-    }
+    for (int slot = first; slot < first + lanes; ++slot)
+      if (t.position[slot] >= 0) {
+        s.place[count++] = t.position[slot];
+        extend(slot, 1);
+      } else if (empty < 0) {
+        empty = slot;
+      }
   }
   s.count = count;
+  s.runs = runs;
   s.first_empty = empty;
-  s.dense = s.entry[count - 1] == count - 1;
 }
 
-/// Logits of H query heads from `head` on, 16 entries at a time; those past the last entry become -inf.
-template <class S, int H, class T> void logits(const DecodeState<T>& s, int head) {
-  constexpr int rows_at_once = 4;
-  const int head_dim = s.tile.head_dim;
-  const float* q = s.q + head * s.dim;
-  for (int first = 0; first < s.count; first += kLanes) {
-    typename S::V sums[H][kLanes];
-    for (int u = 0; u < kLanes; u += rows_at_once) {
-      const T* row[rows_at_once];
-      typename S::V sum[H][rows_at_once];
-      WEFT_UNROLL for (int i = 0; i < rows_at_once; ++i) {
-        const int entry = first + u + i < s.count ? first + u + i : s.count - 1, ahead = entry + kAhead;
-        row[i] = s.k + static_cast<std::int64_t>(s.entry[entry]) * head_dim;
-        // The values come next, so the last prefetches are theirs.
-        if (ahead < s.count) prefetch_row(s.k + static_cast<std::int64_t>(s.entry[ahead]) * head_dim, head_dim);
-        else if (ahead - s.count < s.count)
-          prefetch_row(s.v + static_cast<std::int64_t>(s.entry[ahead - s.count]) * head_dim, head_dim);
-        WEFT_UNROLL for (int h = 0; h < H; ++h) sum[h][i] = S::zero();
-      }
-      for (int d = 0; d < head_dim; d += kLanes) {
-        const int lanes = head_dim - d < kLanes ? head_dim - d : kLanes;
-        WEFT_UNROLL for (int i = 0; i < rows_at_once; ++i) {
-          const typename S::V x = load_some<S>(row[i] + d, lanes);
-          WEFT_UNROLL for (int h = 0; h < H; ++h) sum[h][i] = S::fma(x, S::load(q + h * s.dim + d), sum[h][i]);
-        }
-      }
-      WEFT_UNROLL for (int h = 0; h < H; ++h)
-        WEFT_UNROLL for (int i = 0; i < rows_at_once; ++i) sums[h][u + i] = sum[h][i];
-    }
-    for (int h = 0; h < H; ++h) {
-      typename S::V x = S::sums(sums[h]);
-      if (s.count - first < kLanes) x = S::first(x, s.count - first, -__builtin_inff());
-      S::store(s.p + (head + h) * s.stride + first, x);
+/// out[H][kRowsAtOnce] = the vectors whose lanes add up to the products of H queries with as many keys.
+template <class S, int H, class T>
+void multiply_keys(const float* q, std::int64_t q_stride, const T* const (&row)[kRowsAtOnce], int head_dim,
+                   typename S::V (&sum)[H][kRowsAtOnce]) {
+  WEFT_UNROLL for (int h = 0; h < H; ++h)
+    WEFT_UNROLL for (int i = 0; i < kRowsAtOnce; ++i) sum[h][i] = S::zero();
+  int d = 0;
+  for (; d + kLanes <= head_dim; d += kLanes) {
+    typename S::V query[H];
+    WEFT_UNROLL for (int h = 0; h < H; ++h) query[h] = S::load(q + h * q_stride + d);
+    WEFT_UNROLL for (int i = 0; i < kRowsAtOnce; ++i) {
+      const typename S::V x = S::load(row[i] + d);
+      WEFT_UNROLL for (int h = 0; h < H; ++h) sum[h][i] = S::fma(x, query[h], sum[h][i]);
     }
   }
+  if (d == head_dim) return;
+  WEFT_UNROLL for (int i = 0; i < kRowsAtOnce; ++i) {
+    const typename S::V x = S::load_first(row[i] + d, head_dim - d);
+    WEFT_UNROLL for (int h = 0; h < H; ++h) sum[h][i] = S::fma(x, S::load(q + h * q_stride + d), sum[h][i]);
+  }
+}
+
+/// Logits of H query heads from `head` on; those past the last entry become -inf.
+template <class S, int H, class T> void logits(const DecodeState<T>& s, int head) {
+  const int head_dim = s.tile.head_dim;
+  const std::uintptr_t row_bytes = sizeof(T) * static_cast<std::uintptr_t>(head_dim);
+  const float* q = s.q + head * s.dim;
+  float* out = s.p + head * s.stride;
+  for (int r = 0; r < s.runs; ++r) {
+    const SlotRun& run = s.run[r];
+    // After the last keys come the first values.
+    const T* next = r + 1 < s.runs ? s.k : s.v;
+    next += static_cast<std::int64_t>(s.run[r + 1 < s.runs ? r + 1 : 0].first) * head_dim;
+    const Ahead ahead = ahead_in<T>(s.k, next, run, row_bytes);
+    const T* rows = s.k + static_cast<std::int64_t>(run.first) * head_dim;
+    for (int first = 0; first < run.count; first += kLanes, out += kLanes) {
+      typename S::V sums[H][kLanes];
+      WEFT_UNROLL for (int u = 0; u < kLanes; u += kRowsAtOnce) {
+        const T* row[kRowsAtOnce];
+        WEFT_UNROLL for (int i = 0; i < kRowsAtOnce; ++i) {
+          const int index = first + u + i;
+          row[i] = rows + static_cast<std::int64_t>(index < run.count ? index : run.count - 1) * head_dim;
+        }
+        ahead.prefetch(static_cast<std::uintptr_t>(first + u) * row_bytes, kRowsAtOnce * row_bytes);
+        typename S::V sum[H][kRowsAtOnce];
+        multiply_keys<S, H>(q, s.dim, row, head_dim, sum);
+        WEFT_UNROLL for (int h = 0; h < H; ++h)
+          WEFT_UNROLL for (int i = 0; i < kRowsAtOnce; ++i) sums[h][u + i] = sum[h][i];
+      }
+      // What is stored past the run's end is overwritten by the next run, or by the infinities below.
+      WEFT_UNROLL for (int h = 0; h < H; ++h) S::store(out + h * s.stride, S::sums(sums[h]));
+    }
+    out += run.count - whole_vectors(run.count);
+  }
+  for (int h = 0; h < H; ++h)
+    for (std::int64_t i = s.count; i < whole_vectors(s.count); ++i) s.p[(head + h) * s.stride + i] = -__builtin_inff();
 }
 
 /// Turns one head's logits into probabilities; past the last entry they are 0.
@@ -114,19 +158,30 @@ template <class S> void softmax(float* p, int count) {
 /// out[H, 16 * N columns from d on] = p v, for H query heads; `last` lanes of the last vector exist.
 template <class S, int H, int N, class T> void weigh_values(const DecodeState<T>& s, int head, int d, int last) {
   const DecodeTile& t = s.tile;
+  const std::uintptr_t row_bytes = sizeof(T) * static_cast<std::uintptr_t>(t.head_dim);
   const float* p = s.p + head * s.stride;
   typename S::V sum[H][N];
   WEFT_UNROLL for (int h = 0; h < H; ++h)
     WEFT_UNROLL for (int n = 0; n < N; ++n) sum[h][n] = S::zero();
-  for (int i = 0; i < s.count; ++i) {
-    const T* row = s.v + static_cast<std::int64_t>(s.entry[i]) * t.head_dim + d;
-    if (i + kAhead < s.count)
-      prefetch_row(s.v + static_cast<std::int64_t>(s.entry[i + kAhead]) * t.head_dim + d, N * kLanes);
+  const auto add = [&](const T* row, auto load_last) {
     typename S::V weight[H];
-    WEFT_UNROLL for (int h = 0; h < H; ++h) weight[h] = S::all(p[h * s.stride + i]);
+    WEFT_UNROLL for (int h = 0; h < H; ++h) weight[h] = S::all(p[h * s.stride]);
     WEFT_UNROLL for (int n = 0; n < N; ++n) {
-      const typename S::V x = n + 1 < N ? S::load(row + n * kLanes) : load_some<S>(row + n * kLanes, last);
+      const typename S::V x = n + 1 < N ? S::load(row + n * kLanes) : load_last(row + n * kLanes);
       WEFT_UNROLL for (int h = 0; h < H; ++h) sum[h][n] = S::fma(x, weight[h], sum[h][n]);
+    }
+    ++p;
+  };
+  for (int r = 0; r < s.runs; ++r) {
+    const SlotRun& run = s.run[r];
+    const auto* next = static_cast<const T*>(t.next_k);
+    if (r + 1 < s.runs) next = s.v + static_cast<std::int64_t>(s.run[r + 1].first) * t.head_dim;
+    const Ahead ahead = ahead_in<T>(s.v, next, run, row_bytes);
+    const T* row = s.v + static_cast<std::int64_t>(run.first) * t.head_dim + d;
+    for (int i = 0; i < run.count; ++i, row += t.head_dim) {
+      if (d == 0 && i % kRowsAtOnce == 0) ahead.prefetch(static_cast<std::uintptr_t>(i) * row_bytes, kRowsAtOnce * row_bytes);
+      if (last == kLanes) add(row, [](const T* from) { return S::load(from); });
+      else add(row, [last](const T* from) { return S::load_first(from, last); });
     }
   }
   WEFT_UNROLL for (int h = 0; h < H; ++h)
@@ -160,27 +215,21 @@ template <class S, int H, class T> void outputs(const DecodeState<T>& s, int hea
 /// score = decay * score + the probabilities of the group. Leaves the new scores in s.value.
 template <class S, class T> void add_to_scores(DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
-  const bool by_attention = t.scoring == Scoring::attention;
-  for (int first = 0; first < s.count; first += kLanes) {
-    const int lanes = s.count - first < kLanes ? s.count - first : kLanes;
-    if (!t.score) {
-      S::store(s.value + first, S::zero());
-      continue;
+  int entry = 0;
+  for (int r = 0; r < s.runs; ++r)
+    for (int first = 0; first < s.run[r].count; first += kLanes) {
+      const int left = s.run[r].count - first, lanes = left < kLanes ? left : kLanes;
+      typename S::V score = S::zero();
+      if (t.score) score = load_some<S>(t.score + s.run[r].first + first, lanes);
+      if (t.scoring == Scoring::attention) {
+        typename S::V sum = S::load(s.p + entry);
+        for (int g = 1; g < t.group; ++g) sum = S::add(sum, S::load(s.p + g * s.stride + entry));
+        score = S::fma(S::all(t.decay), score, sum);
+        store_some<S>(t.score + s.run[r].first + first, score, lanes);
+      }
+      S::store(s.value + entry, score);
+      entry += lanes;
     }
-    if (!s.dense)
-      for (int i = 0; i < lanes; ++i) s.value[first + i] = t.score[s.entry[first + i]];
-    float* from = s.dense ? t.score + first : s.value + first;
-    typename S::V score = load_some<S>(from, lanes);
-    if (by_attention) {
-      typename S::V sum = S::load(s.p + first);
-      for (int g = 1; g < t.group; ++g) sum = S::add(sum, S::load(s.p + g * s.stride + first));
-      score = S::fma(S::all(t.decay), score, sum);
-      if (s.dense) store_some<S>(t.score + first, score, lanes);
-    }
-    S::store(s.value + first, score);
-    if (by_attention && !s.dense)
-      for (int i = 0; i < lanes; ++i) t.score[s.entry[first + i]] = s.value[first + i];
-  }
 }
 
 /// The entry of the candidate with the lowest score, of equal ones the oldest; a score that is no number is never lowest.
@@ -222,12 +271,19 @@ template <class S, class T> void write_token(const DecodeState<T>& s) {
   if (t.score) t.score[slot] = t.new_score;
 }
 
+/// The slot of an entry.
+template <class T> int slot_of(const DecodeState<T>& s, int entry) {
+  int r = 0;
+  for (; entry >= s.run[r].count; ++r) entry -= s.run[r].count;
+  return s.run[r].first + entry;
+}
+
 template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   if (t.probabilities) {
     for (int g = 0; g < t.group; ++g)
       for (int i = 0; i < static_cast<int>(whole_vectors(s.count)); ++i)
-        s.p[g * s.stride + i] = i < s.count ? t.probabilities[g * t.probabilities_stride + s.entry[i]] : 0.0f;
+        s.p[g * s.stride + i] = i < s.count ? t.probabilities[g * t.probabilities_stride + slot_of(s, i)] : 0.0f;
     return;
   }
   for (int g = 0; g < t.group; ++g)
@@ -251,8 +307,8 @@ template <class S, class T> void decode_tile_of(const DecodeTile& t) {
   s.q = t.scratch;
   s.p = s.q + t.group * s.dim;
   s.value = s.p + t.group * entries;
-  s.entry = reinterpret_cast<std::int32_t*>(s.value + entries);
-  s.place = s.entry + entries;
+  s.place = reinterpret_cast<std::int32_t*>(s.value + entries);
+  s.run = reinterpret_cast<SlotRun*>(s.place + entries);
 
   write_token<S>(s);
   list_entries<S>(s);
@@ -266,8 +322,9 @@ template <class S, class T> void decode_tile_of(const DecodeTile& t) {
 
   add_to_scores<S>(s);
   const int victim = s.count > t.keep.budget() ? choose_victim<S>(s) : -1;
-  if (victim >= 0) t.position[s.entry[victim]] = -1;
-  *t.free_slot = victim >= 0 ? s.entry[victim] : s.first_empty;
+  const int freed = victim >= 0 ? slot_of(s, victim) : s.first_empty;
+  if (victim >= 0) t.position[freed] = -1;
+  *t.free_slot = freed;
   if (t.evicted) *t.evicted = victim >= 0 ? s.place[victim] : -1;
 }
 

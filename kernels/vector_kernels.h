@@ -56,6 +56,7 @@ constexpr std::size_t column_scratch(int head_dim) {
 struct DecodeTile {
   const float *q, *k, *v;              // [group, head_dim], [head_dim], [head_dim]
   void *slot_k, *slot_v;               // [slots, head_dim]
+  const void* next_k;                  // what this thread will read after this tile, or null; only prefetched
   float* score;                        // [slots], null with Scoring::none
   std::int32_t *position, *free_slot;  // [slots], [1]
   DType dtype;

@@ -112,7 +112,8 @@ class Builder {
       reached_ = text_.data() + nul + 1;
       fail("not valid JSON: NUL byte");
     }
-    if (text_.find_first_not_of(" \t\r\n") == std::string_view::npos) refuse(blame_, where_ + ": is empty, wanted JSON");
+    if (text_.find_first_not_of(" \t\r\n") == std::string_view::npos)
+      refuse(blame_, where_ + ": is empty, wanted JSON");
   }
 
   template <class Value>
@@ -274,9 +275,10 @@ std::int64_t Fields::integer(const std::string& key, std::int64_t low, std::int6
                              std::optional<std::int64_t> fallback) {
   if (fallback && !has(key)) return *fallback;
   const json& value = at(key);
-  const bool fits = value.is_number_integer() &&
-                    !(value.is_number_unsigned() &&
-                      value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
+  const bool fits =
+      value.is_number_integer() &&
+      !(value.is_number_unsigned() &&
+        value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
   if (!fits || value.get<std::int64_t>() < low || value.get<std::int64_t>() > high)
     refuse_field(key, "an integer from " + std::to_string(low) + " to " + std::to_string(high));
   return value.get<std::int64_t>();

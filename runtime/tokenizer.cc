@@ -47,7 +47,9 @@ Tokenizer Tokenizer::load(const fs::path& folder) {
     if (fs::exists(folder / "tokenizer.json"))
       throw DataError((folder / "tokenizer.json").string() +
                       ": this format is not read; put the vocab.json and merges.txt of the same model beside it");
-    throw DataError(folder.string() + ": has no vocab.json and merges.txt, so there is no tokenizer; copy them from the model's download");
+    throw DataError(
+        folder.string() +
+        ": has no vocab.json and merges.txt, so there is no tokenizer; copy them from the model's download");
   }
   if (!fs::exists(folder / "merges.txt"))
     throw DataError(folder.string() + ": has vocab.json but no merges.txt; copy it from the model's download");
@@ -64,7 +66,8 @@ Tokenizer::Tokenizer(const Vocabulary& vocabulary, BpeMerges merges, AddedTokens
   special_.resize(pieces_.size());
 
   for (const auto& [name, id] : vocabulary) pieces_[id] = bytes_of_name(name);
-  for (int byte = 0; byte < 256; ++byte) byte_ids_[byte] = vocabulary.at(alphabet_of_byte(static_cast<unsigned char>(byte)));
+  for (int byte = 0; byte < 256; ++byte)
+    byte_ids_[byte] = vocabulary.at(alphabet_of_byte(static_cast<unsigned char>(byte)));
   for (const AddedToken& token : added_) {
     // An added token's text is not written in the alphabet, yet Hugging Face's decoder reads it as if it were.
     pieces_[token.id] = token.special ? std::string() : bytes_of_name(token.text);
@@ -93,7 +96,8 @@ Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from, 
     for (const AddedToken& token : added_) {
       if (token.normalized != normalized || text.compare(at, token.text.size(), token.text) != 0) continue;
       const std::size_t end = at + token.text.size();
-      return {token.strip_left ? space_begin(text, from, at) : at, token.strip_right ? space_end(text, end) : end, &token};
+      return {token.strip_left ? space_begin(text, from, at) : at, token.strip_right ? space_end(text, end) : end,
+              &token};
     }
   }
   return {text.size(), text.size(), nullptr};

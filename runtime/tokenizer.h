@@ -31,14 +31,15 @@ class Tokenizer {
   /// first_token() in front, if there is one. Any bytes will do: what is not UTF-8 comes back from piece() as it was.
   std::vector<std::int32_t> encode(std::string_view utf8, bool add_first_token) const;
 
-  /// The text of the ids, without special tokens and without ids that name nothing; always UTF-8, for bytes that make no
-  /// character become U+FFFD. Nothing is tidied up.
+  /// The text of the ids, without special tokens and without ids that name nothing; always UTF-8, for bytes that make
+  /// no character become U+FFFD. Nothing is tidied up.
   std::string decode(std::span<const std::int32_t> ids) const;
 
   /// The bytes that an id adds to a text, perhaps half a character: empty for special tokens and unknown ids.
   std::string_view piece(std::int32_t id) const;
 
-  std::size_t size() const { return pieces_.size(); }  ///< the largest id plus one: what an embedding must have rows for
+  /// The largest id plus one: what an embedding must have rows for.
+  std::size_t size() const { return pieces_.size(); }
   std::optional<std::int32_t> first_token() const { return first_; }
   bool is_special(std::int32_t id) const;
 
@@ -58,7 +59,7 @@ class Tokenizer {
   std::vector<bool> special_;        // by id
   std::array<std::int32_t, 256> byte_ids_{};
   BpeMerges merges_;
-  std::vector<AddedToken> added_;           // longest first
+  std::vector<AddedToken> added_;            // longest first
   std::array<bool, 256> begins_added_[2]{};  // per pass: does an added token begin with the byte?
   std::optional<std::int32_t> first_;
 };

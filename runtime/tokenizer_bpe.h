@@ -24,12 +24,13 @@ class BpeMerges {
     std::vector<Candidate> heap;
   };
 
-  /// The pair becomes `result`; earlier calls win over later ones. False, and no change, if the pair has a merge already.
+  /// The pair becomes `result`; earlier calls win over later ones. False, and no change, if the pair has a merge
+  /// already.
   bool add(std::int32_t left, std::int32_t right, std::int32_t result);
   std::size_t size() const { return merges_.size(); }
 
-  /// Merges ids[from, end) in place and shortens `ids`; n ids take O(n log n). Ties go to the leftmost pair, as in Hugging
-  /// Face's tokenizers. Throws CapacityError if there are 2^31 ids or more.
+  /// Merges ids[from, end) in place and shortens `ids`; n ids take O(n log n). Ties go to the leftmost pair, as in
+  /// Hugging Face's tokenizers. Throws CapacityError if there are 2^31 ids or more.
   void apply(std::vector<std::int32_t>& ids, std::size_t from, Scratch& scratch) const;
 
  private:

@@ -1,5 +1,5 @@
-// runtime/tokenizer_config.cc: which tokens are found before any word, and which one begins a text. transformers spreads
-// this over up to four files; the order of precedence here is that of its from_pretrained (version 5).
+// runtime/tokenizer_config.cc: which tokens are found before any word, and which one begins a text. transformers
+// spreads this over up to four files; the order of precedence here is that of its from_pretrained (version 5).
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -82,27 +82,37 @@ class Reader {
   }
 
  private:
-  std::string place(const char* file, const std::string& key) const { return (folder_ / file).string() + ": '" + key + "'"; }
+  std::string place(const char* file, const std::string& key) const {
+    return (folder_ / file).string() + ": '" + key + "'";
+  }
 
   void read_config() {
     const json model = read_object(folder_ / "config.json");
-    const std::string type = model.value("model_type", json()).is_string() ? model["model_type"].get<std::string>() : "";
+    const std::string type =
+        model.value("model_type", json()).is_string() ? model["model_type"].get<std::string>() : "";
     if (fs::exists(folder_ / kConfig)) {
       config_ = read_object(folder_ / kConfig);
     } else if (type == "opt") {
-      config_ = {{"add_bos_token", true}, {"bos_token", "</s>"}, {"eos_token", "</s>"}, {"unk_token", "</s>"}, {"pad_token", "<pad>"}};
+      config_ = {{"add_bos_token", true},
+                 {"bos_token", "</s>"},
+                 {"eos_token", "</s>"},
+                 {"unk_token", "</s>"},
+                 {"pad_token", "<pad>"}};
     }
     policy::Fields fields(config_, (folder_ / kConfig).string(), policy::Blame::data);
     check_class(fields, type);
     for (const char* key : {"add_prefix_space", "add_eos_token", "split_special_tokens"})
-      if (fields.boolean(key, false)) throw DataError(place(kConfig, key) + " is true, which is not supported; only false is");
+      if (fields.boolean(key, false))
+        throw DataError(place(kConfig, key) + " is true, which is not supported; only false is");
     add_first_ = fields.boolean("add_bos_token", false);
     read_named(config_, kConfig);
   }
 
   void check_class(policy::Fields& fields, const std::string& model_type) const {
-    const std::string from_model = model_type.empty() || model_type == "opt" || model_type == "gpt2" ? "GPT2Tokenizer" : "of " + model_type;
-    const std::string name = fields.is_null("tokenizer_class") ? from_model : fields.text("tokenizer_class", from_model);
+    const std::string from_model =
+        model_type.empty() || model_type == "opt" || model_type == "gpt2" ? "GPT2Tokenizer" : "of " + model_type;
+    const std::string name =
+        fields.is_null("tokenizer_class") ? from_model : fields.text("tokenizer_class", from_model);
     if (name != "GPT2Tokenizer" && name != "GPT2TokenizerFast")
       throw DataError(place(kConfig, "tokenizer_class") + ": the tokenizer " + name +
                       " is not implemented; vocab.json and merges.txt are read for GPT2Tokenizer, which OPT uses");
@@ -110,7 +120,8 @@ class Reader {
 
   /// bos_token and the like, and the lists of further special tokens.
   void read_named(const json& object, const char* file) {
-    static const std::set<std::string> kUsual{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+    static const std::set<std::string> kUsual{"bos_token", "eos_token", "unk_token", "sep_token",
+                                              "pad_token", "cls_token", "mask_token"};
     for (const auto& item : object.items()) {
       const std::string& key = item.key();
       const json& value = item.value();
@@ -152,7 +163,8 @@ class Reader {
     std::map<std::int64_t, Draft> by_id;
     for (const auto& item : object.items()) {
       const std::string where = place(kAddedFile, item.key());
-      if (!item.value().is_number_integer()) throw DataError(where + " must be a token id, got " + policy::describe(item.value()));
+      if (!item.value().is_number_integer())
+        throw DataError(where + " must be a token id, got " + policy::describe(item.value()));
       Draft draft = read_token(item.key(), where, false);
       draft.id = item.value().get<std::int64_t>();
       if (!by_id.emplace(*draft.id, draft).second) throw DataError(where + ": the id is there twice");
@@ -162,7 +174,8 @@ class Reader {
 
   /// The first mention of a token decides its flags, except that a named token is always special.
   void add(const Draft& draft) {
-    const auto known = std::find_if(drafts_.begin(), drafts_.end(), [&](const Draft& d) { return d.token.text == draft.token.text; });
+    const auto known =
+        std::find_if(drafts_.begin(), drafts_.end(), [&](const Draft& d) { return d.token.text == draft.token.text; });
     if (known == drafts_.end()) {
       drafts_.push_back(draft);
     } else {
@@ -181,7 +194,8 @@ class Reader {
       const std::int64_t id = known != vocabulary_.end() ? known->second : next;
       if (draft.id && *draft.id != id)
         throw DataError(draft.where + ": the token has id " + std::to_string(*draft.id) + ", but " +
-                        (known != vocabulary_.end() ? "the vocabulary says " : "the next free id is ") + std::to_string(id));
+                        (known != vocabulary_.end() ? "the vocabulary says " : "the next free id is ") +
+                        std::to_string(id));
       if (known == vocabulary_.end()) {
         if (!draft.id) throw DataError(draft.where + ": the token is not in the vocabulary");
         if (!taken.insert(static_cast<std::int32_t>(id)).second)
@@ -209,6 +223,8 @@ class Reader {
 
 }  // namespace
 
-AddedTokens read_added_tokens(const fs::path& folder, const Vocabulary& vocabulary) { return Reader(folder, vocabulary).read(); }
+AddedTokens read_added_tokens(const fs::path& folder, const Vocabulary& vocabulary) {
+  return Reader(folder, vocabulary).read();
+}
 
 }  // namespace weft::runtime

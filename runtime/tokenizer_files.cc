@@ -73,11 +73,13 @@ std::string bytes_of_name(std::string_view name) {
 
 Vocabulary read_vocabulary(const std::filesystem::path& file) {
   const std::string where = file.string();
-  const nlohmann::json entries = policy::parse_json(read_file(file, kMostBytes), where, policy::Blame::data, {.depth = 32});
+  const nlohmann::json entries =
+      policy::parse_json(read_file(file, kMostBytes), where, policy::Blame::data, {.depth = 32});
   if (!entries.is_object())
     throw DataError(where + ": must be an object of token to id, got " + policy::describe(entries));
   if (entries.size() > static_cast<std::size_t>(kMostTokens))
-    throw DataError(where + ": has " + std::to_string(entries.size()) + " tokens, at most " + std::to_string(kMostTokens));
+    throw DataError(where + ": has " + std::to_string(entries.size()) + " tokens, at most " +
+                    std::to_string(kMostTokens));
 
   Vocabulary vocabulary;
   vocabulary.reserve(entries.size());
@@ -86,8 +88,8 @@ Vocabulary read_vocabulary(const std::filesystem::path& file) {
     const std::string& name = entry.key();
     const nlohmann::json& id = entry.value();
     if (name.empty() || name.size() > kLongestName)
-      throw DataError(where + ": token " + shown(name) + " has " + std::to_string(name.size()) + " bytes, wanted 1 to " +
-                      std::to_string(kLongestName));
+      throw DataError(where + ": token " + shown(name) + " has " + std::to_string(name.size()) +
+                      " bytes, wanted 1 to " + std::to_string(kLongestName));
     if (!id.is_number_integer() || id < 0 || id >= kMostTokens)
       throw DataError(where + ": the id of token " + shown(name) + " must be an integer from 0 to " +
                       std::to_string(kMostTokens - 1) + ", got " + policy::describe(id));
@@ -116,7 +118,8 @@ BpeMerges read_merges(const std::filesystem::path& file, const Vocabulary& vocab
     const std::string where = file.string() + " line " + std::to_string(number) + ": ";
 
     const std::size_t space = line.find(' ');
-    if (space == std::string::npos || space == 0 || space + 1 == line.size() || line.find(' ', space + 1) != std::string::npos)
+    if (space == std::string::npos || space == 0 || space + 1 == line.size() ||
+        line.find(' ', space + 1) != std::string::npos)
       throw DataError(where + shown(line) + " is not two tokens with a space between");
     const std::string left = line.substr(0, space), right = line.substr(space + 1);
     const auto id_of = [&](const std::string& name, const std::string& role) {

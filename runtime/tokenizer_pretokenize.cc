@@ -1,5 +1,5 @@
-// runtime/tokenizer_pretokenize.cc: GPT-2's pattern, written out. PCRE2 would do, but that of Debian 12 knows Unicode 14
-// and so puts 9,393 characters into other classes than Hugging Face's library.
+// runtime/tokenizer_pretokenize.cc: GPT-2's pattern, written out. PCRE2 would do, but that of Debian 12 knows Unicode
+// 14 and so puts 9,393 characters into other classes than Hugging Face's library.
 #include "runtime/tokenizer_pretokenize.h"
 
 #include "runtime/utf8.h"

@@ -25,8 +25,8 @@ struct Utf8Char {
 /// `at` must be less than text.size().
 Utf8Char utf8_at(std::string_view text, std::size_t at);
 
-/// Passes bytes on as they come, except that a character is held back until it is whole and an ill-formed sequence comes
-/// out as U+FFFD. The pieces together do not depend on how the bytes were cut.
+/// Passes bytes on as they come, except that a character is held back until it is whole and an ill-formed sequence
+/// comes out as U+FFFD. The pieces together do not depend on how the bytes were cut.
 class Utf8Stream {
  public:
   std::string push(std::string_view bytes);

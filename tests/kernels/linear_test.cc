@@ -358,14 +358,14 @@ TEST_CASE("linear with nothing to add is the bias, with no rows nothing", "[kern
 }
 
 TEST_CASE("linear cuts many long rows into passes that change nothing", "[kernels]") {
-  constexpr int m = 131, n = 5, k = 70000;  // 60 rows of x at a time
+  constexpr int m = 131, n = 5, k = 70000;  // about 64 rows of x at a time
   const auto x = normal(std::size_t{m} * k, 71);
   const Stored w(normal(std::size_t{n} * k, 72, 0.01f), DType::f16);
   ThreadPool pool(2);
   for (const LinearPath path : invariant_paths()) {
     std::vector<float> all(m * n), one(n);
     linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(all.data(), DType::f32, m, n)), pool, path);
-    for (const int r : {0, 59, 60, 130}) {
+    for (const int r : {0, 47, 48, 130}) {
       linear_cpu(linear(ConstView(x.data() + r * k, DType::f32, 1, k), w.view(n, k), {}, View(one.data(), DType::f32, 1, n)), pool, path);
       CHECK(std::memcmp(one.data(), &all[static_cast<std::size_t>(r * n)], n * 4) == 0);
     }
@@ -401,6 +401,6 @@ TEST_CASE("linear refuses a path that the processor does not have", "[kernels]")
 TEST_CASE("ceilings are positive", "[kernels]") {
   ThreadPool pool(2);
   CHECK(measure_dram_read(pool, std::size_t{8} << 20, 0.01) > 1e8);
-  for (const LinearPath path : linear_paths()) CHECK(measure_linear(pool, 2, DType::f16, 1, 0.01, path) > 1e6);
+  CHECK(measure_linear(pool, 2, DType::f16, 1, 0.01) > 1e6);
   CHECK(measure_linear_library(pool, 2, 1, 0.01) > 1e6);
 }

@@ -65,7 +65,8 @@ TEST_CASE("parse_json refuses everything else, says where, and shows no text of 
       {"blank", " \n\t\r\n", "f.json: is empty, wanted JSON"},
       {"duplicate key", R"({"a":1,"a":2})", "f.json: byte 10: the key 'a' is there twice"},
       {"duplicate key by an escape", R"({"a":1,"\u0061":2})", "the key 'a' is there twice"},
-      {"duplicate key inside", "{\n \"x\": [{\"b\":{},\n\"b\":1}]}", "f.json: line 3, byte 3: the key 'b' is there twice"},
+      {"duplicate key inside", "{\n \"x\": [{\"b\":{},\n\"b\":1}]}",
+       "f.json: line 3, byte 3: the key 'b' is there twice"},
       {"integer over 64 bits", "18446744073709551616", "an integer does not fit 64 bits"},
       {"integer under 64 bits", "[-9223372036854775809]", "an integer does not fit 64 bits"},
       {"long integer", std::string(400, '9'), "a number is too large"},
@@ -219,9 +220,11 @@ TEST_CASE("the other getters refuse other types, naming what was wanted", "[poli
   Fields fields(object, "f", Blame::usage);
   CHECK(usage_refusal([&] { fields.text("n"); }) == "f: 'n' must be a string, got 1");
   CHECK(usage_refusal([&] { fields.boolean("n"); }) == "f: 'n' must be true or false, got 1");
-  CHECK(usage_refusal([&] { fields.number("s", 0, 1); }) == "f: 's' must be a number from 0.0 to 1.0, got the string \"x\"");
+  CHECK(usage_refusal([&] { fields.number("s", 0, 1); }) ==
+        "f: 's' must be a number from 0.0 to 1.0, got the string \"x\"");
   CHECK(usage_refusal([&] { fields.number("f", 0, 1); }) == "f: 'f' must be a number from 0.0 to 1.0, got 1.5");
-  CHECK(usage_refusal([&] { fields.number("long", 0, 1); }) == "f: 'long' must be a number from 0.0 to 1.0, got a string of 100 bytes");
+  CHECK(usage_refusal([&] { fields.number("long", 0, 1); }) ==
+        "f: 'long' must be a number from 0.0 to 1.0, got a string of 100 bytes");
   CHECK(usage_refusal([&] { fields.integer("absent", 0, 1); }) == "f: 'absent' is missing");
   CHECK(usage_refusal([&] { fields.at("absent"); }) == "f: 'absent' is missing");
   CHECK(usage_refusal([&] { fields.refuse_field("s", "a size"); }) == "f: 's' must be a size, got the string \"x\"");

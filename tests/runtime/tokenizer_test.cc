@@ -105,7 +105,8 @@ void check_strings(const Tokenizer& tokenizer, const std::string& name) {
     for (const std::int32_t id : ids) bytes += tokenizer.piece(id);
     const bool may_hold_specials = text.find('<') != std::string::npos;
     if (!may_hold_specials && bytes != text) CHECK(bytes == text);
-    if (tokenizer.decode(ids) != incrementally(tokenizer, ids)) CHECK(tokenizer.decode(ids) == incrementally(tokenizer, ids));
+    if (tokenizer.decode(ids) != incrementally(tokenizer, ids))
+      CHECK(tokenizer.decode(ids) == incrementally(tokenizer, ids));
   }
   CHECK(expected.done());
 }
@@ -115,7 +116,8 @@ void check_decoded(const Tokenizer& tokenizer, const std::string& name) {
     const Ids ids = line[0].get<Ids>();
     CAPTURE(ids);
     if (tokenizer.decode(ids) != line[1].get<std::string>()) CHECK(tokenizer.decode(ids) == line[1].get<std::string>());
-    if (incrementally(tokenizer, ids) != line[1].get<std::string>()) CHECK(incrementally(tokenizer, ids) == line[1].get<std::string>());
+    if (incrementally(tokenizer, ids) != line[1].get<std::string>())
+      CHECK(incrementally(tokenizer, ids) == line[1].get<std::string>());
   }
 }
 
@@ -133,7 +135,11 @@ struct SmallFolder {
   TemporaryFolder folder;
   json vocabulary = {{"<s>", 0}, {"<pad>", 1}, {"</s>", 2}, {"<unk>", 3}, {"\u0120t", 260}, {"\u0120te", 261}};
   std::string merges = "#version: 0.2\n\u0120 t\n\u0120t e\n";
-  json config = {{"add_bos_token", true}, {"bos_token", "</s>"}, {"eos_token", "</s>"}, {"unk_token", "</s>"}, {"pad_token", "<pad>"}};
+  json config = {{"add_bos_token", true},
+                 {"bos_token", "</s>"},
+                 {"eos_token", "</s>"},
+                 {"unk_token", "</s>"},
+                 {"pad_token", "<pad>"}};
 
   SmallFolder() {
     for (int byte = 0; byte < 256; ++byte) vocabulary[alphabet_of_byte(static_cast<unsigned char>(byte))] = 4 + byte;
@@ -160,7 +166,9 @@ TEST_CASE("the demo model's tokenizer gives Hugging Face's ids for every string"
   check_decoded(demo, "demo");
 }
 
-TEST_CASE("decoding gives Hugging Face's text, in one go and piece by piece", "[runtime]") { check_decoded(opt(), "opt"); }
+TEST_CASE("decoding gives Hugging Face's text, in one go and piece by piece", "[runtime]") {
+  check_decoded(opt(), "opt");
+}
 
 TEST_CASE("added tokens split the text as Hugging Face's do, with their flags", "[runtime]") {
   TemporaryFolder folder;
@@ -178,7 +186,8 @@ TEST_CASE("added tokens split the text as Hugging Face's do, with their flags", 
 
 TEST_CASE("every code point is in the class that Hugging Face's pattern gives it", "[runtime]") {
   std::uint64_t hash = 0xCBF29CE484222325u;
-  for (char32_t code = 0; code < 0x110000; ++code) hash = (hash ^ static_cast<std::uint64_t>(char_class(code))) * 0x100000001B3u;
+  for (char32_t code = 0; code < 0x110000; ++code)
+    hash = (hash ^ static_cast<std::uint64_t>(char_class(code))) * 0x100000001B3u;
   std::ostringstream text;
   text << std::hex << hash << "\n";
   CHECK(text.str() == read_text(data_path("tokenizer/classes.txt")));
@@ -241,16 +250,23 @@ TEST_CASE("broken tokenizer files are refused, each for its fault", "[runtime]")
     std::string expected;
   };
   const auto config = [](const char* key, json value) { return [=](SmallFolder& s) { s.config[key] = value; }; };
-  const auto vocabulary = [](const char* key, json value) { return [=](SmallFolder& s) { s.vocabulary[key] = value; }; };
+  const auto vocabulary = [](const char* key, json value) {
+    return [=](SmallFolder& s) { s.vocabulary[key] = value; };
+  };
   const auto merges = [](const std::string& more) { return [=](SmallFolder& s) { s.merges += more; }; };
   const auto decoder = [](const char* id, json token) {
     return [=](SmallFolder& s) { s.config["added_tokens_decoder"][id] = token; };
   };
   const auto mask = [](const char* flag) { return json{{"content", "<pad>"}, {flag, true}}; };
   const std::vector<Case> cases = {
-      {"vocabulary is a list", [](SmallFolder& s) { s.vocabulary = {1, 2}; }, "vocab.json: must be an object of token to id, got an array of 2"},
+      {"vocabulary is a list",
+       [](SmallFolder& s) {
+         s.vocabulary = {1, 2};
+       },
+       "vocab.json: must be an object of token to id, got an array of 2"},
       {"vocabulary is empty", [](SmallFolder& s) { s.vocabulary = json::object(); }, "vocab.json: has no token"},
-      {"negative id", vocabulary("x1", -1), "vocab.json: the id of token 'x1' must be an integer from 0 to 4194303, got -1"},
+      {"negative id", vocabulary("x1", -1),
+       "vocab.json: the id of token 'x1' must be an integer from 0 to 4194303, got -1"},
       {"fraction", vocabulary("x1", 1.5), "token 'x1' must be an integer from 0 to 4194303, got 1.5"},
       {"whole fraction", vocabulary("x1", 7.0), "token 'x1' must be an integer from 0 to 4194303, got 7.0"},
       {"text id", vocabulary("x1", "3"), "got the string \"3\""},
@@ -259,8 +275,10 @@ TEST_CASE("broken tokenizer files are refused, each for its fault", "[runtime]")
       {"null id", vocabulary("x1", nullptr), "got null"},
       {"id used twice", vocabulary("x1", 7), "vocab.json: token id 7 is used by '"},
       {"empty token", vocabulary("", 900), "token '' has 0 bytes, wanted 1 to 65536"},
-      {"long token", [](SmallFolder& s) { s.vocabulary[std::string(65537, 'x')] = 900; }, "has 65537 bytes, wanted 1 to 65536"},
-      {"byte missing", [](SmallFolder& s) { s.vocabulary.erase("\u0120"); }, "vocab.json: has no token '\u0120' for byte 32"},
+      {"long token", [](SmallFolder& s) { s.vocabulary[std::string(65537, 'x')] = 900; },
+       "has 65537 bytes, wanted 1 to 65536"},
+      {"byte missing", [](SmallFolder& s) { s.vocabulary.erase("\u0120"); },
+       "vocab.json: has no token '\u0120' for byte 32"},
       {"three parts", merges("a b c\n"), "merges.txt line 4: 'a b c' is not two tokens"},
       {"one part", merges("ab\n"), "merges.txt line 4: 'ab' is not two tokens"},
       {"two spaces", merges("a  b\n"), "merges.txt line 4: 'a  b' is not two tokens"},
@@ -275,24 +293,37 @@ TEST_CASE("broken tokenizer files are refused, each for its fault", "[runtime]")
       {"class is a number", config("tokenizer_class", 1), "'tokenizer_class' must be a string, got 1"},
       {"prefix space", config("add_prefix_space", true), "'add_prefix_space' is true, which is not supported"},
       {"end token", config("add_eos_token", true), "'add_eos_token' is true, which is not supported"},
-      {"specials as text", config("split_special_tokens", true), "'split_special_tokens' is true, which is not supported"},
+      {"specials as text", config("split_special_tokens", true),
+       "'split_special_tokens' is true, which is not supported"},
       {"flag as a number", config("add_bos_token", 1), "'add_bos_token' must be true or false, got 1"},
       {"special is a number", config("bos_token", 2), "'bos_token': must be an object, got 2"},
       {"special is empty", config("bos_token", ""), "'bos_token': an added token is empty"},
       {"special without content", config("bos_token", json{{"lstrip", true}}), "'content' is missing"},
       {"special unknown", config("bos_token", "[BOS]"), "'bos_token': the token is not in the vocabulary"},
-      {"list of specials is a text", config("additional_special_tokens", "x"), "must be a list of tokens, got the string \"x\""},
-      {"single word", decoder("1", mask("single_word")), "'added_tokens_decoder' '1': \"single_word\": true is not supported"},
-      {"another id than the vocabulary's", decoder("5", mask("special")), "the token has id 5, but the vocabulary says 1"},
-      {"gap before an added token", decoder("300", json{{"content", "new"}}), "the token has id 300, but the next free id is 262"},
-      {"added twice", [&](SmallFolder& s) { decoder("1", mask("special"))(s); decoder("2", mask("special"))(s); }, "the token is there twice"},
+      {"list of specials is a text", config("additional_special_tokens", "x"),
+       "must be a list of tokens, got the string \"x\""},
+      {"single word", decoder("1", mask("single_word")),
+       "'added_tokens_decoder' '1': \"single_word\": true is not supported"},
+      {"another id than the vocabulary's", decoder("5", mask("special")),
+       "the token has id 5, but the vocabulary says 1"},
+      {"gap before an added token", decoder("300", json{{"content", "new"}}),
+       "the token has id 300, but the next free id is 262"},
+      {"added twice",
+       [&](SmallFolder& s) {
+         decoder("1", mask("special"))(s);
+         decoder("2", mask("special"))(s);
+       },
+       "the token is there twice"},
       {"id is no number", decoder("-1", mask("special")), "'-1': the key must be a token id"},
-      {"decoder is a list", config("added_tokens_decoder", json::array()), "'added_tokens_decoder': must be an object, got an array of 0"},
+      {"decoder is a list", config("added_tokens_decoder", json::array()),
+       "'added_tokens_decoder': must be an object, got an array of 0"},
       {"added token is a number", decoder("1", 5), "must be an object, got 5"},
-      {"holes under an added token", [&](SmallFolder& s) {
+      {"holes under an added token",
+       [&](SmallFolder& s) {
          s.vocabulary.erase("<unk>");
          decoder("261", json{{"content", "new"}})(s);
-       }, "the vocabulary has holes"},
+       },
+       "the vocabulary has holes"},
   };
   for (const Case& bad : cases) {
     CAPTURE(bad.name);
@@ -315,21 +346,32 @@ TEST_CASE("files that are missing or no JSON are refused by name", "[runtime]") 
   const std::vector<Case> cases = {
       {"no merges", [](const auto& s) { fs::remove(s.folder / "merges.txt"); }, "has vocab.json but no merges.txt"},
       {"nothing", [](const auto& s) { fs::remove(s.folder / "vocab.json"); }, "has no vocab.json and merges.txt"},
-      {"tokenizer.json only", [](const auto& s) {
+      {"tokenizer.json only",
+       [](const auto& s) {
          fs::remove(s.folder / "vocab.json");
          write_text(s.folder / "tokenizer.json", "{}");
-       }, "tokenizer.json: this format is not read; put the vocab.json and merges.txt of the same model beside it"},
-      {"a token twice", [](const auto& s) { write_text(s.folder / "vocab.json", R"({"a":1,"\u0061":2})"); }, "vocab.json: byte 15: the key 'a' is there twice"},
-      {"lone surrogate", [](const auto& s) { write_text(s.folder / "vocab.json", R"({"\ud83d":1})"); }, "vocab.json: byte 9: not valid JSON"},
-      {"depth", [](const auto& s) { write_text(s.folder / "vocab.json", std::string(100000, '[')); }, "nested deeper than 32 levels"},
+       },
+       "tokenizer.json: this format is not read; put the vocab.json and merges.txt of the same model beside it"},
+      {"a token twice", [](const auto& s) { write_text(s.folder / "vocab.json", R"({"a":1,"\u0061":2})"); },
+       "vocab.json: byte 15: the key 'a' is there twice"},
+      {"lone surrogate", [](const auto& s) { write_text(s.folder / "vocab.json", R"({"\ud83d":1})"); },
+       "vocab.json: byte 9: not valid JSON"},
+      {"depth", [](const auto& s) { write_text(s.folder / "vocab.json", std::string(100000, '[')); },
+       "nested deeper than 32 levels"},
       {"cut", [](const auto& s) { write_text(s.folder / "vocab.json", "{\"a\":1,"); }, "vocab.json: byte "},
-      {"folder as merges", [](const auto& s) {
+      {"folder as merges",
+       [](const auto& s) {
          fs::remove(s.folder / "merges.txt");
          fs::create_directory(s.folder / "merges.txt");
-       }, "merges.txt: is a directory, wanted a regular file"},
-      {"config is a list", [](const auto& s) { write_text(s.folder / "tokenizer_config.json", "[]"); }, "tokenizer_config.json: must be an object"},
-      {"added id is a text", [](const auto& s) { write_text(s.folder / "added_tokens.json", R"({"new":"262"})"); }, "added_tokens.json: 'new' must be a token id"},
-      {"model of another kind", [](const auto& s) { write_text(s.folder / "config.json", R"({"model_type":"llama"})"); }, "the tokenizer of llama is not implemented"},
+       },
+       "merges.txt: is a directory, wanted a regular file"},
+      {"config is a list", [](const auto& s) { write_text(s.folder / "tokenizer_config.json", "[]"); },
+       "tokenizer_config.json: must be an object"},
+      {"added id is a text", [](const auto& s) { write_text(s.folder / "added_tokens.json", R"({"new":"262"})"); },
+       "added_tokens.json: 'new' must be a token id"},
+      {"model of another kind",
+       [](const auto& s) { write_text(s.folder / "config.json", R"({"model_type":"llama"})"); },
+       "the tokenizer of llama is not implemented"},
   };
   for (const Case& bad : cases) {
     CAPTURE(bad.name);
@@ -346,7 +388,8 @@ TEST_CASE("what is odd but sound in the files is read", "[runtime]") {
   SECTION("CRLF merges") { small.merges = "#version: 0.2\r\n\u0120 t\r\n\u0120t e\r\n"; }
   SECTION("merges without #version and last newline") { small.merges = "\u0120 t\n\u0120t e"; }
   SECTION("bos_token with flags") {
-    small.config["bos_token"] = {{"__type", "AddedToken"}, {"content", "</s>"}, {"normalized", true}, {"single_word", false}};
+    small.config["bos_token"] = {
+        {"__type", "AddedToken"}, {"content", "</s>"}, {"normalized", true}, {"single_word", false}};
   }
   SECTION("the fast class") { small.config["tokenizer_class"] = "GPT2TokenizerFast"; }
   SECTION("keys that mean nothing here") { small.config["model_max_length"] = 1e30; }

@@ -14,12 +14,16 @@ TEST_CASE("utf8_at reads every character and no other sequence", "[runtime]") {
     for (unsigned second = 0; second < 256; ++second)
       for (const unsigned char third : edges)
         for (const unsigned char fourth : edges) {
-          const char bytes[] = {static_cast<char>(first), static_cast<char>(second), static_cast<char>(third), static_cast<char>(fourth)};
+          const char bytes[] = {static_cast<char>(first), static_cast<char>(second), static_cast<char>(third),
+                                static_cast<char>(fourth)};
           const Utf8Char found = utf8_at({bytes, 4}, 0);
           if (found.state == Utf8::cut) FAIL("cut, though four bytes are enough for any character");
           if (found.state != Utf8::valid) continue;
           ++valid;
-          const bool shortest = found.bytes == (found.code < 0x80 ? 1 : found.code < 0x800 ? 2 : found.code < 0x10000 ? 3 : 4);
+          const bool shortest = found.bytes == (found.code < 0x80      ? 1
+                                                : found.code < 0x800   ? 2
+                                                : found.code < 0x10000 ? 3
+                                                                       : 4);
           const bool character = found.code < 0x110000 && (found.code < 0xD800 || found.code > 0xDFFF);
           if (!shortest || !character) FAIL("U+" << std::hex << static_cast<std::uint32_t>(found.code));
         }

@@ -1,0 +1,488 @@
+#!/usr/bin/env python3
+"""The command line as users meet it: answers in the promised form, and errors that name the place in one line.
+
+Usage: cli_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
+"""
+
+import json
+import math
+import os
+import pathlib
+import resource
+import shutil
+import sys
+import tempfile
+import unittest
+
+from weft_process import Weft, read_lines, tiny_tensors, write_lines, write_tiny_model
+
+WEFT = None
+SOURCE = None
+USAGE, DATA, CAPACITY, DEVICE, IO = 2, 3, 4, 5, 6
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-cli-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.demo = SOURCE / "models" / "demo"
+        self.input, self.output = self.folder / "in.jsonl", self.folder / "out.jsonl"
+
+    def tiny(self, **options):
+        folder = self.folder / "tiny"
+        return folder if folder.exists() else write_tiny_model(folder, **options)
+
+    def job(self, model, requests, *flags, command="generate"):
+        """The answers by id of a run that succeeds."""
+        if requests is not None:
+            write_lines(self.input, requests)
+        self.output.unlink(missing_ok=True)
+        done = WEFT.run(command, "--model", model, "--input", self.input, "--output", self.output, "--backend", "cpu",
+                        "--quiet", *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return {answer["id"]: answer for answer in read_lines(self.output)}
+
+    def refused(self, code, words, *arguments):
+        """One line on stderr, the exit code, and nothing written where nothing was."""
+        before = sorted(self.folder.rglob("*"))
+        done = WEFT.run(*arguments)
+        said = done.stderr.decode()
+        with self.subTest(arguments=" ".join(map(str, arguments[-6:]))):
+            self.assertEqual(done.returncode, code, said)
+            self.assertEqual(done.stdout, b"")
+            self.assertTrue(said.startswith("weft: error: ") and said.endswith("\n"), said)
+            self.assertEqual(said.count("\n"), 1, said)
+            for word in [words] if isinstance(words, str) else words:
+                self.assertIn(word, said)
+            self.assertEqual(sorted(self.folder.rglob("*")), before)
+
+    def refused_job(self, code, words, *flags, model=None, command="generate"):
+        self.refused(code, words, command, "--model", model or self.tiny(), "--input", self.input, "--output", self.output,
+                     "--backend", "cpu", *flags)
+
+
+class Answers(Case):
+    def test_form_of_an_answer(self):
+        write_lines(self.input, [{"id": "a1", "prompt": "It was", "max_tokens": 5}, {"id": 7, "prompt_ids": [2, 100, 7]},
+                                 {"id": "é\n\"", "prompt": "The", "max_tokens": 1}])
+        answers = self.job(self.demo, None, "--max-tokens", 9)
+        self.assertEqual(set(answers), {"a1", 7, "é\n\""})
+        for answer in answers.values():
+            self.assertEqual(list(answer), ["id", "text", "token_ids", "finish_reason", "usage"])
+            self.assertEqual(list(answer["usage"]), ["prompt_tokens", "completion_tokens"])
+            self.assertEqual(answer["usage"]["completion_tokens"], len(answer["token_ids"]))
+            self.assertIsInstance(answer["text"], str)
+        self.assertEqual(answers[7]["usage"]["prompt_tokens"], 3)
+        self.assertLessEqual(len(answers[7]["token_ids"]), 9)
+        self.assertEqual(len(answers["é\n\""]["token_ids"]), 1)
+
+    def test_text_prompt_begins_with_the_first_token(self):
+        write_lines(self.input, [{"id": 1, "text": "It was a dark night"}])
+        done = WEFT.run("tokenize", "--model", self.demo, "--input", self.input, "--output", self.folder / "ids.jsonl")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (line,) = read_lines(self.folder / "ids.jsonl")
+        self.assertEqual(list(line), ["id", "ids"])
+        self.assertEqual(line["ids"][0], 2)
+        answers = self.job(self.demo, [{"id": "text", "prompt": "It was a dark night", "max_tokens": 12},
+                                       {"id": "ids", "prompt_ids": line["ids"], "max_tokens": 12}])
+        self.assertEqual(answers["text"]["token_ids"], answers["ids"]["token_ids"])
+        self.assertEqual(answers["text"]["usage"]["prompt_tokens"], len(line["ids"]))
+
+    def test_without_tokenizer(self):
+        answers = self.job(self.tiny(), [{"id": 1, "prompt_ids": [3, 4]}], "--max-tokens", 6)
+        self.assertIsNone(answers[1]["text"])
+        self.assertEqual(answers[1]["finish_reason"], "length")
+        self.assertEqual(len(answers[1]["token_ids"]), 6)
+
+    def test_default_length_ends_at_the_context(self):
+        answers = self.job(self.tiny(), [{"id": 1, "prompt_ids": [3] * 40}])
+        self.assertEqual(len(answers[1]["token_ids"]), 8)
+
+    def test_config_file_with_random_weights(self):
+        config = self.tiny() / "config.json"
+        requests = [{"id": 1, "prompt_ids": [3, 4], "max_tokens": 6}]
+        first = self.job(config, requests, "--weights", "random:1")
+        self.assertEqual(first, self.job(config, requests, "--weights", "random:1"))
+        self.assertNotEqual(first, self.job(config, requests, "--weights", "random:2"))
+
+    def test_stop_token(self):
+        plain = self.job(self.tiny(), [{"id": 1, "prompt_ids": [3, 4, 5], "max_tokens": 16}])[1]["token_ids"]
+        end = plain[len(plain) // 2]
+        stopped = self.job(self.tiny(), [{"id": 1, "prompt_ids": [3, 4, 5], "max_tokens": 16, "stop_token_ids": [end]}])[1]
+        self.assertEqual(stopped["token_ids"], plain[:plain.index(end) + 1])
+        self.assertEqual(stopped["finish_reason"], "stop")
+
+    def test_end_of_sequence(self):
+        requests = [{"id": 1, "prompt_ids": [3, 4, 5], "max_tokens": 16}]
+        plain = self.job(self.tiny(), requests)[1]["token_ids"]
+        end = plain[5]
+        for name, value in ("one", end), ("several", [end]):
+            model = write_tiny_model(self.folder / name, eos_token_id=value)
+            answer = self.job(model, requests)[1]
+            self.assertEqual(answer["token_ids"], plain[:plain.index(end) + 1])
+            self.assertEqual(answer["finish_reason"], "stop")
+
+    def test_stop_string_and_token_leave_the_text(self):
+        request = {"id": 1, "prompt": "The old man looked at the", "max_tokens": 32}
+        plain = self.job(self.demo, [request])[1]
+        middle = len(plain["text"]) // 2
+        stop = plain["text"][middle:middle + 4]
+        cut = self.job(self.demo, [{**request, "stop": ["\0never", stop]}])[1]
+        self.assertEqual(cut["text"], plain["text"][:plain["text"].index(stop)])
+        self.assertEqual(cut["finish_reason"], "stop")
+        self.assertEqual(cut["token_ids"], plain["token_ids"][:len(cut["token_ids"])])
+        self.assertEqual(self.job(self.demo, [{**request, "stop": stop}])[1], cut)
+        end = plain["token_ids"][3]
+        at = plain["token_ids"].index(end)
+        by_id = self.job(self.demo, [{**request, "stop_token_ids": [end]}])[1]
+        shorter = self.job(self.demo, [{**request, "max_tokens": at}])[1] if at else {"text": ""}
+        self.assertEqual(by_id["token_ids"], plain["token_ids"][:at + 1])
+        self.assertEqual(by_id["text"], shorter["text"])
+
+    def test_sampling_depends_on_seed_and_id_alone(self):
+        requests = [{"id": i, "prompt_ids": [3 + i, 9], "max_tokens": 10 + i, "temperature": 1.5, "seed": 5} for i in range(8)]
+        one = self.job(self.tiny(), requests)
+        self.assertEqual(one, self.job(self.tiny(), requests[::-1], "--gpu-batch-size", 3, "--num-gpu-batches", 2))
+        self.assertNotEqual(one, self.job(self.tiny(), [{**r, "seed": 6} for r in requests]))
+        narrow = self.job(self.tiny(), [{**r, "top_k": 1} for r in requests])
+        self.assertEqual(narrow, self.job(self.tiny(), [{k: v for k, v in r.items() if k != "temperature"} for r in requests]))
+
+    def test_crlf_blank_lines_mark_and_no_last_newline(self):
+        self.input.write_bytes(b'\xef\xbb\xbf{"id":1,"prompt_ids":[3],"max_tokens":2}\r\n\r\n  \n{"id":2,"prompt_ids":[4],"max_tokens":2}')
+        self.assertEqual(set(self.job(self.tiny(), None)), {1, 2})
+
+    def test_score(self):
+        generated = self.job(self.tiny(), [{"id": 1, "prompt_ids": [3, 4, 5], "max_tokens": 8}])[1]["token_ids"]
+        request = {"id": "s", "prompt_ids": [3, 4, 5], "continuation_ids": generated}
+        other = {"id": "t", "prompt_ids": [3, 4, 5], "continuation_ids": [(t + 1) % 64 for t in generated]}
+        scores = self.job(self.tiny(), [request, other], command="score")
+        for score in scores.values():
+            self.assertEqual(list(score), ["id", "logprobs", "logprob", "greedy"])
+            self.assertEqual(len(score["logprobs"]), len(generated))
+            self.assertTrue(all(p <= 0 for p in score["logprobs"]))
+            self.assertTrue(math.isclose(score["logprob"], sum(score["logprobs"]), rel_tol=1e-9))
+        self.assertEqual(scores["s"]["greedy"], [True] * len(generated))
+        self.assertFalse(scores["t"]["greedy"][0])
+
+    def test_score_text(self):
+        scores = self.job(self.demo, [{"id": 1, "prompt": "It was", "continuation": " a dark"}], command="score")
+        write_lines(self.input, [{"id": 1, "text": " a dark"}])
+        WEFT.run("tokenize", "--model", self.demo, "--input", self.input, "--output", self.folder / "ids.jsonl")
+        self.assertEqual(len(scores[1]["logprobs"]), len(read_lines(self.folder / "ids.jsonl")[0]["ids"]) - 1)
+
+    def test_inspect(self):
+        for path in self.demo, SOURCE / "configs" / "models" / "opt-1.3b.json", next((SOURCE / "configs" / "policies").iterdir()):
+            done = WEFT.run("inspect", path)
+            self.assertEqual((done.returncode, done.stderr), (0, b""), path)
+            self.assertTrue(done.stdout)
+        self.refused(USAGE, "nowhere", "inspect", self.folder / "nowhere")
+
+    def test_version(self):
+        self.assertRegex(WEFT.run("--version").stdout.decode(), r"^weft \d+\.\d+\.\d+\n$")
+
+
+class Records(Case):
+    requests = [{"id": i, "prompt_ids": [i, 2], "max_tokens": 4} for i in range(6)]
+
+    def test_report_and_trace(self):
+        report_path, trace_path = self.folder / "report.json", self.folder / "trace.json"
+        self.job(self.tiny(), self.requests, "--report", report_path, "--trace", trace_path, "--percent", 40, 30, 40, 30, 40, 30,
+                 "--num-gpu-batches", 3, "--gpu-batch-size", 1)
+        report = json.loads(report_path.read_text())
+        lanes = ["disk_read", "disk_write", "host_to_device", "device_to_host", "device_compute", "host_compute"]
+        self.assertLessEqual({"tokens_per_second", "placement", "lanes", "peak_bytes", "policy", "machine"}, set(report))
+        self.assertEqual(list(report["tokens_per_second"]), ["total", "prefill", "decode"])
+        self.assertEqual(list(report["placement"]), ["weights", "kv", "activations"])
+        for tiers in report["placement"].values():
+            self.assertEqual(list(tiers), ["device", "host", "disk"])
+            self.assertTrue(math.isclose(sum(tier["achieved"] for tier in tiers.values()), 1))
+            for tier in tiers.values():
+                self.assertEqual(list(tier), ["asked", "achieved", "bytes"])
+        self.assertEqual(list(report["lanes"]), lanes)
+        self.assertTrue(all(list(lane) == ["bytes", "busy_seconds", "utilisation"] for lane in report["lanes"].values()))
+        self.assertTrue(all(0 <= lane["utilisation"] <= 1 for lane in report["lanes"].values()))
+        self.assertEqual(list(report["peak_bytes"]), ["device", "host", "disk"])
+        self.assertEqual((report["policy"]["gpu_batch_size"], report["policy"]["num_gpu_batches"]), (1, 3))
+
+        events = json.loads(trace_path.read_text())["traceEvents"]
+        tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+        self.assertEqual(sorted(tracks.values()), sorted(lanes))
+        spans = [e for e in events if e["ph"] == "X"]
+        self.assertTrue(spans and all(e["tid"] in tracks and e["dur"] >= 0 for e in spans))
+        for tid in tracks:  # one thing at a time on every track
+            mine = sorted((e["ts"], e["dur"]) for e in spans if e["tid"] == tid)
+            self.assertTrue(all(a + d <= b + 0.2 for (a, d), (b, _) in zip(mine, mine[1:])), tracks[tid])
+
+    def test_a_flag_beats_the_file_and_the_report_is_a_policy(self):
+        policy, report = self.folder / "policy.json", self.folder / "report.json"
+        policy.write_text(json.dumps({"gpu_batch_size": 2, "num_gpu_batches": 2, "attention": "host", "kv": {"host": 1.0},
+                                      "retention": {"rule": "h2o", "heavy": 0.29, "recent": 2, "of": "prompt"},
+                                      "budgets": {"device": "8MiB", "host": "8MiB"}}))
+        first = self.job(self.tiny(), self.requests, "--policy", policy, "--gpu-batch-size", 1, "--retention", "recent:3",
+                         "--attention", "device", "--host-memory", "9MiB", "--no-overlap", "--report", report)
+        ran = json.loads(report.read_text())["policy"]
+        self.assertEqual((ran["gpu_batch_size"], ran["num_gpu_batches"], ran["attention"], ran["overlap"]), (1, 2, "device", False))
+        self.assertEqual((ran["retention"]["rule"], ran["retention"]["recent"]), ("recent", 3))
+        self.assertEqual((ran["budgets"]["device"], ran["budgets"]["host"]), (8 << 20, 9 << 20))
+        policy.write_text(json.dumps(ran))
+        self.assertEqual(first, self.job(self.tiny(), self.requests, "--policy", policy, "--report", report))
+        self.assertEqual(json.loads(report.read_text())["policy"], ran)
+
+
+class CommandLine(Case):
+    def setUp(self):
+        super().setUp()
+        write_lines(self.input, [{"id": 1, "prompt_ids": [3, 4], "max_tokens": 4}])
+
+    def test_flags(self):
+        self.refused(USAGE, ["--modle", "did you mean --model?"], "generate", "--modle", "x")
+        self.refused(USAGE, ["'generat'", "did you mean generate?"], "generat")
+        self.refused(USAGE, "subcommand", )
+        self.refused(USAGE, "--output", "generate", "--model", self.tiny(), "--input", self.input)
+        for flags, words in [(["--gpu-batch-size", 0], ["--gpu-batch-size", "got 0"]),
+                             (["--gpu-batch-size", "many"], "--gpu-batch-size"),
+                             (["--num-gpu-batches", 1 << 20], ["--num-gpu-batches", "32768"]),
+                             (["--max-tokens", 0], ["--max-tokens", "got 0"]), (["--threads", -1], ["--threads", "-1"]),
+                             (["--percent", 1, 2, 3], ["--percent", "6"]),
+                             (["--percent", 60, 60, 0, 0, 0, 0], ["--percent", "100"]),
+                             (["--percent", -1, 0, 0, 0, 0, 0], "--percent"),
+                             (["--percent", "nan", 0, 0, 0, 0, 0], "--percent"),
+                             (["--retention", "h2o:0.1"], ["--retention", "h2o:HEAVY:RECENT"]),
+                             (["--retention", "h20:0.1:0.1"], ["h20", "did you mean 'h2o'?"]),
+                             (["--retention", "h2o:1.5:0.1"], ["--retention", "1.5"]),
+                             (["--retention", "recent:-4"], ["--retention", "-4"]),
+                             (["--retention", ""], "--retention"), (["--report="], "--report"),
+                             (["--attention", "gpu"], ["--attention", "gpu"]),
+                             (["--backend", "metal"], ["--backend", "metal"]),
+                             (["--disk-engine", "mmap"], ["--disk-engine", "mmap"]),
+                             (["--dtype", "int8"], ["--dtype", "int8"]),
+                             (["--weights", "random:x"], ["--weights", "random:x"]),
+                             (["--disk-dir", self.folder / "nowhere"], ["--disk-dir", "nowhere"]), (["extra"], "extra")]:
+            self.refused_job(USAGE, words, *flags)
+        for size in "4GB", "4 gib", "1e3", "-1", ".5GiB", "0.3B", "GiB", "1..5GiB", "99999999TiB":
+            self.refused_job(USAGE, ["--device-memory", size, "4GiB"], "--device-memory=" + size)
+
+    def test_files(self):
+        model = self.tiny()
+        job = ["generate", "--model", model, "--backend", "cpu"]
+        self.refused(USAGE, ["--input", "nowhere.jsonl"], *job, "--input", self.folder / "nowhere.jsonl", "--output", self.output)
+        self.refused(USAGE, ["--input", "a directory"], *job, "--input", self.folder, "--output", self.output)
+        self.refused(USAGE, ["--output", "a directory"], *job, "--input", self.input, "--output", self.folder)
+        self.refused(IO, ["--output", "nowhere"], *job, "--input", self.input, "--output", self.folder / "nowhere" / "out.jsonl")
+        self.refused(USAGE, ["--output", "--input"], *job, "--input", self.input, "--output", self.input, "--resume")
+        self.refused_job(USAGE, ["--trace", "--output"], "--trace", self.output)
+        self.refused_job(IO, ["--report", "nowhere"], "--report", self.folder / "nowhere" / "report.json")
+        self.refused_job(IO, ["--trace", "a directory"], "--trace", self.folder)
+        self.output.write_text("precious\n")
+        self.refused_job(USAGE, ["out.jsonl", "--resume"])
+        for text in "precious\n", "precious", '{"id":1,"text":"x"}\n', '{"id":9,"token_ids":[1]}\n', "\n":
+            self.output.write_text(text)
+            self.refused_job(USAGE, "out.jsonl:1: ", "--resume")
+            self.assertEqual(self.output.read_text(), text)
+
+    def test_device_and_capacity(self):
+        self.refused(DEVICE, "CUDA", "generate", "--model", self.tiny(), "--input", self.input, "--output", self.output,
+                     "--backend", "cuda")
+        write_lines(self.input, [{"id": i, "prompt_ids": [3] * 20, "max_tokens": 20} for i in range(200)])
+        self.refused_job(CAPACITY, ["device", "4.00 KiB", "no block fits", "--device-memory"], "--device-memory", "4KiB")
+        self.refused_job(CAPACITY, ["200 x 1", "on device", "400.00 KiB", "largest block that fits is "],
+                         "--gpu-batch-size", 200, "--num-gpu-batches", 1, "--device-memory", "400KiB", "--percent", 0, 0, 100, 0, 100, 0)
+        self.refused_job(CAPACITY, ["on host", "1.00 KiB"], "--percent", 0, 100, 100, 0, 100, 0, "--host-memory", "1KiB")
+        self.refused_job(CAPACITY, ["on disk", "1.00 KiB"], "--percent", 100, 0, 0, 0, 100, 0, "--disk-memory", "1KiB")
+
+    def test_the_block_named_as_largest_fits(self):
+        write_lines(self.input, [{"id": i, "prompt_ids": [3] * 20, "max_tokens": 20} for i in range(64)])
+        flags = ["--num-gpu-batches", 1, "--device-memory", "400KiB", "--percent", 0, 0, 100, 0, 100, 0]
+        done = WEFT.run("generate", "--model", self.tiny(), "--input", self.input, "--output", self.output, *flags,
+                        "--gpu-batch-size", 64)
+        largest = int(done.stderr.decode().split("largest block that fits is ")[1].split()[0])
+        self.assertEqual(len(self.job(self.tiny(), None, *flags, "--gpu-batch-size", largest)), 64)
+        self.refused_job(USAGE, "exists", *flags)
+        self.output.unlink()
+        self.refused_job(CAPACITY, "largest block", *flags, "--gpu-batch-size", largest + 1)
+
+    def test_policies(self):
+        policy = self.folder / "policy.json"
+        cases = [('{"weigths":{"disk":1.0}}', ["weigths", "did you mean 'weights'?"]),
+                 ('{"weights":{"gpu":1.0}}', ["weights", "gpu"]),
+                 ('{"weights":{"device":0.5,"disk":0.49}}', ["weights", "sum to 1", "0.99"]),
+                 ('{"weights":{"device":0.6,"disk":0.41}}', ["weights", "sum to 1", "1.01"]),
+                 ('{"kv":{"device":-1,"disk":2}}', ["kv", "device", "-1"]), ('{"kv":{"device":"1"}}', ["kv", "device"]),
+                 ('{"kv":{"device":true}}', ["kv", "device"]), ('{"kv":1}', ["kv", "object"]),
+                 ('{"gpu_batch_size":0}', ["gpu_batch_size", "got 0"]), ('{"gpu_batch_size":1.5}', ["gpu_batch_size", "1.5"]),
+                 ('{"gpu_batch_size":2147483648}', "gpu_batch_size"), ('{"num_gpu_batches":true}', "num_gpu_batches"),
+                 ('{"overlap":1}', ["overlap", "true or false"]), ('{"overlap":"yes"}', "overlap"),
+                 ('{"version":2}', ["version", "got 2"]), ('{"budgets":{"device":"20GB"}}', ["budgets.device", "20GB", "4GiB"]),
+                 ('{"budgets":{"device":""}}', "budgets.device"), ('{"budgets":{"device":-1}}', "budgets.device"),
+                 ('{"budgets":{"hots":"1GiB"}}', ["hots", "did you mean 'host'?"]),
+                 ('{"attention":{"device":0.3,"host":0.7}}', ["attention", "not supported"]),
+                 ('{"attention":{"device":0.3,"host":0.3}}', ["attention", "sum to 1"]), ('{"attention":"gpu"}', ["attention", "gpu"]),
+                 ('{"retention":{"rule":"h20"}}', ["retention", "h20", "did you mean 'h2o'?"]), ('{"retention":{}}', ["retention", "rule"]),
+                 ('{"retention":{"rule":"h2o","heavy":1.5,"recent":1}}', ["retention.heavy", "1.5"]),
+                 ('{"retention":{"rule":"h2o","heavy":-1,"recent":1}}', ["retention.heavy", "-1"]),
+                 ('{"retention":{"rule":"h2o","heavy":4,"recent":4,"sinks":5}}', ["retention", "sinks"]),
+                 ('{"retention":{"rule":"full","heavy":4}}', ["retention", "heavy"]),
+                 ('{"retention":{"rule":"h2o","heavy":4,"recent":4,"seed":1}}', ["retention", "seed"]),
+                 ('{"overlap":true,"overlap":false}', "overlap"), ('{"overlap":true,}', "policy.json"), ("// hi\n{}", "policy.json"),
+                 ("\ufeff{}", "byte order mark"), ("", "empty"), ("[]", "object"), ('{"overlap":NaN}', "policy.json"),
+                 ("[" * 1000 + "]" * 1000, "nested")]
+        for text, words in cases:
+            policy.write_text(text, encoding="utf-8")
+            self.refused_job(USAGE, words if isinstance(words, list) else [words], "--policy", policy)
+        self.refused_job(USAGE, ["--policy", "nowhere.json"], "--policy", self.folder / "nowhere.json")
+        policy.write_text("{}")
+        self.refused_job(USAGE, "--percent", "--policy", policy, "--percent", 0, 0, 0, 0, 0, 0)
+
+
+class BadRequests(Case):
+    good = '{"id":"good","prompt_ids":[3,4],"max_tokens":4}'
+
+    def check(self, line, words, model=None, command="generate", good=None):
+        """As the third line of a file whose others are right; as bytes it may be anything."""
+        line = line if isinstance(line, bytes) else line.encode()
+        good = (good or self.good).encode()
+        self.input.write_bytes(good + b"\n\n" + line + b"\n" + good.replace(b"good", b"last") + b"\n")
+        self.refused_job(USAGE, ["in.jsonl:3: "] + ([words] if isinstance(words, str) else words), model=model, command=command)
+
+    def test_not_a_request(self):
+        for line, words in [('[{"id":1,"prompt_ids":[3]},', "not valid JSON"), ('{"id":1,"prompt_ids":[3]},', "not valid JSON"),
+                            ('{"id":1,"prompt_ids":[3]} {"id":2,"prompt_ids":[3]}', "not valid JSON"),
+                            ('[{"id":1,"prompt_ids":[3]}]', "object"), ('"text"', "object"), ("1", "object"), ("null", "object"),
+                            ('{"id":1,', "not valid JSON"), ('{"id":1,"prompt_ids":[3],}', "not valid JSON"),
+                            ("{'id':1}", "not valid JSON"), ('{"id":1,"prompt_ids":[NaN]}', "not valid JSON"),
+                            (b'{"id":"\xff","prompt_ids":[3]}', "UTF-8"), (b'{"id":"a\0b","prompt_ids":[3]}', "NUL"),
+                            (b'{"id":"a\x01b","prompt_ids":[3]}', "not valid JSON"), ('{"id":"\\ud83d","prompt_ids":[3]}', "not valid JSON"),
+                            ("[" * 100000, "nested"), ('{"id":1,"id":2,"prompt_ids":[3]}', "duplicate key"),
+                            ('{"id":1,"\\u0069d":2,"prompt_ids":[3]}', "duplicate key")]:
+            self.check(line, words)
+
+    def test_id(self):
+        self.check('{"prompt_ids":[3]}', ["'id'", "missing"])
+        for value in "1.5", "null", "[1]", "true", "1e3", '"' + "x" * 600 + '"':
+            self.check('{"id":%s,"prompt_ids":[3]}' % value, "'id'")
+        self.check('{"id":18446744073709551616,"prompt_ids":[3]}', "64 bits")
+        self.check('{"id":"good","prompt_ids":[3]}', ['"good"', "line 1", "unique"])
+        self.check('{"id":"g\\u006fod","prompt_ids":[3]}', ['"good"', "line 1"])
+
+    def test_a_number_and_its_text_are_two_ids(self):
+        self.assertEqual(set(self.job(self.tiny(), [{"id": i, "prompt_ids": [3], "max_tokens": 1} for i in (7, "7")])), {7, "7"})
+
+    def test_prompt(self):
+        for line, words in [('{"id":1}', ["'prompt'", "'prompt_ids'", "neither"]),
+                            ('{"id":1,"prompt":"a","prompt_ids":[3]}', ["'prompt'", "'prompt_ids'", "both"]),
+                            ('{"id":1,"prompt_ids":[]}', ["'prompt_ids'", "non-empty"]), ('{"id":1,"prompt_ids":[-1]}', "from 0 to 63"),
+                            ('{"id":1,"prompt_ids":[64]}', "from 0 to 63"), ('{"id":1,"prompt_ids":[1.0]}', "'prompt_ids'"),
+                            ('{"id":1,"prompt_ids":["3"]}', "'prompt_ids'"), ('{"id":1,"prompt_ids":[9223372036854775808]}', "'prompt_ids'"),
+                            ('{"id":1,"prompt_ids":3}', "'prompt_ids'"), ('{"id":1,"prompt":"a"}', ["tokenizer", "'prompt_ids'"]),
+                            ('{"id":1,"prompt_ids":[3],"stop":"x"}', ["tokenizer", "'stop_token_ids'"]),
+                            ('{"id":1,"prompt_ids":%s}' % ([3] * 48), ["48 tokens", "context is 48"]),
+                            ('{"id":1,"prompt_ids":%s,"max_tokens":9}' % ([3] * 40), ["40 tokens", "9", "context is 48"])]:
+            self.check(line, words)
+        for value in "null", "3", "{}":
+            self.check('{"id":1,"prompt":%s}' % value, ["'prompt'", "a string"], model=self.demo)
+
+    def test_options(self):
+        for name, values in {"max_tokens": ["0", "-1", "1e2", '"5"', "2147483648", "null"], "temperature": ["-1", "NaN", '"0"', "101"],
+                             "top_p": ["0", "1.1", "-0.5"], "top_k": ["-1", "1.5"], "seed": ["-1", "9223372036854775808", "1.0"],
+                             "stop_token_ids": ["[64]", "[-1]", "5", '["a"]'], "n": ["2"], "max_token": ["5"]}.items():
+            for value in values:
+                self.check('{"id":1,"prompt_ids":[3],"%s":%s}' % (name, value), name if value != "NaN" else "not valid JSON")
+        self.check('{"id":1,"prompt_ids":[3],"max_token":5}', ["'max_token'", "did you mean 'max_tokens'?"])
+        self.check('{"id":1,"prompt_ids":[3],"temperature":1e400}', "too large")
+        for stop in '""', '[""]', "[1]", json.dumps(["x"] * 17), '"%s"' % ("x" * 513), "1":
+            self.check('{"id":1,"prompt_ids":[3],"stop":%s}' % stop, "'stop'", model=self.demo)
+
+    def test_score(self):
+        good = '{"id":"good","prompt_ids":[3],"continuation_ids":[4]}'
+        for line, words in [('{"id":1,"prompt_ids":[3]}', ["'continuation'", "neither"]),
+                            ('{"id":1,"prompt_ids":[3],"continuation_ids":[]}', "'continuation_ids'"),
+                            ('{"id":1,"prompt_ids":[3],"continuation_ids":[4],"max_tokens":1}', "'max_tokens'"),
+                            ('{"id":1,"prompt_ids":[3],"continuation_ids":%s}' % ([3] * 48), "context is 48")]:
+            self.check(line, words, command="score", good=good)
+
+    def test_whole_file(self):
+        for data, words in [(b"", "no requests"), (b"\n  \n", "no requests"),
+                            ("\ufeff{}".encode("utf-16"), "in.jsonl:1: "), (b'{"id":1,\n"prompt_ids":[3]}\n', "in.jsonl:1: "),
+                            (b"x" * (17 << 20), "16 MiB")]:
+            self.input.write_bytes(data)
+            self.refused_job(USAGE, words)
+
+    def test_tokenize(self):
+        for line, words in [('{"id":1}', "'text'"), ('{"text":"a"}', "'id'"), ('{"id":1,"text":3}', "'text'"),
+                            ('{"id":1,"text":"a","prompt":"b"}', "prompt"), ("nonsense", "not valid JSON")]:
+            self.input.write_text('{"id":0,"text":"fine"}\n' + line + "\n")
+            self.refused(USAGE, ["in.jsonl:2: ", words], "tokenize", "--model", self.demo, "--input", self.input, "--output", self.output)
+
+
+class BadModels(Case):
+    def setUp(self):
+        super().setUp()
+        write_lines(self.input, [{"id": 1, "prompt_ids": [3, 4], "max_tokens": 4}])
+
+    def test_config(self):
+        for index, (changes, words) in enumerate([({"model_type": "gpt_oss"}, ["model_type", "gpt_oss", "opt"]),
+                                                  ({"hidden_size": 0}, "hidden_size"), ({"hidden_size": "16"}, "hidden_size"),
+                                                  ({"num_attention_heads": 3}, ["num_attention_heads", "hidden_size"]),
+                                                  ({"activation_function": "relu6x"}, "relu6x"),
+                                                  ({"torch_dtype": "int8"}, ["torch_dtype", "int8"]),
+                                                  ({"quantization_config": {"bits": 4}}, "quantized"),
+                                                  ({"eos_token_id": 64}, "eos_token_id")]):
+            model = self.folder / f"model{index}"
+            model.mkdir()
+            (model / "config.json").write_text(json.dumps({**json.loads((self.tiny() / "config.json").read_text()), **changes}))
+            self.refused_job(DATA, [f"model{index}/config.json", *([words] if isinstance(words, str) else words)], model=model)
+
+    def test_files(self):
+        self.refused_job(USAGE, ["--model", "nowhere"], model=self.folder / "nowhere")
+        empty = self.folder / "empty"
+        empty.mkdir()
+        self.refused_job(DATA, ["empty", "config.json"], model=empty)
+        (empty / "config.json").write_text("{")
+        self.refused_job(DATA, ["config.json", "not valid JSON"], model=empty)
+        shutil.copy(self.tiny() / "config.json", empty)
+        self.refused_job(DATA, ["empty", "model.safetensors"], model=empty)
+        self.refused_job(USAGE, ["--model", "--weights"], model=self.tiny() / "config.json")
+
+    def test_checkpoint(self):
+        name = sorted(tiny_tensors())[3]
+        self.refused_job(DATA, ["missing", name], model=write_tiny_model(self.folder / "lacking", without=[name]))
+        wide = write_tiny_model(self.folder / "wide", ffn_dim=64)
+        shutil.copy(self.tiny() / "config.json", wide)
+        self.refused_job(DATA, ["fc1.weight", "32", "64"], model=wide)
+        weights = self.tiny() / "model.safetensors"
+        whole = weights.read_bytes()
+        for size in len(whole) - 2, len(whole) // 2, 100, 4, 0:
+            weights.write_bytes(whole[:size])
+            self.refused_job(DATA, "model.safetensors")
+
+    def test_tokenizer(self):
+        model = self.tiny()
+        shutil.copy(self.demo / "vocab.json", model)
+        self.refused_job(DATA, "merges.txt")
+        shutil.copy(self.demo / "merges.txt", model)
+        self.refused_job(DATA, ["tokenizer", "vocabulary has 64"])
+
+
+class FullDisk(Case):
+    def test_a_result_that_cannot_be_written(self):
+        requests = [{"id": i, "prompt_ids": [3, i], "max_tokens": 6} for i in range(40)]
+        whole = self.job(self.tiny(), requests)
+        self.output.unlink()
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        arguments = ["generate", "--model", self.tiny(), "--input", self.input, "--output", self.output, "--backend", "cpu", "--quiet"]
+        done = WEFT.run(*arguments, preexec_fn=limit)
+        said = done.stderr.decode()
+        self.assertEqual((done.returncode, said.count("\n")), (IO, 1), said)
+        self.assertIn("--resume", said)
+        kept = read_lines(self.output)
+        self.assertTrue(0 < len(kept) < len(requests))
+        self.assertEqual(WEFT.run(*arguments, "--resume").returncode, 0)
+        answers = read_lines(self.output)
+        self.assertEqual(answers[:len(kept)], kept)
+        self.assertEqual({answer["id"]: answer for answer in answers}, whole)
+        self.assertEqual(len(answers), len(requests))
+
+
+if __name__ == "__main__":
+    WEFT, SOURCE = Weft(os.path.abspath(sys.argv[1])), pathlib.Path(sys.argv[2]).resolve()
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

@@ -1,0 +1,80 @@
+"""What the tests of the program as its users start it share: running it, JSONL files, a tiny checkpoint."""
+
+import json
+import math
+import pathlib
+import random
+import struct
+import subprocess
+
+TINY = {"model_type": "opt", "hidden_size": 16, "num_hidden_layers": 2, "ffn_dim": 32, "num_attention_heads": 2,
+        "vocab_size": 64, "max_position_embeddings": 48, "word_embed_proj_dim": 16, "do_layer_norm_before": True,
+        "eos_token_id": None, "torch_dtype": "float16"}
+
+
+class Weft:
+    """The binary; every call is a process of its own."""
+
+    def __init__(self, binary):
+        self.binary = str(binary)
+
+    def command(self, *arguments):
+        return [self.binary, *map(str, arguments)]
+
+    def run(self, *arguments, timeout=120, **options):
+        return subprocess.run(self.command(*arguments), capture_output=True, timeout=timeout, **options)
+
+    def start(self, *arguments):
+        return subprocess.Popen(self.command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def write_lines(path, requests):
+    path.write_text("".join(json.dumps(request, ensure_ascii=False) + "\n" for request in requests), encoding="utf-8")
+
+
+def read_lines(path):
+    """All whole lines as JSON; a line cut short fails."""
+    text = path.read_text(encoding="utf-8")
+    assert text.endswith("\n"), f"{path} ends within a line"
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def tiny_tensors(config=None):
+    """Names and shapes as transformers writes them for a pre-norm OPT without projections."""
+    c = config or TINY
+    hidden, ffn = c["hidden_size"], c["ffn_dim"]
+    tensors = {"model.decoder.embed_tokens.weight": [c["vocab_size"], hidden],
+               "model.decoder.embed_positions.weight": [c["max_position_embeddings"] + 2, hidden],
+               "model.decoder.final_layer_norm.weight": [hidden], "model.decoder.final_layer_norm.bias": [hidden]}
+    for layer in range(c["num_hidden_layers"]):
+        prefix = f"model.decoder.layers.{layer}."
+        for name in ("k_proj", "v_proj", "q_proj", "out_proj"):
+            tensors[f"{prefix}self_attn.{name}.weight"] = [hidden, hidden]
+            tensors[f"{prefix}self_attn.{name}.bias"] = [hidden]
+        for name in ("self_attn_layer_norm", "final_layer_norm"):
+            tensors[f"{prefix}{name}.weight"] = [hidden]
+            tensors[f"{prefix}{name}.bias"] = [hidden]
+        tensors[f"{prefix}fc1.weight"], tensors[f"{prefix}fc1.bias"] = [ffn, hidden], [ffn]
+        tensors[f"{prefix}fc2.weight"], tensors[f"{prefix}fc2.bias"] = [hidden, ffn], [hidden]
+    return tensors
+
+
+def write_tiny_model(folder, seed=1, without=(), **changes):
+    """A checkpoint folder without tokenizer files; random weights large enough that answers differ."""
+    folder = pathlib.Path(folder)
+    folder.mkdir()
+    config = {**TINY, **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+    generator = random.Random(seed)
+    header, data = {}, bytearray()
+    for name, shape in tiny_tensors(config).items():
+        if name in without:
+            continue
+        count, begin = math.prod(shape), len(data)
+        base = 1.0 if "layer_norm.weight" in name else 0.0
+        data += struct.pack(f"<{count}e", *(base + generator.gauss(0, 0.3) for _ in range(count)))
+        header[name] = {"dtype": "F16", "shape": shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return folder
