@@ -17,9 +17,8 @@ std::int64_t head_index(const DecodeAttention& op, std::int64_t row, std::int64_
 void check_free_slots(const DecodeAttention& op) {
   for (std::int64_t row = 0; row < op.q.rows; ++row)
     for (std::int64_t head = 0; head < op.slots.kv_heads; ++head) {
-      const std::int64_t index = head_index(op, row, head);
-      const std::int32_t slot = op.slots.free_slot[index];
-      if (slot >= 0 && slot < op.slots.slots && op.slots.position[index * op.slots.slots + slot] < 0) continue;
+      const std::int32_t slot = op.slots.free_slot[head_index(op, row, head)];
+      if (slot >= 0 && slot < op.slots.slots) continue;
       throw UsageError("decode_attention: sequence " + std::to_string(op.sequence[static_cast<std::size_t>(row)]) +
                        " has no free slot in head " + std::to_string(head) + " (free_slot is " + std::to_string(slot) + " of " +
                        std::to_string(op.slots.slots) + "); a block needs min(budget, tokens) + 1 slots");

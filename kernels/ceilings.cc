@@ -106,7 +106,9 @@ double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds) {
   pool.run(blocks, [&](std::int64_t tile, int) {
     std::fill_n(memory.data() + tile * block, block, static_cast<std::byte>(tile + 1));
   });
-  const auto read = cpu_has_avx512() ? linear_kernels_avx512()->read : cpu_has_avx2() ? linear_kernels_avx2()->read : read_plainly;
+  const LinearKernels* const kernels =
+      cpu_has_avx512() ? linear_kernels_avx512() : cpu_has_avx2() ? linear_kernels_avx2() : nullptr;
+  const auto read = kernels != nullptr ? kernels->read : read_plainly;
   std::atomic<int> sink{0};
   double best = 0;
   for (const std::int64_t prefetch : {0, 1024, 4096}) {

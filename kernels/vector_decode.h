@@ -36,16 +36,18 @@ struct Ahead {
   std::uintptr_t begin, next;
   std::uintptr_t bytes;  // of the run
 
-  /// Asks for the lines that lie kAheadBytes after [offset, offset + length) of the run.
-  void prefetch(std::uintptr_t offset, std::uintptr_t length) const {
-    std::uintptr_t from = begin + offset + kAheadBytes;
-    if (offset + kAheadBytes >= bytes) {
-      if (next == 0) return;
-      from = next + (offset + kAheadBytes - bytes);
-    }
-    for (std::uintptr_t i = 0; i < length; i += 64) __builtin_prefetch(reinterpret_cast<const void*>(from + i));
+  /// What is read kAheadBytes after `offset`; where nothing is, something in the cache.
+  std::uintptr_t after(std::uintptr_t offset) const {
+    const std::uintptr_t target = offset + kAheadBytes;
+    return target < bytes ? begin + target : next != 0 ? next + (target - bytes) : begin + offset;
   }
 };
+
+inline constexpr std::uintptr_t kLine = 64;
+
+template <int Bytes> void prefetch(std::uintptr_t from) {
+  WEFT_UNROLL for (std::uintptr_t i = 0; i < Bytes; i += kLine) __builtin_prefetch(reinterpret_cast<const void*>(from + i));
+}
 
 template <class T> Ahead ahead_in(const T* rows, const T* next, const SlotRun& run, std::uintptr_t row_bytes) {
   return {reinterpret_cast<std::uintptr_t>(rows) + static_cast<std::uintptr_t>(run.first) * row_bytes,
@@ -82,14 +84,17 @@ template <class S, class T> void list_entries(DecodeState<T>& s) {
   s.first_empty = empty;
 }
 
-/// out[H][kRowsAtOnce] = the vectors whose lanes add up to the products of H queries with as many keys.
+/// sum[H][kRowsAtOnce] = the vectors whose lanes add up to the products of H queries with as many keys. Prefetches as
+/// many bytes as it reads from `ahead` on, little by little: a burst would fill the processor's queue of open loads.
 template <class S, int H, class T>
 void multiply_keys(const float* q, std::int64_t q_stride, const T* const (&row)[kRowsAtOnce], int head_dim,
-                   typename S::V (&sum)[H][kRowsAtOnce]) {
+                   std::uintptr_t ahead, typename S::V (&sum)[H][kRowsAtOnce]) {
+  constexpr int step = kRowsAtOnce * kLanes * static_cast<int>(sizeof(T));
   WEFT_UNROLL for (int h = 0; h < H; ++h)
     WEFT_UNROLL for (int i = 0; i < kRowsAtOnce; ++i) sum[h][i] = S::zero();
   int d = 0;
-  for (; d + kLanes <= head_dim; d += kLanes) {
+  for (; d + kLanes <= head_dim; d += kLanes, ahead += step) {
+    prefetch<step>(ahead);
     typename S::V query[H];
     WEFT_UNROLL for (int h = 0; h < H; ++h) query[h] = S::load(q + h * q_stride + d);
     WEFT_UNROLL for (int i = 0; i < kRowsAtOnce; ++i) {
@@ -125,9 +130,8 @@ template <class S, int H, class T> void logits(const DecodeState<T>& s, int head
           const int index = first + u + i;
           row[i] = rows + static_cast<std::int64_t>(index < run.count ? index : run.count - 1) * head_dim;
         }
-        ahead.prefetch(static_cast<std::uintptr_t>(first + u) * row_bytes, kRowsAtOnce * row_bytes);
         typename S::V sum[H][kRowsAtOnce];
-        multiply_keys<S, H>(q, s.dim, row, head_dim, sum);
+        multiply_keys<S, H>(q, s.dim, row, head_dim, ahead.after(static_cast<std::uintptr_t>(first + u) * row_bytes), sum);
         WEFT_UNROLL for (int h = 0; h < H; ++h)
           WEFT_UNROLL for (int i = 0; i < kRowsAtOnce; ++i) sums[h][u + i] = sum[h][i];
       }
@@ -159,11 +163,13 @@ template <class S> void softmax(float* p, int count) {
 template <class S, int H, int N, class T> void weigh_values(const DecodeState<T>& s, int head, int d, int last) {
   const DecodeTile& t = s.tile;
   const std::uintptr_t row_bytes = sizeof(T) * static_cast<std::uintptr_t>(t.head_dim);
+  const std::uintptr_t offset = sizeof(T) * static_cast<std::uintptr_t>(d);
   const float* p = s.p + head * s.stride;
   typename S::V sum[H][N];
   WEFT_UNROLL for (int h = 0; h < H; ++h)
     WEFT_UNROLL for (int n = 0; n < N; ++n) sum[h][n] = S::zero();
-  const auto add = [&](const T* row, auto load_last) {
+  const auto add = [&](const T* row, std::uintptr_t soon, auto load_last) {
+    prefetch<N * kLanes * static_cast<int>(sizeof(T))>(soon);
     typename S::V weight[H];
     WEFT_UNROLL for (int h = 0; h < H; ++h) weight[h] = S::all(p[h * s.stride]);
     WEFT_UNROLL for (int n = 0; n < N; ++n) {
@@ -179,9 +185,9 @@ template <class S, int H, int N, class T> void weigh_values(const DecodeState<T>
     const Ahead ahead = ahead_in<T>(s.v, next, run, row_bytes);
     const T* row = s.v + static_cast<std::int64_t>(run.first) * t.head_dim + d;
     for (int i = 0; i < run.count; ++i, row += t.head_dim) {
-      if (d == 0 && i % kRowsAtOnce == 0) ahead.prefetch(static_cast<std::uintptr_t>(i) * row_bytes, kRowsAtOnce * row_bytes);
-      if (last == kLanes) add(row, [](const T* from) { return S::load(from); });
-      else add(row, [last](const T* from) { return S::load_first(from, last); });
+      const std::uintptr_t soon = ahead.after(static_cast<std::uintptr_t>(i) * row_bytes + offset);
+      if (last == kLanes) add(row, soon, [](const T* from) { return S::load(from); });
+      else add(row, soon, [last](const T* from) { return S::load_first(from, last); });
     }
   }
   WEFT_UNROLL for (int h = 0; h < H; ++h)
@@ -246,16 +252,20 @@ template <class S, class T> int choose_victim(const DecodeState<T>& s) {
     least = S::min(S::load(s.value + first), least);
   }
   const float lowest = S::smallest(least);
-  int victim = -1, oldest = -1;
+  int victim = -1;
   for (int first = 0; first < s.count; first += kLanes) {
-    if (victim >= 0 && !S::any_equal(S::load(s.value + first), lowest)) continue;
+    if (!S::any_equal(S::load(s.value + first), lowest)) continue;
     for (int i = first; i < s.count && i < first + kLanes; ++i) {
-      if (s.place[i] < low || s.place[i] > high) continue;
-      if (oldest < 0 || s.place[i] < s.place[oldest]) oldest = i;
-      if (s.value[i] == lowest && (victim < 0 || s.place[i] < s.place[victim])) victim = i;
+      if (s.value[i] != lowest || s.place[i] < low || s.place[i] > high) continue;
+      if (victim < 0 || s.place[i] < s.place[victim]) victim = i;
     }
   }
-  return victim >= 0 ? victim : oldest;
+  if (victim >= 0) return victim;
+  for (int i = 0; i < s.count; ++i) {  // no candidate's score is a number
+    if (s.place[i] < low || s.place[i] > high) continue;
+    if (victim < 0 || s.place[i] < s.place[victim]) victim = i;
+  }
+  return victim;
 }
 
 /// Rounds the new key and value into the free slot.

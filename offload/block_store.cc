@@ -29,7 +29,7 @@ BlockId BlockStore::add(Kind kind, std::size_t bytes, Tier home, std::vector<Fil
   return static_cast<BlockId>(blocks_.size() - 1);
 }
 
-WindowId BlockStore::add_window(Kind, Tier tier, int slots, std::size_t slot_bytes) {
+WindowId BlockStore::add_window(Tier tier, int slots, std::size_t slot_bytes) {
   if (tier == Tier::disk || slots < 0)
     throw UsageError("block store: a window of " + std::to_string(slots) + " slots on " + name_of(tier) +
                      "; wanted 0 or more on device or host");

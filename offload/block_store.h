@@ -42,7 +42,7 @@ class BlockStore {
   /// filled from them. Without, a block on disk gets room in the spill file. Throws UsageError if a part leaves the block.
   BlockId add(Kind kind, std::size_t bytes, Tier home, std::vector<FilePart> parts = {});
   /// `slots` places of `slot_bytes` each for streamed blocks, in memory (device or host).
-  WindowId add_window(Kind kind, Tier tier, int slots, std::size_t slot_bytes);
+  WindowId add_window(Tier tier, int slots, std::size_t slot_bytes);
 
   /// What is needed on a tier, padding included; on disk spill space and the bytes of blocks read from their files.
   std::size_t bytes(Tier tier) const;

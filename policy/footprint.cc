@@ -10,6 +10,7 @@ namespace weft::policy {
 namespace {
 
 constexpr std::uint64_t kPage = 4096, kPart = 64;
+constexpr std::uint64_t kSpillPage = 64 << 10;  // what the disk store checks and writes at once
 constexpr std::int64_t kChunkTokens = 512;  // enough rows for the matrix kernels to reach their ceiling
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -85,7 +86,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   print.host_kv = window(Tier::host, shape.slots.host_kv, print.kv_block_bytes);
 
   const auto count = [&](Tier tier, std::uint64_t bytes) {
-    print.bytes[static_cast<std::size_t>(tier)] += tier == Tier::disk ? bytes : round_up(bytes, kPage);
+    print.bytes[static_cast<std::size_t>(tier)] += round_up(bytes, tier == Tier::disk ? kSpillPage : kPage);
   };
   for (std::size_t u = 0; u < units.size(); ++u)
     if (shape.unit_home[u] != Tier::disk || !facts.unit_in_files[u]) count(shape.unit_home[u], facts.unit_bytes[u]);

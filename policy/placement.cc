@@ -177,7 +177,7 @@ Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std:
                 const Facts& facts, const Budgets& free, bool on_host_memory) {
   const auto asks_host = [](const std::optional<Fractions>& f) { return f && f->host() > 0; };
   const bool host_asked = asks_host(partial.weights) || asks_host(partial.kv) || asks_host(partial.activations) ||
-                          partial.budgets[1].has_value();
+                          partial.attention == AttentionOn::host || partial.budgets[1].has_value();
   Budgets budgets = free;
   // Two tiers in one memory share what is free.
   if (on_host_memory && host_asked) budgets.bytes[0] = budgets.bytes[1] = free.bytes[0] / 2;

@@ -109,19 +109,20 @@ Kept Retention::kept(std::int64_t prompt, std::int64_t generation) const {
   const std::int64_t all = prompt + generation, base = of == Of::prompt ? prompt : all;
   const auto tokens = [&](std::int64_t count) { return static_cast<std::int32_t>(std::clamp<std::int64_t>(count, 0, all)); };
   if (rule == Rule::full) return {.heavy = 0, .recent = tokens(all)};
-  if (rule == Rule::recent) return {.heavy = sinks, .recent = tokens(recent.of(base)), .sinks = sinks};
   Kept kept{.heavy = tokens(heavy.of(base)), .recent = tokens(recent.of(base))};
+  if (rule == Rule::recent) kept.heavy = sinks;
   if (rule == Rule::heavy) kept.recent = 0;
   kept.sinks = std::min(sinks, kept.heavy);
   // FlexGen's version evicts only among the heavy, never what leaves the window: with none it would have no victim.
   if (rule == Rule::h2o_flexgen) kept.heavy = std::max(kept.heavy, kept.sinks + 1), kept.grace = 1;
+  if (kept.heavy + kept.recent == 0) kept.recent = 1;  // shares of a short sequence floor to nothing; its newest token stays
   return kept;
 }
 
 std::int64_t Retention::slots(std::int64_t prompt, std::int64_t generation) const {
   const Kept keep = kept(prompt, generation);
-  const std::int64_t budget = std::int64_t{keep.heavy} + keep.recent, stored = prompt + generation - 1;
-  return std::max<std::int64_t>(1, std::min(budget + 1, stored));
+  const std::int64_t budget = std::int64_t{keep.heavy} + keep.recent, stored = prompt + std::max<std::int64_t>(1, generation - 1);
+  return std::min(budget + 1, stored);
 }
 
 Retention Retention::from_text(std::string_view text) {

@@ -92,7 +92,7 @@ std::string read_file(const fs::path& path, std::size_t limit_bytes) {
 void require_writable(const std::string& flag, const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
-    throw IoError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) + "; give the name of a file to write");
+    throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) + "; give the name of a file to write");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (::access(folder.c_str(), W_OK | X_OK) != 0) fail(flag + " " + path.string(), "write to its folder", errno);
 }

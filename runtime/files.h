@@ -12,7 +12,8 @@ namespace weft::runtime {
 /// device could block or never end) or holds more than `limit_bytes`; nothing over the limit is kept in memory.
 std::string read_file(const std::filesystem::path& path, std::size_t limit_bytes);
 
-/// Throws IoError, in which `flag` names the file, unless a regular file can be created or replaced at `path`.
+/// Throws unless a regular file can be created or replaced at `path`, which `flag` named: UsageError if something else is
+/// there, IoError if its folder cannot be written to.
 void require_writable(const std::string& flag, const std::filesystem::path& path);
 
 /// Throws UsageError unless `path` is a file to read from, IoError if it may not be looked at.

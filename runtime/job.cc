@@ -143,6 +143,7 @@ void check_files(const JobOptions& options) {
       if (taken == place) throw UsageError(std::string(flag) + " " + *path + ": is also the file of " + other + "; give another name");
     seen.emplace_back(flag, place);
   }
+  require_writable("--output", options.output);
   if (!std::filesystem::is_directory(options.machine.disk_directory))
     throw UsageError("--disk-dir " + options.machine.disk_directory + ": there is no such folder");
   if (!options.report.empty()) require_writable("--report", options.report);

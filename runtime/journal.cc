@@ -30,13 +30,10 @@ constexpr std::chrono::seconds kLockPatience{5};  // a killed run's lock can out
 Journal::Journal(const std::filesystem::path& path, bool resume) : path_(path) {
   struct stat status {};
   const bool exists = stat(path.c_str(), &status) == 0;
-  if (exists && !S_ISREG(status.st_mode)) throw UsageError("--output " + path.string() + ": is no regular file; give the name of a file to write");
-  if (exists && !resume)
+  if (exists && S_ISREG(status.st_mode) && !resume)
     throw UsageError("--output " + path.string() + ": exists; give another name, remove it, or continue it with --resume");
-  if (!exists) {
-    require_writable("--output", path);
-    return;
-  }
+  require_writable("--output", path);
+  if (!exists) return;
   fd_ = ::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC);
   if (fd_ < 0) fail(path, "cannot be opened for writing");
   lock();

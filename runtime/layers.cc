@@ -35,7 +35,7 @@ void BatchRows::clear() {
   context.clear();
 }
 
-kernels::Activation activation_named(const std::string& name) {
+kernels::Activation activation_named(const std::string& name, const std::string& where) {
   using kernels::Activation;
   constexpr std::array<std::pair<const char*, Activation>, 9> known{{{"relu", Activation::relu},
                                                                       {"gelu", Activation::gelu},
@@ -51,12 +51,12 @@ kernels::Activation activation_named(const std::string& name) {
     if (name == known_name) return activation;
     names += (names.empty() ? "" : ", ") + std::string(known_name);
   }
-  throw DataError("config.json: activation_function '" + name.substr(0, 40) + "' is not supported; supported: " + names);
+  throw DataError(where + ": activation_function '" + name.substr(0, 40) + "' is not supported; supported: " + names);
 }
 
 Layers::Layers(const policy::ModelSpec& model, const policy::Retention& retention, DType kv_type, std::int64_t chunk_tokens,
                kernels::Backend& backend, Storage& storage)
-    : model_(model), retention_(retention), activation_(activation_named(model.activation)), scoring_(scoring_of(retention)),
+    : model_(model), retention_(retention), activation_(activation_named(model.activation, model.architecture)), scoring_(scoring_of(retention)),
       kv_type_(kv_type), chunk_tokens_(chunk_tokens), scale_(1 / std::sqrt(static_cast<float>(model.head_dim))),
       backend_(backend), ops_(backend.ops()), storage_(storage) {}
 

@@ -28,7 +28,7 @@ struct BatchRows {
 };
 
 /// The activation that config.json names. Throws DataError with the known names.
-kernels::Activation activation_named(const std::string& name);
+kernels::Activation activation_named(const std::string& name, const std::string& where);
 
 /// Runs sublayers on the device, chunk by chunk of at most `chunk_tokens` rows (or one prompt), so that the work space is
 /// bounded; a row's result does not depend on the chunk. One thread at a time, the device lane's; attention_core the host

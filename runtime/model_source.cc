@@ -67,7 +67,7 @@ policy::ModelSpec read_model_spec(const fs::path& path) {
   const fs::path config = folder ? path / "config.json" : path;
   if (!fs::exists(config)) throw DataError(path.string() + ": there is no config.json in this folder; --model wants a Hugging Face checkpoint folder");
   policy::ModelSpec spec = policy::model_from_config(read_json(config), config.string());
-  activation_named(spec.activation);
+  activation_named(spec.activation, config.string());
   if (folder) apply_generation_config(spec, path);
   return spec;
 }

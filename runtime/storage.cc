@@ -59,16 +59,16 @@ void Storage::add_blocks(std::span<const offload::FileId> files) {
     exchange_device_ = blocks_.add(Kind::workspace, print_.workspace.exchange, Tier::device);
     exchange_host_ = blocks_.add(Kind::workspace, print_.workspace.exchange, Tier::host);
   }
-  const auto window = [&](Kind kind, const policy::Window& w) {
-    return w.slots == 0 ? offload::WindowId{} : blocks_.add_window(kind, w.tier, static_cast<int>(w.slots), w.slot_bytes);
+  const auto window = [&](const policy::Window& w) {
+    return w.slots == 0 ? offload::WindowId{} : blocks_.add_window(w.tier, static_cast<int>(w.slots), w.slot_bytes);
   };
-  unit_window_ = window(Kind::weights, print_.unit);
-  kv_window_ = window(Kind::kv, print_.kv);
-  activation_window_ = window(Kind::activations, print_.activation);
-  unit_staging_ = window(Kind::weights, print_.unit_staging);
-  kv_staging_ = window(Kind::kv, print_.kv_staging);
-  activation_staging_ = window(Kind::activations, print_.activation_staging);
-  host_kv_window_ = window(Kind::kv, print_.host_kv);
+  unit_window_ = window(print_.unit);
+  kv_window_ = window(print_.kv);
+  activation_window_ = window(print_.activation);
+  unit_staging_ = window(print_.unit_staging);
+  kv_staging_ = window(print_.kv_staging);
+  activation_staging_ = window(print_.activation_staging);
+  host_kv_window_ = window(print_.host_kv);
 }
 
 void Storage::fill(std::size_t unit) {

@@ -223,8 +223,8 @@ def make_demo(folder: Path, text: Path, output: Path) -> None:
         ids = [model.config.bos_token_id, *words][:length]
         prompts.append(expect(model, ids, some_ids, after=[0, 1, 63]))
         print(f"demo: prompt of {len(ids)} tokens", flush=True)
-    write_json(output / "demo.json", {"stored": str(model.config.dtype).removeprefix("torch."), "made_by": made_by(),
-                                      "prompts": prompts})
+    stored = transformers.AutoConfig.from_pretrained(folder).dtype
+    write_json(output / "demo.json", {"stored": str(stored).removeprefix("torch."), "made_by": made_by(), "prompts": prompts})
     print("demo: comparable at " + ", ".join(f"{t:g}: {100 * comparable(prompts, t):.0f} %" for t in (1e-4, 5e-3, 3e-2)))
 
 

@@ -2,8 +2,8 @@
 # Installs what the build and the tests need on Debian 12 (or Ubuntu 22.04 and later). Safe to run again.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build ccache pkg-config python3 git
-          liburing-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libpcre2-dev libdnnl-dev catch2)
+packages=(g++ cmake ninja-build ccache pkg-config python3 python3-venv git
+          liburing-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libdnnl-dev catch2)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")

@@ -23,6 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TOLERANCE = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
+PACKAGE = "transformers>=4.56"  # which knows dtype= and writes config.json as it is now
 STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 TEXT = ("It was a bright cold day in April, and the clocks were striking. A newcomer asked how far the river runs, and "
         "whether 17 boats could pass the bridge before night: \"Surely not!\" said the ferryman; he had seen it tried in "
@@ -31,27 +32,39 @@ TEXT = ("It was a bright cold day in April, and the clocks were striking. A newc
 
 def ensure_packages() -> None:
     """Runs this script again inside a virtual environment that has what it imports."""
-    try:
-        import safetensors, torch, transformers  # noqa: F401, E401
+    if has_packages(sys.executable):
         return
-    except ImportError:
-        pass
     venv = ROOT / "build" / "verify-venv"
     python = venv / "bin" / "python"
     if os.environ.get("WEFT_VERIFY_VENV"):
         sys.exit(f"{venv} lacks torch, transformers or safetensors; remove it and try again")
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    if subprocess.run([python, "-c", "import safetensors, torch, transformers"], capture_output=True).returncode:
+    if not has_packages(python):
         print(f"installing torch, transformers and safetensors into {venv}", flush=True)
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        # The smaller build without CUDA; PyPI's own where that index cannot be reached.
-        if subprocess.run([*pip, "torch", "--retries", "0", "--timeout", "10", "--index-url",
-                           "https://download.pytorch.org/whl/cpu"]).returncode:
-            subprocess.run([*pip, "torch"], check=True)
-        subprocess.run([*pip, "transformers", "safetensors", "numpy"], check=True)
+        try:
+            if not runs([python, "-m", "pip", "--version"]):  # not there, or left behind by an attempt without ensurepip
+                subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
+            # The smaller build without CUDA; PyPI's own where that index cannot be reached.
+            if subprocess.run([*pip, "torch", "--retries", "0", "--timeout", "10", "--index-url",
+                               "https://download.pytorch.org/whl/cpu"]).returncode:
+                subprocess.run([*pip, "torch"], check=True)
+            subprocess.run([*pip, PACKAGE, "safetensors", "numpy"], check=True)
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"{' '.join(map(str, error.cmd))} failed; it needs python3-venv (scripts/setup.sh installs it) and PyPI")
     os.environ["WEFT_VERIFY_VENV"] = "1"
     os.execv(python, [str(python), *sys.argv])
+
+
+def runs(command: list) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def has_packages(python: str | Path) -> bool:
+    return runs([python, "-c", "import safetensors, torch, transformers; transformers.AutoConfig; "
+                               "assert tuple(map(int, transformers.__version__.split('.')[:2])) >= (4, 56)"])
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -73,6 +86,7 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--prompts, --prompt-len and --max-tokens must be at least 1")
     if not (args.checkpoint / "config.json").is_file():
         parser.error(f"{args.checkpoint} holds no config.json")
+    args.weft = args.weft.resolve()
     if not os.access(args.weft, os.X_OK):
         parser.error(f"{args.weft} is not there; build it, or name it with --weft")
     return args
@@ -90,6 +104,22 @@ def stored_dtype(folder: Path) -> str:
                 part = tensors.get_slice(name)
                 best = max(best, (math.prod(part.get_shape()), part.get_dtype()))
     return STORED.get(best[1], "float32")
+
+
+def computed_dtype(args: argparse.Namespace, config) -> str:
+    """What weft computes in; --dtype auto is what config.json says, and float16 for float32."""
+    if args.dtype != "auto":
+        return args.dtype
+    named = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+    return "float16" if named == "float32" else named
+
+
+def end_tokens(model) -> set[int]:
+    """generation_config.json beats config.json, as in transformers' generate()."""
+    ends = model.generation_config.eos_token_id
+    if ends is None:
+        ends = model.config.eos_token_id
+    return set() if ends is None else set(ends) if isinstance(ends, list) else {ends}
 
 
 def make_prompts(args: argparse.Namespace, config) -> list[list[int]]:
@@ -157,6 +187,9 @@ def run_weft(args: argparse.Namespace, command: str, requests: list[dict], folde
 def compare(index: int, expected: dict, generated: list[int], scored: list[float], tolerance: float) -> dict:
     """One line about one prompt. A token is compared while the reference's gap leaves no doubt which it is."""
     ids, gaps, largest = expected["ids"], expected["gaps"], expected["largest"]
+    if len(scored) != len(ids):
+        print(f"prompt {index:3}: {len(scored)} log-probabilities for {len(ids)} tokens; BAD", flush=True)
+        return {"good": False, "deviation": float("inf"), "certain": 0, "tokens": len(ids), "differs": 0}
     deviations = [abs(mine - theirs) / scale for mine, theirs, scale in zip(scored, expected["logprobs"], largest)]
     worst = max(range(len(ids)), key=lambda i: deviations[i])
     certain = next((i for i, gap in enumerate(gaps) if gap < tolerance * largest[i]), len(ids))
@@ -168,7 +201,7 @@ def compare(index: int, expected: dict, generated: list[int], scored: list[float
         theirs = ids[differs] if differs < len(ids) else "none"
         gap = f"{gaps[differs] / largest[differs]:.1e} of the largest logit" if differs < len(ids) else "none, it had ended"
         tokens = f"token {differs} of {len(ids)} differs: weft {mine}, reference {theirs}, its top-two gap {gap}"
-    good = (differs is None or differs >= certain) and deviations[worst] <= tolerance and len(scored) == len(ids)
+    good = (differs is None or differs >= certain) and deviations[worst] <= tolerance
     print(f"prompt {index:3}: largest deviation of a log-probability {abs(scored[worst] - expected['logprobs'][worst]):.2e} "
           f"({deviations[worst]:.1e} of the largest logit) at token {worst}; {tokens}; {'good' if good else 'BAD'}", flush=True)
     return {"good": good, "deviation": deviations[worst], "certain": certain, "tokens": len(ids), "differs": differs}
@@ -183,14 +216,14 @@ def main() -> int:
     transformers.utils.logging.disable_progress_bar()
     config = transformers.AutoConfig.from_pretrained(args.checkpoint)
     stored = stored_dtype(args.checkpoint)
-    computed = stored if args.dtype == "auto" else args.dtype
+    computed = computed_dtype(args, config)
     tolerance = TOLERANCE[computed]
     model = transformers.AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32).to(args.device).eval()
-    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    ends = end_tokens(model)
     prompts = make_prompts(args, config)
     print(f"{args.checkpoint}: stored as {stored}, weft computes in {computed}, tolerance {tolerance:g}; reference: transformers "
           f"{transformers.__version__}, torch {torch.__version__}, fp32 on {args.device}", flush=True)
-    expected = [reference(model, prompt, args.max_tokens, set(ends) - {None}) for prompt in prompts]
+    expected = [reference(model, prompt, args.max_tokens, ends) for prompt in prompts]
 
     with tempfile.TemporaryDirectory(prefix="weft-verify-") as folder:
         generated = run_weft(args, "generate", [{"id": i, "prompt_ids": prompt, "max_tokens": args.max_tokens, "temperature": 0}

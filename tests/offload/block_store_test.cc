@@ -193,8 +193,8 @@ TEST_CASE("a block store refuses what cannot be", "[offload]") {
   REQUIRE_THROWS_WITH(blocks.add(Kind::weights, 100, Tier::disk, {{{FileId{0}, 0, 60}, 50}}),
                       Contains("60 bytes at 50") && Contains("100 bytes"));
   REQUIRE_THROWS_AS(blocks.add(Kind::weights, 100, Tier::disk, {{{FileId{0}, 0, 60}, SIZE_MAX}}), UsageError);
-  REQUIRE_THROWS_AS(blocks.add_window(Kind::weights, Tier::disk, 1, 1), UsageError);
-  REQUIRE_THROWS_AS(blocks.add_window(Kind::weights, Tier::host, -1, 1), UsageError);
+  REQUIRE_THROWS_AS(blocks.add_window(Tier::disk, 1, 1), UsageError);
+  REQUIRE_THROWS_AS(blocks.add_window(Tier::host, -1, 1), UsageError);
   const BlockId on_host = blocks.add(Kind::kv, 100, Tier::host), spilled = blocks.add(Kind::kv, 100, Tier::disk);
   test::ThreadedBackend backend;
   DiskStore disk;

@@ -108,10 +108,10 @@ class Array {
     require(numbers.size() == count(), "wrong number of floats");
     std::vector<std::byte> image(bytes_);
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const f16 half(numbers[i]);
-      const bf16 brain(numbers[i]);
-      const void* from = dtype_ == DType::f32 ? static_cast<const void*>(&numbers[i]) : dtype_ == DType::f16 ? static_cast<const void*>(&half) : &brain;
-      std::memcpy(image.data() + i * size_of(dtype_), from, size_of(dtype_));
+      const auto put = [&](const auto& number) { std::memcpy(image.data() + i * sizeof number, &number, sizeof number); };
+      if (dtype_ == DType::f32) put(numbers[i]);
+      else if (dtype_ == DType::f16) put(f16(numbers[i]));
+      else put(bf16(numbers[i]));
     }
     copy(base() + kGuard, image.data(), bytes_);
   }

@@ -1,0 +1,201 @@
+// tests/policy/placement_test.cc: even spreads, and policies that fit what they are given.
+#include "policy/placement.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "kernels/error.h"
+
+using namespace weft;
+using Catch::Matchers::Contains;
+using offload::Tier;
+using policy::Budgets;
+using policy::Facts;
+using policy::Fractions;
+using policy::ModelSpec;
+using policy::PartialPolicy;
+using policy::Policy;
+using policy::Unit;
+using policy::Workload;
+
+namespace {
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+std::array<double, 3> random_fractions(std::mt19937& random) {
+  std::array<double, 3> f{};
+  for (double& x : f) x = random() % 3 == 0 ? 0 : double(random() % 1000) + 1;
+  const double sum = std::accumulate(f.begin(), f.end(), 0.0);
+  if (sum == 0) return {0, 0, 1};
+  for (double& x : f) x /= sum;
+  return f;
+}
+
+/// A model small enough that its footprint is quick to compute, and a machine's facts about it.
+struct Setting {
+  ModelSpec model;
+  std::vector<Unit> units;
+  Facts facts;
+  Workload work{.requests = 200, .longest_prompt = 64, .slots = 95, .longest_generation = 32};
+
+  explicit Setting(bool disk_reads_device = true, bool in_files = false) {
+    model.layers = 6;
+    model.hidden = model.embed = 128;
+    model.ffn = 512;
+    model.heads = model.kv_heads = 4;
+    model.head_dim = 32;
+    model.vocab = 1000;
+    model.positions = 256;
+    model.position_offset = 2;
+    units = policy::model_units(model);
+    for (const Unit& unit : units) facts.unit_bytes.push_back(static_cast<std::uint64_t>(unit.elements()) * 2 / 4096 * 4096 + 4096);
+    facts.unit_in_files.assign(units.size(), in_files);
+    facts.disk_reads_device = disk_reads_device;
+  }
+  std::uint64_t weights() const { return std::accumulate(facts.unit_bytes.begin(), facts.unit_bytes.end(), std::uint64_t{0}); }
+  Policy complete(const PartialPolicy& partial, const Budgets& free, bool on_host_memory = true) const {
+    return policy::complete(partial, model, units, work, facts, free, on_host_memory);
+  }
+  bool fits(const Policy& policy) const {
+    const policy::Footprint print = policy::footprint(model, units, policy, work, facts);
+    return print[Tier::device] <= policy.budgets[Tier::device] && print[Tier::host] <= policy.budgets[Tier::host] &&
+           print[Tier::disk] <= policy.budgets[Tier::disk];
+  }
+};
+
+}  // namespace
+
+TEST_CASE("every prefix of a spread has its share to within one block", "[policy]") {
+  std::mt19937 random(GENERATE(range(1u, 6u)));
+  for (int round = 0; round < 200; ++round) {
+    const auto fractions = random_fractions(random);
+    const bool equal = random() % 2 == 0;
+    std::vector<std::size_t> bytes(1 + random() % 200);
+    for (auto& b : bytes) b = equal ? 1 : 1 + random() % 1000;
+    const auto homes = equal ? policy::spread(bytes.size(), fractions) : policy::spread(bytes, fractions);
+    REQUIRE(homes.size() == bytes.size());
+    const double block = double(*std::max_element(bytes.begin(), bytes.end())) * (1 + 1e-9);
+    std::array<double, 3> placed{};
+    double total = 0, worst = 0;
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      placed[static_cast<std::size_t>(homes[i])] += double(bytes[i]);
+      total += double(bytes[i]);
+      for (std::size_t t = 0; t < 3; ++t) worst = std::max(worst, std::abs(placed[t] - fractions[t] * total));
+    }
+    CAPTURE(fractions[0], fractions[1], fractions[2], equal, bytes.size());
+    CHECK(worst <= block);
+    for (std::size_t t = 0; t < 3; ++t)
+      if (fractions[t] == 0) CHECK(placed[t] == 0);
+  }
+}
+
+TEST_CASE("a spread refuses what is no division", "[policy]") {
+  CHECK_THROWS_AS(policy::spread(3, {0.5, 0.4, 0}), UsageError);
+  CHECK_THROWS_AS(policy::spread(3, {1.5, -0.5, 0}), UsageError);
+  CHECK_THROWS_AS(policy::spread(3, {std::nan(""), 0, 1}), UsageError);
+  CHECK(policy::spread(0, {1, 0, 0}).empty());
+}
+
+TEST_CASE("with room for all, everything is on the device in one block", "[policy]") {
+  const Setting setting;
+  const Policy policy = setting.complete({}, {{1024 * kMiB, 1024 * kMiB, 1024 * kMiB}});
+  CHECK(policy.weights == Fractions{{1, 0, 0}});
+  CHECK(policy.kv == Fractions{{1, 0, 0}});
+  CHECK(policy.block_size() == 200);
+  CHECK(policy.budgets[Tier::host] == 0);  // the device is the host's memory
+}
+
+TEST_CASE("what is chosen fits, and one sequence more would not", "[policy]") {
+  const bool on_host = GENERATE(true, false);
+  const Setting setting(on_host);
+  for (std::uint64_t memory = 2 * kMiB; memory < 96 * kMiB; memory += memory / 7) {
+    PartialPolicy partial;
+    if (GENERATE_COPY(false, true)) partial.num_gpu_batches = 1;
+    CAPTURE(memory, on_host);
+    std::optional<Policy> policy;
+    try {
+      policy = setting.complete(partial, {{memory, memory, 1024 * kMiB}}, on_host);
+    } catch (const CapacityError&) {
+      continue;
+    }
+    CHECK(setting.fits(*policy));
+    if (policy->weights.device() < 1 && policy->num_gpu_batches == 1 && policy->block_size() < 200) {
+      Policy larger = *policy;  // with no weights resident, as when the block was chosen
+      larger.weights = Fractions{{0, 0, 1}};
+      larger.gpu_batch_size += 1;
+      CHECK((!setting.fits(larger) || policy->kv.device() < 1));
+    }
+  }
+}
+
+TEST_CASE("the fastest tiers take what they can", "[policy]") {
+  const Setting setting(false);
+  const std::uint64_t half = setting.weights() / 2;
+  PartialPolicy partial;
+  partial.gpu_batch_size = 4;
+  partial.num_gpu_batches = 1;
+  const Policy policy = setting.complete(partial, {{half + 6 * kMiB, 1024 * kMiB, 1024 * kMiB}}, false);
+  CHECK(policy.weights.device() > 0.2);
+  CHECK(policy.weights.device() < 1);
+  CHECK(policy.weights.disk() < 0.05);
+}
+
+TEST_CASE("what the user said is kept", "[policy]") {
+  const Setting setting;
+  PartialPolicy partial;
+  partial.gpu_batch_size = 3;
+  partial.num_gpu_batches = 5;
+  partial.weights = Fractions{{0.25, 0.25, 0.5}};
+  partial.kv = Fractions{{0, 1, 0}};
+  partial.activations = Fractions{{0.5, 0, 0.5}};
+  partial.attention = policy::AttentionOn::host;
+  partial.overlap = false;
+  partial.budgets = {64 * kMiB, 32 * kMiB, {}};
+  const Policy policy = setting.complete(partial, {{999 * kMiB, 999 * kMiB, 999 * kMiB}});
+  CHECK(policy.block_size() == 15);
+  CHECK(policy.weights == *partial.weights);
+  CHECK(policy.kv == *partial.kv);
+  CHECK(policy.activations == *partial.activations);
+  CHECK(policy.attention == policy::AttentionOn::host);
+  CHECK_FALSE(policy.overlap);
+  CHECK(policy.budgets[Tier::device] == 64 * kMiB);
+  CHECK(policy.budgets[Tier::host] == 32 * kMiB);
+  CHECK(policy.budgets[Tier::disk] == 999 * kMiB);
+}
+
+TEST_CASE("a block that does not fit is refused with the largest that does", "[policy]") {
+  const Setting setting;
+  PartialPolicy partial;
+  partial.gpu_batch_size = 64;
+  partial.num_gpu_batches = GENERATE(1, 2);
+  partial.budgets[0] = 16 * kMiB;
+  std::string message;
+  try {
+    setting.complete(partial, {{0, 0, 1024 * kMiB}});
+  } catch (const CapacityError& error) {
+    message = error.what();
+  }
+  CAPTURE(message);
+  CHECK_THAT(message, Contains("64 x " + std::to_string(*partial.num_gpu_batches)) && Contains("on device") && Contains("16.00 MiB"));
+  const auto at = message.find("largest block that fits is ");
+  REQUIRE(at != std::string::npos);
+  partial.gpu_batch_size = std::stoi(message.substr(at + 27));
+  CHECK_NOTHROW(setting.complete(partial, {{0, 0, 1024 * kMiB}}));
+  partial.gpu_batch_size = *partial.gpu_batch_size + 1;
+  CHECK_THROWS_AS(setting.complete(partial, {{0, 0, 1024 * kMiB}}), CapacityError);
+}
+
+TEST_CASE("the tier that lacks room is named", "[policy]") {
+  const Setting setting;
+  PartialPolicy partial;
+  partial.budgets = {kMiB / 16, {}, {}};
+  CHECK_THROWS_WITH(setting.complete(partial, {{0, 0, 1024 * kMiB}}), Contains("on device") && Contains("no block fits") && Contains("--device-memory"));
+  partial.budgets = {1024 * kMiB, 1, {}};
+  partial.weights = Fractions{{0, 1, 0}};
+  CHECK_THROWS_WITH(setting.complete(partial, {{0, 0, 1024 * kMiB}}), Contains("on host") && Contains("--host-memory"));
+  partial.weights = Fractions{{0, 0, 1}};
+  CHECK_THROWS_WITH(setting.complete(partial, {{0, 0, kMiB}}), Contains("on disk") && Contains("--disk-memory"));
+  CHECK_NOTHROW(Setting(true, true).complete(partial, {{0, 0, kMiB}}));  // the checkpoint's own files need no space
+}

@@ -1,0 +1,138 @@
+// tests/policy/policy_test.cc: policies in and out of JSON, FlexGen's percentages, sizes as text.
+#include "policy/policy.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using Catch::Matchers::Contains;
+using policy::AttentionOn;
+using policy::bytes_from_text;
+using policy::bytes_to_text;
+using policy::Fractions;
+using policy::PartialPolicy;
+
+namespace {
+
+PartialPolicy from(const std::string& json) { return PartialPolicy::from_json(nlohmann::json::parse(json), "p.json"); }
+
+constexpr const char* kWhole = R"({"version":1,"gpu_batch_size":4,"num_gpu_batches":8,
+  "weights":{"device":0.2,"host":0.3,"disk":0.5},"kv":{"host":1.0},"activations":{"device":1.0},"attention":"host",
+  "retention":{"rule":"h2o","heavy":0.1,"recent":0.1,"sinks":0,"of":"prompt+generation"},
+  "overlap":true,"budgets":{"device":"4GiB","host":"64GiB","disk":"1TiB"}})";
+
+}  // namespace
+
+TEST_CASE("a whole policy is read as it says", "[policy]") {
+  const PartialPolicy read = from(kWhole);
+  CHECK(read.gpu_batch_size == 4);
+  CHECK(read.num_gpu_batches == 8);
+  CHECK(read.weights == Fractions{{0.2, 0.3, 0.5}});
+  CHECK(read.kv == Fractions{{0, 1, 0}});
+  CHECK(read.activations == Fractions{{1, 0, 0}});
+  CHECK(read.attention == AttentionOn::host);
+  CHECK(read.retention->kept(50, 50).heavy == 10);
+  CHECK(read.overlap == true);
+  CHECK(read.budgets[0] == std::uint64_t{4} << 30);
+  CHECK(read.budgets[2] == std::uint64_t{1} << 40);
+}
+
+TEST_CASE("an empty policy leaves everything open", "[policy]") {
+  const PartialPolicy read = from("{}");
+  CHECK_FALSE((read.gpu_batch_size || read.num_gpu_batches || read.weights || read.kv || read.activations || read.attention ||
+               read.retention || read.overlap || read.budgets[0] || read.budgets[1] || read.budgets[2]));
+}
+
+TEST_CASE("a policy's JSON reads back as itself", "[policy]") {
+  const PartialPolicy read = from(kWhole);
+  const policy::Policy whole{.gpu_batch_size = 4, .num_gpu_batches = 8, .weights = *read.weights, .kv = *read.kv,
+                             .activations = *read.activations, .attention = AttentionOn::host, .retention = *read.retention,
+                             .overlap = false, .budgets = {{1, 2, std::uint64_t{3} << 40}}};
+  const PartialPolicy again = from(whole.to_json().dump());
+  CHECK(again.weights == read.weights);
+  CHECK(again.attention == AttentionOn::host);
+  CHECK(again.overlap == false);
+  CHECK(again.budgets[2] == std::uint64_t{3} << 40);
+  CHECK(again.retention->to_json() == whole.retention.to_json());
+}
+
+TEST_CASE("the shipped policies are policies", "[policy]") {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(WEFT_SOURCE_DIR "/configs/policies")) {
+    CAPTURE(entry.path());
+    CHECK_NOTHROW(from(test::read_text(entry.path())));
+    ++count;
+  }
+  CHECK(count > 0);
+}
+
+TEST_CASE("a slip of the keys is refused with the key that was meant", "[policy]") {
+  CHECK_THROWS_WITH(from(R"({"weigths":{"disk":1.0}})"), Contains("p.json") && Contains("'weigths'") && Contains("did you mean 'weights'?"));
+  CHECK_THROWS_WITH(from(R"({"kv":{"hots":1.0}})"), Contains("p.json: kv") && Contains("did you mean 'host'?"));
+  CHECK_THROWS_WITH(from(R"({"budgets":{"devise":1}})"), Contains("did you mean 'device'?"));
+  CHECK_THROWS_WITH(from(R"({"gpu_batchsize":1})"), Contains("did you mean 'gpu_batch_size'?"));
+}
+
+TEST_CASE("fractions must sum to 1", "[policy]") {
+  CHECK(from(R"({"kv":{"device":0.1,"host":0.2,"disk":0.7}})").kv == Fractions{{0.1, 0.2, 0.7}});  // 1 - 1e-16 in binary
+  CHECK_THROWS_WITH(from(R"({"kv":{"device":0.5,"host":0.49}})"), Contains("sum to 1") && Contains("0.99"));
+  CHECK_THROWS_AS(from(R"({"kv":{}})"), UsageError);
+  CHECK_THROWS_AS(from(R"({"kv":{"device":-0.5,"host":1.5}})"), UsageError);
+}
+
+TEST_CASE("attention is on one side", "[policy]") {
+  CHECK(from(R"({"attention":{"device":1}})").attention == AttentionOn::device);
+  CHECK(from(R"({"attention":{"device":0,"host":1.0}})").attention == AttentionOn::host);
+  CHECK_THROWS_WITH(from(R"({"attention":{"device":0.3,"host":0.7}})"), Contains("not supported"));
+  CHECK_THROWS_AS(from(R"({"attention":{"host":0.7}})"), UsageError);
+  CHECK_THROWS_AS(from(R"({"attention":1})"), UsageError);
+}
+
+TEST_CASE("percentages mean what they mean in FlexGen", "[policy]") {
+  PartialPolicy partial;
+  partial.set_percent({20, 30, 0, 100, 100, 0});  // weights, cache, activations on device and host, the rest on disk
+  CHECK(partial.weights->device() == Approx(0.2));
+  CHECK(partial.weights->host() == Approx(0.3));
+  CHECK(partial.weights->disk() == Approx(0.5));
+  CHECK(partial.kv == Fractions{{0, 1, 0}});
+  CHECK(partial.activations == Fractions{{1, 0, 0}});
+  for (const std::array<double, 6>& bad : {std::array<double, 6>{60, 41, 0, 0, 0, 0}, {0, 0, -1, 0, 0, 0}, {0, 0, 0, 0, 101, 0},
+                                           {0, 0, 0, 0, 0, std::nan("")}})
+    CHECK_THROWS_AS(partial.set_percent(bad), UsageError);
+}
+
+TEST_CASE("what is said above beats what is said below", "[policy]") {
+  PartialPolicy above, below = from(kWhole);
+  above.gpu_batch_size = 1;
+  above.overlap = false;
+  above.budgets[1] = 5;
+  const PartialPolicy both = above.over(below);
+  CHECK(both.gpu_batch_size == 1);
+  CHECK(both.num_gpu_batches == 8);
+  CHECK(both.overlap == false);
+  CHECK(both.weights == below.weights);
+  CHECK(both.budgets[0] == below.budgets[0]);
+  CHECK(both.budgets[1] == std::uint64_t{5});
+}
+
+TEST_CASE("sizes are whole bytes in binary units", "[policy]") {
+  CHECK(bytes_from_text("0", "x") == 0);
+  CHECK(bytes_from_text("1073741824", "x") == std::uint64_t{1} << 30);
+  CHECK(bytes_from_text("17B", "x") == 17);
+  CHECK(bytes_from_text("1.5GiB", "x") == std::uint64_t{3} << 29);
+  CHECK(bytes_from_text("1TiB", "x") == std::uint64_t{1} << 40);
+  for (const char* text : {"", "GiB", "4GB", "4 GiB", "4gib", "-1", "1e3", ".5GiB", "0.3B", "0.0001KiB", "1..5GiB", "1.5.5GiB", "99999999TiB",
+                           "123456789012345678901"}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH(bytes_from_text(text, "--device-memory"), Contains("--device-memory") && Contains("4GiB") && Contains(text));
+  }
+  CHECK(bytes_to_text(0) == "0 B");
+  CHECK(bytes_to_text(1023) == "1023 B");
+  CHECK(bytes_to_text(std::uint64_t{13} << 28) == "3.25 GiB");
+  CHECK(bytes_to_text(std::uint64_t{1} << 52) == "4096.00 TiB");
+}

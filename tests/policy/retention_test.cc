@@ -1,0 +1,128 @@
+// tests/policy/retention_test.cc: exact shares, what each rule keeps, and the written forms.
+#include "policy/retention.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+
+using namespace weft;
+using policy::Amount;
+using policy::Kept;
+using policy::Retention;
+
+namespace {
+
+Retention from(const char* json) { return Retention::from_json(nlohmann::json::parse(json), "policy"); }
+
+}  // namespace
+
+TEST_CASE("a share is floored exactly", "[policy]") {
+  // In binary 0.29 is below 29/100, and 0.29 * 100 below 29.
+  CHECK(Amount::from_text("0.29", "x").of(100) == 29);
+  for (int percent = 0; percent <= 100; ++percent) {
+    const std::string digits = std::to_string(100 + percent);
+    const std::string text = percent == 100 ? "1.00" : "0." + digits.substr(1);
+    CAPTURE(text);
+    const Amount amount = Amount::from_text(text, "x");
+    CHECK(amount.is_share());
+    for (const std::int64_t total : {1, 7, 99, 100, 1000, 2048, 1'000'003}) CHECK(amount.of(total) == percent * total / 100);
+  }
+  CHECK(Amount::from_text("0.333333333333333333333333333333", "x").of(300'000'000) == 99'999'999);
+  CHECK(Amount::from_text("1.0", "x").of(17) == 17);
+  CHECK(Amount::from_text("12", "x").of(5) == 12);
+  CHECK_FALSE(Amount::from_text("1", "x").is_share());
+}
+
+TEST_CASE("an amount's text reads back", "[policy]") {
+  for (const char* text : {"0", "12", "1073741824", "0.0", "0.1", "0.29", "0.05", "1.0", "0.125", "0.0001"}) {
+    CHECK(Amount::from_text(text, "x").text() == text);
+  }
+  for (const char* text : {"", ".", "1.", ".5", "1.5", "-1", "+1", "1e3", "0x1", "1..0", "a", " 1", "2000000000"}) {
+    CAPTURE(text);
+    CHECK_THROWS_AS(Amount::from_text(text, "x"), UsageError);
+  }
+}
+
+TEST_CASE("what each rule keeps, and the slots it needs", "[policy]") {
+  struct Row {
+    const char* text;
+    Kept kept;
+    std::int64_t slots;
+  };
+  // Prompt 60, generation 40.
+  const Row rows[] = {
+      {"full", {.heavy = 0, .recent = 100}, 99},
+      {"recent:20", {.heavy = 0, .recent = 20}, 21},
+      {"recent:0.29", {.heavy = 0, .recent = 29}, 30},
+      {"heavy:0.1", {.heavy = 10, .recent = 0}, 11},
+      {"h2o:0.1:0.1", {.heavy = 10, .recent = 10}, 21},
+      {"h2o:7:0.29", {.heavy = 7, .recent = 29}, 37},
+      {"h2o-flexgen:0.1:0.1", {.heavy = 10, .recent = 10, .sinks = 0, .grace = 1}, 21},
+      {"random:5:6", {.heavy = 5, .recent = 6}, 12},
+      {"h2o:90:90", {.heavy = 90, .recent = 90}, 99},
+      {"h2o:500:1.0", {.heavy = 100, .recent = 100}, 99},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    const Retention retention = Retention::from_text(row.text);
+    CHECK(retention.kept(60, 40) == row.kept);
+    CHECK(retention.slots(60, 40) == row.slots);
+  }
+  // Prefill leaves one slot free for the token that follows, even where none does.
+  CHECK(Retention{}.slots(1, 1) == 2);
+  CHECK(Retention{}.slots(60, 1) == 61);
+  CHECK(Retention{}.slots(60, 2) == 61);
+}
+
+TEST_CASE("shares are of the prompt where the policy says so", "[policy]") {
+  const Retention of_prompt = from(R"({"rule":"h2o","heavy":0.1,"recent":0.2,"of":"prompt"})");
+  CHECK(of_prompt.kept(60, 40) == Kept{.heavy = 6, .recent = 12});
+  CHECK(from(R"({"rule":"h2o","heavy":0.1,"recent":0.2})").kept(60, 40) == Kept{.heavy = 10, .recent = 20});
+}
+
+TEST_CASE("sinks are part of the heavy, and added to a recent window", "[policy]") {
+  CHECK(from(R"({"rule":"recent","recent":20,"sinks":4})").kept(60, 40) == Kept{.heavy = 4, .recent = 20, .sinks = 4});
+  CHECK(from(R"({"rule":"h2o","heavy":10,"recent":10,"sinks":4})").kept(60, 40) == Kept{.heavy = 10, .recent = 10, .sinks = 4});
+  // A share may become fewer tokens than there are sinks.
+  CHECK(from(R"({"rule":"h2o","heavy":0.01,"recent":10,"sinks":4})").kept(60, 40) == Kept{.heavy = 1, .recent = 10, .sinks = 1});
+  CHECK_THROWS_AS(from(R"({"rule":"h2o","heavy":3,"recent":10,"sinks":4})"), UsageError);
+}
+
+TEST_CASE("an integer in JSON is tokens, a number with a decimal point a share", "[policy]") {
+  CHECK(from(R"({"rule":"h2o","heavy":1,"recent":1.0})").kept(60, 40) == Kept{.heavy = 1, .recent = 100});
+  CHECK(from(R"({"rule":"heavy","heavy":0.29})").kept(50, 50) == Kept{.heavy = 29});
+  CHECK(from(R"({"rule":"heavy","heavy":1e-2})").kept(50, 50) == Kept{.heavy = 1});
+}
+
+TEST_CASE("a retention's JSON reads back as itself", "[policy]") {
+  for (const char* text : {R"({"rule":"full"})", R"({"rule":"recent","recent":20,"sinks":4,"of":"prompt"})",
+                           R"({"rule":"heavy","heavy":0.29,"sinks":0,"of":"prompt+generation"})",
+                           R"({"rule":"h2o","heavy":0.1,"recent":12,"sinks":2,"of":"prompt"})",
+                           R"({"rule":"h2o","heavy":1.0,"recent":1,"sinks":0,"of":"prompt+generation","window":16,"decay":0.9})",
+                           R"({"rule":"h2o-flexgen","heavy":5,"recent":6,"sinks":0,"of":"prompt+generation"})",
+                           R"({"rule":"random","heavy":5,"recent":6,"sinks":0,"of":"prompt","seed":42})"}) {
+    CAPTURE(text);
+    CHECK(from(text).to_json() == nlohmann::ordered_json::parse(text));
+    CHECK(from(from(text).to_json().dump().c_str()).to_json() == nlohmann::ordered_json::parse(text));
+  }
+}
+
+TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
+  using Catch::Matchers::Contains;
+  CHECK_THROWS_WITH(Retention::from_text("h20:1:1"), Contains("did you mean 'h2o'?"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1"), Contains("h2o:HEAVY:RECENT"));
+  CHECK_THROWS_WITH(Retention::from_text("full:1"), Contains("'full'"));
+  CHECK_THROWS_WITH(Retention::from_text("recent"), Contains("recent:N"));
+  CHECK_THROWS_WITH(Retention::from_text("recent:0"), Contains("needs 'recent'"));
+  CHECK_THROWS_WITH(Retention::from_text("heavy:0"), Contains("needs 'heavy'"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:0.1:"), Contains("recent must be"));
+  CHECK_THROWS_AS(Retention::from_text(""), UsageError);
+  for (const char* text : {R"({})", R"({"rule":"full","heavy":1})", R"({"rule":"recent","recent":4,"heavy":1})", R"({"rule":"recent"})",
+                           R"({"rule":"h2o","heavy":1,"recent":1,"of":"generation"})", R"({"rule":"h2o","heavy":"1","recent":1})",
+                           R"({"rule":"h2o","heavy":1.01,"recent":1})", R"({"rule":"h2o","heavy":1,"recent":1,"seed":1})",
+                           R"({"rule":"h2o","heavy":1,"recent":1,"decay":2})", R"({"rule":"h2o","heavy":18446744073709551615})"}) {
+    CAPTURE(text);
+    CHECK_THROWS_AS(from(text), UsageError);
+  }
+}

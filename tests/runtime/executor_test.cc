@@ -1,0 +1,101 @@
+// What the executor did, as it recorded it when each op had ended, beside what the schedule says.
+#include "runtime/executor.h"
+
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "runtime/model_source.h"
+#include "tests/support/engine.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using namespace weft::test;
+using policy::Op;
+using policy::Schedule;
+using policy::Trace;
+
+namespace {
+
+auto identity_of(const Op& op) {
+  return std::tuple(op.kind, op.part, op.lane, op.step, op.batch, op.subject, op.from, op.to, op.unit_slot, op.kv_slot, op.activation_slot);
+}
+
+/// The first fault in when the ops ran, or nothing.
+std::string fault_of(const Schedule& schedule, const Trace& trace) {
+  if (trace.spans.size() != schedule.ops.size()) return "spans are missing";
+  std::array<double, offload::kLanes.size()> lane_end{};
+  for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
+    const Op& op = schedule.ops[i];
+    const Trace::Span& span = trace.spans[i];
+    double& before = lane_end[static_cast<std::size_t>(op.lane)];
+    const std::string name = "op " + std::to_string(i);
+    if (!(span.end > 0)) return name + " was never recorded";
+    if (span.end < span.begin) return name + " ended before it began";
+    if (span.begin < before) return name + " began before the op before it on its lane had ended";
+    for (const std::uint32_t dep : schedule.deps_of(op))
+      if (trace.spans[dep].end > span.begin) return name + " began before op " + std::to_string(dep) + ", its dependency, had ended";
+    before = span.end;
+  }
+  return {};
+}
+
+/// Whether two schedules hold the same ops in the same order.
+bool same_ops(const Schedule& a, const Schedule& b) {
+  return std::equal(a.ops.begin(), a.ops.end(), b.ops.begin(), b.ops.end(),
+                    [](const Op& x, const Op& y) { return identity_of(x) == identity_of(y); });
+}
+
+/// The ops that the simulator charges, in its order.
+Schedule simulated(const Schedule& schedule) {
+  Schedule visited;
+  policy::simulate(schedule, [&](const Op& op) {
+    visited.ops.push_back(op);
+    return 1.0;
+  });
+  return visited;
+}
+
+}  // namespace
+
+TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and the simulator the same", "[runtime]") {
+  const bool overlap = GENERATE(true, false), on_host = GENERATE(false, true);
+  CAPTURE(overlap, on_host);
+  const TemporaryFolder spill;
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 10; ++i) prompts.push_back({std::vector<std::int32_t>(static_cast<std::size_t>(1 + 3 * i), 5), 1 + 8 * i, {}});
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 2;
+  policy.num_gpu_batches = 3;
+  policy.weights = policy.kv = policy.activations = policy::Fractions{{0.3, 0.3, 0.4}};
+  policy.attention = on_host ? policy::AttentionOn::host : policy::AttentionOn::device;
+  policy.overlap = overlap;
+  Engine engine(*source, policy, prompts, {.backend = "cpu", .disk_directory = spill.path().string()});
+
+  std::vector<int> sweeps;  // of each segment, in order
+  std::vector<std::string> faults;
+  engine.session().executor().set_trace([&](const Schedule& schedule, const Trace& trace) {
+    const int first = schedule.ops.front().step, count = schedule.ops.back().step - first + 1;
+    for (int step = first; step < first + count; ++step) sweeps.push_back(step);
+    Schedule planned = policy::zigzag(engine.session().footprint().shape, first, count);
+    if (!overlap) planned = policy::serialize(std::move(planned));
+    if (!same_ops(schedule, planned)) faults.push_back("the executor's schedule is not the planned one");
+    if (!same_ops(schedule, simulated(planned))) faults.push_back("the simulator visits other ops");
+    if (const std::string fault = fault_of(schedule, trace); !fault.empty()) faults.push_back(fault);
+    if (!overlap && trace.seconds() > 0) {
+      for (std::size_t i = 1; i < trace.spans.size(); ++i)
+        if (trace.spans[i].begin < trace.spans[i - 1].end) faults.push_back("op " + std::to_string(i) + " overlaps another");
+    }
+  });
+  engine.run();
+
+  CHECK(faults == std::vector<std::string>{});
+  std::vector<int> expected;  // the longest of the first block generates 41 tokens, of the second 73
+  for (const int longest : {41, 73})
+    for (int step = 0; step < longest; ++step) expected.push_back(step);
+  CHECK(sweeps == expected);
+}

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Kills a running job at random moments and resumes it: nothing lost, nothing repeated, every answer as if undisturbed.
+
+Usage: kill_test.py WEFT_BINARY SOURCE_FOLDER [--kills N] [--seed N]
+
+A job is killed, resumed, perhaps killed again, until it is done; then the next job begins. A kill counts as "amid" if the
+output held at least one whole answer and not all of them when the process died.
+"""
+
+import argparse
+import pathlib
+import random
+import signal
+import sys
+import tempfile
+import time
+
+from weft_process import Weft, read_lines, write_lines
+
+REQUESTS = 60
+LEAST_AMID = 0.8
+
+
+def requests():
+    """Lengths differ, so that answers come out one by one and blocks end raggedly; a third is sampled."""
+    words = "the sea and a dark night when old men looked at every door of that house in silence".split()
+    return [{"id": i if i % 2 else f"request {i}", "prompt": " ".join(words[i % 7:i % 7 + 3 + i % 11]),
+             "max_tokens": 20 + 37 * i % 101, **({"temperature": 0.9, "seed": i} if i % 3 == 0 else {})} for i in range(REQUESTS)]
+
+
+def whole_lines(path):
+    """The answers whose newline is on disk, byte for byte."""
+    data = path.read_bytes() if path.exists() else b""
+    return data[:data.rfind(b"\n") + 1].splitlines(keepends=True)
+
+
+class Job:
+    def __init__(self, weft, model, folder, spread_over_tiers):
+        self.weft, self.input, self.output = weft, folder / "in.jsonl", folder / "out.jsonl"
+        write_lines(self.input, requests())
+        placement = ["--percent", 34, 33, 34, 33, 34, 33] if spread_over_tiers else []
+        self.flags = ["generate", "--model", model, "--input", self.input, "--backend", "cpu", "--quiet", "--threads", 2,
+                      "--gpu-batch-size", 5, "--num-gpu-batches", 2, "--retention", "h2o:0.2:0.2", *placement]
+
+    def start(self, resume, output=None):
+        return self.weft.start(*self.flags, "--output", output or self.output, *(["--resume"] if resume else []))
+
+    def finish(self, process, code=0):
+        said = process.communicate(timeout=300)[1].decode()
+        assert process.returncode == code, f"exit code {process.returncode}, wanted {code}: {said}"
+        return said
+
+
+def by_id(lines):
+    """Answers by the text of their id; two with one id fail."""
+    answers = {}
+    for line in lines:
+        key = line[:line.index(b',"text"')]
+        assert key not in answers, f"answered twice: {key.decode()}"
+        answers[key] = line
+    return answers
+
+
+def kill_when(process, output, answers, extra_seconds):
+    """SIGKILL once the output holds `answers` answers and a moment has passed. False if the job ended before."""
+    while process.poll() is None and len(whole_lines(output)) < answers:
+        time.sleep(0.001)
+    time.sleep(extra_seconds)
+    if process.poll() is not None:
+        return False
+    process.kill()
+    process.communicate()
+    return process.returncode == -signal.SIGKILL
+
+
+def many_kills(weft, model, kills, seed):
+    choice = random.Random(seed)
+    done = amid = torn = jobs = 0
+    with tempfile.TemporaryDirectory(prefix="weft-kill-") as name:
+        layouts = [Job(weft, model, pathlib.Path(name), spread) for spread in (False, True)]
+        job, begin = layouts[0], time.monotonic()
+        job.finish(job.start(resume=False))
+        undisturbed, seconds = by_id(whole_lines(job.output)), time.monotonic() - begin
+        assert len(undisturbed) == REQUESTS
+        job.output.unlink()
+        kept = []
+        while done < kills or kept:
+            job = choice.choice(layouts)  # a disturbed run need not be laid out as the undisturbed one was
+            process = job.start(resume=job.output.exists())
+            if done < kills:
+                most = max(len(kept) + 1, min(REQUESTS - 1, len(kept) + REQUESTS // 3))
+                least = 0 if choice.random() < 0.05 else choice.randint(len(kept) + 1, most)
+                if kill_when(process, job.output, least, choice.random() * seconds / 20):
+                    before, kept = kept, whole_lines(job.output)
+                    assert kept[:len(before)] == before, "an earlier answer was lost or changed"
+                    assert all(undisturbed[key] == line for key, line in by_id(kept).items()), "an answer differs"
+                    done += 1
+                    amid += 0 < len(kept) < REQUESTS
+                    torn += job.output.exists() and not job.output.read_bytes().endswith(b"\n") and job.output.stat().st_size > 0
+                    continue
+            job.finish(process)
+            lines = whole_lines(job.output)
+            assert lines[:len(kept)] == kept, "an earlier answer was lost or changed"
+            assert by_id(lines) == undisturbed, "answers are missing or differ"
+            job.output.unlink()
+            kept, jobs = [], jobs + 1
+        assert sorted(p.name for p in pathlib.Path(name).iterdir()) == ["in.jsonl"], "something was left behind"
+    print(f"{done} kills, {amid} of them between the first and the last answer ({100 * amid / done:.0f} %), {torn} torn lines cut; "
+          f"{jobs} jobs of {REQUESTS} requests completed: 0 answers lost, 0 repeated, 0 different; seed {seed}")
+    assert amid >= LEAST_AMID * done, f"wanted at least {LEAST_AMID:.0%} of the kills amid the answers"
+
+
+def interruption(weft, model, number):
+    """SIGINT and SIGTERM: exit code 130 within 10 s, a hint how to go on, and the job can be resumed."""
+    with tempfile.TemporaryDirectory(prefix="weft-kill-") as name:
+        job = Job(weft, model, pathlib.Path(name), spread_over_tiers=True)
+        process = job.start(resume=False)
+        while process.poll() is None and len(whole_lines(job.output)) < 5:
+            time.sleep(0.001)
+        begin = time.monotonic()
+        process.send_signal(number)
+        said = job.finish(process, code=130)
+        seconds = time.monotonic() - begin
+        assert seconds < 10, f"took {seconds:.1f} s to stop"
+        assert "--resume" in said and said.count("\n") == 1, said
+        kept = whole_lines(job.output)
+        assert 5 <= len(kept) < REQUESTS and len(kept) == len(read_lines(job.output)), "the output is not whole"
+        job.finish(job.start(resume=True))
+        assert whole_lines(job.output)[:len(kept)] == kept and len(by_id(whole_lines(job.output))) == REQUESTS
+        print(f"{signal.Signals(number).name}: stopped after {seconds:.2f} s with {len(kept)} answers, resumed to {REQUESTS}")
+
+
+def second_run_on_one_output(weft, model):
+    with tempfile.TemporaryDirectory(prefix="weft-kill-") as name:
+        job = Job(weft, model, pathlib.Path(name), spread_over_tiers=False)
+        first = job.start(resume=False)
+        while first.poll() is None and not whole_lines(job.output):
+            time.sleep(0.001)
+        first.send_signal(signal.SIGSTOP)  # it holds the file for as long as this takes
+        try:
+            assert "exists" in job.finish(job.start(resume=False), code=2)
+            assert "another run" in job.finish(job.start(resume=True), code=6)
+        finally:
+            first.send_signal(signal.SIGCONT)
+        job.finish(first)
+        assert len(by_id(whole_lines(job.output))) == REQUESTS
+        print("a second run on one output: refused, with --resume and without")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("weft")
+    parser.add_argument("source", type=pathlib.Path)
+    parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    weft, model = Weft(pathlib.Path(options.weft).resolve()), options.source / "models" / "demo"
+    many_kills(weft, model, options.kills, options.seed)
+    interruption(weft, model, signal.SIGINT)
+    interruption(weft, model, signal.SIGTERM)
+    second_run_on_one_output(weft, model)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""The peak memory of a run whose weights are larger than all its memory budgets, as the kernel counts it from outside.
+
+Usage: memory_test.py WEFT_BINARY SOURCE_FOLDER [--full] [--work FOLDER]
+
+By default the OPT-125M shape, 240 MiB of weights in 96 MiB of budgets and 64 MiB beside them; with --full the OPT-1.3B shape, 2.6 GB on disk (which
+must be free in the work folder) in 1 GiB and 300 MiB.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+
+from weft_process import Weft, read_lines, write_lines
+
+MIB = 1 << 20
+PROMPT, TOKENS, REQUESTS = 64, 4, 6
+
+
+def wait_for(process):
+    """Exit code and peak resident bytes of this one child."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_maxrss * 1024
+
+
+def run(weft, config, folder, flags):
+    write_lines(folder / "in.jsonl", [{"id": i, "prompt_ids": [(7 * i + 13 * p) % 50000 for p in range(PROMPT)], "max_tokens": TOKENS}
+                                      for i in range(REQUESTS)])
+    report = folder / "report.json"
+    begin = time.monotonic()
+    process = weft.start("generate", "--model", config, "--weights", "random:1", "--input", folder / "in.jsonl", "--output",
+                         folder / "out.jsonl", "--report", report, "--backend", "cpu", "--quiet", *flags)
+    code, peak = wait_for(process)
+    said = process.stderr.read().decode()
+    process.stderr.close()
+    assert code == 0, said
+    answers = read_lines(folder / "out.jsonl")
+    assert len(answers) == REQUESTS and all(len(answer["token_ids"]) == TOKENS for answer in answers)
+    return json.loads(report.read_text()), peak, time.monotonic() - begin
+
+
+def check(weft, config, folder, name, flags, allowed):
+    report, peak, seconds = run(weft, config, folder, flags)
+    weights = sum(tier["bytes"] for tier in report["placement"]["weights"].values())
+    budgets = sum(report["policy"]["budgets"][tier] for tier in ("device", "host"))
+    planned = sum(report["peak_bytes"][tier] for tier in ("device", "host"))
+    print(f"{config.stem}, {name}: {weights / MIB:.0f} MiB of weights, {report['placement']['weights']['disk']['bytes'] / MIB:.0f} of them "
+          f"on disk; budgets {budgets / MIB:.0f} MiB, used {planned / MIB:.0f}; peak RSS {peak / MIB:.0f} MiB, "
+          f"{(peak - budgets) / MIB:+.0f} against the budgets (allowed +{allowed // MIB}); {seconds:.1f} s")
+    assert weights > 2 * budgets, "the model is not larger than the memory it may use"
+    assert planned <= budgets and peak <= budgets + allowed, "too much memory"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("weft")
+    parser.add_argument("source", type=pathlib.Path)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--work", help="where the spilled weights go")
+    options = parser.parse_args()
+    weft = Weft(pathlib.Path(options.weft).resolve())
+    config = options.source / "configs" / "models" / ("opt-1.3b.json" if options.full else "opt-125m.json")
+    device, host, beside = (768, 256, 300) if options.full else (72, 24, 64)  # MiB
+    for name, flags in {"chosen placement": [], "two tiers of memory": ["--percent", 10, 5, 50, 50, 50, 50, "--num-gpu-batches", 2,
+                                                                         "--gpu-batch-size", 3]}.items():
+        with tempfile.TemporaryDirectory(prefix="weft-memory-", dir=options.work) as folder:
+            check(weft, config, pathlib.Path(folder), name,
+                  ["--device-memory", f"{device}MiB", "--host-memory", f"{host}MiB", *flags], beside * MIB)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

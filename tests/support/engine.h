@@ -1,0 +1,47 @@
+// tests/support/engine.h: prompts through the whole engine, and what it computed on the way.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/session.h"
+
+namespace weft::test {
+
+struct Prompt {
+  std::vector<std::int32_t> ids;
+  std::int64_t tokens = 1;           ///< to be generated, the most likely one each time
+  std::vector<std::int32_t> forced;  ///< [tokens] if not empty: fed in their place and scored
+};
+
+struct Answer {
+  std::vector<std::int32_t> tokens;        ///< [tokens]
+  std::vector<float> logprobs;             ///< [tokens] of forced ones, else empty
+  std::vector<std::vector<float>> logits;  ///< [tokens][vocab] that each token was chosen from
+};
+
+/// The first place where two answers are not the same bits, or nothing.
+std::string difference(const Answer& expected, const Answer& got);
+
+/// A session large enough for all of `prompts`, on the CPU. `source` must outlive it.
+class Engine {
+ public:
+  Engine(const runtime::ModelSource& source, const policy::PartialPolicy& policy, std::vector<Prompt> prompts,
+         const runtime::MachineOptions& machine = {.backend = "cpu"});
+
+  /// Block after block, the prompts in the order of these indices. The answers are in the order of the prompts.
+  std::vector<Answer> run(std::span<const std::size_t> order);
+  std::vector<Answer> run();
+
+  runtime::Session& session() { return session_; }
+
+ private:
+  std::vector<Prompt> prompts_;
+  std::atomic<bool> stop_{false};
+  runtime::Session session_;
+};
+
+}  // namespace weft::test
