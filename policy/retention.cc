@@ -155,8 +155,8 @@ Retention Retention::from_json(const nlohmann::json& object, const std::string& 
   if (of_text == "prompt") retention.of = Of::prompt;
   else if (of_text != "prompt+generation") fields.refuse_field("of", "'prompt' or 'prompt+generation'");
   if (retention.rule != Rule::full) {
-    if (fields.has("heavy") && retention.rule != Rule::recent) retention.heavy = amount_from_json(fields.at("heavy"), where + ".heavy");
-    if (fields.has("recent") && retention.rule != Rule::heavy) retention.recent = amount_from_json(fields.at("recent"), where + ".recent");
+    if (retention.rule != Rule::recent && fields.has("heavy")) retention.heavy = amount_from_json(fields.at("heavy"), where + ".heavy");
+    if (retention.rule != Rule::heavy && fields.has("recent")) retention.recent = amount_from_json(fields.at("recent"), where + ".recent");
     retention.sinks = static_cast<std::int32_t>(fields.integer("sinks", 0, kMostTokens, 0));
     if (retention.rule == Rule::random) retention.seed = static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0));
     if (retention.scored()) {

@@ -18,9 +18,6 @@
 
 namespace weft::runtime {
 
-/// Thrown out of Executor::run() after stop was set.
-struct Interrupted {};
-
 /// What runs of blocks have added up to.
 struct Totals {
   double prefill_seconds = 0, decode_seconds = 0;

@@ -170,27 +170,33 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
   }
 
   const policy::Workload work = workload_of(requests, todo, options.policy.retention.value_or(policy::Retention{}));
-  Session session(*source, options.policy, work, options.machine, stop);
+  std::unique_ptr<Session> session;
+  try {
+    session = std::make_unique<Session>(*source, options.policy, work, options.machine, stop);
+  } catch (const Interrupted&) {
+    spdlog::warn("stopped while the weights were loaded; run the same command again");
+    return 130;
+  }
   if (!options.quiet) {
-    spdlog::info("{}: {}; {}", session.backend().name(), session.backend().description(), session.disk().engine_line());
-    spdlog::info("{}", session.plan_line());
+    spdlog::info("{}: {}; {}", session->backend().name(), session->backend().description(), session->disk().engine_line());
+    spdlog::info("{}", session->plan_line());
   }
   std::unique_ptr<TraceFile> trace;
   if (!options.trace.empty()) {
-    trace = std::make_unique<TraceFile>(options.trace, session.footprint().shape);
-    session.executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
+    trace = std::make_unique<TraceFile>(options.trace, session->footprint().shape);
+    session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
   }
   journal.open();
   Progress progress(requests.size(), requests.size() - todo.size(), options.quiet);
   Answers answers(*source, journal, progress);
-  const bool complete = run_blocks(session, requests, todo, answers, progress);
+  const bool complete = run_blocks(*session, requests, todo, answers, progress);
   journal.finish();
   progress.clear();
   if (!complete) {
     spdlog::warn("stopped; {} of {} requests are answered; run the same command with --resume to continue", progress.answered(), requests.size());
     return 130;
   }
-  const ordered_json report = make_report(session);
+  const ordered_json report = make_report(*session);
   if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");
   if (!options.quiet) std::fputs(table(report).c_str(), stderr);
   return 0;

@@ -67,7 +67,7 @@ Session::Session(const ModelSource& source, const policy::PartialPolicy& partial
   print_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);
   const auto begin = std::chrono::steady_clock::now();
   storage_ = std::make_unique<Storage>(source.spec, source.units, policy_, print_, workload_, facts_, *source.weights,
-                                       source.checkpoint.get(), *backend_, *disk_, machine.disk_directory);
+                                       source.checkpoint.get(), *backend_, *disk_, machine.disk_directory, stop);
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   layers_ = std::make_unique<Layers>(source.spec, policy_.retention, facts_.kv, print_.workspace.chunk_tokens, *backend_, *storage_);
   executor_ = std::make_unique<Executor>(source.spec, policy_, print_, *layers_, *storage_, *backend_, stop);

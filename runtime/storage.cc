@@ -29,7 +29,7 @@ View Scratch::take(DType dtype, std::int64_t rows, std::int64_t cols) {
 Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const policy::Policy& policy,
                  const policy::Footprint& footprint, const policy::Workload& workload, const policy::Facts& facts,
                  const Weights& weights, const Checkpoint* checkpoint, kernels::Backend& backend, offload::DiskStore& disk,
-                 const std::string& spill_directory)
+                 const std::string& spill_directory, const std::atomic<bool>& stop)
     : model_(model), units_(units), print_(footprint), weights_(weights), backend_(backend), disk_(disk),
       gpu_batch_size_(policy.gpu_batch_size), activation_(facts.activation),
       kv_shape_{.sequences = policy.gpu_batch_size, .kv_heads = model.kv_heads, .slots = static_cast<int>(workload.slots),
@@ -42,7 +42,10 @@ Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>
   add_blocks(files);
   blocks_.allocate(backend, disk, spill_directory);
   scratch_ = Scratch(blocks_.home_data(workspace_), print_.workspace.chunk);
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) fill(unit);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (stop) throw Interrupted{};
+    fill(unit);
+  }
 }
 
 /// In the order of ScheduleShape, so that a block's number there is its id here.

@@ -14,6 +14,9 @@
 
 namespace weft::runtime {
 
+/// Thrown after stop was set.
+struct Interrupted {};
+
 /// A bump allocator over one work space; views are good until reset().
 class Scratch {
  public:
@@ -30,11 +33,12 @@ class Scratch {
 /// may touch which block when is the schedule's business.
 class Storage {
  public:
-  /// All references must outlive the storage. Throws CapacityError, IoError or DataError; then nothing is left behind.
+  /// All references but `stop` must outlive the storage. Throws CapacityError, IoError, DataError or Interrupted; then
+  /// nothing is left behind.
   Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const policy::Policy& policy,
           const policy::Footprint& footprint, const policy::Workload& workload, const policy::Facts& facts,
           const Weights& weights, const Checkpoint* checkpoint, kernels::Backend& backend, offload::DiskStore& disk,
-          const std::string& spill_directory);
+          const std::string& spill_directory, const std::atomic<bool>& stop);
 
   /// Does a load or store op of the schedule on the calling lane's thread. Returns the bytes moved.
   std::uint64_t move(const policy::Op& op, kernels::Stream& stream);

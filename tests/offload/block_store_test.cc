@@ -54,7 +54,7 @@ TEST_CASE("what is allocated is what was counted, and all of it is apart", "[off
     const Tier tier = kTiers[random() % 3];
     if (i % 8 == 0) {
       const Tier memory = kTiers[random() % 2];
-      windows.push_back(blocks.add_window(kind, memory, static_cast<int>(random() % 4), bytes));
+      windows.push_back(blocks.add_window(memory, static_cast<int>(random() % 4), bytes));
       in_windows[static_cast<std::size_t>(memory)] +=
           static_cast<std::size_t>(blocks.slots(windows.back())) * round_up(bytes, kPage);
     } else {

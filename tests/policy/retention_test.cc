@@ -69,6 +69,9 @@ TEST_CASE("what each rule keeps, and the slots it needs", "[policy]") {
     CHECK(retention.kept(60, 40) == row.kept);
     CHECK(retention.slots(60, 40) == row.slots);
   }
+  // A short sequence's shares floor to nothing; it keeps its newest token.
+  CHECK(Retention::from_text("h2o:0.1:0.1").kept(5, 4) == Kept{.heavy = 0, .recent = 1});
+  CHECK(Retention::from_text("h2o:0.1:0.1").slots(5, 4) == 2);
   // Prefill leaves one slot free for the token that follows, even where none does.
   CHECK(Retention{}.slots(1, 1) == 2);
   CHECK(Retention{}.slots(60, 1) == 61);

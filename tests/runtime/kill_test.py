@@ -130,6 +130,27 @@ def interruption(weft, model, number):
         print(f"{signal.Signals(number).name}: stopped after {seconds:.2f} s with {len(kept)} answers, resumed to {REQUESTS}")
 
 
+def interruption_while_loading(weft, source):
+    """Before there is an answer there is no output either, and the same command starts again."""
+    with tempfile.TemporaryDirectory(prefix="weft-kill-") as name:
+        folder = pathlib.Path(name)
+        write_lines(folder / "in.jsonl", [{"id": 1, "prompt_ids": [3, 4], "max_tokens": 1}])
+        process = weft.start("generate", "--model", source / "configs" / "models" / "opt-350m.json", "--weights", "random:1",
+                             "--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--backend", "cpu")
+        status = pathlib.Path(f"/proc/{process.pid}/status")
+        while not any(line.startswith("SigBlk:") and int(line.split()[1], 16) & 2 for line in status.read_text().splitlines()):
+            time.sleep(0.001)  # until it listens
+        time.sleep(0.2)  # a fraction of what loading takes
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1].decode()
+        seconds = time.monotonic() - begin
+        assert process.returncode == 130 and "stopped" in said, said
+        assert seconds < 10, f"took {seconds:.1f} s to stop"
+        assert [p.name for p in folder.iterdir()] == ["in.jsonl"], "something was left behind"
+        print(f"SIGINT while loading: stopped after {seconds:.2f} s")
+
+
 def second_run_on_one_output(weft, model):
     with tempfile.TemporaryDirectory(prefix="weft-kill-") as name:
         job = Job(weft, model, pathlib.Path(name), spread_over_tiers=False)
@@ -158,6 +179,7 @@ def main():
     many_kills(weft, model, options.kills, options.seed)
     interruption(weft, model, signal.SIGINT)
     interruption(weft, model, signal.SIGTERM)
+    interruption_while_loading(weft, options.source)
     second_run_on_one_output(weft, model)
 
 

@@ -34,8 +34,9 @@ policy::PartialPolicy random_policy(std::mt19937& random) {
   if (pick(0, 1)) partial.num_gpu_batches = pick(1, 4);
   if (pick(0, 1)) partial.attention = policy::AttentionOn::host;
   if (pick(0, 1)) partial.retention = policy::Retention::from_text("h2o:0.1:0.1");
+  std::uniform_real_distribution<double> magnitude(std::log(3e5), std::log(2e7));
   for (auto& budget : partial.budgets)
-    if (pick(0, 3) > 0) budget = static_cast<std::uint64_t>(std::exp(std::uniform_real_distribution<double>(std::log(3e5), std::log(2e7))(random)));
+    if (pick(0, 3) > 0) budget = static_cast<std::uint64_t>(std::exp(magnitude(random)));
   return partial;
 }
 

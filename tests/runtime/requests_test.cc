@@ -1,0 +1,160 @@
+// Request files: lines of any cut, what a line means, and that it is still what it was when its turn comes.
+#include "runtime/requests.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "kernels/error.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using namespace weft::test;
+using Catch::Matchers::Contains;
+using runtime::Request;
+using runtime::RequestFile;
+using runtime::RequestKind;
+
+namespace {
+
+policy::ModelSpec small_model() {
+  policy::ModelSpec model;
+  model.vocab = 100;
+  model.positions = 32;
+  return model;
+}
+
+/// A request file in a folder of its own.
+struct File {
+  TemporaryFolder folder;
+  policy::ModelSpec model = small_model();
+  std::filesystem::path path = folder / "in.jsonl";
+
+  explicit File(std::string_view text) { write_text(path, text); }
+  RequestFile open(RequestKind kind = RequestKind::generate) const { return {path, kind, nullptr, model, 128}; }
+};
+
+struct Line {
+  std::string text;
+  std::uint64_t offset;
+  std::size_t number;
+  bool operator==(const Line&) const = default;
+};
+
+std::vector<Line> lines_of(const std::filesystem::path& path) {
+  std::vector<Line> lines;
+  runtime::for_each_line(path, [&](std::string_view text, std::uint64_t offset, std::size_t number) {
+    lines.push_back({std::string(text), offset, number});
+  });
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("lines end in \\n, with or without \\r, the last with neither", "[runtime]") {
+  const TemporaryFolder folder;
+  write_text(folder / "f", "a\r\n\n\r\nb\rc\nlast\r");
+  CHECK(lines_of(folder / "f") == std::vector<Line>{{"a", 0, 1}, {"", 3, 2}, {"", 4, 3}, {"b\rc", 6, 4}, {"last\r", 10, 5}});
+  write_text(folder / "f", "");
+  CHECK(lines_of(folder / "f").empty());
+  write_text(folder / "f", "\n");
+  CHECK(lines_of(folder / "f") == std::vector<Line>{{"", 0, 1}});
+}
+
+TEST_CASE("lines are whole wherever the file's reads are cut", "[runtime]") {
+  // The file is read by the MiB; lines of many lengths put every kind of byte on a cut.
+  std::mt19937 random(GENERATE(1u, 2u, 3u));
+  std::string text;
+  std::vector<Line> expected;
+  while (text.size() < (5 << 20)) {
+    const std::size_t length = random() % 3 == 0 ? random() % 300'000 : random() % 40;
+    expected.push_back({std::string(length, static_cast<char>('a' + random() % 26)), text.size(), expected.size() + 1});
+    text += expected.back().text + (random() % 2 == 0 ? "\r\n" : "\n");
+    if (text.size() % (1 << 20) < 64) text += "\n", expected.push_back({"", text.size() - 1, expected.size() + 1});
+  }
+  const TemporaryFolder folder;
+  write_text(folder / "f", text);
+  CHECK(lines_of(folder / "f") == expected);
+}
+
+TEST_CASE("a line over 16 MiB is refused before it fills the memory", "[runtime]") {
+  const TemporaryFolder folder;
+  write_text(folder / "f", "{}\n" + std::string(18 << 20, 'x'));
+  CHECK_THROWS_WITH(lines_of(folder / "f"), Contains(":2:") && Contains("16 MiB"));
+  write_text(folder / "f", "{}\n" + std::string(15 << 20, 'x'));
+  CHECK(lines_of(folder / "f").size() == 2);
+}
+
+TEST_CASE("a request is read as its line says", "[runtime]") {
+  const File file(R"({"id":"a","prompt_ids":[1,2,3],"max_tokens":5,"temperature":0.5,"top_p":0.9,"top_k":7,"stop_token_ids":[4,5]})"
+                  "\n\n" R"({"prompt_ids":[9],"id":-7})");
+  const RequestFile requests = file.open();
+  REQUIRE(requests.size() == 2);
+  const Request first = requests.read(0), second = requests.read(1);
+  CHECK(first.id == "\"a\"");
+  CHECK(first.prompt == std::vector<std::int32_t>{1, 2, 3});
+  CHECK(first.max_tokens == 5);
+  CHECK(first.sampling.temperature == 0.5f);
+  CHECK(first.sampling.top_p == 0.9f);
+  CHECK(first.sampling.top_k == 7);
+  CHECK(first.stop_ids == std::vector<std::int32_t>{4, 5});
+  CHECK(second.id == "-7");
+  CHECK(second.max_tokens == 31);  // the default, as far as the context reaches
+  CHECK(second.sampling.temperature == 0);
+  CHECK(requests.entry(1).line == 3);
+  CHECK(requests.entry(0).prompt_tokens == 3);
+  CHECK(requests.find("\"a\"") == std::size_t{0});
+  CHECK(requests.find("-7") == std::size_t{1});
+  CHECK_FALSE(requests.find("\"-7\""));
+  CHECK_FALSE(requests.find("\"b\""));
+}
+
+TEST_CASE("random numbers are keyed by seed and id", "[runtime]") {
+  const File file(R"({"id":1,"prompt_ids":[1],"seed":5})" "\n" R"({"id":2,"prompt_ids":[1],"seed":5})" "\n"
+                  R"({"id":"1","prompt_ids":[1],"seed":5})" "\n" R"({"id":3,"prompt_ids":[1],"seed":6})");
+  const File again(R"({"id":3,"seed":6,"prompt_ids":[2,3]})");
+  const RequestFile requests = file.open();
+  std::vector<std::uint64_t> keys;
+  for (std::size_t i = 0; i < requests.size(); ++i) keys.push_back(requests.read(i).sampling.key);
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) CHECK(keys[i] != keys[j]);
+  CHECK(again.open().read(0).sampling.key == keys[3]);
+}
+
+TEST_CASE("a score request has a continuation in place of a length", "[runtime]") {
+  const File file(R"({"id":1,"prompt_ids":[1],"continuation_ids":[4,5,6]})");
+  const Request request = file.open(RequestKind::score).read(0);
+  CHECK(request.continuation == std::vector<std::int32_t>{4, 5, 6});
+  CHECK(request.max_tokens == 3);
+  CHECK_THROWS_AS(file.open(RequestKind::generate), UsageError);
+}
+
+TEST_CASE("the context bounds prompt and answer together", "[runtime]") {
+  const auto with = [](int prompt, int tokens) {
+    std::string ids = "1";
+    for (int i = 1; i < prompt; ++i) ids += ",1";
+    return File(R"({"id":1,"prompt_ids":[)" + ids + R"(],"max_tokens":)" + std::to_string(tokens) + "}");
+  };
+  CHECK_NOTHROW(with(31, 1).open());
+  CHECK_NOTHROW(with(1, 31).open());
+  CHECK_THROWS_WITH(with(32, 1).open(), Contains("in.jsonl:1:") && Contains("32 tokens") && Contains("context is 32"));
+  CHECK_THROWS_WITH(with(30, 3).open(), Contains("30 tokens") && Contains("3 are to follow"));
+}
+
+TEST_CASE("ids are unique among many", "[runtime]") {
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += R"({"id":)" + std::to_string(i) + R"(,"prompt_ids":[1]})" "\n";
+  const RequestFile requests = File(text).open();
+  for (const int i : {0, 1, 1234, 2999}) CHECK(requests.find(std::to_string(i)) == static_cast<std::size_t>(i));
+  const File repeated(text + R"({"id":1234,"prompt_ids":[2]})");
+  CHECK_THROWS_WITH(repeated.open(), Contains(":3001:") && Contains("1234") && Contains("line 1235"));
+}
+
+TEST_CASE("a line that changed meanwhile is refused", "[runtime]") {
+  const File file(R"({"id":1,"prompt_ids":[1,2],"max_tokens":5})" "\n");
+  const RequestFile requests = file.open();
+  {
+    std::fstream stream(file.path, std::ios::in | std::ios::out);
+    stream << R"({"id":1,"prompt_ids":[1,2],"max_tokens":6})" "\n";
+  }
+  CHECK_THROWS_WITH(requests.read(0), Contains(":1:") && Contains("changed"));
+}
