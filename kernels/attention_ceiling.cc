@@ -29,19 +29,23 @@ Buffer huge_buffer(std::size_t bytes) {
   const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   Buffer buffer(std::aligned_alloc(kHugePage, rounded));
   if (!buffer)
-    throw CapacityError("attention ceiling: " + std::to_string(rounded) + " bytes wanted, the system has none; measure over less");
+    throw CapacityError("attention ceiling: " + std::to_string(rounded) +
+                        " bytes wanted, the system has none; measure over less");
   madvise(buffer.get(), rounded, MADV_HUGEPAGE);
   return buffer;
 }
 
-/// Small numbers of both signs, so that the softmax is neither flat nor a single peak.
+/// Small numbers of both signs, so that the softmax is neither flat nor a single peak; no two keys are alike.
 void fill(ThreadPool& pool, f16* to, std::int64_t count) {
   constexpr std::int64_t block = 1 << 18;
+  f16 table[1024];
+  for (std::uint64_t i = 0; i < 1024; ++i) table[i] = f16(unit_float(random_bits(0, i)) - 0.5f);
   pool.run((count + block - 1) / block, [&](std::int64_t tile, int) {
-    f16 pattern[1024];
-    for (std::uint64_t i = 0; i < 1024; ++i)
-      pattern[i] = f16(unit_float(random_bits(static_cast<std::uint64_t>(tile), i)) - 0.5f);
-    for (std::int64_t i = tile * block; i < std::min(count, (tile + 1) * block); ++i) to[i] = pattern[i & 1023];
+    const std::int64_t end = std::min(count, (tile + 1) * block);
+    for (std::int64_t i = tile * block; i < end; i += 4) {
+      std::uint64_t bits = mix_bits(static_cast<std::uint64_t>(i));
+      for (std::int64_t j = i; j < std::min(end, i + 4); ++j, bits >>= 16) to[j] = table[bits & 1023];
+    }
   });
 }
 
@@ -69,8 +73,8 @@ class Workload {
     }
     for (std::size_t i = 0; i < row_.size(); ++i) row_[i] = 4 * unit_float(random_bits(1, i)) - 2;
     for (std::size_t i = 0; i < sequence_.size(); ++i) sequence_[i] = static_cast<std::int32_t>(i);
-    op_.slots = {k_.get(),        v_.get(),  score_.data(), position_.data(), free_slot_.data(),
-                 DType::f16, sequences_, kHeads,        slots,            head_dim};
+    op_.slots = {k_.get(),   v_.get(), score_.data(), position_.data(), free_slot_.data(), DType::f16,
+                 sequences_, kHeads,   slots,         head_dim};
     const std::int64_t rows = sequences_, cols = std::int64_t{kHeads} * head_dim;
     op_.q = op_.k = op_.v = ConstView(row_.data(), DType::f32, rows, cols);
     op_.out = View(out_.data(), DType::f32, rows, cols);

@@ -20,8 +20,8 @@ void check_free_slots(const DecodeAttention& op) {
       const std::int32_t slot = op.slots.free_slot[head_index(op, row, head)];
       if (slot >= 0 && slot < op.slots.slots) continue;
       throw UsageError("decode_attention: sequence " + std::to_string(op.sequence[static_cast<std::size_t>(row)]) +
-                       " has no free slot in head " + std::to_string(head) + " (free_slot is " + std::to_string(slot) + " of " +
-                       std::to_string(op.slots.slots) + "); a block needs min(budget, tokens) + 1 slots");
+                       " has no free slot in head " + std::to_string(head) + " (free_slot is " + std::to_string(slot) +
+                       " of " + std::to_string(op.slots.slots) + "); a block needs min(budget, tokens) + 1 slots");
     }
 }
 
@@ -59,20 +59,23 @@ void CpuOps::run(const DecodeAttention& op, Stream&) const {
   check(op);
   check_free_slots(op);
   const std::int64_t kv_heads = op.slots.kv_heads, heads = op.q.rows * kv_heads;
-  // Several heads to a tile, so that a thread knows what it reads next; but many tiles, for threads are not equally fast.
+  // Several heads to a tile, so that a thread knows what it reads next; but many tiles, for threads are not equally
+  // fast.
   const std::int64_t at_once = std::clamp<std::int64_t>(heads / (std::int64_t{16} * pool_.threads()), 1, 16);
-  const std::size_t scratch = decode_scratch(op.slots.head_dim, op.slots.slots, op.heads / op.slots.kv_heads) * sizeof(float);
+  const std::size_t scratch =
+      decode_scratch(op.slots.head_dim, op.slots.slots, op.heads / op.slots.kv_heads) * sizeof(float);
   ThreadPool::Turn turn(pool_);
   turn.run((heads + at_once - 1) / at_once, [&](std::int64_t tile, int thread) {
     float* const memory = reinterpret_cast<float*>(turn.scratch(thread, scratch));
-    const std::int64_t end = std::min(heads, (tile + 1) * at_once);
-    DecodeTile next = tile_of(op, tile * at_once / kv_heads, tile * at_once % kv_heads);
-    for (std::int64_t head = tile * at_once; head < end; ++head) {
+    std::int64_t row = tile * at_once / kv_heads, head = tile * at_once % kv_heads;
+    DecodeTile next = tile_of(op, row, head);
+    for (std::int64_t left = std::min(at_once, heads - tile * at_once); left > 0; --left) {
       DecodeTile t = next;
       t.scratch = memory;
-      if (head + 1 < end) {
-        next = tile_of(op, (head + 1) / kv_heads, (head + 1) % kv_heads);
-        t.next_k = next.slot_k;
+      if (++head == kv_heads) head = 0, ++row;
+      if (left > 1) {
+        next = tile_of(op, row, head);
+        t.next = &next;
       }
       vectors_.decode(t);
     }

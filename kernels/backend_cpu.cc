@@ -37,8 +37,8 @@ class MappedMemory final : public Memory {
       throw CapacityError("memory: wanted " + std::to_string(bytes) + " bytes, " + std::to_string(available) +
                           " are available; lower the memory budgets or the batch");
     auto* const begin = static_cast<std::byte*>(mapped);
-    const std::size_t before = round_up(reinterpret_cast<std::uintptr_t>(begin), kHugePage) -
-                               reinterpret_cast<std::uintptr_t>(begin);
+    const std::size_t before =
+        round_up(reinterpret_cast<std::uintptr_t>(begin), kHugePage) - reinterpret_cast<std::uintptr_t>(begin);
     if (before > 0) munmap(begin, before);
     if (slack - before > wanted) munmap(begin + before + wanted, slack - before - wanted);
     madvise(begin + before, wanted, MADV_HUGEPAGE);  // fewer TLB misses; small pages work too

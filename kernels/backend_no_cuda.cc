@@ -4,6 +4,8 @@
 
 namespace weft::kernels {
 
-std::unique_ptr<Backend> make_cuda_backend() { throw DeviceError("this weft was built without CUDA; use --backend cpu"); }
+std::unique_ptr<Backend> make_cuda_backend() {
+  throw DeviceError("this weft was built without CUDA; use --backend cpu");
+}
 
 }  // namespace weft::kernels

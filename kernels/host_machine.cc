@@ -82,8 +82,11 @@ std::string processor_name() {
 
 std::size_t memory_available(const std::string& root) {
   std::uint64_t available = UINT64_MAX;
-  if (const auto kib = number_after(root + "/proc/meminfo", "MemAvailable:")) available = *kib * 1024;
-  else available = static_cast<std::uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  if (const auto kib = number_after(root + "/proc/meminfo", "MemAvailable:"))
+    available = *kib * 1024;
+  else
+    available =
+        static_cast<std::uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 
   std::ifstream groups(root + "/proc/self/cgroup");  // lines "id:controllers:path"; version 2 is "0::path"
   for (std::string line; std::getline(groups, line);) {
@@ -92,7 +95,8 @@ std::size_t memory_available(const std::string& root) {
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     std::string group = line.substr(second + 1);
     if (group == "/") group.clear();
-    if (controllers == ",,") available = std::min(available, left_by_groups(root, kVersion2, group));
+    if (controllers == ",,")
+      available = std::min(available, left_by_groups(root, kVersion2, group));
     else if (controllers.find(",memory,") != std::string::npos)
       available = std::min(available, left_by_groups(root, kVersion1, group));
   }

@@ -60,8 +60,7 @@ struct HeadSlots {
 
 void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head) {
   const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
-  const float* given =
-      op.scoring == Scoring::attention ? op.score.slice(head, 1).as<float>() + begin : nullptr;
+  const float* given = op.scoring == Scoring::attention ? op.score.slice(head, 1).as<float>() + begin : nullptr;
   const auto score = [&](std::int32_t position) {
     if (op.scoring == Scoring::random) return random_score(op.seed, static_cast<int>(head), position);
     return given ? given[position] : 0.0f;
@@ -89,9 +88,8 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head) {
 void CpuOps::run(const KeepPrompt& op, Stream&) const {
   check(op);
   const std::int64_t heads = op.slots.kv_heads;
-  pool_.run(static_cast<std::int64_t>(op.keep.size()) * heads, [&](std::int64_t tile, int) {
-    keep_head(op, static_cast<std::size_t>(tile / heads), tile % heads);
-  });
+  pool_.run(static_cast<std::int64_t>(op.keep.size()) * heads,
+            [&](std::int64_t tile, int) { keep_head(op, static_cast<std::size_t>(tile / heads), tile % heads); });
 }
 
 }  // namespace weft::kernels

@@ -43,7 +43,8 @@ struct Checker {
       refuse(std::string(name) + " is " + shape(v) + ", " + other + " is " + shape(model));
   }
   /// Empty, or one number for each of `cols` columns of `other`.
-  void row_for(const char* name, const ConstView& v, std::int64_t cols, const char* other, const ConstView& model) const {
+  void row_for(const char* name, const ConstView& v, std::int64_t cols, const char* other,
+               const ConstView& model) const {
     if (!v) return;
     sound(name, v);
     of_float_type(name, v);
@@ -72,8 +73,8 @@ struct Checker {
              text(tokens) + ", the tokens");
     for (std::size_t i = 1; i < offsets.size(); ++i)
       if (offsets[i] < offsets[i - 1])
-        refuse("offsets[" + text(static_cast<std::int64_t>(i)) + "] is " + text(offsets[i]) + ", less than the one before, " +
-               text(offsets[i - 1]));
+        refuse("offsets[" + text(static_cast<std::int64_t>(i)) + "] is " + text(offsets[i]) +
+               ", less than the one before, " + text(offsets[i - 1]));
   }
   void keep(const Keep& k) const {
     const std::int64_t budget = std::int64_t{k.heavy} + k.recent;
@@ -94,8 +95,7 @@ struct Checker {
   void places(std::span<const std::int32_t> sequence, const KvSlots& slots) const {
     std::vector<bool> seen(static_cast<std::size_t>(slots.sequences));
     for (const std::int32_t s : sequence) {
-      if (s < 0 || s >= slots.sequences)
-        refuse("sequence " + text(s) + " of a block of " + text(slots.sequences));
+      if (s < 0 || s >= slots.sequences) refuse("sequence " + text(s) + " of a block of " + text(slots.sequences));
       if (seen[static_cast<std::size_t>(s)]) refuse("sequence " + text(s) + " comes twice");
       seen[static_cast<std::size_t>(s)] = true;
     }

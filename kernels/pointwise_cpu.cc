@@ -11,12 +11,12 @@ namespace {
 constexpr std::int64_t kTileNumbers = 16384;  // enough work to be worth a tile
 
 /// Calls body(first row, rows, thread) for blocks of rows.
-template <class Body> void for_row_blocks(ThreadPool::Turn& turn, std::int64_t rows, std::int64_t cols, const Body& body) {
+template <class Body>
+void for_row_blocks(ThreadPool::Turn& turn, std::int64_t rows, std::int64_t cols, const Body& body) {
   if (rows == 0 || cols == 0) return;
   const std::int64_t block = std::max<std::int64_t>(1, kTileNumbers / cols);
-  turn.run((rows + block - 1) / block, [&](std::int64_t tile, int thread) {
-    body(tile * block, std::min(block, rows - tile * block), thread);
-  });
+  turn.run((rows + block - 1) / block,
+           [&](std::int64_t tile, int thread) { body(tile * block, std::min(block, rows - tile * block), thread); });
 }
 
 void convert_rows(ThreadPool& pool, const VectorKernels& vectors, const ConstView& in, const View& out, bool add) {
@@ -28,7 +28,8 @@ void convert_rows(ThreadPool& pool, const VectorKernels& vectors, const ConstVie
 }
 
 /// Sum of f(x[i]) in fp32, as 16 sums that one fixed tree adds up, so that it is fast and has few roundings.
-template <class F> float lane_sum(const float* x, std::int64_t n, const F& f) {
+template <class F>
+float lane_sum(const float* x, std::int64_t n, const F& f) {
   float lanes[kLanes] = {};
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes)
@@ -67,10 +68,14 @@ void CpuOps::run(const LayerNorm& op, Stream&) const {
   ThreadPool::Turn turn(pool_);
   float* const weight = reinterpret_cast<float*>(turn.shared(2 * row_bytes));
   float* const bias = weight + cols;
-  if (op.weight) vectors_.convert(op.weight.data, op.weight.dtype, weight, DType::f32, cols, false);
-  else std::fill(weight, weight + cols, 1.0f);
-  if (op.bias) vectors_.convert(op.bias.data, op.bias.dtype, bias, DType::f32, cols, false);
-  else std::fill(bias, bias + cols, 0.0f);
+  if (op.weight)
+    vectors_.convert(op.weight.data, op.weight.dtype, weight, DType::f32, cols, false);
+  else
+    std::fill(weight, weight + cols, 1.0f);
+  if (op.bias)
+    vectors_.convert(op.bias.data, op.bias.dtype, bias, DType::f32, cols, false);
+  else
+    std::fill(bias, bias + cols, 0.0f);
 
   for_row_blocks(turn, op.x.rows, cols, [&](std::int64_t first, std::int64_t rows, int thread) {
     float* const row = reinterpret_cast<float*>(turn.scratch(thread, row_bytes));

@@ -39,7 +39,8 @@ struct Softmax {
 };
 
 /// The first id at which the running weight passes `target`; rounding cannot lead past the last that has any weight.
-template <class Ids> std::int32_t pick(const Softmax& softmax, const Ids& ids, std::size_t count, double target) {
+template <class Ids>
+std::int32_t pick(const Softmax& softmax, const Ids& ids, std::size_t count, double target) {
   double sum = 0;
   std::int32_t last = -1;
   for (std::size_t i = 0; i < count; ++i) {
@@ -58,7 +59,8 @@ template <class Ids> std::int32_t pick(const Softmax& softmax, const Ids& ids, s
 std::int32_t pick_from_cut(const Softmax& softmax, std::int64_t vocab, const SampleParams& params, double uniform) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(vocab));
   std::iota(ids.begin(), ids.end(), 0);
-  ids.erase(std::remove_if(ids.begin(), ids.end(), [&](auto id) { return !std::isfinite(softmax.logits[id]); }), ids.end());
+  ids.erase(std::remove_if(ids.begin(), ids.end(), [&](auto id) { return !std::isfinite(softmax.logits[id]); }),
+            ids.end());
   const Likelier likelier{softmax.logits};
   if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < ids.size()) {
     std::nth_element(ids.begin(), ids.begin() + params.top_k, ids.end(), likelier);
@@ -71,7 +73,8 @@ std::int32_t pick_from_cut(const Softmax& softmax, std::int64_t vocab, const Sam
   }
   const auto less_likely = [&](std::int32_t a, std::int32_t b) { return likelier(b, a); };
   std::make_heap(ids.begin(), ids.end(), less_likely);
-  const double wanted = params.top_p < 1 ? static_cast<double>(params.top_p) * total : std::numeric_limits<double>::infinity();
+  const double wanted =
+      params.top_p < 1 ? static_cast<double>(params.top_p) * total : std::numeric_limits<double>::infinity();
   std::vector<std::int32_t> kept;
   double mass = 0;
   for (auto end = ids.end(); end != ids.begin() && mass < wanted; --end) {
@@ -79,7 +82,8 @@ std::int32_t pick_from_cut(const Softmax& softmax, std::int64_t vocab, const Sam
     kept.push_back(*(end - 1));
     mass += softmax.weight(kept.back());
   }
-  return pick(softmax, [&](std::size_t i) { return kept[i]; }, kept.size(), uniform * mass);
+  return pick(
+      softmax, [&](std::size_t i) { return kept[i]; }, kept.size(), uniform * mass);
 }
 
 std::int32_t sample_row(const float* logits, std::int64_t vocab, const SampleParams& params) {
@@ -90,8 +94,9 @@ std::int32_t sample_row(const float* logits, std::int64_t vocab, const SamplePar
   if (params.top_k > 0 || params.top_p < 1) return pick_from_cut(softmax, vocab, params, uniform);
   double total = 0;
   for (std::int64_t id = 0; id < vocab; ++id) total += softmax.weight(id);
-  return pick(softmax, [](std::size_t i) { return static_cast<std::int32_t>(i); }, static_cast<std::size_t>(vocab),
-              uniform * total);
+  return pick(
+      softmax, [](std::size_t i) { return static_cast<std::int32_t>(i); }, static_cast<std::size_t>(vocab),
+      uniform * total);
 }
 
 }  // namespace
@@ -102,7 +107,8 @@ void CpuOps::run(const Sample& op, Stream&) const {
     const auto r = static_cast<std::size_t>(row);
     const std::int32_t token = sample_row(op.logits.slice(row, 1).as<float>(), op.logits.cols, op.params[r]);
     if (token < 0)
-      throw DataError("sample: row " + std::to_string(row) + " has no finite logit; the weights or the dtype do not fit the model");
+      throw DataError("sample: row " + std::to_string(row) +
+                      " has no finite logit; the weights or the dtype do not fit the model");
     op.token[r] = token;
   });
 }

@@ -24,7 +24,8 @@ struct Avx2 {
   static V load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
   static V load(const f16* p) { return {_mm256_cvtph_ps(half(p)), _mm256_cvtph_ps(half(p + 8))}; }
   static V load(const bf16* p) { return {from_bf16(half(p)), from_bf16(half(p + 8))}; }
-  template <class T> static V load_first(const T* p, int n) {
+  template <class T>
+  static V load_first(const T* p, int n) {
     alignas(32) T lanes[16] = {};
     for (int i = 0; i < n; ++i) lanes[i] = p[i];
     return load(lanes);
@@ -40,7 +41,8 @@ struct Avx2 {
     const __m256i packed = _mm256_packus_epi32(to_bf16(v.low), to_bf16(v.high));  // interleaves the 128-bit lanes
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
   }
-  template <class T> static void store_first(T* p, V v, int n) {
+  template <class T>
+  static void store_first(T* p, V v, int n) {
     alignas(32) T lanes[16];
     store(lanes, v);
     for (int i = 0; i < n; ++i) p[i] = lanes[i];
@@ -77,14 +79,15 @@ struct Avx2 {
   }
   static bool any_equal(V v, float x) {
     const __m256 wanted = _mm256_set1_ps(x);
-    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(v.low, wanted, _CMP_EQ_OQ),
-                                           _mm256_cmp_ps(v.high, wanted, _CMP_EQ_OQ))) != 0;
+    return _mm256_movemask_ps(
+               _mm256_or_ps(_mm256_cmp_ps(v.low, wanted, _CMP_EQ_OQ), _mm256_cmp_ps(v.high, wanted, _CMP_EQ_OQ))) != 0;
   }
 
   static float sum(V v) {  // the tree of sums(), for one row
     const __m256 a = _mm256_add_ps(v.low, _mm256_permute_ps(v.low, 0x4E));
     const __m256 b = _mm256_add_ps(v.high, _mm256_permute_ps(v.high, 0x4E));
-    const __m256 low = _mm256_add_ps(a, _mm256_permute_ps(a, 0xB1)), high = _mm256_add_ps(b, _mm256_permute_ps(b, 0xB1));
+    const __m256 low = _mm256_add_ps(a, _mm256_permute_ps(a, 0xB1)),
+                 high = _mm256_add_ps(b, _mm256_permute_ps(b, 0xB1));
     const __m128 first = _mm_add_ss(_mm256_castps256_ps128(low), _mm256_extractf128_ps(low, 1));
     return _mm_cvtss_f32(_mm_add_ss(first, _mm_add_ss(_mm256_castps256_ps128(high), _mm256_extractf128_ps(high, 1))));
   }
@@ -112,7 +115,8 @@ struct Avx2 {
       quarter[2][i] = rows[i + 8].low, quarter[3][i] = rows[i + 8].high;
     }
     WEFT_UNROLL for (int i = 0; i < 4; ++i) transpose8(quarter[i]);
-    WEFT_UNROLL for (int i = 0; i < 8; ++i) rows[i] = {quarter[0][i], quarter[2][i]}, rows[i + 8] = {quarter[1][i], quarter[3][i]};
+    WEFT_UNROLL for (int i = 0; i < 8; ++i) rows[i] = {quarter[0][i], quarter[2][i]},
+                                            rows[i + 8] = {quarter[1][i], quarter[3][i]};
   }
 
  private:
@@ -134,8 +138,8 @@ struct Avx2 {
   }
   static __m256i inside(const std::int32_t* number, std::int32_t low, std::int32_t high) {
     const __m256i x = integers(number);
-    const __m256i outside = _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(low), x),
-                                            _mm256_cmpgt_epi32(x, _mm256_set1_epi32(high)));
+    const __m256i outside =
+        _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(low), x), _mm256_cmpgt_epi32(x, _mm256_set1_epi32(high)));
     return _mm256_xor_si256(outside, _mm256_set1_epi32(-1));
   }
   static V select(__m256i low, __m256i high, V v, float other) {
@@ -166,8 +170,8 @@ struct Avx2 {
   }
 };
 
-constexpr VectorKernels kKernels = {"AVX2",            prefill_tile<Avx2>, column_tile<Avx2>,
-                                    decode_tile<Avx2>, convert<Avx2>,      sum_exp<Avx2>};
+constexpr VectorKernels kKernels = {"AVX2",        prefill_tile<Avx2>, column_tile<Avx2>, decode_tile<Avx2>,
+                                    convert<Avx2>, sum_exp<Avx2>};
 
 }  // namespace
 

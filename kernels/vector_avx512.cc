@@ -56,8 +56,8 @@ struct Avx512 {
   /// v where low <= number <= high, else `other`.
   static V between(V v, const std::int32_t* number, std::int32_t low, std::int32_t high, float other) {
     const __m512i x = _mm512_loadu_si512(number);
-    const __mmask16 inside = _mm512_cmpge_epi32_mask(x, _mm512_set1_epi32(low)) &
-                             _mm512_cmple_epi32_mask(x, _mm512_set1_epi32(high));
+    const __mmask16 inside =
+        _mm512_cmpge_epi32_mask(x, _mm512_set1_epi32(low)) & _mm512_cmple_epi32_mask(x, _mm512_set1_epi32(high));
     return _mm512_mask_mov_ps(all(other), inside, v);
   }
   static bool any_negative(const std::int32_t* number) { return _mm512_movepi32_mask(_mm512_loadu_si512(number)) != 0; }
@@ -97,7 +97,8 @@ struct Avx512 {
       pairs[i + 2] = _mm512_shuffle_ps(b, d, 0x44), pairs[i + 3] = _mm512_shuffle_ps(b, d, 0xEE);
     }
     WEFT_UNROLL for (int i = 0; i < 4; ++i) {  // then the lanes themselves
-      const V a = _mm512_shuffle_f32x4(pairs[i], pairs[i + 4], 0x88), b = _mm512_shuffle_f32x4(pairs[i], pairs[i + 4], 0xDD);
+      const V a = _mm512_shuffle_f32x4(pairs[i], pairs[i + 4], 0x88),
+              b = _mm512_shuffle_f32x4(pairs[i], pairs[i + 4], 0xDD);
       const V c = _mm512_shuffle_f32x4(pairs[i + 8], pairs[i + 12], 0x88),
               d = _mm512_shuffle_f32x4(pairs[i + 8], pairs[i + 12], 0xDD);
       rows[i] = _mm512_shuffle_f32x4(a, c, 0x88), rows[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
@@ -118,7 +119,7 @@ struct Avx512 {
   }
 };
 
-constexpr VectorKernels kKernels = {"AVX-512",          prefill_tile<Avx512>, column_tile<Avx512>,
+constexpr VectorKernels kKernels = {"AVX-512",           prefill_tile<Avx512>, column_tile<Avx512>,
                                     decode_tile<Avx512>, convert<Avx512>,      sum_exp<Avx512>};
 
 }  // namespace

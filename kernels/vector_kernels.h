@@ -10,9 +10,9 @@
 
 namespace weft::kernels {
 
-constexpr int kLanes = 16;        ///< floats in a vector, in every instruction set, so that sums have one shape
-constexpr int kQueryRows = 96;    ///< query rows of a prefill tile
-constexpr int kKeyColumns = 64;   ///< keys that a prefill tile takes at a time
+constexpr int kLanes = 16;       ///< floats in a vector, in every instruction set, so that sums have one shape
+constexpr int kQueryRows = 96;   ///< query rows of a prefill tile
+constexpr int kKeyColumns = 64;  ///< keys that a prefill tile takes at a time
 
 constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
@@ -56,19 +56,19 @@ constexpr std::size_t column_scratch(int head_dim) {
 struct DecodeTile {
   const float *q, *k, *v;              // [group, head_dim], [head_dim], [head_dim]
   void *slot_k, *slot_v;               // [slots, head_dim]
-  const void* next_k;                  // what this thread will read after this tile, or null; only prefetched
+  const DecodeTile* next;              // what this thread does after this tile, or null
   float* score;                        // [slots], null with Scoring::none
   std::int32_t *position, *free_slot;  // [slots], [1]
   DType dtype;
   int slots, head_dim, group;
-  std::int32_t token;                  // the new one's position
+  std::int32_t token;  // the new one's position
   Keep keep;
   Scoring scoring;
   float scale, decay, new_score;
-  const float* probabilities;          // [group, slots] or null
+  const float* probabilities;  // [group, slots] or null
   std::int64_t probabilities_stride;
-  float* out;                          // [group, head_dim]
-  std::int32_t* evicted;               // [1] or null
+  float* out;             // [group, head_dim]
+  std::int32_t* evicted;  // [1] or null
   float* scratch;
 };
 constexpr std::size_t decode_scratch(int head_dim, int slots, int group) {

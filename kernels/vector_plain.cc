@@ -16,29 +16,52 @@ struct Plain {
   static constexpr int kTileRows = 6, kTileVectors = 1;
   static constexpr int kHeads = 1;
 
-  template <class F> static V each(const F& f) {
+  template <class F>
+  static V each(const F& f) {
     V v;
     for (int i = 0; i < kLanes; ++i) v.at[i] = f(i);
     return v;
   }
   static V zero() { return all(0.0f); }
-  static V all(float x) { return each([=](int) { return x; }); }
+  static V all(float x) {
+    return each([=](int) { return x; });
+  }
 
-  template <class T> static V load(const T* p) { return each([=](int i) { return static_cast<float>(p[i]); }); }
-  template <class T> static V load_first(const T* p, int n) {
+  template <class T>
+  static V load(const T* p) {
+    return each([=](int i) { return static_cast<float>(p[i]); });
+  }
+  template <class T>
+  static V load_first(const T* p, int n) {
     return each([=](int i) { return i < n ? static_cast<float>(p[i]) : 0.0f; });
   }
-  template <class T> static void store(T* p, const V& v) { store_first(p, v, kLanes); }
-  template <class T> static void store_first(T* p, const V& v, int n) {
+  template <class T>
+  static void store(T* p, const V& v) {
+    store_first(p, v, kLanes);
+  }
+  template <class T>
+  static void store_first(T* p, const V& v, int n) {
     for (int i = 0; i < n; ++i) p[i] = T(v.at[i]);
   }
 
-  static V add(const V& a, const V& b) { return each([&](int i) { return a.at[i] + b.at[i]; }); }
-  static V sub(const V& a, const V& b) { return each([&](int i) { return a.at[i] - b.at[i]; }); }
-  static V mul(const V& a, const V& b) { return each([&](int i) { return a.at[i] * b.at[i]; }); }
-  static V fma(const V& a, const V& b, const V& c) { return each([&](int i) { return a.at[i] * b.at[i] + c.at[i]; }); }
-  static V max(const V& a, const V& b) { return each([&](int i) { return a.at[i] > b.at[i] ? a.at[i] : b.at[i]; }); }
-  static V min(const V& a, const V& b) { return each([&](int i) { return a.at[i] < b.at[i] ? a.at[i] : b.at[i]; }); }
+  static V add(const V& a, const V& b) {
+    return each([&](int i) { return a.at[i] + b.at[i]; });
+  }
+  static V sub(const V& a, const V& b) {
+    return each([&](int i) { return a.at[i] - b.at[i]; });
+  }
+  static V mul(const V& a, const V& b) {
+    return each([&](int i) { return a.at[i] * b.at[i]; });
+  }
+  static V fma(const V& a, const V& b, const V& c) {
+    return each([&](int i) { return a.at[i] * b.at[i] + c.at[i]; });
+  }
+  static V max(const V& a, const V& b) {
+    return each([&](int i) { return a.at[i] > b.at[i] ? a.at[i] : b.at[i]; });
+  }
+  static V min(const V& a, const V& b) {
+    return each([&](int i) { return a.at[i] < b.at[i] ? a.at[i] : b.at[i]; });
+  }
   static V round(const V& a) {
     constexpr float shift = 0x1.8p23f;  // leaves no bit for a fraction, so the addition rounds
     return each([&](int i) { return (a.at[i] + shift) - shift; });
@@ -52,7 +75,9 @@ struct Plain {
   static V zero_below(const V& x, float limit, const V& v) {
     return each([&](int i) { return x.at[i] < limit ? 0.0f : v.at[i]; });
   }
-  static V first(const V& v, int n, float other) { return each([&](int i) { return i < n ? v.at[i] : other; }); }
+  static V first(const V& v, int n, float other) {
+    return each([&](int i) { return i < n ? v.at[i] : other; });
+  }
   static V between(const V& v, const std::int32_t* number, std::int32_t low, std::int32_t high, float other) {
     return each([&](int i) { return number[i] >= low && number[i] <= high ? v.at[i] : other; });
   }
@@ -80,8 +105,12 @@ struct Plain {
     for (int i = 1; i < kLanes; ++i) most = v.at[i] > most ? v.at[i] : most;
     return most;
   }
-  static float smallest(const V& v) { return -largest(each([&](int i) { return -v.at[i]; })); }
-  static V sums(const V rows[kLanes]) { return each([=](int i) { return sum(rows[i]); }); }
+  static float smallest(const V& v) {
+    return -largest(each([&](int i) { return -v.at[i]; }));
+  }
+  static V sums(const V rows[kLanes]) {
+    return each([=](int i) { return sum(rows[i]); });
+  }
   static void transpose(V rows[kLanes]) {
     for (int i = 0; i < kLanes; ++i)
       for (int j = 0; j < i; ++j) {

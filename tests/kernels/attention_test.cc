@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "kernels/error.h"
+#include "tests/support/array.h"
 #include "tests/support/attention.h"
-#include "tests/support/backends.h"
 #include "tests/support/numbers.h"
 
 using namespace weft;
@@ -40,16 +40,17 @@ struct Prompts {
     const int t = shape.tokens(), q_cols = shape.heads * shape.head_dim, kv_cols = shape.kv_heads * shape.head_dim;
     Array aq(place, q, t, q_cols), ak(place, k, t, kv_cols, dtype), av(place, v, t, kv_cols, dtype);
     Array out(place, t, q_cols), lse(place, shape.heads, t), score(place, shape.kv_heads, t);
-    place.run(PrefillAttention{aq, ak, av, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale, out, lse});
-    place.run(ColumnSums{aq, ak, lse, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale, window, score});
+    place.run(
+        PrefillAttention{aq, ak, av, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale, out, lse});
+    place.run(
+        ColumnSums{aq, ak, lse, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale, window, score});
     return {out.host(), lse.host(), score.host()};
   }
 };
 
 const PromptShape kShapes[] = {
-    {1, 1, 1, {0, 1}},           {1, 1, 12, {0, 3, 3, 10}},        {2, 2, 16, {0, 64, 65}},
-    {4, 2, 64, {0, 70, 75, 175}}, {3, 1, 80, {0, 129}},             {8, 2, 12, {0, 97, 130}},
-    {2, 1, 128, {0, 1, 2, 200}}, {2, 2, 40, {0, 96, 192, 224}},
+    {1, 1, 1, {0, 1}},    {1, 1, 12, {0, 3, 3, 10}}, {2, 2, 16, {0, 64, 65}},     {4, 2, 64, {0, 70, 75, 175}},
+    {3, 1, 80, {0, 129}}, {8, 2, 12, {0, 97, 130}},  {2, 1, 128, {0, 1, 2, 200}}, {2, 2, 40, {0, 96, 192, 224}},
 };
 
 /// One decode step over a block whose slots hold random tokens, some slots empty.
@@ -63,11 +64,20 @@ struct Step {
   int stride = 0;  // slots of the block; more than `slots` to leave some empty
 
   Step(int r, int h, int g, int d, int n, DType t, std::uint64_t seed)
-      : rows(r), heads(h), kv_heads(g), head_dim(d), slots(n), dtype(t),
-        q(normal(std::int64_t{r} * h * d, seed)), k(normal(std::int64_t{r} * g * d, seed + 1)),
-        v(normal(std::int64_t{r} * g * d, seed + 2)), slot_k(rounded(normal(std::int64_t{r} * g * n * d, seed + 3), t)),
-        slot_v(rounded(normal(std::int64_t{r} * g * n * d, seed + 4), t)), score(normal(std::int64_t{r} * g * n, seed + 5)),
-        scale(1 / std::sqrt(static_cast<float>(d))), stride(n) {
+      : rows(r),
+        heads(h),
+        kv_heads(g),
+        head_dim(d),
+        slots(n),
+        dtype(t),
+        q(normal(std::int64_t{r} * h * d, seed)),
+        k(normal(std::int64_t{r} * g * d, seed + 1)),
+        v(normal(std::int64_t{r} * g * d, seed + 2)),
+        slot_k(rounded(normal(std::int64_t{r} * g * n * d, seed + 3), t)),
+        slot_v(rounded(normal(std::int64_t{r} * g * n * d, seed + 4), t)),
+        score(normal(std::int64_t{r} * g * n, seed + 5)),
+        scale(1 / std::sqrt(static_cast<float>(d))),
+        stride(n) {
     for (float& x : score) x = std::abs(x);
     std::mt19937_64 engine(seed + 6);
     for (int i = 0; i < r * g; ++i) {
@@ -85,7 +95,9 @@ struct Step {
     for (int i = 0; i < r; ++i) sequence.push_back(r - 1 - i), token.push_back(2 * n), keep.push_back({n, n, 0, 0});
     for (std::size_t s = 0; s < position.size(); ++s)
       if (position[s] < 0)
-        for (int c = 0; c < d; ++c) slot_k[s * static_cast<std::size_t>(d) + static_cast<std::size_t>(c)] = slot_v[s * static_cast<std::size_t>(d) + static_cast<std::size_t>(c)] = kNaN;
+        for (int c = 0; c < d; ++c)
+          slot_k[s * static_cast<std::size_t>(d) + static_cast<std::size_t>(c)] =
+              slot_v[s * static_cast<std::size_t>(d) + static_cast<std::size_t>(c)] = kNaN;
   }
 
   struct Result {
@@ -94,18 +106,21 @@ struct Step {
   };
 
   /// Widens an array [heads, slots, cols] to `stride` slots.
-  template <class T> std::vector<T> widened(const std::vector<T>& x, int cols, T filler) const {
+  template <class T>
+  std::vector<T> widened(const std::vector<T>& x, int cols, T filler) const {
     std::vector<T> wide;
     const std::size_t block = static_cast<std::size_t>(slots) * static_cast<std::size_t>(cols);
     for (std::size_t i = 0; i < x.size(); i += block) {
-      wide.insert(wide.end(), x.begin() + static_cast<std::ptrdiff_t>(i), x.begin() + static_cast<std::ptrdiff_t>(i + block));
+      wide.insert(wide.end(), x.begin() + static_cast<std::ptrdiff_t>(i),
+                  x.begin() + static_cast<std::ptrdiff_t>(i + block));
       wide.insert(wide.end(), static_cast<std::size_t>(stride - slots) * static_cast<std::size_t>(cols), filler);
     }
     return wide;
   }
 
   Result run(const Place& place, Scoring scoring, float decay = 1) const {
-    Array aq(place, q, rows, heads * head_dim), ak(place, k, rows, kv_heads * head_dim), av(place, v, rows, kv_heads * head_dim);
+    Array aq(place, q, rows, heads * head_dim), ak(place, k, rows, kv_heads * head_dim),
+        av(place, v, rows, kv_heads * head_dim);
     Array out(place, rows, heads * head_dim), evicted(place, rows, kv_heads, DType::i32);
     SlotArrays kv(place, rows, kv_heads, stride, head_dim, dtype);
     kv.k.set(widened(slot_k, head_dim, kNaN));
@@ -134,13 +149,15 @@ struct Step {
         double max = -INFINITY, sum = 0;
         const auto number = [&](const std::vector<float>& stored, const std::vector<float>& fresh, int slot, int c) {
           if (slot != free) return static_cast<double>(stored[static_cast<std::size_t>(slot * head_dim + c)]);
-          return static_cast<double>(rounded({fresh[static_cast<std::size_t>((row * kv_heads + g) * head_dim + c)]}, dtype)[0]);
+          return static_cast<double>(
+              rounded({fresh[static_cast<std::size_t>((row * kv_heads + g) * head_dim + c)]}, dtype)[0]);
         };
         for (int s = first; s < first + slots; ++s) {
           if (position[static_cast<std::size_t>(s)] < 0 && s != free) continue;
           double dot = 0;
           for (int c = 0; c < head_dim; ++c)
-            dot += static_cast<double>(q[static_cast<std::size_t>((row * heads + h) * head_dim + c)]) * number(slot_k, k, s, c);
+            dot += static_cast<double>(q[static_cast<std::size_t>((row * heads + h) * head_dim + c)]) *
+                   number(slot_k, k, s, c);
           visible.push_back(s);
           p.push_back(dot * static_cast<double>(scale));
           max = std::max(max, p.back());
@@ -148,7 +165,8 @@ struct Step {
         for (double& x : p) sum += x = std::exp(x - max);
         for (std::size_t i = 0; i < p.size(); ++i) {
           const int s = visible[i];
-          if (h % group == 0 && s != free) e.score[static_cast<std::size_t>(s)] = decay * static_cast<double>(score[static_cast<std::size_t>(s)]);
+          if (h % group == 0 && s != free)
+            e.score[static_cast<std::size_t>(s)] = decay * static_cast<double>(score[static_cast<std::size_t>(s)]);
           e.score[static_cast<std::size_t>(s)] += p[i] / sum;
           for (int c = 0; c < head_dim; ++c)
             e.out[static_cast<std::size_t>((row * heads + h) * head_dim + c)] += p[i] / sum * number(slot_v, v, s, c);
@@ -167,7 +185,8 @@ TEST_CASE("prefill attention and column sums match fp64 on every place", "[kerne
     const int window = shape.tokens() % 2 == 0 ? 16 : 0;
     CAPTURE(place.name, name_of(dtype), shape.heads, shape.kv_heads, shape.head_dim, shape.tokens(), window);
     const Prompts prompts(shape, dtype, /*seed=*/11);
-    const auto expected = attend_in_fp64(shape, prompts.q, prompts.k, prompts.v, static_cast<double>(prompts.scale), window);
+    const auto expected =
+        attend_in_fp64(shape, prompts.q, prompts.k, prompts.v, static_cast<double>(prompts.scale), window);
     const auto got = prompts.run(place, dtype, window);
     CHECK_THAT(got.out, near(expected.out, tolerance(DType::f32)));
     CHECK_THAT(got.lse, near(expected.lse, tolerance(DType::f32)));
@@ -186,7 +205,8 @@ TEST_CASE("prefill attention survives logits far from zero", "[kernels]") {
   CHECK_THAT(got.score, near(expected.score, 1e-4));
 }
 
-TEST_CASE("a prompt's attention does not depend on what shares the call, nor on threads or instruction set", "[kernels]") {
+TEST_CASE("a prompt's attention does not depend on what shares the call, nor on threads or instruction set",
+          "[kernels]") {
   const PromptShape shape{4, 2, 24, {0, 70, 71, 230}};
   const Prompts all(shape, DType::f16, 5);
   const auto expected = all.run(*every_place().front(), DType::f16, 0);
@@ -209,7 +229,8 @@ TEST_CASE("a prompt's attention does not depend on what shares the call, nor on 
     CHECK(alone.out == cut(expected.out, 96));
     for (int g = 0; g < 2; ++g)
       for (int j = 0; j < length; ++j)
-        CHECK(alone.score[static_cast<std::size_t>(g * length + j)] == expected.score[static_cast<std::size_t>(g * 230 + begin + j)]);
+        CHECK(alone.score[static_cast<std::size_t>(g * length + j)] ==
+              expected.score[static_cast<std::size_t>(g * 230 + begin + j)]);
   }
 }
 
@@ -219,21 +240,34 @@ TEST_CASE("prefill attention reads slices of a wider matrix", "[kernels]") {
   Prompts prompts({heads, heads, d, {0, t}}, DType::f32, 9);
   std::vector<float> packed;
   for (int i = 0; i < t; ++i)
-    for (const auto* x : {&prompts.q, &prompts.k, &prompts.v}) packed.insert(packed.end(), x->begin() + i * cols, x->begin() + (i + 1) * cols);
-  Array qkv(place, packed, t, 3 * cols), out(place, std::vector<float>(static_cast<std::size_t>(2 * t * cols), 8.0f), t, 2 * cols);
-  place.run(PrefillAttention{qkv.columns(0, cols), qkv.columns(cols, cols), qkv.columns(2 * cols, cols), prompts.shape.offsets,
-                             heads, heads, d, prompts.scale, out.columns(0, cols), {}});
+    for (const auto* x : {&prompts.q, &prompts.k, &prompts.v})
+      packed.insert(packed.end(), x->begin() + i * cols, x->begin() + (i + 1) * cols);
+  Array qkv(place, packed, t, 3 * cols),
+      out(place, std::vector<float>(static_cast<std::size_t>(2 * t * cols), 8.0f), t, 2 * cols);
+  place.run(PrefillAttention{qkv.columns(0, cols),
+                             qkv.columns(cols, cols),
+                             qkv.columns(2 * cols, cols),
+                             prompts.shape.offsets,
+                             heads,
+                             heads,
+                             d,
+                             prompts.scale,
+                             out.columns(0, cols),
+                             {}});
   const auto expected = prompts.run(place, DType::f32, 0).out;
   const auto got = out.host();
   for (int i = 0; i < t; ++i)
     for (int c = 0; c < 2 * cols; ++c)
-      REQUIRE(got[static_cast<std::size_t>(i * 2 * cols + c)] == (c < cols ? expected[static_cast<std::size_t>(i * cols + c)] : 8.0f));
+      REQUIRE(got[static_cast<std::size_t>(i * 2 * cols + c)] ==
+              (c < cols ? expected[static_cast<std::size_t>(i * cols + c)] : 8.0f));
 }
 
 TEST_CASE("decode attention matches fp64 on every place", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
   const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);
-  struct Shape { int rows, heads, kv_heads, head_dim, slots; };
+  struct Shape {
+    int rows, heads, kv_heads, head_dim, slots;
+  };
   for (const Shape s : {Shape{1, 1, 1, 1, 1}, Shape{2, 1, 1, 12, 5}, Shape{3, 4, 4, 64, 40}, Shape{1, 8, 2, 80, 33},
                         Shape{2, 7, 1, 128, 16}, Shape{2, 2, 1, 160, 100}, Shape{1, 6, 2, 40, 70}}) {
     CAPTURE(place.name, name_of(dtype), s.rows, s.heads, s.kv_heads, s.head_dim, s.slots);
@@ -272,12 +306,15 @@ TEST_CASE("a decoded row does not depend on the other rows, the capacity, thread
   const std::vector<float> out = [&] {
     const Place& place = *every_place().front();
     Array q(place, std::vector<float>(step.q.begin(), step.q.begin() + 80), 1, 80), o(place, 1, 80);
-    Array k(place, std::vector<float>(step.k.begin(), step.k.begin() + 40), 1, 40), v(place, std::vector<float>(step.v.begin(), step.v.begin() + 40), 1, 40);
+    Array k(place, std::vector<float>(step.k.begin(), step.k.begin() + 40), 1, 40),
+        v(place, std::vector<float>(step.v.begin(), step.v.begin() + 40), 1, 40);
     SlotArrays kv(place, 3, 2, 37, 20, DType::f16);
-    kv.k.set(step.slot_k), kv.v.set(step.slot_v), kv.score.set(step.score), kv.position.set(step.position), kv.free_slot.set(step.free_slot);
+    kv.k.set(step.slot_k), kv.v.set(step.slot_v), kv.score.set(step.score), kv.position.set(step.position),
+        kv.free_slot.set(step.free_slot);
     const std::int32_t sequence[] = {step.sequence[0]}, token[] = {step.token[0]};
     const Keep keep[] = {step.keep[0]};
-    place.run(DecodeAttention{q, k, v, sequence, token, keep, 4, step.scale, 1, Scoring::attention, 0, kv.block, o, {}, {}});
+    place.run(
+        DecodeAttention{q, k, v, sequence, token, keep, 4, step.scale, 1, Scoring::attention, 0, kv.block, o, {}, {}});
     return o.host();
   }();
   CHECK(out == std::vector<float>(expected.out.begin(), expected.out.begin() + 80));
@@ -305,7 +342,8 @@ TEST_CASE("attention refuses shapes that disagree, and says what it wanted", "[k
   PrefillAttention op{q, k, v, offsets, 4, 2, 8, 1, out, {}};
   CHECK_THROWS_WITH(place.run(op), "prefill_attention: v is [4, 15], wanted [4, 16]: 2 kv_heads of 8");
   op.v = k, op.heads = 3;
-  CHECK_THROWS_WITH(place.run(op), "prefill_attention: 3 heads of 8 over 2 kv_heads; the heads must be a multiple of the kv_heads");
+  CHECK_THROWS_WITH(place.run(op),
+                    "prefill_attention: 3 heads of 8 over 2 kv_heads; the heads must be a multiple of the kv_heads");
   op.heads = 4, op.offsets = short_offsets;
   CHECK_THROWS_WITH(place.run(op), "prefill_attention: offsets go from 0 to 3, wanted 0 to 4, the tokens");
 
@@ -313,12 +351,14 @@ TEST_CASE("attention refuses shapes that disagree, and says what it wanted", "[k
   Array row(place, 1, 32), one(place, 1, 16), result(place, 1, 32);
   const std::int32_t sequence[] = {2}, token[] = {0};
   Keep keep[] = {{2, 1, 0, 0}};
-  const DecodeAttention decode{row, one, one, sequence, token, keep, 4, 1, 1, Scoring::attention, 0, kv.block, result, {}, {}};
+  const DecodeAttention decode{row, one,      one,    sequence, token, keep, 4, 1, 1, Scoring::attention,
+                               0,   kv.block, result, {},       {}};
   CHECK_THROWS_WITH(place.run(decode), "decode_attention: sequence 2 of a block of 2");
   DecodeAttention sinks = decode;
   const std::int32_t good[] = {1};
   sinks.sequence = good;
   keep[0].sinks = 3;
-  CHECK_THROWS_WITH(place.run(sinks), "decode_attention: keep is heavy 2, recent 1, sinks 3, grace 0; wanted a budget of at "
-                                      "least 1, with sinks and grace inside heavy");
+  CHECK_THROWS_WITH(place.run(sinks),
+                    "decode_attention: keep is heavy 2, recent 1, sinks 3, grace 0; wanted a budget of at "
+                    "least 1, with sinks and grace inside heavy");
 }

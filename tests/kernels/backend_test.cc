@@ -7,7 +7,7 @@
 
 #include "kernels/error.h"
 #include "kernels/host_machine.h"
-#include "tests/support/backends.h"
+#include "tests/support/array.h"
 #include "tests/support/files.h"
 #include "tests/support/numbers.h"
 
@@ -20,7 +20,8 @@ TEST_CASE("memory of every backend is aligned, apart and usable", "[kernels]") {
   const auto stream = backend.make_stream();
   const auto done = backend.make_event();
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{5000}, (std::size_t{6} << 20) + 3}) {
-    const auto device = backend.allocate_device(bytes), host = backend.allocate_host(bytes), back = backend.allocate_host(bytes);
+    const auto device = backend.allocate_device(bytes), host = backend.allocate_host(bytes),
+               back = backend.allocate_host(bytes);
     for (const auto* memory : {&device, &host, &back}) {
       CHECK((*memory)->bytes() == bytes);
       CHECK(reinterpret_cast<std::uintptr_t>((*memory)->data()) % (std::size_t{2} << 20) == 0);
@@ -39,7 +40,8 @@ TEST_CASE("events order streams, and count as reached before they are recorded",
   const auto first = backend.make_stream(), second = backend.make_stream();
   const auto event = backend.make_event(), done = backend.make_event();
   backend.synchronize(*event);
-  const auto from = backend.allocate_host(1 << 20), device = backend.allocate_device(1 << 20), to = backend.allocate_host(1 << 20);
+  const auto from = backend.allocate_host(1 << 20), device = backend.allocate_device(1 << 20),
+             to = backend.allocate_host(1 << 20);
   for (int round = 0; round < 20; ++round) {
     std::memset(from->data(), round, 1 << 20);
     backend.copy(device->data(), from->data(), 1 << 20, *first);

@@ -23,7 +23,8 @@ double number(const json& value) {
   if (value.is_number()) return value.get<double>();
   const std::string text = value.get<std::string>();  // "a/b", or a decimal
   const std::size_t slash = text.find('/');
-  return slash == std::string::npos ? std::stod(text) : std::stod(text.substr(0, slash)) / std::stod(text.substr(slash + 1));
+  return slash == std::string::npos ? std::stod(text)
+                                    : std::stod(text.substr(0, slash)) / std::stod(text.substr(slash + 1));
 }
 
 std::vector<double> numbers(const json& value) {
@@ -126,9 +127,19 @@ Count check_file(const Place& place, const json& file, bool feed) {
 }
 
 const Rows kG2 = {{1}, {1, 7}, {1, 1, 6}, {1, 1, 6, 8}, {1, 9, 5, 1, 1}, {9, 9, 1, 1, 1, 5}};
-const Rows kG7 = {{2}, {1, 2}, {6, 6, 9}, {6, 6, 4, 6}, {3, 1, 1, 9, 9}, {6, 1, 1, 1, 6, 4}, {1, 2, 6, 3, 3, 1, 1},
-                  {9, 6, 1, 3, 6, 2, 3, 6}, {4, 1, 6, 1, 1, 4, 9, 4, 4}, {1, 4, 3, 9, 3, 4, 1, 4, 1, 4},
-                  {6, 1, 1, 1, 3, 2, 3, 2, 4, 1, 6}, {4, 4, 2, 9, 1, 1, 4, 2, 9, 3, 2, 1}, {2, 4, 1, 3, 4, 1, 4, 1, 6, 3, 3, 9, 4}};
+const Rows kG7 = {{2},
+                  {1, 2},
+                  {6, 6, 9},
+                  {6, 6, 4, 6},
+                  {3, 1, 1, 9, 9},
+                  {6, 1, 1, 1, 6, 4},
+                  {1, 2, 6, 3, 3, 1, 1},
+                  {9, 6, 1, 3, 6, 2, 3, 6},
+                  {4, 1, 6, 1, 1, 4, 9, 4, 4},
+                  {1, 4, 3, 9, 3, 4, 1, 4, 1, 4},
+                  {6, 1, 1, 1, 3, 2, 3, 2, 4, 1, 6},
+                  {4, 4, 2, 9, 1, 1, 4, 2, 9, 3, 2, 1},
+                  {2, 4, 1, 3, 4, 1, 4, 1, 6, 3, 3, 9, 4}};
 
 }  // namespace
 
@@ -269,7 +280,13 @@ TEST_CASE("h2o_cases: G7, exact and FlexGen mode on one matrix", "[kernels][h2o]
 TEST_CASE("h2o_cases: G8 sinks, G10 the window scorer", "[kernels][h2o]") {
   const Place& place = *GENERATE(from_range(every_place()));
   const Golden golden;
-  const Rows rarely = {{1}, {1, 9}, {1, 9, 9}, {1, 30, 30, 30}, {1, 30, 30, 30, 30}, {1, 30, 30, 30, 30, 30}, {1, 30, 30, 30, 30, 30, 30}};
+  const Rows rarely = {{1},
+                       {1, 9},
+                       {1, 9, 9},
+                       {1, 30, 30, 30},
+                       {1, 30, 30, 30, 30},
+                       {1, 30, 30, 30, 30, 30},
+                       {1, 30, 30, 30, 30, 30, 30}};
   for (const int sinks : {0, 1}) {
     const json& g8 = golden["G8 sinks=" + std::to_string(sinks)];
     const H2oTrace trace = run(place, rarely, 6, 1, {2, 2, sinks});

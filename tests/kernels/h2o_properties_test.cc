@@ -25,7 +25,9 @@ struct Stream {
   Tokens all;
 
   Stream(HeadShape s, int count, std::uint64_t seed, float deviation = 2)
-      : shape(s), q_cols(s.heads * s.head_dim), cols(s.kv_heads * s.head_dim),
+      : shape(s),
+        q_cols(s.heads * s.head_dim),
+        cols(s.kv_heads * s.head_dim),
         all{normal(std::int64_t{count} * q_cols, seed, deviation), normal(std::int64_t{count} * cols, seed + 1),
             normal(std::int64_t{count} * cols, seed + 2)} {}
 
@@ -45,11 +47,12 @@ void append(Tokens& all, const Tokens& more) {
 }
 
 /// The outputs of one sequence, prompt and then step by step, alone in its block.
-std::vector<std::vector<float>> outputs(const Place& place, const Stream& stream, int prompt, int steps, Keep keep, int slots,
-                                        Scoring scoring, DType dtype) {
+std::vector<std::vector<float>> outputs(const Place& place, const Stream& stream, int prompt, int steps, Keep keep,
+                                        int slots, Scoring scoring, DType dtype) {
   KvRun run(place, 1, stream.shape, slots, dtype, scoring);
   std::vector<std::vector<float>> out{run.prefill(stream.rows(0, prompt), {prompt}, {keep}, stream.scale()).out};
-  for (int t = prompt; t < prompt + steps; ++t) out.push_back(run.step(stream.rows(t, 1), {0}, {t}, {keep}, stream.scale()).out);
+  for (int t = prompt; t < prompt + steps; ++t)
+    out.push_back(run.step(stream.rows(t, 1), {0}, {t}, {keep}, stream.scale()).out);
   return out;
 }
 
@@ -105,8 +108,10 @@ TEST_CASE("h2o_cases: (a) the order of slots changes neither output nor victim",
       std::shuffle(to.begin(), to.end(), engine);
       for (std::size_t s = 0; s < 31; ++s) {
         const std::size_t a = head * 31 + s, b = head * 31 + to[s];
-        std::copy_n(k.begin() + static_cast<std::ptrdiff_t>(a * 20), 20, k2.begin() + static_cast<std::ptrdiff_t>(b * 20));
-        std::copy_n(v.begin() + static_cast<std::ptrdiff_t>(a * 20), 20, v2.begin() + static_cast<std::ptrdiff_t>(b * 20));
+        std::copy_n(k.begin() + static_cast<std::ptrdiff_t>(a * 20), 20,
+                    k2.begin() + static_cast<std::ptrdiff_t>(b * 20));
+        std::copy_n(v.begin() + static_cast<std::ptrdiff_t>(a * 20), 20,
+                    v2.begin() + static_cast<std::ptrdiff_t>(b * 20));
         score2[b] = score[a], position2[b] = position[a];
         if (static_cast<std::size_t>(free_slot[head]) == s) free2[head] = static_cast<std::int32_t>(to[s]);
       }
@@ -157,12 +162,14 @@ TEST_CASE("h2o_cases: (d) without heavy hitters it is a sliding window", "[kerne
   run.prefill(stream.rows(0, prompt), {prompt}, {keep}, stream.scale());
   for (int t = prompt; t < prompt + steps; ++t) {
     const auto out = run.step(stream.rows(t, 1), {0}, {t}, {keep}, stream.scale()).out;
-    for (int head = 0; head < 2; ++head) CHECK(positions(run.kept(0, head)) == range(std::max(0, t + 1 - window), t + 1));
+    for (int head = 0; head < 2; ++head)
+      CHECK(positions(run.kept(0, head)) == range(std::max(0, t + 1 - window), t + 1));
 
     const int first = std::max(0, t - window), count = t + 1 - first;  // the step itself sees the leaving token too
     PromptShape seen{2, 2, 16, {0, count}};
     const Tokens tokens = stream.rows(first, count);
-    const auto expected = attend_in_fp64(seen, tokens.q, tokens.k, tokens.v, static_cast<double>(stream.scale()), 0).out;
+    const auto expected =
+        attend_in_fp64(seen, tokens.q, tokens.k, tokens.v, static_cast<double>(stream.scale()), 0).out;
     CHECK_THAT(out, near(std::vector<double>(expected.end() - 32, expected.end()), tolerance(DType::f32)));
   }
 }
@@ -182,7 +189,10 @@ TEST_CASE("h2o_cases: (d') sinks and a window without scores", "[kernels][h2o]")
   }
 }
 
-TEST_CASE("h2o_cases: (e) a step evicts at most one, never a recent token or a sink; (h) whatever increasing function is summed", "[kernels][h2o]") {
+TEST_CASE(
+    "h2o_cases: (e) a step evicts at most one, never a recent token or a sink; (h) whatever increasing function is "
+    "summed",
+    "[kernels][h2o]") {
   const Place& place = *GENERATE(from_range(every_place()));
   const Keep keep = GENERATE(Keep{6, 9}, Keep{6, 9, 2}, Keep{15, 0}, Keep{15, 0, 4}, Keep{3, 12, 0, 1}, Keep{8, 1});
   const float decay = GENERATE(1.0f, 0.9f);
@@ -233,7 +243,8 @@ TEST_CASE("h2o_cases: (f) a block of n sequences is n blocks of one", "[kernels]
   for (std::size_t i = 0; i < prompts.size(); ++i)
     alone.push_back(outputs(place, streams[i], prompts[i], steps, keep[i], 14, Scoring::attention, DType::f16));
   for (int step = 0; step < steps; ++step) {
-    const std::vector<std::int32_t> order = step % 2 ? std::vector<std::int32_t>{3, 1, 0} : std::vector<std::int32_t>{0, 1, 2, 3};
+    const std::vector<std::int32_t> order =
+        step % 2 ? std::vector<std::int32_t>{3, 1, 0} : std::vector<std::int32_t>{0, 1, 2, 3};
     Tokens tokens;
     std::vector<std::int32_t> position, sequence;
     std::vector<Keep> rules;
@@ -248,7 +259,8 @@ TEST_CASE("h2o_cases: (f) a block of n sequences is n blocks of one", "[kernels]
     const auto out = block.step(tokens, sequence, position, rules, streams[0].scale()).out;
     for (std::size_t row = 0; row < sequence.size(); ++row) {
       const auto& expected = alone[static_cast<std::size_t>(sequence[row])][static_cast<std::size_t>(step + 1)];
-      CHECK(std::vector<float>(out.begin() + static_cast<std::ptrdiff_t>(row * 48), out.begin() + static_cast<std::ptrdiff_t>(row * 48 + 48)) == expected);
+      CHECK(std::vector<float>(out.begin() + static_cast<std::ptrdiff_t>(row * 48),
+                               out.begin() + static_cast<std::ptrdiff_t>(row * 48 + 48)) == expected);
     }
   }
 }
@@ -263,12 +275,15 @@ TEST_CASE("h2o_cases: (g) tokens fed one by one without eviction score as in one
   parts.prefill(stream.rows(0, first), {first}, {kAll}, stream.scale());
   for (int t = first; t < length; ++t) {
     const auto out = parts.step(stream.rows(t, 1), {0}, {t}, {kAll}, stream.scale()).out;
-    CHECK_THAT(out, near(std::vector<float>(once.out.begin() + t * 80, once.out.begin() + (t + 1) * 80), tolerance(DType::f32)));
+    CHECK_THAT(out, near(std::vector<float>(once.out.begin() + t * 80, once.out.begin() + (t + 1) * 80),
+                         tolerance(DType::f32)));
   }
   for (int head = 0; head < 2; ++head) {
     std::vector<float> score;
     for (const auto& entry : parts.kept(0, head)) score.push_back(entry.second);
-    CHECK_THAT(score, near(std::vector<float>(once.score.begin() + head * length, once.score.begin() + (head + 1) * length), tolerance(DType::f32)));
+    CHECK_THAT(score,
+               near(std::vector<float>(once.score.begin() + head * length, once.score.begin() + (head + 1) * length),
+                    tolerance(DType::f32)));
   }
 }
 
@@ -279,8 +294,8 @@ TEST_CASE("h2o_cases: (i) long random runs against fp64, (j) the same victims at
   for (const int prompt : {3, 40, 64}) {
     H2oCase c;
     c.prompt = prompt, c.steps = 30;
-    c.keep = {static_cast<std::int32_t>(4 + engine() % 20), static_cast<std::int32_t>(1 + engine() % 20), static_cast<std::int32_t>(engine() % 4),
-              static_cast<std::int32_t>(engine() % 2)};
+    c.keep = {static_cast<std::int32_t>(4 + engine() % 20), static_cast<std::int32_t>(1 + engine() % 20),
+              static_cast<std::int32_t>(engine() % 4), static_cast<std::int32_t>(engine() % 2)};
     c.weights.resize(2);
     for (auto& head : c.weights)
       for (int q = 0; q < prompt + c.steps; ++q) {
@@ -331,7 +346,8 @@ TEST_CASE("h2o_cases: scores keep growing where 16-bit sums would stall", "[kern
   const Keep keep{2, 0};
   KvRun run(place, 1, shape, 3);
   run.prefill(stream.rows(0, 2), {2}, {keep}, 1, 0, {16, 16});
-  for (int t = 2; t < 1002; ++t) run.step(stream.rows(1, 1), {0}, {t}, {keep}, 1, {{{0, 1.0f / 256}, {1, 0.0f}, {t, 0.0f}}});
+  for (int t = 2; t < 1002; ++t)
+    run.step(stream.rows(1, 1), {0}, {t}, {keep}, 1, {{{0, 1.0f / 256}, {1, 0.0f}, {t, 0.0f}}});
   CHECK(run.kept(0, 0).at(0) == 19.90625f);
 }
 
@@ -349,7 +365,8 @@ TEST_CASE("h2o_cases: random scores choose the same tokens at every place", "[ke
       run.step(stream.rows(t, 1), {0}, {t}, {keep}, stream.scale());
       for (int head = 0; head < 2; ++head) {
         kept.push_back(positions(run.kept(0, head)));
-        for (const auto& [position, score] : run.kept(0, head)) CHECK(score == kernels::random_score(77, head, position));
+        for (const auto& [position, score] : run.kept(0, head))
+          CHECK(score == kernels::random_score(77, head, position));
       }
     }
     if (first.empty()) first = kept;

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "kernels/error.h"
-#include "tests/support/backends.h"
+#include "tests/support/array.h"
 #include "tests/support/numbers.h"
 
 using namespace weft;
@@ -27,13 +27,16 @@ TEST_CASE("layer_norm matches its definition on every place", "[kernels]") {
     const float* row = &x[static_cast<std::size_t>(r * cols)];
     double mean = 0, variance = 0;
     for (int c = 0; c < cols; ++c) mean += static_cast<double>(row[c]) / cols;
-    for (int c = 0; c < cols; ++c) variance += (static_cast<double>(row[c]) - mean) * (static_cast<double>(row[c]) - mean) / cols;
     for (int c = 0; c < cols; ++c)
-      expected[static_cast<std::size_t>(r * cols + c)] =
-          (static_cast<double>(row[c]) - mean) / std::sqrt(variance + 1e-5) * static_cast<double>(weight[static_cast<std::size_t>(c)]) +
-          static_cast<double>(bias[static_cast<std::size_t>(c)]);
+      variance += (static_cast<double>(row[c]) - mean) * (static_cast<double>(row[c]) - mean) / cols;
+    for (int c = 0; c < cols; ++c)
+      expected[static_cast<std::size_t>(r * cols + c)] = (static_cast<double>(row[c]) - mean) /
+                                                             std::sqrt(variance + 1e-5) *
+                                                             static_cast<double>(weight[static_cast<std::size_t>(c)]) +
+                                                         static_cast<double>(bias[static_cast<std::size_t>(c)]);
   }
-  Array in(place, x, rows, cols), w(place, weight, 1, cols, dtype), b(place, bias, 1, cols, dtype), out(place, rows, cols);
+  Array in(place, x, rows, cols), w(place, weight, 1, cols, dtype), b(place, bias, 1, cols, dtype),
+      out(place, rows, cols);
   place.run(LayerNorm{in, w, b, out});
   CHECK_THAT(out.host(), near(expected, mean_of_x == 0 ? tolerance(DType::f32) : 2e-4));  // x itself is known to 3e-5
   CHECK(in.host() == x);
@@ -75,9 +78,28 @@ TEST_CASE("convert rounds to nearest even between all float types, every special
   CAPTURE(place.name, name_of(from), name_of(to));
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> x = normal(3 * 331, 6, 100);
-  const std::vector<float> special{0, -0.0f, infinity, -infinity, nan, 65504, 65519.9f, 65520, -70000, 5.9604645e-8f,
-                                   2.9802322e-8f, 2.98023259e-8f, 6.1e-5f, 6.097e-5f, 1e-40f, 3.4e38f, 3.3953e38f,
-                                   1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1.000002p-8f};
+  const std::vector<float> special{0,
+                                   -0.0f,
+                                   infinity,
+                                   -infinity,
+                                   nan,
+                                   65504,
+                                   65519.9f,
+                                   65520,
+                                   -70000,
+                                   5.9604645e-8f,
+                                   2.9802322e-8f,
+                                   2.98023259e-8f,
+                                   6.1e-5f,
+                                   6.097e-5f,
+                                   1e-40f,
+                                   3.4e38f,
+                                   3.3953e38f,
+                                   1 + 0x1p-11f,
+                                   1 + 3 * 0x1p-11f,
+                                   1 + 0x1p-8f,
+                                   1 + 3 * 0x1p-8f,
+                                   1 + 0x1.000002p-8f};
   std::copy(special.begin(), special.end(), x.begin());
   x = rounded(x, from);
   Array in(place, x, 3, 331, from), out(place, 3, 331, to);
@@ -85,8 +107,10 @@ TEST_CASE("convert rounds to nearest even between all float types, every special
   const auto expected = rounded(x, to), got = out.host();
   for (std::size_t i = 0; i < x.size(); ++i) {
     CAPTURE(i, x[i]);
-    if (std::isnan(expected[i])) CHECK(std::isnan(got[i]));
-    else CHECK(std::bit_cast<std::uint32_t>(got[i]) == std::bit_cast<std::uint32_t>(expected[i]));
+    if (std::isnan(expected[i]))
+      CHECK(std::isnan(got[i]));
+    else
+      CHECK(std::bit_cast<std::uint32_t>(got[i]) == std::bit_cast<std::uint32_t>(expected[i]));
   }
 }
 
@@ -114,17 +138,20 @@ TEST_CASE("pointwise ops refuse shapes and types that disagree", "[kernels]") {
   CHECK_THROWS_WITH(place.run(Add{x, y}), "add: y is [3, 8], x is [2, 8]");
   CHECK_THROWS_WITH(place.run(Add{half, x}), "add: x is float16, wanted float32");
   CHECK_THROWS_WITH(place.run(LayerNorm{x, {}, {}, half}), "layer_norm: out is float16, wanted float32");
-  CHECK_THROWS_WITH(place.run(Convert{ConstView(nullptr, DType::f32, 2, 8), x}), "convert: in is [2, 8] but has no data");
+  CHECK_THROWS_WITH(place.run(Convert{ConstView(nullptr, DType::f32, 2, 8), x}),
+                    "convert: in is [2, 8] but has no data");
   CHECK_THROWS_WITH(place.run(Convert{ConstView(x.data(), DType::f32, 2, 8, 7), x}),
                     "convert: in is [2, 8], its rows are only 7 apart");
 }
 
 TEST_CASE("linear refuses shapes that disagree, and an output that overlaps its input", "[kernels]") {
   const Place& place = *every_place().front();
-  Array x(place, normal(64, 1), 4, 16), w(place, normal(8 * 16, 2), 8, 16), narrow(place, 8, 15), out(place, 4, 8), bias(place, 1, 7);
+  Array x(place, normal(64, 1), 4, 16), w(place, normal(8 * 16, 2), 8, 16), narrow(place, 8, 15), out(place, 4, 8),
+      bias(place, 1, 7);
   CHECK_THROWS_WITH(place.run(Linear{x, narrow, {}, out}), "linear: weight is [8, 15], x is [4, 16]");
   CHECK_THROWS_WITH(place.run(Linear{x, w, bias, out}), "linear: bias is [7], weight is [8, 16]");
-  CHECK_THROWS_WITH(place.run(Linear{x, w, {}, x}), "linear: out is [4, 16], wanted [4, 8]: x is [4, 16], weight is [8, 16]");
+  CHECK_THROWS_WITH(place.run(Linear{x, w, {}, x}),
+                    "linear: out is [4, 16], wanted [4, 8]: x is [4, 16], weight is [8, 16]");
   CHECK_THROWS_WITH(place.run(Linear{x, w, {}, x.columns(8, 8)}), "linear: out overlaps x");
   Array both(place, normal(4 * 24, 3), 4, 24);  // x and out side by side share no number
   place.run(Linear{both.columns(0, 16), w, {}, both.columns(16, 8)});

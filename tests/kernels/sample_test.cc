@@ -4,7 +4,7 @@
 
 #include "kernels/error.h"
 #include "kernels/random.h"
-#include "tests/support/backends.h"
+#include "tests/support/array.h"
 #include "tests/support/numbers.h"
 
 using namespace weft;
@@ -17,7 +17,8 @@ namespace {
 
 const float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
 
-std::vector<std::int32_t> sample(const Place& place, const std::vector<float>& logits, int vocab, const std::vector<SampleParams>& params) {
+std::vector<std::int32_t> sample(const Place& place, const std::vector<float>& logits, int vocab,
+                                 const std::vector<SampleParams>& params) {
   const auto rows = static_cast<std::int64_t>(params.size());
   Array x(place, logits, rows, vocab);
   std::vector<std::int32_t> token(params.size(), -1);
@@ -26,7 +27,8 @@ std::vector<std::int32_t> sample(const Place& place, const std::vector<float>& l
 }
 
 /// How often each token comes in `draws` rows that differ in the counter alone.
-std::map<std::int32_t, int> histogram(const Place& place, const std::vector<float>& logits, SampleParams params, int draws) {
+std::map<std::int32_t, int> histogram(const Place& place, const std::vector<float>& logits, SampleParams params,
+                                      int draws) {
   std::vector<float> rows;
   std::vector<SampleParams> all;
   for (int i = 0; i < draws; ++i) {
@@ -43,8 +45,8 @@ std::map<std::int32_t, int> histogram(const Place& place, const std::vector<floa
 
 TEST_CASE("greedy takes the lowest id among the largest finite logits", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
-  CHECK(sample(place, {1, 3, 3, 2, /**/ -5, kNaN, -4, kInfinity, /**/ -kInfinity, -kInfinity, -7, -kInfinity}, 4, {{}, {}, {}}) ==
-        std::vector<std::int32_t>{1, 2, 2});
+  CHECK(sample(place, {1, 3, 3, 2, /**/ -5, kNaN, -4, kInfinity, /**/ -kInfinity, -kInfinity, -7, -kInfinity}, 4,
+               {{}, {}, {}}) == std::vector<std::int32_t>{1, 2, 2});
 }
 
 TEST_CASE("a row without a finite logit is refused", "[kernels]") {
@@ -97,11 +99,13 @@ TEST_CASE("a token depends on its own logits, key and counter alone", "[kernels]
   const auto logits = normal(8 * vocab, 3, 2);
   std::vector<SampleParams> params;
   for (std::uint64_t r = 0; r < 8; ++r)
-    params.push_back({.temperature = 1, .top_p = r % 2 ? 0.9f : 1, .top_k = r % 3 ? 50 : 0, .key = r / 2, .counter = r});
+    params.push_back(
+        {.temperature = 1, .top_p = r % 2 ? 0.9f : 1, .top_k = r % 3 ? 50 : 0, .key = r / 2, .counter = r});
   const auto expected = sample(*every_place().front(), logits, vocab, params);
   for (const Place* place : every_place()) CHECK(sample(*place, logits, vocab, params) == expected);
   for (std::size_t r = 0; r < 8; ++r) {
-    const std::vector<float> row(logits.begin() + static_cast<std::ptrdiff_t>(r) * vocab, logits.begin() + static_cast<std::ptrdiff_t>(r + 1) * vocab);
+    const std::vector<float> row(logits.begin() + static_cast<std::ptrdiff_t>(r) * vocab,
+                                 logits.begin() + static_cast<std::ptrdiff_t>(r + 1) * vocab);
     CHECK(sample(*every_place().back(), row, vocab, {params[r]})[0] == expected[r]);
   }
 }
@@ -114,7 +118,8 @@ TEST_CASE("log_probs matches fp64", "[kernels]") {
   for (int i = 0; i < vocab; ++i) logits[static_cast<std::size_t>(vocab + i)] += 300;  // exp would overflow
   if (vocab > 4) logits[3] = -kInfinity;
   std::vector<std::int32_t> target{vocab - 1, 0, vocab / 2};
-  target[1] = static_cast<std::int32_t>(std::max_element(logits.begin() + vocab, logits.begin() + 2 * vocab) - logits.begin() - vocab);
+  target[1] = static_cast<std::int32_t>(std::max_element(logits.begin() + vocab, logits.begin() + 2 * vocab) -
+                                        logits.begin() - vocab);
   std::vector<float> logprob(3);
   std::vector<std::uint8_t> greedy(3, 9);
   Array x(place, logits, 3, vocab);
@@ -123,14 +128,19 @@ TEST_CASE("log_probs matches fp64", "[kernels]") {
   for (std::size_t r = 0; r < 3; ++r) {
     double sum = 0;
     const double shift = static_cast<double>(logits[r * static_cast<std::size_t>(vocab)]);
-    for (int i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logits[r * static_cast<std::size_t>(vocab) + static_cast<std::size_t>(i)]) - shift);
-    expected.push_back(static_cast<double>(logits[r * static_cast<std::size_t>(vocab) + static_cast<std::size_t>(target[r])]) - shift - std::log(sum));
+    for (int i = 0; i < vocab; ++i)
+      sum += std::exp(static_cast<double>(logits[r * static_cast<std::size_t>(vocab) + static_cast<std::size_t>(i)]) -
+                      shift);
+    expected.push_back(
+        static_cast<double>(logits[r * static_cast<std::size_t>(vocab) + static_cast<std::size_t>(target[r])]) - shift -
+        std::log(sum));
   }
   CHECK_THAT(logprob, near(expected, 2e-7));
   CHECK(greedy[1] == 1);
   CHECK(greedy[0] == (vocab == 1));
   const std::vector<std::int32_t> outside{0, vocab, 0};
-  CHECK_THROWS_WITH(place.run(LogProbs{x, outside, logprob, greedy}), "log_probs: target " + std::to_string(vocab) + " of a vocabulary of " + std::to_string(vocab));
+  CHECK_THROWS_WITH(place.run(LogProbs{x, outside, logprob, greedy}),
+                    "log_probs: target " + std::to_string(vocab) + " of a vocabulary of " + std::to_string(vocab));
 }
 
 TEST_CASE("the vector exp keeps its precision over its whole range", "[kernels]") {

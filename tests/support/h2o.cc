@@ -28,8 +28,10 @@ double keep_prompt(std::map<int, double>& score, const H2oCase& c) {
   int pinned = 0;
   for (const auto& [position, value] : score) {
     if (position >= c.prompt - c.keep.recent) continue;
-    if (position < c.keep.sinks && pinned < c.keep.heavy) ++pinned;
-    else rest.emplace_back(value, position);
+    if (position < c.keep.sinks && pinned < c.keep.heavy)
+      ++pinned;
+    else
+      rest.emplace_back(value, position);
   }
   std::sort(rest.begin(), rest.end());
   const auto leaving = rest.size() - static_cast<std::size_t>(c.keep.heavy - pinned);
@@ -64,7 +66,8 @@ std::map<int, double> kept_by(const KvRun& run, int sequence) {
 }
 
 /// The prompts of all cases as one call.
-void prefill_cases(KvRun& run, const std::vector<H2oCase>& cases, int head_dim, const H2oOptions& options, std::vector<H2oTrace>& traces) {
+void prefill_cases(KvRun& run, const std::vector<H2oCase>& cases, int head_dim, const H2oOptions& options,
+                   std::vector<H2oTrace>& traces) {
   Tokens tokens;
   std::vector<int> lengths;
   std::vector<kernels::Keep> keep;
@@ -118,7 +121,8 @@ H2oTrace h2o_in_fp64(const H2oCase& c, int window) {
         if (k >= c.keep.sinks && k <= t - c.keep.recent - c.keep.grace) candidates.emplace_back(value, k);
     std::sort(candidates.begin(), candidates.end());
     trace.evicted.push_back(candidates.empty() ? -1 : candidates[0].second);
-    trace.gap.push_back(candidates.size() > 1 ? candidates[1].first - candidates[0].first : std::numeric_limits<double>::infinity());
+    trace.gap.push_back(candidates.size() > 1 ? candidates[1].first - candidates[0].first
+                                              : std::numeric_limits<double>::infinity());
     if (!candidates.empty()) score.erase(candidates[0].second);
     trace.kept.push_back(score);
   }

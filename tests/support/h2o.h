@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "tests/support/backends.h"
+#include "tests/support/array.h"
 
 namespace weft::test {
 
@@ -22,14 +22,17 @@ class KvRun {
  public:
   KvRun(const Place& place, int sequences, HeadShape shape, int slots, DType dtype = DType::f32,
         kernels::Scoring scoring = kernels::Scoring::attention)
-      : place_(place), shape_(shape), scoring_(scoring), slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, dtype) {}
+      : place_(place),
+        shape_(shape),
+        scoring_(scoring),
+        slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, dtype) {}
 
   struct Prefill {
     std::vector<float> out, score;  // [tokens, heads * head_dim], [kv_heads, tokens]
   };
   /// The prompts of sequences 0, 1, ... of the given lengths; `score`, if not empty, is kept in place of the kernel's.
-  Prefill prefill(const Tokens& tokens, const std::vector<int>& lengths, const std::vector<kernels::Keep>& keep, float scale = 1,
-                  int window = 0, const std::vector<float>& score = {}) {
+  Prefill prefill(const Tokens& tokens, const std::vector<int>& lengths, const std::vector<kernels::Keep>& keep,
+                  float scale = 1, int window = 0, const std::vector<float>& score = {}) {
     std::vector<std::int32_t> offsets{0}, sequence;
     for (const int length : lengths) {
       sequence.push_back(static_cast<std::int32_t>(sequence.size()));
@@ -41,8 +44,10 @@ class KvRun {
     Array out(place_, n, q_cols), lse(place_, shape_.heads, n), sums(place_, shape_.kv_heads, n);
     place_.run(kernels::Convert{k, stored_k});
     place_.run(kernels::Convert{v, stored_v});
-    place_.run(kernels::PrefillAttention{q, stored_k, stored_v, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim, scale, out, lse});
-    place_.run(kernels::ColumnSums{q, stored_k, lse, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim, scale, window, sums});
+    place_.run(kernels::PrefillAttention{q, stored_k, stored_v, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim,
+                                         scale, out, lse});
+    place_.run(kernels::ColumnSums{q, stored_k, lse, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim, scale,
+                                   window, sums});
     if (!score.empty()) sums.set(score);
     const ConstView scores = scoring_ == kernels::Scoring::attention ? ConstView(sums) : ConstView();
     place_.run(kernels::KeepPrompt{stored_k, stored_v, scores, offsets, sequence, keep, scoring_, seed, block()});
@@ -55,14 +60,16 @@ class KvRun {
   };
   /// The next token of some sequences. `probabilities` [rows * heads] of what each position gets, or empty.
   Step step(const Tokens& tokens, const std::vector<std::int32_t>& sequence, const std::vector<std::int32_t>& position,
-            const std::vector<kernels::Keep>& keep, float scale = 1, const std::vector<std::map<int, float>>& probabilities = {}) {
+            const std::vector<kernels::Keep>& keep, float scale = 1,
+            const std::vector<std::map<int, float>>& probabilities = {}) {
     const auto rows = static_cast<std::int64_t>(sequence.size());
     const int q_cols = shape_.heads * shape_.head_dim, cols = shape_.kv_heads * shape_.head_dim;
     const Array q(place_, tokens.q, rows, q_cols), k(place_, tokens.k, rows, cols), v(place_, tokens.v, rows, cols);
     Array out(place_, rows, q_cols), evicted(place_, rows, shape_.kv_heads, DType::i32);
-    Array fed(place_, fed_slots(sequence, position, probabilities), probabilities.empty() ? 0 : rows * shape_.heads, slots_.block.slots);
-    place_.run(kernels::DecodeAttention{q, k, v, sequence, position, keep, shape_.heads, scale, decay, scoring_, seed, block(), out,
-                                        probabilities.empty() ? ConstView() : ConstView(fed), evicted});
+    Array fed(place_, fed_slots(sequence, position, probabilities), probabilities.empty() ? 0 : rows * shape_.heads,
+              slots_.block.slots);
+    place_.run(kernels::DecodeAttention{q, k, v, sequence, position, keep, shape_.heads, scale, decay, scoring_, seed,
+                                        block(), out, probabilities.empty() ? ConstView() : ConstView(fed), evicted});
     return {out.host(), evicted.ints()};
   }
 
@@ -125,19 +132,20 @@ struct H2oTrace {
   std::vector<double> prefill_scores;
   std::vector<std::map<int, double>> kept;  // position -> score: after the prefill and after each step
   std::vector<int> evicted;                 // per step, -1: none
-  std::vector<double> gap;  // per entry of `kept`, fp64 only: by how much the choice was clear
+  std::vector<double> gap;                  // per entry of `kept`, fp64 only: by how much the choice was clear
 };
 
 /// The rule, word by word, in fp64. `window` as in ColumnSums.
 H2oTrace h2o_in_fp64(const H2oCase& c, int window = 0);
 
 struct H2oOptions {
-  bool feed = false;   ///< hand the kernels the probabilities and prompt scores of fp64, rounded to fp32
+  bool feed = false;  ///< hand the kernels the probabilities and prompt scores of fp64, rounded to fp32
   int window = 0;
   int more_slots = 0;  ///< than are needed
 };
 
-/// The cases as one block of sequences (of the same group size, each with its own length) through the kernels of a place.
+/// The cases as one block of sequences (of the same group size, each with its own length) through the kernels of a
+/// place.
 std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options = {});
 
 /// Like h2o_in_fp64's softmax over the visible tokens of one query.
