@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "kernels/attention_ceiling.h"
 #include "kernels/error.h"
 #include "kernels/host_machine.h"
 #include "tests/support/array.h"
@@ -118,4 +119,10 @@ TEST_CASE("available memory is the tightest of the machine and its control group
 TEST_CASE("a build without CUDA says so", "[kernels]") {
   CHECK_THROWS_WITH(kernels::make_cuda_backend(), Catch::Contains("--backend cpu"));
   CHECK_THROWS_AS(kernels::make_cuda_backend(), DeviceError);
+}
+
+TEST_CASE("the attention ceiling measures blocks of any shape", "[kernels]") {
+  kernels::ThreadPool pool(2);
+  CHECK(kernels::measure_decode_attention(pool, 1 << 20, 33, 20, 0.001) > 0);
+  CHECK_THROWS_AS(kernels::measure_decode_attention(pool, 1 << 20, 2, 64, 0.001), UsageError);
 }

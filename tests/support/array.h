@@ -1,0 +1,166 @@
+// tests/support/array.h: matrices and KV blocks in the memory of a place, with guard bytes around.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#include "kernels/tensor.h"
+#include "tests/support/backends.h"
+
+namespace weft::test {
+
+/// A matrix in the memory of a place, with guard bytes right before and after. Converts to a view of itself.
+class Array {
+ public:
+  /// Every byte is 0xFF: NaN as a float, -1 as an int32.
+  Array(const Place& place, std::int64_t rows, std::int64_t cols, DType dtype = DType::f32)
+      : place_(&place), rows_(rows), cols_(cols), dtype_(dtype), bytes_(count() * size_of(dtype)) {
+    if (place.on_host)
+      host_.reset(new (std::align_val_t{64}) std::byte[bytes_ + 2 * kGuard]);
+    else
+      device_ = place.backend.allocate_device(bytes_ + 2 * kGuard);
+    std::vector<std::byte> image(bytes_ + 2 * kGuard, kGuardByte);
+    std::fill(image.begin() + kGuard, image.end() - kGuard, std::byte{0xFF});
+    copy(base(), image.data(), image.size());
+  }
+  Array(const Place& place, const std::vector<float>& numbers, std::int64_t rows, std::int64_t cols,
+        DType dtype = DType::f32)
+      : Array(place, rows, cols, dtype) {
+    set(numbers);
+  }
+  Array(const Place& place, const std::vector<std::int32_t>& numbers, std::int64_t rows, std::int64_t cols)
+      : Array(place, rows, cols, DType::i32) {
+    set(numbers);
+  }
+
+  void set(const std::vector<float>& numbers) {
+    require(numbers.size() == count(), "wrong number of floats");
+    std::vector<std::byte> image(bytes_);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const auto put = [&](const auto& number) {
+        std::memcpy(image.data() + i * sizeof number, &number, sizeof number);
+      };
+      if (dtype_ == DType::f32)
+        put(numbers[i]);
+      else if (dtype_ == DType::f16)
+        put(f16(numbers[i]));
+      else
+        put(bf16(numbers[i]));
+    }
+    copy(base() + kGuard, image.data(), bytes_);
+  }
+  void set(const std::vector<std::int32_t>& numbers) {
+    require(numbers.size() == count() && dtype_ == DType::i32, "wrong number of integers");
+    copy(base() + kGuard, numbers.data(), bytes_);
+  }
+
+  /// The contents as floats; throws if a guard byte has changed.
+  std::vector<float> host() const {
+    const std::vector<std::byte> image = fetch();
+    std::vector<float> numbers(count());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const std::byte* p = image.data() + i * size_of(dtype_);
+      if (dtype_ == DType::f32)
+        std::memcpy(&numbers[i], p, 4);
+      else if (dtype_ == DType::f16)
+        numbers[i] = static_cast<float>(read<f16>(p));
+      else if (dtype_ == DType::bf16)
+        numbers[i] = static_cast<float>(read<bf16>(p));
+      else
+        throw std::logic_error("integers are read with ints()");
+    }
+    return numbers;
+  }
+  std::vector<std::int32_t> ints() const {
+    const std::vector<std::byte> image = fetch();
+    std::vector<std::int32_t> numbers(count());
+    std::memcpy(numbers.data(), image.data(), bytes_);
+    return numbers;
+  }
+  /// The bytes, for comparisons of bits.
+  std::vector<std::byte> fetch() const {
+    std::vector<std::byte> image(bytes_ + 2 * kGuard);
+    copy(image.data(), base(), image.size());
+    for (std::size_t i = 0; i < kGuard; ++i)
+      require(image[i] == kGuardByte && image[kGuard + bytes_ + i] == kGuardByte,
+              "a kernel wrote outside of its array");
+    return {image.begin() + kGuard, image.begin() + static_cast<std::ptrdiff_t>(kGuard + bytes_)};
+  }
+
+  void* data() const { return base() + kGuard; }
+  operator View() const { return {data(), dtype_, rows_, cols_}; }
+  operator ConstView() const { return View(*this); }
+  /// Columns [first, first + cols) of the matrix.
+  View columns(std::int64_t first, std::int64_t cols) const {
+    return {static_cast<std::byte*>(data()) + static_cast<std::size_t>(first) * size_of(dtype_), dtype_, rows_, cols,
+            cols_};
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 64;
+  static constexpr std::byte kGuardByte{0xA5};
+
+  std::byte* base() const { return host_ ? host_.get() : device_->data(); }
+  std::size_t count() const { return static_cast<std::size_t>(rows_ * cols_); }
+  static void require(bool condition, const char* otherwise) {
+    if (!condition) throw std::logic_error(otherwise);
+  }
+  template <class T>
+  static T read(const std::byte* p) {
+    T value;
+    std::memcpy(&value, p, sizeof value);
+    return value;
+  }
+  void copy(void* to, const void* from, std::size_t bytes) const {
+    if (place_->on_host) {
+      if (bytes > 0) std::memcpy(to, from, bytes);
+      return;
+    }
+    const auto event = place_->backend.make_event();
+    place_->backend.copy(to, from, bytes, place_->stream);
+    place_->backend.record(*event, place_->stream);
+    place_->backend.synchronize(*event);
+  }
+
+  const Place* place_;
+  std::int64_t rows_, cols_;
+  DType dtype_;
+  std::size_t bytes_;
+  struct Free {
+    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<std::byte, Free> host_;  // a page of its own for each small array would cost more than the tests
+  std::unique_ptr<kernels::Memory> device_;
+};
+
+/// The arrays of a KV block, empty: every position is -1 and every free slot 0.
+struct SlotArrays {
+  Array k, v, score, position, free_slot;
+  kernels::KvSlots block;
+
+  SlotArrays(const Place& place, int sequences, int kv_heads, int slots, int head_dim, DType dtype)
+      : k(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype),
+        v(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype),
+        score(place, std::int64_t{sequences} * kv_heads, slots),
+        position(place, std::int64_t{sequences} * kv_heads, slots, DType::i32),
+        free_slot(
+            place,
+            std::vector<std::int32_t>(static_cast<std::size_t>(sequences) * static_cast<std::size_t>(kv_heads), 0),
+            sequences, kv_heads),
+        block{k.data(),
+              v.data(),
+              static_cast<float*>(score.data()),
+              static_cast<std::int32_t*>(position.data()),
+              static_cast<std::int32_t*>(free_slot.data()),
+              dtype,
+              sequences,
+              kv_heads,
+              slots,
+              head_dim} {}
+};
+
+}  // namespace weft::test
