@@ -6,6 +6,7 @@
 
 #include "kernels/error.h"
 #include "policy/json.h"
+#include "runtime/hash.h"
 
 namespace weft::runtime {
 namespace {
@@ -16,19 +17,6 @@ using policy::Fields;
 constexpr std::size_t kLongestLine = 16 << 20;
 constexpr std::size_t kReadBytes = 1 << 20;
 constexpr std::int64_t kMostTokens = 1 << 24;
-
-std::uint64_t mix(std::uint64_t x) {  // splitmix64
-  x += 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-
-std::uint64_t hash(std::string_view text) {
-  std::uint64_t h = 0xCBF29CE484222325u;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
-  return mix(h);
-}
 
 std::vector<std::int32_t> ids_of(Fields& fields, const std::string& key, int vocab) {
   const std::string wanted = "a list of token ids from 0 to " + std::to_string(vocab - 1);
@@ -92,7 +80,7 @@ RequestFile::RequestFile(const std::filesystem::path& path, RequestKind kind, co
   for_each_line(path, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     const Request request = parse(line, number);
-    by_hash_.emplace_back(hash(request.id), static_cast<std::uint32_t>(entries_.size()));
+    by_hash_.emplace_back(mix(hash(request.id)), static_cast<std::uint32_t>(entries_.size()));
     entries_.push_back({offset, static_cast<std::uint32_t>(line.size()), static_cast<std::uint32_t>(number),
                         static_cast<std::uint32_t>(request.prompt.size()), static_cast<std::uint32_t>(request.max_tokens)});
   });
@@ -149,7 +137,7 @@ Request RequestFile::parse(std::string_view line, std::size_t number) const {
     request.sampling.top_p = static_cast<float>(fields.number("top_p", 0, 1, 1.0));
     if (request.sampling.top_p <= 0) fields.refuse_field("top_p", "a number over 0, at most 1");
     request.sampling.top_k = static_cast<std::int32_t>(fields.integer("top_k", 0, INT32_MAX, 0));
-    request.sampling.key = mix(static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0))) ^ hash(request.id);
+    request.sampling.key = mix(static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0))) ^ mix(hash(request.id));
     if (fields.has("stop")) request.stop_strings = stop_strings_of(fields);
     if (!request.stop_strings.empty() && !tokenizer_)
       throw UsageError(where + ": 'stop' needs a tokenizer and the model folder has none; use 'stop_token_ids'");
@@ -183,7 +171,7 @@ std::string RequestFile::id_of(std::size_t index) const {
 }
 
 std::optional<std::size_t> RequestFile::find(const std::string& id) const {
-  const std::uint64_t wanted = hash(id);
+  const std::uint64_t wanted = mix(hash(id));
   for (auto it = std::lower_bound(by_hash_.begin(), by_hash_.end(), std::pair{wanted, std::uint32_t{0}});
        it != by_hash_.end() && it->first == wanted; ++it)
     if (id_of(it->second) == id) return it->second;

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "kernels/error.h"
+#include "runtime/hash.h"
 
 namespace weft::runtime {
 namespace {
@@ -50,19 +51,6 @@ bool is_vector(Role role) {
 
 bool is_norm_weight(Role role) {
   return role == Role::norm1_weight || role == Role::norm2_weight || role == Role::final_norm_weight;
-}
-
-std::uint64_t mix(std::uint64_t x) {  // splitmix64
-  x += 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-
-std::uint64_t hash(const std::string& name) {  // FNV-1a: the same in every build
-  std::uint64_t h = 0xCBF29CE484222325u;
-  for (const char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
-  return h;
 }
 
 /// Quantiles of the normal distribution, so that 16 random bits give one deviate.
