@@ -162,26 +162,27 @@ class LinearCrossEntropy(torch.autograd.Function):
     """Mean cross entropy of hidden @ embedding.T, in row chunks; the gradient is made on the way forward."""
 
     @staticmethod
-    def forward(ctx, hidden, embedding, targets, chunk):
+    def forward(ctx, hidden, embedding, targets, chunk, dtype):
         ctx.shape = hidden.shape
-        hidden, targets = hidden.flatten(0, 1), targets.flatten()
-        d_hidden, d_embedding = torch.empty_like(hidden), torch.zeros_like(embedding)
+        hidden, targets = hidden.flatten(0, 1).to(dtype), targets.flatten()
+        narrow = embedding.to(dtype)
+        d_hidden, d_embedding = torch.empty_like(hidden, dtype=torch.float32), torch.zeros_like(embedding)
         total = 0.0
         for begin in range(0, len(hidden), chunk):
             rows, wanted = hidden[begin:begin + chunk], targets[begin:begin + chunk, None]
-            log_p = torch.log_softmax(rows @ embedding.T, dim=-1)
+            log_p = torch.log_softmax((rows @ narrow.T).float(), dim=-1)
             total = total - log_p.gather(1, wanted).sum()
             p = log_p.exp_()
-            p.scatter_add_(1, wanted, torch.full_like(wanted, -1.0, dtype=p.dtype))
-            torch.mm(p, embedding, out=d_hidden[begin:begin + chunk])
-            d_embedding.addmm_(p.T, rows)
+            p = p.scatter_add_(1, wanted, torch.full_like(wanted, -1.0, dtype=p.dtype)).to(dtype)
+            d_hidden[begin:begin + chunk] = p @ narrow
+            d_embedding += p.T @ rows
         ctx.save_for_backward(d_hidden.div_(len(hidden)), d_embedding.div_(len(hidden)))
         return total / len(hidden)
 
     @staticmethod
     def backward(ctx, upstream):
         d_hidden, d_embedding = ctx.saved_tensors
-        return (upstream * d_hidden).view(ctx.shape), upstream * d_embedding, None, None
+        return (upstream * d_hidden).view(ctx.shape), upstream * d_embedding, None, None, None
 
 
 class Opt(nn.Module):
@@ -207,9 +208,11 @@ class Opt(nn.Module):
             x = layer(x, span or ids.shape[1])
         return self.final_norm(x)
 
-    def loss(self, ids, targets, span: int):
-        """Mean loss with attention confined to consecutive stretches of `span` tokens."""
-        return LinearCrossEntropy.apply(self.hidden(ids, span), self.tokens, targets, 1024)
+    def loss(self, ids, targets, span: int, dtype: torch.dtype):
+        """Mean loss with attention confined to consecutive stretches of `span` tokens, matrix products in `dtype`."""
+        with torch.autocast(ids.device.type, dtype, enabled=dtype != torch.float32):
+            hidden = self.hidden(ids, span)
+        return LinearCrossEntropy.apply(hidden, self.tokens, targets, 1024, dtype)
 
     def matrices(self):
         return [p for layer in self.layers for p in (layer.qkv, layer.out, layer.fc1, layer.fc2)]
@@ -237,9 +240,9 @@ class Opt(nn.Module):
 
 # ----------------------------------------------------------------------------------------------------- optimizer
 
-def orthogonalize(stack: torch.Tensor, steps: int = 5) -> torch.Tensor:
+def orthogonalize(stack: torch.Tensor, dtype: torch.dtype, steps: int = 5) -> torch.Tensor:
     """Newton-Schulz iteration of Muon (Jordan et al. 2024) on [n, rows, columns] with rows <= columns."""
-    x = stack / (stack.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    x = (stack / (stack.norm(dim=(1, 2), keepdim=True) + 1e-7)).to(dtype)
     for _ in range(steps):
         a = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(a, a, a, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
@@ -249,8 +252,9 @@ def orthogonalize(stack: torch.Tensor, steps: int = 5) -> torch.Tensor:
 class Muon(torch.optim.Optimizer):
     """Orthogonalized Nesterov momentum; a [3, d, d] parameter counts as three matrices."""
 
-    def __init__(self, params, lr: float, momentum: float = 0.95, weight_decay: float = 0.0):
+    def __init__(self, params, lr: float, dtype: torch.dtype, momentum: float = 0.95, weight_decay: float = 0.0):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.dtype = dtype
 
     @torch.no_grad()
     def step(self):
@@ -267,7 +271,7 @@ class Muon(torch.optim.Optimizer):
                     wide = matrix.mT if tall else matrix
                     by_shape.setdefault(tuple(wide.shape), []).append((wide, weight.mT if tall else weight, tall))
             for (rows, columns), items in by_shape.items():
-                stack = orthogonalize(torch.stack([item[0] for item in items]))
+                stack = orthogonalize(torch.stack([item[0] for item in items]), self.dtype).float()
                 for update, (_, weight, tall) in zip(stack, items):
                     gain = math.sqrt(columns / rows) if tall else 1.0
                     weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * gain)
@@ -276,7 +280,7 @@ class Muon(torch.optim.Optimizer):
 def make_optimizers(model: Opt, args) -> list[torch.optim.Optimizer]:
     matrices = {id(p) for p in model.matrices()}
     others = [p for p in model.parameters() if id(p) not in matrices]
-    optimizers = [Muon(model.matrices(), lr=args.muon_lr, weight_decay=args.weight_decay),
+    optimizers = [Muon(model.matrices(), args.muon_lr, args.dtype, weight_decay=args.weight_decay),
                   torch.optim.AdamW(others, lr=args.adam_lr, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.0)]
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -413,7 +417,7 @@ def train(args, device) -> tuple[Opt, dict]:
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak_lr"] * factor
-        loss = loss_of(ids, targets, attention_span(progress, args))
+        loss = loss_of(ids, targets, attention_span(progress, args), args.dtype)
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()
@@ -536,6 +540,9 @@ def parse_args():
     add("--export-only", action="store_true", help="export and measure the last checkpoint")
     add("--device", default="auto", help="auto, cpu or cuda")
     add("--threads", type=int, default=os.cpu_count(), help="CPU threads")
+    add("--dtype", type=lambda name: {"float32": torch.float32, "bfloat16": torch.bfloat16}[name],
+        default=torch.float32, metavar="{float32,bfloat16}",
+        help="of the matrix products; bfloat16 where the processor multiplies it natively (AMX, a GPU), for it is slow elsewhere")
     add("--share", action="store_true", help="use fewer threads while others use the cores; start with nice")
     add("--compile", action="store_true", help="use torch.compile")
     add("--vocab", type=int, default=4096)

@@ -11,6 +11,7 @@ in one memory budget). Needs fio, 6 GB of disk and a machine that does nothing e
 import argparse
 import datetime
 import json
+import os
 import pathlib
 import platform
 import statistics
@@ -29,19 +30,30 @@ def bench(args, *flags):
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
-def fio(args):
-    """Bytes per second of one read pass, as `fio` sees it."""
-    command = ["fio", "--name=read", "--filename=" + args.disk_dir + "/fio.bin", "--rw=read", "--bs=1M", "--iodepth=16", "--direct=1",
-               "--ioengine=io_uring", "--size=1280M", "--output-format=json"]
+def write_file(path, size):
+    """A file of random bytes that lies on the disk before anyone reads it."""
+    with open(path, "wb") as out:
+        piece = os.urandom(16 << 20)
+        for _ in range(size // len(piece)):
+            out.write(piece)
+        os.fsync(out.fileno())
+
+
+def fio(path):
+    """Bytes per second of one read of the whole file, as fio sees it."""
+    command = ["fio", "--name=read", f"--filename={path}", "--readonly", "--rw=read", "--bs=1M", "--iodepth=16",
+               "--direct=1", "--ioengine=io_uring", "--output-format=json"]
     result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return result["jobs"][0]["read"]["bw_bytes"]
 
 
 def part_lanes(args):
-    before = [fio(args) for _ in range(3)]
+    path = pathlib.Path(args.disk_dir, "fio.bin")
+    write_file(path, 1280 << 20)
+    before = [fio(path) for _ in range(3)]
     lanes = bench(args, "--lanes")
-    after = [fio(args) for _ in range(3)]
-    pathlib.Path(args.disk_dir, "fio.bin").unlink(missing_ok=True)
+    after = [fio(path) for _ in range(3)]
+    path.unlink()
     ceiling = statistics.median(before + after)
     disk, dram = lanes["disk"], lanes["dram_read_bytes_per_second"]
     rows = [f"Machine: {lanes['machine']}; {disk['engine']}.", "",

@@ -96,14 +96,16 @@ def main():
     make_checkpoint(checkpoint)
     limit = Limit(args.memory_mib)
     weft = race_weft(limit, args, checkpoint)
-    best, rows = race_accelerate(limit, args, checkpoint)
     speed = {key: (value or {}).get("median") for key, value in weft["tokens_per_second"].items()}
     how = "projected from sweeps at the beginning, middle and end" if args.sweeps else "measured to the end"
-    print(f"\nOPT-1.3B shape, {args.prompt_len}+{args.gen_len}, both inside {args.memory_mib} MiB; {how}")
-    print("\n".join(rows))
+    print(f"OPT-1.3B shape, {args.prompt_len}+{args.gen_len}, both inside {args.memory_mib} MiB; {how}")
     print(f"weft fp16, h2o 20 %, block {weft['workload']['requests']}: decode {speed['decode']:.2f} tok/s")
     if not args.decode_only:
-        print(f"weft: prefill {speed['prefill']:.0f} tok/s, end to end {speed['total']:.2f} tok/s, which prefill alone bounds at {speed['prefill'] * args.gen_len / args.prompt_len:.2f} tok/s ")
+        bound = speed["prefill"] * args.gen_len / args.prompt_len
+        print(f"weft: prefill {speed['prefill']:.0f} tok/s, end to end {speed['total']:.2f} tok/s, which prefill alone "
+              f"bounds at {bound:.2f} tok/s", flush=True)
+    best, rows = race_accelerate(limit, args, checkpoint)
+    print("\n".join(rows))
     if best:
         print(f"decode: weft {speed['decode'] / best['decode']:.1f}x accelerate's best (batch {best['batch']}, {best['dtype']})")
 
