@@ -57,13 +57,10 @@ class Workload {
         numbers_(std::int64_t{sequences_} * kHeads * slots * head_dim),
         k_(huge_buffer(static_cast<std::size_t>(numbers_) * sizeof(f16))),
         v_(huge_buffer(static_cast<std::size_t>(numbers_) * sizeof(f16))),
-        score_(static_cast<std::size_t>(numbers_ / head_dim)),
-        position_(score_.size()),
+        score_(static_cast<std::size_t>(numbers_ / head_dim)), position_(score_.size()),
         free_slot_(static_cast<std::size_t>(sequences_) * kHeads, slots - 1),
-        row_(static_cast<std::size_t>(sequences_) * kHeads * head_dim),
-        out_(row_.size()),
-        sequence_(static_cast<std::size_t>(sequences_)),
-        token_(sequence_.size(), slots - 1),
+        row_(static_cast<std::size_t>(sequences_) * kHeads * head_dim), out_(row_.size()),
+        sequence_(static_cast<std::size_t>(sequences_)), token_(sequence_.size(), slots - 1),
         keep_(sequence_.size(), Keep{(slots - 1) / 2, slots - 1 - (slots - 1) / 2, 0, 0}) {
     fill(pool, static_cast<f16*>(k_.get()), numbers_);
     fill(pool, static_cast<f16*>(v_.get()), numbers_);

@@ -65,8 +65,9 @@ class Backend {
 };
 
 struct CpuOptions {
-  int threads = 0;                    ///< 0: the cores that this process may use
-  double link_bytes_per_second = 0;   ///< paces copy(), to study a slow link anywhere; 0: as fast as memory
+  int threads = 0;                   ///< 0: the cores that this process may use
+  bool separate_device = false;      ///< the host does not reach device memory but by copy(), as with a GPU
+  double link_bytes_per_second = 0;  ///< paces copy(), to study a slow link anywhere; 0: as fast as memory
 };
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
 

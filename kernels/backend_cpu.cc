@@ -72,14 +72,13 @@ std::string describe(const ThreadPool& pool) {
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const CpuOptions& options)
-      : pool_(options.threads > 0 ? options.threads : processors()),
-        ops_(pool_),
-        description_(describe(pool_)),
+      : pool_(options.threads > 0 ? options.threads : processors()), ops_(pool_), description_(describe(pool_)),
+        separate_device_(options.separate_device),
         seconds_per_byte_(options.link_bytes_per_second > 0 ? 1 / options.link_bytes_per_second : 0) {}
 
   std::string name() const override { return "cpu"; }
   std::string description() const override { return description_; }
-  bool device_is_host_memory() const override { return true; }
+  bool device_is_host_memory() const override { return !separate_device_; }
   DType activation_type(DType) const override { return DType::f32; }
 
   std::size_t device_bytes_free() const override { return memory_available(); }
@@ -117,6 +116,7 @@ class CpuBackend final : public Backend {
   CpuOps ops_;
   CpuStream host_stream_;
   std::string description_;
+  bool separate_device_;
   double seconds_per_byte_;
 };
 

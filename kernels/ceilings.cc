@@ -22,7 +22,8 @@ class HugeBuffer {
   explicit HugeBuffer(std::size_t bytes) : bytes_(bytes) {
     data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data_ == MAP_FAILED)
-      throw CapacityError("ceilings: " + std::to_string(bytes) + " bytes wanted, the system has none; measure over less");
+      throw CapacityError("ceilings: " + std::to_string(bytes) +
+                          " bytes wanted, the system has none; measure over less");
     madvise(data_, bytes, MADV_HUGEPAGE);
   }
   ~HugeBuffer() { munmap(data_, bytes_); }
@@ -48,7 +49,8 @@ template <class T> class Normal {
  public:
   explicit Normal(double deviation) : table_(1 << 16) {
     for (std::size_t i = 0; i < table_.size(); ++i) {
-      const double u = static_cast<double>((mix(2 * i) >> 11) + 1) * 0x1p-53, v = static_cast<double>(mix(2 * i + 1)) * 0x1p-64;
+      const double u = static_cast<double>((mix(2 * i) >> 11) + 1) * 0x1p-53,
+                   v = static_cast<double>(mix(2 * i + 1)) * 0x1p-64;
       table_[i] = T(static_cast<float>(deviation * std::sqrt(-2 * std::log(u)) * std::cos(6.283185307179586 * v)));
     }
   }
@@ -74,7 +76,9 @@ void fill_normal(ThreadPool& pool, DType type, std::byte* to, std::int64_t count
 /// Median seconds of `once(i)`, i = 0, 1, 2, ..., after one that does not count; at least five, then until time is up.
 template <class Once> double median_seconds(double seconds, const Once& once) {
   using clock = std::chrono::steady_clock;
-  const auto since = [](clock::time_point start) { return std::chrono::duration<double>(clock::now() - start).count(); };
+  const auto since = [](clock::time_point start) {
+    return std::chrono::duration<double>(clock::now() - start).count();
+  };
   once(std::int64_t{0});
   std::vector<double> times;
   const auto start = clock::now();
@@ -106,8 +110,9 @@ double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds) {
   pool.run(blocks, [&](std::int64_t tile, int) {
     std::fill_n(memory.data() + tile * block, block, static_cast<std::byte>(tile + 1));
   });
-  const LinearKernels* const kernels =
-      cpu_has_avx512() ? linear_kernels_avx512() : cpu_has_avx2() ? linear_kernels_avx2() : nullptr;
+  const LinearKernels* const kernels = cpu_has_avx512() ? linear_kernels_avx512()
+                                       : cpu_has_avx2() ? linear_kernels_avx2()
+                                                        : nullptr;
   const auto read = kernels != nullptr ? kernels->read : read_plainly;
   std::atomic<int> sink{0};
   double best = 0;
@@ -122,15 +127,18 @@ double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds) {
 
 double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
                       LinearPath path) {
-  const std::size_t bytes = matrix_numbers * size_of(weights), count = std::max<std::size_t>(1, weight_bytes_in_rotation / bytes);
+  const std::size_t bytes = matrix_numbers * size_of(weights),
+                    count = std::max<std::size_t>(1, weight_bytes_in_rotation / bytes);
   const std::size_t activations = static_cast<std::size_t>(m) * kMeasuredWidth;
   const HugeBuffer w(bytes * count), x(activations * 4), y(activations * 4);
-  fill_normal(pool, weights, w.data(), static_cast<std::int64_t>(matrix_numbers * count), 1.0 / std::sqrt(kMeasuredWidth));
+  fill_normal(pool, weights, w.data(), static_cast<std::int64_t>(matrix_numbers * count),
+              1.0 / std::sqrt(kMeasuredWidth));
   fill_normal(pool, DType::f32, x.data(), static_cast<std::int64_t>(activations), 1.0);
   const double time = median_seconds(seconds, [&](std::int64_t i) {
     Linear op;
     op.x = ConstView(x.data(), DType::f32, m, kMeasuredWidth);
-    op.weight = ConstView(w.data() + static_cast<std::size_t>(i) % count * bytes, weights, kMeasuredWidth, kMeasuredWidth);
+    op.weight =
+        ConstView(w.data() + static_cast<std::size_t>(i) % count * bytes, weights, kMeasuredWidth, kMeasuredWidth);
     op.out = View(y.data(), DType::f32, m, kMeasuredWidth);
     linear_cpu(op, pool, path);
   });
@@ -140,7 +148,8 @@ double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight
 double measure_linear_library(ThreadPool& pool, int m, std::size_t weight_bytes_in_rotation, double seconds) {
   const std::size_t plain_bytes = matrix_numbers * 4, activations = static_cast<std::size_t>(m) * kMeasuredWidth;
   const HugeBuffer plain(plain_bytes), x(activations * 4), y(activations * 4);
-  fill_normal(pool, DType::f32, plain.data(), static_cast<std::int64_t>(matrix_numbers), 1.0 / std::sqrt(kMeasuredWidth));
+  fill_normal(pool, DType::f32, plain.data(), static_cast<std::int64_t>(matrix_numbers),
+              1.0 / std::sqrt(kMeasuredWidth));
   fill_normal(pool, DType::f32, x.data(), static_cast<std::int64_t>(activations), 1.0);
   // The pool's threads spin for a moment and so do the library's: never both at once.
   std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,5 +1,6 @@
-// kernels/ceilings.h: what this machine can do at best, measured, for reports beside what a run reached. Each takes about
-// `seconds`, besides filling its memory, wants the machine for itself, and returns the median of several repetitions.
+// kernels/ceilings.h: what this machine can do at best, measured, for reports beside what a run reached. Each takes
+// about `seconds`, besides filling its memory, wants the machine for itself,
+// and returns the median of several repetitions.
 #pragma once
 
 #include <cstddef>

@@ -82,8 +82,7 @@ std::string processor_name() {
 
 std::size_t memory_available(const std::string& root) {
   std::uint64_t available = UINT64_MAX;
-  if (const auto kib = number_after(root + "/proc/meminfo", "MemAvailable:"))
-    available = *kib * 1024;
+  if (const auto kib = number_after(root + "/proc/meminfo", "MemAvailable:")) available = *kib * 1024;
   else
     available =
         static_cast<std::uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
@@ -95,8 +94,7 @@ std::size_t memory_available(const std::string& root) {
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     std::string group = line.substr(second + 1);
     if (group == "/") group.clear();
-    if (controllers == ",,")
-      available = std::min(available, left_by_groups(root, kVersion2, group));
+    if (controllers == ",,") available = std::min(available, left_by_groups(root, kVersion2, group));
     else if (controllers.find(",memory,") != std::string::npos)
       available = std::min(available, left_by_groups(root, kVersion1, group));
   }

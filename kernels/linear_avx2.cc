@@ -7,9 +7,9 @@
 #include "kernels/linear_math.h"
 
 #if defined(__clang__)
-#define WEFT_UNROLL _Pragma("clang loop unroll(full)")
+#define WEFT_UNROLLED(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
 #else
-#define WEFT_UNROLL _Pragma("GCC unroll 16")
+#define WEFT_UNROLLED(...) _Pragma("GCC unroll 16") for (__VA_ARGS__)
 #endif
 
 namespace weft::kernels {
@@ -56,7 +56,9 @@ struct Avx2 {
   static V sub(V a, V b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
   static V mul(V a, V b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
   static V div(V a, V b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
-  static V fma(V a, V b, V c) { return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)}; }
+  static V fma(V a, V b, V c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+  }
   static V max(V a, V b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
   static V min(V a, V b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
   static V abs(V a) {
@@ -66,7 +68,8 @@ struct Avx2 {
   static V copy_sign(V size, V sign) {
     const V plain = abs(size);
     const __m256 bit = _mm256_set1_ps(-0.0f);
-    return {_mm256_or_ps(plain.low, _mm256_and_ps(bit, sign.low)), _mm256_or_ps(plain.high, _mm256_and_ps(bit, sign.high))};
+    return {_mm256_or_ps(plain.low, _mm256_and_ps(bit, sign.low)),
+            _mm256_or_ps(plain.high, _mm256_and_ps(bit, sign.high))};
   }
   static V round(V a) {
     constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
@@ -96,8 +99,9 @@ struct Avx2 {
   }
   static __m128 reduce_four(const float* sums) {
     __m128 v[4];
-    WEFT_UNROLL for (int i = 0; i < 4; ++i) {
-      const __m256 eight = _mm256_add_ps(_mm256_load_ps(sums + i * kPartialSums), _mm256_load_ps(sums + i * kPartialSums + kHalf));
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
+      const __m256 eight =
+          _mm256_add_ps(_mm256_load_ps(sums + i * kPartialSums), _mm256_load_ps(sums + i * kPartialSums + kHalf));
       v[i] = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     }
     const __m128 a = _mm_add_ps(_mm_shuffle_ps(v[0], v[1], 0x44), _mm_shuffle_ps(v[0], v[1], 0xEE));
@@ -109,34 +113,35 @@ struct Avx2 {
 template <class T> constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
 
 template <int Rows, int Columns>
-[[gnu::always_inline]] inline void load_sums(__m256 (&sum)[Rows][Columns], const float* from, std::int64_t stride, bool first) {
-  WEFT_UNROLL for (int i = 0; i < Rows; ++i) {
-    WEFT_UNROLL for (int j = 0; j < Columns; ++j)
+[[gnu::always_inline]] inline void load_sums(__m256 (&sum)[Rows][Columns], const float* from, std::int64_t stride,
+                                             bool first) {
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+    WEFT_UNROLLED (int j = 0; j < Columns; ++j)
       sum[i][j] = first ? _mm256_setzero_ps() : _mm256_load_ps(from + i * stride + j * kPartialSums);
   }
 }
 template <int Rows, int Columns>
 [[gnu::always_inline]] inline void store_sums(const __m256 (&sum)[Rows][Columns], float* to, std::int64_t stride) {
-  WEFT_UNROLL for (int i = 0; i < Rows; ++i) {
-    WEFT_UNROLL for (int j = 0; j < Columns; ++j) _mm256_store_ps(to + i * stride + j * kPartialSums, sum[i][j]);
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+    WEFT_UNROLLED (int j = 0; j < Columns; ++j) _mm256_store_ps(to + i * stride + j * kPartialSums, sum[i][j]);
   }
 }
 /// `weight(j)` is the half vector of column j.
 template <int Rows, int Columns, class Weight>
 [[gnu::always_inline]] inline void multiply(__m256 (&sum)[Rows][Columns], const float* x, const Weight& weight) {
   __m256 a[Rows];
-  WEFT_UNROLL for (int i = 0; i < Rows; ++i) {
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
     a[i] = _mm256_load_ps(x + i * kPartialSums);
     asm("" : "+x"(a[i]));  // one load per vector, as in linear_avx512.cc
   }
-  WEFT_UNROLL for (int j = 0; j < Columns; ++j) {
+  WEFT_UNROLLED (int j = 0; j < Columns; ++j) {
     const __m256 w = weight(j);
-    WEFT_UNROLL for (int i = 0; i < Rows; ++i) sum[i][j] = _mm256_fmadd_ps(a[i], w, sum[i][j]);
+    WEFT_UNROLLED (int i = 0; i < Rows; ++i) sum[i][j] = _mm256_fmadd_ps(a[i], w, sum[i][j]);
   }
 }
 
-// Sixteen registers hold at most 12 half vectors of sums, so a tile is done half by half: first the sums 0 to 7 over all
-// of k, then 8 to 15. By then its weights are in the first cache.
+// Sixteen registers hold at most 12 half vectors of sums, so a tile is done half by half: first the sums 0 to 7 over
+// all of k, then 8 to 15. By then its weights are in the first cache.
 template <int Rows, int Columns, class T> void direct_tile(const DirectTile& t) {
   const T* const prefetch = static_cast<const T*>(t.prefetch);
   const std::int64_t stride = t.weight_stride, whole = t.k / kPartialSums * kPartialSums;
@@ -147,10 +152,11 @@ template <int Rows, int Columns, class T> void direct_tile(const DirectTile& t) 
     load_sums(sum, t.sums + half, t.sums_stride, t.first);
     for (std::int64_t at = 0; at < whole; at += kPartialSums, x += Rows * kPartialSums) {
       if (half == 0 && at % kLine<T> == 0) {
-        WEFT_UNROLL for (int j = 0; j < Columns; ++j)
+        WEFT_UNROLLED (int j = 0; j < Columns; ++j)
           _mm_prefetch(reinterpret_cast<const char*>(prefetch + j * stride + at), _MM_HINT_T1);
       }
-      multiply(sum, x, [&](int j) __attribute__((always_inline)) { return load_half(weight + j * stride + at); });
+      multiply(
+          sum, x, [&](int j) __attribute__((always_inline)) { return load_half(weight + j * stride + at); });
     }
     if (whole < t.k)
       multiply(sum, x, [&](int j) {
@@ -165,8 +171,8 @@ constexpr int kPanelRows = 6, kPanelVectors = 2;
 void panel_tile(const PanelTile& t) {
   constexpr std::int64_t stride = kPanelVectors * kHalf, tile = kPanelRows * stride;
   __m256 sum[kPanelRows][kPanelVectors];
-  WEFT_UNROLL for (int i = 0; i < kPanelRows; ++i) {
-    WEFT_UNROLL for (int j = 0; j < kPanelVectors; ++j)
+  WEFT_UNROLLED (int i = 0; i < kPanelRows; ++i) {
+    WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j)
       sum[i][j] = t.first ? _mm256_setzero_ps() : _mm256_load_ps(t.sums + i * stride + j * kHalf);
   }
   for (std::int64_t s = 0; s < t.steps; ++s) {
@@ -174,30 +180,31 @@ void panel_tile(const PanelTile& t) {
     const float* const panel = t.panel + s * stride;
     // As in linear_avx512.cc.
     _mm_prefetch(reinterpret_cast<const char*>(x + 16 * kPanelRows), _MM_HINT_T0);
-    if (s * kPartialSums < tile) _mm_prefetch(reinterpret_cast<const char*>(t.sums + tile + s * kPartialSums), _MM_HINT_T0);
+    if (s * kPartialSums < tile)
+      _mm_prefetch(reinterpret_cast<const char*>(t.sums + tile + s * kPartialSums), _MM_HINT_T0);
     if (s < t.prefetch_lines) _mm_prefetch(static_cast<const char*>(t.prefetch) + s * 64, _MM_HINT_T1);
     const __m256 w0 = _mm256_load_ps(panel), w1 = _mm256_load_ps(panel + kHalf);
-    WEFT_UNROLL for (int i = 0; i < kPanelRows; ++i) {
+    WEFT_UNROLLED (int i = 0; i < kPanelRows; ++i) {
       const __m256 a = _mm256_set1_ps(x[i]);
       sum[i][0] = _mm256_fmadd_ps(a, w0, sum[i][0]);
       sum[i][1] = _mm256_fmadd_ps(a, w1, sum[i][1]);
     }
   }
-  WEFT_UNROLL for (int i = 0; i < kPanelRows; ++i) {
-    WEFT_UNROLL for (int j = 0; j < kPanelVectors; ++j) _mm256_store_ps(t.sums + i * stride + j * kHalf, sum[i][j]);
+  WEFT_UNROLLED (int i = 0; i < kPanelRows; ++i) {
+    WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j) _mm256_store_ps(t.sums + i * stride + j * kHalf, sum[i][j]);
   }
 }
 
 /// [i][j] to [j][i].
 [[gnu::always_inline]] inline void transpose_8x8(__m256 (&v)[8]) {
   __m256 t[8];
-  WEFT_UNROLL for (int i = 0; i < 8; i += 4) {  // 4x4 blocks inside each 128 bits
+  WEFT_UNROLLED (int i = 0; i < 8; i += 4) {  // 4x4 blocks inside each 128 bits
     const __m256 a = _mm256_unpacklo_ps(v[i], v[i + 1]), b = _mm256_unpackhi_ps(v[i], v[i + 1]);
     const __m256 c = _mm256_unpacklo_ps(v[i + 2], v[i + 3]), d = _mm256_unpackhi_ps(v[i + 2], v[i + 3]);
     t[i] = _mm256_shuffle_ps(a, c, 0x44), t[i + 1] = _mm256_shuffle_ps(a, c, 0xEE);
     t[i + 2] = _mm256_shuffle_ps(b, d, 0x44), t[i + 3] = _mm256_shuffle_ps(b, d, 0xEE);
   }
-  WEFT_UNROLL for (int i = 0; i < 4; ++i) {
+  WEFT_UNROLLED (int i = 0; i < 4; ++i) {
     v[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
     v[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
   }
@@ -238,7 +245,7 @@ int read(const void* from, std::int64_t bytes, std::int64_t prefetch) {
   const char* const p = static_cast<const char*>(from);
   __m256i any[4] = {};
   for (std::int64_t at = 0; at < bytes; at += 256) {
-    WEFT_UNROLL for (int i = 0; i < 4; ++i) {
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
       const __m256i* const line = reinterpret_cast<const __m256i*>(p + at + i * 64);
       if (prefetch > 0) _mm_prefetch(p + at + prefetch + i * 64, _MM_HINT_T1);
       any[i] = _mm256_or_si256(any[i], _mm256_or_si256(_mm256_loadu_si256(line), _mm256_loadu_si256(line + 1)));

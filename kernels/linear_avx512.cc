@@ -12,9 +12,9 @@
 #include "kernels/linear_math.h"
 
 #if defined(__clang__)
-#define WEFT_UNROLL _Pragma("clang loop unroll(full)")
+#define WEFT_UNROLLED(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
 #else
-#define WEFT_UNROLL _Pragma("GCC unroll 16")
+#define WEFT_UNROLLED(...) _Pragma("GCC unroll 16") for (__VA_ARGS__)
 #endif
 
 namespace weft::kernels {
@@ -29,7 +29,9 @@ struct Avx512 {
   static V load(const f16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static V load(const bf16* p) { return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static V load_first(const float* p, std::int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
-  static V load_first(const f16* p, std::int64_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+  static V load_first(const f16* p, std::int64_t n) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+  }
   static V load_first(const bf16* p, std::int64_t n) { return from_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
   static void store_first(float* p, V v, std::int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
 
@@ -53,12 +55,12 @@ struct Avx512 {
   static V reduce(const float* sums) {
     constexpr int reversed[4] = {0, 2, 1, 3};
     V v[16], t[8];
-    WEFT_UNROLL for (int i = 0; i < 16; ++i) v[i] = _mm512_load_ps(sums + (4 * reversed[i >> 2] + reversed[i & 3]) * 16);
-    WEFT_UNROLL for (int i = 0; i < 8; ++i)
+    WEFT_UNROLLED (int i = 0; i < 16; ++i) v[i] = _mm512_load_ps(sums + (4 * reversed[i >> 2] + reversed[i & 3]) * 16);
+    WEFT_UNROLLED (int i = 0; i < 8; ++i)
       t[i] = add(_mm512_shuffle_f32x4(v[i], v[i + 8], 0x44), _mm512_shuffle_f32x4(v[i], v[i + 8], 0xEE));
-    WEFT_UNROLL for (int i = 0; i < 4; ++i)
+    WEFT_UNROLLED (int i = 0; i < 4; ++i)
       v[i] = add(_mm512_shuffle_f32x4(t[i], t[i + 4], 0x88), _mm512_shuffle_f32x4(t[i], t[i + 4], 0xDD));
-    WEFT_UNROLL for (int i = 0; i < 2; ++i)
+    WEFT_UNROLLED (int i = 0; i < 2; ++i)
       t[i] = add(_mm512_shuffle_ps(v[i], v[i + 2], 0x44), _mm512_shuffle_ps(v[i], v[i + 2], 0xEE));
     return add(_mm512_shuffle_ps(t[0], t[1], 0x88), _mm512_shuffle_ps(t[0], t[1], 0xDD));
   }
@@ -70,23 +72,24 @@ struct Avx512 {
 /// Numbers along k that share a cache line.
 template <class T> constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
 
-template <int Rows, int Columns> void load_sums(__m512 (&sum)[Rows][Columns], const float* from, std::int64_t stride, bool first) {
-  WEFT_UNROLL for (int i = 0; i < Rows; ++i) {
-    WEFT_UNROLL for (int j = 0; j < Columns; ++j)
+template <int Rows, int Columns>
+void load_sums(__m512 (&sum)[Rows][Columns], const float* from, std::int64_t stride, bool first) {
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+    WEFT_UNROLLED (int j = 0; j < Columns; ++j)
       sum[i][j] = first ? _mm512_setzero_ps() : _mm512_load_ps(from + i * stride + j * kPartialSums);
   }
 }
 template <int Rows, int Columns> void store_sums(const __m512 (&sum)[Rows][Columns], float* to, std::int64_t stride) {
-  WEFT_UNROLL for (int i = 0; i < Rows; ++i) {
-    WEFT_UNROLL for (int j = 0; j < Columns; ++j) _mm512_store_ps(to + i * stride + j * kPartialSums, sum[i][j]);
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+    WEFT_UNROLLED (int j = 0; j < Columns; ++j) _mm512_store_ps(to + i * stride + j * kPartialSums, sum[i][j]);
   }
 }
 template <int Rows, int Columns>
 [[gnu::always_inline]] inline void multiply(__m512 (&sum)[Rows][Columns], const float* x, const __m512 (&w)[Columns]) {
-  WEFT_UNROLL for (int i = 0; i < Rows; ++i) {
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
     __m512 a = _mm512_load_ps(x + i * kPartialSums);
     asm("" : "+v"(a));  // one load per vector: GCC would repeat it inside each FMA and run out of load ports
-    WEFT_UNROLL for (int j = 0; j < Columns; ++j) sum[i][j] = _mm512_fmadd_ps(a, w[j], sum[i][j]);
+    WEFT_UNROLLED (int j = 0; j < Columns; ++j) sum[i][j] = _mm512_fmadd_ps(a, w[j], sum[i][j]);
   }
 }
 
@@ -99,16 +102,17 @@ template <int Rows, int Columns, class T> void direct_tile(const DirectTile& t) 
   load_sums(sum, t.sums, t.sums_stride, t.first);
   std::int64_t at = 0;
   for (; at + kLine<T> <= k; at += kLine<T>) {
-    WEFT_UNROLL for (int j = 0; j < Columns; ++j) _mm_prefetch(reinterpret_cast<const char*>(prefetch + j * stride + at), _MM_HINT_T1);
-    WEFT_UNROLL for (int part = 0; part < kLine<T>; part += kPartialSums) {
-      WEFT_UNROLL for (int j = 0; j < Columns; ++j) w[j] = Avx512::load(weight + j * stride + at + part);
+    WEFT_UNROLLED (int j = 0; j < Columns; ++j)
+      _mm_prefetch(reinterpret_cast<const char*>(prefetch + j * stride + at), _MM_HINT_T1);
+    WEFT_UNROLLED (int part = 0; part < kLine<T>; part += kPartialSums) {
+      WEFT_UNROLLED (int j = 0; j < Columns; ++j) w[j] = Avx512::load(weight + j * stride + at + part);
       multiply(sum, x, w);
       x += Rows * kPartialSums;
     }
   }
   for (; at < k; at += kPartialSums) {
     const std::int64_t count = k - at < kPartialSums ? k - at : kPartialSums;
-    WEFT_UNROLL for (int j = 0; j < Columns; ++j) w[j] = Avx512::load_first(weight + j * stride + at, count);
+    WEFT_UNROLLED (int j = 0; j < Columns; ++j) w[j] = Avx512::load_first(weight + j * stride + at, count);
     multiply(sum, x, w);
     x += Rows * kPartialSums;
   }
@@ -118,13 +122,14 @@ template <int Rows, int Columns, class T> void direct_tile(const DirectTile& t) 
 constexpr int kPanelRows = 8, kPanelVectors = 3;
 constexpr std::int64_t kPanelStride = kPanelVectors * kPartialSums;
 
-[[gnu::always_inline]] inline void panel_step(__m512 (&sum)[kPanelRows][kPanelVectors], const float* x, const float* panel) {
+[[gnu::always_inline]] inline void panel_step(__m512 (&sum)[kPanelRows][kPanelVectors], const float* x,
+                                              const float* panel) {
   __m512 w[kPanelVectors];
-  WEFT_UNROLL for (int j = 0; j < kPanelVectors; ++j) w[j] = _mm512_load_ps(panel + j * kPartialSums);
-  WEFT_UNROLL for (int i = 0; i < kPanelRows; ++i) {
+  WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j) w[j] = _mm512_load_ps(panel + j * kPartialSums);
+  WEFT_UNROLLED (int i = 0; i < kPanelRows; ++i) {
     __m512 a = _mm512_set1_ps(x[i]);
     asm volatile("" : "+v"(a));  // keeps the compiler from starting later loads early, for which it has no registers
-    WEFT_UNROLL for (int j = 0; j < kPanelVectors; ++j) sum[i][j] = _mm512_fmadd_ps(a, w[j], sum[i][j]);
+    WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j) sum[i][j] = _mm512_fmadd_ps(a, w[j], sum[i][j]);
   }
 }
 
@@ -138,7 +143,7 @@ void panel_tile(const PanelTile& t) {
   std::int64_t s = 0;
   for (; s + 4 <= t.steps; s += 4, x += 4 * kPanelRows, panel += 4 * kPanelStride) {
     // The second cache is 14 cycles away; here it is asked in time for x and for the next tile's sums.
-    WEFT_UNROLL for (int line = 0; line < 2; ++line)
+    WEFT_UNROLLED (int line = 0; line < 2; ++line)
       _mm_prefetch(reinterpret_cast<const char*>(x + (64 + line) * kPartialSums), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
     next += kPartialSums;
@@ -147,7 +152,7 @@ void panel_tile(const PanelTile& t) {
       _mm_prefetch(weights + 64, _MM_HINT_T1);
       weights += 128;
     }
-    WEFT_UNROLL for (int part = 0; part < 4; ++part) panel_step(sum, x + part * kPanelRows, panel + part * kPanelStride);
+    WEFT_UNROLLED (int part = 0; part < 4; ++part) panel_step(sum, x + part * kPanelRows, panel + part * kPanelStride);
   }
   for (; s < t.steps; ++s, x += kPanelRows, panel += kPanelStride) panel_step(sum, x, panel);
   store_sums(sum, t.sums, kPanelStride);
@@ -156,15 +161,16 @@ void panel_tile(const PanelTile& t) {
 /// [i][j] to [j][i].
 [[gnu::always_inline]] inline void transpose_16x16(__m512 (&v)[16]) {
   __m512 t[16];
-  WEFT_UNROLL for (int i = 0; i < 16; i += 4) {  // 4x4 blocks inside each 128 bits
+  WEFT_UNROLLED (int i = 0; i < 16; i += 4) {  // 4x4 blocks inside each 128 bits
     const __m512 a = _mm512_unpacklo_ps(v[i], v[i + 1]), b = _mm512_unpackhi_ps(v[i], v[i + 1]);
     const __m512 c = _mm512_unpacklo_ps(v[i + 2], v[i + 3]), d = _mm512_unpackhi_ps(v[i + 2], v[i + 3]);
     t[i] = _mm512_shuffle_ps(a, c, 0x44), t[i + 1] = _mm512_shuffle_ps(a, c, 0xEE);
     t[i + 2] = _mm512_shuffle_ps(b, d, 0x44), t[i + 3] = _mm512_shuffle_ps(b, d, 0xEE);
   }
-  WEFT_UNROLL for (int i = 0; i < 4; ++i) {  // then the blocks themselves
+  WEFT_UNROLLED (int i = 0; i < 4; ++i) {  // then the blocks themselves
     const __m512 a = _mm512_shuffle_f32x4(t[i], t[i + 4], 0x88), b = _mm512_shuffle_f32x4(t[i], t[i + 4], 0xDD);
-    const __m512 c = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88), d = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xDD);
+    const __m512 c = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88),
+                 d = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xDD);
     v[i] = _mm512_shuffle_f32x4(a, c, 0x88), v[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
     v[i + 8] = _mm512_shuffle_f32x4(a, c, 0xDD), v[i + 12] = _mm512_shuffle_f32x4(b, d, 0xDD);
   }
@@ -177,29 +183,30 @@ void transpose_floats(const Transpose& t) {
   for (std::int64_t at = 0; at < t.k; at += kPartialSums, to += t.step) {
     const std::int64_t count = t.k - at < kPartialSums ? t.k - at : kPartialSums;
     __m512 v[16];
-    for (int i = 0; i < 16; ++i) v[i] = i < t.rows ? Avx512::load_first(from + i * t.stride + at, count) : _mm512_setzero_ps();
+    for (int i = 0; i < 16; ++i)
+      v[i] = i < t.rows ? Avx512::load_first(from + i * t.stride + at, count) : _mm512_setzero_ps();
     transpose_16x16(v);
-    WEFT_UNROLL for (int l = 0; l < 16; ++l) _mm512_mask_storeu_ps(to + l * t.lane_step, width, v[l]);
+    WEFT_UNROLLED (int l = 0; l < 16; ++l) _mm512_mask_storeu_ps(to + l * t.lane_step, width, v[l]);
   }
 }
 
 /// Rows i and i + 8 as the halves of v[i], to columns l and l + 8 as the halves of v[l].
 [[gnu::always_inline]] inline void transpose_16x16(__m512i (&v)[8]) {
   __m512i t[8], u[8];
-  WEFT_UNROLL for (int i = 0; i < 4; ++i) {
+  WEFT_UNROLLED (int i = 0; i < 4; ++i) {
     t[i] = _mm512_unpacklo_epi16(v[2 * i], v[2 * i + 1]);
     t[i + 4] = _mm512_unpackhi_epi16(v[2 * i], v[2 * i + 1]);
   }
-  WEFT_UNROLL for (int i = 0; i < 8; i += 4) {
+  WEFT_UNROLLED (int i = 0; i < 8; i += 4) {
     u[i] = _mm512_unpacklo_epi32(t[i], t[i + 1]), u[i + 1] = _mm512_unpackhi_epi32(t[i], t[i + 1]);
     u[i + 2] = _mm512_unpacklo_epi32(t[i + 2], t[i + 3]), u[i + 3] = _mm512_unpackhi_epi32(t[i + 2], t[i + 3]);
   }
-  WEFT_UNROLL for (int i = 0; i < 4; ++i) {
+  WEFT_UNROLLED (int i = 0; i < 4; ++i) {
     const int low = i / 2 * 4 + i % 2;
     v[2 * i] = _mm512_unpacklo_epi64(u[low], u[low + 2]);
     v[2 * i + 1] = _mm512_unpackhi_epi64(u[low], u[low + 2]);
   }
-  WEFT_UNROLL for (int l = 0; l < 8; ++l) v[l] = _mm512_shuffle_i64x2(v[l], v[l], 0xD8);
+  WEFT_UNROLLED (int l = 0; l < 8; ++l) v[l] = _mm512_shuffle_i64x2(v[l], v[l], 0xD8);
 }
 
 /// Of 16-bit numbers, as such: half the shuffles. Widened from memory, which spares the shuffle that a register costs.
@@ -209,7 +216,7 @@ template <class T> void transpose_halves(const Transpose& t) {
   for (std::int64_t at = 0; at < t.k; at += kPartialSums, to += t.step) {
     __m512i v[8];
     if (t.rows == 16 && t.k - at >= kPartialSums) {
-      WEFT_UNROLL for (int i = 0; i < 8; ++i) {
+      WEFT_UNROLLED (int i = 0; i < 8; ++i) {
         const T *const low = from + i * t.stride + at, *const high = low + 8 * t.stride;
         _mm_prefetch(reinterpret_cast<const char*>(low + 4 * kPartialSums), _MM_HINT_T0);
         _mm_prefetch(reinterpret_cast<const char*>(high + 4 * kPartialSums), _MM_HINT_T0);
@@ -227,8 +234,8 @@ template <class T> void transpose_halves(const Transpose& t) {
     }
     transpose_16x16(v);
     alignas(64) char columns[8][64];
-    WEFT_UNROLL for (int l = 0; l < 8; ++l) _mm512_store_si512(columns[l], v[l]);
-    WEFT_UNROLL for (int l = 0; l < 16; ++l)
+    WEFT_UNROLLED (int l = 0; l < 8; ++l) _mm512_store_si512(columns[l], v[l]);
+    WEFT_UNROLLED (int l = 0; l < 16; ++l)
       _mm512_storeu_ps(to + l * t.lane_step, Avx512::load(reinterpret_cast<const T*>(columns[l % 8] + l / 8 * 32)));
   }
 }
@@ -242,7 +249,7 @@ int read(const void* from, std::int64_t bytes, std::int64_t prefetch) {
   const char* const p = static_cast<const char*>(from);
   __m512i any[4] = {};
   for (std::int64_t at = 0; at < bytes; at += 256) {
-    WEFT_UNROLL for (int i = 0; i < 4; ++i) {
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
       if (prefetch > 0) _mm_prefetch(p + at + prefetch + i * 64, _MM_HINT_T1);
       any[i] = _mm512_or_si512(any[i], _mm512_loadu_si512(p + at + i * 64));
     }

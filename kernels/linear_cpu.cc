@@ -31,7 +31,8 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return divide_up(
 /// Otherwise a task's block of weights is converted and transposed into a panel, [16][steps][columns]; lanes run along
 /// columns, one of the 16 partial sums after the other. Chunks of rows are as large as their sums fit the second cache.
 struct Cut {
-  Cut(const LinearKernels& kernels, const Linear& op, std::int64_t m) : rows(m), columns(op.weight.rows), in(op.x.cols) {
+  Cut(const LinearKernels& kernels, const Linear& op, std::int64_t m)
+      : rows(m), columns(op.weight.rows), in(op.x.cols) {
     direct = m <= kDirectRows;
     const std::int64_t most = direct ? kernels.direct_rows : kernels.panel_rows, tiles = divide_up(m, most);
     tile_rows = direct ? divide_up(m, tiles) : most;
@@ -86,17 +87,14 @@ struct Cut {
 class Pass {
  public:
   Pass(const Linear& op, const LinearKernels& kernels, std::int64_t first_row, std::int64_t rows)
-      : op_(op),
-        kernels_(kernels),
-        cut_(kernels, op, rows),
-        type_(static_cast<int>(op.weight.dtype)),
-        weight_size_(static_cast<std::int64_t>(size_of(op.weight.dtype))),
-        first_row_(first_row) {}
+      : op_(op), kernels_(kernels), cut_(kernels, op, rows), type_(static_cast<int>(op.weight.dtype)),
+        weight_size_(static_cast<std::int64_t>(size_of(op.weight.dtype))), first_row_(first_row) {}
 
   void run(ThreadPool::Turn& turn, int threads) {
     packed_ = reinterpret_cast<float*>(turn.shared(static_cast<std::size_t>(cut_.packed_floats()) * 4));
     const std::int64_t useful = 1 + cut_.rows * cut_.columns * cut_.in / kWorkPerThread;
-    turn.run(std::min<std::int64_t>({threads, cut_.tasks, useful}), [&](std::int64_t, int thread) { work(turn, thread); });
+    turn.run(std::min<std::int64_t>({threads, cut_.tasks, useful}),
+             [&](std::int64_t, int thread) { work(turn, thread); });
   }
 
  private:
@@ -123,8 +121,8 @@ class Pass {
   };
   std::int64_t columns(const Task& task) const { return std::min(cut_.task_columns, cut_.columns - task.first); }
 
-  /// direct: [block][row tile][step][tile_rows][16]; else [block][16][row tile][step][tile_rows]: the kernels read it
-  /// straight on.
+  /// direct: [block][row tile][step][tile_rows][16]; else [block][16][row
+  /// tile][step][tile_rows]: the kernels read it straight on.
   float* packed_tile(std::int64_t row, std::int64_t block) const {
     const std::int64_t before = cut_.padded_rows * divide_up(cut_.k_block, kPartialSums) + kPartialSums;
     return packed_ + before * kPartialSums * block + row * cut_.steps(block) * (cut_.direct ? kPartialSums : 1);
@@ -134,11 +132,17 @@ class Pass {
     const float* const from = op_.x.as<float>() + (first_row_ + row) * stride + block * cut_.k_block;
     float* const to = packed_tile(row, block);
     if (!cut_.direct)
-      return kernels_.transpose[static_cast<int>(DType::f32)](
-          {.from = from, .rows = rows, .k = cut_.length(block), .stride = stride, .to = to, .step = cut_.tile_rows,
-           .lane_step = cut_.x_lane(block), .width = cut_.tile_rows});
+      return kernels_.transpose[static_cast<int>(DType::f32)]({.from = from,
+                                                               .rows = rows,
+                                                               .k = cut_.length(block),
+                                                               .stride = stride,
+                                                               .to = to,
+                                                               .step = cut_.tile_rows,
+                                                               .lane_step = cut_.x_lane(block),
+                                                               .width = cut_.tile_rows});
     const std::int64_t step = cut_.tile_rows * kPartialSums;
-    for (std::int64_t i = 0; i < rows; ++i) kernels_.spread(from + i * stride, cut_.length(block), to + i * kPartialSums, step);
+    for (std::int64_t i = 0; i < rows; ++i)
+      kernels_.spread(from + i * stride, cut_.length(block), to + i * kPartialSums, step);
     for (std::int64_t i = rows; i < cut_.tile_rows; ++i)
       for (std::int64_t s = 0; s < cut_.steps(block); ++s)
         std::memset(to + s * step + i * kPartialSums, 0, kPartialSums * 4);
@@ -153,17 +157,23 @@ class Pass {
     for (std::int64_t block = 0; block < cut_.k_blocks; ++block)
       for (std::int64_t n = 0, width; n < have; n += width) {
         width = n + cut_.group <= have ? cut_.group : 1;
-        const DirectKernel kernel = (width == cut_.group ? kernels_.direct : kernels_.single)[type_][cut_.tile_rows - 1];
+        const DirectKernel kernel =
+            (width == cut_.group ? kernels_.direct : kernels_.single)[type_][cut_.tile_rows - 1];
         const std::byte *from = weight(task.first + n, block), *next = soon(task, n + 2 * cut_.group, block);
         for (std::int64_t row = 0; row < cut_.padded_rows; row += cut_.tile_rows)
-          kernel({.x = packed_tile(row, block), .weight = from, .prefetch = row == 0 ? next : from,
-                  .weight_stride = op_.weight.stride, .k = cut_.length(block), .sums = sums + row * stride + n * kPartialSums,
-                  .sums_stride = stride, .first = block == 0});
+          kernel({.x = packed_tile(row, block),
+                  .weight = from,
+                  .prefetch = row == 0 ? next : from,
+                  .weight_stride = op_.weight.stride,
+                  .k = cut_.length(block),
+                  .sums = sums + row * stride + n * kPartialSums,
+                  .sums_stride = stride,
+                  .first = block == 0});
       }
     finish(task, 0, cut_.rows, sums);
   }
-  /// What is multiplied when column `n` would be, be it after the task's last. A short way ahead only, for a line on its
-  /// way holds one of the few fill buffers.
+  /// What is multiplied when column `n` would be, be it after the task's last. A short way ahead only, for a line on
+  /// its way holds one of the few fill buffers.
   const std::byte* soon(const Task& task, std::int64_t n, std::int64_t block) const {
     const std::int64_t have = columns(task), last = cut_.columns - 1;
     if (n < have) return weight(task.first + n, block);
@@ -187,18 +197,24 @@ class Pass {
     for (std::int64_t n = 0; n < cut_.task_columns; n += kPartialSums)
       kernels_.transpose[type_]({.from = weight(std::min(column + n, cut_.columns - 1), block),
                                  .rows = std::clamp<std::int64_t>(cut_.columns - column - n, 0, kPartialSums),
-                                 .k = cut_.length(block), .stride = op_.weight.stride, .to = panel + n,
-                                 .step = cut_.task_columns, .lane_step = cut_.panel_lane(block), .width = kPartialSums});
+                                 .k = cut_.length(block),
+                                 .stride = op_.weight.stride,
+                                 .to = panel + n,
+                                 .step = cut_.task_columns,
+                                 .lane_step = cut_.panel_lane(block),
+                                 .width = kPartialSums});
   }
 
   /// The weights of the panel after this one, which every tile brings a little nearer.
   struct NextPanel {
     std::int64_t column, block;
   };
-  void multiply(std::int64_t row0, std::int64_t rows, std::int64_t block, const float* panel, float* sums, const NextPanel& next) {
+  void multiply(std::int64_t row0, std::int64_t rows, std::int64_t block, const float* panel, float* sums,
+                const NextPanel& next) {
     const std::int64_t lines = divide_up(cut_.length(next.block) * weight_size_, 64);
     const std::int64_t parts = std::max<std::int64_t>(1, rows / cut_.tile_rows * kPartialSums / cut_.task_columns);
-    const std::int64_t part_lines = divide_up(lines, parts), last = std::min(next.column + cut_.task_columns, cut_.columns);
+    const std::int64_t part_lines = divide_up(lines, parts),
+                       last = std::min(next.column + cut_.task_columns, cut_.columns);
     const std::int64_t steps = cut_.steps(block);
     std::int64_t column = next.column, line = 0;
     for (std::int64_t lane = 0; lane < kPartialSums; ++lane) {
@@ -206,7 +222,11 @@ class Pass {
       float* to = sums + lane * cut_.sums_lane();
       for (std::int64_t row = 0; row < rows; row += cut_.tile_rows) {
         const bool wanted = column < last && line < lines;
-        kernels_.panel({.x = x, .panel = panel + lane * cut_.panel_lane(block), .steps = steps, .sums = to, .first = block == 0,
+        kernels_.panel({.x = x,
+                        .panel = panel + lane * cut_.panel_lane(block),
+                        .steps = steps,
+                        .sums = to,
+                        .first = block == 0,
                         .prefetch = wanted ? weight(column, next.block) + line * 64 : nullptr,
                         .prefetch_lines = wanted ? part_lines : 0});
         x += cut_.tile_rows * steps;
@@ -222,10 +242,14 @@ class Pass {
     const std::int64_t row_sums = cut_.task_columns * (cut_.direct ? kPartialSums : 1);
     for (std::int64_t row = 0; row < rows; ++row)
       (cut_.direct ? kernels_.finish_direct : kernels_.finish_panel)(
-          {.sums = sums + row * row_sums, .lane_step = cut_.sums_lane(),
-           .bias = op_.bias ? op_.bias.as<std::byte>() + task.first * bias_size : nullptr, .bias_type = op_.bias.dtype,
-           .activation = op_.activation, .accumulate = op_.accumulate,
-           .out = op_.out.as<float>() + (first_row_ + row0 + row) * op_.out.stride + task.first, .columns = columns(task)});
+          {.sums = sums + row * row_sums,
+           .lane_step = cut_.sums_lane(),
+           .bias = op_.bias ? op_.bias.as<std::byte>() + task.first * bias_size : nullptr,
+           .bias_type = op_.bias.dtype,
+           .activation = op_.activation,
+           .accumulate = op_.accumulate,
+           .out = op_.out.as<float>() + (first_row_ + row0 + row) * op_.out.stride + task.first,
+           .columns = columns(task)});
   }
 
   const Linear& op_;
@@ -283,8 +307,7 @@ void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path) {
   if (path == LinearPath::library) return linear_library(op, pool);
   const LinearKernels* const kernels = kernels_of(path);
   if (kernels == nullptr)
-    throw UsageError(std::string("linear: this processor does not have ") + name_of(path) + "; use " +
-                     name_of(best));
+    throw UsageError(std::string("linear: this processor does not have ") + name_of(path) + "; use " + name_of(best));
   linear_by(*kernels, op, pool);
 }
 

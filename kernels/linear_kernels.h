@@ -5,8 +5,8 @@
 // vectors between blocks along k, so that no block size, tile shape or thread can touch a bit of the result, and both
 // instruction sets give the same bits.
 //
-// linear_avx512.cc and linear_avx2.cc are compiled with their set's flags. They call no inline function of a header that
-// another file could share, for the linker keeps one copy of such a function, perhaps theirs.
+// linear_avx512.cc and linear_avx2.cc are compiled with their set's flags. They call no inline function of a header
+// that another file could share, for the linker keeps one copy of such a function, perhaps theirs.
 #pragma once
 
 #include <cstdint>
@@ -21,32 +21,32 @@ constexpr int kWeightTypes = 3;  // f32, f16, bf16: the values of DType
 
 /// sums [rows][columns][16] += x-tile times weight-tile, converted in registers.
 struct DirectTile {
-  const float* x;              // [steps][rows][16], zeros beyond k
-  const void* weight;          // [columns] rows of k numbers, weight_stride apart
-  const void* prefetch;        // such a tile, which is soon needed in the second cache
+  const float* x;        // [steps][rows][16], zeros beyond k
+  const void* weight;    // [columns] rows of k numbers, weight_stride apart
+  const void* prefetch;  // such a tile, which is soon needed in the second cache
   std::int64_t weight_stride, k;
-  float* sums;                 // rows sums_stride floats apart; not read if `first`
+  float* sums;  // rows sums_stride floats apart; not read if `first`
   std::int64_t sums_stride;
   bool first;
 };
 using DirectKernel = void (*)(const DirectTile&);
 
-/// sums [rows][columns] += x-tile times panel for one l of the partial sums: transposed, so that lanes run along columns
-/// and each vector of sums stays in its register for all of a block's steps.
+/// sums [rows][columns] += x-tile times panel for one l of the partial sums: transposed, so that lanes run along
+/// columns and each vector of sums stays in its register for all of a block's steps.
 struct PanelTile {
-  const float* x;              // [steps][rows]
-  const float* panel;          // [steps][columns]
+  const float* x;      // [steps][rows]
+  const float* panel;  // [steps][columns]
   std::int64_t steps;
-  float* sums;                 // not read if `first`
+  float* sums;  // not read if `first`
   bool first;
-  const void* prefetch;        // so many cache lines of weights are soon needed in the second cache
+  const void* prefetch;  // so many cache lines of weights are soon needed in the second cache
   std::int64_t prefetch_lines;
 };
 
-/// Up to 16 rows of numbers to the transposed form: to[l * lane_step + s * step + i] = from[i, s * 16 + l] for i < width,
-/// 0 beyond the last row and beyond k.
+/// Up to 16 rows of numbers to the transposed form: to[l * lane_step + s * step + i] = from[i, s * 16 + l] for i <
+/// width, 0 beyond the last row and beyond k.
 struct Transpose {
-  const void* from;            // [rows, k], stride numbers apart
+  const void* from;  // [rows, k], stride numbers apart
   std::int64_t rows, k, stride;
   float* to;
   std::int64_t step, lane_step, width;
@@ -54,20 +54,20 @@ struct Transpose {
 
 /// One row of the result: adds up the partial sums, then bias, activation and the old value.
 struct Finish {
-  const float* sums;           // [columns rounded up to 16][16]; of panels [16][columns rounded up], lane_step apart
+  const float* sums;  // [columns rounded up to 16][16]; of panels [16][columns rounded up], lane_step apart
   std::int64_t lane_step;
-  const void* bias;            // [columns] of bias_type, or null
+  const void* bias;  // [columns] of bias_type, or null
   DType bias_type;
   Activation activation;
   bool accumulate;
-  float* out;                  // [columns]
+  float* out;  // [columns]
   std::int64_t columns;
 };
 
 struct LinearKernels {
-  const char* name;  ///< "AVX-512", "AVX2"
-  int direct_rows;                         ///< rows of the largest direct tile
-  int direct_columns[kMostTileRows];       ///< columns of the direct tile with so many rows + 1
+  const char* name;                   ///< "AVX-512", "AVX2"
+  int direct_rows;                    ///< rows of the largest direct tile
+  int direct_columns[kMostTileRows];  ///< columns of the direct tile with so many rows + 1
   DirectKernel direct[kWeightTypes][kMostTileRows];
   DirectKernel single[kWeightTypes][kMostTileRows];  ///< the same with one column
   int panel_rows, panel_columns;

@@ -13,8 +13,8 @@ extern "C" void omp_set_num_threads(int);  // the library's own threads are Open
 namespace weft::kernels {
 namespace {
 
-constexpr std::int64_t kRows = 256;                               // of x in one call
-constexpr std::int64_t kPanelBytes = std::int64_t{4} << 20;       // of weights in fp32
+constexpr std::int64_t kRows = 256;                          // of x in one call
+constexpr std::int64_t kPanelBytes = std::int64_t{4} << 20;  // of weights in fp32
 constexpr std::int64_t kMostColumns = 256;
 
 float activate(float x, Activation activation) {
@@ -73,11 +73,12 @@ class Columns {
   void multiply(const float* x, std::int64_t rows, const float* weight, std::int64_t stride, float* to) const {
     const std::int64_t k = op_.x.cols;
     if (k == 0) return void(std::fill_n(to, rows * count_, 0.0f));
-    const dnnl_status_t status =
-        dnnl_sgemm('N', 'T', rows, count_, k, 1.0f, x, std::max(k, op_.x.stride), weight, std::max(k, stride), 0.0f, to, count_);
+    const dnnl_status_t status = dnnl_sgemm('N', 'T', rows, count_, k, 1.0f, x, std::max(k, op_.x.stride), weight,
+                                            std::max(k, stride), 0.0f, to, count_);
     if (status != dnnl_success)
       throw DeviceError("linear: oneDNN's sgemm of [" + std::to_string(rows) + ", " + std::to_string(k) + "] by [" +
-                        std::to_string(count_) + ", " + std::to_string(k) + "] failed with status " + std::to_string(status));
+                        std::to_string(count_) + ", " + std::to_string(k) + "] failed with status " +
+                        std::to_string(status));
   }
   void finish(const float* product, const float* bias, float* out) const {
     for (std::int64_t n = 0; n < count_; ++n) {

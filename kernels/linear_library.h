@@ -12,8 +12,8 @@ namespace weft::kernels {
 /// linear_cpu() by the library. Each thread of the pool multiplies its own columns; the library starts no threads.
 void linear_library(const Linear& op, ThreadPool& pool);
 
-/// y [rows, out] = x [rows, in] weight^T in fp32, with the library's own threads and its own order of the weights, which
-/// are put into it beforehand. One thread at a time.
+/// y [rows, out] = x [rows, in] weight^T in fp32, with the library's own threads and its own order of the weights,
+/// which are put into it beforehand. One thread at a time.
 class LibraryProduct {
  public:
   LibraryProduct(std::int64_t rows, std::int64_t in, std::int64_t out, int threads);

@@ -1,5 +1,5 @@
-// kernels/linear_math.h: activations over a vector type S of 16 floats, which linear_avx512.cc and linear_avx2.cc define
-// in an unnamed namespace, so that code for one processor is never linked into another's.
+// kernels/linear_math.h: activations over a vector type S of 16 floats, which linear_avx512.cc and linear_avx2.cc
+// define in an unnamed namespace, so that code for one processor is never linked into another's.
 #pragma once
 
 #include "kernels/linear_kernels.h"

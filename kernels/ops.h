@@ -19,15 +19,25 @@ class Stream;  // kernels/backend.h
 enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, quick_gelu, silu, tanh };
 
 /// out = in, converted.   in, out [rows, cols]
-struct Convert { ConstView in; View out; };
+struct Convert {
+  ConstView in;
+  View out;
+};
 
 /// x += y.   x [rows, cols] f32;  y [rows, cols] of any float type
-struct Add { View x; ConstView y; };
+struct Add {
+  View x;
+  ConstView y;
+};
 
 /// Normalises each row to mean 0 and variance 1, then scales and shifts it.
 ///   x, out [rows, cols]; out may be x       weight, bias [1, cols], each may be empty (scale 1, shift 0)
 /// The sums are fp32 in every dtype; eps is added to the variance.
-struct LayerNorm { ConstView x, weight, bias; View out; float eps = 1e-5f; };
+struct LayerNorm {
+  ConstView x, weight, bias;
+  View out;
+  float eps = 1e-5f;
+};
 
 /// out = activation(x weight^T + bias), or out += that if `accumulate`.
 ///   x [tokens, in]   weight [out, in] row-major, as checkpoints have it   bias [1, out] or empty   out [tokens, out]
@@ -77,7 +87,8 @@ struct Keep {
 
 /// A KV block: what one layer keeps for one batch of sequences, in fixed slots; nothing ever moves between slots.
 ///   k, v [sequences, kv_heads, slots, head_dim] of `dtype`      score [sequences, kv_heads, slots] f32
-///   position [sequences, kv_heads, slots] i32, -1 = empty       free_slot [sequences, kv_heads] i32: where the next goes
+///   position [sequences, kv_heads, slots] i32, -1 = empty
+///   free_slot [sequences, kv_heads] i32: where the next goes
 /// `score` may be null with Scoring::none. A sequence needs min(budget, its tokens) + 1 slots.
 struct KvSlots {
   void *k = nullptr, *v = nullptr;
@@ -88,8 +99,8 @@ struct KvSlots {
 };
 
 /// After prefill: picks what each head keeps of each prompt and writes it into the slots, in order of position:
-/// all of it if it fits the budget, else the last `recent` tokens and, of those before, the `heavy` ones with the highest
-/// scores (sinks first; of equal scores the newer stays). All other slots of the sequence become empty.
+/// all of it if it fits the budget, else the last `recent` tokens and, of those before, the `heavy` ones with the
+/// highest scores (sinks first; of equal scores the newer stays). All other slots of the sequence become empty.
 ///   k, v [tokens, kv_heads * head_dim] of the slots' type     score [kv_heads, tokens] f32, empty unless
 ///   Scoring::attention     offsets [prompts + 1]     sequence [prompts]: its place in the block     keep [prompts]
 /// With Scoring::random a token's score is random_score(seed, head, position).

@@ -28,8 +28,7 @@ void convert_rows(ThreadPool& pool, const VectorKernels& vectors, const ConstVie
 }
 
 /// Sum of f(x[i]) in fp32, as 16 sums that one fixed tree adds up, so that it is fast and has few roundings.
-template <class F>
-float lane_sum(const float* x, std::int64_t n, const F& f) {
+template <class F> float lane_sum(const float* x, std::int64_t n, const F& f) {
   float lanes[kLanes] = {};
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes)
@@ -68,14 +67,10 @@ void CpuOps::run(const LayerNorm& op, Stream&) const {
   ThreadPool::Turn turn(pool_);
   float* const weight = reinterpret_cast<float*>(turn.shared(2 * row_bytes));
   float* const bias = weight + cols;
-  if (op.weight)
-    vectors_.convert(op.weight.data, op.weight.dtype, weight, DType::f32, cols, false);
-  else
-    std::fill(weight, weight + cols, 1.0f);
-  if (op.bias)
-    vectors_.convert(op.bias.data, op.bias.dtype, bias, DType::f32, cols, false);
-  else
-    std::fill(bias, bias + cols, 0.0f);
+  if (op.weight) vectors_.convert(op.weight.data, op.weight.dtype, weight, DType::f32, cols, false);
+  else std::fill(weight, weight + cols, 1.0f);
+  if (op.bias) vectors_.convert(op.bias.data, op.bias.dtype, bias, DType::f32, cols, false);
+  else std::fill(bias, bias + cols, 0.0f);
 
   for_row_blocks(turn, op.x.rows, cols, [&](std::int64_t first, std::int64_t rows, int thread) {
     float* const row = reinterpret_cast<float*>(turn.scratch(thread, row_bytes));

@@ -23,8 +23,7 @@ std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int size) {
   return blocks;
 }
 
-template <class T>
-T* at(const BasicView<T>& view, std::int64_t row, std::int64_t col) {
+template <class T> T* at(const BasicView<T>& view, std::int64_t row, std::int64_t col) {
   using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
   return static_cast<Byte*>(view.slice(row, 1).data) + col * static_cast<std::int64_t>(size_of(view.dtype));
 }

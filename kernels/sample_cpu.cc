@@ -39,8 +39,7 @@ struct Softmax {
 };
 
 /// The first id at which the running weight passes `target`; rounding cannot lead past the last that has any weight.
-template <class Ids>
-std::int32_t pick(const Softmax& softmax, const Ids& ids, std::size_t count, double target) {
+template <class Ids> std::int32_t pick(const Softmax& softmax, const Ids& ids, std::size_t count, double target) {
   double sum = 0;
   std::int32_t last = -1;
   for (std::size_t i = 0; i < count; ++i) {

@@ -78,8 +78,8 @@ template <class Void> struct BasicView {
   BasicView(Void* d, DType t, std::int64_t r, std::int64_t c, std::int64_t s)
       : data(d), dtype(t), rows(r), cols(c), stride(s) {}
   template <class Other>
-    requires(std::is_const_v<Void> && !std::is_const_v<Other>)
-  BasicView(const BasicView<Other>& v) : BasicView(v.data, v.dtype, v.rows, v.cols, v.stride) {}
+  requires(std::is_const_v<Void> && !std::is_const_v<Other>) BasicView(const BasicView<Other>& v)
+      : BasicView(v.data, v.dtype, v.rows, v.cols, v.stride) {}
 
   explicit operator bool() const { return data != nullptr; }
   template <class T> auto as() const {

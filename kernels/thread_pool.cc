@@ -16,7 +16,8 @@
 namespace weft::kernels {
 namespace {
 
-constexpr auto kSpin = std::chrono::microseconds(50);  // longer than between two ops of a layer, shorter than a time slice
+constexpr auto kSpin =
+    std::chrono::microseconds(50);  // longer than between two ops of a layer, shorter than a time slice
 constexpr std::size_t kHugePage = std::size_t{2} << 20, kPage = 4096;
 
 void pause() {
@@ -111,7 +112,8 @@ void ThreadPool::stop() {
 bool ThreadPool::enter() {
   int inside = gate_.load(std::memory_order_relaxed);
   while (inside >= 0)
-    if (gate_.compare_exchange_weak(inside, inside + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+    if (gate_.compare_exchange_weak(inside, inside + 1, std::memory_order_acquire, std::memory_order_relaxed))
+      return true;
   return false;
 }
 

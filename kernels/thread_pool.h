@@ -29,14 +29,16 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(scratch_.size()); }
 
-  /// Calls body(tile, thread) for every tile in [0, tiles), in any order, thread in [0, threads()). Returns when all are
-  /// done. If a tile throws, tiles not yet begun are dropped and run() throws what was thrown first, after the others
-  /// have ended. Must not be called from inside a tile.
+  /// Calls body(tile, thread) for every tile in [0, tiles), in any order, thread in [0, threads()). Returns when all
+  /// are done. If a tile throws, tiles not yet begun are dropped and run() throws what was thrown first, after the
+  /// others have ended. Must not be called from inside a tile.
   template <class Body> void run(std::int64_t tiles, const Body& body);
 
  private:
   using Call = void (*)(const void*, std::int64_t, int);
-  struct Free { void operator()(std::byte* p) const; };
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
   struct Scratch {
     std::unique_ptr<std::byte, Free> data;
     std::size_t bytes = 0;
@@ -52,10 +54,10 @@ class ThreadPool {
   void stop();
 
   std::vector<std::thread> workers_;
-  std::vector<Scratch> scratch_;          // one for each thread
+  std::vector<Scratch> scratch_;  // one for each thread
   Scratch shared_;
-  std::mutex turn_;                       // one run() at a time
-  std::mutex mutex_;                      // for both conditions, error_ and quit_
+  std::mutex turn_;   // one run() at a time
+  std::mutex mutex_;  // for both conditions, error_ and quit_
   std::condition_variable wake_, done_;
   std::atomic<std::uint64_t> generation_{0};
   std::atomic<bool> quit_{false};
@@ -76,7 +78,8 @@ class ThreadPool::Turn {
   /// As ThreadPool::run(), which would wait for this turn to end.
   template <class Body> void run(std::int64_t tiles, const Body& body) {
     pool_.run_erased(
-        tiles, [](const void* b, std::int64_t tile, int thread) { (*static_cast<const Body*>(b))(tile, thread); }, &body);
+        tiles, [](const void* b, std::int64_t tile, int thread) { (*static_cast<const Body*>(b))(tile, thread); },
+        &body);
   }
 
   /// Memory for all threads, 64-byte aligned, contents undefined; it grows when asked for more and stays with the pool.

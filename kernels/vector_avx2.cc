@@ -24,8 +24,7 @@ struct Avx2 {
   static V load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
   static V load(const f16* p) { return {_mm256_cvtph_ps(half(p)), _mm256_cvtph_ps(half(p + 8))}; }
   static V load(const bf16* p) { return {from_bf16(half(p)), from_bf16(half(p + 8))}; }
-  template <class T>
-  static V load_first(const T* p, int n) {
+  template <class T> static V load_first(const T* p, int n) {
     alignas(32) T lanes[16] = {};
     for (int i = 0; i < n; ++i) lanes[i] = p[i];
     return load(lanes);
@@ -41,8 +40,7 @@ struct Avx2 {
     const __m256i packed = _mm256_packus_epi32(to_bf16(v.low), to_bf16(v.high));  // interleaves the 128-bit lanes
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
   }
-  template <class T>
-  static void store_first(T* p, V v, int n) {
+  template <class T> static void store_first(T* p, V v, int n) {
     alignas(32) T lanes[16];
     store(lanes, v);
     for (int i = 0; i < n; ++i) p[i] = lanes[i];
@@ -100,7 +98,7 @@ struct Avx2 {
   static float smallest(V v) { return -largest(sub(zero(), v)); }
   static V sums(const V rows[16]) {
     __m256 four[4][2];
-    WEFT_UNROLL for (int i = 0; i < 4; ++i) {
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
       const V* r = rows + 4 * i;
       four[i][0] = quarter_sums(r[0].low, r[1].low, r[2].low, r[3].low);
       four[i][1] = quarter_sums(r[0].high, r[1].high, r[2].high, r[3].high);
@@ -110,13 +108,13 @@ struct Avx2 {
   }
   static void transpose(V rows[16]) {
     __m256 quarter[4][8];
-    WEFT_UNROLL for (int i = 0; i < 8; ++i) {
+    WEFT_UNROLLED (int i = 0; i < 8; ++i) {
       quarter[0][i] = rows[i].low, quarter[1][i] = rows[i].high;
       quarter[2][i] = rows[i + 8].low, quarter[3][i] = rows[i + 8].high;
     }
-    WEFT_UNROLL for (int i = 0; i < 4; ++i) transpose8(quarter[i]);
-    WEFT_UNROLL for (int i = 0; i < 8; ++i) rows[i] = {quarter[0][i], quarter[2][i]},
-                                            rows[i + 8] = {quarter[1][i], quarter[3][i]};
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) transpose8(quarter[i]);
+    WEFT_UNROLLED (int i = 0; i < 8; ++i)
+      rows[i] = {quarter[0][i], quarter[2][i]}, rows[i + 8] = {quarter[1][i], quarter[3][i]};
   }
 
  private:
@@ -157,13 +155,13 @@ struct Avx2 {
   }
   static void transpose8(__m256 r[8]) {
     __m256 pairs[8];
-    WEFT_UNROLL for (int i = 0; i < 8; i += 4) {
+    WEFT_UNROLLED (int i = 0; i < 8; i += 4) {
       const __m256 a = _mm256_unpacklo_ps(r[i], r[i + 1]), b = _mm256_unpackhi_ps(r[i], r[i + 1]);
       const __m256 c = _mm256_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
       pairs[i] = _mm256_shuffle_ps(a, c, 0x44), pairs[i + 1] = _mm256_shuffle_ps(a, c, 0xEE);
       pairs[i + 2] = _mm256_shuffle_ps(b, d, 0x44), pairs[i + 3] = _mm256_shuffle_ps(b, d, 0xEE);
     }
-    WEFT_UNROLL for (int i = 0; i < 4; ++i) {
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
       r[i] = _mm256_permute2f128_ps(pairs[i], pairs[i + 4], 0x20);
       r[i + 4] = _mm256_permute2f128_ps(pairs[i], pairs[i + 4], 0x31);
     }

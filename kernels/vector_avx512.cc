@@ -79,7 +79,7 @@ struct Avx512 {
   /// Lane i is the sum of the lanes of row i.
   static V sums(const V rows[16]) {
     V four[4];
-    WEFT_UNROLL for (int i = 0; i < 4; ++i) {
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
       const V *r = rows + 4 * i, ab = add(_mm512_unpacklo_ps(r[0], r[1]), _mm512_unpackhi_ps(r[0], r[1])),
               cd = add(_mm512_unpacklo_ps(r[2], r[3]), _mm512_unpackhi_ps(r[2], r[3]));
       four[i] = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
@@ -90,13 +90,13 @@ struct Avx512 {
   }
   static void transpose(V rows[16]) {
     V pairs[16];
-    WEFT_UNROLL for (int i = 0; i < 16; i += 4) {  // 4x4 blocks inside each 128-bit lane
+    WEFT_UNROLLED (int i = 0; i < 16; i += 4) {  // 4x4 blocks inside each 128-bit lane
       const V a = _mm512_unpacklo_ps(rows[i], rows[i + 1]), b = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
       const V c = _mm512_unpacklo_ps(rows[i + 2], rows[i + 3]), d = _mm512_unpackhi_ps(rows[i + 2], rows[i + 3]);
       pairs[i] = _mm512_shuffle_ps(a, c, 0x44), pairs[i + 1] = _mm512_shuffle_ps(a, c, 0xEE);
       pairs[i + 2] = _mm512_shuffle_ps(b, d, 0x44), pairs[i + 3] = _mm512_shuffle_ps(b, d, 0xEE);
     }
-    WEFT_UNROLL for (int i = 0; i < 4; ++i) {  // then the lanes themselves
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {  // then the lanes themselves
       const V a = _mm512_shuffle_f32x4(pairs[i], pairs[i + 4], 0x88),
               b = _mm512_shuffle_f32x4(pairs[i], pairs[i + 4], 0xDD);
       const V c = _mm512_shuffle_f32x4(pairs[i + 8], pairs[i + 12], 0x88),

@@ -1,5 +1,5 @@
-// kernels/vector_decode.h: one decode step of one row and KV head over fixed slots, over a vector type S
-// (vector_math.h).
+// kernels/vector_decode.h: one decode step of one row and KV head over
+// fixed slots, over a vector type S (vector_math.h).
 //
 // Memory bandwidth is what this costs, so keys and values are each read once and everything between stays in the cache.
 #pragma once
@@ -11,10 +11,9 @@ namespace weft::kernels {
 constexpr std::uintptr_t kAheadBytes = 4096;  ///< prefetches run ahead so far: a third of a microsecond of reading
 constexpr std::uintptr_t kLine = 64;
 
-/// Where the rows of a run go on in memory: past its end `next` follows, or nothing. Numbers, for some point past an
-/// end.
-template <class S>
-struct Ahead {
+/// Where the rows of a run go on in memory: past its end `next` follows, or
+/// nothing. Numbers, for some point past an end.
+template <class S> struct Ahead {
   std::uintptr_t begin, next;
   std::uintptr_t bytes;  // of the run
 
@@ -25,10 +24,9 @@ struct Ahead {
   }
 };
 
-template <class S, int Bytes>
-void prefetch(std::uintptr_t from) {
-  WEFT_UNROLL for (std::uintptr_t i = 0; i < Bytes; i += kLine)
-      __builtin_prefetch(reinterpret_cast<const void*>(from + i));
+template <class S, int Bytes> void prefetch(std::uintptr_t from) {
+  WEFT_UNROLLED (std::uintptr_t i = 0; i < Bytes; i += kLine)
+    __builtin_prefetch(reinterpret_cast<const void*>(from + i));
 }
 
 template <class S, class T>
@@ -43,27 +41,27 @@ template <class S, int H, int R, class T>
 void multiply_keys(const float* q, std::int64_t q_stride, const T* const (&row)[R], int head_dim, std::uintptr_t ahead,
                    typename S::V (&sum)[H][R]) {
   constexpr int step = R * kLanes * static_cast<int>(sizeof(T));
-  WEFT_UNROLL for (int h = 0; h < H; ++h) WEFT_UNROLL for (int i = 0; i < R; ++i) sum[h][i] = S::zero();
+  WEFT_UNROLLED (int h = 0; h < H; ++h)
+    WEFT_UNROLLED (int i = 0; i < R; ++i) sum[h][i] = S::zero();
   int d = 0;
   for (; d + kLanes <= head_dim; d += kLanes, ahead += step) {
     prefetch<S, step>(ahead);
     typename S::V query[H];
-    WEFT_UNROLL for (int h = 0; h < H; ++h) query[h] = S::load(q + h * q_stride + d);
-    WEFT_UNROLL for (int i = 0; i < R; ++i) {
+    WEFT_UNROLLED (int h = 0; h < H; ++h) query[h] = S::load(q + h * q_stride + d);
+    WEFT_UNROLLED (int i = 0; i < R; ++i) {
       const typename S::V x = S::load(row[i] + d);
-      WEFT_UNROLL for (int h = 0; h < H; ++h) sum[h][i] = S::fma(x, query[h], sum[h][i]);
+      WEFT_UNROLLED (int h = 0; h < H; ++h) sum[h][i] = S::fma(x, query[h], sum[h][i]);
     }
   }
   if (d == head_dim) return;
-  WEFT_UNROLL for (int i = 0; i < R; ++i) {
+  WEFT_UNROLLED (int i = 0; i < R; ++i) {
     const typename S::V x = S::load_first(row[i] + d, head_dim - d);
-    WEFT_UNROLL for (int h = 0; h < H; ++h) sum[h][i] = S::fma(x, S::load(q + h * q_stride + d), sum[h][i]);
+    WEFT_UNROLLED (int h = 0; h < H; ++h) sum[h][i] = S::fma(x, S::load(q + h * q_stride + d), sum[h][i]);
   }
 }
 
 /// Logits of H query heads from `head` on, R keys side by side; those past the last entry become -inf.
-template <class S, int H, int R, class T>
-void logits_of(const DecodeState<T>& s, int head) {
+template <class S, int H, int R, class T> void logits_of(const DecodeState<T>& s, int head) {
   const int head_dim = s.tile.head_dim;
   const std::uintptr_t row_bytes = sizeof(T) * static_cast<std::uintptr_t>(head_dim);
   const float* q = s.q + head * s.dim;
@@ -77,19 +75,20 @@ void logits_of(const DecodeState<T>& s, int head) {
     const T* rows = s.k + static_cast<std::int64_t>(run.first) * head_dim;
     for (int first = 0; first < run.count; first += kLanes, out += kLanes) {
       typename S::V sums[H][kLanes];
-      WEFT_UNROLL for (int u = 0; u < kLanes; u += R) {
+      WEFT_UNROLLED (int u = 0; u < kLanes; u += R) {
         const T* row[R];
-        WEFT_UNROLL for (int i = 0; i < R; ++i) {
+        WEFT_UNROLLED (int i = 0; i < R; ++i) {
           const int index = first + u + i;
           row[i] = rows + static_cast<std::int64_t>(index < run.count ? index : run.count - 1) * head_dim;
         }
         typename S::V sum[H][R];
         multiply_keys<S, H, R>(q, s.dim, row, head_dim, ahead.after(static_cast<std::uintptr_t>(first + u) * row_bytes),
                                sum);
-        WEFT_UNROLL for (int h = 0; h < H; ++h) WEFT_UNROLL for (int i = 0; i < R; ++i) sums[h][u + i] = sum[h][i];
+        WEFT_UNROLLED (int h = 0; h < H; ++h)
+          WEFT_UNROLLED (int i = 0; i < R; ++i) sums[h][u + i] = sum[h][i];
       }
       // What is stored past the run's end is overwritten by the next run, or by the infinities below.
-      WEFT_UNROLL for (int h = 0; h < H; ++h) S::store(out + h * s.stride, S::sums(sums[h]));
+      WEFT_UNROLLED (int h = 0; h < H; ++h) S::store(out + h * s.stride, S::sums(sums[h]));
     }
     out += run.count - whole_vectors(run.count);
   }
@@ -98,17 +97,13 @@ void logits_of(const DecodeState<T>& s, int head) {
 }
 
 /// Long keys are best read one or two at a time, for the memory likes one order; short ones leave fma's latency bare.
-template <class S, int H, class T>
-void logits(const DecodeState<T>& s, int head) {
-  if (sizeof(T) * static_cast<std::size_t>(s.tile.head_dim) <= 160)
-    logits_of<S, H, 4>(s, head);
-  else
-    logits_of<S, H, 2>(s, head);
+template <class S, int H, class T> void logits(const DecodeState<T>& s, int head) {
+  if (sizeof(T) * static_cast<std::size_t>(s.tile.head_dim) <= 160) logits_of<S, H, 4>(s, head);
+  else logits_of<S, H, 2>(s, head);
 }
 
 /// Turns one head's logits into probabilities; past the last entry they are 0.
-template <class S>
-void softmax(float* p, int count) {
+template <class S> void softmax(float* p, int count) {
   typename S::V most = S::load(p);
   for (int i = kLanes; i < count; i += kLanes) most = S::max(most, S::load(p + i));
   const typename S::V max = S::all(S::largest(most));
@@ -123,22 +118,22 @@ void softmax(float* p, int count) {
 }
 
 /// out[H, 16 * N columns from d on] = p v, for H query heads; `last` lanes of the last vector exist.
-template <class S, int H, int N, class T>
-void weigh_values(const DecodeState<T>& s, int head, int d, int last) {
+template <class S, int H, int N, class T> void weigh_values(const DecodeState<T>& s, int head, int d, int last) {
   const DecodeTile& t = s.tile;
   const std::uintptr_t row_bytes = sizeof(T) * static_cast<std::uintptr_t>(t.head_dim);
   constexpr int bytes = N * kLanes * static_cast<int>(sizeof(T));
   const std::uintptr_t offset = sizeof(T) * static_cast<std::uintptr_t>(d);
   const float* p = s.p + head * s.stride;
   typename S::V sum[H][N];
-  WEFT_UNROLL for (int h = 0; h < H; ++h) WEFT_UNROLL for (int n = 0; n < N; ++n) sum[h][n] = S::zero();
+  WEFT_UNROLLED (int h = 0; h < H; ++h)
+    WEFT_UNROLLED (int n = 0; n < N; ++n) sum[h][n] = S::zero();
   const auto add = [&](const T* row, std::uintptr_t soon, auto load_last) {
     prefetch<S, bytes>(soon);
     typename S::V weight[H];
-    WEFT_UNROLL for (int h = 0; h < H; ++h) weight[h] = S::all(p[h * s.stride]);
-    WEFT_UNROLL for (int n = 0; n < N; ++n) {
+    WEFT_UNROLLED (int h = 0; h < H; ++h) weight[h] = S::all(p[h * s.stride]);
+    WEFT_UNROLLED (int n = 0; n < N; ++n) {
       const typename S::V x = n + 1 < N ? S::load(row + n * kLanes) : load_last(row + n * kLanes);
-      WEFT_UNROLL for (int h = 0; h < H; ++h) sum[h][n] = S::fma(x, weight[h], sum[h][n]);
+      WEFT_UNROLLED (int h = 0; h < H; ++h) sum[h][n] = S::fma(x, weight[h], sum[h][n]);
     }
     ++p;
   };
@@ -150,30 +145,26 @@ void weigh_values(const DecodeState<T>& s, int head, int d, int last) {
     const T* row = s.v + static_cast<std::int64_t>(run.first) * t.head_dim + d;
     for (int i = 0; i < run.count; ++i, row += t.head_dim) {
       const std::uintptr_t soon = ahead.after(static_cast<std::uintptr_t>(i) * row_bytes + offset);
-      if (last == kLanes)
-        add(row, soon, [](const T* from) { return S::load(from); });
-      else
-        add(row, soon, [last](const T* from) { return S::load_first(from, last); });
+      if (last == kLanes) add(row, soon, [](const T* from) { return S::load(from); });
+      else add(row, soon, [last](const T* from) { return S::load_first(from, last); });
     }
   }
-  WEFT_UNROLL for (int h = 0; h < H; ++h) WEFT_UNROLL for (int n = 0; n < N; ++n) {
-    float* out = t.out + (head + h) * t.head_dim + d + n * kLanes;
-    store_some<S>(out, sum[h][n], n + 1 < N ? kLanes : last);
-  }
+  WEFT_UNROLLED (int h = 0; h < H; ++h)
+    WEFT_UNROLLED (int n = 0; n < N; ++n) {
+      float* out = t.out + (head + h) * t.head_dim + d + n * kLanes;
+      store_some<S>(out, sum[h][n], n + 1 < N ? kLanes : last);
+    }
 }
 
 /// weigh_values() for `vectors` <= N vectors.
 template <class S, int H, int N, class T>
 void weigh_vectors(const DecodeState<T>& s, int head, int d, int last, int vectors) {
-  if (vectors == N)
-    weigh_values<S, H, N>(s, head, d, last);
-  else if constexpr (N > 1)
-    weigh_vectors<S, H, N - 1>(s, head, d, last, vectors);
+  if (vectors == N) weigh_values<S, H, N>(s, head, d, last);
+  else if constexpr (N > 1) weigh_vectors<S, H, N - 1>(s, head, d, last, vectors);
 }
 
 /// The output of H query heads, as many vectors of columns at once as registers allow.
-template <class S, int H, class T>
-void outputs(const DecodeState<T>& s, int head) {
+template <class S, int H, class T> void outputs(const DecodeState<T>& s, int head) {
   constexpr int most = H <= 2 ? 8 : 4;
   const int vectors = static_cast<int>(s.dim / kLanes);
   for (int n = 0; n < vectors; n += most) {
@@ -183,8 +174,7 @@ void outputs(const DecodeState<T>& s, int head) {
   }
 }
 
-template <class S, class T>
-void find_probabilities(const DecodeState<T>& s) {
+template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   if (t.probabilities) {
     for (int g = 0; g < t.group; ++g)
@@ -207,8 +197,7 @@ void find_probabilities(const DecodeState<T>& s) {
 }
 
 /// Asks for what the next tile touches first.
-template <class S, class T>
-void prefetch_tile(const DecodeTile& t) {
+template <class S, class T> void prefetch_tile(const DecodeTile& t) {
   constexpr std::uintptr_t most = 512;  // the processor goes on by itself
   const auto bytes = static_cast<std::uintptr_t>(t.slots) * sizeof(float);
   for (std::uintptr_t i = 0; i < bytes && i < most; i += kLine) {
@@ -223,8 +212,7 @@ void prefetch_tile(const DecodeTile& t) {
   __builtin_prefetch(t.position + *t.free_slot, 1);
 }
 
-template <class S, class T>
-void decode_tile_of(const DecodeTile& t) {
+template <class S, class T> void decode_tile_of(const DecodeTile& t) {
   const std::int64_t entries = whole_vectors(t.slots) + kLanes;
   DecodeState<T> s{t, static_cast<T*>(t.slot_k), static_cast<T*>(t.slot_v)};
   s.dim = whole_vectors(t.head_dim), s.stride = entries;
@@ -253,14 +241,10 @@ void decode_tile_of(const DecodeTile& t) {
   if (t.evicted) *t.evicted = victim >= 0 ? s.place[victim] : -1;
 }
 
-template <class S>
-void decode_tile(const DecodeTile& t) {
-  if (t.dtype == DType::f32)
-    decode_tile_of<S, float>(t);
-  else if (t.dtype == DType::f16)
-    decode_tile_of<S, f16>(t);
-  else
-    decode_tile_of<S, bf16>(t);
+template <class S> void decode_tile(const DecodeTile& t) {
+  if (t.dtype == DType::f32) decode_tile_of<S, float>(t);
+  else if (t.dtype == DType::f16) decode_tile_of<S, f16>(t);
+  else decode_tile_of<S, bf16>(t);
 }
 
 }  // namespace weft::kernels

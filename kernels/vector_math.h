@@ -4,18 +4,17 @@
 
 #include "kernels/vector_kernels.h"
 
-// Before a loop of constant length over registers: at -O2 GCC would keep such an array in memory.
+// A for loop of constant length over an array that shall stay in registers: at -O2 GCC would keep it in memory.
 #if defined(__clang__)
-#define WEFT_UNROLL _Pragma("clang loop unroll(full)")
+#define WEFT_UNROLLED(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
 #else
-#define WEFT_UNROLL _Pragma("GCC unroll 32")
+#define WEFT_UNROLLED(...) _Pragma("GCC unroll 32") for (__VA_ARGS__)
 #endif
 
 namespace weft::kernels {
 
 /// exp(x), relative error below 2e-7; 0 below exp's normal range (so masked logits of -inf vanish), constant above 88.
-template <class S>
-typename S::V exp_of(typename S::V x) {
+template <class S> typename S::V exp_of(typename S::V x) {
   const float lowest = -87.33654f;  // rounds to 2^-126, the smallest normal float
   const typename S::V clamped = S::min(S::all(88.0f), S::max(S::all(lowest), x));
   const typename S::V n = S::round(S::mul(clamped, S::all(1.44269504f)));
@@ -31,28 +30,22 @@ typename S::V exp_of(typename S::V x) {
   return S::zero_below(x, lowest, S::times_power_of_two(y, n));
 }
 
-template <class S>
-float exp_of_one(float x) {
+template <class S> float exp_of_one(float x) {
   float lanes[kLanes];
   S::store(lanes, exp_of<S>(S::all(x)));
   return lanes[0];
 }
 
 /// The first `count` <= 16 numbers at p, zeros after them.
-template <class S, class T>
-typename S::V load_some(const T* p, int count) {
+template <class S, class T> typename S::V load_some(const T* p, int count) {
   return count == kLanes ? S::load(p) : S::load_first(p, count);
 }
-template <class S, class T>
-void store_some(T* p, typename S::V v, int count) {
-  if (count == kLanes)
-    S::store(p, v);
-  else
-    S::store_first(p, v, count);
+template <class S, class T> void store_some(T* p, typename S::V v, int count) {
+  if (count == kLanes) S::store(p, v);
+  else S::store_first(p, v, count);
 }
 
-template <class S, class From, class To>
-void convert_row(const From* in, To* out, std::int64_t n, bool add) {
+template <class S, class From, class To> void convert_row(const From* in, To* out, std::int64_t n, bool add) {
   for (std::int64_t i = 0; i < n; i += kLanes) {
     const int count = n - i < kLanes ? static_cast<int>(n - i) : kLanes;
     typename S::V v = load_some<S>(in + i, count);
@@ -61,28 +54,19 @@ void convert_row(const From* in, To* out, std::int64_t n, bool add) {
   }
 }
 
-template <class S, class From>
-void convert_from(const From* in, void* out, DType to, std::int64_t n, bool add) {
-  if (to == DType::f32)
-    convert_row<S>(in, static_cast<float*>(out), n, add);
-  else if (to == DType::f16)
-    convert_row<S>(in, static_cast<f16*>(out), n, add);
-  else
-    convert_row<S>(in, static_cast<bf16*>(out), n, add);
+template <class S, class From> void convert_from(const From* in, void* out, DType to, std::int64_t n, bool add) {
+  if (to == DType::f32) convert_row<S>(in, static_cast<float*>(out), n, add);
+  else if (to == DType::f16) convert_row<S>(in, static_cast<f16*>(out), n, add);
+  else convert_row<S>(in, static_cast<bf16*>(out), n, add);
 }
 
-template <class S>
-void convert(const void* in, DType from, void* out, DType to, std::int64_t n, bool add) {
-  if (from == DType::f32)
-    convert_from<S>(static_cast<const float*>(in), out, to, n, add);
-  else if (from == DType::f16)
-    convert_from<S>(static_cast<const f16*>(in), out, to, n, add);
-  else
-    convert_from<S>(static_cast<const bf16*>(in), out, to, n, add);
+template <class S> void convert(const void* in, DType from, void* out, DType to, std::int64_t n, bool add) {
+  if (from == DType::f32) convert_from<S>(static_cast<const float*>(in), out, to, n, add);
+  else if (from == DType::f16) convert_from<S>(static_cast<const f16*>(in), out, to, n, add);
+  else convert_from<S>(static_cast<const bf16*>(in), out, to, n, add);
 }
 
-template <class S>
-double sum_exp(const float* x, std::int64_t n, float shift) {
+template <class S> double sum_exp(const float* x, std::int64_t n, float shift) {
   constexpr std::int64_t block = 16 * kLanes;  // short fp32 sums, added up in fp64
   double total = 0;
   for (std::int64_t first = 0; first < n; first += block) {

@@ -16,8 +16,7 @@ struct Plain {
   static constexpr int kTileRows = 6, kTileVectors = 1;
   static constexpr int kHeads = 1;
 
-  template <class F>
-  static V each(const F& f) {
+  template <class F> static V each(const F& f) {
     V v;
     for (int i = 0; i < kLanes; ++i) v.at[i] = f(i);
     return v;
@@ -27,20 +26,14 @@ struct Plain {
     return each([=](int) { return x; });
   }
 
-  template <class T>
-  static V load(const T* p) {
+  template <class T> static V load(const T* p) {
     return each([=](int i) { return static_cast<float>(p[i]); });
   }
-  template <class T>
-  static V load_first(const T* p, int n) {
+  template <class T> static V load_first(const T* p, int n) {
     return each([=](int i) { return i < n ? static_cast<float>(p[i]) : 0.0f; });
   }
-  template <class T>
-  static void store(T* p, const V& v) {
-    store_first(p, v, kLanes);
-  }
-  template <class T>
-  static void store_first(T* p, const V& v, int n) {
+  template <class T> static void store(T* p, const V& v) { store_first(p, v, kLanes); }
+  template <class T> static void store_first(T* p, const V& v, int n) {
     for (int i = 0; i < n; ++i) p[i] = T(v.at[i]);
   }
 

@@ -13,12 +13,11 @@ namespace weft::kernels {
 
 /// The online softmax of one row's logits over one key block: turns them into exp(logit - max), and returns the factor
 /// by which what was summed before shrinks. The first `visible` keys count.
-template <class S>
-float softmax_block(float* logits, int visible, float& max, float& sum) {
+template <class S> float softmax_block(float* logits, int visible, float& max, float& sum) {
   constexpr int vectors = kKeyColumns / kLanes;
   const float nothing = -__builtin_inff();
   typename S::V x[vectors], most = S::all(nothing);
-  WEFT_UNROLL for (int n = 0; n < vectors; ++n) {
+  WEFT_UNROLLED (int n = 0; n < vectors; ++n) {
     const int count = visible - n * kLanes;
     x[n] = S::load(logits + n * kLanes);
     if (count < kLanes) x[n] = S::first(x[n], count > 0 ? count : 0, nothing);
@@ -26,7 +25,7 @@ float softmax_block(float* logits, int visible, float& max, float& sum) {
   }
   const float block_max = S::largest(most), new_max = block_max > max ? block_max : max;
   typename S::V total = S::zero();
-  WEFT_UNROLL for (int n = 0; n < vectors; ++n) {
+  WEFT_UNROLLED (int n = 0; n < vectors; ++n) {
     x[n] = exp_of<S>(S::sub(x[n], S::all(new_max)));
     total = S::add(total, x[n]);
     S::store(logits + n * kLanes, x[n]);
@@ -37,8 +36,7 @@ float softmax_block(float* logits, int visible, float& max, float& sum) {
   return factor;
 }
 
-template <class S, class T>
-void prefill_tile_of(const PrefillTile& t) {
+template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
   constexpr int R = S::kTileRows;
   static_assert(kQueryRows % R == 0);
   const std::int64_t dim = whole_vectors(t.head_dim);
@@ -84,14 +82,10 @@ void prefill_tile_of(const PrefillTile& t) {
   }
 }
 
-template <class S>
-void prefill_tile(const PrefillTile& t) {
-  if (t.dtype == DType::f32)
-    prefill_tile_of<S, float>(t);
-  else if (t.dtype == DType::f16)
-    prefill_tile_of<S, f16>(t);
-  else
-    prefill_tile_of<S, bf16>(t);
+template <class S> void prefill_tile(const PrefillTile& t) {
+  if (t.dtype == DType::f32) prefill_tile_of<S, float>(t);
+  else if (t.dtype == DType::f16) prefill_tile_of<S, f16>(t);
+  else prefill_tile_of<S, bf16>(t);
 }
 
 /// Adds to sum[kKeyColumns] what rows first .. first + count of one head give to each key of the block.
@@ -113,8 +107,7 @@ void add_columns(const ColumnTile& t, int head, int first, int count, const floa
   }
 }
 
-template <class S, class T>
-void column_tile_of(const ColumnTile& t) {
+template <class S, class T> void column_tile_of(const ColumnTile& t) {
   constexpr int R = S::kTileRows, vectors = kKeyColumns / kLanes;
   const std::int64_t dim = whole_vectors(t.head_dim);
   float* keys = t.scratch;
@@ -141,14 +134,10 @@ void column_tile_of(const ColumnTile& t) {
   }
 }
 
-template <class S>
-void column_tile(const ColumnTile& t) {
-  if (t.dtype == DType::f32)
-    column_tile_of<S, float>(t);
-  else if (t.dtype == DType::f16)
-    column_tile_of<S, f16>(t);
-  else
-    column_tile_of<S, bf16>(t);
+template <class S> void column_tile(const ColumnTile& t) {
+  if (t.dtype == DType::f32) column_tile_of<S, float>(t);
+  else if (t.dtype == DType::f16) column_tile_of<S, f16>(t);
+  else column_tile_of<S, bf16>(t);
 }
 
 }  // namespace weft::kernels

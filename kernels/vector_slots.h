@@ -15,8 +15,7 @@ struct SlotRun {
 };
 
 /// What the parts of one decode tile share. Entries are the visible slots in order; lists hold whole vectors.
-template <class T>
-struct DecodeState {
+template <class T> struct DecodeState {
   const DecodeTile& tile;
   T *k, *v;
   float* q = nullptr;                // [group, dim], scaled
@@ -30,21 +29,18 @@ struct DecodeState {
 };
 
 /// Finds the visible slots, the new token among them.
-template <class S, class T>
-void list_entries(DecodeState<T>& s) {
+template <class S, class T> void list_entries(DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   int count = 0, empty = -1, runs = 0, run_end = -1;
   const auto extend = [&](int slot, int slots) {
-    if (run_end == slot)
-      s.run[runs - 1].count += slots;
-    else
-      s.run[runs++] = {slot, slots};
+    if (run_end == slot) s.run[runs - 1].count += slots;
+    else s.run[runs++] = {slot, slots};
     run_end = slot + slots;
   };
   for (int first = 0; first < t.slots; first += kLanes) {
     const int lanes = t.slots - first < kLanes ? t.slots - first : kLanes;
     if (lanes == kLanes && !S::any_negative(t.position + first)) {
-      WEFT_UNROLL for (int i = 0; i < kLanes; ++i) s.place[count + i] = t.position[first + i];
+      WEFT_UNROLLED (int i = 0; i < kLanes; ++i) s.place[count + i] = t.position[first + i];
       extend(first, kLanes);
       count += kLanes;
       continue;
@@ -63,8 +59,7 @@ void list_entries(DecodeState<T>& s) {
 }
 
 /// score = decay * score + the probabilities of the group. Leaves the new scores in s.value.
-template <class S, class T>
-void add_to_scores(DecodeState<T>& s) {
+template <class S, class T> void add_to_scores(DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   int entry = 0;
   for (int r = 0; r < s.runs; ++r)
@@ -83,10 +78,9 @@ void add_to_scores(DecodeState<T>& s) {
     }
 }
 
-/// The entry of the candidate with the lowest score, of equal ones the oldest; a score that is no number is never
-/// lowest.
-template <class S, class T>
-int choose_victim(const DecodeState<T>& s) {
+/// The entry of the candidate with the lowest score, of equal ones the
+/// oldest; a score that is no number is never lowest.
+template <class S, class T> int choose_victim(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   const std::int64_t newest = std::int64_t{t.token} - t.keep.recent - t.keep.grace;
   const std::int32_t low = t.keep.sinks, high = newest < 0 ? -1 : static_cast<std::int32_t>(newest);
@@ -116,8 +110,7 @@ int choose_victim(const DecodeState<T>& s) {
 }
 
 /// Rounds the new key and value into the free slot.
-template <class S, class T>
-void write_token(const DecodeState<T>& s) {
+template <class S, class T> void write_token(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   const std::int32_t slot = *t.free_slot;
   for (int d = 0; d < t.head_dim; d += kLanes) {
@@ -130,8 +123,7 @@ void write_token(const DecodeState<T>& s) {
 }
 
 /// The slot of an entry.
-template <class S, class T>
-int slot_of(const DecodeState<T>& s, int entry) {
+template <class S, class T> int slot_of(const DecodeState<T>& s, int entry) {
   int r = 0;
   for (; entry >= s.run[r].count; ++r) entry -= s.run[r].count;
   return s.run[r].first + entry;

@@ -11,18 +11,19 @@ template <class S, int R, int N>
 void multiply_tile(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, int depth, float* c,
                    std::int64_t c_stride, const float* factor) {
   typename S::V sum[R][N];
-  WEFT_UNROLL for (int r = 0; r < R; ++r) WEFT_UNROLL for (int n = 0; n < N; ++n) sum[r][n] =
-      factor ? S::mul(S::load(c + r * c_stride + n * kLanes), S::all(factor[r])) : S::zero();
+  WEFT_UNROLLED (int r = 0; r < R; ++r)
+    WEFT_UNROLLED (int n = 0; n < N; ++n)
+      sum[r][n] = factor ? S::mul(S::load(c + r * c_stride + n * kLanes), S::all(factor[r])) : S::zero();
   for (int d = 0; d < depth; ++d) {
     typename S::V column[N];
-    WEFT_UNROLL for (int n = 0; n < N; ++n) column[n] = S::load(b + d * b_stride + n * kLanes);
-    WEFT_UNROLL for (int r = 0; r < R; ++r) {
+    WEFT_UNROLLED (int n = 0; n < N; ++n) column[n] = S::load(b + d * b_stride + n * kLanes);
+    WEFT_UNROLLED (int r = 0; r < R; ++r) {
       const typename S::V x = S::all(a[r * a_stride + d]);
-      WEFT_UNROLL for (int n = 0; n < N; ++n) sum[r][n] = S::fma(x, column[n], sum[r][n]);
+      WEFT_UNROLLED (int n = 0; n < N; ++n) sum[r][n] = S::fma(x, column[n], sum[r][n]);
     }
   }
-  WEFT_UNROLL for (int r = 0; r < R; ++r) WEFT_UNROLL for (int n = 0; n < N; ++n)
-      S::store(c + r * c_stride + n * kLanes, sum[r][n]);
+  WEFT_UNROLLED (int r = 0; r < R; ++r)
+    WEFT_UNROLLED (int n = 0; n < N; ++n) S::store(c + r * c_stride + n * kLanes, sum[r][n]);
 }
 
 /// The same for any whole number of vectors.
@@ -38,16 +39,15 @@ void multiply(const float* a, std::int64_t a_stride, const float* b, std::int64_
 }
 
 /// out[dim, kKeyColumns] = the transpose of `keys` rows of k, with zeros for the keys that are missing.
-template <class S, class T>
-void pack_keys(const T* k, std::int64_t stride, int keys, int head_dim, float* out) {
+template <class S, class T> void pack_keys(const T* k, std::int64_t stride, int keys, int head_dim, float* out) {
   for (int first = 0; first < kKeyColumns; first += kLanes)
     for (int d = 0; d < head_dim; d += kLanes) {
       const int count = head_dim - d < kLanes ? head_dim - d : kLanes;
       typename S::V rows[kLanes];
-      WEFT_UNROLL for (int i = 0; i < kLanes; ++i) rows[i] =
-          first + i < keys ? load_some<S>(k + (first + i) * stride + d, count) : S::zero();
+      WEFT_UNROLLED (int i = 0; i < kLanes; ++i)
+        rows[i] = first + i < keys ? load_some<S>(k + (first + i) * stride + d, count) : S::zero();
       S::transpose(rows);
-      WEFT_UNROLL for (int i = 0; i < kLanes; ++i) S::store(out + (d + i) * kKeyColumns + first, rows[i]);
+      WEFT_UNROLLED (int i = 0; i < kLanes; ++i) S::store(out + (d + i) * kKeyColumns + first, rows[i]);
     }
 }
 
@@ -62,8 +62,7 @@ void pack_rows(const T* x, std::int64_t stride, std::int64_t rows, int head_dim,
     }
 }
 
-template <class S>
-void set_to(float* out, std::int64_t n, float value) {
+template <class S> void set_to(float* out, std::int64_t n, float value) {
   for (std::int64_t i = 0; i < n; i += kLanes) S::store(out + i, S::all(value));
 }
 

@@ -22,7 +22,8 @@ BlockId BlockStore::add(Kind kind, std::size_t bytes, Tier home, std::vector<Fil
                        std::to_string(part.offset) + " leaves its block of " + std::to_string(bytes) + " bytes");
   Entry entry{kind, home, bytes, 0, std::move(parts)};
   if (home != Tier::disk) entry.offset = memory_[index_of(home)].take(round_up(bytes, kPage));
-  else if (entry.parts.empty()) entry.offset = spill_.take(round_up(bytes, DiskStore::kSpillPage), DiskStore::kSpillPage);
+  else if (entry.parts.empty())
+    entry.offset = spill_.take(round_up(bytes, DiskStore::kSpillPage), DiskStore::kSpillPage);
   else file_bytes_ += bytes;
   by_kind_[index_of(home)][index_of(kind)] += bytes;
   blocks_.push_back(std::move(entry));
@@ -124,7 +125,8 @@ void BlockStore::read_parts(BlockId block, std::span<const PartRead> parts) cons
 
 /// Only whole pages can be checked: reads those that the ranges touch, each once, and copies out of them.
 void BlockStore::read_spilled(const Entry& e, std::span<const PartRead> parts) const {
-  if (e.home != Tier::disk) throw UsageError(std::string("block store: a block on ") + name_of(e.home) + " is not on disk");
+  if (e.home != Tier::disk)
+    throw UsageError(std::string("block store: a block on ") + name_of(e.home) + " is not on disk");
   constexpr std::size_t kUnit = DiskStore::kSpillPage, kPages = 64;
   struct Fragment {
     std::size_t page, offset, bytes;

@@ -39,7 +39,8 @@ struct FilePart {
 class BlockStore {
  public:
   /// `bytes` at home on `home`. With `parts`, a block on disk is those ranges, read-only; a block in memory can be
-  /// filled from them. Without, a block on disk gets room in the spill file. Throws UsageError if a part leaves the block.
+  /// filled from them. Without, a block on disk gets room in the spill file.
+  /// Throws UsageError if a part leaves the block.
   BlockId add(Kind kind, std::size_t bytes, Tier home, std::vector<FilePart> parts = {});
   /// `slots` places of `slot_bytes` each for streamed blocks, in memory (device or host).
   WindowId add_window(Tier tier, int slots, std::size_t slot_bytes);
@@ -66,8 +67,8 @@ class BlockStore {
   std::byte* slot(WindowId window, int index) const;
   int slots(WindowId window) const { return windows_[static_cast<std::size_t>(window)].slots; }
 
-  /// Blocks until the block's bytes are at `to`, host memory: from its file parts, else from the spill file. A part of the
-  /// block that no file part covers is left as it is.
+  /// Blocks until the block's bytes are at `to`, host memory: from its file parts, else from the spill file. A part of
+  /// the block that no file part covers is left as it is.
   void read_from_disk(BlockId block, std::byte* to) const { read_from_disk(block, to, bytes(block)); }
   /// Blocks until the spilled block is on disk. Throws UsageError if the block's home is not the spill file.
   void write_to_disk(BlockId block, const std::byte* from) const { write_to_disk(block, from, bytes(block)); }
@@ -81,8 +82,8 @@ class BlockStore {
     std::size_t offset = 0, bytes = 0;
     std::byte* to = nullptr;
   };
-  /// Blocks until all ranges of a block on disk are read. The ranges are in order of offset; one that lies in a single file
-  /// part is read from there.
+  /// Blocks until all ranges of a block on disk are read. The ranges are in order of offset; one that lies in a single
+  /// file part is read from there.
   void read_parts(BlockId block, std::span<const PartRead> parts) const;
 
  private:

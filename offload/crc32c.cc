@@ -20,8 +20,7 @@ constexpr auto kTable = [] {
 }();
 
 std::uint32_t by_table(std::uint32_t crc, const std::byte* data, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; ++i)
-    crc = kTable[(crc ^ static_cast<std::uint32_t>(data[i])) & 255u] ^ (crc >> 8);
+  for (std::size_t i = 0; i < bytes; ++i) crc = kTable[(crc ^ static_cast<std::uint32_t>(data[i])) & 255u] ^ (crc >> 8);
   return crc;
 }
 

@@ -48,7 +48,8 @@ void DiskChannel::add(DiskFile& file, bool write, std::uint64_t offset, std::uin
   const bool congruent = (reinterpret_cast<std::uintptr_t>(memory) - offset) % kPage == 0;
   while (offset < end) {
     std::uint64_t stop = std::min(end, offset + kPiece);
-    if (direct && !congruent) stop = std::min(end, round_down(offset, kPiece) + kPiece);  // an aligned superset fits kPiece
+    if (direct && !congruent)
+      stop = std::min(end, round_down(offset, kPiece) + kPiece);  // an aligned superset fits kPiece
     else if (direct && offset % kPage != 0) stop = std::min(end, round_up(offset, kPage));
     else if (direct && !file.spill && stop - offset >= kPage) stop = round_down(stop, kPage);
 
@@ -90,9 +91,7 @@ void DiskChannel::run() {
         start(pieces_[next]);
         ++in_flight;
       }
-    } catch (...) {
-      error = std::current_exception();
-    }
+    } catch (...) { error = std::current_exception(); }
     if (in_flight == 0) break;  // whatever failed, nothing may land in the caller's memory after we return
 
     DiskResult result;
@@ -129,8 +128,8 @@ void DiskChannel::start(Piece& piece) {
     constexpr std::size_t kBounce = kLarge * kPiece + kSmall * kSmallPiece;
     if (!bounce_) bounce_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, kBounce)));
     if (!bounce_) throw std::bad_alloc();
-    piece.data = bounce_.get() + (piece.slot < kLarge ? piece.slot * kPiece
-                                                      : kLarge * kPiece + (piece.slot - kLarge) * kSmallPiece);
+    piece.data = bounce_.get() +
+                 (piece.slot < kLarge ? piece.slot * kPiece : kLarge * kPiece + (piece.slot - kLarge) * kSmallPiece);
     if (piece.write) {
       std::memcpy(piece.data, piece.memory, piece.bytes);
       std::memset(piece.data + piece.bytes, 0, piece.length - piece.bytes);

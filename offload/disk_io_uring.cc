@@ -24,8 +24,8 @@ class UringIo : public DiskIo {
     io_uring_prep_nop(io_uring_get_sqe(&ring_));
     int status = io_uring_submit(&ring_);
     io_uring_cqe* entry = nullptr;
-    if (status == 1)
-      do status = io_uring_wait_cqe(&ring_, &entry);
+    if (status == 1) do
+        status = io_uring_wait_cqe(&ring_, &entry);
       while (status == -EINTR);
     if (entry) io_uring_cqe_seen(&ring_, entry);
     return status;

@@ -16,7 +16,7 @@
 
 namespace weft::offload {
 
-struct DiskFile;    // offload/disk_channel.h
+struct DiskFile;  // offload/disk_channel.h
 class DiskChannel;
 
 /// automatic: io_uring, or threads where there is none. buffered: threads, and the page cache.
@@ -37,9 +37,9 @@ struct WriteRequest {
   const std::byte* from = nullptr;
 };
 
-/// Reads and writes with O_DIRECT, in pieces of 1 MiB, 16 of them in flight, small pieces more. Every call may come from
-/// any thread; calls from different threads run at the same time. A request whose address and file offset are equal
-/// modulo kPage is moved without a copy, but for its unaligned ends; any other goes through bounce buffers.
+/// Reads and writes with O_DIRECT, in pieces of 1 MiB, 16 of them in flight, small pieces more. Every call may come
+/// from any thread; calls from different threads run at the same time. A request whose address and file offset are
+/// equal modulo kPage is moved without a copy, but for its unaligned ends; any other goes through bounce buffers.
 class DiskStore {
  public:
   /// Wraps each DiskIo that the store makes (tests: faults).
@@ -65,8 +65,8 @@ class DiskStore {
   /// Throws CapacityError, which says what is needed and what is free, else IoError.
   FileId create_spill(const std::string& directory, std::uint64_t bytes);
 
-  /// Blocks until all requests are done. An extent may run past the end of the file to the next multiple of kPage; what is
-  /// past the end is left as it was, or zero. Spill pages are checked against the checksum of what was written.
+  /// Blocks until all requests are done. An extent may run past the end of the file to the next multiple of kPage; what
+  /// is past the end is left as it was, or zero. Spill pages are checked against the checksum of what was written.
   /// Throws IoError, which names file and offset; then nothing is in flight and the destinations are undefined.
   void read(std::span<const ReadRequest> requests);
   void read(const Extent& extent, std::byte* to);

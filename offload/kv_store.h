@@ -1,19 +1,16 @@
-// offload/kv_store.h: how a KV block lies in memory, on every tier alike, and what one step changes in it.
+// offload/kv_store.h: how a KV block lies in memory, on every tier alike.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <utility>
-#include <vector>
 
 #include "kernels/ops.h"
 
 namespace weft::offload {
 
-/// One KV block: what one layer keeps for one batch of sequences (kernels::KvSlots). In this order, each part starting at
-/// a multiple of 64 bytes: k, v [sequences, kv_heads, slots, head_dim]; score [sequences, kv_heads, slots] f32 if
-/// `scores`; position, of the same shape, i32; free_slot [sequences, kv_heads] i32. A block moves between tiers as it is.
+/// One KV block: what one layer keeps for one batch of sequences (kernels::KvSlots). In this order, each part starting
+/// at a multiple of 64 bytes: k, v [sequences, kv_heads, slots, head_dim]; score [sequences, kv_heads, slots] f32 if
+/// `scores`; position, of the same shape, i32; free_slot [sequences, kv_heads] i32. Moves between tiers as it is.
 struct KvShape {
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
   DType dtype = DType::f16;
@@ -28,18 +25,5 @@ struct KvShape {
   };
   Offsets offsets() const;
 };
-
-struct ByteRange {
-  std::size_t offset = 0, bytes = 0;
-  bool operator==(const ByteRange&) const = default;
-};
-
-/// What one DecodeAttention over `sequence` changes in a block: per sequence and head the row of k and of v at the slot
-/// that was free before the step, and scores, positions and free slots as one range. In order of offset, without overlap.
-/// So a block that lives on the host but is attended to on the device goes back by these ranges only.
-///   free_slot [sequences, kv_heads]: as it was before the step
-/// Throws UsageError if a slot or a sequence is out of range.
-std::vector<ByteRange> changed_ranges(const KvShape& shape, std::span<const std::int32_t> free_slot,
-                                      std::span<const std::int32_t> sequence);
 
 }  // namespace weft::offload

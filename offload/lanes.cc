@@ -16,8 +16,7 @@ constexpr bool has_stream(Lane lane) {
 
 }  // namespace
 
-Lanes::Lanes(kernels::Backend& backend)
-    : backend_(backend), issue_is_completion_(backend.device_is_host_memory()) {
+Lanes::Lanes(kernels::Backend& backend) : backend_(backend), issue_is_completion_(backend.device_is_host_memory()) {
   for (const Lane lane : kLanes) {
     if (!has_stream(lane)) continue;
     queue(lane).stream = backend.make_stream();
@@ -101,9 +100,7 @@ std::array<double, kLanes.size()> Lanes::busy_seconds() const {
   return seconds;
 }
 
-Lanes::Piece* Lanes::find(std::uint64_t number) {
-  return number < first_ ? nullptr : &pieces_[number - first_];
-}
+Lanes::Piece* Lanes::find(std::uint64_t number) { return number < first_ ? nullptr : &pieces_[number - first_]; }
 
 std::exception_ptr Lanes::failure(std::uint64_t number) const {
   const auto found = failures_.find(number);
@@ -142,9 +139,7 @@ void Lanes::run_entry(Queue& q, Entry& entry, Lock& lock) {
     lock.unlock();
     try {
       entry.work(q.stream ? *q.stream : backend_.host_stream());
-    } catch (...) {
-      error = std::current_exception();
-    }
+    } catch (...) { error = std::current_exception(); }
     entry.work = nullptr;
     lock.lock();
     piece.ran = !error;
@@ -160,9 +155,7 @@ void Lanes::run_entry(Queue& q, Entry& entry, Lock& lock) {
       ++q.issued_count;
       announce(entry.number);
       return;
-    } catch (...) {
-      error = std::current_exception();
-    }
+    } catch (...) { error = std::current_exception(); }
   }
   finish(entry.number, error);
 }
@@ -176,9 +169,7 @@ std::exception_ptr Lanes::await(Queue& q, Ticket dep, Lock& lock) {
       if (&queue(piece->lane) == &q) return nullptr;
       try {
         backend_.wait(*q.stream, *piece->event);
-      } catch (...) {
-        return std::current_exception();
-      }
+      } catch (...) { return std::current_exception(); }
       q.issued[(q.first_issued + q.issued_count) % kInFlight].after.push_back(dep.number);
       return nullptr;
     }
@@ -199,9 +190,7 @@ void Lanes::retire_oldest(Queue& q, Lock& lock) {
   lock.unlock();
   try {
     backend_.synchronize(*oldest.event);
-  } catch (...) {
-    error = std::current_exception();
-  }
+  } catch (...) { error = std::current_exception(); }
   lock.lock();
   q.first_issued = (q.first_issued + 1) % kInFlight;
   --q.issued_count;

@@ -18,8 +18,8 @@ enum class Lane : std::uint8_t { disk_read, disk_write, host_to_device, device_t
 inline constexpr std::array kLanes{Lane::disk_read,      Lane::disk_write,     Lane::host_to_device,
                                    Lane::device_to_host, Lane::device_compute, Lane::host_compute};
 constexpr const char* name_of(Lane lane) {
-  constexpr std::array names{"disk_read", "disk_write", "host_to_device", "device_to_host", "device_compute",
-                             "host_compute"};
+  constexpr std::array names{"disk_read",      "disk_write",     "host_to_device",
+                             "device_to_host", "device_compute", "host_compute"};
   return names[static_cast<std::size_t>(lane)];
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kPage = 4096, kPart = 64;
 constexpr std::uint64_t kSpillPage = 64 << 10;  // what the disk store checks and writes at once
-constexpr std::int64_t kChunkTokens = 512;  // enough rows for the matrix kernels to reach their ceiling
+constexpr std::int64_t kChunkTokens = 512;      // enough rows for the matrix kernels to reach their ceiling
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -46,7 +46,8 @@ Window window(Tier tier, std::uint32_t slots, std::uint64_t slot_bytes) {
 
 }  // namespace
 
-std::uint64_t kv_block_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype, bool scores) {
+std::uint64_t kv_block_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype,
+                             bool scores) {
   const auto heads = static_cast<std::uint64_t>(sequences) * static_cast<std::uint64_t>(model.kv_heads);
   const std::uint64_t entries = heads * static_cast<std::uint64_t>(slots);
   const std::uint64_t rows = round_up(entries * static_cast<std::uint64_t>(model.head_dim) * size_of(dtype), kPart);
@@ -64,14 +65,16 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.disk_reads_device = facts.disk_reads_device;
   const std::vector<std::size_t> unit_bytes(facts.unit_bytes.begin(), facts.unit_bytes.end());
   shape.unit_home = spread(unit_bytes, policy.weights.of);
-  shape.kv_home = spread(static_cast<std::size_t>(model.layers) * static_cast<std::size_t>(shape.batches), policy.kv.of);
+  shape.kv_home =
+      spread(static_cast<std::size_t>(model.layers) * static_cast<std::size_t>(shape.batches), policy.kv.of);
   shape.activation_home = spread(static_cast<std::size_t>(shape.batches), policy.activations.of);
   shape.slots = shape.slots_needed(2);
 
   const bool scored = policy.retention.scored() || policy.retention.rule == Retention::Rule::random;
   print.kv_block_bytes = kv_block_bytes(model, policy.gpu_batch_size, work.slots, facts.kv, scored);
   print.activation_block_bytes = round_up(static_cast<std::uint64_t>(policy.gpu_batch_size * work.longest_prompt) *
-                                              static_cast<std::uint64_t>(model.hidden) * size_of(facts.activation), kPage);
+                                              static_cast<std::uint64_t>(model.hidden) * size_of(facts.activation),
+                                          kPage);
   print.workspace = workspace_of(model, policy, work, facts);
 
   std::uint64_t streamed = 0;

@@ -15,15 +15,15 @@ namespace weft::policy {
 /// What a job asks for at its largest.
 struct Workload {
   std::int64_t requests = 0;
-  std::int64_t longest_prompt = 1;    ///< tokens
-  std::int64_t slots = 1;             ///< of the sequence that needs the most (Retention::slots)
+  std::int64_t longest_prompt = 1;  ///< tokens
+  std::int64_t slots = 1;           ///< of the sequence that needs the most (Retention::slots)
   std::int64_t longest_generation = 1;
 };
 
 /// What of the machine and the checkpoint sizes depend on.
 struct Facts {
-  std::vector<std::uint64_t> unit_bytes;    ///< per unit, as it will lie in memory
-  std::vector<bool> unit_in_files;          ///< per unit: on disk it needs no space of its own
+  std::vector<std::uint64_t> unit_bytes;  ///< per unit, as it will lie in memory
+  std::vector<bool> unit_in_files;        ///< per unit: on disk it needs no space of its own
   DType kv = DType::f16, activation = DType::f32;
   bool disk_reads_device = false;
 };
@@ -36,14 +36,14 @@ struct Window {
 
 /// Per chunk of tokens and per block, what the kernels need beside the blocks.
 struct Workspace {
-  std::int64_t chunk_tokens = 0;      ///< a compute op works on whole prompts of at most this many tokens together
-  std::uint64_t chunk = 0;            ///< bytes, device: projections, attention, mlp of one chunk
-  std::uint64_t rows = 0;             ///< bytes, device: last hidden rows and logits of the whole block
-  std::uint64_t exchange = 0;         ///< bytes, on device and on host each: rows for attention on the host
+  std::int64_t chunk_tokens = 0;  ///< a compute op works on whole prompts of at most this many tokens together
+  std::uint64_t chunk = 0;        ///< bytes, device: projections, attention, mlp of one chunk
+  std::uint64_t rows = 0;         ///< bytes, device: last hidden rows and logits of the whole block
+  std::uint64_t exchange = 0;     ///< bytes, on device and on host each: rows for attention on the host
 };
 
 struct Footprint {
-  ScheduleShape shape;                ///< homes of all blocks, window slots
+  ScheduleShape shape;  ///< homes of all blocks, window slots
   std::uint64_t kv_block_bytes = 0, activation_block_bytes = 0;
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
   Workspace workspace;
@@ -53,9 +53,10 @@ struct Footprint {
 };
 
 /// Bytes of one KV block; the same layout as offload::KvShape.
-std::uint64_t kv_block_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype, bool scores);
+std::uint64_t kv_block_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype,
+                             bool scores);
 
-Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Workload& workload,
-                    const Facts& facts);
+Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy,
+                    const Workload& workload, const Facts& facts);
 
 }  // namespace weft::policy

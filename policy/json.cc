@@ -116,8 +116,7 @@ class Builder {
       refuse(blame_, where_ + ": is empty, wanted JSON");
   }
 
-  template <class Value>
-  bool put(Value&& value) {
+  template <class Value> bool put(Value&& value) {
     *place() = std::forward<Value>(value);
     return true;
   }
@@ -224,19 +223,16 @@ std::optional<std::string> nearest(std::string_view word, const std::vector<std:
 
 std::string describe(const json& value) {
   switch (value.type()) {
-    case json::value_t::null:
-      return "null";
+    case json::value_t::null: return "null";
     case json::value_t::object:
       return "an object of " + std::to_string(value.size()) + (value.size() == 1 ? " key" : " keys");
-    case json::value_t::array:
-      return "an array of " + std::to_string(value.size());
+    case json::value_t::array: return "an array of " + std::to_string(value.size());
     case json::value_t::string: {
       const auto& text = value.get_ref<const std::string&>();
       if (text.size() > kShort) return "a string of " + std::to_string(text.size()) + " bytes";
       return "the string " + to_line(value);
     }
-    default:
-      return value.dump();
+    default: return value.dump();
   }
 }
 

@@ -24,22 +24,26 @@ struct TensorRow {
 
 /// Names and shapes as transformers' OPTForCausalLM has them.
 constexpr std::array kOpt{
-    TensorRow{Unit::Kind::embedding, Role::token_embedding, "embed_tokens.weight", Dim::vocab, Dim::embed, When::always},
+    TensorRow{Unit::Kind::embedding, Role::token_embedding, "embed_tokens.weight", Dim::vocab, Dim::embed,
+              When::always},
     TensorRow{Unit::Kind::positions, Role::position_embedding, "embed_positions.weight", Dim::positions, Dim::hidden,
               When::always},
     TensorRow{Unit::Kind::input, Role::project_in, "project_in.weight", Dim::hidden, Dim::embed, When::projections},
     TensorRow{Unit::Kind::attention, Role::k_weight, "layers.#.self_attn.k_proj.weight", Dim::kv_rows, Dim::hidden,
               When::always},
-    TensorRow{Unit::Kind::attention, Role::k_bias, "layers.#.self_attn.k_proj.bias", Dim::one, Dim::kv_rows, When::bias},
+    TensorRow{Unit::Kind::attention, Role::k_bias, "layers.#.self_attn.k_proj.bias", Dim::one, Dim::kv_rows,
+              When::bias},
     TensorRow{Unit::Kind::attention, Role::v_weight, "layers.#.self_attn.v_proj.weight", Dim::kv_rows, Dim::hidden,
               When::always},
-    TensorRow{Unit::Kind::attention, Role::v_bias, "layers.#.self_attn.v_proj.bias", Dim::one, Dim::kv_rows, When::bias},
+    TensorRow{Unit::Kind::attention, Role::v_bias, "layers.#.self_attn.v_proj.bias", Dim::one, Dim::kv_rows,
+              When::bias},
     TensorRow{Unit::Kind::attention, Role::q_weight, "layers.#.self_attn.q_proj.weight", Dim::q_rows, Dim::hidden,
               When::always},
     TensorRow{Unit::Kind::attention, Role::q_bias, "layers.#.self_attn.q_proj.bias", Dim::one, Dim::q_rows, When::bias},
     TensorRow{Unit::Kind::attention, Role::o_weight, "layers.#.self_attn.out_proj.weight", Dim::hidden, Dim::q_rows,
               When::always},
-    TensorRow{Unit::Kind::attention, Role::o_bias, "layers.#.self_attn.out_proj.bias", Dim::one, Dim::hidden, When::bias},
+    TensorRow{Unit::Kind::attention, Role::o_bias, "layers.#.self_attn.out_proj.bias", Dim::one, Dim::hidden,
+              When::bias},
     TensorRow{Unit::Kind::attention, Role::norm1_weight, "layers.#.self_attn_layer_norm.weight", Dim::one, Dim::hidden,
               When::norm},
     TensorRow{Unit::Kind::attention, Role::norm1_bias, "layers.#.self_attn_layer_norm.bias", Dim::one, Dim::hidden,
@@ -48,7 +52,8 @@ constexpr std::array kOpt{
     TensorRow{Unit::Kind::mlp, Role::up_bias, "layers.#.fc1.bias", Dim::one, Dim::ffn, When::bias},
     TensorRow{Unit::Kind::mlp, Role::down_weight, "layers.#.fc2.weight", Dim::hidden, Dim::ffn, When::always},
     TensorRow{Unit::Kind::mlp, Role::down_bias, "layers.#.fc2.bias", Dim::one, Dim::hidden, When::bias},
-    TensorRow{Unit::Kind::mlp, Role::norm2_weight, "layers.#.final_layer_norm.weight", Dim::one, Dim::hidden, When::norm},
+    TensorRow{Unit::Kind::mlp, Role::norm2_weight, "layers.#.final_layer_norm.weight", Dim::one, Dim::hidden,
+              When::norm},
     TensorRow{Unit::Kind::mlp, Role::norm2_bias, "layers.#.final_layer_norm.bias", Dim::one, Dim::hidden, When::norm},
     TensorRow{Unit::Kind::output, Role::final_norm_weight, "final_layer_norm.weight", Dim::one, Dim::hidden,
               When::final_norm},
@@ -162,9 +167,11 @@ ModelSpec opt_from_config(Fields& fields, const std::string& where) {
   model.kv_heads = model.heads;
   model.head_dim = model.hidden / model.heads;
   model.dtype = dtype_from_config(fields);
-  model.eos = eos_from_config(fields, model.vocab, model.vocab > 2 ? std::vector<std::int32_t>{2} : std::vector<std::int32_t>{});
+  model.eos = eos_from_config(fields, model.vocab,
+                              model.vocab > 2 ? std::vector<std::int32_t>{2} : std::vector<std::int32_t>{});
   if (!fields.is_null("bos_token_id"))
-    model.bos = static_cast<std::int32_t>(fields.integer("bos_token_id", 0, model.vocab - 1, std::min(2, model.vocab - 1)));
+    model.bos =
+        static_cast<std::int32_t>(fields.integer("bos_token_id", 0, model.vocab - 1, std::min(2, model.vocab - 1)));
   return model;
 }
 
@@ -174,7 +181,8 @@ ModelSpec model_from_config(const nlohmann::json& config, const std::string& whe
   Fields fields(config, where, Blame::data);
   const std::string type = fields.text("model_type");
   if (fields.has("quantization_config") && !fields.is_null("quantization_config"))
-    throw DataError(where + ": quantization_config is present; quantized checkpoints are not read: use the unquantized model");
+    throw DataError(where +
+                    ": quantization_config is present; quantized checkpoints are not read: use the unquantized model");
   if (type == "opt") return opt_from_config(fields, where);
   throw DataError(where + ": model_type '" + type.substr(0, 40) + "' is not supported; supported: opt");
 }
@@ -201,7 +209,8 @@ std::vector<Unit> model_units(const ModelSpec& model) {
     units.push_back(make_unit(model, Unit::Kind::attention, layer));
     units.push_back(make_unit(model, Unit::Kind::mlp, layer));
   }
-  if (Unit output = make_unit(model, Unit::Kind::output, -1); !output.tensors.empty()) units.push_back(std::move(output));
+  if (Unit output = make_unit(model, Unit::Kind::output, -1); !output.tensors.empty())
+    units.push_back(std::move(output));
   if (!model.tied_head) add_pieces(units, make_unit(model, Unit::Kind::head, -1), limit);
   return units;
 }

@@ -15,14 +15,14 @@ namespace weft::policy {
 struct ModelSpec {
   std::string architecture;  ///< "opt"
   int layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  int vocab = 0, embed = 0;          ///< embed: width of the token embedding (word_embed_proj_dim)
-  int positions = 0;                 ///< longest sequence
-  int position_offset = 0;           ///< rows of the position table before position 0
+  int vocab = 0, embed = 0;  ///< embed: width of the token embedding (word_embed_proj_dim)
+  int positions = 0;         ///< longest sequence
+  int position_offset = 0;   ///< rows of the position table before position 0
   bool pre_norm = true, final_norm = true, bias = true, norm_affine = true, tied_head = true;
-  std::string activation;            ///< as config.json names it
+  std::string activation;  ///< as config.json names it
   float norm_epsilon = 1e-5f;
-  DType dtype = DType::f32;          ///< what the checkpoint says it is stored in
-  std::vector<std::int32_t> eos;     ///< empty: nothing ends a sequence but its length
+  DType dtype = DType::f32;       ///< what the checkpoint says it is stored in
+  std::vector<std::int32_t> eos;  ///< empty: nothing ends a sequence but its length
   std::optional<std::int32_t> bos;
 
   bool has_projections() const { return embed != hidden; }
@@ -33,18 +33,38 @@ ModelSpec model_from_config(const nlohmann::json& config, const std::string& whe
 
 /// What a tensor does in its sublayer.
 enum class Role : std::uint8_t {
-  token_embedding, position_embedding, project_in,
-  norm1_weight, norm1_bias, q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, o_weight, o_bias,
-  norm2_weight, norm2_bias, up_weight, up_bias, down_weight, down_bias,
-  final_norm_weight, final_norm_bias, project_out, head, count
+  token_embedding,
+  position_embedding,
+  project_in,
+  norm1_weight,
+  norm1_bias,
+  q_weight,
+  q_bias,
+  k_weight,
+  k_bias,
+  v_weight,
+  v_bias,
+  o_weight,
+  o_bias,
+  norm2_weight,
+  norm2_bias,
+  up_weight,
+  up_bias,
+  down_weight,
+  down_bias,
+  final_norm_weight,
+  final_norm_bias,
+  project_out,
+  head,
+  count
 };
 inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::count);
 
 struct TensorSpec {
   Role role;
-  std::string name;             ///< in the checkpoint, without the prefix that varies ("model.decoder.")
+  std::string name;  ///< in the checkpoint, without the prefix that varies ("model.decoder.")
   std::int64_t rows = 1, cols = 0;
-  std::int64_t first_row = 0;   ///< of the checkpoint's tensor, where a unit holds only some rows of it
+  std::int64_t first_row = 0;  ///< of the checkpoint's tensor, where a unit holds only some rows of it
   std::int64_t elements() const { return rows * cols; }
 };
 
@@ -53,8 +73,8 @@ struct Unit {
   enum class Kind : std::uint8_t { embedding, positions, input, attention, mlp, output, head } kind;
   int layer = -1;
   std::vector<TensorSpec> tensors;
-  bool gathered = false;        ///< rows of it are picked by token or position
-  bool streamed = true;         ///< a compute op uses it whole; false: only gathered
+  bool gathered = false;  ///< rows of it are picked by token or position
+  bool streamed = true;   ///< a compute op uses it whole; false: only gathered
   std::int64_t elements() const;
 };
 

@@ -10,15 +10,16 @@ namespace weft::policy {
 namespace {
 
 constexpr int kLargestBlock = 1 << 14;
-constexpr int kSteps = 64;      // of a fraction while one is searched
+constexpr int kSteps = 64;          // of a fraction while one is searched
 constexpr int kWorthResident = 16;  // sequences that must fit beside resident weights before these are preferred
 
 /// The choices of complete(), one block shape at a time.
 class Chooser {
  public:
-  Chooser(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units, const Workload& workload,
-          const Facts& facts, const Budgets& budgets, bool host_allowed)
-      : partial_(partial), model_(model), units_(units), workload_(workload), facts_(facts), host_allowed_(host_allowed) {
+  Chooser(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units,
+          const Workload& workload, const Facts& facts, const Budgets& budgets, bool host_allowed)
+      : partial_(partial), model_(model), units_(units), workload_(workload), facts_(facts),
+        host_allowed_(host_allowed) {
     base_.budgets = budgets;
     base_.retention = partial.retention.value_or(Retention{});
     base_.overlap = partial.overlap.value_or(true);
@@ -52,7 +53,8 @@ class Chooser {
   /// The largest block with the batches or the batch size that the user fixed, if any.
   std::optional<Policy> largest(bool resident) const {
     const auto most = static_cast<int>(std::clamp<std::int64_t>(workload_.requests, 1, kLargestBlock));
-    if (partial_.gpu_batch_size && partial_.num_gpu_batches) return place(*partial_.gpu_batch_size, *partial_.num_gpu_batches, resident);
+    if (partial_.gpu_batch_size && partial_.num_gpu_batches)
+      return place(*partial_.gpu_batch_size, *partial_.num_gpu_batches, resident);
     return largest_of(most, [&](int block) {
       const auto [size, batches] = shape_of(block);
       return place(size, batches, resident);
@@ -71,7 +73,8 @@ class Chooser {
   }
 
   std::pair<int, int> shape_of(int block) const {
-    if (partial_.gpu_batch_size && partial_.num_gpu_batches) return {*partial_.gpu_batch_size, *partial_.num_gpu_batches};
+    if (partial_.gpu_batch_size && partial_.num_gpu_batches)
+      return {*partial_.gpu_batch_size, *partial_.num_gpu_batches};
     if (partial_.gpu_batch_size) return {*partial_.gpu_batch_size, std::max(1, block / *partial_.gpu_batch_size)};
     // One batch makes the largest matrix products; several let KV and hidden states move while others are computed.
     const bool moves = (partial_.kv && partial_.kv->device() < 1) || base_.activations.device() < 1;
@@ -133,17 +136,18 @@ class Chooser {
   asked.weights = partial.weights.value_or(Fractions{{0, 0, 1}});
   const Footprint print = chooser.measure(asked);
   const Tier tier = Chooser::lacking(print, asked).value_or(Tier::device);
-  std::string message = "a block of " + std::to_string(size) + " x " + std::to_string(batches) + " sequences of up to " +
-                        std::to_string(workload.longest_prompt) + " prompt tokens needs " + bytes_to_text(print[tier]) + " on " +
-                        name_of(tier) + ", the budget is " + bytes_to_text(asked.budgets[tier]);
+  std::string message = "a block of " + std::to_string(size) + " x " + std::to_string(batches) +
+                        " sequences of up to " + std::to_string(workload.longest_prompt) + " prompt tokens needs " +
+                        bytes_to_text(print[tier]) + " on " + name_of(tier) + ", the budget is " +
+                        bytes_to_text(asked.budgets[tier]);
   const int most_batches = batches;
   const auto fitting = Chooser::largest_of(asked.block_size() - 1, [&](int block) {
     return chooser.place(std::max(1, block / most_batches), std::min(most_batches, block), false);
   });
   if (fitting)
-    message += "; the largest block that fits is " + std::to_string(fitting->gpu_batch_size) + " x " + std::to_string(fitting->num_gpu_batches);
-  else
-    message += "; no block fits: raise --" + std::string(name_of(tier)) + "-memory or place more on a slower tier";
+    message += "; the largest block that fits is " + std::to_string(fitting->gpu_batch_size) + " x " +
+               std::to_string(fitting->num_gpu_batches);
+  else message += "; no block fits: raise --" + std::string(name_of(tier)) + "-memory or place more on a slower tier";
   throw CapacityError(message);
 }
 
@@ -155,7 +159,8 @@ std::vector<Tier> spread(std::span<const std::size_t> block_bytes, const std::ar
     if (!(fraction >= 0)) throw UsageError("placement: a fraction is negative");
     sum += fraction;
   }
-  if (!(sum > 1 - 1e-6 && sum < 1 + 1e-6)) throw UsageError("placement: the fractions sum to " + std::to_string(sum) + ", not to 1");
+  if (!(sum > 1 - 1e-6 && sum < 1 + 1e-6))
+    throw UsageError("placement: the fractions sum to " + std::to_string(sum) + ", not to 1");
   // Error diffusion: each block goes where most is lacking.
   std::vector<Tier> homes;
   std::array<double, 3> lacking{};
@@ -173,8 +178,8 @@ std::vector<Tier> spread(std::size_t blocks, const std::array<double, 3>& fracti
   return spread(equal, fractions);
 }
 
-Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units, const Workload& workload,
-                const Facts& facts, const Budgets& free, bool on_host_memory) {
+Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units,
+                const Workload& workload, const Facts& facts, const Budgets& free, bool on_host_memory) {
   const auto asks_host = [](const std::optional<Fractions>& f) { return f && f->host() > 0; };
   const bool host_asked = asks_host(partial.weights) || asks_host(partial.kv) || asks_host(partial.activations) ||
                           partial.attention == AttentionOn::host || partial.budgets[1].has_value();
@@ -182,7 +187,8 @@ Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std:
   // Two tiers in one memory share what is free.
   if (on_host_memory && host_asked) budgets.bytes[0] = budgets.bytes[1] = free.bytes[0] / 2;
   if (on_host_memory && !host_asked) budgets.bytes[1] = 0;
-  for (std::size_t tier = 0; tier < 3; ++tier) budgets.bytes[tier] = partial.budgets[tier].value_or(budgets.bytes[tier]);
+  for (std::size_t tier = 0; tier < 3; ++tier)
+    budgets.bytes[tier] = partial.budgets[tier].value_or(budgets.bytes[tier]);
 
   const Chooser chooser(partial, model, units, workload, facts, budgets, !on_host_memory || host_asked);
   std::optional<Policy> chosen;

@@ -19,12 +19,14 @@ Fractions fractions_from_json(const nlohmann::json& object, const std::string& w
   for (const offload::Tier tier : offload::kTiers)
     sum += fractions.of[static_cast<std::size_t>(tier)] = fields.number(name_of(tier), 0, 1, 0.0);
   fields.refuse_unknown();
-  if (std::abs(sum - 1) > kSumTolerance) throw UsageError(where + ": the fractions must sum to 1, they sum to " + std::to_string(sum));
+  if (std::abs(sum - 1) > kSumTolerance)
+    throw UsageError(where + ": the fractions must sum to 1, they sum to " + std::to_string(sum));
   return fractions;
 }
 
 AttentionOn attention_from_json(const nlohmann::json& value, const std::string& where) {
-  const std::string wanted = where + " must be \"device\", \"host\" or {\"device\": X, \"host\": 1 - X}, got " + describe(value);
+  const std::string wanted =
+      where + " must be \"device\", \"host\" or {\"device\": X, \"host\": 1 - X}, got " + describe(value);
   if (value.is_string()) {
     if (value == "device") return AttentionOn::device;
     if (value == "host") return AttentionOn::host;
@@ -61,11 +63,14 @@ PartialPolicy PartialPolicy::from_json(const nlohmann::json& json, const std::st
   Fields fields(json, where, Blame::usage);
   PartialPolicy policy;
   fields.integer("version", 1, 1, 1);
-  if (fields.has("gpu_batch_size")) policy.gpu_batch_size = static_cast<int>(fields.integer("gpu_batch_size", 1, kMostSequences));
-  if (fields.has("num_gpu_batches")) policy.num_gpu_batches = static_cast<int>(fields.integer("num_gpu_batches", 1, kMostSequences));
+  if (fields.has("gpu_batch_size"))
+    policy.gpu_batch_size = static_cast<int>(fields.integer("gpu_batch_size", 1, kMostSequences));
+  if (fields.has("num_gpu_batches"))
+    policy.num_gpu_batches = static_cast<int>(fields.integer("num_gpu_batches", 1, kMostSequences));
   if (fields.has("weights")) policy.weights = fractions_from_json(fields.at("weights"), where + ": weights");
   if (fields.has("kv")) policy.kv = fractions_from_json(fields.at("kv"), where + ": kv");
-  if (fields.has("activations")) policy.activations = fractions_from_json(fields.at("activations"), where + ": activations");
+  if (fields.has("activations"))
+    policy.activations = fractions_from_json(fields.at("activations"), where + ": activations");
   if (fields.has("attention")) policy.attention = attention_from_json(fields.at("attention"), where + ": attention");
   if (fields.has("retention")) policy.retention = Retention::from_json(fields.at("retention"), where + ": retention");
   if (fields.has("overlap")) policy.overlap = fields.boolean("overlap");
@@ -120,7 +125,8 @@ nlohmann::ordered_json Policy::to_json() const {
 
 std::uint64_t bytes_from_text(std::string_view text, const std::string& where) {
   const auto refuse_text = [&] {
-    throw UsageError(where + " must be bytes or a size such as 4GiB, 512MiB or 1.5GiB, got '" + std::string(text.substr(0, 40)) + "'");
+    throw UsageError(where + " must be bytes or a size such as 4GiB, 512MiB or 1.5GiB, got '" +
+                     std::string(text.substr(0, 40)) + "'");
   };
   std::size_t end = 0;
   while (end < text.size() && ((text[end] >= '0' && text[end] <= '9') || text[end] == '.')) ++end;
@@ -135,9 +141,7 @@ std::uint64_t bytes_from_text(std::string_view text, const std::string& where) {
   double value = 0;
   try {
     value = std::stod(number, &used) * scale;
-  } catch (const std::exception&) {
-    refuse_text();
-  }
+  } catch (const std::exception&) { refuse_text(); }
   if (used != end || value > 0x1p62 || value != std::floor(value)) refuse_text();
   return static_cast<std::uint64_t>(value);
 }

@@ -30,9 +30,11 @@ Rule rule_named(std::string_view name, const std::string& where) {
 /// JSON tells tokens from shares by the number's form; the shortest decimal of a double is what was written.
 Amount amount_from_json(const nlohmann::json& value, const std::string& where) {
   if (value.is_number_integer()) return Amount::from_text(std::to_string(value.get<std::int64_t>()), where);
-  if (!value.is_number_float()) throw UsageError(where + " must be a number of tokens or a share such as 0.1, got " + describe(value));
+  if (!value.is_number_float())
+    throw UsageError(where + " must be a number of tokens or a share such as 0.1, got " + describe(value));
   std::array<char, 64> buffer;
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value.get<double>(), std::chars_format::fixed).ptr;
+  const auto end =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value.get<double>(), std::chars_format::fixed).ptr;
   std::string text(buffer.data(), end);
   if (text.find('.') == std::string::npos) text += ".0";
   return Amount::from_text(text, where);
@@ -46,8 +48,8 @@ void check(const Retention& retention, const std::string& where) {
   if (heavy && nothing(retention.heavy) && (retention.rule != Rule::h2o || nothing(retention.recent)))
     throw UsageError(where + ": rule '" + name_of(retention.rule) + "' needs 'heavy', a number of tokens or a share");
   if (heavy && !retention.heavy.is_share() && retention.sinks > retention.heavy.of(1))
-    throw UsageError(where + ": sinks are part of the heavy tokens; " + std::to_string(retention.sinks) + " sinks do not fit " +
-                     retention.heavy.text() + " heavy");
+    throw UsageError(where + ": sinks are part of the heavy tokens; " + std::to_string(retention.sinks) +
+                     " sinks do not fit " + retention.heavy.text() + " heavy");
 }
 
 }  // namespace
@@ -60,7 +62,8 @@ Amount Amount::tokens(std::int64_t count) {
 
 Amount Amount::from_text(std::string_view text, const std::string& where) {
   const auto refuse_text = [&] {
-    throw UsageError(where + " must be a number of tokens (12) or a share from 0 to 1 with a decimal point (0.1), got '" +
+    throw UsageError(where +
+                     " must be a number of tokens (12) or a share from 0 to 1 with a decimal point (0.1), got '" +
                      std::string(text.substr(0, 40)) + "'");
   };
   Amount amount;
@@ -107,7 +110,9 @@ std::string Amount::text() const {
 
 Kept Retention::kept(std::int64_t prompt, std::int64_t generation) const {
   const std::int64_t all = prompt + generation, base = of == Of::prompt ? prompt : all;
-  const auto tokens = [&](std::int64_t count) { return static_cast<std::int32_t>(std::clamp<std::int64_t>(count, 0, all)); };
+  const auto tokens = [&](std::int64_t count) {
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(count, 0, all));
+  };
   if (rule == Rule::full) return {.heavy = 0, .recent = tokens(all)};
   Kept kept{.heavy = tokens(heavy.of(base)), .recent = tokens(recent.of(base))};
   if (rule == Rule::recent) kept.heavy = sinks;
@@ -115,13 +120,15 @@ Kept Retention::kept(std::int64_t prompt, std::int64_t generation) const {
   kept.sinks = std::min(sinks, kept.heavy);
   // FlexGen's version evicts only among the heavy, never what leaves the window: with none it would have no victim.
   if (rule == Rule::h2o_flexgen) kept.heavy = std::max(kept.heavy, kept.sinks + 1), kept.grace = 1;
-  if (kept.heavy + kept.recent == 0) kept.recent = 1;  // shares of a short sequence floor to nothing; its newest token stays
+  if (kept.heavy + kept.recent == 0)
+    kept.recent = 1;  // shares of a short sequence floor to nothing; its newest token stays
   return kept;
 }
 
 std::int64_t Retention::slots(std::int64_t prompt, std::int64_t generation) const {
   const Kept keep = kept(prompt, generation);
-  const std::int64_t budget = std::int64_t{keep.heavy} + keep.recent, stored = prompt + std::max<std::int64_t>(1, generation - 1);
+  const std::int64_t budget = std::int64_t{keep.heavy} + keep.recent,
+                     stored = prompt + std::max<std::int64_t>(1, generation - 1);
   return std::min(budget + 1, stored);
 }
 
@@ -139,7 +146,10 @@ Retention Retention::from_text(std::string_view text) {
   const std::size_t wanted = retention.rule == Rule::full ? 1 : one ? 2 : 3;
   if (parts.size() != wanted)
     throw UsageError(where + ": '" + name_of(retention.rule) + "' is written " + name_of(retention.rule) +
-                     (wanted == 1 ? "" : wanted == 2 ? ":N" : ":HEAVY:RECENT") + ", got '" + std::string(text.substr(0, 60)) + "'");
+                     (wanted == 1   ? ""
+                      : wanted == 2 ? ":N"
+                                    : ":HEAVY:RECENT") +
+                     ", got '" + std::string(text.substr(0, 60)) + "'");
   if (retention.rule == Rule::recent) retention.recent = Amount::from_text(parts[1], where + " recent");
   else if (wanted > 1) retention.heavy = Amount::from_text(parts[1], where + " heavy");
   if (wanted == 3) retention.recent = Amount::from_text(parts[2], where + " recent");
@@ -155,10 +165,13 @@ Retention Retention::from_json(const nlohmann::json& object, const std::string& 
   if (of_text == "prompt") retention.of = Of::prompt;
   else if (of_text != "prompt+generation") fields.refuse_field("of", "'prompt' or 'prompt+generation'");
   if (retention.rule != Rule::full) {
-    if (retention.rule != Rule::recent && fields.has("heavy")) retention.heavy = amount_from_json(fields.at("heavy"), where + ".heavy");
-    if (retention.rule != Rule::heavy && fields.has("recent")) retention.recent = amount_from_json(fields.at("recent"), where + ".recent");
+    if (retention.rule != Rule::recent && fields.has("heavy"))
+      retention.heavy = amount_from_json(fields.at("heavy"), where + ".heavy");
+    if (retention.rule != Rule::heavy && fields.has("recent"))
+      retention.recent = amount_from_json(fields.at("recent"), where + ".recent");
     retention.sinks = static_cast<std::int32_t>(fields.integer("sinks", 0, kMostTokens, 0));
-    if (retention.rule == Rule::random) retention.seed = static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0));
+    if (retention.rule == Rule::random)
+      retention.seed = static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0));
     if (retention.scored()) {
       retention.window = static_cast<std::int32_t>(fields.integer("window", 0, kMostTokens, 0));
       retention.decay = fields.number("decay", 0, 1, 1.0);

@@ -1,5 +1,5 @@
-// policy/retention.h: which tokens stay in the KV cache. Every rule is a row of parameters of one mechanism: a number of
-// heavy hitters, a recent window, pinned sinks and a way to score (H2O, arXiv 2306.14048; sinks: arXiv 2309.17453).
+// policy/retention.h: which tokens stay in the KV cache. Every rule is a row of parameters of one mechanism: a number
+// of heavy hitters, a recent window, pinned sinks and a way to score (H2O, arXiv 2306.14048; sinks: arXiv 2309.17453).
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,10 @@ struct Retention {
   enum class Rule : std::uint8_t { full, recent, heavy, h2o, h2o_flexgen, random } rule = Rule::full;
   enum class Of : std::uint8_t { prompt, prompt_and_generation } of = Of::prompt_and_generation;
   Amount heavy, recent;
-  std::int32_t sinks = 0;         ///< pinned first tokens; inside `heavy`, but for the rule `recent`, which adds them
-  std::uint64_t seed = 0;         ///< of the rule `random`
-  std::int32_t window = 0;        ///< prefill scores from the last rows only (SnapKV); 0: all rows
-  double decay = 1;               ///< of the scores, per decode step
+  std::int32_t sinks = 0;   ///< pinned first tokens; inside `heavy`, but for the rule `recent`, which adds them
+  std::uint64_t seed = 0;   ///< of the rule `random`
+  std::int32_t window = 0;  ///< prefill scores from the last rows only (SnapKV); 0: all rows
+  double decay = 1;         ///< of the scores, per decode step
 
   bool scored() const { return rule == Rule::heavy || rule == Rule::h2o || rule == Rule::h2o_flexgen; }
   Kept kept(std::int64_t prompt, std::int64_t generation) const;

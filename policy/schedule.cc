@@ -29,8 +29,8 @@ class Generator {
   explicit Generator(const ScheduleShape& shape)
       : shape_(shape), unit_(shape.slots.unit), kv_(shape.slots.kv), activation_(shape.slots.activation),
         unit_staging_(shape.slots.unit_staging), kv_staging_(shape.slots.kv_staging),
-        activation_staging_(shape.slots.activation_staging), host_kv_(shape.slots.host_kv), stored_(shape.blocks(), kNone),
-        lane_clock_() {}
+        activation_staging_(shape.slots.activation_staging), host_kv_(shape.slots.host_kv),
+        stored_(shape.blocks(), kNone), lane_clock_() {}
 
   Schedule run(int first_step, int steps) {
     for (step_ = first_step; step_ < first_step + steps; ++step_)
@@ -69,23 +69,37 @@ class Generator {
 
   std::uint32_t load(Lane lane, int batch, std::uint32_t block, std::uint32_t from, std::uint32_t to,
                      std::initializer_list<std::uint32_t> after) {
-    return add({.kind = Op::Kind::load, .lane = lane, .batch = static_cast<std::uint16_t>(batch), .subject = block,
-                .from = from, .to = to}, after);
+    return add({.kind = Op::Kind::load,
+                .lane = lane,
+                .batch = static_cast<std::uint16_t>(batch),
+                .subject = block,
+                .from = from,
+                .to = to},
+               after);
   }
   std::uint32_t store(Lane lane, int batch, std::uint32_t block, std::uint32_t from, std::uint32_t to,
                       std::initializer_list<std::uint32_t> after) {
-    return add({.kind = Op::Kind::store, .lane = lane, .batch = static_cast<std::uint16_t>(batch), .subject = block,
-                .from = from, .to = to}, after);
+    return add({.kind = Op::Kind::store,
+                .lane = lane,
+                .batch = static_cast<std::uint16_t>(batch),
+                .subject = block,
+                .from = from,
+                .to = to},
+               after);
   }
 
   /// Brings a block from its home into a slot of a device window.
-  std::uint32_t load_block(Tier home, int batch, std::uint32_t block, Window& window, Window& staging, std::uint32_t slot) {
+  std::uint32_t load_block(Tier home, int batch, std::uint32_t block, Window& window, Window& staging,
+                           std::uint32_t slot) {
     const std::uint32_t written = stored_[block];
-    if (home == Tier::host) return load(Lane::host_to_device, batch, block, kNoSlot, slot, {window.last_user[slot], written});
-    if (shape_.disk_reads_device) return load(Lane::disk_read, batch, block, kNoSlot, slot, {window.last_user[slot], written});
+    if (home == Tier::host)
+      return load(Lane::host_to_device, batch, block, kNoSlot, slot, {window.last_user[slot], written});
+    if (shape_.disk_reads_device)
+      return load(Lane::disk_read, batch, block, kNoSlot, slot, {window.last_user[slot], written});
     const std::uint32_t stage = staging.take();
     const std::uint32_t read = load(Lane::disk_read, batch, block, kNoSlot, stage, {staging.last_user[stage], written});
-    return staging.last_user[stage] = load(Lane::host_to_device, batch, block, stage, slot, {read, window.last_user[slot]});
+    return staging.last_user[stage] =
+               load(Lane::host_to_device, batch, block, stage, slot, {read, window.last_user[slot]});
   }
 
   /// Takes a block home from a slot of a device window, after `compute`.
@@ -98,7 +112,8 @@ class Generator {
       last = window.last_user[slot] = store(Lane::disk_write, batch, block, slot, kNoSlot, {compute});
     } else {
       const std::uint32_t stage = staging.take();
-      window.last_user[slot] = store(Lane::device_to_host, batch, block, slot, stage, {compute, staging.last_user[stage]});
+      window.last_user[slot] =
+          store(Lane::device_to_host, batch, block, slot, stage, {compute, staging.last_user[stage]});
       last = staging.last_user[stage] = store(Lane::disk_write, batch, block, stage, kNoSlot, {window.last_user[slot]});
     }
     stored_[block] = last;
@@ -109,8 +124,8 @@ class Generator {
     std::uint32_t unit_slot = kNoSlot, unit_loaded = kNone;
     if (sub.unit >= 0 && shape_.unit_home[static_cast<std::size_t>(sub.unit)] != Tier::device) {
       unit_slot = unit_.take();
-      unit_loaded = load_block(shape_.unit_home[static_cast<std::size_t>(sub.unit)], 0, static_cast<std::uint32_t>(sub.unit),
-                               unit_, unit_staging_, unit_slot);
+      unit_loaded = load_block(shape_.unit_home[static_cast<std::size_t>(sub.unit)], 0,
+                               static_cast<std::uint32_t>(sub.unit), unit_, unit_staging_, unit_slot);
     }
     std::uint32_t last = kNone;
     const bool attention = sub.kind == Sublayer::Kind::attention;
@@ -133,12 +148,16 @@ class Generator {
   std::uint32_t host_core(std::uint32_t s, int layer, int batch, std::uint32_t projected) {
     const std::uint32_t exchange = shape_.exchange_block(batch), kv = shape_.kv_block(layer, batch);
     const std::uint32_t sent = store(Lane::device_to_host, batch, exchange, kNoSlot, kNoSlot, {projected});
-    Op core{.kind = Op::Kind::compute, .part = Op::Part::core, .lane = Lane::host_compute,
-            .batch = static_cast<std::uint16_t>(batch), .subject = s};
+    Op core{.kind = Op::Kind::compute,
+            .part = Op::Part::core,
+            .lane = Lane::host_compute,
+            .batch = static_cast<std::uint16_t>(batch),
+            .subject = s};
     std::uint32_t done;
     if (kv_home(layer, batch) == Tier::disk) {
       const std::uint32_t slot = core.kv_slot = host_kv_.take();
-      const std::uint32_t read = load(Lane::disk_read, batch, kv, kNoSlot, slot, {host_kv_.last_user[slot], stored_[kv]});
+      const std::uint32_t read =
+          load(Lane::disk_read, batch, kv, kNoSlot, slot, {host_kv_.last_user[slot], stored_[kv]});
       done = add(core, {sent, read});
       stored_[kv] = host_kv_.last_user[slot] = store(Lane::disk_write, batch, kv, slot, kNoSlot, {done});
     } else {
@@ -151,31 +170,36 @@ class Generator {
   std::uint32_t compute(std::uint32_t s, int batch, Op::Part part, std::uint32_t unit_slot, std::uint32_t ready) {
     const Sublayer& sub = shape_.sublayers[s];
     using Kind = Sublayer::Kind;
-    Op op{.kind = Op::Kind::compute, .part = part, .lane = Lane::device_compute, .batch = static_cast<std::uint16_t>(batch),
-          .subject = s, .unit_slot = unit_slot};
+    Op op{.kind = Op::Kind::compute,
+          .part = part,
+          .lane = Lane::device_compute,
+          .batch = static_cast<std::uint16_t>(batch),
+          .subject = s,
+          .unit_slot = unit_slot};
     const Tier hidden_home = shape_.activation_home[static_cast<std::size_t>(batch)];
     const bool uses_hidden = sub.kind != Kind::head && hidden_home != Tier::device;
     const bool writes_hidden = uses_hidden && sub.kind != Kind::output && part != Op::Part::in;
     std::uint32_t hidden = kNone, cache = kNone;
     if (uses_hidden) {
       op.activation_slot = activation_.take();
-      hidden = sub.kind == Kind::embed
-                   ? activation_.last_user[op.activation_slot]
-                   : load_block(hidden_home, batch, shape_.activation_block(batch), activation_, activation_staging_,
-                                op.activation_slot);
+      hidden = sub.kind == Kind::embed ? activation_.last_user[op.activation_slot]
+                                       : load_block(hidden_home, batch, shape_.activation_block(batch), activation_,
+                                                    activation_staging_, op.activation_slot);
     }
     const Tier cache_home = sub.kind == Kind::attention ? kv_home(sub.layer, batch) : Tier::device;
     const bool uses_cache = part == Op::Part::whole && cache_home != Tier::device;
     if (uses_cache) {
       op.kv_slot = kv_.take();
-      cache = step_ == 0 ? kv_.last_user[op.kv_slot]
-                         : load_block(cache_home, batch, shape_.kv_block(sub.layer, batch), kv_, kv_staging_, op.kv_slot);
+      cache = step_ == 0
+                  ? kv_.last_user[op.kv_slot]
+                  : load_block(cache_home, batch, shape_.kv_block(sub.layer, batch), kv_, kv_staging_, op.kv_slot);
     }
     const std::uint32_t done = add(op, {ready, hidden, cache});
     if (uses_hidden) {
       activation_.last_user[op.activation_slot] = done;
       if (writes_hidden)
-        store_block(hidden_home, batch, shape_.activation_block(batch), activation_, activation_staging_, op.activation_slot, done);
+        store_block(hidden_home, batch, shape_.activation_block(batch), activation_, activation_staging_,
+                    op.activation_slot, done);
     }
     if (uses_cache)
       store_block(cache_home, batch, shape_.kv_block(sub.layer, batch), kv_, kv_staging_, op.kv_slot, done);
@@ -206,12 +230,18 @@ WindowSlots ScheduleShape::slots_needed(std::uint32_t ahead) const {
   const bool kv_disk = streams(kv_home, Tier::disk), kv_host = streams(kv_home, Tier::host);
   const bool act_disk = streams(activation_home, Tier::disk), act_host = streams(activation_home, Tier::host);
   const auto slots_if = [&](bool used) { return used ? 1 + ahead : 0; };
-  return {.unit = slots_if(unit_host || unit_disk), .kv = slots_if(kv_host || kv_disk), .activation = slots_if(act_host || act_disk),
-          .unit_staging = slots_if(unit_disk && !disk_reads_device), .kv_staging = slots_if(kv_disk && !disk_reads_device),
-          .activation_staging = slots_if(act_disk && !disk_reads_device), .host_kv = slots_if(kv_disk && attention_on_host)};
+  return {.unit = slots_if(unit_host || unit_disk),
+          .kv = slots_if(kv_host || kv_disk),
+          .activation = slots_if(act_host || act_disk),
+          .unit_staging = slots_if(unit_disk && !disk_reads_device),
+          .kv_staging = slots_if(kv_disk && !disk_reads_device),
+          .activation_staging = slots_if(act_disk && !disk_reads_device),
+          .host_kv = slots_if(kv_disk && attention_on_host)};
 }
 
-Schedule zigzag(const ScheduleShape& shape, int first_step, int steps) { return Generator(shape).run(first_step, steps); }
+Schedule zigzag(const ScheduleShape& shape, int first_step, int steps) {
+  return Generator(shape).run(first_step, steps);
+}
 
 Schedule serialize(Schedule schedule) {
   schedule.deps.clear();

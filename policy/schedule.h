@@ -19,13 +19,14 @@ inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 /// One thing to do. The ops of one lane run in list order; an op starts once its dependencies have ended.
 struct Op {
   enum class Kind : std::uint8_t { load, compute, store } kind;
-  /// Of a compute op: an attention sublayer whose KV is attended on the host runs in three parts, the core on host_compute.
+  /// Of a compute op: an attention sublayer whose KV is attended on the host
+  /// runs in three parts, the core on host_compute.
   enum class Part : std::uint8_t { whole, in, core, out } part = Part::whole;
-  Lane lane;                           ///< what it occupies
-  std::uint16_t step = 0, batch = 0;   ///< sweep (0 is prefill), and batch of the zig-zag block
-  std::uint32_t subject = 0;           ///< load, store: a block (ScheduleShape numbers them); compute: a sublayer
-  std::uint32_t from = kNoSlot;        ///< load, store: the window slot it reads; kNoSlot: the block's home
-  std::uint32_t to = kNoSlot;          ///< load, store: the window slot it fills; kNoSlot: the block's home
+  Lane lane;                          ///< what it occupies
+  std::uint16_t step = 0, batch = 0;  ///< sweep (0 is prefill), and batch of the zig-zag block
+  std::uint32_t subject = 0;          ///< load, store: a block (ScheduleShape numbers them); compute: a sublayer
+  std::uint32_t from = kNoSlot;       ///< load, store: the window slot it reads; kNoSlot: the block's home
+  std::uint32_t to = kNoSlot;         ///< load, store: the window slot it fills; kNoSlot: the block's home
   std::uint32_t unit_slot = kNoSlot, kv_slot = kNoSlot, activation_slot = kNoSlot;  ///< compute: where its blocks are
   std::uint32_t first_dep = 0, dep_count = 0;  ///< a range of Schedule::deps, all of them earlier ops
 };
@@ -33,7 +34,9 @@ struct Op {
 struct Schedule {
   std::vector<Op> ops;
   std::vector<std::uint32_t> deps;
-  std::span<const std::uint32_t> deps_of(const Op& op) const { return std::span(deps).subspan(op.first_dep, op.dep_count); }
+  std::span<const std::uint32_t> deps_of(const Op& op) const {
+    return std::span(deps).subspan(op.first_dep, op.dep_count);
+  }
 };
 
 /// Slots per window. Slots of one window are equally large; a block that streams takes the next in turn.
@@ -50,15 +53,17 @@ struct ScheduleShape {
   std::vector<Sublayer> sublayers;
   std::vector<Tier> unit_home, kv_home, activation_home;
   int layers = 0, batches = 1;
-  bool attention_on_host = false;      ///< for KV whose home is not the device
-  bool disk_reads_device = false;      ///< Backend::device_is_host_memory()
+  bool attention_on_host = false;  ///< for KV whose home is not the device
+  bool disk_reads_device = false;  ///< Backend::device_is_host_memory()
   WindowSlots slots;
 
   std::uint32_t kv_block(int layer, int batch) const {
     return static_cast<std::uint32_t>(unit_home.size()) + static_cast<std::uint32_t>(layer * batches + batch);
   }
   std::uint32_t activation_block(int batch) const { return kv_block(layers, batch); }
-  std::uint32_t exchange_block(int batch) const { return activation_block(batches) + static_cast<std::uint32_t>(batch); }
+  std::uint32_t exchange_block(int batch) const {
+    return activation_block(batches) + static_cast<std::uint32_t>(batch);
+  }
   std::uint32_t blocks() const { return exchange_block(batches); }
   /// The slots that a shape like this needs at least, and `ahead` more per window to load ahead of use.
   WindowSlots slots_needed(std::uint32_t ahead) const;

@@ -14,8 +14,8 @@ struct Trace {
   struct Span {
     double begin = 0, end = 0;
   };
-  std::vector<Span> spans;  ///< [ops]
-  double seconds() const;   ///< until the last op ended
+  std::vector<Span> spans;                                                          ///< [ops]
+  double seconds() const;                                                           ///< until the last op ended
   std::array<double, offload::kLanes.size()> busy(const Schedule& schedule) const;  ///< seconds of work per lane
 };
 

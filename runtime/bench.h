@@ -20,10 +20,10 @@ struct BenchOptions {
   MachineOptions machine;
 };
 
-/// The report of a run (report.h) over random prompts of one length, all generated to the end. With `project_sweeps`, decode
-/// is timed for that many sweeps at the beginning, the middle and the end of the generation and the rest projected from
-/// them, with the growing context that each has; "measured" is then false. With `skip_prefill` the KV cache is filled with
-/// random keys and values in place of prefill, and only decode is timed.
+/// The report of a run (report.h) over random prompts of one length, all generated to the end. With `project_sweeps`,
+/// decode is timed for that many sweeps at the beginning, the middle and the end of the generation and the rest
+/// projected from them, with the growing context that each has; "measured" is then false. With `skip_prefill` the KV
+/// cache is filled with random keys and values in place of prefill, and only decode is timed.
 nlohmann::ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& stop);
 
 /// The machine's ceilings: disk read, memory read, matrix products, attention on the host.

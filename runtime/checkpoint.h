@@ -23,8 +23,8 @@ struct TensorInfo {
   std::uint64_t offset = 0, bytes = 0;
 };
 
-/// The dtype of a tensor that is to be computed with. Throws CheckpointError, naming the tensor, unless it is F32, F16
-/// or BF16.
+/// The dtype of a tensor that is to be computed with. Throws CheckpointError,
+/// naming the tensor, unless it is F32, F16 or BF16.
 DType weight_dtype(const TensorInfo& tensor);
 
 /// A tensor that a model cannot do without.

@@ -30,9 +30,7 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
   nlohmann::ordered_json report;
   try {
     report = flags.lanes ? measure_lanes(options.machine) : run_bench(options, stop);
-  } catch (const Interrupted&) {
-    return 130;
-  }
+  } catch (const Interrupted&) { return 130; }
   const std::string text = policy::to_pretty(report) + "\n";
   if (!flags.report.empty()) write_file_atomically(flags.report, text);
   std::fputs(text.c_str(), stdout);
@@ -53,12 +51,15 @@ void add_bench(CLI::App& app, Command& chosen) {
   command->add_option("--gen-len", bench.generation, "Tokens to generate for each")->capture_default_str();
   command->add_option("--requests", bench.requests, "Number of requests; 0 is one block")->capture_default_str();
   command->add_option("--repetitions", bench.repetitions, "Median, least and most are reported")->capture_default_str();
-  command->add_option("--project", bench.project_sweeps, "Time this many decode sweeps at the beginning, the middle and the end, and project the rest");
-  command->add_flag("--skip-prefill", bench.skip_prefill, "Fill the KV cache with random keys and values; times decode only");
+  command->add_option("--project", bench.project_sweeps,
+                      "Time this many decode sweeps at the beginning, the middle and the end, and project the rest");
+  command->add_flag("--skip-prefill", bench.skip_prefill,
+                    "Fill the KV cache with random keys and values; times decode only");
   command->add_flag("--no-warm-up", flags->no_warm_up, "Count the first run too");
   command->add_option("--report", flags->report, "Write the result to this file too");
   flags->policy.add_to(*command);
-  command->callback([flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });
+  command->callback(
+      [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });
 }
 
 }  // namespace weft::runtime

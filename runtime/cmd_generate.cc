@@ -19,7 +19,8 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   const auto flags = std::make_shared<Flags>();
   flags->job.kind = kind;
   JobOptions& job = flags->job;
-  command->add_option("--model", job.model, "Hugging Face checkpoint folder, or a config.json with --weights")->required();
+  command->add_option("--model", job.model, "Hugging Face checkpoint folder, or a config.json with --weights")
+      ->required();
   command->add_option("--input", job.input, "Requests, one JSON object a line")->required();
   command->add_option("--output", job.output, "Results, one JSON object a line")->required();
   command->add_option("--dtype", job.dtype, "auto, float16, bfloat16 or float32")->capture_default_str();

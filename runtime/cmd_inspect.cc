@@ -19,13 +19,15 @@ namespace {
 using policy::bytes_to_text;
 
 void print_shape(const policy::ModelSpec& spec) {
-  fmt::print("{}: {} layers, hidden {}, ffn {}, {} heads of {}, vocabulary {}, context {}, {}-norm, {} head, {:.1f} million parameters\n",
-             spec.architecture, spec.layers, spec.hidden, spec.ffn, spec.heads, spec.head_dim, spec.vocab, spec.positions,
-             spec.pre_norm ? "pre" : "post", spec.tied_head ? "tied" : "untied", double(policy::parameters(spec)) / 1e6);
-  const std::uint64_t token = 2ull * static_cast<std::uint64_t>(spec.layers) * static_cast<std::uint64_t>(spec.kv_heads) *
-                              static_cast<std::uint64_t>(spec.head_dim) * 2;
-  fmt::print("KV cache in 16 bits: {} per token, {} for a sequence of {} tokens, {} of it with h2o:0.1:0.1\n", bytes_to_text(token),
-             bytes_to_text(token * static_cast<std::uint64_t>(spec.positions)), spec.positions,
+  fmt::print(
+      "{}: {} layers, hidden {}, ffn {}, {} heads of {}, vocabulary {}, context {}, {}-norm, {} head, {:.1f} million "
+      "parameters\n",
+      spec.architecture, spec.layers, spec.hidden, spec.ffn, spec.heads, spec.head_dim, spec.vocab, spec.positions,
+      spec.pre_norm ? "pre" : "post", spec.tied_head ? "tied" : "untied", double(policy::parameters(spec)) / 1e6);
+  const std::uint64_t token = 2ull * static_cast<std::uint64_t>(spec.layers) *
+                              static_cast<std::uint64_t>(spec.kv_heads) * static_cast<std::uint64_t>(spec.head_dim) * 2;
+  fmt::print("KV cache in 16 bits: {} per token, {} for a sequence of {} tokens, {} of it with h2o:0.1:0.1\n",
+             bytes_to_text(token), bytes_to_text(token * static_cast<std::uint64_t>(spec.positions)), spec.positions,
              bytes_to_text(token * static_cast<std::uint64_t>(spec.positions) / 5));
 }
 
@@ -33,14 +35,17 @@ int inspect_checkpoint(const std::string& path) {
   const auto source = open_model(path, "auto", "");
   print_shape(source->spec);
   const Checkpoint& checkpoint = *source->checkpoint;
-  fmt::print("{} tensors, {} in {} file{}; computed in {}{}\n", checkpoint.size(), bytes_to_text(checkpoint.total_bytes()),
-             checkpoint.files().size(), checkpoint.files().size() == 1 ? "" : "s", name_of(source->type),
+  fmt::print("{} tensors, {} in {} file{}; computed in {}{}\n", checkpoint.size(),
+             bytes_to_text(checkpoint.total_bytes()), checkpoint.files().size(),
+             checkpoint.files().size() == 1 ? "" : "s", name_of(source->type),
              source->weights->converts() ? " (converted, which takes a copy of what is placed on disk)" : "");
   for (const std::string& note : checkpoint.notes()) fmt::print("{}\n", note);
-  fmt::print("tokenizer: {}\n", source->tokenizer ? fmt::format("{} tokens", source->tokenizer->size()) : "none; takes prompt_ids only");
+  fmt::print("tokenizer: {}\n",
+             source->tokenizer ? fmt::format("{} tokens", source->tokenizer->size()) : "none; takes prompt_ids only");
   std::uint64_t largest = 0;
   for (const std::uint64_t bytes : source->weights->unit_bytes()) largest = std::max(largest, bytes);
-  fmt::print("weights: {} in {} units, the largest {}\n", bytes_to_text(source->weight_bytes()), source->units.size(), bytes_to_text(largest));
+  fmt::print("weights: {} in {} units, the largest {}\n", bytes_to_text(source->weight_bytes()), source->units.size(),
+             bytes_to_text(largest));
   return 0;
 }
 
@@ -65,8 +70,10 @@ int inspect(const std::string& path) {
   nlohmann::ordered_json full = shown.to_json();
   full.erase("budgets");
   // What the file leaves open is chosen when a run knows its model, its requests and its machine.
-  for (const auto& [key, open] : {std::pair{"gpu_batch_size", !partial.gpu_batch_size}, {"num_gpu_batches", !partial.num_gpu_batches},
-                                  {"weights", !partial.weights}, {"kv", !partial.kv}})
+  for (const auto& [key, open] : {std::pair{"gpu_batch_size", !partial.gpu_batch_size},
+                                  {"num_gpu_batches", !partial.num_gpu_batches},
+                                  {"weights", !partial.weights},
+                                  {"kv", !partial.kv}})
     if (open) full[key] = "chosen per run";
   fmt::print("{}\n", policy::to_pretty(full));
   return 0;

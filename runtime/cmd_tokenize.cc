@@ -18,7 +18,8 @@ struct Flags {
   std::string model, input, output;
 };
 
-nlohmann::ordered_json tokenize_line(const Tokenizer& tokenizer, std::string_view line, const std::string& where, bool first) {
+nlohmann::ordered_json tokenize_line(const Tokenizer& tokenizer, std::string_view line, const std::string& where,
+                                     bool first) {
   const auto json = policy::parse_json(line, where, policy::Blame::usage, {.depth = 32, .byte_order_mark = first});
   policy::Fields fields(json, where, policy::Blame::usage);
   const auto& id = fields.at("id");
@@ -30,7 +31,8 @@ nlohmann::ordered_json tokenize_line(const Tokenizer& tokenizer, std::string_vie
 
 int tokenize(const Flags& flags) {
   require_input("--input", flags.input);
-  if (!std::filesystem::is_directory(flags.model)) throw UsageError("--model " + flags.model + ": there is no such folder");
+  if (!std::filesystem::is_directory(flags.model))
+    throw UsageError("--model " + flags.model + ": there is no such folder");
   const Tokenizer tokenizer = Tokenizer::load(flags.model);
   const auto each = [&](const auto& use) {
     for_each_line(flags.input, [&](std::string_view line, std::uint64_t, std::size_t number) {

@@ -29,8 +29,9 @@ Totals Totals::operator-(const Totals& before) const {
 
 Executor::Executor(const policy::ModelSpec& model, const policy::Policy& policy, const policy::Footprint& footprint,
                    Layers& layers, Storage& storage, kernels::Backend& backend, const std::atomic<bool>& stop)
-    : model_(model), policy_(policy), print_(footprint), layers_(layers), storage_(storage), stop_(stop), lanes_(backend),
-      rows_(static_cast<std::size_t>(policy.num_gpu_batches)), live_(static_cast<std::size_t>(policy.num_gpu_batches)) {}
+    : model_(model), policy_(policy), print_(footprint), layers_(layers), storage_(storage), stop_(stop),
+      lanes_(backend), rows_(static_cast<std::size_t>(policy.num_gpu_batches)),
+      live_(static_cast<std::size_t>(policy.num_gpu_batches)) {}
 
 std::span<Sequence> Executor::sequences(int batch) const {
   const auto size = static_cast<std::size_t>(policy_.gpu_batch_size), first = static_cast<std::size_t>(batch) * size;
@@ -60,7 +61,8 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token) {
     run_segment(schedule);
     if (step == 0) {
       prefill_end = lanes_.now();
-      steps_per_segment_ = static_cast<int>(std::clamp<std::size_t>(kSegmentOps / schedule.ops.size(), 1, kSegmentSteps));
+      steps_per_segment_ =
+          static_cast<int>(std::clamp<std::size_t>(kSegmentOps / schedule.ops.size(), 1, kSegmentSteps));
     }
   }
   const double end = lanes_.now();
@@ -79,14 +81,15 @@ void Executor::run_segment(const policy::Schedule& schedule) {
     const Op& op = schedule.ops[i];
     deps.clear();
     for (const std::uint32_t dep : schedule.deps_of(op)) deps.push_back(tickets_[dep]);
-    tickets_[i] = lanes_.submit(op.lane, deps, [this, &op](kernels::Stream& stream) { run_op(op, stream); },
-                                static_cast<std::uint32_t>(i));
+    tickets_[i] = lanes_.submit(
+        op.lane, deps, [this, &op](kernels::Stream& stream) { run_op(op, stream); }, static_cast<std::uint32_t>(i));
   }
   lanes_.wait_all();
   if (!on_trace_) return;
   policy::Trace trace;
   trace.spans.resize(schedule.ops.size());
-  for (const offload::LaneRecord& record : lanes_.take_records()) trace.spans[record.label] = {record.begin, record.end};
+  for (const offload::LaneRecord& record : lanes_.take_records())
+    trace.spans[record.label] = {record.begin, record.end};
   on_trace_(schedule, trace);
 }
 
@@ -119,10 +122,13 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
     case Sublayer::Kind::embed: layers_.embed(unit, rows, hidden, stream); break;
     case Sublayer::Kind::attention:
       switch (op.part) {
-        case Op::Part::whole: layers_.attention(sub.layer, unit, rows, hidden, storage_.kv(sub.layer, batch, op.kv_slot), stream); break;
+        case Op::Part::whole:
+          layers_.attention(sub.layer, unit, rows, hidden, storage_.kv(sub.layer, batch, op.kv_slot), stream);
+          break;
         case Op::Part::in: layers_.attention_in(unit, hidden, storage_.exchange(batch, false), stream); break;
         case Op::Part::core:
-          layers_.attention_core(sub.layer, rows, storage_.exchange(batch, true), storage_.host_kv(sub.layer, batch, op.kv_slot));
+          layers_.attention_core(sub.layer, rows, storage_.exchange(batch, true),
+                                 storage_.host_kv(sub.layer, batch, op.kv_slot));
           break;
         case Op::Part::out:
           layers_.attention_out(unit, hidden, storage_.exchange(batch, false).out.slice(0, rows.rows()), stream);
@@ -136,8 +142,10 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
     case Sublayer::Kind::head: {
       const policy::TensorSpec& piece = storage_.piece(sub.unit);
       const View logits = storage_.logits(batch);
-      const View columns(static_cast<float*>(logits.data) + piece.first_row, DType::f32, rows.live(), piece.rows, logits.stride);
-      layers_.head(unit[static_cast<std::size_t>(piece.role)], storage_.last_embed(batch).slice(0, rows.live()), columns, stream);
+      const View columns(static_cast<float*>(logits.data) + piece.first_row, DType::f32, rows.live(), piece.rows,
+                         logits.stride);
+      layers_.head(unit[static_cast<std::size_t>(piece.role)], storage_.last_embed(batch).slice(0, rows.live()),
+                   columns, stream);
       if (op.subject + 1 == print_.shape.sublayers.size()) next_tokens(batch, stream);
       break;
     }

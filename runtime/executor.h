@@ -32,17 +32,17 @@ struct Totals {
 /// Runs one block of sequences at a time to its end.
 class Executor {
  public:
-  /// Called on the device lane's thread for every new token, which is already in the sequence; ends a sequence by setting
-  /// its `finish`. At max_tokens the executor ends it.
+  /// Called on the device lane's thread for every new token, which is already in the sequence; ends a sequence by
+  /// setting its `finish`. At max_tokens the executor ends it.
   using OnToken = std::function<void(Sequence&)>;
   /// Called after each segment of a schedule with when its ops ran; seconds since the executor was made.
   using OnTrace = std::function<void(const policy::Schedule&, const policy::Trace&)>;
 
-  Executor(const policy::ModelSpec& model, const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers,
-           Storage& storage, kernels::Backend& backend, const std::atomic<bool>& stop);
+  Executor(const policy::ModelSpec& model, const policy::Policy& policy, const policy::Footprint& footprint,
+           Layers& layers, Storage& storage, kernels::Backend& backend, const std::atomic<bool>& stop);
 
-  /// At most block_size() sequences, none finished. Throws what an op threw, or Interrupted; the block is then lost, but
-  /// what on_token saw finished is finished.
+  /// At most block_size() sequences, none finished. Throws what an op threw, or Interrupted; the block is then lost,
+  /// but what on_token saw finished is finished.
   void run(std::span<Sequence> block, const OnToken& on_token);
 
   void set_trace(OnTrace on_trace);
@@ -67,8 +67,8 @@ class Executor {
 
   std::span<Sequence> block_;
   const OnToken* on_token_ = nullptr;
-  std::vector<BatchRows> rows_;                       // [batches]
-  std::vector<std::atomic<std::int64_t>> live_;       // [batches] sequences not finished
+  std::vector<BatchRows> rows_;                  // [batches]
+  std::vector<std::atomic<std::int64_t>> live_;  // [batches] sequences not finished
   std::atomic<std::int64_t> all_live_{0};
   std::array<std::atomic<std::uint64_t>, offload::kLanes.size()> lane_bytes_{};
   std::vector<offload::Ticket> tickets_;

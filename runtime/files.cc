@@ -66,11 +66,13 @@ std::string read_file(const fs::path& path, std::size_t limit_bytes) {
   if (file.fd() < 0) fail(path, "open", errno);
   struct stat status {};
   if (::fstat(file.fd(), &status) != 0) fail(path, "look at", errno);
-  if (!S_ISREG(status.st_mode)) throw DataError(path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
+  if (!S_ISREG(status.st_mode))
+    throw DataError(path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
 
   // The size is a hint: the file may grow while it is read, and those of /proc say 0.
   const auto too_large = [&] {
-    return DataError(path.string() + ": is larger than " + std::to_string(limit_bytes) + " bytes, the most for such a file");
+    return DataError(path.string() + ": is larger than " + std::to_string(limit_bytes) +
+                     " bytes, the most for such a file");
   };
   if (static_cast<std::uint64_t>(status.st_size) > limit_bytes) throw too_large();
   std::string text;
@@ -92,7 +94,8 @@ std::string read_file(const fs::path& path, std::size_t limit_bytes) {
 void require_writable(const std::string& flag, const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
-    throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) + "; give the name of a file to write");
+    throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) +
+                     "; give the name of a file to write");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (::access(folder.c_str(), W_OK | X_OK) != 0) fail(flag + " " + path.string(), "write to its folder", errno);
 }

@@ -12,15 +12,16 @@ namespace weft::runtime {
 /// device could block or never end) or holds more than `limit_bytes`; nothing over the limit is kept in memory.
 std::string read_file(const std::filesystem::path& path, std::size_t limit_bytes);
 
-/// Throws unless a regular file can be created or replaced at `path`, which `flag` named: UsageError if something else is
-/// there, IoError if its folder cannot be written to.
+/// Throws unless a regular file can be created or replaced at `path`, which `flag` named: UsageError if something else
+/// is there, IoError if its folder cannot be written to.
 void require_writable(const std::string& flag, const std::filesystem::path& path);
 
 /// Throws UsageError unless `path` is a file to read from, IoError if it may not be looked at.
 void require_input(const std::string& flag, const std::filesystem::path& path);
 
-/// Puts `text` at `path` so that a reader, or a crash, sees the old file or the new one and never a part: written beside
-/// it, synced, renamed. A symbolic link stays and its target is replaced. Throws IoError; then `path` is as before.
+/// Puts `text` at `path` so that a reader, or a crash, sees the old file or the new one and never a part: written
+/// beside it, synced, renamed. A symbolic link stays and its target is
+/// replaced. Throws IoError; then `path` is as before.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace weft::runtime

@@ -19,7 +19,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-policy::Workload workload_of(const RequestFile& requests, const std::vector<std::size_t>& todo, const policy::Retention& retention) {
+policy::Workload workload_of(const RequestFile& requests, const std::vector<std::size_t>& todo,
+                             const policy::Retention& retention) {
   policy::Workload work{.requests = static_cast<std::int64_t>(todo.size())};
   for (const std::size_t index : todo) {
     const RequestFile::Entry& entry = requests.entry(index);
@@ -33,7 +34,8 @@ policy::Workload workload_of(const RequestFile& requests, const std::vector<std:
 /// Turns tokens into answers.
 class Answers {
  public:
-  Answers(const ModelSource& source, Journal& journal, Progress& progress) : source_(source), journal_(journal), progress_(progress) {}
+  Answers(const ModelSource& source, Journal& journal, Progress& progress)
+      : source_(source), journal_(journal), progress_(progress) {}
 
   Sequence begin(std::size_t index, const Request& request, const Session& session) {
     Sequence sequence;
@@ -83,7 +85,9 @@ class Answers {
     ordered_json json{{"id", ordered_json::parse(id)}, {"text", nullptr}};
     if (source_.tokenizer) {
       const std::span<const std::int32_t> shown = std::span(ids).first(ids.size() - (sequence.ended_by_token ? 1 : 0));
-      json["text"] = sequence.text_end != std::string::npos ? with_replacements(sequence.text.substr(0, sequence.text_end)) : source_.tokenizer->decode(shown);
+      json["text"] = sequence.text_end != std::string::npos
+                         ? with_replacements(sequence.text.substr(0, sequence.text_end))
+                         : source_.tokenizer->decode(shown);
     }
     json["token_ids"] = ids;
     json["finish_reason"] = sequence.finish == Finish::stop ? "stop" : "length";
@@ -99,7 +103,10 @@ class Answers {
       logprobs.push_back(double(sequence.logprobs[i]));
       greedy.push_back(sequence.greedy[i] != 0);
     }
-    return {{"id", ordered_json::parse(id)}, {"logprobs", std::move(logprobs)}, {"logprob", sum}, {"greedy", std::move(greedy)}};
+    return {{"id", ordered_json::parse(id)},
+            {"logprobs", std::move(logprobs)},
+            {"logprob", sum},
+            {"greedy", std::move(greedy)}};
   }
 
   const ModelSource& source_;
@@ -123,9 +130,7 @@ bool run_blocks(Session& session, const RequestFile& requests, const std::vector
       session.executor().run(block, [&](Sequence& sequence) {
         answers.token(sequence, ids[static_cast<std::size_t>(&sequence - block.data())]);
       });
-    } catch (const Interrupted&) {
-      return false;
-    }
+    } catch (const Interrupted&) { return false; }
     progress.note(busiest_lane(session.executor().totals()));
   }
   return true;
@@ -135,12 +140,15 @@ bool run_blocks(Session& session, const RequestFile& requests, const std::vector
 void check_files(const JobOptions& options) {
   require_input("--input", options.input);
   std::vector<std::pair<const char*, std::filesystem::path>> seen;
-  for (const auto& [flag, path] : {std::pair{"--input", &options.input}, {"--output", &options.output}, {"--report", &options.report},
+  for (const auto& [flag, path] : {std::pair{"--input", &options.input},
+                                   {"--output", &options.output},
+                                   {"--report", &options.report},
                                    {"--trace", &options.trace}}) {
     if (path->empty()) continue;
     const auto place = std::filesystem::weakly_canonical(*path);
     for (const auto& [other, taken] : seen)
-      if (taken == place) throw UsageError(std::string(flag) + " " + *path + ": is also the file of " + other + "; give another name");
+      if (taken == place)
+        throw UsageError(std::string(flag) + " " + *path + ": is also the file of " + other + "; give another name");
     seen.emplace_back(flag, place);
   }
   require_writable("--output", options.output);
@@ -155,17 +163,20 @@ void check_files(const JobOptions& options) {
 int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
   if (options.quiet) spdlog::set_level(spdlog::level::warn);
   check_files(options);
-  if (options.max_tokens < 1) throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
+  if (options.max_tokens < 1)
+    throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
   const auto source = open_model(options.model, options.dtype, options.weights);
   Journal journal(options.output, options.resume);
   const RequestFile requests(options.input, options.kind, source->tokenizer.get(), source->spec, options.max_tokens);
   const std::vector<bool> done = journal.recover(requests);
-  if (journal.torn_bytes() > 0) spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
+  if (journal.torn_bytes() > 0)
+    spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
   std::vector<std::size_t> todo;
   for (std::size_t i = 0; i < requests.size(); ++i)
     if (!done[i]) todo.push_back(i);
   if (todo.empty()) {
-    spdlog::info("all {} requests are already answered in {}", requests.size(), options.output);
+    spdlog::info("all {} requests are already answered in {}{}", requests.size(), options.output,
+                 options.report.empty() ? "" : "; nothing ran, so no report is written");
     return 0;
   }
 
@@ -178,7 +189,8 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
     return 130;
   }
   if (!options.quiet) {
-    spdlog::info("{}: {}; {}", session->backend().name(), session->backend().description(), session->disk().engine_line());
+    spdlog::info("{}: {}; {}", session->backend().name(), session->backend().description(),
+                 session->disk().engine_line());
     spdlog::info("{}", session->plan_line());
   }
   std::unique_ptr<TraceFile> trace;
@@ -193,7 +205,8 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
   journal.finish();
   progress.clear();
   if (!complete) {
-    spdlog::warn("stopped; {} of {} requests are answered; run the same command with --resume to continue", progress.answered(), requests.size());
+    spdlog::warn("stopped; {} of {} requests are answered; run the same command with --resume to continue",
+                 progress.answered(), requests.size());
     return 130;
   }
   const ordered_json report = make_report(*session);

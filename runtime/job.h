@@ -14,14 +14,15 @@ namespace weft::runtime {
 struct JobOptions {
   RequestKind kind = RequestKind::generate;
   std::string model, weights, dtype = "auto";
-  std::string input, output, report, trace;   ///< the last two may be empty
+  std::string input, output, report, trace;  ///< the last two may be empty
   std::int64_t max_tokens = 128;
   bool resume = false, quiet = false;
   policy::PartialPolicy policy;
   MachineOptions machine;
 };
 
-/// Returns the exit code: 0, or 130 if `stop` was set; then the same call with `resume` continues. Throws the typed errors.
+/// Returns the exit code: 0, or 130 if `stop` was set; then the same call
+/// with `resume` continues. Throws the typed errors.
 int run_job(const JobOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace weft::runtime

@@ -31,7 +31,8 @@ Journal::Journal(const std::filesystem::path& path, bool resume) : path_(path) {
   struct stat status {};
   const bool exists = stat(path.c_str(), &status) == 0;
   if (exists && S_ISREG(status.st_mode) && !resume)
-    throw UsageError("--output " + path.string() + ": exists; give another name, remove it, or continue it with --resume");
+    throw UsageError("--output " + path.string() +
+                     ": exists; give another name, remove it, or continue it with --resume");
   require_writable("--output", path);
   if (!exists) return;
   fd_ = ::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC);
@@ -76,22 +77,27 @@ std::vector<bool> Journal::recover(const RequestFile& requests) {
     if (after != '\n') throw UsageError(where + ": lines end in \\r\\n; something rewrote this file, undo that first");
     const auto json = policy::parse_json(line, where, policy::Blame::usage);
     if (!json.is_object() || !json.contains("id") || !json.contains(mark))
-      throw UsageError(where + ": not a result of weft " + (scores ? "score" : "generate") + "; --resume needs the output of an earlier run");
+      throw UsageError(where + ": not a result of weft " + (scores ? "score" : "generate") +
+                       "; --resume needs the output of an earlier run");
     const auto request = requests.find(policy::to_line(json.at("id")));
-    if (!request) throw UsageError(where + ": answers a request that is not in the input; --resume needs the same requests");
-    if (done[*request]) throw UsageError(where + ": answers a request a second time; the file was changed by something else");
+    if (!request)
+      throw UsageError(where + ": answers a request that is not in the input; --resume needs the same requests");
+    if (done[*request])
+      throw UsageError(where + ": answers a request a second time; the file was changed by something else");
     done[*request] = true;
     whole = offset + line.size() + 1;
   });
   torn_bytes_ = static_cast<std::uint64_t>(status.st_size) - whole;
-  if (torn_bytes_ > 0 && ftruncate(fd_, static_cast<off_t>(whole)) != 0) fail(path_, "the torn last line cannot be cut");
+  if (torn_bytes_ > 0 && ftruncate(fd_, static_cast<off_t>(whole)) != 0)
+    fail(path_, "the torn last line cannot be cut");
   return done;
 }
 
 void Journal::open() {
   if (fd_ >= 0) return;
   fd_ = ::open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd_ < 0 && errno == EEXIST) throw IoError(path_.string() + ": another run has just created this file; choose another output");
+  if (fd_ < 0 && errno == EEXIST)
+    throw IoError(path_.string() + ": another run has just created this file; choose another output");
   if (fd_ < 0) fail(path_, "cannot be created");
   lock();
 }

@@ -38,14 +38,14 @@ void BatchRows::clear() {
 kernels::Activation activation_named(const std::string& name, const std::string& where) {
   using kernels::Activation;
   constexpr std::array<std::pair<const char*, Activation>, 9> known{{{"relu", Activation::relu},
-                                                                      {"gelu", Activation::gelu},
-                                                                      {"gelu_new", Activation::gelu_tanh},
-                                                                      {"gelu_fast", Activation::gelu_tanh},
-                                                                      {"gelu_pytorch_tanh", Activation::gelu_tanh},
-                                                                      {"quick_gelu", Activation::quick_gelu},
-                                                                      {"silu", Activation::silu},
-                                                                      {"swish", Activation::silu},
-                                                                      {"tanh", Activation::tanh}}};
+                                                                     {"gelu", Activation::gelu},
+                                                                     {"gelu_new", Activation::gelu_tanh},
+                                                                     {"gelu_fast", Activation::gelu_tanh},
+                                                                     {"gelu_pytorch_tanh", Activation::gelu_tanh},
+                                                                     {"quick_gelu", Activation::quick_gelu},
+                                                                     {"silu", Activation::silu},
+                                                                     {"swish", Activation::silu},
+                                                                     {"tanh", Activation::tanh}}};
   std::string names;
   for (const auto& [known_name, activation] : known) {
     if (name == known_name) return activation;
@@ -54,19 +54,23 @@ kernels::Activation activation_named(const std::string& name, const std::string&
   throw DataError(where + ": activation_function '" + name.substr(0, 40) + "' is not supported; supported: " + names);
 }
 
-Layers::Layers(const policy::ModelSpec& model, const policy::Retention& retention, DType kv_type, std::int64_t chunk_tokens,
-               kernels::Backend& backend, Storage& storage)
-    : model_(model), retention_(retention), activation_(activation_named(model.activation, model.architecture)), scoring_(scoring_of(retention)),
-      kv_type_(kv_type), chunk_tokens_(chunk_tokens), scale_(1 / std::sqrt(static_cast<float>(model.head_dim))),
-      backend_(backend), ops_(backend.ops()), storage_(storage) {}
+Layers::Layers(const policy::ModelSpec& model, const policy::Retention& retention, DType kv_type,
+               std::int64_t chunk_tokens, kernels::Backend& backend, Storage& storage)
+    : model_(model), retention_(retention), activation_(activation_named(model.activation, model.architecture)),
+      scoring_(scoring_of(retention)), kv_type_(kv_type), chunk_tokens_(chunk_tokens),
+      scale_(1 / std::sqrt(static_cast<float>(model.head_dim))), backend_(backend), ops_(backend.ops()),
+      storage_(storage) {}
 
-std::uint64_t Layers::seed(int layer) const { return retention_.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(layer); }
+std::uint64_t Layers::seed(int layer) const {
+  return retention_.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(layer);
+}
 
 std::vector<std::int64_t> Layers::chunks(const BatchRows& rows) const {
   std::vector<std::int64_t> ends;
   std::int64_t begin = 0;
   for (std::int64_t s = 1; s <= rows.live(); ++s)
-    if (s > begin + 1 && rows.offsets[static_cast<std::size_t>(s)] - rows.offsets[static_cast<std::size_t>(begin)] > chunk_tokens_) {
+    if (s > begin + 1 &&
+        rows.offsets[static_cast<std::size_t>(s)] - rows.offsets[static_cast<std::size_t>(begin)] > chunk_tokens_) {
       ends.push_back(s - 1);
       begin = s - 1;
     }
@@ -100,7 +104,9 @@ void Layers::project(const UnitViews& unit, View hidden, const Projected& out, k
   ConstView x = hidden;
   if (model_.pre_norm) {
     const View normed = storage_.scratch().take(hidden.dtype, hidden.rows, hidden.cols);
-    ops_.run(kernels::LayerNorm{hidden, of(unit, Role::norm1_weight), of(unit, Role::norm1_bias), normed, model_.norm_epsilon}, stream);
+    ops_.run(kernels::LayerNorm{hidden, of(unit, Role::norm1_weight), of(unit, Role::norm1_bias), normed,
+                                model_.norm_epsilon},
+             stream);
     x = normed;
   }
   ops_.run(kernels::Linear{x, of(unit, Role::q_weight), of(unit, Role::q_bias), out.q}, stream);
@@ -109,10 +115,16 @@ void Layers::project(const UnitViews& unit, View hidden, const Projected& out, k
 }
 
 void Layers::project_back(const UnitViews& unit, ConstView attended, View hidden, kernels::Stream& stream) {
-  ops_.run(kernels::Linear{.x = attended, .weight = of(unit, Role::o_weight), .bias = of(unit, Role::o_bias), .out = hidden,
-                           .accumulate = true}, stream);
+  ops_.run(kernels::Linear{.x = attended,
+                           .weight = of(unit, Role::o_weight),
+                           .bias = of(unit, Role::o_bias),
+                           .out = hidden,
+                           .accumulate = true},
+           stream);
   if (!model_.pre_norm)
-    ops_.run(kernels::LayerNorm{hidden, of(unit, Role::norm1_weight), of(unit, Role::norm1_bias), hidden, model_.norm_epsilon}, stream);
+    ops_.run(kernels::LayerNorm{hidden, of(unit, Role::norm1_weight), of(unit, Role::norm1_bias), hidden,
+                                model_.norm_epsilon},
+             stream);
 }
 
 void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Projected& in,
@@ -126,38 +138,75 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
 
   const bool scored = scoring_ == kernels::Scoring::attention;
   const View lse = scored ? scratch.take(DType::f32, model_.heads, in.q.rows) : View{};
-  ops_.run(kernels::PrefillAttention{.q = in.q, .k = k, .v = v, .offsets = offsets, .heads = model_.heads,
-                                     .kv_heads = model_.kv_heads, .head_dim = model_.head_dim, .scale = scale_,
-                                     .out = attended, .lse = lse}, stream);
+  ops_.run(kernels::PrefillAttention{.q = in.q,
+                                     .k = k,
+                                     .v = v,
+                                     .offsets = offsets,
+                                     .heads = model_.heads,
+                                     .kv_heads = model_.kv_heads,
+                                     .head_dim = model_.head_dim,
+                                     .scale = scale_,
+                                     .out = attended,
+                                     .lse = lse},
+           stream);
   View score;
   if (scored) {
     score = scratch.take(DType::f32, model_.kv_heads, in.q.rows);
-    ops_.run(kernels::ColumnSums{.q = in.q, .k = k, .lse = lse, .offsets = offsets, .heads = model_.heads,
-                                 .kv_heads = model_.kv_heads, .head_dim = model_.head_dim, .scale = scale_,
-                                 .window = retention_.window, .score = score}, stream);
+    ops_.run(kernels::ColumnSums{.q = in.q,
+                                 .k = k,
+                                 .lse = lse,
+                                 .offsets = offsets,
+                                 .heads = model_.heads,
+                                 .kv_heads = model_.kv_heads,
+                                 .head_dim = model_.head_dim,
+                                 .scale = scale_,
+                                 .window = retention_.window,
+                                 .score = score},
+             stream);
   }
-  ops_.run(kernels::KeepPrompt{.k = k, .v = v, .score = score, .offsets = offsets, .sequence = part(rows.sequence, first, last),
-                               .keep = part(rows.keep, first, last), .scoring = scoring_, .seed = seed(layer), .slots = kv}, stream);
+  ops_.run(kernels::KeepPrompt{.k = k,
+                               .v = v,
+                               .score = score,
+                               .offsets = offsets,
+                               .sequence = part(rows.sequence, first, last),
+                               .keep = part(rows.keep, first, last),
+                               .scoring = scoring_,
+                               .seed = seed(layer),
+                               .slots = kv},
+           stream);
 }
 
 void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
                     const Projected& in, View attended, const kernels::KvSlots& kv, kernels::Stream& stream) const {
-  ops.run(kernels::DecodeAttention{.q = in.q, .k = in.k, .v = in.v, .sequence = part(rows.sequence, first, last),
-                                   .position = part(rows.position, first, last), .keep = part(rows.keep, first, last),
-                                   .heads = model_.heads, .scale = scale_, .decay = static_cast<float>(retention_.decay),
-                                   .scoring = scoring_, .seed = seed(layer), .slots = kv, .out = attended,
-                                   .probabilities = {}, .evicted = {}}, stream);
+  ops.run(kernels::DecodeAttention{.q = in.q,
+                                   .k = in.k,
+                                   .v = in.v,
+                                   .sequence = part(rows.sequence, first, last),
+                                   .position = part(rows.position, first, last),
+                                   .keep = part(rows.keep, first, last),
+                                   .heads = model_.heads,
+                                   .scale = scale_,
+                                   .decay = static_cast<float>(retention_.decay),
+                                   .scoring = scoring_,
+                                   .seed = seed(layer),
+                                   .slots = kv,
+                                   .out = attended,
+                                   .probabilities = {},
+                                   .evicted = {}},
+          stream);
 }
 
 void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const kernels::KvSlots& kv,
                        kernels::Stream& stream) {
   if (rows.prefill && synthetic_) return fill_cache(layer, rows, kv, stream);
   Scratch& scratch = storage_.scratch();
-  const std::int64_t q_cols = std::int64_t{model_.heads} * model_.head_dim, kv_cols = std::int64_t{model_.kv_heads} * model_.head_dim;
+  const std::int64_t q_cols = std::int64_t{model_.heads} * model_.head_dim,
+                     kv_cols = std::int64_t{model_.kv_heads} * model_.head_dim;
   std::int64_t first = 0;
   for (const std::int64_t last : chunks(rows)) {
     scratch.reset();
-    const std::int64_t begin = rows.offsets[static_cast<std::size_t>(first)], count = rows.offsets[static_cast<std::size_t>(last)] - begin;
+    const std::int64_t begin = rows.offsets[static_cast<std::size_t>(first)],
+                       count = rows.offsets[static_cast<std::size_t>(last)] - begin;
     const View x = hidden.slice(begin, count);
     const Projected in{scratch.take(hidden.dtype, count, q_cols), scratch.take(hidden.dtype, count, kv_cols),
                        scratch.take(hidden.dtype, count, kv_cols)};
@@ -188,13 +237,22 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
   const auto* scores = random_cache_->data() + static_cast<std::size_t>(random_tokens_ * cols) * size_of(kv_type_);
   for (std::int64_t s = 0; s < rows.live(); ++s) {
     const auto index = static_cast<std::size_t>(s);
-    const std::int32_t tokens = std::min({rows.keep[index].budget(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
+    const std::int32_t tokens =
+        std::min({rows.keep[index].budget(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
     const std::array<std::int32_t, 2> offsets{0, tokens};
     const ConstView both(random_cache_->data(), kv_type_, tokens, cols);
-    ops_.run(kernels::KeepPrompt{.k = both, .v = both,
-                                 .score = scoring_ == kernels::Scoring::attention ? ConstView(scores, DType::f32, model_.kv_heads, tokens) : ConstView{},
-                                 .offsets = offsets, .sequence = part(rows.sequence, s, s + 1), .keep = part(rows.keep, s, s + 1),
-                                 .scoring = scoring_, .seed = seed(layer), .slots = kv}, stream);
+    ops_.run(kernels::KeepPrompt{.k = both,
+                                 .v = both,
+                                 .score = scoring_ == kernels::Scoring::attention
+                                              ? ConstView(scores, DType::f32, model_.kv_heads, tokens)
+                                              : ConstView{},
+                                 .offsets = offsets,
+                                 .sequence = part(rows.sequence, s, s + 1),
+                                 .keep = part(rows.keep, s, s + 1),
+                                 .scoring = scoring_,
+                                 .seed = seed(layer),
+                                 .slots = kv},
+             stream);
   }
 }
 
@@ -202,14 +260,17 @@ void Layers::attention_in(const UnitViews& unit, View hidden, const Storage::Exc
   for (std::int64_t first = 0; first < hidden.rows; first += chunk_tokens_) {
     const std::int64_t count = std::min(chunk_tokens_, hidden.rows - first);
     storage_.scratch().reset();
-    project(unit, hidden.slice(first, count), {out.q.slice(first, count), out.k.slice(first, count), out.v.slice(first, count)}, stream);
+    project(unit, hidden.slice(first, count),
+            {out.q.slice(first, count), out.k.slice(first, count), out.v.slice(first, count)}, stream);
   }
 }
 
-void Layers::attention_core(int layer, const BatchRows& rows, const Storage::Exchange& host, const kernels::KvSlots& kv) {
+void Layers::attention_core(int layer, const BatchRows& rows, const Storage::Exchange& host,
+                            const kernels::KvSlots& kv) {
   const std::int64_t live = rows.live();
-  decode(backend_.host_ops(), layer, rows, 0, live, {host.q.slice(0, live), host.k.slice(0, live), host.v.slice(0, live)},
-         host.out.slice(0, live), kv, backend_.host_stream());
+  decode(backend_.host_ops(), layer, rows, 0, live,
+         {host.q.slice(0, live), host.k.slice(0, live), host.v.slice(0, live)}, host.out.slice(0, live), kv,
+         backend_.host_stream());
 }
 
 void Layers::attention_out(const UnitViews& unit, View hidden, ConstView attended, kernels::Stream& stream) {
@@ -225,15 +286,22 @@ void Layers::mlp(const UnitViews& unit, View hidden, kernels::Stream& stream) {
     ConstView in = x;
     if (model_.pre_norm) {
       const View normed = scratch.take(hidden.dtype, count, hidden.cols);
-      ops_.run(kernels::LayerNorm{x, of(unit, Role::norm2_weight), of(unit, Role::norm2_bias), normed, model_.norm_epsilon}, stream);
+      ops_.run(
+          kernels::LayerNorm{x, of(unit, Role::norm2_weight), of(unit, Role::norm2_bias), normed, model_.norm_epsilon},
+          stream);
       in = normed;
     }
     const View inner = scratch.take(hidden.dtype, count, model_.ffn);
     ops_.run(kernels::Linear{in, of(unit, Role::up_weight), of(unit, Role::up_bias), inner, activation_}, stream);
-    ops_.run(kernels::Linear{.x = inner, .weight = of(unit, Role::down_weight), .bias = of(unit, Role::down_bias), .out = x,
-                             .accumulate = true}, stream);
+    ops_.run(kernels::Linear{.x = inner,
+                             .weight = of(unit, Role::down_weight),
+                             .bias = of(unit, Role::down_bias),
+                             .out = x,
+                             .accumulate = true},
+             stream);
     if (!model_.pre_norm)
-      ops_.run(kernels::LayerNorm{x, of(unit, Role::norm2_weight), of(unit, Role::norm2_bias), x, model_.norm_epsilon}, stream);
+      ops_.run(kernels::LayerNorm{x, of(unit, Role::norm2_weight), of(unit, Role::norm2_bias), x, model_.norm_epsilon},
+               stream);
   }
 }
 
@@ -241,10 +309,14 @@ void Layers::output(const UnitViews& unit, const BatchRows& rows, View hidden, V
                     kernels::Stream& stream) {
   const std::int64_t live = rows.live();
   for (std::int64_t s = 0; s < live; ++s)
-    ops_.run(kernels::Convert{hidden.slice(rows.offsets[static_cast<std::size_t>(s + 1)] - 1, 1), last_hidden.slice(s, 1)}, stream);
+    ops_.run(
+        kernels::Convert{hidden.slice(rows.offsets[static_cast<std::size_t>(s + 1)] - 1, 1), last_hidden.slice(s, 1)},
+        stream);
   const View x = last_hidden.slice(0, live), out = last_embed.slice(0, live);
   if (model_.final_norm)
-    ops_.run(kernels::LayerNorm{x, of(unit, Role::final_norm_weight), of(unit, Role::final_norm_bias), x, model_.norm_epsilon}, stream);
+    ops_.run(kernels::LayerNorm{x, of(unit, Role::final_norm_weight), of(unit, Role::final_norm_bias), x,
+                                model_.norm_epsilon},
+             stream);
   if (of(unit, Role::project_out))
     ops_.run(kernels::Linear{.x = x, .weight = of(unit, Role::project_out), .bias = {}, .out = out}, stream);
   else ops_.run(kernels::Convert{x, out}, stream);

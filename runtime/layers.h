@@ -15,12 +15,12 @@ namespace weft::runtime {
 /// The live sequences of a gpu batch in one sweep: whole prompts in prefill, one token each in decode; no padding.
 struct BatchRows {
   bool prefill = false;
-  std::vector<std::int32_t> sequence;      ///< [live] place in the batch's KV blocks
-  std::vector<std::int32_t> offsets{0};    ///< [live + 1] rows of each in the hidden states
-  std::vector<std::int32_t> tokens;        ///< [rows] ids
-  std::vector<std::int32_t> position;      ///< [rows]
-  std::vector<kernels::Keep> keep;         ///< [live]
-  std::vector<std::int32_t> context;       ///< [live] tokens of the whole sequence
+  std::vector<std::int32_t> sequence;    ///< [live] place in the batch's KV blocks
+  std::vector<std::int32_t> offsets{0};  ///< [live + 1] rows of each in the hidden states
+  std::vector<std::int32_t> tokens;      ///< [rows] ids
+  std::vector<std::int32_t> position;    ///< [rows]
+  std::vector<kernels::Keep> keep;       ///< [live]
+  std::vector<std::int32_t> context;     ///< [live] tokens of the whole sequence
 
   std::int64_t live() const { return static_cast<std::int64_t>(sequence.size()); }
   std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
@@ -30,9 +30,9 @@ struct BatchRows {
 /// The activation that config.json names. Throws DataError with the known names.
 kernels::Activation activation_named(const std::string& name, const std::string& where);
 
-/// Runs sublayers on the device, chunk by chunk of at most `chunk_tokens` rows (or one prompt), so that the work space is
-/// bounded; a row's result does not depend on the chunk. One thread at a time, the device lane's; attention_core the host
-/// lane's.
+/// Runs sublayers on the device, chunk by chunk of at most `chunk_tokens` rows (or one prompt), so that the work space
+/// is bounded; a row's result does not depend on the chunk. One thread at a time,
+/// the device lane's; attention_core the host lane's.
 class Layers {
  public:
   Layers(const policy::ModelSpec& model, const policy::Retention& retention, DType kv_type, std::int64_t chunk_tokens,
@@ -54,8 +54,8 @@ class Layers {
 
   const kernels::Ops& ops() const { return ops_; }
 
-  /// For benchmarks of decode at any context: from now on prefill computes nothing but the last token of each prompt and
-  /// fills the KV cache with random keys and values.
+  /// For benchmarks of decode at any context: from now on prefill computes nothing but the last token of each prompt
+  /// and fills the KV cache with random keys and values.
   void set_synthetic_prefill(bool on) { synthetic_ = on; }
   bool synthetic_prefill() const { return synthetic_; }
 
@@ -65,8 +65,8 @@ class Layers {
   };
   void project(const UnitViews& unit, View hidden, const Projected& out, kernels::Stream& stream);
   void project_back(const UnitViews& unit, ConstView attended, View hidden, kernels::Stream& stream);
-  void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Projected& in, View attended,
-               const kernels::KvSlots& kv, kernels::Stream& stream);
+  void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Projected& in,
+               View attended, const kernels::KvSlots& kv, kernels::Stream& stream);
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
               const Projected& in, View attended, const kernels::KvSlots& kv, kernels::Stream& stream) const;
   void fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream);

@@ -39,7 +39,8 @@ void watch_signals() {
 
 /// An empty value, as an unset variable of a script gives it, must not pass for "not said".
 void refuse_empty_values(CLI::App& app) {
-  const CLI::Validator not_empty([](const std::string& value) { return std::string(value.empty() ? "the value is empty" : ""); }, "");
+  const CLI::Validator not_empty(
+      [](const std::string& value) { return std::string(value.empty() ? "the value is empty" : ""); }, "");
   for (CLI::App* command : app.get_subcommands({}))
     for (CLI::Option* option : command->get_options())
       if (option->get_items_expected_max() > 0) option->check(not_empty);
@@ -57,7 +58,8 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     if (chosen.empty())
       for (const CLI::App* each : app.get_subcommands({})) known.push_back(each->get_name());
     message = "unknown argument '" + flag.substr(0, 80) + "'";
-    if (const auto close = weft::policy::nearest(flag.substr(0, flag.find('=')), known)) message += "; did you mean " + *close + "?";
+    if (const auto close = weft::policy::nearest(flag.substr(0, flag.find('=')), known))
+      message += "; did you mean " + *close + "?";
   }
   return message + "; see weft " + (chosen.empty() ? "" : command.get_name() + " ") + "--help";
 }

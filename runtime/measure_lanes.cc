@@ -40,8 +40,11 @@ ordered_json measure_disk(const MachineOptions& machine) {
   for (int repetition = 0; repetition < 5; ++repetition)
     rates.push_back(time([&](const offload::Extent& extent) { disk->read(extent, memory->data()); }));
   std::sort(rates.begin(), rates.end());
-  return {{"engine", disk->engine_line()}, {"write_bytes_per_second", written}, {"read_bytes_per_second", rates[2]},
-          {"read_min", rates.front()}, {"read_max", rates.back()}};
+  return {{"engine", disk->engine_line()},
+          {"write_bytes_per_second", written},
+          {"read_bytes_per_second", rates[2]},
+          {"read_min", rates.front()},
+          {"read_max", rates.back()}};
 }
 
 }  // namespace
@@ -49,22 +52,25 @@ ordered_json measure_disk(const MachineOptions& machine) {
 ordered_json measure_lanes(const MachineOptions& machine) {
   const int threads = machine.threads > 0 ? machine.threads : static_cast<int>(std::thread::hardware_concurrency());
   kernels::ThreadPool pool(threads);
-  ordered_json report{{"measured", true}, {"machine", kernels::make_cpu_backend({.threads = threads})->description()}, {"threads", threads}};
+  ordered_json report{{"measured", true},
+                      {"machine", kernels::make_cpu_backend({.threads = threads})->description()},
+                      {"threads", threads}};
   report["disk"] = measure_disk(machine);
   const double dram = kernels::measure_dram_read(pool, kBytes, kSeconds);
   report["dram_read_bytes_per_second"] = dram;
   for (const int rows : {1, 8, 32, 256, 512}) {
     const double flops = kernels::measure_linear(pool, rows, DType::f16, kBytes, kSeconds);
     const double library = kernels::measure_linear_library(pool, rows, kBytes, kSeconds);
-    report["linear_f16_4096"][std::to_string(rows)] = {{"flop_per_second", flops},
-                                                       {"of_dram_bound", flops / (dram * rows)},  // 2 flop per row for 2 bytes
-                                                       {"library_flop_per_second", library},
-                                                       {"of_library", flops / library}};
+    report["linear_f16_4096"][std::to_string(rows)] = {
+        {"flop_per_second", flops},
+        {"of_dram_bound", flops / (dram * rows)},  // 2 flop per row for 2 bytes
+        {"library_flop_per_second", library},
+        {"of_library", flops / library}};
   }
   for (const auto& [slots, head_dim] : {std::pair{204, 128}, {204, 64}, {1024, 128}, {1024, 64}}) {
     const double bytes = kernels::measure_decode_attention(pool, kBytes, slots, head_dim, kSeconds);
-    report["host_attention"][std::to_string(slots) + " slots of " + std::to_string(head_dim)] = {{"bytes_per_second", bytes},
-                                                                                                 {"of_dram_read", bytes / dram}};
+    report["host_attention"][std::to_string(slots) + " slots of " + std::to_string(head_dim)] = {
+        {"bytes_per_second", bytes}, {"of_dram_read", bytes / dram}};
   }
   return report;
 }

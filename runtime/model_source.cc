@@ -48,7 +48,8 @@ void apply_generation_config(policy::ModelSpec& spec, const fs::path& folder) {
   const auto& value = fields.at("eos_token_id");
   std::vector<std::int32_t> ids;
   for (const auto& id : value.is_array() ? value : nlohmann::json::array({value})) {
-    if (!id.is_number_integer() || id < 0 || id >= spec.vocab) fields.refuse_field("eos_token_id", "ids below the vocabulary's size");
+    if (!id.is_number_integer() || id < 0 || id >= spec.vocab)
+      fields.refuse_field("eos_token_id", "ids below the vocabulary's size");
     ids.push_back(id.get<std::int32_t>());
   }
   spec.eos = ids;
@@ -65,7 +66,9 @@ policy::ModelSpec read_model_spec(const fs::path& path) {
   if (!fs::exists(path)) throw UsageError("--model " + path.string() + ": there is no such folder or file");
   const bool folder = fs::is_directory(path);
   const fs::path config = folder ? path / "config.json" : path;
-  if (!fs::exists(config)) throw DataError(path.string() + ": there is no config.json in this folder; --model wants a Hugging Face checkpoint folder");
+  if (!fs::exists(config))
+    throw DataError(path.string() +
+                    ": there is no config.json in this folder; --model wants a Hugging Face checkpoint folder");
   policy::ModelSpec spec = policy::model_from_config(read_json(config), config.string());
   activation_named(spec.activation, config.string());
   if (folder) apply_generation_config(spec, path);
@@ -82,7 +85,9 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
   if (!weights.empty()) {
     source->weights = std::make_unique<Weights>(source->spec, source->units, seed_from(weights), source->type);
   } else {
-    if (!folder) throw UsageError("--model " + path.string() + " is a file; give a checkpoint folder, or --weights random:SEED with a config");
+    if (!folder)
+      throw UsageError("--model " + path.string() +
+                       " is a file; give a checkpoint folder, or --weights random:SEED with a config");
     source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
     source->weights = std::make_unique<Weights>(source->spec, source->units, *source->checkpoint, source->type);
   }

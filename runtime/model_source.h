@@ -22,14 +22,15 @@ struct ModelSource {
   DType type = DType::f16;                 ///< of the KV cache, and the widest of the weights
   std::unique_ptr<Checkpoint> checkpoint;  ///< null with random weights
   std::unique_ptr<Weights> weights;
-  std::unique_ptr<Tokenizer> tokenizer;    ///< null if the folder has none
+  std::unique_ptr<Tokenizer> tokenizer;  ///< null if the folder has none
 
   std::uint64_t weight_bytes() const;
 };
 
 /// `dtype`: auto (the checkpoint's, float16 for float32), float16, bfloat16 or float32, as in vLLM.
 /// `weights`: empty, or "random:SEED"; then `path` may be a config.json. Throws UsageError or DataError.
-std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path, const std::string& dtype, const std::string& weights);
+std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path, const std::string& dtype,
+                                        const std::string& weights);
 
 /// The folder's config.json, or the file itself.
 policy::ModelSpec read_model_spec(const std::filesystem::path& path);

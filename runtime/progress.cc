@@ -22,7 +22,8 @@ std::string duration(double seconds) {
 }  // namespace
 
 Progress::Progress(std::size_t total, std::size_t already, bool quiet)
-    : total_(total), already_(already), quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1), start_(Clock::now()), last_(start_) {}
+    : total_(total), already_(already), quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1), start_(Clock::now()),
+      last_(start_) {}
 
 double Progress::seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
@@ -30,7 +31,9 @@ void Progress::token() {
   ++tokens_;
   if (quiet_) return;
   const auto now = Clock::now();
-  if (now - last_ < (terminal_ ? std::chrono::duration_cast<Clock::duration>(kOnTerminal) : std::chrono::duration_cast<Clock::duration>(kInLog))) return;
+  if (now - last_ < (terminal_ ? std::chrono::duration_cast<Clock::duration>(kOnTerminal)
+                               : std::chrono::duration_cast<Clock::duration>(kInLog)))
+    return;
   last_ = now;
   show();
 }
@@ -41,8 +44,9 @@ void Progress::show() {
   const double elapsed = seconds();
   const std::size_t left = total_ - answered();
   const std::string eta = finished_ == 0 ? "?" : duration(elapsed / double(finished_) * double(left));
-  std::fprintf(stderr, "%s%zu/%zu requests, %.1f tokens/s, ETA %s%s%s%s", terminal_ ? "\r\033[K" : "", answered(), total_,
-               double(tokens_) / elapsed, eta.c_str(), busiest_.empty() ? "" : ", busiest ", busiest_.c_str(), terminal_ ? "" : "\n");
+  std::fprintf(stderr, "%s%zu/%zu requests, %.1f tokens/s, ETA %s%s%s%s", terminal_ ? "\r\033[K" : "", answered(),
+               total_, double(tokens_) / elapsed, eta.c_str(), busiest_.empty() ? "" : ", busiest ", busiest_.c_str(),
+               terminal_ ? "" : "\n");
   shown_ = terminal_;
 }
 

@@ -14,10 +14,10 @@ class Progress {
   Progress(std::size_t total, std::size_t already, bool quiet);
   ~Progress() { clear(); }
 
-  void token();                ///< one more token was generated
-  void finished();             ///< one more request was answered
+  void token();                                                  ///< one more token was generated
+  void finished();                                               ///< one more request was answered
   void note(const std::string& busiest) { busiest_ = busiest; }  ///< the busiest lane so far, shown with the rest
-  void clear();                ///< ends the terminal line, before something else is printed
+  void clear();  ///< ends the terminal line, before something else is printed
   std::size_t answered() const { return already_ + finished_; }
   double seconds() const;
 

@@ -10,9 +10,9 @@
 namespace weft::runtime {
 namespace {
 
+using nlohmann::ordered_json;
 using offload::Kind;
 using offload::Tier;
-using nlohmann::ordered_json;
 
 ordered_json placement_of(const offload::BlockStore& blocks, Kind kind, const policy::Fractions& asked) {
   double total = 0;
@@ -44,7 +44,8 @@ ordered_json make_report(Session& session, const Totals& since) {
   ordered_json report;
   report["model"] = session.source().path;
   report["measured"] = true;
-  report["seconds"] = {{"load", session.load_seconds()}, {"prefill", totals.prefill_seconds}, {"decode", totals.decode_seconds}};
+  report["seconds"] = {
+      {"load", session.load_seconds()}, {"prefill", totals.prefill_seconds}, {"decode", totals.decode_seconds}};
   report["tokens"] = {{"prompt", totals.prompt_tokens}, {"generated", totals.first_tokens + totals.decode_tokens}};
   report["tokens_per_second"] = {{"total", rate(generated, totals.seconds())},
                                  {"prefill", rate(double(totals.prompt_tokens), totals.prefill_seconds)},
@@ -72,8 +73,8 @@ std::string table(const ordered_json& report) {
   const auto number = [](const ordered_json& value) { return value.get<double>(); };
   const auto size = [](const ordered_json& value) { return policy::bytes_to_text(value.get<std::uint64_t>()); };
   const auto& speed = report.at("tokens_per_second");
-  std::string text = fmt::format("tokens/s: {:.1f} total, {:.1f} prefill (prompt tokens), {:.1f} decode\n", number(speed.at("total")),
-                                 number(speed.at("prefill")), number(speed.at("decode")));
+  std::string text = fmt::format("tokens/s: {:.1f} total, {:.1f} prefill (prompt tokens), {:.1f} decode\n",
+                                 number(speed.at("total")), number(speed.at("prefill")), number(speed.at("decode")));
   text += fmt::format("{:<12} {:<8} {:>7} {:>9} {:>12}\n", "placement", "tier", "asked", "achieved", "bytes");
   for (const auto& [kind, tiers] : report.at("placement").items())
     for (const auto& [tier, cell] : tiers.items())
@@ -81,18 +82,19 @@ std::string table(const ordered_json& report) {
                           100 * number(cell.at("achieved")), size(cell.at("bytes")));
   text += fmt::format("{:<16} {:>12} {:>9} {:>12}\n", "lane", "bytes moved", "busy", "utilisation");
   for (const auto& [lane, cell] : report.at("lanes").items())
-    text += fmt::format("{:<16} {:>12} {:>7.2f} s {:>11.1f}%\n", lane, size(cell.at("bytes")), number(cell.at("busy_seconds")),
-                        100 * number(cell.at("utilisation")));
+    text += fmt::format("{:<16} {:>12} {:>7.2f} s {:>11.1f}%\n", lane, size(cell.at("bytes")),
+                        number(cell.at("busy_seconds")), 100 * number(cell.at("utilisation")));
   text += "busiest lane: " + report.at("busiest_lane").get<std::string>() + "\n";
   return text;
 }
 
-TraceFile::TraceFile(const std::filesystem::path& path, const policy::ScheduleShape& shape) : shape_(shape), out_(path) {
+TraceFile::TraceFile(const std::filesystem::path& path, const policy::ScheduleShape& shape)
+    : shape_(shape), out_(path) {
   if (!out_) throw IoError(path.string() + ": the trace cannot be written");
   out_ << "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"weft\"}}";
   for (const offload::Lane lane : offload::kLanes)
-    out_ << ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":" << 1 + static_cast<int>(lane) << ",\"args\":{\"name\":\""
-         << name_of(lane) << "\"}}";
+    out_ << ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":" << 1 + static_cast<int>(lane)
+         << ",\"args\":{\"name\":\"" << name_of(lane) << "\"}}";
 }
 
 TraceFile::~TraceFile() { out_ << "\n]}\n"; }
@@ -100,13 +102,17 @@ TraceFile::~TraceFile() { out_ << "\n]}\n"; }
 std::string TraceFile::label(const policy::Op& op) const {
   if (op.kind == policy::Op::Kind::compute) {
     const policy::Sublayer& sub = shape_.sublayers[op.subject];
-    const char* part = op.part == policy::Op::Part::in ? " in" : op.part == policy::Op::Part::core ? " core" : op.part == policy::Op::Part::out ? " out" : "";
+    const char* part = op.part == policy::Op::Part::in     ? " in"
+                       : op.part == policy::Op::Part::core ? " core"
+                       : op.part == policy::Op::Part::out  ? " out"
+                                                           : "";
     return std::string(name_of(sub.kind)) + part + (sub.layer >= 0 ? " " + std::to_string(sub.layer) : "");
   }
   const char* verb = op.kind == policy::Op::Kind::load ? "load " : "store ";
   if (op.subject < shape_.kv_block(0, 0)) return verb + ("unit " + std::to_string(op.subject));
   if (op.subject < shape_.activation_block(0))
-    return verb + ("kv " + std::to_string((op.subject - shape_.kv_block(0, 0)) / static_cast<std::uint32_t>(shape_.batches)));
+    return verb +
+           ("kv " + std::to_string((op.subject - shape_.kv_block(0, 0)) / static_cast<std::uint32_t>(shape_.batches)));
   return verb + std::string(op.subject < shape_.exchange_block(0) ? "hidden" : "rows");
 }
 
@@ -114,8 +120,10 @@ void TraceFile::add(const policy::Schedule& schedule, const policy::Trace& trace
   for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
     const policy::Op& op = schedule.ops[i];
     const auto& span = trace.spans[i];
-    out_ << fmt::format(",\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.1f},\"dur\":{:.1f},\"args\":{{\"step\":{},\"batch\":{}}}}}",
-                        label(op), 1 + static_cast<int>(op.lane), span.begin * 1e6, (span.end - span.begin) * 1e6, op.step, op.batch);
+    out_ << fmt::format(
+        ",\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.1f},\"dur\":{:.1f},\"args\":{{\"step\":{},"
+        "\"batch\":{}}}}}",
+        label(op), 1 + static_cast<int>(op.lane), span.begin * 1e6, (span.end - span.begin) * 1e6, op.step, op.batch);
   }
 }
 

@@ -37,7 +37,8 @@ std::vector<std::string> stop_strings_of(Fields& fields) {
   if (!list.is_array() || list.size() > 16) fields.refuse_field("stop", "a string or a list of at most 16 strings");
   std::vector<std::string> stops;
   for (const auto& stop : list) {
-    if (!stop.is_string() || stop.get_ref<const std::string&>().empty() || stop.get_ref<const std::string&>().size() > 512)
+    if (!stop.is_string() || stop.get_ref<const std::string&>().empty() ||
+        stop.get_ref<const std::string&>().size() > 512)
       fields.refuse_field("stop", "strings of 1 to 512 bytes");
     stops.push_back(stop.get<std::string>());
   }
@@ -61,7 +62,8 @@ void for_each_line(const std::filesystem::path& path,
     buffer.erase(0, begin);
     offset += begin;
     if (buffer.size() > kLongestLine)
-      throw UsageError(path.string() + ":" + std::to_string(number) + ": the line is longer than 16 MiB; write one JSON object per line");
+      throw UsageError(path.string() + ":" + std::to_string(number) +
+                       ": the line is longer than 16 MiB; write one JSON object per line");
     if (read == file.size()) {
       if (!buffer.empty()) line(buffer, offset, number);
       return;
@@ -76,13 +78,15 @@ void for_each_line(const std::filesystem::path& path,
 
 RequestFile::RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
                          const policy::ModelSpec& model, std::int64_t default_max_tokens)
-    : path_(path), kind_(kind), tokenizer_(tokenizer), model_(model), default_max_tokens_(default_max_tokens), file_(path) {
+    : path_(path), kind_(kind), tokenizer_(tokenizer), model_(model), default_max_tokens_(default_max_tokens),
+      file_(path) {
   for_each_line(path, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     const Request request = parse(line, number);
     by_hash_.emplace_back(mix(hash(request.id)), static_cast<std::uint32_t>(entries_.size()));
     entries_.push_back({offset, static_cast<std::uint32_t>(line.size()), static_cast<std::uint32_t>(number),
-                        static_cast<std::uint32_t>(request.prompt.size()), static_cast<std::uint32_t>(request.max_tokens)});
+                        static_cast<std::uint32_t>(request.prompt.size()),
+                        static_cast<std::uint32_t>(request.max_tokens)});
   });
   if (entries_.empty()) throw UsageError(path.string() + ": no requests; write one JSON object per line");
   refuse_repeated_ids();
@@ -100,7 +104,8 @@ void RequestFile::refuse_repeated_ids() {
 
 Request RequestFile::parse(std::string_view line, std::size_t number) const {
   const std::string where = path_.string() + ":" + std::to_string(number);
-  const nlohmann::json json = policy::parse_json(line, where, Blame::usage, {.depth = 32, .byte_order_mark = number == 1});
+  const nlohmann::json json =
+      policy::parse_json(line, where, Blame::usage, {.depth = 32, .byte_order_mark = number == 1});
   Fields fields(json, where, Blame::usage);
   Request request;
   const auto& id = fields.at("id");
@@ -111,21 +116,25 @@ Request RequestFile::parse(std::string_view line, std::size_t number) const {
   const auto tokens = [&](const std::string& text_key, const std::string& ids_key, bool add_first) {
     const bool text = fields.has(text_key), ids = fields.has(ids_key);
     if (text == ids)
-      throw UsageError(where + ": wanted either '" + text_key + "' or '" + ids_key + "', found " + (text ? "both" : "neither"));
+      throw UsageError(where + ": wanted either '" + text_key + "' or '" + ids_key + "', found " +
+                       (text ? "both" : "neither"));
     if (ids) return ids_of(fields, ids_key, model_.vocab);
     if (!tokenizer_)
-      throw UsageError(where + ": '" + text_key + "' needs a tokenizer and the model folder has none; use '" + ids_key + "'");
+      throw UsageError(where + ": '" + text_key + "' needs a tokenizer and the model folder has none; use '" + ids_key +
+                       "'");
     return tokenizer_->encode(fields.text(text_key), add_first);
   };
   request.prompt = tokens("prompt", "prompt_ids", true);
   if (request.prompt.empty()) throw UsageError(where + ": the prompt has no tokens");
   for (const std::int32_t token : request.prompt)
     if (token >= model_.vocab)
-      throw UsageError(where + ": the prompt has token " + std::to_string(token) + ", the model's vocabulary has " + std::to_string(model_.vocab));
+      throw UsageError(where + ": the prompt has token " + std::to_string(token) + ", the model's vocabulary has " +
+                       std::to_string(model_.vocab));
   const std::int64_t room = model_.positions - static_cast<std::int64_t>(request.prompt.size());
   if (room < 1)
-    throw UsageError(where + ": the prompt has " + std::to_string(request.prompt.size()) + " tokens; the model's context is " +
-                     std::to_string(model_.positions) + ", one of which must be left for an answer");
+    throw UsageError(where + ": the prompt has " + std::to_string(request.prompt.size()) +
+                     " tokens; the model's context is " + std::to_string(model_.positions) +
+                     ", one of which must be left for an answer");
   if (kind_ == RequestKind::score) {
     request.continuation = tokens("continuation", "continuation_ids", false);
     if (request.continuation.empty()) throw UsageError(where + ": the continuation has no tokens");
@@ -137,7 +146,8 @@ Request RequestFile::parse(std::string_view line, std::size_t number) const {
     request.sampling.top_p = static_cast<float>(fields.number("top_p", 0, 1, 1.0));
     if (request.sampling.top_p <= 0) fields.refuse_field("top_p", "a number over 0, at most 1");
     request.sampling.top_k = static_cast<std::int32_t>(fields.integer("top_k", 0, INT32_MAX, 0));
-    request.sampling.key = mix(static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0))) ^ mix(hash(request.id));
+    request.sampling.key =
+        mix(static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0))) ^ mix(hash(request.id));
     if (fields.has("stop")) request.stop_strings = stop_strings_of(fields);
     if (!request.stop_strings.empty() && !tokenizer_)
       throw UsageError(where + ": 'stop' needs a tokenizer and the model folder has none; use 'stop_token_ids'");
@@ -147,7 +157,8 @@ Request RequestFile::parse(std::string_view line, std::size_t number) const {
   fields.refuse_unknown();
   if (request.max_tokens > room)
     throw UsageError(where + ": the prompt has " + std::to_string(request.prompt.size()) + " tokens and " +
-                     std::to_string(request.max_tokens) + " are to follow; the model's context is " + std::to_string(model_.positions));
+                     std::to_string(request.max_tokens) + " are to follow; the model's context is " +
+                     std::to_string(model_.positions));
   return request;
 }
 
@@ -161,12 +172,14 @@ Request RequestFile::read(std::size_t index) const {
   const Entry& entry = entries_[index];
   Request request = parse(line_of(index), entry.line);
   if (request.prompt.size() != entry.prompt_tokens || request.max_tokens != entry.max_tokens)
-    throw UsageError(path_.string() + ":" + std::to_string(entry.line) + ": the line changed while the run was using it");
+    throw UsageError(path_.string() + ":" + std::to_string(entry.line) +
+                     ": the line changed while the run was using it");
   return request;
 }
 
 std::string RequestFile::id_of(std::size_t index) const {
-  const auto json = policy::parse_json(line_of(index), path_.string(), Blame::usage, {.depth = 32, .byte_order_mark = true});
+  const auto json =
+      policy::parse_json(line_of(index), path_.string(), Blame::usage, {.depth = 32, .byte_order_mark = true});
   return policy::to_line(json.at("id"));
 }
 

@@ -16,14 +16,14 @@
 
 namespace weft::runtime {
 
-/// Calls `line(text, offset, number)` for every line of a file that may be far larger than memory; numbers begin with 1,
-/// a line ends with \n, a \r before it is dropped, the last may lack both. Throws UsageError for a line over 16 MiB.
+/// Calls `line(text, offset, number)` for every line of a file that may be far larger than memory; numbers begin with
+/// 1, a line ends with \n, a \r before it is dropped, the last may lack both. Throws UsageError for a line over 16 MiB.
 void for_each_line(const std::filesystem::path& path,
                    const std::function<void(std::string_view line, std::uint64_t offset, std::size_t number)>& line);
 
 /// A request as its line says.
 struct Request {
-  std::string id;                        ///< as JSON: a quoted string or an integer
+  std::string id;  ///< as JSON: a quoted string or an integer
   std::vector<std::int32_t> prompt;
   std::vector<std::int32_t> continuation;  ///< weft score
   std::int64_t max_tokens = 0;
@@ -41,10 +41,10 @@ class RequestFile {
     std::uint64_t offset = 0;
     std::uint32_t bytes = 0, line = 0, prompt_tokens = 0, max_tokens = 0;
   };
-  /// Reads and checks all lines. `tokenizer` may be null: then only prompt_ids are taken. Throws UsageError, which names
-  /// file, line, what was wanted and what was found.
-  RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
-              std::int64_t default_max_tokens);
+  /// Reads and checks all lines. `tokenizer` may be null: then only prompt_ids are taken. Throws UsageError, which
+  /// names file, line, what was wanted and what was found.
+  RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
+              const policy::ModelSpec& model, std::int64_t default_max_tokens);
 
   RequestKind kind() const { return kind_; }
   std::size_t size() const { return entries_.size(); }

@@ -25,10 +25,9 @@ constexpr std::string_view kWhiteSpace = " \t\r\n";
 
 // Bytes of one element. The format's 4- and 6-bit ones are refused: nobody stores weights of these models in them.
 constexpr std::array<std::pair<std::string_view, unsigned>, 19> kDtypes{{
-    {"BOOL", 1},        {"U8", 1},          {"I8", 1},   {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1},
-    {"F8_E4M3FNUZ", 1}, {"F8_E5M2FNUZ", 1}, {"I16", 2},  {"U16", 2},     {"F16", 2},     {"BF16", 2},
-    {"I32", 4},         {"U32", 4},         {"F32", 4},  {"C64", 8},     {"F64", 8},     {"I64", 8},
-    {"U64", 8},
+    {"BOOL", 1},        {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1}, {"F8_E4M3FNUZ", 1},
+    {"F8_E5M2FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},     {"BF16", 2},    {"I32", 4},     {"U32", 4},
+    {"F32", 4},         {"C64", 8}, {"F64", 8}, {"I64", 8},     {"U64", 8},
 }};
 
 const char* remedy(Fault fault) {
@@ -94,8 +93,7 @@ class HeaderReader {
 
   bool string(std::string& value) {
     if (at_ == At::dtype) {
-      const auto known =
-          std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& d) { return d.first == value; });
+      const auto known = std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& d) { return d.first == value; });
       if (known == kDtypes.end())
         fail(Fault::bad_dtype, where_, tensor() + " has the unknown dtype " + in_quotes(value));
       current_.dtype = std::move(value);

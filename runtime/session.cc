@@ -40,7 +40,7 @@ std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options) {
   } else if (options.backend != "cpu") {
     throw UsageError("--backend must be auto, cpu or cuda, got '" + options.backend.substr(0, 40) + "'");
   }
-  return kernels::make_cpu_backend({.threads = options.threads});
+  return kernels::make_cpu_backend({.threads = options.threads, .separate_device = options.separate_device});
 }
 
 std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
@@ -49,8 +49,10 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
   const auto engine = name == "auto"       ? DiskEngine::automatic
                       : name == "io_uring" ? DiskEngine::io_uring
                       : name == "threads"  ? DiskEngine::threads
-                      : name == "buffered" ? DiskEngine::buffered
-                                           : throw UsageError("--disk-engine must be auto, io_uring, threads or buffered, got '" + name.substr(0, 40) + "'");
+                      : name == "buffered"
+                          ? DiskEngine::buffered
+                          : throw UsageError("--disk-engine must be auto, io_uring, threads or buffered, got '" +
+                                             name.substr(0, 40) + "'");
   return std::make_unique<offload::DiskStore>(engine);
 }
 
@@ -62,23 +64,26 @@ Session::Session(const ModelSource& source, const policy::PartialPolicy& partial
   facts_.kv = source.type;
   facts_.activation = backend_->activation_type(source.type);
   facts_.disk_reads_device = backend_->device_is_host_memory();
-  policy_ = policy::complete(partial, source.spec, source.units, workload_, facts_, free_bytes(*backend_, machine.disk_directory),
-                             backend_->device_is_host_memory());
+  policy_ = policy::complete(partial, source.spec, source.units, workload_, facts_,
+                             free_bytes(*backend_, machine.disk_directory), backend_->device_is_host_memory());
   print_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);
   const auto begin = std::chrono::steady_clock::now();
   storage_ = std::make_unique<Storage>(source.spec, source.units, policy_, print_, workload_, facts_, *source.weights,
                                        source.checkpoint.get(), *backend_, *disk_, machine.disk_directory, stop);
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  layers_ = std::make_unique<Layers>(source.spec, policy_.retention, facts_.kv, print_.workspace.chunk_tokens, *backend_, *storage_);
+  layers_ = std::make_unique<Layers>(source.spec, policy_.retention, facts_.kv, print_.workspace.chunk_tokens,
+                                     *backend_, *storage_);
   executor_ = std::make_unique<Executor>(source.spec, policy_, print_, *layers_, *storage_, *backend_, stop);
 }
 
 std::string Session::plan_line() const {
   return "block of " + std::to_string(policy_.gpu_batch_size) + " x " + std::to_string(policy_.num_gpu_batches) +
-         " sequences; device/host/disk percent: weights " + percentages(policy_.weights) + ", kv " + percentages(policy_.kv) +
-         ", activations " + percentages(policy_.activations) + "; retention " + name_of(policy_.retention.rule) + "; attention on " +
-         (policy_.attention == policy::AttentionOn::host ? "host" : "device") + "; " + policy::bytes_to_text(print_[policy::Tier::device]) +
-         " of " + policy::bytes_to_text(policy_.budgets[policy::Tier::device]) + " device memory";
+         " sequences; device/host/disk percent: weights " + percentages(policy_.weights) + ", kv " +
+         percentages(policy_.kv) + ", activations " + percentages(policy_.activations) + "; retention " +
+         name_of(policy_.retention.rule) + "; attention on " +
+         (policy_.attention == policy::AttentionOn::host ? "host" : "device") + "; " +
+         policy::bytes_to_text(print_[policy::Tier::device]) + " of " +
+         policy::bytes_to_text(policy_.budgets[policy::Tier::device]) + " device memory";
 }
 
 kernels::Keep Session::keep(std::int64_t prompt, std::int64_t generation) const {

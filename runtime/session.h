@@ -20,14 +20,16 @@ namespace weft::runtime {
 struct MachineOptions {
   std::string backend = "auto", disk_engine = "auto", disk_directory = ".";
   int threads = 0;
+  bool separate_device = false;  ///< kernels::CpuOptions: the CPU plays a card with memory of its own
 };
 std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options);
 std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options);
 
 class Session {
  public:
-  /// Completes the policy, allocates everything and loads the weights. `source` must outlive the session. Throws what the
-  /// parts throw; CapacityError before anything is allocated if the policy does not fit, Interrupted after `stop` was set.
+  /// Completes the policy, allocates everything and loads the weights. `source` must outlive the session. Throws what
+  /// the parts throw; CapacityError before anything is allocated if the policy
+  /// does not fit, Interrupted after `stop` was set.
   Session(const ModelSource& source, const policy::PartialPolicy& partial, const policy::Workload& workload,
           const MachineOptions& machine, const std::atomic<bool>& stop);
 

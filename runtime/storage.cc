@@ -28,13 +28,17 @@ View Scratch::take(DType dtype, std::int64_t rows, std::int64_t cols) {
 
 Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const policy::Policy& policy,
                  const policy::Footprint& footprint, const policy::Workload& workload, const policy::Facts& facts,
-                 const Weights& weights, const Checkpoint* checkpoint, kernels::Backend& backend, offload::DiskStore& disk,
-                 const std::string& spill_directory, const std::atomic<bool>& stop)
+                 const Weights& weights, const Checkpoint* checkpoint, kernels::Backend& backend,
+                 offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop)
     : model_(model), units_(units), print_(footprint), weights_(weights), backend_(backend), disk_(disk),
-      gpu_batch_size_(policy.gpu_batch_size), activation_(facts.activation),
-      kv_shape_{.sequences = policy.gpu_batch_size, .kv_heads = model.kv_heads, .slots = static_cast<int>(workload.slots),
-                .head_dim = model.head_dim, .dtype = facts.kv,
-                .scores = policy.retention.scored() || policy.retention.rule == policy::Retention::Rule::random},
+      gpu_batch_size_(policy.gpu_batch_size),
+      activation_(facts.activation), kv_shape_{.sequences = policy.gpu_batch_size,
+                                               .kv_heads = model.kv_heads,
+                                               .slots = static_cast<int>(workload.slots),
+                                               .head_dim = model.head_dim,
+                                               .dtype = facts.kv,
+                                               .scores = policy.retention.scored() ||
+                                                         policy.retention.rule == policy::Retention::Rule::random},
       tokens_(static_cast<std::size_t>(policy.num_gpu_batches)) {
   std::vector<offload::FileId> files;
   if (checkpoint)
@@ -78,7 +82,9 @@ void Storage::fill(std::size_t unit) {
   const BlockId id = block(static_cast<std::uint32_t>(unit));
   const Tier home = blocks_.home(id);
   if (blocks_.read_only(id)) return;  // its file is its home
-  const auto write = [&](std::byte* to) { weights_.in_files(unit) ? blocks_.read_from_disk(id, to) : weights_.make(unit, to); };
+  const auto write = [&](std::byte* to) {
+    weights_.in_files(unit) ? blocks_.read_from_disk(id, to) : weights_.make(unit, to);
+  };
   if (home == Tier::host || (home == Tier::device && backend_.device_is_host_memory())) {
     write(blocks_.home_data(id));
     return;
@@ -119,8 +125,12 @@ std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
   const std::uint64_t bytes = size_to_move(op.subject);
   if (bytes == 0) return 0;
   switch (op.lane) {
-    case offload::Lane::disk_read: blocks_.read_from_disk(id, blocks_.slot(at_disk, static_cast<int>(op.to)), bytes); break;
-    case offload::Lane::disk_write: blocks_.write_to_disk(id, blocks_.slot(at_disk, static_cast<int>(op.from)), bytes); break;
+    case offload::Lane::disk_read:
+      blocks_.read_from_disk(id, blocks_.slot(at_disk, static_cast<int>(op.to)), bytes);
+      break;
+    case offload::Lane::disk_write:
+      blocks_.write_to_disk(id, blocks_.slot(at_disk, static_cast<int>(op.from)), bytes);
+      break;
     case offload::Lane::host_to_device:
       backend_.copy(place(op.subject, op.to, device), place(op.subject, op.from, staging), bytes, stream);
       break;
@@ -162,19 +172,22 @@ View Storage::hidden(int batch, std::uint32_t slot, std::int64_t tokens) const {
 
 View Storage::last_hidden(int batch) const {
   const std::int64_t rows = gpu_batch_size_;
-  return View(blocks_.home_data(rows_), activation_, rows * print_.shape.batches, model_.hidden).slice(batch * rows, rows);
+  return View(blocks_.home_data(rows_), activation_, rows * print_.shape.batches, model_.hidden)
+      .slice(batch * rows, rows);
 }
 
 View Storage::last_embed(int batch) const {
   const std::int64_t rows = gpu_batch_size_, all = rows * print_.shape.batches;
-  const auto before = offload::round_up(static_cast<std::uint64_t>(all * model_.hidden) * size_of(activation_), offload::kPage);
+  const auto before =
+      offload::round_up(static_cast<std::uint64_t>(all * model_.hidden) * size_of(activation_), offload::kPage);
   return View(blocks_.home_data(rows_) + before, activation_, all, model_.embed).slice(batch * rows, rows);
 }
 
 View Storage::logits(int batch) const {
   const std::int64_t rows = gpu_batch_size_, all = rows * print_.shape.batches;
-  const auto before = offload::round_up(static_cast<std::uint64_t>(all * model_.hidden) * size_of(activation_), offload::kPage) +
-                      offload::round_up(static_cast<std::uint64_t>(all * model_.embed) * size_of(activation_), offload::kPage);
+  const auto before =
+      offload::round_up(static_cast<std::uint64_t>(all * model_.hidden) * size_of(activation_), offload::kPage) +
+      offload::round_up(static_cast<std::uint64_t>(all * model_.embed) * size_of(activation_), offload::kPage);
   return View(blocks_.home_data(rows_) + before, DType::f32, all, model_.vocab).slice(batch * rows, rows);
 }
 
@@ -212,8 +225,8 @@ View Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids,
     std::vector<std::pair<std::size_t, std::size_t>> repeats;  // rows equal to one that is being read
     for (; next < order.size() && ids[order[next]] < table.first_row + table.rows; ++next) {
       const std::size_t to = order[next];
-      const std::size_t offset = weights_.tensor_offset(u, table.role) +
-                                 static_cast<std::size_t>(ids[to] - table.first_row) * row_bytes;
+      const std::size_t offset =
+          weights_.tensor_offset(u, table.role) + static_cast<std::size_t>(ids[to] - table.first_row) * row_bytes;
       if (base) {
         std::memcpy(out + to * row_bytes, base + offset, row_bytes);
       } else if (next > 0 && !reads.empty() && ids[order[next - 1]] == ids[to]) {

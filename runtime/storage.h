@@ -60,7 +60,8 @@ class Storage {
   };
   Exchange exchange(int batch, bool on_host) const;
 
-  /// Copies the rows `ids` of the table whose pieces are units of `kind` to `to`, [ids, cols] of the returned view's type.
+  /// Copies the rows `ids` of the table whose pieces are units of `kind` to
+  /// `to`, [ids, cols] of the returned view's type.
   View gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, Scratch& scratch);
 
   const policy::TensorSpec& piece(int unit) const { return units_[static_cast<std::size_t>(unit)].tensors.front(); }
@@ -84,8 +85,8 @@ class Storage {
   DType activation_;
   offload::KvShape kv_shape_;
   offload::BlockStore blocks_;
-  offload::WindowId unit_window_{}, kv_window_{}, activation_window_{}, unit_staging_{}, kv_staging_{}, activation_staging_{},
-      host_kv_window_{};
+  offload::WindowId unit_window_{}, kv_window_{}, activation_window_{}, unit_staging_{}, kv_staging_{},
+      activation_staging_{}, host_kv_window_{};
   offload::BlockId workspace_{}, rows_{}, exchange_device_{}, exchange_host_{};
   Scratch scratch_;
   std::vector<std::atomic<std::int64_t>> tokens_;

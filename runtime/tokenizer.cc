@@ -108,10 +108,8 @@ void Tokenizer::encode_pass(std::string_view text, bool normalized, Ids& ids, Bp
   for (std::size_t at = 0; at < text.size();) {
     const Match match = find_added(text, at, normalized);
     const std::string_view between = text.substr(at, match.begin - at);
-    if (normalized)
-      encode_words(between, ids, scratch);
-    else
-      encode_pass(between, /*normalized=*/true, ids, scratch);
+    if (normalized) encode_words(between, ids, scratch);
+    else encode_pass(between, /*normalized=*/true, ids, scratch);
     if (match.token != nullptr) ids.push_back(match.token->id);
     at = match.end;
   }

@@ -24,8 +24,8 @@ class BpeMerges {
     std::vector<Candidate> heap;
   };
 
-  /// The pair becomes `result`; earlier calls win over later ones. False, and no change, if the pair has a merge
-  /// already.
+  /// The pair becomes `result`; earlier calls win over later ones. False,
+  /// and no change, if the pair has a merge already.
   bool add(std::int32_t left, std::int32_t right, std::int32_t result);
   std::size_t size() const { return merges_.size(); }
 

@@ -133,10 +133,8 @@ class Reader {
       }
       const bool usual = kUsual.count(key) != 0;
       const bool other = value.is_string() && key.size() > 6 && key.compare(key.size() - 6, 6, "_token") == 0;
-      if (usual && value.is_null())
-        named_[key] = std::nullopt;
-      else if (usual || other)
-        named_[key] = read_token(value, place(file, key), true);
+      if (usual && value.is_null()) named_[key] = std::nullopt;
+      else if (usual || other) named_[key] = read_token(value, place(file, key), true);
     }
   }
 

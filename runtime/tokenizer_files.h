@@ -23,8 +23,8 @@ using Vocabulary = std::unordered_map<std::string, std::int32_t>;  ///< name in 
 /// vocab.json: ids are integers in [0, 2^22) and unique, and every byte has a token.
 Vocabulary read_vocabulary(const std::filesystem::path& file);
 
-/// merges.txt: two parts a line, which and whose sum are in the vocabulary, no pair twice. "#version" lines are
-/// skipped.
+/// merges.txt: two parts a line, which and whose sum are in the vocabulary,
+/// no pair twice. "#version" lines are skipped.
 BpeMerges read_merges(const std::filesystem::path& file, const Vocabulary& vocabulary);
 
 /// A token that is found in the text before any word is.

@@ -38,10 +38,8 @@ std::string Utf8Stream::push(std::string_view bytes) {
   while (at < held_.size()) {
     const Utf8Char next = utf8_at(held_, at);
     if (next.state == Utf8::cut) break;
-    if (next.state == Utf8::valid)
-      out.append(held_, at, next.bytes);
-    else
-      out += kReplacement;
+    if (next.state == Utf8::valid) out.append(held_, at, next.bytes);
+    else out += kReplacement;
     at += next.bytes;
   }
   held_.erase(0, at);

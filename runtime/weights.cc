@@ -32,19 +32,33 @@ std::string find_name(const Checkpoint& checkpoint, const std::string& name) {
 
 double deviation(const policy::TensorSpec& spec) {
   switch (spec.role) {
-    case Role::q_weight: case Role::k_weight: case Role::v_weight: case Role::o_weight: case Role::up_weight:
-    case Role::down_weight: case Role::project_in: case Role::project_out: case Role::head:
-      return 1 / std::sqrt(double(spec.cols));
+    case Role::q_weight:
+    case Role::k_weight:
+    case Role::v_weight:
+    case Role::o_weight:
+    case Role::up_weight:
+    case Role::down_weight:
+    case Role::project_in:
+    case Role::project_out:
+    case Role::head: return 1 / std::sqrt(double(spec.cols));
     default: return 0.02;
   }
 }
 
 bool is_vector(Role role) {
   switch (role) {
-    case Role::norm1_weight: case Role::norm1_bias: case Role::norm2_weight: case Role::norm2_bias:
-    case Role::final_norm_weight: case Role::final_norm_bias: case Role::q_bias: case Role::k_bias: case Role::v_bias:
-    case Role::o_bias: case Role::up_bias: case Role::down_bias:
-      return true;
+    case Role::norm1_weight:
+    case Role::norm1_bias:
+    case Role::norm2_weight:
+    case Role::norm2_bias:
+    case Role::final_norm_weight:
+    case Role::final_norm_bias:
+    case Role::q_bias:
+    case Role::k_bias:
+    case Role::v_bias:
+    case Role::o_bias:
+    case Role::up_bias:
+    case Role::down_bias: return true;
     default: return false;
   }
 }
@@ -96,7 +110,8 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
     for (const policy::TensorSpec& spec : unit.tensors) {
       const TensorInfo* info = checkpoint.find(find_name(checkpoint, spec.name));
       const DType stored = weight_dtype(*info);
-      const std::uint64_t offset = info->offset + static_cast<std::uint64_t>(spec.first_row * spec.cols) * size_of(stored);
+      const std::uint64_t offset =
+          info->offset + static_cast<std::uint64_t>(spec.first_row * spec.cols) * size_of(stored);
       layout.tensors.push_back({spec, stored, 0, info, offset});
       if ((stored != type && type != DType::f32) || offset % size_of(stored) != 0) layout.in_files = false;
     }
@@ -110,7 +125,8 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
   }
 }
 
-Weights::Weights(const policy::ModelSpec&, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type) : seed_(seed) {
+Weights::Weights(const policy::ModelSpec&, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type)
+    : seed_(seed) {
   for (const policy::Unit& unit : units) {
     Layout layout;
     for (const policy::TensorSpec& spec : unit.tensors) layout.tensors.push_back({spec, type, 0, nullptr, 0});
@@ -128,8 +144,8 @@ void Weights::lay_out_packed(Layout& layout) {
   bytes_.push_back(offload::round_up(end, offload::kPage));
 }
 
-/// Tensors that follow each other in a file stay together; every run begins as far into a page as it does in the file, so
-/// that O_DIRECT reads land in place.
+/// Tensors that follow each other in a file stay together; every run begins as far into a page as it does in the file,
+/// so that O_DIRECT reads land in place.
 void Weights::lay_out_in_files(Layout& layout) {
   std::sort(layout.tensors.begin(), layout.tensors.end(), [](const Placed& a, const Placed& b) {
     return std::pair(a.source->file, a.file_offset) < std::pair(b.source->file, b.file_offset);

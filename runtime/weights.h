@@ -17,13 +17,14 @@ namespace weft::runtime {
 /// The tensors of one unit by what they do; empty where the model has none.
 using UnitViews = std::array<ConstView, policy::kRoles>;
 
-/// The weights of a model, unit by unit. A unit whose tensors the kernels can use as they are in the checkpoint is ranges
-/// of its files, so that the checkpoint itself is the disk tier; any other unit is made: converted, or random.
+/// The weights of a model, unit by unit. A unit whose tensors the kernels can use as they are in the checkpoint is
+/// ranges of its files, so that the checkpoint itself is the disk tier; any other unit is made: converted, or random.
 class Weights {
  public:
-  /// Checks all names, shapes and dtypes. `type`: what matrices must not exceed in precision; a narrower type in the file
-  /// is kept, for widening it is exact. The checkpoint must outlive this. Throws DataError.
-  Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint, DType type);
+  /// Checks all names, shapes and dtypes. `type`: what matrices must not exceed in precision; a narrower type in the
+  /// file is kept, for widening it is exact. The checkpoint must outlive this. Throws DataError.
+  Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
+          DType type);
   /// Normal deviates that depend on nothing but the seed, the tensor and the element: matrices of standard deviation
   /// 1 / sqrt(columns), embeddings and biases 0.02, norm weights 1 +- 0.02.
   Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type);
@@ -45,9 +46,9 @@ class Weights {
   struct Placed {
     policy::TensorSpec spec;
     DType dtype = DType::f32;
-    std::size_t offset = 0;          // in the block
+    std::size_t offset = 0;  // in the block
     const TensorInfo* source = nullptr;
-    std::uint64_t file_offset = 0;   // of the tensor's first row that the unit holds
+    std::uint64_t file_offset = 0;  // of the tensor's first row that the unit holds
     std::uint64_t bytes() const { return static_cast<std::uint64_t>(spec.elements()) * size_of(dtype); }
   };
   struct Layout {

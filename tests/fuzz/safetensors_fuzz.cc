@@ -16,7 +16,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       reached += tensor.bytes;
     }
     if (reached != size) std::abort();
-  } catch (const CheckpointError&) {
-  }
+  } catch (const CheckpointError&) {}
   return 0;
 }

@@ -27,8 +27,7 @@ struct Prompts {
   float scale;
 
   Prompts(PromptShape s, DType dtype, std::uint64_t seed)
-      : shape(std::move(s)),
-        q(normal(std::int64_t{shape.tokens()} * shape.heads * shape.head_dim, seed)),
+      : shape(std::move(s)), q(normal(std::int64_t{shape.tokens()} * shape.heads * shape.head_dim, seed)),
         k(rounded(normal(std::int64_t{shape.tokens()} * shape.kv_heads * shape.head_dim, seed + 1), dtype)),
         v(rounded(normal(std::int64_t{shape.tokens()} * shape.kv_heads * shape.head_dim, seed + 2), dtype)),
         scale(1.5f / std::sqrt(static_cast<float>(shape.head_dim))) {}
@@ -64,20 +63,11 @@ struct Step {
   int stride = 0;  // slots of the block; more than `slots` to leave some empty
 
   Step(int r, int h, int g, int d, int n, DType t, std::uint64_t seed)
-      : rows(r),
-        heads(h),
-        kv_heads(g),
-        head_dim(d),
-        slots(n),
-        dtype(t),
-        q(normal(std::int64_t{r} * h * d, seed)),
-        k(normal(std::int64_t{r} * g * d, seed + 1)),
-        v(normal(std::int64_t{r} * g * d, seed + 2)),
+      : rows(r), heads(h), kv_heads(g), head_dim(d), slots(n), dtype(t), q(normal(std::int64_t{r} * h * d, seed)),
+        k(normal(std::int64_t{r} * g * d, seed + 1)), v(normal(std::int64_t{r} * g * d, seed + 2)),
         slot_k(rounded(normal(std::int64_t{r} * g * n * d, seed + 3), t)),
         slot_v(rounded(normal(std::int64_t{r} * g * n * d, seed + 4), t)),
-        score(normal(std::int64_t{r} * g * n, seed + 5)),
-        scale(1 / std::sqrt(static_cast<float>(d))),
-        stride(n) {
+        score(normal(std::int64_t{r} * g * n, seed + 5)), scale(1 / std::sqrt(static_cast<float>(d))), stride(n) {
     for (float& x : score) x = std::abs(x);
     std::mt19937_64 engine(seed + 6);
     for (int i = 0; i < r * g; ++i) {
@@ -106,8 +96,7 @@ struct Step {
   };
 
   /// Widens an array [heads, slots, cols] to `stride` slots.
-  template <class T>
-  std::vector<T> widened(const std::vector<T>& x, int cols, T filler) const {
+  template <class T> std::vector<T> widened(const std::vector<T>& x, int cols, T filler) const {
     std::vector<T> wide;
     const std::size_t block = static_cast<std::size_t>(slots) * static_cast<std::size_t>(cols);
     for (std::size_t i = 0; i < x.size(); i += block) {

@@ -25,11 +25,10 @@ struct Stream {
   Tokens all;
 
   Stream(HeadShape s, int count, std::uint64_t seed, float deviation = 2)
-      : shape(s),
-        q_cols(s.heads * s.head_dim),
-        cols(s.kv_heads * s.head_dim),
-        all{normal(std::int64_t{count} * q_cols, seed, deviation), normal(std::int64_t{count} * cols, seed + 1),
-            normal(std::int64_t{count} * cols, seed + 2)} {}
+      : shape(s), q_cols(s.heads * s.head_dim),
+        cols(s.kv_heads * s.head_dim), all{normal(std::int64_t{count} * q_cols, seed, deviation),
+                                           normal(std::int64_t{count} * cols, seed + 1),
+                                           normal(std::int64_t{count} * cols, seed + 2)} {}
 
   Tokens rows(int first, int count) const {
     const auto cut = [&](const std::vector<float>& x, int width) {

@@ -87,7 +87,8 @@ double reference(double x, Activation activation) {
     case Activation::none: return x;
     case Activation::relu: return x < 0 ? 0 : x;
     case Activation::gelu: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-    case Activation::gelu_tanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
     case Activation::quick_gelu: return x / (1 + std::exp(-1.702 * x));
     case Activation::silu: return x / (1 + std::exp(-x));
     case Activation::tanh: return std::tanh(x);
@@ -106,12 +107,14 @@ double error_of_row(const float* got, const std::vector<float>& x, std::int64_t 
   for (int n = 0; n < s.n; ++n) {
     double sum = bias.at(static_cast<std::size_t>(n)), size = std::abs(sum) + 1e-3;
     for (int k = 0; k < s.k; ++k) {
-      const double p = static_cast<double>(x[static_cast<std::size_t>(r * s.k + k)]) * w.at(static_cast<std::size_t>(n) * s.k + k);
+      const double p =
+          static_cast<double>(x[static_cast<std::size_t>(r * s.k + k)]) * w.at(static_cast<std::size_t>(n) * s.k + k);
       sum += p;
       size += std::abs(p);
     }
     const double expected = reference(sum, activation) + static_cast<double>(before);
-    worst = std::max(worst, std::abs(static_cast<double>(got[n]) - expected) / (size + std::abs(static_cast<double>(before))));
+    worst = std::max(worst,
+                     std::abs(static_cast<double>(got[n]) - expected) / (size + std::abs(static_cast<double>(before))));
     if (std::isnan(got[n])) return std::numeric_limits<double>::infinity();
   }
   return worst;
@@ -148,10 +151,11 @@ TEST_CASE("linear matches fp64 on every path, type and shape", "[kernels]") {
           const Stored w(normal(static_cast<std::size_t>(n * k), ++seed, 0.1f), dtype, misaligned);
           const Stored bias(normal(static_cast<std::size_t>(n), ++seed), dtype, 1);
           Guarded out(m, n);
-          linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), bias.view(1, n), out.view()), pool, path);
+          linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), bias.view(1, n), out.view()), pool,
+                     path);
           REQUIRE(out.guards_hold());
           double worst = 0;
-          for (int r = 0; r < m; r += m > 50 ? 37 : 1)
+          for (int r = 0; r<m; r += m> 50 ? 37 : 1)
             worst = std::max(worst, error_of_row(out.row(r), x, r, w, bias, s, Activation::none, 0));
           REQUIRE(worst < tolerance(dtype));
         }
@@ -171,8 +175,8 @@ TEST_CASE("linear applies each activation, and adds to what is there", "[kernels
   const Stored bias(normal(static_cast<std::size_t>(s.n), 13), bias_type, 3);
   for (const LinearPath path : linear_paths()) {
     Guarded out(s.m, s.n, 3.25f);
-    linear_cpu(linear(ConstView(x.data(), DType::f32, s.m, s.k), w.view(s.n, s.k), bias.view(1, s.n), out.view(), activation,
-                      accumulate),
+    linear_cpu(linear(ConstView(x.data(), DType::f32, s.m, s.k), w.view(s.n, s.k), bias.view(1, s.n), out.view(),
+                      activation, accumulate),
                pool, path);
     CHECK(out.guards_hold());
     for (int r = 0; r < s.m; ++r)
@@ -181,8 +185,8 @@ TEST_CASE("linear applies each activation, and adds to what is there", "[kernels
 }
 
 TEST_CASE("linear's activations keep their precision over all of their range", "[kernels]") {
-  const Activation activation = GENERATE(Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::quick_gelu,
-                                         Activation::silu, Activation::tanh);
+  const Activation activation = GENERATE(Activation::relu, Activation::gelu, Activation::gelu_tanh,
+                                         Activation::quick_gelu, Activation::silu, Activation::tanh);
   ThreadPool pool(1);
   const float one = 1;
   std::vector<float> x;
@@ -196,9 +200,10 @@ TEST_CASE("linear's activations keep their precision over all of their range", "
     for (std::size_t i = 0; i < x.size(); ++i) {
       CAPTURE(name_of(path), static_cast<int>(activation), x[i]);
       const double expected = reference(static_cast<double>(x[i]), activation);
-      // The gelus multiply x by 1 + erf or 1 + tanh in fp32, as PyTorch does: in the left tail what is left is of x's size.
-      REQUIRE(std::abs(static_cast<double>(y[i]) - expected) <= 4e-7 * std::min(std::abs(static_cast<double>(x[i])), 8.0) +
-                                                                    4e-7 * std::abs(expected));
+      // The gelus multiply x by 1 + erf or 1 + tanh in fp32, as PyTorch does:
+      // in the left tail what is left is of x's size.
+      REQUIRE(std::abs(static_cast<double>(y[i]) - expected) <=
+              4e-7 * std::min(std::abs(static_cast<double>(x[i])), 8.0) + 4e-7 * std::abs(expected));
     }
   }
 }
@@ -218,8 +223,22 @@ TEST_CASE("linear's rows do not depend on other rows, threads, alignment or inst
       ThreadPool pool(threads);
       for (const std::size_t misaligned : {0, 1, 7}) {
         const Stored w(numbers, dtype, misaligned);
-        for (const auto& [m, first] : {std::pair{300, 0}, {1, 0}, {1, 299}, {2, 3}, {3, 1}, {4, 100}, {5, 77}, {8, 8}, {11, 0},
-                                      {12, 9}, {13, 1}, {24, 200}, {25, 3}, {50, 50}, {130, 1}, {256, 44}}) {
+        for (const auto& [m, first] : {std::pair{300, 0},
+                                       {1, 0},
+                                       {1, 299},
+                                       {2, 3},
+                                       {3, 1},
+                                       {4, 100},
+                                       {5, 77},
+                                       {8, 8},
+                                       {11, 0},
+                                       {12, 9},
+                                       {13, 1},
+                                       {24, 200},
+                                       {25, 3},
+                                       {50, 50},
+                                       {130, 1},
+                                       {256, 44}}) {
           if (threads > 1 && misaligned > 1 && m > 50) continue;  // for time
           CAPTURE(name_of(path), threads, misaligned, m, first);
           std::vector<float> out(static_cast<std::size_t>(m * n));
@@ -241,14 +260,17 @@ TEST_CASE("linear's columns do not depend on other columns", "[kernels]") {
   ThreadPool pool(2);
   for (const LinearPath path : invariant_paths()) {
     std::vector<float> all(static_cast<std::size_t>(m * n));
-    linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(all.data(), DType::f32, m, n)), pool, path);
+    linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(all.data(), DType::f32, m, n)),
+               pool, path);
     for (const auto& [first, count] : {std::pair{0, 1}, {5, 17}, {23, 50}, {129, 1}, {48, 82}}) {
       CAPTURE(name_of(path), m, first, count);
       std::vector<float> some(static_cast<std::size_t>(m * count));
       linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k).slice(first, count), {},
                         View(some.data(), DType::f32, m, count)),
                  pool, path);
-      for (int r = 0; r < m; ++r) REQUIRE(std::memcmp(&some[static_cast<std::size_t>(r * count)], &all[static_cast<std::size_t>(r * n + first)], static_cast<std::size_t>(count) * 4) == 0);
+      for (int r = 0; r < m; ++r)
+        REQUIRE(std::memcmp(&some[static_cast<std::size_t>(r * count)], &all[static_cast<std::size_t>(r * n + first)],
+                            static_cast<std::size_t>(count) * 4) == 0);
     }
   }
 }
@@ -263,10 +285,11 @@ TEST_CASE("linear takes rows of x, weights and out that lie apart", "[kernels]")
   ThreadPool pool(2);
   for (const LinearPath path : linear_paths()) {
     Guarded apart(m, n), close(m, n);
-    linear_cpu(linear(ConstView(wide_x.data(), DType::f32, m, k, k + gap), ConstView(wide_w.data(), DType::f32, n, k, k + gap), {},
-                      apart.view()),
+    linear_cpu(linear(ConstView(wide_x.data(), DType::f32, m, k, k + gap),
+                      ConstView(wide_w.data(), DType::f32, n, k, k + gap), {}, apart.view()),
                pool, path);
-    linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), ConstView(w.data(), DType::f32, n, k), {}, close.view()), pool, path);
+    linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), ConstView(w.data(), DType::f32, n, k), {}, close.view()),
+               pool, path);
     CHECK(apart.guards_hold());
     for (int r = 0; r < m; ++r) CHECK(std::memcmp(apart.row(r), close.row(r), n * 4) == 0);
   }
@@ -303,8 +326,9 @@ TEST_CASE("linear lets NaN and infinity through to their row alone", "[kernels]"
     numbers[3 * k + k - 1] = nan;
     const Stored w(numbers, DType::f16);
     std::vector<float> y(static_cast<std::size_t>(m * n));
-    linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(y.data(), DType::f32, m, n), activation), pool,
-               path);
+    linear_cpu(
+        linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(y.data(), DType::f32, m, n), activation),
+        pool, path);
     for (int i = 0; i < m * n; ++i) REQUIRE(std::isnan(y[static_cast<std::size_t>(i)]) == (i % n == 3));
   }
 }
@@ -317,9 +341,13 @@ TEST_CASE("linear keeps the smallest numbers of each type", "[kernels]") {
     const bf16 small_bf16(0x1p-133f);
     const float x = 1, scaled = 0x1p20f;
     float y = 0;
-    linear_cpu(linear(ConstView(&x, DType::f32, 1, 1), ConstView(&small_half, DType::f16, 1, 1), {}, View(&y, DType::f32, 1, 1)), pool, path);
+    linear_cpu(linear(ConstView(&x, DType::f32, 1, 1), ConstView(&small_half, DType::f16, 1, 1), {},
+                      View(&y, DType::f32, 1, 1)),
+               pool, path);
     CHECK(y == 0x1p-24f);
-    linear_cpu(linear(ConstView(&scaled, DType::f32, 1, 1), ConstView(&small_bf16, DType::bf16, 1, 1), {}, View(&y, DType::f32, 1, 1)), pool, path);
+    linear_cpu(linear(ConstView(&scaled, DType::f32, 1, 1), ConstView(&small_bf16, DType::bf16, 1, 1), {},
+                      View(&y, DType::f32, 1, 1)),
+               pool, path);
     CHECK(y == 0x1p-113f);
   }
 }
@@ -330,12 +358,13 @@ TEST_CASE("linear reads no byte outside its weights", "[kernels]") {
   const auto [n, k] = GENERATE(table<int, int>({{1, 1}, {3, 17}, {25, 31}, {13, 530}}));
   const int m = GENERATE(1, 6, 30);
   ThreadPool pool(2);
-  const std::vector<std::byte> weight(static_cast<std::size_t>(n * k) * size_of(dtype)), bias(static_cast<std::size_t>(n) * size_of(dtype));
+  const std::vector<std::byte> weight(static_cast<std::size_t>(n * k) * size_of(dtype)),
+      bias(static_cast<std::size_t>(n) * size_of(dtype));
   for (const LinearPath path : linear_paths()) {
     const std::vector<float> x(static_cast<std::size_t>(m * k), 1.0f);
     std::vector<float> y(static_cast<std::size_t>(m * n), 1.0f);
-    linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), ConstView(weight.data(), dtype, n, k), ConstView(bias.data(), dtype, 1, n),
-                      View(y.data(), DType::f32, m, n)),
+    linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), ConstView(weight.data(), dtype, n, k),
+                      ConstView(bias.data(), dtype, 1, n), View(y.data(), DType::f32, m, n)),
                pool, path);
     CHECK(y == std::vector<float>(y.size(), 0.0f));
   }
@@ -347,12 +376,13 @@ TEST_CASE("linear with nothing to add is the bias, with no rows nothing", "[kern
   const std::vector<float> bias = normal(5, 61);
   for (const LinearPath path : linear_paths()) {
     Guarded out(m, 5);
-    linear_cpu(linear(ConstView(nullptr, DType::f32, m, 0), ConstView(nullptr, DType::f16, 5, 0), ConstView(bias.data(), DType::f32, 1, 5),
-                      out.view()),
+    linear_cpu(linear(ConstView(nullptr, DType::f32, m, 0), ConstView(nullptr, DType::f16, 5, 0),
+                      ConstView(bias.data(), DType::f32, 1, 5), out.view()),
                pool, path);
     CHECK(out.guards_hold());
     for (int r = 0; r < m; ++r) CHECK(std::vector<float>(out.row(r), out.row(r) + 5) == bias);
-    linear_cpu(linear(ConstView(nullptr, DType::f32, 0, 3), ConstView(bias.data(), DType::f32, 1, 3), {}, View(nullptr, DType::f32, 0, 1)),
+    linear_cpu(linear(ConstView(nullptr, DType::f32, 0, 3), ConstView(bias.data(), DType::f32, 1, 3), {},
+                      View(nullptr, DType::f32, 0, 1)),
                pool, path);
   }
 }
@@ -364,9 +394,12 @@ TEST_CASE("linear cuts many long rows into passes that change nothing", "[kernel
   ThreadPool pool(2);
   for (const LinearPath path : invariant_paths()) {
     std::vector<float> all(m * n), one(n);
-    linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(all.data(), DType::f32, m, n)), pool, path);
+    linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(all.data(), DType::f32, m, n)),
+               pool, path);
     for (const int r : {0, 47, 48, 130}) {
-      linear_cpu(linear(ConstView(x.data() + r * k, DType::f32, 1, k), w.view(n, k), {}, View(one.data(), DType::f32, 1, n)), pool, path);
+      linear_cpu(
+          linear(ConstView(x.data() + r * k, DType::f32, 1, k), w.view(n, k), {}, View(one.data(), DType::f32, 1, n)),
+          pool, path);
       CHECK(std::memcmp(one.data(), &all[static_cast<std::size_t>(r * n)], n * 4) == 0);
     }
   }
@@ -382,7 +415,8 @@ TEST_CASE("linear may be called from several threads", "[kernels]") {
   for (auto& out : outs)
     callers.emplace_back([&] {
       for (int i = 0; i < 50; ++i)
-        linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(out.data(), DType::f32, m, n)), pool);
+        linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(out.data(), DType::f32, m, n)),
+                   pool);
     });
   for (std::thread& caller : callers) caller.join();
   for (const auto& out : outs) CHECK(out == outs[0]);
@@ -392,7 +426,8 @@ TEST_CASE("linear refuses a path that the processor does not have", "[kernels]")
   ThreadPool pool(1);
   const float x = 1;
   float y = 0;
-  const Linear op = linear(ConstView(&x, DType::f32, 1, 1), ConstView(&x, DType::f32, 1, 1), {}, View(&y, DType::f32, 1, 1));
+  const Linear op =
+      linear(ConstView(&x, DType::f32, 1, 1), ConstView(&x, DType::f32, 1, 1), {}, View(&y, DType::f32, 1, 1));
   if (!cpu_has_avx512()) CHECK_THROWS_AS(linear_cpu(op, pool, LinearPath::avx512), UsageError);
   if (!cpu_has_avx2()) CHECK_THROWS_AS(linear_cpu(op, pool, LinearPath::avx2), UsageError);
   CHECK(linear_paths().back() == LinearPath::library);

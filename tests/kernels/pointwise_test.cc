@@ -107,10 +107,8 @@ TEST_CASE("convert rounds to nearest even between all float types, every special
   const auto expected = rounded(x, to), got = out.host();
   for (std::size_t i = 0; i < x.size(); ++i) {
     CAPTURE(i, x[i]);
-    if (std::isnan(expected[i]))
-      CHECK(std::isnan(got[i]));
-    else
-      CHECK(std::bit_cast<std::uint32_t>(got[i]) == std::bit_cast<std::uint32_t>(expected[i]));
+    if (std::isnan(expected[i])) CHECK(std::isnan(got[i]));
+    else CHECK(std::bit_cast<std::uint32_t>(got[i]) == std::bit_cast<std::uint32_t>(expected[i]));
   }
 }
 

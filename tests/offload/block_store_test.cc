@@ -85,11 +85,13 @@ TEST_CASE("what is allocated is what was counted, and all of it is apart", "[off
   for (const WindowId window : windows)
     for (int s = 0; s < blocks.slots(window); ++s) {
       REQUIRE(reinterpret_cast<std::uintptr_t>(blocks.slot(window, s)) % kPage == 0);
-      places.push_back({blocks.slot(window, s), s > 0 ? static_cast<std::size_t>(blocks.slot(window, s) - blocks.slot(window, s - 1)) : 1});
+      places.push_back({blocks.slot(window, s),
+                        s > 0 ? static_cast<std::size_t>(blocks.slot(window, s) - blocks.slot(window, s - 1)) : 1});
     }
   for (std::size_t i = 0; i < places.size(); ++i) std::memset(places[i].begin, static_cast<int>(i), places[i].bytes);
   for (const BlockId id : ids)
-    if (blocks.home(id) == Tier::disk) blocks.write_to_disk(id, test::noise(blocks.bytes(id), static_cast<unsigned>(id)).data());
+    if (blocks.home(id) == Tier::disk)
+      blocks.write_to_disk(id, test::noise(blocks.bytes(id), static_cast<unsigned>(id)).data());
   for (std::size_t i = 0; i < places.size(); ++i)
     for (std::size_t b = 0; b < places[i].bytes; ++b)
       if (places[i].begin[b] != static_cast<std::byte>(i)) FAIL("place " << i << " was overwritten at " << b);
@@ -110,7 +112,8 @@ TEST_CASE("a block on disk can be a checkpoint's own ranges", "[offload]") {
   const FileId file_a = disk.open(folder / "a"), file_b = disk.open(folder / "b");
 
   // Three tensors of two files; the first keeps its place modulo a page.
-  const std::vector<FilePart> parts{{{file_a, 4096 + 88, 200000}, 88}, {{file_b, 7, 3000}, 204800}, {{file_b, 40000, 10000}, 208000}};
+  const std::vector<FilePart> parts{
+      {{file_a, 4096 + 88, 200000}, 88}, {{file_b, 7, 3000}, 204800}, {{file_b, 40000, 10000}, 208000}};
   const Tier home = GENERATE(Tier::disk, Tier::host);
   BlockStore blocks;
   const BlockId block = blocks.add(Kind::weights, 220000, home, parts);
@@ -130,7 +133,8 @@ TEST_CASE("a block on disk can be a checkpoint's own ranges", "[offload]") {
   REQUIRE_THROWS_AS(blocks.write_to_disk(block, memory.data()), UsageError);
 
   std::vector<std::byte> rows(3 * 500);
-  const std::vector<BlockStore::PartRead> reads{{100, 500, rows.data()}, {150000, 500, &rows[500]}, {209000, 500, &rows[1000]}};
+  const std::vector<BlockStore::PartRead> reads{
+      {100, 500, rows.data()}, {150000, 500, &rows[500]}, {209000, 500, &rows[1000]}};
   blocks.read_parts(block, reads);
   for (std::size_t i = 0; i < reads.size(); ++i) REQUIRE(!std::memcmp(&rows[i * 500], &expected[reads[i].offset], 500));
 }
@@ -178,7 +182,8 @@ TEST_CASE("the first bytes of a spilled block can be written and read by themsel
   std::vector<std::byte> memory(bytes);
   const auto first = test::noise(bytes, 1), second = test::noise(bytes, 2);
   blocks.write_to_disk(block, first.data());
-  for (const std::size_t part : {std::size_t{100}, DiskStore::kSpillPage, 2 * DiskStore::kSpillPage + 1, bytes - 1, bytes}) {
+  for (const std::size_t part :
+       {std::size_t{100}, DiskStore::kSpillPage, 2 * DiskStore::kSpillPage + 1, bytes - 1, bytes}) {
     blocks.write_to_disk(block, second.data(), part);
     for (const std::size_t wanted : {std::size_t{1}, part / 2 + 1, part}) {
       blocks.read_from_disk(block, memory.data(), wanted);

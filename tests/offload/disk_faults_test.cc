@@ -1,5 +1,4 @@
 // tests/offload/disk_faults_test.cc: what the disk store does when the kernel, the disk or the file misbehave.
-#include <catch2/catch.hpp>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -8,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <catch2/catch.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -97,14 +97,17 @@ TEST_CASE("EINTR and EAGAIN are patience, not failure", "[offload]") {
   std::mt19937 random(3);
   bench.faults.before = [&](DiskTransfer&) -> std::optional<std::int64_t> {
     const auto dice = random() % 4;
-    return dice == 0 ? std::optional<std::int64_t>(-EINTR) : dice == 1 ? std::optional<std::int64_t>(-EAGAIN) : std::nullopt;
+    return dice == 0   ? std::optional<std::int64_t>(-EINTR)
+           : dice == 1 ? std::optional<std::int64_t>(-EAGAIN)
+                       : std::nullopt;
   };
   REQUIRE(bench.read_model());
   bench.write_spill();
   REQUIRE(bench.read_spill());
 }
 
-TEST_CASE("a file system that takes O_DIRECT at open and refuses it later is read through the page cache", "[offload]") {
+TEST_CASE("a file system that takes O_DIRECT at open and refuses it later is read through the page cache",
+          "[offload]") {
   Bench bench(GENERATE(DiskEngine::io_uring, DiskEngine::threads));
   bench.faults.before = [&](DiskTransfer& transfer) -> std::optional<std::int64_t> {
     return fcntl(transfer.fd, F_GETFL) & O_DIRECT ? std::optional<std::int64_t>(-EINVAL) : std::nullopt;
@@ -187,8 +190,10 @@ TEST_CASE("a file that is cut while in use is an error, not a hang", "[offload]"
   Bench bench(every_engine());
   const std::size_t left = GENERATE(0, 1, 4096, 10000, 3 * 1048576 + 1808);
   REQUIRE(truncate(bench.model_name().c_str(), static_cast<off_t>(left)) == 0);
-  REQUIRE_THROWS_WITH(bench.read_model(), Contains(bench.model_name()) && Contains("changed size while in use (was 4195303 "
-                                          "bytes, is " + std::to_string(left) + ")"));
+  REQUIRE_THROWS_WITH(bench.read_model(),
+                      Contains(bench.model_name()) && Contains("changed size while in use (was 4195303 "
+                                                               "bytes, is " +
+                                                               std::to_string(left) + ")"));
 }
 
 TEST_CASE("no more is in flight than promised", "[offload]") {
@@ -239,19 +244,17 @@ TEST_CASE("a real full disk gives back what a failed reservation took", "[offloa
       try {
         store.create_spill(folder.path(), 8 * kMiB);
         said += "no error";
-      } catch (const CapacityError& error) {
-        said += error.what();
-      }
+      } catch (const CapacityError& error) { said += error.what(); }
       store.create_spill(folder.path(), kMiB);  // still fits
-    } catch (const std::exception& error) {
-      said += std::string("; then: ") + error.what();
-    }
+    } catch (const std::exception& error) { said += std::string("; then: ") + error.what(); }
     umount2(folder.path().c_str(), MNT_DETACH);
   });
   thread.join();
   if (said == "not allowed to mount") WARN("no right to mount a small tmpfs: the seam's ENOSPC must do");
-  else REQUIRE(said == folder.path().string() + ": the spill file needs 8388608 bytes, 1048576 are free (No space left on "
-                       "device); free space, name another directory with --disk-dir, or place less on disk");
+  else
+    REQUIRE(said == folder.path().string() +
+                        ": the spill file needs 8388608 bytes, 1048576 are free (No space left on "
+                        "device); free space, name another directory with --disk-dir, or place less on disk");
 }
 
 TEST_CASE("without io_uring the threads take over and say why", "[offload]") {
@@ -267,13 +270,12 @@ TEST_CASE("without io_uring the threads take over and say why", "[offload]") {
       store.read({file, 0, bench.data.size()}, bench.memory.data());
       equal = std::equal(bench.data.begin(), bench.data.end(), bench.memory.begin());
       DiskStore only(DiskEngine::io_uring);
-    } catch (const std::exception& error) {
-      refused = error.what();
-    }
+    } catch (const std::exception& error) { refused = error.what(); }
   });
   thread.join();
-  REQUIRE(line == "disk: io_uring not available (Operation not permitted; Docker's default seccomp profile blocks it): "
-                  "16 I/O threads, O_DIRECT, 1 MiB x 16");
+  REQUIRE(line ==
+          "disk: io_uring not available (Operation not permitted; Docker's default seccomp profile blocks it): "
+          "16 I/O threads, O_DIRECT, 1 MiB x 16");
   REQUIRE(equal);
   REQUIRE_THAT(refused, Contains("io_uring is not available: Operation not permitted"));
 }

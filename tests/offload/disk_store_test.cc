@@ -1,9 +1,9 @@
 // tests/offload/disk_store_test.cc: what every engine does with files as they should be.
 #include "offload/disk_store.h"
 
-#include <catch2/catch.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <catch2/catch.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -31,7 +31,9 @@ class Guarded {
     first_ = round_up(address, kPage) + kPage + shift - address;
   }
   std::byte* data() { return memory_.data() + first_; }
-  bool equals(const std::byte* expected, std::size_t bytes) const { return !std::memcmp(&memory_[first_], expected, bytes); }
+  bool equals(const std::byte* expected, std::size_t bytes) const {
+    return !std::memcmp(&memory_[first_], expected, bytes);
+  }
   bool guarded() const {
     for (std::size_t i = 0; i < memory_.size(); ++i)
       if ((i < first_ || i >= first_ + bytes_) && memory_[i] != std::byte{0xA5}) return false;
@@ -71,7 +73,9 @@ TEST_CASE("every engine reads any range to any address", "[offload]") {
   REQUIRE(store.size(file) == data.size());
 
   std::mt19937 random(seed);
-  const auto odd = [&](std::size_t limit) { return random() % 3 == 0 ? round_down(random() % limit, kPage) : random() % limit; };
+  const auto odd = [&](std::size_t limit) {
+    return random() % 3 == 0 ? round_down(random() % limit, kPage) : random() % limit;
+  };
   for (int i = 0; i < 40; ++i) {
     const std::size_t offset = odd(data.size());
     const std::size_t bytes = std::min<std::size_t>(odd(i % 2 ? 20000 : 4 * kMiB) + 1, data.size() - offset);
@@ -103,7 +107,8 @@ TEST_CASE("every engine gathers many small rows in one call", "[offload]") {
     }
     store.read(requests);
     bool equal = true;
-    for (std::size_t i = 0; i < count; ++i) equal &= !std::memcmp(&gathered[i * row], &data[header + ids[i] * row], row);
+    for (std::size_t i = 0; i < count; ++i)
+      equal &= !std::memcmp(&gathered[i * row], &data[header + ids[i] * row], row);
     REQUIRE(equal);
   }
 }

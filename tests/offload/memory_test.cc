@@ -77,7 +77,8 @@ TEST_CASE("leases are apart, page-aligned, move-only, and come back", "[offload]
     moved = {};
     REQUIRE(pool.bytes_free() == 14 * kPage);
     // 14 pages are free, but not in one run.
-    REQUIRE_THROWS_WITH(pool.lease(14 * kPage), Contains("57344 bytes wanted in one run") && Contains("57344 of 65536"));
+    REQUIRE_THROWS_WITH(pool.lease(14 * kPage),
+                        Contains("57344 bytes wanted in one run") && Contains("57344 of 65536"));
   }
   REQUIRE(pool.bytes_free() == 16 * kPage);
   REQUIRE(pool.lease(16 * kPage).bytes() == 16 * kPage);
@@ -95,7 +96,8 @@ TEST_CASE("threads that lease at once never share a page", "[offload]") {
         const auto lease = pool.lease(1 + random() % (8 * kPage));
         std::memset(lease.data(), static_cast<int>(t), lease.bytes());
         std::this_thread::yield();
-        for (std::size_t at = 0; at < lease.bytes(); at += 512) spoiled += lease.data()[at] != static_cast<std::byte>(t);
+        for (std::size_t at = 0; at < lease.bytes(); at += 512)
+          spoiled += lease.data()[at] != static_cast<std::byte>(t);
       }
     });
   for (auto& thread : threads) thread.join();

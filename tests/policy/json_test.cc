@@ -22,19 +22,14 @@ json parse(std::string_view text) { return parse_json(text, "f.json", Blame::dat
 std::string refusal(std::string_view text, const JsonLimits& limits = {}) {
   try {
     parse_json(text, "f.json", Blame::data, limits);
-  } catch (const DataError& error) {
-    return error.what();
-  }
+  } catch (const DataError& error) { return error.what(); }
   return "accepted";
 }
 
-template <class Call>
-std::string usage_refusal(Call&& call) {
+template <class Call> std::string usage_refusal(Call&& call) {
   try {
     call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
+  } catch (const UsageError& error) { return error.what(); }
   return "accepted";
 }
 
@@ -256,16 +251,13 @@ TEST_CASE("random damage to a document is read or refused, never anything else",
     std::string text = good;
     for (std::uint64_t edits = next() % 4 + 1; edits > 0; --edits) {
       const std::size_t at = next() % text.size();
-      if (next() % 2 == 0)
-        text[at] = static_cast<char>(next());
-      else
-        text.erase(at, next() % 3 + 1);
+      if (next() % 2 == 0) text[at] = static_cast<char>(next());
+      else text.erase(at, next() % 3 + 1);
       if (text.empty()) text = "x";
     }
     try {
       const json value = parse(text);
       CHECK(parse(to_line(value)) == value);
-    } catch (const DataError&) {
-    }
+    } catch (const DataError&) {}
   }
 }

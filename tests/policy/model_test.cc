@@ -19,18 +19,25 @@ using policy::Unit;
 
 namespace {
 
-ModelSpec from(const std::string& json) { return policy::model_from_config(nlohmann::json::parse(json), "config.json"); }
-ModelSpec opt(const std::string& keys) { return from(R"({"model_type":"opt")" + (keys.empty() ? "" : "," + keys) + "}"); }
+ModelSpec from(const std::string& json) {
+  return policy::model_from_config(nlohmann::json::parse(json), "config.json");
+}
+ModelSpec opt(const std::string& keys) {
+  return from(R"({"model_type":"opt")" + (keys.empty() ? "" : "," + keys) + "}");
+}
 
-ModelSpec shipped(const std::string& name) { return from(test::read_text(WEFT_SOURCE_DIR "/configs/models/" + name + ".json")); }
+ModelSpec shipped(const std::string& name) {
+  return from(test::read_text(WEFT_SOURCE_DIR "/configs/models/" + name + ".json"));
+}
 
 }  // namespace
 
 TEST_CASE("the shipped shapes have the published numbers of parameters", "[policy]") {
   // Billions, as the OPT (arXiv 2205.01068) and Galactica papers' released checkpoints count them.
-  const std::map<std::string, double> published{{"opt-125m", 0.12524}, {"opt-350m", 0.33120}, {"opt-1.3b", 1.31576}, {"opt-2.7b", 2.65160},
-                                                {"opt-6.7b", 6.65847}, {"opt-13b", 12.85302}, {"opt-30b", 29.97469}, {"opt-66b", 65.71776},
-                                                {"opt-175b", 174.60468}, {"galactica-30b", 29.97}};
+  const std::map<std::string, double> published{{"opt-125m", 0.12524},   {"opt-350m", 0.33120}, {"opt-1.3b", 1.31576},
+                                                {"opt-2.7b", 2.65160},   {"opt-6.7b", 6.65847}, {"opt-13b", 12.85302},
+                                                {"opt-30b", 29.97469},   {"opt-66b", 65.71776}, {"opt-175b", 174.60468},
+                                                {"galactica-30b", 29.97}};
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(WEFT_SOURCE_DIR "/configs/models")) {
     const std::string name = entry.path().stem();
@@ -88,18 +95,20 @@ TEST_CASE("the keys of both transformers 4 and 5 are read", "[policy]") {
 }
 
 TEST_CASE("configs that cannot be are refused by key", "[policy]") {
-  CHECK_THROWS_WITH(from(R"({"model_type":"llama"})"), Contains("config.json") && Contains("'llama'") && Contains("supported: opt"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"llama"})"),
+                    Contains("config.json") && Contains("'llama'") && Contains("supported: opt"));
   CHECK_THROWS_WITH(from("{}"), Contains("model_type"));
   CHECK_THROWS_WITH(from("[]"), Contains("object"));
-  for (const auto& [keys, word] : std::map<std::string, std::string>{{R"("hidden_size":0)", "hidden_size"},
-                                                                    {R"("hidden_size":1e3)", "hidden_size"},
-                                                                    {R"("hidden_size":100000000000)", "hidden_size"},
-                                                                    {R"("num_attention_heads":7)", "num_attention_heads"},
-                                                                    {R"("enable_bias":1)", "enable_bias"},
-                                                                    {R"("torch_dtype":"int8")", "torch_dtype"},
-                                                                    {R"("eos_token_id":50272)", "eos_token_id"},
-                                                                    {R"("eos_token_id":"x")", "eos_token_id"},
-                                                                    {R"("quantization_config":{})", "quantiz"}}) {
+  for (const auto& [keys, word] :
+       std::map<std::string, std::string>{{R"("hidden_size":0)", "hidden_size"},
+                                          {R"("hidden_size":1e3)", "hidden_size"},
+                                          {R"("hidden_size":100000000000)", "hidden_size"},
+                                          {R"("num_attention_heads":7)", "num_attention_heads"},
+                                          {R"("enable_bias":1)", "enable_bias"},
+                                          {R"("torch_dtype":"int8")", "torch_dtype"},
+                                          {R"("eos_token_id":50272)", "eos_token_id"},
+                                          {R"("eos_token_id":"x")", "eos_token_id"},
+                                          {R"("quantization_config":{})", "quantiz"}}) {
     CAPTURE(keys);
     CHECK_THROWS_AS(opt(keys), DataError);
     CHECK_THROWS_WITH(opt(keys), Contains(word));
@@ -107,8 +116,9 @@ TEST_CASE("configs that cannot be are refused by key", "[policy]") {
 }
 
 TEST_CASE("units hold every tensor once, in pieces of whole rows", "[policy]") {
-  for (const char* keys : {"", R"("tie_word_embeddings":false)", R"("word_embed_proj_dim":64,"do_layer_norm_before":false)",
-                           R"("enable_bias":false,"layer_norm_elementwise_affine":false)"}) {
+  for (const char* keys :
+       {"", R"("tie_word_embeddings":false)", R"("word_embed_proj_dim":64,"do_layer_norm_before":false)",
+        R"("enable_bias":false,"layer_norm_elementwise_affine":false)"}) {
     CAPTURE(keys);
     const ModelSpec model = opt(keys);
     const std::vector<Unit> units = policy::model_units(model);

@@ -50,11 +50,14 @@ struct Setting {
     model.positions = 256;
     model.position_offset = 2;
     units = policy::model_units(model);
-    for (const Unit& unit : units) facts.unit_bytes.push_back(static_cast<std::uint64_t>(unit.elements()) * 2 / 4096 * 4096 + 4096);
+    for (const Unit& unit : units)
+      facts.unit_bytes.push_back(static_cast<std::uint64_t>(unit.elements()) * 2 / 4096 * 4096 + 4096);
     facts.unit_in_files.assign(units.size(), in_files);
     facts.disk_reads_device = disk_reads_device;
   }
-  std::uint64_t weights() const { return std::accumulate(facts.unit_bytes.begin(), facts.unit_bytes.end(), std::uint64_t{0}); }
+  std::uint64_t weights() const {
+    return std::accumulate(facts.unit_bytes.begin(), facts.unit_bytes.end(), std::uint64_t{0});
+  }
   Policy complete(const PartialPolicy& partial, const Budgets& free, bool on_host_memory = true) const {
     return policy::complete(partial, model, units, work, facts, free, on_host_memory);
   }
@@ -117,9 +120,7 @@ TEST_CASE("what is chosen fits, and one sequence more would not", "[policy]") {
     std::optional<Policy> policy;
     try {
       policy = setting.complete(partial, {{memory, memory, 1024 * kMiB}}, on_host);
-    } catch (const CapacityError&) {
-      continue;
-    }
+    } catch (const CapacityError&) { continue; }
     CHECK(setting.fits(*policy));
     if (policy->weights.device() < 1 && policy->num_gpu_batches == 1 && policy->block_size() < 200) {
       Policy larger = *policy;  // with no weights resident, as when the block was chosen
@@ -136,9 +137,17 @@ TEST_CASE("the fastest tiers take what they can", "[policy]") {
   partial.gpu_batch_size = 4;
   partial.num_gpu_batches = 1;
   partial.kv = Fractions{};
-  const Policy streaming{.gpu_batch_size = 4, .num_gpu_batches = 1, .weights = {{0, 0, 1}}, .kv = {}, .activations = {},
-                         .attention = {}, .retention = {}, .overlap = true, .budgets = {}};
-  const policy::Footprint least = policy::footprint(setting.model, setting.units, streaming, setting.work, setting.facts);
+  const Policy streaming{.gpu_batch_size = 4,
+                         .num_gpu_batches = 1,
+                         .weights = {{0, 0, 1}},
+                         .kv = {},
+                         .activations = {},
+                         .attention = {},
+                         .retention = {},
+                         .overlap = true,
+                         .budgets = {}};
+  const policy::Footprint least =
+      policy::footprint(setting.model, setting.units, streaming, setting.work, setting.facts);
   const Policy policy =
       setting.complete(partial, {{least[Tier::device] + setting.weights() / 2, 1024 * kMiB, 1024 * kMiB}}, false);
   CHECK(policy.weights.device() > 0.4);
@@ -178,11 +187,10 @@ TEST_CASE("a block that does not fit is refused with the largest that does", "[p
   std::string message;
   try {
     setting.complete(partial, {{0, 0, 1024 * kMiB}});
-  } catch (const CapacityError& error) {
-    message = error.what();
-  }
+  } catch (const CapacityError& error) { message = error.what(); }
   CAPTURE(message);
-  CHECK_THAT(message, Contains("64 x " + std::to_string(*partial.num_gpu_batches)) && Contains("on device") && Contains("16.00 MiB"));
+  CHECK_THAT(message, Contains("64 x " + std::to_string(*partial.num_gpu_batches)) && Contains("on device") &&
+                          Contains("16.00 MiB"));
   const auto at = message.find("largest block that fits is ");
   REQUIRE(at != std::string::npos);
   partial.gpu_batch_size = std::stoi(message.substr(at + 27));
@@ -195,7 +203,8 @@ TEST_CASE("the tier that lacks room is named", "[policy]") {
   const Setting setting;
   PartialPolicy partial;
   partial.budgets = {kMiB / 16, {}, {}};
-  CHECK_THROWS_WITH(setting.complete(partial, {{0, 0, 1024 * kMiB}}), Contains("on device") && Contains("no block fits") && Contains("--device-memory"));
+  CHECK_THROWS_WITH(setting.complete(partial, {{0, 0, 1024 * kMiB}}),
+                    Contains("on device") && Contains("no block fits") && Contains("--device-memory"));
   partial.budgets = {1024 * kMiB, 1, {}};
   partial.weights = Fractions{{0, 1, 0}};
   CHECK_THROWS_WITH(setting.complete(partial, {{0, 0, 1024 * kMiB}}), Contains("on host") && Contains("--host-memory"));

@@ -44,15 +44,22 @@ TEST_CASE("a whole policy is read as it says", "[policy]") {
 
 TEST_CASE("an empty policy leaves everything open", "[policy]") {
   const PartialPolicy read = from("{}");
-  CHECK_FALSE((read.gpu_batch_size || read.num_gpu_batches || read.weights || read.kv || read.activations || read.attention ||
-               read.retention || read.overlap || read.budgets[0] || read.budgets[1] || read.budgets[2]));
+  CHECK_FALSE((read.gpu_batch_size || read.num_gpu_batches || read.weights || read.kv || read.activations ||
+               read.attention || read.retention || read.overlap || read.budgets[0] || read.budgets[1] ||
+               read.budgets[2]));
 }
 
 TEST_CASE("a policy's JSON reads back as itself", "[policy]") {
   const PartialPolicy read = from(kWhole);
-  const policy::Policy whole{.gpu_batch_size = 4, .num_gpu_batches = 8, .weights = *read.weights, .kv = *read.kv,
-                             .activations = *read.activations, .attention = AttentionOn::host, .retention = *read.retention,
-                             .overlap = false, .budgets = {{1, 2, std::uint64_t{3} << 40}}};
+  const policy::Policy whole{.gpu_batch_size = 4,
+                             .num_gpu_batches = 8,
+                             .weights = *read.weights,
+                             .kv = *read.kv,
+                             .activations = *read.activations,
+                             .attention = AttentionOn::host,
+                             .retention = *read.retention,
+                             .overlap = false,
+                             .budgets = {{1, 2, std::uint64_t{3} << 40}}};
   const PartialPolicy again = from(whole.to_json().dump());
   CHECK(again.weights == read.weights);
   CHECK(again.attention == AttentionOn::host);
@@ -72,14 +79,16 @@ TEST_CASE("the shipped policies are policies", "[policy]") {
 }
 
 TEST_CASE("a slip of the keys is refused with the key that was meant", "[policy]") {
-  CHECK_THROWS_WITH(from(R"({"weigths":{"disk":1.0}})"), Contains("p.json") && Contains("'weigths'") && Contains("did you mean 'weights'?"));
+  CHECK_THROWS_WITH(from(R"({"weigths":{"disk":1.0}})"),
+                    Contains("p.json") && Contains("'weigths'") && Contains("did you mean 'weights'?"));
   CHECK_THROWS_WITH(from(R"({"kv":{"hots":1.0}})"), Contains("p.json: kv") && Contains("did you mean 'host'?"));
   CHECK_THROWS_WITH(from(R"({"budgets":{"devise":1}})"), Contains("did you mean 'device'?"));
   CHECK_THROWS_WITH(from(R"({"gpu_batchsize":1})"), Contains("did you mean 'gpu_batch_size'?"));
 }
 
 TEST_CASE("fractions must sum to 1", "[policy]") {
-  CHECK(from(R"({"kv":{"device":0.1,"host":0.2,"disk":0.7}})").kv == Fractions{{0.1, 0.2, 0.7}});  // 1 - 1e-16 in binary
+  CHECK(from(R"({"kv":{"device":0.1,"host":0.2,"disk":0.7}})").kv ==
+        Fractions{{0.1, 0.2, 0.7}});  // 1 - 1e-16 in binary
   CHECK_THROWS_WITH(from(R"({"kv":{"device":0.5,"host":0.49}})"), Contains("sum to 1") && Contains("0.99"));
   CHECK_THROWS_AS(from(R"({"kv":{}})"), UsageError);
   CHECK_THROWS_AS(from(R"({"kv":{"device":-0.5,"host":1.5}})"), UsageError);
@@ -101,7 +110,9 @@ TEST_CASE("percentages mean what they mean in FlexGen", "[policy]") {
   CHECK(partial.weights->disk() == Approx(0.5));
   CHECK(partial.kv == Fractions{{0, 1, 0}});
   CHECK(partial.activations == Fractions{{1, 0, 0}});
-  for (const std::array<double, 6>& bad : {std::array<double, 6>{60, 41, 0, 0, 0, 0}, {0, 0, -1, 0, 0, 0}, {0, 0, 0, 0, 101, 0},
+  for (const std::array<double, 6>& bad : {std::array<double, 6>{60, 41, 0, 0, 0, 0},
+                                           {0, 0, -1, 0, 0, 0},
+                                           {0, 0, 0, 0, 101, 0},
                                            {0, 0, 0, 0, 0, std::nan("")}})
     CHECK_THROWS_AS(partial.set_percent(bad), UsageError);
 }
@@ -126,10 +137,11 @@ TEST_CASE("sizes are whole bytes in binary units", "[policy]") {
   CHECK(bytes_from_text("17B", "x") == 17);
   CHECK(bytes_from_text("1.5GiB", "x") == std::uint64_t{3} << 29);
   CHECK(bytes_from_text("1TiB", "x") == std::uint64_t{1} << 40);
-  for (const char* text : {"", "GiB", "4GB", "4 GiB", "4gib", "-1", "1e3", ".5GiB", "0.3B", "0.0001KiB", "1..5GiB", "1.5.5GiB", "99999999TiB",
-                           "123456789012345678901"}) {
+  for (const char* text : {"", "GiB", "4GB", "4 GiB", "4gib", "-1", "1e3", ".5GiB", "0.3B", "0.0001KiB", "1..5GiB",
+                           "1.5.5GiB", "99999999TiB", "123456789012345678901"}) {
     CAPTURE(text);
-    CHECK_THROWS_WITH(bytes_from_text(text, "--device-memory"), Contains("--device-memory") && Contains("4GiB") && Contains(text));
+    CHECK_THROWS_WITH(bytes_from_text(text, "--device-memory"),
+                      Contains("--device-memory") && Contains("4GiB") && Contains(text));
   }
   CHECK(bytes_to_text(0) == "0 B");
   CHECK(bytes_to_text(1023) == "1023 B");

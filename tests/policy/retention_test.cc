@@ -26,7 +26,8 @@ TEST_CASE("a share is floored exactly", "[policy]") {
     CAPTURE(text);
     const Amount amount = Amount::from_text(text, "x");
     CHECK(amount.is_share());
-    for (const std::int64_t total : {1, 7, 99, 100, 1000, 2048, 1'000'003}) CHECK(amount.of(total) == percent * total / 100);
+    for (const std::int64_t total : {1, 7, 99, 100, 1000, 2048, 1'000'003})
+      CHECK(amount.of(total) == percent * total / 100);
   }
   CHECK(Amount::from_text("0.333333333333333333333333333333", "x").of(300'000'000) == 99'999'999);
   CHECK(Amount::from_text("1.0", "x").of(17) == 17);
@@ -86,9 +87,11 @@ TEST_CASE("shares are of the prompt where the policy says so", "[policy]") {
 
 TEST_CASE("sinks are part of the heavy, and added to a recent window", "[policy]") {
   CHECK(from(R"({"rule":"recent","recent":20,"sinks":4})").kept(60, 40) == Kept{.heavy = 4, .recent = 20, .sinks = 4});
-  CHECK(from(R"({"rule":"h2o","heavy":10,"recent":10,"sinks":4})").kept(60, 40) == Kept{.heavy = 10, .recent = 10, .sinks = 4});
+  CHECK(from(R"({"rule":"h2o","heavy":10,"recent":10,"sinks":4})").kept(60, 40) ==
+        Kept{.heavy = 10, .recent = 10, .sinks = 4});
   // A share may become fewer tokens than there are sinks.
-  CHECK(from(R"({"rule":"h2o","heavy":0.01,"recent":10,"sinks":4})").kept(60, 40) == Kept{.heavy = 1, .recent = 10, .sinks = 1});
+  CHECK(from(R"({"rule":"h2o","heavy":0.01,"recent":10,"sinks":4})").kept(60, 40) ==
+        Kept{.heavy = 1, .recent = 10, .sinks = 1});
   CHECK_THROWS_AS(from(R"({"rule":"h2o","heavy":3,"recent":10,"sinks":4})"), UsageError);
 }
 
@@ -99,12 +102,13 @@ TEST_CASE("an integer in JSON is tokens, a number with a decimal point a share",
 }
 
 TEST_CASE("a retention's JSON reads back as itself", "[policy]") {
-  for (const char* text : {R"({"rule":"full"})", R"({"rule":"recent","recent":20,"sinks":4,"of":"prompt"})",
-                           R"({"rule":"heavy","heavy":0.29,"sinks":0,"of":"prompt+generation"})",
-                           R"({"rule":"h2o","heavy":0.1,"recent":12,"sinks":2,"of":"prompt"})",
-                           R"({"rule":"h2o","heavy":1.0,"recent":1,"sinks":0,"of":"prompt+generation","window":16,"decay":0.9})",
-                           R"({"rule":"h2o-flexgen","heavy":5,"recent":6,"sinks":0,"of":"prompt+generation"})",
-                           R"({"rule":"random","heavy":5,"recent":6,"sinks":0,"of":"prompt","seed":42})"}) {
+  for (const char* text :
+       {R"({"rule":"full"})", R"({"rule":"recent","recent":20,"sinks":4,"of":"prompt"})",
+        R"({"rule":"heavy","heavy":0.29,"sinks":0,"of":"prompt+generation"})",
+        R"({"rule":"h2o","heavy":0.1,"recent":12,"sinks":2,"of":"prompt"})",
+        R"({"rule":"h2o","heavy":1.0,"recent":1,"sinks":0,"of":"prompt+generation","window":16,"decay":0.9})",
+        R"({"rule":"h2o-flexgen","heavy":5,"recent":6,"sinks":0,"of":"prompt+generation"})",
+        R"({"rule":"random","heavy":5,"recent":6,"sinks":0,"of":"prompt","seed":42})"}) {
     CAPTURE(text);
     CHECK(from(text).to_json() == nlohmann::ordered_json::parse(text));
     CHECK(from(from(text).to_json().dump().c_str()).to_json() == nlohmann::ordered_json::parse(text));
@@ -121,10 +125,11 @@ TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
   CHECK_THROWS_WITH(Retention::from_text("heavy:0"), Contains("needs 'heavy'"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:0.1:"), Contains("recent must be"));
   CHECK_THROWS_AS(Retention::from_text(""), UsageError);
-  for (const char* text : {R"({})", R"({"rule":"full","heavy":1})", R"({"rule":"recent","recent":4,"heavy":1})", R"({"rule":"recent"})",
-                           R"({"rule":"h2o","heavy":1,"recent":1,"of":"generation"})", R"({"rule":"h2o","heavy":"1","recent":1})",
-                           R"({"rule":"h2o","heavy":1.01,"recent":1})", R"({"rule":"h2o","heavy":1,"recent":1,"seed":1})",
-                           R"({"rule":"h2o","heavy":1,"recent":1,"decay":2})", R"({"rule":"h2o","heavy":18446744073709551615})"}) {
+  for (const char* text :
+       {R"({})", R"({"rule":"full","heavy":1})", R"({"rule":"recent","recent":4,"heavy":1})", R"({"rule":"recent"})",
+        R"({"rule":"h2o","heavy":1,"recent":1,"of":"generation"})", R"({"rule":"h2o","heavy":"1","recent":1})",
+        R"({"rule":"h2o","heavy":1.01,"recent":1})", R"({"rule":"h2o","heavy":1,"recent":1,"seed":1})",
+        R"({"rule":"h2o","heavy":1,"recent":1,"decay":2})", R"({"rule":"h2o","heavy":18446744073709551615})"}) {
     CAPTURE(text);
     CHECK_THROWS_AS(from(text), UsageError);
   }

@@ -1,5 +1,6 @@
-// A schedule is checked against a model of memory that knows nothing of how it was made: every slot and home has an owner
-// and a version, and every access must be ordered after what it depends on by the lanes' order and the dependencies alone.
+// A schedule is checked against a model of memory that knows nothing of how it was made: every slot and home has an
+// owner and a version, and every access must be ordered after what it depends on
+// by the lanes' order and the dependencies alone.
 #include "policy/schedule.h"
 
 #include <catch2/catch.hpp>
@@ -19,7 +20,20 @@ using offload::Tier;
 
 namespace {
 
-enum class Place { home, unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv, rows_device, result_device, rows_host, result_host };
+enum class Place {
+  home,
+  unit,
+  kv,
+  activation,
+  unit_staging,
+  kv_staging,
+  activation_staging,
+  host_kv,
+  rows_device,
+  result_device,
+  rows_host,
+  result_host
+};
 using Resource = std::tuple<Place, std::uint32_t>;
 
 struct Access {
@@ -60,7 +74,9 @@ class Checker {
 
  private:
   bool ended(std::uint32_t op) const { return before_[static_cast<std::size_t>(schedule_.ops[op].lane)] > op; }
-  static std::string fault(std::uint32_t op, const std::string& what) { return "op " + std::to_string(op) + " " + what; }
+  static std::string fault(std::uint32_t op, const std::string& what) {
+    return "op " + std::to_string(op) + " " + what;
+  }
 
   std::string apply(std::uint32_t op, const Access& access) {
     Content& content = contents_[access.resource];
@@ -68,7 +84,8 @@ class Checker {
     if (access.reads) {
       if (content.writer != UINT32_MAX && !ended(content.writer)) return fault(op, "reads what may not be written yet");
       const bool initial = std::get<0>(access.resource) == Place::home && content.writer == UINT32_MAX && latest == 0;
-      if (!initial && (content.block != access.block || content.version != latest)) return fault(op, "reads something else");
+      if (!initial && (content.block != access.block || content.version != latest))
+        return fault(op, "reads something else");
     }
     if (access.writes) {
       if (content.writer != UINT32_MAX && !ended(content.writer)) return fault(op, "writes over what is being written");
@@ -87,14 +104,19 @@ class Checker {
     const std::uint32_t b = op.subject;
     if (b >= shape_.exchange_block(0)) {
       const std::uint32_t k = op.batch;
-      if (op.kind == Op::Kind::store) return {{{Place::rows_device, k}, b, true, false}, {{Place::rows_host, k}, b, false, true}};
+      if (op.kind == Op::Kind::store)
+        return {{{Place::rows_device, k}, b, true, false}, {{Place::rows_host, k}, b, false, true}};
       return {{{Place::result_host, k}, b + 1000, true, false}, {{Place::result_device, k}, b + 1000, false, true}};
     }
     const bool kv = b >= shape_.kv_block(0, 0) && b < shape_.activation_block(0), unit = b < shape_.kv_block(0, 0);
     const Place device = unit ? Place::unit : kv ? Place::kv : Place::activation;
     const Place staging = unit ? Place::unit_staging : kv ? Place::kv_staging : Place::activation_staging;
-    const Place disk_side = kv && shape_.attention_on_host && op.step > 0 ? Place::host_kv : shape_.disk_reads_device ? device : staging;
-    const auto at = [&](Place place, std::uint32_t slot) { return slot == kNoSlot ? Resource{Place::home, b} : Resource{place, slot}; };
+    const Place disk_side = kv && shape_.attention_on_host && op.step > 0 ? Place::host_kv
+                            : shape_.disk_reads_device                    ? device
+                                                                          : staging;
+    const auto at = [&](Place place, std::uint32_t slot) {
+      return slot == kNoSlot ? Resource{Place::home, b} : Resource{place, slot};
+    };
     switch (op.lane) {
       case Lane::disk_read: return {{{Place::home, b}, b, true, false}, {{disk_side, op.to}, b, false, true}};
       case Lane::disk_write: return {{{disk_side, op.from}, b, true, false}, {{Place::home, b}, b, false, true}};
@@ -109,7 +131,8 @@ class Checker {
     const auto at = [&](Place place, std::uint32_t slot, std::uint32_t block) {
       return slot == kNoSlot ? Resource{Place::home, block} : Resource{place, slot};
     };
-    const std::uint32_t hidden = shape_.activation_block(op.batch), k = op.batch, exchange = shape_.exchange_block(op.batch);
+    const std::uint32_t hidden = shape_.activation_block(op.batch), k = op.batch,
+                        exchange = shape_.exchange_block(op.batch);
     if (sub.unit >= 0 && op.part != Op::Part::core) {
       const auto u = static_cast<std::uint32_t>(sub.unit);
       list.push_back({at(Place::unit, op.unit_slot, u), u, true, false});
@@ -133,7 +156,8 @@ class Checker {
       list.push_back({at(Place::kv, op.kv_slot, kv), kv, op.step > 0, true, true});
     }
     if (sub.kind == Sublayer::Kind::output) list.push_back({hidden_at, hidden, true, false});
-    else if (sub.kind != Sublayer::Kind::head) list.push_back({hidden_at, hidden, sub.kind != Sublayer::Kind::embed, true, true});
+    else if (sub.kind != Sublayer::Kind::head)
+      list.push_back({hidden_at, hidden, sub.kind != Sublayer::Kind::embed, true, true});
     return list;
   }
 
@@ -163,7 +187,8 @@ TEST_CASE("a schedule orders every access, and none of its dependencies can be s
   std::mt19937 random(GENERATE(range(1, 61)));
   const ScheduleShape shape = test::random_shape(random);
   const Schedule schedule = zigzag(shape, 0, 3);
-  CAPTURE(shape.batches, shape.layers, shape.attention_on_host, shape.disk_reads_device, schedule.ops.size(), schedule.deps.size());
+  CAPTURE(shape.batches, shape.layers, shape.attention_on_host, shape.disk_reads_device, schedule.ops.size(),
+          schedule.deps.size());
   REQUIRE(check(shape, schedule) == "");
   for (std::size_t dep = 0; dep < schedule.deps.size(); ++dep) {
     CAPTURE(dep);
@@ -207,7 +232,8 @@ TEST_CASE("the simulator keeps lanes busy one op at a time and waits for depende
   for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
     const auto lane = static_cast<std::size_t>(schedule.ops[i].lane);
     CHECK(trace.spans[i].begin >= end[lane]);
-    for (const std::uint32_t dep : schedule.deps_of(schedule.ops[i])) CHECK(trace.spans[i].begin >= trace.spans[dep].end);
+    for (const std::uint32_t dep : schedule.deps_of(schedule.ops[i]))
+      CHECK(trace.spans[i].begin >= trace.spans[dep].end);
     CHECK(trace.spans[i].end == trace.spans[i].begin + cost[i]);
     end[lane] = trace.spans[i].end;
   }

@@ -49,16 +49,13 @@ struct Refusal {
       message;  // "" where nothing was refused; "other" for a DataError without a fault, "io" for an IoError
 };
 
-template <class Function>
-Refusal refusal_of(const Function& function) {
+template <class Function> Refusal refusal_of(const Function& function) {
   try {
     function();
   } catch (const CheckpointError& error) {
     CHECK(error.exit_code() == 3);
     return {name_of(error.fault), error.what()};
-  } catch (const DataError& error) {
-    return {"other", error.what()};
-  } catch (const IoError& error) {
+  } catch (const DataError& error) { return {"other", error.what()}; } catch (const IoError& error) {
     return {"io", error.what()};
   }
   return {};
@@ -478,8 +475,7 @@ TEST_CASE("any changed byte of a sound file is refused or gives ranges within th
       }
       REQUIRE(reached == file.size());
       ++accepted;
-    } catch (const CheckpointError&) {
-    }
+    } catch (const CheckpointError&) {}
   }
   CHECK(accepted > 0);
   CHECK(accepted < 10000);

@@ -21,7 +21,8 @@ using policy::Trace;
 namespace {
 
 auto identity_of(const Op& op) {
-  return std::tuple(op.kind, op.part, op.lane, op.step, op.batch, op.subject, op.from, op.to, op.unit_slot, op.kv_slot, op.activation_slot);
+  return std::tuple(op.kind, op.part, op.lane, op.step, op.batch, op.subject, op.from, op.to, op.unit_slot, op.kv_slot,
+                    op.activation_slot);
 }
 
 /// The first fault in when the ops ran, or nothing.
@@ -37,7 +38,8 @@ std::string fault_of(const Schedule& schedule, const Trace& trace) {
     if (span.end < span.begin) return name + " ended before it began";
     if (span.begin < before) return name + " began before the op before it on its lane had ended";
     for (const std::uint32_t dep : schedule.deps_of(op))
-      if (trace.spans[dep].end > span.begin) return name + " began before op " + std::to_string(dep) + ", its dependency, had ended";
+      if (trace.spans[dep].end > span.begin)
+        return name + " began before op " + std::to_string(dep) + ", its dependency, had ended";
     before = span.end;
   }
   return {};
@@ -67,7 +69,8 @@ TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and 
   const TemporaryFolder spill;
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
   std::vector<Prompt> prompts;
-  for (int i = 0; i < 10; ++i) prompts.push_back({std::vector<std::int32_t>(static_cast<std::size_t>(1 + 3 * i), 5), 1 + 8 * i, {}});
+  for (int i = 0; i < 10; ++i)
+    prompts.push_back({std::vector<std::int32_t>(static_cast<std::size_t>(1 + 3 * i), 5), 1 + 8 * i, {}});
   policy::PartialPolicy policy;
   policy.gpu_batch_size = 2;
   policy.num_gpu_batches = 3;
@@ -88,7 +91,8 @@ TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and 
     if (const std::string fault = fault_of(schedule, trace); !fault.empty()) faults.push_back(fault);
     if (!overlap && trace.seconds() > 0) {
       for (std::size_t i = 1; i < trace.spans.size(); ++i)
-        if (trace.spans[i].begin < trace.spans[i - 1].end) faults.push_back("op " + std::to_string(i) + " overlaps another");
+        if (trace.spans[i].begin < trace.spans[i - 1].end)
+          faults.push_back("op " + std::to_string(i) + " overlaps another");
     }
   });
   engine.run();

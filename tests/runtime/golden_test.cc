@@ -19,7 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Of the largest |logit|.
-double logit_tolerance(const std::string& dtype) { return dtype == "float32" ? 1e-4 : dtype == "float16" ? 5e-3 : 3e-2; }
+double logit_tolerance(const std::string& dtype) {
+  return dtype == "float32" ? 1e-4 : dtype == "float16" ? 5e-3 : 3e-2;
+}
 
 std::string name_of_type(DType dtype) {
   return dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
@@ -59,19 +61,24 @@ struct Deviation {
   std::size_t compared = 0;         // greedy tokens
 };
 
-void compare(const nlohmann::json& expected, const Answer& forced, const Answer& free, double tolerance, Deviation& worst) {
+void compare(const nlohmann::json& expected, const Answer& forced, const Answer& free, double tolerance,
+             Deviation& worst) {
   for (const auto& row : expected.at("logits"))
-    worst.logits = std::max(worst.logits, logit_deviation(row, forced.logits.at(row.at("generated").get<std::size_t>())));
+    worst.logits =
+        std::max(worst.logits, logit_deviation(row, forced.logits.at(row.at("generated").get<std::size_t>())));
 
   const auto logprobs = expected.at("logprobs").get<std::vector<double>>();
   for (std::size_t i = 0; i < logprobs.size(); ++i)
-    worst.logprobs = std::max(worst.logprobs, std::abs(double(forced.logprobs.at(i)) - logprobs[i]) / largest_logit(forced.logits[i]));
+    worst.logprobs = std::max(worst.logprobs,
+                              std::abs(double(forced.logprobs.at(i)) - logprobs[i]) / largest_logit(forced.logits[i]));
 
   // Where the two most likely tokens are closer than the tolerance either may come, and another text follows.
   const auto ids = expected.at("greedy_ids").get<std::vector<std::int32_t>>();
   const auto gaps = expected.at("relative_gap").get<std::vector<double>>();
-  const auto certain = std::find_if(gaps.begin(), gaps.end(), [&](double gap) { return gap < tolerance; }) - gaps.begin();
-  CHECK(std::vector(free.tokens.begin(), free.tokens.begin() + certain) == std::vector(ids.begin(), ids.begin() + certain));
+  const auto certain =
+      std::find_if(gaps.begin(), gaps.end(), [&](double gap) { return gap < tolerance; }) - gaps.begin();
+  CHECK(std::vector(free.tokens.begin(), free.tokens.begin() + certain) ==
+        std::vector(ids.begin(), ids.begin() + certain));
   worst.compared += static_cast<std::size_t>(certain);
 }
 

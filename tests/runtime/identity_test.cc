@@ -57,12 +57,15 @@ struct Way {
   bool attention_on_host = false, overlap = false;
   int threads = 1;
   std::string engine = "auto";
+  bool separate_device = false;
 
   std::string text() const {
     std::ostringstream out;
-    for (const Fractions& f : {weights, kv, activations}) out << f.device() << "/" << f.host() << "/" << f.disk() << " ";
+    for (const Fractions& f : {weights, kv, activations})
+      out << f.device() << "/" << f.host() << "/" << f.disk() << " ";
     out << gpu_batch_size << "x" << num_gpu_batches << (attention_on_host ? " host " : " device ")
-        << (overlap ? "overlap " : "serial ") << threads << " " << engine;
+        << (overlap ? "overlap " : "serial ") << threads << " " << engine
+        << (separate_device ? " separate device" : "");
     return out.str();
   }
 };
@@ -95,9 +98,16 @@ class Requests {
 
   /// Everything but the placement at random, a few batches of a few sequences.
   Way random_way() {
-    return {.weights = {}, .kv = {}, .activations = {}, .gpu_batch_size = pick(1, 6), .num_gpu_batches = pick(1, 4),
-            .attention_on_host = pick(0, 1) == 1, .overlap = pick(0, 1) == 1, .threads = pick(1, 2),
-            .engine = kEngines[static_cast<std::size_t>(pick(0, 2))]};
+    return {.weights = {},
+            .kv = {},
+            .activations = {},
+            .gpu_batch_size = pick(1, 6),
+            .num_gpu_batches = pick(1, 4),
+            .attention_on_host = pick(0, 1) == 1,
+            .overlap = pick(0, 1) == 1,
+            .threads = pick(1, 2),
+            .engine = kEngines[static_cast<std::size_t>(pick(0, 2))],
+            .separate_device = pick(0, 1) == 1};
   }
 
   Fractions random_fractions() {
@@ -129,8 +139,11 @@ class Requests {
     policy.attention = way.attention_on_host ? policy::AttentionOn::host : policy::AttentionOn::device;
     policy.retention = retention_;
     policy.overlap = way.overlap;
-    const runtime::MachineOptions machine{.backend = "cpu", .disk_engine = way.engine, .disk_directory = folder_.path().string(),
-                                          .threads = way.threads};
+    const runtime::MachineOptions machine{.backend = "cpu",
+                                          .disk_engine = way.engine,
+                                          .disk_directory = folder_.path().string(),
+                                          .threads = way.threads,
+                                          .separate_device = way.separate_device};
     return Engine(*source_, policy, prompts, machine).run(order);
   }
 
@@ -160,7 +173,8 @@ TEST_CASE("answers do not depend on the tiers: every corner and random points", 
       }
   for (int point = 0; point < 20; ++point) {
     Way way = requests.random_way();
-    way.weights = requests.random_fractions(), way.kv = requests.random_fractions(), way.activations = requests.random_fractions();
+    way.weights = requests.random_fractions(), way.kv = requests.random_fractions(),
+    way.activations = requests.random_fractions();
     requests.check(way);
   }
 }
@@ -173,8 +187,17 @@ TEST_CASE("answers do not depend on overlap, the disk engine, the threads or the
     for (const int threads : {1, 2})
       for (const bool overlap : {false, true})
         for (const bool on_host : {false, true})
-          requests.check({.weights = kThirds, .kv = kThirds, .activations = kThirds, .gpu_batch_size = 4, .num_gpu_batches = 3,
-                          .attention_on_host = on_host, .overlap = overlap, .threads = threads, .engine = engine});
+          for (const bool separate_device : {false, true})
+            requests.check({.weights = kThirds,
+                            .kv = kThirds,
+                            .activations = kThirds,
+                            .gpu_batch_size = 4,
+                            .num_gpu_batches = 3,
+                            .attention_on_host = on_host,
+                            .overlap = overlap,
+                            .threads = threads,
+                            .engine = engine,
+                            .separate_device = separate_device});
 }
 
 TEST_CASE("answers do not depend on the block: 1 to 8 batches of 1 to 16 sequences", "[runtime]") {

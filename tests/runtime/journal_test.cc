@@ -24,7 +24,12 @@ struct Job {
   Job() {
     model.vocab = 10;
     model.positions = 8;
-    write_text(input, R"({"id":1,"prompt_ids":[1]})" "\n" R"({"id":"é","prompt_ids":[1]})" "\n" R"({"id":"1","prompt_ids":[1]})" "\n");
+    write_text(input, R"({"id":1,"prompt_ids":[1]})"
+                      "\n"
+                      R"({"id":"é","prompt_ids":[1]})"
+                      "\n"
+                      R"({"id":"1","prompt_ids":[1]})"
+                      "\n");
   }
   RequestFile requests(RequestKind kind = RequestKind::generate) const { return {input, kind, nullptr, model, 4}; }
   std::vector<bool> recover() const {
@@ -108,12 +113,20 @@ TEST_CASE("a file of something else is refused and stays as it was", "[runtime]"
       {"{\"id\":1,\"prompt_ids\":[1]}\n", ":1:", "not a result of weft generate"},
       {"{\"id\":1,\"logprobs\":[],\"logprob\":0}\n", ":1:", "not a result of weft generate"},
       {good + "\n", ":2:", "empty"},
-      {good + R"({"id":"2","token_ids":[1]})" "\n", ":2:", "not in the input"},
-      {good + R"({"id":2.0,"token_ids":[1]})" "\n", ":2:", "not in the input"},
+      {good + R"({"id":"2","token_ids":[1]})"
+              "\n",
+       ":2:", "not in the input"},
+      {good + R"({"id":2.0,"token_ids":[1]})"
+              "\n",
+       ":2:", "not in the input"},
       {good + kAnswers[1] + "\n" + good, ":3:", "second time"},
-      {good + R"({"id":"\u00e9","token_ids":[1]})" "\n", ":2:", "second time"},
+      {good + R"({"id":"\u00e9","token_ids":[1]})"
+              "\n",
+       ":2:", "second time"},
       {kAnswers[0] + "\r\n" + kAnswers[1] + "\r\n", ":1:", "\\r\\n"},
-      {good + R"({"id":1,"id":1,"token_ids":[1]})" "\n", ":2:", "twice"},
+      {good + R"({"id":1,"id":1,"token_ids":[1]})"
+              "\n",
+       ":2:", "twice"},
       {good + "{\"id\":1,\"token_ids\":[\xff]}\n", ":2:", "not valid JSON"},
   };
   for (const Row& row : rows) {
@@ -127,9 +140,11 @@ TEST_CASE("a file of something else is refused and stays as it was", "[runtime]"
 
 TEST_CASE("scores resume scores", "[runtime]") {
   const Job job;
-  write_text(job.input, R"({"id":1,"prompt_ids":[1],"continuation_ids":[2]})" "\n");
+  write_text(job.input, R"({"id":1,"prompt_ids":[1],"continuation_ids":[2]})"
+                        "\n");
   const RequestFile requests = job.requests(RequestKind::score);
-  write_text(job.output, R"({"id":1,"logprobs":[-1.5],"logprob":-1.5,"greedy":[true]})" "\n");
+  write_text(job.output, R"({"id":1,"logprobs":[-1.5],"logprob":-1.5,"greedy":[true]})"
+                         "\n");
   CHECK(Journal(job.output, true).recover(requests) == std::vector<bool>{true});
   write_text(job.output, kAnswers[1] + "\n");
   Journal journal(job.output, true);

@@ -53,7 +53,8 @@ std::vector<Line> lines_of(const std::filesystem::path& path) {
 TEST_CASE("lines end in \\n, with or without \\r, the last with neither", "[runtime]") {
   const TemporaryFolder folder;
   write_text(folder / "f", "a\r\n\n\r\nb\rc\nlast\r");
-  CHECK(lines_of(folder / "f") == std::vector<Line>{{"a", 0, 1}, {"", 3, 2}, {"", 4, 3}, {"b\rc", 6, 4}, {"last\r", 10, 5}});
+  CHECK(lines_of(folder / "f") ==
+        std::vector<Line>{{"a", 0, 1}, {"", 3, 2}, {"", 4, 3}, {"b\rc", 6, 4}, {"last\r", 10, 5}});
   write_text(folder / "f", "");
   CHECK(lines_of(folder / "f").empty());
   write_text(folder / "f", "\n");
@@ -85,8 +86,10 @@ TEST_CASE("a line over 16 MiB is refused before it fills the memory", "[runtime]
 }
 
 TEST_CASE("a request is read as its line says", "[runtime]") {
-  const File file(R"({"id":"a","prompt_ids":[1,2,3],"max_tokens":5,"temperature":0.5,"top_p":0.9,"top_k":7,"stop_token_ids":[4,5]})"
-                  "\n\n" R"({"prompt_ids":[9],"id":-7})");
+  const File file(
+      R"({"id":"a","prompt_ids":[1,2,3],"max_tokens":5,"temperature":0.5,"top_p":0.9,"top_k":7,"stop_token_ids":[4,5]})"
+      "\n\n"
+      R"({"prompt_ids":[9],"id":-7})");
   const RequestFile requests = file.open();
   REQUIRE(requests.size() == 2);
   const Request first = requests.read(0), second = requests.read(1);
@@ -109,8 +112,13 @@ TEST_CASE("a request is read as its line says", "[runtime]") {
 }
 
 TEST_CASE("random numbers are keyed by seed and id", "[runtime]") {
-  const File file(R"({"id":1,"prompt_ids":[1],"seed":5})" "\n" R"({"id":2,"prompt_ids":[1],"seed":5})" "\n"
-                  R"({"id":"1","prompt_ids":[1],"seed":5})" "\n" R"({"id":3,"prompt_ids":[1],"seed":6})");
+  const File file(R"({"id":1,"prompt_ids":[1],"seed":5})"
+                  "\n"
+                  R"({"id":2,"prompt_ids":[1],"seed":5})"
+                  "\n"
+                  R"({"id":"1","prompt_ids":[1],"seed":5})"
+                  "\n"
+                  R"({"id":3,"prompt_ids":[1],"seed":6})");
   const File again(R"({"id":3,"seed":6,"prompt_ids":[2,3]})");
   const RequestFile requests = file.open();
   std::vector<std::uint64_t> keys;
@@ -142,7 +150,10 @@ TEST_CASE("the context bounds prompt and answer together", "[runtime]") {
 
 TEST_CASE("ids are unique among many", "[runtime]") {
   std::string text;
-  for (int i = 0; i < 3000; ++i) text += R"({"id":)" + std::to_string(i) + R"(,"prompt_ids":[1]})" "\n";
+  for (int i = 0; i < 3000; ++i)
+    text += R"({"id":)" + std::to_string(i) +
+            R"(,"prompt_ids":[1]})"
+            "\n";
   const RequestFile requests = File(text).open();
   for (const int i : {0, 1, 1234, 2999}) CHECK(requests.find(std::to_string(i)) == static_cast<std::size_t>(i));
   const File repeated(text + R"({"id":1234,"prompt_ids":[2]})");
@@ -150,11 +161,13 @@ TEST_CASE("ids are unique among many", "[runtime]") {
 }
 
 TEST_CASE("a line that changed meanwhile is refused", "[runtime]") {
-  const File file(R"({"id":1,"prompt_ids":[1,2],"max_tokens":5})" "\n");
+  const File file(R"({"id":1,"prompt_ids":[1,2],"max_tokens":5})"
+                  "\n");
   const RequestFile requests = file.open();
   {
     std::fstream stream(file.path, std::ios::in | std::ios::out);
-    stream << R"({"id":1,"prompt_ids":[1,2],"max_tokens":6})" "\n";
+    stream << R"({"id":1,"prompt_ids":[1,2],"max_tokens":6})"
+              "\n";
   }
   CHECK_THROWS_WITH(requests.read(0), Contains(":1:") && Contains("changed"));
 }

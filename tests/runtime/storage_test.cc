@@ -53,7 +53,8 @@ TEST_CASE("what is allocated is what was counted, within the budgets", "[runtime
     const policy::PartialPolicy partial = random_policy(random);
     CAPTURE(name, trial);
     try {
-      Engine engine(*source, partial, prompts, {.backend = "cpu", .disk_directory = spill.path().string(), .threads = 1});
+      Engine engine(*source, partial, prompts,
+                    {.backend = "cpu", .disk_directory = spill.path().string(), .threads = 1});
       const runtime::Session& session = engine.session();
       const offload::BlockStore& blocks = session.storage().blocks();
       CHECK(session.footprint()[Tier::device] == blocks.bytes(Tier::device));
@@ -61,12 +62,11 @@ TEST_CASE("what is allocated is what was counted, within the budgets", "[runtime
       CHECK(session.footprint()[Tier::disk] == blocks.spill_bytes());
       for (const Tier tier : offload::kTiers) {
         CHECK(session.footprint()[tier] <= session.policy().budgets[tier]);
-        if (const auto asked = partial.budgets[static_cast<std::size_t>(tier)]) CHECK(session.policy().budgets[tier] == *asked);
+        if (const auto asked = partial.budgets[static_cast<std::size_t>(tier)])
+          CHECK(session.policy().budgets[tier] == *asked);
       }
       ++fitted;
-    } catch (const CapacityError& error) {
-      CHECK_THAT(error.what(), Catch::Contains("budget"));
-    }
+    } catch (const CapacityError& error) { CHECK_THAT(error.what(), Catch::Contains("budget")); }
   }
   CHECK(fitted > 10);
   CHECK(fitted < 60);

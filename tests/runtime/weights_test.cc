@@ -22,8 +22,10 @@ using runtime::Weights;
 namespace {
 
 policy::ModelSpec small_model() {
-  return policy::model_from_config(nlohmann::json::parse(R"({"model_type":"opt","hidden_size":24,"num_hidden_layers":2,"ffn_dim":40,
-    "num_attention_heads":3,"vocab_size":301,"max_position_embeddings":30,"tie_word_embeddings":false})"), "config.json");
+  return policy::model_from_config(
+      nlohmann::json::parse(R"({"model_type":"opt","hidden_size":24,"num_hidden_layers":2,"ffn_dim":40,
+    "num_attention_heads":3,"vocab_size":301,"max_position_embeddings":30,"tie_word_embeddings":false})"),
+      "config.json");
 }
 
 float value_at(const ConstView& view, std::int64_t i) {
@@ -52,7 +54,8 @@ std::map<std::string, std::vector<float>> tensors_of(const Weights& weights, con
       const ConstView& view = views[static_cast<std::size_t>(spec.role)];
       REQUIRE(view.rows == spec.rows);
       REQUIRE(view.cols == spec.cols);
-      REQUIRE(static_cast<const std::byte*>(view.data) + spec.elements() * static_cast<std::int64_t>(size_of(view.dtype)) <=
+      REQUIRE(static_cast<const std::byte*>(view.data) +
+                  spec.elements() * static_cast<std::int64_t>(size_of(view.dtype)) <=
               block.data() + block.size());
       const std::vector<float> values = values_of(view);
       auto& whole = tensors[spec.name];
@@ -77,7 +80,8 @@ std::vector<Unit> one_tensor_each(const std::vector<Unit>& units) {
   return each;
 }
 
-/// A checkpoint of random numbers, and these numbers as the file's type holds them. `shift`: bytes before the first tensor.
+/// A checkpoint of random numbers, and these numbers as the file's type holds
+/// them. `shift`: bytes before the first tensor.
 struct Stored {
   TemporaryFolder folder;
   std::map<std::string, std::vector<float>> numbers;
@@ -96,14 +100,19 @@ struct Stored {
       numbers[spec.name] = values;
       const std::size_t begin = data.size();
       for (const float x : values) {
-        const std::uint32_t bits = dtype == DType::f16 ? f16(x).bits : dtype == DType::bf16 ? bf16(x).bits : std::bit_cast<std::uint32_t>(x);
+        const std::uint32_t bits = dtype == DType::f16    ? f16(x).bits
+                                   : dtype == DType::bf16 ? bf16(x).bits
+                                                          : std::bit_cast<std::uint32_t>(x);
         data.append(reinterpret_cast<const char*>(&bits), size_of(dtype));
       }
       std::vector<std::int64_t> shape{spec.rows, spec.cols};
       if (spec.name.ends_with("bias") || spec.name.find("layer_norm") != std::string::npos) shape = {spec.cols};
       header[(spec.name == "lm_head.weight" ? "" : "model.decoder.") + spec.name] = {
-          {"dtype", dtype == DType::f16 ? "F16" : dtype == DType::bf16 ? "BF16" : "F32"},
-          {"shape", shape}, {"data_offsets", {begin, data.size()}}};
+          {"dtype", dtype == DType::f16    ? "F16"
+                    : dtype == DType::bf16 ? "BF16"
+                                           : "F32"},
+          {"shape", shape},
+          {"data_offsets", {begin, data.size()}}};
     }
     const std::string text = header.dump();
     const std::uint64_t length = text.size();
@@ -126,8 +135,11 @@ TEST_CASE("random weights have their mean and deviation", "[runtime]") {
     const char* name;
     double mean, deviation;
   };
-  for (const Row& row : {Row{"layers.0.self_attn.q_proj.weight", 0, 1 / std::sqrt(256.0)}, {"layers.1.fc2.weight", 0, 1 / std::sqrt(1024.0)},
-                         {"layers.0.fc1.bias", 0, 0.02}, {"embed_tokens.weight", 0, 0.02}, {"layers.1.final_layer_norm.weight", 1, 0.02}}) {
+  for (const Row& row : {Row{"layers.0.self_attn.q_proj.weight", 0, 1 / std::sqrt(256.0)},
+                         {"layers.1.fc2.weight", 0, 1 / std::sqrt(1024.0)},
+                         {"layers.0.fc1.bias", 0, 0.02},
+                         {"embed_tokens.weight", 0, 0.02},
+                         {"layers.1.final_layer_norm.weight", 1, 0.02}}) {
     CAPTURE(row.name, name_of(type));
     const std::vector<float>& values = tensors.at(row.name);
     const auto n = double(values.size());
@@ -138,10 +150,12 @@ TEST_CASE("random weights have their mean and deviation", "[runtime]") {
       squares += d * d;
       fourth += d * d * d * d;
     }
-    const double deviation = std::sqrt(squares / n), step = type == DType::bf16 ? row.mean / 256 : 0;  // around 1 bf16 is coarse
+    const double deviation = std::sqrt(squares / n),
+                 step = type == DType::bf16 ? row.mean / 256 : 0;  // around 1 bf16 is coarse
     CHECK(std::abs(sum / n - row.mean) < 5 * row.deviation / std::sqrt(n) + step);
     CHECK(deviation == Approx(row.deviation).epsilon(5 / std::sqrt(2 * n) + (step > 0 ? 0.1 : 0)));
-    if (n > 100'000) CHECK(fourth / n / std::pow(deviation, 4) == Approx(3).epsilon(0.05));  // the normal distribution's
+    if (n > 100'000)
+      CHECK(fourth / n / std::pow(deviation, 4) == Approx(3).epsilon(0.05));  // the normal distribution's
   }
 }
 
@@ -163,8 +177,11 @@ TEST_CASE("random weights depend on seed, tensor and element alone", "[runtime]"
 TEST_CASE("a checkpoint of the wanted type is its own storage", "[runtime]") {
   const policy::ModelSpec model = small_model();
   const std::vector<Unit> units = policy::model_units(model);
-  const auto [stored, type] = GENERATE(table<DType, DType>({{DType::f16, DType::f16}, {DType::bf16, DType::bf16}, {DType::f32, DType::f32},
-                                                            {DType::f16, DType::f32}, {DType::bf16, DType::f32}}));
+  const auto [stored, type] = GENERATE(table<DType, DType>({{DType::f16, DType::f16},
+                                                            {DType::bf16, DType::bf16},
+                                                            {DType::f32, DType::f32},
+                                                            {DType::f16, DType::f32},
+                                                            {DType::bf16, DType::f32}}));
   const Stored file(units, stored, GENERATE(std::size_t{0}, std::size_t{1000}));
   const Checkpoint checkpoint = Checkpoint::open(file.folder.path());
   const Weights weights(model, units, checkpoint, type);
@@ -188,8 +205,8 @@ TEST_CASE("a checkpoint of the wanted type is its own storage", "[runtime]") {
 TEST_CASE("other types are converted with one rounding", "[runtime]") {
   const policy::ModelSpec model = small_model();
   const std::vector<Unit> units = policy::model_units(model);
-  const auto [stored, type] = GENERATE(table<DType, DType>({{DType::bf16, DType::f16}, {DType::f32, DType::f16}, {DType::f32, DType::bf16},
-                                                            {DType::f16, DType::bf16}}));
+  const auto [stored, type] = GENERATE(table<DType, DType>(
+      {{DType::bf16, DType::f16}, {DType::f32, DType::f16}, {DType::f32, DType::bf16}, {DType::f16, DType::bf16}}));
   const Stored file(units, stored);
   const Checkpoint checkpoint = Checkpoint::open(file.folder.path());
   const Weights weights(model, units, checkpoint, type);
@@ -210,5 +227,6 @@ TEST_CASE("a checkpoint of another shape is refused by tensor", "[runtime]") {
   const std::vector<Unit> units = policy::model_units(model);
   using Catch::Matchers::Contains;
   CHECK_THROWS_AS(Weights(model, units, checkpoint, DType::f16), DataError);
-  CHECK_THROWS_WITH(Weights(model, units, checkpoint, DType::f16), Contains("layers.0.fc1.weight") && Contains("48") && Contains("40"));
+  CHECK_THROWS_WITH(Weights(model, units, checkpoint, DType::f16),
+                    Contains("layers.0.fc1.weight") && Contains("48") && Contains("40"));
 }

@@ -19,10 +19,8 @@ class Array {
   /// Every byte is 0xFF: NaN as a float, -1 as an int32.
   Array(const Place& place, std::int64_t rows, std::int64_t cols, DType dtype = DType::f32)
       : place_(&place), rows_(rows), cols_(cols), dtype_(dtype), bytes_(count() * size_of(dtype)) {
-    if (place.on_host)
-      host_.reset(new (std::align_val_t{64}) std::byte[bytes_ + 2 * kGuard]);
-    else
-      device_ = place.backend.allocate_device(bytes_ + 2 * kGuard);
+    if (place.on_host) host_.reset(new (std::align_val_t{64}) std::byte[bytes_ + 2 * kGuard]);
+    else device_ = place.backend.allocate_device(bytes_ + 2 * kGuard);
     std::vector<std::byte> image(bytes_ + 2 * kGuard, kGuardByte);
     std::fill(image.begin() + kGuard, image.end() - kGuard, std::byte{0xFF});
     copy(base(), image.data(), image.size());
@@ -44,12 +42,9 @@ class Array {
       const auto put = [&](const auto& number) {
         std::memcpy(image.data() + i * sizeof number, &number, sizeof number);
       };
-      if (dtype_ == DType::f32)
-        put(numbers[i]);
-      else if (dtype_ == DType::f16)
-        put(f16(numbers[i]));
-      else
-        put(bf16(numbers[i]));
+      if (dtype_ == DType::f32) put(numbers[i]);
+      else if (dtype_ == DType::f16) put(f16(numbers[i]));
+      else put(bf16(numbers[i]));
     }
     copy(base() + kGuard, image.data(), bytes_);
   }
@@ -64,14 +59,10 @@ class Array {
     std::vector<float> numbers(count());
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       const std::byte* p = image.data() + i * size_of(dtype_);
-      if (dtype_ == DType::f32)
-        std::memcpy(&numbers[i], p, 4);
-      else if (dtype_ == DType::f16)
-        numbers[i] = static_cast<float>(read<f16>(p));
-      else if (dtype_ == DType::bf16)
-        numbers[i] = static_cast<float>(read<bf16>(p));
-      else
-        throw std::logic_error("integers are read with ints()");
+      if (dtype_ == DType::f32) std::memcpy(&numbers[i], p, 4);
+      else if (dtype_ == DType::f16) numbers[i] = static_cast<float>(read<f16>(p));
+      else if (dtype_ == DType::bf16) numbers[i] = static_cast<float>(read<bf16>(p));
+      else throw std::logic_error("integers are read with ints()");
     }
     return numbers;
   }
@@ -109,8 +100,7 @@ class Array {
   static void require(bool condition, const char* otherwise) {
     if (!condition) throw std::logic_error(otherwise);
   }
-  template <class T>
-  static T read(const std::byte* p) {
+  template <class T> static T read(const std::byte* p) {
     T value;
     std::memcpy(&value, p, sizeof value);
     return value;

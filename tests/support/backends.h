@@ -37,8 +37,7 @@ struct Place {
   bool on_host;
 
   /// Runs one op to its end.
-  template <class Op>
-  void run(const Op& op) const {
+  template <class Op> void run(const Op& op) const {
     ops.run(op, stream);
     if (on_host) return;
     const auto event = backend.make_event();
@@ -47,8 +46,8 @@ struct Place {
   }
 };
 
-/// The device's ops of every backend, its host's ops, and the CPU's ops in every instruction set that this processor
-/// has.
+/// The device's ops of every backend, its host's ops, and the CPU's ops in
+/// every instruction set that this processor has.
 inline const std::vector<const Place*>& every_place() {
   struct Owner {
     std::vector<std::unique_ptr<kernels::Stream>> streams;

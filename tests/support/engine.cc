@@ -27,7 +27,8 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 std::string difference(const Answer& expected, const Answer& got) {
   for (std::size_t i = 0; i < std::min(expected.logits.size(), got.logits.size()); ++i) {
     if (!same_bits(expected.logits[i], got.logits[i])) return "the logits before token " + std::to_string(i);
-    if (i < expected.tokens.size() && (i >= got.tokens.size() || expected.tokens[i] != got.tokens[i])) return "token " + std::to_string(i);
+    if (i < expected.tokens.size() && (i >= got.tokens.size() || expected.tokens[i] != got.tokens[i]))
+      return "token " + std::to_string(i);
   }
   if (expected.tokens != got.tokens || expected.logits.size() != got.logits.size()) return "the number of tokens";
   return same_bits(expected.logprobs, got.logprobs) ? "" : "a log-probability";
@@ -63,8 +64,9 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
     session_.executor().run(block, [&](runtime::Sequence& sequence) {
       // The rows of the logits are the batch's sequences that have come as far as this one.
       const auto place = static_cast<std::size_t>(&sequence - block.data()), begin = place / batch_size * batch_size;
-      const auto row = std::count_if(block.begin() + static_cast<std::ptrdiff_t>(begin), block.begin() + static_cast<std::ptrdiff_t>(place),
-                                     [&](const runtime::Sequence& other) { return other.generated() >= sequence.generated(); });
+      const auto row = std::count_if(
+          block.begin() + static_cast<std::ptrdiff_t>(begin), block.begin() + static_cast<std::ptrdiff_t>(place),
+          [&](const runtime::Sequence& other) { return other.generated() >= sequence.generated(); });
       const View all = session_.storage().logits(static_cast<int>(place / batch_size));
       const auto* logits = static_cast<const float*>(all.slice(row, 1).data);
       answers[sequence.request].logits.emplace_back(logits, logits + all.cols);

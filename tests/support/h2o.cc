@@ -28,10 +28,8 @@ double keep_prompt(std::map<int, double>& score, const H2oCase& c) {
   int pinned = 0;
   for (const auto& [position, value] : score) {
     if (position >= c.prompt - c.keep.recent) continue;
-    if (position < c.keep.sinks && pinned < c.keep.heavy)
-      ++pinned;
-    else
-      rest.emplace_back(value, position);
+    if (position < c.keep.sinks && pinned < c.keep.heavy) ++pinned;
+    else rest.emplace_back(value, position);
   }
   std::sort(rest.begin(), rest.end());
   const auto leaving = rest.size() - static_cast<std::size_t>(c.keep.heavy - pinned);

@@ -34,12 +34,9 @@ inline std::vector<float> rounded(std::vector<float> numbers, DType dtype) {
 /// result of that type is rounded once.
 constexpr double tolerance(DType dtype) {
   switch (dtype) {
-    case DType::f16:
-      return 1e-3;
-    case DType::bf16:
-      return 8e-3;
-    default:
-      return 1e-5;
+    case DType::f16: return 1e-3;
+    case DType::bf16: return 8e-3;
+    default: return 1e-5;
   }
 }
 
@@ -85,8 +82,7 @@ class Near : public Catch::MatcherBase<std::vector<float>> {
   mutable std::string why_ = "it is";
 };
 
-template <class T>
-Near near(const std::vector<T>& expected, double tolerance) {
+template <class T> Near near(const std::vector<T>& expected, double tolerance) {
   return {std::vector<double>(expected.begin(), expected.end()), tolerance};
 }
 

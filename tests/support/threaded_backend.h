@@ -122,9 +122,9 @@ class ThreadedBackend : public kernels::Backend {
   struct Heap : kernels::Memory {
     explicit Heap(std::size_t bytes) {
       bytes_ = bytes;
-      data_ = static_cast<std::byte*>(::operator new(bytes, std::align_val_t{4096}));
+      data_ = static_cast<std::byte*>(::operator new (bytes, std::align_val_t{4096}));
     }
-    ~Heap() override { ::operator delete(data_, std::align_val_t{4096}); }
+    ~Heap() override { ::operator delete (data_, std::align_val_t{4096}); }
   };
   struct HostStream : kernels::Stream {
   } host_stream_;
