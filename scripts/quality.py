@@ -23,6 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROMPT, SCORED = 512, 256
 BUDGETS = [0.5, 0.2, 0.1, 0.05]
 SINKS = 4
+SPLITS = [0.25, 0.75, 0.1]  # of 20 %, heavy hitters' part; beside the even split of the rules
+BY_HAND = "<!-- From here on written by hand; the script keeps it. -->\n"
 
 
 def rules(budget):
@@ -98,10 +100,18 @@ def main():
                 rows.append((budget, rule, math.exp(mean_and_error(losses)[0]), change, change_error))
                 print(f"{budget:.0%} {rule}: {math.exp(mean_and_error(losses)[0]):.2f} ({math.expm1(change):+.2%})", flush=True)
 
+        splits = [(0.5, *[row[3:] for row in rows if row[:2] == (0.2, "h2o")][0])]
+        for part in SPLITS:
+            losses = score(args, folder, windows, {"rule": "h2o", "heavy": 0.2 * part, "recent": 0.2 * (1 - part)})
+            splits.append((part, *mean_and_error([a - b for a, b in zip(losses, full)])))
+            print(f"20% h2o, {part:.0%} of it heavy: {math.expm1(splits[-1][1]):+.2%}", flush=True)
+
     against = {}
     for other in ("recent + 4 sinks", "random"):
         against[other] = mean_and_error([a - b for a, b in zip(scores["h2o", 0.2], scores[other, 0.2])])
-    with open(args.output, "w") as out:
+    output = pathlib.Path(args.output)
+    _, marker, by_hand = output.read_text().partition(BY_HAND) if output.exists() else ("", "", "")
+    with open(output, "w") as out:
         out.write(f"""# What retention costs in quality
 
 Measured on {datetime.date.today()} with `scripts/quality.py --windows {args.windows}` on the CPU backend: the model in
@@ -122,11 +132,15 @@ Full cache: perplexity {math.exp(mean):.2f} ({mean:.4f} +- {error:.4f} nats per 
             verdict = "better" if change < 0 else "worse"
             out.write(f"Against {other} at the same budget it is {verdict}: {math.expm1(change):+.2%} in perplexity "
                       f"(standard error {math.exp(change) * change_error:.2%}, paired).\n")
+        out.write("\n| h2o at 20 %, heavy hitters' part | change | standard error |\n|---|---|---|\n")
+        for part, change, change_error in sorted(splits):
+            out.write(f"| {part:.0%} | {math.expm1(change):+.2%} | {math.exp(change) * change_error:.2%} |\n")
         out.write("""
 How to read it: `heavy` keeps what was attended to most and no window of recent tokens, `recent + 4 sinks` the first four
 tokens and the newest, `random` a random set that changes only as tokens arrive. `h2o` splits its budget evenly between
 heavy hitters and recent tokens.
-""")
+
+""" + (marker or BY_HAND) + by_hand)
     print(f"wrote {args.output}")
 
 
