@@ -8,7 +8,7 @@
 
 namespace weft::kernels {
 
-constexpr std::uintptr_t kAheadBytes = 4096;  ///< prefetches run ahead so far: a third of a microsecond of reading
+constexpr std::uintptr_t kAheadBytes = 8192;  ///< prefetches run ahead so far: a third of a microsecond of reading
 constexpr std::uintptr_t kLine = 64;
 
 /// Where the rows of a run go on in memory: past its end `next` follows, or
@@ -26,7 +26,7 @@ template <class S> struct Ahead {
 
 template <class S, int Bytes> void prefetch(std::uintptr_t from) {
   WEFT_UNROLLED (std::uintptr_t i = 0; i < Bytes; i += kLine)
-    __builtin_prefetch(reinterpret_cast<const void*>(from + i));
+    __builtin_prefetch(reinterpret_cast<const void*>(from + i), 0, 2);
 }
 
 template <class S, class T>

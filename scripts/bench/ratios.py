@@ -22,6 +22,7 @@ WEFT = ROOT / "build/release/weft"
 MODEL = ["--model", str(ROOT / "configs/models/opt-1.3b.json"), "--weights", "random:1"]
 FROM_DISK = ["--percent", "0", "0", "100", "0", "100", "0"]
 H2O = "h2o:0.1:0.1"
+BY_HAND = "<!-- From here on written by hand; scripts/bench/ratios.py keeps it. -->\n"
 
 
 def bench(args, *flags):
@@ -41,8 +42,18 @@ def write_file(path, size):
 
 def fio(path):
     """Bytes per second of one read of the whole file, as fio sees it."""
-    command = ["fio", "--name=read", f"--filename={path}", "--readonly", "--rw=read", "--bs=1M", "--iodepth=16",
-               "--direct=1", "--ioengine=io_uring", "--output-format=json"]
+    command = [
+        "fio",
+        "--name=read",
+        f"--filename={path}",
+        "--readonly",
+        "--rw=read",
+        "--bs=1M",
+        "--iodepth=16",
+        "--direct=1",
+        "--ioengine=io_uring",
+        "--output-format=json",
+    ]
     result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return result["jobs"][0]["read"]["bw_bytes"]
 
@@ -56,65 +67,153 @@ def part_lanes(args):
     path.unlink()
     ceiling = statistics.median(before + after)
     disk, dram = lanes["disk"], lanes["dram_read_bytes_per_second"]
-    rows = [f"Machine: {lanes['machine']}; {disk['engine']}.", "",
-            "| what | measured | ceiling | ratio | wanted |", "|---|---|---|---|---|",
-            f"| disk read, O_DIRECT | {disk['read_bytes_per_second'] / 1e9:.2f} GB/s ({disk['read_min'] / 1e9:.2f}-{disk['read_max'] / 1e9:.2f}) "
-            f"| fio 1 MiB x 16: {ceiling / 1e9:.2f} GB/s ({min(before + after) / 1e9:.2f}-{max(before + after) / 1e9:.2f}) "
-            f"| {disk['read_bytes_per_second'] / ceiling:.2f} | 0.9 |"]
+    rows = [
+        f"Machine: {lanes['machine']}; {disk['engine']}.",
+        "",
+        "| what | measured | ceiling | ratio | wanted |",
+        "|---|---|---|---|---|",
+        f"| disk read, O_DIRECT | {disk['read_bytes_per_second'] / 1e9:.2f} GB/s "
+        f"({disk['read_min'] / 1e9:.2f}-{disk['read_max'] / 1e9:.2f}) "
+        f"| fio 1 MiB x 16: {ceiling / 1e9:.2f} GB/s ({min(before + after) / 1e9:.2f}-{max(before + after) / 1e9:.2f}) "
+        f"| {disk['read_bytes_per_second'] / ceiling:.2f} | 0.9 |",
+    ]
     for shape, cell in lanes["host_attention"].items():
-        rows.append(f"| host decode attention, H2O, {shape} | {cell['bytes_per_second'] / 1e9:.1f} GB/s of KV | DRAM read {dram / 1e9:.1f} GB/s "
-                    f"| {cell['of_dram_read']:.2f} | 0.8 |")
+        rows.append(
+            f"| host decode attention, H2O, {shape} | {cell['bytes_per_second'] / 1e9:.1f} GB/s of KV "
+            f"| DRAM read {dram / 1e9:.1f} GB/s | {cell['of_dram_read']:.2f} | 0.8 |"
+        )
     for m, cell in lanes["linear_f16_4096"].items():
         wanted_dram, wanted_library = ("0.7" if m == "8" else ""), ("0.95" if m == "256" else "")
-        rows.append(f"| linear fp16 4096x4096, M = {m} | {cell['flop_per_second'] / 1e9:.0f} GFLOP/s | DRAM allows "
-                    f"{dram * int(m) / 1e9:.0f} | {cell['of_dram_bound']:.2f} | {wanted_dram} |")
-        rows.append(f"| the same | | oneDNN fp32, packed: {cell['library_flop_per_second'] / 1e9:.0f} GFLOP/s | {cell['of_library']:.2f} | {wanted_library} |")
-    return "Ceilings and what is reached of them", "weft bench --lanes; fio --rw=read --bs=1M --iodepth=16 --direct=1 --ioengine=io_uring", rows
+        rows.append(
+            f"| linear fp16 4096x4096, M = {m} | {cell['flop_per_second'] / 1e9:.0f} GFLOP/s | DRAM allows "
+            f"{dram * int(m) / 1e9:.0f} | {cell['of_dram_bound']:.2f} | {wanted_dram} |"
+        )
+        rows.append(
+            f"| the same | | oneDNN fp32, packed: {cell['library_flop_per_second'] / 1e9:.0f} GFLOP/s | {cell['of_library']:.2f} | {wanted_library} |"
+        )
+    return (
+        "Ceilings and what is reached of them",
+        "weft bench --lanes; fio --rw=read --bs=1M --iodepth=16 --direct=1 --ioengine=io_uring",
+        rows,
+    )
 
 
 def part_overlap(args):
-    rows = ["| sequences | sweep | disk alone | compute alone | sweep / max of both | without overlap / sweep |", "|---|---|---|---|---|---|"]
+    rows = [
+        "| sequences | sweep | disk alone | compute alone | sweep / max of both | without overlap / sweep |",
+        "|---|---|---|---|---|---|",
+    ]
     for block in (64, 96, 128):
-        flags = MODEL + FROM_DISK + ["--skip-prefill", "--prompt-len", "128", "--gen-len", "9", "--gpu-batch-size", str(block),
-                                     "--num-gpu-batches", "1", "--device-memory", "8GiB", "--retention", H2O]
+        flags = (
+            MODEL
+            + FROM_DISK
+            + [
+                "--skip-prefill",
+                "--prompt-len",
+                "128",
+                "--gen-len",
+                "9",
+                "--gpu-batch-size",
+                str(block),
+                "--num-gpu-batches",
+                "1",
+                "--device-memory",
+                "8GiB",
+                "--retention",
+                H2O,
+            ]
+        )
         serial, plain = bench(args, *flags, "--no-overlap"), bench(args, *flags)
         sweeps = 9  # the synthetic prefill streams the weights too
         seconds = [report["seconds"]["prefill"] + report["seconds"]["decode"] for report in (serial, plain)]
         disk = serial["lanes"]["disk_read"]["busy_seconds"] / sweeps
         compute = serial["lanes"]["device_compute"]["busy_seconds"] / sweeps
         sweep = seconds[1] / sweeps
-        rows.append(f"| {block} | {sweep:.2f} s | {disk:.2f} s | {compute:.2f} s | {sweep / max(disk, compute):.2f} | {seconds[0] / seconds[1]:.2f} |")
+        rows.append(
+            f"| {block} | {sweep:.2f} s | {disk:.2f} s | {compute:.2f} s | {sweep / max(disk, compute):.2f} | {seconds[0] / seconds[1]:.2f} |"
+        )
     rows.append("")
     rows.append("Wanted where disk and compute are within 2x: at most 1.15, and at least 1.25 without overlap.")
-    return "A decode sweep that streams all weights from disk (OPT-1.3B shape)", "weft bench --skip-prefill, with and without --no-overlap", rows
+    return (
+        "A decode sweep that streams all weights from disk (OPT-1.3B shape)",
+        "weft bench --skip-prefill, with and without --no-overlap",
+        rows,
+    )
 
 
 def part_block(args):
     rows = ["| sequences | decode tokens/s | against block 1 |", "|---|---|---|"]
     first = None
     for block in (1, 16, 64, 128, 192, 256):
-        flags = MODEL + FROM_DISK + ["--skip-prefill", "--prompt-len", "64", "--gen-len", "7", "--gpu-batch-size", str(block),
-                                     "--num-gpu-batches", "1", "--device-memory", "10GiB"]
+        flags = (
+            MODEL
+            + FROM_DISK
+            + [
+                "--skip-prefill",
+                "--prompt-len",
+                "64",
+                "--gen-len",
+                "7",
+                "--gpu-batch-size",
+                str(block),
+                "--num-gpu-batches",
+                "1",
+                "--device-memory",
+                "10GiB",
+            ]
+        )
         rate = bench(args, *flags)["tokens_per_second"]["decode"]["median"]
         first = first or rate
         rows.append(f"| {block} | {rate:.2f} | {rate / first:.1f}x |")
     rows += ["", "Wanted of the best block: at least 40x."]
-    return "One pass over the weights serves a block (OPT-1.3B shape from disk, full KV)", "weft bench --skip-prefill --prompt-len 64 --gen-len 7", rows
+    return (
+        "One pass over the weights serves a block (OPT-1.3B shape from disk, full KV)",
+        "weft bench --skip-prefill --prompt-len 64 --gen-len 7",
+        rows,
+    )
 
 
 def part_h2o(args):
-    rows = ["| retention | block | decode tokens/s (projected) | at the beginning / middle / end |", "|---|---|---|---|"]
+    rows = [
+        "| retention | block | decode tokens/s (projected) | at the beginning / middle / end |",
+        "|---|---|---|---|",
+    ]
     rates = []
     for retention in ("full", H2O):
-        flags = MODEL + ["--percent", "0", "0", "100", "0", "100", "0", "--prompt-len", "512", "--gen-len", "512", "--skip-prefill",
-                         "--project", "3", "--device-memory", "1748MiB", "--retention", retention]
+        flags = MODEL + [
+            "--percent",
+            "0",
+            "0",
+            "100",
+            "0",
+            "100",
+            "0",
+            "--prompt-len",
+            "512",
+            "--gen-len",
+            "512",
+            "--skip-prefill",
+            "--project",
+            "3",
+            "--device-memory",
+            "1748MiB",
+            "--retention",
+            retention,
+        ]
         report = bench(args, *flags)
         points = " / ".join(f"{point['tokens_per_second']:.2f}" for point in report["projected_from"])
         rates.append(report["tokens_per_second"]["decode"]["median"])
         rows.append(f"| {retention} | {report['workload']['requests']} | {rates[-1]:.2f} | {points} |")
-    rows += ["", f"h2o at 20 % against full, each at the largest block that fits: {rates[1] / rates[0]:.2f}x; wanted: at least 3x. The budget of "
-             "1748 MiB and the 300 MiB that the process may take beside it make 2 GiB in all."]
-    return "A fifth of the KV cache in one memory budget: 2 GiB in all, OPT-1.3B shape, 512 + 512", "weft bench --project 3", rows
+    rows += [
+        "",
+        f"h2o at 20 % against full, each at the largest block that fits: {rates[1] / rates[0]:.2f}x; wanted: at least 3x. The budget of "
+        "1748 MiB and the 300 MiB that the process may take beside it make 2 GiB in all.",
+    ]
+    return (
+        "A fifth of the KV cache in one memory budget: 2 GiB in all, OPT-1.3B shape, 512 + 512",
+        "weft bench --project 3",
+        rows,
+    )
 
 
 PARTS = {"lanes": part_lanes, "overlap": part_overlap, "block": part_block, "h2o": part_h2o}
@@ -127,17 +226,19 @@ def main():
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     args = parser.parse_args()
     pathlib.Path(args.disk_dir).mkdir(parents=True, exist_ok=True)
+    output = pathlib.Path(args.output)
+    _, marker, by_hand = output.read_text().partition(BY_HAND) if output.exists() else ("", "", "")
     text = [f"""# Benchmarks
 
-Measured on {datetime.date.today()}, Linux {platform.release()}, by `scripts/bench/ratios.py`: everything in one run on one machine that it
-shares with others, so read the ratios and not the absolute figures. "Projected" is said where not every sweep was run.
-Not measured on a GPU.
+Measured on {datetime.date.today()}, Linux {platform.release()}, by `scripts/bench/ratios.py`: everything in one run on
+one machine that it shares with others, so read the ratios and not the absolute figures. "Projected" is said where not
+every sweep was run. Not measured on a GPU.
 """]
     for name in args.only:
         title, command, rows = PARTS[name](args)
         text.append(f"## {title}\n\nCommand: `{command}`.\n\n" + "\n".join(rows) + "\n")
         print("\n".join(rows), flush=True)
-        pathlib.Path(args.output).write_text("\n".join(text))
+        output.write_text("\n".join([*text, (marker or BY_HAND) + by_hand]))
     print(f"wrote {args.output}")
 
 

@@ -5,8 +5,10 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 WEFT = ROOT / "build/release/weft"
@@ -28,23 +30,34 @@ class Limit:
             swap.write_text("0")
 
     def run(self, command):
-        """The output of a program in the limit, or None if it was killed or failed."""
+        """The output of a program in the limit, or None if the kernel killed it for memory."""
+
         def enter():
             (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
         print("$", *command, file=sys.stderr, flush=True)
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=enter)
-        return result.stdout if result.returncode == 0 else None
+        with tempfile.TemporaryFile("w+") as errors:
+            result = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, preexec_fn=enter)
+            if result.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+                return None
+            if result.returncode != 0:
+                errors.seek(0)
+                sys.exit(f"{command[0]} failed with exit code {result.returncode}:\n{errors.read()[-2000:]}")
+            return result.stdout
 
 
 def make_checkpoint(folder):
     """The shape with random weights in fp16, written a piece at a time by transformers itself."""
     import torch
     from transformers import OPTConfig, OPTForCausalLM
+
     if (folder / "config.json").exists():
         return
     torch.manual_seed(1)
     torch.set_default_dtype(torch.float16)
-    config = OPTConfig(**{k: v for k, v in json.loads(SHAPE.read_text()).items() if k not in ("architectures", "torch_dtype", "dtype")})
+    config = OPTConfig(
+        **{k: v for k, v in json.loads(SHAPE.read_text()).items() if k not in ("architectures", "torch_dtype", "dtype")}
+    )
     OPTForCausalLM(config).save_pretrained(folder)
     torch.set_default_dtype(torch.float32)
 
@@ -53,17 +66,34 @@ def race_accelerate(limit, args, checkpoint):
     best, rows = None, []
     for dtype in args.dtypes.split(","):
         for batch in map(int, args.batches.split(",")):
-            out = limit.run([sys.executable, str(ROOT / "scripts/compare/run_accelerate.py"), "--checkpoint", str(checkpoint), "--offload",
-                             str(WORK / f"offload-{dtype}"), "--batch", str(batch), "--prompt-len", str(args.prompt_len), "--steps",
-                             str(args.sweeps + 1 if args.sweeps else args.gen_len), "--dtype", dtype])
+            out = limit.run(
+                [
+                    sys.executable,
+                    str(ROOT / "scripts/compare/run_accelerate.py"),
+                    "--checkpoint",
+                    str(checkpoint),
+                    "--offload",
+                    str(WORK / f"offload-{dtype}"),
+                    "--batch",
+                    str(batch),
+                    "--prompt-len",
+                    str(args.prompt_len),
+                    "--steps",
+                    str(args.sweeps + 1 if args.sweeps else args.gen_len),
+                    "--dtype",
+                    dtype,
+                ]
+            )
             if out is None:
-                rows.append(f"accelerate {dtype} batch {batch}: does not fit")
+                rows.append(f"accelerate {dtype} batch {batch}: killed for memory")
                 continue
             times = json.loads(out.splitlines()[-1])
             decode = times["decode_tokens"] / times["decode_seconds"]
             prefill = times["prompt_tokens"] / times["prefill_seconds"]
             total = batch * args.gen_len / (times["prefill_seconds"] + batch * (args.gen_len - 1) / decode)
-            rows.append(f"accelerate {dtype} batch {batch}: decode {decode:.2f} tok/s, prefill {prefill:.0f} tok/s, end to end {total:.2f} tok/s")
+            rows.append(
+                f"accelerate {dtype} batch {batch}: decode {decode:.2f} tok/s, prefill {prefill:.0f} tok/s, end to end {total:.2f} tok/s"
+            )
             if best is None or decode > best["decode"]:
                 best = {"decode": decode, "prefill": prefill, "total": total, "batch": batch, "dtype": dtype}
     return best, rows
@@ -71,11 +101,36 @@ def race_accelerate(limit, args, checkpoint):
 
 def race_weft(limit, args, checkpoint):
     project = ["--project", str(args.sweeps)] if args.sweeps else []
-    out = limit.run([str(WEFT), "bench", "--model", str(checkpoint), "--prompt-len", str(args.prompt_len), "--gen-len", str(args.gen_len),
-                     "--percent", "0", "0", "100", "0", "100", "0", "--retention", "h2o:0.1:0.1", "--device-memory", f"{args.memory_mib - 250}MiB",
-                     "--no-warm-up", "--disk-dir", str(WORK), *project, *(["--skip-prefill"] if args.decode_only else [])])
+    out = limit.run(
+        [
+            str(WEFT),
+            "bench",
+            "--model",
+            str(checkpoint),
+            "--prompt-len",
+            str(args.prompt_len),
+            "--gen-len",
+            str(args.gen_len),
+            "--percent",
+            "0",
+            "0",
+            "100",
+            "0",
+            "100",
+            "0",
+            "--retention",
+            "h2o:0.1:0.1",
+            "--device-memory",
+            f"{args.memory_mib - 250}MiB",
+            "--no-warm-up",
+            "--disk-dir",
+            str(WORK),
+            *project,
+            *(["--skip-prefill"] if args.decode_only else []),
+        ]
+    )
     if out is None:
-        sys.exit("weft did not finish inside the limit")
+        sys.exit("weft was killed for memory")
     return json.loads(out)
 
 
@@ -86,8 +141,12 @@ def main():
     parser.add_argument("--memory-mib", type=int, default=2048)
     parser.add_argument("--batches", default="4,8,16", help="batch sizes for Accelerate")
     parser.add_argument("--dtypes", default="float32,float16", help="types for Accelerate")
-    parser.add_argument("--sweeps", type=int, default=0, help="time this many decode sweeps and project the rest; 0 runs all")
-    parser.add_argument("--decode-only", action="store_true", help="Weft fills its cache with random numbers in place of prefill")
+    parser.add_argument(
+        "--sweeps", type=int, default=0, help="time this many decode sweeps and project the rest; 0 runs all"
+    )
+    parser.add_argument(
+        "--decode-only", action="store_true", help="Weft fills its cache with random numbers in place of prefill"
+    )
     args = parser.parse_args()
     if args.decode_only and not args.sweeps:
         parser.error("--decode-only needs --sweeps")
@@ -102,12 +161,17 @@ def main():
     print(f"weft fp16, h2o 20 %, block {weft['workload']['requests']}: decode {speed['decode']:.2f} tok/s")
     if not args.decode_only:
         bound = speed["prefill"] * args.gen_len / args.prompt_len
-        print(f"weft: prefill {speed['prefill']:.0f} tok/s, end to end {speed['total']:.2f} tok/s, which prefill alone "
-              f"bounds at {bound:.2f} tok/s", flush=True)
+        print(
+            f"weft: prefill {speed['prefill']:.0f} tok/s, end to end {speed['total']:.2f} tok/s, which prefill alone "
+            f"bounds at {bound:.2f} tok/s",
+            flush=True,
+        )
     best, rows = race_accelerate(limit, args, checkpoint)
     print("\n".join(rows))
     if best:
-        print(f"decode: weft {speed['decode'] / best['decode']:.1f}x accelerate's best (batch {best['batch']}, {best['dtype']})")
+        print(
+            f"decode: weft {speed['decode'] / best['decode']:.1f}x accelerate's best (batch {best['batch']}, {best['dtype']})"
+        )
 
 
 if __name__ == "__main__":
