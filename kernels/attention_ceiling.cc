@@ -79,7 +79,11 @@ class Workload {
     op_.heads = kHeads, op_.scale = 0.125f, op_.scoring = Scoring::attention;
   }
 
-  double bytes() const { return static_cast<double>(numbers_) * 2 * sizeof(f16); }
+  /// What a step moves: keys and values, and of each slot the position read and the score read and written.
+  double bytes() const {
+    return static_cast<double>(numbers_) * 2 * sizeof(f16) +
+           static_cast<double>(score_.size()) * (sizeof(std::int32_t) + 2 * sizeof(float));
+  }
   void step(const Ops& ops, Stream& stream) {
     ops.run(op_, stream);
     for (std::int32_t& t : token_) ++t;

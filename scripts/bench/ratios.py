@@ -79,7 +79,7 @@ def part_lanes(args):
     ]
     for shape, cell in lanes["host_attention"].items():
         rows.append(
-            f"| host decode attention, H2O, {shape} | {cell['bytes_per_second'] / 1e9:.1f} GB/s of KV "
+            f"| host decode attention, H2O, {shape} | {cell['bytes_per_second'] / 1e9:.1f} GB/s of KV, scores, positions "
             f"| DRAM read {dram / 1e9:.1f} GB/s | {cell['of_dram_read']:.2f} | 0.8 |"
         )
     for m, cell in lanes["linear_f16_4096"].items():
