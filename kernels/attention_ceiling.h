@@ -1,5 +1,5 @@
-// kernels/attention_ceiling.h: how fast host attention goes here, for `weft
-// bench --lanes` beside the memory's own ceiling.
+// kernels/attention_ceiling.h: how fast host attention goes here, for `weft bench --lanes` beside the memory's own
+// ceiling.
 #pragma once
 
 #include <cstddef>

@@ -13,8 +13,8 @@ int processors();
 std::string processor_name();
 
 /// Bytes that could be allocated without swapping: MemAvailable, or less where a control group (v1 or v2) of this
-/// process or above it leaves less; its reclaimable file pages count as
-/// free. `root` is put before every path, for tests.
+/// process or above it leaves less; its reclaimable file pages count as free. `root` is put before every path, for
+/// tests.
 std::size_t memory_available(const std::string& root = "");
 
 }  // namespace weft::kernels

@@ -121,8 +121,8 @@ class Pass {
   };
   std::int64_t columns(const Task& task) const { return std::min(cut_.task_columns, cut_.columns - task.first); }
 
-  /// direct: [block][row tile][step][tile_rows][16]; else [block][16][row
-  /// tile][step][tile_rows]: the kernels read it straight on.
+  /// direct: [block][row tile][step][tile_rows][16]; else [block][16][row tile][step][tile_rows]: the kernels read it
+  /// straight on.
   float* packed_tile(std::int64_t row, std::int64_t block) const {
     const std::int64_t before = cut_.padded_rows * divide_up(cut_.k_block, kPartialSums) + kPartialSums;
     return packed_ + before * kPartialSums * block + row * cut_.steps(block) * (cut_.direct ? kPartialSums : 1);

@@ -78,8 +78,8 @@ template <class S, class T> void add_to_scores(DecodeState<T>& s) {
     }
 }
 
-/// The entry of the candidate with the lowest score, of equal ones the
-/// oldest; a score that is no number is never lowest.
+/// The entry of the candidate with the lowest score, of equal ones the oldest; a score that is no number is never
+/// lowest.
 template <class S, class T> int choose_victim(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   const std::int64_t newest = std::int64_t{t.token} - t.keep.recent - t.keep.grace;

@@ -91,7 +91,9 @@ void DiskChannel::run() {
         start(pieces_[next]);
         ++in_flight;
       }
-    } catch (...) { error = std::current_exception(); }
+    } catch (...) {
+      error = std::current_exception();
+    }
     if (in_flight == 0) break;  // whatever failed, nothing may land in the caller's memory after we return
 
     DiskResult result;

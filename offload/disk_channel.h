@@ -60,8 +60,8 @@ class DiskChannel {
   std::uint64_t take_bytes_written() { return std::exchange(bytes_written_, 0); }
 
  private:
-  /// What is wanted, [offset, offset + bytes) <-> memory, and the transfer
-  /// that does it, [begin, begin + length) <-> data.
+  /// What is wanted, [offset, offset + bytes) <-> memory, and the transfer that does it, [begin, begin + length) <->
+  /// data.
   struct Piece {
     DiskFile* file = nullptr;
     bool write = false, bounce = false, direct = false, reread = false;

@@ -139,7 +139,9 @@ void Lanes::run_entry(Queue& q, Entry& entry, Lock& lock) {
     lock.unlock();
     try {
       entry.work(q.stream ? *q.stream : backend_.host_stream());
-    } catch (...) { error = std::current_exception(); }
+    } catch (...) {
+      error = std::current_exception();
+    }
     entry.work = nullptr;
     lock.lock();
     piece.ran = !error;
@@ -155,7 +157,9 @@ void Lanes::run_entry(Queue& q, Entry& entry, Lock& lock) {
       ++q.issued_count;
       announce(entry.number);
       return;
-    } catch (...) { error = std::current_exception(); }
+    } catch (...) {
+      error = std::current_exception();
+    }
   }
   finish(entry.number, error);
 }
@@ -169,7 +173,9 @@ std::exception_ptr Lanes::await(Queue& q, Ticket dep, Lock& lock) {
       if (&queue(piece->lane) == &q) return nullptr;
       try {
         backend_.wait(*q.stream, *piece->event);
-      } catch (...) { return std::current_exception(); }
+      } catch (...) {
+        return std::current_exception();
+      }
       q.issued[(q.first_issued + q.issued_count) % kInFlight].after.push_back(dep.number);
       return nullptr;
     }
@@ -190,7 +196,9 @@ void Lanes::retire_oldest(Queue& q, Lock& lock) {
   lock.unlock();
   try {
     backend_.synchronize(*oldest.event);
-  } catch (...) { error = std::current_exception(); }
+  } catch (...) {
+    error = std::current_exception();
+  }
   lock.lock();
   q.first_issued = (q.first_issued + 1) % kInFlight;
   --q.issued_count;

@@ -34,8 +34,8 @@ struct LaneRecord {
 };
 
 /// One ordered queue per lane. Work on host_to_device, device_to_host and device_compute gets that lane's stream and is
-/// done when its stream has passed it; work on the other lanes blocks its
-/// lane's thread and gets Backend::host_stream().
+/// done when its stream has passed it; work on the other lanes blocks its lane's thread and gets
+/// Backend::host_stream().
 class Lanes {
  public:
   /// Captures of up to two pointers cost no allocation. They live until the work was issued, not until it is done.

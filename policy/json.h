@@ -21,8 +21,8 @@ struct JsonLimits {
 };
 
 /// The value that `text` holds. Refuses invalid UTF-8, NUL, comments, trailing text, duplicate keys (after unescaping),
-/// lone surrogates, integers that do not fit 64 bits, non-finite numbers
-/// and too much depth. `where` begins the message.
+/// lone surrogates, integers that do not fit 64 bits, non-finite numbers and too much depth. `where` begins the
+/// message.
 nlohmann::json parse_json(std::string_view text, const std::string& where, Blame blame, const JsonLimits& limits = {});
 
 /// One line, keys in the order given by the value. Invalid UTF-8 becomes U+FFFD; never throws for the text's sake.
@@ -35,8 +35,8 @@ std::string to_pretty(const nlohmann::ordered_json& value);
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known);
 
 /// Reads the fields of one object by name and type. Each getter refuses a value of another type or out of range, naming
-/// the place, what was wanted and what was found; with a fallback an absent
-/// key gives that. Keeps a reference to `object`.
+/// the place, what was wanted and what was found; with a fallback an absent key gives that. Keeps a reference to
+/// `object`.
 class Fields {
  public:
   Fields(const nlohmann::json& object, std::string where, Blame blame);  ///< refuses what is no object

@@ -141,7 +141,9 @@ std::uint64_t bytes_from_text(std::string_view text, const std::string& where) {
   double value = 0;
   try {
     value = std::stod(number, &used) * scale;
-  } catch (const std::exception&) { refuse_text(); }
+  } catch (const std::exception&) {
+    refuse_text();
+  }
   if (used != end || value > 0x1p62 || value != std::floor(value)) refuse_text();
   return static_cast<std::uint64_t>(value);
 }

@@ -19,8 +19,8 @@ inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 /// One thing to do. The ops of one lane run in list order; an op starts once its dependencies have ended.
 struct Op {
   enum class Kind : std::uint8_t { load, compute, store } kind;
-  /// Of a compute op: an attention sublayer whose KV is attended on the host
-  /// runs in three parts, the core on host_compute.
+  /// Of a compute op: an attention sublayer whose KV is attended on the host runs in three parts, the core on
+  /// host_compute.
   enum class Part : std::uint8_t { whole, in, core, out } part = Part::whole;
   Lane lane;                          ///< what it occupies
   std::uint16_t step = 0, batch = 0;  ///< sweep (0 is prefill), and batch of the zig-zag block

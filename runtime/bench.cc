@@ -35,8 +35,8 @@ Totals run_once(Session& session, const BenchOptions& options, std::int64_t requ
 
 double rate(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
 
-/// Decode tokens per second of a whole generation, from sweeps at three
-/// contexts: Simpson's rule over the growing context.
+/// Decode tokens per second of a whole generation, from sweeps at three contexts: Simpson's rule over the growing
+/// context.
 double project_decode(Session& session, const BenchOptions& options, std::int64_t requests, ordered_json& points) {
   const std::int64_t sweeps = options.project_sweeps, last = options.prompt + options.generation - 1 - sweeps;
   std::array<double, 3> seconds{};

@@ -30,7 +30,9 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
   nlohmann::ordered_json report;
   try {
     report = flags.lanes ? measure_lanes(options.machine) : run_bench(options, stop);
-  } catch (const Interrupted&) { return 130; }
+  } catch (const Interrupted&) {
+    return 130;
+  }
   const std::string text = policy::to_pretty(report) + "\n";
   if (!flags.report.empty()) write_file_atomically(flags.report, text);
   std::fputs(text.c_str(), stdout);

@@ -20,8 +20,8 @@ void require_writable(const std::string& flag, const std::filesystem::path& path
 void require_input(const std::string& flag, const std::filesystem::path& path);
 
 /// Puts `text` at `path` so that a reader, or a crash, sees the old file or the new one and never a part: written
-/// beside it, synced, renamed. A symbolic link stays and its target is
-/// replaced. Throws IoError; then `path` is as before.
+/// beside it, synced, renamed. A symbolic link stays and its target is replaced. Throws IoError; then `path` is as
+/// before.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace weft::runtime

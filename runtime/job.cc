@@ -130,7 +130,9 @@ bool run_blocks(Session& session, const RequestFile& requests, const std::vector
       session.executor().run(block, [&](Sequence& sequence) {
         answers.token(sequence, ids[static_cast<std::size_t>(&sequence - block.data())]);
       });
-    } catch (const Interrupted&) { return false; }
+    } catch (const Interrupted&) {
+      return false;
+    }
     progress.note(busiest_lane(session.executor().totals()));
   }
   return true;

@@ -21,8 +21,8 @@ struct JobOptions {
   MachineOptions machine;
 };
 
-/// Returns the exit code: 0, or 130 if `stop` was set; then the same call
-/// with `resume` continues. Throws the typed errors.
+/// Returns the exit code: 0, or 130 if `stop` was set; then the same call with `resume` continues. Throws the typed
+/// errors.
 int run_job(const JobOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace weft::runtime

@@ -11,8 +11,8 @@
 namespace weft::runtime {
 
 /// The result file. A line counts once its newline is written; what follows the last newline of an earlier run is a
-/// torn tail and is cut. The file is locked by a descriptor of its own while
-/// the journal lives, so that two runs cannot mix.
+/// torn tail and is cut. The file is locked by a descriptor of its own while the journal lives, so that two runs cannot
+/// mix.
 class Journal {
  public:
   /// Refuses an existing file unless `resume`, and locks it. Creates nothing yet. Throws UsageError or IoError.

@@ -28,8 +28,8 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options);
 class Session {
  public:
   /// Completes the policy, allocates everything and loads the weights. `source` must outlive the session. Throws what
-  /// the parts throw; CapacityError before anything is allocated if the policy
-  /// does not fit, Interrupted after `stop` was set.
+  /// the parts throw; CapacityError before anything is allocated if the policy does not fit, Interrupted after `stop`
+  /// was set.
   Session(const ModelSource& source, const policy::PartialPolicy& partial, const policy::Workload& workload,
           const MachineOptions& machine, const std::atomic<bool>& stop);
 

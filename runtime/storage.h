@@ -60,8 +60,8 @@ class Storage {
   };
   Exchange exchange(int batch, bool on_host) const;
 
-  /// Copies the rows `ids` of the table whose pieces are units of `kind` to
-  /// `to`, [ids, cols] of the returned view's type.
+  /// Copies the rows `ids` of the table whose pieces are units of `kind` to `to`, [ids, cols] of the returned view's
+  /// type.
   View gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, Scratch& scratch);
 
   const policy::TensorSpec& piece(int unit) const { return units_[static_cast<std::size_t>(unit)].tensors.front(); }

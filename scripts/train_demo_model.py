@@ -542,7 +542,7 @@ def parse_args():
     add("--threads", type=int, default=os.cpu_count(), help="CPU threads")
     add("--dtype", type=lambda name: {"float32": torch.float32, "bfloat16": torch.bfloat16}[name],
         default=torch.float32, metavar="{float32,bfloat16}",
-        help="of the matrix products; bfloat16 where the processor multiplies it natively (AMX, a GPU), for it is slow elsewhere")
+        help="of the matrix products; bfloat16 is fast where it is native (AMX, a GPU), and slow elsewhere")
     add("--share", action="store_true", help="use fewer threads while others use the cores; start with nice")
     add("--compile", action="store_true", help="use torch.compile")
     add("--vocab", type=int, default=4096)

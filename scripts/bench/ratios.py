@@ -19,16 +19,21 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 WEFT = ROOT / "build/release/weft"
-MODEL = ["--model", str(ROOT / "configs/models/opt-1.3b.json"), "--weights", "random:1"]
-FROM_DISK = ["--percent", "0", "0", "100", "0", "100", "0"]
+FROM_DISK = "--weights random:1 --percent 0 0 100 0 100 0 --skip-prefill"
 H2O = "h2o:0.1:0.1"
+FIO = "--rw=read --bs=1M --iodepth=16 --direct=1 --ioengine=io_uring"
 BY_HAND = "<!-- From here on written by hand; scripts/bench/ratios.py keeps it. -->\n"
 
 
-def bench(args, *flags):
-    command = [str(WEFT), "bench", *flags, "--disk-dir", args.disk_dir]
+def bench(args, flags):
+    command = [str(WEFT), "bench", *flags.split(), "--disk-dir", args.disk_dir]
     print("$ weft", *command[1:], flush=True)
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def bench_from_disk(args, flags):
+    """The OPT-1.3B shape with all its weights on disk, decode only."""
+    return bench(args, f"--model {ROOT / 'configs/models/opt-1.3b.json'} {FROM_DISK} {flags}")
 
 
 def write_file(path, size):
@@ -42,18 +47,7 @@ def write_file(path, size):
 
 def fio(path):
     """Bytes per second of one read of the whole file, as fio sees it."""
-    command = [
-        "fio",
-        "--name=read",
-        f"--filename={path}",
-        "--readonly",
-        "--rw=read",
-        "--bs=1M",
-        "--iodepth=16",
-        "--direct=1",
-        "--ioengine=io_uring",
-        "--output-format=json",
-    ]
+    command = ["fio", "--name=read", f"--filename={path}", "--readonly", "--output-format=json", *FIO.split()]
     result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return result["jobs"][0]["read"]["bw_bytes"]
 
@@ -89,13 +83,10 @@ def part_lanes(args):
             f"{dram * int(m) / 1e9:.0f} | {cell['of_dram_bound']:.2f} | {wanted_dram} |"
         )
         rows.append(
-            f"| the same | | oneDNN fp32, packed: {cell['library_flop_per_second'] / 1e9:.0f} GFLOP/s | {cell['of_library']:.2f} | {wanted_library} |"
+            f"| the same | | oneDNN fp32, packed: {cell['library_flop_per_second'] / 1e9:.0f} GFLOP/s "
+            f"| {cell['of_library']:.2f} | {wanted_library} |"
         )
-    return (
-        "Ceilings and what is reached of them",
-        "weft bench --lanes; fio --rw=read --bs=1M --iodepth=16 --direct=1 --ioengine=io_uring",
-        rows,
-    )
+    return "Ceilings and what is reached of them", f"weft bench --lanes; fio {FIO}", rows
 
 
 def part_overlap(args):
@@ -104,33 +95,17 @@ def part_overlap(args):
         "|---|---|---|---|---|---|",
     ]
     for block in (64, 96, 128):
-        flags = (
-            MODEL
-            + FROM_DISK
-            + [
-                "--skip-prefill",
-                "--prompt-len",
-                "128",
-                "--gen-len",
-                "9",
-                "--gpu-batch-size",
-                str(block),
-                "--num-gpu-batches",
-                "1",
-                "--device-memory",
-                "8GiB",
-                "--retention",
-                H2O,
-            ]
-        )
-        serial, plain = bench(args, *flags, "--no-overlap"), bench(args, *flags)
+        flags = f"--prompt-len 128 --gen-len 9 --gpu-batch-size {block} --num-gpu-batches 1 --retention {H2O}"
+        flags += " --device-memory 8GiB"
+        serial, plain = bench_from_disk(args, flags + " --no-overlap"), bench_from_disk(args, flags)
         sweeps = 9  # the synthetic prefill streams the weights too
         seconds = [report["seconds"]["prefill"] + report["seconds"]["decode"] for report in (serial, plain)]
         disk = serial["lanes"]["disk_read"]["busy_seconds"] / sweeps
         compute = serial["lanes"]["device_compute"]["busy_seconds"] / sweeps
         sweep = seconds[1] / sweeps
         rows.append(
-            f"| {block} | {sweep:.2f} s | {disk:.2f} s | {compute:.2f} s | {sweep / max(disk, compute):.2f} | {seconds[0] / seconds[1]:.2f} |"
+            f"| {block} | {sweep:.2f} s | {disk:.2f} s | {compute:.2f} s "
+            f"| {sweep / max(disk, compute):.2f} | {seconds[0] / seconds[1]:.2f} |"
         )
     rows.append("")
     rows.append("Wanted where disk and compute are within 2x: at most 1.15, and at least 1.25 without overlap.")
@@ -145,24 +120,8 @@ def part_block(args):
     rows = ["| sequences | decode tokens/s | against block 1 |", "|---|---|---|"]
     first = None
     for block in (1, 16, 64, 128, 192, 256):
-        flags = (
-            MODEL
-            + FROM_DISK
-            + [
-                "--skip-prefill",
-                "--prompt-len",
-                "64",
-                "--gen-len",
-                "7",
-                "--gpu-batch-size",
-                str(block),
-                "--num-gpu-batches",
-                "1",
-                "--device-memory",
-                "10GiB",
-            ]
-        )
-        rate = bench(args, *flags)["tokens_per_second"]["decode"]["median"]
+        flags = f"--prompt-len 64 --gen-len 7 --gpu-batch-size {block} --num-gpu-batches 1 --device-memory 10GiB"
+        rate = bench_from_disk(args, flags)["tokens_per_second"]["decode"]["median"]
         first = first or rate
         rows.append(f"| {block} | {rate:.2f} | {rate / first:.1f}x |")
     rows += ["", "Wanted of the best block: at least 40x."]
@@ -180,34 +139,15 @@ def part_h2o(args):
     ]
     rates = []
     for retention in ("full", H2O):
-        flags = MODEL + [
-            "--percent",
-            "0",
-            "0",
-            "100",
-            "0",
-            "100",
-            "0",
-            "--prompt-len",
-            "512",
-            "--gen-len",
-            "512",
-            "--skip-prefill",
-            "--project",
-            "3",
-            "--device-memory",
-            "1748MiB",
-            "--retention",
-            retention,
-        ]
-        report = bench(args, *flags)
+        flags = f"--prompt-len 512 --gen-len 512 --project 3 --device-memory 1748MiB --retention {retention}"
+        report = bench_from_disk(args, flags)
         points = " / ".join(f"{point['tokens_per_second']:.2f}" for point in report["projected_from"])
         rates.append(report["tokens_per_second"]["decode"]["median"])
         rows.append(f"| {retention} | {report['workload']['requests']} | {rates[-1]:.2f} | {points} |")
     rows += [
         "",
-        f"h2o at 20 % against full, each at the largest block that fits: {rates[1] / rates[0]:.2f}x; wanted: at least 3x. The budget of "
-        "1748 MiB and the 300 MiB that the process may take beside it make 2 GiB in all.",
+        f"h2o at 20 % against full, each at the largest block that fits: {rates[1] / rates[0]:.2f}x; wanted: at least 3x. "
+        "The budget of 1748 MiB and the 300 MiB that the process may take beside it make 2 GiB in all.",
     ]
     return (
         "A fifth of the KV cache in one memory budget: 2 GiB in all, OPT-1.3B shape, 512 + 512",

@@ -66,24 +66,10 @@ def race_accelerate(limit, args, checkpoint):
     best, rows = None, []
     for dtype in args.dtypes.split(","):
         for batch in map(int, args.batches.split(",")):
-            out = limit.run(
-                [
-                    sys.executable,
-                    str(ROOT / "scripts/compare/run_accelerate.py"),
-                    "--checkpoint",
-                    str(checkpoint),
-                    "--offload",
-                    str(WORK / f"offload-{dtype}"),
-                    "--batch",
-                    str(batch),
-                    "--prompt-len",
-                    str(args.prompt_len),
-                    "--steps",
-                    str(args.sweeps + 1 if args.sweeps else args.gen_len),
-                    "--dtype",
-                    dtype,
-                ]
-            )
+            steps = args.sweeps + 1 if args.sweeps else args.gen_len
+            flags = f"--batch {batch} --prompt-len {args.prompt_len} --steps {steps} --dtype {dtype}"
+            program = [sys.executable, str(ROOT / "scripts/compare/run_accelerate.py"), *flags.split()]
+            out = limit.run([*program, "--checkpoint", str(checkpoint), "--offload", str(WORK / f"offload-{dtype}")])
             if out is None:
                 rows.append(f"accelerate {dtype} batch {batch}: killed for memory")
                 continue
@@ -92,7 +78,8 @@ def race_accelerate(limit, args, checkpoint):
             prefill = times["prompt_tokens"] / times["prefill_seconds"]
             total = batch * args.gen_len / (times["prefill_seconds"] + batch * (args.gen_len - 1) / decode)
             rows.append(
-                f"accelerate {dtype} batch {batch}: decode {decode:.2f} tok/s, prefill {prefill:.0f} tok/s, end to end {total:.2f} tok/s"
+                f"accelerate {dtype} batch {batch}: decode {decode:.2f} tok/s, prefill {prefill:.0f} tok/s, "
+                f"end to end {total:.2f} tok/s"
             )
             if best is None or decode > best["decode"]:
                 best = {"decode": decode, "prefill": prefill, "total": total, "batch": batch, "dtype": dtype}
@@ -100,35 +87,13 @@ def race_accelerate(limit, args, checkpoint):
 
 
 def race_weft(limit, args, checkpoint):
-    project = ["--project", str(args.sweeps)] if args.sweeps else []
-    out = limit.run(
-        [
-            str(WEFT),
-            "bench",
-            "--model",
-            str(checkpoint),
-            "--prompt-len",
-            str(args.prompt_len),
-            "--gen-len",
-            str(args.gen_len),
-            "--percent",
-            "0",
-            "0",
-            "100",
-            "0",
-            "100",
-            "0",
-            "--retention",
-            "h2o:0.1:0.1",
-            "--device-memory",
-            f"{args.memory_mib - 250}MiB",
-            "--no-warm-up",
-            "--disk-dir",
-            str(WORK),
-            *project,
-            *(["--skip-prefill"] if args.decode_only else []),
-        ]
-    )
+    flags = f"--prompt-len {args.prompt_len} --gen-len {args.gen_len} --percent 0 0 100 0 100 0 --retention h2o:0.1:0.1"
+    flags += f" --device-memory {args.memory_mib - 250}MiB --no-warm-up"
+    if args.sweeps:
+        flags += f" --project {args.sweeps}"
+    if args.decode_only:
+        flags += " --skip-prefill"
+    out = limit.run([str(WEFT), "bench", "--model", str(checkpoint), "--disk-dir", str(WORK), *flags.split()])
     if out is None:
         sys.exit("weft was killed for memory")
     return json.loads(out)

@@ -244,9 +244,13 @@ TEST_CASE("a real full disk gives back what a failed reservation took", "[offloa
       try {
         store.create_spill(folder.path(), 8 * kMiB);
         said += "no error";
-      } catch (const CapacityError& error) { said += error.what(); }
+      } catch (const CapacityError& error) {
+        said += error.what();
+      }
       store.create_spill(folder.path(), kMiB);  // still fits
-    } catch (const std::exception& error) { said += std::string("; then: ") + error.what(); }
+    } catch (const std::exception& error) {
+      said += std::string("; then: ") + error.what();
+    }
     umount2(folder.path().c_str(), MNT_DETACH);
   });
   thread.join();
@@ -270,7 +274,9 @@ TEST_CASE("without io_uring the threads take over and say why", "[offload]") {
       store.read({file, 0, bench.data.size()}, bench.memory.data());
       equal = std::equal(bench.data.begin(), bench.data.end(), bench.memory.begin());
       DiskStore only(DiskEngine::io_uring);
-    } catch (const std::exception& error) { refused = error.what(); }
+    } catch (const std::exception& error) {
+      refused = error.what();
+    }
   });
   thread.join();
   REQUIRE(line ==

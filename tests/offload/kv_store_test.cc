@@ -2,17 +2,10 @@
 #include "offload/kv_store.h"
 
 #include <catch2/catch.hpp>
-
-#include <algorithm>
-#include <cstring>
-#include <random>
 #include <vector>
-
-#include "kernels/error.h"
 
 using namespace weft;
 using namespace weft::offload;
-using Catch::Matchers::Contains;
 
 TEST_CASE("the parts of a KV block are aligned, in order and apart", "[offload]") {
   const auto [sequences, heads, slots, head_dim] =

@@ -22,14 +22,18 @@ json parse(std::string_view text) { return parse_json(text, "f.json", Blame::dat
 std::string refusal(std::string_view text, const JsonLimits& limits = {}) {
   try {
     parse_json(text, "f.json", Blame::data, limits);
-  } catch (const DataError& error) { return error.what(); }
+  } catch (const DataError& error) {
+    return error.what();
+  }
   return "accepted";
 }
 
 template <class Call> std::string usage_refusal(Call&& call) {
   try {
     call();
-  } catch (const UsageError& error) { return error.what(); }
+  } catch (const UsageError& error) {
+    return error.what();
+  }
   return "accepted";
 }
 

@@ -120,7 +120,9 @@ TEST_CASE("what is chosen fits, and one sequence more would not", "[policy]") {
     std::optional<Policy> policy;
     try {
       policy = setting.complete(partial, {{memory, memory, 1024 * kMiB}}, on_host);
-    } catch (const CapacityError&) { continue; }
+    } catch (const CapacityError&) {
+      continue;
+    }
     CHECK(setting.fits(*policy));
     if (policy->weights.device() < 1 && policy->num_gpu_batches == 1 && policy->block_size() < 200) {
       Policy larger = *policy;  // with no weights resident, as when the block was chosen
@@ -187,7 +189,9 @@ TEST_CASE("a block that does not fit is refused with the largest that does", "[p
   std::string message;
   try {
     setting.complete(partial, {{0, 0, 1024 * kMiB}});
-  } catch (const CapacityError& error) { message = error.what(); }
+  } catch (const CapacityError& error) {
+    message = error.what();
+  }
   CAPTURE(message);
   CHECK_THAT(message, Contains("64 x " + std::to_string(*partial.num_gpu_batches)) && Contains("on device") &&
                           Contains("16.00 MiB"));

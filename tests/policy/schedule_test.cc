@@ -1,6 +1,6 @@
 // A schedule is checked against a model of memory that knows nothing of how it was made: every slot and home has an
-// owner and a version, and every access must be ordered after what it depends on
-// by the lanes' order and the dependencies alone.
+// owner and a version, and every access must be ordered after what it depends on by the lanes' order and the
+// dependencies alone.
 #include "policy/schedule.h"
 
 #include <catch2/catch.hpp>

@@ -66,7 +66,9 @@ TEST_CASE("what is allocated is what was counted, within the budgets", "[runtime
           CHECK(session.policy().budgets[tier] == *asked);
       }
       ++fitted;
-    } catch (const CapacityError& error) { CHECK_THAT(error.what(), Catch::Contains("budget")); }
+    } catch (const CapacityError& error) {
+      CHECK_THAT(error.what(), Catch::Contains("budget"));
+    }
   }
   CHECK(fitted > 10);
   CHECK(fitted < 60);

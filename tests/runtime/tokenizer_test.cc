@@ -124,7 +124,9 @@ void check_decoded(const Tokenizer& tokenizer, const std::string& name) {
 std::string refusal(const fs::path& folder) {
   try {
     Tokenizer::load(folder);
-  } catch (const DataError& error) { return error.what(); }
+  } catch (const DataError& error) {
+    return error.what();
+  }
   return "accepted";
 }
 

@@ -80,8 +80,8 @@ std::vector<Unit> one_tensor_each(const std::vector<Unit>& units) {
   return each;
 }
 
-/// A checkpoint of random numbers, and these numbers as the file's type holds
-/// them. `shift`: bytes before the first tensor.
+/// A checkpoint of random numbers, and these numbers as the file's type holds them. `shift`: bytes before the first
+/// tensor.
 struct Stored {
   TemporaryFolder folder;
   std::map<std::string, std::vector<float>> numbers;

@@ -46,8 +46,8 @@ struct Place {
   }
 };
 
-/// The device's ops of every backend, its host's ops, and the CPU's ops in
-/// every instruction set that this processor has.
+/// The device's ops of every backend, its host's ops, and the CPU's ops in every instruction set that this processor
+/// has.
 inline const std::vector<const Place*>& every_place() {
   struct Owner {
     std::vector<std::unique_ptr<kernels::Stream>> streams;

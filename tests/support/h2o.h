@@ -142,8 +142,8 @@ struct H2oOptions {
   int more_slots = 0;  ///< than are needed
 };
 
-/// The cases as one block of sequences (of the same group size, each with
-/// its own length) through the kernels of a place.
+/// The cases as one block of sequences (of the same group size, each with its own length) through the kernels of a
+/// place.
 std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options = {});
 
 /// Like h2o_in_fp64's softmax over the visible tokens of one query.
