@@ -21,7 +21,7 @@ class Event {
   virtual ~Event() = default;
 };
 
-/// Memory that is freed with the lease. 2 MiB aligned, contents undefined.
+/// Memory that is freed with the lease. Contents undefined; host memory is 2 MiB aligned, device memory 256 bytes.
 class Memory {
  public:
   virtual ~Memory() = default;
@@ -47,6 +47,9 @@ class Backend {
 
   /// Bytes that could be allocated now.
   virtual std::size_t device_bytes_free() const = 0;
+  virtual std::size_t host_bytes_free() const = 0;
+  /// Bytes of device memory that the backend takes for itself: context, work spaces of one compute stream.
+  virtual std::size_t device_overhead() const = 0;
   /// Throws CapacityError, which says what was wanted and what is free.
   virtual std::unique_ptr<Memory> allocate_device(std::size_t bytes) = 0;
   /// Host memory that copies to and from the device may use without staging; good for O_DIRECT.
@@ -71,7 +74,10 @@ struct CpuOptions {
 };
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
 
+struct CudaOptions {
+  int threads = 0;  ///< of host_ops(); 0: the cores that this process may use
+};
 /// Throws DeviceError where there is no GPU, or in a build without CUDA.
-std::unique_ptr<Backend> make_cuda_backend();
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
 
 }  // namespace weft::kernels

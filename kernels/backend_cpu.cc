@@ -1,6 +1,4 @@
 // kernels/backend_cpu.cc: the host as a machine. Work is done by the thread that submits it, before the call returns.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,46 +11,10 @@
 #include "kernels/cpu_ops.h"
 #include "kernels/error.h"
 #include "kernels/host_machine.h"
+#include "kernels/mapped_memory.h"
 
 namespace weft::kernels {
 namespace {
-
-constexpr std::size_t kHugePage = std::size_t{2} << 20, kPage = 4096;
-
-constexpr std::size_t round_up(std::size_t n, std::size_t unit) { return (n + unit - 1) / unit * unit; }
-
-/// Anonymous pages that nobody has touched: the kernel that fills them first decides when they become real.
-class MappedMemory final : public Memory {
- public:
-  explicit MappedMemory(std::size_t bytes) {
-    const std::size_t available = memory_available();
-    void* mapped = MAP_FAILED;
-    std::size_t wanted = 0, slack = 0;
-    if (bytes <= available) {
-      wanted = round_up(std::max<std::size_t>(bytes, 1), kPage);
-      slack = wanted + kHugePage;
-      mapped = mmap(nullptr, slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    }
-    if (mapped == MAP_FAILED)
-      throw CapacityError("memory: wanted " + std::to_string(bytes) + " bytes, " + std::to_string(available) +
-                          " are available; lower the memory budgets or the batch");
-    auto* const begin = static_cast<std::byte*>(mapped);
-    const std::size_t before =
-        round_up(reinterpret_cast<std::uintptr_t>(begin), kHugePage) - reinterpret_cast<std::uintptr_t>(begin);
-    if (before > 0) munmap(begin, before);
-    if (slack - before > wanted) munmap(begin + before + wanted, slack - before - wanted);
-    madvise(begin + before, wanted, MADV_HUGEPAGE);  // fewer TLB misses; small pages work too
-    data_ = begin + before;
-    bytes_ = bytes;
-    mapped_ = wanted;
-  }
-  ~MappedMemory() override { munmap(data_, mapped_); }
-  MappedMemory(const MappedMemory&) = delete;
-  MappedMemory& operator=(const MappedMemory&) = delete;
-
- private:
-  std::size_t mapped_ = 0;
-};
 
 struct CpuStream final : Stream {
   std::chrono::steady_clock::time_point link_free{};  // when the paced link has carried all copies so far
@@ -82,6 +44,8 @@ class CpuBackend final : public Backend {
   DType activation_type(DType) const override { return DType::f32; }
 
   std::size_t device_bytes_free() const override { return memory_available(); }
+  std::size_t host_bytes_free() const override { return memory_available(); }
+  std::size_t device_overhead() const override { return 0; }
   std::unique_ptr<Memory> allocate_device(std::size_t bytes) override { return std::make_unique<MappedMemory>(bytes); }
   std::unique_ptr<Memory> allocate_host(std::size_t bytes) override { return std::make_unique<MappedMemory>(bytes); }
 

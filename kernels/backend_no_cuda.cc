@@ -4,7 +4,7 @@
 
 namespace weft::kernels {
 
-std::unique_ptr<Backend> make_cuda_backend() {
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) {
   throw DeviceError("this weft was built without CUDA; use --backend cpu");
 }
 

@@ -135,6 +135,22 @@ void check(const Add& op) {
   c.of_float_type("y", op.y);
 }
 
+void check(const Gather& op) {
+  const Checker c{"gather"};
+  c.sound("table", op.table);
+  c.sound("out", op.out);
+  c.of_float_type("table", op.table);
+  c.of_float_type("out", op.out);
+  if (op.table.cols != op.out.cols) c.refuse("out is " + shape(op.out) + ", table is " + shape(op.table));
+  if (!op.to.empty()) c.counted("to", op.to.size(), static_cast<std::int64_t>(op.ids.size()), "id");
+  else if (static_cast<std::int64_t>(op.ids.size()) > op.out.rows)
+    c.refuse(text(static_cast<std::int64_t>(op.ids.size())) + " ids, out is " + shape(op.out));
+  for (const std::int32_t id : op.ids)
+    if (id < 0 || id >= op.table.rows) c.refuse("id " + text(id) + " of a table of " + text(op.table.rows));
+  for (const std::int32_t row : op.to)
+    if (row < 0 || row >= op.out.rows) c.refuse("to row " + text(row) + " of " + text(op.out.rows));
+}
+
 void check(const LayerNorm& op) {
   const Checker c{"layer_norm"};
   c.sound("x", op.x);

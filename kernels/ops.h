@@ -30,6 +30,15 @@ struct Add {
   ConstView y;
 };
 
+/// out[to[i]] = table[ids[i]], converted; without `to` out[i].   table [rows of the table, cols]; out [rows, cols]
+///   ids, to [ids]   to may be empty
+/// The table may be host memory of allocate_host() on every backend.
+struct Gather {
+  ConstView table;
+  std::span<const std::int32_t> ids, to;
+  View out;
+};
+
 /// Normalises each row to mean 0 and variance 1, then scales and shifts it.
 ///   x, out [rows, cols]; out may be x       weight, bias [1, cols], each may be empty (scale 1, shift 0)
 /// The sums are fp32 in every dtype; eps is added to the variance.
@@ -82,7 +91,7 @@ enum class Scoring : std::uint8_t { none, attention, random };
 /// <= t - recent - grace that are not sinks (< sinks); ties evict the oldest. H2O has grace 0; its FlexGen version 1.
 struct Keep {
   std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0;
-  std::int32_t budget() const { return heavy + recent; }
+  constexpr std::int32_t budget() const { return heavy + recent; }
 };
 
 /// A KV block: what one layer keeps for one batch of sequences, in fixed slots; nothing ever moves between slots.
@@ -146,7 +155,7 @@ struct SampleParams {
   std::uint64_t key = 0, counter = 0;
 };
 
-/// logits [rows, vocab] f32; params, token [rows]. Throws DataError if a row has no finite logit.
+/// logits [rows, vocab] f32; params, token [rows]. A row that has no finite logit gets token -1.
 struct Sample {
   ConstView logits;
   std::span<const SampleParams> params;
@@ -165,6 +174,7 @@ struct LogProbs {
 // Each throws UsageError, which names the op and both shapes, where an op's shapes or types disagree.
 void check(const Convert&);
 void check(const Add&);
+void check(const Gather&);
 void check(const LayerNorm&);
 void check(const Linear&);
 void check(const PrefillAttention&);
@@ -174,12 +184,14 @@ void check(const DecodeAttention&);
 void check(const Sample&);
 void check(const LogProbs&);
 
-/// A backend's arithmetic. On the CPU an op is done when run() returns; on a GPU it is queued on the stream.
+/// A backend's arithmetic. On the CPU an op is done when run() returns; on a GPU it is queued on the stream: spans that
+/// are read are copied at once, spans that are written must be memory of Backend::allocate_host().
 class Ops {
  public:
   virtual ~Ops() = default;
   virtual void run(const Convert&, Stream&) const = 0;
   virtual void run(const Add&, Stream&) const = 0;
+  virtual void run(const Gather&, Stream&) const = 0;
   virtual void run(const LayerNorm&, Stream&) const = 0;
   virtual void run(const Linear&, Stream&) const = 0;
   virtual void run(const PrefillAttention&, Stream&) const = 0;

@@ -60,6 +60,19 @@ void CpuOps::run(const Add& op, Stream&) const {
   convert_rows(pool_, vectors_, op.y, op.x, true);
 }
 
+void CpuOps::run(const Gather& op, Stream&) const {
+  check(op);
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(
+      turn, static_cast<std::int64_t>(op.ids.size()), op.out.cols, [&](std::int64_t first, std::int64_t rows, int) {
+        for (std::int64_t r = first; r < first + rows; ++r) {
+          const auto i = static_cast<std::size_t>(r);
+          vectors_.convert(op.table.slice(op.ids[i], 1).data, op.table.dtype,
+                           op.out.slice(op.to.empty() ? r : op.to[i], 1).data, op.out.dtype, op.out.cols, false);
+        }
+      });
+}
+
 void CpuOps::run(const LayerNorm& op, Stream&) const {
   check(op);
   const std::int64_t cols = op.x.cols;

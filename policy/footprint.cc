@@ -31,11 +31,12 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
                                   part(tokens * static_cast<std::uint64_t>(model.heads) * 4) +
                                   part(tokens * static_cast<std::uint64_t>(model.kv_heads) * 4);
   const std::uint64_t mlp = part(tokens * hidden * a) + part(tokens * static_cast<std::uint64_t>(model.ffn) * a);
-  const std::uint64_t embedding = part(tokens * embed * a) + 2 * part(tokens * std::max(embed, hidden) * 4);
+  const std::uint64_t embedding = part(tokens * embed * a) + part(tokens * hidden * a);
   space.chunk = round_up(std::max({attention, mlp, embedding}), kPage);
   const auto block = static_cast<std::uint64_t>(policy.block_size());
   space.rows = round_up(block * embed * a, kPage) + round_up(block * hidden * a, kPage) +
                round_up(block * static_cast<std::uint64_t>(model.vocab) * 4, kPage);
+  space.gather = round_up(tokens * std::max(embed, hidden) * 4, kPage);
   if (policy.attention == AttentionOn::host) space.exchange = round_up(block * (2 * q + 2 * kv) * a, kPage);
   return space;
 }
@@ -76,6 +77,10 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
                                               static_cast<std::uint64_t>(model.hidden) * size_of(facts.activation),
                                           kPage);
   print.workspace = workspace_of(model, policy, work, facts);
+  bool gathered_from_disk = false;
+  for (std::size_t u = 0; u < units.size(); ++u)
+    gathered_from_disk |= shape.unit_home[u] == Tier::disk && units[u].gathered;
+  if (!gathered_from_disk) print.workspace.gather = 0;
 
   std::uint64_t streamed = 0;
   for (std::size_t u = 0; u < units.size(); ++u)
@@ -100,6 +105,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
     count(w->tier, w->slots * w->slot_bytes);
   count(Tier::device, print.workspace.chunk + print.workspace.rows + print.workspace.exchange);
   count(Tier::host, print.workspace.exchange);
+  count(facts.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
+  count(Tier::device, facts.device_overhead);
   return print;
 }
 

@@ -25,7 +25,8 @@ struct Facts {
   std::vector<std::uint64_t> unit_bytes;  ///< per unit, as it will lie in memory
   std::vector<bool> unit_in_files;        ///< per unit: on disk it needs no space of its own
   DType kv = DType::f16, activation = DType::f32;
-  bool disk_reads_device = false;
+  bool disk_reads_device = false;     ///< Backend::device_is_host_memory()
+  std::uint64_t device_overhead = 0;  ///< Backend::device_overhead()
 };
 
 struct Window {
@@ -40,6 +41,7 @@ struct Workspace {
   std::uint64_t chunk = 0;        ///< bytes, device: projections, attention, mlp of one chunk
   std::uint64_t rows = 0;         ///< bytes, device: last hidden rows and logits of the whole block
   std::uint64_t exchange = 0;     ///< bytes, on device and on host each: rows for attention on the host
+  std::uint64_t gather = 0;       ///< bytes, where disk reads land: rows of tables that lie on disk
 };
 
 struct Footprint {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/error.h"
+
 namespace weft::runtime {
 namespace {
 
@@ -27,11 +29,22 @@ Totals Totals::operator-(const Totals& before) const {
   return difference;
 }
 
+Executor::Results::Results(kernels::Backend& backend, int rows)
+    : memory(backend.allocate_host(static_cast<std::size_t>(rows) * (2 * sizeof(std::int32_t) + sizeof(float) + 1))),
+      done(backend.make_event()) {
+  const auto count = static_cast<std::size_t>(rows);
+  token = {reinterpret_cast<std::int32_t*>(memory->data()), count};
+  sampled = {token.data() + count, count};
+  logprob = {reinterpret_cast<float*>(sampled.data() + count), count};
+  greedy = {reinterpret_cast<std::uint8_t*>(logprob.data() + count), count};
+}
+
 Executor::Executor(const policy::ModelSpec& model, const policy::Policy& policy, const policy::Footprint& footprint,
                    Layers& layers, Storage& storage, kernels::Backend& backend, const std::atomic<bool>& stop)
     : model_(model), policy_(policy), print_(footprint), layers_(layers), storage_(storage), stop_(stop),
-      lanes_(backend), rows_(static_cast<std::size_t>(policy.num_gpu_batches)),
-      live_(static_cast<std::size_t>(policy.num_gpu_batches)) {}
+      backend_(backend), lanes_(backend), results_(backend, policy.gpu_batch_size),
+      rows_(static_cast<std::size_t>(policy.num_gpu_batches)), live_(static_cast<std::size_t>(policy.num_gpu_batches)) {
+}
 
 std::span<Sequence> Executor::sequences(int batch) const {
   const auto size = static_cast<std::size_t>(policy_.gpu_batch_size), first = static_cast<std::size_t>(batch) * size;
@@ -179,24 +192,28 @@ void Executor::next_tokens(int batch, kernels::Stream& stream) {
   const auto live = static_cast<std::size_t>(rows.live());
   const View logits = storage_.logits(batch).slice(0, rows.live());
   const std::span<Sequence> all = sequences(batch);
-  std::vector<std::int32_t> token(live);
-  std::vector<float> logprob(live);
-  std::vector<std::uint8_t> greedy(live);
+  const std::span<std::int32_t> token = results_.token.first(live), sampled = results_.sampled.first(live);
+  const std::span<float> logprob = results_.logprob.first(live);
+  const std::span<std::uint8_t> greedy = results_.greedy.first(live);
   std::vector<kernels::SampleParams> params(live);
   bool any_forced = false, any_sampled = false;
   for (std::size_t r = 0; r < live; ++r) {
     const Sequence& sequence = all[static_cast<std::size_t>(rows.sequence[r])];
     params[r] = sequence.sampling;
+    token[r] = 0;
     if (sequence.forced.empty()) any_sampled = true;
     else token[r] = sequence.forced[static_cast<std::size_t>(sequence.generated())], any_forced = true;
   }
   // A job scores or samples; where both occur each row takes its own.
   if (any_forced) layers_.ops().run(kernels::LogProbs{logits, token, logprob, greedy}, stream);
-  if (any_sampled) {
-    std::vector<std::int32_t> sampled(live);
-    layers_.ops().run(kernels::Sample{logits, params, sampled}, stream);
-    for (std::size_t r = 0; r < live; ++r)
-      if (all[static_cast<std::size_t>(rows.sequence[r])].forced.empty()) token[r] = sampled[r];
+  if (any_sampled) layers_.ops().run(kernels::Sample{logits, params, sampled}, stream);
+  backend_.record(*results_.done, stream);
+  backend_.synchronize(*results_.done);
+  for (std::size_t r = 0; r < live; ++r) {
+    if (!all[static_cast<std::size_t>(rows.sequence[r])].forced.empty()) continue;
+    token[r] = sampled[r];
+    if (token[r] < 0)
+      throw DataError("a row of logits has no finite number; the weights or --dtype do not fit the model");
   }
   for (std::size_t r = 0; r < live; ++r) {
     Sequence& sequence = all[static_cast<std::size_t>(rows.sequence[r])];

@@ -63,7 +63,19 @@ class Executor {
   Layers& layers_;
   Storage& storage_;
   const std::atomic<bool>& stop_;
+  kernels::Backend& backend_;
   offload::Lanes lanes_;
+
+  /// Where a device leaves the next tokens, and the event that says so. [gpu_batch_size] each.
+  struct Results {
+    Results(kernels::Backend& backend, int rows);
+    std::unique_ptr<kernels::Memory> memory;
+    std::unique_ptr<kernels::Event> done;
+    std::span<std::int32_t> token, sampled;
+    std::span<float> logprob;
+    std::span<std::uint8_t> greedy;
+  };
+  Results results_;
 
   std::span<Sequence> block_;
   const OnToken* on_token_ = nullptr;

@@ -85,17 +85,19 @@ void Layers::embed(const UnitViews& unit, const BatchRows& rows, View hidden, ke
     const std::int64_t last = std::min(first + chunk_tokens_, rows.rows());
     scratch.reset();
     const View x = hidden.slice(first, last - first);
-    const View words = storage_.gather(policy::Unit::Kind::embedding, part(rows.tokens, first, last), scratch);
+    const std::span<const std::int32_t> tokens = part(rows.tokens, first, last);
     if (of(unit, Role::project_in)) {
       const View wide = scratch.take(hidden.dtype, last - first, model_.embed);
-      ops_.run(kernels::Convert{words, wide}, stream);
+      storage_.gather(policy::Unit::Kind::embedding, tokens, wide, stream);
       ops_.run(kernels::Linear{.x = wide, .weight = of(unit, Role::project_in), .bias = {}, .out = x}, stream);
     } else {
-      ops_.run(kernels::Convert{words, x}, stream);
+      storage_.gather(policy::Unit::Kind::embedding, tokens, x, stream);
     }
     places.assign(rows.position.begin() + first, rows.position.begin() + last);
     for (std::int32_t& place : places) place += model_.position_offset;
-    ops_.run(kernels::Add{x, storage_.gather(policy::Unit::Kind::positions, places, scratch)}, stream);
+    const View positions = scratch.take(hidden.dtype, last - first, model_.hidden);
+    storage_.gather(policy::Unit::Kind::positions, places, positions, stream);
+    ops_.run(kernels::Add{x, positions}, stream);
   }
 }
 
@@ -226,11 +228,15 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     const auto bytes = static_cast<std::size_t>(random_tokens_ * cols) * size_of(kv_type_);
-    std::vector<float> values(static_cast<std::size_t>(random_tokens_ * cols));
-    for (float& value : values) value = normal(random);
-    random_cache_ = backend_.allocate_device(bytes + values.size() * sizeof(float));
+    const auto count = static_cast<std::size_t>(random_tokens_ * cols), size = count * sizeof(float);
+    const auto values = backend_.allocate_host(size);
+    for (std::size_t i = 0; i < count; ++i) reinterpret_cast<float*>(values->data())[i] = normal(random);
+    random_cache_ = backend_.allocate_device(bytes + size);
     View wide(random_cache_->data() + bytes, DType::f32, random_tokens_, cols);
-    backend_.copy(wide.data, values.data(), values.size() * sizeof(float), stream);
+    const auto copied = backend_.make_event();
+    backend_.copy(wide.data, values->data(), size, stream);
+    backend_.record(*copied, stream);
+    backend_.synchronize(*copied);
     ops_.run(kernels::Convert{wide, View(random_cache_->data(), kv_type_, random_tokens_, cols)}, stream);
   }
   // The scores are taken from the same random numbers, [kv_heads, tokens].
@@ -308,11 +314,10 @@ void Layers::mlp(const UnitViews& unit, View hidden, kernels::Stream& stream) {
 void Layers::output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,
                     kernels::Stream& stream) {
   const std::int64_t live = rows.live();
-  for (std::int64_t s = 0; s < live; ++s)
-    ops_.run(
-        kernels::Convert{hidden.slice(rows.offsets[static_cast<std::size_t>(s + 1)] - 1, 1), last_hidden.slice(s, 1)},
-        stream);
   const View x = last_hidden.slice(0, live), out = last_embed.slice(0, live);
+  std::vector<std::int32_t> last;  // row of each sequence
+  for (std::int64_t s = 0; s < live; ++s) last.push_back(rows.offsets[static_cast<std::size_t>(s + 1)] - 1);
+  ops_.run(kernels::Gather{.table = hidden, .ids = last, .to = {}, .out = x}, stream);
   if (model_.final_norm)
     ops_.run(kernels::LayerNorm{x, of(unit, Role::final_norm_weight), of(unit, Role::final_norm_bias), x,
                                 model_.norm_epsilon},

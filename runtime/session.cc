@@ -15,7 +15,10 @@ constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
 
 policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory) {
   policy::Budgets budgets;
-  budgets.bytes[0] = budgets.bytes[1] = static_cast<std::uint64_t>(kMemoryShare * double(backend.device_bytes_free()));
+  // What the backend has taken already counts as part of the budget (Facts::device_overhead).
+  budgets.bytes[0] =
+      static_cast<std::uint64_t>(kMemoryShare * double(backend.device_bytes_free() + backend.device_overhead()));
+  budgets.bytes[1] = static_cast<std::uint64_t>(kMemoryShare * double(backend.host_bytes_free()));
   struct statvfs disk {};
   if (statvfs(disk_directory.c_str(), &disk) == 0)
     budgets.bytes[2] = static_cast<std::uint64_t>(kDiskShare * double(disk.f_bavail) * double(disk.f_frsize));
@@ -31,10 +34,10 @@ std::string percentages(const policy::Fractions& f) {
 
 std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options) {
   if (options.threads < 0) throw UsageError("--threads must be at least 1, got " + std::to_string(options.threads));
-  if (options.backend == "cuda") return kernels::make_cuda_backend();
+  if (options.backend == "cuda") return kernels::make_cuda_backend({.threads = options.threads});
   if (options.backend == "auto") {
     try {
-      return kernels::make_cuda_backend();
+      return kernels::make_cuda_backend({.threads = options.threads});
     } catch (const DeviceError&) {  // no GPU, or built without: the CPU plays the device
     }
   } else if (options.backend != "cpu") {
@@ -64,6 +67,7 @@ Session::Session(const ModelSource& source, const policy::PartialPolicy& partial
   facts_.kv = source.type;
   facts_.activation = backend_->activation_type(source.type);
   facts_.disk_reads_device = backend_->device_is_host_memory();
+  facts_.device_overhead = backend_->device_overhead();
   policy_ = policy::complete(partial, source.spec, source.units, workload_, facts_,
                              free_bytes(*backend_, machine.disk_directory), backend_->device_is_host_memory());
   print_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);

@@ -38,7 +38,7 @@ class Session {
   const policy::Policy& policy() const { return policy_; }
   const policy::Footprint& footprint() const { return print_; }
   const Storage& storage() const { return *storage_; }
-  const kernels::Backend& backend() const { return *backend_; }
+  kernels::Backend& backend() const { return *backend_; }
   const offload::DiskStore& disk() const { return *disk_; }
   const ModelSource& source() const { return source_; }
   /// What was chosen for the user, in one line.

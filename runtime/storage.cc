@@ -1,7 +1,6 @@
 #include "runtime/storage.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "kernels/error.h"
@@ -14,10 +13,6 @@ using offload::Kind;
 using policy::kNoSlot;
 using policy::Op;
 using policy::Tier;
-
-std::int64_t pieces_total(std::span<const policy::Unit> units, policy::Unit::Kind kind) {
-  return std::count_if(units.begin(), units.end(), [&](const policy::Unit& u) { return u.kind == kind; });
-}
 
 }  // namespace
 
@@ -45,6 +40,7 @@ Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>
     for (const auto& path : checkpoint->files()) files.push_back(disk.open(path.string()));
   add_blocks(files);
   blocks_.allocate(backend, disk, spill_directory);
+  gathered_ = backend.make_event();
   scratch_ = Scratch(blocks_.home_data(workspace_), print_.workspace.chunk);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (stop) throw Interrupted{};
@@ -66,6 +62,9 @@ void Storage::add_blocks(std::span<const offload::FileId> files) {
     exchange_device_ = blocks_.add(Kind::workspace, print_.workspace.exchange, Tier::device);
     exchange_host_ = blocks_.add(Kind::workspace, print_.workspace.exchange, Tier::host);
   }
+  if (print_.workspace.gather > 0)
+    gather_ = blocks_.add(Kind::workspace, print_.workspace.gather,
+                          print_.shape.disk_reads_device ? Tier::device : Tier::host);
   const auto window = [&](const policy::Window& w) {
     return w.slots == 0 ? offload::WindowId{} : blocks_.add_window(w.tier, static_cast<int>(w.slots), w.slot_bytes);
   };
@@ -202,43 +201,50 @@ Storage::Exchange Storage::exchange(int batch, bool on_host) const {
   return {part(model_.heads), part(model_.kv_heads), part(model_.kv_heads), part(model_.heads)};
 }
 
-View Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, Scratch& scratch) {
-  std::size_t first = 0;
-  while (units_[first].kind != kind) ++first;
-  const auto pieces = static_cast<std::size_t>(pieces_total(units_, kind));
-  std::vector<std::size_t> order(ids.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return ids[a] < ids[b]; });
-
-  View rows;
-  std::vector<offload::BlockStore::PartRead> reads;  // of the unit at hand
+void Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream) {
+  std::vector<std::int32_t> order(ids.size());  // places in `out`, by id
+  std::iota(order.begin(), order.end(), 0);
+  const auto id_at = [&](std::size_t i) { return ids[static_cast<std::size_t>(order[i])]; };
+  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return ids[static_cast<std::size_t>(a)] < ids[static_cast<std::size_t>(b)];
+  });
   std::size_t next = 0;
-  for (std::size_t u = first; u < first + pieces; ++u) {
-    const policy::TensorSpec& table = units_[u].tensors.front();
-    const BlockId id = block(static_cast<std::uint32_t>(u));
-    const std::byte* base = blocks_.home_data(id);
-    const DType dtype = weights_.tensor_dtype(u, table.role);
-    if (!rows) rows = scratch.take(dtype, static_cast<std::int64_t>(ids.size()), table.cols);
-    const std::size_t row_bytes = static_cast<std::size_t>(table.cols) * size_of(dtype);
-    auto* out = static_cast<std::byte*>(rows.data);
-    reads.clear();
-    std::vector<std::pair<std::size_t, std::size_t>> repeats;  // rows equal to one that is being read
-    for (; next < order.size() && ids[order[next]] < table.first_row + table.rows; ++next) {
-      const std::size_t to = order[next];
-      const std::size_t offset =
-          weights_.tensor_offset(u, table.role) + static_cast<std::size_t>(ids[to] - table.first_row) * row_bytes;
-      if (base) {
-        std::memcpy(out + to * row_bytes, base + offset, row_bytes);
-      } else if (next > 0 && !reads.empty() && ids[order[next - 1]] == ids[to]) {
-        repeats.emplace_back(order[next - 1], to);
-      } else {
-        reads.push_back({offset, row_bytes, out + to * row_bytes});
-      }
-    }
-    if (!reads.empty()) blocks_.read_parts(id, reads);
-    for (const auto& [same, to] : repeats) std::memcpy(out + to * row_bytes, out + same * row_bytes, row_bytes);
+  std::vector<std::int32_t> rows;  // of the piece at hand
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (units_[unit].kind != kind) continue;
+    const policy::TensorSpec& table = units_[unit].tensors.front();
+    const std::size_t first = next;
+    rows.clear();
+    for (; next < ids.size() && id_at(next) < table.first_row + table.rows; ++next)
+      rows.push_back(static_cast<std::int32_t>(id_at(next) - table.first_row));
+    if (rows.empty()) continue;
+    const std::byte* const home = blocks_.home_data(block(static_cast<std::uint32_t>(unit)));
+    const ConstView piece = home ? ConstView(home + weights_.tensor_offset(unit, table.role),
+                                             weights_.tensor_dtype(unit, table.role), table.rows, table.cols)
+                                 : read_rows(unit, table, rows);
+    const std::span<const std::int32_t> to = std::span(order).subspan(first, next - first);
+    backend_.ops().run(kernels::Gather{.table = piece, .ids = rows, .to = to, .out = out}, stream);
+    if (!home) backend_.record(*gathered_, stream);
   }
-  return rows;
+}
+
+/// Reads the rows `ids`, ascending, of a piece on disk, each once, and numbers `ids` anew by where they now lie.
+ConstView Storage::read_rows(std::size_t unit, const policy::TensorSpec& table, std::span<std::int32_t> ids) {
+  backend_.synchronize(*gathered_);
+  const DType dtype = weights_.tensor_dtype(unit, table.role);
+  const std::size_t row_bytes = static_cast<std::size_t>(table.cols) * size_of(dtype);
+  std::byte* const to = blocks_.home_data(gather_);
+  std::vector<offload::BlockStore::PartRead> reads;
+  std::int32_t last = -1;
+  for (std::int32_t& id : ids) {
+    if (id != last)
+      reads.push_back({weights_.tensor_offset(unit, table.role) + static_cast<std::size_t>(id) * row_bytes, row_bytes,
+                       to + reads.size() * row_bytes});
+    last = id;
+    id = static_cast<std::int32_t>(reads.size()) - 1;
+  }
+  blocks_.read_parts(block(static_cast<std::uint32_t>(unit)), reads);
+  return {to, dtype, static_cast<std::int64_t>(reads.size()), table.cols};
 }
 
 }  // namespace weft::runtime

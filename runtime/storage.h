@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -60,9 +61,9 @@ class Storage {
   };
   Exchange exchange(int batch, bool on_host) const;
 
-  /// Copies the rows `ids` of the table whose pieces are units of `kind` to `to`, [ids, cols] of the returned view's
-  /// type.
-  View gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, Scratch& scratch);
+  /// out [ids, cols] = the rows `ids` of the table whose pieces are units of `kind`, converted. Pieces on disk are read
+  /// by the calling thread, which must be the compute lane's.
+  void gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream);
 
   const policy::TensorSpec& piece(int unit) const { return units_[static_cast<std::size_t>(unit)].tensors.front(); }
   const offload::BlockStore& blocks() const { return blocks_; }
@@ -74,6 +75,7 @@ class Storage {
   std::byte* place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const;
   std::uint64_t exchange_rows(const policy::Op& op, kernels::Stream& stream);
   std::uint64_t size_to_move(std::uint32_t subject) const;
+  ConstView read_rows(std::size_t unit, const policy::TensorSpec& table, std::span<std::int32_t> ids);
 
   const policy::ModelSpec& model_;
   const std::vector<policy::Unit>& units_;
@@ -87,7 +89,8 @@ class Storage {
   offload::BlockStore blocks_;
   offload::WindowId unit_window_{}, kv_window_{}, activation_window_{}, unit_staging_{}, kv_staging_{},
       activation_staging_{}, host_kv_window_{};
-  offload::BlockId workspace_{}, rows_{}, exchange_device_{}, exchange_host_{};
+  offload::BlockId workspace_{}, rows_{}, exchange_device_{}, exchange_host_{}, gather_{};
+  std::unique_ptr<kernels::Event> gathered_;  // the last rows read have left the work space
   Scratch scratch_;
   std::vector<std::atomic<std::int64_t>> tokens_;
 };

@@ -177,9 +177,9 @@ TEST_CASE("prefill attention and column sums match fp64 on every place", "[kerne
     const auto expected =
         attend_in_fp64(shape, prompts.q, prompts.k, prompts.v, static_cast<double>(prompts.scale), window);
     const auto got = prompts.run(place, dtype, window);
-    CHECK_THAT(got.out, near(expected.out, tolerance(DType::f32)));
-    CHECK_THAT(got.lse, near(expected.lse, tolerance(DType::f32)));
-    CHECK_THAT(got.score, near(expected.score, tolerance(DType::f32)));
+    CHECK_THAT(got.out, near(expected.out, tolerance(place.product_type(dtype))));
+    CHECK_THAT(got.lse, near(expected.lse, tolerance(place.product_type(dtype))));
+    CHECK_THAT(got.score, near(expected.score, tolerance(place.product_type(dtype))));
   }
 }
 
@@ -200,7 +200,8 @@ TEST_CASE("a prompt's attention does not depend on what shares the call, nor on 
   const Prompts all(shape, DType::f16, 5);
   const auto expected = all.run(*every_place().front(), DType::f16, 0);
   for (const Place* place : every_place()) {
-    if (place->name.find("plain") != std::string::npos) continue;  // multiplies and adds without fusing
+    if (!place->exact() || place->name.find("plain") != std::string::npos)
+      continue;  // multiplies and adds without fusing
     CAPTURE(place->name);
     const auto got = all.run(*place, DType::f16, 0);
     CHECK(got.out == expected.out);
@@ -276,7 +277,7 @@ TEST_CASE("a decoded row does not depend on the other rows, the capacity, thread
   step.keep.assign(3, {8, 8, 2, 0});  // everything is over the budget: each head evicts
   const auto expected = step.run(*every_place().front(), Scoring::attention);
   for (const Place* place : every_place()) {
-    if (place->name.find("plain") != std::string::npos) continue;
+    if (!place->exact() || place->name.find("plain") != std::string::npos) continue;
     CAPTURE(place->name);
     const auto got = step.run(*place, Scoring::attention);
     CHECK(got.out == expected.out);
@@ -319,7 +320,8 @@ TEST_CASE("decode attention refuses a step without a free slot, and changes noth
   const std::int32_t sequence[] = {0}, token[] = {3};
   const Keep keep[] = {{0, 100, 0, 0}};
   const DecodeAttention op{q, k, v, sequence, token, keep, 1, 1, 1, Scoring::none, 0, kv.block, out, {}, {}};
-  CHECK_THROWS_AS(place.run(op), UsageError);
+  if (place.exact()) CHECK_THROWS_AS(place.run(op), UsageError);
+  else place.run(op);  // a GPU cannot say so; its output is no number
   CHECK(kv.position.ints() == full);
   CHECK(std::isnan(out.host()[0]));
 }

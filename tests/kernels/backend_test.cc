@@ -25,7 +25,7 @@ TEST_CASE("memory of every backend is aligned, apart and usable", "[kernels]") {
                back = backend.allocate_host(bytes);
     for (const auto* memory : {&device, &host, &back}) {
       CHECK((*memory)->bytes() == bytes);
-      CHECK(reinterpret_cast<std::uintptr_t>((*memory)->data()) % (std::size_t{2} << 20) == 0);
+      CHECK(reinterpret_cast<std::uintptr_t>((*memory)->data()) % (memory == &device ? 256 : 2 << 20) == 0);
     }
     for (std::size_t i = 0; i < bytes; ++i) host->data()[i] = static_cast<std::byte>(i * 7 + (i >> 8));
     backend.copy(device->data(), host->data(), bytes, *stream);
@@ -116,10 +116,12 @@ TEST_CASE("available memory is the tightest of the machine and its control group
   CHECK(available() == 200000);
 }
 
+#ifndef WEFT_TEST_CUDA
 TEST_CASE("a build without CUDA says so", "[kernels]") {
-  CHECK_THROWS_WITH(kernels::make_cuda_backend(), Catch::Contains("--backend cpu"));
-  CHECK_THROWS_AS(kernels::make_cuda_backend(), DeviceError);
+  CHECK_THROWS_WITH(kernels::make_cuda_backend({}), Catch::Contains("--backend cpu"));
+  CHECK_THROWS_AS(kernels::make_cuda_backend({}), DeviceError);
 }
+#endif
 
 TEST_CASE("the attention ceiling measures blocks of any shape", "[kernels]") {
   kernels::ThreadPool pool(2);

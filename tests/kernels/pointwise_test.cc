@@ -9,8 +9,42 @@ using namespace weft;
 using namespace weft::test;
 using kernels::Add;
 using kernels::Convert;
+using kernels::Gather;
 using kernels::LayerNorm;
 using kernels::Linear;
+
+TEST_CASE("gather picks, converts and places rows", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);
+  const int cols = GENERATE(1, 40, 5000);
+  CAPTURE(place.name, name_of(dtype), cols);
+  const auto numbers = rounded(normal(7 * cols, /*seed=*/1), dtype);
+  Array table(place, numbers, 7, cols, dtype), out(place, 4, cols);
+  const auto row = [&](int r) {
+    const auto first = numbers.begin() + std::ptrdiff_t{r} * cols;
+    return std::vector<float>(first, first + cols);
+  };
+  const auto rows_of = [&] {
+    std::vector<std::vector<float>> rows;
+    const std::vector<float> all = out.host();
+    for (int r = 0; r < 4; ++r) rows.emplace_back(all.begin() + r * cols, all.begin() + (r + 1) * cols);
+    return rows;
+  };
+  const std::vector<std::int32_t> ids{6, 0, 6, 3}, some{2, 5}, to{3, 1};
+  place.run(Gather{.table = table, .ids = ids, .to = {}, .out = out});
+  CHECK(rows_of() == std::vector{row(6), row(0), row(6), row(3)});
+  place.run(Gather{.table = table, .ids = some, .to = to, .out = out});
+  CHECK(rows_of() == std::vector{row(6), row(5), row(6), row(2)});
+}
+
+TEST_CASE("gather refuses rows that are not there", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  Array table(place, normal(6, 1), 3, 2), out(place, 2, 2);
+  const std::vector<std::int32_t> beyond{3}, three{0, 1, 2}, one{0}, far{2};
+  CHECK_THROWS_WITH(place.run(Gather{table, beyond, {}, out}), "gather: id 3 of a table of 3");
+  CHECK_THROWS_WITH(place.run(Gather{table, three, {}, out}), "gather: 3 ids, out is [2, 2]");
+  CHECK_THROWS_WITH(place.run(Gather{table, one, far, out}), "gather: to row 2 of 2");
+}
 
 TEST_CASE("layer_norm matches its definition on every place", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));

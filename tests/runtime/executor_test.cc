@@ -20,6 +20,9 @@ using policy::Trace;
 
 namespace {
 
+/// What a GPU does is timed as the host comes to see it, lane by lane.
+const bool kTimesAreExact = std::string(kBackend) == "cpu";
+
 auto identity_of(const Op& op) {
   return std::tuple(op.kind, op.part, op.lane, op.step, op.batch, op.subject, op.from, op.to, op.unit_slot, op.kv_slot,
                     op.activation_slot);
@@ -77,7 +80,7 @@ TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and 
   policy.weights = policy.kv = policy.activations = policy::Fractions{{0.3, 0.3, 0.4}};
   policy.attention = on_host ? policy::AttentionOn::host : policy::AttentionOn::device;
   policy.overlap = overlap;
-  Engine engine(*source, policy, prompts, {.backend = "cpu", .disk_directory = spill.path().string()});
+  Engine engine(*source, policy, prompts, {.backend = kBackend, .disk_directory = spill.path().string()});
 
   std::vector<int> sweeps;  // of each segment, in order
   std::vector<std::string> faults;
@@ -88,6 +91,7 @@ TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and 
     if (!overlap) planned = policy::serialize(std::move(planned));
     if (!same_ops(schedule, planned)) faults.push_back("the executor's schedule is not the planned one");
     if (!same_ops(schedule, simulated(planned))) faults.push_back("the simulator visits other ops");
+    if (!kTimesAreExact) return;
     if (const std::string fault = fault_of(schedule, trace); !fault.empty()) faults.push_back(fault);
     if (!overlap && trace.seconds() > 0) {
       for (std::size_t i = 1; i < trace.spans.size(); ++i)

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -22,8 +23,8 @@ class Array {
     if (place.on_host) host_.reset(new (std::align_val_t{64}) std::byte[bytes_ + 2 * kGuard]);
     else device_ = place.backend.allocate_device(bytes_ + 2 * kGuard);
     std::vector<std::byte> image(bytes_ + 2 * kGuard, kGuardByte);
-    std::fill(image.begin() + kGuard, image.end() - kGuard, std::byte{0xFF});
-    copy(base(), image.data(), image.size());
+    for (std::size_t i = 0; i < bytes_; ++i) image[kGuard + i] = std::byte{0xFF};
+    put(base(), image.data(), image.size());
   }
   Array(const Place& place, const std::vector<float>& numbers, std::int64_t rows, std::int64_t cols,
         DType dtype = DType::f32)
@@ -46,11 +47,11 @@ class Array {
       else if (dtype_ == DType::f16) put(f16(numbers[i]));
       else put(bf16(numbers[i]));
     }
-    copy(base() + kGuard, image.data(), bytes_);
+    put(base() + kGuard, image.data(), bytes_);
   }
   void set(const std::vector<std::int32_t>& numbers) {
     require(numbers.size() == count() && dtype_ == DType::i32, "wrong number of integers");
-    copy(base() + kGuard, numbers.data(), bytes_);
+    put(base() + kGuard, numbers.data(), bytes_);
   }
 
   /// The contents as floats; throws if a guard byte has changed.
@@ -75,7 +76,7 @@ class Array {
   /// The bytes, for comparisons of bits.
   std::vector<std::byte> fetch() const {
     std::vector<std::byte> image(bytes_ + 2 * kGuard);
-    copy(image.data(), base(), image.size());
+    get(image.data(), base(), image.size());
     for (std::size_t i = 0; i < kGuard; ++i)
       require(image[i] == kGuardByte && image[kGuard + bytes_ + i] == kGuardByte,
               "a kernel wrote outside of its array");
@@ -105,15 +106,22 @@ class Array {
     std::memcpy(&value, p, sizeof value);
     return value;
   }
-  void copy(void* to, const void* from, std::size_t bytes) const {
+  void put(std::byte* to, const void* from, std::size_t bytes) const {
+    if (bytes == 0) return;
     if (place_->on_host) {
-      if (bytes > 0) std::memcpy(to, from, bytes);
+      std::memcpy(to, from, bytes);
       return;
     }
-    const auto event = place_->backend.make_event();
-    place_->backend.copy(to, from, bytes, place_->stream);
-    place_->backend.record(*event, place_->stream);
-    place_->backend.synchronize(*event);
+    std::memcpy(place_->staging(bytes), from, bytes);
+    place_->copy(to, place_->staging(bytes), bytes);
+  }
+  void get(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    if (place_->on_host) {
+      std::memcpy(to, from, bytes);
+      return;
+    }
+    place_->copy(place_->staging(bytes), from, bytes);
+    std::memcpy(to, place_->staging(bytes), bytes);
   }
 
   const Place* place_;
@@ -151,6 +159,21 @@ struct SlotArrays {
               kv_heads,
               slots,
               head_dim} {}
+};
+
+/// What an op writes on the host: memory of allocate_host(), all bytes 0xFF.
+template <class T> class HostSpan {
+ public:
+  HostSpan(const Place& place, std::size_t count)
+      : memory_(place.backend.allocate_host(count * sizeof(T))), span_(reinterpret_cast<T*>(memory_->data()), count) {
+    std::memset(span_.data(), 0xFF, span_.size_bytes());
+  }
+  std::span<T> span() const { return span_; }
+  std::vector<T> copy() const { return {span_.begin(), span_.end()}; }
+
+ private:
+  std::unique_ptr<kernels::Memory> memory_;
+  std::span<T> span_;
 };
 
 }  // namespace weft::test

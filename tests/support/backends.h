@@ -1,6 +1,7 @@
 // tests/support/backends.h: every machine that a test of the kernels runs on.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,11 +14,15 @@ namespace weft::test {
 
 using kernels::Backend;
 
-/// The CPU with one thread and with two; each lives until the program ends.
+/// The CPU with one thread and with two, and in a program that is linked with it the GPU, simulated or real; each lives
+/// until the program ends.
 inline const std::vector<Backend*>& every_backend() {
   static const auto owned = [] {
     std::vector<std::unique_ptr<Backend>> made;
     for (const int threads : {1, 2}) made.push_back(kernels::make_cpu_backend({.threads = threads}));
+#ifdef WEFT_TEST_CUDA
+    made.push_back(kernels::make_cuda_backend({.threads = 2}));
+#endif
     return made;
   }();
   static const auto all = [] {
@@ -29,21 +34,46 @@ inline const std::vector<Backend*>& every_backend() {
 }
 
 /// Ops, and the memory and the stream that go with them.
-struct Place {
+class Place {
+ public:
   std::string name;
   Backend& backend;
   const kernels::Ops& ops;
   kernels::Stream& stream;
   bool on_host;
 
+  Place(std::string n, Backend& b, const kernels::Ops& o, kernels::Stream& s, bool host)
+      : name(std::move(n)), backend(b), ops(o), stream(s), on_host(host) {}
+
+  /// Whether a result is the same bits whatever shares the call, and a misuse throws: where the CPU calculates.
+  bool exact() const { return on_host; }
+  /// The type in which products of numbers of `stored` and of fp32 are taken: tensor cores take two of the former.
+  DType product_type(DType stored) const { return exact() ? DType::f32 : stored; }
+
   /// Runs one op to its end.
   template <class Op> void run(const Op& op) const {
     ops.run(op, stream);
-    if (on_host) return;
+    if (!on_host) synchronize();
+  }
+  void copy(void* to, const void* from, std::size_t bytes) const {
+    backend.copy(to, from, bytes, stream);
+    synchronize();
+  }
+  /// Host memory that copies to and from the device may use; the same each time.
+  std::byte* staging(std::size_t bytes) const {
+    if (!staging_ || staging_->bytes() < bytes) staging_ = backend.allocate_host(std::max(bytes, kStaging));
+    return staging_->data();
+  }
+
+ private:
+  static constexpr std::size_t kStaging = 1 << 20;
+
+  void synchronize() const {
     const auto event = backend.make_event();
     backend.record(*event, stream);
     backend.synchronize(*event);
   }
+  mutable std::unique_ptr<kernels::Memory> staging_;
 };
 
 /// The device's ops of every backend, its host's ops, and the CPU's ops in every instruction set that this processor
@@ -60,18 +90,18 @@ inline const std::vector<const Place*>& every_place() {
       for (Backend* backend : every_backend()) {
         const std::string name = backend->name() + ", " + backend->description();
         streams.push_back(backend->make_stream());
-        add({name, *backend, backend->ops(), *streams.back(), backend->device_is_host_memory()});
+        add(name, *backend, backend->ops(), *streams.back(), backend->device_is_host_memory());
         if (&backend->host_ops() != &backend->ops())
-          add({name + ", host", *backend, backend->host_ops(), backend->host_stream(), true});
+          add(name + ", host", *backend, backend->host_ops(), backend->host_stream(), true);
       }
       Backend& cpu = *every_backend().front();
       for (const kernels::VectorKernels* vectors : kernels::vector_kernels()) {
         ops.push_back(std::make_unique<kernels::CpuOps>(pool, *vectors));
-        add({std::string("cpu, ") + vectors->name, cpu, *ops.back(), *streams.front(), true});
+        add(std::string("cpu, ") + vectors->name, cpu, *ops.back(), *streams.front(), true);
       }
     }
-    void add(Place place) {
-      places.push_back(std::make_unique<Place>(std::move(place)));
+    void add(std::string name, Backend& backend, const kernels::Ops& its_ops, kernels::Stream& stream, bool on_host) {
+      places.push_back(std::make_unique<Place>(std::move(name), backend, its_ops, stream, on_host));
       all.push_back(places.back().get());
     }
   };

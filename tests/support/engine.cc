@@ -22,6 +22,19 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
+/// One row of fp32, wherever it is.
+std::vector<float> numbers_of(const View& row, kernels::Backend& backend) {
+  std::vector<float> numbers(static_cast<std::size_t>(row.cols));
+  const auto staging = backend.allocate_host(numbers.size() * sizeof(float));
+  const auto stream = backend.make_stream();
+  const auto copied = backend.make_event();
+  backend.copy(staging->data(), row.data, staging->bytes(), *stream);
+  backend.record(*copied, *stream);
+  backend.synchronize(*copied);
+  std::memcpy(numbers.data(), staging->data(), staging->bytes());
+  return numbers;
+}
+
 }  // namespace
 
 std::string difference(const Answer& expected, const Answer& got) {
@@ -68,8 +81,7 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
           block.begin() + static_cast<std::ptrdiff_t>(begin), block.begin() + static_cast<std::ptrdiff_t>(place),
           [&](const runtime::Sequence& other) { return other.generated() >= sequence.generated(); });
       const View all = session_.storage().logits(static_cast<int>(place / batch_size));
-      const auto* logits = static_cast<const float*>(all.slice(row, 1).data);
-      answers[sequence.request].logits.emplace_back(logits, logits + all.cols);
+      answers[sequence.request].logits.push_back(numbers_of(all.slice(row, 1), session_.backend()));
     });
     for (const runtime::Sequence& sequence : block) {
       Answer& answer = answers[sequence.request];

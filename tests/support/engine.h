@@ -11,6 +11,13 @@
 
 namespace weft::test {
 
+/// Of the program at hand: WEFT_TEST_CUDA makes it the GPU, simulated or real, with which it is linked.
+#ifdef WEFT_TEST_CUDA
+constexpr const char* kBackend = "cuda";
+#else
+constexpr const char* kBackend = "cpu";
+#endif
+
 struct Prompt {
   std::vector<std::int32_t> ids;
   std::int64_t tokens = 1;           ///< to be generated, the most likely one each time
@@ -26,11 +33,11 @@ struct Answer {
 /// The first place where two answers are not the same bits, or nothing.
 std::string difference(const Answer& expected, const Answer& got);
 
-/// A session large enough for all of `prompts`, on the CPU. `source` must outlive it.
+/// A session large enough for all of `prompts`. `source` must outlive it.
 class Engine {
  public:
   Engine(const runtime::ModelSource& source, const policy::PartialPolicy& policy, std::vector<Prompt> prompts,
-         const runtime::MachineOptions& machine = {.backend = "cpu"});
+         const runtime::MachineOptions& machine = {.backend = kBackend});
 
   /// Block after block, the prompts in the order of these indices. The answers are in the order of the prompts.
   std::vector<Answer> run(std::span<const std::size_t> order);

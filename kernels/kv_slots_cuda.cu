@@ -1,0 +1,130 @@
+// kernels/kv_slots_cuda.cu: what each head keeps of a prompt, and its way into the slots.
+#include <vector>
+
+#include "kernels/device_cuda.h"
+#include "kernels/ops_cuda.h"
+#include "kernels/random.h"
+#include "kernels/select_cuda.h"
+
+namespace weft::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+
+/// What the kernel knows of one prompt.
+struct Prompt {
+  std::int32_t begin, length, sequence;
+  Keep keep;
+};
+
+struct Args {
+  const void *k, *v;
+  std::int64_t k_stride, v_stride;
+  const float* score;
+  std::int64_t score_stride;
+  const Prompt* prompts;
+  Scoring scoring;
+  std::uint64_t seed;
+  KvSlots slots;
+};
+
+/// Numbers the threads whose flag is set from 0 on, in order; -1 for the others. `total` becomes how many there are.
+__device__ int rank_of(bool flag, int* shared, int& total) {
+  const unsigned votes = __ballot_sync(kWholeWarp, flag);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  __syncthreads();
+  if (lane == 0) shared[warp] = __popc(votes);
+  __syncthreads();
+  int before = 0;
+  total = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < warp) before += shared[w];
+    total += shared[w];
+  }
+  return flag ? before + __popc(votes & ((1u << lane) - 1)) : -1;
+}
+
+/// Grid: KV heads, prompts.
+template <class T> __global__ void __launch_bounds__(kThreads) keep_prompt(Args a) {
+  WEFT_SHARED(SelectShared, select);
+  WEFT_SHARED(int, counts, [kWarps]);
+  const int head = blockIdx.x, dim = a.slots.head_dim, slots = a.slots.slots;
+  const Prompt prompt = a.prompts[blockIdx.y];
+  const std::int64_t tile = std::int64_t{prompt.sequence} * a.slots.kv_heads + head;
+  std::int32_t* const position = a.slots.position + tile * slots;
+  float* const slot_score = a.slots.score ? a.slots.score + tile * slots : nullptr;
+  const auto score = [&](int at) {
+    if (a.scoring == Scoring::random)
+      return unit_float(
+          random_bits(a.seed, std::uint64_t{static_cast<std::uint32_t>(head)} << 32 | static_cast<std::uint32_t>(at)));
+    return a.scoring == Scoring::attention ? a.score[head * a.score_stride + prompt.begin + at] : 0.0f;
+  };
+  // Of equal scores the newer stays.
+  const auto key = [&](int at) { return std::uint64_t{order_of(score(at))} << 32 | static_cast<std::uint32_t>(at); };
+
+  const bool all = prompt.length <= prompt.keep.budget();
+  const int recent = all ? 0 : prompt.length - prompt.keep.recent;  // the first of those that stay in any case
+  const int sinks = min(min(prompt.keep.sinks, prompt.keep.heavy), recent), heavy = prompt.keep.heavy - sinks;
+  std::uint64_t least = 0;  // key of the last heavy one
+  if (heavy > 0 && heavy < recent - sinks)
+    least = select_key(
+        recent - sinks, [&](int i) { return key(sinks + i); }, [](int) { return std::uint64_t{1}; },
+        static_cast<std::uint64_t>(heavy) - 1, select);
+  int kept = 0;
+  for (int first = 0; first < prompt.length; first += kThreads) {
+    const int at = first + static_cast<int>(threadIdx.x);
+    const bool stays = at < prompt.length && (at >= recent || at < sinks || (heavy > 0 && key(at) >= least));
+    int total = 0;
+    const int rank = rank_of(stays, counts, total);
+    if (stays) {
+      position[kept + rank] = at;
+      if (slot_score) slot_score[kept + rank] = score(at);
+    }
+    kept += total;
+  }
+  for (int s = kept + static_cast<int>(threadIdx.x); s < slots; s += kThreads) {
+    position[s] = -1;
+    if (slot_score) slot_score[s] = 0;
+  }
+  if (threadIdx.x == 0) a.slots.free_slot[tile] = kept;
+  __syncthreads();
+
+  T* const k = static_cast<T*>(a.slots.k) + tile * slots * dim;
+  T* const v = static_cast<T*>(a.slots.v) + tile * slots * dim;
+  for (int s = threadIdx.x / kWarp; s < kept; s += kWarps) {
+    const std::int64_t row = prompt.begin + position[s];
+    for (int d = threadIdx.x % kWarp; d < dim; d += kWarp) {
+      k[std::int64_t{s} * dim + d] = static_cast<const T*>(a.k)[row * a.k_stride + head * dim + d];
+      v[std::int64_t{s} * dim + d] = static_cast<const T*>(a.v)[row * a.v_stride + head * dim + d];
+    }
+  }
+}
+
+}  // namespace
+
+void CudaOps::run(const KeepPrompt& op, Stream& any) const {
+  check(op);
+  auto& stream = static_cast<CudaStream&>(any);
+  std::vector<Prompt> prompts;
+  for (std::size_t i = 0; i < op.keep.size(); ++i)
+    prompts.push_back({op.offsets[i], op.offsets[i + 1] - op.offsets[i], op.sequence[i], op.keep[i]});
+  if (prompts.empty()) return;
+  const Args args{.k = op.k.data,
+                  .v = op.v.data,
+                  .k_stride = op.k.stride,
+                  .v_stride = op.v.stride,
+                  .score = static_cast<const float*>(op.score.data),
+                  .score_stride = op.score.stride,
+                  .prompts = stream.upload(std::span<const Prompt>(prompts)),
+                  .scoring = op.scoring,
+                  .seed = op.seed,
+                  .slots = op.slots};
+  with_float_type(op.slots.dtype, [&]<class T>() {
+    launch(keep_prompt<T>, dim3(op.slots.kv_heads, static_cast<unsigned>(prompts.size())), kThreads, 0, stream.get(),
+           args);
+  });
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,124 @@
+// kernels/pointwise_cuda.cu: conversions, sums and norms of rows.
+#include <algorithm>
+
+#include "kernels/device_cuda.h"
+#include "kernels/ops_cuda.h"
+
+namespace weft::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 256;
+
+/// One row per blockIdx.x; the columns are spread over blockIdx.y and the threads.
+template <class In, class Out, bool kAdd>
+__global__ void convert(const In* in, std::int64_t in_stride, Out* out, std::int64_t out_stride, std::int64_t cols) {
+  in += blockIdx.x * in_stride;
+  out += blockIdx.x * out_stride;
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
+  for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols; c += step) {
+    const float x = to_float(in[c]);
+    out[c] = from_float<Out>(kAdd ? to_float(out[c]) + x : x);
+  }
+}
+
+/// Few rows of many columns are spread wider, so that one row alone does not leave the device idle.
+dim3 grid_for(std::int64_t rows, std::int64_t cols) {
+  return {static_cast<unsigned>(rows), static_cast<unsigned>(std::clamp<std::int64_t>(cols / (4 * kThreads), 1, 64))};
+}
+
+template <bool kAdd> void launch_convert(const ConstView& in, const View& out, Stream& stream) {
+  if (in.rows == 0 || in.cols == 0) return;
+  with_float_type(in.dtype, [&]<class In>() {
+    with_float_type(out.dtype, [&]<class Out>() {
+      launch(convert<In, Out, kAdd>, grid_for(in.rows, in.cols), kThreads, 0, static_cast<CudaStream&>(stream).get(),
+             static_cast<const In*>(in.data), in.stride, static_cast<Out*>(out.data), out.stride, in.cols);
+    });
+  });
+}
+
+/// One row of the result per blockIdx.x.
+template <class In, class Out>
+__global__ void gather_rows(const In* table, std::int64_t table_stride, const std::int32_t* ids, const std::int32_t* to,
+                            Out* out, std::int64_t out_stride, std::int64_t cols) {
+  table += ids[blockIdx.x] * table_stride;
+  out += (to ? to[blockIdx.x] : static_cast<std::int32_t>(blockIdx.x)) * out_stride;
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
+  for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols; c += step)
+    out[c] = from_float<Out>(to_float(table[c]));
+}
+
+/// A vector of any float type; the branch is the same for all threads.
+struct Numbers {
+  const void* data;
+  DType dtype;
+  __device__ float at(int i) const {
+    if (dtype == DType::f16) return to_float(static_cast<const __half*>(data)[i]);
+    if (dtype == DType::bf16) return to_float(static_cast<const __nv_bfloat16*>(data)[i]);
+    return static_cast<const float*>(data)[i];
+  }
+};
+
+/// One row per block. The row is read three times; the second and third time the caches have it.
+template <class T>
+__global__ void layer_norm(const T* x, std::int64_t x_stride, Numbers weight, Numbers bias, T* out,
+                           std::int64_t out_stride, int cols, float eps) {
+  WEFT_SHARED(float, partial, [kThreads / kWarp]);
+  x += blockIdx.x * x_stride;
+  out += blockIdx.x * out_stride;
+  float sum = 0;
+  for (int c = threadIdx.x; c < cols; c += kThreads) sum += to_float(x[c]);
+  const float mean = block_reduce(sum, Sum{}, partial) / static_cast<float>(cols);
+  float squares = 0;
+  for (int c = threadIdx.x; c < cols; c += kThreads) {
+    const float d = to_float(x[c]) - mean;
+    squares += d * d;
+  }
+  const float scale = rsqrtf(block_reduce(squares, Sum{}, partial) / static_cast<float>(cols) + eps);
+  for (int c = threadIdx.x; c < cols; c += kThreads) {
+    float y = (to_float(x[c]) - mean) * scale;
+    if (weight.data) y *= weight.at(c);
+    if (bias.data) y += bias.at(c);
+    out[c] = from_float<T>(y);
+  }
+}
+
+}  // namespace
+
+void CudaOps::run(const Convert& op, Stream& stream) const {
+  check(op);
+  launch_convert<false>(op.in, op.out, stream);
+}
+
+void CudaOps::run(const Add& op, Stream& stream) const {
+  check(op);
+  launch_convert<true>(op.y, op.x, stream);
+}
+
+void CudaOps::run(const Gather& op, Stream& any) const {
+  check(op);
+  auto& stream = static_cast<CudaStream&>(any);
+  if (op.ids.empty() || op.out.cols == 0) return;
+  const std::int32_t* const ids = stream.upload(op.ids);
+  const std::int32_t* const to = op.to.empty() ? nullptr : stream.upload(op.to);
+  with_float_type(op.table.dtype, [&]<class In>() {
+    with_float_type(op.out.dtype, [&]<class Out>() {
+      launch(gather_rows<In, Out>, grid_for(static_cast<std::int64_t>(op.ids.size()), op.out.cols), kThreads, 0,
+             stream.get(), static_cast<const In*>(op.table.data), op.table.stride, ids, to,
+             static_cast<Out*>(op.out.data), op.out.stride, op.out.cols);
+    });
+  });
+}
+
+void CudaOps::run(const LayerNorm& op, Stream& stream) const {
+  check(op);
+  with_float_type(op.x.dtype, [&]<class T>() {
+    launch(layer_norm<T>, dim3(static_cast<unsigned>(op.x.rows)), kThreads, 0, static_cast<CudaStream&>(stream).get(),
+           static_cast<const T*>(op.x.data), op.x.stride, Numbers{op.weight.data, op.weight.dtype},
+           Numbers{op.bias.data, op.bias.dtype}, static_cast<T*>(op.out.data), op.out.stride,
+           static_cast<int>(op.x.cols), op.eps);
+  });
+}
+
+}  // namespace weft::kernels

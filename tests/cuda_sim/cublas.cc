@@ -1,0 +1,186 @@
+// tests/cuda_sim/cublas.cc: C = alpha op(A) op(B) + beta C, column-major. Every element is one sum along k in its
+// order, whatever the sizes. Fast enough for whole models, no faster.
+#include "cublas_v2.h"
+
+#include "internal.h"
+
+struct cublasContext {
+  cudaStream_t stream = nullptr;
+};
+
+using namespace cusim;
+
+namespace {
+
+struct Matrix {  // as it is stored
+  char* data;
+  cudaDataType type;
+  int rows, cols, stride;
+
+  std::size_t element() const { return type == CUDA_R_32F ? 4 : 2; }
+  char* column(int c) const {
+    return data + static_cast<std::size_t>(c) * static_cast<std::size_t>(stride) * element();
+  }
+  std::size_t column_bytes() const { return static_cast<std::size_t>(rows) * element(); }
+  Range range() const {
+    if (rows == 0 || cols == 0) return {data, 0};
+    return {data, static_cast<std::size_t>(column(cols - 1) - data) + column_bytes()};
+  }
+};
+
+struct Gemm {
+  Matrix a, b, c;
+  bool transpose_a, transpose_b;
+  std::size_t m, n, k;
+  float alpha, beta;
+};
+
+// Memory of the program passes through memcpy, which the sanitizers see; the arithmetic is on copies.
+void load_column(const Matrix& matrix, int c, std::vector<char>& raw, float* to) {
+  if (matrix.rows == 0) return;
+  std::memcpy(raw.data(), matrix.column(c), matrix.column_bytes());
+  for (std::size_t r = 0; r < static_cast<std::size_t>(matrix.rows); ++r) {
+    std::uint16_t bits = 0;
+    if (matrix.type == CUDA_R_32F) std::memcpy(&to[r], &raw[r * 4], 4);
+    else std::memcpy(&bits, &raw[r * 2], 2);
+    if (matrix.type == CUDA_R_16F) to[r] = from_half_bits(bits);
+    if (matrix.type == CUDA_R_16BF) to[r] = from_bfloat_bits(bits);
+  }
+}
+void store_column(const Matrix& matrix, int c, std::vector<char>& raw, const float* from) {
+  for (std::size_t r = 0; r < static_cast<std::size_t>(matrix.rows); ++r) {
+    const std::uint16_t bits = matrix.type == CUDA_R_16F ? half_bits(from[r]) : bfloat_bits(from[r]);
+    if (matrix.type == CUDA_R_32F) std::memcpy(&raw[r * 4], &from[r], 4);
+    else std::memcpy(&raw[r * 2], &bits, 2);
+  }
+  std::memcpy(matrix.column(c), raw.data(), matrix.column_bytes());
+}
+
+constexpr std::size_t kRows = 16, kCols = 4;  // of C at a time: what registers hold
+
+/// op(A) as [m / kRows, k, kRows], padded with zeros.
+std::vector<float> panels_of(const Gemm& g) {
+  std::vector<float> panels((g.m + kRows - 1) / kRows * kRows * g.k), column(static_cast<std::size_t>(g.a.rows));
+  std::vector<char> raw(g.a.column_bytes());
+  for (int c = 0; c < g.a.cols; ++c) {
+    load_column(g.a, c, raw, column.data());
+    for (std::size_t r = 0; r < column.size(); ++r) {
+      const std::size_t row = g.transpose_a ? static_cast<std::size_t>(c) : r;
+      const std::size_t l = g.transpose_a ? r : static_cast<std::size_t>(c);
+      panels[(row / kRows * g.k + l) * kRows + row % kRows] = column[r];
+    }
+  }
+  return panels;
+}
+/// op(B) as [n, k], with zeros up to a multiple of kCols.
+std::vector<float> columns_of(const Gemm& g) {
+  std::vector<float> columns((g.n + kCols - 1) / kCols * kCols * g.k), column(static_cast<std::size_t>(g.b.rows));
+  std::vector<char> raw(g.b.column_bytes());
+  for (int c = 0; c < g.b.cols; ++c) {
+    load_column(g.b, c, raw, column.data());
+    for (std::size_t r = 0; r < column.size(); ++r)
+      columns[g.transpose_b ? r * g.k + static_cast<std::size_t>(c) : static_cast<std::size_t>(c) * g.k + r] =
+          column[r];
+  }
+  return columns;
+}
+
+/// sums[kCols][kRows] = a panel times kCols columns.
+[[gnu::no_sanitize("address", "undefined")]] void multiply(const float* panel, const float* columns, std::size_t k,
+                                                           float (&sums)[kCols][kRows]) {
+  using Rows [[gnu::vector_size(kRows * sizeof(float))]] = float;
+  Rows total[kCols] = {};
+  for (std::size_t l = 0; l < k; ++l) {
+    Rows rows;
+    __builtin_memcpy(&rows, panel + l * kRows, sizeof rows);
+    for (std::size_t c = 0; c < kCols; ++c) total[c] += rows * columns[c * k + l];
+  }
+  __builtin_memcpy(&sums, &total, sizeof sums);
+}
+
+void run(const Gemm& g) {
+  const std::vector<float> panels = panels_of(g), columns = columns_of(g);
+  const std::size_t rows = (g.m + kRows - 1) / kRows * kRows;
+  std::vector<float> products(rows * kCols), old(g.m);
+  std::vector<char> raw(g.c.column_bytes());
+  for (std::size_t first = 0; first < g.n; first += kCols) {
+    for (std::size_t row = 0; row < rows; row += kRows) {
+      float sums[kCols][kRows];
+      multiply(panels.data() + row * g.k, columns.data() + first * g.k, g.k, sums);
+      for (std::size_t c = 0; c < kCols; ++c) std::copy_n(sums[c], kRows, &products[c * rows + row]);
+    }
+    for (std::size_t c = 0; c < std::min(kCols, g.n - first); ++c) {
+      float* const column = &products[c * rows];
+      if (g.beta != 0) load_column(g.c, static_cast<int>(first + c), raw, old.data());  // else C may hold NaN
+      for (std::size_t r = 0; r < g.m; ++r) column[r] = g.alpha * column[r] + (g.beta != 0 ? g.beta * old[r] : 0.0f);
+      store_column(g.c, static_cast<int>(first + c), raw, column);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+cublasStatus_t cublasCreate(cublasHandle_t* handle) {
+  *handle = new cublasContext;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasDestroy(cublasHandle_t handle) {
+  delete handle;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
+  handle->stream = stream;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetWorkspace(cublasHandle_t, void* workspace, std::size_t bytes) {
+  if (bytes > 0 && where_is({workspace, bytes}) != Where::device) return CUBLAS_STATUS_INVALID_VALUE;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) { return CUBLAS_STATUS_SUCCESS; }
+const char* cublasGetStatusName(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
+    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+  }
+  return "unknown cuBLAS status";
+}
+const char* cublasGetStatusString(cublasStatus_t status) { return cublasGetStatusName(status); }
+
+cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transpose_a, cublasOperation_t transpose_b, int m,
+                            int n, int k, const void* alpha, const void* a, cudaDataType a_type, int a_stride,
+                            const void* b, cudaDataType b_type, int b_stride, const void* beta, void* c,
+                            cudaDataType c_type, int c_stride, cublasComputeType_t compute, cublasGemmAlgo_t) {
+  if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  const bool plain_a = transpose_a == CUBLAS_OP_N, plain_b = transpose_b == CUBLAS_OP_N;
+  const Matrix as{static_cast<char*>(const_cast<void*>(a)), a_type, plain_a ? m : k, plain_a ? k : m, a_stride};
+  const Matrix bs{static_cast<char*>(const_cast<void*>(b)), b_type, plain_b ? k : n, plain_b ? n : k, b_stride};
+  const Matrix cs{static_cast<char*>(c), c_type, m, n, c_stride};
+  if (m < 0 || n < 0 || k < 0) return CUBLAS_STATUS_INVALID_VALUE;
+  for (const Matrix& x : {as, bs, cs})
+    if (x.stride < std::max(1, x.rows)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (a_type != b_type || (c_type != a_type && c_type != CUDA_R_32F) || compute == CUBLAS_COMPUTE_16F)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (m == 0 || n == 0) return CUBLAS_STATUS_SUCCESS;
+  if (!alpha || !beta || !a || !b || !c) return CUBLAS_STATUS_INVALID_VALUE;
+  const std::vector<Range> ranges{as.range(), bs.range(), cs.range()};
+  for (const Range& range : ranges)
+    if (!check_range(range)) return CUBLAS_STATUS_EXECUTION_FAILED;
+  const Gemm gemm{as,
+                  bs,
+                  cs,
+                  !plain_a,
+                  !plain_b,
+                  static_cast<std::size_t>(m),
+                  static_cast<std::size_t>(n),
+                  static_cast<std::size_t>(k),
+                  *static_cast<const float*>(alpha),
+                  *static_cast<const float*>(beta)};
+  const cudaError_t error = submit(What::gemm, handle->stream, ranges, [gemm] { run(gemm); });
+  return error == cudaSuccess && sticky() == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+}

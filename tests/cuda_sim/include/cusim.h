@@ -1,0 +1,52 @@
+// tests/cuda_sim/include/cusim.h: the control panel of the CUDA simulator, for tests. Product code never includes it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cusim {
+
+enum class Order { forward, reverse, random };              ///< in which the threads of a block advance
+enum class Protect { none, keys, pages };                   ///< how host access to device memory is trapped
+enum class What { alloc, host_alloc, copy, launch, gemm };  ///< what can be made to fail
+constexpr int kWhats = 5;
+
+/// Read when a call needs it; change it only while the device is idle. The environment presets what is named there.
+struct Config {
+  Order order = Order::forward;  ///< CUSIM_ORDER=forward|reverse|random
+  std::uint64_t seed = 1;        ///< CUSIM_SEED: of the random order
+  /// CUSIM_LAZY, for example "01": one digit per created stream, repeating. 1: its work runs only when somebody waits
+  /// for it or asks after it, so that a missing wait shows.
+  std::string lazy;
+  int lazy_milliseconds = 60;  ///< after which a lazy stream runs work that nobody asked for
+  std::size_t device_capacity = std::size_t{4} << 30, pinned_capacity = std::size_t{8} << 30;
+  std::size_t shared_default = 48 << 10, shared_optin = 99 << 10;  ///< 99 KiB: the smallest of sm_80 to sm_90
+  bool strict_exit = true;        ///< exited threads at a barrier or in a warp's mask are a finding
+  bool pageable_copies = false;   ///< else an async copy to or from pageable memory is a finding
+  bool abort_on_finding = false;  ///< CUSIM_ABORT=1: stops a debugger at the first finding
+  /// CUSIM_PROTECT=none|keys|pages. Keys need a processor that has them, else pages. Pages do not trap a host access
+  /// while some stream is at work.
+  Protect protect = Protect::keys;
+};
+Config& config();
+
+struct Stats {
+  std::uint64_t kernels = 0, blocks = 0, threads = 0, switches = 0;
+  std::uint64_t copies = 0, to_device_bytes = 0, to_host_bytes = 0, on_device_bytes = 0;
+  std::uint64_t device_live = 0, device_peak = 0, pinned_live = 0, streams_live = 0, events_live = 0;  ///< for leaks
+};
+Stats stats();
+
+/// The n-th call of that kind from now on, from 1, fails with `error` (a cudaError_t): at the call, or, of work that is
+/// queued and if `asynchronous`, when it would have run, as a sticky error like that of a broken device.
+void fail_nth(What what, std::uint64_t n, int error, bool asynchronous = false);
+
+/// What was misused since the last call; each was also printed to stderr, after "cusim: ".
+std::vector<std::string> take_findings();
+
+/// Drains all streams; clears the sticky error, what fail_nth() planted and the findings. Keeps allocations.
+void reset();
+
+}  // namespace cusim

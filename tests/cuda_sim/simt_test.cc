@@ -1,0 +1,340 @@
+// tests/cuda_sim/simt_test.cc: what device code computes: indices, warps, atomics, 16-bit floats, tiles, products.
+#include <mma.h>
+
+#include <cmath>
+#include <random>
+
+#include "kernels/tensor.h"
+#include "tests/cuda_sim/support.h"
+
+using namespace weft::test;
+using cusim::Order;
+using weft::bf16;
+using weft::f16;
+
+namespace {
+
+std::vector<float> normal(std::size_t n, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> distribution;
+  std::vector<float> values(n);
+  for (float& value : values) value = distribution(generator);
+  return values;
+}
+
+__global__ void write_indices(int* out) {
+  const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  out[block * blockDim.x * blockDim.y * blockDim.z + thread] = static_cast<int>(block * 1000 + thread);
+}
+
+constexpr int kWarpResults = 12;
+__global__ void use_warp(int* results) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  int* out = results + thread * kWarpResults;
+  out[0] = __shfl_sync(~0u, thread, 5);
+  out[1] = __shfl_up_sync(~0u, thread, 3);
+  out[2] = __shfl_down_sync(~0u, thread, 3);
+  out[3] = __shfl_xor_sync(~0u, thread, 1);
+  out[4] = __shfl_sync(~0u, thread, 1, 8);
+  out[5] = __shfl_up_sync(~0u, thread, 1, 8);
+  out[6] = __shfl_down_sync(~0u, thread, 1, 8);
+  out[7] = static_cast<int>(__ballot_sync(~0u, lane % 3 == 0));
+  out[8] = __any_sync(~0u, lane == 7) * 2 + __all_sync(~0u, lane < 31);
+  const unsigned half_warp = lane < 16 ? 0xffffu : 0xffff0000u;  // the halves go different ways
+  int sum = thread;
+  if (lane < 16) {
+    for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(half_warp, sum, step);
+  } else {
+    sum = __shfl_sync(half_warp, sum, 31);
+  }
+  out[9] = sum;
+  out[10] = static_cast<int>(__shfl_sync(~0u, thread * 0.5, 2) * 2);
+  out[11] = __syncthreads_count(thread % 2) * 4 + __syncthreads_and(thread >= 0) * 2 + __syncthreads_or(thread == 1000);
+}
+
+__global__ void use_atomics(int* ints, float* sum, unsigned* bits, unsigned long long* wide) {
+  const int thread = static_cast<int>(threadIdx.x);
+  atomicAdd(ints, 2);
+  atomicMax(ints + 1, thread + static_cast<int>(blockIdx.x));
+  atomicMin(ints + 2, -thread);
+  atomicAdd(sum, 0.5f);
+  atomicCAS(bits, 0u, threadIdx.x + 1);
+  atomicOr(bits + 1, 1u << (threadIdx.x % 32));
+  atomicMax(wide, static_cast<unsigned long long>(thread) << 40);
+}
+
+/// The last block to arrive adds what all have left.
+__global__ void sum_in_last_block(float* partial, unsigned* tickets, float* total) {
+  WEFT_SHARED(bool, last);
+  if (threadIdx.x == 0) {
+    partial[blockIdx.x] = static_cast<float>(blockIdx.x);
+    __threadfence();
+    last = atomicAdd(tickets, 1u) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (!last || threadIdx.x != 0) return;
+  __threadfence();
+  float sum = 0;
+  for (unsigned block = 0; block < gridDim.x; ++block) sum += partial[block];
+  *total = sum;
+}
+
+__global__ void reduce_block(const float* in, float* sums, float* largest) {
+  using namespace weft::kernels::cuda;
+  WEFT_SHARED(float, partial, [kWarp]);
+  const float x = in[threadIdx.x];
+  sums[threadIdx.x] = block_reduce(x, Sum{}, partial);
+  largest[threadIdx.x] = block_reduce(x, Largest{}, partial);
+}
+
+template <class T> __global__ void round_trip(const float* in, float* out, std::uint16_t* bits) {
+  using namespace weft::kernels::cuda;
+  const T small = from_float<T>(in[threadIdx.x]);
+  out[threadIdx.x] = to_float(small);
+  bits[threadIdx.x] = std::bit_cast<std::uint16_t>(small);
+}
+
+__global__ void use_integers(unsigned long long* out) {
+  out[0] = __umul64hi(~0ull, 3);
+  out[1] = static_cast<unsigned long long>(__clz(1) * 100 + __popc(0xf0f0u) * 10 + __ffs(8));
+}
+
+template <class T> __global__ void multiply_tile(const T* a, const T* b, float* c) {
+  using namespace nvcuda::wmma;
+  fragment<matrix_a, 16, 16, 16, T, col_major> a_tile;
+  fragment<matrix_b, 16, 16, 16, T, row_major> b_tile;
+  fragment<accumulator, 16, 16, 16, float> sums;
+  load_matrix_sync(sums, c, 16, mem_col_major);
+  load_matrix_sync(a_tile, a, 16);
+  load_matrix_sync(b_tile, b, 16);
+  mma_sync(sums, a_tile, b_tile, sums);
+  for (int i = 0; i < sums.num_elements; ++i) sums.x[i] *= 2;
+  store_matrix_sync(c, sums, 16, mem_row_major);
+}
+
+template <class T> void check_tile() {
+  const std::vector<float> a = normal(256, 1), b = normal(256, 2), c = normal(256, 3);
+  const std::vector<T> small_a(a.begin(), a.end()), small_b(b.begin(), b.end());
+  const Device<T> device_a(small_a), device_b(small_b);
+  const Device<float> device_c(c);
+  REQUIRE(run(multiply_tile<T>, 1, 32, 0, device_a.data, device_b.data, device_c.data) == cudaSuccess);
+  const std::vector<float> got = device_c.fetch();
+  for (std::size_t i = 0; i < 16; ++i)
+    for (std::size_t j = 0; j < 16; ++j) {
+      float sum = c[j * 16 + i];
+      for (std::size_t k = 0; k < 16; ++k) sum += float(small_a[k * 16 + i]) * float(small_b[k * 16 + j]);
+      CHECK(got[i * 16 + j] == Approx(2 * sum).margin(1e-5));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("threads and blocks have their indices, in every order") {
+  const Restore restore;
+  cusim::config().order = GENERATE(Order::forward, Order::reverse, Order::random);
+  const Device<int> out(2 * 3 * 2 * 4 * 5 * 2);
+  REQUIRE(run(write_indices, dim3(2, 3, 2), dim3(4, 5, 2), 0, out.data) == cudaSuccess);
+  const std::vector<int> got = out.fetch();
+  for (int i = 0; i < static_cast<int>(got.size()); ++i)
+    CHECK(got[static_cast<std::size_t>(i)] == i / 40 * 1000 + i % 40);
+}
+
+TEST_CASE("lanes of a warp exchange values and votes, in every order") {
+  const Restore restore;
+  cusim::config().order = GENERATE(Order::forward, Order::reverse, Order::random);
+  const Device<int> out(64 * kWarpResults);
+  REQUIRE(run(use_warp, 1, 64, 0, out.data) == cudaSuccess);
+  const std::vector<int> got = out.fetch();
+  for (int t = 0; t < 64; ++t) {
+    const int warp = t & ~31, lane = t & 31, eight = t & ~7, half_sum = 16 * warp + 15 * 16 / 2;
+    const std::vector<int> expected{warp + 5,
+                                    lane < 3 ? t : t - 3,
+                                    lane > 28 ? t : t + 3,
+                                    t ^ 1,
+                                    eight + 1,
+                                    t == eight ? t : t - 1,
+                                    t == eight + 7 ? t : t + 1,
+                                    0x49249249,
+                                    2,
+                                    lane < 16 ? half_sum : warp + 31,
+                                    warp + 2,
+                                    32 * 4 + 2};
+    const auto first = got.begin() + t * kWarpResults;
+    CHECK(std::vector<int>(first, first + kWarpResults) == expected);
+  }
+}
+
+TEST_CASE("a block reduces and gives the result to every thread, in every order") {
+  const Restore restore;
+  cusim::config().order = GENERATE(Order::forward, Order::reverse, Order::random);
+  cusim::config().seed = 7;
+  std::vector<float> in(256);
+  for (std::size_t i = 0; i < 256; ++i) in[i] = static_cast<float>((i * 37) % 256);
+  const Device<float> from(in), sums(256), largest(256);
+  REQUIRE(run(reduce_block, 1, 256, 0, from.data, sums.data, largest.data) == cudaSuccess);
+  CHECK(sums.fetch() == std::vector<float>(256, 255 * 128));
+  CHECK(largest.fetch() == std::vector<float>(256, 255));
+}
+
+TEST_CASE("atomics of all threads add up, and fences order what blocks leave for the last one") {
+  const Device<int> ints(std::vector<int>{0, -5, 9});
+  const Device<float> sum(std::vector<float>{0});
+  const Device<unsigned> bits(std::vector<unsigned>{0, 0});
+  const Device<unsigned long long> wide(std::vector<unsigned long long>{0});
+  REQUIRE(run(use_atomics, 10, 96, 0, ints.data, sum.data, bits.data, wide.data) == cudaSuccess);
+  CHECK(ints.fetch() == std::vector<int>{1920, 104, -95});
+  CHECK(sum.fetch()[0] == 480);
+  CHECK(bits.fetch()[0] >= 1);
+  CHECK(bits.fetch()[1] == ~0u);
+  CHECK(wide.fetch()[0] == 95ull << 40);
+
+  const Device<float> partial(20), total(1);
+  const Device<unsigned> tickets(std::vector<unsigned>{0});
+  REQUIRE(run(sum_in_last_block, 20, 64, 0, partial.data, tickets.data, total.data) == cudaSuccess);
+  CHECK(total.fetch()[0] == 190);
+}
+
+TEST_CASE("16-bit floats round to nearest even, as the project's own do") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> in = normal(1024, 4);
+  std::mt19937 generator(5);
+  for (std::size_t i = 512; i < 1024; ++i) in[i] = std::bit_cast<float>(static_cast<std::uint32_t>(generator()));
+  const std::vector<float> special{0.0f,           -0.0f,          1.0f,          65504,         65519.996f,
+                                   65520,          -65520,         1e30f,         infinity,      -infinity,
+                                   5.9604645e-8f,  2.9802322e-8f,  2.9802326e-8f, 6.0975552e-5f, 6.1e-5f,
+                                   1.00048828125f, 1.00146484375f, 1.00390625f,   1e-40f};
+  std::copy(special.begin(), special.end(), in.begin());
+  const Device<float> from(in), out(1024);
+  const Device<std::uint16_t> bits(1024);
+  const auto check = [&](auto kernel, auto reference) {
+    REQUIRE(run(kernel, 1, 1024, 0, from.data, out.data, bits.data) == cudaSuccess);
+    const std::vector<float> got = out.fetch();
+    const std::vector<std::uint16_t> got_bits = bits.fetch();
+    for (std::size_t i = 0; i < 1024; ++i) {
+      const auto expected = reference(in[i]);
+      CAPTURE(in[i]);
+      if (std::isnan(in[i])) {
+        CHECK(std::isnan(got[i]));
+        CHECK(got_bits[i] == 0x7fff);
+      } else {
+        CHECK(got_bits[i] == expected.bits);
+        CHECK(got[i] == static_cast<float>(expected));
+      }
+    }
+  };
+  check(round_trip<__half>, [](float x) { return f16(x); });
+  check(round_trip<__nv_bfloat16>, [](float x) { return bf16(x); });
+}
+
+TEST_CASE("integer built-ins") {
+  const Device<unsigned long long> out(2);
+  REQUIRE(run(use_integers, 1, 1, 0, out.data) == cudaSuccess);
+  CHECK(out.fetch() == std::vector<unsigned long long>{2, 31 * 100 + 8 * 10 + 4});
+}
+
+TEST_CASE("tiles of half and bfloat16 multiply, in every order") {
+  const Restore restore;
+  cusim::config().order = GENERATE(Order::forward, Order::reverse, Order::random);
+  check_tile<__half>();
+  check_tile<__nv_bfloat16>();
+}
+
+TEST_CASE("cublasGemmEx multiplies all transpositions, and leaves NaN where beta is 0 out") {
+  const bool transpose_a = GENERATE(false, true), transpose_b = GENERATE(false, true);
+  const float alpha = 0.5f, beta = GENERATE(0.0f, 2.0f);
+  const int m = 37, n = 6, k = 51, a_stride = (transpose_a ? k : m) + 3, b_stride = (transpose_b ? n : k) + 1,
+            c_stride = m + 2;
+  const auto at = [](int stride, int row, int col) { return static_cast<std::size_t>(stride * col + row); };
+  const std::vector<float> a = normal(60 * 60, 6), b = normal(60 * 60, 7);
+  std::vector<float> c = normal(static_cast<std::size_t>(c_stride * n), 8);
+  if (beta == 0) c[3] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<__half> half_a(a.begin(), a.end()), half_b(b.begin(), b.end());
+  const Device<__half> device_a(half_a), device_b(half_b);
+  const Device<float> device_c(c);
+  const Stream stream;
+  cublasHandle_t handle = nullptr;
+  REQUIRE(cublasCreate(&handle) == CUBLAS_STATUS_SUCCESS);
+  REQUIRE(cublasSetStream(handle, stream.handle) == CUBLAS_STATUS_SUCCESS);
+  const auto multiply = [&](int rows) {
+    return cublasGemmEx(handle, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, rows,
+                        n, k, &alpha, device_a.data, CUDA_R_16F, a_stride, device_b.data, CUDA_R_16F, b_stride, &beta,
+                        device_c.data, CUDA_R_32F, c_stride, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  };
+  CHECK(multiply(c_stride + 1) == CUBLAS_STATUS_INVALID_VALUE);
+  CHECK(multiply(m) == CUBLAS_STATUS_SUCCESS);
+  CHECK(stream.synchronize() == cudaSuccess);
+  const std::vector<float> got = device_c.fetch();
+  const auto value_a = [&](int row, int l) {
+    return double{__half2float(half_a[transpose_a ? at(a_stride, l, row) : at(a_stride, row, l)])};
+  };
+  const auto value_b = [&](int l, int col) {
+    return double{__half2float(half_b[transpose_b ? at(b_stride, col, l) : at(b_stride, l, col)])};
+  };
+  for (int row = 0; row < c_stride; ++row)
+    for (int col = 0; col < n; ++col) {
+      const std::size_t i = at(c_stride, row, col);
+      double expected = beta != 0 ? double{beta} * c[i] : 0.0;
+      for (int l = 0; l < k; ++l) expected += alpha * value_a(row, l) * value_b(l, col);
+      if (row < m) CHECK(got[i] == Approx(expected).margin(1e-4));
+      else CHECK(got[i] == c[i]);  // between the columns
+    }
+  cusim::fail_nth(cusim::What::gemm, 1, cudaErrorLaunchFailure);
+  CHECK(multiply(m) == CUBLAS_STATUS_EXECUTION_FAILED);
+  CHECK(std::string(cublasGetStatusString(CUBLAS_STATUS_EXECUTION_FAILED)) == "CUBLAS_STATUS_EXECUTION_FAILED");
+  CHECK(cublasDestroy(handle) == CUBLAS_STATUS_SUCCESS);
+  cusim::reset();
+}
+
+TEST_CASE("launches are checked as the device does") {
+  const Device<int> out(2048);
+  CHECK(run(write_indices, 1, 2000, 0, out.data) == cudaErrorInvalidConfiguration);
+  CHECK(run(write_indices, dim3(1, 70000), 1, 0, out.data) == cudaErrorInvalidConfiguration);
+  CHECK(run(write_indices, 1, 1, 60000, out.data) == cudaErrorInvalidValue);
+  CHECK(cudaFuncSetAttribute(write_indices, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000) == cudaSuccess);
+  CHECK(run(write_indices, 1, 1, 60000, out.data) == cudaSuccess);
+  CHECK(cudaFuncSetAttribute(write_indices, cudaFuncAttributeMaxDynamicSharedMemorySize, 200000) ==
+        cudaErrorInvalidValue);
+  CHECK(cudaPeekAtLastError() == cudaErrorInvalidValue);
+  CHECK(cudaGetLastError() == cudaErrorInvalidValue);
+  CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+TEST_CASE("what is alive is counted, and nothing runs on the default stream") {
+  const cusim::Stats before = cusim::stats();
+  {
+    const Device<int> device(5);
+    const Pinned<char> pinned(100);
+    const Stream stream;
+    const Event event;
+    const cusim::Stats now = cusim::stats();
+    CHECK(now.device_live == before.device_live + 256);
+    CHECK(now.pinned_live == before.pinned_live + 100);
+    CHECK(now.streams_live == before.streams_live + 1);
+    CHECK(now.events_live == before.events_live + 1);
+    CHECK(cudaEventQuery(event.handle) == cudaSuccess);  // never recorded
+    CHECK(cudaEventSynchronize(event.handle) == cudaSuccess);
+    CHECK(cudaMemsetAsync(device.data, 1, 20, stream.handle) == cudaSuccess);
+    CHECK(cudaMemsetAsync(device.data, 1, 21, stream.handle) == cudaErrorInvalidValue);
+    CHECK(stream.synchronize() == cudaSuccess);
+    CHECK(device.fetch()[4] == 0x01010101);
+    CHECK(cudaMemsetAsync(device.data, 1, 20, nullptr) == cudaErrorInvalidResourceHandle);
+    CHECK(findings() != "");
+  }
+  const cusim::Stats after = cusim::stats();
+  CHECK(after.device_live == before.device_live);
+  CHECK(after.pinned_live == before.pinned_live);
+  CHECK(after.streams_live == before.streams_live);
+  CHECK(after.events_live == before.events_live);
+  cudaStream_t gone = nullptr;
+  CHECK(cudaStreamCreateWithFlags(&gone, cudaStreamNonBlocking) == cudaSuccess);
+  CHECK(cudaStreamDestroy(gone) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(gone) == cudaErrorInvalidResourceHandle);
+  int devices = 0;
+  cudaDeviceProp properties;
+  CHECK(cudaGetDeviceCount(&devices) == cudaSuccess);
+  CHECK(cudaGetDeviceProperties(&properties, 0) == cudaSuccess);
+  CHECK(properties.totalGlobalMem == cusim::config().device_capacity);
+  CHECK(cudaSetDevice(1) == cudaErrorInvalidDevice);
+  cusim::reset();
+}
