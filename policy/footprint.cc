@@ -37,8 +37,19 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
   space.rows = round_up(block * embed * a, kPage) + round_up(block * hidden * a, kPage) +
                round_up(block * static_cast<std::uint64_t>(model.vocab) * 4, kPage);
   space.gather = round_up(tokens * std::max(embed, hidden) * 4, kPage);
-  if (policy.attention == AttentionOn::host) space.exchange = round_up(block * (2 * q + 2 * kv) * a, kPage);
+  if (policy.attention_on_host > 0) space.exchange = round_up(block * (2 * q + 2 * kv) * a, kPage);
   return space;
+}
+
+/// Which KV blocks the host attends: a share of those off the device, evenly through them.
+std::vector<bool> host_attends(const std::vector<Tier>& kv_home, double share) {
+  const auto off_device =
+      static_cast<std::size_t>(std::count_if(kv_home.begin(), kv_home.end(), [](Tier t) { return t != Tier::device; }));
+  const std::vector<Tier> side = spread(off_device, {1 - share, share, 0});
+  std::vector<bool> attends;
+  std::size_t next = 0;
+  for (const Tier home : kv_home) attends.push_back(home != Tier::device && side[next++] == Tier::host);
+  return attends;
 }
 
 Window window(Tier tier, std::uint32_t slots, std::uint64_t slot_bytes) {
@@ -62,12 +73,12 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.sublayers = model_sublayers(model, units);
   shape.layers = model.layers;
   shape.batches = policy.num_gpu_batches;
-  shape.attention_on_host = policy.attention == AttentionOn::host;
   shape.disk_reads_device = facts.disk_reads_device;
   const std::vector<std::size_t> unit_bytes(facts.unit_bytes.begin(), facts.unit_bytes.end());
   shape.unit_home = spread(unit_bytes, policy.weights.of);
   shape.kv_home =
       spread(static_cast<std::size_t>(model.layers) * static_cast<std::size_t>(shape.batches), policy.kv.of);
+  shape.host_attends = host_attends(shape.kv_home, policy.attention_on_host);
   shape.activation_home = spread(static_cast<std::size_t>(shape.batches), policy.activations.of);
   shape.slots = shape.slots_needed(2);
 

@@ -23,7 +23,7 @@ class Chooser {
     base_.budgets = budgets;
     base_.retention = partial.retention.value_or(Retention{});
     base_.overlap = partial.overlap.value_or(true);
-    base_.attention = partial.attention.value_or(AttentionOn::device);
+    base_.attention_on_host = partial.attention_on_host.value_or(0);
     base_.activations = partial.activations.value_or(Fractions{});
   }
 
@@ -182,7 +182,7 @@ Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std:
                 const Workload& workload, const Facts& facts, const Budgets& free, bool on_host_memory) {
   const auto asks_host = [](const std::optional<Fractions>& f) { return f && f->host() > 0; };
   const bool host_asked = asks_host(partial.weights) || asks_host(partial.kv) || asks_host(partial.activations) ||
-                          partial.attention == AttentionOn::host || partial.budgets[1].has_value();
+                          partial.attention_on_host.value_or(0) > 0 || partial.budgets[1].has_value();
   Budgets budgets = free;
   // Two tiers in one memory share what is free.
   if (on_host_memory && host_asked) budgets.bytes[0] = budgets.bytes[1] = free.bytes[0] / 2;

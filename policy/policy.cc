@@ -1,5 +1,6 @@
 #include "policy/policy.h"
 
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -24,23 +25,18 @@ Fractions fractions_from_json(const nlohmann::json& object, const std::string& w
   return fractions;
 }
 
-AttentionOn attention_from_json(const nlohmann::json& value, const std::string& where) {
-  const std::string wanted =
-      where + " must be \"device\", \"host\" or {\"device\": X, \"host\": 1 - X}, got " + describe(value);
-  if (value.is_string()) {
-    if (value == "device") return AttentionOn::device;
-    if (value == "host") return AttentionOn::host;
-    throw UsageError(wanted);
-  }
-  if (!value.is_object()) throw UsageError(wanted);
+double attention_from_json(const nlohmann::json& value, const std::string& where) {
+  if (value.is_string() && value == "device") return 0;
+  if (value.is_string() && value == "host") return 1;
+  if (!value.is_object())
+    throw UsageError(where + " must be \"device\", \"host\" or {\"device\": X, \"host\": 1 - X}, got " +
+                     describe(value));
   Fields fields(value, where, Blame::usage);
   const double device = fields.number("device", 0, 1, 0.0), host = fields.number("host", 0, 1, 0.0);
   fields.refuse_unknown();
   if (std::abs(device + host - 1) > kSumTolerance)
     throw UsageError(where + ": the fractions must sum to 1, they sum to " + std::to_string(device + host));
-  if (device > kSumTolerance && host > kSumTolerance)
-    throw UsageError(where + ": attention on both device and host is not supported; use \"device\" or \"host\"");
-  return host > 0.5 ? AttentionOn::host : AttentionOn::device;
+  return host;
 }
 
 std::uint64_t bytes_from_json(const nlohmann::json& value, const std::string& where) {
@@ -71,7 +67,8 @@ PartialPolicy PartialPolicy::from_json(const nlohmann::json& json, const std::st
   if (fields.has("kv")) policy.kv = fractions_from_json(fields.at("kv"), where + ": kv");
   if (fields.has("activations"))
     policy.activations = fractions_from_json(fields.at("activations"), where + ": activations");
-  if (fields.has("attention")) policy.attention = attention_from_json(fields.at("attention"), where + ": attention");
+  if (fields.has("attention"))
+    policy.attention_on_host = attention_from_json(fields.at("attention"), where + ": attention");
   if (fields.has("retention")) policy.retention = Retention::from_json(fields.at("retention"), where + ": retention");
   if (fields.has("overlap")) policy.overlap = fields.boolean("overlap");
   if (fields.has("budgets")) {
@@ -104,7 +101,7 @@ PartialPolicy PartialPolicy::over(const PartialPolicy& below) const {
   both.weights = first(weights, below.weights);
   both.kv = first(kv, below.kv);
   both.activations = first(activations, below.activations);
-  both.attention = first(attention, below.attention);
+  both.attention_on_host = first(attention_on_host, below.attention_on_host);
   both.retention = first(retention, below.retention);
   both.overlap = first(overlap, below.overlap);
   for (std::size_t tier = 0; tier < 3; ++tier) both.budgets[tier] = first(budgets[tier], below.budgets[tier]);
@@ -116,11 +113,31 @@ nlohmann::ordered_json Policy::to_json() const {
   json["weights"] = policy::to_json(weights);
   json["kv"] = policy::to_json(kv);
   json["activations"] = policy::to_json(activations);
-  json["attention"] = attention == AttentionOn::device ? "device" : "host";
+  if (attention_on_host == 0) json["attention"] = "device";
+  else if (attention_on_host == 1) json["attention"] = "host";
+  else json["attention"] = {{"device", 1 - attention_on_host}, {"host", attention_on_host}};
   json["retention"] = retention.to_json();
   json["overlap"] = overlap;
   for (const offload::Tier tier : offload::kTiers) json["budgets"][name_of(tier)] = budgets[tier];
   return json;
+}
+
+double attention_from_text(std::string_view text, const std::string& where) {
+  if (text == "device") return 0;
+  if (text == "host") return 1;
+  double share = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
+  if (error != std::errc{} || end != text.data() + text.size() || !(share >= 0 && share <= 1))
+    throw UsageError(where + " must be device, host, or the share on the host from 0 to 1, got '" +
+                     std::string(text.substr(0, 40)) + "'");
+  return share;
+}
+
+std::string attention_to_text(double on_host) {
+  if (on_host == 0) return "device";
+  if (on_host == 1) return "host";
+  const int percent = static_cast<int>(on_host * 100 + 0.5);
+  return "device " + std::to_string(100 - percent) + " % and host " + std::to_string(percent) + " %";
 }
 
 std::uint64_t bytes_from_text(std::string_view text, const std::string& where) {

@@ -25,9 +25,6 @@ struct Fractions {
   bool operator==(const Fractions&) const = default;
 };
 
-/// Where attention over KV whose home is not the device is computed.
-enum class AttentionOn : std::uint8_t { device, host };
-
 /// Bytes that may be used per tier.
 struct Budgets {
   std::array<std::uint64_t, 3> bytes{};  ///< by offload::Tier
@@ -38,7 +35,7 @@ struct Budgets {
 struct Policy {
   int gpu_batch_size = 1, num_gpu_batches = 1;
   Fractions weights, kv, activations;
-  AttentionOn attention = AttentionOn::device;
+  double attention_on_host = 0;  ///< share of the KV off the device that the host attends; the rest comes to the device
   Retention retention;
   bool overlap = true;
   Budgets budgets;
@@ -51,7 +48,7 @@ struct Policy {
 struct PartialPolicy {
   std::optional<int> gpu_batch_size, num_gpu_batches;
   std::optional<Fractions> weights, kv, activations;
-  std::optional<AttentionOn> attention;
+  std::optional<double> attention_on_host;
   std::optional<Retention> retention;
   std::optional<bool> overlap;
   std::array<std::optional<std::uint64_t>, 3> budgets;  ///< by offload::Tier
@@ -63,6 +60,11 @@ struct PartialPolicy {
   /// This, and `below` where this says nothing.
   PartialPolicy over(const PartialPolicy& below) const;
 };
+
+/// "device", "host", or the share on the host such as "0.6". Throws UsageError.
+double attention_from_text(std::string_view text, const std::string& where);
+/// "device", "host", "device 40 % and host 60 %"
+std::string attention_to_text(double on_host);
 
 /// "4GiB", "512MiB", "1073741824". Throws UsageError.
 std::uint64_t bytes_from_text(std::string_view text, const std::string& where);

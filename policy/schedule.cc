@@ -34,13 +34,16 @@ class Generator {
 
   Schedule run(int first_step, int steps) {
     for (step_ = first_step; step_ < first_step + steps; ++step_)
-      for (std::uint32_t s = 0; s < shape_.sublayers.size(); ++s) sublayer(s);
+      for (std::uint32_t s = 0; s < shape_.sublayers.size();) s = host_attends(s) ? layers_of_batches(s) : sublayer(s);
     return std::move(schedule_);
   }
 
  private:
-  bool on_host(int layer, int batch) const {
-    return shape_.attention_on_host && step_ > 0 && kv_home(layer, batch) != Tier::device;
+  bool on_host(int layer, int batch) const { return shape_.attended_on_host(layer, batch, step_); }
+  /// Whether any batch's attention in the layers from sublayer `s` on is the host's.
+  bool host_attends(std::uint32_t s) const {
+    return step_ > 0 && shape_.sublayers[s].kind == Sublayer::Kind::attention &&
+           std::find(shape_.host_attends.begin(), shape_.host_attends.end(), true) != shape_.host_attends.end();
   }
   Tier kv_home(int layer, int batch) const {
     return shape_.kv_home[static_cast<std::size_t>(layer * shape_.batches + batch)];
@@ -119,29 +122,61 @@ class Generator {
     stored_[block] = last;
   }
 
-  void sublayer(std::uint32_t s) {
-    const Sublayer& sub = shape_.sublayers[s];
-    std::uint32_t unit_slot = kNoSlot, unit_loaded = kNone;
-    if (sub.unit >= 0 && shape_.unit_home[static_cast<std::size_t>(sub.unit)] != Tier::device) {
-      unit_slot = unit_.take();
-      unit_loaded = load_block(shape_.unit_home[static_cast<std::size_t>(sub.unit)], 0,
-                               static_cast<std::uint32_t>(sub.unit), unit_, unit_staging_, unit_slot);
-    }
+  /// The unit of a sublayer where it is used: its slot, or none on the device, and the op that loads it.
+  struct Loaded {
+    std::uint32_t slot = kNoSlot, ready = kNone;
+  };
+  Loaded load_unit(std::uint32_t s) {
+    const int unit = shape_.sublayers[s].unit;
+    if (unit < 0) return {};
+    const Tier home = shape_.unit_home[static_cast<std::size_t>(unit)];
+    if (home == Tier::device) return {};
+    const std::uint32_t slot = unit_.take();
+    return {slot, load_block(home, 0, static_cast<std::uint32_t>(unit), unit_, unit_staging_, slot)};
+  }
+  void used(const Loaded& unit, std::uint32_t last) {
+    if (unit.slot != kNoSlot) unit_.last_user[unit.slot] = last;
+  }
+
+  /// All batches through one sublayer. Returns the next one.
+  std::uint32_t sublayer(std::uint32_t s) {
+    const Loaded unit = load_unit(s);
     std::uint32_t last = kNone;
-    const bool attention = sub.kind == Sublayer::Kind::attention;
-    std::vector<std::uint32_t> attended(static_cast<std::size_t>(shape_.batches), kNone);
-    for (int batch = 0; batch < shape_.batches; ++batch) {
-      if (attention && on_host(sub.layer, batch)) {
-        last = compute(s, batch, Op::Part::in, unit_slot, unit_loaded);
-        attended[static_cast<std::size_t>(batch)] = host_core(s, sub.layer, batch, last);
-      } else {
-        last = compute(s, batch, Op::Part::whole, unit_slot, unit_loaded);
-      }
-    }
     for (int batch = 0; batch < shape_.batches; ++batch)
-      if (const std::uint32_t ready = attended[static_cast<std::size_t>(batch)]; ready != kNone)
-        last = compute(s, batch, Op::Part::out, unit_slot, ready);
-    if (unit_slot != kNoSlot) unit_.last_user[unit_slot] = last;
+      last = compute(s, batch, Op::Part::whole, unit.slot, unit.ready);
+    used(unit, last);
+    return s + 1;
+  }
+
+  /// Decode through all layers, attention and mlp in turn, from the first one's attention on. Returns the sublayer
+  /// behind them. Three units are in use at once, the last attention's, the mlp's and the next attention's, while two
+  /// more come.
+  std::uint32_t layers_of_batches(std::uint32_t first) {
+    const auto batches = static_cast<std::size_t>(shape_.batches);
+    std::vector<std::uint32_t> attended(batches, kNone);  // per batch: the op that brings the host's results
+    Loaded before, mlp_unit, unit = load_unit(first);
+    for (int layer = 0; layer <= shape_.layers; ++layer) {
+      const std::uint32_t attention = first + 2 * static_cast<std::uint32_t>(layer), mlp = attention - 1;
+      const bool ends = layer > 0, begins = layer < shape_.layers;
+      // A layer ahead of their use: behind what comes back from the host on their lane they would wait for it.
+      const Loaded next_mlp = begins ? load_unit(attention + 1) : Loaded{};
+      const Loaded next_unit = layer + 1 < shape_.layers ? load_unit(attention + 2) : Loaded{};
+      for (int batch = 0; batch < shape_.batches; ++batch) {
+        std::uint32_t& result = attended[static_cast<std::size_t>(batch)];
+        if (ends) {
+          if (result != kNone) used(before, compute(attention - 2, batch, Op::Part::out, before.slot, result));
+          used(mlp_unit, compute(mlp, batch, Op::Part::whole, mlp_unit.slot, mlp_unit.ready));
+        }
+        if (!begins) continue;
+        const bool host = on_host(layer, batch);
+        const std::uint32_t done =
+            compute(attention, batch, host ? Op::Part::in : Op::Part::whole, unit.slot, unit.ready);
+        used(unit, done);
+        result = host ? host_core(attention, layer, batch, done) : kNone;
+      }
+      before = unit, mlp_unit = next_mlp, unit = next_unit;
+    }
+    return first + 2 * static_cast<std::uint32_t>(shape_.layers);
   }
 
   /// The rows go to the host, are attended there and come back. Returns the op that brings them back.
@@ -227,16 +262,23 @@ WindowSlots ScheduleShape::slots_needed(std::uint32_t ahead) const {
     unit_host |= unit_home[static_cast<std::size_t>(sub.unit)] == Tier::host;
     unit_disk |= unit_home[static_cast<std::size_t>(sub.unit)] == Tier::disk;
   }
+  bool host_any = false, host_from_disk = false;
+  for (std::size_t block = 0; block < kv_home.size(); ++block) {
+    host_any |= host_attends[block];
+    host_from_disk |= host_attends[block] && kv_home[block] == Tier::disk;
+  }
   const bool kv_disk = streams(kv_home, Tier::disk), kv_host = streams(kv_home, Tier::host);
   const bool act_disk = streams(activation_home, Tier::disk), act_host = streams(activation_home, Tier::host);
   const auto slots_if = [&](bool used) { return used ? 1 + ahead : 0; };
-  return {.unit = slots_if(unit_host || unit_disk),
-          .kv = slots_if(kv_host || kv_disk),
-          .activation = slots_if(act_host || act_disk),
-          .unit_staging = slots_if(unit_disk && !disk_reads_device),
-          .kv_staging = slots_if(kv_disk && !disk_reads_device),
-          .activation_staging = slots_if(act_disk && !disk_reads_device),
-          .host_kv = slots_if(kv_disk && attention_on_host)};
+  constexpr std::uint32_t units_of_batches = 5;  // see Generator::layers_of_batches()
+  return {
+      .unit = std::max(slots_if(unit_host || unit_disk), (unit_host || unit_disk) && host_any ? units_of_batches : 0),
+      .kv = slots_if(kv_host || kv_disk),
+      .activation = slots_if(act_host || act_disk),
+      .unit_staging = slots_if(unit_disk && !disk_reads_device),
+      .kv_staging = slots_if(kv_disk && !disk_reads_device),
+      .activation_staging = slots_if(act_disk && !disk_reads_device),
+      .host_kv = slots_if(host_from_disk)};
 }
 
 Schedule zigzag(const ScheduleShape& shape, int first_step, int steps) {

@@ -53,10 +53,13 @@ struct ScheduleShape {
   std::vector<Sublayer> sublayers;
   std::vector<Tier> unit_home, kv_home, activation_home;
   int layers = 0, batches = 1;
-  bool attention_on_host = false;  ///< for KV whose home is not the device
+  std::vector<bool> host_attends;  ///< [layer * batches + batch]: attended on the host in decode; never on the device
   bool disk_reads_device = false;  ///< Backend::device_is_host_memory()
   WindowSlots slots;
 
+  bool attended_on_host(int layer, int batch, int step) const {
+    return step > 0 && host_attends[static_cast<std::size_t>(layer * batches + batch)];
+  }
   std::uint32_t kv_block(int layer, int batch) const {
     return static_cast<std::uint32_t>(unit_home.size()) + static_cast<std::uint32_t>(layer * batches + batch);
   }
@@ -69,7 +72,9 @@ struct ScheduleShape {
   WindowSlots slots_needed(std::uint32_t ahead) const;
 };
 
-/// The sweeps [first_step, first_step + steps) of one block. Needs at least one slot in each window that is used.
+/// The sweeps [first_step, first_step + steps) of one block. Where the host attends some KV, a batch runs from the end
+/// of one layer's attention to the beginning of the next one's in one go, so that layers are no barriers: while the
+/// host attends one batch the device is busy with the others. Needs at least one slot in each window that is used.
 /// Carries no dependency that the lanes' order or another dependency already implies.
 Schedule zigzag(const ScheduleShape& shape, int first_step, int steps);
 

@@ -64,7 +64,7 @@ int inspect(const std::string& path) {
   shown.weights = partial.weights.value_or(shown.weights);
   shown.kv = partial.kv.value_or(shown.kv);
   shown.activations = partial.activations.value_or(shown.activations);
-  shown.attention = partial.attention.value_or(shown.attention);
+  shown.attention_on_host = partial.attention_on_host.value_or(shown.attention_on_host);
   shown.retention = partial.retention.value_or(shown.retention);
   shown.overlap = partial.overlap.value_or(true);
   nlohmann::ordered_json full = shown.to_json();

@@ -31,7 +31,8 @@ void PolicyFlags::add_to(CLI::App& app) {
   app.add_option("--retention", retention,
                  "What stays in the KV cache: full, h2o:HEAVY:RECENT, recent:N, heavy:N, "
                  "h2o-flexgen:HEAVY:RECENT or random:HEAVY:RECENT; 12 is tokens, 0.1 a share");
-  app.add_option("--attention", attention, "Where KV off the device is attended to: device or host");
+  app.add_option("--attention", attention,
+                 "Where KV off the device is attended to: device, host, or the share on the host such as 0.6");
   app.add_flag("--no-overlap", no_overlap, "One thing after another, to see what overlap gains");
   app.add_option("--backend", machine.backend, "auto, cpu or cuda")->capture_default_str();
   app.add_option("--threads", machine.threads, "CPU threads; 0 takes all cores")->capture_default_str();
@@ -55,10 +56,7 @@ policy::PartialPolicy PolicyFlags::policy() const {
   if (gpu_batch_size) flags.gpu_batch_size = checked_size(*gpu_batch_size, "--gpu-batch-size");
   if (num_gpu_batches) flags.num_gpu_batches = checked_size(*num_gpu_batches, "--num-gpu-batches");
   if (!retention.empty()) flags.retention = policy::Retention::from_text(retention);
-  if (attention == "device") flags.attention = policy::AttentionOn::device;
-  else if (attention == "host") flags.attention = policy::AttentionOn::host;
-  else if (!attention.empty())
-    throw UsageError("--attention must be device or host, got '" + attention.substr(0, 40) + "'");
+  if (!attention.empty()) flags.attention_on_host = policy::attention_from_text(attention, "--attention");
   if (no_overlap) flags.overlap = false;
   const std::array<std::pair<const char*, const std::string*>, 3> budgets{
       {{"--device-memory", &device_memory}, {"--host-memory", &host_memory}, {"--disk-memory", &disk_memory}}};

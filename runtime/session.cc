@@ -84,9 +84,8 @@ std::string Session::plan_line() const {
   return "block of " + std::to_string(policy_.gpu_batch_size) + " x " + std::to_string(policy_.num_gpu_batches) +
          " sequences; device/host/disk percent: weights " + percentages(policy_.weights) + ", kv " +
          percentages(policy_.kv) + ", activations " + percentages(policy_.activations) + "; retention " +
-         name_of(policy_.retention.rule) + "; attention on " +
-         (policy_.attention == policy::AttentionOn::host ? "host" : "device") + "; " +
-         policy::bytes_to_text(print_[policy::Tier::device]) + " of " +
+         name_of(policy_.retention.rule) + "; attention on " + policy::attention_to_text(policy_.attention_on_host) +
+         "; " + policy::bytes_to_text(print_[policy::Tier::device]) + " of " +
          policy::bytes_to_text(policy_.budgets[policy::Tier::device]) + " device memory";
 }
 

@@ -144,7 +144,7 @@ TEST_CASE("the fastest tiers take what they can", "[policy]") {
                          .weights = {{0, 0, 1}},
                          .kv = {},
                          .activations = {},
-                         .attention = {},
+                         .attention_on_host = 0,
                          .retention = {},
                          .overlap = true,
                          .budgets = {}};
@@ -165,7 +165,7 @@ TEST_CASE("what the user said is kept", "[policy]") {
   partial.weights = Fractions{{0.25, 0.25, 0.5}};
   partial.kv = Fractions{{0, 1, 0}};
   partial.activations = Fractions{{0.5, 0, 0.5}};
-  partial.attention = policy::AttentionOn::host;
+  partial.attention_on_host = 1;
   partial.overlap = false;
   partial.budgets = {64 * kMiB, 32 * kMiB, {}};
   const Policy policy = setting.complete(partial, {{999 * kMiB, 999 * kMiB, 999 * kMiB}});
@@ -173,7 +173,7 @@ TEST_CASE("what the user said is kept", "[policy]") {
   CHECK(policy.weights == *partial.weights);
   CHECK(policy.kv == *partial.kv);
   CHECK(policy.activations == *partial.activations);
-  CHECK(policy.attention == policy::AttentionOn::host);
+  CHECK(policy.attention_on_host == 1);
   CHECK_FALSE(policy.overlap);
   CHECK(policy.budgets[Tier::device] == 64 * kMiB);
   CHECK(policy.budgets[Tier::host] == 32 * kMiB);

@@ -11,7 +11,6 @@
 
 using namespace weft;
 using Catch::Matchers::Contains;
-using policy::AttentionOn;
 using policy::bytes_from_text;
 using policy::bytes_to_text;
 using policy::Fractions;
@@ -35,7 +34,7 @@ TEST_CASE("a whole policy is read as it says", "[policy]") {
   CHECK(read.weights == Fractions{{0.2, 0.3, 0.5}});
   CHECK(read.kv == Fractions{{0, 1, 0}});
   CHECK(read.activations == Fractions{{1, 0, 0}});
-  CHECK(read.attention == AttentionOn::host);
+  CHECK(read.attention_on_host == 1);
   CHECK(read.retention->kept(50, 50).heavy == 10);
   CHECK(read.overlap == true);
   CHECK(read.budgets[0] == std::uint64_t{4} << 30);
@@ -45,7 +44,7 @@ TEST_CASE("a whole policy is read as it says", "[policy]") {
 TEST_CASE("an empty policy leaves everything open", "[policy]") {
   const PartialPolicy read = from("{}");
   CHECK_FALSE((read.gpu_batch_size || read.num_gpu_batches || read.weights || read.kv || read.activations ||
-               read.attention || read.retention || read.overlap || read.budgets[0] || read.budgets[1] ||
+               read.attention_on_host || read.retention || read.overlap || read.budgets[0] || read.budgets[1] ||
                read.budgets[2]));
 }
 
@@ -56,13 +55,13 @@ TEST_CASE("a policy's JSON reads back as itself", "[policy]") {
                              .weights = *read.weights,
                              .kv = *read.kv,
                              .activations = *read.activations,
-                             .attention = AttentionOn::host,
+                             .attention_on_host = 0.25,
                              .retention = *read.retention,
                              .overlap = false,
                              .budgets = {{1, 2, std::uint64_t{3} << 40}}};
   const PartialPolicy again = from(whole.to_json().dump());
   CHECK(again.weights == read.weights);
-  CHECK(again.attention == AttentionOn::host);
+  CHECK(again.attention_on_host == 0.25);
   CHECK(again.overlap == false);
   CHECK(again.budgets[2] == std::uint64_t{3} << 40);
   CHECK(again.retention->to_json() == whole.retention.to_json());
@@ -94,10 +93,11 @@ TEST_CASE("fractions must sum to 1", "[policy]") {
   CHECK_THROWS_AS(from(R"({"kv":{"device":-0.5,"host":1.5}})"), UsageError);
 }
 
-TEST_CASE("attention is on one side", "[policy]") {
-  CHECK(from(R"({"attention":{"device":1}})").attention == AttentionOn::device);
-  CHECK(from(R"({"attention":{"device":0,"host":1.0}})").attention == AttentionOn::host);
-  CHECK_THROWS_WITH(from(R"({"attention":{"device":0.3,"host":0.7}})"), Contains("not supported"));
+TEST_CASE("attention is on one side or on both", "[policy]") {
+  CHECK(from(R"({"attention":{"device":1}})").attention_on_host == 0);
+  CHECK(from(R"({"attention":{"device":0,"host":1.0}})").attention_on_host == 1);
+  CHECK(from(R"({"attention":{"device":0.3,"host":0.7}})").attention_on_host == 0.7);
+  CHECK_THROWS_WITH(from(R"({"attention":{"device":0.3,"host":0.6}})"), Contains("sum to 1"));
   CHECK_THROWS_AS(from(R"({"attention":{"host":0.7}})"), UsageError);
   CHECK_THROWS_AS(from(R"({"attention":1})"), UsageError);
 }

@@ -111,9 +111,9 @@ class Checker {
     const bool kv = b >= shape_.kv_block(0, 0) && b < shape_.activation_block(0), unit = b < shape_.kv_block(0, 0);
     const Place device = unit ? Place::unit : kv ? Place::kv : Place::activation;
     const Place staging = unit ? Place::unit_staging : kv ? Place::kv_staging : Place::activation_staging;
-    const Place disk_side = kv && shape_.attention_on_host && op.step > 0 ? Place::host_kv
-                            : shape_.disk_reads_device                    ? device
-                                                                          : staging;
+    const Place disk_side = kv && op.step > 0 && shape_.host_attends[b - shape_.kv_block(0, 0)] ? Place::host_kv
+                            : shape_.disk_reads_device                                          ? device
+                                                                                                : staging;
     const auto at = [&](Place place, std::uint32_t slot) {
       return slot == kNoSlot ? Resource{Place::home, b} : Resource{place, slot};
     };
@@ -187,7 +187,7 @@ TEST_CASE("a schedule orders every access, and none of its dependencies can be s
   std::mt19937 random(GENERATE(range(1, 61)));
   const ScheduleShape shape = test::random_shape(random);
   const Schedule schedule = zigzag(shape, 0, 3);
-  CAPTURE(shape.batches, shape.layers, shape.attention_on_host, shape.disk_reads_device, schedule.ops.size(),
+  CAPTURE(shape.batches, shape.layers, shape.host_attends, shape.disk_reads_device, schedule.ops.size(),
           schedule.deps.size());
   REQUIRE(check(shape, schedule) == "");
   for (std::size_t dep = 0; dep < schedule.deps.size(); ++dep) {

@@ -317,7 +317,6 @@ class CommandLine(Case):
                  ('{"version":2}', ["version", "got 2"]), ('{"budgets":{"device":"20GB"}}', ["budgets.device", "20GB", "4GiB"]),
                  ('{"budgets":{"device":""}}', "budgets.device"), ('{"budgets":{"device":-1}}', "budgets.device"),
                  ('{"budgets":{"hots":"1GiB"}}', ["hots", "did you mean 'host'?"]),
-                 ('{"attention":{"device":0.3,"host":0.7}}', ["attention", "not supported"]),
                  ('{"attention":{"device":0.3,"host":0.3}}', ["attention", "sum to 1"]), ('{"attention":"gpu"}', ["attention", "gpu"]),
                  ('{"retention":{"rule":"h20"}}', ["retention", "h20", "did you mean 'h2o'?"]), ('{"retention":{}}', ["retention", "rule"]),
                  ('{"retention":{"rule":"h2o","heavy":1.5,"recent":1}}', ["retention.heavy", "1.5"]),

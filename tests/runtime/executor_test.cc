@@ -78,7 +78,7 @@ TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and 
   policy.gpu_batch_size = 2;
   policy.num_gpu_batches = 3;
   policy.weights = policy.kv = policy.activations = policy::Fractions{{0.3, 0.3, 0.4}};
-  policy.attention = on_host ? policy::AttentionOn::host : policy::AttentionOn::device;
+  policy.attention_on_host = on_host ? 1 : 0;
   policy.overlap = overlap;
   Engine engine(*source, policy, prompts, {.backend = kBackend, .disk_directory = spill.path().string()});
 

@@ -102,7 +102,7 @@ TEST_CASE("on a GPU answers do not depend on the tiers, overlap or the disk engi
     policy::PartialPolicy policy = all_on_device(retention);
     policy.weights = random_fractions(random), policy.kv = random_fractions(random),
     policy.activations = random_fractions(random);
-    policy.attention = policy::AttentionOn::device;
+    policy.attention_on_host = 0;
     policy.overlap = trial % 2 == 0;
     const auto answers =
         run(policy, std::array{"io_uring", "threads", "buffered"}[static_cast<std::size_t>(trial % 3)]);
@@ -122,9 +122,9 @@ TEST_CASE("on a GPU attention of the host's KV on the host computes the same wit
   policy::PartialPolicy policy = all_on_device("full");
   policy.kv = Fractions{{0.3, 0.4, 0.3}};
   const runtime::MachineOptions machine{.backend = kBackend, .disk_directory = spill.path().string()};
-  policy.attention = policy::AttentionOn::device;
+  policy.attention_on_host = 0;
   const auto expected = Engine(*source, policy, prompts, machine).run();
-  policy.attention = policy::AttentionOn::host;
+  policy.attention_on_host = GENERATE(0.4, 1.0);
   const auto answers = Engine(*source, policy, prompts, machine).run();
   std::size_t compared = 0;
   for (std::size_t i = 0; i < answers.size(); ++i) compared += compare(expected[i], answers[i]);

@@ -54,7 +54,8 @@ std::vector<Prompt> random_prompts(std::size_t count, int vocab, std::mt19937& r
 struct Way {
   Fractions weights, kv, activations;
   int gpu_batch_size = 1, num_gpu_batches = 1;
-  bool attention_on_host = false, overlap = false;
+  double attention_on_host = 0;
+  bool overlap = false;
   int threads = 1;
   std::string engine = "auto";
   bool separate_device = false;
@@ -63,7 +64,7 @@ struct Way {
     std::ostringstream out;
     for (const Fractions& f : {weights, kv, activations})
       out << f.device() << "/" << f.host() << "/" << f.disk() << " ";
-    out << gpu_batch_size << "x" << num_gpu_batches << (attention_on_host ? " host " : " device ")
+    out << gpu_batch_size << "x" << num_gpu_batches << " host attends " << attention_on_host << " "
         << (overlap ? "overlap " : "serial ") << threads << " " << engine
         << (separate_device ? " separate device" : "");
     return out.str();
@@ -103,7 +104,7 @@ class Requests {
             .activations = {},
             .gpu_batch_size = pick(1, 6),
             .num_gpu_batches = pick(1, 4),
-            .attention_on_host = pick(0, 1) == 1,
+            .attention_on_host = pick(0, 3) / 3.0,
             .overlap = pick(0, 1) == 1,
             .threads = pick(1, 2),
             .engine = kEngines[static_cast<std::size_t>(pick(0, 2))],
@@ -136,7 +137,7 @@ class Requests {
     policy.activations = way.activations;
     policy.gpu_batch_size = way.gpu_batch_size;
     policy.num_gpu_batches = way.num_gpu_batches;
-    policy.attention = way.attention_on_host ? policy::AttentionOn::host : policy::AttentionOn::device;
+    policy.attention_on_host = way.attention_on_host;
     policy.retention = retention_;
     policy.overlap = way.overlap;
     const runtime::MachineOptions machine{.backend = "cpu",
@@ -186,7 +187,7 @@ TEST_CASE("answers do not depend on overlap, the disk engine, the threads or the
   for (const char* engine : kEngines)
     for (const int threads : {1, 2})
       for (const bool overlap : {false, true})
-        for (const bool on_host : {false, true})
+        for (const double on_host : {0.0, 0.5, 1.0})
           for (const bool separate_device : {false, true})
             requests.check({.weights = kThirds,
                             .kv = kThirds,

@@ -32,7 +32,7 @@ policy::PartialPolicy random_policy(std::mt19937& random) {
   partial.activations = fractions();
   if (pick(0, 1)) partial.gpu_batch_size = pick(1, 8);
   if (pick(0, 1)) partial.num_gpu_batches = pick(1, 4);
-  if (pick(0, 1)) partial.attention = policy::AttentionOn::host;
+  if (pick(0, 1)) partial.attention_on_host = pick(1, 2) / 2.0;
   if (pick(0, 1)) partial.retention = policy::Retention::from_text("h2o:0.1:0.1");
   std::uniform_real_distribution<double> magnitude(std::log(3e5), std::log(2e7));
   for (auto& budget : partial.budgets)
