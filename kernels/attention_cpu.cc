@@ -1,5 +1,6 @@
 // kernels/attention_cpu.cc: one decode step over KV slots, a tile for each row and KV head.
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "kernels/cpu_ops.h"
@@ -53,6 +54,19 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   return t;
 }
 
+/// What decoding the tile of `index` (head_index()) changed, its new token in `slot`, taken to the block's home.
+void take_home(const DecodeAttention& op, std::int64_t index, std::int32_t slot) {
+  const KvSlots &from = op.slots, &to = op.home;
+  const std::int64_t first = index * from.slots;
+  const std::size_t row = static_cast<std::size_t>(from.head_dim) * size_of(from.dtype);
+  const std::size_t offset = static_cast<std::size_t>(first + slot) * row;
+  std::memcpy(static_cast<std::byte*>(to.k) + offset, static_cast<const std::byte*>(from.k) + offset, row);
+  std::memcpy(static_cast<std::byte*>(to.v) + offset, static_cast<const std::byte*>(from.v) + offset, row);
+  if (op.scoring != Scoring::none) std::copy_n(from.score + first, from.slots, to.score + first);
+  std::copy_n(from.position + first, from.slots, to.position + first);
+  to.free_slot[index] = from.free_slot[index];
+}
+
 }  // namespace
 
 void CpuOps::run(const DecodeAttention& op, Stream&) const {
@@ -71,6 +85,8 @@ void CpuOps::run(const DecodeAttention& op, Stream&) const {
     DecodeTile next = tile_of(op, row, head);
     for (std::int64_t left = std::min(at_once, heads - tile * at_once); left > 0; --left) {
       DecodeTile t = next;
+      const std::int64_t index = head_index(op, row, head);
+      const std::int32_t slot = *t.free_slot;
       t.scratch = memory;
       if (++head == kv_heads) head = 0, ++row;
       if (left > 1) {
@@ -78,6 +94,7 @@ void CpuOps::run(const DecodeAttention& op, Stream&) const {
         t.next = &next;
       }
       vectors_.decode(t);
+      if (op.home.k) take_home(op, index, slot);
     }
   });
 }

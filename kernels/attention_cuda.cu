@@ -36,7 +36,7 @@ struct Args {
   std::int64_t q_stride, k_stride, v_stride;
   const Row* rows;
   int first_row;  // of the call, for blockIdx.y == 0
-  KvSlots slots;
+  KvSlots slots, home;
   int group;  // query heads of one KV head
   float scale, decay;
   Scoring scoring;
@@ -49,25 +49,37 @@ struct Args {
   std::int64_t evicted_stride;
 };
 
-/// One row and KV head.
-template <class T> struct Tile {
-  T *k, *v;
-  float* score;
-  std::int32_t *position, *free_slot;
+/// One row and KV head of a block.
+template <class T> struct Place {
+  T *k = nullptr, *v = nullptr;
+  float* score = nullptr;
+  std::int32_t *position = nullptr, *free_slot = nullptr;
+
+  __device__ Place(const KvSlots& slots, std::int64_t at) {  // at: sequence * kv_heads + head
+    if (!slots.k) return;
+    const std::int64_t first = at * slots.slots;
+    k = static_cast<T*>(slots.k) + first * slots.head_dim;
+    v = static_cast<T*>(slots.v) + first * slots.head_dim;
+    score = slots.score ? slots.score + first : nullptr;
+    position = slots.position + first;
+    free_slot = slots.free_slot + at;
+  }
+};
+
+/// Where a block of threads works, and the home that hears of its changes, if any.
+template <class T> struct Tile : Place<T> {
+  Place<T> home;
   Row row;
   int index, head;    // row of the call, KV head
   std::int64_t tile;  // among those of the launch
 
   /// Of a grid of KV heads and rows.
-  __device__ explicit Tile(const Args& a)
-      : row(a.rows[a.first_row + blockIdx.y]), index(a.first_row + blockIdx.y), head(blockIdx.x),
-        tile(std::int64_t{blockIdx.y} * a.slots.kv_heads + blockIdx.x) {
-    const std::int64_t at = std::int64_t{row.sequence} * a.slots.kv_heads + head, first = at * a.slots.slots;
-    k = static_cast<T*>(a.slots.k) + first * a.slots.head_dim;
-    v = static_cast<T*>(a.slots.v) + first * a.slots.head_dim;
-    score = a.slots.score ? a.slots.score + first : nullptr;
-    position = a.slots.position + first;
-    free_slot = a.slots.free_slot + at;
+  __device__ explicit Tile(const Args& a) : Tile(a, a.rows[a.first_row + blockIdx.y]) {}
+  __device__ Tile(const Args& a, const Row& its_row)
+      : Place<T>(a.slots, at(a, its_row)), home(a.home, at(a, its_row)), row(its_row), index(a.first_row + blockIdx.y),
+        head(blockIdx.x), tile(std::int64_t{blockIdx.y} * a.slots.kv_heads + blockIdx.x) {}
+  __device__ static std::int64_t at(const Args& a, const Row& row) {
+    return std::int64_t{row.sequence} * a.slots.kv_heads + blockIdx.x;
   }
   /// The row of Args::probabilities that belongs to the first query head.
   __device__ std::int64_t probabilities_row(const Args& a) const {
@@ -111,11 +123,15 @@ template <class T> __device__ void write_token(const Args& a, const Tile<T>& t) 
   const std::int32_t slot = *t.free_slot;
   const int dim = a.slots.head_dim;
   for (int d = threadIdx.x; d < dim; d += kThreads) {
-    t.k[std::int64_t{slot} * dim + d] = from_float<T>(a.k[t.index * a.k_stride + t.head * dim + d]);
-    t.v[std::int64_t{slot} * dim + d] = from_float<T>(a.v[t.index * a.v_stride + t.head * dim + d]);
+    const std::int64_t to = std::int64_t{slot} * dim + d;
+    const T k = from_float<T>(a.k[t.index * a.k_stride + t.head * dim + d]);
+    const T v = from_float<T>(a.v[t.index * a.v_stride + t.head * dim + d]);
+    t.k[to] = k, t.v[to] = v;
+    if (t.home.k) t.home.k[to] = k, t.home.v[to] = v;
   }
   if (threadIdx.x != 0) return;
   t.position[slot] = t.row.position;
+  if (t.home.k) t.home.position[slot] = t.row.position;
   if (a.scoring == Scoring::none) return;
   const std::uint64_t key =
       std::uint64_t{static_cast<std::uint32_t>(t.head)} << 32 | static_cast<std::uint32_t>(t.row.position);
@@ -245,6 +261,7 @@ __device__ void keep_scores(const Args& a, const Tile<T>& t, const std::int32_t*
       score = a.decay * score + sum;
       t.score[s] = score;
     }
+    if (t.home.k && a.scoring != Scoring::none) t.home.score[s] = score;
     if (at >= t.row.keep.sinks && at <= newest) mine = First{}(mine, Candidate{score, at, s});
   }
   visible = block_reduce(visible, Sum{}, shared.number);
@@ -252,8 +269,13 @@ __device__ void keep_scores(const Args& a, const Tile<T>& t, const std::int32_t*
   const Candidate victim = block_reduce_candidate(mine, First{}, shared.candidate);
   if (threadIdx.x != 0) return;
   const bool evicts = visible > t.row.keep.budget() && victim.slot >= 0;
+  const std::int32_t free_slot = evicts ? victim.slot : empty < slots ? empty : -1;
   if (evicts) t.position[victim.slot] = -1;
-  *t.free_slot = evicts ? victim.slot : empty < slots ? empty : -1;
+  *t.free_slot = free_slot;
+  if (t.home.k) {
+    if (evicts) t.home.position[victim.slot] = -1;
+    *t.home.free_slot = free_slot;
+  }
   if (a.evicted) a.evicted[t.index * a.evicted_stride + t.head] = evicts ? victim.position : -1;
 }
 
@@ -462,6 +484,7 @@ Args args_of(const DecodeAttention& op, CudaStream& stream) {
           .rows = stream.upload(std::span<const Row>(rows)),
           .first_row = 0,
           .slots = op.slots,
+          .home = op.home,
           .group = op.heads / op.slots.kv_heads,
           .scale = op.scale,
           .decay = op.decay,

@@ -127,6 +127,8 @@ struct KeepPrompt {
 /// chooses the victim, whose slot becomes free for the next token.
 ///   q, out [rows, heads * head_dim] f32     k, v [rows, kv_heads * head_dim] f32, rounded into the slots
 ///   sequence, position, keep [rows]: place in the block, absolute position of the new token, budget
+///   home: a copy of the block, or null: what the step changes (the new key and value, the scores of the row's heads,
+///   positions, the free slot) it changes there too; on a GPU memory of Backend::allocate_host()
 ///   probabilities [rows * heads, slots] f32 or empty: used in place of the softmax (tests of ties)
 ///   evicted [rows, kv_heads] i32 or empty: receives the position evicted by this step, or -1
 struct DecodeAttention {
@@ -137,7 +139,7 @@ struct DecodeAttention {
   float scale = 1, decay = 1;
   Scoring scoring = Scoring::none;
   std::uint64_t seed = 0;
-  KvSlots slots;
+  KvSlots slots, home;
   View out;
   ConstView probabilities;
   View evicted;

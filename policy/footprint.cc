@@ -37,7 +37,10 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
   space.rows = round_up(block * embed * a, kPage) + round_up(block * hidden * a, kPage) +
                round_up(block * static_cast<std::uint64_t>(model.vocab) * 4, kPage);
   space.gather = round_up(tokens * std::max(embed, hidden) * 4, kPage);
-  if (policy.attention_on_host > 0) space.exchange = round_up(block * (2 * q + 2 * kv) * a, kPage);
+  if (policy.attention_on_host > 0) {
+    space.rows_out = round_up(block * (q + 2 * kv) * a, kPage);
+    space.rows_on_host = round_up(block * (2 * q + 2 * kv) * a, kPage);
+  }
   return space;
 }
 
@@ -114,8 +117,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   for (const Window* w : {&print.unit, &print.kv, &print.activation, &print.unit_staging, &print.kv_staging,
                           &print.activation_staging, &print.host_kv})
     count(w->tier, w->slots * w->slot_bytes);
-  count(Tier::device, print.workspace.chunk + print.workspace.rows + print.workspace.exchange);
-  count(Tier::host, print.workspace.exchange);
+  count(Tier::device, print.workspace.chunk + print.workspace.rows + print.workspace.rows_out);
+  count(Tier::host, print.workspace.rows_on_host);
   count(facts.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
   count(Tier::device, facts.device_overhead);
   return print;

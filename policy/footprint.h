@@ -37,11 +37,12 @@ struct Window {
 
 /// Per chunk of tokens and per block, what the kernels need beside the blocks.
 struct Workspace {
-  std::int64_t chunk_tokens = 0;  ///< a compute op works on whole prompts of at most this many tokens together
-  std::uint64_t chunk = 0;        ///< bytes, device: projections, attention, mlp of one chunk
-  std::uint64_t rows = 0;         ///< bytes, device: last hidden rows and logits of the whole block
-  std::uint64_t exchange = 0;     ///< bytes, on device and on host each: rows for attention on the host
-  std::uint64_t gather = 0;       ///< bytes, where disk reads land: rows of tables that lie on disk
+  std::int64_t chunk_tokens = 0;   ///< a compute op works on whole prompts of at most this many tokens together
+  std::uint64_t chunk = 0;         ///< bytes, device: projections, attention, mlp of one chunk
+  std::uint64_t rows = 0;          ///< bytes, device: last hidden rows and logits of the whole block
+  std::uint64_t rows_out = 0;      ///< bytes, device: queries, keys and values for attention on the host
+  std::uint64_t rows_on_host = 0;  ///< bytes, host: the same and the results
+  std::uint64_t gather = 0;        ///< bytes, where disk reads land: rows of tables that lie on disk
 };
 
 struct Footprint {

@@ -149,18 +149,15 @@ class Generator {
   }
 
   /// Decode through all layers, attention and mlp in turn, from the first one's attention on. Returns the sublayer
-  /// behind them. Three units are in use at once, the last attention's, the mlp's and the next attention's, while two
-  /// more come.
+  /// behind them. Three units are in use at once: the last attention's, the mlp's and the next attention's.
   std::uint32_t layers_of_batches(std::uint32_t first) {
     const auto batches = static_cast<std::size_t>(shape_.batches);
-    std::vector<std::uint32_t> attended(batches, kNone);  // per batch: the op that brings the host's results
-    Loaded before, mlp_unit, unit = load_unit(first);
+    std::vector<std::uint32_t> attended(batches, kNone);  // per batch: the host's op
+    Loaded before;
     for (int layer = 0; layer <= shape_.layers; ++layer) {
       const std::uint32_t attention = first + 2 * static_cast<std::uint32_t>(layer), mlp = attention - 1;
       const bool ends = layer > 0, begins = layer < shape_.layers;
-      // A layer ahead of their use: behind what comes back from the host on their lane they would wait for it.
-      const Loaded next_mlp = begins ? load_unit(attention + 1) : Loaded{};
-      const Loaded next_unit = layer + 1 < shape_.layers ? load_unit(attention + 2) : Loaded{};
+      const Loaded mlp_unit = ends ? load_unit(mlp) : Loaded{}, unit = begins ? load_unit(attention) : Loaded{};
       for (int batch = 0; batch < shape_.batches; ++batch) {
         std::uint32_t& result = attended[static_cast<std::size_t>(batch)];
         if (ends) {
@@ -174,12 +171,12 @@ class Generator {
         used(unit, done);
         result = host ? host_core(attention, layer, batch, done) : kNone;
       }
-      before = unit, mlp_unit = next_mlp, unit = next_unit;
+      before = unit;
     }
     return first + 2 * static_cast<std::uint32_t>(shape_.layers);
   }
 
-  /// The rows go to the host, are attended there and come back. Returns the op that brings them back.
+  /// The rows go to the host and are attended there. Returns that op; the device reads its results where they are.
   std::uint32_t host_core(std::uint32_t s, int layer, int batch, std::uint32_t projected) {
     const std::uint32_t exchange = shape_.exchange_block(batch), kv = shape_.kv_block(layer, batch);
     const std::uint32_t sent = store(Lane::device_to_host, batch, exchange, kNoSlot, kNoSlot, {projected});
@@ -199,7 +196,7 @@ class Generator {
       done = add(core, {sent, stored_[kv]});
       stored_[kv] = done;
     }
-    return load(Lane::host_to_device, batch, exchange, kNoSlot, kNoSlot, {done});
+    return done;
   }
 
   std::uint32_t compute(std::uint32_t s, int batch, Op::Part part, std::uint32_t unit_slot, std::uint32_t ready) {
@@ -236,8 +233,10 @@ class Generator {
         store_block(hidden_home, batch, shape_.activation_block(batch), activation_, activation_staging_,
                     op.activation_slot, done);
     }
-    if (uses_cache)
-      store_block(cache_home, batch, shape_.kv_block(sub.layer, batch), kv_, kv_staging_, op.kv_slot, done);
+    if (!uses_cache) return done;
+    const std::uint32_t block = shape_.kv_block(sub.layer, batch);
+    if (step_ > 0 && cache_home == Tier::host) stored_[block] = kv_.last_user[op.kv_slot] = done;  // writes it home too
+    else store_block(cache_home, batch, block, kv_, kv_staging_, op.kv_slot, done);
     return done;
   }
 
@@ -270,15 +269,14 @@ WindowSlots ScheduleShape::slots_needed(std::uint32_t ahead) const {
   const bool kv_disk = streams(kv_home, Tier::disk), kv_host = streams(kv_home, Tier::host);
   const bool act_disk = streams(activation_home, Tier::disk), act_host = streams(activation_home, Tier::host);
   const auto slots_if = [&](bool used) { return used ? 1 + ahead : 0; };
-  constexpr std::uint32_t units_of_batches = 5;  // see Generator::layers_of_batches()
-  return {
-      .unit = std::max(slots_if(unit_host || unit_disk), (unit_host || unit_disk) && host_any ? units_of_batches : 0),
-      .kv = slots_if(kv_host || kv_disk),
-      .activation = slots_if(act_host || act_disk),
-      .unit_staging = slots_if(unit_disk && !disk_reads_device),
-      .kv_staging = slots_if(kv_disk && !disk_reads_device),
-      .activation_staging = slots_if(act_disk && !disk_reads_device),
-      .host_kv = slots_if(host_from_disk)};
+  const std::uint32_t overlapping = host_any ? 2 : 0;  // units more in use at once, see Generator::layers_of_batches()
+  return {.unit = unit_host || unit_disk ? slots_if(true) + overlapping : 0,
+          .kv = slots_if(kv_host || kv_disk),
+          .activation = slots_if(act_host || act_disk),
+          .unit_staging = slots_if(unit_disk && !disk_reads_device),
+          .kv_staging = slots_if(kv_disk && !disk_reads_device),
+          .activation_staging = slots_if(act_disk && !disk_reads_device),
+          .host_kv = slots_if(host_from_disk)};
 }
 
 Schedule zigzag(const ScheduleShape& shape, int first_step, int steps) {

@@ -48,7 +48,7 @@ struct WindowSlots {
 };
 
 /// All that the order of a run depends on. Blocks are numbered: units, then KV [layer * batches + batch], then hidden
-/// states [batch], then the query, key, value rows that go to the host and come back as its attention [batch].
+/// states [batch], then the query, key and value rows that go to the host [batch].
 struct ScheduleShape {
   std::vector<Sublayer> sublayers;
   std::vector<Tier> unit_home, kv_home, activation_home;

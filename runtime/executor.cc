@@ -136,7 +136,8 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
     case Sublayer::Kind::attention:
       switch (op.part) {
         case Op::Part::whole:
-          layers_.attention(sub.layer, unit, rows, hidden, storage_.kv(sub.layer, batch, op.kv_slot), stream);
+          layers_.attention(sub.layer, unit, rows, hidden,
+                            {storage_.kv(sub.layer, batch, op.kv_slot), storage_.kv_home(sub.layer, batch)}, stream);
           break;
         case Op::Part::in: layers_.attention_in(unit, hidden, storage_.exchange(batch, false), stream); break;
         case Op::Part::core:
@@ -144,7 +145,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
                                  storage_.host_kv(sub.layer, batch, op.kv_slot));
           break;
         case Op::Part::out:
-          layers_.attention_out(unit, hidden, storage_.exchange(batch, false).out.slice(0, rows.rows()), stream);
+          layers_.attention_out(unit, hidden, storage_.exchange(batch, true).out.slice(0, rows.rows()), stream);
           break;
       }
       break;

@@ -179,7 +179,7 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
 }
 
 void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
-                    const Projected& in, View attended, const kernels::KvSlots& kv, kernels::Stream& stream) const {
+                    const Projected& in, View attended, const Cache& kv, kernels::Stream& stream) const {
   ops.run(kernels::DecodeAttention{.q = in.q,
                                    .k = in.k,
                                    .v = in.v,
@@ -191,16 +191,17 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
                                    .decay = static_cast<float>(retention_.decay),
                                    .scoring = scoring_,
                                    .seed = seed(layer),
-                                   .slots = kv,
+                                   .slots = kv.slots,
+                                   .home = kv.home,
                                    .out = attended,
                                    .probabilities = {},
                                    .evicted = {}},
           stream);
 }
 
-void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const kernels::KvSlots& kv,
+void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
                        kernels::Stream& stream) {
-  if (rows.prefill && synthetic_) return fill_cache(layer, rows, kv, stream);
+  if (rows.prefill && synthetic_) return fill_cache(layer, rows, kv.slots, stream);
   Scratch& scratch = storage_.scratch();
   const std::int64_t q_cols = std::int64_t{model_.heads} * model_.head_dim,
                      kv_cols = std::int64_t{model_.kv_heads} * model_.head_dim;
@@ -214,7 +215,7 @@ void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, 
                        scratch.take(hidden.dtype, count, kv_cols)};
     project(unit, x, in, stream);
     const View attended = scratch.take(hidden.dtype, count, q_cols);
-    if (rows.prefill) prefill(layer, rows, first, last, in, attended, kv, stream);
+    if (rows.prefill) prefill(layer, rows, first, last, in, attended, kv.slots, stream);
     else decode(ops_, layer, rows, first, last, in, attended, kv, stream);
     project_back(unit, attended, x, stream);
     first = last;
@@ -275,7 +276,7 @@ void Layers::attention_core(int layer, const BatchRows& rows, const Storage::Exc
                             const kernels::KvSlots& kv) {
   const std::int64_t live = rows.live();
   decode(backend_.host_ops(), layer, rows, 0, live,
-         {host.q.slice(0, live), host.k.slice(0, live), host.v.slice(0, live)}, host.out.slice(0, live), kv,
+         {host.q.slice(0, live), host.k.slice(0, live), host.v.slice(0, live)}, host.out.slice(0, live), {kv, {}},
          backend_.host_stream());
 }
 

@@ -39,7 +39,11 @@ class Layers {
          kernels::Backend& backend, Storage& storage);
 
   void embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream);
-  void attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const kernels::KvSlots& kv,
+  /// A KV block on the device, and its home where that is host memory: a decode step changes both.
+  struct Cache {
+    kernels::KvSlots slots, home;
+  };
+  void attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
                  kernels::Stream& stream);
   /// The three parts of attention whose core runs on the host; decode only.
   void attention_in(const UnitViews& unit, View hidden, const Storage::Exchange& out, kernels::Stream& stream);
@@ -68,7 +72,7 @@ class Layers {
   void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Projected& in,
                View attended, const kernels::KvSlots& kv, kernels::Stream& stream);
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
-              const Projected& in, View attended, const kernels::KvSlots& kv, kernels::Stream& stream) const;
+              const Projected& in, View attended, const Cache& kv, kernels::Stream& stream) const;
   void fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream);
   /// Ends of the chunks of whole sequences: indices into rows.offsets.
   std::vector<std::int64_t> chunks(const BatchRows& rows) const;

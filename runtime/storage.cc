@@ -58,9 +58,9 @@ void Storage::add_blocks(std::span<const offload::FileId> files) {
   for (const Tier home : shape.activation_home) blocks_.add(Kind::activations, print_.activation_block_bytes, home);
   workspace_ = blocks_.add(Kind::workspace, print_.workspace.chunk, Tier::device);
   rows_ = blocks_.add(Kind::workspace, print_.workspace.rows, Tier::device);
-  if (print_.workspace.exchange > 0) {
-    exchange_device_ = blocks_.add(Kind::workspace, print_.workspace.exchange, Tier::device);
-    exchange_host_ = blocks_.add(Kind::workspace, print_.workspace.exchange, Tier::host);
+  if (print_.workspace.rows_out > 0) {
+    exchange_device_ = blocks_.add(Kind::workspace, print_.workspace.rows_out, Tier::device);
+    exchange_host_ = blocks_.add(Kind::workspace, print_.workspace.rows_on_host, Tier::host);
   }
   if (print_.workspace.gather > 0)
     gather_ = blocks_.add(Kind::workspace, print_.workspace.gather,
@@ -149,7 +149,6 @@ std::uint64_t Storage::exchange_rows(const Op& op, kernels::Stream& stream) {
     if (bytes > 0) backend_.copy(to.data, from.data, bytes, stream);
     return bytes;
   };
-  if (op.lane == offload::Lane::host_to_device) return copy(device.out, host.out);
   return copy(host.q, device.q) + copy(host.k, device.k) + copy(host.v, device.v);
 }
 
@@ -159,6 +158,12 @@ UnitViews Storage::unit(int unit, std::uint32_t slot) const {
 
 kernels::KvSlots Storage::kv(int layer, int batch, std::uint32_t slot) const {
   return kv_shape_.view(place(print_.shape.kv_block(layer, batch), slot, kv_window_));
+}
+
+kernels::KvSlots Storage::kv_home(int layer, int batch) const {
+  const std::uint32_t block_of = print_.shape.kv_block(layer, batch);
+  return blocks_.home(block(block_of)) == Tier::host ? kv_shape_.view(blocks_.home_data(block(block_of)))
+                                                     : kernels::KvSlots{};
 }
 
 kernels::KvSlots Storage::host_kv(int layer, int batch, std::uint32_t slot) const {
@@ -198,7 +203,7 @@ Storage::Exchange Storage::exchange(int batch, bool on_host) const {
     at += static_cast<std::size_t>(all * whole.cols) * size_of(activation_);
     return whole.slice(batch * rows, rows);
   };
-  return {part(model_.heads), part(model_.kv_heads), part(model_.kv_heads), part(model_.heads)};
+  return {part(model_.heads), part(model_.kv_heads), part(model_.kv_heads), on_host ? part(model_.heads) : View{}};
 }
 
 void Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream) {

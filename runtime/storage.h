@@ -45,7 +45,8 @@ class Storage {
   std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
 
   UnitViews unit(int unit, std::uint32_t slot) const;
-  kernels::KvSlots kv(int layer, int batch, std::uint32_t slot) const;       ///< slot: of the device window
+  kernels::KvSlots kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the device window
+  kernels::KvSlots kv_home(int layer, int batch) const;                 ///< where the home is host memory, else null
   kernels::KvSlots host_kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the host window
   View hidden(int batch, std::uint32_t slot, std::int64_t tokens) const;     ///< [tokens, hidden]
   /// Says how many rows the hidden states of a batch have now, and so how much of them moves.
@@ -55,7 +56,7 @@ class Storage {
   View last_hidden(int batch) const;  ///< [gpu_batch_size, hidden]
   View last_embed(int batch) const;   ///< [gpu_batch_size, embed]
   View logits(int batch) const;       ///< [gpu_batch_size, vocab]
-  /// Rows for attention on the host: q, k, v and the result, [gpu_batch_size, heads * head_dim] each.
+  /// Rows for attention on the host: q, k, v and, there only, the result, [gpu_batch_size, heads * head_dim] each.
   struct Exchange {
     View q, k, v, out;
   };

@@ -260,9 +260,9 @@ TEST_CASE("a copy can fail at the call, or later and break the device") {
   CHECK(host.data[2] == 3);
 
   host.data[2] = 0;
+  const Event event;
   cusim::fail_nth(What::copy, 1, cudaErrorECCUncorrectable, /*asynchronous=*/true);
   CHECK(copy() == cudaSuccess);
-  const Event event;
   CHECK(stream.synchronize() == cudaErrorECCUncorrectable);
   CHECK(host.data[2] == 0);
   void* refused = nullptr;

@@ -117,7 +117,8 @@ struct Step {
     kv.score.set(widened(score, 1, kNaN));
     kv.position.set(widened(position, 1, std::int32_t{-1}));
     kv.free_slot.set(free_slot);
-    DecodeAttention op{aq, ak, av, sequence, token, keep, heads, scale, decay, scoring, 7, kv.block, out, {}, evicted};
+    DecodeAttention op{aq,    ak,      av, sequence, token, keep, heads, scale,
+                       decay, scoring, 7,  kv.block, {},    out,  {},    evicted};
     if (scoring == Scoring::none) op.slots.score = nullptr;
     place.run(op);
     return {out.host(), kv.score.host(), kv.position.ints(), kv.free_slot.ints(), evicted.ints()};
@@ -303,8 +304,8 @@ TEST_CASE("a decoded row does not depend on the other rows, the capacity, thread
         kv.free_slot.set(step.free_slot);
     const std::int32_t sequence[] = {step.sequence[0]}, token[] = {step.token[0]};
     const Keep keep[] = {step.keep[0]};
-    place.run(
-        DecodeAttention{q, k, v, sequence, token, keep, 4, step.scale, 1, Scoring::attention, 0, kv.block, o, {}, {}});
+    place.run(DecodeAttention{
+        q, k, v, sequence, token, keep, 4, step.scale, 1, Scoring::attention, 0, kv.block, {}, o, {}, {}});
     return o.host();
   }();
   CHECK(out == std::vector<float>(expected.out.begin(), expected.out.begin() + 80));
@@ -319,7 +320,7 @@ TEST_CASE("decode attention refuses a step without a free slot, and changes noth
   kv.free_slot.set(std::vector<std::int32_t>{-1});
   const std::int32_t sequence[] = {0}, token[] = {3};
   const Keep keep[] = {{0, 100, 0, 0}};
-  const DecodeAttention op{q, k, v, sequence, token, keep, 1, 1, 1, Scoring::none, 0, kv.block, out, {}, {}};
+  const DecodeAttention op{q, k, v, sequence, token, keep, 1, 1, 1, Scoring::none, 0, kv.block, {}, out, {}, {}};
   if (place.exact()) CHECK_THROWS_AS(place.run(op), UsageError);
   else place.run(op);  // a GPU cannot say so; its output is no number
   CHECK(kv.position.ints() == full);
@@ -342,8 +343,8 @@ TEST_CASE("attention refuses shapes that disagree, and says what it wanted", "[k
   Array row(place, 1, 32), one(place, 1, 16), result(place, 1, 32);
   const std::int32_t sequence[] = {2}, token[] = {0};
   Keep keep[] = {{2, 1, 0, 0}};
-  const DecodeAttention decode{row, one,      one,    sequence, token, keep, 4, 1, 1, Scoring::attention,
-                               0,   kv.block, result, {},       {}};
+  const DecodeAttention decode{row, one,      one, sequence, token, keep, 4, 1, 1, Scoring::attention,
+                               0,   kv.block, {},  result,   {},    {}};
   CHECK_THROWS_WITH(place.run(decode), "decode_attention: sequence 2 of a block of 2");
   DecodeAttention sinks = decode;
   const std::int32_t good[] = {1};

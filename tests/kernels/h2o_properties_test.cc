@@ -373,3 +373,28 @@ TEST_CASE("h2o_cases: random scores choose the same tokens at every place", "[ke
     CHECK(kept[0] != kept[1]);  // each head its own
   }
 }
+
+TEST_CASE("h2o_cases: what a step changes reaches the block's home", "[kernels][h2o]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  struct Shape {
+    int sequences, slots;
+  };
+  for (const Shape s : {Shape{3, 13}, Shape{1, 700}}) {  // on a GPU the second is split
+    const HeadShape shape{4, 2, 8};
+    const Stream stream(shape, 60, 23);
+    KvRun run(place, s.sequences, shape, s.slots, DType::f16);
+    const auto count = static_cast<std::size_t>(s.sequences);
+    run.prefill(stream.rows(0, 16 * s.sequences), std::vector<int>(count, 16), std::vector<Keep>(count, Keep{8, 4}),
+                stream.scale());
+    run.make_home();
+    REQUIRE(run.home_is_the_same());
+    std::vector<std::int32_t> sequence(count), position(count);
+    std::iota(sequence.begin(), sequence.end(), 0);
+    for (int t = 16; t < 30; ++t) {
+      CAPTURE(place.name, s.slots, t);
+      std::fill(position.begin(), position.end(), t);
+      run.step(stream.rows(t, s.sequences), sequence, position, std::vector<Keep>(count, Keep{8, 4}), stream.scale());
+      REQUIRE(run.home_is_the_same());
+    }
+  }
+}

@@ -30,7 +30,6 @@ enum class Place {
   activation_staging,
   host_kv,
   rows_device,
-  result_device,
   rows_host,
   result_host
 };
@@ -104,9 +103,7 @@ class Checker {
     const std::uint32_t b = op.subject;
     if (b >= shape_.exchange_block(0)) {
       const std::uint32_t k = op.batch;
-      if (op.kind == Op::Kind::store)
-        return {{{Place::rows_device, k}, b, true, false}, {{Place::rows_host, k}, b, false, true}};
-      return {{{Place::result_host, k}, b + 1000, true, false}, {{Place::result_device, k}, b + 1000, false, true}};
+      return {{{Place::rows_device, k}, b, true, false}, {{Place::rows_host, k}, b, false, true}};
     }
     const bool kv = b >= shape_.kv_block(0, 0) && b < shape_.activation_block(0), unit = b < shape_.kv_block(0, 0);
     const Place device = unit ? Place::unit : kv ? Place::kv : Place::activation;
@@ -150,10 +147,12 @@ class Checker {
       list.push_back({{Place::rows_device, k}, exchange, false, true, true});
       return list;
     }
-    if (op.part == Op::Part::out) list.push_back({{Place::result_device, k}, exchange + 1000, true, false});
+    if (op.part == Op::Part::out) list.push_back({{Place::result_host, k}, exchange + 1000, true, false});
     if (sub.kind == Sublayer::Kind::attention && op.part == Op::Part::whole) {
       const std::uint32_t kv = shape_.kv_block(sub.layer, op.batch);
       list.push_back({at(Place::kv, op.kv_slot, kv), kv, op.step > 0, true, true});
+      const bool at_host = shape_.kv_home[kv - shape_.kv_block(0, 0)] == Tier::host;
+      if (at_host && op.step > 0) list.push_back({{Place::home, kv}, kv, false, true});  // what the step changed
     }
     if (sub.kind == Sublayer::Kind::output) list.push_back({hidden_at, hidden, true, false});
     else if (sub.kind != Sublayer::Kind::head)

@@ -54,6 +54,13 @@ class Array {
     put(base() + kGuard, numbers.data(), bytes_);
   }
 
+  /// The bytes of an array of the same shape and type.
+  void set(const Array& other) {
+    const std::vector<std::byte> bytes = other.fetch();
+    require(bytes.size() == bytes_, "another shape");
+    put(base() + kGuard, bytes.data(), bytes_);
+  }
+
   /// The contents as floats; throws if a guard byte has changed.
   std::vector<float> host() const {
     const std::vector<std::byte> image = fetch();

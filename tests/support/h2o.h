@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "tests/support/array.h"
@@ -67,7 +68,8 @@ class KvRun {
     Array fed(place_, fed_slots(sequence, position, probabilities), probabilities.empty() ? 0 : rows * shape_.heads,
               slots_.block.slots);
     place_.run(kernels::DecodeAttention{q, k, v, sequence, position, keep, shape_.heads, scale, decay, scoring_, seed,
-                                        block(), out, probabilities.empty() ? ConstView() : ConstView(fed), evicted});
+                                        block(), home(), out, probabilities.empty() ? ConstView() : ConstView(fed),
+                                        evicted});
     return {out.host(), evicted.ints()};
   }
 
@@ -83,6 +85,19 @@ class KvRun {
   }
   SlotArrays& slots() { return slots_; }
 
+  /// From now on steps keep a copy of the block too.
+  void make_home() {
+    const kernels::KvSlots& b = slots_.block;
+    home_ = std::make_unique<SlotArrays>(place_, b.sequences, b.kv_heads, b.slots, b.head_dim, b.dtype);
+    home_->k.set(slots_.k), home_->v.set(slots_.v), home_->score.set(slots_.score);
+    home_->position.set(slots_.position), home_->free_slot.set(slots_.free_slot);
+  }
+  bool home_is_the_same() const {
+    const auto same = [](const Array& a, const Array& b) { return a.fetch() == b.fetch(); };
+    return same(slots_.k, home_->k) && same(slots_.v, home_->v) && same(slots_.score, home_->score) &&
+           same(slots_.position, home_->position) && same(slots_.free_slot, home_->free_slot);
+  }
+
   std::uint64_t seed = 0;
   float decay = 1;
 
@@ -92,6 +107,7 @@ class KvRun {
     if (scoring_ == kernels::Scoring::none) block.score = nullptr;
     return block;
   }
+  kernels::KvSlots home() const { return home_ ? home_->block : kernels::KvSlots{}; }
   /// probabilities by position, laid out by slot.
   std::vector<float> fed_slots(const std::vector<std::int32_t>& sequence, const std::vector<std::int32_t>& token,
                                const std::vector<std::map<int, float>>& probabilities) const {
@@ -117,6 +133,7 @@ class KvRun {
   HeadShape shape_;
   kernels::Scoring scoring_;
   SlotArrays slots_;
+  std::unique_ptr<SlotArrays> home_;
 };
 
 /// One KV head's life: attention weights (exp of the logits) [group][query][key <= query], and what may be kept.
