@@ -54,6 +54,8 @@ class Backend {
   virtual std::unique_ptr<Memory> allocate_device(std::size_t bytes) = 0;
   /// Host memory that copies to and from the device may use without staging; good for O_DIRECT.
   virtual std::unique_ptr<Memory> allocate_host(std::size_t bytes) = 0;
+  /// Whether ops of the device may use memory of allocate_host(); not where a GPU's system lets too little be pinned.
+  virtual bool device_reaches(const void* host) const = 0;
 
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;

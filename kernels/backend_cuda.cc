@@ -1,14 +1,13 @@
 // kernels/backend_cuda.cc: the GPU as a machine.
 #include <algorithm>
+#include <cstring>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/cpu_ops.h"
 #include "kernels/error.h"
 #include "kernels/host_machine.h"
-#include "kernels/mapped_memory.h"
+#include "kernels/host_memory_cuda.h"
 #include "kernels/ops_cuda.h"
 
 namespace weft::kernels {
@@ -75,55 +74,6 @@ class CudaDeviceMemory final : public Memory {
   DeviceMemory memory_;
 };
 
-/// Host memory whose pages several threads touch at once and which is then registered in pieces: cudaHostAlloc would
-/// take a minute for 100 GB. The device reaches it by the same address. Where the system does not let so much be pinned
-/// it stays as it is, and copies go by a ring; what ops use directly is small and must be pinned.
-class CudaHostMemory final : public MappedMemory {
- public:
-  explicit CudaHostMemory(std::size_t bytes) : MappedMemory(bytes) {
-    touch();
-    try {
-      pin();
-    } catch (...) {
-      unpin();
-      throw;
-    }
-  }
-  ~CudaHostMemory() override { unpin(); }
-  bool pinned() const { return pinned_ == bytes_; }
-
- private:
-  void touch() const {
-    const std::size_t most = std::min<std::size_t>(std::max(1u, std::thread::hardware_concurrency()), 16);
-    const std::size_t count = std::min(most, bytes_ / kTouchedBytes + 1);
-    std::vector<std::jthread> threads;
-    for (std::size_t t = 0; t < count; ++t)
-      threads.emplace_back([this, t, count] {
-        const std::size_t begin = bytes_ * t / count, end = bytes_ * (t + 1) / count;
-        for (std::size_t i = begin; i < end; i += 4096) static_cast<volatile std::byte*>(data_)[i] = std::byte{};
-      });
-  }
-  void pin() {
-    for (; pinned_ < bytes_; pinned_ += std::min(kPinnedPiece, bytes_ - pinned_)) {
-      const cudaError_t error = cudaHostRegister(data_ + pinned_, std::min(kPinnedPiece, bytes_ - pinned_),
-                                                 cudaHostRegisterPortable | cudaHostRegisterMapped);
-      if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
-        if (bytes_ > kMostDirect) return unpin();
-        throw CapacityError("host memory: " + mebibytes(bytes_) + " were to be pinned, the system refuses; raise the " +
-                            "limit (ulimit -l) or lower --host-memory");
-      }
-      check(error, "cudaHostRegister");
-    }
-  }
-  void unpin() noexcept {
-    for (std::size_t begin = 0; begin < pinned_; begin += kPinnedPiece) cudaHostUnregister(data_ + begin);
-    pinned_ = 0;
-  }
-
-  std::size_t pinned_ = 0;  // bytes from the start on
-};
-
 cudaDeviceProp first_device() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -149,7 +99,8 @@ class CudaBackend final : public Backend {
   std::string name() const override { return "cuda"; }
   std::string description() const override {
     return std::string(device_.name) + ", compute capability " + std::to_string(device_.major) + "." +
-           std::to_string(device_.minor) + ", " + mebibytes(total_);
+           std::to_string(device_.minor) + ", " + mebibytes(total_) +
+           (pageable_.any() ? "; the system lets too little host memory be pinned, copies go by a ring" : "");
   }
   bool device_is_host_memory() const override { return false; }
   DType activation_type(DType) const override { return DType::f32; }
@@ -167,7 +118,10 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Memory> allocate_device(std::size_t bytes) override {
     return std::make_unique<CudaDeviceMemory>(bytes);
   }
-  std::unique_ptr<Memory> allocate_host(std::size_t bytes) override { return std::make_unique<CudaHostMemory>(bytes); }
+  std::unique_ptr<Memory> allocate_host(std::size_t bytes) override {
+    return std::make_unique<CudaHostMemory>(bytes, pageable_);
+  }
+  bool device_reaches(const void* host) const override { return !pageable_.holds(host); }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(device_.multiProcessorCount); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
 
@@ -175,6 +129,8 @@ class CudaBackend final : public Backend {
   /// of another stream would wait for all of it.
   void copy(void* to, const void* from, std::size_t bytes, Stream& any) override {
     auto& stream = static_cast<CudaStream&>(any);
+    if (pageable_.holds(from)) return copy_from_pageable(to, from, bytes, stream);
+    if (pageable_.holds(to)) return copy_to_pageable(to, from, bytes, stream);
     for (std::size_t begin = 0, chunk = 0; begin < bytes; begin += kChunk, ++chunk) {
       const cudaEvent_t done = stream.chunk_done()[chunk % 2].get();
       if (chunk >= 2) check(cudaEventSynchronize(done), "cudaEventSynchronize");
@@ -202,8 +158,43 @@ class CudaBackend final : public Backend {
  private:
   struct HostStream final : Stream {};
 
+  /// By two pinned pieces in turn: while one travels the other is filled.
+  static void copy_from_pageable(void* to, const void* from, std::size_t bytes, CudaStream& stream) {
+    for (std::size_t begin = 0, chunk = 0; begin < bytes; begin += kChunk, ++chunk) {
+      const std::size_t size = std::min(kChunk, bytes - begin);
+      const cudaEvent_t done = stream.chunk_done()[chunk % 2].get();
+      check(cudaEventSynchronize(done), "cudaEventSynchronize");
+      std::byte* const piece = stream.pinned(chunk % 2, kChunk);
+      std::memcpy(piece, static_cast<const std::byte*>(from) + begin, size);
+      check(cudaMemcpyAsync(static_cast<std::byte*>(to) + begin, piece, size, cudaMemcpyHostToDevice, stream.get()),
+            "cudaMemcpyAsync");
+      check(cudaEventRecord(done, stream.get()), "cudaEventRecord");
+    }
+  }
+  /// Returns when all has arrived.
+  static void copy_to_pageable(void* to, const void* from, std::size_t bytes, CudaStream& stream) {
+    const std::size_t chunks = (bytes + kChunk - 1) / kChunk;
+    for (std::size_t chunk = 0; chunk <= chunks; ++chunk) {  // each arrives while the next travels
+      if (chunk < chunks) {
+        const std::size_t begin = chunk * kChunk;
+        const cudaEvent_t done = stream.chunk_done()[chunk % 2].get();
+        check(cudaEventSynchronize(done), "cudaEventSynchronize");
+        check(cudaMemcpyAsync(stream.pinned(chunk % 2, kChunk), static_cast<const std::byte*>(from) + begin,
+                              std::min(kChunk, bytes - begin), cudaMemcpyDeviceToHost, stream.get()),
+              "cudaMemcpyAsync");
+        check(cudaEventRecord(done, stream.get()), "cudaEventRecord");
+      }
+      if (chunk == 0) continue;
+      const std::size_t before = chunk - 1, begin = before * kChunk;
+      check(cudaEventSynchronize(stream.chunk_done()[before % 2].get()), "cudaEventSynchronize");
+      std::memcpy(static_cast<std::byte*>(to) + begin, stream.pinned(before % 2, kChunk),
+                  std::min(kChunk, bytes - begin));
+    }
+  }
+
   cudaDeviceProp device_;
   std::size_t free_at_start_ = 0, total_ = 0;
+  PageableMemory pageable_;
   CudaOps ops_;
   ThreadPool pool_;
   CpuOps host_ops_;

@@ -38,6 +38,8 @@ class CudaStream final : public Stream {
 
   // For bulk copies: see CudaBackend::copy().
   std::array<cuda::EventHandle, 2>& chunk_done() { return chunk_done_; }
+  /// One of two pieces of pinned memory, for host memory that is not.
+  std::byte* pinned(std::size_t piece, std::size_t bytes);
 
  private:
   struct Upload {
@@ -49,6 +51,7 @@ class CudaStream final : public Stream {
   cuda::StreamHandle stream_;
   int multiprocessors_;
   std::array<cuda::EventHandle, 2> chunk_done_;
+  std::array<cuda::HostMemory, 2> pinned_;
   cuda::DeviceMemory device_;  // workspace, ring, cuBLAS's workspace
   cuda::HostMemory ring_;      // mapped
   cuda::BlasHandle blas_;

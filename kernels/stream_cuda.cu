@@ -56,6 +56,15 @@ std::byte* CudaStream::workspace(std::size_t bytes) {
   return static_cast<std::byte*>(device_.get());
 }
 
+std::byte* CudaStream::pinned(std::size_t piece, std::size_t bytes) {
+  if (!pinned_[piece].get()) {
+    void* memory = nullptr;
+    check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
+    pinned_[piece] = HostMemory(memory);
+  }
+  return static_cast<std::byte*>(pinned_[piece].get());
+}
+
 const void* CudaStream::upload(const void* data, std::size_t bytes) {
   if (bytes == 0) return nullptr;
   allocate();

@@ -40,12 +40,27 @@ Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>
     for (const auto& path : checkpoint->files()) files.push_back(disk.open(path.string()));
   add_blocks(files);
   blocks_.allocate(backend, disk, spill_directory);
+  check_reach();
   gathered_ = backend.make_event();
   scratch_ = Scratch(blocks_.home_data(workspace_), print_.workspace.chunk);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (stop) throw Interrupted{};
     fill(unit);
   }
+}
+
+/// Weights and hidden states are copied, but the device itself writes KV home and reads the host's attention.
+void Storage::check_reach() const {
+  const auto refuse_unless = [&](bool reached, const char* what) {
+    if (!reached)
+      throw CapacityError(std::string("the system lets too little host memory be pinned for ") + what +
+                          " on the host; raise the limit (ulimit -l), lower --host-memory or keep KV on the device");
+  };
+  if (print_.workspace.rows_on_host > 0)
+    refuse_unless(backend_.device_reaches(blocks_.home_data(exchange_host_)), "attention");
+  for (std::uint32_t kv = print_.shape.kv_block(0, 0); kv < print_.shape.activation_block(0); ++kv)
+    if (blocks_.home(block(kv)) == Tier::host)
+      refuse_unless(backend_.device_reaches(blocks_.home_data(block(kv))), "KV");
 }
 
 /// In the order of ScheduleShape, so that a block's number there is its id here.

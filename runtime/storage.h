@@ -72,6 +72,7 @@ class Storage {
  private:
   offload::BlockId block(std::uint32_t subject) const { return static_cast<offload::BlockId>(subject); }
   void add_blocks(std::span<const offload::FileId> files);
+  void check_reach() const;
   void fill(std::size_t unit);
   std::byte* place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const;
   std::uint64_t exchange_rows(const policy::Op& op, kernels::Stream& stream);

@@ -27,7 +27,7 @@ ModelSpec opt(const std::string& keys) {
 }
 
 ModelSpec shipped(const std::string& name) {
-  return from(test::read_text(WEFT_SOURCE_DIR "/configs/models/" + name + ".json"));
+  return from(test::read_text(test::source_path("configs/models") / (name + ".json")));
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ TEST_CASE("the shipped shapes have the published numbers of parameters", "[polic
                                                 {"opt-30b", 29.97469},   {"opt-66b", 65.71776}, {"opt-175b", 174.60468},
                                                 {"galactica-30b", 29.97}};
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(WEFT_SOURCE_DIR "/configs/models")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_path("configs/models"))) {
     const std::string name = entry.path().stem();
     CAPTURE(name);
     const ModelSpec model = shipped(name);

@@ -69,7 +69,7 @@ TEST_CASE("a policy's JSON reads back as itself", "[policy]") {
 
 TEST_CASE("the shipped policies are policies", "[policy]") {
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(WEFT_SOURCE_DIR "/configs/policies")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_path("configs/policies"))) {
     CAPTURE(entry.path());
     CHECK_NOTHROW(from(test::read_text(entry.path())));
     ++count;

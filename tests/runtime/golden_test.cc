@@ -128,7 +128,7 @@ TEST_CASE("every tiny checkpoint computes what transformers computes", "[runtime
 }
 
 TEST_CASE("the demo model computes what transformers computes", "[runtime][large]") {
-  const fs::path folder = fs::path(WEFT_SOURCE_DIR) / "models" / "demo";
+  const fs::path folder = source_path("models/demo");
   for (const std::string& dtype : dtypes_of(folder)) {
     CAPTURE(dtype);
     check_model(folder, data_path("golden") / "demo.json", dtype);

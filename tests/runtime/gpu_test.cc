@@ -135,7 +135,7 @@ TEST_CASE("the demo model's greedy tokens are the CPU's", "[gpu]") {
   constexpr std::size_t kPrompts = 20;
   constexpr std::int64_t kTokens = 128;
   std::mt19937 random(6);
-  const auto source = runtime::open_model(std::filesystem::path(WEFT_SOURCE_DIR) / "models" / "demo", "float16", "");
+  const auto source = runtime::open_model(source_path("models/demo"), "float16", "");
   const auto prompts = random_prompts(kPrompts, source->spec.vocab, kTokens, random);
   policy::PartialPolicy policy = all_on_device("full");
   policy.gpu_batch_size = kPrompts, policy.num_gpu_batches = 1;

@@ -27,7 +27,7 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 
 const fs::path kOpt = data_path("tokenizer/opt");
-const fs::path kDemo = data_path("").parent_path().parent_path().parent_path() / "models" / "demo";
+const fs::path kDemo = source_path("models/demo");
 
 /// Built once: a vocabulary takes a while to read under a sanitizer.
 const Tokenizer& opt() {

@@ -13,10 +13,15 @@
 
 namespace weft::test {
 
-/// A file or folder of tests/data, such as "checkpoint/expected.tsv".
-inline std::filesystem::path data_path(const std::string& name) {
-  return std::filesystem::path(__FILE__).parent_path().parent_path() / "data" / name;
+/// A file or folder of the project, such as "models/demo". Where the tests run away from the sources that they were
+/// built from, the environment's WEFT_SOURCE_DIR says what stands in for these.
+inline std::filesystem::path source_path(const std::string& name) {
+  const char* const elsewhere = std::getenv("WEFT_SOURCE_DIR");
+  return std::filesystem::path(elsewhere ? elsewhere : WEFT_SOURCE_DIR) / name;
 }
+
+/// A file or folder of tests/data, such as "checkpoint/expected.tsv".
+inline std::filesystem::path data_path(const std::string& name) { return source_path("tests/data") / name; }
 
 /// An empty folder that vanishes with all it holds.
 class TemporaryFolder {

@@ -1,0 +1,122 @@
+// What the CUDA backend does when the device or the system refuses, on the simulator, which refuses on demand.
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "cusim.h"
+#include "kernels/backend.h"
+#include "kernels/cuda.h"
+#include "kernels/error.h"
+#include "runtime/job.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using namespace weft::test;
+using kernels::Backend;
+
+namespace {
+
+struct Restore {
+  cusim::Config before = cusim::config();
+  ~Restore() {
+    cusim::reset();
+    cusim::config() = before;
+  }
+};
+
+/// What `work` throws, which must be an error of that type.
+template <class Error> std::string message_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+void wait(Backend& backend, kernels::Stream& stream) {
+  const auto event = backend.make_event();
+  backend.record(*event, stream);
+  backend.synchronize(*event);
+}
+
+}  // namespace
+
+TEST_CASE("host memory that cannot be pinned is copied by a ring, and the backend says so", "[gpu][faults]") {
+  const Restore restore;
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  constexpr std::size_t bytes = (std::size_t{70} << 20) + 5;
+  const auto device = backend->allocate_device(bytes);
+  cusim::config().pinned_capacity = cusim::stats().pinned_live + (std::size_t{66} << 20);
+  const auto from = backend->allocate_host(bytes), to = backend->allocate_host(bytes);
+  CHECK_FALSE(backend->device_reaches(from->data() + bytes - 1));
+  CHECK_THAT(backend->description(), Catch::Contains("copies go by a ring"));
+  const auto small = backend->allocate_host(4096);
+  CHECK(backend->device_reaches(small->data()));
+
+  for (std::size_t i = 0; i < bytes; ++i) from->data()[i] = static_cast<std::byte>(i * 7 + (i >> 9));
+  const auto stream = backend->make_stream();
+  backend->copy(device->data(), from->data(), bytes, *stream);
+  backend->copy(to->data(), device->data(), bytes, *stream);
+  wait(*backend, *stream);
+  CHECK(std::memcmp(from->data(), to->data(), bytes) == 0);
+
+  cusim::config().pinned_capacity = 0;
+  CHECK_THAT(message_of<CapacityError>([&] { backend->allocate_host(4096); }), Catch::Contains("ulimit -l"));
+}
+
+TEST_CASE("device memory that is not there is refused with what was wanted and what is free", "[gpu][faults]") {
+  const Restore restore;
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  cusim::config().device_capacity = std::size_t{64} << 20;
+  CHECK_THAT(
+      message_of<CapacityError>([&] { backend->allocate_device(std::size_t{100} << 20); }),
+      Catch::Contains("100 MiB wanted") && Catch::Contains("of 64 MiB are free") && Catch::Contains("--device-memory"));
+}
+
+TEST_CASE("a device that breaks says so at the next wait and from then on", "[gpu][faults]") {
+  const Restore restore;
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  const auto device = backend->allocate_device(4096);
+  const auto host = backend->allocate_host(4096);
+  const auto stream = backend->make_stream();
+  cusim::fail_nth(cusim::What::copy, 1, cudaErrorECCUncorrectable, /*asynchronous=*/true);
+  backend->copy(device->data(), host->data(), 4096, *stream);
+  for (int again = 0; again < 2; ++again)
+    CHECK_THAT(message_of<DeviceError>([&] { wait(*backend, *stream); }),
+               Catch::Contains("cudaErrorECCUncorrectable") && Catch::Contains("--resume continues"));
+}
+
+TEST_CASE("a job on a device that breaks ends with its answers kept, and goes on by --resume", "[gpu][faults]") {
+  const Restore restore;
+  const TemporaryFolder folder;
+  std::string requests;
+  for (int i = 0; i < 12; ++i)
+    requests += R"({"id": ")" + std::to_string(i) + R"(", "prompt": "Request number )" + std::to_string(i) + "\"}\n";
+  write_text(folder / "in.jsonl", requests);
+  runtime::JobOptions job;
+  job.model = source_path("models/demo").string();
+  job.input = (folder / "in.jsonl").string(), job.output = (folder / "out.jsonl").string();
+  job.max_tokens = 3;
+  job.quiet = true;
+  job.policy.gpu_batch_size = 2, job.policy.num_gpu_batches = 2;
+  job.machine.backend = "cuda";
+  const std::atomic<bool> stop{false};
+  const auto lines = [&] {
+    const std::string text = read_text(folder / "out.jsonl");
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  cusim::fail_nth(cusim::What::launch, 700, cudaErrorIllegalAddress, /*asynchronous=*/true);
+  CHECK_THAT(message_of<DeviceError>([&] { runtime::run_job(job, stop); }), Catch::Contains("cudaErrorIllegalAddress"));
+  const auto before = lines();
+  CHECK(before > 0);
+  CHECK(before < 12);
+  cusim::reset();
+  job.resume = true;
+  CHECK(runtime::run_job(job, stop) == 0);
+  CHECK(lines() == 12);
+}
