@@ -20,7 +20,7 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 128;
-constexpr int kHeadsAtOnce = 4;              // query heads whose rows a lane holds in registers
+constexpr int kHeadsAtOnce = 4;              // query heads at most whose rows a lane holds in registers
 constexpr int kUnroll = 4;                   // slots that a team has in flight
 constexpr std::size_t kFusedShared = 40960;  // bytes; what every card has room for several times
 constexpr int kSplitSlots = 256;             // slots of one block where they are split
@@ -331,20 +331,17 @@ __device__ void weigh_values(const Args& a, const Tile<typename Layout::T>& t, i
   __syncthreads();
 }
 
-/// Calls f with 4, 2 or 1 heads at a time until all of the group are done: f(constant, first head).
-template <class F> __device__ void for_heads(int group, const F& f) {
-  int head = 0;
-  for (; head + kHeadsAtOnce <= group; head += kHeadsAtOnce) f(std::integral_constant<int, kHeadsAtOnce>{}, head);
-  for (; head + 2 <= group; head += 2) f(std::integral_constant<int, 2>{}, head);
-  for (; head < group; ++head) f(std::integral_constant<int, 1>{}, head);
+template <class Layout> constexpr std::size_t reduction_floats(int dim, int heads) {
+  return static_cast<std::size_t>(Layout::kTeams) * heads * dim;
 }
 
-template <class Layout> constexpr std::size_t reduction_floats(int dim, int group) {
-  return static_cast<std::size_t>(Layout::kTeams) * std::min(kHeadsAtOnce, group) * dim;
-}
+/// Blocks on a multiprocessor that registers must leave room for; without a number ptxas would rather spill.
+template <class Layout, int kHeads> constexpr int kBlocks = kHeads == 1 && Layout::kSteps == 1 ? 8 : 4;
 
-/// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values().
-template <class Layout> __global__ void __launch_bounds__(kThreads) decode_fused(Args a) {
+/// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values(). kHeads, which
+/// divides the group, at a time.
+template <class Layout, int kHeads>
+__global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_fused(Args a) {
   using T = typename Layout::T;
   WEFT_DYNAMIC_SHARED(std::int32_t, position);
   WEFT_SHARED(float, partial, [kThreads / kWarp]);
@@ -369,16 +366,14 @@ template <class Layout> __global__ void __launch_bounds__(kThreads) decode_fused
     }
     __syncthreads();
   } else {
-    for_heads(a.group, [&](auto heads, int head) {
-      find_logits<Layout, heads()>(a, t, head, 0, slots, position, p + head * slots, slots);
-    });
+    for (int head = 0; head < a.group; head += kHeads)
+      find_logits<Layout, kHeads>(a, t, head, 0, slots, position, p + head * slots, slots);
     __syncthreads();
     for (int g = 0; g < a.group; ++g) softmax(p + g * slots, slots, partial);
   }
   keep_scores(a, t, position, p, slots, choice);
-  for_heads(a.group, [&](auto heads, int head) {
-    weigh_values<Layout, heads()>(a, t, 0, slots, position, p + head * slots, slots, sums, out + head * dim, dim);
-  });
+  for (int head = 0; head < a.group; head += kHeads)
+    weigh_values<Layout, kHeads>(a, t, 0, slots, position, p + head * slots, slots, sums, out + head * dim, dim);
 }
 
 /// The same in four kernels over a workspace: probabilities [rows, heads, slots], positions [rows, kv_heads, slots],
@@ -400,14 +395,14 @@ template <class T> __global__ void __launch_bounds__(kThreads) decode_begin(Args
 }
 
 /// Grid: KV heads, rows, splits.
-template <class Layout> __global__ void __launch_bounds__(kThreads) decode_logits(Args a, Split split) {
+template <class Layout, int kHeads>
+__global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_logits(Args a, Split split) {
   const Tile<typename Layout::T> t(a);
   const int slots = a.slots.slots, first = blockIdx.z * kSplitSlots, last = min(first + kSplitSlots, slots);
   const std::int32_t* const position = split.position + t.tile * slots;
   float* const p = split.p + t.tile * a.group * slots;
-  for_heads(a.group, [&](auto heads, int head) {
-    find_logits<Layout, heads()>(a, t, head, first, last, position, p + std::int64_t{head} * slots, slots);
-  });
+  for (int head = 0; head < a.group; head += kHeads)
+    find_logits<Layout, kHeads>(a, t, head, first, last, position, p + std::int64_t{head} * slots, slots);
 }
 
 /// Grid: KV heads, rows.
@@ -436,7 +431,8 @@ template <class T> __global__ void __launch_bounds__(kThreads) decode_choice(Arg
 }
 
 /// Grid: KV heads, rows, splits. Shared: sums of weigh_values().
-template <class Layout> __global__ void __launch_bounds__(kThreads) decode_values(Args a, Split split) {
+template <class Layout, int kHeads>
+__global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_values(Args a, Split split) {
   WEFT_DYNAMIC_SHARED(float, sums);
   const Tile<typename Layout::T> t(a);
   const int slots = a.slots.slots, dim = a.slots.head_dim;
@@ -444,10 +440,9 @@ template <class Layout> __global__ void __launch_bounds__(kThreads) decode_value
   const std::int64_t tiles = std::int64_t{split.rows} * a.slots.kv_heads;
   float* const out = split.sums + (blockIdx.z * tiles + t.tile) * a.group * dim;
   const float* const p = split.p + t.tile * a.group * slots;
-  for_heads(a.group, [&](auto heads, int head) {
-    weigh_values<Layout, heads()>(a, t, first, last, split.position + t.tile * slots, p + std::int64_t{head} * slots,
-                                  slots, sums, out + head * dim, dim);
-  });
+  for (int head = 0; head < a.group; head += kHeads)
+    weigh_values<Layout, kHeads>(a, t, first, last, split.position + t.tile * slots, p + std::int64_t{head} * slots,
+                                 slots, sums, out + head * dim, dim);
 }
 
 /// Grid: KV heads, rows.
@@ -462,13 +457,22 @@ __global__ void __launch_bounds__(kThreads) decode_sum(Args a, Split split) {
   }
 }
 
-/// Calls f.operator()<Layout>() with the layout for rows of `dim` numbers: 16 bytes a lane if rows are multiples of it.
-template <class T, class F> void with_layout(int dim, const F& f) {
+/// Calls f.operator()<Layout, kHeads>() with the layout for rows of `dim` numbers, 16 bytes a lane if rows are
+/// multiples of it, and as many heads at a time as divide the group. fp32 and odd rows, which no model of note stores,
+/// take one.
+template <class T, class F> void with_layout(int dim, int group, const F& f) {
   constexpr int vector = 16 / static_cast<int>(sizeof(T));
-  if (dim % vector == 0 && dim <= 8 * vector) f.template operator()<Team<T, vector, 8, 1>>();
-  else if (dim % vector == 0 && dim <= 16 * vector) f.template operator()<Team<T, vector, 16, 1>>();
-  else if (dim % vector == 0 && dim <= 32 * vector) f.template operator()<Team<T, vector, 32, 1>>();
-  else if (dim <= 256) f.template operator()<Team<T, 1, 32, 8>>();
+  const auto with_heads = [&]<class Layout>() {
+    if constexpr (sizeof(T) == 2) {
+      if (group % kHeadsAtOnce == 0) return f.template operator()<Layout, kHeadsAtOnce>();
+      if (group % 2 == 0) return f.template operator()<Layout, 2>();
+    }
+    f.template operator()<Layout, 1>();
+  };
+  if (dim % vector == 0 && dim <= 8 * vector) with_heads.template operator()<Team<T, vector, 8, 1>>();
+  else if (dim % vector == 0 && dim <= 16 * vector) with_heads.template operator()<Team<T, vector, 16, 1>>();
+  else if (dim % vector == 0 && dim <= 32 * vector) with_heads.template operator()<Team<T, vector, 32, 1>>();
+  else if (dim <= 256) f.template operator()<Team<T, 1, 32, 8>, 1>();
   else throw UsageError("decode_attention: head_dim is " + std::to_string(dim) + ", on a GPU at most 256");
 }
 
@@ -499,7 +503,7 @@ Args args_of(const DecodeAttention& op, CudaStream& stream) {
 }
 
 /// As many rows at once as the workspace holds.
-template <class Layout> void run_split(Args a, int rows, CudaStream& stream) {
+template <class Layout, int kHeads> void run_split(Args a, int rows, CudaStream& stream) {
   using T = typename Layout::T;
   const int heads = a.slots.kv_heads, slots = a.slots.slots, dim = a.slots.head_dim;
   const int splits = (slots + kSplitSlots - 1) / kSplitSlots;
@@ -515,9 +519,9 @@ template <class Layout> void run_split(Args a, int rows, CudaStream& stream) {
                       splits};
     const dim3 grid(heads, count), split_grid(heads, count, splits);
     launch(decode_begin<T>, grid, kThreads, 0, stream.get(), a, split);
-    if (!a.probabilities) launch(decode_logits<Layout>, split_grid, kThreads, 0, stream.get(), a, split);
+    if (!a.probabilities) launch(decode_logits<Layout, kHeads>, split_grid, kThreads, 0, stream.get(), a, split);
     launch(decode_choice<T>, grid, kThreads, 0, stream.get(), a, split);
-    launch(decode_values<Layout>, split_grid, kThreads, reduction_floats<Layout>(dim, a.group) * sizeof(float),
+    launch(decode_values<Layout, kHeads>, split_grid, kThreads, reduction_floats<Layout>(dim, kHeads) * sizeof(float),
            stream.get(), a, split);
     launch(decode_sum, grid, kThreads, 0, stream.get(), a, split);
   }
@@ -532,12 +536,13 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   if (rows == 0) return;
   const Args args = args_of(op, stream);
   with_float_type(op.slots.dtype, [&]<class T>() {
-    with_layout<T>(op.slots.head_dim, [&]<class Layout>() {
+    with_layout<T>(op.slots.head_dim, args.group, [&]<class Layout, int kHeads>() {
       const std::size_t floats =
-          std::size_t{1} * (args.group + 1) * op.slots.slots + reduction_floats<Layout>(op.slots.head_dim, args.group);
+          std::size_t{1} * (args.group + 1) * op.slots.slots + reduction_floats<Layout>(op.slots.head_dim, kHeads);
       const bool few = rows * op.slots.kv_heads < stream.multiprocessors() && op.slots.slots > 2 * kSplitSlots;
-      if (few || floats * sizeof(float) > kFusedShared) return run_split<Layout>(args, rows, stream);
-      launch(decode_fused<Layout>, dim3(op.slots.kv_heads, rows), kThreads, floats * sizeof(float), stream.get(), args);
+      if (few || floats * sizeof(float) > kFusedShared) return run_split<Layout, kHeads>(args, rows, stream);
+      launch(decode_fused<Layout, kHeads>, dim3(op.slots.kv_heads, rows), kThreads, floats * sizeof(float),
+             stream.get(), args);
     });
   });
 }

@@ -66,9 +66,37 @@ struct Shared {
   __host__ __device__ std::size_t bytes() const { return 2 * rows_bytes() + kScoreBytes + kWeightBytes; }
 };
 
+/// 8 numbers from memory that is aligned to them, rounded.
+template <class From, class T> __device__ uint4 load_eight(const From* from) {
+  if constexpr (std::is_same_v<From, T>) {
+    return *reinterpret_cast<const uint4*>(from);
+  } else {
+    const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
+    const float numbers[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    T rounded[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) rounded[i] = from_float<T>(numbers[i]);
+    uint4 raw;
+    memcpy(&raw, rounded, sizeof raw);
+    return raw;
+  }
+}
+
 /// to [kTile, stride] = up to `count` rows of `from`, rounded; zeros elsewhere. All threads.
 template <class From, class T>
 __device__ void load_rows(const From* from, std::int64_t from_stride, int count, int head_dim, T* to, Shared shape) {
+  constexpr int vector = 8;
+  const bool aligned =
+      reinterpret_cast<std::uintptr_t>(from) % 16 == 0 && from_stride % vector == 0 && head_dim % vector == 0;
+  if (aligned) {
+    const int columns = shape.dim / vector;
+    for (int i = threadIdx.x; i < kTile * columns; i += kThreads) {
+      const int row = i / columns, d = i % columns * vector;
+      const uint4 eight = row < count && d < head_dim ? load_eight<From, T>(from + row * from_stride + d) : uint4{};
+      *reinterpret_cast<uint4*>(to + row * shape.stride + d) = eight;
+    }
+    return;
+  }
   for (int i = threadIdx.x; i < kTile * shape.dim; i += kThreads) {
     const int row = i / shape.dim, d = i % shape.dim;
     const float x = row < count && d < head_dim ? to_float(from[row * from_stride + d]) : 0.0f;

@@ -14,6 +14,8 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kBlocks =
+    4;  // on a multiprocessor, that registers must leave room for; without, ptxas would rather spill
 
 /// The lowest id among the largest finite logits, or -1. All threads get it; `shared` holds a number per warp.
 __device__ int most_likely(const float* logits, int vocab, std::uint64_t* shared) {
@@ -49,7 +51,7 @@ template <class Weight> __device__ std::uint64_t total_of(int vocab, const Weigh
 }
 
 /// Grid: rows.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     sample_rows(const float* logits, std::int64_t stride, int vocab, const SampleParams* params, std::int32_t* token) {
   WEFT_SHARED(std::uint64_t, partial, [kWarps]);
   WEFT_SHARED(SelectShared, select);
