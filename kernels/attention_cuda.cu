@@ -518,12 +518,12 @@ template <class Layout, int kHeads> void run_split(Args a, int rows, CudaStream&
     const Split split{memory, memory + p * count, reinterpret_cast<std::int32_t*>(memory + (p + sums) * count), count,
                       splits};
     const dim3 grid(heads, count), split_grid(heads, count, splits);
-    launch(decode_begin<T>, grid, kThreads, 0, stream.get(), a, split);
-    if (!a.probabilities) launch(decode_logits<Layout, kHeads>, split_grid, kThreads, 0, stream.get(), a, split);
-    launch(decode_choice<T>, grid, kThreads, 0, stream.get(), a, split);
+    launch(decode_begin<T>, grid, kThreads, 0, stream, a, split);
+    if (!a.probabilities) launch(decode_logits<Layout, kHeads>, split_grid, kThreads, 0, stream, a, split);
+    launch(decode_choice<T>, grid, kThreads, 0, stream, a, split);
     launch(decode_values<Layout, kHeads>, split_grid, kThreads, reduction_floats<Layout>(dim, kHeads) * sizeof(float),
-           stream.get(), a, split);
-    launch(decode_sum, grid, kThreads, 0, stream.get(), a, split);
+           stream, a, split);
+    launch(decode_sum, grid, kThreads, 0, stream, a, split);
   }
 }
 
@@ -541,8 +541,8 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
           std::size_t{1} * (args.group + 1) * op.slots.slots + reduction_floats<Layout>(op.slots.head_dim, kHeads);
       const bool few = rows * op.slots.kv_heads < stream.multiprocessors() && op.slots.slots > 2 * kSplitSlots;
       if (few || floats * sizeof(float) > kFusedShared) return run_split<Layout, kHeads>(args, rows, stream);
-      launch(decode_fused<Layout, kHeads>, dim3(op.slots.kv_heads, rows), kThreads, floats * sizeof(float),
-             stream.get(), args);
+      launch(decode_fused<Layout, kHeads>, dim3(op.slots.kv_heads, rows), kThreads, floats * sizeof(float), stream,
+             args);
     });
   });
 }

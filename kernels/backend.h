@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -63,6 +65,11 @@ class Backend {
   virtual void record(Event&, Stream&) = 0;
   virtual void wait(Stream&, const Event&) = 0;  ///< later work of the stream runs after the event
   virtual void synchronize(const Event&) = 0;    ///< the calling thread waits; throws DeviceError if the work failed
+
+  /// Runs `work`, which queues ops on the stream and nothing else. Work of the same signature must queue the same ops
+  /// on the same views, with spans of the same lengths and any contents: then a GPU can queue all of it at once from
+  /// the third time on. The caller waits for it before it repeats anything else on the stream.
+  virtual void repeat(Stream& stream, std::uint64_t signature, const std::function<void()>& work) = 0;
 
   virtual const Ops& ops() const = 0;       ///< of the device
   virtual const Ops& host_ops() const = 0;  ///< the CPU's, for attention over KV in host memory

@@ -72,6 +72,8 @@ class CpuBackend final : public Backend {
     static_cast<void>(static_cast<const CpuEvent&>(event).recorded.load(std::memory_order_acquire));
   }
 
+  void repeat(Stream&, std::uint64_t, const std::function<void()>& work) override { work(); }
+
   const Ops& ops() const override { return ops_; }
   const Ops& host_ops() const override { return ops_; }
   Stream& host_stream() override { return host_stream_; }

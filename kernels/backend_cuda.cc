@@ -151,6 +151,10 @@ class CudaBackend final : public Backend {
     check(cudaEventSynchronize(static_cast<const CudaEvent&>(event).handle.get()), "cudaEventSynchronize");
   }
 
+  void repeat(Stream& stream, std::uint64_t signature, const std::function<void()>& work) override {
+    static_cast<CudaStream&>(stream).repeat(signature, work);
+  }
+
   const Ops& ops() const override { return ops_; }
   const Ops& host_ops() const override { return host_ops_; }
   Stream& host_stream() override { return host_stream_; }

@@ -41,6 +41,7 @@ template <class Handle, auto kDestroy> class Owner {
 };
 using StreamHandle = Owner<cudaStream_t, cudaStreamDestroy>;
 using EventHandle = Owner<cudaEvent_t, cudaEventDestroy>;
+using GraphHandle = Owner<cudaGraphExec_t, cudaGraphExecDestroy>;
 using BlasHandle = Owner<cublasHandle_t, cublasDestroy>;
 using DeviceMemory = Owner<void*, cudaFree>;
 using HostMemory = Owner<void*, cudaFreeHost>;

@@ -122,8 +122,7 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
                   .seed = op.seed,
                   .slots = op.slots};
   with_float_type(op.slots.dtype, [&]<class T>() {
-    launch(keep_prompt<T>, dim3(op.slots.kv_heads, static_cast<unsigned>(prompts.size())), kThreads, 0, stream.get(),
-           args);
+    launch(keep_prompt<T>, dim3(op.slots.kv_heads, static_cast<unsigned>(prompts.size())), kThreads, 0, stream, args);
   });
 }
 

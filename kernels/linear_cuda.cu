@@ -57,7 +57,7 @@ dim3 grid_for(std::int64_t rows, std::int64_t cols) {
 
 void finish(const View& y, const Linear& op, const View& out, bool add, CudaStream& stream) {
   with_float_type(op.bias ? op.bias.dtype : DType::f32, [&]<class B>() {
-    launch(add ? finish_rows<B, true> : finish_rows<B, false>, grid_for(out.rows, out.cols), kThreads, 0, stream.get(),
+    launch(add ? finish_rows<B, true> : finish_rows<B, false>, grid_for(out.rows, out.cols), kThreads, 0, stream,
            static_cast<const float*>(y.data), y.stride, static_cast<const B*>(op.bias.data), op.activation,
            static_cast<float*>(out.data), out.stride, static_cast<int>(out.cols));
   });
@@ -67,8 +67,8 @@ void finish(const View& y, const Linear& op, const View& out, bool add, CudaStre
 ConstView rounded(const ConstView& x, DType dtype, std::byte* to, CudaStream& stream) {
   if (dtype == DType::f32) return x;
   with_float_type(dtype, [&]<class T>() {
-    launch(round_rows<T>, grid_for(x.rows, x.cols), kThreads, 0, stream.get(), static_cast<const float*>(x.data),
-           x.stride, reinterpret_cast<T*>(to), static_cast<int>(x.cols));
+    launch(round_rows<T>, grid_for(x.rows, x.cols), kThreads, 0, stream, static_cast<const float*>(x.data), x.stride,
+           reinterpret_cast<T*>(to), static_cast<int>(x.cols));
   });
   return {to, dtype, x.rows, x.cols};
 }
@@ -76,6 +76,7 @@ ConstView rounded(const ConstView& x, DType dtype, std::byte* to, CudaStream& st
 /// out = x weight^T + beta out. In cuBLAS's column-major terms: out^T [n, rows] = weight [n, k] x^T [k, rows].
 void multiply(const ConstView& x, const ConstView& weight, const View& out, float beta, CudaStream& stream) {
   const float alpha = 1;
+  if (stream.repeats()) return;
   check(cublasGemmEx(stream.blas(), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(out.cols), static_cast<int>(out.rows),
                      static_cast<int>(x.cols), &alpha, weight.data, cuda_type(weight.dtype),
                      static_cast<int>(weight.stride), x.data, cuda_type(x.dtype), static_cast<int>(x.stride), &beta,

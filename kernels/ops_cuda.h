@@ -4,7 +4,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -13,6 +16,9 @@
 namespace weft::kernels {
 
 /// One stream with what ops need beside their operands. Used by one thread at a time.
+///
+/// Work that comes again and again the same, the decode steps of a resident model, it can repeat by a CUDA graph: then
+/// ops only carry their spans to the places that the graph's kernels read, and one launch does it all.
 class CudaStream final : public Stream {
  public:
   /// `multiprocessors`: of the device, for kernels that adapt their grid to it.
@@ -33,8 +39,14 @@ class CudaStream final : public Stream {
   /// Device memory for one op, 256-byte aligned; the next op may overwrite it. Throws CapacityError beyond kWorkspace.
   std::byte* workspace(std::size_t bytes);
 
-  static constexpr std::size_t kWorkspace = 64 << 20, kRing = 4 << 20, kBlas = 32 << 20;  ///< bytes
-  static constexpr std::size_t kOpsBytes = kWorkspace + kRing + kBlas;
+  /// Runs `work`, which queues ops on this stream: directly the first time that `signature` comes, recorded the second,
+  /// later by the record. See Backend::repeat().
+  void repeat(std::uint64_t signature, const std::function<void()>& work);
+  /// Whether ops are to carry over their spans and queue nothing.
+  bool repeats() const { return mode_ == Mode::repeats; }
+
+  static constexpr std::size_t kWorkspace = 64 << 20, kRing = 4 << 20, kStep = 2 << 20, kBlas = 32 << 20;
+  static constexpr std::size_t kOpsBytes = kWorkspace + kRing + kStep + kBlas;  ///< kStep: spans of one recorded step
 
   // For bulk copies: see CudaBackend::copy().
   std::array<cuda::EventHandle, 2>& chunk_done() { return chunk_done_; }
@@ -45,7 +57,16 @@ class CudaStream final : public Stream {
   struct Upload {
     std::size_t offset, bytes;
   };
+  enum class Mode : std::uint8_t { direct, records, repeats };
+  struct Record {
+    int seen = 0;
+    cuda::GraphHandle graph;  // null: not yet, or its spans are too many
+    std::size_t bytes = 0;    // of its spans
+  };
   const void* upload(const void* data, std::size_t bytes);
+  const void* upload_for_step(const void* data, std::size_t bytes);
+  void carry_over(std::size_t offset, std::size_t bytes);
+  void record(Record& record, const std::function<void()>& work);
   void allocate();
 
   cuda::StreamHandle stream_;
@@ -53,12 +74,26 @@ class CudaStream final : public Stream {
   std::array<cuda::EventHandle, 2> chunk_done_;
   std::array<cuda::HostMemory, 2> pinned_;
   cuda::DeviceMemory device_;  // workspace, ring, cuBLAS's workspace
-  cuda::HostMemory ring_;      // mapped
+  cuda::HostMemory ring_;      // mapped: kRing, then kStep
   cuda::BlasHandle blas_;
   std::array<cuda::EventHandle, 2> half_done_;
   std::vector<Upload> uploads_;  // in the present half of the ring
   std::size_t half_ = 0, used_ = 0;
+  Mode mode_ = Mode::direct;
+  std::size_t step_used_ = 0;
+  std::map<std::uint64_t, Record> records_;
 };
+
+namespace cuda {
+
+/// Of an op: queues a kernel unless the stream's record does.
+template <class... P, class... A>
+void launch(void (*kernel)(P...), dim3 grid, unsigned threads, std::size_t shared_bytes, CudaStream& stream,
+            A&&... args) {
+  if (!stream.repeats()) launch(kernel, grid, threads, shared_bytes, stream.get(), std::forward<A>(args)...);
+}
+
+}  // namespace cuda
 
 /// Every op is queued on its stream, a CudaStream, when run() returns. Views and slots are device memory or memory of
 /// allocate_host(); spans that are read may be any memory and are copied at once; spans that are written must be memory

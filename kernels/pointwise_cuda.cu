@@ -32,7 +32,7 @@ template <bool kAdd> void launch_convert(const ConstView& in, const View& out, S
   if (in.rows == 0 || in.cols == 0) return;
   with_float_type(in.dtype, [&]<class In>() {
     with_float_type(out.dtype, [&]<class Out>() {
-      launch(convert<In, Out, kAdd>, grid_for(in.rows, in.cols), kThreads, 0, static_cast<CudaStream&>(stream).get(),
+      launch(convert<In, Out, kAdd>, grid_for(in.rows, in.cols), kThreads, 0, static_cast<CudaStream&>(stream),
              static_cast<const In*>(in.data), in.stride, static_cast<Out*>(out.data), out.stride, in.cols);
     });
   });
@@ -104,9 +104,9 @@ void CudaOps::run(const Gather& op, Stream& any) const {
   const std::int32_t* const to = op.to.empty() ? nullptr : stream.upload(op.to);
   with_float_type(op.table.dtype, [&]<class In>() {
     with_float_type(op.out.dtype, [&]<class Out>() {
-      launch(gather_rows<In, Out>, grid_for(static_cast<std::int64_t>(op.ids.size()), op.out.cols), kThreads, 0,
-             stream.get(), static_cast<const In*>(op.table.data), op.table.stride, ids, to,
-             static_cast<Out*>(op.out.data), op.out.stride, op.out.cols);
+      launch(gather_rows<In, Out>, grid_for(static_cast<std::int64_t>(op.ids.size()), op.out.cols), kThreads, 0, stream,
+             static_cast<const In*>(op.table.data), op.table.stride, ids, to, static_cast<Out*>(op.out.data),
+             op.out.stride, op.out.cols);
     });
   });
 }
@@ -114,7 +114,7 @@ void CudaOps::run(const Gather& op, Stream& any) const {
 void CudaOps::run(const LayerNorm& op, Stream& stream) const {
   check(op);
   with_float_type(op.x.dtype, [&]<class T>() {
-    launch(layer_norm<T>, dim3(static_cast<unsigned>(op.x.rows)), kThreads, 0, static_cast<CudaStream&>(stream).get(),
+    launch(layer_norm<T>, dim3(static_cast<unsigned>(op.x.rows)), kThreads, 0, static_cast<CudaStream&>(stream),
            static_cast<const T*>(op.x.data), op.x.stride, Numbers{op.weight.data, op.weight.dtype},
            Numbers{op.bias.data, op.bias.dtype}, static_cast<T*>(op.out.data), op.out.stride,
            static_cast<int>(op.x.cols), op.eps);

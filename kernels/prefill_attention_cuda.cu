@@ -376,8 +376,8 @@ void CudaOps::run(const PrefillAttention& op, Stream& any) const {
   const dim3 grid(static_cast<unsigned>(blocks.size()), op.heads);
   with_float_type(op.k.dtype, [&]<class T>() {
     if constexpr (!std::is_same_v<T, float>)
-      if (tensor) return launch(prefill_tensor<T>, grid, kThreads, Shared(op.head_dim).bytes(), stream.get(), args);
-    launch(prefill_plain<T>, grid, kThreads, 0, stream.get(), args);
+      if (tensor) return launch(prefill_tensor<T>, grid, kThreads, Shared(op.head_dim).bytes(), stream, args);
+    launch(prefill_plain<T>, grid, kThreads, 0, stream, args);
   });
 }
 
@@ -395,8 +395,8 @@ void CudaOps::run(const ColumnSums& op, Stream& any) const {
   const dim3 grid(static_cast<unsigned>(blocks.size()), op.kv_heads);
   with_float_type(op.k.dtype, [&]<class T>() {
     if constexpr (!std::is_same_v<T, float>)
-      if (tensor) return launch(column_sums_tensor<T>, grid, kThreads, Shared(op.head_dim).bytes(), stream.get(), args);
-    launch(column_sums_plain<T>, grid, kThreads, 0, stream.get(), args);
+      if (tensor) return launch(column_sums_tensor<T>, grid, kThreads, Shared(op.head_dim).bytes(), stream, args);
+    launch(column_sums_plain<T>, grid, kThreads, 0, stream, args);
   });
 }
 

@@ -110,7 +110,7 @@ void CudaOps::run(const Sample& op, Stream& any) const {
   check(op);
   auto& stream = static_cast<CudaStream&>(any);
   if (op.logits.rows == 0) return;
-  launch(sample_rows, dim3(static_cast<unsigned>(op.logits.rows)), kThreads, 0, stream.get(),
+  launch(sample_rows, dim3(static_cast<unsigned>(op.logits.rows)), kThreads, 0, stream,
          static_cast<const float*>(op.logits.data), op.logits.stride, static_cast<int>(op.logits.cols),
          stream.upload(op.params), op.token.data());
 }
@@ -119,7 +119,7 @@ void CudaOps::run(const LogProbs& op, Stream& any) const {
   check(op);
   auto& stream = static_cast<CudaStream&>(any);
   if (op.logits.rows == 0) return;
-  launch(log_probs, dim3(static_cast<unsigned>(op.logits.rows)), kThreads, 0, stream.get(),
+  launch(log_probs, dim3(static_cast<unsigned>(op.logits.rows)), kThreads, 0, stream,
          static_cast<const float*>(op.logits.data), op.logits.stride, static_cast<int>(op.logits.cols),
          stream.upload(op.target), op.logprob.data(), op.greedy.data());
 }

@@ -14,6 +14,8 @@ using namespace cuda;
 
 std::string mebibytes(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
+std::size_t whole_words(std::size_t bytes) { return (bytes + sizeof(uint4) - 1) / sizeof(uint4) * sizeof(uint4); }
+
 /// Carries words from mapped host memory to the device.
 __global__ void carry(const uint4* from, uint4* to, int count) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) to[i] = from[i];
@@ -33,14 +35,14 @@ void CudaStream::allocate() {
   void *device = nullptr, *ring = nullptr;
   check(cudaMalloc(&device, kOpsBytes), "cudaMalloc");
   device_ = DeviceMemory(device);
-  check(cudaHostAlloc(&ring, kRing, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
+  check(cudaHostAlloc(&ring, kRing + kStep, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
   ring_ = HostMemory(ring);
   for (cuda::EventHandle& event : half_done_) event = make_event();
   cublasHandle_t blas = nullptr;
   check(cublasCreate(&blas), "cublasCreate");
   blas_ = BlasHandle(blas);
   check(cublasSetStream(blas, get()), "cublasSetStream");  // before the workspace, which it would reset
-  check(cublasSetWorkspace(blas, static_cast<std::byte*>(device) + kWorkspace + kRing, kBlas), "cublasSetWorkspace");
+  check(cublasSetWorkspace(blas, static_cast<std::byte*>(device) + kOpsBytes - kBlas, kBlas), "cublasSetWorkspace");
 }
 
 cublasHandle_t CudaStream::blas() {
@@ -68,12 +70,13 @@ std::byte* CudaStream::pinned(std::size_t piece, std::size_t bytes) {
 const void* CudaStream::upload(const void* data, std::size_t bytes) {
   if (bytes == 0) return nullptr;
   allocate();
+  if (mode_ != Mode::direct) return upload_for_step(data, bytes);
   auto* const host = static_cast<std::byte*>(ring_.get());
   auto* const device = static_cast<std::byte*>(device_.get()) + kWorkspace;
   for (const Upload& earlier : uploads_)
     if (earlier.bytes == bytes && std::memcmp(host + earlier.offset, data, bytes) == 0) return device + earlier.offset;
   constexpr std::size_t half = kRing / 2;
-  const std::size_t size = (bytes + sizeof(uint4) - 1) / sizeof(uint4) * sizeof(uint4);
+  const std::size_t size = whole_words(bytes);
   if (size > half)
     throw CapacityError("an op wants to tell the GPU " + std::to_string(bytes) + " bytes at once, at most " +
                         std::to_string(half) + " go; use smaller batches");
@@ -86,13 +89,73 @@ const void* CudaStream::upload(const void* data, std::size_t bytes) {
   const std::size_t offset = half_ * half + used_;
   used_ += size;
   std::memcpy(host + offset, data, bytes);
-  const int words = static_cast<int>(size / sizeof(uint4));
-  launch(carry, dim3(std::min(blocks_for(words, 256), 32u)), 256, 0, get(),
-         reinterpret_cast<const uint4*>(host + offset), reinterpret_cast<uint4*>(device + offset), words);
+  carry_over(offset, size);
   constexpr std::size_t remembered = 16;
   if (uploads_.size() == remembered) uploads_.erase(uploads_.begin());
   uploads_.push_back({offset, bytes});
   return device + offset;
+}
+
+/// Each span has its place by its turn, for the contents of two may be equal in one step and not in the next.
+const void* CudaStream::upload_for_step(const void* data, std::size_t bytes) {
+  const std::size_t offset = kRing + step_used_;
+  step_used_ += whole_words(bytes);
+  if (step_used_ <= kStep) std::memcpy(static_cast<std::byte*>(ring_.get()) + offset, data, bytes);
+  return static_cast<std::byte*>(device_.get()) + kWorkspace + offset;
+}
+
+/// From the ring's host side to the device's.
+void CudaStream::carry_over(std::size_t offset, std::size_t bytes) {
+  const int words = static_cast<int>(bytes / sizeof(uint4));
+  launch(carry, dim3(std::min(blocks_for(words, 256), 32u)), 256, 0, get(),
+         reinterpret_cast<const uint4*>(static_cast<std::byte*>(ring_.get()) + offset),
+         reinterpret_cast<uint4*>(static_cast<std::byte*>(device_.get()) + kWorkspace + offset), words);
+}
+
+void CudaStream::record(Record& record, const std::function<void()>& work) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamBeginCapture(get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  mode_ = Mode::records;
+  try {
+    work();
+  } catch (...) {
+    mode_ = Mode::direct;
+    static_cast<void>(cudaStreamEndCapture(get(), &graph));
+    if (graph) static_cast<void>(cudaGraphDestroy(graph));
+    throw;
+  }
+  mode_ = Mode::direct;
+  check(cudaStreamEndCapture(get(), &graph), "cudaStreamEndCapture");
+  record.bytes = step_used_;
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = record.bytes <= kStep ? cudaGraphInstantiate(&executable, graph, 0) : cudaSuccess;
+  static_cast<void>(cudaGraphDestroy(graph));
+  check(error, "cudaGraphInstantiate");
+  if (executable) record.graph = GraphHandle(executable);
+}
+
+void CudaStream::repeat(std::uint64_t signature, const std::function<void()>& work) {
+  Record& its = records_[signature];
+  const int seen = its.seen++;
+  step_used_ = 0;
+  if (seen == 1) {  // the first time libraries and kernels set themselves up, which no record may hold
+    record(its, work);
+    if (!its.graph.get()) return work();
+  } else if (!its.graph.get()) {
+    return work();
+  } else {
+    mode_ = Mode::repeats;
+    try {
+      work();
+    } catch (...) {
+      mode_ = Mode::direct;
+      throw;
+    }
+    mode_ = Mode::direct;
+    if (step_used_ != its.bytes) throw DeviceError("repeat: a step's ops differ from those of its signature");
+  }
+  carry_over(kRing, step_used_);
+  check(cudaGraphLaunch(its.graph.get(), get()), "cudaGraphLaunch");
 }
 
 }  // namespace weft::kernels

@@ -90,12 +90,17 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token) {
 void Executor::run_segment(const policy::Schedule& schedule) {
   tickets_.assign(schedule.ops.size(), {});
   std::vector<offload::Ticket> deps;
-  for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
+  for (std::size_t i = 0; i < schedule.ops.size();) {
     const Op& op = schedule.ops[i];
     deps.clear();
     for (const std::uint32_t dep : schedule.deps_of(op)) deps.push_back(tickets_[dep]);
-    tickets_[i] = lanes_.submit(
-        op.lane, deps, [this, &op](kernels::Stream& stream) { run_op(op, stream); }, static_cast<std::uint32_t>(i));
+    const std::size_t count = ops_together(schedule, i);
+    offload::Lanes::Work work;
+    if (count == 1) work = [this, &op](kernels::Stream& stream) { run_op(op, stream); };
+    else work = [this, ops = std::span(&op, count)](kernels::Stream& stream) { run_together(ops, stream); };
+    const offload::Ticket ticket = lanes_.submit(op.lane, deps, std::move(work), static_cast<std::uint32_t>(i));
+    std::fill_n(tickets_.begin() + static_cast<std::ptrdiff_t>(i), count, ticket);
+    i += count;
   }
   lanes_.wait_all();
   if (!on_trace_) return;
@@ -112,12 +117,51 @@ bool Executor::alive(const Op& op) const {
   return of_unit ? all_live_ > 0 : live_[op.batch] > 0;
 }
 
+std::size_t Executor::ops_together(const policy::Schedule& schedule, std::size_t first) const {
+  const auto on_device = [](const std::vector<policy::Tier>& homes) {
+    return std::all_of(homes.begin(), homes.end(), [](policy::Tier tier) { return tier == policy::Tier::device; });
+  };
+  const policy::ScheduleShape& shape = print_.shape;
+  const Op& op = schedule.ops[first];
+  // Embedding reads the tables piece by piece, as the tokens say; what follows is the same ops in every step.
+  if (on_trace_ || shape.batches > 1 || op.step == 0 || shape.sublayers[op.subject].kind == Sublayer::Kind::embed ||
+      !on_device(shape.unit_home) || !on_device(shape.kv_home) || !on_device(shape.activation_home))
+    return 1;
+  std::size_t end = first;
+  while (end < schedule.ops.size() && schedule.ops[end].step == op.step) ++end;
+  return end - first;
+}
+
+void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
+  if (failed_ || !alive(ops.front())) return;
+  try {
+    if (stop_) throw Interrupted{};
+    const int batch = ops.front().batch;
+    bool any_forced = false, any_sampled = false;
+    for (const Sequence& sequence : sequences(batch))
+      if (sequence.finish == Finish::none) (sequence.forced.empty() ? any_sampled : any_forced) = true;
+    const auto live = static_cast<std::uint64_t>(rows_[static_cast<std::size_t>(batch)].live());
+    backend_.repeat(stream, live << 2 | std::uint64_t{any_forced} << 1 | std::uint64_t{any_sampled}, [&] {
+      for (const Op& op : ops) compute(op, stream);
+    });
+    take_tokens(batch, stream);
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
+bool Executor::ends_step(const Op& op) const {
+  return op.kind == Op::Kind::compute && op.subject + 1 == print_.shape.sublayers.size();
+}
+
 void Executor::run_op(const Op& op, kernels::Stream& stream) {
   if (failed_ || !alive(op)) return;
   try {
     if (stop_) throw Interrupted{};
     if (op.kind == Op::Kind::compute) compute(op, stream);
-    else lane_bytes_[static_cast<std::size_t>(op.lane)] += storage_.move(op, stream);
+    if (ends_step(op)) take_tokens(op.batch, stream);
+    if (op.kind != Op::Kind::compute) lane_bytes_[static_cast<std::size_t>(op.lane)] += storage_.move(op, stream);
   } catch (...) {
     failed_ = true;  // ops that rely on the lane's order alone must not run on what this one left
     throw;
@@ -160,7 +204,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
                          logits.stride);
       layers_.head(unit[static_cast<std::size_t>(piece.role)], storage_.last_embed(batch).slice(0, rows.live()),
                    columns, stream);
-      if (op.subject + 1 == print_.shape.sublayers.size()) next_tokens(batch, stream);
+      if (ends_step(op)) choose_tokens(batch, stream);
       break;
     }
   }
@@ -188,14 +232,12 @@ void Executor::gather_rows(const Op& op) {
   storage_.set_tokens(op.batch, rows.rows());
 }
 
-void Executor::next_tokens(int batch, kernels::Stream& stream) {
+void Executor::choose_tokens(int batch, kernels::Stream& stream) {
   const BatchRows& rows = rows_[static_cast<std::size_t>(batch)];
   const auto live = static_cast<std::size_t>(rows.live());
   const View logits = storage_.logits(batch).slice(0, rows.live());
   const std::span<Sequence> all = sequences(batch);
-  const std::span<std::int32_t> token = results_.token.first(live), sampled = results_.sampled.first(live);
-  const std::span<float> logprob = results_.logprob.first(live);
-  const std::span<std::uint8_t> greedy = results_.greedy.first(live);
+  const std::span<std::int32_t> token = results_.token.first(live);
   std::vector<kernels::SampleParams> params(live);
   bool any_forced = false, any_sampled = false;
   for (std::size_t r = 0; r < live; ++r) {
@@ -206,8 +248,17 @@ void Executor::next_tokens(int batch, kernels::Stream& stream) {
     else token[r] = sequence.forced[static_cast<std::size_t>(sequence.generated())], any_forced = true;
   }
   // A job scores or samples; where both occur each row takes its own.
-  if (any_forced) layers_.ops().run(kernels::LogProbs{logits, token, logprob, greedy}, stream);
-  if (any_sampled) layers_.ops().run(kernels::Sample{logits, params, sampled}, stream);
+  if (any_forced)
+    layers_.ops().run(kernels::LogProbs{logits, token, results_.logprob.first(live), results_.greedy.first(live)},
+                      stream);
+  if (any_sampled) layers_.ops().run(kernels::Sample{logits, params, results_.sampled.first(live)}, stream);
+}
+
+void Executor::take_tokens(int batch, kernels::Stream& stream) {
+  const BatchRows& rows = rows_[static_cast<std::size_t>(batch)];
+  const auto live = static_cast<std::size_t>(rows.live());
+  const std::span<Sequence> all = sequences(batch);
+  const std::span<std::int32_t> token = results_.token.first(live), sampled = results_.sampled.first(live);
   backend_.record(*results_.done, stream);
   backend_.synchronize(*results_.done);
   for (std::size_t r = 0; r < live; ++r) {
@@ -221,8 +272,8 @@ void Executor::next_tokens(int batch, kernels::Stream& stream) {
     sequence.tokens.push_back(token[r]);
     ++sequence.sampling.counter;
     if (!sequence.forced.empty()) {
-      sequence.logprobs.push_back(logprob[r]);
-      sequence.greedy.push_back(greedy[r]);
+      sequence.logprobs.push_back(results_.logprob[r]);
+      sequence.greedy.push_back(results_.greedy[r]);
     }
     if (sequence.generated() >= sequence.max_tokens) sequence.finish = Finish::length;
     (*on_token_)(sequence);

@@ -53,7 +53,12 @@ class Executor {
   void run_op(const policy::Op& op, kernels::Stream& stream);
   void compute(const policy::Op& op, kernels::Stream& stream);
   void gather_rows(const policy::Op& op);
-  void next_tokens(int batch, kernels::Stream& stream);
+  /// How many ops from `first` on are one batch's on the device alone and so run as one piece.
+  std::size_t ops_together(const policy::Schedule& schedule, std::size_t first) const;
+  void run_together(std::span<const policy::Op> ops, kernels::Stream& stream);
+  bool ends_step(const policy::Op& op) const;
+  void choose_tokens(int batch, kernels::Stream& stream);
+  void take_tokens(int batch, kernels::Stream& stream);
   std::span<Sequence> sequences(int batch) const;
   bool alive(const policy::Op& op) const;
 

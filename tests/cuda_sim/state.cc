@@ -132,6 +132,7 @@ const char* cudaGetErrorName(cudaError_t error) {
     CUSIM_NAME(cudaErrorECCUncorrectable)
     CUSIM_NAME(cudaErrorInvalidResourceHandle)
     CUSIM_NAME(cudaErrorNotReady)
+    CUSIM_NAME(cudaErrorStreamCaptureUnsupported)
     CUSIM_NAME(cudaErrorIllegalAddress)
     CUSIM_NAME(cudaErrorHostMemoryAlreadyRegistered)
     CUSIM_NAME(cudaErrorHostMemoryNotRegistered)

@@ -23,14 +23,28 @@ struct Record {
   std::uint64_t number = 0;
 };
 
+/// What submit() was given while a stream was captured.
+struct Node {
+  What what;
+  std::vector<Range> ranges;
+  std::function<void()> work;
+};
+
 }  // namespace
 }  // namespace cusim
 
+struct CUgraph_st {
+  std::vector<cusim::Node> nodes;
+};
+struct CUgraphExec_st {
+  std::vector<cusim::Node> nodes;
+};
 struct CUstream_st {  // never freed, so that events may outlive their stream; under the lock but for `worker`
   std::deque<std::unique_ptr<cusim::Work>> queue;
   std::uint64_t last = 0, done = 0, demanded = 0;  // numbers of work: enqueued, finished, asked for
   bool lazy = false, stopping = false;
   char tag = 0;
+  CUgraph_st* capture = nullptr;  // of the thread that submits
   std::thread worker;
 };
 struct CUevent_st {
@@ -180,6 +194,10 @@ void drain_all() {
 
 cudaError_t submit(What what, cudaStream_t stream, std::vector<Range> ranges, std::function<void()> work) {
   if (!is_stream(stream)) return cudaErrorInvalidResourceHandle;
+  if (stream->capture) {
+    stream->capture->nodes.push_back({what, std::move(ranges), std::move(work)});
+    return cudaSuccess;
+  }
   const Injected planted = injected(what);
   if (planted.now != cudaSuccess) return planted.now;
   enqueue(stream, true, [work = std::move(work), ranges = std::move(ranges), later = planted.later] {
@@ -196,9 +214,10 @@ cudaError_t submit(What what, cudaStream_t stream, std::vector<Range> ranges, st
 
 using namespace cusim;
 
-#define CUSIM_ENTER_STREAM(stream) \
-  CUSIM_ENTER();                   \
-  if (!is_stream(stream)) return remember(cudaErrorInvalidResourceHandle)
+#define CUSIM_ENTER_STREAM(stream)                                         \
+  CUSIM_ENTER();                                                           \
+  if (!is_stream(stream)) return remember(cudaErrorInvalidResourceHandle); \
+  if (stream->capture) return remember(cudaErrorStreamCaptureUnsupported)
 
 extern "C" {
 cudaError_t cudaDeviceSynchronize() {
@@ -209,6 +228,39 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   CUSIM_ENTER();
   *stream = make_stream();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  CUSIM_ENTER_STREAM(stream);
+  stream->capture = new CUgraph_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  if (!is_stream(stream) || !stream->capture) return remember(cudaErrorInvalidResourceHandle);
+  *graph = std::exchange(stream->capture, nullptr);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  *executable = new CUgraphExec_st{graph->nodes};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {  // nodes on their way are copies
+  delete executable;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  CUSIM_ENTER_STREAM(stream);
+  for (const Node& node : executable->nodes)
+    if (const cudaError_t error = submit(node.what, stream, node.ranges, node.work); error != cudaSuccess)
+      return remember(error);
+  {
+    Lock lock;
+    counters().graphs++;
+  }
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {

@@ -115,6 +115,8 @@ class ThreadedBackend : public kernels::Backend {
     if (broken_) throw DeviceError("the device is broken");
   }
 
+  void repeat(kernels::Stream&, std::uint64_t, const std::function<void()>& work) override { work(); }
+
   const kernels::Ops& ops() const override { throw std::logic_error("this machine cannot calculate"); }
   const kernels::Ops& host_ops() const override { return ops(); }
   kernels::Stream& host_stream() override { return host_stream_; }

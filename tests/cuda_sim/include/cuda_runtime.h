@@ -73,6 +73,7 @@ enum cudaError_t : int {
   cudaErrorHostMemoryNotRegistered = 713,
   cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorUnknown = 999
 };
 enum cudaMemcpyKind {
@@ -89,6 +90,9 @@ constexpr unsigned cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1, cu
 
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 struct cudaLaunchAttribute {
   int id;
 };
@@ -109,6 +113,12 @@ struct cudaFuncAttributes {
 };
 
 extern "C" {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);

@@ -1,4 +1,5 @@
-// What the CUDA backend does when the device or the system refuses, on the simulator, which refuses on demand.
+// What only the simulator shows of the CUDA backend: what happens when the device or the system refuses, and that steps
+// are repeated by graphs.
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -12,6 +13,8 @@
 #include "kernels/cuda.h"
 #include "kernels/error.h"
 #include "runtime/job.h"
+#include "runtime/model_source.h"
+#include "tests/support/engine.h"
 #include "tests/support/files.h"
 
 using namespace weft;
@@ -119,4 +122,28 @@ TEST_CASE("a job on a device that breaks ends with its answers kept, and goes on
   job.resume = true;
   CHECK(runtime::run_job(job, stop) == 0);
   CHECK(lines() == 12);
+}
+
+TEST_CASE("a resident model's steps are repeated by graphs, and answers stay the same", "[gpu][graphs]") {
+  const std::string retention = GENERATE("full", "h2o:0.2:0.2");
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 7; ++i) {  // they end one after another, and some are scored
+    prompts.push_back({std::vector<std::int32_t>(static_cast<std::size_t>(3 + 5 * i), 7 + i), 12 + 3 * i, {}});
+    if (i % 3 == 1) prompts.back().forced.assign(static_cast<std::size_t>(prompts.back().tokens), 9);
+  }
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 7, policy.num_gpu_batches = 1;
+  policy.weights = policy.kv = policy.activations = policy::Fractions{{1, 0, 0}};
+  policy.retention = policy::Retention::from_text(retention);
+  Engine traced(*source, policy, prompts), repeated(*source, policy, prompts);
+  traced.session().executor().set_trace([](const policy::Schedule&, const policy::Trace&) {});
+  const auto before = cusim::stats().graphs;
+  const auto expected = traced.run();
+  CHECK(cusim::stats().graphs == before);
+  for (int run = 0; run < 2; ++run) {  // the second time every step is one
+    const auto answers = repeated.run();
+    for (std::size_t i = 0; i < prompts.size(); ++i) CHECK(difference(expected[i], answers[i]) == "");
+    CHECK(cusim::stats().graphs > before + (run == 0 ? 7 : 30));
+  }
 }
