@@ -406,7 +406,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_lo
 }
 
 /// Grid: KV heads, rows.
-template <class T> __global__ void __launch_bounds__(kThreads) decode_choice(Args a, Split split) {
+template <class T> __global__ void __launch_bounds__(kThreads, 4) decode_choice(Args a, Split split) {
   WEFT_SHARED(float, partial, [kThreads / kWarp]);
   WEFT_SHARED(ChoiceShared, choice);
   const Tile<T> t(a);
