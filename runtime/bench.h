@@ -26,7 +26,9 @@ struct BenchOptions {
 /// cache is filled with random keys and values in place of prefill, and only decode is timed.
 nlohmann::ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& stop);
 
-/// The machine's ceilings: disk read, memory read, matrix products, attention on the host.
-nlohmann::ordered_json measure_lanes(const MachineOptions& machine);
+/// The machine's ceilings: disk, memory read, matrix products, attention on the host; and where the backend is a GPU,
+/// under "device", what measure_device() says of it. `quick`: over so little and so briefly that caches flatter every
+/// figure; shows in seconds that all of it works.
+nlohmann::ordered_json measure_lanes(const MachineOptions& machine, bool quick);
 
 }  // namespace weft::runtime
