@@ -61,6 +61,8 @@ void add_bench(CLI::App& app, Command& chosen) {
   command->add_flag("--skip-prefill", bench.skip_prefill,
                     "Fill the KV cache with random keys and values; times decode only");
   command->add_flag("--no-warm-up", flags->no_warm_up, "Count the first run too");
+  command->add_option("--ceilings", bench.ceilings,
+                      "Report of --lanes; adds how fast the busiest lane could have been, and what share was reached");
   command->add_option("--report", flags->report, "Write the result to this file too");
   flags->policy.add_to(*command);
   command->callback(
