@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/device_ceiling.h"
 #include "kernels/device_cuda.h"
 #include "kernels/error.h"
 #include "kernels/ops_cuda.h"
@@ -15,9 +14,9 @@ using namespace cuda;
 constexpr int kThreads = 256;
 constexpr int kUnroll = 4;                    // loads that a thread has in flight
 constexpr int kBlocksEach = 8;                // per multiprocessor
-constexpr std::uint32_t kNever = 0x9E3779B9;  // what the words hardly come to
+constexpr std::uint32_t kNever = 0x9E3779B9;  // what the words hardly come to; there so that the reads are not dropped
 
-__global__ void __launch_bounds__(kThreads) read_words(const uint4* from, std::int64_t count, std::uint32_t* unused) {
+__global__ void __launch_bounds__(kThreads) read_all(const uint4* from, std::int64_t count, std::uint32_t* sink) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   std::uint32_t any = 0;
@@ -29,19 +28,19 @@ __global__ void __launch_bounds__(kThreads) read_words(const uint4* from, std::i
     for (int u = 0; u < kUnroll; ++u) any ^= words[u].x ^ words[u].y ^ words[u].z ^ words[u].w;
   }
   for (; i < count; i += step) any ^= from[i].x ^ from[i].y ^ from[i].z ^ from[i].w;
-  if (any == kNever) *unused = any;
+  if (any == kNever) *sink = any;
 }
 
 }  // namespace
 
-void read_device(const void* from, std::size_t bytes, std::uint32_t* unused, Stream& any) {
+void read_words(const void* from, std::size_t bytes, CudaStream& stream) {
   if (bytes % sizeof(uint4) != 0 || reinterpret_cast<std::uintptr_t>(from) % sizeof(uint4) != 0)
-    throw UsageError("read_device: " + std::to_string(bytes) + " bytes; wanted whole words of 16, aligned to them");
-  auto& stream = static_cast<CudaStream&>(any);
+    throw UsageError("read: " + std::to_string(bytes) + " bytes; wanted whole words of 16, aligned to them");
   const auto count = static_cast<std::int64_t>(bytes / sizeof(uint4));
   const unsigned most = static_cast<unsigned>(stream.multiprocessors() * kBlocksEach);
-  launch(read_words, dim3(std::min(blocks_for(count, std::int64_t{kThreads} * kUnroll), most)), kThreads, 0,
-         stream.get(), static_cast<const uint4*>(from), count, unused);
+  launch(read_all, dim3(std::min(blocks_for(count, std::int64_t{kThreads} * kUnroll), most)), kThreads, 0, stream.get(),
+         static_cast<const uint4*>(from), count,
+         reinterpret_cast<std::uint32_t*>(stream.workspace(sizeof(std::uint32_t))));
 }
 
 }  // namespace weft::kernels

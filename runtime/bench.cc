@@ -158,7 +158,7 @@ ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& sto
   Session session(*source, options.policy, workload(options), options.machine, stop);
   std::optional<Ceilings> ceilings;
   if (!options.ceilings.empty())
-    ceilings = ceilings_from_report(measured, session.backend().name() == "cuda", options.ceilings);
+    ceilings = ceilings_from_report(measured, !session.backend().device_is_host_memory(), options.ceilings);
   const std::int64_t requests = options.requests > 0 ? options.requests : session.policy().block_size();
   if (options.warm_up) warm_up(session, options, requests);
   const Totals before = session.executor().totals();

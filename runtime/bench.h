@@ -29,9 +29,9 @@ struct BenchOptions {
 /// (bound.h).
 nlohmann::ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& stop);
 
-/// The machine's ceilings: disk, memory read, matrix products, attention on the host; and where the backend is a GPU,
-/// under "device", what measure_device() says of it. `quick`: over so little and so briefly that caches flatter every
-/// figure; shows in seconds that all of it works.
+/// The machine's ceilings: disk, memory read, matrix products, attention on the host; and where the device is not
+/// the host's memory, under "device", what measure_device() says of it. `quick`: over so little and so briefly that
+/// caches flatter every figure; shows in seconds that all of it works.
 nlohmann::ordered_json measure_lanes(const MachineOptions& machine, bool quick);
 
 }  // namespace weft::runtime

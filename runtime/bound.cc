@@ -49,17 +49,18 @@ double host_share(const policy::ScheduleShape& shape) {
 
 }  // namespace
 
-Ceilings ceilings_from_report(const nlohmann::json& report, bool gpu, const std::string& where) {
+Ceilings ceilings_from_report(const nlohmann::json& report, bool own_device, const std::string& where) {
   const auto of = [&](const std::string& path) { return number_at(report, path, where); };
   Ceilings ceilings;
   ceilings.host_read = of("dram_read_bytes_per_second");
-  ceilings.device_read = gpu ? of("device/read/bytes_per_second") : ceilings.host_read;
+  ceilings.device_read = own_device ? of("device/read/bytes_per_second") : ceilings.host_read;
   auto& lanes = ceilings.bytes_per_second;
   lanes[index(Lane::disk_read)] = of("disk/read_bytes_per_second");
   lanes[index(Lane::disk_write)] = of("disk/write_bytes_per_second");
   for (const Lane lane : {Lane::host_to_device, Lane::device_to_host})
-    lanes[index(lane)] = gpu ? of("device/" + std::string(name_of(lane)) + "/bytes_per_second") : ceilings.host_read;
-  const auto figures = nlohmann::json::json_pointer(gpu ? "/device/linear/float16" : "/linear_f16_4096");
+    lanes[index(lane)] =
+        own_device ? of("device/" + std::string(name_of(lane)) + "/bytes_per_second") : ceilings.host_read;
+  const auto figures = nlohmann::json::json_pointer(own_device ? "/device/linear/float16" : "/linear_f16_4096");
   ceilings.flop_per_second = report.contains(figures) ? best_rate(report.at(figures)) : 0;
   if (!(ceilings.flop_per_second > 0))
     throw UsageError(where + ": no rate of matrix products; write the file with weft bench --lanes --report on this " +

@@ -18,9 +18,9 @@ struct Ceilings {
   double device_read = 0, host_read = 0;                          ///< bytes/s of each memory
 };
 
-/// Of `report`, which measure_lanes() gave, for a run on a GPU or on the CPU, whose device and links are its DRAM.
+/// Of `report`, which measure_lanes() gave. Without a device of its own (`own_device`) the DRAM is device and links.
 /// `where` begins the message of the UsageError of a report that does not say enough.
-Ceilings ceilings_from_report(const nlohmann::json& report, bool gpu, const std::string& where);
+Ceilings ceilings_from_report(const nlohmann::json& report, bool own_device, const std::string& where);
 
 /// What some sweeps did, counted, and how long they took.
 struct Work {

@@ -9,7 +9,6 @@
 #include <random>
 #include <string>
 
-#include "kernels/device_ceiling.h"
 #include "offload/kv_store.h"
 
 namespace weft::runtime {
@@ -99,15 +98,12 @@ class Measurement {
 
   /// Returns the median rate of reading.
   double memory(ordered_json& report) {
-    const auto from = random(bytes_ / sizeof(float), DType::f32), to = backend_.allocate_device(bytes_),
-               unused = backend_.allocate_device(sizeof(std::uint32_t));
+    const auto from = random(bytes_ / sizeof(float), DType::f32), to = backend_.allocate_device(bytes_);
     const auto copy = [&](Stream& stream) {
       for (std::size_t at = 0; at < bytes_; at += kPiece)
         backend_.copy(to->data() + at, from->data() + at, std::min(kPiece, bytes_ - at), stream);
     };
-    const auto read = [&](Stream& stream) {
-      kernels::read_device(from->data(), bytes_, reinterpret_cast<std::uint32_t*>(unused->data()), stream);
-    };
+    const auto read = [&](Stream& stream) { backend_.read(from->data(), bytes_, stream); };
     report["copy"] = figure("bytes_per_second", timer_.rates(2.0 * double(bytes_), copy));
     report["read"] = figure("bytes_per_second", timer_.rates(double(bytes_), read));
     return report["read"]["bytes_per_second"];

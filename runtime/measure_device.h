@@ -1,4 +1,4 @@
-// runtime/measure_device.h: what a GPU and its link can do at best, and what the ops reach of it.
+// runtime/measure_device.h: what a device and its link can do at best, and what the ops reach of it.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ struct DeviceSizes {
 };
 
 /// Each figure is the median of its repetitions beside their least and most, after a warm-up, by the host's clock
-/// around events over as many launches as fill `seconds`. `backend` is a make_cuda_backend(). Wants the device for
-/// itself. Throws CapacityError, DeviceError.
+/// around events over as many launches as fill `seconds`. Wants the device for itself. Throws CapacityError,
+/// DeviceError.
 ///   host_to_device, device_to_host   bytes/s of pinned memory, alone
 ///   both_directions                  the same of both at once, on a stream each
 ///   copy, read                       bytes/s of device memory: read and written; read alone

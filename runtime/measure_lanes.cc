@@ -84,7 +84,7 @@ ordered_json measure_lanes(const MachineOptions& machine, bool quick) {
   const auto backend = make_backend(machine);  // first, so that a GPU that is missing is said at once
   ordered_json report{{"measured", true}, {"quick", quick}};
   report.update(measure_host(machine, quick ? kQuick : Sizes{}));
-  if (backend->name() != "cuda") return report;
+  if (backend->device_is_host_memory()) return report;
   DeviceSizes sizes;
   if (quick) sizes.bytes = 64 << 20, sizes.seconds = 0.002, sizes.repetitions = 3;
   report["device"] = measure_device(*backend, sizes);

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/support/engine.h"
+
 using namespace weft;
 
 namespace {
@@ -30,8 +32,8 @@ int count_figures(const nlohmann::ordered_json& json, const std::string& where) 
 
 }  // namespace
 
-TEST_CASE("a GPU's ceilings are all there and positive", "[gpu][lanes]") {
-  const auto backend = kernels::make_cuda_backend({.threads = 1});
+TEST_CASE("a device's ceilings are all there and positive", "[gpu][lanes]") {
+  const auto backend = runtime::make_backend({.backend = test::kBackend, .threads = 1, .separate_device = true});
   runtime::DeviceSizes sizes;
   sizes.bytes = 64 << 10, sizes.seconds = 1e-6, sizes.repetitions = 3;
   sizes.products = {{4, 32, 48}, {2, 64, 16}};
