@@ -159,6 +159,7 @@ class Measurement {
                                                   .scale = 1 / std::sqrt(float(cache.head_dim)),
                                                   .scoring = kernels::Scoring::attention,
                                                   .slots = shape.view(block->data()),
+                                                  .home = {},
                                                   .out = View(out->data(), DType::f32, sequences, cols),
                                                   .probabilities = {},
                                                   .evicted = {}},
