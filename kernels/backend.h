@@ -62,6 +62,9 @@ class Backend {
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream&) = 0;
+  /// Reads device memory, whole words of 16 bytes aligned to them, and does nothing with it: the most that an op that
+  /// only reads could reach.
+  virtual void read(const void* from, std::size_t bytes, Stream&) = 0;
   virtual void record(Event&, Stream&) = 0;
   virtual void wait(Stream&, const Event&) = 0;  ///< later work of the stream runs after the event
   virtual void synchronize(const Event&) = 0;    ///< the calling thread waits; throws DeviceError if the work failed

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "kernels/backend.h"
+#include "kernels/ceilings.h"
 #include "kernels/cpu_ops.h"
 #include "kernels/error.h"
 #include "kernels/host_machine.h"
@@ -64,6 +65,7 @@ class CpuBackend final : public Backend {
     std::this_thread::sleep_until(link_free);
   }
 
+  void read(const void* from, std::size_t bytes, Stream&) override { read_memory(pool_, from, bytes, 0); }
   void record(Event& event, Stream&) override {
     static_cast<CpuEvent&>(event).recorded.fetch_add(1, std::memory_order_release);
   }

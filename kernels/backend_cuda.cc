@@ -140,6 +140,9 @@ class CudaBackend final : public Backend {
       if (bytes > kChunk) check(cudaEventRecord(done, stream.get()), "cudaEventRecord");
     }
   }
+  void read(const void* from, std::size_t bytes, Stream& stream) override {
+    read_words(from, bytes, static_cast<CudaStream&>(stream));
+  }
   void record(Event& event, Stream& stream) override {
     check(cudaEventRecord(static_cast<CudaEvent&>(event).handle.get(), handle_of(stream)), "cudaEventRecord");
   }

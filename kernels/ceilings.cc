@@ -103,6 +103,19 @@ double flops(int m) { return 2.0 * m * static_cast<double>(matrix_numbers); }
 
 }  // namespace
 
+void read_memory(ThreadPool& pool, const void* from, std::size_t bytes, std::int64_t prefetch) {
+  constexpr std::int64_t block = 1 << 20;
+  const LinearKernels* const kernels = cpu_has_avx512() ? linear_kernels_avx512()
+                                       : cpu_has_avx2() ? linear_kernels_avx2()
+                                                        : nullptr;
+  const auto read = kernels != nullptr ? kernels->read : read_plainly;
+  const auto all = static_cast<std::int64_t>(bytes);
+  std::atomic<int> sink{0};
+  pool.run((all + block - 1) / block, [&](std::int64_t tile, int) {
+    sink += read(static_cast<const std::byte*>(from) + tile * block, std::min(block, all - tile * block), prefetch);
+  });
+}
+
 double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds) {
   constexpr std::int64_t block = 1 << 20;
   const std::int64_t blocks = std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / block);
@@ -110,15 +123,10 @@ double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds) {
   pool.run(blocks, [&](std::int64_t tile, int) {
     std::fill_n(memory.data() + tile * block, block, static_cast<std::byte>(tile + 1));
   });
-  const LinearKernels* const kernels = cpu_has_avx512() ? linear_kernels_avx512()
-                                       : cpu_has_avx2() ? linear_kernels_avx2()
-                                                        : nullptr;
-  const auto read = kernels != nullptr ? kernels->read : read_plainly;
-  std::atomic<int> sink{0};
   double best = 0;
   for (const std::int64_t prefetch : {0, 1024, 4096}) {
     const double time = median_seconds(seconds / 3, [&](std::int64_t) {
-      pool.run(blocks, [&](std::int64_t tile, int) { sink += read(memory.data() + tile * block, block, prefetch); });
+      read_memory(pool, memory.data(), static_cast<std::size_t>(blocks * block), prefetch);
     });
     best = std::max(best, static_cast<double>(blocks * block) / time);
   }

@@ -4,10 +4,19 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/linear_cpu.h"
 
 namespace weft::kernels {
+
+/// All threads read `bytes` of memory, each byte once; `prefetch`: bytes ahead by the software's prefetch, 0 by the
+/// hardware's alone.
+void read_memory(ThreadPool& pool, const void* from, std::size_t bytes, std::int64_t prefetch);
+
+/// All threads read `bytes` of memory, each byte once. `prefetch`: how many bytes ahead the software asks for; 0 leaves
+/// it to the hardware.
+void read_memory(ThreadPool& pool, const void* from, std::size_t bytes, std::int64_t prefetch);
 
 /// Bytes per second of all threads reading `bytes` of memory, each byte once; the faster of reading with the hardware's
 /// prefetch alone and with the software's. 1 GiB or more, for a large cache flatters anything smaller.

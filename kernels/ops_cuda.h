@@ -95,6 +95,9 @@ void launch(void (*kernel)(P...), dim3 grid, unsigned threads, std::size_t share
 
 }  // namespace cuda
 
+/// Queues a kernel that reads `bytes`, whole 16-byte words, and does nothing with them.
+void read_words(const void* from, std::size_t bytes, CudaStream& stream);
+
 /// Every op is queued on its stream, a CudaStream, when run() returns. Views and slots are device memory or memory of
 /// allocate_host(); spans that are read may be any memory and are copied at once; spans that are written must be memory
 /// of allocate_host() and are written when the stream gets there. cuBLAS picks its algorithms by shape: there is no

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
 #include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/bound.h"
+#include "runtime/files.h"
 #include "runtime/report.h"
 
 namespace weft::runtime {
@@ -35,20 +39,25 @@ Totals run_once(Session& session, const BenchOptions& options, std::int64_t requ
 
 double rate(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
 
-/// Decode tokens per second of a whole generation, from sweeps at three contexts: Simpson's rule over the growing
-/// context.
-double project_decode(Session& session, const BenchOptions& options, std::int64_t requests, ordered_json& points) {
+std::int64_t blocks_of(const Session& session, std::int64_t requests) {
+  return (requests + session.policy().block_size() - 1) / session.policy().block_size();
+}
+
+/// What a generated token takes on average over a whole generation, from sweeps at three contexts: Simpson's rule over
+/// the growing context.
+Work project_decode(Session& session, const BenchOptions& options, std::int64_t requests, ordered_json& points) {
   const std::int64_t sweeps = options.project_sweeps, last = options.prompt + options.generation - 1 - sweeps;
-  std::array<double, 3> seconds{};
-  for (std::size_t point = 0; point < seconds.size(); ++point) {
+  const kernels::Keep keep = session.keep(options.prompt, options.generation);
+  std::array<Work, 3> work;
+  for (std::size_t point = 0; point < work.size(); ++point) {
     const std::int64_t context = options.prompt + (last - options.prompt) * static_cast<std::int64_t>(point) / 2;
     session.layers().set_synthetic_prefill(true);
     const Totals timing = run_once(session, options, requests, context, sweeps + 1);
     session.layers().set_synthetic_prefill(false);
-    seconds[point] = timing.decode_seconds / double(timing.decode_tokens);
-    points.push_back({{"context", context}, {"sweeps", sweeps}, {"tokens_per_second", 1 / seconds[point]}});
+    work[point] = decode_work(session, timing, keep, context, sweeps, blocks_of(session, requests));
+    points.push_back({{"context", context}, {"sweeps", sweeps}, {"tokens_per_second", 1 / work[point].seconds}});
   }
-  return 6 / (seconds[0] + 4 * seconds[1] + seconds[2]);
+  return 1.0 / 6 * (work[0] + 4 * work[1] + work[2]);
 }
 
 void check(const BenchOptions& options, const policy::ModelSpec& spec) {
@@ -81,27 +90,54 @@ void warm_up(Session& session, const BenchOptions& options, std::int64_t request
   session.layers().set_synthetic_prefill(false);
 }
 
-/// Tokens per second, a number per repetition; `points` are the contexts that a projection came from.
+/// Tokens per second, a number per repetition; `points` are the contexts that a projection came from. The work is a
+/// token's, summed over the repetitions.
 struct Rates {
   std::vector<double> total, prefill, decode;
   ordered_json points = ordered_json::array();
+  Work prefill_work, decode_work;
 };
 
 void measure_once(Session& session, const BenchOptions& options, std::int64_t requests, Rates& rates) {
   const bool project = options.project_sweeps > 0;
+  const std::int64_t sweeps = options.generation - 1, blocks = blocks_of(session, requests);
   Totals timing;
   if (!options.skip_prefill || !project) {
     session.layers().set_synthetic_prefill(options.skip_prefill);
     timing = run_once(session, options, requests, options.prompt, project ? 1 : options.generation);
     session.layers().set_synthetic_prefill(false);
   }
-  rates.decode.push_back(project ? project_decode(session, options, requests, rates.points)
-                                 : rate(double(timing.decode_tokens), timing.decode_seconds));
+  Work decode;
+  if (project) decode = project_decode(session, options, requests, rates.points);
+  else if (sweeps > 0)
+    decode =
+        decode_work(session, timing, session.keep(options.prompt, options.generation), options.prompt, sweeps, blocks);
+  rates.decode_work = rates.decode_work + decode;
+  rates.decode.push_back(rate(1, decode.seconds));
   if (options.skip_prefill) return;
-  rates.prefill.push_back(rate(double(timing.prompt_tokens), timing.prefill_seconds));
-  const double decoded = double(requests) * double(options.generation - 1);
-  rates.total.push_back(
-      rate(double(requests * options.generation), timing.prefill_seconds + rate(decoded, rates.decode.back())));
+  const Work prefill = prefill_work(session, timing, options.prompt, blocks);
+  rates.prefill_work = rates.prefill_work + prefill;
+  rates.prefill.push_back(rate(1, prefill.seconds));
+  const double seconds = double(options.prompt) * prefill.seconds + double(sweeps) * decode.seconds;
+  rates.total.push_back(rate(double(options.generation), seconds));
+}
+
+/// Per phase, and of the whole; measured as the mean of the repetitions.
+ordered_json bound_of(const BenchOptions& options, const Ceilings& ceilings, const Rates& rates) {
+  const double each = 1.0 / options.repetitions;
+  const Work prefill = each * rates.prefill_work, decode = each * rates.decode_work;
+  ordered_json bound{{"ceilings", options.ceilings}};
+  double measured = 0, least = 0;  // seconds of one sequence
+  const auto add = [&](const char* phase, const Work& work, std::int64_t tokens) {
+    bound[phase] = bound_report(work, ceilings);
+    measured += double(tokens) * work.seconds;
+    least += double(tokens) / bound[phase]["tokens_per_second"].get<double>();
+  };
+  if (!options.skip_prefill) add("prefill", prefill, options.prompt);
+  if (options.generation > 1) add("decode", decode, options.generation - 1);
+  if (!options.skip_prefill)
+    bound["total"] = {{"tokens_per_second", double(options.generation) / least}, {"achieved", least / measured}};
+  return bound;
 }
 
 ordered_json spread(std::vector<double> values) {
@@ -115,7 +151,14 @@ ordered_json spread(std::vector<double> values) {
 ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& stop) {
   const auto source = open_model(options.model, options.dtype, options.weights);
   check(options, source->spec);
+  constexpr std::size_t largest_report = 1 << 20;
+  nlohmann::json measured;
+  if (!options.ceilings.empty())
+    measured = policy::parse_json(read_file(options.ceilings, largest_report), options.ceilings, policy::Blame::usage);
   Session session(*source, options.policy, workload(options), options.machine, stop);
+  std::optional<Ceilings> ceilings;
+  if (!options.ceilings.empty())
+    ceilings = ceilings_from_report(measured, !session.backend().device_is_host_memory(), options.ceilings);
   const std::int64_t requests = options.requests > 0 ? options.requests : session.policy().block_size();
   if (options.warm_up) warm_up(session, options, requests);
   const Totals before = session.executor().totals();
@@ -131,6 +174,7 @@ ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& sto
   report["tokens_per_second"] = {
       {"total", spread(rates.total)}, {"prefill", spread(rates.prefill)}, {"decode", spread(rates.decode)}};
   if (options.project_sweeps > 0) report["projected_from"] = rates.points;
+  if (ceilings) report["bound"] = bound_of(options, *ceilings, rates);
   return report;
 }
 

@@ -13,6 +13,7 @@ namespace weft::runtime {
 
 struct BenchOptions {
   std::string model, weights, dtype = "auto";
+  std::string ceilings;  ///< file that measure_lanes() was written to; empty: no bound
   std::int64_t prompt = 512, generation = 32, requests = 0;  ///< requests: 0 is one block
   int repetitions = 1, project_sweeps = 0;
   bool warm_up = true, skip_prefill = false;
@@ -23,10 +24,14 @@ struct BenchOptions {
 /// The report of a run (report.h) over random prompts of one length, all generated to the end. With `project_sweeps`,
 /// decode is timed for that many sweeps at the beginning, the middle and the end of the generation and the rest
 /// projected from them, with the growing context that each has; "measured" is then false. With `skip_prefill` the KV
-/// cache is filled with random keys and values in place of prefill, and only decode is timed.
+/// cache is filled with random keys and values in place of prefill, and only decode is timed. With `ceilings` the
+/// report has a "bound" for prefill, decode and the whole: how fast the busiest lane would be at these ceilings
+/// (bound.h).
 nlohmann::ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& stop);
 
-/// The machine's ceilings: disk read, memory read, matrix products, attention on the host.
-nlohmann::ordered_json measure_lanes(const MachineOptions& machine);
+/// The machine's ceilings: disk, memory read, matrix products, attention on the host; and where the device is not
+/// the host's memory, under "device", what measure_device() says of it. `quick`: over so little and so briefly that
+/// caches flatter every figure; shows in seconds that all of it works.
+nlohmann::ordered_json measure_lanes(const MachineOptions& machine, bool quick);
 
 }  // namespace weft::runtime

@@ -17,7 +17,7 @@ struct Flags {
   BenchOptions bench;
   PolicyFlags policy;
   std::string report;
-  bool lanes = false, no_warm_up = false;
+  bool lanes = false, quick = false, no_warm_up = false;
 };
 
 int run(const Flags& flags, const std::atomic<bool>& stop) {
@@ -29,7 +29,7 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
   if (!flags.lanes && options.model.empty()) throw UsageError("bench: --model or --lanes is required");
   nlohmann::ordered_json report;
   try {
-    report = flags.lanes ? measure_lanes(options.machine) : run_bench(options, stop);
+    report = flags.lanes ? measure_lanes(options.machine, flags.quick) : run_bench(options, stop);
   } catch (const Interrupted&) {
     return 130;
   }
@@ -45,7 +45,10 @@ void add_bench(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("bench", "Time a policy on a made-up workload, or the machine itself");
   const auto flags = std::make_shared<Flags>();
   BenchOptions& bench = flags->bench;
-  command->add_flag("--lanes", flags->lanes, "The machine's ceilings: disk, memory, matrix products, host attention");
+  CLI::Option* const lanes = command->add_flag(
+      "--lanes", flags->lanes, "The machine's ceilings: disk, memory, matrix products, attention, the GPU");
+  command->add_flag("--quick", flags->quick, "With --lanes: in seconds, with figures that caches flatter")
+      ->needs(lanes);
   command->add_option("--model", bench.model, "Hugging Face checkpoint folder, or a config.json with --weights");
   command->add_option("--weights", bench.weights, "random:SEED runs a shape without a checkpoint");
   command->add_option("--dtype", bench.dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
@@ -58,6 +61,8 @@ void add_bench(CLI::App& app, Command& chosen) {
   command->add_flag("--skip-prefill", bench.skip_prefill,
                     "Fill the KV cache with random keys and values; times decode only");
   command->add_flag("--no-warm-up", flags->no_warm_up, "Count the first run too");
+  command->add_option("--ceilings", bench.ceilings,
+                      "Report of --lanes; adds how fast the busiest lane could have been, and what share was reached");
   command->add_option("--report", flags->report, "Write the result to this file too");
   flags->policy.add_to(*command);
   command->callback(

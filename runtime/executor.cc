@@ -24,6 +24,7 @@ Totals Totals::operator-(const Totals& before) const {
   difference.decode_tokens -= before.decode_tokens;
   for (std::size_t lane = 0; lane < lane_bytes.size(); ++lane) {
     difference.lane_bytes[lane] -= before.lane_bytes[lane];
+    difference.prefill_lane_bytes[lane] -= before.prefill_lane_bytes[lane];
     difference.lane_busy[lane] -= before.lane_busy[lane];
   }
   return difference;
@@ -64,6 +65,7 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token) {
   for (int batch = 0; batch < policy_.num_gpu_batches; ++batch)
     live_[static_cast<std::size_t>(batch)] = static_cast<std::int64_t>(sequences(batch).size());
 
+  const Totals before = totals();
   const double begin = lanes_.now();
   double prefill_end = begin;
   int steps = 1;  // prefill by itself, so that its end is seen
@@ -74,6 +76,8 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token) {
     run_segment(schedule);
     if (step == 0) {
       prefill_end = lanes_.now();
+      for (std::size_t lane = 0; lane < lane_bytes_.size(); ++lane)
+        totals_.prefill_lane_bytes[lane] += lane_bytes_[lane] - before.lane_bytes[lane];
       steps_per_segment_ =
           static_cast<int>(std::clamp<std::size_t>(kSegmentOps / schedule.ops.size(), 1, kSegmentSteps));
     }

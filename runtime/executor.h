@@ -22,7 +22,8 @@ namespace weft::runtime {
 struct Totals {
   double prefill_seconds = 0, decode_seconds = 0;
   std::int64_t prompt_tokens = 0, first_tokens = 0, decode_tokens = 0;  ///< first: those that prefill yields
-  std::array<std::uint64_t, offload::kLanes.size()> lane_bytes{};
+  std::array<std::uint64_t, offload::kLanes.size()> lane_bytes{},
+      prefill_lane_bytes{};  ///< the second: part of the first
   std::array<double, offload::kLanes.size()> lane_busy{};
 
   double seconds() const { return prefill_seconds + decode_seconds; }

@@ -11,29 +11,35 @@
 #include "kernels/ceilings.h"
 #include "kernels/error.h"
 #include "runtime/bench.h"
+#include "runtime/measure_device.h"
 
 namespace weft::runtime {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kBytes = std::size_t{5} << 28;  // 1.25 GiB: a large cache flatters anything smaller
 constexpr std::size_t kPiece = std::size_t{64} << 20;
-constexpr double kSeconds = 3;
+
+/// Over how much and how long the host's ceilings are taken.
+struct Sizes {
+  std::size_t bytes = std::size_t{5} << 28;  // 1.25 GiB: a large cache flatters anything smaller
+  double seconds = 3;
+};
+constexpr Sizes kQuick{.bytes = 32 << 20, .seconds = 0.05};
 
 /// A file of random bytes without a name, read with O_DIRECT by the store's own engine.
-ordered_json measure_disk(const MachineOptions& machine) {
+ordered_json measure_disk(const MachineOptions& machine, std::size_t bytes) {
   const auto disk = make_disk(machine);
   const auto backend = kernels::make_cpu_backend({});
   const auto memory = backend->allocate_host(kPiece);
   std::mt19937_64 random(1);
   for (std::size_t i = 0; i < kPiece; i += 8) *reinterpret_cast<std::uint64_t*>(memory->data() + i) = random();
-  const offload::FileId file = disk->create_spill(machine.disk_directory, kBytes);
+  const offload::FileId file = disk->create_spill(machine.disk_directory, bytes);
   const auto time = [&](const auto& transfer) {
     const auto begin = std::chrono::steady_clock::now();
-    for (std::size_t offset = 0; offset < kBytes; offset += kPiece)
-      transfer(offload::Extent{file, offset, std::min(kPiece, kBytes - offset)});
-    return double(kBytes) / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    for (std::size_t offset = 0; offset < bytes; offset += kPiece)
+      transfer(offload::Extent{file, offset, std::min(kPiece, bytes - offset)});
+    return double(bytes) / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   const double written = time([&](const offload::Extent& extent) { disk->write(extent, memory->data()); });
   std::vector<double> rates;
@@ -47,20 +53,17 @@ ordered_json measure_disk(const MachineOptions& machine) {
           {"read_max", rates.back()}};
 }
 
-}  // namespace
-
-ordered_json measure_lanes(const MachineOptions& machine) {
+ordered_json measure_host(const MachineOptions& machine, const Sizes& sizes) {
   const int threads = machine.threads > 0 ? machine.threads : static_cast<int>(std::thread::hardware_concurrency());
   kernels::ThreadPool pool(threads);
-  ordered_json report{{"measured", true},
-                      {"machine", kernels::make_cpu_backend({.threads = threads})->description()},
+  ordered_json report{{"machine", kernels::make_cpu_backend({.threads = threads})->description()},
                       {"threads", threads}};
-  report["disk"] = measure_disk(machine);
-  const double dram = kernels::measure_dram_read(pool, kBytes, kSeconds);
+  report["disk"] = measure_disk(machine, sizes.bytes);
+  const double dram = kernels::measure_dram_read(pool, sizes.bytes, sizes.seconds);
   report["dram_read_bytes_per_second"] = dram;
   for (const int rows : {1, 8, 32, 256, 512}) {
-    const double flops = kernels::measure_linear(pool, rows, DType::f16, kBytes, kSeconds);
-    const double library = kernels::measure_linear_library(pool, rows, kBytes, kSeconds);
+    const double flops = kernels::measure_linear(pool, rows, DType::f16, sizes.bytes, sizes.seconds);
+    const double library = kernels::measure_linear_library(pool, rows, sizes.bytes, sizes.seconds);
     report["linear_f16_4096"][std::to_string(rows)] = {
         {"flop_per_second", flops},
         {"of_dram_bound", flops / (dram * rows)},  // 2 flop per row for 2 bytes
@@ -68,10 +71,23 @@ ordered_json measure_lanes(const MachineOptions& machine) {
         {"of_library", flops / library}};
   }
   for (const auto& [slots, head_dim] : {std::pair{204, 128}, {204, 64}, {1024, 128}, {1024, 64}}) {
-    const double bytes = kernels::measure_decode_attention(pool, kBytes, slots, head_dim, kSeconds);
+    const double bytes = kernels::measure_decode_attention(pool, sizes.bytes, slots, head_dim, sizes.seconds);
     report["host_attention"][std::to_string(slots) + " slots of " + std::to_string(head_dim)] = {
         {"bytes_per_second", bytes}, {"of_dram_read", bytes / dram}};
   }
+  return report;
+}
+
+}  // namespace
+
+ordered_json measure_lanes(const MachineOptions& machine, bool quick) {
+  const auto backend = make_backend(machine);  // first, so that a GPU that is missing is said at once
+  ordered_json report{{"measured", true}, {"quick", quick}};
+  report.update(measure_host(machine, quick ? kQuick : Sizes{}));
+  if (backend->device_is_host_memory()) return report;
+  DeviceSizes sizes;
+  if (quick) sizes.bytes = 64 << 20, sizes.seconds = 0.002, sizes.repetitions = 3;
+  report["device"] = measure_device(*backend, sizes);
   return report;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <thread>
 
 #include "kernels/error.h"
 #include "runtime/hash.h"
@@ -65,6 +66,18 @@ bool is_vector(Role role) {
 
 bool is_norm_weight(Role role) {
   return role == Role::norm1_weight || role == Role::norm2_weight || role == Role::final_norm_weight;
+}
+
+/// Calls part(begin, end) for ranges of [0, count) on as many threads as are worth it: a large model at random is tens
+/// of GB, a minute's work for one.
+template <class Part> void in_parallel(std::uint64_t count, const Part& part) {
+  constexpr std::uint64_t worth = 1 << 20;
+  const std::uint64_t most = std::clamp<std::uint64_t>(std::thread::hardware_concurrency(), 1, 16);
+  const std::uint64_t threads = std::clamp<std::uint64_t>(count / worth, 1, most);
+  std::vector<std::jthread> others;
+  for (std::uint64_t t = 1; t < threads; ++t)
+    others.emplace_back([&, t] { part(count * t / threads, count * (t + 1) / threads); });
+  part(0, count / threads);
 }
 
 /// Quantiles of the normal distribution, so that 16 random bits give one deviate.
@@ -232,12 +245,14 @@ void Weights::randomize(const Placed& tensor, std::byte* to) const {
     std::vector<T> values(normal.size());  // scaled and rounded once for all elements
     for (std::size_t i = 0; i < normal.size(); ++i) values[i] = T(mean + scale * normal[i]);
     auto* out = reinterpret_cast<T*>(to + tensor.offset);
-    std::uint64_t bits = 0;
-    for (std::uint64_t i = 0; i < elements; ++i) {
-      const std::uint64_t element = first + i;
-      if (i == 0 || element % 4 == 0) bits = mix(key + element / 4);
-      out[i] = values[(bits >> (16 * (element % 4))) & 0xFFFF];
-    }
+    in_parallel(elements, [&](std::uint64_t begin, std::uint64_t end) {
+      std::uint64_t bits = 0;
+      for (std::uint64_t i = begin; i < end; ++i) {
+        const std::uint64_t element = first + i;
+        if (i == begin || element % 4 == 0) bits = mix(key + element / 4);
+        out[i] = values[(bits >> (16 * (element % 4))) & 0xFFFF];
+      }
+    });
   });
 }
 

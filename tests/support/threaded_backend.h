@@ -101,6 +101,9 @@ class ThreadedBackend : public kernels::Backend {
   void copy(void* to, const void* from, std::size_t bytes, kernels::Stream& stream) override {
     launch(stream, [=] { std::memcpy(to, from, bytes); });
   }
+  void read(const void*, std::size_t, kernels::Stream&) override {
+    throw std::logic_error("this machine reads nothing");
+  }
   void record(kernels::Event& event, kernels::Stream& stream) override {
     auto& e = static_cast<ThreadedEvent&>(event);
     launch(stream, [&e, generation = e.record()] { e.reach(generation); });

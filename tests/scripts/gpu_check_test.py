@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""scripts/gpu_check.sh without a GPU: its steps on the CPU, its results after each of them, and what it refuses.
+
+Usage: gpu_check_test.py SOURCE_FOLDER BUILD_FOLDER [unittest arguments]
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = None
+BUILD = None
+PARTS = ["machine", "tests", "sanitizer", "ceilings", "workloads"]
+GPU = "Some GPU, 16384 MiB, driver 1"
+
+
+class Check(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-gpu-check-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.out = self.folder / "out"
+
+    def run_script(self, *flags, path=None):
+        environment = dict(os.environ, PATH=f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"])
+        return subprocess.run([SOURCE / "scripts/gpu_check.sh", "--build", BUILD, *flags], capture_output=True,
+                              text=True, timeout=120, env=environment)
+
+    def results(self):
+        return json.loads((self.out / "results.json").read_text())
+
+    def test_every_part_leaves_whole_results(self):
+        for done, part in enumerate(PARTS, 1):
+            run = self.run_script("--dry-run", "--out", self.out, "--only", part, "--resume", "--sweeps", "4")
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            results = self.results()
+            for other in PARTS[:4]:
+                self.assertEqual(results[other] is not None, PARTS.index(other) < done, f"{other} after {part}")
+            measured = [workload is not None for workload in results["workloads"].values()]
+            self.assertEqual(measured, [part == "workloads"] * 4)
+        self.assertTrue(results["dry_run"])
+        self.assertGreater(results["tests"]["test_policy"]["passed"], 20)
+        self.assertEqual(results["tests"]["test_policy"]["failed"], 0)
+        self.assertGreater(results["ceilings"]["dram_read_bytes_per_second"], 0)
+        for name, workload in results["workloads"].items():
+            with self.subTest(name):
+                self.assertGreater(workload["tokens_per_second"]["total"]["median"], 0)
+                self.assertEqual(workload["measured"], "+8 " in name)
+                for phase in ("prefill", "decode", "total"):
+                    self.assertGreater(workload["bound"][phase]["tokens_per_second"], 0)
+                    self.assertGreater(workload["bound"][phase]["achieved"], 0)
+        table = (self.out / "table.md").read_text()
+        for line in ("| test_policy |", "| dram_read |", *(f"| {name} |" for name in results["workloads"])):
+            self.assertIn(line, table)
+
+    def test_one_workload_to_its_end(self):
+        name = "demo 16+40 h2o:0.1:0.1"
+        run = self.run_script("--dry-run", "--out", self.out, "--only", "workloads", "--sweeps", "4", "--full", name)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        workloads = self.results()["workloads"]
+        self.assertEqual([n for n, workload in workloads.items() if workload], [name])
+        self.assertTrue(workloads[name]["measured"])
+        self.assertNotIn("bound", workloads[name])  # no ceilings were taken
+
+    def test_without_time_all_is_skipped_and_said(self):
+        run = self.run_script("--dry-run", "--out", self.out, "--minutes", "0")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(len(self.results()["notes"]), len(PARTS))
+        self.assertIn("ceilings: skipped, for the 0 minutes are over", (self.out / "table.md").read_text())
+
+    @unittest.skipIf(shutil.which("nvidia-smi"), "there may be a GPU")
+    def test_a_gpu_that_fails_is_said_in_the_results(self):
+        fake = self.folder / "bin"
+        fake.mkdir()
+        (fake / "nvidia-smi").write_text("""#!/bin/sh
+case "$*" in
+  *driver_version*) echo "1, 16384 MiB, 4, 5, 8, 16" ;;
+  *memory.total*) echo 16384 ;;
+  *) echo "Some GPU" ;;
+esac
+""")
+        (fake / "nvidia-smi").chmod(0o755)
+        run = self.run_script("--out", self.out, "--only", "machine,ceilings,workloads", path=fake)
+        self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
+        results = self.results()
+        self.assertEqual(results["machine"]["gpu"], GPU)
+        self.assertEqual(results["machine"]["link"], "PCIe generation 4 of 5, width 8 of 16")
+        self.assertIsNone(results["ceilings"])
+        self.assertEqual(len(results["workloads"]), 12)
+        for workload in results["workloads"].values():
+            self.assertIn("--backend cpu", workload["error"])  # weft's own line
+
+    def test_what_is_refused(self):
+        refused = [("no part 'tets'", "--dry-run", "--only", "tets"), ("unknown flag '--fast'", "--fast"),
+                   ("no workload 'x'", "--dry-run", "--full", "x"), ("--minutes wants", "--minutes", "soon"),
+                   ("--out wants a value", "--out"), ("--resume wants --out", "--dry-run", "--resume")]
+        if not shutil.which("nvidia-smi"):
+            refused.append(("no NVIDIA GPU", "--out", self.out))
+        for words, *flags in refused:
+            with self.subTest(words):
+                run = self.run_script(*flags)
+                self.assertEqual(run.returncode, 2)
+                self.assertTrue(run.stderr.startswith("gpu_check: error: "), run.stderr)
+                self.assertEqual(run.stderr.count("\n"), 1)
+                self.assertIn(words, run.stderr)
+                self.assertFalse(self.out.exists())
+
+
+if __name__ == "__main__":
+    SOURCE, BUILD = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])
