@@ -87,9 +87,15 @@ struct CpuOptions {
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
 
 struct CudaOptions {
-  int threads = 0;  ///< of host_ops(); 0: the cores that this process may use
+  int threads = 0;                          ///< of host_ops(); 0: the cores that this process may use
+  const char* library = "libweft_cuda.so";  ///< that holds the backend
 };
-/// Throws DeviceError where there is no GPU, or in a build without CUDA.
+/// Throws DeviceError where there is no GPU, where CUDA's libraries are missing, or in a build without CUDA.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
+
+/// How the library is entered. It has its own copy of this floor and shares nothing with the program but these classes
+/// and the heap; what it throws is caught by type all the same, for types are told apart by name.
+using CudaEntry = Backend*(const CudaOptions&);  ///< the caller owns the result
+constexpr const char* kCudaEntry = "weft_make_cuda_backend";
 
 }  // namespace weft::kernels

@@ -216,4 +216,9 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
   return std::make_unique<CudaBackend>(options);
 }
 
+// kCudaEntry, which backend_load_cuda.cc calls.
+extern "C" [[gnu::visibility("default")]] Backend* weft_make_cuda_backend(const CudaOptions& options) {
+  return make_cuda_backend(options).release();
+}
+
 }  // namespace weft::kernels

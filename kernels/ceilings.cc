@@ -154,6 +154,7 @@ double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight
 }
 
 double measure_linear_library(ThreadPool& pool, int m, std::size_t weight_bytes_in_rotation, double seconds) {
+  if (!has_linear_library()) return 0;
   const std::size_t plain_bytes = matrix_numbers * 4, activations = static_cast<std::size_t>(m) * kMeasuredWidth;
   const HugeBuffer plain(plain_bytes), x(activations * 4), y(activations * 4);
   fill_normal(pool, DType::f32, plain.data(), static_cast<std::int64_t>(matrix_numbers),

@@ -29,7 +29,8 @@ constexpr int kMeasuredWidth = 4096;  ///< of the matrices below, which are squa
 double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
                       LinearPath path = LinearPath::automatic);
 
-/// The same by oneDNN in fp32 with weights in its own order, on as many threads as the pool has.
+/// The same by oneDNN in fp32 with weights in its own order, on as many threads as the pool has; 0 in a build
+/// without oneDNN.
 double measure_linear_library(ThreadPool& pool, int m, std::size_t weight_bytes_in_rotation, double seconds);
 
 }  // namespace weft::kernels

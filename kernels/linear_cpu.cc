@@ -296,7 +296,7 @@ std::vector<LinearPath> linear_paths() {
   std::vector<LinearPath> paths;
   for (const LinearPath path : {LinearPath::avx512, LinearPath::avx2})
     if (kernels_of(path) != nullptr) paths.push_back(path);
-  paths.push_back(LinearPath::library);
+  if (has_linear_library() || paths.empty()) paths.push_back(LinearPath::library);
   return paths;
 }
 

@@ -21,7 +21,7 @@ enum class LinearPath { automatic, avx512, avx2, library };
 /// Throws UsageError if this processor does not have `path`, CapacityError without memory.
 void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path = LinearPath::automatic);
 
-/// The paths of this processor, the fastest first; the last is LinearPath::library.
+/// The paths of this processor, the fastest first; the last is LinearPath::library, but in a build without it.
 std::vector<LinearPath> linear_paths();
 
 const char* name_of(LinearPath path);

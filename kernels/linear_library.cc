@@ -93,6 +93,8 @@ class Columns {
 
 }  // namespace
 
+bool has_linear_library() { return true; }
+
 void linear_library(const Linear& op, ThreadPool& pool) {
   const std::int64_t row_bytes = std::max<std::int64_t>(1, op.x.cols) * 4;
   const std::int64_t most = std::clamp<std::int64_t>(kPanelBytes / row_bytes, 16, kMostColumns);

@@ -9,6 +9,8 @@
 
 namespace weft::kernels {
 
+bool has_linear_library();  ///< false in a build without oneDNN
+
 /// linear_cpu() by the library. Each thread of the pool multiplies its own columns; the library starts no threads.
 void linear_library(const Linear& op, ThreadPool& pool);
 

@@ -117,9 +117,22 @@ TEST_CASE("available memory is the tightest of the machine and its control group
 }
 
 #ifndef WEFT_TEST_CUDA
-TEST_CASE("a build without CUDA says so", "[kernels]") {
-  CHECK_THROWS_WITH(kernels::make_cuda_backend({}), Catch::Contains("--backend cpu"));
-  CHECK_THROWS_AS(kernels::make_cuda_backend({}), DeviceError);
+TEST_CASE("without a GPU, CUDA's libraries or a build with CUDA the CUDA backend says so", "[kernels]") {
+  const auto refusal = [](const char* library) {
+    try {
+      const auto backend = kernels::make_cuda_backend({.threads = 1, .library = library});
+      return "there is a GPU: " + backend->description();
+    } catch (const DeviceError& error) {  // by type, though it may have been thrown in the library
+      CHECK_THAT(error.what(), Catch::EndsWith("use --backend cpu"));
+      return std::string(error.what());
+    }
+  };
+  CHECK(refusal(kernels::CudaOptions().library) != "");
+  CHECK_THAT(refusal("libweft_absent.so"), Catch::Contains("built without CUDA (there is no libweft_absent.so)"));
+  const TemporaryFolder folder;
+  write_text(folder / "libweft_cuda.so", "not a library");
+  CHECK_THAT(refusal((folder / "libweft_cuda.so").c_str()),
+             Catch::Contains("invalid ELF") || Catch::Contains("too short"));
 }
 #endif
 

@@ -1,0 +1,54 @@
+// Linear where every backend runs it; linear_test.cc has the CPU's own paths.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <vector>
+
+#include "tests/support/array.h"
+#include "tests/support/numbers.h"
+
+using namespace weft;
+using namespace weft::test;
+using kernels::Activation;
+using kernels::Linear;
+
+namespace {
+
+struct Shape {
+  int m, n, k;
+};
+
+double activated(double x, Activation activation) {
+  if (activation == Activation::relu) return x < 0 ? 0 : x;
+  if (activation == Activation::none) return x;
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
+
+}  // namespace
+
+TEST_CASE("linear on every place: types, slices, bias, activation and sums", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);
+  unsigned seed = 50;
+  for (const Shape s : {Shape{1, 7, 5}, Shape{3, 48, 64}, Shape{70, 33, 100}})
+    for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu_tanh})
+      for (const bool accumulate : {false, true}) {
+        CAPTURE(place.name, name_of(dtype), s.m, s.n, s.k, static_cast<int>(activation), accumulate);
+        const auto wide = normal(static_cast<std::size_t>(s.m * 2 * s.k), ++seed);  // x is its right half
+        const auto weight = rounded(normal(static_cast<std::size_t>(s.n * s.k), ++seed, 0.3f), dtype);
+        const auto bias = rounded(normal(static_cast<std::size_t>(s.n), ++seed), dtype);
+        const Array x(place, wide, s.m, 2 * s.k), w(place, weight, s.n, s.k, dtype), b(place, bias, 1, s.n, dtype);
+        Array out(place, std::vector<float>(static_cast<std::size_t>(s.m * s.n), 1.5f), s.m, s.n);
+        place.run(Linear{ConstView(x.columns(s.k, s.k)), w, b, out, activation, accumulate});
+        const auto seen = rounded(wide, place.product_type(dtype));
+        std::vector<double> expected;
+        for (int m = 0; m < s.m; ++m)
+          for (int n = 0; n < s.n; ++n) {
+            double sum = static_cast<double>(bias[static_cast<std::size_t>(n)]);
+            for (int k = 0; k < s.k; ++k)
+              sum += static_cast<double>(seen[static_cast<std::size_t>(m * 2 * s.k + s.k + k)]) *
+                     static_cast<double>(weight[static_cast<std::size_t>(n * s.k + k)]);
+            expected.push_back(activated(sum, activation) + (accumulate ? 1.5 : 0.0));
+          }
+        CHECK_THAT(out.host(), near(expected, 1e-5));  // products of the same numbers: only fp32 sums differ
+      }
+}
