@@ -9,134 +9,20 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/device_cuda.h"
+#include "kernels/decode_choice_cuda.h"
 #include "kernels/error.h"
 #include "kernels/ops_cuda.h"
-#include "kernels/random.h"
 
 namespace weft::kernels {
 namespace {
 
 using namespace cuda;
+using namespace cuda::decode;
 
-constexpr int kThreads = 128;
 constexpr int kHeadsAtOnce = 4;              // query heads at most whose rows a lane holds in registers
 constexpr int kUnroll = 4;                   // slots that a team has in flight
 constexpr std::size_t kFusedShared = 40960;  // bytes; what every card has room for several times
 constexpr int kSplitSlots = 256;             // slots of one block where they are split
-
-/// What the kernels know of one row of the call.
-struct Row {
-  std::int32_t sequence, position;
-  Keep keep;
-};
-
-struct Args {
-  const float *q, *k, *v;
-  std::int64_t q_stride, k_stride, v_stride;
-  const Row* rows;
-  int first_row;  // of the call, for blockIdx.y == 0
-  KvSlots slots, home;
-  int group;  // query heads of one KV head
-  float scale, decay;
-  Scoring scoring;
-  std::uint64_t seed;
-  float* out;
-  std::int64_t out_stride;
-  const float* probabilities;
-  std::int64_t probabilities_stride;
-  std::int32_t* evicted;
-  std::int64_t evicted_stride;
-};
-
-/// One row and KV head of a block.
-template <class T> struct Place {
-  T *k = nullptr, *v = nullptr;
-  float* score = nullptr;
-  std::int32_t *position = nullptr, *free_slot = nullptr;
-
-  __device__ Place(const KvSlots& slots, std::int64_t at) {  // at: sequence * kv_heads + head
-    if (!slots.k) return;
-    const std::int64_t first = at * slots.slots;
-    k = static_cast<T*>(slots.k) + first * slots.head_dim;
-    v = static_cast<T*>(slots.v) + first * slots.head_dim;
-    score = slots.score ? slots.score + first : nullptr;
-    position = slots.position + first;
-    free_slot = slots.free_slot + at;
-  }
-};
-
-/// Where a block of threads works, and the home that hears of its changes, if any.
-template <class T> struct Tile : Place<T> {
-  Place<T> home;
-  Row row;
-  int index, head;    // row of the call, KV head
-  std::int64_t tile;  // among those of the launch
-
-  /// Of a grid of KV heads and rows.
-  __device__ explicit Tile(const Args& a) : Tile(a, a.rows[a.first_row + blockIdx.y]) {}
-  __device__ Tile(const Args& a, const Row& its_row)
-      : Place<T>(a.slots, at(a, its_row)), home(a.home, at(a, its_row)), row(its_row), index(a.first_row + blockIdx.y),
-        head(blockIdx.x), tile(std::int64_t{blockIdx.y} * a.slots.kv_heads + blockIdx.x) {}
-  __device__ static std::int64_t at(const Args& a, const Row& row) {
-    return std::int64_t{row.sequence} * a.slots.kv_heads + blockIdx.x;
-  }
-  /// The row of Args::probabilities that belongs to the first query head.
-  __device__ std::int64_t probabilities_row(const Args& a) const {
-    return (std::int64_t{index} * a.slots.kv_heads + head) * a.group;
-  }
-};
-
-/// 16 bytes or one number of T, as floats.
-template <class T, int kVector> struct Vector {
-  float at[kVector];
-  __device__ void load(const T* from) {
-    if constexpr (kVector == 1) {
-      at[0] = to_float(*from);
-    } else {
-      const uint4 raw = *reinterpret_cast<const uint4*>(from);
-      T numbers[kVector];
-      static_assert(sizeof numbers == sizeof raw);
-      memcpy(numbers, &raw, sizeof raw);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) at[i] = to_float(numbers[i]);
-    }
-  }
-};
-
-/// How a team of kLanes lanes holds a row of head_dim numbers: kSteps vectors a lane, kLanes vectors apart.
-template <class Number, int kVectorSize, int kTeamLanes, int kVectors> struct Team {
-  using T = Number;
-  static constexpr int kVector = kVectorSize, kLanes = kTeamLanes, kSteps = kVectors;
-  static constexpr int kTeams = kThreads / kLanes;
-  __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
-  __device__ static int team() { return static_cast<int>(threadIdx.x) / kLanes; }
-  __device__ static int column(int step) { return (step * kLanes + lane()) * kVector; }
-};
-
-/// The caller's mistake, which the CPU refuses: the row's output is NaN, and its block stays as it is.
-template <class T> __device__ bool without_room(const Tile<T>& t) { return *t.free_slot < 0; }
-
-/// Rounds the new key and value into the free slot. All threads; visible to the block after the next barrier.
-template <class T> __device__ void write_token(const Args& a, const Tile<T>& t) {
-  if (without_room(t)) return;
-  const std::int32_t slot = *t.free_slot;
-  const int dim = a.slots.head_dim;
-  for (int d = threadIdx.x; d < dim; d += kThreads) {
-    const std::int64_t to = std::int64_t{slot} * dim + d;
-    const T k = from_float<T>(a.k[t.index * a.k_stride + t.head * dim + d]);
-    const T v = from_float<T>(a.v[t.index * a.v_stride + t.head * dim + d]);
-    t.k[to] = k, t.v[to] = v;
-    if (t.home.k) t.home.k[to] = k, t.home.v[to] = v;
-  }
-  if (threadIdx.x != 0) return;
-  t.position[slot] = t.row.position;
-  if (t.home.k) t.home.position[slot] = t.row.position;
-  if (a.scoring == Scoring::none) return;
-  const std::uint64_t key =
-      std::uint64_t{static_cast<std::uint32_t>(t.head)} << 32 | static_cast<std::uint32_t>(t.row.position);
-  t.score[slot] = a.scoring == Scoring::random ? unit_float(random_bits(a.seed, key)) : 0.0f;
-}
 
 /// p[h * stride + slot] = the logit of query head `head` + h for the slots from `first` to `last`; -inf where empty.
 /// `position`: of all slots.
@@ -184,99 +70,6 @@ __device__ void find_logits(const Args& a, const Tile<typename Layout::T>& t, in
       }
     }
   }
-}
-
-/// Turns the logits of one head into probabilities; 0 where empty. All threads; `shared` holds a float per warp.
-__device__ void softmax(float* p, int slots, float* shared) {
-  float most = -INFINITY;
-  for (int s = threadIdx.x; s < slots; s += kThreads) most = fmaxf(most, p[s]);
-  most = block_reduce(most, Largest{}, shared);
-  float sum = 0;
-  for (int s = threadIdx.x; s < slots; s += kThreads) {
-    const float e = __expf(p[s] - most);
-    p[s] = e;
-    sum += e;
-  }
-  const float inverse = 1.0f / block_reduce(sum, Sum{}, shared);
-  for (int s = threadIdx.x; s < slots; s += kThreads) p[s] *= inverse;
-  __syncthreads();
-}
-
-/// A slot that may be evicted. What is no number goes last.
-struct Candidate {
-  float score;
-  std::int32_t position, slot;
-};
-struct First {
-  __device__ Candidate operator()(const Candidate& a, const Candidate& b) const {
-    if (a.slot < 0 || b.slot < 0) return a.slot < 0 ? b : a;
-    const bool a_number = a.score == a.score, b_number = b.score == b.score;
-    if (a_number != b_number) return a_number ? a : b;
-    if (a_number && a.score != b.score) return a.score < b.score ? a : b;
-    return a.position < b.position ? a : b;
-  }
-};
-template <class Op> __device__ Candidate block_reduce_candidate(Candidate x, Op op, Candidate* shared) {
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    const Candidate other{__shfl_xor_sync(kWholeWarp, x.score, step), __shfl_xor_sync(kWholeWarp, x.position, step),
-                          __shfl_xor_sync(kWholeWarp, x.slot, step)};
-    x = op(x, other);
-  }
-  __syncthreads();
-  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = x;
-  __syncthreads();
-  x = shared[0];
-  for (int w = 1; w < kThreads / kWarp; ++w) x = op(x, shared[w]);
-  return x;
-}
-struct Lowest {
-  __device__ int operator()(int a, int b) const { return a < b ? a : b; }
-};
-
-struct ChoiceShared {
-  Candidate candidate[kThreads / kWarp];
-  int number[kThreads / kWarp];
-};
-
-/// Adds the probabilities p [group, slots] to the scores and frees a slot: the victim's once the budget is full, else
-/// the first empty one. All threads.
-template <class T>
-__device__ void keep_scores(const Args& a, const Tile<T>& t, const std::int32_t* position, const float* p,
-                            std::int64_t stride, ChoiceShared& shared) {
-  const int slots = a.slots.slots;
-  const std::int64_t newest = std::int64_t{t.row.position} - t.row.keep.recent - t.row.keep.grace;
-  Candidate mine{0, 0, -1};
-  int visible = 0, empty = slots;
-  for (int s = threadIdx.x; s < slots; s += kThreads) {
-    const std::int32_t at = position[s];
-    if (at < 0) {
-      empty = min(empty, s);
-      continue;
-    }
-    ++visible;
-    float score = a.scoring == Scoring::none ? 0.0f : t.score[s];
-    if (a.scoring == Scoring::attention) {
-      float sum = 0;
-      for (int g = 0; g < a.group; ++g) sum += p[g * stride + s];
-      score = a.decay * score + sum;
-      t.score[s] = score;
-    }
-    if (t.home.k && a.scoring != Scoring::none) t.home.score[s] = score;
-    if (at >= t.row.keep.sinks && at <= newest) mine = First{}(mine, Candidate{score, at, s});
-  }
-  visible = block_reduce(visible, Sum{}, shared.number);
-  empty = block_reduce(empty, Lowest{}, shared.number);
-  const Candidate victim = block_reduce_candidate(mine, First{}, shared.candidate);
-  if (threadIdx.x != 0) return;
-  const bool evicts = visible > t.row.keep.budget() && victim.slot >= 0;
-  const std::int32_t free_slot = evicts ? victim.slot : empty < slots ? empty : -1;
-  if (evicts) t.position[victim.slot] = -1;
-  *t.free_slot = free_slot;
-  if (t.home.k) {
-    if (evicts) t.home.position[victim.slot] = -1;
-    *t.home.free_slot = free_slot;
-  }
-  if (a.evicted) a.evicted[t.index * a.evicted_stride + t.head] = evicts ? victim.position : -1;
 }
 
 /// out[h * out_stride + d] = the sum over the slots from `first` to `last` of p[h * stride + slot] v[slot, d]. `shared`

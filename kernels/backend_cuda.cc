@@ -29,7 +29,7 @@ void check(cublasStatus_t status, const char* call) {
 
 EventHandle make_event() {
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "cudaEventCreate");
   return EventHandle(event);
 }
 
@@ -43,6 +43,7 @@ constexpr std::size_t kPinnedPiece = std::size_t{4} << 30;  // what one registra
 constexpr std::size_t kMostDirect = 64 << 20;               // of host memory that ops may use without a copy
 constexpr std::size_t kTouchedBytes = 64 << 20;             // what is worth a thread
 constexpr std::size_t kChunk = 16 << 20;                    // of a bulk copy: 0.3 ms of a fast link
+constexpr std::size_t kLibraries = 128 << 20;               // cuBLAS's code and ours, once used: an estimate
 constexpr std::size_t kMostContext = std::size_t{1} << 30;  // more than a context takes belongs to somebody else
 
 std::string mebibytes(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
@@ -112,7 +113,7 @@ class CudaBackend final : public Backend {
   }
   std::size_t host_bytes_free() const override { return memory_available(); }
   std::size_t device_overhead() const override {
-    return std::min(total_ - free_at_start_, kMostContext) + CudaStream::kOpsBytes;
+    return std::min(total_ - free_at_start_, kMostContext) + kLibraries + CudaStream::kOpsBytes;
   }
 
   std::unique_ptr<Memory> allocate_device(std::size_t bytes) override {

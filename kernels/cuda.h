@@ -46,7 +46,8 @@ using BlasHandle = Owner<cublasHandle_t, cublasDestroy>;
 using DeviceMemory = Owner<void*, cudaFree>;
 using HostMemory = Owner<void*, cudaFreeHost>;
 
-EventHandle make_event();  ///< without timing
+/// Without timing; who waits for it sleeps, for the cores belong to the host's attention.
+EventHandle make_event();
 
 constexpr std::size_t kSharedWithoutAsking = 48 << 10;  ///< bytes of dynamic shared memory
 

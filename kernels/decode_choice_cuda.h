@@ -1,0 +1,101 @@
+// kernels/decode_choice_cuda.h: from logits to probabilities, scores and the victim, by the threads of one block.
+#pragma once
+
+#include "kernels/decode_tile_cuda.h"
+
+namespace weft::kernels::cuda::decode {
+
+/// Turns the logits of one head into probabilities; 0 where empty. All threads; `shared` holds a float per warp.
+__device__ inline void softmax(float* p, int slots, float* shared) {
+  float most = -INFINITY;
+  for (int s = threadIdx.x; s < slots; s += kThreads) most = fmaxf(most, p[s]);
+  most = block_reduce(most, Largest{}, shared);
+  float sum = 0;
+  for (int s = threadIdx.x; s < slots; s += kThreads) {
+    const float e = __expf(p[s] - most);
+    p[s] = e;
+    sum += e;
+  }
+  const float inverse = 1.0f / block_reduce(sum, Sum{}, shared);
+  for (int s = threadIdx.x; s < slots; s += kThreads) p[s] *= inverse;
+  __syncthreads();
+}
+
+/// A slot that may be evicted. What is no number goes last.
+struct Candidate {
+  float score;
+  std::int32_t position, slot;
+};
+struct First {
+  __device__ Candidate operator()(const Candidate& a, const Candidate& b) const {
+    if (a.slot < 0 || b.slot < 0) return a.slot < 0 ? b : a;
+    const bool a_number = a.score == a.score, b_number = b.score == b.score;
+    if (a_number != b_number) return a_number ? a : b;
+    if (a_number && a.score != b.score) return a.score < b.score ? a : b;
+    return a.position < b.position ? a : b;
+  }
+};
+template <class Op> __device__ Candidate block_reduce_candidate(Candidate x, Op op, Candidate* shared) {
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const Candidate other{__shfl_xor_sync(kWholeWarp, x.score, step), __shfl_xor_sync(kWholeWarp, x.position, step),
+                          __shfl_xor_sync(kWholeWarp, x.slot, step)};
+    x = op(x, other);
+  }
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  x = shared[0];
+  for (int w = 1; w < kThreads / kWarp; ++w) x = op(x, shared[w]);
+  return x;
+}
+struct Lowest {
+  __device__ int operator()(int a, int b) const { return a < b ? a : b; }
+};
+
+struct ChoiceShared {
+  Candidate candidate[kThreads / kWarp];
+  int number[kThreads / kWarp];
+};
+
+/// Adds the probabilities p [group, slots] to the scores and frees a slot: the victim's once the budget is full, else
+/// the first empty one. All threads.
+template <class T>
+__device__ void keep_scores(const Args& a, const Tile<T>& t, const std::int32_t* position, const float* p,
+                            std::int64_t stride, ChoiceShared& shared) {
+  const int slots = a.slots.slots;
+  const std::int64_t newest = std::int64_t{t.row.position} - t.row.keep.recent - t.row.keep.grace;
+  Candidate mine{0, 0, -1};
+  int visible = 0, empty = slots;
+  for (int s = threadIdx.x; s < slots; s += kThreads) {
+    const std::int32_t at = position[s];
+    if (at < 0) {
+      empty = min(empty, s);
+      continue;
+    }
+    ++visible;
+    float score = a.scoring == Scoring::none ? 0.0f : t.score[s];
+    if (a.scoring == Scoring::attention) {
+      float sum = 0;
+      for (int g = 0; g < a.group; ++g) sum += p[g * stride + s];
+      score = a.decay * score + sum;
+      t.score[s] = score;
+    }
+    if (t.home.k && a.scoring != Scoring::none) t.home.score[s] = score;
+    if (at >= t.row.keep.sinks && at <= newest) mine = First{}(mine, Candidate{score, at, s});
+  }
+  visible = block_reduce(visible, Sum{}, shared.number);
+  empty = block_reduce(empty, Lowest{}, shared.number);
+  const Candidate victim = block_reduce_candidate(mine, First{}, shared.candidate);
+  if (threadIdx.x != 0) return;
+  const bool evicts = visible > t.row.keep.budget() && victim.slot >= 0;
+  const std::int32_t free_slot = evicts ? victim.slot : empty < slots ? empty : -1;
+  if (evicts) t.position[victim.slot] = -1;
+  *t.free_slot = free_slot;
+  if (t.home.k) {
+    if (evicts) t.home.position[victim.slot] = -1;
+    *t.home.free_slot = free_slot;
+  }
+  if (a.evicted) a.evicted[t.index * a.evicted_stride + t.head] = evicts ? victim.position : -1;
+}
+
+}  // namespace weft::kernels::cuda::decode

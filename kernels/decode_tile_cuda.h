@@ -1,0 +1,125 @@
+// kernels/decode_tile_cuda.h: what a block of threads of decode attention works on: one row and KV head of a KV block.
+#pragma once
+
+#include "kernels/device_cuda.h"
+#include "kernels/ops.h"
+#include "kernels/random.h"
+
+namespace weft::kernels::cuda::decode {
+
+constexpr int kThreads = 128;
+
+/// What the kernels know of one row of the call.
+struct Row {
+  std::int32_t sequence, position;
+  Keep keep;
+};
+
+struct Args {
+  const float *q, *k, *v;
+  std::int64_t q_stride, k_stride, v_stride;
+  const Row* rows;
+  int first_row;  // of the call, for blockIdx.y == 0
+  KvSlots slots, home;
+  int group;  // query heads of one KV head
+  float scale, decay;
+  Scoring scoring;
+  std::uint64_t seed;
+  float* out;
+  std::int64_t out_stride;
+  const float* probabilities;
+  std::int64_t probabilities_stride;
+  std::int32_t* evicted;
+  std::int64_t evicted_stride;
+};
+
+/// One row and KV head of a block.
+template <class T> struct Place {
+  T *k = nullptr, *v = nullptr;
+  float* score = nullptr;
+  std::int32_t *position = nullptr, *free_slot = nullptr;
+
+  __device__ Place(const KvSlots& slots, std::int64_t at) {  // at: sequence * kv_heads + head
+    if (!slots.k) return;
+    const std::int64_t first = at * slots.slots;
+    k = static_cast<T*>(slots.k) + first * slots.head_dim;
+    v = static_cast<T*>(slots.v) + first * slots.head_dim;
+    score = slots.score ? slots.score + first : nullptr;
+    position = slots.position + first;
+    free_slot = slots.free_slot + at;
+  }
+};
+
+/// Where a block of threads works, and the home that hears of its changes, if any.
+template <class T> struct Tile : Place<T> {
+  Place<T> home;
+  Row row;
+  int index, head;    // row of the call, KV head
+  std::int64_t tile;  // among those of the launch
+
+  /// Of a grid of KV heads and rows.
+  __device__ explicit Tile(const Args& a) : Tile(a, a.rows[a.first_row + blockIdx.y]) {}
+  __device__ Tile(const Args& a, const Row& its_row)
+      : Place<T>(a.slots, at(a, its_row)), home(a.home, at(a, its_row)), row(its_row), index(a.first_row + blockIdx.y),
+        head(blockIdx.x), tile(std::int64_t{blockIdx.y} * a.slots.kv_heads + blockIdx.x) {}
+  __device__ static std::int64_t at(const Args& a, const Row& row) {
+    return std::int64_t{row.sequence} * a.slots.kv_heads + blockIdx.x;
+  }
+  /// The row of Args::probabilities that belongs to the first query head.
+  __device__ std::int64_t probabilities_row(const Args& a) const {
+    return (std::int64_t{index} * a.slots.kv_heads + head) * a.group;
+  }
+};
+
+/// 16 bytes or one number of T, as floats.
+template <class T, int kVector> struct Vector {
+  float at[kVector];
+  __device__ void load(const T* from) {
+    if constexpr (kVector == 1) {
+      at[0] = to_float(*from);
+    } else {
+      const uint4 raw = *reinterpret_cast<const uint4*>(from);
+      T numbers[kVector];
+      static_assert(sizeof numbers == sizeof raw);
+      memcpy(numbers, &raw, sizeof raw);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) at[i] = to_float(numbers[i]);
+    }
+  }
+};
+
+/// How a team of kLanes lanes holds a row of head_dim numbers: kSteps vectors a lane, kLanes vectors apart.
+template <class Number, int kVectorSize, int kTeamLanes, int kVectors> struct Team {
+  using T = Number;
+  static constexpr int kVector = kVectorSize, kLanes = kTeamLanes, kSteps = kVectors;
+  static constexpr int kTeams = kThreads / kLanes;
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
+  __device__ static int team() { return static_cast<int>(threadIdx.x) / kLanes; }
+  __device__ static int column(int step) { return (step * kLanes + lane()) * kVector; }
+};
+
+/// The caller's mistake, which the CPU refuses: the row's output is NaN, and its block stays as it is.
+template <class T> __device__ bool without_room(const Tile<T>& t) { return *t.free_slot < 0; }
+
+/// Rounds the new key and value into the free slot. All threads; visible to the block after the next barrier.
+template <class T> __device__ void write_token(const Args& a, const Tile<T>& t) {
+  if (without_room(t)) return;
+  const std::int32_t slot = *t.free_slot;
+  const int dim = a.slots.head_dim;
+  for (int d = threadIdx.x; d < dim; d += kThreads) {
+    const std::int64_t to = std::int64_t{slot} * dim + d;
+    const T k = from_float<T>(a.k[t.index * a.k_stride + t.head * dim + d]);
+    const T v = from_float<T>(a.v[t.index * a.v_stride + t.head * dim + d]);
+    t.k[to] = k, t.v[to] = v;
+    if (t.home.k) t.home.k[to] = k, t.home.v[to] = v;
+  }
+  if (threadIdx.x != 0) return;
+  t.position[slot] = t.row.position;
+  if (t.home.k) t.home.position[slot] = t.row.position;
+  if (a.scoring == Scoring::none) return;
+  const std::uint64_t key =
+      std::uint64_t{static_cast<std::uint32_t>(t.head)} << 32 | static_cast<std::uint32_t>(t.row.position);
+  t.score[slot] = a.scoring == Scoring::random ? unit_float(random_bits(a.seed, key)) : 0.0f;
+}
+
+}  // namespace weft::kernels::cuda::decode
