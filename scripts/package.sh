@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Sets up, builds, and makes build/weft-VERSION-linux-x86_64.tar.gz: weft, its tests, the demo model, and the libraries
-# that a bare machine lacks. It runs where it is unpacked, on any x86-64 Linux with AVX2 and glibc 2.34 (and a C++ library
-# as new as GCC 12's; the one in the package wants glibc 2.36). For the GPU it wants a driver for CUDA 13 and cuBLAS 13 from
-# /usr/local/cuda, the system's folders, pip or LD_LIBRARY_PATH; without these it runs on the CPU. oneDNN, which only
-# processors without AVX2 need, would be a third of the package and is left out.
+# that a bare machine lacks. It runs where it is unpacked, on any x86-64 Linux with AVX2 and glibc 2.34 (and a C++
+# library as new as GCC 12's; the one in the package wants glibc 2.36). For the GPU it wants a driver for CUDA 13 and
+# cuBLAS 13 from /usr/local/cuda, the system's folders, pip or LD_LIBRARY_PATH; without these it runs on the CPU.
+# oneDNN, which only processors without AVX2 need, would be a third of the package and is left out.
 #
 #   tar xzf weft-*.tar.gz && cd weft-*/
 #   bin/weft generate --model models/demo --input configs/examples/prompts.jsonl --output answers.jsonl
@@ -40,7 +40,7 @@ cp -r configs docs README.md LICENSE "$package"
 cp -r models/demo "$package/models"
 cp -r tests/data "$package/tests"
 cp tests/runtime/*.py "$package/tests/runtime"
-if [ -e scripts/gpu_check.sh ]; then cp scripts/gpu_check.sh "$package/scripts"; fi
+cp scripts/gpu_check.sh "$package/scripts"
 
 # Every library that a program here names or that those name, without glibc's and CUDA's.
 elsewhere='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread)|lib(cuda|cudart|cublas|cublasLt))\.so'
@@ -57,7 +57,8 @@ find "$package"/{bin,lib} -type f -exec ldd {} + | awk '$2 == "=>" { print $1, $
     cp "/usr/share/doc/$owner/copyright" "$package/lib/$library.copyright"
   done
 newest_glibc() {  # FOLDER...: that any program or library in it wants
-  find "$@" -maxdepth 1 -type f ! -name '*.copyright' -exec objdump -T {} + | grep -oE 'GLIBC_[0-9.]+' | sort -Vu | tail -1
+  find "$@" -maxdepth 1 -type f ! -name '*.copyright' -exec objdump -T {} + |
+    grep -oE 'GLIBC_[0-9.]+' | sort -Vu | tail -1
 }
 own=$(newest_glibc "$package"/{bin,bin/tests,lib}) gcc=$(newest_glibc "$package/lib/gcc")
 
@@ -79,4 +80,5 @@ bare "$there/bin/weft" --version
 bare "$there/bin/weft" generate --model "$there/models/demo" --input "$there/configs/examples/prompts.jsonl" \
   --output "$work/answers.jsonl" --policy "$there/configs/policies/demo-three-tiers.json" --disk-dir "$work" \
   --backend cpu --quiet
+bare "$there/scripts/gpu_check.sh" --dry-run --out "$work/gpu_check" >/dev/null
 for tests in kernels offload policy runtime; do bare "$there/bin/tests/test_$tests"; done
