@@ -46,8 +46,6 @@ constexpr std::size_t kChunk = 16 << 20;                    // of a bulk copy: 0
 constexpr std::size_t kLibraries = 128 << 20;               // cuBLAS's code and ours, once used: an estimate
 constexpr std::size_t kMostContext = std::size_t{1} << 30;  // more than a context takes belongs to somebody else
 
-std::string mebibytes(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
-
 struct CudaEvent final : Event {
   EventHandle handle = make_event();
 };

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "kernels/tensor.h"
@@ -20,6 +21,8 @@ namespace weft::kernels::cuda {
 /// Throws DeviceError, which names the call and what CUDA says; CapacityError where memory is what is missing.
 void check(cudaError_t error, const char* call);
 void check(cublasStatus_t status, const char* call);
+
+inline std::string mebibytes(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }  ///< for messages
 
 /// Owns one CUDA object; moves.
 template <class Handle, auto kDestroy> class Owner {

@@ -12,8 +12,6 @@ namespace {
 
 using namespace cuda;
 
-std::string mebibytes(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
-
 std::size_t whole_words(std::size_t bytes) { return (bytes + sizeof(uint4) - 1) / sizeof(uint4) * sizeof(uint4); }
 
 /// Carries words from mapped host memory to the device.

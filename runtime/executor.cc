@@ -13,6 +13,15 @@ using policy::Sublayer;
 constexpr std::size_t kSegmentOps = 1 << 16;  // bounds the schedule's memory; between segments the lanes run dry once
 constexpr int kSegmentSteps = 64;
 
+/// Whether a decode step is one batch's ops on the device alone.
+bool is_resident(const policy::ScheduleShape& shape) {
+  const auto on_device = [](const std::vector<policy::Tier>& homes) {
+    return std::all_of(homes.begin(), homes.end(), [](policy::Tier tier) { return tier == policy::Tier::device; });
+  };
+  return shape.batches == 1 && on_device(shape.unit_home) && on_device(shape.kv_home) &&
+         on_device(shape.activation_home);
+}
+
 }  // namespace
 
 Totals Totals::operator-(const Totals& before) const {
@@ -44,8 +53,8 @@ Executor::Executor(const policy::ModelSpec& model, const policy::Policy& policy,
                    Layers& layers, Storage& storage, kernels::Backend& backend, const std::atomic<bool>& stop)
     : model_(model), policy_(policy), print_(footprint), layers_(layers), storage_(storage), stop_(stop),
       backend_(backend), lanes_(backend), results_(backend, policy.gpu_batch_size),
-      rows_(static_cast<std::size_t>(policy.num_gpu_batches)), live_(static_cast<std::size_t>(policy.num_gpu_batches)) {
-}
+      rows_(static_cast<std::size_t>(policy.num_gpu_batches)), live_(static_cast<std::size_t>(policy.num_gpu_batches)),
+      resident_(is_resident(footprint.shape)) {}
 
 std::span<Sequence> Executor::sequences(int batch) const {
   const auto size = static_cast<std::size_t>(policy_.gpu_batch_size), first = static_cast<std::size_t>(batch) * size;
@@ -122,14 +131,9 @@ bool Executor::alive(const Op& op) const {
 }
 
 std::size_t Executor::ops_together(const policy::Schedule& schedule, std::size_t first) const {
-  const auto on_device = [](const std::vector<policy::Tier>& homes) {
-    return std::all_of(homes.begin(), homes.end(), [](policy::Tier tier) { return tier == policy::Tier::device; });
-  };
-  const policy::ScheduleShape& shape = print_.shape;
   const Op& op = schedule.ops[first];
   // Embedding reads the tables piece by piece, as the tokens say; what follows is the same ops in every step.
-  if (on_trace_ || shape.batches > 1 || op.step == 0 || shape.sublayers[op.subject].kind == Sublayer::Kind::embed ||
-      !on_device(shape.unit_home) || !on_device(shape.kv_home) || !on_device(shape.activation_home))
+  if (!resident_ || on_trace_ || op.step == 0 || print_.shape.sublayers[op.subject].kind == Sublayer::Kind::embed)
     return 1;
   std::size_t end = first;
   while (end < schedule.ops.size() && schedule.ops[end].step == op.step) ++end;
@@ -141,11 +145,9 @@ void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
   try {
     if (stop_) throw Interrupted{};
     const int batch = ops.front().batch;
-    bool any_forced = false, any_sampled = false;
-    for (const Sequence& sequence : sequences(batch))
-      if (sequence.finish == Finish::none) (sequence.forced.empty() ? any_sampled : any_forced) = true;
     const auto live = static_cast<std::uint64_t>(rows_[static_cast<std::size_t>(batch)].live());
-    backend_.repeat(stream, live << 2 | std::uint64_t{any_forced} << 1 | std::uint64_t{any_sampled}, [&] {
+    const auto [scores, samples] = kinds_of(batch);
+    backend_.repeat(stream, live << 2 | std::uint64_t{scores} << 1 | std::uint64_t{samples}, [&] {
       for (const Op& op : ops) compute(op, stream);
     });
     take_tokens(batch, stream);
@@ -153,6 +155,13 @@ void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
     failed_ = true;
     throw;
   }
+}
+
+Executor::Kinds Executor::kinds_of(int batch) const {
+  Kinds kinds;
+  for (const Sequence& sequence : sequences(batch))
+    if (sequence.finish == Finish::none) (sequence.forced.empty() ? kinds.samples : kinds.scores) = true;
+  return kinds;
 }
 
 bool Executor::ends_step(const Op& op) const {
@@ -243,19 +252,17 @@ void Executor::choose_tokens(int batch, kernels::Stream& stream) {
   const std::span<Sequence> all = sequences(batch);
   const std::span<std::int32_t> token = results_.token.first(live);
   std::vector<kernels::SampleParams> params(live);
-  bool any_forced = false, any_sampled = false;
   for (std::size_t r = 0; r < live; ++r) {
     const Sequence& sequence = all[static_cast<std::size_t>(rows.sequence[r])];
     params[r] = sequence.sampling;
-    token[r] = 0;
-    if (sequence.forced.empty()) any_sampled = true;
-    else token[r] = sequence.forced[static_cast<std::size_t>(sequence.generated())], any_forced = true;
+    token[r] = sequence.forced.empty() ? 0 : sequence.forced[static_cast<std::size_t>(sequence.generated())];
   }
   // A job scores or samples; where both occur each row takes its own.
-  if (any_forced)
+  const auto [scores, samples] = kinds_of(batch);
+  if (scores)
     layers_.ops().run(kernels::LogProbs{logits, token, results_.logprob.first(live), results_.greedy.first(live)},
                       stream);
-  if (any_sampled) layers_.ops().run(kernels::Sample{logits, params, results_.sampled.first(live)}, stream);
+  if (samples) layers_.ops().run(kernels::Sample{logits, params, results_.sampled.first(live)}, stream);
 }
 
 void Executor::take_tokens(int batch, kernels::Stream& stream) {

@@ -58,6 +58,11 @@ class Executor {
   std::size_t ops_together(const policy::Schedule& schedule, std::size_t first) const;
   void run_together(std::span<const policy::Op> ops, kernels::Stream& stream);
   bool ends_step(const policy::Op& op) const;
+  /// What the live sequences of a batch want of their logits.
+  struct Kinds {
+    bool scores = false, samples = false;
+  };
+  Kinds kinds_of(int batch) const;
   void choose_tokens(int batch, kernels::Stream& stream);
   void take_tokens(int batch, kernels::Stream& stream);
   std::span<Sequence> sequences(int batch) const;
@@ -88,6 +93,7 @@ class Executor {
   std::vector<BatchRows> rows_;                  // [batches]
   std::vector<std::atomic<std::int64_t>> live_;  // [batches] sequences not finished
   std::atomic<std::int64_t> all_live_{0};
+  const bool resident_;
   std::array<std::atomic<std::uint64_t>, offload::kLanes.size()> lane_bytes_{};
   std::vector<offload::Ticket> tickets_;
   std::atomic<bool> failed_{false};
