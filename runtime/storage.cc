@@ -49,18 +49,20 @@ Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>
   }
 }
 
-/// Weights and hidden states are copied, but the device itself writes KV home and reads the host's attention.
+/// Most of what moves is copied; but the device itself writes KV home, reads the host's attention and gathers rows of
+/// tables.
 void Storage::check_reach() const {
-  const auto refuse_unless = [&](bool reached, const char* what) {
-    if (!reached)
+  const auto refuse_unless = [&](offload::BlockId id, const char* what) {
+    if (!backend_.device_reaches(blocks_.home_data(id)))
       throw CapacityError(std::string("the system lets too little host memory be pinned for ") + what +
-                          " on the host; raise the limit (ulimit -l), lower --host-memory or keep KV on the device");
+                          " on the host; raise the limit (ulimit -l), lower --host-memory or place more on the device");
   };
-  if (print_.workspace.rows_on_host > 0)
-    refuse_unless(backend_.device_reaches(blocks_.home_data(exchange_host_)), "attention");
+  if (print_.workspace.rows_on_host > 0) refuse_unless(exchange_host_, "attention");
+  if (print_.workspace.gather > 0) refuse_unless(gather_, "rows of the embedding from disk");
+  for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
+    if (units_[unit].gathered && blocks_.home(block(unit)) == Tier::host) refuse_unless(block(unit), "the embedding");
   for (std::uint32_t kv = print_.shape.kv_block(0, 0); kv < print_.shape.activation_block(0); ++kv)
-    if (blocks_.home(block(kv)) == Tier::host)
-      refuse_unless(backend_.device_reaches(blocks_.home_data(block(kv))), "KV");
+    if (blocks_.home(block(kv)) == Tier::host) refuse_unless(block(kv), "KV");
 }
 
 /// In the order of ScheduleShape, so that a block's number there is its id here.
