@@ -9,6 +9,7 @@
 #include "policy/json.h"
 #include "runtime/bound.h"
 #include "runtime/files.h"
+#include "runtime/policy_flags.h"
 #include "runtime/report.h"
 
 namespace weft::runtime {
@@ -61,11 +62,7 @@ Work project_decode(Session& session, const BenchOptions& options, std::int64_t 
 }
 
 void check(const BenchOptions& options, const policy::ModelSpec& spec) {
-  if (options.prompt < 1 || options.generation < 1) throw UsageError("--prompt-len and --gen-len must be at least 1");
-  if (options.prompt + options.generation > spec.positions)
-    throw UsageError("--prompt-len " + std::to_string(options.prompt) + " and --gen-len " +
-                     std::to_string(options.generation) + " go beyond the model's context of " +
-                     std::to_string(spec.positions));
+  check_lengths(options.prompt, options.generation, spec);
   if (options.repetitions < 1) throw UsageError("--repetitions must be at least 1");
   if (options.project_sweeps < 0 || (options.project_sweeps > 0 && 3 * options.project_sweeps >= options.generation))
     throw UsageError("--project: three times the sweeps must be fewer than --gen-len");

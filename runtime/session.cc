@@ -6,6 +6,7 @@
 
 #include "kernels/error.h"
 #include "policy/placement.h"
+#include "runtime/policy_text.h"
 
 namespace weft::runtime {
 namespace {
@@ -23,11 +24,6 @@ policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& d
   if (statvfs(disk_directory.c_str(), &disk) == 0)
     budgets.bytes[2] = static_cast<std::uint64_t>(kDiskShare * double(disk.f_bavail) * double(disk.f_frsize));
   return budgets;
-}
-
-std::string percentages(const policy::Fractions& f) {
-  const auto percent = [](double share) { return std::to_string(static_cast<int>(share * 100 + 0.5)); };
-  return percent(f.device()) + "/" + percent(f.host()) + "/" + percent(f.disk());
 }
 
 }  // namespace
@@ -81,11 +77,7 @@ Session::Session(const ModelSource& source, const policy::PartialPolicy& partial
 }
 
 std::string Session::plan_line() const {
-  return "block of " + std::to_string(policy_.gpu_batch_size) + " x " + std::to_string(policy_.num_gpu_batches) +
-         " sequences; device/host/disk percent: weights " + percentages(policy_.weights) + ", kv " +
-         percentages(policy_.kv) + ", activations " + percentages(policy_.activations) + "; retention " +
-         name_of(policy_.retention.rule) + "; attention on " + policy::attention_to_text(policy_.attention_on_host) +
-         "; " + policy::bytes_to_text(print_[policy::Tier::device]) + " of " +
+  return policy_line(policy_) + "; " + policy::bytes_to_text(print_[policy::Tier::device]) + " of " +
          policy::bytes_to_text(policy_.budgets[policy::Tier::device]) + " device memory";
 }
 
