@@ -18,8 +18,8 @@ struct RateTable {
   struct Point {
     double size = 0, width = 0, rate = 0;
   };
-  std::vector<Point> points;  ///< every size with every width, ascending by size, then by width
-  double at(double size, double width) const;
+  std::vector<Point> points;                   ///< every size with every width, ascending by size, then by width
+  double at(double size, double width) const;  ///< of a table that is not empty
   bool empty() const { return points.empty(); }
 };
 
@@ -37,20 +37,22 @@ struct Machine {
   std::string name, source;  ///< source: how the figures came about, in a sentence
   bool measured = false;     ///< by weft bench --lanes on the machine itself
   bool device_is_host_memory = false;
-  std::array<std::uint64_t, 3> bytes{};                            ///< by offload::Tier: what a run may use
-  std::uint64_t device_overhead = 0;                               ///< of these, what the backend takes for itself
-  std::array<double, offload::kLanes.size()> bytes_per_second{};   ///< of the lanes that move bytes, each alone
-  double disk_rows_per_second = 0;                                 ///< rows of a table, scattered over a file
+  std::array<std::uint64_t, 3> bytes{};                           ///< by offload::Tier: what a run may use
+  std::uint64_t device_overhead = 0;                              ///< of these, what the backend takes for itself
+  std::array<double, offload::kLanes.size()> bytes_per_second{};  ///< of the lanes that move bytes, each alone
+  double disk_rows_per_second = 0;                                ///< rows of a table, scattered over a file
   /// What is left of a lane's speed (first) while another (second) is busy too, from 0 to 1.
   std::array<std::array<double, offload::kLanes.size()>, offload::kLanes.size()> together{};
   Engine device, host;  ///< of the host only decode_attention and launch are used
 
   std::uint64_t operator[](offload::Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
   /// flop/s of products with weights of `dtype`; where a type was not measured, float16's, of float32 half of that.
+  /// A machine has at least float16's table, or from_json() refuses it.
   double linear(DType dtype, double rows, double width) const;
 
-  /// Throws UsageError, which names the key, what was wanted and what was found.
+  /// Throws UsageError, which names `where`, the key, what was wanted and what was found.
   static Machine from_json(const nlohmann::json& json, const std::string& where);
+  /// from_json() gives the same value back, bit for bit.
   nlohmann::ordered_json to_json() const;
 };
 
