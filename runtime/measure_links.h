@@ -15,7 +15,7 @@ struct LinkSizes {
   std::size_t piece = std::size_t{16} << 20;  ///< of one request, as large as units of weights are
   std::size_t copy = std::size_t{64} << 20;   ///< of one copy between host and device
   std::size_t weights = std::size_t{512} << 20, kv = std::size_t{256} << 20;  ///< read by the engines meanwhile
-  Timing timing{.seconds = 0.2, .repetitions = 5};                            ///< of a lane, or of two
+  Timing timing{.seconds = 0.12, .repetitions = 5};                           ///< of a lane, or of two
 };
 
 /// Fills bytes_per_second, disk_rows_per_second and together. Where the disk directory lets no file be written, the

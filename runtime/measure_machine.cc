@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <span>
 
 #include "runtime/measure_links.h"
 #include "runtime/measure_ops.h"
@@ -16,9 +18,10 @@ constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
 /// What is measured, over how much and how long.
 struct Sizes {
-  Timing timing{.seconds = 0.02, .repetitions = 5};
+  Timing timing{.seconds = 0.008, .repetitions = 3};
+  int passes = 3;  // over all figures of the engines, so that what disturbs one for a moment leaves it a majority
   LinkSizes links;
-  std::size_t weights = 512 * kMebibyte, kv = 256 * kMebibyte;  // bytes that a figure goes over
+  std::size_t weights = 512 * kMebibyte, kv = 128 * kMebibyte;  // bytes that a figure goes over
   std::vector<DType> types{DType::f16, DType::bf16, DType::f32};
   std::vector<int> rows{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, widths{768, 2048, 4096};
   std::vector<int> prompts{64, 256, 1024}, slots{32, 128, 512, 2048}, head_dims{64, 128};
@@ -28,6 +31,7 @@ struct Sizes {
 Sizes brief_sizes() {
   Sizes sizes;
   sizes.timing = {.seconds = 1e-3, .repetitions = 3};
+  sizes.passes = 1;
   sizes.links.file = 16 * kMebibyte, sizes.links.piece = 4 * kMebibyte, sizes.links.copy = 2 * kMebibyte;
   sizes.links.weights = 16 * kMebibyte, sizes.links.kv = 4 * kMebibyte;
   sizes.links.timing = {.seconds = 4e-3, .repetitions = 3};
@@ -46,14 +50,42 @@ double rounded(double value) {
   return value >= 1e3 ? std::round(value / scale) * scale : std::round(value * scale) / scale;
 }
 
+/// Of each point's rate; the tables have the same points.
+RateTable median_of(const std::vector<policy::Engine>& all,
+                    const std::function<const RateTable&(const policy::Engine&)>& table) {
+  RateTable middle = table(all.front());
+  for (std::size_t i = 0; i < middle.points.size(); ++i) {
+    std::vector<double> rates;
+    for (const policy::Engine& engine : all) rates.push_back(table(engine).points[i].rate);
+    middle.points[i].rate = median(rates);
+  }
+  return middle;
+}
+
+policy::Engine median_of(const std::vector<policy::Engine>& all) {
+  using policy::Engine;
+  Engine middle;
+  for (std::size_t type = 0; type < middle.linear.size(); ++type)
+    middle.linear[type] = median_of(all, [&](const Engine& engine) -> const RateTable& { return engine.linear[type]; });
+  for (RateTable Engine::*const table : {&Engine::prefill_attention, &Engine::column_sums, &Engine::decode_attention})
+    middle.*table = median_of(all, [&](const Engine& engine) -> const RateTable& { return engine.*table; });
+  for (double Engine::*const figure : {&Engine::pointwise, &Engine::launch}) {
+    std::vector<double> values;
+    for (const Engine& engine : all) values.push_back(engine.*figure);
+    middle.*figure = median(values);
+  }
+  return middle;
+}
+
 class Measurement {
  public:
   Measurement(kernels::Backend& backend, const Sizes& sizes)
       : backend_(backend), sizes_(sizes), bench_(backend, Side::device) {
-    if (is_fast()) {
-      sizes_.rows.push_back(4 * sizes_.rows.back());
-      sizes_.widths.push_back(2 * sizes_.widths.back());
-    }
+    allocate_weights();
+    if (!is_fast()) return;
+    sizes_.rows.push_back(4 * sizes_.rows.back());
+    sizes_.widths.push_back(2 * sizes_.widths.back());
+    allocate_weights();
   }
 
   policy::Engine device() {
@@ -89,21 +121,29 @@ class Measurement {
   bool is_fast() {
     constexpr double flops_of_fast = 1e13;
     const int rows = sizes_.rows.back(), width = sizes_.widths.back();
-    const auto weights = bench_.random(static_cast<std::size_t>(width) * static_cast<std::size_t>(width), DType::f16);
-    LinearWork work(bench_, DType::f16, rows, width, width, {weights->data(), weights->bytes()}, true);
+    LinearWork work(bench_, DType::f16, rows, width, width, fill_weights(DType::f16), true);
     const auto queue = [&](Stream& stream) { work.queue(stream); };
     bench_.timer().run(queue, 1);
     return work.flops() / bench_.timer().run(queue, 1) > flops_of_fast;
   }
 
+  /// Room for the widest matrix of the widest type at least.
+  void allocate_weights() {
+    const auto widest = static_cast<std::size_t>(sizes_.widths.back());
+    weights_ = nullptr;  // before there is another
+    weights_ = bench_.allocate(std::max(sizes_.weights, widest * widest * sizeof(float)));
+  }
+  std::span<std::byte> fill_weights(DType type) {
+    bench_.fill(weights_->data(), weights_->bytes() / size_of(type), type);
+    return {weights_->data(), weights_->bytes()};
+  }
+
   RateTable linear(DType type) {
-    const int widest = *std::max_element(sizes_.widths.begin(), sizes_.widths.end());
-    const std::size_t numbers = static_cast<std::size_t>(widest) * static_cast<std::size_t>(widest);
-    const auto weights = bench_.random(std::max(sizes_.weights / size_of(type), numbers), type);
+    const std::span<std::byte> weights = fill_weights(type);
     RateTable table;
     for (const int rows : sizes_.rows)
       for (const int width : sizes_.widths) {
-        LinearWork work(bench_, type, rows, width, width, {weights->data(), weights->bytes()}, true);
+        LinearWork work(bench_, type, rows, width, width, weights, true);
         const double flops = rate(bench_, work.flops(), [&](Stream& stream) { work.queue(stream); });
         table.points.push_back({double(rows), double(width), flops});
       }
@@ -159,6 +199,7 @@ class Measurement {
   kernels::Backend& backend_;
   Sizes sizes_;
   Workbench bench_;
+  std::unique_ptr<kernels::Memory> weights_;
 };
 
 }  // namespace
@@ -178,8 +219,13 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   for (auto& others : machine.together)
     for (double& left : others) left = rounded(left);
   Measurement measure(backend, sizes);
-  machine.device = measure.device();
-  machine.host = measure.host(machine.device);
+  std::vector<policy::Engine> device, host;
+  for (int pass = 0; pass < sizes.passes; ++pass) {
+    device.push_back(measure.device());
+    host.push_back(measure.host(device.back()));
+  }
+  machine.device = median_of(device);
+  machine.host = median_of(host);
   return machine;
 }
 
