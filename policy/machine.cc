@@ -32,9 +32,10 @@ constexpr Columns kColumnSums{"column_sums", "prompt", "head_dim", "flop_per_sec
 constexpr Columns kDecode{"decode_attention", "slots", "head_dim", "bytes_per_second"};
 
 double positive(Fields& fields, const std::string& key) {
-  const double value = fields.number(key, 0, kMost);
-  if (!(value > 0)) fields.refuse_field(key, "a number above 0");
-  return value;
+  const nlohmann::json& value = fields.at(key);
+  if (!value.is_number() || !(value.get<double>() > 0 && value.get<double>() <= kMost))
+    fields.refuse_field(key, "a number above 0");
+  return value.get<double>();
 }
 
 /// How many points at the beginning have the same size.

@@ -15,8 +15,6 @@ using policy::Machine;
 
 constexpr double kWorthSaying = 1.05;  // of a gain
 
-bool same(const policy::Retention& a, const policy::Retention& b) { return policy::to_line(a.to_json()) == policy::to_line(b.to_json()); }
-
 double& rate(Machine& machine, offload::Lane lane) { return machine.bytes_per_second[static_cast<std::size_t>(lane)]; }
 
 void scale(policy::RateTable& table, double factor) {
@@ -65,10 +63,11 @@ class WhatIf {
 }  // namespace
 
 policy::Facts facts_of(const ModelSource& source, const Machine& machine) {
-  policy::Facts facts{.unit_bytes = source.weights->unit_bytes(),
-                      .kv = source.type,
-                      .disk_reads_device = machine.device_is_host_memory,
-                      .device_overhead = machine.device_overhead};
+  policy::Facts facts;
+  facts.unit_bytes = source.weights->unit_bytes();
+  facts.kv = source.type;
+  facts.disk_reads_device = machine.device_is_host_memory;
+  facts.device_overhead = machine.device_overhead;
   for (std::size_t unit = 0; unit < source.units.size(); ++unit)
     facts.unit_in_files.push_back(source.weights->in_files(unit));
   return facts;
@@ -78,7 +77,7 @@ Planned make_plan(const PlanRequest& request) {
   const policy::Retention own = request.policy.retention.value_or(policy::Retention{});
   std::vector<policy::Retention> retentions{own};
   for (const policy::Retention& other : request.retentions)
-    if (std::none_of(retentions.begin(), retentions.end(), [&](const auto& seen) { return same(seen, other); }))
+    if (std::find(retentions.begin(), retentions.end(), other) == retentions.end())
       retentions.push_back(other);
   std::optional<Planned> best;
   std::vector<Candidate> others;

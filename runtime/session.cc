@@ -14,6 +14,8 @@ namespace {
 // Left to the rest of the process and the machine when the user names no budget.
 constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
 
+}  // namespace
+
 policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory) {
   policy::Budgets budgets;
   // What the backend has taken already counts as part of the budget (Facts::device_overhead).
@@ -25,8 +27,6 @@ policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& d
     budgets.bytes[2] = static_cast<std::uint64_t>(kDiskShare * double(disk.f_bavail) * double(disk.f_frsize));
   return budgets;
 }
-
-}  // namespace
 
 std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options) {
   if (options.threads < 0) throw UsageError("--threads must be at least 1, got " + std::to_string(options.threads));

@@ -24,6 +24,8 @@ struct MachineOptions {
 };
 std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options);
 std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options);
+/// What a run may take of each tier when the user names no budget; the backend's own overhead counts as free.
+policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory);
 
 class Session {
  public:

@@ -213,6 +213,18 @@ class Records(Case):
             mine = sorted((e["ts"], e["dur"]) for e in spans if e["tid"] == tid)
             self.assertTrue(all(a + d <= b + 0.2 for (a, d), (b, _) in zip(mine, mine[1:])), tracks[tid])
 
+    def test_the_machine_is_saved(self):
+        file = self.folder / "machine.json"
+        done = WEFT.run("bench", "--lanes", "--quick", "--save", file, "--name", "here", "--backend", "cpu", "--disk-dir",
+                        self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        machine = json.loads(file.read_text())
+        self.assertEqual((machine["name"], machine["measured"]), ("here", True))
+        self.assertIn("weft bench --lanes --save --quick", machine["source"])
+        self.assertEqual(json.loads(done.stdout), machine)
+        self.refused(USAGE, "--save requires --lanes", "bench", "--save", self.folder / "other.json")
+        self.refused(IO, "--save", "bench", "--lanes", "--save", self.folder / "none" / "m.json")
+
     def test_a_flag_beats_the_file_and_the_report_is_a_policy(self):
         policy, report = self.folder / "policy.json", self.folder / "report.json"
         policy.write_text(json.dumps({"gpu_batch_size": 2, "num_gpu_batches": 2, "attention": "host", "kv": {"host": 1.0},
