@@ -55,6 +55,8 @@ struct PartialPolicy {
 
   /// Throws UsageError: unknown keys with the nearest known one, fractions that do not sum to 1, and so on.
   static PartialPolicy from_json(const nlohmann::json& json, const std::string& where);
+  /// Nothing left open.
+  static PartialPolicy of(const Policy& policy);
   /// FlexGen's six numbers: weights, cache and activations on device and host in percent, the rest on disk.
   void set_percent(const std::array<double, 6>& percent);
   /// This, and `below` where this says nothing.

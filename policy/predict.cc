@@ -55,7 +55,21 @@ class Predictor {
     return policy_.overlap ? made : serialize(std::move(made));
   }
   Phase phase(const Schedule& schedule, const Sweep& sweep) const {
-    const auto seconds = [&](const Op& op) { return cost_.seconds(op, sweep); };
+    // Layers are alike: what a sublayer of the first one takes is worked out once per part and number of rows.
+    struct Known {
+      std::int64_t rows = -1;
+      double seconds = 0;
+    };
+    std::vector<Known> known(4 * print_.shape.sublayers.size());
+    const auto seconds = [&](const Op& op) {
+      if (op.kind != Op::Kind::compute) return cost_.seconds(op, sweep);
+      const auto& sub = print_.shape.sublayers[op.subject];
+      const auto behind = static_cast<std::uint32_t>(sub.layer > 0 ? 2 * sub.layer : 0);  // attention and mlp in turn
+      Known& same = known[4 * (op.subject - behind) + static_cast<std::size_t>(op.part)];
+      const std::int64_t rows = sweep.rows(op.batch, policy_.gpu_batch_size);
+      if (same.rows != rows) same = {rows, cost_.seconds(op, sweep)};
+      return same.seconds;
+    };
     const Trace trace = simulate(schedule, seconds, problem_.machine.together);
     return {trace.seconds(), trace.busy(schedule)};
   }

@@ -18,6 +18,7 @@ constexpr int kEvaluations = 240;         // in improving one
 constexpr double kOpsSimulated = 1.2e7;   // in all: bounds the time of a search, the same everywhere
 constexpr double kGain = 1e-4;            // a change worth making
 constexpr int kRepairs = 96;
+constexpr double kDigits = 1e4;  // of a share: finer than any unit
 
 struct Shape {
   int gpu_batch_size, num_gpu_batches;
@@ -147,9 +148,23 @@ class Searcher {
     return true;
   }
 
+  /// Shares in four digits, which still sum to 1.
+  static void round(Fractions& shares) {
+    for (double& share : shares.of) share = std::round(share * kDigits) / kDigits;
+    double& most = *std::max_element(shares.of.begin(), shares.of.end());
+    most += 1 - (shares.of[0] + shares.of[1] + shares.of[2]);
+    most = std::round(most * kDigits) / kDigits;
+  }
+
   /// Rounding to whole blocks may take a little more than a tier has: moves blocks down until all fits.
   Policy repaired(Policy policy) const {
+    policy.attention_on_host =
+        policy.kv.device() == 1 ? 0 : std::round(policy.attention_on_host * kDigits) / kDigits;
+    if (partial_.attention_on_host) policy.attention_on_host = *partial_.attention_on_host;
     for (int i = 0; i < kRepairs; ++i) {
+      if (!partial_.weights) round(policy.weights);
+      if (!partial_.kv) round(policy.kv);
+      if (!partial_.activations) round(policy.activations);
       const auto tier = lacking(policy);
       if (!tier || *tier == Tier::disk) break;
       const auto from = static_cast<std::size_t>(*tier);

@@ -152,7 +152,10 @@ ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& sto
   nlohmann::json measured;
   if (!options.ceilings.empty())
     measured = policy::parse_json(read_file(options.ceilings, largest_report), options.ceilings, policy::Blame::usage);
-  Session session(*source, options.policy, workload(options), options.machine, stop);
+  const auto decide = [&](kernels::Backend&, const policy::Budgets&) {
+    return Decision{options.policy, workload(options)};
+  };
+  Session session(*source, decide, options.machine, stop);
   std::optional<Ceilings> ceilings;
   if (!options.ceilings.empty())
     ceilings = ceilings_from_report(measured, !session.backend().device_is_host_memory(), options.ceilings);

@@ -10,6 +10,7 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/commands.h"
+#include "runtime/compare.h"
 #include "runtime/files.h"
 #include "runtime/measure_machine.h"
 #include "runtime/plan.h"
@@ -19,7 +20,7 @@ namespace weft::runtime {
 namespace {
 
 struct Flags {
-  std::string model, weights, dtype = "auto", machine, output, report, sweep;
+  std::string model, weights, dtype = "auto", machine, output, report, sweep, published;
   std::vector<std::string> retentions;
   std::int64_t prompt = 512, generation = 32, requests = 0;
   bool explain = false;
@@ -55,7 +56,21 @@ void sweep(const Flags& flags, const PlanRequest& request, const std::string& ti
   fmt::print("\nwrote {} and sweep.svg\n", (folder / "sweep.csv").string());
 }
 
+/// Others' figures, what FlexGen's arithmetic says of them, and what this planner predicts on the same machine. The
+/// models and the machine that they were taken on lie beside the folder of the figures.
+int show_published(const Flags& flags) {
+  const auto configs = std::filesystem::weakly_canonical(flags.published).parent_path();
+  const auto results = simulate_published(
+      flags.published, read_flexgen_machine(configs / "machines" / "t4-flexgen.json"), configs / "models");
+  const policy::Machine machine =
+      read_machine(flags.machine.empty() ? (configs / "machines" / "t4.json").string() : flags.machine);
+  fmt::print("{}\n{}", published_table(results), comparison_table(results, machine));
+  return 0;
+}
+
 int run(const Flags& flags) {
+  if (!flags.published.empty()) return show_published(flags);
+  if (flags.model.empty()) throw UsageError("plan: --model or --published is required");
   MachineOptions options = flags.policy.machine;
   if (options.disk_directory.empty()) options.disk_directory = ".";
   // A shape alone has no weights: any will do.
@@ -90,7 +105,7 @@ int run(const Flags& flags) {
 void add_plan(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("plan", "The fastest policy for a model, a machine and a job, and what it does");
   const auto flags = std::make_shared<Flags>();
-  command->add_option("--model", flags->model, "Hugging Face checkpoint folder, or a config.json")->required();
+  command->add_option("--model", flags->model, "Hugging Face checkpoint folder, or a config.json");
   command->add_option("--machine", flags->machine,
                       "Machine file (configs/machines, or weft bench --lanes --save); this machine, briefly measured, "
                       "unless said");
@@ -105,6 +120,9 @@ void add_plan(CLI::App& app, Command& chosen) {
   command->add_flag("--explain", flags->explain, "The runners-up too, and why they lost");
   command->add_option("--sweep", flags->sweep,
                       "Tokens/s over block size and over KV budget: a table, and sweep.csv and sweep.svg in this folder");
+  command->add_option("--published", flags->published,
+                      "Instead: figures that others published (configs/published), simulated, and beside them what the "
+                      "best policy is predicted to reach on the same machine");
   command->add_option("--output", flags->output, "Write the policy to this file");
   command->add_option("--report", flags->report, "Write the policy, the prediction and the runners-up as JSON");
   flags->policy.add_to(*command);

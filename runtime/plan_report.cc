@@ -65,8 +65,9 @@ std::string runners_up(const policy::Plan& plan) {
 std::string plan_table(const PlanRequest& request, const Planned& planned, bool explain) {
   const Candidate& best = planned.best();
   const Prediction& prediction = best.prediction;
-  std::string text = fmt::format("machine: {} ({})\n", request.machine.name,
-                                 request.machine.measured ? "measured" : "not measured: " + request.machine.source);
+  std::string text =
+      fmt::format("machine: {} ({})\n", request.machine.name,
+                  request.machine.measured ? "measured" : "from datasheets, not measured; its file says how");
   text += fmt::format("policy: {}\n", policy_line(best.policy));
   text += fmt::format(
       "predicted: {:.2f} tokens/s; prefill {:.2f} s ({:.1f} prompt tokens/s), decode {:.2f} s ({:.1f} tokens/s), of a "

@@ -55,17 +55,20 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
   return std::make_unique<offload::DiskStore>(engine);
 }
 
-Session::Session(const ModelSource& source, const policy::PartialPolicy& partial, const policy::Workload& workload,
-                 const MachineOptions& machine, const std::atomic<bool>& stop)
-    : source_(source), workload_(workload), backend_(make_backend(machine)), disk_(make_disk(machine)) {
+Session::Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
+                 const std::atomic<bool>& stop)
+    : source_(source), backend_(make_backend(machine)), disk_(make_disk(machine)) {
   facts_.unit_bytes = source.weights->unit_bytes();
   for (std::size_t u = 0; u < source.units.size(); ++u) facts_.unit_in_files.push_back(source.weights->in_files(u));
   facts_.kv = source.type;
   facts_.activation = backend_->activation_type(source.type);
   facts_.disk_reads_device = backend_->device_is_host_memory();
   facts_.device_overhead = backend_->device_overhead();
-  policy_ = policy::complete(partial, source.spec, source.units, workload_, facts_,
-                             free_bytes(*backend_, machine.disk_directory), backend_->device_is_host_memory());
+  const policy::Budgets free = free_bytes(*backend_, machine.disk_directory);
+  Decision decision = decide(*backend_, free);
+  workload_ = decision.work;
+  policy_ = policy::complete(decision.policy, source.spec, source.units, workload_, facts_, free,
+                             backend_->device_is_host_memory());
   print_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);
   const auto begin = std::chrono::steady_clock::now();
   storage_ = std::make_unique<Storage>(source.spec, source.units, policy_, print_, workload_, facts_, *source.weights,
