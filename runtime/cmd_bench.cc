@@ -38,6 +38,7 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
   options.policy = flags.policy.policy();
   options.machine = flags.policy.machine;
   if (options.machine.disk_directory.empty()) options.machine.disk_directory = ".";
+  require_folder("--disk-dir", options.machine.disk_directory);
   options.warm_up = !flags.no_warm_up;
   if (!flags.lanes && options.model.empty()) throw UsageError("bench: --model or --lanes is required");
   nlohmann::ordered_json report;
@@ -80,6 +81,9 @@ void add_bench(CLI::App& app, Command& chosen) {
   command->add_flag("--skip-prefill", bench.skip_prefill,
                     "Fill the KV cache with random keys and values; times decode only");
   command->add_flag("--no-warm-up", flags->no_warm_up, "Count the first run too");
+  command->add_option("--machine", bench.machine_file,
+                      "Machine file of --save: plan what the policy leaves open, and report what is predicted")
+      ->excludes("--skip-prefill");
   command->add_option("--ceilings", bench.ceilings,
                       "Report of --lanes; adds how fast the busiest lane could have been, and what share was reached");
   command->add_option("--report", flags->report, "Write the result to this file too");

@@ -32,8 +32,7 @@ void check(const Flags& flags, const policy::ModelSpec& spec) {
   check_lengths(flags.prompt, flags.generation, spec);
   if (!flags.output.empty()) require_writable("--output", flags.output);
   if (!flags.report.empty()) require_writable("--report", flags.report);
-  if (!flags.sweep.empty() && !std::filesystem::is_directory(flags.sweep))
-    throw UsageError("--sweep " + flags.sweep + ": there is no such folder");
+  if (!flags.sweep.empty()) require_folder("--sweep", flags.sweep);
 }
 
 policy::Workload work_of(const Flags& flags, const policy::Retention& retention) {
@@ -73,6 +72,7 @@ int run(const Flags& flags) {
   if (flags.model.empty()) throw UsageError("plan: --model or --published is required");
   MachineOptions options = flags.policy.machine;
   if (options.disk_directory.empty()) options.disk_directory = ".";
+  require_folder("--disk-dir", options.disk_directory);
   // A shape alone has no weights: any will do.
   const bool shape_only = flags.weights.empty() && !std::filesystem::is_directory(flags.model);
   const auto source = open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights);

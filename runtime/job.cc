@@ -143,8 +143,7 @@ void check_files(const JobOptions& options) {
     seen.emplace_back(flag, place);
   }
   require_writable("--output", options.output);
-  if (!std::filesystem::is_directory(options.machine.disk_directory))
-    throw UsageError("--disk-dir " + options.machine.disk_directory + ": there is no such folder");
+  require_folder("--disk-dir", options.machine.disk_directory);
   if (!options.report.empty()) require_writable("--report", options.report);
   if (!options.trace.empty()) require_writable("--trace", options.trace);
 }

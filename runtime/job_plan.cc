@@ -4,19 +4,10 @@
 
 #include <algorithm>
 
-#include "kernels/error.h"
 #include "runtime/measure_machine.h"
 #include "runtime/policy_flags.h"
 
 namespace weft::runtime {
-namespace {
-
-/// Whether something is left to choose that a run's speed depends on.
-bool leaves_open(const policy::PartialPolicy& policy) {
-  return !(policy.gpu_batch_size && policy.num_gpu_batches && policy.weights && policy.kv && policy.activations);
-}
-
-}  // namespace
 
 JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const RequestFile& requests,
                  const std::vector<std::size_t>& todo)
@@ -47,12 +38,9 @@ PlanRequest JobPlan::request(const policy::Budgets& free) const {
 }
 
 Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free) {
-  if (machine_ && machine_->device_is_host_memory != backend.device_is_host_memory())
-    throw UsageError("--machine " + options_.machine_file + ": is of a machine " +
-                     (machine_->device_is_host_memory ? "where the CPU plays the device" : "with a GPU") +
-                     ", but this run is on " + backend.name() + "; measure this one by weft bench --lanes --save");
+  if (machine_) require_same_kind(*machine_, options_.machine_file, backend);
   policy::PartialPolicy policy = options_.policy;
-  if (leaves_open(policy) || !options_.retentions.empty()) {
+  if (policy.leaves_open() || !options_.retentions.empty()) {
     if (!machine_) machine_ = measure_machine(backend, options_.machine, Effort::brief);
     prediction_ = make_plan(request(free)).best();
     policy = policy::PartialPolicy::of(prediction_->policy);

@@ -62,6 +62,13 @@ class WhatIf {
 
 }  // namespace
 
+void require_same_kind(const Machine& machine, const std::string& path, const kernels::Backend& backend) {
+  if (machine.device_is_host_memory == backend.device_is_host_memory()) return;
+  throw UsageError("--machine " + path + ": is of a machine " +
+                   (machine.device_is_host_memory ? "where the CPU plays the device" : "with a GPU") +
+                   ", but this run is on " + backend.name() + "; measure this one by weft bench --lanes --save");
+}
+
 policy::Facts facts_of(const ModelSource& source, const Machine& machine) {
   policy::Facts facts;
   facts.unit_bytes = source.weights->unit_bytes();

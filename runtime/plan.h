@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "policy/search.h"
 #include "runtime/model_source.h"
 
@@ -31,6 +32,10 @@ struct Planned {
   policy::Plan plan;
   const policy::Candidate& best() const { return plan.best(); }
 };
+
+/// Throws UsageError if `machine`, which the file `path` describes, is not of the backend's kind: with a device of its own
+/// or not.
+void require_same_kind(const policy::Machine& machine, const std::string& path, const kernels::Backend& backend);
 
 policy::Facts facts_of(const ModelSource& source, const policy::Machine& machine);
 
