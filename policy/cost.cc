@@ -71,8 +71,7 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
     case Sublayer::Kind::attention: return attention(op, *unit, sequences, sweep);
     case Sublayer::Kind::mlp: return mlp(*unit, rows);
     case Sublayer::Kind::output: return output(unit, double(sequences));
-    case Sublayer::Kind::head:
-      return head(*unit, op.subject + 1 == print_.shape.sublayers.size(), double(sequences));
+    case Sublayer::Kind::head: return head(*unit, op.subject + 1 == print_.shape.sublayers.size(), double(sequences));
   }
   return 0;
 }
@@ -101,16 +100,16 @@ double Cost::prefill_core(double sequences, double prompt) const {
 double Cost::decode_core(const Engine& engine, double sequences, double visible) const {
   const double row = model_.head_dim * double(size_of(facts_.kv)) * Compression::left(compression_.kv_bits);
   const double slot = 2 * row + (policy_.retention.scored() ? 12 : 4);  // scores are read and written
-  return std::max(engine.launch, sequences * model_.kv_heads * visible * slot /
-                                     engine.decode_attention.at(visible, model_.head_dim));
+  return std::max(engine.launch,
+                  sequences * model_.kv_heads * visible * slot / engine.decode_attention.at(visible, model_.head_dim));
 }
 
 double Cost::attention(const Op& op, const Unit& unit, std::int64_t sequences, const Sweep& sweep) const {
   using Part = Op::Part;
   if (op.part == Part::core) return decode_core(machine_.host, double(sequences), sweep.visible);
   // Chunks of whole sequences, as Layers::chunks() cuts them.
-  const auto per_chunk = std::clamp<double>(std::floor(double(print_.workspace.chunk_tokens) / sweep.tokens), 1,
-                                            double(sequences));
+  const auto per_chunk =
+      std::clamp<double>(std::floor(double(print_.workspace.chunk_tokens) / sweep.tokens), 1, double(sequences));
   double seconds = 0;
   for (double left = double(sequences); left > 0; left -= per_chunk) {
     const double count = std::min(left, per_chunk), rows = count * sweep.tokens;

@@ -1,5 +1,6 @@
-// policy/cost.h: how long each op of a schedule takes on a machine, alone: what runtime/layers.cc and runtime/storage.cc
-// do, counted in flops and bytes (the terms of FlexGen's cost model, arXiv 2303.06865, section 4.3, per op).
+// policy/cost.h: how long each op of a schedule takes on a machine, alone: what runtime/layers.cc and
+// runtime/storage.cc do, counted in flops and bytes (the terms of FlexGen's cost model, arXiv 2303.06865, section 4.3,
+// per op).
 #pragma once
 
 #include <algorithm>
@@ -21,9 +22,9 @@ struct Compression {
 /// One pass over the weights.
 struct Sweep {
   bool prefill = false;
-  std::int64_t live = 1;   ///< sequences of the block that are not finished
-  double tokens = 1;       ///< new tokens of each: its prompt in prefill, one in decode
-  double visible = 1;      ///< slots that decode attends to, of each
+  std::int64_t live = 1;  ///< sequences of the block that are not finished
+  double tokens = 1;      ///< new tokens of each: its prompt in prefill, one in decode
+  double visible = 1;     ///< slots that decode attends to, of each
   /// Sequences of a batch, which fill up in order.
   std::int64_t rows(int batch, int gpu_batch_size) const {
     return std::clamp<std::int64_t>(live - std::int64_t{batch} * gpu_batch_size, 0, gpu_batch_size);

@@ -6,8 +6,8 @@
 namespace weft::policy {
 namespace {
 
-constexpr int kSweeps = 3;                // simulated together; the first one has the lanes to fill
-constexpr double kSegmentOps = 1 << 16;   // Executor's: between segments the lanes run dry
+constexpr int kSweeps = 3;               // simulated together; the first one has the lanes to fill
+constexpr double kSegmentOps = 1 << 16;  // Executor's: between segments the lanes run dry
 constexpr double kSegmentSteps = 64;
 
 Phase operator*(double factor, Phase phase) {
@@ -42,9 +42,7 @@ class Predictor {
     const auto longest = double(problem_.work.longest_generation), count = longest - 1;
     if (count < 1) return {};
     const auto alive = static_cast<std::int64_t>(std::ceil(double(live) * std::min(1.0, generation_ / longest)));
-    const auto at = [&](double sweep) {
-      return sweeps(alive, std::min(double(problem_.work.slots), prompt_ + sweep));
-    };
+    const auto at = [&](double sweep) { return sweeps(alive, std::min(double(problem_.work.slots), prompt_ + sweep)); };
     if (prompt_ + 1 >= double(problem_.work.slots)) return count * at(1);
     return count / 6 * (at(1) + 4 * at((1 + count) / 2) + at(count));
   }

@@ -27,8 +27,8 @@ struct Phase {
 };
 
 struct Prediction {
-  Phase prefill, decode;    ///< of one full block; decode: all sweeps after the first token
-  double blocks = 1;        ///< that the requests fill, the last one in part
+  Phase prefill, decode;                               ///< of one full block; decode: all sweeps after the first token
+  double blocks = 1;                                   ///< that the requests fill, the last one in part
   double requests = 0, prompt_tokens = 0, tokens = 0;  ///< of all blocks; tokens: generated
   double seconds = 0, prefill_seconds = 0;             ///< of all blocks
   std::array<std::uint64_t, 3> bytes{};                ///< peak per tier, Footprint::bytes

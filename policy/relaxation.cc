@@ -200,7 +200,8 @@ class Relaxation {
     const double hidden = policy_.num_gpu_batches * cost_.bytes(op, sweep_of);
     op.subject = print_.shape.exchange_block(0);
     const double rows = policy_.num_gpu_batches * cost_.bytes(op, sweep_of) * problem_.model.layers;
-    const double uses = 2.0 * problem_.model.layers + 1;  // sublayers that read the hidden states; all but one write them
+    const double uses =
+        2.0 * problem_.model.layers + 1;  // sublayers that read the hidden states; all but one write them
     come(result, activations, uses * hidden);
     go(result, activations, uses * hidden);
     if (sweep_of.prefill) {
@@ -304,10 +305,9 @@ std::vector<Tiers> tiers_of(const std::optional<Fractions>& fixed, bool host_all
 /// weights go there first, and neither goes where memory is enough.
 std::vector<Choice> choices(const PartialPolicy& fixed, bool host_allowed, bool weights_on_disk, bool kv_on_disk) {
   std::vector<Choice> result;
-  const std::vector<Tiers> hidden =
-      fixed.activations ? std::vector<Tiers>{used_by(*fixed.activations)}
-      : host_allowed    ? std::vector<Tiers>{{true, false, false}, {true, true, false}}
-                        : std::vector<Tiers>{{true, false, false}};
+  const std::vector<Tiers> hidden = fixed.activations ? std::vector<Tiers>{used_by(*fixed.activations)}
+                                    : host_allowed    ? std::vector<Tiers>{{true, false, false}, {true, true, false}}
+                                                      : std::vector<Tiers>{{true, false, false}};
   for (const Tiers& weight_tiers : tiers_of(fixed.weights, host_allowed, weights_on_disk))
     for (const Tiers& kv_tiers : tiers_of(fixed.kv, host_allowed, kv_on_disk))
       for (const Tiers& hidden_tiers : hidden) {

@@ -12,11 +12,11 @@ namespace weft::policy {
 namespace {
 
 constexpr int kLargestBlock = 1 << 14;
-constexpr std::size_t kTimed = 32;        // relaxed placements that the simulator looks at
-constexpr std::size_t kImproved = 4;      // of these, how many are improved
-constexpr int kEvaluations = 240;         // in improving one
-constexpr double kOpsSimulated = 1.2e7;   // in all: bounds the time of a search, the same everywhere
-constexpr double kGain = 1e-4;            // a change worth making
+constexpr std::size_t kTimed = 32;       // relaxed placements that the simulator looks at
+constexpr std::size_t kImproved = 4;     // of these, how many are improved
+constexpr int kEvaluations = 240;        // in improving one
+constexpr double kOpsSimulated = 1.2e7;  // in all: bounds the time of a search, the same everywhere
+constexpr double kGain = 1e-4;           // a change worth making
 constexpr int kRepairs = 96;
 constexpr double kDigits = 1e4;  // of a share: finer than any unit
 
@@ -123,8 +123,8 @@ class Searcher {
   }
 
   double tokens_of(const Policy& policy) const {
-    const double generation = problem_.work.mean_generation > 0 ? problem_.work.mean_generation
-                                                                : double(problem_.work.longest_generation);
+    const double generation =
+        problem_.work.mean_generation > 0 ? problem_.work.mean_generation : double(problem_.work.longest_generation);
     return double(std::min<std::int64_t>(policy.block_size(), problem_.work.requests)) * generation;
   }
 
@@ -158,8 +158,7 @@ class Searcher {
 
   /// Rounding to whole blocks may take a little more than a tier has: moves blocks down until all fits.
   Policy repaired(Policy policy) const {
-    policy.attention_on_host =
-        policy.kv.device() == 1 ? 0 : std::round(policy.attention_on_host * kDigits) / kDigits;
+    policy.attention_on_host = policy.kv.device() == 1 ? 0 : std::round(policy.attention_on_host * kDigits) / kDigits;
     if (partial_.attention_on_host) policy.attention_on_host = *partial_.attention_on_host;
     for (int i = 0; i < kRepairs; ++i) {
       if (!partial_.weights) round(policy.weights);
@@ -188,7 +187,7 @@ class Searcher {
   /// The neighbours of a policy: one thing changed by `scale` steps.
   std::vector<Policy> neighbours(const Policy& policy, int scale) const {
     std::vector<Policy> found;
-    const auto shares = [&](Fractions Policy::* kind, double step) {
+    const auto shares = [&](Fractions Policy::*kind, double step) {
       for (std::size_t from = 0; from < 3; ++from)
         for (std::size_t to = 0; to < 3; ++to) {
           if (from == to || (to == 1 && !allowance_.host)) continue;
@@ -205,7 +204,7 @@ class Searcher {
         next.attention_on_host = std::clamp(policy.attention_on_host + step, 0.0, 1.0);
         if (next.attention_on_host != policy.attention_on_host) found.push_back(next);
       }
-    const auto resize = [&](int Policy::* size, int low) {
+    const auto resize = [&](int Policy::*size, int low) {
       const int step = scale * std::max(1, policy.*size / 64);
       for (const int change : {-step, step}) {
         Policy next = policy;
@@ -227,8 +226,7 @@ class Searcher {
         for (const Policy& next : neighbours(candidate.policy, scale)) {
           if (--left < 0) break;
           const auto tried = evaluate(repaired(next));
-          if (!tried || tried->prediction.tokens_per_second() <
-                            (1 + kGain) * candidate.prediction.tokens_per_second())
+          if (!tried || tried->prediction.tokens_per_second() < (1 + kGain) * candidate.prediction.tokens_per_second())
             continue;
           candidate = *tried;
           better = true;

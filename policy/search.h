@@ -1,5 +1,5 @@
-// policy/search.h: the best policy for a machine and a job: a linear programme over the placement for every block shape,
-// the most promising timed by the simulator, the best of those improved block by block.
+// policy/search.h: the best policy for a machine and a job: a linear programme over the placement for every block
+// shape, the most promising timed by the simulator, the best of those improved block by block.
 #pragma once
 
 #include <vector>

@@ -81,8 +81,9 @@ void add_bench(CLI::App& app, Command& chosen) {
   command->add_flag("--skip-prefill", bench.skip_prefill,
                     "Fill the KV cache with random keys and values; times decode only");
   command->add_flag("--no-warm-up", flags->no_warm_up, "Count the first run too");
-  command->add_option("--machine", bench.machine_file,
-                      "Machine file of --save: plan what the policy leaves open, and report what is predicted")
+  command
+      ->add_option("--machine", bench.machine_file,
+                   "Machine file of --save: plan what the policy leaves open, and report what is predicted")
       ->excludes("--skip-prefill");
   command->add_option("--ceilings", bench.ceilings,
                       "Report of --lanes; adds how fast the busiest lane could have been, and what share was reached");

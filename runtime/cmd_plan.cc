@@ -90,7 +90,8 @@ int run(const Flags& flags) {
   const std::string title =
       fmt::format("{}, {} + {} tokens, {}", flags.model, flags.prompt, flags.generation, machine.name);
   fmt::print("{}\n{}", title, plan_table(request, planned, flags.explain));
-  if (flags.machine.empty()) fmt::print("rates of a brief measurement; weft bench --lanes --save FILE takes its time\n");
+  if (flags.machine.empty())
+    fmt::print("rates of a brief measurement; weft bench --lanes --save FILE takes its time\n");
   const std::string policy = policy::to_pretty(planned.best().policy.to_json()) + "\n";
   if (!flags.output.empty()) write_file_atomically(flags.output, policy);
   else fmt::print("{}", policy);
@@ -103,7 +104,8 @@ int run(const Flags& flags) {
 }  // namespace
 
 void add_plan(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("plan", "The fastest policy for a model, a machine and a job, and what it does");
+  CLI::App* command =
+      app.add_subcommand("plan", "The fastest policy for a model, a machine and a job, and what it does");
   const auto flags = std::make_shared<Flags>();
   command->add_option("--model", flags->model, "Hugging Face checkpoint folder, or a config.json");
   command->add_option("--machine", flags->machine,
@@ -118,8 +120,9 @@ void add_plan(CLI::App& app, Command& chosen) {
   command->add_option("--or-retention", flags->retentions,
                       "A retention that would do as well as --retention; may be given several times");
   command->add_flag("--explain", flags->explain, "The runners-up too, and why they lost");
-  command->add_option("--sweep", flags->sweep,
-                      "Tokens/s over block size and over KV budget: a table, and sweep.csv and sweep.svg in this folder");
+  command->add_option(
+      "--sweep", flags->sweep,
+      "Tokens/s over block size and over KV budget: a table, and sweep.csv and sweep.svg in this folder");
   command->add_option("--published", flags->published,
                       "Instead: figures that others published (configs/published), simulated, and beside them what the "
                       "best policy is predicted to reach on the same machine");

@@ -12,9 +12,9 @@ namespace {
 
 /// One model and one length of prompts and answers.
 struct Group {
-  const PublishedRow* row = nullptr;                       // any: for model and lengths
-  std::map<std::string, double> published, simulated;      // tokens/s by system; the best of its rows
-  double full = 0, h2o = 0;                                // predicted for this planner's policies
+  const PublishedRow* row = nullptr;                   // any: for model and lengths
+  std::map<std::string, double> published, simulated;  // tokens/s by system; the best of its rows
+  double full = 0, h2o = 0;                            // predicted for this planner's policies
 };
 
 std::vector<Group> groups_of(const std::vector<PublishedResult>& results) {
@@ -25,7 +25,8 @@ std::vector<Group> groups_of(const std::vector<PublishedResult>& results) {
       return group.row->model == row.model && group.row->run.prompt == row.run.prompt &&
              group.row->run.generation == row.run.generation;
     });
-    Group& group = same == groups.end() ? groups.emplace_back(Group{.row = &row, .published = {}, .simulated = {}}) : *same;
+    Group& group =
+        same == groups.end() ? groups.emplace_back(Group{.row = &row, .published = {}, .simulated = {}}) : *same;
     double& published = group.published[row.system];
     if (row.tokens_per_second <= published) continue;
     published = row.tokens_per_second;

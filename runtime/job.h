@@ -19,7 +19,7 @@ struct JobOptions {
   std::int64_t max_tokens = 128;
   bool resume = false, quiet = false;
   policy::PartialPolicy policy;
-  std::string machine_file;                    ///< what the job is planned for; empty: this machine, briefly measured
+  std::string machine_file;                   ///< what the job is planned for; empty: this machine, briefly measured
   std::vector<policy::Retention> retentions;  ///< that would do as well as the policy's
   MachineOptions machine;
 };

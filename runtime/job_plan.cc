@@ -45,9 +45,10 @@ Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free)
     prediction_ = make_plan(request(free)).best();
     policy = policy::PartialPolicy::of(prediction_->policy);
     if (!options_.quiet)
-      spdlog::info("planned what the policy leaves open, for {}: {:.1f} tokens/s predicted",
-                   options_.machine_file.empty() ? "this machine as a brief measurement finds it" : options_.machine_file,
-                   prediction_->prediction.tokens_per_second());
+      spdlog::info(
+          "planned what the policy leaves open, for {}: {:.1f} tokens/s predicted",
+          options_.machine_file.empty() ? "this machine as a brief measurement finds it" : options_.machine_file,
+          prediction_->prediction.tokens_per_second());
   }
   return {policy, work(policy.retention.value_or(policy::Retention{}))};
 }

@@ -84,8 +84,7 @@ Planned make_plan(const PlanRequest& request) {
   const policy::Retention own = request.policy.retention.value_or(policy::Retention{});
   std::vector<policy::Retention> retentions{own};
   for (const policy::Retention& other : request.retentions)
-    if (std::find(retentions.begin(), retentions.end(), other) == retentions.end())
-      retentions.push_back(other);
+    if (std::find(retentions.begin(), retentions.end(), other) == retentions.end()) retentions.push_back(other);
   std::optional<Planned> best;
   std::vector<Candidate> others;
   for (const policy::Retention& retention : retentions) {
@@ -110,7 +109,8 @@ Candidate predict_policy(const PlanRequest& request, const policy::Policy& polic
   const policy::Facts facts = facts_of(request.source, request.machine);
   const policy::Workload work = request.work(policy.retention);
   const policy::Problem problem{request.source.spec, request.source.units, work, facts, request.machine};
-  return {policy, policy::predict(problem, policy, footprint(request.source.spec, request.source.units, policy, work, facts))};
+  return {policy,
+          policy::predict(problem, policy, footprint(request.source.spec, request.source.units, policy, work, facts))};
 }
 
 std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& planned) {
@@ -125,9 +125,8 @@ std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& pla
   offer("4-bit KV (not in this version)", what_if.gain(machine, request.free, {.kv_bits = 4}));
   if (planned.retention.rule == policy::Retention::Rule::full)
     offer("retention h2o:0.1:0.1", what_if.gain_of(policy::Retention::from_text("h2o:0.1:0.1")));
-  for (const auto& [lane, back, name] :
-       {std::tuple{Lane::host_to_device, Lane::device_to_host, "twice the link"},
-        std::tuple{Lane::disk_read, Lane::disk_write, "twice the disk"}}) {
+  for (const auto& [lane, back, name] : {std::tuple{Lane::host_to_device, Lane::device_to_host, "twice the link"},
+                                         std::tuple{Lane::disk_read, Lane::disk_write, "twice the disk"}}) {
     Machine faster = machine;
     rate(faster, lane) *= 2;
     rate(faster, back) *= 2;

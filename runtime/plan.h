@@ -33,8 +33,8 @@ struct Planned {
   const policy::Candidate& best() const { return plan.best(); }
 };
 
-/// Throws UsageError if `machine`, which the file `path` describes, is not of the backend's kind: with a device of its own
-/// or not.
+/// Throws UsageError if `machine`, which the file `path` describes, is not of the backend's kind: with a device of its
+/// own or not.
 void require_same_kind(const policy::Machine& machine, const std::string& path, const kernels::Backend& backend);
 
 policy::Facts facts_of(const ModelSource& source, const policy::Machine& machine);

@@ -50,12 +50,12 @@ std::string runners_up(const policy::Plan& plan) {
   for (std::size_t i = 0; i < std::min(plan.candidates.size(), kRunnersUp + 1); ++i) {
     const Candidate& candidate = plan.candidates[i];
     const policy::Policy& policy = candidate.policy;
-    text += fmt::format("{:<10.2f} {:>9} {:>9} {:>11} {:>11} {:<12} {}; {}\n", candidate.prediction.tokens_per_second(),
-                        policy.block_size(),
-                        fmt::format("{} x {}", policy.gpu_batch_size, policy.num_gpu_batches),
-                        percentages(policy.weights), percentages(policy.kv),
-                        policy.attention_on_host == 0 ? "device" : fmt::format("{:.0f} % host", 100 * policy.attention_on_host),
-                        name_of(policy.retention.rule), i == 0 ? "the best" : why_slower(plan.best(), candidate));
+    text += fmt::format(
+        "{:<10.2f} {:>9} {:>9} {:>11} {:>11} {:<12} {}; {}\n", candidate.prediction.tokens_per_second(),
+        policy.block_size(), fmt::format("{} x {}", policy.gpu_batch_size, policy.num_gpu_batches),
+        percentages(policy.weights), percentages(policy.kv),
+        policy.attention_on_host == 0 ? "device" : fmt::format("{:.0f} % host", 100 * policy.attention_on_host),
+        name_of(policy.retention.rule), i == 0 ? "the best" : why_slower(plan.best(), candidate));
   }
   return text;
 }

@@ -32,8 +32,9 @@ std::string plot(const Curve& curve, double top) {
   for (const Curve::Point& point : curve.points) {
     const double x = x_of(point.x), y = y_of(point.tokens_per_second);
     line += fmt::format("{:.1f},{:.1f} ", x, y);
-    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"><title>{:g}: {:.2f} tokens/s, {}</title></circle>\n",
-                       x, y, point.x, point.tokens_per_second, point.bottleneck);
+    svg +=
+        fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"><title>{:g}: {:.2f} tokens/s, {}</title></circle>\n",
+                    x, y, point.x, point.tokens_per_second, point.bottleneck);
     svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:g}</text>\n", x,
                        top + kHeight - kBottom + 16, point.x);
   }
@@ -41,8 +42,8 @@ std::string plot(const Curve& curve, double top) {
     svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.1f}</text>\n", kLeft - 6,
                        y_of(part * most) + 4, part * most);
   svg += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"black\"/>\n", line);
-  svg += fmt::format("<path d=\"M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}\" fill=\"none\" stroke=\"grey\"/>\n", kLeft, top + kTop,
-                     top + kHeight - kBottom, kWidth - 20);
+  svg += fmt::format("<path d=\"M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}\" fill=\"none\" stroke=\"grey\"/>\n", kLeft,
+                     top + kTop, top + kHeight - kBottom, kWidth - 20);
   svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">tokens/s over {}</text>\n", kLeft, top + kTop - 14, curve.name);
   return svg;
 }

@@ -75,7 +75,7 @@ def accuracy(machine, results):
     print("| run | prefill | predicted | decode | predicted | total (min-max) | predicted | predicted / measured |")
     print("|---|---|---|---|---|---|---|---|")
     ratios = []
-    for model, prompt, generation, largest in (("opt-125m", 128, 32, 64), ("opt-1.3b", 64, 16, 32)):
+    for model, prompt, generation, largest in (("opt-125m", 128, 32, 64), ("opt-1.3b", 32, 16, 32)):
         for name, policy in runs(largest):
             report = bench(machine, model, prompt, generation, policy)
             results.append({"model": model, "name": name, "report": report})
@@ -103,7 +103,7 @@ def neighbours(pick):
 
 
 def pick(machine, results):
-    model, prompt, generation, requests, budget = "opt-125m", 128, 32, 128, "256MiB"
+    model, prompt, generation, requests, budget = "opt-125m", 64, 32, 64, "256MiB"
     flags = ("--device-memory", budget)
     picked = bench(machine, model, prompt, generation, {}, *flags, requests=requests)
     policy = {key: picked["policy"][key] for key in ("gpu_batch_size", "num_gpu_batches", "weights", "kv", "activations",

@@ -150,7 +150,7 @@ TEST_CASE("every machine of configs/machines is one", "[policy]") {
     const std::string name = file.path().filename().string();
     CAPTURE(name);
     const json text = policy::parse_json(test::read_text(file.path()), name, policy::Blame::usage);
-    if (text.value("kind", "") == "flexgen") continue;  // FlexGen's own description of one
+    if (text.contains("fitted")) continue;  // the constants of FlexGen's arithmetic, which are no rates of ops
     const Machine read = Machine::from_json(text, name);
     CHECK_FALSE(read.source.empty());
     CHECK(read.linear(DType::f16, 512, 4096) >= read.linear(DType::f16, 1, 4096));

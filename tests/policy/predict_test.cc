@@ -100,7 +100,7 @@ TEST_CASE("predict: H2O's budget bounds what attention reads; full contexts grow
   const Made short_one(model, 1, 513, 64, machine, Retention::from_text("recent:1"));
   none.retention = Retention::from_text("recent:1");
   const double rest = busy(predicted(short_one, none).decode, Lane::device_compute);  // all but attention
-  const double each = 24 * 64 * 2048 * 2 * 2 / 250e9 * 512;                          // seconds per visible slot
+  const double each = 24 * 64 * 2048 * 2 * 2 / 250e9 * 512;                           // seconds per visible slot
   CHECK(core("full") - rest == Approx(each * (513 + 1024) / 2).epsilon(0.02));
   CHECK(core("recent:204") - rest == Approx(each * 204).epsilon(0.05));
 }

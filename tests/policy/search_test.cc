@@ -46,9 +46,8 @@ double brute_force(const Made& made, const Retention& retention, int steps) {
   policy.budgets.bytes = made.machine.bytes;
   if (!host) policy.budgets.bytes[1] = 0;
   for (policy.gpu_batch_size = 1; policy.gpu_batch_size <= made.work.requests; ++policy.gpu_batch_size)
-    for (policy.num_gpu_batches = 1;
-         policy.num_gpu_batches <= made.work.requests &&
-         (policy.gpu_batch_size - 1) * policy.num_gpu_batches < made.work.requests;
+    for (policy.num_gpu_batches = 1; policy.num_gpu_batches <= made.work.requests &&
+                                     (policy.gpu_batch_size - 1) * policy.num_gpu_batches < made.work.requests;
          ++policy.num_gpu_batches)
       for (const Fractions& weights : grid(steps, host))
         for (const Fractions& kv : grid(3, host))
@@ -125,8 +124,8 @@ TEST_CASE("search: more memory or bandwidth is never slower, nor is a smaller KV
     CHECK(now >= kNoise * before);
     before = now;
   }
-  for (double test::Rates::* rate : {&test::Rates::link, &test::Rates::disk, &test::Rates::flops,
-                                     &test::Rates::memory, &test::Rates::host_attention}) {
+  for (double test::Rates::*rate : {&test::Rates::link, &test::Rates::disk, &test::Rates::flops, &test::Rates::memory,
+                                    &test::Rates::host_attention}) {
     before = 0;
     for (const double factor : {0.5, 1.0, 2.0, 5.0}) {
       test::Rates rates = base;
@@ -145,8 +144,7 @@ TEST_CASE("search: more memory or bandwidth is never slower, nor is a smaller KV
 }
 
 TEST_CASE("search: what the user fixed stays, and the same question has the same answer", "[search]") {
-  const Made made(test::decoder(12, 2048, 16, 8000), 128, 32, 100,
-                  test::machine_of({}, {kGiB, 4 * kGiB, 64 * kGiB}));
+  const Made made(test::decoder(12, 2048, 16, 8000), 128, 32, 100, test::machine_of({}, {kGiB, 4 * kGiB, 64 * kGiB}));
   PartialPolicy partial;
   partial.gpu_batch_size = 6;
   partial.weights = Fractions{{0.25, 0.5, 0.25}};
