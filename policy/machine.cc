@@ -128,7 +128,7 @@ void read_together(Machine& machine, const nlohmann::json& json, const std::stri
     if (!lanes.has(name_of(lane))) continue;
     Fields others(lanes.at(name_of(lane)), where + "." + name_of(lane), Blame::usage);
     for (const Lane other : offload::kLanes)
-      if (other != lane) machine.together[index(lane)][index(other)] = others.number(name_of(other), 0, 1, 1.0);
+      if (other != lane) machine.together[index(lane)][index(other)] = others.number(name_of(other), 0.01, 1, 1.0);
     others.refuse_unknown();
   }
   lanes.refuse_unknown();
@@ -203,6 +203,8 @@ Machine Machine::from_json(const nlohmann::json& json, const std::string& where)
   read_memory(machine, fields.at("memory"), where + ": memory");
   Fields lanes(fields.at("lanes"), where + ": lanes", Blame::usage);
   for (const Lane lane : kMoving) machine.bytes_per_second[index(lane)] = positive(lanes, name_of(lane));
+  machine.spilled_read = lanes.has("spilled_read") ? positive(lanes, "spilled_read")
+                                                   : machine.bytes_per_second[index(Lane::disk_read)];
   lanes.refuse_unknown();
   machine.disk_rows_per_second = positive(fields, "disk_rows_per_second");
   for (auto& others : machine.together) others.fill(1);
@@ -219,6 +221,7 @@ ordered_json Machine::to_json() const {
   for (const offload::Tier tier : offload::kTiers) json["memory"][name_of(tier)] = (*this)[tier];
   json["memory"]["device_overhead"] = device_overhead;
   for (const Lane lane : kMoving) json["lanes"][name_of(lane)] = number(bytes_per_second[index(lane)]);
+  json["lanes"]["spilled_read"] = number(spilled_read);
   json["disk_rows_per_second"] = number(disk_rows_per_second);
   json["together"] = together_to_json(*this);
   ordered_json& on_device = json["device"];

@@ -220,7 +220,9 @@ class Relaxation {
   /// A kind of block comes to the device, or goes home, from wherever it lives.
   void come(Lanes& lanes, std::size_t kind, double bytes) const {
     lanes.per_share[index(Lane::host_to_device)][kind + 1] += bytes * seconds_per_byte(Lane::host_to_device);
-    lanes.per_share[index(Lane::disk_read)][kind + 2] += bytes * seconds_per_byte(Lane::disk_read);
+    const bool files = kind == weights && problem_.facts.unit_in_files.back();
+    lanes.per_share[index(Lane::disk_read)][kind + 2] +=
+        bytes * (files ? seconds_per_byte(Lane::disk_read) : 1 / problem_.machine.spilled_read);
     if (!problem_.facts.disk_reads_device)
       lanes.per_share[index(Lane::host_to_device)][kind + 2] += bytes * seconds_per_byte(Lane::host_to_device);
   }

@@ -39,6 +39,12 @@ class DiskFiles {
     store_->read({read_, next(next_read_), piece_}, to_->data());
     return double(piece_);
   }
+  /// Of what write() has written, checksums and all.
+  double read_spilled() {
+    const std::size_t pieces = std::clamp<std::size_t>(next_written_, 1, bytes_ / piece_);
+    store_->read({written_, next_spilled_++ % pieces * piece_, piece_}, to_->data());
+    return double(piece_);
+  }
   double write() {
     store_->write({written_, next(next_written_), piece_}, from_->data());
     return double(piece_);
@@ -87,7 +93,7 @@ class DiskFiles {
   std::unique_ptr<Memory> to_, from_, rows_;
   std::mt19937_64 random_{1};
   offload::FileId written_{}, read_{};
-  std::size_t next_read_ = 0, next_written_ = 0;
+  std::size_t next_read_ = 0, next_written_ = 0, next_spilled_ = 0;
 };
 
 /// Work of an engine in pieces of about a millisecond, so that waiting for each costs little.
@@ -175,6 +181,7 @@ void measure_disk_lanes(kernels::Backend& backend, const MachineOptions& options
   auto& rates = machine.bytes_per_second;
   rates[index(Lane::disk_read)] = rates[index(Lane::disk_write)] = kNominal;
   machine.disk_rows_per_second = 1;
+  machine.spilled_read = kNominal;
   std::optional<DiskFiles> disk;
   try {
     const auto file = std::min<std::uint64_t>(sizes.file, machine[offload::Tier::disk] / 4);
@@ -188,6 +195,8 @@ void measure_disk_lanes(kernels::Backend& backend, const MachineOptions& options
   links.add_disk(*disk);
   rates[index(Lane::disk_write)] = links.alone(Lane::disk_write);
   rates[index(Lane::disk_read)] = links.alone(Lane::disk_read);
+  machine.spilled_read =
+      links.taken([&] { return rate_of([&] { return disk->read_spilled(); }, sizes.timing.seconds); });
   machine.disk_rows_per_second =
       links.taken([&] { return rate_of([&] { return disk->read_rows(); }, sizes.timing.seconds / 2); });
   links.together(Lane::disk_read, Lane::disk_write, machine);

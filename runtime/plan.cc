@@ -130,7 +130,7 @@ std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& pla
     Machine faster = machine;
     rate(faster, lane) *= 2;
     rate(faster, back) *= 2;
-    if (lane == Lane::disk_read) faster.disk_rows_per_second *= 2;
+    if (lane == Lane::disk_read) faster.disk_rows_per_second *= 2, faster.spilled_read *= 2;
     offer(name, what_if.gain(faster, request.free));
   }
   Machine faster = machine;

@@ -114,7 +114,7 @@ TEST_CASE("a bad machine is refused in one line that says where and what", "[pol
       {"/lanes/disk_raed", "1", "m.json: lanes: unknown key 'disk_raed'; did you mean 'disk_read'?"},
       {"/lanes/disk_read", "0", "m.json: lanes: 'disk_read' must be a number above 0, got 0"},
       {"/together/disk_read/disk_write", "1.5",
-       "m.json: together.disk_read: 'disk_write' must be a number from 0.0 to 1.0, got 1.5"},
+       "m.json: together.disk_read: 'disk_write' must be a number from 0.01 to 1.0, got 1.5"},
       {"/device/launch_seconds", "\"1e-6\"",
        "m.json: device: 'launch_seconds' must be a number above 0, got the string \"1e-6\""},
       {"/device/linear/float16", nullptr, "m.json: device.linear: 'float16' is missing"},

@@ -18,6 +18,7 @@ inline policy::Machine machine_of(const Rates& rates, std::array<std::uint64_t, 
   machine.device_is_host_memory = device_is_host_memory;
   machine.bytes = bytes;
   machine.bytes_per_second = {rates.disk, rates.disk / 2, rates.link, rates.link, 1, 1};
+  machine.spilled_read = rates.disk;
   machine.disk_rows_per_second = 1e5;
   for (auto& row : machine.together) row.fill(1);
   const auto engine = [&](double flops, double memory) {
