@@ -14,10 +14,6 @@ namespace weft::kernels {
 /// hardware's alone.
 void read_memory(ThreadPool& pool, const void* from, std::size_t bytes, std::int64_t prefetch);
 
-/// All threads read `bytes` of memory, each byte once. `prefetch`: how many bytes ahead the software asks for; 0 leaves
-/// it to the hardware.
-void read_memory(ThreadPool& pool, const void* from, std::size_t bytes, std::int64_t prefetch);
-
 /// Bytes per second of all threads reading `bytes` of memory, each byte once; the faster of reading with the hardware's
 /// prefetch alone and with the software's. 1 GiB or more, for a large cache flatters anything smaller.
 double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds);

@@ -114,6 +114,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
     if (shape.unit_home[u] != Tier::disk || !facts.unit_in_files[u]) count(shape.unit_home[u], facts.unit_bytes[u]);
   for (const Tier home : shape.kv_home) count(home, print.kv_block_bytes);
   for (const Tier home : shape.activation_home) count(home, print.activation_block_bytes);
+  const std::array<std::uint64_t, 3> homes = print.bytes;
   for (const Window* w : {&print.unit, &print.kv, &print.activation, &print.unit_staging, &print.kv_staging,
                           &print.activation_staging, &print.host_kv})
     count(w->tier, w->slots * w->slot_bytes);
@@ -121,6 +122,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   count(Tier::host, print.workspace.rows_on_host);
   count(facts.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
   count(Tier::device, facts.device_overhead);
+  for (std::size_t tier = 0; tier < 3; ++tier) print.fixed[tier] = print.bytes[tier] - homes[tier];
   return print;
 }
 

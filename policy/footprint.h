@@ -18,6 +18,7 @@ struct Workload {
   std::int64_t longest_prompt = 1;  ///< tokens
   std::int64_t slots = 1;           ///< of the sequence that needs the most (Retention::slots)
   std::int64_t longest_generation = 1;
+  double mean_prompt = 0, mean_generation = 0;  ///< tokens; 0: all are as long as the longest
 };
 
 /// What of the machine and the checkpoint sizes depend on.
@@ -51,6 +52,7 @@ struct Footprint {
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
   Workspace workspace;
   std::array<std::uint64_t, 3> bytes{};  ///< per tier: all blocks at home there, windows, workspace; disk: spill
+  std::array<std::uint64_t, 3> fixed{};  ///< of these, what no block has its home in
 
   std::uint64_t operator[](Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
 };

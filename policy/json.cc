@@ -183,6 +183,19 @@ std::string number_text(double value) {
   return json(value).dump();  // the shortest text that reads back as the value
 }
 
+/// `line` begins each line.
+std::string indented(const nlohmann::ordered_json& value, const std::string& line, bool in_array) {
+  const bool plain = std::none_of(value.begin(), value.end(), [](const auto& item) { return item.is_structured(); });
+  if (!value.is_structured() || value.empty() || (in_array && plain)) return to_line(value);
+  std::string text;
+  for (const auto& item : value.items()) {
+    text += (text.empty() ? "" : ",") + line + "  ";
+    if (value.is_object()) text += to_line(nlohmann::ordered_json(item.key())) + ": ";
+    text += indented(item.value(), line + "  ", value.is_array());
+  }
+  return value.is_object() ? "{" + text + line + "}" : "[" + text + line + "]";
+}
+
 }  // namespace
 
 void refuse(Blame blame, const std::string& message) {
@@ -203,6 +216,8 @@ std::string to_line(const nlohmann::ordered_json& value) {
 std::string to_pretty(const nlohmann::ordered_json& value) {
   return value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
+
+std::string to_rows(const nlohmann::ordered_json& value) { return indented(value, "\n", false); }
 
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known) {
   constexpr std::size_t kLongest = 64, kMostEdits = 4;

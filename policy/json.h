@@ -30,6 +30,8 @@ std::string to_line(const nlohmann::json& value);
 std::string to_line(const nlohmann::ordered_json& value);
 /// The same over several indented lines.
 std::string to_pretty(const nlohmann::ordered_json& value);
+/// The same with each row of a table, an object of plain values in an array, on one line.
+std::string to_rows(const nlohmann::ordered_json& value);
 
 /// The known word nearest to `word` by edit distance, if one is near enough to be a slip of the keys.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known);

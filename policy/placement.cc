@@ -178,8 +178,7 @@ std::vector<Tier> spread(std::size_t blocks, const std::array<double, 3>& fracti
   return spread(equal, fractions);
 }
 
-Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units,
-                const Workload& workload, const Facts& facts, const Budgets& free, bool on_host_memory) {
+Allowance allowance(const PartialPolicy& partial, const Budgets& free, bool on_host_memory) {
   const auto asks_host = [](const std::optional<Fractions>& f) { return f && f->host() > 0; };
   const bool host_asked = asks_host(partial.weights) || asks_host(partial.kv) || asks_host(partial.activations) ||
                           partial.attention_on_host.value_or(0) > 0 || partial.budgets[1].has_value();
@@ -189,8 +188,13 @@ Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std:
   if (on_host_memory && !host_asked) budgets.bytes[1] = 0;
   for (std::size_t tier = 0; tier < 3; ++tier)
     budgets.bytes[tier] = partial.budgets[tier].value_or(budgets.bytes[tier]);
+  return {budgets, !on_host_memory || host_asked};
+}
 
-  const Chooser chooser(partial, model, units, workload, facts, budgets, !on_host_memory || host_asked);
+Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units,
+                const Workload& workload, const Facts& facts, const Budgets& free, bool on_host_memory) {
+  const auto [budgets, host_allowed] = allowance(partial, free, on_host_memory);
+  const Chooser chooser(partial, model, units, workload, facts, budgets, host_allowed);
   std::optional<Policy> chosen;
   if (!partial.weights) {
     chosen = chooser.largest(true);

@@ -83,6 +83,20 @@ PartialPolicy PartialPolicy::from_json(const nlohmann::json& json, const std::st
   return policy;
 }
 
+PartialPolicy PartialPolicy::of(const Policy& policy) {
+  PartialPolicy partial;
+  partial.gpu_batch_size = policy.gpu_batch_size;
+  partial.num_gpu_batches = policy.num_gpu_batches;
+  partial.weights = policy.weights;
+  partial.kv = policy.kv;
+  partial.activations = policy.activations;
+  partial.attention_on_host = policy.attention_on_host;
+  partial.retention = policy.retention;
+  partial.overlap = policy.overlap;
+  for (std::size_t tier = 0; tier < 3; ++tier) partial.budgets[tier] = policy.budgets.bytes[tier];
+  return partial;
+}
+
 void PartialPolicy::set_percent(const std::array<double, 6>& percent) {
   std::array<std::optional<Fractions>*, 3> kinds{&weights, &kv, &activations};
   for (std::size_t kind = 0; kind < 3; ++kind) {

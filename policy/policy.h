@@ -55,8 +55,12 @@ struct PartialPolicy {
 
   /// Throws UsageError: unknown keys with the nearest known one, fractions that do not sum to 1, and so on.
   static PartialPolicy from_json(const nlohmann::json& json, const std::string& where);
+  /// Nothing left open.
+  static PartialPolicy of(const Policy& policy);
   /// FlexGen's six numbers: weights, cache and activations on device and host in percent, the rest on disk.
   void set_percent(const std::array<double, 6>& percent);
+  /// Whether something is left to choose that speed depends on, besides where attention runs.
+  bool leaves_open() const { return !(gpu_batch_size && num_gpu_batches && weights && kv && activations); }
   /// This, and `below` where this says nothing.
   PartialPolicy over(const PartialPolicy& below) const;
 };

@@ -19,6 +19,7 @@ class Amount {
   std::int64_t of(std::int64_t total) const;
   bool is_share() const { return denominator_ != 0; }
   std::string text() const;  ///< what from_text() reads
+  bool operator==(const Amount&) const = default;
 
  private:
   std::int64_t numerator_ = 0, denominator_ = 0;  // denominator 0: tokens
@@ -46,6 +47,7 @@ struct Retention {
 
   /// "full", "h2o:HEAVY:RECENT", "h2o-flexgen:HEAVY:RECENT", "recent:N", "heavy:N", "random:HEAVY:RECENT"
   static Retention from_text(std::string_view text);
+  bool operator==(const Retention&) const = default;
   static Retention from_json(const nlohmann::json& object, const std::string& where);
   nlohmann::ordered_json to_json() const;
 };

@@ -22,4 +22,10 @@ struct Trace {
 /// Every op begins when its lane is free and its dependencies have ended, and takes seconds(op).
 Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>& seconds);
 
+/// What is left of a lane's speed (first) while another one (second) is at work, from above 0 to 1.
+using Together = std::array<std::array<double, offload::kLanes.size()>, offload::kLanes.size()>;
+
+/// The same where lanes get in each other's way: an op goes at the speed that the worst of its neighbours leaves it.
+Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>& seconds, const Together& together);
+
 }  // namespace weft::policy

@@ -9,6 +9,8 @@
 #include "policy/json.h"
 #include "runtime/bound.h"
 #include "runtime/files.h"
+#include "runtime/plan.h"
+#include "runtime/policy_flags.h"
 #include "runtime/report.h"
 
 namespace weft::runtime {
@@ -61,19 +63,14 @@ Work project_decode(Session& session, const BenchOptions& options, std::int64_t 
 }
 
 void check(const BenchOptions& options, const policy::ModelSpec& spec) {
-  if (options.prompt < 1 || options.generation < 1) throw UsageError("--prompt-len and --gen-len must be at least 1");
-  if (options.prompt + options.generation > spec.positions)
-    throw UsageError("--prompt-len " + std::to_string(options.prompt) + " and --gen-len " +
-                     std::to_string(options.generation) + " go beyond the model's context of " +
-                     std::to_string(spec.positions));
+  check_lengths(options.prompt, options.generation, spec);
   if (options.repetitions < 1) throw UsageError("--repetitions must be at least 1");
   if (options.project_sweeps < 0 || (options.project_sweeps > 0 && 3 * options.project_sweeps >= options.generation))
     throw UsageError("--project: three times the sweeps must be fewer than --gen-len");
 }
 
-policy::Workload workload(const BenchOptions& options) {
+policy::Workload workload(const BenchOptions& options, const policy::Retention& retention) {
   const policy::PartialPolicy& chosen = options.policy;
-  const policy::Retention retention = chosen.retention.value_or(policy::Retention{});
   std::int64_t requests = options.requests;
   if (requests == 0 && chosen.gpu_batch_size && chosen.num_gpu_batches)
     requests = std::int64_t{*chosen.gpu_batch_size} * *chosen.num_gpu_batches;
@@ -155,7 +152,24 @@ ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& sto
   nlohmann::json measured;
   if (!options.ceilings.empty())
     measured = policy::parse_json(read_file(options.ceilings, largest_report), options.ceilings, policy::Blame::usage);
-  Session session(*source, options.policy, workload(options), options.machine, stop);
+  std::optional<PlanRequest> request;
+  std::optional<policy::Machine> machine;
+  if (!options.machine_file.empty()) machine = read_machine(options.machine_file);
+  const auto decide = [&](kernels::Backend& backend, const policy::Budgets& free) -> Decision {
+    policy::PartialPolicy policy = options.policy;
+    if (machine) {
+      require_same_kind(*machine, options.machine_file, backend);
+      request.emplace(PlanRequest{.source = *source,
+                                  .machine = *machine,
+                                  .policy = policy,
+                                  .free = free,
+                                  .work = [&](const policy::Retention& kept) { return workload(options, kept); },
+                                  .retentions = {}});
+      if (policy.leaves_open()) policy = policy::PartialPolicy::of(make_plan(*request).best().policy);
+    }
+    return {policy, workload(options, policy.retention.value_or(policy::Retention{}))};
+  };
+  Session session(*source, decide, options.machine, stop);
   std::optional<Ceilings> ceilings;
   if (!options.ceilings.empty())
     ceilings = ceilings_from_report(measured, !session.backend().device_is_host_memory(), options.ceilings);
@@ -174,6 +188,7 @@ ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& sto
   report["tokens_per_second"] = {
       {"total", spread(rates.total)}, {"prefill", spread(rates.prefill)}, {"decode", spread(rates.decode)}};
   if (options.project_sweeps > 0) report["projected_from"] = rates.points;
+  if (request) report["predicted"] = prediction_report(predict_policy(*request, session.policy()));
   if (ceilings) report["bound"] = bound_of(options, *ceilings, rates);
   return report;
 }

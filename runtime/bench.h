@@ -13,7 +13,8 @@ namespace weft::runtime {
 
 struct BenchOptions {
   std::string model, weights, dtype = "auto";
-  std::string ceilings;  ///< file that measure_lanes() was written to; empty: no bound
+  std::string machine_file;  ///< machine to plan for and to predict by; empty: neither
+  std::string ceilings;      ///< file that measure_lanes() was written to; empty: no bound
   std::int64_t prompt = 512, generation = 32, requests = 0;  ///< requests: 0 is one block
   int repetitions = 1, project_sweeps = 0;
   bool warm_up = true, skip_prefill = false;
@@ -26,7 +27,7 @@ struct BenchOptions {
 /// projected from them, with the growing context that each has; "measured" is then false. With `skip_prefill` the KV
 /// cache is filled with random keys and values in place of prefill, and only decode is timed. With `ceilings` the
 /// report has a "bound" for prefill, decode and the whole: how fast the busiest lane would be at these ceilings
-/// (bound.h).
+/// (bound.h). With `machine_file` what the policy leaves open is planned, and the report has "predicted".
 nlohmann::ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& stop);
 
 /// The machine's ceilings: disk, memory read, matrix products, attention on the host; and where the device is not

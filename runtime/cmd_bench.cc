@@ -8,6 +8,7 @@
 #include "runtime/bench.h"
 #include "runtime/commands.h"
 #include "runtime/files.h"
+#include "runtime/measure_machine.h"
 #include "runtime/policy_flags.h"
 
 namespace weft::runtime {
@@ -16,20 +17,33 @@ namespace {
 struct Flags {
   BenchOptions bench;
   PolicyFlags policy;
-  std::string report;
+  std::string report, save, name;
   bool lanes = false, quick = false, no_warm_up = false;
 };
+
+/// What --lanes shows: the ceilings, or the machine as plans need it, for a file.
+nlohmann::ordered_json measure(const Flags& flags, const MachineOptions& options) {
+  if (flags.save.empty()) return measure_lanes(options, flags.quick);
+  require_writable("--save", flags.save);
+  policy::Machine machine = measure_machine(options, flags.quick ? Effort::brief : Effort::full);
+  machine.source =
+      std::string("measured by weft bench --lanes --save") + (flags.quick ? " --quick" : "") + " on " + machine.name;
+  if (!flags.name.empty()) machine.name = flags.name;
+  write_file_atomically(flags.save, policy::to_rows(machine.to_json()) + "\n");
+  return machine.to_json();
+}
 
 int run(const Flags& flags, const std::atomic<bool>& stop) {
   BenchOptions options = flags.bench;
   options.policy = flags.policy.policy();
   options.machine = flags.policy.machine;
   if (options.machine.disk_directory.empty()) options.machine.disk_directory = ".";
+  require_folder("--disk-dir", options.machine.disk_directory);
   options.warm_up = !flags.no_warm_up;
   if (!flags.lanes && options.model.empty()) throw UsageError("bench: --model or --lanes is required");
   nlohmann::ordered_json report;
   try {
-    report = flags.lanes ? measure_lanes(options.machine, flags.quick) : run_bench(options, stop);
+    report = flags.lanes ? measure(flags, options.machine) : run_bench(options, stop);
   } catch (const Interrupted&) {
     return 130;
   }
@@ -49,6 +63,12 @@ void add_bench(CLI::App& app, Command& chosen) {
       "--lanes", flags->lanes, "The machine's ceilings: disk, memory, matrix products, attention, the GPU");
   command->add_flag("--quick", flags->quick, "With --lanes: in seconds, with figures that caches flatter")
       ->needs(lanes);
+  CLI::Option* const save = command->add_option(
+      "--save", flags->save,
+      "With --lanes: measure, instead of the ceilings, how fast the machine does what runs do, in under a minute, and "
+      "write it to this file, which plans are made for (weft plan --machine)");
+  save->needs(lanes);
+  command->add_option("--name", flags->name, "What the file of --save calls the machine; else what it is")->needs(save);
   command->add_option("--model", bench.model, "Hugging Face checkpoint folder, or a config.json with --weights");
   command->add_option("--weights", bench.weights, "random:SEED runs a shape without a checkpoint");
   command->add_option("--dtype", bench.dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
@@ -61,6 +81,10 @@ void add_bench(CLI::App& app, Command& chosen) {
   command->add_flag("--skip-prefill", bench.skip_prefill,
                     "Fill the KV cache with random keys and values; times decode only");
   command->add_flag("--no-warm-up", flags->no_warm_up, "Count the first run too");
+  command
+      ->add_option("--machine", bench.machine_file,
+                   "Machine file of --save: plan what the policy leaves open, and report what is predicted")
+      ->excludes("--skip-prefill");
   command->add_option("--ceilings", bench.ceilings,
                       "Report of --lanes; adds how fast the busiest lane could have been, and what share was reached");
   command->add_option("--report", flags->report, "Write the result to this file too");

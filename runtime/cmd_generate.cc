@@ -11,6 +11,7 @@ namespace {
 
 struct Flags {
   JobOptions job;
+  std::vector<std::string> retentions;
   PolicyFlags policy;
 };
 
@@ -31,11 +32,18 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   command->add_option("--report", job.report, "Write what the run did as JSON");
   command->add_option("--trace", job.trace, "Write a Perfetto trace, one track per lane");
   command->add_flag("--quiet", job.quiet, "Only warnings and errors");
+  command->add_option("--machine", job.machine_file,
+                      "Plan for this machine file (weft bench --lanes --save); unless said, this machine is measured "
+                      "briefly where the policy leaves something open");
+  command->add_option("--or-retention", flags->retentions,
+                      "A retention that would do as well as --retention; the plan takes the fastest; may be repeated");
   flags->policy.add_to(*command);
   command->callback([flags, &chosen] {
     chosen = [flags](const std::atomic<bool>& stop) {
       JobOptions options = flags->job;
       options.policy = flags->policy.policy();
+      for (const std::string& text : flags->retentions)
+        options.retentions.push_back(policy::Retention::from_text(text));
       options.machine = flags->policy.machine;
       if (options.machine.disk_directory.empty()) {
         const auto folder = std::filesystem::path(options.output).parent_path();

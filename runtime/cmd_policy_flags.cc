@@ -9,7 +9,12 @@
 namespace weft::runtime {
 namespace {
 
-constexpr std::size_t kLargestPolicy = 1 << 20;
+constexpr std::size_t kLargestFile = 1 << 20;
+
+nlohmann::json read_json(const char* flag, const std::string& path) {
+  require_input(flag, path);
+  return policy::parse_json(read_file(path, kLargestFile), path, policy::Blame::usage, {.depth = 32});
+}
 
 int checked_size(int value, const char* flag) {
   if (value < 1 || value > policy::kMostSequences)
@@ -47,10 +52,7 @@ void PolicyFlags::add_to(CLI::App& app) {
 policy::PartialPolicy PolicyFlags::policy() const {
   policy::PartialPolicy file, flags;
   if (!policy_file.empty()) {
-    require_input("--policy", policy_file);
-    file = policy::PartialPolicy::from_json(
-        policy::parse_json(read_file(policy_file, kLargestPolicy), policy_file, policy::Blame::usage, {.depth = 32}),
-        policy_file);
+    file = policy::PartialPolicy::from_json(read_json("--policy", policy_file), policy_file);
   }
   if (!percent.empty()) flags.set_percent({percent[0], percent[1], percent[2], percent[3], percent[4], percent[5]});
   if (gpu_batch_size) flags.gpu_batch_size = checked_size(*gpu_batch_size, "--gpu-batch-size");
@@ -64,6 +66,17 @@ policy::PartialPolicy PolicyFlags::policy() const {
     if (!budgets[tier].second->empty())
       flags.budgets[tier] = policy::bytes_from_text(*budgets[tier].second, budgets[tier].first);
   return flags.over(file);
+}
+
+policy::Machine read_machine(const std::string& path) {
+  return policy::Machine::from_json(read_json("--machine", path), path);
+}
+
+void check_lengths(std::int64_t prompt, std::int64_t generation, const policy::ModelSpec& spec) {
+  if (prompt < 1 || generation < 1) throw UsageError("--prompt-len and --gen-len must be at least 1");
+  if (prompt > spec.positions || generation > spec.positions - prompt)
+    throw UsageError("--prompt-len " + std::to_string(prompt) + " and --gen-len " + std::to_string(generation) +
+                     " go beyond the model's context of " + std::to_string(spec.positions));
 }
 
 }  // namespace weft::runtime

@@ -100,6 +100,10 @@ void require_writable(const std::string& flag, const fs::path& path) {
   if (::access(folder.c_str(), W_OK | X_OK) != 0) fail(flag + " " + path.string(), "write to its folder", errno);
 }
 
+void require_folder(const std::string& flag, const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) throw UsageError(flag + " " + path.string() + ": there is no such folder");
+}
+
 void require_input(const std::string& flag, const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {

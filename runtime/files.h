@@ -18,6 +18,8 @@ void require_writable(const std::string& flag, const std::filesystem::path& path
 
 /// Throws UsageError unless `path` is a file to read from, IoError if it may not be looked at.
 void require_input(const std::string& flag, const std::filesystem::path& path);
+/// Throws UsageError where there is no such folder.
+void require_folder(const std::string& flag, const std::filesystem::path& path);
 
 /// Puts `text` at `path` so that a reader, or a crash, sees the old file or the new one and never a part: written
 /// beside it, synced, renamed. A symbolic link stays and its target is replaced. Throws IoError; then `path` is as

@@ -9,6 +9,7 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/files.h"
+#include "runtime/job_plan.h"
 #include "runtime/journal.h"
 #include "runtime/progress.h"
 #include "runtime/report.h"
@@ -18,18 +19,6 @@ namespace weft::runtime {
 namespace {
 
 using nlohmann::ordered_json;
-
-policy::Workload workload_of(const RequestFile& requests, const std::vector<std::size_t>& todo,
-                             const policy::Retention& retention) {
-  policy::Workload work{.requests = static_cast<std::int64_t>(todo.size())};
-  for (const std::size_t index : todo) {
-    const RequestFile::Entry& entry = requests.entry(index);
-    work.longest_prompt = std::max<std::int64_t>(work.longest_prompt, entry.prompt_tokens);
-    work.longest_generation = std::max<std::int64_t>(work.longest_generation, entry.max_tokens);
-    work.slots = std::max(work.slots, retention.slots(entry.prompt_tokens, entry.max_tokens));
-  }
-  return work;
-}
 
 /// Turns tokens into answers.
 class Answers {
@@ -154,8 +143,7 @@ void check_files(const JobOptions& options) {
     seen.emplace_back(flag, place);
   }
   require_writable("--output", options.output);
-  if (!std::filesystem::is_directory(options.machine.disk_directory))
-    throw UsageError("--disk-dir " + options.machine.disk_directory + ": there is no such folder");
+  require_folder("--disk-dir", options.machine.disk_directory);
   if (!options.report.empty()) require_writable("--report", options.report);
   if (!options.trace.empty()) require_writable("--trace", options.trace);
 }
@@ -182,10 +170,12 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
     return 0;
   }
 
-  const policy::Workload work = workload_of(requests, todo, options.policy.retention.value_or(policy::Retention{}));
+  JobPlan plan(options, *source, requests, todo);
   std::unique_ptr<Session> session;
   try {
-    session = std::make_unique<Session>(*source, options.policy, work, options.machine, stop);
+    session = std::make_unique<Session>(
+        *source, [&](kernels::Backend& backend, const policy::Budgets& free) { return plan.decide(backend, free); },
+        options.machine, stop);
   } catch (const Interrupted&) {
     spdlog::warn("stopped while the weights were loaded; run the same command again");
     return 130;
@@ -211,7 +201,8 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
                  progress.answered(), requests.size());
     return 130;
   }
-  const ordered_json report = make_report(*session);
+  ordered_json report = make_report(*session);
+  if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
   if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");
   if (!options.quiet) std::fputs(table(report).c_str(), stderr);
   return 0;

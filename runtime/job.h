@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "policy/policy.h"
 #include "runtime/requests.h"
@@ -18,6 +19,8 @@ struct JobOptions {
   std::int64_t max_tokens = 128;
   bool resume = false, quiet = false;
   policy::PartialPolicy policy;
+  std::string machine_file;                   ///< what the job is planned for; empty: this machine, briefly measured
+  std::vector<policy::Retention> retentions;  ///< that would do as well as the policy's
   MachineOptions machine;
 };
 

@@ -75,6 +75,12 @@ std::string table(const ordered_json& report) {
   const auto& speed = report.at("tokens_per_second");
   std::string text = fmt::format("tokens/s: {:.1f} total, {:.1f} prefill (prompt tokens), {:.1f} decode\n",
                                  number(speed.at("total")), number(speed.at("prefill")), number(speed.at("decode")));
+  if (report.contains("predicted")) {
+    const auto& predicted = report.at("predicted").at("tokens_per_second");
+    text += fmt::format("predicted: {:.1f} total, {:.1f} prefill, {:.1f} decode; measured is {:.2f} of the total\n",
+                        number(predicted.at("total")), number(predicted.at("prefill")), number(predicted.at("decode")),
+                        number(speed.at("total")) / number(predicted.at("total")));
+  }
   text += fmt::format("{:<12} {:<8} {:>7} {:>9} {:>12}\n", "placement", "tier", "asked", "achieved", "bytes");
   for (const auto& [kind, tiers] : report.at("placement").items())
     for (const auto& [tier, cell] : tiers.items())

@@ -6,12 +6,15 @@
 
 #include "kernels/error.h"
 #include "policy/placement.h"
+#include "runtime/policy_text.h"
 
 namespace weft::runtime {
 namespace {
 
 // Left to the rest of the process and the machine when the user names no budget.
 constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
+
+}  // namespace
 
 policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory) {
   policy::Budgets budgets;
@@ -24,13 +27,6 @@ policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& d
     budgets.bytes[2] = static_cast<std::uint64_t>(kDiskShare * double(disk.f_bavail) * double(disk.f_frsize));
   return budgets;
 }
-
-std::string percentages(const policy::Fractions& f) {
-  const auto percent = [](double share) { return std::to_string(static_cast<int>(share * 100 + 0.5)); };
-  return percent(f.device()) + "/" + percent(f.host()) + "/" + percent(f.disk());
-}
-
-}  // namespace
 
 std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options) {
   if (options.threads < 0) throw UsageError("--threads must be at least 1, got " + std::to_string(options.threads));
@@ -59,17 +55,20 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
   return std::make_unique<offload::DiskStore>(engine);
 }
 
-Session::Session(const ModelSource& source, const policy::PartialPolicy& partial, const policy::Workload& workload,
-                 const MachineOptions& machine, const std::atomic<bool>& stop)
-    : source_(source), workload_(workload), backend_(make_backend(machine)), disk_(make_disk(machine)) {
+Session::Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
+                 const std::atomic<bool>& stop)
+    : source_(source), backend_(make_backend(machine)), disk_(make_disk(machine)) {
   facts_.unit_bytes = source.weights->unit_bytes();
   for (std::size_t u = 0; u < source.units.size(); ++u) facts_.unit_in_files.push_back(source.weights->in_files(u));
   facts_.kv = source.type;
   facts_.activation = backend_->activation_type(source.type);
   facts_.disk_reads_device = backend_->device_is_host_memory();
   facts_.device_overhead = backend_->device_overhead();
-  policy_ = policy::complete(partial, source.spec, source.units, workload_, facts_,
-                             free_bytes(*backend_, machine.disk_directory), backend_->device_is_host_memory());
+  const policy::Budgets free = free_bytes(*backend_, machine.disk_directory);
+  Decision decision = decide(*backend_, free);
+  workload_ = decision.work;
+  policy_ = policy::complete(decision.policy, source.spec, source.units, workload_, facts_, free,
+                             backend_->device_is_host_memory());
   print_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);
   const auto begin = std::chrono::steady_clock::now();
   storage_ = std::make_unique<Storage>(source.spec, source.units, policy_, print_, workload_, facts_, *source.weights,
@@ -81,11 +80,7 @@ Session::Session(const ModelSource& source, const policy::PartialPolicy& partial
 }
 
 std::string Session::plan_line() const {
-  return "block of " + std::to_string(policy_.gpu_batch_size) + " x " + std::to_string(policy_.num_gpu_batches) +
-         " sequences; device/host/disk percent: weights " + percentages(policy_.weights) + ", kv " +
-         percentages(policy_.kv) + ", activations " + percentages(policy_.activations) + "; retention " +
-         name_of(policy_.retention.rule) + "; attention on " + policy::attention_to_text(policy_.attention_on_host) +
-         "; " + policy::bytes_to_text(print_[policy::Tier::device]) + " of " +
+  return policy_line(policy_) + "; " + policy::bytes_to_text(print_[policy::Tier::device]) + " of " +
          policy::bytes_to_text(policy_.budgets[policy::Tier::device]) + " device memory";
 }
 

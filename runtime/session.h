@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,19 +25,30 @@ struct MachineOptions {
 };
 std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options);
 std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options);
+/// What a run may take of each tier when the user names no budget; the backend's own overhead counts as free.
+policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory);
+
+/// How a job is laid out, as far as that is decided, and the job under that retention.
+struct Decision {
+  policy::PartialPolicy policy;
+  policy::Workload work;
+};
+/// Asked once the backend is there; `free` is free_bytes().
+using Decide = std::function<Decision(kernels::Backend& backend, const policy::Budgets& free)>;
 
 class Session {
  public:
   /// Completes the policy, allocates everything and loads the weights. `source` must outlive the session. Throws what
   /// the parts throw; CapacityError before anything is allocated if the policy does not fit, Interrupted after `stop`
   /// was set.
-  Session(const ModelSource& source, const policy::PartialPolicy& partial, const policy::Workload& workload,
-          const MachineOptions& machine, const std::atomic<bool>& stop);
+  Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
+          const std::atomic<bool>& stop);
 
   Executor& executor() { return *executor_; }
   Layers& layers() { return *layers_; }
   const policy::Policy& policy() const { return policy_; }
   const policy::Footprint& footprint() const { return print_; }
+  const policy::Workload& work() const { return workload_; }
   const Storage& storage() const { return *storage_; }
   kernels::Backend& backend() const { return *backend_; }
   const offload::DiskStore& disk() const { return *disk_; }

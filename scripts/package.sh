@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Sets up, builds, and makes build/weft-VERSION-linux-x86_64.tar.gz: weft, its tests, the demo model, and the libraries
+# Sets up, builds, and makes build/weft-VERSION-linux-x86_64.tar.xz: weft, its tests, the demo model, and the libraries
 # that a bare machine lacks. It runs where it is unpacked, on any x86-64 Linux with AVX2 and glibc 2.34 (and a C++
 # library as new as GCC 12's; the one in the package wants glibc 2.36). For the GPU it wants a driver for CUDA 13 and
 # cuBLAS 13 from /usr/local/cuda, the system's folders, pip or LD_LIBRARY_PATH; without these it runs on the CPU.
 # oneDNN, which only processors without AVX2 need, would be a third of the package and is left out.
 #
-#   tar xzf weft-*.tar.gz && cd weft-*/
+#   tar xJf weft-*.tar.xz && cd weft-*/
 #   bin/weft generate --model models/demo --input configs/examples/prompts.jsonl --output answers.jsonl
 #   bin/tests/test_kernels; python3 tests/runtime/cli_test.py bin/weft .   # from elsewhere WEFT_SOURCE_DIR says where
 set -euo pipefail
@@ -62,15 +62,15 @@ newest_glibc() {  # FOLDER...: that any program or library in it wants
 }
 own=$(newest_glibc "$package"/{bin,bin/tests,lib}) gcc=$(newest_glibc "$package/lib/gcc")
 
-out=build/$name.tar.gz
-tar --sort=name --owner=0 --group=0 --numeric-owner -C "$work" -c "$name" | gzip -9 >"$out"
+out=build/$name.tar.xz
+tar --sort=name --owner=0 --group=0 --numeric-owner -C "$work" -c "$name" | xz -9 -T0 >"$out"
 bytes=$(stat -c %s "$out")
 echo "package: $out, $bytes bytes; wants $own, and $gcc where the system has no C++ library"
 if [ "$bytes" -gt "$most_bytes" ]; then echo "package: more than $most_bytes bytes" >&2; exit 1; fi
 
 # As on another machine: unpacked in another folder, started from a third one, with nothing in the environment.
 mkdir "$work/elsewhere"
-tar xzf "$out" -C "$work/elsewhere"
+tar xJf "$out" -C "$work/elsewhere"
 there=$work/elsewhere/$name
 bare() { (cd / && env -i PATH=/usr/bin:/bin WEFT_SOURCE_DIR="$there" "$@"); }
 strangers=$(find "$there/bin" -type f -exec env -i /usr/bin/ldd {} + | awk '$2 == "=>" { print $1, $3 }' |

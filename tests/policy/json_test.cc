@@ -247,6 +247,24 @@ TEST_CASE("Fields refuses what is no object, and keys that nobody asked for", "[
   CHECK(usage_refusal([&] { far.refuse_unknown(); }) == "f: unknown key 'colour'; known are 'seed'");
 }
 
+TEST_CASE("a table has a line for each row", "[policy]") {
+  const nlohmann::ordered_json value{{"name", "x"},
+                                     {"none", nlohmann::ordered_json::array()},
+                                     {"in", {{"y", 2.5}}},
+                                     {"rows", {{{"b", 1}, {"a", 2}}, {{"b", 3}, {"a", nullptr}}}}};
+  CHECK(to_rows(value) == R"({
+  "name": "x",
+  "none": [],
+  "in": {
+    "y": 2.5
+  },
+  "rows": [
+    {"b":1,"a":2},
+    {"b":3,"a":null}
+  ]
+})");
+}
+
 TEST_CASE("random damage to a document is read or refused, never anything else", "[policy]") {
   const std::string good = R"({"a":[1,-2.5e3,"x\u00e9",null,true],"b":{"c":"\ud83d\ude00","d":[[],{}]}})";
   std::uint64_t state = GENERATE(1, 2, 3);

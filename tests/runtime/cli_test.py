@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 from weft_process import Weft, read_lines, tiny_tensors, write_lines, write_tiny_model
 
@@ -212,6 +213,18 @@ class Records(Case):
         for tid in tracks:  # one thing at a time on every track
             mine = sorted((e["ts"], e["dur"]) for e in spans if e["tid"] == tid)
             self.assertTrue(all(a + d <= b + 0.2 for (a, d), (b, _) in zip(mine, mine[1:])), tracks[tid])
+
+    def test_the_machine_is_saved(self):
+        file = self.folder / "machine.json"
+        done = WEFT.run("bench", "--lanes", "--quick", "--save", file, "--name", "here", "--backend", "cpu", "--disk-dir",
+                        self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        machine = json.loads(file.read_text())
+        self.assertEqual((machine["name"], machine["measured"]), ("here", True))
+        self.assertIn("weft bench --lanes --save --quick", machine["source"])
+        self.assertEqual(json.loads(done.stdout), machine)
+        self.refused(USAGE, "--save requires --lanes", "bench", "--save", self.folder / "other.json")
+        self.refused(IO, "--save", "bench", "--lanes", "--save", self.folder / "none" / "m.json")
 
     def test_a_flag_beats_the_file_and_the_report_is_a_policy(self):
         policy, report = self.folder / "policy.json", self.folder / "report.json"
@@ -484,6 +497,92 @@ class FullDisk(Case):
         self.assertEqual({answer["id"]: answer for answer in answers}, whole)
         self.assertEqual(len(answers), len(requests))
 
+class Plans(Case):
+    def plan(self, *flags, model="opt-30b"):
+        done = WEFT.run("plan", "--model", SOURCE / f"configs/models/{model}.json", *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.decode()
+
+    def refused_plan(self, code, words, *flags, model="opt-30b"):
+        self.refused(code, words, "plan", "--model", SOURCE / f"configs/models/{model}.json", "--machine",
+                     SOURCE / "configs/machines/t4.json", *flags)
+
+    def test_a_plan_names_its_bottleneck_and_writes_a_policy_that_reads(self):
+        policy, report = self.folder / "policy.json", self.folder / "report.json"
+        said = self.plan("--machine", SOURCE / "configs/machines/t4.json", "--prompt-len", 512, "--gen-len", 512,
+                         "--retention", "h2o:0.1:0.1", "--explain", "--output", policy, "--report", report)
+        for words in ("predicted: ", "bottleneck: ", "% busy in", "the best", "not measured"):
+            self.assertIn(words, said)
+        self.assertRegex(said, r"4-bit weights \(not in this version\): \d\.\dx")
+        shown = WEFT.run("inspect", policy)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        written = json.loads(report.read_text())
+        self.assertEqual(written["policy"], json.loads(policy.read_text()))
+        self.assertEqual(written["machine"]["measured"], False)
+        budgets = written["policy"]["budgets"]
+        for tier, peak in written["predicted"]["peak_bytes"].items():
+            self.assertLessEqual(peak, budgets[tier])
+
+    def test_the_same_question_has_the_same_answer(self):
+        flags = ("--machine", SOURCE / "configs/machines/h200-16gib.json", "--explain")
+        self.assertEqual(self.plan(*flags, model="opt-6.7b"), self.plan(*flags, model="opt-6.7b"))
+
+    def test_another_retention_is_taken_where_it_is_allowed_and_faster(self):
+        report = self.folder / "report.json"
+        self.plan("--machine", SOURCE / "configs/machines/t4.json", "--gen-len", 512, "--or-retention", "h2o:0.1:0.1",
+                  "--report", report, model="opt-6.7b")
+        written = json.loads(report.read_text())
+        self.assertEqual(written["policy"]["retention"]["rule"], "h2o")
+        self.assertIn("full", [other["policy"]["retention"]["rule"] for other in written["runners_up"]])
+
+    def test_sweeps(self):
+        said = self.plan("--machine", SOURCE / "configs/machines/t4.json", "--sweep", self.folder, model="opt-6.7b")
+        self.assertIn("over the block size", said)
+        lines = (self.folder / "sweep.csv").read_text().splitlines()
+        self.assertEqual(lines[0], "sweep,value,tokens_per_second,bottleneck")
+        speed = {tuple(line.split(",")[:2]): float(line.split(",")[2]) for line in lines[1:]}
+        self.assertGreater(speed["block size", "16"], speed["block size", "1"])
+        xml.etree.ElementTree.parse(self.folder / "sweep.svg")
+
+    def test_what_cannot_be_done(self):
+        self.refused_plan(CAPACITY, ["needs", "on device, the budget is 64.00 MiB"], "--device-memory", "64MiB")
+        self.refused_plan(CAPACITY, ["needs", "the budget is 0 B"], "--device-memory", 0, "--host-memory", 0,
+                          "--disk-memory", 0)
+        self.refused_plan(CAPACITY, ["needs", "on host"], "--host-memory", "1GiB", "--disk-memory", 0)
+        self.refused_plan(CAPACITY, "the largest block that fits is", "--gpu-batch-size", 20000, "--num-gpu-batches", 1)
+        self.refused_plan(USAGE, "beyond the model's context of 2048", "--prompt-len", 2000, "--gen-len", 100)
+        self.refused_plan(USAGE, "at least 1", "--prompt-len", 0)
+        self.refused_plan(USAGE, "--requests must be", "--requests", -1)
+        self.refused_plan(USAGE, "there is no such folder", "--disk-dir", self.folder / "none")
+        self.refused_plan(USAGE, "there is no such folder", "--sweep", self.folder / "none")
+        self.refused(USAGE, "there is no such file", "plan", "--model", SOURCE / "configs/models/opt-30b.json", "--machine",
+                     self.folder / "none.json")
+        self.refused(USAGE, "--model or --published", "plan")
+        machine = self.folder / "machine.json"
+        machine.write_text('{"name": "x"}')
+        self.refused(USAGE, "machine.json", "plan", "--model", SOURCE / "configs/models/opt-30b.json", "--machine", machine)
+
+    def test_a_run_plans_and_prints_predicted_beside_measured(self):
+        report, requests = self.folder / "report.json", [{"id": i, "prompt_ids": [2, 3 + i], "max_tokens": 9} for i in range(5)]
+        answers = self.job(self.tiny(), requests, "--report", report)
+        predicted = json.loads(report.read_text())["predicted"]
+        self.assertGreater(predicted["tokens_per_second"]["total"], 0)
+        self.assertIn(predicted["bottleneck"], ("device_compute", "disk_read"))
+        said = WEFT.run("generate", "--model", self.tiny(), "--input", self.input, "--output", self.folder / "again.jsonl",
+                        "--backend", "cpu", "--machine", SOURCE / "configs/machines/cpu.json", "--or-retention", "recent:20")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertIn("tokens/s predicted", said.stderr.decode())
+        self.assertIn("of the total", said.stderr.decode())
+        self.assertEqual(len(read_lines(self.folder / "again.jsonl")), len(answers))
+        self.output.unlink()
+        self.refused_job(USAGE, ["is of a machine with a GPU", "this run is on cpu"], "--machine",
+                         SOURCE / "configs/machines/t4.json")
+
+    def test_published_figures(self):
+        done = WEFT.run("plan", "--published", SOURCE / "configs/published")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for words in ("Accelerate", "DeepSpeed", "FlexGen", "H2O", "opt-30b", "Weft H2O", "512+1024"):
+            self.assertIn(words, done.stdout.decode())
 
 if __name__ == "__main__":
     WEFT, SOURCE = Weft(os.path.abspath(sys.argv[1])), pathlib.Path(sys.argv[2]).resolve()

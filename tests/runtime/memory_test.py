@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The peak memory of a run whose weights are larger than all its memory budgets, as the kernel counts it from outside.
+"""The peak memory of a run whose weights are larger than all its memory budgets, as the kernel counts it from outside; and
+the peak bytes that a plan predicts beside what is seen from outside: resident memory and the spill file.
 
 Usage: memory_test.py WEFT_BINARY SOURCE_FOLDER [--full] [--work FOLDER]
 
@@ -18,34 +19,52 @@ import time
 from weft_process import Weft, read_lines, write_lines
 
 MIB = 1 << 20
+PROCESS = 30 * MIB  # what a run takes besides what it plans: code, libraries, the disk engine's buffers, the requests
 PROMPT, TOKENS, REQUESTS = 64, 4, 6
 
 
-def wait_for(process):
-    """Exit code and peak resident bytes of this one child."""
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, usage.ru_maxrss * 1024
+def spilled(pid, folder):
+    """Bytes of the files without a name that the process holds in the folder."""
+    sizes = [0]
+    try:
+        for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            if os.readlink(fd).startswith(str(folder)) and os.readlink(fd).endswith("(deleted)"):
+                sizes.append(fd.stat().st_size)
+    except OSError:  # it has just ended, or closed one
+        pass
+    return sum(sizes)
 
 
-def run(weft, config, folder, flags):
+def wait_for(process, folder):
+    """Exit code, peak resident bytes and largest spill of this one child."""
+    spill = 0
+    while True:
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid != 0:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return process.returncode, usage.ru_maxrss * 1024, spill
+        spill = max(spill, spilled(process.pid, folder))
+        time.sleep(0.005)
+
+
+def run(weft, config, folder, flags, requests=REQUESTS):
     write_lines(folder / "in.jsonl", [{"id": i, "prompt_ids": [(7 * i + 13 * p) % 50000 for p in range(PROMPT)], "max_tokens": TOKENS}
-                                      for i in range(REQUESTS)])
+                                      for i in range(requests)])
     report = folder / "report.json"
     begin = time.monotonic()
     process = weft.start("generate", "--model", config, "--weights", "random:1", "--input", folder / "in.jsonl", "--output",
                          folder / "out.jsonl", "--report", report, "--backend", "cpu", "--quiet", *flags)
-    code, peak = wait_for(process)
+    code, peak, spill = wait_for(process, folder)
     said = process.stderr.read().decode()
     process.stderr.close()
     assert code == 0, said
     answers = read_lines(folder / "out.jsonl")
-    assert len(answers) == REQUESTS and all(len(answer["token_ids"]) == TOKENS for answer in answers)
-    return json.loads(report.read_text()), peak, time.monotonic() - begin
+    assert len(answers) == requests and all(len(answer["token_ids"]) == TOKENS for answer in answers)
+    return json.loads(report.read_text()), peak, spill, time.monotonic() - begin
 
 
 def check(weft, config, folder, name, flags, allowed):
-    report, peak, seconds = run(weft, config, folder, flags)
+    report, peak, _, seconds = run(weft, config, folder, flags)
     weights = sum(tier["bytes"] for tier in report["placement"]["weights"].values())
     budgets = sum(report["policy"]["budgets"][tier] for tier in ("device", "host"))
     planned = sum(report["peak_bytes"][tier] for tier in ("device", "host"))
@@ -54,6 +73,21 @@ def check(weft, config, folder, name, flags, allowed):
           f"{(peak - budgets) / MIB:+.0f} against the budgets (allowed +{allowed // MIB}); {seconds:.1f} s")
     assert weights > 2 * budgets, "the model is not larger than the memory it may use"
     assert planned <= budgets and peak <= budgets + allowed, "too much memory"
+
+
+def check_prediction(weft, source, config, folder, weights, kv):
+    """Predicted is never below what is seen from outside and at most 5 % above, the process itself aside."""
+    policy = folder / "policy.json"
+    policy.write_text(json.dumps({"version": 1, "gpu_batch_size": 8, "num_gpu_batches": 4, "weights": weights, "kv": kv,
+                                  "activations": {"device": 1.0}}))
+    report, peak, spill, _ = run(weft, config, folder, ["--policy", policy, "--disk-dir", folder, "--machine",
+                                                         source / "configs/machines/cpu.json"], requests=32)
+    predicted = report["predicted"]["peak_bytes"]
+    memory, seen = predicted["device"] + predicted["host"], peak - PROCESS
+    print(f"{config.stem}, weights {weights}, kv {kv}: predicted {memory / MIB:.0f} MiB of memory and {predicted['disk'] / MIB:.0f} of disk; "
+          f"seen {seen / MIB:.0f} + {PROCESS // MIB} and {spill / MIB:.0f}")
+    assert seen <= memory <= 1.05 * seen, "memory"
+    assert spill <= predicted["disk"] <= 1.05 * spill, "disk"
 
 
 def main():
@@ -71,6 +105,10 @@ def main():
         with tempfile.TemporaryDirectory(prefix="weft-memory-", dir=options.work) as folder:
             check(weft, config, pathlib.Path(folder), name,
                   ["--device-memory", f"{device}MiB", "--host-memory", f"{host}MiB", *flags], beside * MIB)
+    everything, half, disk = {"device": 1.0}, {"device": 0.5, "disk": 0.5}, {"disk": 1.0}
+    for weights, kv in (everything, everything), (half, everything), (everything, disk), ({"host": 0.5, "disk": 0.5}, half):
+        with tempfile.TemporaryDirectory(prefix="weft-memory-", dir=options.work) as folder:
+            check_prediction(weft, options.source.resolve(), config, pathlib.Path(folder), weights, kv)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,12 @@ std::string difference(const Answer& expected, const Answer& got) {
 Engine::Engine(const runtime::ModelSource& source, const policy::PartialPolicy& policy, std::vector<Prompt> prompts,
                const runtime::MachineOptions& machine)
     : prompts_(std::move(prompts)),
-      session_(source, policy, workload_of(prompts_, policy.retention.value_or(policy::Retention{})), machine, stop_) {}
+      session_(
+          source,
+          [&](kernels::Backend&, const policy::Budgets&) {
+            return runtime::Decision{policy, workload_of(prompts_, policy.retention.value_or(policy::Retention{}))};
+          },
+          machine, stop_) {}
 
 std::vector<Answer> Engine::run() {
   std::vector<std::size_t> order(prompts_.size());

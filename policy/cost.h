@@ -1,0 +1,67 @@
+// policy/cost.h: how long each op of a schedule takes on a machine, alone: what runtime/layers.cc and
+// runtime/storage.cc do, counted in flops and bytes (the terms of FlexGen's cost model, arXiv 2303.06865, section 4.3,
+// per op).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "policy/footprint.h"
+#include "policy/machine.h"
+
+namespace weft::policy {
+
+/// Bits per number, for the question what compression would gain; groups of 64 with a scale and a minimum in fp16.
+struct Compression {
+  int weight_bits = 16, kv_bits = 16;
+  /// Bytes left of those of 16-bit numbers: 1, or 0.28125 of 4 bits.
+  static double left(int bits) { return bits == 4 ? (0.5 + 4.0 / 64) / 2 : 1; }
+};
+
+/// One pass over the weights.
+struct Sweep {
+  bool prefill = false;
+  std::int64_t live = 1;  ///< sequences of the block that are not finished
+  double tokens = 1;      ///< new tokens of each: its prompt in prefill, one in decode
+  double visible = 1;     ///< slots that decode attends to, of each
+  /// Sequences of a batch, which fill up in order.
+  std::int64_t rows(int batch, int gpu_batch_size) const {
+    return std::clamp<std::int64_t>(live - std::int64_t{batch} * gpu_batch_size, 0, gpu_batch_size);
+  }
+};
+
+/// All references must outlive it.
+class Cost {
+ public:
+  Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Footprint& footprint,
+       const Facts& facts, const Machine& machine, const Compression& compression = {});
+
+  double seconds(const Op& op, const Sweep& sweep) const;
+  /// What a load or store op moves.
+  double bytes(const Op& op, const Sweep& sweep) const;
+
+ private:
+  double compute(const Op& op, const Sweep& sweep) const;
+  double embed(const Unit* unit, double rows) const;
+  double attention(const Op& op, const Unit& unit, std::int64_t sequences, const Sweep& sweep) const;
+  double prefill_core(double sequences, double prompt) const;
+  double decode_core(const Engine& engine, double sequences, double visible) const;
+  double mlp(const Unit& unit, double rows) const;
+  double output(const Unit* unit, double rows) const;
+  double head(const Unit& unit, bool last, double rows) const;
+  /// Of all tensors of the unit with these roles that are matrices, for `rows` rows.
+  double products(const Unit& unit, double rows, std::initializer_list<Role> roles) const;
+  double pointwise(double bytes) const;
+
+  const ModelSpec& model_;
+  const std::vector<Unit>& units_;
+  const Policy& policy_;
+  const Footprint& print_;
+  const Facts& facts_;
+  const Machine& machine_;
+  const Compression compression_;
+  double embedding_on_disk_ = 0, positions_on_disk_ = 0;  // shares of the tables
+};
+
+}  // namespace weft::policy

@@ -1,0 +1,130 @@
+#include "policy/predict.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace weft::policy {
+namespace {
+
+constexpr int kSweeps = 3;               // simulated together; the first one has the lanes to fill
+constexpr double kSegmentOps = 1 << 16;  // Executor's: between segments the lanes run dry
+constexpr double kSegmentSteps = 64;
+
+Phase operator*(double factor, Phase phase) {
+  phase.seconds *= factor;
+  for (double& busy : phase.busy) busy *= factor;
+  return phase;
+}
+Phase operator+(Phase a, const Phase& b) {
+  a.seconds += b.seconds;
+  for (std::size_t lane = 0; lane < a.busy.size(); ++lane) a.busy[lane] += b.busy[lane];
+  return a;
+}
+
+class Predictor {
+ public:
+  Predictor(const Problem& problem, const Policy& policy, const Footprint& print, const Compression& compression)
+      : problem_(problem), policy_(policy), print_(print),
+        cost_(problem.model, problem.units, policy, print, problem.facts, problem.machine, compression) {
+    const Workload& work = problem.work;
+    prompt_ = work.mean_prompt > 0 ? work.mean_prompt : double(work.longest_prompt);
+    generation_ = work.mean_generation > 0 ? work.mean_generation : double(work.longest_generation);
+    first_ = schedule(0, 1);
+    sweeps_ = int(std::min<std::int64_t>(work.longest_generation - 1, kSweeps));
+    if (sweeps_ > 0) decode_ = schedule(1, sweeps_);
+  }
+
+  Phase prefill(std::int64_t live) const { return phase(first_, {.prefill = true, .live = live, .tokens = prompt_}); }
+
+  /// All sweeps after the first token. Sequences end at different lengths, so that of a block fewer are alive on
+  /// average.
+  Phase decode(std::int64_t live) const {
+    const auto longest = double(problem_.work.longest_generation), count = longest - 1;
+    if (count < 1) return {};
+    const auto alive = static_cast<std::int64_t>(std::ceil(double(live) * std::min(1.0, generation_ / longest)));
+    const auto at = [&](double sweep) { return sweeps(alive, std::min(double(problem_.work.slots), prompt_ + sweep)); };
+    if (prompt_ + 1 >= double(problem_.work.slots)) return count * at(1);
+    return count / 6 * (at(1) + 4 * at((1 + count) / 2) + at(count));
+  }
+
+ private:
+  Schedule schedule(int first, int steps) const {
+    Schedule made = zigzag(print_.shape, first, steps);
+    return policy_.overlap ? made : serialize(std::move(made));
+  }
+  Phase phase(const Schedule& schedule, const Sweep& sweep) const {
+    // Layers are alike: what a sublayer of the first one takes is worked out once per part and number of rows.
+    struct Known {
+      std::int64_t rows = -1;
+      double seconds = 0;
+    };
+    std::vector<Known> known(4 * print_.shape.sublayers.size());
+    const auto seconds = [&](const Op& op) {
+      if (op.kind != Op::Kind::compute) return cost_.seconds(op, sweep);
+      const auto& sub = print_.shape.sublayers[op.subject];
+      const auto behind = static_cast<std::uint32_t>(sub.layer > 0 ? 2 * sub.layer : 0);  // attention and mlp in turn
+      Known& same = known[4 * (op.subject - behind) + static_cast<std::size_t>(op.part)];
+      const std::int64_t rows = sweep.rows(op.batch, policy_.gpu_batch_size);
+      if (same.rows != rows) same = {rows, cost_.seconds(op, sweep)};
+      return same.seconds;
+    };
+    const Trace trace = simulate(schedule, seconds, problem_.machine.together);
+    return {trace.seconds(), trace.busy(schedule)};
+  }
+  /// One of many sweeps on end.
+  Phase sweeps(std::int64_t live, double visible) const {
+    const Sweep sweep{.live = live, .visible = visible};
+    const Phase all = phase(decode_, sweep);
+    if (sweeps_ == 1) return all;
+    const Phase one = phase(truncate(decode_, 1), sweep);
+    const Phase next = 1.0 / (sweeps_ - 1) * (all + -1 * one);
+    const double segment = std::clamp(kSegmentOps / double(first_.ops.size()), 1.0, kSegmentSteps);
+    const double begun = std::min(segment, double(problem_.work.longest_generation - 1));
+    return next + 1 / begun * (one + -1 * next);
+  }
+
+  const Problem& problem_;
+  const Policy& policy_;
+  const Footprint& print_;
+  const Cost cost_;
+  double prompt_, generation_;
+  Schedule first_, decode_;
+  int sweeps_;
+};
+
+}  // namespace
+
+offload::Lane Phase::longest() const {
+  return static_cast<offload::Lane>(std::max_element(busy.begin(), busy.end()) - busy.begin());
+}
+
+double Prediction::decode_per_second() const {
+  return seconds > prefill_seconds ? (tokens - requests) / (seconds - prefill_seconds) : 0;
+}
+
+Prediction predict(const Problem& problem, const Policy& policy, const Footprint& footprint,
+                   const Compression& compression) {
+  const Workload& work = problem.work;
+  const Predictor predictor(problem, policy, footprint, compression);
+  const std::int64_t block = policy.block_size();
+  const std::int64_t requests = work.requests == INT32_MAX ? block : std::max<std::int64_t>(1, work.requests);
+  const std::int64_t full = requests / block, rest = requests % block;
+  Prediction result{.prefill = predictor.prefill(std::min(block, requests)),
+                    .decode = predictor.decode(std::min(block, requests)),
+                    .blocks = std::ceil(double(requests) / double(block)),
+                    .requests = double(requests),
+                    .bytes = footprint.bytes};
+  result.prompt_tokens = result.requests * (work.mean_prompt > 0 ? work.mean_prompt : double(work.longest_prompt));
+  result.tokens = result.requests * (work.mean_generation > 0 ? work.mean_generation : double(work.longest_generation));
+  const double times = double(std::max<std::int64_t>(1, full));
+  result.prefill_seconds = times * result.prefill.seconds;
+  result.seconds = result.prefill_seconds + times * result.decode.seconds;
+  if (full > 0 && rest > 0) {
+    const double prefill = predictor.prefill(rest).seconds;
+    result.prefill_seconds += prefill;
+    result.seconds += prefill + predictor.decode(rest).seconds;
+  }
+  return result;
+}
+
+}  // namespace weft::policy

@@ -1,0 +1,33 @@
+// policy/search.h: the best policy for a machine and a job: a linear programme over the placement for every block
+// shape, the most promising timed by the simulator, the best of those improved block by block.
+#pragma once
+
+#include <vector>
+
+#include "policy/placement.h"
+#include "policy/predict.h"
+
+namespace weft::policy {
+
+struct Candidate {
+  Policy policy;
+  Prediction prediction;
+};
+
+/// The best, and others that differ from it and from each other in what streams, where attention runs or the number of
+/// batches; the fastest first.
+struct Plan {
+  std::vector<Candidate> candidates;
+  const Candidate& best() const { return candidates.front(); }
+};
+
+/// Chooses what `partial` leaves open; the retention is not: it decides Problem::work.slots. Deterministic. Throws
+/// CapacityError as complete() does where nothing fits.
+Plan search(const Problem& problem, const PartialPolicy& partial, const Budgets& free);
+
+/// Tokens per second of the best placement as the linear programme alone sees it, for questions of the kind "what if
+/// the machine had more of this"; 0 where nothing fits.
+double relaxed_tokens_per_second(const Problem& problem, const PartialPolicy& partial, const Budgets& free,
+                                 const Compression& compression = {});
+
+}  // namespace weft::policy

@@ -1,0 +1,146 @@
+// Costs and predictions, against arithmetic by hand.
+#include "policy/predict.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/policy/machines.h"
+
+using namespace weft;
+using namespace weft::policy;
+using offload::Lane;
+using test::Made;
+
+namespace {
+
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+
+Policy policy_of(int size, int batches, Fractions weights, Fractions kv = {}) {
+  Policy policy;
+  policy.gpu_batch_size = size;
+  policy.num_gpu_batches = batches;
+  policy.weights = weights;
+  policy.kv = kv;
+  policy.budgets.bytes = {64 * kGiB, 64 * kGiB, 64 * kGiB};
+  return policy;
+}
+
+Prediction predicted(const Made& made, const Policy& policy, const Compression& compression = {}) {
+  return predict(made.problem(), policy, footprint(made.model, made.units, policy, made.work, made.facts), compression);
+}
+
+double busy(const Phase& phase, Lane lane) { return phase.busy[static_cast<std::size_t>(lane)]; }
+
+double streamed_bytes(const Made& made) {
+  double bytes = 0;
+  for (std::size_t u = 0; u < made.units.size(); ++u)
+    if (made.units[u].streamed) bytes += double(made.facts.unit_bytes[u]);
+  return bytes;
+}
+
+test::Rates without_launches() { return {.launch = 1e-12}; }
+
+}  // namespace
+
+TEST_CASE("predict: a resident model at one sequence reads its weights once a token", "[predict]") {
+  const Made made(test::decoder(24, 2048, 32, 50272), 16, 17, 1,
+                  test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));
+  const Prediction result = predicted(made, policy_of(1, 1, {}));
+  const double weights = 16 * streamed_bytes(made) / 250e9;  // 2 flop a row for 2 bytes
+  CHECK(busy(result.decode, Lane::device_compute) == Approx(weights).epsilon(0.02));
+  CHECK(result.decode.seconds == Approx(busy(result.decode, Lane::device_compute)).epsilon(1e-6));
+  CHECK(busy(result.decode, Lane::host_to_device) == 0);
+  CHECK(result.tokens == 17);
+  CHECK(result.tokens_per_second() == Approx(17 / (result.prefill.seconds + result.decode.seconds)));
+}
+
+TEST_CASE("predict: weights on the host come over the link once a sweep, whatever the batches", "[predict]") {
+  const Made made(test::decoder(24, 2048, 32, 50272), 64, 33, 32,
+                  test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));
+  for (const int batches : {1, 4, 8}) {
+    const Prediction result = predicted(made, policy_of(32 / batches, batches, {{0, 1, 0}}));
+    const double link = 32 * streamed_bytes(made) / 12e9;
+    CHECK(busy(result.decode, Lane::host_to_device) == Approx(link).epsilon(1e-6));
+    CHECK(result.decode.seconds >= link * (1 - 1e-9));
+    CHECK(result.decode.seconds <= 1.05 * link);  // all else hides behind it
+    CHECK(result.decode.longest() == Lane::host_to_device);
+  }
+  Policy serial = policy_of(8, 4, {{0, 1, 0}});
+  serial.overlap = false;
+  const Prediction result = predicted(made, serial);
+  double sum = 0;
+  for (const double seconds : result.decode.busy) sum += seconds;
+  CHECK(result.decode.seconds == Approx(sum).epsilon(1e-6));
+}
+
+TEST_CASE("predict: KV at home on the host, attended there or brought over", "[predict]") {
+  const Made made(test::decoder(24, 2048, 32, 50272), 500, 13, 64,
+                  test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));
+  Policy policy = policy_of(16, 4, {}, {{0, 1, 0}});
+  const Prediction link = predicted(made, policy);
+  policy.attention_on_host = 1;
+  const Prediction host = predicted(made, policy);
+  const double kv = 12.0 * 24 * 64 * 512 * 2048 * 2 * 2;  // sweeps x layers x sequences x slots x hidden x (k, v) x 2
+  CHECK(busy(link.decode, Lane::host_to_device) == Approx(kv / 12e9).epsilon(0.02));
+  CHECK(busy(link.decode, Lane::host_compute) == 0);
+  CHECK(busy(host.decode, Lane::host_to_device) == 0);
+  CHECK(busy(host.decode, Lane::host_compute) == Approx(kv / 60e9).epsilon(0.02));
+  CHECK(host.decode.seconds < link.decode.seconds);
+}
+
+TEST_CASE("predict: H2O's budget bounds what attention reads; full contexts grow", "[predict]") {
+  const ModelSpec model = test::decoder(24, 2048, 32, 50272);
+  const auto machine = test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB});
+  const auto core = [&](const char* text) {
+    Policy policy = policy_of(64, 1, {});
+    policy.retention = Retention::from_text(text);
+    const Made made(model, 512, 513, 64, machine, policy.retention);
+    return busy(predicted(made, policy).decode, Lane::device_compute);
+  };
+  Policy none = policy_of(64, 1, {});
+  const Made short_one(model, 1, 513, 64, machine, Retention::from_text("recent:1"));
+  none.retention = Retention::from_text("recent:1");
+  const double rest = busy(predicted(short_one, none).decode, Lane::device_compute);  // all but attention
+  const double each = 24 * 64 * 2048 * 2 * 2 / 250e9 * 512;                           // seconds per visible slot
+  CHECK(core("full") - rest == Approx(each * (513 + 1024) / 2).epsilon(0.02));
+  CHECK(core("recent:204") - rest == Approx(each * 204).epsilon(0.05));
+}
+
+TEST_CASE("predict: 4-bit weights are 0.28 of the bytes, and cost their unpacking", "[predict]") {
+  const Made made(test::decoder(24, 2048, 32, 50272), 64, 33, 32,
+                  test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));
+  const Policy policy = policy_of(8, 4, {{0, 1, 0}});
+  const Prediction plain = predicted(made, policy), packed = predicted(made, policy, {.weight_bits = 4});
+  CHECK(busy(packed.decode, Lane::host_to_device) ==
+        Approx(0.28125 * busy(plain.decode, Lane::host_to_device)).epsilon(1e-6));
+  CHECK(busy(packed.decode, Lane::device_compute) > busy(plain.decode, Lane::device_compute));
+}
+
+TEST_CASE("predict: requests beyond whole blocks are counted, and sequences that end early", "[predict]") {
+  Made made(test::decoder(4, 512, 8, 2000), 32, 20, 25,  // slow products, so that every row counts
+            test::machine_of({.flops = 1e10}, {64 * kGiB, 64 * kGiB, 64 * kGiB}));
+  const Policy policy = policy_of(10, 1, {});
+  const Prediction result = predicted(made, policy);
+  CHECK(result.blocks == 3);
+  CHECK(result.tokens == 500);
+  CHECK(result.seconds > 2 * (result.prefill.seconds + result.decode.seconds));
+  CHECK(result.seconds < 3 * (result.prefill.seconds + result.decode.seconds));
+  made.work.mean_generation = 10;
+  CHECK(predicted(made, policy).tokens == 250);
+  CHECK(predicted(made, policy).seconds < result.seconds);
+}
+
+TEST_CASE("simulate: lanes that get in each other's way share their time", "[predict]") {
+  Schedule schedule;
+  schedule.ops.push_back({.kind = Op::Kind::load, .lane = Lane::disk_read});
+  schedule.ops.push_back({.kind = Op::Kind::store, .lane = Lane::disk_write});
+  Together together;
+  for (auto& row : together) row.fill(1);
+  const auto seconds = [](const Op& op) { return op.lane == Lane::disk_read ? 3.0 : 1.0; };
+  CHECK(simulate(schedule, seconds, together).seconds() == Approx(3));
+  together[0][1] = 0.5;
+  together[1][0] = 0.25;
+  // The write takes 4 s beside the read, which does 2 s of its work meanwhile and the last one alone.
+  const Trace trace = simulate(schedule, seconds, together);
+  CHECK(trace.spans[1].end == Approx(4));
+  CHECK(trace.spans[0].end == Approx(5));
+}
