@@ -42,7 +42,8 @@ double Cost::seconds(const Op& op, const Sweep& sweep) const {
   if (!of_unit && sweep.rows(op.batch, policy_.gpu_batch_size) == 0) return 0;  // a batch of a block that is not full
   if (op.kind == Op::Kind::compute) return compute(op, sweep);
   const bool spilled = op.lane == offload::Lane::disk_read && !(of_unit && facts_.unit_in_files[op.subject]);
-  return bytes(op, sweep) / (spilled ? machine_.spilled_read : machine_.bytes_per_second[static_cast<std::size_t>(op.lane)]);
+  return bytes(op, sweep) /
+         (spilled ? machine_.spilled_read : machine_.bytes_per_second[static_cast<std::size_t>(op.lane)]);
 }
 
 double Cost::pointwise(double bytes) const {

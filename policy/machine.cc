@@ -203,8 +203,8 @@ Machine Machine::from_json(const nlohmann::json& json, const std::string& where)
   read_memory(machine, fields.at("memory"), where + ": memory");
   Fields lanes(fields.at("lanes"), where + ": lanes", Blame::usage);
   for (const Lane lane : kMoving) machine.bytes_per_second[index(lane)] = positive(lanes, name_of(lane));
-  machine.spilled_read = lanes.has("spilled_read") ? positive(lanes, "spilled_read")
-                                                   : machine.bytes_per_second[index(Lane::disk_read)];
+  machine.spilled_read =
+      lanes.has("spilled_read") ? positive(lanes, "spilled_read") : machine.bytes_per_second[index(Lane::disk_read)];
   lanes.refuse_unknown();
   machine.disk_rows_per_second = positive(fields, "disk_rows_per_second");
   for (auto& others : machine.together) others.fill(1);

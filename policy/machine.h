@@ -41,7 +41,7 @@ struct Machine {
   std::uint64_t device_overhead = 0;                              ///< of these, what the backend takes for itself
   std::array<double, offload::kLanes.size()> bytes_per_second{};  ///< of the lanes that move bytes, each alone
   double spilled_read = 0;          ///< bytes/s of disk_read of blocks that a run has written, which are checked
-  double disk_rows_per_second = 0;                                ///< rows of a table, scattered over a file
+  double disk_rows_per_second = 0;  ///< rows of a table, scattered over a file
   /// What is left of a lane's speed (first) while another (second) is busy too, from 0 to 1.
   std::array<std::array<double, offload::kLanes.size()>, offload::kLanes.size()> together{};
   Engine device, host;  ///< of the host only decode_attention and launch are used

@@ -18,8 +18,8 @@ struct LinkSizes {
   Timing timing{.seconds = 0.12, .repetitions = 5};                           ///< of a lane, or of two
 };
 
-/// Fills bytes_per_second, spilled_read, disk_rows_per_second and together. Where the disk directory lets no file be written, the
-/// disk has 0 bytes and nominal rates that no plan will rest on. Throws CapacityError, DeviceError.
+/// Fills bytes_per_second, spilled_read, disk_rows_per_second and together. Where the disk directory lets no file be
+/// written, the disk has 0 bytes and nominal rates that no plan will rest on. Throws CapacityError, DeviceError.
 void measure_links(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes,
                    policy::Machine& machine);
 
