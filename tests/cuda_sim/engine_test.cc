@@ -106,7 +106,8 @@ TEST_CASE("a job on a device that breaks ends with its answers kept, and goes on
   job.input = (folder / "in.jsonl").string(), job.output = (folder / "out.jsonl").string();
   job.max_tokens = 3;
   job.quiet = true;
-  job.policy.gpu_batch_size = 2, job.policy.num_gpu_batches = 2;
+  job.policy.gpu_batch_size = 2, job.policy.num_gpu_batches = 2;  // all of it said: planning would launch kernels too
+  job.policy.weights = job.policy.kv = job.policy.activations = policy::Fractions{};
   job.machine.backend = "cuda";
   const std::atomic<bool> stop{false};
   const auto lines = [&] {
