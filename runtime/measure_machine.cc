@@ -23,7 +23,7 @@ struct Sizes {
   LinkSizes links;
   std::size_t weights = 512 * kMebibyte, kv = 128 * kMebibyte;  // bytes that a figure goes over
   std::vector<DType> types{DType::f16, DType::bf16, DType::f32};
-  std::vector<int> rows{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, widths{768, 2048, 4096};
+  std::vector<int> rows{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, widths{256, 768, 2048, 4096};
   std::vector<int> prompts{64, 256, 1024}, slots{32, 128, 512, 2048}, head_dims{64, 128};
   int heads = 16, chunk = 512;  // tokens of one call in prefill, or one prompt
 };
@@ -37,7 +37,7 @@ Sizes brief_sizes() {
   sizes.links.timing = {.seconds = 4e-3, .repetitions = 3};
   sizes.weights = 32 * kMebibyte, sizes.kv = 16 * kMebibyte;
   sizes.types = {DType::f16};
-  sizes.rows = {1, 4, 16, 64, 256}, sizes.widths = {768, 2048};
+  sizes.rows = {1, 4, 16, 64, 256}, sizes.widths = {256, 768, 2048};
   sizes.prompts = {64, 512}, sizes.slots = {64, 1024}, sizes.head_dims = {64, 128};
   sizes.heads = 4;
   return sizes;

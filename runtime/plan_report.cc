@@ -45,7 +45,7 @@ std::string why_slower(const Candidate& best, const Candidate& other) {
 }
 
 std::string runners_up(const policy::Plan& plan) {
-  std::string text = fmt::format("{:<10} {:<9} {:>9} {:>11} {:>11} {:<12} {}\n", "tokens/s", "block", "", "weights",
+  std::string text = fmt::format("{:<10} {:>9} {:>9} {:>11} {:>11} {:<12} {}\n", "tokens/s", "block", "", "weights",
                                  "kv", "attention", "retention; why it is not the best");
   for (std::size_t i = 0; i < std::min(plan.candidates.size(), kRunnersUp + 1); ++i) {
     const Candidate& candidate = plan.candidates[i];

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """What the planner predicts beside what is measured, on this machine and the CPU backend.
 
-First the machine is measured (weft bench --lanes --save), then runs of OPT-125m and OPT-1.3B shapes in every kind of
-placement; a Markdown table comes out. With --pick the planner's policy for a model that does not fit is timed beside
-twenty others: ten of them one step away from it, ten drawn at random from those that fit. Wants the machine to itself.
+Runs of OPT-125m and OPT-1.3B shapes in every kind of placement, in rounds; before every round the machine is measured
+(weft bench --lanes --save), for a shared machine is not equally fast all the time. A Markdown table of the medians comes
+out. With --pick the planner's policy for a model that does not fit is timed beside twenty others, also in rounds: ten of
+them one step away from it, ten drawn at random from those that fit. Wants the machine to itself.
 
-  scripts/bench/plan_accuracy.py [--pick] [--machine FILE] [--report FILE]
+  scripts/bench/plan_accuracy.py [--pick] [--rounds N] [--report FILE]
 """
 
 import argparse
 import json
 import pathlib
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,13 +26,13 @@ HALF = {"device": 0.5, "disk": 0.5}
 
 
 def bench(machine, model, prompt, generation, policy, *flags, requests=0):
-    """The report of one run, or None where the policy does not fit."""
+    """The report of one run after a warm-up, or None where the policy does not fit."""
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         path = pathlib.Path(folder) / "policy.json"
         path.write_text(json.dumps({"version": 1, **policy}))
         done = subprocess.run(
             [WEFT, "bench", "--backend", "cpu", "--model", ROOT / f"configs/models/{model}.json", "--weights", "random:1",
-             "--prompt-len", str(prompt), "--gen-len", str(generation), "--requests", str(requests), "--repetitions", "3",
+             "--prompt-len", str(prompt), "--gen-len", str(generation), "--requests", str(requests),
              "--policy", path, "--machine", machine, "--disk-dir", folder, *flags], capture_output=True, text=True)
     if done.returncode == 4:
         return None
@@ -61,27 +63,43 @@ def runs(largest):
     ]
 
 
-def row(name, report):
-    measured, predicted = report["tokens_per_second"], report["predicted"]["tokens_per_second"]
-    ratio = predicted["total"] / measured["total"]["median"]
-    print(f"| {name} | {measured['prefill']['median']:.1f} | {predicted['prefill']:.1f} | "
-          f"{measured['decode']['median']:.2f} | {predicted['decode']:.2f} | {measured['total']['median']:.2f} "
-          f"({measured['total']['min']:.2f}-{measured['total']['max']:.2f}) | {predicted['total']:.2f} | {ratio:.2f} |",
-          flush=True)
-    return ratio
+def measured_machine():
+    machine = ROOT / "build/machine.json"
+    subprocess.run([WEFT, "bench", "--lanes", "--backend", "cpu", "--save", machine], check=True, stdout=subprocess.DEVNULL)
+    return machine
 
 
-def accuracy(machine, results):
-    print("| run | prefill | predicted | decode | predicted | total (min-max) | predicted | predicted / measured |")
+def speeds(reports, phase):
+    """Median measured and median predicted tokens/s."""
+    return (statistics.median(report["tokens_per_second"][phase]["median"] for report in reports),
+            statistics.median(report["predicted"]["tokens_per_second"][phase] for report in reports))
+
+
+def row(name, reports):
+    cells = [f"{value:.1f}" for phase in ("prefill", "decode") for value in speeds(reports, phase)]
+    ratios = sorted(report["predicted"]["tokens_per_second"]["total"] / report["tokens_per_second"]["total"]["median"]
+                    for report in reports)
+    total = speeds(reports, "total")
+    print(f"| {name} | {' | '.join(cells)} | {total[0]:.2f} | {total[1]:.2f} | {statistics.median(ratios):.2f} "
+          f"({ratios[0]:.2f}-{ratios[-1]:.2f}) |", flush=True)
+    return statistics.median(ratios)
+
+
+def accuracy(rounds, results):
+    chosen = [(model, prompt, generation, name, policy) for model, prompt, generation, largest in
+              (("opt-125m", 128, 32, 64), ("opt-1.3b", 32, 16, 32)) for name, policy in runs(largest)]
+    reports = [[] for _ in chosen]
+    for number in range(rounds):
+        machine = measured_machine()
+        for (model, prompt, generation, name, policy), of_run in zip(chosen, reports):
+            of_run.append(bench(machine, model, prompt, generation, policy))
+            results.append({"round": number, "model": model, "name": name, "report": of_run[-1]})
+    print("| run | prefill | predicted | decode | predicted | total | predicted | predicted / measured (min-max) |")
     print("|---|---|---|---|---|---|---|---|")
-    ratios = []
-    for model, prompt, generation, largest in (("opt-125m", 128, 32, 64), ("opt-1.3b", 32, 16, 32)):
-        for name, policy in runs(largest):
-            report = bench(machine, model, prompt, generation, policy)
-            results.append({"model": model, "name": name, "report": report})
-            ratios.append(row(f"{model} {prompt}+{generation}: {name}", report))
+    ratios = [row(f"{model} {prompt}+{generation}: {name}", of_run)
+              for (model, prompt, generation, name, _), of_run in zip(chosen, reports)]
     good = sum(1 / 1.15 <= ratio <= 1.15 for ratio in ratios)
-    print(f"\n{good} of {len(ratios)} predictions of the total are within 15 %")
+    print(f"\n{good} of {len(ratios)} predictions of the total are within 15 %: medians of {rounds} rounds")
 
 
 def neighbours(pick):
@@ -102,57 +120,51 @@ def neighbours(pick):
             changed(gpu_batch_size=max(1, size - step), num_gpu_batches=batches + 1)]
 
 
-def pick(machine, results):
+def drawn(generator):
+    disk = generator.choice([0, 0.25, 0.5, 0.75, 1])
+    kv = generator.choice([ALL, ALL, {"device": 0.75, "disk": 0.25}])
+    return policy_of(generator.choice([4, 8, 12, 16, 24, 32, 48]), generator.choice([1, 1, 2, 4]),
+                     {"device": 1 - disk, "disk": disk}, kv, FULL)
+
+
+def pick(rounds, results):
     model, prompt, generation, requests, budget = "opt-125m", 64, 32, 64, "256MiB"
     flags = ("--device-memory", budget)
-    picked = bench(machine, model, prompt, generation, {}, *flags, requests=requests)
-    policy = {key: picked["policy"][key] for key in ("gpu_batch_size", "num_gpu_batches", "weights", "kv", "activations",
-                                                     "retention")}
-    print(f"\n{requests} requests of {prompt}+{generation}, {model}, {budget} of memory; the planner's pick:")
-    print(json.dumps({key: policy[key] for key in list(policy)[:5]}))
-    speed = picked["tokens_per_second"]["total"]["median"]
-    print(f"measured {speed:.2f} tokens/s, predicted {picked['predicted']['tokens_per_second']['total']:.2f}\n")
-    print("| policy | measured | predicted |")
-    print("|---|---|---|")
-    generator, best, found = random.Random(1), speed, 0
-    candidates = [("one step away", near) for near in neighbours(policy)]
-
-    def drawn():
-        disk = generator.choice([0, 0.25, 0.5, 0.75, 1])
-        weights = {"device": 1 - disk, "disk": disk}
-        kv = generator.choice([ALL, ALL, {"device": 0.75, "disk": 0.25}])
-        return policy_of(generator.choice([4, 8, 12, 16, 24, 32, 48]), generator.choice([1, 1, 2, 4]), weights, kv, FULL)
-
-    while found < 20:
-        kind, other = candidates.pop(0) if candidates else ("drawn", drawn())
-        if other["gpu_batch_size"] < 1:
-            continue
-        report = bench(machine, model, prompt, generation, other, *flags, requests=requests)
-        if report is None:
-            continue
-        found += 1
-        measured = report["tokens_per_second"]["total"]["median"]
-        best = max(best, measured)
-        results.append({"model": model, "name": kind, "report": report})
-        print(f"| {kind}: {other['gpu_batch_size']} x {other['num_gpu_batches']}, weights on disk "
-              f"{100 * other['weights'].get('disk', 0):.0f} %, kv {100 * other['kv'].get('disk', 0):.0f} % | {measured:.2f} | "
-              f"{report['predicted']['tokens_per_second']['total']:.2f} |", flush=True)
-    print(f"\nthe pick reaches {100 * speed / best:.0f} % of the best of {found + 1} measured")
+    first = bench(measured_machine(), model, prompt, generation, {}, *flags, requests=requests)
+    kept = ("gpu_batch_size", "num_gpu_batches", "weights", "kv", "activations", "retention")
+    policy = {key: first["policy"][key] for key in kept}
+    chosen, generator = [("the pick", policy, [])], random.Random(1)
+    near = [other for other in neighbours(policy) if other["gpu_batch_size"] > 0]
+    while len(chosen) < 21:
+        kind, other = ("one step away", near.pop(0)) if near else ("drawn", drawn(generator))
+        report = bench(ROOT / "build/machine.json", model, prompt, generation, other, *flags, requests=requests)
+        if report is not None:  # it fits
+            chosen.append((kind, other, [report]))
+    for _ in range(rounds):
+        machine = measured_machine()
+        for kind, other, reports in chosen:
+            reports.append(bench(machine, model, prompt, generation, other, *flags, requests=requests))
+    print(f"{requests} requests of {prompt}+{generation}, {model}, {budget} of memory; medians of {rounds} rounds\n")
+    print("| policy | block | weights on disk | KV on disk | measured | predicted |")
+    print("|---|---|---|---|---|---|")
+    for kind, other, reports in chosen:
+        measured, predicted = speeds(reports[-rounds:], "total")
+        print(f"| {kind} | {other['gpu_batch_size']} x {other['num_gpu_batches']} | {100 * other['weights'].get('disk', 0):.0f} % | "
+              f"{100 * other['kv'].get('disk', 0):.0f} % | {measured:.2f} | {predicted:.2f} |")
+        results.append({"name": kind, "reports": reports})
+    best = max(speeds(reports[-rounds:], "total")[0] for _, _, reports in chosen)
+    share = speeds(chosen[0][2], "total")[0] / best
+    print(f"\nthe pick reaches {100 * share:.0f} % of the best of {len(chosen)} measured")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--machine", help="machine file; measured first unless given")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pick", action="store_true", help="time the planner's pick beside twenty others")
     parser.add_argument("--report", help="write all reports to this file")
     options = parser.parse_args()
-    machine = options.machine
-    if machine is None:
-        machine = ROOT / "build/machine.json"
-        subprocess.run([WEFT, "bench", "--lanes", "--backend", "cpu", "--save", machine], check=True,
-                       stdout=subprocess.DEVNULL)
     results = []
-    (pick if options.pick else accuracy)(machine, results)
+    (pick if options.pick else accuracy)(options.rounds, results)
     if options.report:
         pathlib.Path(options.report).write_text(json.dumps(results, indent=1))
 

@@ -108,39 +108,29 @@ TEST_CASE("search: more memory or bandwidth is never slower, nor is a smaller KV
     return speed(Made(model, 256, 64, INT32_MAX, test::machine_of(rates, memory), *partial.retention), partial);
   };
   constexpr double kNoise = 0.995;  // a search that samples shapes may miss by as much
-  double before = 0;
-  for (const double factor : {0.5, 1.0, 1.7, 3.0, 8.0}) {
-    auto memory = bytes;
-    memory[0] = static_cast<std::uint64_t>(factor * double(memory[0]));
-    const double now = at(base, memory);
-    CHECK(now >= kNoise * before);
-    before = now;
-  }
-  before = 0;
-  for (const double factor : {0.5, 1.0, 1.7, 3.0, 8.0}) {
-    auto memory = bytes;
-    memory[1] = static_cast<std::uint64_t>(factor * double(memory[1]));
-    const double now = at(base, memory);
-    CHECK(now >= kNoise * before);
-    before = now;
-  }
-  for (double test::Rates::*rate : {&test::Rates::link, &test::Rates::disk, &test::Rates::flops, &test::Rates::memory,
-                                    &test::Rates::host_attention}) {
-    before = 0;
-    for (const double factor : {0.5, 1.0, 2.0, 5.0}) {
-      test::Rates rates = base;
-      rates.*rate *= factor;
-      const double now = at(rates, bytes);
+  const auto never_slower = [](const auto& values, const auto& speed_at) {
+    double before = 0;
+    for (const auto& value : values) {
+      const double now = speed_at(value);
       CHECK(now >= kNoise * before);
       before = now;
     }
-  }
-  before = 0;
-  for (const char* retention : {"h2o:0.5:0.5", "h2o:0.3:0.3", "h2o:0.2:0.2", "h2o:0.1:0.1", "h2o:0.05:0.05"}) {
-    const double now = at(base, bytes, retention);
-    CHECK(now >= kNoise * before);
-    before = now;
-  }
+  };
+  for (const std::size_t tier : {0, 1})
+    never_slower(std::array{0.5, 1.0, 1.7, 3.0, 8.0}, [&](double factor) {
+      auto memory = bytes;
+      memory[tier] = static_cast<std::uint64_t>(factor * double(memory[tier]));
+      return at(base, memory);
+    });
+  for (double test::Rates::*rate : {&test::Rates::link, &test::Rates::disk, &test::Rates::flops, &test::Rates::memory,
+                                    &test::Rates::host_attention})
+    never_slower(std::array{0.5, 1.0, 2.0, 5.0}, [&](double factor) {
+      test::Rates rates = base;
+      rates.*rate *= factor;
+      return at(rates, bytes);
+    });
+  never_slower(std::array{"h2o:0.5:0.5", "h2o:0.3:0.3", "h2o:0.2:0.2", "h2o:0.1:0.1", "h2o:0.05:0.05"},
+               [&](const char* retention) { return at(base, bytes, retention); });
 }
 
 TEST_CASE("search: what the user fixed stays, and the same question has the same answer", "[search]") {
