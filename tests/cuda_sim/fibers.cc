@@ -62,7 +62,7 @@ void prepare(Fiber& fiber, void (*main)(), int number) {
     fiber.stack = static_cast<char*>(map) + kPage;
   }
   set_valid(fiber.stack, fiber.stack_bytes, true);
-  if (thread_sanitizer()) {
+  if (shows_device_threads()) {
     if (fiber.tsan != nullptr) {  // what an abandoned fiber did comes before what follows
       void* const me = __tsan_get_current_fiber();
       __tsan_switch_to_fiber(fiber.tsan, 1);
@@ -75,7 +75,7 @@ void prepare(Fiber& fiber, void (*main)(), int number) {
 }
 
 void adopt_thread(Fiber& fiber) {
-  if (thread_sanitizer()) fiber.tsan = __tsan_get_current_fiber();
+  if (shows_device_threads()) fiber.tsan = __tsan_get_current_fiber();
   if (!address_sanitizer()) return;
   pthread_attr_t attributes;
   void* stack = nullptr;
@@ -87,7 +87,7 @@ void adopt_thread(Fiber& fiber) {
 
 void switch_fiber(Fiber& from, Fiber& to) {
   if (address_sanitizer()) __sanitizer_start_switch_fiber(&from.asan, to.stack, to.stack_bytes);
-  if (thread_sanitizer()) __tsan_switch_to_fiber(to.tsan, 1);  // 1: orders nothing
+  if (shows_device_threads()) __tsan_switch_to_fiber(to.tsan, 1);  // 1: orders nothing
   swap_stacks(from, to);
   if (address_sanitizer()) __sanitizer_finish_switch_fiber(from.asan, nullptr, nullptr);
 }

@@ -4,6 +4,7 @@
 // would otherwise infer that from the simulator's own locks and find no race in the program.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -38,6 +39,12 @@ constexpr std::size_t kPage = 4096;
 
 inline bool thread_sanitizer() { return __tsan_create_fiber != nullptr; }
 inline bool address_sanitizer() { return __asan_poison_memory_region != nullptr; }
+/// Whether the thread sanitizer sees the threads of a block as threads, so that it finds races among them. It takes
+/// hours over whole models; CUSIM_ONE_THREAD shows it a stream as one thread.
+inline bool shows_device_threads() {
+  static const bool shows = thread_sanitizer() && std::getenv("CUSIM_ONE_THREAD") == nullptr;
+  return shows;
+}
 inline void acquire(void* tag) {
   if (thread_sanitizer()) __tsan_acquire(tag);
 }
