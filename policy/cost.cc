@@ -5,8 +5,6 @@
 namespace weft::policy {
 namespace {
 
-constexpr double kHidden = 4;  // bytes of a number of the hidden states, whatever the weights' type
-
 /// The share of a table, in pieces, that lies on disk.
 double on_disk(const std::vector<Unit>& units, const ScheduleShape& shape, Unit::Kind kind) {
   double all = 0, disk = 0;
@@ -23,7 +21,8 @@ double on_disk(const std::vector<Unit>& units, const ScheduleShape& shape, Unit:
 Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Footprint& footprint,
            const Facts& facts, const Machine& machine, const Compression& compression)
     : model_(model), units_(units), policy_(policy), print_(footprint), facts_(facts), machine_(machine),
-      compression_(compression), embedding_on_disk_(on_disk(units, footprint.shape, Unit::Kind::embedding)),
+      compression_(compression), hidden_bytes_(double(size_of(facts.activation))),
+      embedding_on_disk_(on_disk(units, footprint.shape, Unit::Kind::embedding)),
       positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)) {}
 
 double Cost::bytes(const Op& op, const Sweep& sweep) const {
@@ -33,8 +32,8 @@ double Cost::bytes(const Op& op, const Sweep& sweep) const {
   if (op.subject < shape.activation_block(0))
     return double(print_.kv_block_bytes) * Compression::left(compression_.kv_bits);
   const double rows = double(sweep.rows(op.batch, policy_.gpu_batch_size));
-  if (op.subject < shape.exchange_block(0)) return rows * sweep.tokens * model_.hidden * kHidden;
-  return rows * (model_.heads + 2.0 * model_.kv_heads) * model_.head_dim * kHidden;
+  if (op.subject < shape.exchange_block(0)) return rows * sweep.tokens * model_.hidden * hidden_bytes_;
+  return rows * (model_.heads + 2.0 * model_.kv_heads) * model_.head_dim * hidden_bytes_;
 }
 
 double Cost::seconds(const Op& op, const Sweep& sweep) const {
@@ -79,7 +78,7 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
 }
 
 double Cost::embed(const Unit* unit, double rows) const {
-  double seconds = pointwise(rows * (model_.embed + 4.0 * model_.hidden) * kHidden);
+  double seconds = pointwise(rows * (model_.embed + 4.0 * model_.hidden) * hidden_bytes_);
   if (unit) seconds += products(*unit, rows, {Role::project_in});
   // Each distinct row of a chunk is read once.
   const double chunk = std::min(rows, double(print_.workspace.chunk_tokens)), chunks = rows / chunk;
@@ -93,7 +92,7 @@ double Cost::prefill_core(double sequences, double prompt) const {
   const double pairs = sequences * model_.heads * prompt * (prompt + 1) / 2;
   const Engine& device = machine_.device;
   double seconds = 4 * pairs * model_.head_dim / device.prefill_attention.at(prompt, model_.head_dim);
-  seconds += 2 * pointwise(rows * kv * (kHidden + double(size_of(facts_.kv))));  // to the type of the cache
+  seconds += 2 * pointwise(rows * kv * (hidden_bytes_ + double(size_of(facts_.kv))));  // to the type of the cache
   if (policy_.retention.scored())
     seconds += 2 * pairs * model_.head_dim / device.column_sums.at(prompt, model_.head_dim);
   return seconds + pointwise(4 * rows * kv * double(size_of(facts_.kv)));  // into the slots
@@ -116,7 +115,7 @@ double Cost::attention(const Op& op, const Unit& unit, std::int64_t sequences, c
   for (double left = double(sequences); left > 0; left -= per_chunk) {
     const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
     if (op.part != Part::out) {
-      seconds += pointwise(2 * rows * model_.hidden * kHidden);
+      seconds += pointwise(2 * rows * model_.hidden * hidden_bytes_);
       seconds += products(unit, rows, {Role::q_weight, Role::k_weight, Role::v_weight});
     }
     if (op.part == Part::whole)
@@ -130,14 +129,15 @@ double Cost::mlp(const Unit& unit, double rows) const {
   double seconds = 0;
   for (double left = rows; left > 0; left -= double(print_.workspace.chunk_tokens)) {
     const double count = std::min(left, double(print_.workspace.chunk_tokens));
-    seconds += pointwise(2 * count * model_.hidden * kHidden);
+    seconds += pointwise(2 * count * model_.hidden * hidden_bytes_);
     seconds += products(unit, count, {Role::up_weight, Role::down_weight});
   }
   return seconds;
 }
 
 double Cost::output(const Unit* unit, double rows) const {
-  return 2 * pointwise(2 * rows * model_.hidden * kHidden) + (unit ? products(*unit, rows, {Role::project_out}) : 0);
+  return 2 * pointwise(2 * rows * model_.hidden * hidden_bytes_) +
+         (unit ? products(*unit, rows, {Role::project_out}) : 0);
 }
 
 double Cost::head(const Unit& unit, bool last, double rows) const {

@@ -61,6 +61,7 @@ class Cost {
   const Facts& facts_;
   const Machine& machine_;
   const Compression compression_;
+  const double hidden_bytes_;                             // of a number of the hidden states
   double embedding_on_disk_ = 0, positions_on_disk_ = 0;  // shares of the tables
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/error.h"
+#include "policy/cost.h"
 #include "policy/json.h"
 
 namespace weft::policy {
@@ -37,8 +38,7 @@ struct Elements {
   double layer = 0, table, kv;
 };
 
-/// 4 bits come in groups of 64 that share a scale and a minimum at 16 bits each.
-double bytes_per_element(int bits) { return bits == 4 ? 0.5 + 2 * 2.0 / 64 : 2; }
+double bytes_per_element(int bits) { return 2 * Compression::left(bits); }
 
 double link_of(const FlexGenMachine& machine, System system) {
   if (system == System::accelerate) return machine.accelerate_link;

@@ -69,6 +69,19 @@ std::uint64_t kv_block_bytes(const ModelSpec& model, std::int64_t sequences, std
   return round_up(2 * rows + (scores ? 2 : 1) * round_up(entries * 4, kPart) + round_up(heads * 4, kPart), kPage);
 }
 
+Workload alike(std::int64_t requests, std::int64_t prompt, std::int64_t generation, const Retention& retention) {
+  return {.requests = requests,
+          .longest_prompt = prompt,
+          .slots = retention.slots(prompt, generation),
+          .longest_generation = generation};
+}
+
+std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets) {
+  for (const Tier tier : offload::kTiers)
+    if (print[tier] > budgets[tier]) return tier;
+  return {};
+}
+
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Workload& work,
                     const Facts& facts) {
   Footprint print;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,12 @@ struct Workload {
   std::int64_t slots = 1;           ///< of the sequence that needs the most (Retention::slots)
   std::int64_t longest_generation = 1;
   double mean_prompt = 0, mean_generation = 0;  ///< tokens; 0: all are as long as the longest
+
+  double prompt() const { return mean_prompt > 0 ? mean_prompt : double(longest_prompt); }
+  double generation() const { return mean_generation > 0 ? mean_generation : double(longest_generation); }
 };
+/// Of requests that are all alike.
+Workload alike(std::int64_t requests, std::int64_t prompt, std::int64_t generation, const Retention& retention);
 
 /// What of the machine and the checkpoint sizes depend on.
 struct Facts {
@@ -60,6 +66,9 @@ struct Footprint {
 /// Bytes of one KV block; the same layout as offload::KvShape.
 std::uint64_t kv_block_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype,
                              bool scores);
+
+/// The fastest tier that has less than the blocks and windows want, if any.
+std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets);
 
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy,
                     const Workload& workload, const Facts& facts);

@@ -9,7 +9,6 @@
 namespace weft::policy {
 namespace {
 
-constexpr int kLargestBlock = 1 << 14;
 constexpr int kSteps = 64;          // of a fraction while one is searched
 constexpr int kWorthResident = 16;  // sequences that must fit beside resident weights before these are preferred
 
@@ -28,12 +27,7 @@ class Chooser {
   }
 
   Footprint measure(const Policy& policy) const { return footprint(model_, units_, policy, workload_, facts_); }
-  bool fits(const Policy& policy) const { return !lacking(measure(policy), policy).has_value(); }
-  static std::optional<Tier> lacking(const Footprint& print, const Policy& policy) {
-    for (const Tier tier : offload::kTiers)
-      if (print[tier] > policy.budgets[tier]) return tier;
-    return {};
-  }
+  bool fits(const Policy& policy) const { return !lacking(measure(policy), policy.budgets).has_value(); }
 
   /// The best placement for one block shape; `resident`: all weights on the device or nothing.
   std::optional<Policy> place(int gpu_batch_size, int num_gpu_batches, bool resident) const {
@@ -135,7 +129,7 @@ class Chooser {
   asked.kv = partial.kv.value_or(Fractions{});
   asked.weights = partial.weights.value_or(Fractions{{0, 0, 1}});
   const Footprint print = chooser.measure(asked);
-  const Tier tier = Chooser::lacking(print, asked).value_or(Tier::device);
+  const Tier tier = lacking(print, asked.budgets).value_or(Tier::device);
   std::string message = "a block of " + std::to_string(size) + " x " + std::to_string(batches) +
                         " sequences of up to " + std::to_string(workload.longest_prompt) + " prompt tokens needs " +
                         bytes_to_text(print[tier]) + " on " + name_of(tier) + ", the budget is " +

@@ -11,6 +11,9 @@
 
 namespace weft::policy {
 
+/// The most sequences of a block that is chosen and not asked for.
+inline constexpr int kLargestBlock = 1 << 14;
+
 /// A tier for each of `blocks` equal blocks, in the order in which they are used: at every prefix each tier has its
 /// fraction of the blocks to within one, so that streamed and resident blocks alternate evenly.
 /// `fractions` [device, host, disk] are >= 0 and sum to 1. Throws UsageError.

@@ -6,9 +6,7 @@
 namespace weft::policy {
 namespace {
 
-constexpr int kSweeps = 3;               // simulated together; the first one has the lanes to fill
-constexpr double kSegmentOps = 1 << 16;  // Executor's: between segments the lanes run dry
-constexpr double kSegmentSteps = 64;
+constexpr int kSweeps = 3;  // simulated together; the first one has the lanes to fill
 
 Phase operator*(double factor, Phase phase) {
   phase.seconds *= factor;
@@ -26,24 +24,24 @@ class Predictor {
   Predictor(const Problem& problem, const Policy& policy, const Footprint& print, const Compression& compression)
       : problem_(problem), policy_(policy), print_(print),
         cost_(problem.model, problem.units, policy, print, problem.facts, problem.machine, compression) {
-    const Workload& work = problem.work;
-    prompt_ = work.mean_prompt > 0 ? work.mean_prompt : double(work.longest_prompt);
-    generation_ = work.mean_generation > 0 ? work.mean_generation : double(work.longest_generation);
     first_ = schedule(0, 1);
-    sweeps_ = int(std::min<std::int64_t>(work.longest_generation - 1, kSweeps));
+    sweeps_ = int(std::min<std::int64_t>(problem.work.longest_generation - 1, kSweeps));
     if (sweeps_ > 0) decode_ = schedule(1, sweeps_);
   }
 
-  Phase prefill(std::int64_t live) const { return phase(first_, {.prefill = true, .live = live, .tokens = prompt_}); }
+  Phase prefill(std::int64_t live) const {
+    return phase(first_, {.prefill = true, .live = live, .tokens = problem_.work.prompt()});
+  }
 
   /// All sweeps after the first token. Sequences end at different lengths, so that of a block fewer are alive on
   /// average.
   Phase decode(std::int64_t live) const {
-    const auto longest = double(problem_.work.longest_generation), count = longest - 1;
+    const Workload& work = problem_.work;
+    const auto longest = double(work.longest_generation), count = longest - 1;
     if (count < 1) return {};
-    const auto alive = static_cast<std::int64_t>(std::ceil(double(live) * std::min(1.0, generation_ / longest)));
-    const auto at = [&](double sweep) { return sweeps(alive, std::min(double(problem_.work.slots), prompt_ + sweep)); };
-    if (prompt_ + 1 >= double(problem_.work.slots)) return count * at(1);
+    const auto alive = static_cast<std::int64_t>(std::ceil(double(live) * std::min(1.0, work.generation() / longest)));
+    const auto at = [&](double sweep) { return sweeps(alive, std::min(double(work.slots), work.prompt() + sweep)); };
+    if (work.prompt() + 1 >= double(work.slots)) return count * at(1);
     return count / 6 * (at(1) + 4 * at((1 + count) / 2) + at(count));
   }
 
@@ -78,8 +76,7 @@ class Predictor {
     if (sweeps_ == 1) return all;
     const Phase one = phase(truncate(decode_, 1), sweep);
     const Phase next = 1.0 / (sweeps_ - 1) * (all + -1 * one);
-    const double segment = std::clamp(kSegmentOps / double(first_.ops.size()), 1.0, kSegmentSteps);
-    const double begun = std::min(segment, double(problem_.work.longest_generation - 1));
+    const double begun = std::min(double(steps_per_segment(first_)), double(problem_.work.longest_generation - 1));
     return next + 1 / begun * (one + -1 * next);
   }
 
@@ -87,7 +84,6 @@ class Predictor {
   const Policy& policy_;
   const Footprint& print_;
   const Cost cost_;
-  double prompt_, generation_;
   Schedule first_, decode_;
   int sweeps_;
 };
@@ -114,8 +110,8 @@ Prediction predict(const Problem& problem, const Policy& policy, const Footprint
                     .blocks = std::ceil(double(requests) / double(block)),
                     .requests = double(requests),
                     .bytes = footprint.bytes};
-  result.prompt_tokens = result.requests * (work.mean_prompt > 0 ? work.mean_prompt : double(work.longest_prompt));
-  result.tokens = result.requests * (work.mean_generation > 0 ? work.mean_generation : double(work.longest_generation));
+  result.prompt_tokens = result.requests * work.prompt();
+  result.tokens = result.requests * work.generation();
   const double times = double(std::max<std::int64_t>(1, full));
   result.prefill_seconds = times * result.prefill.seconds;
   result.seconds = result.prefill_seconds + times * result.decode.seconds;

@@ -101,7 +101,7 @@ class Relaxation {
     bound(programme);
     if (!add_capacity(programme)) return {};
     const Workload& work = problem_.work;
-    const double prompt = work.mean_prompt > 0 ? work.mean_prompt : double(work.longest_prompt);
+    const double prompt = work.prompt();
     const auto count = double(work.longest_generation - 1), slots = double(work.slots);
     const double visible = (std::min(slots, prompt + 1) + std::min(slots, prompt + count)) / 2;
     const std::int64_t live = policy_.block_size();
@@ -307,12 +307,9 @@ std::vector<Tiers> tiers_of(const std::optional<Fractions>& fixed, bool host_all
 /// weights go there first, and neither goes where memory is enough.
 std::vector<Choice> choices(const PartialPolicy& fixed, bool host_allowed, bool weights_on_disk, bool kv_on_disk) {
   std::vector<Choice> result;
-  const std::vector<Tiers> hidden = fixed.activations ? std::vector<Tiers>{used_by(*fixed.activations)}
-                                    : host_allowed    ? std::vector<Tiers>{{true, false, false}, {true, true, false}}
-                                                      : std::vector<Tiers>{{true, false, false}};
   for (const Tiers& weight_tiers : tiers_of(fixed.weights, host_allowed, weights_on_disk))
     for (const Tiers& kv_tiers : tiers_of(fixed.kv, host_allowed, kv_on_disk))
-      for (const Tiers& hidden_tiers : hidden) {
+      for (const Tiers& hidden_tiers : tiers_of(fixed.activations, host_allowed, false)) {
         Choice choice{weight_tiers, kv_tiers, hidden_tiers};
         const bool off_device = kv_tiers[1] || kv_tiers[2];
         const double share = fixed.attention_on_host.value_or(-1);

@@ -295,6 +295,11 @@ Schedule serialize(Schedule schedule) {
   return schedule;
 }
 
+int steps_per_segment(const Schedule& prefill) {
+  constexpr std::size_t most_ops = 1 << 16, most_steps = 64;
+  return static_cast<int>(std::clamp<std::size_t>(most_ops / prefill.ops.size(), 1, most_steps));
+}
+
 Schedule truncate(Schedule schedule, int steps) {
   if (schedule.ops.empty()) return schedule;
   const int end = schedule.ops.front().step + steps;

@@ -81,6 +81,10 @@ Schedule zigzag(const ScheduleShape& shape, int first_step, int steps);
 /// The same ops one after another: the specification that overlap must not change, only slower.
 Schedule serialize(Schedule schedule);
 
+/// Decode sweeps that a run has in one schedule, which bounds its memory, told by that of prefill. Between such
+/// segments the lanes run dry once.
+int steps_per_segment(const Schedule& prefill);
+
 /// The ops of the first `steps` sweeps.
 Schedule truncate(Schedule schedule, int steps);
 

@@ -11,7 +11,6 @@
 namespace weft::policy {
 namespace {
 
-constexpr int kLargestBlock = 1 << 14;
 constexpr std::size_t kTimed = 32;       // relaxed placements that the simulator looks at
 constexpr std::size_t kImproved = 4;     // of these, how many are improved
 constexpr int kEvaluations = 240;        // in improving one
@@ -123,16 +122,11 @@ class Searcher {
   }
 
   double tokens_of(const Policy& policy) const {
-    const double generation =
-        problem_.work.mean_generation > 0 ? problem_.work.mean_generation : double(problem_.work.longest_generation);
-    return double(std::min<std::int64_t>(policy.block_size(), problem_.work.requests)) * generation;
+    return double(std::min<std::int64_t>(policy.block_size(), problem_.work.requests)) * problem_.work.generation();
   }
 
-  std::optional<Tier> lacking(const Policy& policy) const {
-    const Footprint print = footprint(problem_.model, problem_.units, policy, problem_.work, problem_.facts);
-    for (const Tier tier : offload::kTiers)
-      if (print[tier] > policy.budgets[tier]) return tier;
-    return {};
+  Footprint measure(const Policy& policy) const {
+    return footprint(problem_.model, problem_.units, policy, problem_.work, problem_.facts);
   }
 
   double unit_step() const { return 1.0 / double(problem_.units.size()); }
@@ -164,7 +158,7 @@ class Searcher {
       if (!partial_.weights) round(policy.weights);
       if (!partial_.kv) round(policy.kv);
       if (!partial_.activations) round(policy.activations);
-      const auto tier = lacking(policy);
+      const auto tier = lacking(measure(policy), policy.budgets);
       if (!tier || *tier == Tier::disk) break;
       const auto from = static_cast<std::size_t>(*tier);
       const std::size_t to = *tier == Tier::device && allowance_.host ? 1 : 2;
@@ -177,9 +171,8 @@ class Searcher {
 
   std::optional<Candidate> evaluate(const Policy& policy) {
     if (ops_ > kOpsSimulated) return {};
-    const Footprint print = footprint(problem_.model, problem_.units, policy, problem_.work, problem_.facts);
-    for (const Tier tier : offload::kTiers)
-      if (print[tier] > policy.budgets[tier]) return {};
+    const Footprint print = measure(policy);
+    if (lacking(print, policy.budgets)) return {};
     ops_ += 12.0 * double(print.shape.sublayers.size()) * policy.num_gpu_batches;
     return Candidate{policy, predict(problem_, policy, print, compression_)};
   }

@@ -74,10 +74,10 @@ policy::Workload workload(const BenchOptions& options, const policy::Retention& 
   std::int64_t requests = options.requests;
   if (requests == 0 && chosen.gpu_batch_size && chosen.num_gpu_batches)
     requests = std::int64_t{*chosen.gpu_batch_size} * *chosen.num_gpu_batches;
-  return {.requests = requests > 0 ? requests : INT32_MAX,
-          .longest_prompt = options.skip_prefill ? 1 : options.prompt,
-          .slots = retention.slots(options.prompt, options.generation),
-          .longest_generation = options.generation};
+  policy::Workload work =
+      policy::alike(requests > 0 ? requests : INT32_MAX, options.prompt, options.generation, retention);
+  if (options.skip_prefill) work.longest_prompt = 1;
+  return work;
 }
 
 void warm_up(Session& session, const BenchOptions& options, std::int64_t requests) {

@@ -84,7 +84,8 @@ void add_bench(CLI::App& app, Command& chosen) {
   command
       ->add_option("--machine", bench.machine_file,
                    "Machine file of --save: plan what the policy leaves open, and report what is predicted")
-      ->excludes("--skip-prefill");
+      ->excludes("--skip-prefill")
+      ->excludes(lanes);
   command->add_option("--ceilings", bench.ceilings,
                       "Report of --lanes; adds how fast the busiest lane could have been, and what share was reached");
   command->add_option("--report", flags->report, "Write the result to this file too");

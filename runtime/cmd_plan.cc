@@ -1,5 +1,4 @@
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -36,10 +35,7 @@ void check(const Flags& flags, const policy::ModelSpec& spec) {
 }
 
 policy::Workload work_of(const Flags& flags, const policy::Retention& retention) {
-  return {.requests = flags.requests > 0 ? flags.requests : INT32_MAX,
-          .longest_prompt = flags.prompt,
-          .slots = retention.slots(flags.prompt, flags.generation),
-          .longest_generation = flags.generation};
+  return policy::alike(flags.requests > 0 ? flags.requests : INT32_MAX, flags.prompt, flags.generation, retention);
 }
 
 void sweep(const Flags& flags, const PlanRequest& request, const std::string& title) {
@@ -129,6 +125,13 @@ void add_plan(CLI::App& app, Command& chosen) {
   command->add_option("--output", flags->output, "Write the policy to this file");
   command->add_option("--report", flags->report, "Write the policy, the prediction and the runners-up as JSON");
   flags->policy.add_to(*command);
+  // What would be ignored is refused: a machine file says what these would measure, and published rows bring their own.
+  for (const char* measured : {"--backend", "--threads", "--disk-engine"})
+    command->get_option("--machine")->excludes(command->get_option(measured));
+  CLI::Option* const published = command->get_option("--published");
+  for (CLI::Option* option : command->get_options())
+    if (option != published && option->get_name() != "--machine" && option->get_name() != "--help")
+      published->excludes(option);
   command->callback([flags, &chosen] { chosen = [flags](const std::atomic<bool>&) { return run(*flags); }; });
 }
 

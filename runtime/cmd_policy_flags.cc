@@ -9,13 +9,6 @@
 namespace weft::runtime {
 namespace {
 
-constexpr std::size_t kLargestFile = 1 << 20;
-
-nlohmann::json read_json(const char* flag, const std::string& path) {
-  require_input(flag, path);
-  return policy::parse_json(read_file(path, kLargestFile), path, policy::Blame::usage, {.depth = 32});
-}
-
 int checked_size(int value, const char* flag) {
   if (value < 1 || value > policy::kMostSequences)
     throw UsageError(std::string(flag) + " must be from 1 to " + std::to_string(policy::kMostSequences) + ", got " +

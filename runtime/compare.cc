@@ -43,10 +43,7 @@ double best_of(const PublishedRow& row, const policy::Machine& machine, const ch
                       .free = {machine.bytes},
                       .work =
                           [&](const policy::Retention& retention) {
-                            return policy::Workload{.requests = INT32_MAX,
-                                                    .longest_prompt = row.run.prompt,
-                                                    .slots = retention.slots(row.run.prompt, row.run.generation),
-                                                    .longest_generation = row.run.generation};
+                            return policy::alike(INT32_MAX, row.run.prompt, row.run.generation, retention);
                           },
                       .retentions = {}};
   request.policy.retention = policy::Retention::from_text(rule);

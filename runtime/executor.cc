@@ -10,9 +10,6 @@ namespace {
 using policy::Op;
 using policy::Sublayer;
 
-constexpr std::size_t kSegmentOps = 1 << 16;  // bounds the schedule's memory; between segments the lanes run dry once
-constexpr int kSegmentSteps = 64;
-
 /// Whether a decode step is one batch's ops on the device alone.
 bool is_resident(const policy::ScheduleShape& shape) {
   const auto on_device = [](const std::vector<policy::Tier>& homes) {
@@ -87,8 +84,7 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token) {
       prefill_end = lanes_.now();
       for (std::size_t lane = 0; lane < lane_bytes_.size(); ++lane)
         totals_.prefill_lane_bytes[lane] += lane_bytes_[lane] - before.lane_bytes[lane];
-      steps_per_segment_ =
-          static_cast<int>(std::clamp<std::size_t>(kSegmentOps / schedule.ops.size(), 1, kSegmentSteps));
+      steps_per_segment_ = policy::steps_per_segment(schedule);
     }
   }
   const double end = lanes_.now();

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "kernels/error.h"
+#include "policy/json.h"
 
 namespace weft::runtime {
 
@@ -98,6 +100,12 @@ void require_writable(const std::string& flag, const fs::path& path) {
                      "; give the name of a file to write");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (::access(folder.c_str(), W_OK | X_OK) != 0) fail(flag + " " + path.string(), "write to its folder", errno);
+}
+
+nlohmann::json read_json(const std::string& flag, const fs::path& path) {
+  constexpr std::size_t largest = 1 << 20;
+  require_input(flag, path);
+  return policy::parse_json(read_file(path, largest), path.string(), policy::Blame::usage, {.depth = 32});
 }
 
 void require_folder(const std::string& flag, const std::filesystem::path& path) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,8 @@ void require_writable(const std::string& flag, const std::filesystem::path& path
 
 /// Throws UsageError unless `path` is a file to read from, IoError if it may not be looked at.
 void require_input(const std::string& flag, const std::filesystem::path& path);
+/// The strict JSON of such a file of at most 1 MiB, which the user named: what is wrong with it is a UsageError.
+nlohmann::json read_json(const std::string& flag, const std::filesystem::path& path);
 /// Throws UsageError where there is no such folder.
 void require_folder(const std::string& flag, const std::filesystem::path& path);
 

@@ -215,6 +215,7 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.device_overhead = backend.device_overhead();
   measure_links(backend, options, sizes.links, machine);
   for (double& rate : machine.bytes_per_second) rate = rounded(rate);
+  machine.spilled_read = rounded(machine.spilled_read);
   machine.disk_rows_per_second = rounded(machine.disk_rows_per_second);
   for (auto& others : machine.together)
     for (double& left : others) left = rounded(left);

@@ -21,14 +21,8 @@ namespace {
 using policy::Fields;
 using policy::FlexGenRun;
 
-constexpr std::size_t kLargestFile = 1 << 20;
 constexpr double kMostSeconds = 1e9, kMostTokensPerSecond = 1e9;
 constexpr int kMostTokens = 1 << 20;
-
-nlohmann::json read_json(const std::string& what, const fs::path& file) {
-  require_input(what, file);
-  return policy::parse_json(read_file(file, kLargestFile), file.string(), policy::Blame::usage, {.depth = 16});
-}
 
 /// The word at `key`, which must be one of `words`.
 std::string choice(Fields& fields, const std::string& key, const std::vector<std::string>& words,

@@ -48,7 +48,6 @@ class Session {
   Layers& layers() { return *layers_; }
   const policy::Policy& policy() const { return policy_; }
   const policy::Footprint& footprint() const { return print_; }
-  const policy::Workload& work() const { return workload_; }
   const Storage& storage() const { return *storage_; }
   kernels::Backend& backend() const { return *backend_; }
   const offload::DiskStore& disk() const { return *disk_; }
