@@ -136,14 +136,15 @@ class Links {
     double& rate = alone_[index(lane)];
     if (rate > 0) return rate;
     loads_[index(lane)]();  // touches its memory
-    return rate = taken([&] { return rate_of(loads_[index(lane)], sizes_.timing.seconds); });
+    return rate = taken(loads_[index(lane)], timing_of(lane));
   }
 
   void together(Lane first, Lane second, policy::Machine& machine) {
     const double first_alone = alone(first), second_alone = alone(second);
+    const Timing& timing = timing_of(first);
     std::vector<double> firsts, seconds;
-    for (int i = 0; i < sizes_.timing.repetitions; ++i) {
-      const auto [a, b] = rates_of(loads_[index(first)], loads_[index(second)], sizes_.timing.seconds);
+    for (int i = 0; i < timing.repetitions; ++i) {
+      const auto [a, b] = rates_of(loads_[index(first)], loads_[index(second)], timing.seconds);
       firsts.push_back(a);
       seconds.push_back(b);
     }
@@ -151,13 +152,17 @@ class Links {
     machine.together[index(second)][index(first)] = std::min(1.0, median(seconds) / second_alone);
   }
 
-  double taken(const std::function<double()>& figure) const {
+  static double taken(const Load& load, const Timing& timing) {
     std::vector<double> all;
-    for (int i = 0; i < sizes_.timing.repetitions; ++i) all.push_back(figure());
+    for (int i = 0; i < timing.repetitions; ++i) all.push_back(rate_of(load, timing.seconds));
     return median(all);
   }
 
  private:
+  const Timing& timing_of(Lane lane) const {
+    return lane == Lane::disk_read || lane == Lane::disk_write ? sizes_.disk : sizes_.timing;
+  }
+
   static constexpr int kLinearRows = 32, kWidth = 2048;  // as in decode: both memory and arithmetic are busy
 
   double copy(std::byte* to, const std::byte* from, Timer& timer) {
@@ -195,10 +200,8 @@ void measure_disk_lanes(kernels::Backend& backend, const MachineOptions& options
   links.add_disk(*disk);
   rates[index(Lane::disk_write)] = links.alone(Lane::disk_write);
   rates[index(Lane::disk_read)] = links.alone(Lane::disk_read);
-  machine.spilled_read =
-      links.taken([&] { return rate_of([&] { return disk->read_spilled(); }, sizes.timing.seconds); });
-  machine.disk_rows_per_second =
-      links.taken([&] { return rate_of([&] { return disk->read_rows(); }, sizes.timing.seconds / 2); });
+  machine.spilled_read = Links::taken([&] { return disk->read_spilled(); }, sizes.disk);
+  machine.disk_rows_per_second = Links::taken([&] { return disk->read_rows(); }, sizes.timing);
   links.together(Lane::disk_read, Lane::disk_write, machine);
   links.together(Lane::disk_read, Lane::device_compute, machine);
   links.together(Lane::disk_write, Lane::device_compute, machine);

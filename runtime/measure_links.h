@@ -16,6 +16,7 @@ struct LinkSizes {
   std::size_t copy = std::size_t{64} << 20;   ///< of one copy between host and device
   std::size_t weights = std::size_t{512} << 20, kv = std::size_t{256} << 20;  ///< read by the engines meanwhile
   Timing timing{.seconds = 0.12, .repetitions = 5};                           ///< of a lane, or of two
+  Timing disk{.seconds = 0.7, .repetitions = 3};  ///< longer than what a disk or its host keeps at hand for a burst
 };
 
 /// Fills bytes_per_second, spilled_read, disk_rows_per_second and together. Where the disk directory lets no file be

@@ -34,7 +34,7 @@ Sizes brief_sizes() {
   sizes.passes = 1;
   sizes.links.file = 16 * kMebibyte, sizes.links.piece = 4 * kMebibyte, sizes.links.copy = 2 * kMebibyte;
   sizes.links.weights = 16 * kMebibyte, sizes.links.kv = 4 * kMebibyte;
-  sizes.links.timing = {.seconds = 4e-3, .repetitions = 3};
+  sizes.links.timing = sizes.links.disk = {.seconds = 4e-3, .repetitions = 3};
   sizes.weights = 32 * kMebibyte, sizes.kv = 16 * kMebibyte;
   sizes.types = {DType::f16};
   sizes.rows = {1, 4, 16, 64, 256}, sizes.widths = {256, 768, 2048};

@@ -103,8 +103,8 @@ def accuracy(rounds, results):
 
 
 def neighbours(pick):
-    """The ten policies one step away: the block a little smaller or larger, more or fewer batches, a unit more or less
-    of the weights on disk, a few layers of KV there."""
+    """The policies one step away, nearest first: the block smaller, more batches, a unit or two more or less of the
+    weights on disk, some layers of KV there; the first ten that fit are taken."""
     def changed(**changes):
         return {**pick, **changes}
 
@@ -114,10 +114,14 @@ def neighbours(pick):
 
     size, batches = pick["gpu_batch_size"], pick["num_gpu_batches"]
     step = max(1, size // 8)
-    return [changed(gpu_batch_size=size + step), changed(gpu_batch_size=size - step), changed(gpu_batch_size=size - 2 * step),
-            changed(num_gpu_batches=batches + 1), changed(gpu_batch_size=(size + 1) // 2, num_gpu_batches=2 * batches),
-            moved("weights", 0.04), moved("weights", -0.04), moved("weights", 0.08), moved("kv", 0.1),
-            changed(gpu_batch_size=max(1, size - step), num_gpu_batches=batches + 1)]
+    near = [changed(gpu_batch_size=size + step), changed(gpu_batch_size=size - step),
+            changed(gpu_batch_size=(size + 1) // 2, num_gpu_batches=2 * batches), moved("weights", 0.04),
+            moved("weights", -0.04), moved("weights", 0.08), moved("kv", 0.1), moved("kv", -0.1), moved("kv", 0.2),
+            changed(num_gpu_batches=batches + 1), changed(gpu_batch_size=size - max(1, step // 2)),
+            changed(gpu_batch_size=size - 2 * step), changed(gpu_batch_size=size - step, num_gpu_batches=batches + 1),
+            changed(gpu_batch_size=(size + 3) // 4, num_gpu_batches=4 * batches), moved("kv", 0.3), moved("kv", 0.4),
+            moved("weights", 0.12), moved("weights", 0.16)]
+    return [other for other in near if other["gpu_batch_size"] > 0]
 
 
 def drawn(generator):
@@ -133,14 +137,15 @@ def pick(rounds, results):
     first = bench(measured_machine(), model, prompt, generation, {}, *flags, requests=requests)
     kept = ("gpu_batch_size", "num_gpu_batches", "weights", "kv", "activations", "retention")
     policy = {key: first["policy"][key] for key in kept}
-    chosen, generator = [("the pick", policy, [])], random.Random(1)
-    near = [other for other in neighbours(policy) if other["gpu_batch_size"] > 0]
+    chosen, generator, near = [("the pick", policy, [first])], random.Random(1), neighbours(policy)
     while len(chosen) < 21:
-        kind, other = ("one step away", near.pop(0)) if near else ("drawn", drawn(generator))
+        kind, other = ("one step away", near.pop(0)) if near and len(chosen) <= 10 else ("drawn", drawn(generator))
+        if any(other == seen for _, seen, _ in chosen):
+            continue
         report = bench(ROOT / "build/machine.json", model, prompt, generation, other, *flags, requests=requests)
         if report is not None:  # it fits
             chosen.append((kind, other, [report]))
-    for _ in range(rounds):
+    for _ in range(rounds - 1):
         machine = measured_machine()
         for kind, other, reports in chosen:
             reports.append(bench(machine, model, prompt, generation, other, *flags, requests=requests))
@@ -148,11 +153,11 @@ def pick(rounds, results):
     print("| policy | block | weights on disk | KV on disk | measured | predicted |")
     print("|---|---|---|---|---|---|")
     for kind, other, reports in chosen:
-        measured, predicted = speeds(reports[-rounds:], "total")
+        measured, predicted = speeds(reports, "total")
         print(f"| {kind} | {other['gpu_batch_size']} x {other['num_gpu_batches']} | {100 * other['weights'].get('disk', 0):.0f} % | "
               f"{100 * other['kv'].get('disk', 0):.0f} % | {measured:.2f} | {predicted:.2f} |")
         results.append({"name": kind, "reports": reports})
-    best = max(speeds(reports[-rounds:], "total")[0] for _, _, reports in chosen)
+    best = max(speeds(reports, "total")[0] for _, _, reports in chosen)
     share = speeds(chosen[0][2], "total")[0] / best
     print(f"\nthe pick reaches {100 * share:.0f} % of the best of {len(chosen)} measured")
 
