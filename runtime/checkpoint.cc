@@ -183,7 +183,7 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   }
   if (!taken) fail_without_weights(directory);
   if (checkpoint.format_ == Format::safetensors || checkpoint.format_ == Format::torch_bin) {
-    checkpoint.tensors_ = checkpoint.read_file(directory / taken);
+    checkpoint.tensors_ = checkpoint.add_file(directory / taken);
     std::sort(checkpoint.tensors_.begin(), checkpoint.tensors_.end(), by_name);
   } else {
     checkpoint.open_sharded(directory, directory / taken);
@@ -192,7 +192,7 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   return checkpoint;
 }
 
-std::vector<TensorInfo> Checkpoint::read_file(const fs::path& path) {
+std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {
   const InputFile& input = inputs_.emplace_back(path);
   if (format_ == Format::safetensors || format_ == Format::sharded_safetensors) return read_safetensors(input);
   TorchFile file = read_torch_bin(input);
@@ -222,7 +222,7 @@ void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) 
     if (!is_there(path))
       fail(Fault::missing_file, path.string() + ": no such file; " + std::to_string(need[shard]) + " tensors of " +
                                     index.filename().string() + " are in it: download it again");
-    for (TensorInfo& tensor : read_file(path)) {
+    for (TensorInfo& tensor : add_file(path)) {
       const auto entry = map.find(tensor.name);
       if (entry == map.end()) {
         ++unlisted;

@@ -70,7 +70,7 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
-  std::vector<TensorInfo> read_file(const std::filesystem::path& path);
+  std::vector<TensorInfo> add_file(const std::filesystem::path& path);
   void open_sharded(const std::filesystem::path& directory, const std::filesystem::path& index);
 
   Format format_ = Format::safetensors;
