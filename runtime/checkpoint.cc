@@ -67,8 +67,8 @@ bool ends_with(std::string_view name, std::string_view suffix) {
     if (ends_with(name, kSafetensorsSuffix))
       hint = std::string("; ") + in_quotes(name) + " is there, but " + kIndex + " is not";
   }
-  fail(Fault::missing_file, where + ": holds neither " + kSingle + " nor " + kIndex + ", nor " + kTorchSingle + " nor " +
-                                kTorchIndex + hint);
+  fail(Fault::missing_file, where + ": holds neither " + kSingle + " nor " + kIndex + ", nor " + kTorchSingle +
+                                " nor " + kTorchIndex + hint);
 }
 
 bool is_plain_name(std::string_view name, std::string_view suffix) {
@@ -98,8 +98,8 @@ WeightMap read_weight_map(const json& root, const std::string& where, std::strin
     if (!shard.is_string()) fail(Fault::bad_index, entry + " is not a string, wanted the name of a shard");
     const auto& file = shard.get_ref<const std::string&>();
     if (!is_plain_name(file, suffix))
-      fail(Fault::bad_shard_name,
-           entry + " names " + in_quotes(file) + "; shards must be plain file names that end in " + std::string(suffix));
+      fail(Fault::bad_shard_name, entry + " names " + in_quotes(file) +
+                                      "; shards must be plain file names that end in " + std::string(suffix));
     map.emplace(name, file);
   }
   return map;

@@ -60,13 +60,12 @@ class PickleReader {
 
  private:
   [[noreturn]] void fail(Fault fault, const std::string& what) const {
-    throw CheckpointError(fault,
-                          source_.where + " byte " + std::to_string(opcode_at_ - source_.begin) + ": " + what);
+    throw CheckpointError(fault, source_.where + " byte " + std::to_string(opcode_at_ - source_.begin) + ": " + what);
   }
   [[noreturn]] void refuse(unsigned char opcode) const {
     constexpr const char* kDigits = "0123456789ABCDEF";
-    fail(Fault::refused_opcode,
-         std::string("opcode 0x") + kDigits[opcode >> 4] + kDigits[opcode & 15] + " is none that a state_dict needs" + kSaveAnew);
+    fail(Fault::refused_opcode, std::string("opcode 0x") + kDigits[opcode >> 4] + kDigits[opcode & 15] +
+                                    " is none that a state_dict needs" + kSaveAnew);
   }
   void demand(bool good, const char* what) const {
     if (!good) fail(Fault::bad_pickle, what);
@@ -82,8 +81,7 @@ class PickleReader {
   std::uint64_t number(std::size_t bytes) {
     std::uint64_t value = 0;
     const std::string_view taken = take(bytes);
-    for (std::size_t i = 0; i < bytes; ++i)
-      value |= std::uint64_t{static_cast<unsigned char>(taken[i])} << (8 * i);
+    for (std::size_t i = 0; i < bytes; ++i) value |= std::uint64_t{static_cast<unsigned char>(taken[i])} << (8 * i);
     return value;
   }
   std::string_view line() {

@@ -20,7 +20,19 @@ struct PickleSource {
 
 struct PickleValue {
   enum class Kind : std::uint8_t {
-    none, boolean, integer, floating, text, tuple, list, dict, ordered_dict, function, storage_type, storage, tensor
+    none,
+    boolean,
+    integer,
+    floating,
+    text,
+    tuple,
+    list,
+    dict,
+    ordered_dict,
+    function,
+    storage_type,
+    storage,
+    tensor
   };
   Kind kind = Kind::none;
   std::uint8_t type = 0;     ///< of a storage or storage type: which of kStorageTypes; of a function: which

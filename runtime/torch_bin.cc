@@ -55,7 +55,8 @@ Storages storages_of(const Pickle& pickle, const std::string& where) {
     std::uint64_t bytes = 0;
     if (__builtin_mul_overflow(storage.elements, std::uint64_t{storage.element_bytes()}, &bytes) ||
         bytes > std::uint64_t{std::numeric_limits<std::int64_t>::max()})
-      fail(Fault::bad_storage, where, what + " of " + std::to_string(storage.elements) + " elements is impossibly large");
+      fail(Fault::bad_storage, where,
+           what + " of " + std::to_string(storage.elements) + " elements is impossibly large");
     const auto [known, fresh] = storages.emplace(value.text, storage);
     if (!fresh && (known->second.type != storage.type || known->second.elements != storage.elements))
       fail(Fault::bad_storage, where, what + " is named with two types or sizes");
@@ -117,8 +118,9 @@ TensorInfo tensor_of(const Pickle& pickle, std::string_view name, const PickleVa
   tensor.shape = integers(pickle, value.items[1]);
   std::vector<std::int64_t> strides = integers(pickle, value.items[2]);
   if (tensor.shape.size() != strides.size())
-    fail(Fault::bad_shape, where, "it has " + std::to_string(tensor.shape.size()) + " dimensions and " +
-                                      std::to_string(strides.size()) + " strides");
+    fail(Fault::bad_shape, where,
+         "it has " + std::to_string(tensor.shape.size()) + " dimensions and " + std::to_string(strides.size()) +
+             " strides");
   if (tensor.shape.size() > kMostDimensions) fail(Fault::bad_shape, where, "it has more than 8 dimensions");
   if (value.integer < 0) fail(Fault::bad_offsets, where, "its offset is negative");
   for (std::size_t i = 0; i < strides.size(); ++i) {
@@ -153,8 +155,9 @@ std::vector<TensorInfo> tensors_of(const Pickle& pickle, const Storages& storage
   for (std::size_t i = 0; i < root.items.size(); i += 2) {
     const PickleValue &key = pickle.values[root.items[i]], &value = pickle.values[root.items[i + 1]];
     if (key.kind != Kind::text || value.kind != Kind::tensor)
-      fail(Fault::bad_entry, where, "not every entry is a tensor with a name: it holds " + keys_of(pickle, root) +
-                                        "; save the state_dict alone");
+      fail(
+          Fault::bad_entry, where,
+          "not every entry is a tensor with a name: it holds " + keys_of(pickle, root) + "; save the state_dict alone");
     if (key.text.empty() || key.text.size() > kMostNameBytes)
       fail(Fault::bad_name, where,
            "a tensor has a name of " + std::to_string(key.text.size()) + " bytes, wanted 1 to 1024");
@@ -247,8 +250,8 @@ void place_legacy(const InputFile& file, const Pickle& keys, std::uint64_t at, S
     std::uint64_t elements = 0;
     for (std::size_t i = 0; i < 8; ++i) elements |= std::uint64_t{static_cast<unsigned char>(head[i])} << (8 * i);
     if (elements != storage.elements)
-      fail(Fault::size_mismatch, where, what + " has " + std::to_string(elements) + " elements, wanted " +
-                                            std::to_string(storage.elements));
+      fail(Fault::size_mismatch, where,
+           what + " has " + std::to_string(elements) + " elements, wanted " + std::to_string(storage.elements));
     storage.offset = at + 8;
     const std::uint64_t bytes = storage.elements * storage.element_bytes();
     if (file.size() - storage.offset < bytes)
@@ -278,8 +281,7 @@ TorchFile read_legacy(const InputFile& file) {
     const PickleValue& value = system.values[facts.items[i + 1]];
     if (system.values[facts.items[i]].text == "little_endian") little = value.kind == Kind::boolean && value.integer;
   }
-  if (!little)
-    fail(Fault::bad_record, where, "it is not little-endian; convert it on the machine that wrote it");
+  if (!little) fail(Fault::bad_record, where, "it is not little-endian; convert it on the machine that wrote it");
   const Pickle pickle = read_pickle({view, system.end, where + ": tensors", true});
   Storages storages = storages_of(pickle, where);
   const Pickle keys = read_pickle({view, pickle.end, where + ": storage keys", true});

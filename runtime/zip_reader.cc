@@ -23,8 +23,7 @@ constexpr unsigned kSizesFollow = 8, kUtf8Names = 0x800, kZip64Extra = 1;
 
 std::uint64_t number(std::string_view bytes, std::size_t at, std::size_t count) {
   std::uint64_t value = 0;
-  for (std::size_t i = 0; i < count; ++i)
-    value |= std::uint64_t{static_cast<unsigned char>(bytes[at + i])} << (8 * i);
+  for (std::size_t i = 0; i < count; ++i) value |= std::uint64_t{static_cast<unsigned char>(bytes[at + i])} << (8 * i);
   return value;
 }
 unsigned u16(std::string_view bytes, std::size_t at) { return static_cast<unsigned>(number(bytes, at, 2)); }
@@ -108,8 +107,8 @@ class ZipReader {
     const std::uint64_t size = file_.size(), tail = kEnd64Bytes + kLocatorBytes + kEndBytes;
     if (size < tail) fail("the zip64 end record is missing");
     const std::string text = read_at(file_, size - tail, kEnd64Bytes + kLocatorBytes);
-    const std::string_view end = std::string_view(text).substr(0, kEnd64Bytes), locator =
-                                                                                   std::string_view(text).substr(kEnd64Bytes);
+    const std::string_view end = std::string_view(text).substr(0, kEnd64Bytes),
+                           locator = std::string_view(text).substr(kEnd64Bytes);
     if (u64(locator, 8) != size - tail || u32(locator, 4) != 0 || u32(locator, 16) != 1)
       fail("the zip64 locator does not point to the zip64 end record");
     if (u32(end, 0) != kEnd64Magic || u64(end, 4) != kEnd64Bytes - 12 || u32(end, 16) != 0 || u32(end, 20) != 0)
@@ -145,8 +144,7 @@ class ZipReader {
       std::uint64_t packed = u32(header, 20);
       bool whole = true;
       take_far(header.substr(kCentralBytes + name, extra), {&entry.bytes, &packed, &entry.header}, whole);
-      unsigned disk = u16(header, 34);
-      if (disk != 0) fail(what + " is on another disk");
+      if (u16(header, 34) != 0) fail(what + " is on another disk");
       if (!whole) fail(what + " has a zip64 field that is too short");
       if (packed != entry.bytes)
         fail(what + " has " + std::to_string(packed) + " bytes stored, " + std::to_string(entry.bytes) + " unpacked");
@@ -204,7 +202,8 @@ class ZipReader {
     const std::string more = read_at(file_, entry.header + kLocalBytes, name + extra);
     if (more.compare(0, static_cast<std::size_t>(name), entry.name) != 0)
       fail(what + " has another name in its local header");
-    if (u16(local, 6) != entry.flags || u16(local, 8) != 0) fail(what + " has another method or flags in its local header");
+    if (u16(local, 6) != entry.flags || u16(local, 8) != 0)
+      fail(what + " has another method or flags in its local header");
     entry.offset = entry.header + kLocalBytes + name + extra;
     if (entry.bytes > end - entry.offset)
       fail(what + " of " + std::to_string(entry.bytes) + " bytes ends past the entries");

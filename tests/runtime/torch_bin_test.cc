@@ -114,7 +114,8 @@ TEST_CASE("safetensors come before PyTorch files, a single file before shards", 
   const Checkpoint single = Checkpoint::open(folder.path());
   CHECK(single.format() == Checkpoint::Format::torch_bin);
   REQUIRE(single.notes().size() == 1);
-  CHECK_THAT(single.notes()[0], Catch::EndsWith("pytorch_model.bin is read, pytorch_model.bin.index.json beside it is not"));
+  CHECK_THAT(single.notes()[0],
+             Catch::EndsWith("pytorch_model.bin is read, pytorch_model.bin.index.json beside it is not"));
   fill_sharded(folder);
   CHECK(Checkpoint::open(folder.path()).format() == Checkpoint::Format::sharded_safetensors);
   write_text(folder / "model.safetensors", file_of({"x"}));
@@ -138,17 +139,21 @@ TEST_CASE("an index of PyTorch files names plain .bin files that are there", "[r
 }
 
 TEST_CASE("of the 256 opcodes a pickle may hold 31", "[runtime]") {
-  const std::string allowed = "\x63\x28\x29\x7d\x5d\x74\x85\x86\x87\x4e\x88\x89\x4a\x4b\x4d\x8a\x47\x58\x71\x72\x68\x6a\x73"
-                              "\x75\x61\x65\x51\x52\x62\x2e";  // and the protocol, once and first
+  const std::string allowed =
+      "\x63\x28\x29\x7d\x5d\x74\x85\x86\x87\x4e\x88\x89\x4a\x4b\x4d\x8a\x47\x58\x71\x72\x68\x6a\x73"
+      "\x75\x61\x65\x51\x52\x62\x2e";  // and the protocol, once and first
   for (int opcode = 0; opcode < 256; ++opcode) {
     CAPTURE(opcode);
     const std::string text = std::string("\x80\x02", 2) + static_cast<char>(opcode) + std::string(8, '\0');
     const Refusal refusal = refusal_of([&] { read_pickle({text, 0, "file", false}); });
-    CHECK((refusal.fault == "refused-opcode") == (allowed.find(static_cast<char>(opcode)) == std::string::npos));
+    const bool refused = refusal.message.find("file byte 2: opcode") == 0;
+    CHECK(refused == (allowed.find(static_cast<char>(opcode)) == std::string::npos));
+    if (refused) CHECK(refusal.fault == "refused-opcode");
   }
 }
 
-TEST_CASE("a PyTorch file cut anywhere, or with any byte changed, ends in a refusal or in tensors inside it", "[runtime]") {
+TEST_CASE("a PyTorch file cut anywhere, or with any byte changed, ends in a refusal or in tensors inside it",
+          "[runtime]") {
   const std::string name = GENERATE(as<std::string>{}, "good", "good_legacy", "good_transposed");
   const std::string sound = case_of(name);
   const TemporaryFolder folder;
