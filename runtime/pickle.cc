@@ -17,6 +17,7 @@ using Handle = std::uint32_t;
 
 constexpr std::size_t kMostValues = 4'000'000, kMostItems = 8'000'000, kMostStack = 1'000'000, kMostMemo = 4'000'000;
 constexpr std::size_t kMostMarks = 64, kMostLineBytes = 256, kMostTextBytes = 64 << 10, kMostKeyDigits = 20;
+constexpr std::size_t kMostDimensions = 8;  // a long tuple, named by each of many tensors, would take for ever
 constexpr Handle kUnset = ~Handle{0};
 enum Function : std::uint8_t { kOrderedDict, kRebuildTensor, kRebuildParameter };
 
@@ -308,6 +309,8 @@ class PickleReader {
     demand(is(items[1], Kind::integer), "a tensor's offset is no integer");
     for (const std::size_t i : {2, 3}) {
       demand(is(items[i], Kind::tuple), "a tensor's size or stride is no tuple");
+      if (value(items[i]).items.size() > kMostDimensions)
+        fail(Fault::bad_shape, "a tensor has more than 8 dimensions or strides");
       for (const Handle item : value(items[i]).items)
         demand(is(item, Kind::integer), "a tensor's size or stride is not of integers");
     }

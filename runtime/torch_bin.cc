@@ -23,7 +23,7 @@ namespace {
 using Kind = PickleValue::Kind;
 
 constexpr std::uint64_t kMostPickleBytes = std::uint64_t{64} << 20;
-constexpr std::size_t kMostNameBytes = 1024, kMostDimensions = 8, kShownKeys = 5;
+constexpr std::size_t kMostNameBytes = 1024, kShownKeys = 5;
 constexpr std::int64_t kMostRows = std::int64_t{1} << 48;
 constexpr std::string_view kMagic("\x80\x02\x8A\x0A\x6C\xFC\x9C\x46\xF9\x20\x6A\xA8\x50\x19.", 15);
 constexpr std::string_view kVersion("\x80\x02M\xE9\x03.", 6);
@@ -121,7 +121,6 @@ TensorInfo tensor_of(const Pickle& pickle, std::string_view name, const PickleVa
     fail(Fault::bad_shape, where,
          "it has " + std::to_string(tensor.shape.size()) + " dimensions and " + std::to_string(strides.size()) +
              " strides");
-  if (tensor.shape.size() > kMostDimensions) fail(Fault::bad_shape, where, "it has more than 8 dimensions");
   if (value.integer < 0) fail(Fault::bad_offsets, where, "its offset is negative");
   for (std::size_t i = 0; i < strides.size(); ++i) {
     if (tensor.shape[i] < 0 || strides[i] < 0) fail(Fault::bad_shape, where, "it has a negative size or stride");
