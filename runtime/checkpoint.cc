@@ -2,6 +2,8 @@
 #include "runtime/checkpoint.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,6 +14,7 @@
 #include "runtime/checkpoint_error.h"
 #include "runtime/files.h"
 #include "runtime/safetensors.h"
+#include "runtime/torch_bin.h"
 
 namespace weft::runtime {
 
@@ -22,7 +25,9 @@ namespace {
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr std::string_view kSuffix = ".safetensors";
+constexpr const char* kTorchSingle = "pytorch_model.bin";
+constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
+constexpr std::string_view kSafetensorsSuffix = ".safetensors", kTorchSuffix = ".bin";
 constexpr std::size_t kMostIndexBytes = std::size_t{64} << 20, kMostNameBytes = 1024, kMostShardNameBytes = 255;
 constexpr int kIndexDepth = 8;
 
@@ -44,6 +49,10 @@ bool is_there(const fs::path& path) {
   return fs::exists(status);
 }
 
+bool ends_with(std::string_view name, std::string_view suffix) {
+  return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
+}
+
 /// Why a folder with neither file has none, as far as its other files tell.
 [[noreturn]] void fail_without_weights(const fs::path& directory) {
   const std::string where = directory.string();
@@ -52,31 +61,27 @@ bool is_there(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(directory, error))
     fail(Fault::not_a_file, where + ": is no directory; wanted the folder that holds " + kSingle);
-  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
-    if (is_there(directory / name))
-      fail(Fault::torch_bin, (directory / name).string() +
-                                 ": PyTorch .bin checkpoints are not read yet; convert to safetensors with " +
-                                 "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR) of transformers");
   std::string hint;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (name.size() > kSuffix.size() && std::string_view(name).substr(name.size() - kSuffix.size()) == kSuffix)
+    if (ends_with(name, kSafetensorsSuffix))
       hint = std::string("; ") + in_quotes(name) + " is there, but " + kIndex + " is not";
   }
-  fail(Fault::missing_file, where + ": holds neither " + kSingle + " nor " + kIndex + hint);
+  fail(Fault::missing_file, where + ": holds neither " + kSingle + " nor " + kIndex + ", nor " + kTorchSingle +
+                                " nor " + kTorchIndex + hint);
 }
 
-bool is_plain_name(std::string_view name) {
+bool is_plain_name(std::string_view name, std::string_view suffix) {
   const auto letter_or_digit = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
   };
   if (name.empty() || name.size() > kMostShardNameBytes || !letter_or_digit(name[0])) return false;
   if (!std::all_of(name.begin(), name.end(), [&](char c) { return letter_or_digit(c) || c == '.' || c == '-'; }))
     return false;
-  return name.size() > kSuffix.size() && name.substr(name.size() - kSuffix.size()) == kSuffix;
+  return ends_with(name, suffix);
 }
 
-WeightMap read_weight_map(const json& root, const std::string& where) {
+WeightMap read_weight_map(const json& root, const std::string& where, std::string_view suffix) {
   if (!root.is_object()) fail(Fault::bad_index, where + ": wanted an object, got " + policy::describe(root));
   const auto found = root.find("weight_map");
   if (found == root.end())
@@ -92,9 +97,9 @@ WeightMap read_weight_map(const json& root, const std::string& where) {
     const std::string entry = where + ": weight_map entry " + in_quotes(name);
     if (!shard.is_string()) fail(Fault::bad_index, entry + " is not a string, wanted the name of a shard");
     const auto& file = shard.get_ref<const std::string&>();
-    if (!is_plain_name(file))
-      fail(Fault::bad_shard_name,
-           entry + " names " + in_quotes(file) + "; shards must be plain file names that end in .safetensors");
+    if (!is_plain_name(file, suffix))
+      fail(Fault::bad_shard_name, entry + " names " + in_quotes(file) +
+                                      "; shards must be plain file names that end in " + std::string(suffix));
     map.emplace(name, file);
   }
   return map;
@@ -117,7 +122,7 @@ std::optional<std::uint64_t> stated_bytes(const json& root, const std::string& w
 }
 
 /// model-00002-of-00003.safetensors: demands that its 1 and 3 are named too, by anything.
-void check_numbering(const std::set<std::string>& shards, const std::string& where) {
+void check_numbering(const std::set<std::string>& shards, const std::string& where, std::string_view suffix) {
   constexpr std::size_t kDigits = 5;
   constexpr std::string_view kOf = "-of-";
   constexpr std::size_t kTail = 1 + kDigits + kOf.size() + kDigits;
@@ -128,7 +133,7 @@ void check_numbering(const std::set<std::string>& shards, const std::string& whe
   };
   std::set<std::pair<std::string, int>> sets;  // what stands before the number, and how many there should be
   for (const std::string& shard : shards) {
-    const std::string_view stem = std::string_view(shard).substr(0, shard.size() - kSuffix.size());
+    const std::string_view stem = std::string_view(shard).substr(0, shard.size() - suffix.size());
     if (stem.size() <= kTail) continue;
     const std::string_view tail = stem.substr(stem.size() - kTail);
     const int of = number(tail.substr(kTail - kDigits)), index = number(tail.substr(1, kDigits));
@@ -141,7 +146,7 @@ void check_numbering(const std::set<std::string>& shards, const std::string& whe
   };
   for (const auto& [prefix, of] : sets)
     for (int i = 1; i <= of; ++i) {
-      const std::string shard = prefix + "-" + padded(i) + std::string(kOf) + padded(of) + std::string(kSuffix);
+      const std::string shard = prefix + "-" + padded(i) + std::string(kOf) + padded(of) + std::string(suffix);
       if (!shards.count(shard))
         fail(Fault::incomplete_shards,
              where + ": no tensor is in shard " + in_quotes(shard) + "; the index is incomplete");
@@ -162,32 +167,45 @@ DType weight_dtype(const TensorInfo& tensor) {
 
 Checkpoint Checkpoint::open(const fs::path& directory) {
   Checkpoint checkpoint;
-  const fs::path single = directory / kSingle, index = directory / kIndex;
-  if (is_there(single)) {
-    if (is_there(index)) checkpoint.notes_.push_back(single.string() + " is read, " + kIndex + " beside it is not");
-    checkpoint.open_single(single);
-  } else if (is_there(index)) {
-    checkpoint.open_sharded(directory, index);
+  const std::array<std::pair<const char*, Format>, 4> formats{{{kSingle, Format::safetensors},
+                                                               {kIndex, Format::sharded_safetensors},
+                                                               {kTorchSingle, Format::torch_bin},
+                                                               {kTorchIndex, Format::sharded_torch_bin}}};
+  const char* taken = nullptr;
+  for (const auto& [name, format] : formats) {
+    if (!is_there(directory / name)) continue;
+    if (taken) {
+      checkpoint.notes_.push_back((directory / taken).string() + " is read, " + name + " beside it is not");
+    } else {
+      taken = name;
+      checkpoint.format_ = format;
+    }
+  }
+  if (!taken) fail_without_weights(directory);
+  if (checkpoint.format_ == Format::safetensors || checkpoint.format_ == Format::torch_bin) {
+    checkpoint.tensors_ = checkpoint.add_file(directory / taken);
+    std::sort(checkpoint.tensors_.begin(), checkpoint.tensors_.end(), by_name);
   } else {
-    fail_without_weights(directory);
+    checkpoint.open_sharded(directory, directory / taken);
   }
   for (const InputFile& input : checkpoint.inputs_) checkpoint.paths_.push_back(input.path());
   return checkpoint;
 }
 
-void Checkpoint::open_single(const fs::path& path) {
-  format_ = Format::safetensors;
-  inputs_.emplace_back(path);
-  tensors_ = read_safetensors(inputs_.back());
-  std::sort(tensors_.begin(), tensors_.end(), by_name);
+std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {
+  const InputFile& input = inputs_.emplace_back(path);
+  if (format_ == Format::safetensors || format_ == Format::sharded_safetensors) return read_safetensors(input);
+  TorchFile file = read_torch_bin(input);
+  notes_.insert(notes_.end(), file.notes.begin(), file.notes.end());
+  return std::move(file.tensors);
 }
 
 void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) {
-  format_ = Format::sharded_safetensors;
+  const std::string_view suffix = format_ == Format::sharded_torch_bin ? kTorchSuffix : kSafetensorsSuffix;
   const std::string where = index.string();
   const json root =
       policy::parse_json(read_file(index, kMostIndexBytes), where, policy::Blame::data, {.depth = kIndexDepth});
-  const WeightMap map = read_weight_map(root, where);
+  const WeightMap map = read_weight_map(root, where, suffix);
   const std::optional<std::uint64_t> stated = stated_bytes(root, where);
 
   std::map<std::string, std::size_t> need;
@@ -196,16 +214,15 @@ void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) 
     ++need[shard];
     shards.insert(shard);
   }
-  check_numbering(shards, where);
+  check_numbering(shards, where, suffix);
 
   std::size_t unlisted = 0;
   for (const std::string& shard : shards) {
     const fs::path path = directory / shard;
     if (!is_there(path))
       fail(Fault::missing_file, path.string() + ": no such file; " + std::to_string(need[shard]) + " tensors of " +
-                                    kIndex + " are in it: download it again");
-    inputs_.emplace_back(path);
-    for (TensorInfo& tensor : read_safetensors(inputs_.back())) {
+                                    index.filename().string() + " are in it: download it again");
+    for (TensorInfo& tensor : add_file(path)) {
       const auto entry = map.find(tensor.name);
       if (entry == map.end()) {
         ++unlisted;
@@ -264,6 +281,8 @@ void Checkpoint::demand(std::span<const TensorNeed> needs) const {
     else if (tensor->shape != need.shape)
       add(Fault::bad_shape,
           in_quotes(need.name) + " is " + shape_text(tensor->shape) + ", wanted " + shape_text(need.shape));
+    else if (!tensor->strides.empty())
+      add(Fault::bad_shape, in_quotes(need.name) + " is not row-major in its file; save it with .contiguous()");
     else if (tensor->dtype != "F32" && tensor->dtype != "F16" && tensor->dtype != "BF16")
       add(Fault::bad_dtype, in_quotes(need.name) + " is stored as " + tensor->dtype + ", wanted F32, F16 or BF16");
   }
@@ -289,7 +308,28 @@ void Checkpoint::read_range(std::size_t file, std::uint64_t offset, std::span<st
 
 std::vector<std::byte> Checkpoint::read_tensor(const TensorInfo& tensor) const {
   std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes));
-  read_range(tensor.file, tensor.offset, bytes);
+  if (tensor.strides.empty()) {
+    read_range(tensor.file, tensor.offset, bytes);
+    return bytes;
+  }
+  std::size_t count = 1, span = 1;
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    count *= static_cast<std::size_t>(tensor.shape[i]);
+    span += static_cast<std::size_t>((tensor.shape[i] - 1) * tensor.strides[i]);
+  }
+  const std::size_t element = bytes.size() / count;
+  std::vector<std::byte> stored(span * element);
+  read_range(tensor.file, tensor.offset, stored);
+  for (std::size_t to = 0; to < count; ++to) {
+    std::size_t rest = to, from = 0;
+    for (std::size_t i = tensor.shape.size(); i-- > 0;) {
+      const auto rows = static_cast<std::size_t>(tensor.shape[i]);
+      from += rest % rows * static_cast<std::size_t>(tensor.strides[i]);
+      rest /= rows;
+    }
+    std::copy_n(stored.begin() + static_cast<std::ptrdiff_t>(from * element), element,
+                bytes.begin() + static_cast<std::ptrdiff_t>(to * element));
+  }
   return bytes;
 }
 

@@ -21,6 +21,9 @@ struct TensorInfo {
   std::vector<std::int64_t> shape;
   std::size_t file = 0;
   std::uint64_t offset = 0, bytes = 0;
+  /// In elements, where the tensor is not row-major in its file, as a transposed one of PyTorch's; empty where it is.
+  /// Then `bytes` are spread over a range that may be longer, and only read_tensor() puts them in order.
+  std::vector<std::int64_t> strides = {};
 };
 
 /// The dtype of a tensor that is to be computed with. Throws CheckpointError,
@@ -37,10 +40,11 @@ struct TensorNeed {
 /// one during a run does no harm. Constant once open; any thread may read.
 class Checkpoint {
  public:
-  enum class Format : std::uint8_t { safetensors, sharded_safetensors };
+  enum class Format : std::uint8_t { safetensors, sharded_safetensors, torch_bin, sharded_torch_bin };
 
-  /// Takes model.safetensors, else model.safetensors.index.json and the shards it names. Throws CheckpointError with
-  /// the file and the fault, IoError where the disk fails. Reads headers only.
+  /// Takes the first that is there of model.safetensors, model.safetensors.index.json and the shards it names,
+  /// pytorch_model.bin, pytorch_model.bin.index.json and its shards; notes() say what was passed over. Throws
+  /// CheckpointError with the file and the fault, IoError where the disk fails. Reads headers only.
   static Checkpoint open(const std::filesystem::path& directory);
 
   Format format() const { return format_; }
@@ -53,19 +57,20 @@ class Checkpoint {
   const std::vector<TensorInfo>& tensors() const { return tensors_; }  ///< sorted by name
   const TensorInfo* find(std::string_view name) const;                 ///< null if there is none
 
-  /// Throws CheckpointError naming all of the first twenty that are missing, of another shape or of a dtype that no
-  /// kernel computes with.
+  /// Throws CheckpointError naming all of the first twenty that are missing, of another shape, not row-major or of a
+  /// dtype that no kernel computes with.
   void demand(std::span<const TensorNeed> needs) const;
   /// The names, sorted, that are in the checkpoint and not in `used`.
   std::vector<std::string> unused(std::span<const std::string> used) const;
 
   /// Bytes [offset, offset + out.size()) of files()[file]. Throws IoError; `out` then holds anything.
   void read_range(std::size_t file, std::uint64_t offset, std::span<std::byte> out) const;
+  /// Row-major, whatever it is in the file.
   std::vector<std::byte> read_tensor(const TensorInfo& tensor) const;
 
  private:
   Checkpoint() = default;
-  void open_single(const std::filesystem::path& path);
+  std::vector<TensorInfo> add_file(const std::filesystem::path& path);
   void open_sharded(const std::filesystem::path& directory, const std::filesystem::path& index);
 
   Format format_ = Format::safetensors;

@@ -58,4 +58,13 @@ std::string with_replacements(std::string_view bytes) {
   return out += stream.finish();
 }
 
+bool is_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Char next = utf8_at(text, at);
+    if (next.state != Utf8::valid) return false;
+    at += next.bytes;
+  }
+  return true;
+}
+
 }  // namespace weft::runtime

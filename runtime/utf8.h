@@ -25,6 +25,9 @@ struct Utf8Char {
 /// `at` must be less than text.size().
 Utf8Char utf8_at(std::string_view text, std::size_t at);
 
+/// Whether all of it is well-formed.
+bool is_utf8(std::string_view text);
+
 /// Passes bytes on as they come, except that a character is held back until it is whole and an ill-formed sequence
 /// comes out as U+FFFD. The pieces together do not depend on how the bytes were cut.
 class Utf8Stream {

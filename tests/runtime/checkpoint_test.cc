@@ -129,12 +129,6 @@ TEST_CASE("a folder without a readable checkpoint says what is missing", "[runti
   CHECK(refusal_of(folder / kFirst).fault == "not-a-file");
   fs::create_symlink("gone", folder / "model.safetensors");
   CHECK(refusal_of(folder.path()).fault == "missing-file");
-  const std::string torch = GENERATE(as<std::string>{}, "pytorch_model.bin", "pytorch_model.bin.index.json");
-  write_text(folder / torch, "");
-  refusal = refusal_of(folder.path());
-  CHECK(refusal.fault == "torch-bin");
-  CHECK_THAT(refusal.message,
-             Catch::Contains(torch + ": PyTorch .bin checkpoints are not read yet; convert to safetensors with"));
 }
 
 TEST_CASE("what is no regular file is refused and never waited for", "[runtime]") {
