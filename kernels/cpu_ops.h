@@ -16,8 +16,11 @@ class CpuOps final : public Ops {
 
   void run(const Convert&, Stream&) const override;
   void run(const Add&, Stream&) const override;
+  void run(const Multiply&, Stream&) const override;
   void run(const Gather&, Stream&) const override;
   void run(const LayerNorm&, Stream&) const override;
+  void run(const TakeHeads&, Stream&) const override;
+  void run(const Rotary&, Stream&) const override;
   void run(const Linear&, Stream&) const override;
   void run(const PrefillAttention&, Stream&) const override;
   void run(const ColumnSums&, Stream&) const override;

@@ -135,6 +135,14 @@ void check(const Add& op) {
   c.of_float_type("y", op.y);
 }
 
+void check(const Multiply& op) {
+  const Checker c{"multiply"};
+  c.sound("x", op.x);
+  c.like("y", op.y, "x", op.x);
+  c.of_type("x", op.x, DType::f32);
+  c.of_type("y", op.y, DType::f32);
+}
+
 void check(const Gather& op) {
   const Checker c{"gather"};
   c.sound("table", op.table);
@@ -159,6 +167,32 @@ void check(const LayerNorm& op) {
   c.row_for("bias", op.bias, op.x.cols, "x", op.x);
   c.like("out", op.out, "x", op.x);
   c.of_type("out", op.out, op.x.dtype);
+}
+
+void check(const TakeHeads& op) {
+  const Checker c{"take_heads"};
+  c.sound("in", op.in);
+  c.of_type("in", op.in, DType::f32);
+  c.of_type("out", op.out, DType::f32);
+  if (op.head_dim < 1 || op.first < 0 || op.step < 1 || op.out.cols % op.head_dim != 0)
+    c.refuse("out is " + shape(op.out) + " of heads of " + text(op.head_dim) + ", from head " + text(op.first) +
+             " on every " + text(op.step));
+  c.sized("out", op.out, op.in.rows, op.out.cols, "a row for each of in");
+  const std::int64_t heads = op.out.cols / op.head_dim;
+  if (heads > 0 && (op.first + (heads - 1) * op.step + 1) * op.head_dim > op.in.cols)
+    c.refuse("in is " + shape(op.in) + ", which has no head " + text(op.first + (heads - 1) * op.step) + " of " +
+             text(op.head_dim));
+}
+
+void check(const Rotary& op) {
+  const Checker c{"rotary"};
+  c.sound("x", op.x);
+  c.of_type("x", op.x, DType::f32);
+  if (op.head_dim < 1 || op.x.cols % op.head_dim != 0)
+    c.refuse("x is " + shape(op.x) + ", which are no heads of " + text(op.head_dim));
+  if (2 * op.frequencies.size() > static_cast<std::size_t>(op.head_dim))
+    c.refuse(text(static_cast<std::int64_t>(op.frequencies.size())) + " frequencies for heads of " + text(op.head_dim));
+  c.counted("position", op.position.size(), op.x.rows, "row");
 }
 
 void check(const Linear& op) {

@@ -30,6 +30,12 @@ struct Add {
   ConstView y;
 };
 
+/// x *= y.   x, y [rows, cols] f32
+struct Multiply {
+  View x;
+  ConstView y;
+};
+
 /// out[to[i]] = table[ids[i]], converted; without `to` out[i].   table [rows of the table, cols]; out [rows, cols]
 ///   ids, to [ids]   to may be empty
 /// The table may be host memory of allocate_host() on every backend.
@@ -41,11 +47,31 @@ struct Gather {
 
 /// Normalises each row to mean 0 and variance 1, then scales and shifts it.
 ///   x, out [rows, cols]; out may be x       weight, bias [1, cols], each may be empty (scale 1, shift 0)
-/// The sums are fp32 in every dtype; eps is added to the variance.
+/// The sums are fp32 in every dtype; eps is added to the variance. With `rms` the mean stays: the row is divided by its
+/// root mean square (RMSNorm, arXiv 1910.07467).
 struct LayerNorm {
   ConstView x, weight, bias;
   View out;
   float eps = 1e-5f;
+  bool rms = false;
+};
+
+/// Heads out of rows in which those of several matrices alternate: out's head h = in's head first + h * step.
+///   in [tokens, a multiple of head_dim] f32     out [tokens, heads * head_dim] f32
+struct TakeHeads {
+  ConstView in;
+  int first = 0, step = 1, head_dim = 0;
+  View out;
+};
+
+/// Rotary position embedding (RoFormer, arXiv 2104.09864), in place: of every head numbers i and i + n, n the number of
+/// frequencies, turn by position * frequencies[i] radians; numbers from 2 n on stay.
+///   x [tokens, heads * head_dim] f32     position [tokens]     frequencies [n], 2 n <= head_dim
+struct Rotary {
+  View x;
+  std::span<const std::int32_t> position;
+  std::span<const float> frequencies;
+  int head_dim = 0;
 };
 
 /// out = activation(x weight^T + bias), or out += that if `accumulate`.
@@ -176,8 +202,11 @@ struct LogProbs {
 // Each throws UsageError, which names the op and both shapes, where an op's shapes or types disagree.
 void check(const Convert&);
 void check(const Add&);
+void check(const Multiply&);
 void check(const Gather&);
 void check(const LayerNorm&);
+void check(const TakeHeads&);
+void check(const Rotary&);
 void check(const Linear&);
 void check(const PrefillAttention&);
 void check(const ColumnSums&);
@@ -193,8 +222,11 @@ class Ops {
   virtual ~Ops() = default;
   virtual void run(const Convert&, Stream&) const = 0;
   virtual void run(const Add&, Stream&) const = 0;
+  virtual void run(const Multiply&, Stream&) const = 0;
   virtual void run(const Gather&, Stream&) const = 0;
   virtual void run(const LayerNorm&, Stream&) const = 0;
+  virtual void run(const TakeHeads&, Stream&) const = 0;
+  virtual void run(const Rotary&, Stream&) const = 0;
   virtual void run(const Linear&, Stream&) const = 0;
   virtual void run(const PrefillAttention&, Stream&) const = 0;
   virtual void run(const ColumnSums&, Stream&) const = 0;

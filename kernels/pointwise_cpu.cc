@@ -27,6 +27,9 @@ void convert_rows(ThreadPool& pool, const VectorKernels& vectors, const ConstVie
   });
 }
 
+float* row_of(const View& v, std::int64_t r) { return v.as<float>() + r * v.stride; }
+const float* row_of(const ConstView& v, std::int64_t r) { return v.as<float>() + r * v.stride; }
+
 /// Sum of f(x[i]) in fp32, as 16 sums that one fixed tree adds up, so that it is fast and has few roundings.
 template <class F> float lane_sum(const float* x, std::int64_t n, const F& f) {
   float lanes[kLanes] = {};
@@ -40,8 +43,8 @@ template <class F> float lane_sum(const float* x, std::int64_t n, const F& f) {
 }
 
 void normalise(float* __restrict row, const float* __restrict weight, const float* __restrict bias, std::int64_t cols,
-               float eps) {
-  const float mean = lane_sum(row, cols, [](float v) { return v; }) / static_cast<float>(cols);
+               float eps, bool rms) {
+  const float mean = rms ? 0 : lane_sum(row, cols, [](float v) { return v; }) / static_cast<float>(cols);
   // The squares of the deviations: E[x^2] - mean^2 would cancel in fp32.
   const float squares = lane_sum(row, cols, [mean](float v) { return (v - mean) * (v - mean); });
   const float scale = 1.0f / std::sqrt(squares / static_cast<float>(cols) + eps);
@@ -58,6 +61,18 @@ void CpuOps::run(const Convert& op, Stream&) const {
 void CpuOps::run(const Add& op, Stream&) const {
   check(op);
   convert_rows(pool_, vectors_, op.y, op.x, true);
+}
+
+void CpuOps::run(const Multiply& op, Stream&) const {
+  check(op);
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int) {
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      float* __restrict x = row_of(op.x, r);
+      const float* __restrict y = row_of(op.y, r);
+      for (std::int64_t c = 0; c < op.x.cols; ++c) x[c] *= y[c];
+    }
+  });
 }
 
 void CpuOps::run(const Gather& op, Stream&) const {
@@ -89,8 +104,43 @@ void CpuOps::run(const LayerNorm& op, Stream&) const {
     float* const row = reinterpret_cast<float*>(turn.scratch(thread, row_bytes));
     for (std::int64_t r = first; r < first + rows; ++r) {
       vectors_.convert(op.x.slice(r, 1).data, op.x.dtype, row, DType::f32, cols, false);
-      normalise(row, weight, bias, cols, op.eps);
+      normalise(row, weight, bias, cols, op.eps, op.rms);
       vectors_.convert(row, DType::f32, op.out.slice(r, 1).data, op.out.dtype, cols, false);
+    }
+  });
+}
+
+void CpuOps::run(const TakeHeads& op, Stream&) const {
+  check(op);
+  const std::int64_t dim = op.head_dim, heads = op.out.cols / dim;
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(turn, op.out.rows, op.out.cols, [&](std::int64_t first, std::int64_t rows, int) {
+    for (std::int64_t r = first; r < first + rows; ++r)
+      for (std::int64_t h = 0; h < heads; ++h)
+        std::copy_n(row_of(op.in, r) + (op.first + h * op.step) * dim, dim, row_of(op.out, r) + h * dim);
+  });
+}
+
+void CpuOps::run(const Rotary& op, Stream&) const {
+  check(op);
+  const std::size_t n = op.frequencies.size();
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int thread) {
+    float* const cosine = reinterpret_cast<float*>(turn.scratch(thread, 2 * n * sizeof(float)));
+    float* const sine = cosine + n;
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      for (std::size_t i = 0; i < n; ++i) {
+        const float angle = static_cast<float>(op.position[static_cast<std::size_t>(r)]) * op.frequencies[i];
+        cosine[i] = std::cos(angle);
+        sine[i] = std::sin(angle);
+      }
+      float* const row = row_of(op.x, r);
+      for (float* head = row; head < row + op.x.cols; head += op.head_dim)
+        for (std::size_t i = 0; i < n; ++i) {
+          const float a = head[i], b = head[i + n];
+          head[i] = a * cosine[i] - b * sine[i];
+          head[i + n] = b * cosine[i] + a * sine[i];
+        }
     }
   });
 }

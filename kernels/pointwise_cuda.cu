@@ -1,4 +1,4 @@
-// kernels/pointwise_cuda.cu: conversions, sums and norms of rows.
+// kernels/pointwise_cuda.cu: conversions, sums, norms and rotations of rows.
 #include <algorithm>
 
 #include "kernels/device_cuda.h"
@@ -63,13 +63,16 @@ struct Numbers {
 /// One row per block. The row is read three times; the second and third time the caches have it.
 template <class T>
 __global__ void layer_norm(const T* x, std::int64_t x_stride, Numbers weight, Numbers bias, T* out,
-                           std::int64_t out_stride, int cols, float eps) {
+                           std::int64_t out_stride, int cols, float eps, bool rms) {
   WEFT_SHARED(float, partial, [kThreads / kWarp]);
   x += blockIdx.x * x_stride;
   out += blockIdx.x * out_stride;
-  float sum = 0;
-  for (int c = threadIdx.x; c < cols; c += kThreads) sum += to_float(x[c]);
-  const float mean = block_reduce(sum, Sum{}, partial) / static_cast<float>(cols);
+  float mean = 0;
+  if (!rms) {
+    float sum = 0;
+    for (int c = threadIdx.x; c < cols; c += kThreads) sum += to_float(x[c]);
+    mean = block_reduce(sum, Sum{}, partial) / static_cast<float>(cols);
+  }
   float squares = 0;
   for (int c = threadIdx.x; c < cols; c += kThreads) {
     const float d = to_float(x[c]) - mean;
@@ -84,6 +87,37 @@ __global__ void layer_norm(const T* x, std::int64_t x_stride, Numbers weight, Nu
   }
 }
 
+__global__ void multiply(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride, std::int64_t cols) {
+  x += blockIdx.x * x_stride;
+  y += blockIdx.x * y_stride;
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
+  for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols; c += step) x[c] *= y[c];
+}
+
+__global__ void take_heads(const float* in, std::int64_t in_stride, int first, int heads_apart, int head_dim,
+                           float* out, std::int64_t out_stride, std::int64_t cols) {
+  in += blockIdx.x * in_stride;
+  out += blockIdx.x * out_stride;
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
+  for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols; c += step)
+    out[c] = in[(first + c / head_dim * heads_apart) * head_dim + c % head_dim];
+}
+
+/// A thread turns pairs; `pairs` are the row's.
+__global__ void rotate(float* x, std::int64_t x_stride, const std::int32_t* position, const float* frequencies,
+                       int count, int head_dim, std::int64_t pairs) {
+  x += blockIdx.x * x_stride;
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
+  for (std::int64_t p = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; p < pairs; p += step) {
+    const auto i = static_cast<int>(p % count);
+    float* const pair = x + p / count * head_dim + i;
+    const float angle = static_cast<float>(position[blockIdx.x]) * frequencies[i];
+    const float cosine = cosf(angle), sine = sinf(angle), a = pair[0], b = pair[count];
+    pair[0] = a * cosine - b * sine;
+    pair[count] = b * cosine + a * sine;
+  }
+}
+
 }  // namespace
 
 void CudaOps::run(const Convert& op, Stream& stream) const {
@@ -94,6 +128,13 @@ void CudaOps::run(const Convert& op, Stream& stream) const {
 void CudaOps::run(const Add& op, Stream& stream) const {
   check(op);
   launch_convert<true>(op.y, op.x, stream);
+}
+
+void CudaOps::run(const Multiply& op, Stream& stream) const {
+  check(op);
+  if (op.x.rows == 0 || op.x.cols == 0) return;
+  launch(multiply, grid_for(op.x.rows, op.x.cols), kThreads, 0, static_cast<CudaStream&>(stream), op.x.as<float>(),
+         op.x.stride, op.y.as<float>(), op.y.stride, op.x.cols);
 }
 
 void CudaOps::run(const Gather& op, Stream& any) const {
@@ -117,8 +158,27 @@ void CudaOps::run(const LayerNorm& op, Stream& stream) const {
     launch(layer_norm<T>, dim3(static_cast<unsigned>(op.x.rows)), kThreads, 0, static_cast<CudaStream&>(stream),
            static_cast<const T*>(op.x.data), op.x.stride, Numbers{op.weight.data, op.weight.dtype},
            Numbers{op.bias.data, op.bias.dtype}, static_cast<T*>(op.out.data), op.out.stride,
-           static_cast<int>(op.x.cols), op.eps);
+           static_cast<int>(op.x.cols), op.eps, op.rms);
   });
+}
+
+void CudaOps::run(const TakeHeads& op, Stream& stream) const {
+  check(op);
+  if (op.out.rows == 0 || op.out.cols == 0) return;
+  launch(take_heads, grid_for(op.out.rows, op.out.cols), kThreads, 0, static_cast<CudaStream&>(stream),
+         op.in.as<float>(), op.in.stride, op.first, op.step, op.head_dim, op.out.as<float>(), op.out.stride,
+         op.out.cols);
+}
+
+void CudaOps::run(const Rotary& op, Stream& any) const {
+  check(op);
+  auto& stream = static_cast<CudaStream&>(any);
+  const auto count = static_cast<int>(op.frequencies.size());
+  const std::int64_t pairs = op.x.cols / op.head_dim * count;
+  if (op.x.rows == 0 || pairs == 0) return;
+  const std::int32_t* const position = stream.upload(op.position);
+  launch(rotate, grid_for(op.x.rows, pairs), kThreads, 0, stream, op.x.as<float>(), op.x.stride, position,
+         stream.upload(op.frequencies), count, op.head_dim, pairs);
 }
 
 }  // namespace weft::kernels

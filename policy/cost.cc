@@ -116,11 +116,12 @@ double Cost::attention(const Op& op, const Unit& unit, std::int64_t sequences, c
     const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
     if (op.part != Part::out) {
       seconds += pointwise(2 * rows * model_.hidden * hidden_bytes_);
-      seconds += products(unit, rows, {Role::q_weight, Role::k_weight, Role::v_weight});
+      seconds += products(unit, rows, {Role::q_weight, Role::k_weight, Role::v_weight, Role::qkv_weight});
     }
     if (op.part == Part::whole)
       seconds += sweep.prefill ? prefill_core(count, sweep.tokens) : decode_core(machine_.device, count, sweep.visible);
     if (op.part != Part::in) seconds += products(unit, rows, {Role::o_weight});
+    if (op.part != Part::in && model_.parallel_residual) seconds += mlp(unit, rows);
   }
   return seconds;
 }
@@ -130,7 +131,7 @@ double Cost::mlp(const Unit& unit, double rows) const {
   for (double left = rows; left > 0; left -= double(print_.workspace.chunk_tokens)) {
     const double count = std::min(left, double(print_.workspace.chunk_tokens));
     seconds += pointwise(2 * count * model_.hidden * hidden_bytes_);
-    seconds += products(unit, count, {Role::up_weight, Role::down_weight});
+    seconds += products(unit, count, {Role::gate_weight, Role::up_weight, Role::down_weight});
   }
   return seconds;
 }

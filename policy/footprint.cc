@@ -17,20 +17,23 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value 
 
 Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Facts& facts) {
   Workspace space;
-  const std::int64_t batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
-  space.chunk_tokens = std::min(batch_tokens, std::max<std::int64_t>(kChunkTokens, work.longest_prompt));
+  space.batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
+  space.chunk_tokens = std::min(space.batch_tokens, std::max<std::int64_t>(kChunkTokens, work.longest_prompt));
   const std::uint64_t a = size_of(facts.activation);
   const auto tokens = static_cast<std::uint64_t>(space.chunk_tokens);
   const auto q = static_cast<std::uint64_t>(model.heads) * static_cast<std::uint64_t>(model.head_dim);
   const auto kv = static_cast<std::uint64_t>(model.kv_heads) * static_cast<std::uint64_t>(model.head_dim);
   const auto hidden = static_cast<std::uint64_t>(model.hidden), embed = static_cast<std::uint64_t>(model.embed);
   const auto part = [](std::uint64_t bytes) { return round_up(bytes, kPart); };
-  // attention: normed, q, k, v, out, k and v as stored, row sums, scores
-  const std::uint64_t attention = part(tokens * hidden * a) + 2 * part(tokens * q * a) + 2 * part(tokens * kv * a) +
-                                  2 * part(tokens * kv * size_of(facts.kv)) +
-                                  part(tokens * static_cast<std::uint64_t>(model.heads) * 4) +
-                                  part(tokens * static_cast<std::uint64_t>(model.kv_heads) * 4);
-  const std::uint64_t mlp = part(tokens * hidden * a) + part(tokens * static_cast<std::uint64_t>(model.ffn) * a);
+  // attention: normed, q, k and v before they are taken apart, q, k, v, out, k and v as stored, row sums, scores
+  std::uint64_t attention = part(tokens * hidden * a) + 2 * part(tokens * q * a) + 2 * part(tokens * kv * a) +
+                            2 * part(tokens * kv * size_of(facts.kv)) +
+                            part(tokens * static_cast<std::uint64_t>(model.heads) * 4) +
+                            part(tokens * static_cast<std::uint64_t>(model.kv_heads) * 4);
+  if (model.fused_qkv) attention += part(tokens * (q + 2 * kv) * a);
+  const std::uint64_t mlp =
+      part(tokens * hidden * a) + (model.gated_mlp ? 2 : 1) * part(tokens * static_cast<std::uint64_t>(model.ffn) * a);
+  if (model.parallel_residual) attention += mlp;
   const std::uint64_t embedding = part(tokens * embed * a) + part(tokens * hidden * a);
   space.chunk = round_up(std::max({attention, mlp, embedding}), kPage);
   const auto block = static_cast<std::uint64_t>(policy.block_size());

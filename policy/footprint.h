@@ -44,6 +44,7 @@ struct Window {
 
 /// Per chunk of tokens and per block, what the kernels need beside the blocks.
 struct Workspace {
+  std::int64_t batch_tokens = 0;   ///< of a batch of the longest prompts
   std::int64_t chunk_tokens = 0;   ///< a compute op works on whole prompts of at most this many tokens together
   std::uint64_t chunk = 0;         ///< bytes, device: projections, attention, mlp of one chunk
   std::uint64_t rows = 0;          ///< bytes, device: last hidden rows and logits of the whole block

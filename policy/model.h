@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,14 +13,22 @@
 namespace weft::policy {
 
 /// A decoder as its config.json describes it, every absent key filled in as the Hugging Face config class does.
+/// With `rotary` keys are rotated before they are cached, by their original positions.
 struct ModelSpec {
-  std::string architecture;  ///< "opt"
+  std::string architecture = "opt";  ///< model_type of config.json
   int layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0;
   int vocab = 0, embed = 0;  ///< embed: width of the token embedding (word_embed_proj_dim)
   int positions = 0;         ///< longest sequence
   int position_offset = 0;   ///< rows of the position table before position 0
-  bool pre_norm = true, final_norm = true, bias = true, norm_affine = true, tied_head = true;
-  std::string activation;  ///< as config.json names it
+  int window = 0;            ///< of attention, in tokens, where it bounds `positions`; 0: there is none
+  bool pre_norm = true, final_norm = true, norm_affine = true, tied_head = true;
+  bool qkv_bias = true, output_bias = true, mlp_bias = true;
+  bool fused_qkv = false;          ///< q, k and v are one tensor, in which their heads alternate
+  bool rms_norm = false;           ///< else LayerNorm
+  bool gated_mlp = false;          ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
+  bool parallel_residual = false;  ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
+  std::vector<float> rotary;       ///< radians per position of each pair of a head's first numbers; empty: a table
+  std::string activation;          ///< as config.json names it
   float norm_epsilon = 1e-5f;
   DType dtype = DType::f32;       ///< what the checkpoint says it is stored in
   std::vector<std::int32_t> eos;  ///< empty: nothing ends a sequence but its length
@@ -44,10 +53,14 @@ enum class Role : std::uint8_t {
   k_bias,
   v_weight,
   v_bias,
+  qkv_weight,  // of fused_qkv
+  qkv_bias,
   o_weight,
   o_bias,
   norm2_weight,
   norm2_bias,
+  gate_weight,
+  gate_bias,
   up_weight,
   up_bias,
   down_weight,
@@ -62,13 +75,17 @@ inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::count);
 
 struct TensorSpec {
   Role role;
-  std::string name;  ///< in the checkpoint, without the prefix that varies ("model.decoder.")
+  std::string name;  ///< in the checkpoint, without the prefix that varies, see name_prefixes()
   std::int64_t rows = 1, cols = 0;
   std::int64_t first_row = 0;  ///< of the checkpoint's tensor, where a unit holds only some rows of it
   std::int64_t elements() const { return rows * cols; }
 };
 
-/// Tensors that are placed and moved together: one copy brings a sublayer's weights.
+/// What may stand before the names of a checkpoint's tensors, that of transformers' own files first; the head has none.
+std::span<const char* const> name_prefixes(const ModelSpec& model);
+
+/// Tensors that are placed and moved together: one copy brings a sublayer's weights. With a parallel residual the
+/// attention's unit has the mlp's too.
 struct Unit {
   enum class Kind : std::uint8_t { embedding, positions, input, attention, mlp, output, head } kind;
   int layer = -1;
@@ -93,6 +110,8 @@ const char* name_of(Sublayer::Kind kind);
 /// In order.
 std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<Unit>& units);
 
+/// "2048", and what bounds it where that is a window: for messages.
+std::string context_text(const ModelSpec& model);
 std::int64_t parameters(const ModelSpec& model);
 /// Of one token through all layers and the head, its attention over `context` tokens included.
 double flops_per_token(const ModelSpec& model, double context, bool head);

@@ -71,6 +71,7 @@ PartialPolicy PartialPolicy::from_json(const nlohmann::json& json, const std::st
     policy.attention_on_host = attention_from_json(fields.at("attention"), where + ": attention");
   if (fields.has("retention")) policy.retention = Retention::from_json(fields.at("retention"), where + ": retention");
   if (fields.has("overlap")) policy.overlap = fields.boolean("overlap");
+  if (fields.has("schedule")) policy.continuous = continuous_from_text(fields.text("schedule"), where + ": schedule");
   if (fields.has("budgets")) {
     Fields budgets(fields.at("budgets"), where + ": budgets", Blame::usage);
     for (const offload::Tier tier : offload::kTiers)
@@ -93,6 +94,7 @@ PartialPolicy PartialPolicy::of(const Policy& policy) {
   partial.attention_on_host = policy.attention_on_host;
   partial.retention = policy.retention;
   partial.overlap = policy.overlap;
+  partial.continuous = policy.refills();
   for (std::size_t tier = 0; tier < 3; ++tier) partial.budgets[tier] = policy.budgets.bytes[tier];
   return partial;
 }
@@ -118,6 +120,7 @@ PartialPolicy PartialPolicy::over(const PartialPolicy& below) const {
   both.attention_on_host = first(attention_on_host, below.attention_on_host);
   both.retention = first(retention, below.retention);
   both.overlap = first(overlap, below.overlap);
+  both.continuous = first(continuous, below.continuous);
   for (std::size_t tier = 0; tier < 3; ++tier) both.budgets[tier] = first(budgets[tier], below.budgets[tier]);
   return both;
 }
@@ -132,8 +135,14 @@ nlohmann::ordered_json Policy::to_json() const {
   else json["attention"] = {{"device", 1 - attention_on_host}, {"host", attention_on_host}};
   json["retention"] = retention.to_json();
   json["overlap"] = overlap;
+  json["schedule"] = refills() ? "continuous" : "static";
   for (const offload::Tier tier : offload::kTiers) json["budgets"][name_of(tier)] = budgets[tier];
   return json;
+}
+
+bool continuous_from_text(std::string_view text, const std::string& where) {
+  if (text == "continuous" || text == "static") return text == "continuous";
+  throw UsageError(where + " must be continuous or static, got '" + std::string(text.substr(0, 40)) + "'");
 }
 
 double attention_from_text(std::string_view text, const std::string& where) {

@@ -38,9 +38,13 @@ struct Policy {
   double attention_on_host = 0;  ///< share of the KV off the device that the host attends; the rest comes to the device
   Retention retention;
   bool overlap = true;
+  /// A finished sequence gives its place to the next request, whose prefill joins the next sweep; else blocks run to
+  /// their end. With attention on the host they always do.
+  bool continuous = true;
   Budgets budgets;
 
   int block_size() const { return gpu_batch_size * num_gpu_batches; }
+  bool refills() const { return continuous && attention_on_host == 0; }
   nlohmann::ordered_json to_json() const;
 };
 
@@ -50,7 +54,7 @@ struct PartialPolicy {
   std::optional<Fractions> weights, kv, activations;
   std::optional<double> attention_on_host;
   std::optional<Retention> retention;
-  std::optional<bool> overlap;
+  std::optional<bool> overlap, continuous;
   std::array<std::optional<std::uint64_t>, 3> budgets;  ///< by offload::Tier
 
   /// Throws UsageError: unknown keys with the nearest known one, fractions that do not sum to 1, and so on.
@@ -65,6 +69,8 @@ struct PartialPolicy {
   PartialPolicy over(const PartialPolicy& below) const;
 };
 
+/// "continuous" or "static". Throws UsageError.
+bool continuous_from_text(std::string_view text, const std::string& where);
 /// "device", "host", or the share on the host such as "0.6". Throws UsageError.
 double attention_from_text(std::string_view text, const std::string& where);
 /// "device", "host", "device 40 % and host 60 %"

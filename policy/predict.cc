@@ -45,6 +45,27 @@ class Predictor {
     return count / 6 * (at(1) + 4 * at((1 + count) / 2) + at(count));
   }
 
+  /// More requests than places, all of which are taken until the last sequences run out.
+  Prediction refilled(std::int64_t requests) const {
+    const Workload& work = problem_.work;
+    const std::int64_t block = policy_.block_size();
+    const double waiting = double(requests - block), tokens = double(requests) * work.generation();
+    const double count = std::max((tokens - double(requests)) / double(block), double(work.longest_generation - 1));
+    const double visible = std::min(double(work.slots), work.prompt() + work.generation() / 2);
+    Prediction result{.prefill = prefill(block), .decode = {}, .requests = double(requests), .bytes = print_.bytes};
+    if (count > 0) result.decode = count * sweeps(block, visible);
+    // Of a prefill that rides along only what it computes is new; its weights come anyway.
+    constexpr auto compute = static_cast<std::size_t>(offload::Lane::device_compute);
+    double& busy = result.decode.busy[compute];
+    busy += waiting / double(block) * result.prefill.busy[compute];
+    result.decode.seconds = std::max(result.decode.seconds, busy);
+    result.prefill_seconds = result.prefill.seconds;
+    result.seconds = result.prefill.seconds + result.decode.seconds;
+    result.prompt_tokens = double(block) * work.prompt();
+    result.tokens = tokens;
+    return result;
+  }
+
  private:
   Schedule schedule(int first, int steps) const {
     Schedule made = zigzag(print_.shape, first, steps);
@@ -57,10 +78,11 @@ class Predictor {
       double seconds = 0;
     };
     std::vector<Known> known(4 * print_.shape.sublayers.size());
+    const std::uint32_t per_layer = print_.shape.sublayers_per_layer();
     const auto seconds = [&](const Op& op) {
       if (op.kind != Op::Kind::compute) return cost_.seconds(op, sweep);
       const auto& sub = print_.shape.sublayers[op.subject];
-      const auto behind = static_cast<std::uint32_t>(sub.layer > 0 ? 2 * sub.layer : 0);  // attention and mlp in turn
+      const std::uint32_t behind = sub.layer > 0 ? static_cast<std::uint32_t>(sub.layer) * per_layer : 0;
       Known& same = known[4 * (op.subject - behind) + static_cast<std::size_t>(op.part)];
       const std::int64_t rows = sweep.rows(op.batch, policy_.gpu_batch_size);
       if (same.rows != rows) same = {rows, cost_.seconds(op, sweep)};
@@ -104,6 +126,7 @@ Prediction predict(const Problem& problem, const Policy& policy, const Footprint
   const Predictor predictor(problem, policy, footprint, compression);
   const std::int64_t block = policy.block_size();
   const std::int64_t requests = work.requests == INT32_MAX ? block : std::max<std::int64_t>(1, work.requests);
+  if (policy.refills() && requests > block) return predictor.refilled(requests);
   const std::int64_t full = requests / block, rest = requests % block;
   Prediction result{.prefill = predictor.prefill(std::min(block, requests)),
                     .decode = predictor.decode(std::min(block, requests)),

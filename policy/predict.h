@@ -27,11 +27,12 @@ struct Phase {
 };
 
 struct Prediction {
-  Phase prefill, decode;                               ///< of one full block; decode: all sweeps after the first token
-  double blocks = 1;                                   ///< that the requests fill, the last one in part
-  double requests = 0, prompt_tokens = 0, tokens = 0;  ///< of all blocks; tokens: generated
-  double seconds = 0, prefill_seconds = 0;             ///< of all blocks
-  std::array<std::uint64_t, 3> bytes{};                ///< peak per tier, Footprint::bytes
+  Phase prefill, decode;                    ///< of one full block; decode: all sweeps after the first token
+  double blocks = 1;                        ///< that the requests fill; where places are refilled, once
+  double requests = 0, tokens = 0;          ///< of all blocks; tokens: generated
+  double seconds = 0, prefill_seconds = 0;  ///< of all blocks; the second: of their first sweeps
+  double prompt_tokens = 0;                 ///< of these
+  std::array<std::uint64_t, 3> bytes{};     ///< peak per tier, Footprint::bytes
 
   double tokens_per_second() const { return tokens / seconds; }
   double prefill_per_second() const { return prompt_tokens / prefill_seconds; }  ///< prompt tokens
@@ -40,8 +41,9 @@ struct Prediction {
 };
 
 /// Decode is simulated at the beginning, the middle and the end of the generation and summed by Simpson's rule, for
-/// attention takes longer as contexts grow. A run whose requests are without number (Workload::requests INT32_MAX) is
-/// that of full blocks.
+/// attention takes longer as contexts grow. Where finished sequences give their places to others the block is full to
+/// the last, and what those others' prefill takes of the compute lane is added to that lane's work. A run whose
+/// requests are without number (Workload::requests INT32_MAX) is that of full blocks.
 Prediction predict(const Problem& problem, const Policy& policy, const Footprint& footprint,
                    const Compression& compression = {});
 

@@ -149,20 +149,24 @@ class Generator {
   }
 
   /// Decode through all layers, attention and mlp in turn, from the first one's attention on. Returns the sublayer
-  /// behind them. Three units are in use at once: the last attention's, the mlp's and the next attention's.
+  /// behind them. Three units are in use at once: the last attention's, the mlp's and the next attention's. With a
+  /// parallel residual there is no mlp apart.
   std::uint32_t layers_of_batches(std::uint32_t first) {
     const auto batches = static_cast<std::size_t>(shape_.batches);
     std::vector<std::uint32_t> attended(batches, kNone);  // per batch: the host's op
     Loaded before;
+    const std::uint32_t per_layer = shape_.sublayers_per_layer();
+    const bool has_mlp = per_layer == 2;
     for (int layer = 0; layer <= shape_.layers; ++layer) {
-      const std::uint32_t attention = first + 2 * static_cast<std::uint32_t>(layer), mlp = attention - 1;
+      const std::uint32_t attention = first + per_layer * static_cast<std::uint32_t>(layer), mlp = attention - 1;
       const bool ends = layer > 0, begins = layer < shape_.layers;
-      const Loaded mlp_unit = ends ? load_unit(mlp) : Loaded{}, unit = begins ? load_unit(attention) : Loaded{};
+      const Loaded mlp_unit = ends && has_mlp ? load_unit(mlp) : Loaded{},
+                   unit = begins ? load_unit(attention) : Loaded{};
       for (int batch = 0; batch < shape_.batches; ++batch) {
         std::uint32_t& result = attended[static_cast<std::size_t>(batch)];
         if (ends) {
-          if (result != kNone) used(before, compute(attention - 2, batch, Op::Part::out, before.slot, result));
-          used(mlp_unit, compute(mlp, batch, Op::Part::whole, mlp_unit.slot, mlp_unit.ready));
+          if (result != kNone) used(before, compute(attention - per_layer, batch, Op::Part::out, before.slot, result));
+          if (has_mlp) used(mlp_unit, compute(mlp, batch, Op::Part::whole, mlp_unit.slot, mlp_unit.ready));
         }
         if (!begins) continue;
         const bool host = on_host(layer, batch);
@@ -173,7 +177,7 @@ class Generator {
       }
       before = unit;
     }
-    return first + 2 * static_cast<std::uint32_t>(shape_.layers);
+    return first + per_layer * static_cast<std::uint32_t>(shape_.layers);
   }
 
   /// The rows go to the host and are attended there. Returns that op; the device reads its results where they are.

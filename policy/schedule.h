@@ -57,6 +57,8 @@ struct ScheduleShape {
   bool disk_reads_device = false;  ///< Backend::device_is_host_memory()
   WindowSlots slots;
 
+  /// Attention and mlp, or with a parallel residual attention alone.
+  std::uint32_t sublayers_per_layer() const { return sublayers[2].kind == Sublayer::Kind::mlp ? 2 : 1; }
   bool attended_on_host(int layer, int batch, int step) const {
     return step > 0 && host_attends[static_cast<std::size_t>(layer * batches + batch)];
   }

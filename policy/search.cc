@@ -62,6 +62,8 @@ class Searcher {
     base_.budgets = allowance_.budgets;
     base_.retention = partial.retention.value_or(Retention{});
     base_.overlap = partial.overlap.value_or(true);
+    base_.continuous = partial.continuous.value_or(true);
+    if (partial.continuous.value_or(false) && !partial.attention_on_host) partial_.attention_on_host = 0;
   }
 
   /// The relaxed placements of all shapes, the most promising first.
@@ -242,7 +244,7 @@ class Searcher {
   }
 
   const Problem& problem_;
-  const PartialPolicy& partial_;
+  PartialPolicy partial_;
   const Budgets free_;
   const Compression compression_;
   const Allowance allowance_;

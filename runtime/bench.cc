@@ -157,6 +157,7 @@ ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& sto
   if (!options.machine_file.empty()) machine = read_machine(options.machine_file);
   const auto decide = [&](kernels::Backend& backend, const policy::Budgets& free) -> Decision {
     policy::PartialPolicy policy = options.policy;
+    policy.continuous = false;  // sequences that are all alike end together
     if (machine) {
       require_same_kind(*machine, options.machine_file, backend);
       request.emplace(PlanRequest{.source = *source,

@@ -20,10 +20,12 @@ using policy::bytes_to_text;
 
 void print_shape(const policy::ModelSpec& spec) {
   fmt::print(
-      "{}: {} layers, hidden {}, ffn {}, {} heads of {}, vocabulary {}, context {}, {}-norm, {} head, {:.1f} million "
+      "{}: {} layers, hidden {}, ffn {}, {} heads of {}{}, vocabulary {}, context {}, {}-norm, {} head, {:.1f} million "
       "parameters\n",
-      spec.architecture, spec.layers, spec.hidden, spec.ffn, spec.heads, spec.head_dim, spec.vocab, spec.positions,
-      spec.pre_norm ? "pre" : "post", spec.tied_head ? "tied" : "untied", double(policy::parameters(spec)) / 1e6);
+      spec.architecture, spec.layers, spec.hidden, spec.ffn, spec.heads, spec.head_dim,
+      spec.kv_heads == spec.heads ? "" : fmt::format(" over {} of keys and values", spec.kv_heads), spec.vocab,
+      policy::context_text(spec), spec.pre_norm ? "pre" : "post", spec.tied_head ? "tied" : "untied",
+      double(policy::parameters(spec)) / 1e6);
   const std::uint64_t token = 2ull * static_cast<std::uint64_t>(spec.layers) *
                               static_cast<std::uint64_t>(spec.kv_heads) * static_cast<std::uint64_t>(spec.head_dim) * 2;
   fmt::print("KV cache in 16 bits: {} per token, {} for a sequence of {} tokens, {} of it with h2o:0.1:0.1\n",
@@ -67,6 +69,7 @@ int inspect(const std::string& path) {
   shown.attention_on_host = partial.attention_on_host.value_or(shown.attention_on_host);
   shown.retention = partial.retention.value_or(shown.retention);
   shown.overlap = partial.overlap.value_or(true);
+  shown.continuous = partial.continuous.value_or(true);
   nlohmann::ordered_json full = shown.to_json();
   full.erase("budgets");
   // What the file leaves open is chosen when a run knows its model, its requests and its machine.

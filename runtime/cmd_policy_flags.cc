@@ -31,6 +31,9 @@ void PolicyFlags::add_to(CLI::App& app) {
                  "h2o-flexgen:HEAVY:RECENT or random:HEAVY:RECENT; 12 is tokens, 0.1 a share");
   app.add_option("--attention", attention,
                  "Where KV off the device is attended to: device, host, or the share on the host such as 0.6");
+  app.add_option(
+      "--schedule", schedule,
+      "continuous: a finished sequence gives its place to the next request; static: blocks run to their end");
   app.add_flag("--no-overlap", no_overlap, "One thing after another, to see what overlap gains");
   app.add_option("--backend", machine.backend, "auto, cpu or cuda")->capture_default_str();
   app.add_option("--threads", machine.threads, "CPU threads; 0 takes all cores")->capture_default_str();
@@ -52,6 +55,7 @@ policy::PartialPolicy PolicyFlags::policy() const {
   if (num_gpu_batches) flags.num_gpu_batches = checked_size(*num_gpu_batches, "--num-gpu-batches");
   if (!retention.empty()) flags.retention = policy::Retention::from_text(retention);
   if (!attention.empty()) flags.attention_on_host = policy::attention_from_text(attention, "--attention");
+  if (!schedule.empty()) flags.continuous = policy::continuous_from_text(schedule, "--schedule");
   if (no_overlap) flags.overlap = false;
   const std::array<std::pair<const char*, const std::string*>, 3> budgets{
       {{"--device-memory", &device_memory}, {"--host-memory", &host_memory}, {"--disk-memory", &disk_memory}}};
@@ -69,7 +73,7 @@ void check_lengths(std::int64_t prompt, std::int64_t generation, const policy::M
   if (prompt < 1 || generation < 1) throw UsageError("--prompt-len and --gen-len must be at least 1");
   if (prompt > spec.positions || generation > spec.positions - prompt)
     throw UsageError("--prompt-len " + std::to_string(prompt) + " and --gen-len " + std::to_string(generation) +
-                     " go beyond the model's context of " + std::to_string(spec.positions));
+                     " go beyond the model's context of " + policy::context_text(spec));
 }
 
 }  // namespace weft::runtime

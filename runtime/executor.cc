@@ -10,6 +10,8 @@ namespace {
 using policy::Op;
 using policy::Sublayer;
 
+constexpr int kLastStep = 1 << 15;  // an op's number of its step is 16 bits; after this one they begin again at 1
+
 /// Whether a decode step is one batch's ops on the device alone.
 bool is_resident(const policy::ScheduleShape& shape) {
   const auto on_device = [](const std::vector<policy::Tier>& homes) {
@@ -28,6 +30,9 @@ Totals Totals::operator-(const Totals& before) const {
   difference.prompt_tokens -= before.prompt_tokens;
   difference.first_tokens -= before.first_tokens;
   difference.decode_tokens -= before.decode_tokens;
+  difference.late_prompt_tokens -= before.late_prompt_tokens;
+  difference.decode_rows -= before.decode_rows;
+  difference.decode_places -= before.decode_places;
   for (std::size_t lane = 0; lane < lane_bytes.size(); ++lane) {
     difference.lane_bytes[lane] -= before.lane_bytes[lane];
     difference.prefill_lane_bytes[lane] -= before.prefill_lane_bytes[lane];
@@ -58,15 +63,19 @@ std::span<Sequence> Executor::sequences(int batch) const {
   return first >= block_.size() ? std::span<Sequence>{} : block_.subspan(first, std::min(size, block_.size() - first));
 }
 
-void Executor::run(std::span<Sequence> block, const OnToken& on_token) {
+std::int64_t Executor::steps_left() const {
+  std::int64_t left = 0;
+  for (const Sequence& sequence : block_)
+    if (sequence.finish == Finish::none) left = std::max(left, sequence.max_tokens - sequence.generated());
+  return wait_ > 0 ? std::max<std::int64_t>(left, steps_per_segment_) : left;
+}
+
+void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Waiting& waiting) {
   block_ = block;
   failed_ = false;
   on_token_ = &on_token;
-  std::int64_t longest = 0;
-  for (const Sequence& sequence : block) {
-    longest = std::max(longest, sequence.max_tokens);
-    totals_.prompt_tokens += sequence.prompt_tokens;
-  }
+  waiting_ = &waiting;
+  wait_ = waiting.count;
   all_live_ = static_cast<std::int64_t>(block.size());
   for (int batch = 0; batch < policy_.num_gpu_batches; ++batch)
     live_[static_cast<std::size_t>(batch)] = static_cast<std::int64_t>(sequences(batch).size());
@@ -75,8 +84,8 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token) {
   const double begin = lanes_.now();
   double prefill_end = begin;
   int steps = 1;  // prefill by itself, so that its end is seen
-  for (int step = 0; step < longest && all_live_ > 0; step += steps) {
-    if (step > 0) steps = static_cast<int>(std::min<std::int64_t>(steps_per_segment_, longest - step));
+  for (int step = 0; all_live_ > 0 || wait_ > 0; step = step + steps < kLastStep ? step + steps : 1) {
+    if (step > 0) steps = static_cast<int>(std::min<std::int64_t>(steps_per_segment_, steps_left()));
     policy::Schedule schedule = policy::zigzag(print_.shape, step, steps);
     if (!policy_.overlap) schedule = policy::serialize(std::move(schedule));
     run_segment(schedule);
@@ -90,10 +99,6 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token) {
   const double end = lanes_.now();
   totals_.prefill_seconds += prefill_end - begin;
   totals_.decode_seconds += end - prefill_end;
-  for (const Sequence& sequence : block) {
-    totals_.first_tokens += sequence.generated() > 0;
-    totals_.decode_tokens += std::max<std::int64_t>(0, sequence.generated() - 1);
-  }
 }
 
 void Executor::run_segment(const policy::Schedule& schedule) {
@@ -120,10 +125,11 @@ void Executor::run_segment(const policy::Schedule& schedule) {
   on_trace_(schedule, trace);
 }
 
-/// A batch whose sequences have all finished needs nothing any more; nor does a block.
+/// A batch whose sequences have all finished needs nothing any more unless others wait for their places; nor does a
+/// block.
 bool Executor::alive(const Op& op) const {
   const bool of_unit = op.kind != Op::Kind::compute && op.subject < print_.shape.kv_block(0, 0);
-  return of_unit ? all_live_ > 0 : live_[op.batch] > 0;
+  return wait_ > 0 || (of_unit ? all_live_ > 0 : live_[op.batch] > 0);
 }
 
 std::size_t Executor::ops_together(const policy::Schedule& schedule, std::size_t first) const {
@@ -141,11 +147,14 @@ void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
   try {
     if (stop_) throw Interrupted{};
     const int batch = ops.front().batch;
-    const auto live = static_cast<std::uint64_t>(rows_[static_cast<std::size_t>(batch)].live());
+    const BatchRows& rows = rows_[static_cast<std::size_t>(batch)];
+    const auto live = static_cast<std::uint64_t>(rows.live());
     const auto [scores, samples] = kinds_of(batch);
-    backend_.repeat(stream, live << 2 | std::uint64_t{scores} << 1 | std::uint64_t{samples}, [&] {
+    const auto all = [&] {
       for (const Op& op : ops) compute(op, stream);
-    });
+    };
+    if (rows.begun < rows.live()) all();  // prompts among them: no two such steps are alike
+    else backend_.repeat(stream, live << 2 | std::uint64_t{scores} << 1 | std::uint64_t{samples}, all);
     take_tokens(batch, stream);
   } catch (...) {
     failed_ = true;
@@ -181,7 +190,10 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
   const Sublayer& sub = print_.shape.sublayers[op.subject];
   const int batch = op.batch;
   BatchRows& rows = rows_[op.batch];
-  if (sub.kind == Sublayer::Kind::embed) gather_rows(op);
+  if (sub.kind == Sublayer::Kind::embed) {
+    gather_rows(op);
+    if (rows.live() == 0) return;  // others took the last that waited
+  }
   const UnitViews unit = sub.unit < 0 ? UnitViews{} : storage_.unit(sub.unit, op.unit_slot);
   const View hidden = storage_.hidden(batch, op.activation_slot, rows.rows());
   switch (sub.kind) {
@@ -190,9 +202,11 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
       switch (op.part) {
         case Op::Part::whole:
           layers_.attention(sub.layer, unit, rows, hidden,
-                            {storage_.kv(sub.layer, batch, op.kv_slot), storage_.kv_home(sub.layer, batch)}, stream);
+                            {storage_.kv(sub.layer, batch, op.kv_slot),
+                             op.step == 0 ? kernels::KvSlots{} : storage_.kv_home(sub.layer, batch)},
+                            stream);
           break;
-        case Op::Part::in: layers_.attention_in(unit, hidden, storage_.exchange(batch, false), stream); break;
+        case Op::Part::in: layers_.attention_in(unit, rows, hidden, storage_.exchange(batch, false), stream); break;
         case Op::Part::core:
           layers_.attention_core(sub.layer, rows, storage_.exchange(batch, true),
                                  storage_.host_kv(sub.layer, batch, op.kv_slot));
@@ -219,15 +233,33 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
   }
 }
 
+/// Gives the places of finished sequences to those that wait, as many as a sweep takes along without decode standing
+/// still: a quarter of what a batch's prefill is planned for. What they find in their places prefill overwrites.
+void Executor::admit(int batch) {
+  const std::int64_t most = std::max(print_.workspace.chunk_tokens, print_.workspace.batch_tokens / 4);
+  std::int64_t admitted = 0;
+  for (Sequence& place : sequences(batch)) {
+    if (wait_ == 0 || admitted >= most) return;
+    if (place.finish == Finish::none) continue;
+    waiting_->next(place);
+    admitted += place.prompt_tokens;
+    totals_.late_prompt_tokens += place.prompt_tokens;
+    ++live_[static_cast<std::size_t>(batch)], ++all_live_;  // before there is one less that waits: see alive()
+    --wait_;
+  }
+}
+
 void Executor::gather_rows(const Op& op) {
   BatchRows& rows = rows_[op.batch];
   rows.clear();
-  rows.prefill = op.step == 0;
-  std::int32_t place = 0;
-  for (const Sequence& sequence : sequences(op.batch)) {
-    if (sequence.finish == Finish::none) {
+  if (op.step > 0) admit(op.batch);
+  for (const bool begun : {true, false}) {
+    std::int32_t place = -1;
+    for (const Sequence& sequence : sequences(op.batch)) {
+      ++place;
+      if (sequence.finish != Finish::none || (sequence.generated() > 0) != begun) continue;
       const auto length = static_cast<std::int32_t>(sequence.tokens.size());
-      for (std::int32_t p = rows.prefill && !layers_.synthetic_prefill() ? 0 : length - 1; p < length; ++p) {
+      for (std::int32_t p = begun || layers_.synthetic_prefill() ? length - 1 : 0; p < length; ++p) {
         rows.tokens.push_back(sequence.tokens[static_cast<std::size_t>(p)]);
         rows.position.push_back(p);
       }
@@ -235,8 +267,13 @@ void Executor::gather_rows(const Op& op) {
       rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));
       rows.keep.push_back(sequence.keep);
       rows.context.push_back(length);
+      if (!begun) totals_.prompt_tokens += sequence.prompt_tokens;
     }
-    ++place;
+    if (begun) rows.begun = rows.live();
+  }
+  if (op.step > 0) {
+    totals_.decode_rows += rows.live();
+    totals_.decode_places += policy_.gpu_batch_size;
   }
   storage_.set_tokens(op.batch, rows.rows());
 }
@@ -277,6 +314,7 @@ void Executor::take_tokens(int batch, kernels::Stream& stream) {
   for (std::size_t r = 0; r < live; ++r) {
     Sequence& sequence = all[static_cast<std::size_t>(rows.sequence[r])];
     sequence.tokens.push_back(token[r]);
+    ++(sequence.generated() == 1 ? totals_.first_tokens : totals_.decode_tokens);
     ++sequence.sampling.counter;
     if (!sequence.forced.empty()) {
       sequence.logprobs.push_back(results_.logprob[r]);

@@ -103,26 +103,60 @@ class Answers {
   Progress& progress_;
 };
 
-/// Everything in blocks, in the order of the file. False if it was interrupted.
-bool run_blocks(Session& session, const RequestFile& requests, const std::vector<std::size_t>& todo, Answers& answers,
-                Progress& progress) {
+/// Runs sequences in the places of one block after another, or of one that is refilled.
+class Block {
+ public:
+  Block(Session& session, const RequestFile& requests, Answers& answers)
+      : session_(session), requests_(requests), answers_(answers) {}
+
+  /// todo[first, last): as many as the block has places; those behind take the places of finished ones until `end`.
+  void run(const std::vector<std::size_t>& todo, std::size_t first, std::size_t last, std::size_t end) {
+    places_.assign(last - first, {});
+    ids_.assign(places_.size(), {});
+    for (std::size_t i = first; i < last; ++i) fill(i - first, todo[i]);
+    const auto place_of = [this](const Sequence& sequence) {
+      return static_cast<std::size_t>(&sequence - places_.data());
+    };
+    const Waiting waiting{.count = static_cast<std::int64_t>(end - last),
+                          .next = [&](Sequence& sequence) { fill(place_of(sequence), todo[last++]); }};
+    session_.executor().run(
+        places_, [&](Sequence& sequence) { answers_.token(sequence, ids_[place_of(sequence)]); }, waiting);
+  }
+
+ private:
+  void fill(std::size_t place, std::size_t index) {
+    const Request request = requests_.read(index);
+    places_[place] = answers_.begin(index, request, session_);
+    ids_[place] = request.id;
+  }
+
+  Session& session_;
+  const RequestFile& requests_;
+  Answers& answers_;
+  std::vector<Sequence> places_;
+  std::vector<std::string> ids_;  // of the requests in the places
+};
+
+/// Everything; false if it was interrupted. Blocks that run to their end take the requests in the order of the file.
+/// Where places are refilled the longest go first, so that at the end few places are empty for long, and neighbours,
+/// which share a batch, are of a length.
+bool run_requests(Session& session, const RequestFile& requests, std::vector<std::size_t> todo, Answers& answers,
+                  Progress& progress) {
+  const bool refills = session.policy().refills();
+  if (refills)
+    std::stable_sort(todo.begin(), todo.end(), [&](std::size_t a, std::size_t b) {
+      return requests.entry(a).max_tokens > requests.entry(b).max_tokens;
+    });
   const auto size = static_cast<std::size_t>(session.policy().block_size());
-  for (std::size_t first = 0; first < todo.size(); first += size) {
-    std::vector<Sequence> block;
-    std::vector<std::string> ids;
-    for (std::size_t i = first; i < std::min(todo.size(), first + size); ++i) {
-      const Request request = requests.read(todo[i]);
-      block.push_back(answers.begin(todo[i], request, session));
-      ids.push_back(request.id);
+  Block block(session, requests, answers);
+  try {
+    for (std::size_t first = 0; first < todo.size(); first += refills ? todo.size() : size) {
+      const std::size_t last = std::min(todo.size(), first + size);
+      block.run(todo, first, last, refills ? todo.size() : last);
+      progress.note(busiest_lane(session.executor().totals()));
     }
-    try {
-      session.executor().run(block, [&](Sequence& sequence) {
-        answers.token(sequence, ids[static_cast<std::size_t>(&sequence - block.data())]);
-      });
-    } catch (const Interrupted&) {
-      return false;
-    }
-    progress.note(busiest_lane(session.executor().totals()));
+  } catch (const Interrupted&) {
+    return false;
   }
   return true;
 }
@@ -193,7 +227,7 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
   journal.open();
   Progress progress(requests.size(), requests.size() - todo.size(), options.quiet);
   Answers answers(*source, journal, progress);
-  const bool complete = run_blocks(*session, requests, todo, answers, progress);
+  const bool complete = run_requests(*session, requests, todo, answers, progress);
   journal.finish();
   progress.clear();
   if (!complete) {

@@ -27,6 +27,7 @@ template <class T> std::span<const T> part(const std::vector<T>& v, std::int64_t
 }  // namespace
 
 void BatchRows::clear() {
+  begun = 0;
   sequence.clear();
   offsets.assign(1, 0);
   tokens.clear();
@@ -51,7 +52,7 @@ kernels::Activation activation_named(const std::string& name, const std::string&
     if (name == known_name) return activation;
     names += (names.empty() ? "" : ", ") + std::string(known_name);
   }
-  throw DataError(where + ": activation_function '" + name.substr(0, 40) + "' is not supported; supported: " + names);
+  throw DataError(where + ": activation '" + name.substr(0, 40) + "' is not supported; supported: " + names);
 }
 
 Layers::Layers(const policy::ModelSpec& model, const policy::Retention& retention, DType kv_type,
@@ -68,12 +69,13 @@ std::uint64_t Layers::seed(int layer) const {
 std::vector<std::int64_t> Layers::chunks(const BatchRows& rows) const {
   std::vector<std::int64_t> ends;
   std::int64_t begin = 0;
-  for (std::int64_t s = 1; s <= rows.live(); ++s)
-    if (s > begin + 1 &&
-        rows.offsets[static_cast<std::size_t>(s)] - rows.offsets[static_cast<std::size_t>(begin)] > chunk_tokens_) {
+  for (std::int64_t s = 1; s <= rows.live(); ++s) {
+    const auto tokens = rows.offsets[static_cast<std::size_t>(s)] - rows.offsets[static_cast<std::size_t>(begin)];
+    if (s > begin + 1 && (tokens > chunk_tokens_ || s - 1 == rows.begun)) {
       ends.push_back(s - 1);
       begin = s - 1;
     }
+  }
   if (rows.live() > begin) ends.push_back(rows.live());
   return ends;
 }
@@ -93,6 +95,7 @@ void Layers::embed(const UnitViews& unit, const BatchRows& rows, View hidden, ke
     } else {
       storage_.gather(policy::Unit::Kind::embedding, tokens, x, stream);
     }
+    if (!model_.rotary.empty()) continue;
     places.assign(rows.position.begin() + first, rows.position.begin() + last);
     for (std::int32_t& place : places) place += model_.position_offset;
     const View positions = scratch.take(hidden.dtype, last - first, model_.hidden);
@@ -101,36 +104,74 @@ void Layers::embed(const UnitViews& unit, const BatchRows& rows, View hidden, ke
   }
 }
 
-/// x normed if the model norms before a sublayer, and projected to queries, keys and values.
-void Layers::project(const UnitViews& unit, View hidden, const Projected& out, kernels::Stream& stream) {
-  ConstView x = hidden;
-  if (model_.pre_norm) {
-    const View normed = storage_.scratch().take(hidden.dtype, hidden.rows, hidden.cols);
-    ops_.run(kernels::LayerNorm{hidden, of(unit, Role::norm1_weight), of(unit, Role::norm1_bias), normed,
-                                model_.norm_epsilon},
-             stream);
-    x = normed;
-  }
-  ops_.run(kernels::Linear{x, of(unit, Role::q_weight), of(unit, Role::q_bias), out.q}, stream);
-  ops_.run(kernels::Linear{x, of(unit, Role::k_weight), of(unit, Role::k_bias), out.k}, stream);
-  ops_.run(kernels::Linear{x, of(unit, Role::v_weight), of(unit, Role::v_bias), out.v}, stream);
+void Layers::norm(const UnitViews& unit, Role weight, Role bias, ConstView x, View out, kernels::Stream& stream) const {
+  ops_.run(kernels::LayerNorm{x, of(unit, weight), of(unit, bias), out, model_.norm_epsilon, model_.rms_norm}, stream);
 }
 
+/// What a sublayer reads: the hidden states, normed if the model norms before.
+View Layers::normed(const UnitViews& unit, Role weight, Role bias, View hidden, kernels::Stream& stream) {
+  if (!model_.pre_norm) return hidden;
+  const View out = storage_.scratch().take(hidden.dtype, hidden.rows, hidden.cols);
+  norm(unit, weight, bias, hidden, out, stream);
+  return out;
+}
+
+/// Queries, keys and values of rows at `position`.
+void Layers::project(const UnitViews& unit, std::span<const std::int32_t> position, View hidden, const Projected& out,
+                     kernels::Stream& stream) {
+  const View x = normed(unit, Role::norm1_weight, Role::norm1_bias, hidden, stream);
+  if (model_.fused_qkv) {
+    const View all = storage_.scratch().take(hidden.dtype, hidden.rows, out.q.cols + out.k.cols + out.v.cols);
+    ops_.run(kernels::Linear{x, of(unit, Role::qkv_weight), of(unit, Role::qkv_bias), all}, stream);
+    int first = 0;
+    for (const View& part : {out.q, out.k, out.v})
+      ops_.run(kernels::TakeHeads{all, first++, 3, model_.head_dim, part}, stream);
+  } else {
+    ops_.run(kernels::Linear{x, of(unit, Role::q_weight), of(unit, Role::q_bias), out.q}, stream);
+    ops_.run(kernels::Linear{x, of(unit, Role::k_weight), of(unit, Role::k_bias), out.k}, stream);
+    ops_.run(kernels::Linear{x, of(unit, Role::v_weight), of(unit, Role::v_bias), out.v}, stream);
+  }
+  if (model_.rotary.empty()) return;
+  for (const View& part : {out.q, out.k})
+    ops_.run(kernels::Rotary{part, position, model_.rotary, model_.head_dim}, stream);
+}
+
+/// The end of attention. With a parallel residual the mlp comes with it, for it reads what attention read.
 void Layers::project_back(const UnitViews& unit, ConstView attended, View hidden, kernels::Stream& stream) {
+  const View parallel =
+      model_.parallel_residual ? normed(unit, Role::norm2_weight, Role::norm2_bias, hidden, stream) : View{};
   ops_.run(kernels::Linear{.x = attended,
                            .weight = of(unit, Role::o_weight),
                            .bias = of(unit, Role::o_bias),
                            .out = hidden,
                            .accumulate = true},
            stream);
-  if (!model_.pre_norm)
-    ops_.run(kernels::LayerNorm{hidden, of(unit, Role::norm1_weight), of(unit, Role::norm1_bias), hidden,
-                                model_.norm_epsilon},
-             stream);
+  if (!model_.pre_norm) norm(unit, Role::norm1_weight, Role::norm1_bias, hidden, hidden, stream);
+  if (model_.parallel_residual) feed_forward(unit, parallel, hidden, stream);
+}
+
+/// hidden += the mlp of `in`.
+void Layers::feed_forward(const UnitViews& unit, ConstView in, View hidden, kernels::Stream& stream) {
+  Scratch& scratch = storage_.scratch();
+  const View inner = scratch.take(hidden.dtype, hidden.rows, model_.ffn);
+  if (model_.gated_mlp) {
+    const View up = scratch.take(hidden.dtype, hidden.rows, model_.ffn);
+    ops_.run(kernels::Linear{in, of(unit, Role::gate_weight), of(unit, Role::gate_bias), inner, activation_}, stream);
+    ops_.run(kernels::Linear{in, of(unit, Role::up_weight), of(unit, Role::up_bias), up}, stream);
+    ops_.run(kernels::Multiply{inner, up}, stream);
+  } else {
+    ops_.run(kernels::Linear{in, of(unit, Role::up_weight), of(unit, Role::up_bias), inner, activation_}, stream);
+  }
+  ops_.run(kernels::Linear{.x = inner,
+                           .weight = of(unit, Role::down_weight),
+                           .bias = of(unit, Role::down_bias),
+                           .out = hidden,
+                           .accumulate = true},
+           stream);
 }
 
 void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Projected& in,
-                     View attended, const kernels::KvSlots& kv, kernels::Stream& stream) {
+                     View attended, const Cache& kv, kernels::Stream& stream) {
   Scratch& scratch = storage_.scratch();
   const View k = scratch.take(kv_type_, in.k.rows, in.k.cols), v = scratch.take(kv_type_, in.v.rows, in.v.cols);
   ops_.run(kernels::Convert{in.k, k}, stream);
@@ -166,16 +207,18 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                                  .score = score},
              stream);
   }
-  ops_.run(kernels::KeepPrompt{.k = k,
-                               .v = v,
-                               .score = score,
-                               .offsets = offsets,
-                               .sequence = part(rows.sequence, first, last),
-                               .keep = part(rows.keep, first, last),
-                               .scoring = scoring_,
-                               .seed = seed(layer),
-                               .slots = kv},
-           stream);
+  for (const kernels::KvSlots* slots : {&kv.slots, &kv.home})
+    if (slots->k)
+      ops_.run(kernels::KeepPrompt{.k = k,
+                                   .v = v,
+                                   .score = score,
+                                   .offsets = offsets,
+                                   .sequence = part(rows.sequence, first, last),
+                                   .keep = part(rows.keep, first, last),
+                                   .scoring = scoring_,
+                                   .seed = seed(layer),
+                                   .slots = *slots},
+               stream);
 }
 
 void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
@@ -201,7 +244,7 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
 
 void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
                        kernels::Stream& stream) {
-  if (rows.prefill && synthetic_) return fill_cache(layer, rows, kv.slots, stream);
+  if (rows.begun == 0 && synthetic_) return fill_cache(layer, rows, kv.slots, stream);
   Scratch& scratch = storage_.scratch();
   const std::int64_t q_cols = std::int64_t{model_.heads} * model_.head_dim,
                      kv_cols = std::int64_t{model_.kv_heads} * model_.head_dim;
@@ -213,9 +256,9 @@ void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, 
     const View x = hidden.slice(begin, count);
     const Projected in{scratch.take(hidden.dtype, count, q_cols), scratch.take(hidden.dtype, count, kv_cols),
                        scratch.take(hidden.dtype, count, kv_cols)};
-    project(unit, x, in, stream);
+    project(unit, part(rows.position, begin, begin + count), x, in, stream);
     const View attended = scratch.take(hidden.dtype, count, q_cols);
-    if (rows.prefill) prefill(layer, rows, first, last, in, attended, kv.slots, stream);
+    if (first >= rows.begun) prefill(layer, rows, first, last, in, attended, kv, stream);
     else decode(ops_, layer, rows, first, last, in, attended, kv, stream);
     project_back(unit, attended, x, stream);
     first = last;
@@ -263,11 +306,12 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
   }
 }
 
-void Layers::attention_in(const UnitViews& unit, View hidden, const Storage::Exchange& out, kernels::Stream& stream) {
+void Layers::attention_in(const UnitViews& unit, const BatchRows& rows, View hidden, const Storage::Exchange& out,
+                          kernels::Stream& stream) {
   for (std::int64_t first = 0; first < hidden.rows; first += chunk_tokens_) {
     const std::int64_t count = std::min(chunk_tokens_, hidden.rows - first);
     storage_.scratch().reset();
-    project(unit, hidden.slice(first, count),
+    project(unit, part(rows.position, first, first + count), hidden.slice(first, count),
             {out.q.slice(first, count), out.k.slice(first, count), out.v.slice(first, count)}, stream);
   }
 }
@@ -281,34 +325,19 @@ void Layers::attention_core(int layer, const BatchRows& rows, const Storage::Exc
 }
 
 void Layers::attention_out(const UnitViews& unit, View hidden, ConstView attended, kernels::Stream& stream) {
-  project_back(unit, attended, hidden, stream);
+  for (std::int64_t first = 0; first < hidden.rows; first += chunk_tokens_) {
+    const std::int64_t count = std::min(chunk_tokens_, hidden.rows - first);
+    storage_.scratch().reset();
+    project_back(unit, attended.slice(first, count), hidden.slice(first, count), stream);
+  }
 }
 
 void Layers::mlp(const UnitViews& unit, View hidden, kernels::Stream& stream) {
   for (std::int64_t first = 0; first < hidden.rows; first += chunk_tokens_) {
-    const std::int64_t count = std::min(chunk_tokens_, hidden.rows - first);
-    Scratch& scratch = storage_.scratch();
-    scratch.reset();
-    const View x = hidden.slice(first, count);
-    ConstView in = x;
-    if (model_.pre_norm) {
-      const View normed = scratch.take(hidden.dtype, count, hidden.cols);
-      ops_.run(
-          kernels::LayerNorm{x, of(unit, Role::norm2_weight), of(unit, Role::norm2_bias), normed, model_.norm_epsilon},
-          stream);
-      in = normed;
-    }
-    const View inner = scratch.take(hidden.dtype, count, model_.ffn);
-    ops_.run(kernels::Linear{in, of(unit, Role::up_weight), of(unit, Role::up_bias), inner, activation_}, stream);
-    ops_.run(kernels::Linear{.x = inner,
-                             .weight = of(unit, Role::down_weight),
-                             .bias = of(unit, Role::down_bias),
-                             .out = x,
-                             .accumulate = true},
-             stream);
-    if (!model_.pre_norm)
-      ops_.run(kernels::LayerNorm{x, of(unit, Role::norm2_weight), of(unit, Role::norm2_bias), x, model_.norm_epsilon},
-               stream);
+    storage_.scratch().reset();
+    const View x = hidden.slice(first, std::min(chunk_tokens_, hidden.rows - first));
+    feed_forward(unit, normed(unit, Role::norm2_weight, Role::norm2_bias, x, stream), x, stream);
+    if (!model_.pre_norm) norm(unit, Role::norm2_weight, Role::norm2_bias, x, x, stream);
   }
 }
 
@@ -319,10 +348,7 @@ void Layers::output(const UnitViews& unit, const BatchRows& rows, View hidden, V
   std::vector<std::int32_t> last;  // row of each sequence
   for (std::int64_t s = 0; s < live; ++s) last.push_back(rows.offsets[static_cast<std::size_t>(s + 1)] - 1);
   ops_.run(kernels::Gather{.table = hidden, .ids = last, .to = {}, .out = x}, stream);
-  if (model_.final_norm)
-    ops_.run(kernels::LayerNorm{x, of(unit, Role::final_norm_weight), of(unit, Role::final_norm_bias), x,
-                                model_.norm_epsilon},
-             stream);
+  if (model_.final_norm) norm(unit, Role::final_norm_weight, Role::final_norm_bias, x, x, stream);
   if (of(unit, Role::project_out))
     ops_.run(kernels::Linear{.x = x, .weight = of(unit, Role::project_out), .bias = {}, .out = out}, stream);
   else ops_.run(kernels::Convert{x, out}, stream);

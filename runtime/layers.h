@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -12,9 +13,10 @@
 
 namespace weft::runtime {
 
-/// The live sequences of a gpu batch in one sweep: whole prompts in prefill, one token each in decode; no padding.
+/// The live sequences of a gpu batch in one sweep; no padding. First those that have begun, one token each, then those
+/// that begin, with their whole prompts.
 struct BatchRows {
-  bool prefill = false;
+  std::int64_t begun = 0;
   std::vector<std::int32_t> sequence;    ///< [live] place in the batch's KV blocks
   std::vector<std::int32_t> offsets{0};  ///< [live + 1] rows of each in the hidden states
   std::vector<std::int32_t> tokens;      ///< [rows] ids
@@ -39,14 +41,15 @@ class Layers {
          kernels::Backend& backend, Storage& storage);
 
   void embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream);
-  /// A KV block on the device, and its home where that is host memory: a decode step changes both.
+  /// A KV block on the device, and its home where that is host memory and is not written as a whole: both change.
   struct Cache {
     kernels::KvSlots slots, home;
   };
   void attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
                  kernels::Stream& stream);
   /// The three parts of attention whose core runs on the host; decode only.
-  void attention_in(const UnitViews& unit, View hidden, const Storage::Exchange& out, kernels::Stream& stream);
+  void attention_in(const UnitViews& unit, const BatchRows& rows, View hidden, const Storage::Exchange& out,
+                    kernels::Stream& stream);
   void attention_core(int layer, const BatchRows& rows, const Storage::Exchange& host, const kernels::KvSlots& kv);
   void attention_out(const UnitViews& unit, View hidden, ConstView attended, kernels::Stream& stream);
   void mlp(const UnitViews& unit, View hidden, kernels::Stream& stream);
@@ -67,10 +70,16 @@ class Layers {
   struct Projected {
     View q, k, v;
   };
-  void project(const UnitViews& unit, View hidden, const Projected& out, kernels::Stream& stream);
+  /// Both norms of a sublayer, and the last one's.
+  void norm(const UnitViews& unit, policy::Role weight, policy::Role bias, ConstView x, View out,
+            kernels::Stream& stream) const;
+  View normed(const UnitViews& unit, policy::Role weight, policy::Role bias, View hidden, kernels::Stream& stream);
+  void project(const UnitViews& unit, std::span<const std::int32_t> position, View hidden, const Projected& out,
+               kernels::Stream& stream);
   void project_back(const UnitViews& unit, ConstView attended, View hidden, kernels::Stream& stream);
+  void feed_forward(const UnitViews& unit, ConstView in, View hidden, kernels::Stream& stream);
   void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Projected& in,
-               View attended, const kernels::KvSlots& kv, kernels::Stream& stream);
+               View attended, const Cache& kv, kernels::Stream& stream);
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
               const Projected& in, View attended, const Cache& kv, kernels::Stream& stream) const;
   void fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream);

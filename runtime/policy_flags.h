@@ -16,7 +16,7 @@ class App;
 namespace weft::runtime {
 
 struct PolicyFlags {
-  std::string policy_file, retention, attention;
+  std::string policy_file, retention, attention, schedule;
   std::string device_memory, host_memory, disk_memory;
   std::vector<double> percent;
   std::optional<int> gpu_batch_size, num_gpu_batches;

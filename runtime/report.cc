@@ -47,9 +47,11 @@ ordered_json make_report(Session& session, const Totals& since) {
   report["seconds"] = {
       {"load", session.load_seconds()}, {"prefill", totals.prefill_seconds}, {"decode", totals.decode_seconds}};
   report["tokens"] = {{"prompt", totals.prompt_tokens}, {"generated", totals.first_tokens + totals.decode_tokens}};
-  report["tokens_per_second"] = {{"total", rate(generated, totals.seconds())},
-                                 {"prefill", rate(double(totals.prompt_tokens), totals.prefill_seconds)},
-                                 {"decode", rate(double(totals.decode_tokens), totals.decode_seconds)}};
+  report["tokens_per_second"] = {
+      {"total", rate(generated, totals.seconds())},
+      {"prefill", rate(double(totals.prompt_tokens - totals.late_prompt_tokens), totals.prefill_seconds)},
+      {"decode", rate(double(totals.decode_tokens), totals.decode_seconds)}};
+  if (totals.decode_places > 0) report["occupancy"] = totals.occupancy();
   report["placement"] = {{"weights", placement_of(blocks, Kind::weights, policy.weights)},
                          {"kv", placement_of(blocks, Kind::kv, policy.kv)},
                          {"activations", placement_of(blocks, Kind::activations, policy.activations)}};
@@ -81,6 +83,8 @@ std::string table(const ordered_json& report) {
                         number(predicted.at("total")), number(predicted.at("prefill")), number(predicted.at("decode")),
                         number(speed.at("total")) / number(predicted.at("total")));
   }
+  if (report.contains("occupancy"))
+    text += fmt::format("places taken in decode: {:.1f}%\n", 100 * number(report.at("occupancy")));
   text += fmt::format("{:<12} {:<8} {:>7} {:>9} {:>12}\n", "placement", "tier", "asked", "achieved", "bytes");
   for (const auto& [kind, tiers] : report.at("placement").items())
     for (const auto& [tier, cell] : tiers.items())

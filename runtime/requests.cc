@@ -133,7 +133,7 @@ Request RequestFile::parse(std::string_view line, std::size_t number) const {
   const std::int64_t room = model_.positions - static_cast<std::int64_t>(request.prompt.size());
   if (room < 1)
     throw UsageError(where + ": the prompt has " + std::to_string(request.prompt.size()) +
-                     " tokens; the model's context is " + std::to_string(model_.positions) +
+                     " tokens; the model's context is " + policy::context_text(model_) +
                      ", one of which must be left for an answer");
   if (kind_ == RequestKind::score) {
     request.continuation = tokens("continuation", "continuation_ids", false);
@@ -158,7 +158,7 @@ Request RequestFile::parse(std::string_view line, std::size_t number) const {
   if (request.max_tokens > room)
     throw UsageError(where + ": the prompt has " + std::to_string(request.prompt.size()) + " tokens and " +
                      std::to_string(request.max_tokens) + " are to follow; the model's context is " +
-                     std::to_string(model_.positions));
+                     policy::context_text(model_));
   return request;
 }
 

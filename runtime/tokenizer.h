@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/tokenizer_bpe.h"
@@ -17,14 +18,15 @@
 
 namespace weft::runtime {
 
-/// GPT-2's byte-level byte-pair encoding, as OPT uses it. Const calls may run on many threads at once.
+/// Byte-pair encoding: GPT-2's on bytes, as OPT, GPT-NeoX, Llama 3 and Qwen2 use it, or SentencePiece's on characters
+/// with bytes to fall back on, as Llama 2 does. Const calls may run on many threads at once.
 class Tokenizer {
  public:
-  /// Reads vocab.json, merges.txt and, where they are there, tokenizer_config.json, special_tokens_map.json,
-  /// added_tokens.json and the model_type of config.json. Throws DataError that names the file and the entry or line.
-  /// A tokenizer.json is not read; a folder that has nothing else is refused.
+  /// Reads tokenizer.json; where there is none vocab.json, merges.txt and, where they are there, tokenizer_config.json,
+  /// special_tokens_map.json, added_tokens.json and the model_type of config.json. Throws DataError that names the file
+  /// and the entry or line.
   static Tokenizer load(const std::filesystem::path& folder);
-  /// True if the folder has a file that load() would read a tokenizer from, or refuse by name.
+  /// True if the folder has a file that load() would read a tokenizer from.
   static bool present(const std::filesystem::path& folder);
 
   /// The ids of the text. Special and added tokens written out in it become their ids. `add_first_token` puts
@@ -42,39 +44,62 @@ class Tokenizer {
   std::size_t size() const { return pieces_.size(); }
   std::optional<std::int32_t> first_token() const { return first_; }
   bool is_special(std::int32_t id) const;
+  /// How the bytes of ids become text: see IncrementalDecoder.
+  Names names() const { return names_; }
+  bool is_byte(std::int32_t id) const;  ///< a token of Names::sentences that stands for a byte alone
 
  private:
-  Tokenizer(const Vocabulary& vocabulary, BpeMerges merges, AddedTokens added);
+  explicit Tokenizer(TokenizerParts parts);
 
   using Ids = std::vector<std::int32_t>;
+  struct Added {
+    AddedToken token;
+    std::string text;  // what is looked for: normalized, if the token is
+  };
   struct Match {
     std::size_t begin = 0, end = 0;
     const AddedToken* token = nullptr;  // null: none was found
   };
+  std::string marked(std::string_view text, bool at_start) const;
+  std::string normalize(std::string_view text, bool at_start) const;
   Match find_added(std::string_view text, std::size_t from, bool normalized) const;
-  void encode_pass(std::string_view text, bool normalized, Ids& ids, BpeMerges::Scratch& scratch) const;
+  void encode_pass(std::string_view text, bool normalized, bool at_start, Ids& ids, BpeMerges::Scratch& scratch) const;
   void encode_words(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const;
+  void push_symbols(std::string_view word, Ids& ids) const;
 
-  std::vector<std::string> pieces_;  // by id
-  std::vector<bool> special_;        // by id
+  Names names_;
+  Normalizer normalizer_;
+  Prefix prefix_;
+  Pattern pattern_;
+  bool metaspace_, whole_words_;
+  std::unordered_map<std::string, std::int32_t> ids_;  // by bytes; only where words or characters are looked up
+  std::vector<std::string> pieces_;                    // by id
+  std::vector<bool> special_;                          // by id
   std::array<std::int32_t, 256> byte_ids_{};
   BpeMerges merges_;
-  std::vector<AddedToken> added_;            // longest first
+  std::vector<Added> added_;                 // longest first
   std::array<bool, 256> begins_added_[2]{};  // per pass: does an added token begin with the byte?
   std::optional<std::int32_t> first_;
 };
 
 /// Decodes ids as they come, for text that is shown or searched while it grows. The pieces together are
-/// Tokenizer::decode() of all ids, and none ends inside a character. Keeps a reference to the tokenizer.
+/// Tokenizer::decode() of all ids, and none ends inside a character. With Names::sentences one space in front of the
+/// whole text is left out, and of byte tokens in a row that are no text each is a U+FFFD. Keeps a reference to the
+/// tokenizer.
 class IncrementalDecoder {
  public:
   explicit IncrementalDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-  std::string push(std::int32_t id) { return stream_.push(tokenizer_.piece(id)); }
-  std::string finish() { return stream_.finish(); }  ///< U+FFFD if a character was left half
+  std::string push(std::int32_t id);
+  std::string finish();  ///< U+FFFD if a character was left half
 
  private:
+  std::string take_bytes();
+  std::string without_first_space(std::string text);
+
   const Tokenizer& tokenizer_;
   Utf8Stream stream_;
+  std::string bytes_;   // of byte tokens in a row
+  bool begun_ = false;  // something has come out
 };
 
 }  // namespace weft::runtime

@@ -114,8 +114,10 @@ class Reader {
     const std::string name =
         fields.is_null("tokenizer_class") ? from_model : fields.text("tokenizer_class", from_model);
     if (name != "GPT2Tokenizer" && name != "GPT2TokenizerFast")
-      throw DataError(place(kConfig, "tokenizer_class") + ": the tokenizer " + name +
-                      " is not implemented; vocab.json and merges.txt are read for GPT2Tokenizer, which OPT uses");
+      throw DataError(
+          place(kConfig, "tokenizer_class") + ": the tokenizer " + name +
+          " is not read from vocab.json and merges.txt, only GPT2Tokenizer is; put the model's tokenizer.json "
+          "beside them");
   }
 
   /// bos_token and the like, and the lists of further special tokens.

@@ -13,7 +13,6 @@ namespace weft::runtime {
 
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{128} << 20;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 22;
 constexpr std::size_t kLongestName = std::size_t{64} << 10;
 constexpr std::size_t kMostMerges = std::size_t{1} << 23;
@@ -71,10 +70,13 @@ std::string bytes_of_name(std::string_view name) {
   return bytes;
 }
 
-Vocabulary read_vocabulary(const std::filesystem::path& file) {
-  const std::string where = file.string();
-  const nlohmann::json entries =
-      policy::parse_json(read_file(file, kMostBytes), where, policy::Blame::data, {.depth = 32});
+std::string name_of_byte(Names names, unsigned char byte) {
+  if (names == Names::bytes) return alphabet_of_byte(byte);
+  constexpr const char* digits = "0123456789ABCDEF";
+  return {'<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>'};
+}
+
+Vocabulary vocabulary_from(const nlohmann::json& entries, Names names, const std::string& where) {
   if (!entries.is_object())
     throw DataError(where + ": must be an object of token to id, got " + policy::describe(entries));
   if (entries.size() > static_cast<std::size_t>(kMostTokens))
@@ -100,40 +102,54 @@ Vocabulary read_vocabulary(const std::filesystem::path& file) {
     vocabulary.emplace(name, owner->first);
   }
   for (int byte = 0; byte < 256; ++byte) {
-    const std::string name = alphabet_of_byte(static_cast<unsigned char>(byte));
+    const std::string name = name_of_byte(names, static_cast<unsigned char>(byte));
     if (vocabulary.count(name) == 0)
       throw DataError(where + ": has no token " + shown(name) + " for byte " + std::to_string(byte) +
-                      "; this is not the vocabulary of a byte-level tokenizer");
+                      "; this is not the vocabulary of a tokenizer that " +
+                      (names == Names::bytes ? "works on bytes" : "falls back on bytes"));
   }
   return vocabulary;
 }
 
-BpeMerges read_merges(const std::filesystem::path& file, const Vocabulary& vocabulary) {
-  const std::string text = read_file(file, kMostBytes);
-  BpeMerges merges;
+void add_merge(BpeMerges& merges, const std::string& left, const std::string& right, const Vocabulary& vocabulary,
+               const std::string& where) {
+  const std::string line = shown(left + " " + right);
+  const auto id_of = [&](const std::string& name, const char* role) {
+    const auto found = vocabulary.find(name);
+    if (found == vocabulary.end())
+      throw DataError(where + line + role + shown(name) + ", which is not in the vocabulary");
+    return found->second;
+  };
+  const std::int32_t left_id = id_of(left, " merges "), right_id = id_of(right, " merges ");
+  if (!merges.add(left_id, right_id, id_of(left + right, " makes ")))
+    throw DataError(where + "the merge " + line + " is there twice");
+  if (merges.size() > kMostMerges) throw DataError(where + "more than " + std::to_string(kMostMerges) + " merges");
+}
+
+void add_merge(BpeMerges& merges, std::string_view line, const Vocabulary& vocabulary, const std::string& where) {
+  const std::size_t space = line.find(' ');
+  if (space == std::string::npos || space == 0 || space + 1 == line.size() ||
+      line.find(' ', space + 1) != std::string::npos)
+    throw DataError(where + shown(std::string(line)) + " is not two tokens with a space between");
+  add_merge(merges, std::string(line.substr(0, space)), std::string(line.substr(space + 1)), vocabulary, where);
+}
+
+TokenizerParts read_gpt2_files(const std::filesystem::path& folder) {
+  TokenizerParts parts;
+  const std::filesystem::path file = folder / "vocab.json";
+  parts.vocabulary = vocabulary_from(
+      policy::parse_json(read_file(file, kLargestTokenizer), file.string(), policy::Blame::data, {.depth = 32}),
+      Names::bytes, file.string());
+  const std::string text = read_file(folder / "merges.txt", kLargestTokenizer);
   std::string_view rest = text;
   for (std::size_t number = 1; !rest.empty(); ++number) {
-    const std::string line(take_line(rest));
-    if (line.rfind("#version", 0) == 0) continue;
-    const std::string where = file.string() + " line " + std::to_string(number) + ": ";
-
-    const std::size_t space = line.find(' ');
-    if (space == std::string::npos || space == 0 || space + 1 == line.size() ||
-        line.find(' ', space + 1) != std::string::npos)
-      throw DataError(where + shown(line) + " is not two tokens with a space between");
-    const std::string left = line.substr(0, space), right = line.substr(space + 1);
-    const auto id_of = [&](const std::string& name, const std::string& role) {
-      const auto found = vocabulary.find(name);
-      if (found == vocabulary.end()) throw DataError(where + role + shown(name) + ", which is not in the vocabulary");
-      return found->second;
-    };
-    const std::int32_t left_id = id_of(left, shown(line) + " merges ");
-    const std::int32_t right_id = id_of(right, shown(line) + " merges ");
-    if (!merges.add(left_id, right_id, id_of(left + right, shown(line) + " makes ")))
-      throw DataError(where + "the merge " + shown(line) + " is there twice");
-    if (merges.size() > kMostMerges) throw DataError(where + "more than " + std::to_string(kMostMerges) + " merges");
+    const std::string_view line = take_line(rest);
+    if (!line.starts_with("#version"))
+      add_merge(parts.merges, line, parts.vocabulary,
+                (folder / "merges.txt").string() + " line " + std::to_string(number) + ": ");
   }
-  return merges;
+  parts.added = read_added_tokens(folder, parts.vocabulary);
+  return parts;
 }
 
 }  // namespace weft::runtime

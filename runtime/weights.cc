@@ -24,11 +24,13 @@ template <class Body> void with_type(DType dtype, Body&& body) {
   else body(bf16{});
 }
 
-/// Where transformers and the original checkpoints put the decoder.
-std::string find_name(const Checkpoint& checkpoint, const std::string& name) {
-  for (const char* prefix : {"model.decoder.", "decoder.", "model.", ""})
-    if (checkpoint.find(prefix + name)) return prefix + name;
-  return name == "lm_head.weight" ? name : "model.decoder." + name;
+/// The tensor's name in this checkpoint; where none fits, that of transformers' own files.
+std::string find_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
+  if (spec.role == Role::head) return spec.name;
+  const auto prefixes = policy::name_prefixes(model);
+  for (const char* prefix : prefixes)
+    if (checkpoint.find(prefix + spec.name)) return prefix + spec.name;
+  return prefixes.front() + spec.name;
 }
 
 double deviation(const policy::TensorSpec& spec) {
@@ -36,7 +38,9 @@ double deviation(const policy::TensorSpec& spec) {
     case Role::q_weight:
     case Role::k_weight:
     case Role::v_weight:
+    case Role::qkv_weight:
     case Role::o_weight:
+    case Role::gate_weight:
     case Role::up_weight:
     case Role::down_weight:
     case Role::project_in:
@@ -57,7 +61,9 @@ bool is_vector(Role role) {
     case Role::q_bias:
     case Role::k_bias:
     case Role::v_bias:
+    case Role::qkv_bias:
     case Role::o_bias:
+    case Role::gate_bias:
     case Role::up_bias:
     case Role::down_bias: return true;
     default: return false;
@@ -113,7 +119,7 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
       std::int64_t rows = spec.rows;
       if (unit.kind == policy::Unit::Kind::embedding || unit.kind == policy::Unit::Kind::head) rows = model.vocab;
       if (unit.kind == policy::Unit::Kind::positions) rows = std::int64_t{model.positions} + model.position_offset;
-      const std::string name = find_name(checkpoint, spec.name);
+      const std::string name = find_name(model, checkpoint, spec);
       needs.push_back({name, is_vector(spec.role) ? std::vector{spec.cols} : std::vector{rows, spec.cols}});
     }
   }
@@ -121,7 +127,7 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
   for (const policy::Unit& unit : units) {
     Layout layout{.tensors = {}, .in_files = true};
     for (const policy::TensorSpec& spec : unit.tensors) {
-      const TensorInfo* info = checkpoint.find(find_name(checkpoint, spec.name));
+      const TensorInfo* info = checkpoint.find(find_name(model, checkpoint, spec));
       const DType stored = weight_dtype(*info);
       const std::uint64_t offset =
           info->offset + static_cast<std::uint64_t>(spec.first_row * spec.cols) * size_of(stored);

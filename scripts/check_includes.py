@@ -17,6 +17,7 @@ DOORS = [  # (what the include begins with, files that may)
     (r"spdlog/", r"runtime/\w+\.cc"),
     (r"dnnl|oneapi/dnnl|cblas|openblas", r"kernels/linear_library\.cc"),
     (r"coin/", r"policy/relaxation\.cc"),
+    (r"utf8proc", r"runtime/tokenizer_nfc\.cc"),
     (r"catch2/", r"tests/.*"),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tiny OPT checkpoints of tests/data/golden and what Hugging Face transformers computes with them.
+"""Makes the tiny checkpoints of tests/data/golden and what Hugging Face transformers computes with them.
 
     python scripts/make_golden.py [--output tests/data/golden] [--only NAME ...]
     python scripts/make_golden.py --demo models/demo --text FILE [--output tests/data/golden]
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import OPTConfig, OPTForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 GREEDY_TOKENS = 64
 PROMPT_LENGTHS = [1, 2, 3, 7, 16, 23, 40]
@@ -35,7 +35,7 @@ LOGITS_AFTER = [0, 1, 63]
 SEEDS_TRIED = 8
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
-# `keys` go to config.json; `style` is the transformers version whose config.json it imitates; "minimal" leaves out
+# `type` is the model_type, "opt" where there is none; `keys` go to config.json; `style` is the transformers version whose config.json it imitates; "minimal" leaves out
 # every key that has the config class's default. `names`: "model" as OPTForCausalLM saves, "base" as OPTModel does.
 VARIANTS = {
     "prenorm-tied-f32": dict(dtype="float32", style=4, keys=dict(hidden_size=48, num_attention_heads=4)),
@@ -63,21 +63,64 @@ VARIANTS = {
     "sharded-bf16": dict(
         dtype="bfloat16", style=5, shard="24KB", keys=dict(hidden_size=64, num_attention_heads=1, num_hidden_layers=3)),
     "absent-keys-f16": dict(dtype="float16", style="minimal", names="base", keys=dict(hidden_size=48, num_attention_heads=12)),
+    "llama-f32": dict(type="llama", dtype="float32", style=5, keys=dict(hidden_size=48, num_attention_heads=4)),
+    "llama-llama3-gqa-bf16": dict(
+        type="llama", dtype="bfloat16", style=4,
+        keys=dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+                  rope_parameters=dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0,
+                                       high_freq_factor=4.0, original_max_position_embeddings=32))),
+    "llama-linear-biases-f16": dict(
+        type="llama", dtype="float16", style=5,
+        keys=dict(hidden_size=48, num_attention_heads=6, num_key_value_heads=3, head_dim=16, attention_bias=True, mlp_bias=True,
+                  rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0))),
+    "llama-sharded-linear-f32": dict(
+        type="llama", dtype="float32", style=4, shard="60KB",
+        keys=dict(hidden_size=48, num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=3,
+                  rope_parameters=dict(rope_type="linear", rope_theta=100000.0, factor=2.0))),
+    "llama-absent-keys-f16": dict(
+        type="llama", dtype="float16", style="minimal", names="base", keys=dict(hidden_size=64, num_attention_heads=4, tie_word_embeddings=True)),
+    "mistral-gqa-f16": dict(
+        type="mistral", dtype="float16", style=4,
+        keys=dict(hidden_size=64, num_attention_heads=8, num_key_value_heads=2, head_dim=16, sliding_window=None,
+                  rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
+    "mistral-window-mqa-bf16": dict(
+        type="mistral", dtype="bfloat16", style=5,
+        keys=dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=1, sliding_window=104)),
+    "qwen2-tied-f16": dict(
+        type="qwen2", dtype="float16", style=4,
+        keys=dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, sliding_window=8,
+                  rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
+    "qwen2-untied-f32": dict(
+        type="qwen2", dtype="float32", style=5, keys=dict(hidden_size=60, num_attention_heads=5, num_key_value_heads=5)),
+    "neox-parallel-f16": dict(type="gpt_neox", dtype="float16", style=4, keys=dict(hidden_size=64, num_attention_heads=2)),
+    "neox-sequential-f32": dict(
+        type="gpt_neox", dtype="float32", style=5,
+        keys=dict(hidden_size=48, num_attention_heads=3, use_parallel_residual=False,
+                  rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=1.0))),
+    "neox-no-bias-sharded-bf16": dict(
+        type="gpt_neox", dtype="bfloat16", style=4, shard="30KB",
+        keys=dict(hidden_size=64, num_attention_heads=4, attention_bias=False,
+                  rope_parameters=dict(rope_type="default", rope_theta=20000.0, partial_rotary_factor=0.5))),
 }
 
 
 # -------------------------------------------------------------------------------------------------------- weights
 
-def config_of(variant: dict) -> OPTConfig:
-    keys = dict(vocab_size=131, num_hidden_layers=2, ffn_dim=2 * variant["keys"]["hidden_size"], eos_token_id=None)
+def type_of(variant: dict) -> str:
+    return variant.get("type", "opt")
+
+
+def config_of(variant: dict) -> PreTrainedConfig:
+    inner = "ffn_dim" if type_of(variant) == "opt" else "intermediate_size"
+    keys = {"vocab_size": 131, "num_hidden_layers": 2, inner: 2 * variant["keys"]["hidden_size"], "eos_token_id": None}
     if variant["style"] == "minimal":
         del keys["eos_token_id"]  # so it is 2, which the seeds tried must not generate
     else:
         keys["max_position_embeddings"] = 128
-    return OPTConfig(**(keys | variant["keys"]))
+    return AutoConfig.for_model(type_of(variant), **(keys | variant["keys"]))
 
 
-def fill(model: OPTForCausalLM, seed: int) -> None:
+def fill(model: PreTrainedModel, seed: int) -> None:
     """Random weights under which logits are neither flat nor those of the last token alone."""
     generator = torch.Generator().manual_seed(seed)
     tied = model.config.tie_word_embeddings
@@ -86,9 +129,9 @@ def fill(model: OPTForCausalLM, seed: int) -> None:
         for name, tensor in sorted(model.named_parameters()):
             if name.endswith("bias"):
                 tensor.copy_(0.1 * normal(tensor.shape))
-            elif "layer_norm" in name:
+            elif "norm" in name:
                 tensor.copy_(1 + 0.2 * normal(tensor.shape))
-            elif "embed_tokens" in name or "lm_head" in name:
+            elif any(part in name for part in ("embed_tokens", "lm_head", "embed_in", "embed_out")):
                 # Rows of unequal length keep the two largest logits apart; but where rows are read as they are written,
                 # a long one would answer itself for ever.
                 spread = 0.15 if tied else 0.4
@@ -96,11 +139,21 @@ def fill(model: OPTForCausalLM, seed: int) -> None:
             elif "embed_positions" in name:
                 tensor.copy_(normal(tensor.shape))
             else:
-                gain = 1.6 if "v_proj" in name or "out_proj" in name or "fc" in name else 1.1
+                gain = 1.1 if "q_proj" in name or "k_proj" in name or "project" in name else 1.6
                 tensor.copy_(gain * normal(tensor.shape) / tensor.shape[1] ** 0.5)
 
 
-def save(model: OPTForCausalLM, variant: dict, folder: Path) -> None:
+def rope_of_version_4(model_type: str, rope: dict) -> dict:
+    theta, fraction = rope.pop("rope_theta"), rope.pop("partial_rotary_factor", 1.0)
+    scaling = rope if rope["rope_type"] != "default" else None
+    if scaling and scaling["rope_type"] == "linear":
+        scaling["type"] = scaling.pop("rope_type")
+    if model_type == "gpt_neox":
+        return {"rotary_emb_base": theta, "rotary_pct": fraction}
+    return {"rope_theta": theta, "rope_scaling": scaling}
+
+
+def save(model: PreTrainedModel, variant: dict, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     model.save_pretrained(folder, max_shard_size=variant.get("shard", "1GB"))
@@ -117,12 +170,15 @@ def save(model: OPTForCausalLM, variant: dict, folder: Path) -> None:
     if variant["style"] == 4:
         config["torch_dtype"] = config.pop("dtype")
         config["transformers_version"] = "4.21.0.dev0"
-        config["prefix"] = "</s>"
+        if "rope_parameters" in config:
+            config |= rope_of_version_4(type_of(variant), config.pop("rope_parameters"))
+        else:
+            config["prefix"] = "</s>"
     elif variant["style"] == "minimal":
-        default = OPTConfig().to_dict()
+        default = AutoConfig.for_model(type_of(variant)).to_dict()
         config = {key: value for key, value in config.items()
                   if key in ("architectures", "model_type") or default.get(key, value) != value}
-        del config["word_embed_proj_dim"]
+        config.pop("word_embed_proj_dim", None)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
@@ -133,7 +189,7 @@ def short(values, digits: int = 8) -> list[float]:
 
 
 @torch.no_grad()
-def expect(model: OPTForCausalLM, prompt: list[int], ids_of=lambda logits: None, after=LOGITS_AFTER) -> dict:
+def expect(model: PreTrainedModel, prompt: list[int], ids_of=lambda logits: None, after=LOGITS_AFTER) -> dict:
     ids, gaps, logprobs, rows = list(prompt), [], [], []
     for generated in range(GREEDY_TOKENS):
         logits = model(torch.tensor([ids]), use_cache=False).logits[0, -1]
@@ -159,8 +215,8 @@ def comparable(prompts: list[dict], tolerance: float) -> float:
     return sum(counts) / (GREEDY_TOKENS * len(prompts))
 
 
-def load_upcast(folder: Path) -> OPTForCausalLM:
-    return OPTForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+def load_upcast(folder: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 def write_json(path: Path, value: dict) -> None:
@@ -181,7 +237,7 @@ def make_variant(name: str, output: Path) -> None:
     folder = output / name
     best = None
     for seed in range(SEEDS_TRIED):
-        model = OPTForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config)
         fill(model, seed)
         save(model.to(DTYPES[variant["dtype"]]), variant, folder)
         upcast = load_upcast(folder)
@@ -194,7 +250,7 @@ def make_variant(name: str, output: Path) -> None:
         if best is None or score > best[0]:
             best = (score, seed, prompts)
     score, seed, prompts = best
-    model = OPTForCausalLM(config)
+    model = AutoModelForCausalLM.from_config(config)
     fill(model, seed)
     save(model.to(DTYPES[variant["dtype"]]), variant, folder)
     write_json(folder / "expected.json", {"stored": variant["dtype"], "made_by": made_by(seed), "prompts": prompts})

@@ -7,6 +7,9 @@
                           for each run of one id: id * 2, or id * 2 + 1 and the length of the run
   opt/decoded.jsonl demo/decoded.jsonl
                           [ids, text]: random ids, and what they decode to without special tokens
+  neox/ llama3/ qwen2/ llama2/ mistral/
+                          small tokenizer.json of these models' kinds, trained on the strings; hashes.bin, of each
+                          string's ids the FNV-1a in 8 bytes (each id in 4, both little-endian); decoded.jsonl
   added/cases.jsonl       [text, ids, decoded]: OPT's vocabulary with the added tokens of added/tokenizer_config.json
   classes.txt             FNV-1a of the pattern's class (0 other, 1 letter, 2 number, 3 space) of every code point
 
@@ -20,7 +23,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tokenizers import pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
 from make_unicode_classes import class_of
@@ -149,12 +152,101 @@ def added_cases(rng, folder, out):
     return rows
 
 
+SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def trained(pre_tokenizer, texts, alphabet, normalizer=None):
+    """Vocabulary, in order, and merges."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=alphabet, limit_alphabet=600, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    return sorted(model["vocab"], key=model["vocab"].get), [tuple(merge) for merge in model["merges"]]
+
+
+def byte_level(kind, texts):
+    split = {"neox": None, "llama3": SPLIT % "{1,3}", "qwen2": SPLIT % ""}[kind]
+    bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
+    cut = bytes_only if split is None else pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated"), bytes_only])
+    names, merges = trained(cut, texts, pre_tokenizers.ByteLevel.alphabet())
+    if kind == "llama3":
+        merges = [merge for i, merge in enumerate(merges) if i % 7]  # so that only ignore_merges finds some words
+    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges, ignore_merges=kind == "llama3"))
+    tokenizer.pre_tokenizer, tokenizer.decoder, tokenizer.post_processor = cut, decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
+    if kind != "llama3":
+        tokenizer.normalizer = normalizers.NFC()
+    special = {"neox": ["<|endoftext|>", "<|padding|>"], "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "</s>"],
+               "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]}[kind]
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special])
+    if kind == "neox":
+        tokenizer.add_tokens([AddedToken(" " * n, normalized=True) for n in range(12, 1, -1)] + [AddedToken("e\u0301e", normalized=True)])
+    if kind == "llama3":
+        template = processors.TemplateProcessing(single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", tokenizer.token_to_id("<|begin_of_text|>"))])
+        tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    return tokenizer
+
+
+def sentence_pieces(kind, texts):
+    names, merges = trained(pre_tokenizers.Metaspace(), texts, [])
+    specials = ["<unk>", "<s>", "</s>"]
+    names = specials + [f"<0x{byte:02X}>" for byte in range(256)] + [name for name in names if name not in specials]
+    model = models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    if kind == "llama2":
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        tokenizer.add_tokens([AddedToken(text, normalized=text == "word", special=False) for text in ("word", "<pad>")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in specials])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+def hash_of(ids):
+    value = 0xCBF29CE484222325
+    for byte in b"".join(i.to_bytes(4, "little") for i in ids):
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value.to_bytes(8, "little")
+
+
+def write_kind(kind, out, strings, rng):
+    texts = [text_of(s) for s in strings]
+    short = [text[:200] for text in texts]
+    tokenizer = byte_level(kind, short) if kind in ("neox", "llama3", "qwen2") else sentence_pieces(kind, short)
+    out.mkdir(exist_ok=True)
+    tokenizer.save(str(out / "tokenizer.json"), pretty=False)
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    ids = [tokenizer.encode(text).ids for text in texts]
+    (out / "hashes.bin").write_bytes(b"".join(map(hash_of, ids)))
+    rows = []
+    for _ in range(2000):
+        row = [rng.randrange(tokenizer.get_vocab_size()) for _ in range(rng.randrange(1, 12))]
+        if rng.randrange(2):
+            row = rng.choice(ids)[:40]
+            row = rng.sample(row, rng.randrange(len(row) + 1))
+        if rng.randrange(3) == 0:
+            row = [rng.randrange(300) for _ in range(rng.randrange(1, 12))]
+        rows.append([row, tokenizer.decode(row, skip_special_tokens=True)])
+    write_lines(out / "decoded.jsonl", rows)
+    print(out, tokenizer.get_vocab_size(), sum(map(len, ids)), (out / "tokenizer.json").stat().st_size)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--strings", type=int, default=11000)
     parser.add_argument("--output", type=Path, default=ROOT / "tests/data/tokenizer")
+    parser.add_argument("--kinds", action="store_true", help="only the small tokenizer.json, from the strings that are there")
     args = parser.parse_args()
+    if args.kinds:
+        strings = [json.loads(line) for line in (args.output / "strings.jsonl").read_text().splitlines()]
+        for kind in ("neox", "llama3", "qwen2", "llama2", "mistral"):
+            write_kind(kind, args.output / kind, strings, random.Random(args.seed))
+        return
 
     rng = random.Random(args.seed)
     strings = make_strings(rng, args.strings)

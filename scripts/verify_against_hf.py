@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOLERANCE = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
 PACKAGE = "transformers>=4.56"  # which knows dtype= and writes config.json as it is now
+TORCH = {"torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF16"}
 STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 TEXT = ("It was a bright cold day in April, and the clocks were striking. A newcomer asked how far the river runs, and "
         "whether 17 boats could pass the bridge before night: \"Surely not!\" said the ferryman; he had seen it tried in "
@@ -98,6 +99,11 @@ def stored_dtype(folder: Path) -> str:
 
     from safetensors import safe_open
     best = (0, "F32")
+    if not list(folder.glob("model*.safetensors")):
+        import torch
+        for file in sorted(folder.glob("pytorch_model*.bin")):
+            for tensor in torch.load(file, map_location="cpu", weights_only=True).values():
+                best = max(best, (tensor.numel(), TORCH.get(str(tensor.dtype), "F32")))
     for file in sorted(folder.glob("model*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():

@@ -12,6 +12,9 @@ using kernels::Convert;
 using kernels::Gather;
 using kernels::LayerNorm;
 using kernels::Linear;
+using kernels::Multiply;
+using kernels::Rotary;
+using kernels::TakeHeads;
 
 TEST_CASE("gather picks, converts and places rows", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
@@ -76,6 +79,85 @@ TEST_CASE("layer_norm matches its definition on every place", "[kernels]") {
   CHECK(in.host() == x);
   place.run(LayerNorm{in, w, b, in});  // in place
   CHECK(in.fetch() == out.fetch());
+}
+
+TEST_CASE("an rms norm leaves the mean", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const auto [rows, cols] = GENERATE(table<int, int>({{1, 1}, {3, 7}, {2, 768}, {40, 515}}));
+  CAPTURE(place.name, rows, cols);
+  std::vector<float> x = normal(rows * cols, 1);
+  for (float& v : x) v += 3;
+  const auto weight = normal(cols, 2);
+  std::vector<double> expected;
+  for (int r = 0; r < rows; ++r) {
+    double squares = 0;
+    for (int c = 0; c < cols; ++c) squares += std::pow(double(x[static_cast<std::size_t>(r * cols + c)]), 2) / cols;
+    for (int c = 0; c < cols; ++c)
+      expected.push_back(double(x[static_cast<std::size_t>(r * cols + c)]) / std::sqrt(squares + 1e-6) *
+                         double(weight[static_cast<std::size_t>(c)]));
+  }
+  Array in(place, x, rows, cols), w(place, weight, 1, cols), out(place, rows, cols);
+  place.run(LayerNorm{.x = in, .weight = w, .bias = {}, .out = out, .eps = 1e-6f, .rms = true});
+  CHECK_THAT(out.host(), near(expected, tolerance(DType::f32)));
+}
+
+TEST_CASE("multiply multiplies", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const auto x = normal(3 * 1031, 1), y = normal(3 * 1031, 2);
+  std::vector<float> expected;
+  for (std::size_t i = 0; i < x.size(); ++i) expected.push_back(x[i] * y[i]);
+  Array a(place, x, 3, 1031), b(place, y, 3, 1031);
+  place.run(Multiply{a, b});
+  CHECK(a.host() == expected);
+  Array other(place, 3, 1030);
+  CHECK_THROWS_WITH(place.run(Multiply{a, other}), "multiply: y is [3, 1030], x is [3, 1031]");
+}
+
+TEST_CASE("take_heads takes the heads of one matrix out of rows in which those of three alternate", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  constexpr int kRows = 5, kHeads = 4, kDim = 24;
+  const auto x = normal(kRows * 3 * kHeads * kDim, 1);
+  Array in(place, x, kRows, 3 * kHeads * kDim), out(place, kRows, kHeads * kDim);
+  for (int first = 0; first < 3; ++first) {
+    place.run(TakeHeads{in, first, 3, kDim, out});
+    std::vector<float> expected;
+    for (int r = 0; r < kRows; ++r)
+      for (int h = 0; h < kHeads; ++h)
+        for (int d = 0; d < kDim; ++d)
+          expected.push_back(x[static_cast<std::size_t>((r * 3 * kHeads + 3 * h + first) * kDim + d)]);
+    CHECK(out.host() == expected);
+  }
+  CHECK_THROWS_WITH(place.run(TakeHeads{in, 3, 3, kDim, out}),
+                    "take_heads: in is [5, 288], which has no head 12 of 24");
+  CHECK_THROWS_AS(place.run(TakeHeads{in, 0, 3, 7, out}), UsageError);
+}
+
+TEST_CASE("rotary turns pairs by position and leaves the rest of a head", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const int pairs = GENERATE(1, 3, 8);  // of heads of 16
+  constexpr int kRows = 4, kHeads = 3, kDim = 16;
+  CAPTURE(place.name, pairs);
+  const std::vector<std::int32_t> position{0, 1, 517, 100000};
+  std::vector<float> frequencies;
+  for (int i = 0; i < pairs; ++i) frequencies.push_back(1 / std::pow(10000.0f, float(i) / float(pairs)));
+  const auto x = normal(kRows * kHeads * kDim, 1);
+  std::vector<double> expected(x.begin(), x.end());
+  for (int r = 0; r < kRows; ++r)
+    for (int h = 0; h < kHeads; ++h)
+      for (int i = 0; i < pairs; ++i) {
+        const auto a = static_cast<std::size_t>((r * kHeads + h) * kDim + i), b = a + static_cast<std::size_t>(pairs);
+        // The angle is the fp32 product; its sine and cosine are exact.
+        const double angle =
+            double(float(position[static_cast<std::size_t>(r)]) * frequencies[static_cast<std::size_t>(i)]);
+        expected[a] = double(x[a]) * std::cos(angle) - double(x[b]) * std::sin(angle);
+        expected[b] = double(x[b]) * std::cos(angle) + double(x[a]) * std::sin(angle);
+      }
+  Array in(place, x, kRows, kHeads * kDim);
+  place.run(Rotary{in, position, frequencies, kDim});
+  CHECK_THAT(in.host(), near(expected, tolerance(DType::f32)));
+  CHECK_THROWS_WITH(place.run(Rotary{in, position, std::vector<float>(9), kDim}),
+                    "rotary: 9 frequencies for heads of 16");
+  CHECK_THROWS_AS(place.run(Rotary{in, std::vector<std::int32_t>{1}, frequencies, kDim}), UsageError);
 }
 
 TEST_CASE("layer_norm without weight and bias only normalises", "[kernels]") {

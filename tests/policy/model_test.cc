@@ -75,7 +75,9 @@ TEST_CASE("absent keys take the values of transformers' OPTConfig", "[policy]") 
   CHECK(model.positions == 2048);
   CHECK(model.position_offset == 2);
   CHECK(model.embed == model.hidden);
-  CHECK((model.pre_norm && model.final_norm && model.bias && model.norm_affine && model.tied_head));
+  CHECK((model.pre_norm && model.final_norm && model.norm_affine && model.tied_head));
+  CHECK((model.qkv_bias && model.output_bias && model.mlp_bias));
+  CHECK_FALSE((model.rms_norm || model.gated_mlp || model.parallel_residual || !model.rotary.empty()));
   CHECK(model.activation == "relu");
   CHECK(model.dtype == DType::f32);
   CHECK(model.eos == std::vector<std::int32_t>{2});
@@ -95,8 +97,8 @@ TEST_CASE("the keys of both transformers 4 and 5 are read", "[policy]") {
 }
 
 TEST_CASE("configs that cannot be are refused by key", "[policy]") {
-  CHECK_THROWS_WITH(from(R"({"model_type":"llama"})"),
-                    Contains("config.json") && Contains("'llama'") && Contains("supported: opt"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"mamba"})"), Contains("config.json") && Contains("'mamba'") &&
+                                                           Contains("supported: opt, llama, mistral, qwen2, gpt_neox"));
   CHECK_THROWS_WITH(from("{}"), Contains("model_type"));
   CHECK_THROWS_WITH(from("[]"), Contains("object"));
   for (const auto& [keys, word] :
@@ -113,6 +115,115 @@ TEST_CASE("configs that cannot be are refused by key", "[policy]") {
     CHECK_THROWS_AS(opt(keys), DataError);
     CHECK_THROWS_WITH(opt(keys), Contains(word));
   }
+}
+
+TEST_CASE("absent keys take the values of the config class of each family", "[policy]") {
+  const ModelSpec llama = from(R"({"model_type":"llama"})"), mistral = from(R"({"model_type":"mistral"})"),
+                  qwen2 = from(R"({"model_type":"qwen2"})"), neox = from(R"({"model_type":"gpt_neox"})");
+  for (const ModelSpec* model : {&llama, &mistral, &qwen2}) {
+    CAPTURE(model->architecture);
+    CHECK((model->rms_norm && model->gated_mlp && model->pre_norm && model->final_norm));
+    CHECK_FALSE((model->parallel_residual || model->fused_qkv || model->tied_head || model->output_bias ||
+                 model->mlp_bias || model->has_projections()));
+    CHECK(model->head_dim == 128);
+    CHECK(model->activation == "silu");
+    CHECK(model->norm_epsilon == 1e-6f);
+    CHECK(model->rotary.size() == 64);
+    CHECK(model->rotary[32] == Approx(1 / std::sqrt(10000.0)));
+  }
+  CHECK((llama.kv_heads == 32 && mistral.kv_heads == 8 && qwen2.kv_heads == 32));
+  CHECK((llama.ffn == 11008 && mistral.ffn == 14336 && qwen2.ffn == 22016));
+  CHECK((!llama.qkv_bias && !mistral.qkv_bias && qwen2.qkv_bias));
+  CHECK((llama.bos == 1 && llama.eos == std::vector<std::int32_t>{2}));
+  CHECK((!qwen2.bos && qwen2.eos.empty()));
+  CHECK((mistral.positions == 4096 && mistral.window == 4096));  // its sliding window
+  CHECK(policy::context_text(mistral) == "4096 (its sliding window; attention beyond it is not supported)");
+  CHECK((neox.parallel_residual && neox.fused_qkv && neox.qkv_bias && neox.output_bias && neox.mlp_bias));
+  CHECK_FALSE((neox.rms_norm || neox.gated_mlp || neox.tied_head));
+  CHECK((neox.hidden == 6144 && neox.head_dim == 96 && neox.rotary.size() == 12));
+  CHECK((neox.activation == "gelu" && neox.norm_epsilon == 1e-5f && neox.bos == 0));
+}
+
+TEST_CASE("the published models of other families have the published numbers of parameters", "[policy]") {
+  const auto count = [](const std::string& json) { return policy::parameters(from(json)); };
+  CHECK(count(R"({"model_type":"llama"})") == 6'738'415'616);  // LLaMA and LLaMA-2 7B
+  CHECK(count(R"({"model_type":"llama","vocab_size":128256,"intermediate_size":14336,"num_key_value_heads":8})") ==
+        8'030'261'248);  // Llama 3 8B
+  CHECK(count(R"({"model_type":"mistral"})") == 7'241'732'096);
+  CHECK(count(R"({"model_type":"qwen2","hidden_size":896,"intermediate_size":4864,"num_attention_heads":14,
+                  "num_key_value_heads":2,"num_hidden_layers":24,"tie_word_embeddings":true})") == 494'032'768);
+  CHECK(count(R"({"model_type":"gpt_neox"})") == 20'554'567'680);
+}
+
+TEST_CASE("rotary embeddings are read as transformers 4 and 5 write them", "[policy]") {
+  const auto llama = [](const std::string& keys) { return from(R"({"model_type":"llama",)" + keys + "}"); };
+  const auto second = [&](const std::string& keys) { return double(llama(keys).rotary[1]); };
+  const double exponent = -2.0 / 128;
+  CHECK(second(R"("rope_theta":500000)") == Approx(std::pow(500000, exponent)));
+  CHECK(second(R"("rope_parameters":{"rope_theta":500000.0,"rope_type":"default"})") ==
+        Approx(std::pow(500000, exponent)));
+  CHECK(second(R"("rope_scaling":{"type":"linear","factor":4.0})") == Approx(std::pow(10000, exponent) / 4));
+  CHECK(llama(R"("rope_scaling":null,"rope_parameters":{"partial_rotary_factor":0.5})").rotary.size() == 32);
+
+  const ModelSpec scaled = llama(R"("rope_theta":500000.0,"rope_scaling":{"factor":8.0,"low_freq_factor":1.0,
+      "high_freq_factor":4.0,"original_max_position_embeddings":8192,"rope_type":"llama3"})");
+  const ModelSpec plain = llama(R"("rope_theta":500000.0)");
+  CHECK(scaled.rotary.front() == plain.rotary.front());                            // high frequencies stay
+  CHECK(double(scaled.rotary.back()) == Approx(double(plain.rotary.back()) / 8));  // low ones are slowed
+  for (std::size_t i = 0; i < 64; ++i)
+    CHECK((scaled.rotary[i] <= plain.rotary[i] && scaled.rotary[i] >= plain.rotary[i] / 8));
+
+  const auto neox = [](const std::string& keys) { return from(R"({"model_type":"gpt_neox",)" + keys + "}"); };
+  CHECK(neox(R"("rotary_pct":1.0,"rotary_emb_base":20000)").rotary.size() == 48);
+  CHECK(double(neox(R"("rotary_emb_base":20000)").rotary[1]) == Approx(std::pow(20000, -2.0 / 24)));
+  CHECK(neox(R"("rope_parameters":{"partial_rotary_factor":0.5,"rope_theta":10000})").rotary.size() == 24);
+
+  for (const auto& [keys, words] :
+       std::map<std::string, std::string>{{R"("rope_scaling":{"rope_type":"yarn","factor":4.0})", "rope_type 'yarn'"},
+                                          {R"("rope_scaling":{"type":"dynamic","factor":4.0})", "rope_type 'dynamic'"},
+                                          {R"("rope_scaling":{"rope_type":"linear"})", "factor"},
+                                          {R"("rope_scaling":{"rope_type":"llama3","factor":8})", "low_freq_factor"},
+                                          {R"("rope_scaling":[])", "object"},
+                                          {R"("rope_theta":0)", "rope_theta"},
+                                          {R"("rope_theta":"x")", "rope_theta"},
+                                          {R"("partial_rotary_factor":0.01)", "even number"}}) {
+    CAPTURE(keys);
+    CHECK_THROWS_WITH(llama(keys), Contains(words));
+  }
+}
+
+TEST_CASE("sliding windows bound the context or are refused by name", "[policy]") {
+  CHECK(from(R"({"model_type":"mistral","sliding_window":null})").positions == 4096 * 32);
+  CHECK(from(R"({"model_type":"mistral","sliding_window":131072})").window == 0);
+  CHECK(from(R"({"model_type":"qwen2","sliding_window":100})").positions == 32768);
+  CHECK(from(R"({"model_type":"qwen2","sliding_window":100,"use_sliding_window":true})").positions == 100);
+  CHECK(
+      from(R"({"model_type":"qwen2","sliding_window":100,"use_sliding_window":true,"max_window_layers":32})").window ==
+      0);
+  CHECK(from(R"({"model_type":"qwen2","num_hidden_layers":1,"sliding_window":100,"use_sliding_window":true,
+                 "layer_types":["sliding_attention"]})")
+            .window == 100);
+  CHECK_THROWS_WITH(from(R"({"model_type":"qwen2","use_sliding_window":true,"layer_types":["chunked_attention"]})"),
+                    Contains("layer_types"));
+}
+
+TEST_CASE("grouped heads and explicit head sizes", "[policy]") {
+  const ModelSpec model = from(R"({"model_type":"llama","num_key_value_heads":8,"head_dim":64})");
+  CHECK((model.kv_heads == 8 && model.head_dim == 64));
+  CHECK_THROWS_WITH(from(R"({"model_type":"llama","num_key_value_heads":5})"), Contains("num_key_value_heads 5"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"llama","num_attention_heads":7})"), Contains("does not divide hidden_size"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"llama","is_encoder_decoder":true})"), Contains("is_encoder_decoder"));
+}
+
+TEST_CASE("with a parallel residual a layer is one unit", "[policy]") {
+  const ModelSpec model = from(R"({"model_type":"gpt_neox","num_hidden_layers":2})");
+  const auto units = policy::model_units(model);
+  const auto order = policy::model_sublayers(model, units);
+  CHECK((order[1].kind == Sublayer::Kind::attention && order[2].kind == Sublayer::Kind::attention));
+  const Unit& layer = units[static_cast<std::size_t>(order[1].unit)];
+  CHECK(layer.elements() == 12 * 6144LL * 6144 + 13 * 6144);  // weights; biases of 3 + 1 + 4 + 1 and two norms
+  const ModelSpec sequential = from(R"({"model_type":"gpt_neox","use_parallel_residual":false})");
+  CHECK(policy::model_sublayers(sequential, policy::model_units(sequential))[2].kind == Sublayer::Kind::mlp);
 }
 
 TEST_CASE("units hold every tensor once, in pieces of whole rows", "[policy]") {
@@ -139,7 +250,7 @@ TEST_CASE("units hold every tensor once, in pieces of whole rows", "[policy]") {
     CHECK(rows.count("lm_head.weight") == (model.tied_head ? 0 : 1));
     CHECK(rows.count("project_in.weight") == (model.has_projections() ? 1 : 0));
     CHECK(rows.count("final_layer_norm.weight") == (model.final_norm && model.norm_affine ? 1 : 0));
-    CHECK(rows.count("layers.0.fc1.bias") == (model.bias ? 1 : 0));
+    CHECK(rows.count("layers.0.fc1.bias") == (model.mlp_bias ? 1 : 0));
 
     const auto order = policy::model_sublayers(model, units);
     CHECK(order.front().kind == Sublayer::Kind::embed);

@@ -118,7 +118,8 @@ TEST_CASE("predict: 4-bit weights are 0.28 of the bytes, and cost their unpackin
 TEST_CASE("predict: requests beyond whole blocks are counted, and sequences that end early", "[predict]") {
   Made made(test::decoder(4, 512, 8, 2000), 32, 20, 25,  // slow products, so that every row counts
             test::machine_of({.flops = 1e10}, {64 * kGiB, 64 * kGiB, 64 * kGiB}));
-  const Policy policy = policy_of(10, 1, {});
+  Policy policy = policy_of(10, 1, {});
+  policy.continuous = false;
   const Prediction result = predicted(made, policy);
   CHECK(result.blocks == 3);
   CHECK(result.tokens == 500);
@@ -127,6 +128,21 @@ TEST_CASE("predict: requests beyond whole blocks are counted, and sequences that
   made.work.mean_generation = 10;
   CHECK(predicted(made, policy).tokens == 250);
   CHECK(predicted(made, policy).seconds < result.seconds);
+}
+
+TEST_CASE("predict: a block that is refilled is never slower, and faster where sequences end early", "[predict]") {
+  Made made(test::decoder(4, 512, 8, 2000), 32, 20, 200,
+            test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));
+  Policy policy = policy_of(10, 2, {{0, 1, 0}});
+  const auto seconds = [&](bool continuous) {
+    policy.continuous = continuous;
+    return predicted(made, policy).seconds;
+  };
+  CHECK(seconds(true) <= 1.01 * seconds(false));
+  made.work.mean_generation = 8;
+  CHECK(seconds(true) < 0.8 * seconds(false));
+  policy.continuous = true;
+  CHECK(predicted(made, policy).tokens == 1600);
 }
 
 TEST_CASE("simulate: lanes that get in each other's way share their time", "[predict]") {

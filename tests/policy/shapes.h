@@ -19,13 +19,15 @@ inline std::vector<offload::Tier> random_tiers(std::mt19937& random, std::size_t
 inline policy::ScheduleShape random_shape(std::mt19937& random) {
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   policy::ModelSpec model;
+  model.parallel_residual = pick(0, 2) == 0;
+  model.architecture = model.parallel_residual ? "gpt_neox" : "opt";
   model.layers = pick(1, 3);
   model.hidden = 16;
   model.ffn = 32;
   model.heads = model.kv_heads = 2;
   model.head_dim = 8;
   model.vocab = pick(10, 300);
-  model.embed = pick(0, 1) ? 16 : 8;
+  model.embed = pick(0, 1) || model.parallel_residual ? 16 : 8;
   model.positions = 32;
   model.tied_head = pick(0, 1) == 1;
   const auto units = policy::model_units(model);

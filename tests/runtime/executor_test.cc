@@ -77,6 +77,7 @@ TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and 
   policy::PartialPolicy policy;
   policy.gpu_batch_size = 2;
   policy.num_gpu_batches = 3;
+  policy.continuous = false;
   policy.weights = policy.kv = policy.activations = policy::Fractions{{0.3, 0.3, 0.4}};
   policy.attention_on_host = on_host ? 1 : 0;
   policy.overlap = overlap;
@@ -106,4 +107,30 @@ TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and 
   for (const int longest : {41, 73})
     for (int step = 0; step < longest; ++step) expected.push_back(step);
   CHECK(sweeps == expected);
+}
+
+TEST_CASE("a block that is refilled takes fewer sweeps and is fuller", "[runtime]") {
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 40; ++i) prompts.push_back({{1, 2, 3}, i % 8 == 0 ? 32 : 4, {}});
+  const auto totals_of = [&](bool continuous) {
+    policy::PartialPolicy policy;
+    policy.gpu_batch_size = 4;
+    policy.num_gpu_batches = 2;
+    policy.weights = policy.kv = policy::Fractions{};
+    policy.continuous = continuous;
+    Engine engine(*source, policy, prompts);
+    engine.run();
+    return engine.session().executor().totals();
+  };
+  const runtime::Totals in_turn = totals_of(false), refilled = totals_of(true);
+  CHECK(in_turn.first_tokens == 40);
+  CHECK(refilled.first_tokens == 40);
+  CHECK(in_turn.decode_tokens == refilled.decode_tokens);
+  CHECK(in_turn.prompt_tokens == 40 * 3);
+  CHECK(refilled.prompt_tokens == 40 * 3);
+  CHECK(in_turn.late_prompt_tokens == 0);
+  CHECK(refilled.late_prompt_tokens == 32 * 3);
+  CHECK(refilled.decode_places < in_turn.decode_places * 2 / 3);
+  CHECK(refilled.occupancy() > 1.4 * in_turn.occupancy());
 }

@@ -55,7 +55,7 @@ struct Way {
   Fractions weights, kv, activations;
   int gpu_batch_size = 1, num_gpu_batches = 1;
   double attention_on_host = 0;
-  bool overlap = false;
+  bool overlap = false, continuous = false;
   int threads = 1;
   std::string engine = "auto";
   bool separate_device = false;
@@ -65,7 +65,7 @@ struct Way {
     for (const Fractions& f : {weights, kv, activations})
       out << f.device() << "/" << f.host() << "/" << f.disk() << " ";
     out << gpu_batch_size << "x" << num_gpu_batches << " host attends " << attention_on_host << " "
-        << (overlap ? "overlap " : "serial ") << threads << " " << engine
+        << (overlap ? "overlap " : "serial ") << (continuous ? "continuous " : "static ") << threads << " " << engine
         << (separate_device ? " separate device" : "");
     return out.str();
   }
@@ -106,6 +106,7 @@ class Requests {
             .num_gpu_batches = pick(1, 4),
             .attention_on_host = pick(0, 3) / 3.0,
             .overlap = pick(0, 1) == 1,
+            .continuous = pick(0, 1) == 1,
             .threads = pick(1, 2),
             .engine = kEngines[static_cast<std::size_t>(pick(0, 2))],
             .separate_device = pick(0, 1) == 1};
@@ -140,6 +141,7 @@ class Requests {
     policy.attention_on_host = way.attention_on_host;
     policy.retention = retention_;
     policy.overlap = way.overlap;
+    if (way.attention_on_host == 0) policy.continuous = way.continuous;
     const runtime::MachineOptions machine{.backend = "cpu",
                                           .disk_engine = way.engine,
                                           .disk_directory = folder_.path().string(),
@@ -162,7 +164,8 @@ constexpr Fractions kThirds{{0.34, 0.33, 0.33}};
 }  // namespace
 
 TEST_CASE("answers do not depend on the tiers: every corner and random points", "[runtime]") {
-  const std::string model = GENERATE("sharded-bf16", "random"), retention = GENERATE("full", "h2o:0.1:0.1");
+  const std::string model = GENERATE("sharded-bf16", "random", "neox-parallel-f16", "llama-linear-biases-f16"),
+                    retention = GENERATE("full", "h2o:0.1:0.1");
   CAPTURE(model, retention);
   Requests requests(model, retention, 14, /*seed=*/1);
   for (const Fractions& weights : kCorners)
@@ -178,6 +181,23 @@ TEST_CASE("answers do not depend on the tiers: every corner and random points", 
     way.activations = requests.random_fractions();
     requests.check(way);
   }
+}
+
+TEST_CASE("answers do not depend on whether finished sequences give their places away", "[runtime]") {
+  const std::string retention = GENERATE("full", "h2o:0.1:0.1");
+  Requests requests("random", retention, 30, /*seed=*/4);
+  for (const Fractions& kv : kCorners)
+    for (const bool separate_device : {false, true})
+      for (const auto& [size, batches] : {std::pair{1, 1}, {3, 1}, {2, 3}, {8, 2}})
+        requests.check({.weights = kThirds,
+                        .kv = kv,
+                        .activations = kThirds,
+                        .gpu_batch_size = size,
+                        .num_gpu_batches = batches,
+                        .overlap = true,
+                        .continuous = true,
+                        .threads = 2,
+                        .separate_device = separate_device});
 }
 
 TEST_CASE("answers do not depend on overlap, the disk engine, the threads or the attention's place", "[runtime]") {

@@ -121,6 +121,17 @@ void check_decoded(const Tokenizer& tokenizer, const std::string& name) {
   }
 }
 
+/// FNV-1a of the ids, in 8 bytes.
+std::string hash_of(const Ids& ids) {
+  std::uint64_t value = 0xCBF29CE484222325u;
+  for (const std::int32_t id : ids)
+    for (int shift = 0; shift < 32; shift += 8)
+      value = (value ^ (static_cast<std::uint32_t>(id) >> shift & 0xFF)) * 0x100000001B3u;
+  std::string bytes;
+  for (int shift = 0; shift < 64; shift += 8) bytes += static_cast<char>(value >> shift);
+  return bytes;
+}
+
 std::string refusal(const fs::path& folder) {
   try {
     Tokenizer::load(folder);
@@ -164,6 +175,110 @@ TEST_CASE("the demo model's tokenizer gives Hugging Face's ids for every string"
   CHECK(demo.first_token() == 2);
   check_strings(demo, "demo");
   check_decoded(demo, "demo");
+}
+
+TEST_CASE("every kind of tokenizer.json gives Hugging Face's ids and text for every string", "[runtime]") {
+  const auto [kind, first] = GENERATE(table<std::string, bool>(
+      {{"neox", false}, {"llama3", true}, {"qwen2", false}, {"llama2", true}, {"mistral", true}}));
+  CAPTURE(kind);
+  const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/" + kind));
+  CHECK(tokenizer.first_token().has_value() == first);
+  const std::string hashes = read_text(data_path("tokenizer/" + kind + "/hashes.bin"));
+  const std::vector<std::string> strings = fixture_strings();
+  REQUIRE(hashes.size() == 8 * strings.size());
+  std::size_t equal = 0;
+  for (std::size_t i = 0; i < strings.size(); ++i) {
+    const Ids ids = tokenizer.encode(strings[i], true);
+    if (hash_of(ids) == hashes.substr(8 * i, 8)) {
+      ++equal;
+    } else {
+      UNSCOPED_INFO("string " << i << ": "
+                              << json(strings[i].substr(0, 100)).dump(-1, ' ', true, json::error_handler_t::replace)
+                              << " has ids " << json(ids).dump().substr(0, 400));
+    }
+    if (tokenizer.decode(ids) != incrementally(tokenizer, ids))
+      CHECK(tokenizer.decode(ids) == incrementally(tokenizer, ids));
+  }
+  CHECK(equal == strings.size());
+  check_decoded(tokenizer, kind);
+}
+
+TEST_CASE("sentence pieces decode what they encode", "[runtime]") {
+  const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/llama2"));
+  for (const char* text : {"Hello world", " two  spaces ", "caf\u00e9 \U0001F600", "a\nb\tc", ""})
+    CHECK(tokenizer.decode(tokenizer.encode(text, true)) == text);
+  const Ids smile = tokenizer.encode("\U00013007", false);
+  IncrementalDecoder decoder(tokenizer);  // its four bytes are four tokens
+  for (const std::int32_t id : smile) CHECK(with_replacements(decoder.push(id)).find("\uFFFD") == std::string::npos);
+  CHECK(decoder.finish() == "\U00013007");
+}
+
+TEST_CASE("a tokenizer.json of another kind is refused by the name of what is not known", "[runtime]") {
+  struct Case {
+    const char* kind;
+    std::function<void(json&)> change;
+    std::string expected;
+  };
+  const auto set = [](const char* pointer, json value) {
+    return [=](json& file) { file[json::json_pointer(pointer)] = value; };
+  };
+  const std::vector<Case> cases = {
+      {"neox", set("/version", "2.0"), "'version' must be \"1.0\""},
+      {"neox", set("/model/type", "Unigram"), "'model' is Unigram, which is not supported; only BPE is"},
+      {"neox", set("/model/dropout", 0.1), "'dropout' must be null"},
+      {"neox", set("/model/continuing_subword_prefix", "##"), "'continuing_subword_prefix' must be null"},
+      {"neox", set("/model/byte_fallback", true), "byte_fallback true, which does not go with its decoder"},
+      {"llama2", set("/model/byte_fallback", false), "byte_fallback false, which does not go with its decoder"},
+      {"neox", set("/model/vocab", json::array()), "'vocab': must be an object"},
+      {"neox", set("/model/merges", 5), "'merges' must be a list"},
+      {"neox", set("/model/merges/0", "a b c"), "merge 0: 'a b c' is not two tokens"},
+      {"neox", set("/model/merges/3", json{"a", "b", "c"}), "merge 3: must be two tokens"},
+      {"neox", set("/model/merges/3", json{"a", "\u4e00\u4e00"}), "which is not in the vocabulary"},
+      {"neox", [](json& file) { file["model"]["merges"][1] = file["model"]["merges"][0]; }, "is there twice"},
+      {"neox", [](json& file) { file["model"]["vocab"].erase("\u0120"); }, "has no token '\u0120' for byte 32"},
+      {"llama2", [](json& file) { file["model"]["vocab"].erase("<0x0A>"); }, "has no token '<0x0A>' for byte 10"},
+      {"llama2",
+       [](json& file) {
+         file["model"]["vocab"].erase("<0x0A>");
+         file["model"]["vocab"]["<0x-A>"] = 13;
+       },
+       "has no token '<0x0A>' for byte 10"},
+      {"neox", set("/normalizer", json{{"type", "NFKC"}}), "'normalizer' is NFKC, which is not supported"},
+      {"llama2", set("/normalizer/normalizers/0/prepend", "_"), "prepends something else than U+2581"},
+      {"llama2", set("/normalizer/normalizers/1/content", "_"), "replaces something else than spaces"},
+      {"llama2", set("/normalizer/normalizers/1/pattern", json{{"Regex", " "}}), "'String' is missing"},
+      {"neox", set("/pre_tokenizer/add_prefix_space", true), "add_prefix_space true"},
+      {"neox", set("/pre_tokenizer/use_regex", false), "by two patterns or by none"},
+      {"neox", set("/pre_tokenizer", nullptr), "'pre_tokenizer' is null, which is not supported"},
+      {"neox", set("/pre_tokenizer", json{{"type", "Whitespace"}}), "'pre_tokenizer' is Whitespace"},
+      {"qwen2", set("/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\w+"), "none of GPT-2's, Llama 3's and Qwen2's"},
+      {"qwen2", set("/pre_tokenizer/pretokenizers/0/behavior", "Removed"), "another way than \"Isolated\""},
+      {"mistral", set("/pre_tokenizer/split", true), "is a Metaspace that splits"},
+      {"mistral", set("/pre_tokenizer/prepend_scheme", "last"), "'prepend_scheme' must be always, first or never"},
+      {"neox", set("/decoder", json{{"type", "WordPiece"}}), "'decoder' is WordPiece"},
+      {"neox", set("/decoder", nullptr), "'decoder' is null"},
+      {"llama2", set("/decoder/decoders/3/start", 2), "strips something else"},
+      {"neox", set("/added_tokens/0/content", ""), "has an empty token"},
+      {"neox", set("/added_tokens/0/single_word", true), "'single_word' must be false"},
+      {"neox", set("/added_tokens/0/id", 3), "gives id 3 to a token"},
+      {"neox", set("/added_tokens/0/id", -3), "'id' must be an integer"},
+      {"neox", [](json& file) { file["added_tokens"][1] = file["added_tokens"][0]; }, "has a token twice"},
+      {"llama2", set("/post_processor/special_tokens/<s>/ids", json{2}), "not the added token of its name"},
+      {"llama2", [](json& file) { file["post_processor"]["single"].push_back(file["post_processor"]["single"][0]); },
+       "more around a text than one token in front"},
+      {"llama2", set("/post_processor", json{{"type", "BertProcessing"}}), "'post_processor' is BertProcessing"},
+  };
+  for (const Case& bad : cases) {
+    CAPTURE(bad.kind, bad.expected);
+    json file = json::parse(read_text(data_path(std::string("tokenizer/") + bad.kind + "/tokenizer.json")));
+    bad.change(file);
+    TemporaryFolder folder;
+    write_text(folder / "tokenizer.json", file.dump());
+    const std::string message = refusal(folder.path());
+    CHECK_THAT(message, Contains(bad.expected));
+    CHECK_THAT(message, Contains((folder / "tokenizer.json").string()));
+    CHECK(message.find('\n') == std::string::npos);
+  }
 }
 
 TEST_CASE("decoding gives Hugging Face's text, in one go and piece by piece", "[runtime]") {
@@ -289,7 +404,8 @@ TEST_CASE("broken tokenizer files are refused, each for its fault", "[runtime]")
       {"unknown result", merges("a b\n"), "merges.txt line 4: 'a b' makes 'ab', which is not in the vocabulary"},
       {"merge twice", merges("\u0120 t\n"), "merges.txt line 4: the merge '\u0120 t' is there twice"},
       {"binary merges", merges("\0\xFF\x01\n"s), "merges.txt line 4: '\\u0000\uFFFD\\u0001' is not two tokens"},
-      {"another class", config("tokenizer_class", "LlamaTokenizer"), "the tokenizer LlamaTokenizer is not implemented"},
+      {"another class", config("tokenizer_class", "LlamaTokenizer"),
+       "the tokenizer LlamaTokenizer is not read from vocab.json"},
       {"class is a number", config("tokenizer_class", 1), "'tokenizer_class' must be a string, got 1"},
       {"prefix space", config("add_prefix_space", true), "'add_prefix_space' is true, which is not supported"},
       {"end token", config("add_eos_token", true), "'add_eos_token' is true, which is not supported"},
@@ -345,13 +461,14 @@ TEST_CASE("files that are missing or no JSON are refused by name", "[runtime]") 
   };
   const std::vector<Case> cases = {
       {"no merges", [](const auto& s) { fs::remove(s.folder / "merges.txt"); }, "has vocab.json but no merges.txt"},
-      {"nothing", [](const auto& s) { fs::remove(s.folder / "vocab.json"); }, "has no vocab.json and merges.txt"},
+      {"nothing", [](const auto& s) { fs::remove(s.folder / "vocab.json"); },
+       "has no tokenizer.json and no vocab.json with merges.txt"},
       {"tokenizer.json only",
        [](const auto& s) {
          fs::remove(s.folder / "vocab.json");
          write_text(s.folder / "tokenizer.json", "{}");
        },
-       "tokenizer.json: this format is not read; put the vocab.json and merges.txt of the same model beside it"},
+       "tokenizer.json: 'model' is missing"},
       {"a token twice", [](const auto& s) { write_text(s.folder / "vocab.json", R"({"a":1,"\u0061":2})"); },
        "vocab.json: byte 15: the key 'a' is there twice"},
       {"lone surrogate", [](const auto& s) { write_text(s.folder / "vocab.json", R"({"\ud83d":1})"); },
@@ -371,7 +488,7 @@ TEST_CASE("files that are missing or no JSON are refused by name", "[runtime]") 
        "added_tokens.json: 'new' must be a token id"},
       {"model of another kind",
        [](const auto& s) { write_text(s.folder / "config.json", R"({"model_type":"llama"})"); },
-       "the tokenizer of llama is not implemented"},
+       "the tokenizer of llama is not read from vocab.json"},
   };
   for (const Case& bad : cases) {
     CAPTURE(bad.name);

@@ -162,9 +162,9 @@ TEST_CASE("a PyTorch file cut anywhere, or with any byte changed, ends in a refu
     CAPTURE(name, at);
     write_text(path, sound.substr(0, at));
     CHECK_FALSE(refusal_of(folder.path()).fault.empty());
-    for (const unsigned char flip : {0x01, 0x80, 0xFF}) {
+    for (const int flip : {0x01, 0x80, 0xFF}) {
       std::string text = sound;
-      text[at] = static_cast<char>(static_cast<unsigned char>(text[at]) ^ flip);
+      text[at] = static_cast<char>(text[at] ^ flip);
       write_text(path, text);
       const Refusal refusal = refusal_of([&] {
         const Checkpoint checkpoint = Checkpoint::open(folder.path());

@@ -67,32 +67,37 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
   std::vector<Answer> answers(prompts_.size());
   const auto block_size = static_cast<std::size_t>(session_.policy().block_size());
   const auto batch_size = static_cast<std::size_t>(session_.policy().gpu_batch_size);
-  for (std::size_t first = 0; first < order.size(); first += block_size) {
-    std::vector<runtime::Sequence> block;
-    for (const std::size_t index : order.subspan(first, std::min(block_size, order.size() - first))) {
+  const bool refills = session_.policy().refills();
+  for (std::size_t first = 0; first < order.size(); first += refills ? order.size() : block_size) {
+    std::size_t next = std::min(order.size(), first + block_size);
+    const auto begin = [&](std::size_t index) {
       const Prompt& prompt = prompts_[index];
-      runtime::Sequence& sequence = block.emplace_back();
+      runtime::Sequence sequence;
       sequence.request = index;
       sequence.tokens = prompt.ids;
       sequence.prompt_tokens = static_cast<std::int64_t>(prompt.ids.size());
       sequence.max_tokens = prompt.tokens;
       sequence.forced = prompt.forced;
       sequence.keep = session_.keep(sequence.prompt_tokens, sequence.max_tokens);
-    }
-    session_.executor().run(block, [&](runtime::Sequence& sequence) {
-      // The rows of the logits are the batch's sequences that have come as far as this one.
-      const auto place = static_cast<std::size_t>(&sequence - block.data()), begin = place / batch_size * batch_size;
-      const auto row = std::count_if(
-          block.begin() + static_cast<std::ptrdiff_t>(begin), block.begin() + static_cast<std::ptrdiff_t>(place),
-          [&](const runtime::Sequence& other) { return other.generated() >= sequence.generated(); });
-      const View all = session_.storage().logits(static_cast<int>(place / batch_size));
-      answers[sequence.request].logits.push_back(numbers_of(all.slice(row, 1), session_.backend()));
-    });
-    for (const runtime::Sequence& sequence : block) {
+      return sequence;
+    };
+    std::vector<runtime::Sequence> block;
+    for (const std::size_t index : order.subspan(first, next - first)) block.push_back(begin(index));
+    const runtime::Waiting waiting{.count = refills ? static_cast<std::int64_t>(order.size() - next) : 0,
+                                   .next = [&](runtime::Sequence& place) { place = begin(order[next++]); }};
+    const auto on_token = [&](runtime::Sequence& sequence) {
+      const auto place = static_cast<std::size_t>(&sequence - block.data());
+      const auto batch = static_cast<int>(place / batch_size);
+      const auto& places = session_.executor().rows(batch).sequence;
+      const auto row =
+          std::find(places.begin(), places.end(), static_cast<std::int32_t>(place % batch_size)) - places.begin();
       Answer& answer = answers[sequence.request];
+      answer.logits.push_back(numbers_of(session_.storage().logits(batch).slice(row, 1), session_.backend()));
+      if (sequence.finish == runtime::Finish::none) return;
       answer.tokens.assign(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
       answer.logprobs = sequence.logprobs;
-    }
+    };
+    session_.executor().run(block, on_token, waiting);
   }
   return answers;
 }

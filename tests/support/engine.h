@@ -39,7 +39,8 @@ class Engine {
   Engine(const runtime::ModelSource& source, const policy::PartialPolicy& policy, std::vector<Prompt> prompts,
          const runtime::MachineOptions& machine = {.backend = kBackend});
 
-  /// Block after block, the prompts in the order of these indices. The answers are in the order of the prompts.
+  /// Block after block, or in one that is refilled, as the policy says; the prompts in the order of these indices. The
+  /// answers are in the order of the prompts.
   std::vector<Answer> run(std::span<const std::size_t> order);
   std::vector<Answer> run();
 
