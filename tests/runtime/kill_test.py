@@ -136,7 +136,9 @@ def interruption_while_loading(weft, source):
         folder = pathlib.Path(name)
         write_lines(folder / "in.jsonl", [{"id": 1, "prompt_ids": [3, 4], "max_tokens": 1}])
         process = weft.start("generate", "--model", source / "configs" / "models" / "opt-350m.json", "--weights", "random:1",
-                             "--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--backend", "cpu")
+                             "--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--backend", "cpu",
+                             "--percent", "100", "0", "100", "0", "100", "0", "--gpu-batch-size", "1",
+                             "--num-gpu-batches", "1")  # nothing is left to plan, so that loading begins at once
         status = pathlib.Path(f"/proc/{process.pid}/status")
         while not any(line.startswith("SigBlk:") and int(line.split()[1], 16) & 2 for line in status.read_text().splitlines()):
             time.sleep(0.001)  # until it listens
