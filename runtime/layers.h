@@ -70,7 +70,7 @@ class Layers {
   struct Projected {
     View q, k, v;
   };
-  /// Both norms of a sublayer, and the last one's.
+  /// Any of the model's norms.
   void norm(const UnitViews& unit, policy::Role weight, policy::Role bias, ConstView x, View out,
             kernels::Stream& stream) const;
   View normed(const UnitViews& unit, policy::Role weight, policy::Role bias, View hidden, kernels::Stream& stream);

@@ -468,7 +468,7 @@ TEST_CASE("files that are missing or no JSON are refused by name", "[runtime]") 
          fs::remove(s.folder / "vocab.json");
          write_text(s.folder / "tokenizer.json", "{}");
        },
-       "tokenizer.json: 'model' is missing"},
+       "tokenizer.json: 'decoder' is null, which is not supported"},
       {"a token twice", [](const auto& s) { write_text(s.folder / "vocab.json", R"({"a":1,"\u0061":2})"); },
        "vocab.json: byte 15: the key 'a' is there twice"},
       {"lone surrogate", [](const auto& s) { write_text(s.folder / "vocab.json", R"({"\ud83d":1})"); },
