@@ -90,6 +90,7 @@ void add_bench(CLI::App& app, Command& chosen) {
                       "Report of --lanes; adds how fast the busiest lane could have been, and what share was reached");
   command->add_option("--report", flags->report, "Write the result to this file too");
   flags->policy.add_to(*command);
+  command->remove_option(command->get_option("--schedule"));  // its sequences are all alike and end together
   command->callback(
       [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });
 }
