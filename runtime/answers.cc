@@ -1,0 +1,83 @@
+#include "runtime/answers.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "policy/json.h"
+#include "runtime/utf8.h"
+
+namespace weft::runtime {
+
+using nlohmann::ordered_json;
+
+Sequence Answers::begin(std::size_t index, const Request& request, const Session& session) const {
+  Sequence sequence;
+  sequence.request = index;
+  sequence.tokens = request.prompt;
+  sequence.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
+  sequence.max_tokens = request.max_tokens;
+  sequence.keep = session.keep(sequence.prompt_tokens, sequence.max_tokens);
+  sequence.sampling = request.sampling;
+  sequence.forced = request.continuation;
+  sequence.stop_strings = request.stop_strings;
+  sequence.stop_ids = request.stop_ids;
+  sequence.stop_ids.insert(sequence.stop_ids.end(), source_.spec.eos.begin(), source_.spec.eos.end());
+  return sequence;
+}
+
+void Answers::token(Sequence& sequence, const std::string& id) {
+  progress_.token();
+  if (sequence.forced.empty()) look_for_end(sequence);
+  if (sequence.finish == Finish::none) return;
+  journal_.append(policy::to_line(sequence.forced.empty() ? generated(sequence, id) : scored(sequence, id)));
+  progress_.finished();
+}
+
+void Answers::look_for_end(Sequence& sequence) const {
+  const std::int32_t last = sequence.tokens.back();
+  if (std::find(sequence.stop_ids.begin(), sequence.stop_ids.end(), last) != sequence.stop_ids.end()) {
+    sequence.finish = Finish::stop;
+    sequence.ended_by_token = true;
+    return;
+  }
+  if (sequence.stop_strings.empty()) return;
+  const std::string_view piece = source_.tokenizer->piece(last);
+  sequence.text += piece;
+  for (const std::string& stop : sequence.stop_strings) {
+    const std::size_t reach = piece.size() + stop.size();  // a new match ends in the new piece
+    const std::size_t from = sequence.text.size() > reach ? sequence.text.size() - reach : 0;
+    sequence.text_end = std::min(sequence.text_end, sequence.text.find(stop, from));
+  }
+  if (sequence.text_end != std::string::npos) sequence.finish = Finish::stop;
+}
+
+ordered_json Answers::generated(const Sequence& sequence, const std::string& id) const {
+  const std::vector<std::int32_t> ids(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
+  ordered_json json{{"id", ordered_json::parse(id)}, {"text", nullptr}};
+  if (source_.tokenizer) {
+    const std::span<const std::int32_t> shown = std::span(ids).first(ids.size() - (sequence.ended_by_token ? 1 : 0));
+    json["text"] = sequence.text_end != std::string::npos
+                       ? with_replacements(sequence.text.substr(0, sequence.text_end))
+                       : source_.tokenizer->decode(shown);
+  }
+  json["token_ids"] = ids;
+  json["finish_reason"] = sequence.finish == Finish::stop ? "stop" : "length";
+  json["usage"] = {{"prompt_tokens", sequence.prompt_tokens}, {"completion_tokens", ids.size()}};
+  return json;
+}
+
+ordered_json Answers::scored(const Sequence& sequence, const std::string& id) {
+  double sum = 0;
+  ordered_json logprobs = ordered_json::array(), greedy = ordered_json::array();
+  for (std::size_t i = 0; i < sequence.logprobs.size(); ++i) {
+    sum += sequence.logprobs[i];
+    logprobs.push_back(double(sequence.logprobs[i]));
+    greedy.push_back(sequence.greedy[i] != 0);
+  }
+  return {{"id", ordered_json::parse(id)},
+          {"logprobs", std::move(logprobs)},
+          {"logprob", sum},
+          {"greedy", std::move(greedy)}};
+}
+
+}  // namespace weft::runtime
