@@ -267,7 +267,7 @@ const TensorInfo* Checkpoint::find(std::string_view name) const {
   return at != tensors_.end() && at->name == name ? &*at : nullptr;
 }
 
-void Checkpoint::demand(std::span<const TensorNeed> needs) const {
+void Checkpoint::demand(std::span<const TensorNeed> needs, Order order) const {
   constexpr std::size_t kShown = 20;
   std::vector<std::string> wrong;
   Fault fault = Fault::missing_tensor;
@@ -281,8 +281,8 @@ void Checkpoint::demand(std::span<const TensorNeed> needs) const {
     else if (tensor->shape != need.shape)
       add(Fault::bad_shape,
           in_quotes(need.name) + " is " + shape_text(tensor->shape) + ", wanted " + shape_text(need.shape));
-    else if (!tensor->strides.empty())
-      add(Fault::bad_shape, in_quotes(need.name) + " is not row-major in its file; save it with .contiguous()");
+    else if (!tensor->strides.empty() && order == Order::row_major)
+      add(Fault::bad_shape, in_quotes(need.name) + " is not row-major in its file; weft convert writes a copy that is");
     else if (tensor->dtype != "F32" && tensor->dtype != "F16" && tensor->dtype != "BF16")
       add(Fault::bad_dtype, in_quotes(need.name) + " is stored as " + tensor->dtype + ", wanted F32, F16 or BF16");
   }

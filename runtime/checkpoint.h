@@ -57,9 +57,10 @@ class Checkpoint {
   const std::vector<TensorInfo>& tensors() const { return tensors_; }  ///< sorted by name
   const TensorInfo* find(std::string_view name) const;                 ///< null if there is none
 
-  /// Throws CheckpointError naming all of the first twenty that are missing, of another shape, not row-major or of a
-  /// dtype that no kernel computes with.
-  void demand(std::span<const TensorNeed> needs) const;
+  enum class Order : std::uint8_t { row_major, any };
+  /// Throws CheckpointError naming all of the first twenty that are missing, of another shape, not in this order or of
+  /// a dtype that no kernel computes with.
+  void demand(std::span<const TensorNeed> needs, Order order = Order::row_major) const;
   /// The names, sorted, that are in the checkpoint and not in `used`.
   std::vector<std::string> unused(std::span<const std::string> used) const;
 

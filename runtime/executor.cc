@@ -31,6 +31,7 @@ Totals Totals::operator-(const Totals& before) const {
   difference.first_tokens -= before.first_tokens;
   difference.decode_tokens -= before.decode_tokens;
   difference.late_prompt_tokens -= before.late_prompt_tokens;
+  difference.shared_prompt_tokens -= before.shared_prompt_tokens;
   difference.decode_rows -= before.decode_rows;
   difference.decode_places -= before.decode_places;
   for (std::size_t lane = 0; lane < lane_bytes.size(); ++lane) {
@@ -238,12 +239,13 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
 void Executor::admit(int batch) {
   const std::int64_t most = std::max(print_.workspace.chunk_tokens, print_.workspace.batch_tokens / 4);
   std::int64_t admitted = 0;
+  const Sequence* before = nullptr;  // those with its prompt cost nothing more
   for (Sequence& place : sequences(batch)) {
     if (wait_ == 0 || admitted >= most) return;
     if (place.finish == Finish::none) continue;
     waiting_->next(place);
-    admitted += place.prompt_tokens;
-    totals_.late_prompt_tokens += place.prompt_tokens;
+    if (!before || before->tokens != place.tokens) admitted += place.prompt_tokens;
+    before = &place;
     ++live_[static_cast<std::size_t>(batch)], ++all_live_;  // before there is one less that waits: see alive()
     --wait_;
   }
@@ -253,23 +255,36 @@ void Executor::gather_rows(const Op& op) {
   BatchRows& rows = rows_[op.batch];
   rows.clear();
   if (op.step > 0) admit(op.batch);
+  const std::span<Sequence> all = sequences(op.batch);
+  std::vector<std::int32_t> sharing;  // places
   for (const bool begun : {true, false}) {
-    std::int32_t place = -1;
-    for (const Sequence& sequence : sequences(op.batch)) {
-      ++place;
+    const Sequence* before = nullptr;
+    for (std::int32_t place = 0; place < static_cast<std::int32_t>(all.size()); ++place) {
+      const Sequence& sequence = all[static_cast<std::size_t>(place)];
       if (sequence.finish != Finish::none || (sequence.generated() > 0) != begun) continue;
+      if (before && !begun && !layers_.synthetic_prefill() && before->tokens == sequence.tokens) {
+        sharing.push_back(place);
+        rows.shared.push_back(static_cast<std::int32_t>(rows.own()) - 1);
+        totals_.shared_prompt_tokens += sequence.prompt_tokens;
+        continue;
+      }
+      before = &sequence;
       const auto length = static_cast<std::int32_t>(sequence.tokens.size());
       for (std::int32_t p = begun || layers_.synthetic_prefill() ? length - 1 : 0; p < length; ++p) {
         rows.tokens.push_back(sequence.tokens[static_cast<std::size_t>(p)]);
         rows.position.push_back(p);
       }
-      rows.sequence.push_back(place);
+      rows.add(place, sequence.keep, length);
       rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));
-      rows.keep.push_back(sequence.keep);
-      rows.context.push_back(length);
-      if (!begun) totals_.prompt_tokens += sequence.prompt_tokens;
+      if (begun) continue;
+      totals_.prompt_tokens += sequence.prompt_tokens;
+      if (op.step > 0) totals_.late_prompt_tokens += sequence.prompt_tokens;
     }
     if (begun) rows.begun = rows.live();
+  }
+  for (const std::int32_t place : sharing) {
+    const Sequence& sequence = all[static_cast<std::size_t>(place)];
+    rows.add(place, sequence.keep, static_cast<std::int32_t>(sequence.tokens.size()));
   }
   if (op.step > 0) {
     totals_.decode_rows += rows.live();

@@ -54,16 +54,24 @@ class Block {
   std::vector<std::string> ids_;  // of the requests in the places
 };
 
-/// Everything; false if it was interrupted. Blocks that run to their end take the requests in the order of the file.
-/// Where places are refilled the longest go first, so that at the end few places are empty for long, and neighbours,
-/// which share a batch, are of a length.
+/// Blocks that run to their end take the requests in the order of the file. Where places are refilled the longest go
+/// first, so that at the end few places are empty for long, and neighbours, which share a batch, are of a length.
+/// Continuations to be scored are short and their prompts are not: there equal prompts, whose prefill is shared, become
+/// neighbours, the longest first.
+void put_in_order(std::vector<std::size_t>& todo, const RequestFile& requests) {
+  const auto key = [&](std::size_t index) {
+    const RequestFile::Entry& entry = requests.entry(index);
+    return requests.kind() == RequestKind::score ? std::pair{entry.prompt_tokens, entry.prompt_hash}
+                                                 : std::pair{entry.max_tokens, std::uint32_t{0}};
+  };
+  std::stable_sort(todo.begin(), todo.end(), [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
+}
+
+/// Everything; false if it was interrupted.
 bool run_requests(Session& session, const RequestFile& requests, std::vector<std::size_t> todo, Answers& answers,
                   Progress& progress) {
   const bool refills = session.policy().refills();
-  if (refills)
-    std::stable_sort(todo.begin(), todo.end(), [&](std::size_t a, std::size_t b) {
-      return requests.entry(a).max_tokens > requests.entry(b).max_tokens;
-    });
+  if (refills) put_in_order(todo, requests);
   const auto size = static_cast<std::size_t>(session.policy().block_size());
   Block block(session, requests, answers);
   try {

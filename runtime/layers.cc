@@ -30,10 +30,17 @@ void BatchRows::clear() {
   begun = 0;
   sequence.clear();
   offsets.assign(1, 0);
+  shared.clear();
   tokens.clear();
   position.clear();
   keep.clear();
   context.clear();
+}
+
+void BatchRows::add(std::int32_t place, const kernels::Keep& keeps, std::int32_t length) {
+  sequence.push_back(place);
+  keep.push_back(keeps);
+  context.push_back(length);
 }
 
 kernels::Activation activation_named(const std::string& name, const std::string& where) {
@@ -69,14 +76,14 @@ std::uint64_t Layers::seed(int layer) const {
 std::vector<std::int64_t> Layers::chunks(const BatchRows& rows) const {
   std::vector<std::int64_t> ends;
   std::int64_t begin = 0;
-  for (std::int64_t s = 1; s <= rows.live(); ++s) {
+  for (std::int64_t s = 1; s <= rows.own(); ++s) {
     const auto tokens = rows.offsets[static_cast<std::size_t>(s)] - rows.offsets[static_cast<std::size_t>(begin)];
     if (s > begin + 1 && (tokens > chunk_tokens_ || s - 1 == rows.begun)) {
       ends.push_back(s - 1);
       begin = s - 1;
     }
   }
-  if (rows.live() > begin) ends.push_back(rows.live());
+  if (rows.own() > begin) ends.push_back(rows.own());
   return ends;
 }
 
@@ -207,18 +214,35 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                                  .score = score},
              stream);
   }
-  for (const kernels::KvSlots* slots : {&kv.slots, &kv.home})
-    if (slots->k)
-      ops_.run(kernels::KeepPrompt{.k = k,
-                                   .v = v,
-                                   .score = score,
-                                   .offsets = offsets,
-                                   .sequence = part(rows.sequence, first, last),
-                                   .keep = part(rows.keep, first, last),
-                                   .scoring = scoring_,
-                                   .seed = seed(layer),
-                                   .slots = *slots},
-               stream);
+  kernels::KeepPrompt keep{.k = k,
+                           .v = v,
+                           .score = score,
+                           .offsets = offsets,
+                           .sequence = part(rows.sequence, first, last),
+                           .keep = part(rows.keep, first, last),
+                           .scoring = scoring_,
+                           .seed = seed(layer),
+                           .slots = {}};
+  keep_prompts(keep, kv, stream);
+  for (std::int64_t s = rows.own(); s < rows.live(); ++s) {
+    const std::int64_t from = rows.shared[static_cast<std::size_t>(s - rows.own())];
+    if (from < first || from >= last) continue;
+    const std::int64_t begin = offsets[static_cast<std::size_t>(from - first)],
+                       count = offsets[static_cast<std::size_t>(from - first + 1)] - begin;
+    const std::array<std::int32_t, 2> whole{0, static_cast<std::int32_t>(count)};
+    keep.k = k.slice(begin, count), keep.v = v.slice(begin, count), keep.offsets = whole;
+    if (scored) keep.score = View(static_cast<float*>(score.data) + begin, DType::f32, score.rows, count, score.stride);
+    keep.sequence = part(rows.sequence, s, s + 1), keep.keep = part(rows.keep, s, s + 1);
+    keep_prompts(keep, kv, stream);
+  }
+}
+
+void Layers::keep_prompts(kernels::KeepPrompt& op, const Cache& kv, kernels::Stream& stream) const {
+  for (const kernels::KvSlots* slots : {&kv.slots, &kv.home}) {
+    if (!slots->k) continue;
+    op.slots = *slots;
+    ops_.run(op, stream);
+  }
 }
 
 void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
@@ -346,7 +370,10 @@ void Layers::output(const UnitViews& unit, const BatchRows& rows, View hidden, V
   const std::int64_t live = rows.live();
   const View x = last_hidden.slice(0, live), out = last_embed.slice(0, live);
   std::vector<std::int32_t> last;  // row of each sequence
-  for (std::int64_t s = 0; s < live; ++s) last.push_back(rows.offsets[static_cast<std::size_t>(s + 1)] - 1);
+  for (std::int64_t s = 0; s < live; ++s) {
+    const std::int64_t own = s < rows.own() ? s : rows.shared[static_cast<std::size_t>(s - rows.own())];
+    last.push_back(rows.offsets[static_cast<std::size_t>(own + 1)] - 1);
+  }
   ops_.run(kernels::Gather{.table = hidden, .ids = last, .to = {}, .out = x}, stream);
   if (model_.final_norm) norm(unit, Role::final_norm_weight, Role::final_norm_bias, x, x, stream);
   if (of(unit, Role::project_out))

@@ -14,19 +14,23 @@
 namespace weft::runtime {
 
 /// The live sequences of a gpu batch in one sweep; no padding. First those that have begun, one token each, then those
-/// that begin, with their whole prompts.
+/// that begin, with their whole prompts, at last those that begin with the prompt of another and so need no rows.
 struct BatchRows {
   std::int64_t begun = 0;
   std::vector<std::int32_t> sequence;    ///< [live] place in the batch's KV blocks
-  std::vector<std::int32_t> offsets{0};  ///< [live + 1] rows of each in the hidden states
+  std::vector<std::int32_t> offsets{0};  ///< [own + 1] rows of each in the hidden states
+  std::vector<std::int32_t> shared;      ///< [live - own] which of the own ones' prompts the others begin with
   std::vector<std::int32_t> tokens;      ///< [rows] ids
   std::vector<std::int32_t> position;    ///< [rows]
   std::vector<kernels::Keep> keep;       ///< [live]
   std::vector<std::int32_t> context;     ///< [live] tokens of the whole sequence
 
+  /// Sequences with rows of their own.
+  std::int64_t own() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
   std::int64_t live() const { return static_cast<std::int64_t>(sequence.size()); }
   std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
   void clear();
+  void add(std::int32_t place, const kernels::Keep& keeps, std::int32_t length);
 };
 
 /// The activation that config.json names. Throws DataError with the known names.
@@ -80,6 +84,8 @@ class Layers {
   void feed_forward(const UnitViews& unit, ConstView in, View hidden, kernels::Stream& stream);
   void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Projected& in,
                View attended, const Cache& kv, kernels::Stream& stream);
+  /// To the block, and to its home where that is written along.
+  void keep_prompts(kernels::KeepPrompt& op, const Cache& kv, kernels::Stream& stream) const;
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
               const Projected& in, View attended, const Cache& kv, kernels::Stream& stream) const;
   void fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream);

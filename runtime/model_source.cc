@@ -26,14 +26,6 @@ std::uint64_t seed_from(const std::string& text) {
   throw UsageError("--weights must be random:SEED with a whole number, got '" + text.substr(0, 40) + "'");
 }
 
-DType type_named(const std::string& name, DType stored) {
-  if (name == "auto") return stored == DType::f32 ? DType::f16 : stored;
-  if (name == "float16" || name == "half") return DType::f16;
-  if (name == "bfloat16") return DType::bf16;
-  if (name == "float32" || name == "float") return DType::f32;
-  throw UsageError("--dtype must be auto, float16, bfloat16 or float32, got '" + name.substr(0, 40) + "'");
-}
-
 nlohmann::json read_json(const fs::path& path) {
   return policy::parse_json(read_file(path, kLargestConfig), path.string(), policy::Blame::data, {.depth = 32});
 }
@@ -56,6 +48,14 @@ void apply_generation_config(policy::ModelSpec& spec, const fs::path& folder) {
 }
 
 }  // namespace
+
+DType dtype_named(const std::string& name, DType stored) {
+  if (name == "auto") return stored == DType::f32 ? DType::f16 : stored;
+  if (name == "float16" || name == "half") return DType::f16;
+  if (name == "bfloat16") return DType::bf16;
+  if (name == "float32" || name == "float") return DType::f32;
+  throw UsageError("--dtype must be auto, float16, bfloat16 or float32, got '" + name.substr(0, 40) + "'");
+}
 
 std::uint64_t ModelSource::weight_bytes() const {
   const auto& bytes = weights->unit_bytes();
@@ -80,7 +80,7 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
   source->path = path.string();
   source->spec = read_model_spec(path);
   source->units = policy::model_units(source->spec);
-  source->type = type_named(dtype, source->spec.dtype);
+  source->type = dtype_named(dtype, source->spec.dtype);
   const bool folder = fs::is_directory(path);
   if (!weights.empty()) {
     source->weights = std::make_unique<Weights>(source->spec, source->units, seed_from(weights), source->type);

@@ -32,6 +32,9 @@ struct ModelSource {
 std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path, const std::string& dtype,
                                         const std::string& weights);
 
+/// What such a `dtype` means for weights stored as `stored`. Throws UsageError for another word.
+DType dtype_named(const std::string& name, DType stored);
+
 /// The folder's config.json, or the file itself.
 policy::ModelSpec read_model_spec(const std::filesystem::path& path);
 

@@ -46,7 +46,9 @@ ordered_json make_report(Session& session, const Totals& since) {
   report["measured"] = true;
   report["seconds"] = {
       {"load", session.load_seconds()}, {"prefill", totals.prefill_seconds}, {"decode", totals.decode_seconds}};
-  report["tokens"] = {{"prompt", totals.prompt_tokens}, {"generated", totals.first_tokens + totals.decode_tokens}};
+  report["tokens"] = {{"prompt", totals.prompt_tokens + totals.shared_prompt_tokens},
+                      {"shared_prompt", totals.shared_prompt_tokens},
+                      {"generated", totals.first_tokens + totals.decode_tokens}};
   report["tokens_per_second"] = {
       {"total", rate(generated, totals.seconds())},
       {"prefill", rate(double(totals.prompt_tokens - totals.late_prompt_tokens), totals.prefill_seconds)},

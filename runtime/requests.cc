@@ -45,6 +45,11 @@ std::vector<std::string> stop_strings_of(Fields& fields) {
   return stops;
 }
 
+std::uint32_t hash_of(const std::vector<std::int32_t>& tokens) {
+  return static_cast<std::uint32_t>(
+      hash(std::string_view(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(std::int32_t))));
+}
+
 }  // namespace
 
 void for_each_line(const std::filesystem::path& path,
@@ -86,7 +91,7 @@ RequestFile::RequestFile(const std::filesystem::path& path, RequestKind kind, co
     by_hash_.emplace_back(mix(hash(request.id)), static_cast<std::uint32_t>(entries_.size()));
     entries_.push_back({offset, static_cast<std::uint32_t>(line.size()), static_cast<std::uint32_t>(number),
                         static_cast<std::uint32_t>(request.prompt.size()),
-                        static_cast<std::uint32_t>(request.max_tokens)});
+                        static_cast<std::uint32_t>(request.max_tokens), hash_of(request.prompt)});
   });
   if (entries_.empty()) throw UsageError(path.string() + ": no requests; write one JSON object per line");
   refuse_repeated_ids();

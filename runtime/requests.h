@@ -40,6 +40,7 @@ class RequestFile {
   struct Entry {
     std::uint64_t offset = 0;
     std::uint32_t bytes = 0, line = 0, prompt_tokens = 0, max_tokens = 0;
+    std::uint32_t prompt_hash = 0;  ///< of equal prompts equal
   };
   /// Reads and checks all lines. `tokenizer` may be null: then only prompt_ids are taken. Throws UsageError, which
   /// names file, line, what was wanted and what was found.

@@ -24,15 +24,6 @@ template <class Body> void with_type(DType dtype, Body&& body) {
   else body(bf16{});
 }
 
-/// The tensor's name in this checkpoint; where none fits, that of transformers' own files.
-std::string find_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
-  if (spec.role == Role::head) return spec.name;
-  const auto prefixes = policy::name_prefixes(model);
-  for (const char* prefix : prefixes)
-    if (checkpoint.find(prefix + spec.name)) return prefix + spec.name;
-  return prefixes.front() + spec.name;
-}
-
 double deviation(const policy::TensorSpec& spec) {
   switch (spec.role) {
     case Role::q_weight:
@@ -109,9 +100,16 @@ const std::vector<float>& normal_table() {
 
 }  // namespace
 
-Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
-                 DType type)
-    : checkpoint_(&checkpoint) {
+std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
+  if (spec.role == Role::head) return spec.name;
+  const auto prefixes = policy::name_prefixes(model);
+  for (const char* prefix : prefixes)
+    if (checkpoint.find(prefix + spec.name)) return prefix + spec.name;
+  return prefixes.front() + spec.name;
+}
+
+std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
+                                     const Checkpoint& checkpoint) {
   std::vector<TensorNeed> needs;
   for (const policy::Unit& unit : units) {
     for (const policy::TensorSpec& spec : unit.tensors) {
@@ -119,15 +117,31 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
       std::int64_t rows = spec.rows;
       if (unit.kind == policy::Unit::Kind::embedding || unit.kind == policy::Unit::Kind::head) rows = model.vocab;
       if (unit.kind == policy::Unit::Kind::positions) rows = std::int64_t{model.positions} + model.position_offset;
-      const std::string name = find_name(model, checkpoint, spec);
+      const std::string name = stored_name(model, checkpoint, spec);
       needs.push_back({name, is_vector(spec.role) ? std::vector{spec.cols} : std::vector{rows, spec.cols}});
     }
   }
-  checkpoint.demand(needs);
+  return needs;
+}
+
+void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count) {
+  with_type(from, [&]<class From>(From) {
+    with_type(to, [&]<class To>(To) {
+      const auto* source = reinterpret_cast<const From*>(in);
+      auto* target = reinterpret_cast<To*>(out);
+      for (std::size_t i = 0; i < count; ++i) target[i] = To(static_cast<float>(source[i]));
+    });
+  });
+}
+
+Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
+                 DType type)
+    : checkpoint_(&checkpoint) {
+  checkpoint.demand(tensor_needs(model, units, checkpoint));
   for (const policy::Unit& unit : units) {
     Layout layout{.tensors = {}, .in_files = true};
     for (const policy::TensorSpec& spec : unit.tensors) {
-      const TensorInfo* info = checkpoint.find(find_name(model, checkpoint, spec));
+      const TensorInfo* info = checkpoint.find(stored_name(model, checkpoint, spec));
       const DType stored = weight_dtype(*info);
       const std::uint64_t offset =
           info->offset + static_cast<std::uint64_t>(spec.first_row * spec.cols) * size_of(stored);
@@ -230,13 +244,7 @@ void Weights::convert(const Placed& tensor, std::byte* to) const {
     const std::size_t count = std::min(step, elements - first);
     const std::span<std::byte> bytes(buffer.data(), count * size_of(stored));
     checkpoint_->read_range(tensor.source->file, tensor.file_offset + first * size_of(stored), bytes);
-    with_type(stored, [&]<class From>(From) {
-      with_type(tensor.dtype, [&]<class To>(To) {
-        auto* out = reinterpret_cast<To*>(to + tensor.offset) + first;
-        const auto* in = reinterpret_cast<const From*>(bytes.data());
-        for (std::size_t i = 0; i < count; ++i) out[i] = To(static_cast<float>(in[i]));
-      });
-    });
+    convert_elements(stored, bytes.data(), tensor.dtype, to + tensor.offset + first * size_of(tensor.dtype), count);
   }
 }
 

@@ -17,6 +17,14 @@ namespace weft::runtime {
 /// The tensors of one unit by what they do; empty where the model has none.
 using UnitViews = std::array<ConstView, policy::kRoles>;
 
+/// The tensor's name in this checkpoint; where none fits, that of transformers' own files.
+std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec);
+/// What a checkpoint of the model must hold.
+std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
+                                     const Checkpoint& checkpoint);
+/// `count` elements, each rounded to the nearest.
+void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count);
+
 /// The weights of a model, unit by unit. A unit whose tensors the kernels can use as they are in the checkpoint is
 /// ranges of its files, so that the checkpoint itself is the disk tier; any other unit is made: converted, or random.
 class Weights {

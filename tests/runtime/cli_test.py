@@ -34,10 +34,12 @@ class Case(unittest.TestCase):
         return folder if folder.exists() else write_tiny_model(folder, **options)
 
     def job(self, model, requests, *flags, command="generate"):
-        """The answers by id of a run that succeeds."""
+        """The answers by id of a run that succeeds; nothing is planned, which takes long under sanitizers."""
         if requests is not None:
             write_lines(self.input, requests)
         self.output.unlink(missing_ok=True)
+        if not {"--policy", "--gpu-batch-size", "--percent"} & set(flags):
+            flags += "--gpu-batch-size", 4, "--num-gpu-batches", 2, "--percent", 100, 0, 100, 0, 100, 0
         done = WEFT.run(command, "--model", model, "--input", self.input, "--output", self.output, "--backend", "cpu",
                         "--quiet", *flags)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -165,11 +167,40 @@ class Answers(Case):
         self.assertEqual(scores["s"]["greedy"], [True] * len(generated))
         self.assertFalse(scores["t"]["greedy"][0])
 
+    def test_continuations_of_one_prompt_share_its_prefill(self):
+        prompts = [[3, 4, 5, 6], [7, 8, 9], [3, 4, 5, 6], [3, 4, 5, 6], [7, 8, 9]]
+        requests = [{"id": i, "prompt_ids": prompt, "continuation_ids": list(range(10 + i, 14 + 2 * i))}
+                    for i, prompt in enumerate(prompts)]
+        report = self.folder / "report.json"
+        block = ("--gpu-batch-size", 5, "--num-gpu-batches", 1, "--percent", 100, 0, 100, 0, 100, 0)
+        together = self.job(self.tiny(), requests, *block, "--report", report, command="score")
+        self.assertEqual(json.loads(report.read_text())["tokens"], {"prompt": 18, "shared_prompt": 11, "generated": 30})
+        for request in requests:
+            self.assertEqual(self.job(self.tiny(), [request], command="score")[request["id"]], together[request["id"]])
+
     def test_score_text(self):
         scores = self.job(self.demo, [{"id": 1, "prompt": "It was", "continuation": " a dark"}], command="score")
         write_lines(self.input, [{"id": 1, "text": " a dark"}])
         WEFT.run("tokenize", "--model", self.demo, "--input", self.input, "--output", self.folder / "ids.jsonl")
         self.assertEqual(len(scores[1]["logprobs"]), len(read_lines(self.folder / "ids.jsonl")[0]["ids"]) - 1)
+
+    def test_tokenize_without_the_first_token(self):
+        write_lines(self.input, [{"id": 1, "text": "the sea"}])
+        ids = []
+        for flags in [], ["--no-bos"]:
+            self.output.unlink(missing_ok=True)
+            WEFT.run("tokenize", "--model", self.demo, "--input", self.input, "--output", self.output, *flags)
+            ids.append(read_lines(self.output)[0]["ids"])
+        self.assertEqual(ids[0], [2, *ids[1]])
+
+    def test_a_converted_checkpoint_answers_the_same(self):
+        requests = [{"id": 1, "prompt": "It was a dark night", "max_tokens": 12}]
+        packed = self.folder / "packed"
+        done = WEFT.run("convert", "--model", self.demo, "--output", packed)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.job(packed, requests), self.job(self.demo, requests))
+        self.refused(USAGE, "exists", "convert", "--model", self.demo, "--output", packed)
+        self.refused(USAGE, "no such folder", "convert", "--model", self.folder / "nowhere", "--output", self.folder / "x")
 
     def test_inspect(self):
         for path in self.demo, SOURCE / "configs" / "models" / "opt-1.3b.json", next((SOURCE / "configs" / "policies").iterdir()):

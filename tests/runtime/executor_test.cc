@@ -112,7 +112,7 @@ TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and 
 TEST_CASE("a block that is refilled takes fewer sweeps and is fuller", "[runtime]") {
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
   std::vector<Prompt> prompts;
-  for (int i = 0; i < 40; ++i) prompts.push_back({{1, 2, 3}, i % 8 == 0 ? 32 : 4, {}});
+  for (int i = 0; i < 40; ++i) prompts.push_back({{1, 2, i}, i % 8 == 0 ? 32 : 4, {}});
   const auto totals_of = [&](bool continuous) {
     policy::PartialPolicy policy;
     policy.gpu_batch_size = 4;
@@ -133,4 +133,29 @@ TEST_CASE("a block that is refilled takes fewer sweeps and is fuller", "[runtime
   CHECK(refilled.late_prompt_tokens == 32 * 3);
   CHECK(refilled.decode_places < in_turn.decode_places * 2 / 3);
   CHECK(refilled.occupancy() > 1.4 * in_turn.occupancy());
+}
+
+TEST_CASE("of sequences that begin with one prompt in one batch one is computed", "[runtime]") {
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  const bool continuous = GENERATE(false, true);
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 16; ++i) prompts.push_back({{1, 2, i / 4, 7, 9}, 1 + i % 3, {}});
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 8;
+  policy.num_gpu_batches = 1;
+  policy.weights = policy.kv = policy::Fractions{};
+  policy.retention = policy::Retention::from_text("h2o:1:2");
+  policy.continuous = continuous;
+  Engine engine(*source, policy, prompts);
+  const std::vector<Answer> answers = engine.run();
+  for (std::size_t i = 1; i < answers.size(); ++i) {
+    if (i / 4 != (i - 1) / 4) continue;
+    CHECK(answers[i].logits[0] == answers[i - 1].logits[0]);
+    CHECK(answers[i].tokens[0] == answers[i - 1].tokens[0]);
+  }
+  const runtime::Totals totals = engine.session().executor().totals();
+  CHECK(totals.first_tokens == 16);
+  CHECK(totals.prompt_tokens + totals.shared_prompt_tokens == 16 * 5);
+  if (continuous) CHECK(totals.shared_prompt_tokens >= 6 * 5);  // those that join in another sweep compute their own
+  else CHECK(totals.prompt_tokens == 4 * 5);
 }

@@ -59,6 +59,7 @@ struct Way {
   int threads = 1;
   std::string engine = "auto";
   bool separate_device = false;
+  bool in_order = false;  ///< of the requests, so that those with one prompt are neighbours
 
   std::string text() const {
     std::ostringstream out;
@@ -73,9 +74,12 @@ struct Way {
 
 class Requests {
  public:
-  Requests(const std::string& model, const std::string& retention, std::size_t count, unsigned seed)
+  /// `to_a_prompt` neighbours begin with the same prompt.
+  Requests(const std::string& model, const std::string& retention, std::size_t count, unsigned seed,
+           std::size_t to_a_prompt = 1)
       : random_(seed), source_(open_source(model, folder_)), retention_(policy::Retention::from_text(retention)),
         prompts_(random_prompts(count, source_->spec.vocab, random_)) {
+    for (std::size_t i = 0; i < count; ++i) prompts_[i].ids = prompts_[i - i % to_a_prompt].ids;
     // A few per session, so that the sessions' capacities differ.
     for (std::size_t first = 0; first < count; first += kTogether) {
       const std::vector some(prompts_.begin() + static_cast<std::ptrdiff_t>(first),
@@ -88,7 +92,7 @@ class Requests {
   void check(const Way& way) {
     INFO(way.text());
     std::vector<std::size_t> order = in_order(prompts_.size());
-    std::shuffle(order.begin(), order.end(), random_);
+    if (!way.in_order) std::shuffle(order.begin(), order.end(), random_);
     const std::vector<Answer> answers = run(way, prompts_, order);
     std::string faults;
     for (std::size_t i = 0; i < answers.size(); ++i)
@@ -198,6 +202,24 @@ TEST_CASE("answers do not depend on whether finished sequences give their places
                         .continuous = true,
                         .threads = 2,
                         .separate_device = separate_device});
+}
+
+TEST_CASE("answers do not depend on whether a prompt's prefill is shared", "[runtime]") {
+  const std::string retention = GENERATE("full", "h2o:0.2:0.2", "random:0.2:0.2", "recent:0.3");
+  const std::string model = GENERATE("random", "llama-linear-biases-f16");
+  CAPTURE(model, retention);
+  Requests requests(model, retention, 24, /*seed=*/5, /*to_a_prompt=*/5);
+  for (const Fractions& kv : kCorners)
+    for (const bool continuous : {false, true})
+      for (const auto& [size, batches] : {std::pair{12, 1}, {6, 3}})
+        requests.check({.weights = kThirds,
+                        .kv = kv,
+                        .activations = kThirds,
+                        .gpu_batch_size = size,
+                        .num_gpu_batches = batches,
+                        .continuous = continuous,
+                        .threads = 2,
+                        .in_order = true});
 }
 
 TEST_CASE("answers do not depend on overlap, the disk engine, the threads or the attention's place", "[runtime]") {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The peak memory of a run whose weights are larger than all its memory budgets, as the kernel counts it from outside; and
-the peak bytes that a plan predicts beside what is seen from outside: resident memory and the spill file.
+the peak bytes that a plan predicts beside what is seen from outside: resident memory and the spill file; and what a request
+of a long file costs.
 
 Usage: memory_test.py WEFT_BINARY SOURCE_FOLDER [--full] [--work FOLDER]
 
@@ -16,11 +17,12 @@ import sys
 import tempfile
 import time
 
-from weft_process import Weft, read_lines, write_lines
+from weft_process import Weft, read_lines, write_lines, write_tiny_model
 
 MIB = 1 << 20
 PROCESS = 30 * MIB  # what a run takes besides what it plans: code, libraries, the disk engine's buffers, the requests
 PROMPT, TOKENS, REQUESTS = 64, 4, 6
+MANY, FEW, BYTES_PER_REQUEST = 100_000, 1_000, 128
 
 
 def spilled(pid, folder):
@@ -90,6 +92,32 @@ def check_prediction(weft, source, config, folder, weights, kv):
     assert spill <= predicted["disk"] <= 1.05 * spill, "disk"
 
 
+def check_many_requests(weft, folder):
+    """What a request takes from its check to its answer, in the order of their file and longest first."""
+    model = write_tiny_model(folder / "model")
+    for schedule in ("static", "continuous"):
+        peaks = []
+        for count in (FEW, MANY):
+            requests, output = folder / "in.jsonl", folder / "out.jsonl"
+            output.unlink(missing_ok=True)
+            with requests.open("w") as file:
+                file.writelines(f'{{"id": "request {i}", "prompt_ids": [{i % 60}, 5], "max_tokens": {1 + i % 2}}}\n'
+                                for i in range(count))
+            process = weft.start("generate", "--model", model, "--input", requests, "--output", output, "--backend", "cpu",
+                                 "--quiet", "--gpu-batch-size", 64, "--num-gpu-batches", 1, "--percent", 100, 0, 100, 0, 100,
+                                 0, "--schedule", schedule)
+            code, peak, _ = wait_for(process, folder)
+            said = process.stderr.read().decode()
+            process.stderr.close()
+            assert code == 0, said
+            with output.open("rb") as file:
+                assert sum(1 for _ in file) == count
+            peaks.append(peak)
+        each = (peaks[1] - peaks[0]) / (MANY - FEW)
+        print(f"{MANY} requests, {schedule}: {peaks[1] / MIB:.0f} MiB against {peaks[0] / MIB:.0f} for {FEW}: {each:.0f} bytes a request")
+        assert each <= BYTES_PER_REQUEST, "too much memory for a request"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("weft")
@@ -109,6 +137,8 @@ def main():
     for weights, kv in (everything, everything), (half, everything), (everything, disk), ({"host": 0.5, "disk": 0.5}, half):
         with tempfile.TemporaryDirectory(prefix="weft-memory-", dir=options.work) as folder:
             check_prediction(weft, options.source.resolve(), config, pathlib.Path(folder), weights, kv)
+    with tempfile.TemporaryDirectory(prefix="weft-memory-", dir=options.work) as folder:
+        check_many_requests(weft, pathlib.Path(folder))
 
 
 if __name__ == "__main__":

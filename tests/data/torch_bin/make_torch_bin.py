@@ -1,4 +1,7 @@
-"""Writes one state_dict in every form that the reader must read: make_torch_bin.py DIR (needs PyTorch)"""
+"""Writes one state_dict in every form that the reader must read: make_torch_bin.py DIR (needs PyTorch)
+
+    make_torch_bin.py --transposed CHECKPOINT DIR    a checkpoint (model.safetensors) whose matrices lie column by column
+"""
 import json
 import pathlib
 import sys
@@ -42,4 +45,16 @@ def main():
     (out / "expected.tsv").write_text("".join(sorted(lines)))
 
 
-main()
+def transposed(checkpoint, out):
+    from safetensors.torch import load_file
+    out.mkdir(parents=True)
+    (out / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
+    state = load_file(checkpoint / "model.safetensors")
+    torch.save({name: tensor.t().contiguous().t() if tensor.dim() == 2 else tensor for name, tensor in state.items()},
+               out / "pytorch_model.bin")
+
+
+if sys.argv[1] == "--transposed":
+    transposed(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
+else:
+    main()

@@ -1,0 +1,43 @@
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "kernels/error.h"
+#include "policy/policy.h"
+#include "runtime/commands.h"
+#include "runtime/convert.h"
+#include "runtime/storage.h"
+
+namespace weft::runtime {
+namespace {
+
+struct Flags {
+  std::string model, output, dtype = "auto";
+};
+
+int convert(const Flags& flags, const std::atomic<bool>& stop) {
+  try {
+    const Converted done = convert_checkpoint(flags.model, flags.output, flags.dtype, stop);
+    spdlog::info("{}: {} tensors, {}{}", flags.output, done.tensors, policy::bytes_to_text(done.bytes),
+                 done.left_out ? "; " + std::to_string(done.left_out) + " that are not the model's were left out" : "");
+    return 0;
+  } catch (const Interrupted&) {
+    spdlog::warn("stopped; {} was not written", flags.output);
+    return 130;
+  }
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("convert", "A packed copy of a checkpoint, one read per unit from the disk");
+  const auto flags = std::make_shared<Flags>();
+  command->add_option("--model", flags->model, "Hugging Face checkpoint folder")->required();
+  command->add_option("--output", flags->output, "Folder to be made")->required();
+  command->add_option("--dtype", flags->dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
+  command->callback(
+      [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return convert(*flags, stop); }; });
+}
+
+}  // namespace weft::runtime
