@@ -27,7 +27,9 @@ class CpuOps final : public Ops {
   void run(const KeepPrompt&, Stream&) const override;
   void run(const DecodeAttention&, Stream&) const override;
   void run(const Sample&, Stream&) const override;
+  void run(const Forbid&, Stream&) const override;
   void run(const LogProbs&, Stream&) const override;
+  void run(const TopLogProbs&, Stream&) const override;
 
  private:
   ThreadPool& pool_;

@@ -91,6 +91,11 @@ struct Checker {
     if (s.sequences > 0 && (!s.k || !s.v || !s.position || !s.free_slot)) refuse("slots have no data");
     if (s.sequences > 0 && scoring != Scoring::none && !s.score) refuse("slots have no score, which scoring needs");
   }
+  /// Each from 0 to below `count`, which is the size of `what`.
+  void ids(const char* name, std::span<const std::int32_t> ids, std::int64_t count, const char* what) const {
+    for (const std::int32_t id : ids)
+      if (id < 0 || id >= count) refuse(std::string(name) + " " + text(id) + " of " + what + text(count));
+  }
   /// Each names another place of the block.
   void places(std::span<const std::int32_t> sequence, const KvSlots& slots) const {
     std::vector<bool> seen(static_cast<std::size_t>(slots.sequences));
@@ -306,11 +311,21 @@ void check(const Sample& op) {
   c.of_type("logits", op.logits, DType::f32);
   c.counted("params", op.params.size(), op.logits.rows, "row");
   c.counted("token", op.token.size(), op.logits.rows, "row");
+  if (!op.logit.empty()) c.counted("logit", op.logit.size(), op.logits.rows, "row");
   if (op.logits.rows > 0 && op.logits.cols < 1) c.refuse("logits is " + shape(op.logits) + ": no vocabulary");
   for (const SampleParams& p : op.params)
     if (!(p.temperature >= 0) || !std::isfinite(p.temperature) || !(p.top_p > 0 && p.top_p <= 1) || p.top_k < 0)
       c.refuse("temperature " + std::to_string(p.temperature) + ", top_p " + std::to_string(p.top_p) + ", top_k " +
                text(p.top_k) + "; wanted temperature >= 0, 0 < top_p <= 1, top_k >= 0");
+}
+
+void check(const Forbid& op) {
+  const Checker c{"forbid"};
+  c.sound("logits", op.logits);
+  c.of_type("logits", op.logits, DType::f32);
+  c.counted("token", op.token.size(), static_cast<std::int64_t>(op.row.size()), "row to be changed");
+  c.ids("row", op.row, op.logits.rows, "");
+  c.ids("token", op.token, op.logits.cols, "a vocabulary of ");
 }
 
 void check(const LogProbs& op) {
@@ -320,9 +335,19 @@ void check(const LogProbs& op) {
   c.counted("target", op.target.size(), op.logits.rows, "row");
   c.counted("logprob", op.logprob.size(), op.logits.rows, "row");
   c.counted("greedy", op.greedy.size(), op.logits.rows, "row");
-  for (const std::int32_t target : op.target)
-    if (target < 0 || target >= op.logits.cols)
-      c.refuse("target " + text(target) + " of a vocabulary of " + text(op.logits.cols));
+  c.ids("target", op.target, op.logits.cols, "a vocabulary of ");
+}
+
+void check(const TopLogProbs& op) {
+  const Checker c{"top_log_probs"};
+  c.sound("logits", op.logits);
+  c.of_type("logits", op.logits, DType::f32);
+  c.ids("row", op.row, op.logits.rows, "");
+  if (op.count < 0) c.refuse("count is " + text(op.count));
+  const auto rows = static_cast<std::int64_t>(op.row.size());
+  c.counted("token", op.token.size(), rows * op.count, "row and alternative");
+  c.counted("logprob", op.logprob.size(), rows * op.count, "row and alternative");
+  c.counted("log_sum", op.log_sum.size(), rows, "row");
 }
 
 float random_score(std::uint64_t seed, int kv_head, std::int32_t position) {

@@ -183,11 +183,20 @@ struct SampleParams {
   std::uint64_t key = 0, counter = 0;
 };
 
-/// logits [rows, vocab] f32; params, token [rows]. A row that has no finite logit gets token -1.
+/// logits [rows, vocab] f32; params, token [rows]; logit [rows] or empty: of the token. A row that has no finite logit
+/// gets token -1.
 struct Sample {
   ConstView logits;
   std::span<const SampleParams> params;
   std::span<std::int32_t> token;
+  std::span<float> logit = {};
+};
+
+/// logits[row[i], token[i]] = -inf, so that the token cannot be chosen.
+///   logits [rows, vocab] f32;  row, token [pairs], of which some may be equal
+struct Forbid {
+  View logits;
+  std::span<const std::int32_t> row, token;
 };
 
 /// log softmax(logits)[target] per row, and whether target is the most likely token.
@@ -197,6 +206,19 @@ struct LogProbs {
   std::span<const std::int32_t> target;
   std::span<float> logprob;
   std::span<std::uint8_t> greedy;
+};
+
+/// The likeliest tokens of some rows, the likeliest first, of equals the lower id, with log softmax(logits); -1 where
+/// too few logits are finite.
+///   logits [rows, vocab] f32;  row [rows asked for];  token, logprob [rows asked for * count], count may be 0
+///   log_sum [rows asked for]: of exp(logits), natural logarithm: a token's logit less this is its log-probability
+struct TopLogProbs {
+  ConstView logits;
+  std::span<const std::int32_t> row;
+  int count = 0;
+  std::span<std::int32_t> token;
+  std::span<float> logprob;
+  std::span<double> log_sum;
 };
 
 // Each throws UsageError, which names the op and both shapes, where an op's shapes or types disagree.
@@ -213,7 +235,9 @@ void check(const ColumnSums&);
 void check(const KeepPrompt&);
 void check(const DecodeAttention&);
 void check(const Sample&);
+void check(const Forbid&);
 void check(const LogProbs&);
+void check(const TopLogProbs&);
 
 /// A backend's arithmetic. On the CPU an op is done when run() returns; on a GPU it is queued on the stream: spans that
 /// are read are copied at once, spans that are written must be memory of Backend::allocate_host().
@@ -233,7 +257,9 @@ class Ops {
   virtual void run(const KeepPrompt&, Stream&) const = 0;
   virtual void run(const DecodeAttention&, Stream&) const = 0;
   virtual void run(const Sample&, Stream&) const = 0;
+  virtual void run(const Forbid&, Stream&) const = 0;
   virtual void run(const LogProbs&, Stream&) const = 0;
+  virtual void run(const TopLogProbs&, Stream&) const = 0;
 };
 
 }  // namespace weft::kernels

@@ -117,7 +117,9 @@ class CudaOps final : public Ops {
   void run(const KeepPrompt&, Stream&) const override;
   void run(const DecodeAttention&, Stream&) const override;
   void run(const Sample&, Stream&) const override;
+  void run(const Forbid&, Stream&) const override;
   void run(const LogProbs&, Stream&) const override;
+  void run(const TopLogProbs&, Stream&) const override;
 };
 
 }  // namespace weft::kernels

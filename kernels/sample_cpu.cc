@@ -1,4 +1,4 @@
-// kernels/sample_cpu.cc: the next token of each row, and the log-probability of a given one.
+// kernels/sample_cpu.cc: the next token of each row, and log-probabilities of given ones and of the likeliest.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,6 +10,8 @@
 
 namespace weft::kernels {
 namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 /// The lowest id among the largest finite logits, or -1.
 std::int32_t most_likely(const float* logits, std::int64_t vocab) {
@@ -26,6 +28,25 @@ struct Likelier {
     return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
   }
 };
+
+/// The likeliest finite ones, at most `count` > 0, the likeliest first.
+std::vector<std::int32_t> likeliest(const float* logits, std::int64_t vocab, std::size_t count) {
+  const Likelier likelier{logits};
+  std::vector<std::int32_t> best;  // a heap, the least likely in front
+  for (std::int32_t id = 0; id < vocab; ++id) {
+    if (!std::isfinite(logits[id])) continue;
+    if (best.size() == count) {
+      if (!likelier(id, best.front())) continue;
+      std::pop_heap(best.begin(), best.end(), likelier);
+      best.back() = id;
+    } else {
+      best.push_back(id);
+    }
+    std::push_heap(best.begin(), best.end(), likelier);
+  }
+  std::sort_heap(best.begin(), best.end(), likelier);
+  return best;
+}
 
 /// One row's distribution before the cuts; what is not finite has weight 0.
 struct Softmax {
@@ -102,8 +123,16 @@ void CpuOps::run(const Sample& op, Stream&) const {
   check(op);
   pool_.run(op.logits.rows, [&](std::int64_t row, int) {
     const auto r = static_cast<std::size_t>(row);
-    op.token[r] = sample_row(op.logits.slice(row, 1).as<float>(), op.logits.cols, op.params[r]);
+    const float* logits = op.logits.slice(row, 1).as<float>();
+    const std::int32_t token = op.token[r] = sample_row(logits, op.logits.cols, op.params[r]);
+    if (!op.logit.empty()) op.logit[r] = token < 0 ? kNaN : logits[token];
   });
+}
+
+void CpuOps::run(const Forbid& op, Stream&) const {
+  check(op);
+  for (std::size_t i = 0; i < op.row.size(); ++i)
+    op.logits.slice(op.row[i], 1).as<float>()[op.token[i]] = -std::numeric_limits<float>::infinity();
 }
 
 void CpuOps::run(const LogProbs& op, Stream&) const {
@@ -112,10 +141,28 @@ void CpuOps::run(const LogProbs& op, Stream&) const {
     const auto r = static_cast<std::size_t>(row);
     const float* logits = op.logits.slice(row, 1).as<float>();
     const std::int32_t best = most_likely(logits, op.logits.cols), target = op.target[r];
-    const float max = best < 0 ? std::numeric_limits<float>::quiet_NaN() : logits[best];
+    const float max = best < 0 ? kNaN : logits[best];
     const double sum = vectors_.sum_exp(logits, op.logits.cols, max);
     op.logprob[r] = static_cast<float>(static_cast<double>(logits[target]) - static_cast<double>(max) - std::log(sum));
     op.greedy[r] = target == best;
+  });
+}
+
+void CpuOps::run(const TopLogProbs& op, Stream&) const {
+  check(op);
+  const auto count = static_cast<std::size_t>(op.count);
+  pool_.run(static_cast<std::int64_t>(op.row.size()), [&](std::int64_t index, int) {
+    const auto i = static_cast<std::size_t>(index);
+    const float* logits = op.logits.slice(op.row[i], 1).as<float>();
+    const std::vector<std::int32_t> best = likeliest(logits, op.logits.cols, std::max<std::size_t>(count, 1));
+    const float max = best.empty() ? kNaN : logits[best.front()];
+    op.log_sum[i] = static_cast<double>(max) + std::log(vectors_.sum_exp(logits, op.logits.cols, max));
+    for (std::size_t place = 0; place < count; ++place) {
+      const bool there = place < best.size();
+      op.token[i * count + place] = there ? best[place] : -1;
+      op.logprob[i * count + place] =
+          there ? static_cast<float>(static_cast<double>(logits[best[place]]) - op.log_sum[i]) : kNaN;
+    }
   });
 }
 

@@ -1,34 +1,46 @@
 // runtime/answers.h: tokens in, lines of the result file out.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <cstdint>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "runtime/journal.h"
 #include "runtime/model_source.h"
 #include "runtime/progress.h"
+#include "runtime/result_line.h"
 #include "runtime/session.h"
 
 namespace weft::runtime {
 
-/// Begins the sequences of requests, finds their ends and writes their answers. References must outlive it.
+/// Begins the sequences of requests, finds their ends and writes their answers, each when all its choices have ended.
+/// References must outlive it.
 class Answers {
  public:
   Answers(const ModelSource& source, Journal& journal, Progress& progress)
       : source_(source), journal_(journal), progress_(progress) {}
 
-  Sequence begin(std::size_t index, const Request& request, const Session& session) const;
-  /// Looks for an end at the newest token; writes the answer if there is one.
-  void token(Sequence& sequence, const std::string& id);
+  /// `choice`: from 0 to below the request's n.
+  Sequence begin(std::size_t index, std::int32_t choice, const Request& request, const Session& session);
+  /// Looks for an end at the newest token; writes the answer if it ends the last choice of a request.
+  void token(Sequence& sequence);
 
  private:
+  /// A request of which a choice has begun.
+  struct Pending {
+    std::string id;
+    std::vector<Choice> choices;
+    std::size_t ended = 0;
+  };
   void look_for_end(Sequence& sequence) const;
-  nlohmann::ordered_json generated(const Sequence& sequence, const std::string& id) const;
-  static nlohmann::ordered_json scored(const Sequence& sequence, const std::string& id);
+  Choice choice_of(Sequence& sequence) const;
+  static std::string scored(const Sequence& sequence, const std::string& id);
 
   const ModelSource& source_;
   Journal& journal_;
   Progress& progress_;
+  std::unordered_map<std::size_t, Pending> pending_;  // by index; as many as have places, for choices are neighbours
 };
 
 }  // namespace weft::runtime

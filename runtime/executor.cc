@@ -42,14 +42,22 @@ Totals Totals::operator-(const Totals& before) const {
   return difference;
 }
 
-Executor::Results::Results(kernels::Backend& backend, int rows)
-    : memory(backend.allocate_host(static_cast<std::size_t>(rows) * (2 * sizeof(std::int32_t) + sizeof(float) + 1))),
-      done(backend.make_event()) {
+Executor::Results::Results(kernels::Backend& backend, int rows) : done(backend.make_event()) {
   const auto count = static_cast<std::size_t>(rows);
-  token = {reinterpret_cast<std::int32_t*>(memory->data()), count};
-  sampled = {token.data() + count, count};
-  logprob = {reinterpret_cast<float*>(sampled.data() + count), count};
-  greedy = {reinterpret_cast<std::uint8_t*>(logprob.data() + count), count};
+  const auto each = sizeof(double) + 2 * sizeof(std::int32_t) + 2 * sizeof(float) + sizeof(std::uint8_t) +
+                    kMostLogprobs * (sizeof(std::int32_t) + sizeof(float));
+  memory = backend.allocate_host(count * each);
+  std::byte* next = memory->data();
+  const auto place = [&next]<class T>(std::span<T>& span, std::size_t size) {
+    span = {reinterpret_cast<T*>(next), size};
+    next += span.size_bytes();
+  };
+  place(log_sum, count);
+  for (auto* ids : {&token, &sampled}) place(*ids, count);
+  for (auto* numbers : {&logprob, &logit}) place(*numbers, count);
+  place(top_token, count * kMostLogprobs);
+  place(top_logprob, count * kMostLogprobs);
+  place(greedy, count);
 }
 
 Executor::Executor(const policy::ModelSpec& model, const policy::Policy& policy, const policy::Footprint& footprint,
@@ -149,25 +157,16 @@ void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
     if (stop_) throw Interrupted{};
     const int batch = ops.front().batch;
     const BatchRows& rows = rows_[static_cast<std::size_t>(batch)];
-    const auto live = static_cast<std::uint64_t>(rows.live());
-    const auto [scores, samples] = kinds_of(batch);
     const auto all = [&] {
       for (const Op& op : ops) compute(op, stream);
     };
     if (rows.begun < rows.live()) all();  // prompts among them: no two such steps are alike
-    else backend_.repeat(stream, live << 2 | std::uint64_t{scores} << 1 | std::uint64_t{samples}, all);
+    else backend_.repeat(stream, wants_of(sequences(batch), rows).signature(rows), all);
     take_tokens(batch, stream);
   } catch (...) {
     failed_ = true;
     throw;
   }
-}
-
-Executor::Kinds Executor::kinds_of(int batch) const {
-  Kinds kinds;
-  for (const Sequence& sequence : sequences(batch))
-    if (sequence.finish == Finish::none) (sequence.forced.empty() ? kinds.samples : kinds.scores) = true;
-  return kinds;
 }
 
 bool Executor::ends_step(const Op& op) const {
@@ -306,11 +305,20 @@ void Executor::choose_tokens(int batch, kernels::Stream& stream) {
     token[r] = sequence.forced.empty() ? 0 : sequence.forced[static_cast<std::size_t>(sequence.generated())];
   }
   // A job scores or samples; where both occur each row takes its own.
-  const auto [scores, samples] = kinds_of(batch);
-  if (scores)
-    layers_.ops().run(kernels::LogProbs{logits, token, results_.logprob.first(live), results_.greedy.first(live)},
-                      stream);
-  if (samples) layers_.ops().run(kernels::Sample{logits, params, results_.sampled.first(live)}, stream);
+  const kernels::Ops& ops = layers_.ops();
+  wants_ = wants_of(all, rows);
+  if (wants_.scores)
+    ops.run(kernels::LogProbs{logits, token, results_.logprob.first(live), results_.greedy.first(live)}, stream);
+  if (const std::size_t told = wants_.told.size(); told > 0) {  // of logits that nothing is forbidden in yet
+    const std::size_t top = told * static_cast<std::size_t>(wants_.alternatives);
+    ops.run(kernels::TopLogProbs{logits, wants_.told, wants_.alternatives, results_.top_token.first(top),
+                                 results_.top_logprob.first(top), results_.log_sum.first(told)},
+            stream);
+  }
+  if (!wants_.forbidden_row.empty())
+    ops.run(kernels::Forbid{logits, wants_.forbidden_row, wants_.forbidden_token}, stream);
+  if (wants_.samples)
+    ops.run(kernels::Sample{logits, params, results_.sampled.first(live), results_.logit.first(live)}, stream);
 }
 
 void Executor::take_tokens(int batch, kernels::Stream& stream) {
@@ -326,9 +334,11 @@ void Executor::take_tokens(int batch, kernels::Stream& stream) {
     if (token[r] < 0)
       throw DataError("a row of logits has no finite number; the weights or --dtype do not fit the model");
   }
-  for (std::size_t r = 0; r < live; ++r) {
+  for (std::size_t r = 0, told = 0; r < live; ++r) {
     Sequence& sequence = all[static_cast<std::size_t>(rows.sequence[r])];
     sequence.tokens.push_back(token[r]);
+    if (told < wants_.told.size() && wants_.told[told] == static_cast<std::int32_t>(r))
+      take_logprobs(sequence, r, told++);
     ++(sequence.generated() == 1 ? totals_.first_tokens : totals_.decode_tokens);
     ++sequence.sampling.counter;
     if (!sequence.forced.empty()) {
@@ -339,6 +349,15 @@ void Executor::take_tokens(int batch, kernels::Stream& stream) {
     (*on_token_)(sequence);
     if (sequence.finish != Finish::none) --live_[static_cast<std::size_t>(batch)], --all_live_;
   }
+}
+
+/// `told`: which of the rows of which log-probabilities are told this one is.
+void Executor::take_logprobs(Sequence& sequence, std::size_t row, std::size_t told) const {
+  sequence.told.chosen.push_back(static_cast<float>(double(results_.logit[row]) - results_.log_sum[told]));
+  std::vector<TokenLogprob>& top = sequence.told.top.emplace_back();
+  const std::size_t first = told * static_cast<std::size_t>(wants_.alternatives);
+  for (std::size_t i = first; i < first + static_cast<std::size_t>(sequence.alternatives); ++i)
+    if (results_.top_token[i] >= 0) top.push_back({results_.top_token[i], results_.top_logprob[i]});
 }
 
 void Executor::set_trace(OnTrace on_trace) {

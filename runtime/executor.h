@@ -15,6 +15,7 @@
 #include "runtime/layers.h"
 #include "runtime/sequence.h"
 #include "runtime/storage.h"
+#include "runtime/wants.h"
 
 namespace weft::runtime {
 
@@ -75,13 +76,9 @@ class Executor {
   std::size_t ops_together(const policy::Schedule& schedule, std::size_t first) const;
   void run_together(std::span<const policy::Op> ops, kernels::Stream& stream);
   bool ends_step(const policy::Op& op) const;
-  /// What the live sequences of a batch want of their logits.
-  struct Kinds {
-    bool scores = false, samples = false;
-  };
-  Kinds kinds_of(int batch) const;
   void choose_tokens(int batch, kernels::Stream& stream);
   void take_tokens(int batch, kernels::Stream& stream);
+  void take_logprobs(Sequence& sequence, std::size_t row, std::size_t told) const;
   std::span<Sequence> sequences(int batch) const;
   bool alive(const policy::Op& op) const;
 
@@ -94,16 +91,19 @@ class Executor {
   kernels::Backend& backend_;
   offload::Lanes lanes_;
 
-  /// Where a device leaves the next tokens, and the event that says so. [gpu_batch_size] each.
+  /// Where a device leaves the next tokens, and the event that says so. [gpu_batch_size] each, top_* times
+  /// kMostLogprobs.
   struct Results {
     Results(kernels::Backend& backend, int rows);
     std::unique_ptr<kernels::Memory> memory;
     std::unique_ptr<kernels::Event> done;
-    std::span<std::int32_t> token, sampled;
-    std::span<float> logprob;
+    std::span<double> log_sum;
+    std::span<std::int32_t> token, sampled, top_token;
+    std::span<float> logprob, logit, top_logprob;
     std::span<std::uint8_t> greedy;
   };
   Results results_;
+  Wants wants_;  // of the batch whose tokens are being chosen
 
   std::span<Sequence> block_;
   const OnToken* on_token_ = nullptr;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "kernels/error.h"
 #include "policy/json.h"
@@ -20,6 +21,11 @@ namespace {
 
 using nlohmann::ordered_json;
 
+/// One choice of a request: what takes a place.
+struct Work {
+  std::uint32_t request, choice;
+};
+
 /// Runs sequences in the places of one block after another, or of one that is refilled.
 class Block {
  public:
@@ -27,51 +33,50 @@ class Block {
       : session_(session), requests_(requests), answers_(answers) {}
 
   /// todo[first, last): as many as the block has places; those behind take the places of finished ones until `end`.
-  void run(const std::vector<std::size_t>& todo, std::size_t first, std::size_t last, std::size_t end) {
+  void run(const std::vector<Work>& todo, std::size_t first, std::size_t last, std::size_t end) {
     places_.assign(last - first, {});
-    ids_.assign(places_.size(), {});
-    for (std::size_t i = first; i < last; ++i) fill(i - first, todo[i]);
-    const auto place_of = [this](const Sequence& sequence) {
-      return static_cast<std::size_t>(&sequence - places_.data());
-    };
+    for (std::size_t i = first; i < last; ++i) fill(places_[i - first], todo[i]);
     const Waiting waiting{.count = static_cast<std::int64_t>(end - last),
-                          .next = [&](Sequence& sequence) { fill(place_of(sequence), todo[last++]); }};
+                          .next = [&](Sequence& sequence) { fill(sequence, todo[last++]); }};
     session_.executor().run(
-        places_, [&](Sequence& sequence) { answers_.token(sequence, ids_[place_of(sequence)]); }, waiting);
+        places_, [&](Sequence& sequence) { answers_.token(sequence); }, waiting);
   }
 
  private:
-  void fill(std::size_t place, std::size_t index) {
-    const Request request = requests_.read(index);
-    places_[place] = answers_.begin(index, request, session_);
-    ids_[place] = request.id;
+  void fill(Sequence& place, const Work& work) {
+    if (work.choice == 0 || !request_) request_ = requests_.read(work.request);  // choices are neighbours
+    place = answers_.begin(work.request, static_cast<std::int32_t>(work.choice), *request_, session_);
   }
 
   Session& session_;
   const RequestFile& requests_;
   Answers& answers_;
   std::vector<Sequence> places_;
-  std::vector<std::string> ids_;  // of the requests in the places
+  std::optional<Request> request_;  // the last that was read
 };
 
 /// Blocks that run to their end take the requests in the order of the file. Where places are refilled the longest go
 /// first, so that at the end few places are empty for long, and neighbours, which share a batch, are of a length.
 /// Continuations to be scored are short and their prompts are not: there equal prompts, whose prefill is shared, become
 /// neighbours, the longest first.
-void put_in_order(std::vector<std::size_t>& todo, const RequestFile& requests) {
+void put_in_order(std::vector<std::size_t>& indices, const RequestFile& requests) {
   const auto key = [&](std::size_t index) {
     const RequestFile::Entry& entry = requests.entry(index);
     return requests.kind() == RequestKind::score ? std::pair{entry.prompt_tokens, entry.prompt_hash}
                                                  : std::pair{entry.max_tokens, std::uint32_t{0}};
   };
-  std::stable_sort(todo.begin(), todo.end(), [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
+  std::stable_sort(indices.begin(), indices.end(), [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
 }
 
 /// Everything; false if it was interrupted.
-bool run_requests(Session& session, const RequestFile& requests, std::vector<std::size_t> todo, Answers& answers,
+bool run_requests(Session& session, const RequestFile& requests, std::vector<std::size_t> indices, Answers& answers,
                   Progress& progress) {
   const bool refills = session.policy().refills();
-  if (refills) put_in_order(todo, requests);
+  if (refills) put_in_order(indices, requests);
+  std::vector<Work> todo;
+  for (const std::size_t index : indices)
+    for (std::uint32_t choice = 0; choice < requests.entry(index).n; ++choice)
+      todo.push_back({static_cast<std::uint32_t>(index), choice});
   const auto size = static_cast<std::size_t>(session.policy().block_size());
   Block block(session, requests, answers);
   try {

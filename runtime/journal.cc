@@ -76,7 +76,7 @@ std::vector<bool> Journal::recover(const RequestFile& requests) {
     }
     if (after != '\n') throw UsageError(where + ": lines end in \\r\\n; something rewrote this file, undo that first");
     const auto json = policy::parse_json(line, where, policy::Blame::usage);
-    if (!json.is_object() || !json.contains("id") || !json.contains(mark))
+    if (!json.is_object() || !json.contains("id") || !(json.contains(mark) || (!scores && json.contains("choices"))))
       throw UsageError(where + ": not a result of weft " + (scores ? "score" : "generate") +
                        "; --resume needs the output of an earlier run");
     const auto request = requests.find(policy::to_line(json.at("id")));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "kernels/error.h"
 #include "policy/json.h"
@@ -17,6 +18,7 @@ using policy::Fields;
 constexpr std::size_t kLongestLine = 16 << 20;
 constexpr std::size_t kReadBytes = 1 << 20;
 constexpr std::int64_t kMostTokens = 1 << 24;
+constexpr std::int64_t kMostChoices = 128;
 
 std::vector<std::int32_t> ids_of(Fields& fields, const std::string& key, int vocab) {
   const std::string wanted = "a list of token ids from 0 to " + std::to_string(vocab - 1);
@@ -48,6 +50,27 @@ std::vector<std::string> stop_strings_of(Fields& fields) {
 std::uint32_t hash_of(const std::vector<std::int32_t>& tokens) {
   return static_cast<std::uint32_t>(
       hash(std::string_view(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(std::int32_t))));
+}
+
+/// How many answers, how long at least, and what is told of them.
+void read_choices(Fields& fields, const std::string& where, const policy::ModelSpec& model, bool has_tokenizer,
+                  Request& request) {
+  request.n = static_cast<std::int32_t>(fields.integer("n", 1, kMostChoices, 1));
+  if (request.n > 1 && request.sampling.temperature == 0)
+    fields.refuse_field("n", "1 when using greedy sampling (temperature 0)");
+  request.logprobs = static_cast<std::int32_t>(fields.integer("logprobs", 0, kMostLogprobs, -1));
+  request.echo = fields.boolean("echo", false);
+  if (request.echo && request.logprobs >= 0)
+    throw UsageError(where + ": 'echo' does not go with 'logprobs', which are those of generated tokens; weft score" +
+                     " gives those of a text");
+  if (request.echo && !has_tokenizer)
+    throw UsageError(where + ": 'echo' needs a tokenizer and the model folder has none");
+  request.min_tokens = fields.integer("min_tokens", 0, request.max_tokens, 0);
+  request.ignore_eos = fields.boolean("ignore_eos", false);
+  std::set<std::int32_t> enders(request.stop_ids.begin(), request.stop_ids.end());
+  enders.insert(model.eos.begin(), model.eos.end());
+  if (request.min_tokens > 0 && static_cast<int>(enders.size()) >= model.vocab)
+    throw UsageError(where + ": 'stop_token_ids' has the whole vocabulary, 'min_tokens' leaves nothing to choose");
 }
 
 }  // namespace
@@ -91,7 +114,8 @@ RequestFile::RequestFile(const std::filesystem::path& path, RequestKind kind, co
     by_hash_.emplace_back(mix(hash(request.id)), static_cast<std::uint32_t>(entries_.size()));
     entries_.push_back({offset, static_cast<std::uint32_t>(line.size()), static_cast<std::uint32_t>(number),
                         static_cast<std::uint32_t>(request.prompt.size()),
-                        static_cast<std::uint32_t>(request.max_tokens), hash_of(request.prompt)});
+                        static_cast<std::uint32_t>(request.max_tokens), static_cast<std::uint32_t>(request.n),
+                        hash_of(request.prompt)});
   });
   if (entries_.empty()) throw UsageError(path.string() + ": no requests; write one JSON object per line");
   refuse_repeated_ids();
@@ -158,6 +182,7 @@ Request RequestFile::parse(std::string_view line, std::size_t number) const {
       throw UsageError(where + ": 'stop' needs a tokenizer and the model folder has none; use 'stop_token_ids'");
     if (fields.has("stop_token_ids") && !fields.at("stop_token_ids").empty())
       request.stop_ids = ids_of(fields, "stop_token_ids", model_.vocab);
+    read_choices(fields, where, model_, tokenizer_ != nullptr, request);
   }
   fields.refuse_unknown();
   if (request.max_tokens > room)
@@ -176,7 +201,8 @@ std::string RequestFile::line_of(std::size_t index) const {
 Request RequestFile::read(std::size_t index) const {
   const Entry& entry = entries_[index];
   Request request = parse(line_of(index), entry.line);
-  if (request.prompt.size() != entry.prompt_tokens || request.max_tokens != entry.max_tokens)
+  if (request.prompt.size() != entry.prompt_tokens || request.max_tokens != entry.max_tokens ||
+      static_cast<std::uint32_t>(request.n) != entry.n)
     throw UsageError(path_.string() + ":" + std::to_string(entry.line) +
                      ": the line changed while the run was using it");
   return request;

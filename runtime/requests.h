@@ -30,6 +30,11 @@ struct Request {
   kernels::SampleParams sampling;
   std::vector<std::string> stop_strings;
   std::vector<std::int32_t> stop_ids;
+  std::int32_t n = 1;
+  std::int32_t logprobs = -1;  ///< -1: none, else that many alternatives
+  bool echo = false;
+  std::int64_t min_tokens = 0;
+  bool ignore_eos = false;
 };
 
 enum class RequestKind : std::uint8_t { generate, score };
@@ -39,7 +44,7 @@ class RequestFile {
  public:
   struct Entry {
     std::uint64_t offset = 0;
-    std::uint32_t bytes = 0, line = 0, prompt_tokens = 0, max_tokens = 0;
+    std::uint32_t bytes = 0, line = 0, prompt_tokens = 0, max_tokens = 0, n = 1;
     std::uint32_t prompt_hash = 0;  ///< of equal prompts equal
   };
   /// Reads and checks all lines. `tokenizer` may be null: then only prompt_ids are taken. Throws UsageError, which

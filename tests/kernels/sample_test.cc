@@ -9,9 +9,11 @@
 
 using namespace weft;
 using namespace weft::test;
+using kernels::Forbid;
 using kernels::LogProbs;
 using kernels::Sample;
 using kernels::SampleParams;
+using kernels::TopLogProbs;
 
 namespace {
 
@@ -108,6 +110,91 @@ TEST_CASE("a token depends on its own logits, key and counter alone", "[kernels]
                                  logits.begin() + static_cast<std::ptrdiff_t>(r + 1) * vocab);
     CHECK(sample(*every_place().back(), row, vocab, {params[r]})[0] == expected[r]);
   }
+}
+
+TEST_CASE("a chosen token comes with its logit", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  Array x(place, std::vector<float>{0.25f, 3, 1, kNaN, /**/ -2, 8, 7.5f, -1, /**/ kNaN, kNaN, -kInfinity, kInfinity}, 3,
+          4);
+  const std::vector<SampleParams> params{{}, {.temperature = 3, .top_k = 2, .key = 4}, {}};
+  const HostSpan<std::int32_t> token(place, 3);
+  const HostSpan<float> logit(place, 3);
+  place.run(Sample{x, params, token.span(), logit.span()});
+  CHECK(logit.copy()[0] == 3);
+  CHECK((token.copy()[1] == 1 || token.copy()[1] == 2));
+  CHECK(logit.copy()[1] == (token.copy()[1] == 1 ? 8 : 7.5f));
+  CHECK(std::isnan(logit.copy()[2]));
+  CHECK_THROWS_WITH(place.run(Sample{x, params, token.span(), logit.span().first(2)}),
+                    Catch::Contains("2 numbers in logit, wanted 3"));
+}
+
+TEST_CASE("forbidden tokens are not chosen, and nothing else changes", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const int vocab = 300;
+  const auto logits = normal(3 * vocab, 1, 2);
+  Array x(place, logits, 3, vocab);
+  std::vector<std::int32_t> row, token;  // two of three rows, more pairs than a block of threads has, some twice
+  for (int id = 0; id < vocab; id += 2) row.insert(row.end(), {0, 2, 0}), token.insert(token.end(), {id, id + 1, id});
+  place.run(Forbid{x, row, token});
+  auto expected = logits;
+  for (std::size_t i = 0; i < row.size(); ++i)
+    expected[static_cast<std::size_t>(row[i] * vocab + token[i])] = -kInfinity;
+  CHECK(x.host() == expected);
+  const std::vector<SampleParams> hot(3, {.temperature = 50, .key = 3});
+  const HostSpan<std::int32_t> chosen(place, 3);
+  place.run(Sample{x, hot, chosen.span()});
+  CHECK(chosen.copy()[0] % 2 == 1);
+  CHECK(chosen.copy()[2] % 2 == 0);
+
+  place.run(Forbid{x, {}, {}});
+  CHECK(x.host() == expected);
+  const std::vector<std::int32_t> one{1}, row_outside{3}, token_outside{vocab}, two{1, 1};
+  CHECK_THROWS_WITH(place.run(Forbid{x, row_outside, one}), "forbid: row 3 of 3");
+  CHECK_THROWS_WITH(place.run(Forbid{x, one, token_outside}), "forbid: token 300 of a vocabulary of 300");
+  CHECK_THROWS_WITH(place.run(Forbid{x, two, one}), Catch::Contains("1 numbers in token, wanted 2"));
+}
+
+TEST_CASE("the likeliest tokens come in order, of equals the lower id, with fp64's log-probabilities", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const int vocab = GENERATE(1, 7, 50272), count = GENERATE(0, 1, 20);
+  CAPTURE(place.name, vocab, count);
+  auto logits = normal(4 * vocab, 4, 5);
+  for (int i = 0; i < vocab; ++i) {
+    logits[static_cast<std::size_t>(vocab + i)] += 300;                           // exp would overflow
+    logits[static_cast<std::size_t>(2 * vocab + i)] = static_cast<float>(i % 3);  // equals, and many of them
+  }
+  if (vocab > 1) logits[3] = -kInfinity;
+  const std::vector<std::int32_t> rows{2, 0, 1};  // any order, not all
+  const auto results = rows.size() * static_cast<std::size_t>(count);
+  const HostSpan<std::int32_t> token_memory(place, results + 1);
+  const HostSpan<float> logprob_memory(place, results + 1);
+  const auto token = token_memory.span().first(results);
+  const auto logprob = logprob_memory.span().first(results);
+  const HostSpan<double> log_sum(place, rows.size());
+  Array x(place, logits, 4, vocab);
+  place.run(TopLogProbs{x, rows, count, token, logprob, log_sum.span()});
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const float* row = logits.data() + rows[r] * vocab;
+    std::vector<std::int32_t> ids;
+    double sum = 0, max = static_cast<double>(*std::max_element(row, row + vocab));
+    for (std::int32_t id = 0; id < vocab; ++id) {
+      if (std::isfinite(row[id])) ids.push_back(id);
+      sum += std::exp(static_cast<double>(row[id]) - max);
+    }
+    std::stable_sort(ids.begin(), ids.end(), [&](auto a, auto b) { return row[a] > row[b]; });
+    ids.resize(static_cast<std::size_t>(count), -1);
+    const double expected = max + std::log(sum);
+    CHECK(log_sum.copy()[r] == Approx(expected).epsilon(2e-7));
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const std::size_t at = r * ids.size() + i;
+      REQUIRE(token[at] == ids[i]);
+      if (ids[i] < 0) REQUIRE(std::isnan(logprob[at]));
+      else REQUIRE(logprob[at] == Approx(static_cast<double>(row[ids[i]]) - expected).epsilon(2e-7).margin(2e-6));
+    }
+  }
+  const std::vector<std::int32_t> outside{0, 4, 1};
+  CHECK_THROWS_WITH(place.run(TopLogProbs{x, outside, count, token, logprob, log_sum.span()}),
+                    "top_log_probs: row 4 of 4");
 }
 
 TEST_CASE("log_probs matches fp64", "[kernels]") {

@@ -150,6 +150,125 @@ class Answers(Case):
         narrow = self.job(self.tiny(), [{**r, "top_k": 1} for r in requests])
         self.assertEqual(narrow, self.job(self.tiny(), [{k: v for k, v in r.items() if k != "temperature"} for r in requests]))
 
+    def test_several_choices(self):
+        requests = [{"id": i, "prompt_ids": [3 + i, 9], "max_tokens": 6 + i, "temperature": 1.5, "seed": 5, "n": 1 + i} for i in range(6)]
+        answers = self.job(self.tiny(), requests)
+        singles = self.job(self.tiny(), [{**r, "n": 1} for r in requests])
+        self.assertEqual(answers[0], singles[0])
+        for i in range(1, 6):
+            self.assertEqual(list(answers[i]), ["id", "choices", "usage"])
+            choices = answers[i]["choices"]
+            self.assertEqual([c["index"] for c in choices], list(range(1 + i)))
+            for choice in choices:
+                self.assertEqual(list(choice), ["index", "text", "token_ids", "finish_reason"])
+            self.assertEqual(choices[0]["token_ids"], singles[i]["token_ids"])
+            self.assertEqual(len({tuple(c["token_ids"]) for c in choices}), 1 + i)
+            self.assertEqual(answers[i]["usage"], {"prompt_tokens": 2, "completion_tokens": (1 + i) * (6 + i)})
+        for flags in (["--gpu-batch-size", 1, "--num-gpu-batches", 2], ["--gpu-batch-size", 4, "--num-gpu-batches", 3]):
+            self.assertEqual(answers, self.job(self.tiny(), requests[::-1], *flags))
+        policy = self.folder / "policy.json"
+        policy.write_text(json.dumps({"gpu_batch_size": 2, "num_gpu_batches": 2, "schedule": "static"}))
+        self.assertEqual(answers, self.job(self.tiny(), requests, "--policy", policy))
+
+    def test_resume_with_several_choices(self):
+        requests = [{"id": i, "prompt_ids": [3 + i, 9], "max_tokens": 6, "temperature": 1.5, "n": 1 + i % 3, "logprobs": 1} for i in range(9)]
+        whole = self.job(self.tiny(), requests, "--gpu-batch-size", 2, "--num-gpu-batches", 2)
+        lines = self.output.read_bytes().splitlines(keepends=True)
+        self.output.write_bytes(b"".join(lines[:4]) + lines[4][:-9])
+        done = WEFT.run("generate", "--model", self.tiny(), "--input", self.input, "--output", self.output, "--backend", "cpu",
+                        "--resume", "--gpu-batch-size", 3, "--num-gpu-batches", 1)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.output.read_bytes().splitlines(keepends=True)[:4], lines[:4])
+        self.assertEqual(len(read_lines(self.output)), 9)
+        self.assertEqual({answer["id"]: answer for answer in read_lines(self.output)}, whole)
+
+    def test_ignore_eos(self):
+        request = {"id": 1, "prompt_ids": [3, 4, 5], "max_tokens": 16}
+        plain = self.job(self.tiny(), [request])[1]["token_ids"]
+        end = plain[5]
+        model = write_tiny_model(self.folder / "ends", eos_token_id=end)
+        self.assertEqual(len(self.job(model, [request])[1]["token_ids"]), plain.index(end) + 1)
+        ignored = self.job(model, [{**request, "ignore_eos": True}])[1]
+        self.assertEqual((ignored["token_ids"], ignored["finish_reason"]), (plain, "length"))
+        stopped = self.job(model, [{**request, "ignore_eos": True, "stop_token_ids": [plain[7], end]}])[1]
+        self.assertEqual(stopped["finish_reason"], "stop")
+
+    def test_min_tokens(self):
+        request = {"id": 1, "prompt_ids": [3, 4, 5], "max_tokens": 24}
+        plain = self.job(self.tiny(), [request])[1]["token_ids"]
+        end, other = plain[2], plain[6]
+        model = write_tiny_model(self.folder / "ends", eos_token_id=end)
+        for least in (1, 5, 24):
+            answer = self.job(model, [{**request, "min_tokens": least, "stop_token_ids": [other]}])[1]["token_ids"]
+            self.assertFalse({end, other} & set(answer[:least]), answer)
+            self.assertGreaterEqual(len(answer), least)
+            if least < 24 and len(answer) < 24:
+                self.assertIn(answer[-1], (end, other))
+        # Forbidden until then even where the end of a sequence is ignored.
+        ignored = self.job(model, [{**request, "min_tokens": 5, "ignore_eos": True}])[1]["token_ids"]
+        self.assertEqual((len(ignored), end in ignored[:5]), (24, False))
+
+    def test_min_tokens_and_stop_strings(self):
+        request = {"id": 1, "prompt": "The old man looked at the", "max_tokens": 32, "ignore_eos": True}
+        plain = self.job(self.demo, [request])[1]
+        self.assertGreater(plain["text"].count("e"), 3)
+        for least in (0, 1, 7, 20, 32):
+            cut = self.job(self.demo, [{**request, "stop": "e", "min_tokens": least}])[1]
+            tokens = cut["token_ids"]
+            shorter = self.job(self.demo, [{**request, "max_tokens": max(least, 1)}])[1]["text"] if least else ""
+            self.assertGreaterEqual(len(tokens), least)
+            if cut["finish_reason"] == "stop":  # at the first within a later token
+                self.assertEqual(cut["text"], plain["text"][:plain["text"].index("e", len(shorter))])
+                self.assertEqual(tokens, plain["token_ids"][:len(tokens)])
+            else:
+                self.assertEqual(least, 32)
+                self.assertEqual(cut["text"], plain["text"])
+
+    def test_logprobs(self):
+        request = {"id": 1, "prompt": "The old man looked at the", "max_tokens": 8}
+        plain = self.job(self.demo, [request])[1]
+        told = self.job(self.demo, [{**request, "logprobs": 5}])[1]
+        self.assertEqual(list(told), ["id", "text", "token_ids", "finish_reason", "logprobs", "usage"])
+        self.assertEqual({k: v for k, v in told.items() if k != "logprobs"}, plain)
+        ids = [token["token_id"] for token in told["logprobs"]]
+        self.assertEqual(ids, plain["token_ids"])
+        self.assertEqual("".join(token["token"] for token in told["logprobs"]), plain["text"])
+        for token in told["logprobs"]:
+            self.assertEqual(list(token), ["token_id", "token", "logprob", "top"])
+            self.assertEqual(len(token["top"]), 5)
+            self.assertEqual(token["top"][0], {k: v for k, v in token.items() if k != "top"})
+            logprobs = [other["logprob"] for other in token["top"]]
+            self.assertEqual(logprobs, sorted(logprobs, reverse=True))
+            self.assertLessEqual(sum(math.exp(p) for p in logprobs), 1 + 1e-6)
+        # The same as weft score gives, and of the model itself whatever the sampling.
+        scored = self.job(self.demo, [{"id": 1, "prompt": request["prompt"], "continuation_ids": ids}], command="score")[1]
+        for token, logprob in zip(told["logprobs"], scored["logprobs"], strict=True):
+            self.assertTrue(math.isclose(token["logprob"], logprob, abs_tol=1e-6))
+        hot = self.job(self.demo, [{**request, "logprobs": 0, "temperature": 2, "top_k": 9, "n": 3}])[1]
+        for choice in hot["choices"]:
+            self.assertEqual([token["top"] for token in choice["logprobs"]], [[]] * len(choice["token_ids"]))
+            scored = self.job(self.demo, [{"id": 1, "prompt": request["prompt"], "continuation_ids": choice["token_ids"]}],
+                              command="score")[1]
+            for token, logprob in zip(choice["logprobs"], scored["logprobs"], strict=True):
+                self.assertTrue(math.isclose(token["logprob"], logprob, abs_tol=1e-6))
+        # Without a tokenizer there are no texts; all of a small vocabulary may be asked for.
+        bare = self.job(self.tiny(), [{"id": 1, "prompt_ids": [3, 4], "max_tokens": 3, "logprobs": 20, "min_tokens": 3,
+                                       "stop_token_ids": [7]}])[1]
+        self.assertEqual([(token["token"], len(token["top"])) for token in bare["logprobs"]], [(None, 20)] * 3)
+
+    def test_echo(self):
+        request = {"id": 1, "prompt": "The old man looked at the", "max_tokens": 12}
+        plain = self.job(self.demo, [request])[1]
+        echoed = self.job(self.demo, [{**request, "echo": True}])[1]
+        self.assertEqual(echoed, {**plain, "text": request["prompt"] + plain["text"]})
+        stop = plain["text"][9:12]
+        cut = self.job(self.demo, [{**request, "stop": stop}])[1]
+        self.assertEqual(self.job(self.demo, [{**request, "stop": stop, "echo": True}])[1],
+                         {**cut, "text": request["prompt"] + cut["text"]})
+        write_lines(self.input, [{**request, "echo": True, "logprobs": 1}])
+        self.output.unlink()
+        self.refused_job(USAGE, ["in.jsonl:1", "'echo'", "'logprobs'", "weft score"], model=self.demo)
+
     def test_crlf_blank_lines_mark_and_no_last_newline(self):
         self.input.write_bytes(b'\xef\xbb\xbf{"id":1,"prompt_ids":[3],"max_tokens":2}\r\n\r\n  \n{"id":2,"prompt_ids":[4],"max_tokens":2}')
         self.assertEqual(set(self.job(self.tiny(), None)), {1, 2})

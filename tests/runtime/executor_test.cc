@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -158,4 +160,50 @@ TEST_CASE("of sequences that begin with one prompt in one batch one is computed"
   CHECK(totals.prompt_tokens + totals.shared_prompt_tokens == 16 * 5);
   if (continuous) CHECK(totals.shared_prompt_tokens >= 6 * 5);  // those that join in another sweep compute their own
   else CHECK(totals.prompt_tokens == 4 * 5);
+}
+
+TEST_CASE("log-probabilities are told of what the model said, and what is forbidden is not chosen", "[runtime]") {
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 3, policy.num_gpu_batches = 2;
+  policy.weights = policy.kv = policy.activations = policy::Fractions{};
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 6; ++i) prompts.push_back({{3 + i, 9, 4}, 6, {}});
+  const auto plain = Engine(*source, policy, prompts).run();
+  constexpr std::int64_t kLeast = 3;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    prompts[i].alternatives = static_cast<std::int32_t>(i) - 1;
+    if (i % 2 == 1) continue;
+    prompts[i].min_tokens = kLeast;
+    prompts[i].enders.assign(plain[i].tokens.begin(), plain[i].tokens.begin() + kLeast);
+  }
+  const auto answers = Engine(*source, policy, prompts).run();
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    CAPTURE(i);
+    const auto& [tokens, logprobs, told, logits] = answers[i];
+    const auto& enders = prompts[i].enders;
+    const std::size_t alternatives = i == 0 ? 0 : i - 1;
+    REQUIRE(told.chosen.size() == (i == 0 ? 0 : tokens.size()));
+    REQUIRE(told.top.size() == told.chosen.size());
+    if (enders.empty()) CHECK(tokens == plain[i].tokens);
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      const bool bound = !enders.empty() && t < kLeast;
+      for (const std::int32_t ender : enders) CHECK((logits[t][static_cast<std::size_t>(ender)] < -1e30f) == bound);
+      if (bound) CHECK(std::count(enders.begin(), enders.end(), tokens[t]) == 0);
+      if (i == 0 || (bound && t > 0)) continue;  // then what the model said is not known here
+      std::vector<float> said = t == 0 ? plain[i].logits[0] : logits[t];
+      double sum = 0;
+      for (const float x : said) sum += std::exp(double(x));
+      const auto logprob_of = [&](std::int32_t id) {
+        return double(said[static_cast<std::size_t>(id)]) - std::log(sum);
+      };
+      CHECK(double(told.chosen[t]) == Approx(logprob_of(tokens[t])).epsilon(1e-5));
+      REQUIRE(told.top[t].size() == alternatives);
+      for (const auto& [token, logprob] : told.top[t]) {
+        CHECK(double(logprob) == Approx(logprob_of(token)).epsilon(1e-5));
+        CHECK(said[static_cast<std::size_t>(token)] == *std::max_element(said.begin(), said.end()));
+        said[static_cast<std::size_t>(token)] = -std::numeric_limits<float>::infinity();  // the next: of the rest
+      }
+    }
+  }
 }

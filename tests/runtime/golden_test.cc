@@ -79,6 +79,12 @@ void compare(const nlohmann::json& expected, const Answer& forced, const Answer&
       std::find_if(gaps.begin(), gaps.end(), [&](double gap) { return gap < tolerance; }) - gaps.begin();
   CHECK(std::vector(free.tokens.begin(), free.tokens.begin() + certain) ==
         std::vector(ids.begin(), ids.begin() + certain));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(certain); ++i) {
+    worst.logprobs = std::max(worst.logprobs,
+                              std::abs(double(free.told.chosen.at(i)) - logprobs[i]) / largest_logit(free.logits[i]));
+    REQUIRE(free.told.top.at(i).at(0).token == ids[i]);
+    REQUIRE(free.told.top[i][0].logprob == free.told.chosen[i]);
+  }
   worst.compared += static_cast<std::size_t>(certain);
 }
 
@@ -92,6 +98,7 @@ void check_model(const fs::path& folder, const fs::path& expected_file, const st
     const auto greedy = prompt.at("greedy_ids").get<std::vector<std::int32_t>>();
     prompts.push_back({ids, static_cast<std::int64_t>(greedy.size()), greedy});
     prompts.push_back({ids, static_cast<std::int64_t>(greedy.size()), {}});
+    prompts.back().alternatives = 1;
   }
   policy::PartialPolicy policy;
   policy.num_gpu_batches = 3;

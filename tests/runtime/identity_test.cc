@@ -33,7 +33,8 @@ std::unique_ptr<runtime::ModelSource> open_source(const std::string& name, const
   return runtime::open_model(folder / "config.json", "auto", "random:5");
 }
 
-/// Of all lengths from one token on; every other one is scored instead of generated.
+/// Of all lengths from one token on; every other one is scored instead of generated, some may not end before a length,
+/// of some log-probabilities are told.
 std::vector<Prompt> random_prompts(std::size_t count, int vocab, std::mt19937& random) {
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   const auto ids = [&](int length) {
@@ -45,7 +46,13 @@ std::vector<Prompt> random_prompts(std::size_t count, int vocab, std::mt19937& r
   for (std::size_t i = 0; i < count; ++i) {
     prompts[i].ids = ids(i % 4 == 0 ? pick(1, 48) : pick(1, 12));
     prompts[i].tokens = pick(1, 9);
-    if (i % 2 == 1) prompts[i].forced = ids(static_cast<int>(prompts[i].tokens));
+    if (i % 2 == 1) {
+      prompts[i].forced = ids(static_cast<int>(prompts[i].tokens));
+      continue;
+    }
+    prompts[i].alternatives = pick(-1, 5);
+    prompts[i].min_tokens = pick(0, static_cast<int>(prompts[i].tokens));
+    prompts[i].enders = ids(20);
   }
   return prompts;
 }

@@ -22,10 +22,10 @@ LEAST_AMID = 0.8
 
 
 def requests():
-    """Lengths differ, so that answers come out one by one and blocks end raggedly; a third is sampled."""
+    """Lengths differ, so that answers come out one by one and blocks end raggedly; a third is sampled, half of it twice."""
     words = "the sea and a dark night when old men looked at every door of that house in silence".split()
     return [{"id": i if i % 2 else f"request {i}", "prompt": " ".join(words[i % 7:i % 7 + 3 + i % 11]),
-             "max_tokens": 20 + 37 * i % 101, **({"temperature": 0.9, "seed": i} if i % 3 == 0 else {})} for i in range(REQUESTS)]
+             "max_tokens": 20 + 37 * i % 101, **({"temperature": 0.9, "seed": i, "n": 1 + i % 2} if i % 3 == 0 else {})} for i in range(REQUESTS)]
 
 
 def whole_lines(path):
@@ -55,7 +55,7 @@ def by_id(lines):
     """Answers by the text of their id; two with one id fail."""
     answers = {}
     for line in lines:
-        key = line[:line.index(b',"text"')]
+        key = line[:min(line.find(b',"text"') % len(line), line.find(b',"choices"') % len(line))]
         assert key not in answers, f"answered twice: {key.decode()}"
         answers[key] = line
     return answers

@@ -128,6 +128,42 @@ TEST_CASE("random numbers are keyed by seed and id", "[runtime]") {
   CHECK(again.open().read(0).sampling.key == keys[3]);
 }
 
+TEST_CASE("how many answers, how long at least and what is told of them", "[runtime]") {
+  const File file(
+      R"({"id":1,"prompt_ids":[1],"max_tokens":9,"temperature":1,"n":128,"logprobs":20,"min_tokens":9,"ignore_eos":true})"
+      "\n"
+      R"({"id":2,"prompt_ids":[1],"logprobs":0,"echo":false})");
+  const RequestFile requests = file.open();
+  const Request first = requests.read(0), second = requests.read(1);
+  CHECK(first.n == 128);
+  CHECK(requests.entry(0).n == 128);
+  CHECK(first.logprobs == 20);
+  CHECK(first.min_tokens == 9);
+  CHECK(first.ignore_eos);
+  CHECK((second.n == 1 && second.logprobs == 0 && second.min_tokens == 0 && !second.ignore_eos && !second.echo));
+  for (const auto& [fields, words] : std::vector<std::pair<std::string, std::string>>{
+           {R"("n":0,"temperature":1)", "'n' must be an integer from 1 to 128, got"},
+           {R"("n":129,"temperature":1)", "'n' must be an integer from 1 to 128, got"},
+           {R"("n":2)", "'n' must be 1 when using greedy sampling"},
+           {R"("logprobs":21)", "'logprobs' must be an integer from 0 to 20"},
+           {R"("logprobs":-1)", "'logprobs' must be an integer from 0 to 20"},
+           {R"("logprobs":true)", "'logprobs' must be an integer from 0 to 20"},
+           {R"("min_tokens":6,"max_tokens":5)", "'min_tokens' must be an integer from 0 to 5"},
+           {R"("ignore_eos":1)", "'ignore_eos' must be true or false"},
+           {R"("echo":"yes")", "'echo' must be true or false"},
+           {R"("echo":true)", "'echo' needs a tokenizer"},
+           {R"("echo":true,"logprobs":0)", "weft score gives those of a text"}}) {
+    const File bad(R"({"id":1,"prompt_ids":[1],)" + fields + "}");
+    CHECK_THROWS_WITH(bad.open(), Contains("in.jsonl:1: ") && Contains(words));
+    CHECK_THROWS_AS(bad.open(), UsageError);
+  }
+  File all(R"({"id":1,"prompt_ids":[1],"min_tokens":1,"stop_token_ids":[0,1]})");
+  all.model.vocab = 3;
+  CHECK_NOTHROW(all.open());
+  all.model.eos = {2};
+  CHECK_THROWS_WITH(all.open(), Contains("leaves nothing to choose"));
+}
+
 TEST_CASE("a score request has a continuation in place of a length", "[runtime]") {
   const File file(R"({"id":1,"prompt_ids":[1],"continuation_ids":[4,5,6]})");
   const Request request = file.open(RequestKind::score).read(0);

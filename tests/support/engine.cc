@@ -22,6 +22,16 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
+bool same_told(const runtime::ChoiceLogprobs& a, const runtime::ChoiceLogprobs& b) {
+  const auto same = [](const runtime::TokenLogprob& x, const runtime::TokenLogprob& y) {
+    return x.token == y.token && same_bits({x.logprob}, {y.logprob});
+  };
+  return same_bits(a.chosen, b.chosen) &&
+         std::equal(a.top.begin(), a.top.end(), b.top.begin(), b.top.end(), [&](const auto& x, const auto& y) {
+           return std::equal(x.begin(), x.end(), y.begin(), y.end(), same);
+         });
+}
+
 /// One row of fp32, wherever it is.
 std::vector<float> numbers_of(const View& row, kernels::Backend& backend) {
   std::vector<float> numbers(static_cast<std::size_t>(row.cols));
@@ -44,6 +54,7 @@ std::string difference(const Answer& expected, const Answer& got) {
       return "token " + std::to_string(i);
   }
   if (expected.tokens != got.tokens || expected.logits.size() != got.logits.size()) return "the number of tokens";
+  if (!same_told(expected.told, got.told)) return "a log-probability that was told of";
   return same_bits(expected.logprobs, got.logprobs) ? "" : "a log-probability";
 }
 
@@ -78,6 +89,9 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
       sequence.prompt_tokens = static_cast<std::int64_t>(prompt.ids.size());
       sequence.max_tokens = prompt.tokens;
       sequence.forced = prompt.forced;
+      sequence.min_tokens = prompt.min_tokens;
+      sequence.enders = prompt.enders;
+      sequence.alternatives = prompt.alternatives;
       sequence.keep = session_.keep(sequence.prompt_tokens, sequence.max_tokens);
       return sequence;
     };
@@ -96,6 +110,7 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
       if (sequence.finish == runtime::Finish::none) return;
       answer.tokens.assign(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
       answer.logprobs = sequence.logprobs;
+      answer.told = sequence.told;
     };
     session_.executor().run(block, on_token, waiting);
   }
