@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "policy/json.h"
 #include "policy/model.h"
@@ -38,5 +40,9 @@ ModelSpec llama_from_config(Fields& fields, const std::string& where);
 ModelSpec mistral_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen2_from_config(Fields& fields, const std::string& where);
 ModelSpec neox_from_config(Fields& fields, const std::string& where);
+
+/// What "eos_token_id" of a config.json or a generation_config.json says: an id or a list of them, none for null,
+/// nothing where the key is absent. Throws DataError for what is no id below `vocab`, and for a list without any.
+std::optional<std::vector<std::int32_t>> eos_ids(Fields& fields, int vocab);
 
 }  // namespace weft::policy

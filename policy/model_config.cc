@@ -23,20 +23,9 @@ DType dtype_from_config(Fields& fields) {
 }
 
 std::vector<std::int32_t> eos_from_config(Fields& fields, int vocab, std::vector<std::int32_t> fallback) {
-  if (!fields.has("eos_token_id")) {
-    std::erase_if(fallback, [vocab](std::int32_t id) { return id >= vocab; });
-    return fallback;
-  }
-  const auto& value = fields.at("eos_token_id");
-  if (value.is_null()) return {};
-  const auto list = value.is_array() ? value : nlohmann::json::array({value});
-  std::vector<std::int32_t> ids;
-  for (const auto& id : list) {
-    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= vocab)
-      fields.refuse_field("eos_token_id", "an id from 0 to " + std::to_string(vocab - 1) + ", a list of them, or null");
-    ids.push_back(id.get<std::int32_t>());
-  }
-  return ids;
+  if (auto ids = eos_ids(fields, vocab)) return *std::move(ids);
+  std::erase_if(fallback, [vocab](std::int32_t id) { return id >= vocab; });
+  return fallback;
 }
 
 int integer(Fields& fields, const char* key, std::int64_t high, std::int64_t fallback) {
@@ -170,6 +159,17 @@ bool has_sliding_layers(Fields& fields, const ModelSpec& model) {
 }
 
 }  // namespace
+
+std::optional<std::vector<std::int32_t>> eos_ids(Fields& fields, int vocab) {
+  if (!fields.has("eos_token_id")) return {};
+  const auto& value = fields.at("eos_token_id");
+  if (value.is_null()) return std::vector<std::int32_t>{};
+  const auto list = value.is_array() ? value : nlohmann::json::array({value});
+  const auto is_id = [vocab](const nlohmann::json& id) { return id.is_number_integer() && id >= 0 && id < vocab; };
+  if (list.empty() || !std::all_of(list.begin(), list.end(), is_id))
+    fields.refuse_field("eos_token_id", "an id from 0 to " + std::to_string(vocab - 1) + ", a list of them, or null");
+  return list.get<std::vector<std::int32_t>>();
+}
 
 ModelSpec opt_from_config(Fields& fields, const std::string& where) {
   ModelSpec model;

@@ -12,6 +12,7 @@ namespace {
 struct Flags {
   JobOptions job;
   std::vector<std::string> retentions;
+  std::string shard;
   PolicyFlags policy;
 };
 
@@ -29,6 +30,9 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   if (kind == RequestKind::generate)
     command->add_option("--max-tokens", job.max_tokens, "For requests that do not say")->capture_default_str();
   command->add_flag("--resume", job.resume, "Continue an output that an earlier run began");
+  command->add_option("--shard", flags->shard,
+                      "K/N: answer only every N-th request, beginning with the K-th, which counts from 1; weft merge "
+                      "joins the outputs of 1/N to N/N");
   command->add_option("--report", job.report, "Write what the run did as JSON");
   command->add_option("--trace", job.trace, "Write a Perfetto trace, one track per lane");
   command->add_flag("--quiet", job.quiet, "Only warnings and errors");
@@ -44,6 +48,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
       options.policy = flags->policy.policy();
       for (const std::string& text : flags->retentions)
         options.retentions.push_back(policy::Retention::from_text(text));
+      if (!flags->shard.empty()) options.shard = Shard::from_text(flags->shard);
       options.machine = flags->policy.machine;
       if (options.machine.disk_directory.empty()) {
         const auto folder = std::filesystem::path(options.output).parent_path();

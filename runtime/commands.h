@@ -17,6 +17,7 @@ void add_generate(CLI::App& app, Command& chosen);
 void add_score(CLI::App& app, Command& chosen);
 void add_tokenize(CLI::App& app, Command& chosen);
 void add_convert(CLI::App& app, Command& chosen);
+void add_merge(CLI::App& app, Command& chosen);
 void add_inspect(CLI::App& app, Command& chosen);
 void add_plan(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);

@@ -1,4 +1,4 @@
-// runtime/files.h: small files, read whole and written whole.
+// runtime/files.h: small files, read whole, and files that appear whole.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +24,25 @@ nlohmann::json read_json(const std::string& flag, const std::filesystem::path& p
 /// Throws UsageError where there is no such folder.
 void require_folder(const std::string& flag, const std::filesystem::path& path);
 
-/// Puts `text` at `path` so that a reader, or a crash, sees the old file or the new one and never a part: written
-/// beside it, synced, renamed. A symbolic link stays and its target is replaced. Throws IoError; then `path` is as
-/// before.
+/// A file in the making, of any size: at `path` a reader, or a crash, sees the old file or the new one and never a
+/// part, for it is written beside it and then synced and renamed. A symbolic link stays and its target is replaced.
+/// Throws IoError; then, and without commit(), `path` is as before and nothing is left behind.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::filesystem::path& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void append(std::string_view text);
+  void commit();  ///< after this nothing may be appended
+
+ private:
+  std::filesystem::path path_, target_, temporary_;
+  int fd_ = -1;
+};
+
+/// Puts `text` at `path` in that way.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace weft::runtime

@@ -112,6 +112,18 @@ void check_files(const JobOptions& options) {
   if (!options.trace.empty()) require_writable("--trace", options.trace);
 }
 
+/// The requests of this shard that have no answer yet. Throws UsageError if one of another shard has.
+std::vector<std::size_t> still_to_do(const std::vector<bool>& done, const JobOptions& options) {
+  std::vector<std::size_t> todo;
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    if (done[i] && !options.shard.has(i))
+      throw UsageError(options.output + ": answers a request of another shard than " + options.shard.text() +
+                       "; --resume needs the output of this one");
+    if (!done[i] && options.shard.has(i)) todo.push_back(i);
+  }
+  return todo;
+}
+
 }  // namespace
 
 int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
@@ -125,11 +137,11 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
   const std::vector<bool> done = journal.recover(requests);
   if (journal.torn_bytes() > 0)
     spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
-  std::vector<std::size_t> todo;
-  for (std::size_t i = 0; i < requests.size(); ++i)
-    if (!done[i]) todo.push_back(i);
+  const std::vector<std::size_t> todo = still_to_do(done, options);
+  const std::size_t mine = options.shard.size(requests.size());
   if (todo.empty()) {
-    spdlog::info("all {} requests are already answered in {}{}", requests.size(), options.output,
+    if (mine == 0) journal.open();  // weft merge wants a file of every shard
+    spdlog::info("all {} requests are already answered in {}{}", mine, options.output,
                  options.report.empty() ? "" : "; nothing ran, so no report is written");
     return 0;
   }
@@ -155,14 +167,14 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
     session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
   }
   journal.open();
-  Progress progress(requests.size(), requests.size() - todo.size(), options.quiet);
+  Progress progress(mine, mine - todo.size(), options.quiet);
   Answers answers(*source, journal, progress);
   const bool complete = run_requests(*session, requests, todo, answers, progress);
   journal.finish();
   progress.clear();
   if (!complete) {
     spdlog::warn("stopped; {} of {} requests are answered; run the same command with --resume to continue",
-                 progress.answered(), requests.size());
+                 progress.answered(), mine);
     return 130;
   }
   ordered_json report = make_report(*session);

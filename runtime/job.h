@@ -9,6 +9,7 @@
 #include "policy/policy.h"
 #include "runtime/requests.h"
 #include "runtime/session.h"
+#include "runtime/shard.h"
 
 namespace weft::runtime {
 
@@ -18,6 +19,7 @@ struct JobOptions {
   std::string input, output, report, trace;  ///< the last two may be empty
   std::int64_t max_tokens = 128;
   bool resume = false, quiet = false;
+  Shard shard;  ///< of the requests, all of which are checked
   policy::PartialPolicy policy;
   std::string machine_file;                   ///< what the job is planned for; empty: this machine, briefly measured
   std::vector<policy::Retention> retentions;  ///< that would do as well as the policy's

@@ -71,6 +71,7 @@ int run(int argc, char** argv) {
   weft::runtime::Command command;
   weft::runtime::add_generate(app, command);
   weft::runtime::add_score(app, command);
+  weft::runtime::add_merge(app, command);
   weft::runtime::add_plan(app, command);
   weft::runtime::add_bench(app, command);
   weft::runtime::add_inspect(app, command);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/error.h"
+#include "policy/architecture.h"
 #include "policy/json.h"
 #include "runtime/files.h"
 #include "runtime/layers.h"
@@ -36,15 +37,7 @@ void apply_generation_config(policy::ModelSpec& spec, const fs::path& folder) {
   if (!fs::exists(path)) return;
   const nlohmann::json json = read_json(path);
   policy::Fields fields(json, path.string(), policy::Blame::data);
-  if (!fields.has("eos_token_id") || fields.is_null("eos_token_id")) return;
-  const auto& value = fields.at("eos_token_id");
-  std::vector<std::int32_t> ids;
-  for (const auto& id : value.is_array() ? value : nlohmann::json::array({value})) {
-    if (!id.is_number_integer() || id < 0 || id >= spec.vocab)
-      fields.refuse_field("eos_token_id", "ids below the vocabulary's size");
-    ids.push_back(id.get<std::int32_t>());
-  }
-  spec.eos = ids;
+  if (auto ids = policy::eos_ids(fields, spec.vocab); ids && !ids->empty()) spec.eos = *std::move(ids);
 }
 
 }  // namespace

@@ -101,19 +101,77 @@ TEST_CASE("configs that cannot be are refused by key", "[policy]") {
                                                            Contains("supported: opt, llama, mistral, qwen2, gpt_neox"));
   CHECK_THROWS_WITH(from("{}"), Contains("model_type"));
   CHECK_THROWS_WITH(from("[]"), Contains("object"));
-  for (const auto& [keys, word] :
-       std::map<std::string, std::string>{{R"("hidden_size":0)", "hidden_size"},
-                                          {R"("hidden_size":1e3)", "hidden_size"},
-                                          {R"("hidden_size":100000000000)", "hidden_size"},
-                                          {R"("num_attention_heads":7)", "num_attention_heads"},
-                                          {R"("enable_bias":1)", "enable_bias"},
-                                          {R"("torch_dtype":"int8")", "torch_dtype"},
-                                          {R"("eos_token_id":50272)", "eos_token_id"},
-                                          {R"("eos_token_id":"x")", "eos_token_id"},
-                                          {R"("quantization_config":{})", "quantiz"}}) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"("hidden_size":0)", "'hidden_size'"},
+      {R"("hidden_size":-1)", "'hidden_size'"},
+      {R"("hidden_size":"768")", "'hidden_size'"},
+      {R"("hidden_size":768.0)", "'hidden_size'"},
+      {R"("hidden_size":1e3)", "'hidden_size'"},
+      {R"("hidden_size":null)", "'hidden_size'"},
+      {R"("hidden_size":100000000000)", "'hidden_size'"},
+      {R"("hidden_size":9223372036854775808)", "'hidden_size'"},
+      {R"("num_hidden_layers":1000000000)", "'num_hidden_layers'"},
+      {R"("num_hidden_layers":0)", "'num_hidden_layers'"},
+      {R"("ffn_dim":0)", "'ffn_dim'"},
+      {R"("vocab_size":0)", "'vocab_size'"},
+      {R"("vocab_size":4194305)", "'vocab_size'"},
+      {R"("max_position_embeddings":16777217)", "'max_position_embeddings'"},
+      {R"("word_embed_proj_dim":0)", "'word_embed_proj_dim'"},
+      {R"("num_attention_heads":7)", "num_attention_heads 7 does not divide hidden_size 768"},
+      {R"("num_attention_heads":4097)", "'num_attention_heads'"},
+      {R"("do_layer_norm_before":1)", "'do_layer_norm_before'"},
+      {R"("enable_bias":1)", "'enable_bias'"},
+      {R"("activation_function":5)", "'activation_function'"},
+      {R"("torch_dtype":"int8")", "'torch_dtype'"},
+      {R"("torch_dtype":5)", "'torch_dtype'"},
+      {R"("eos_token_id":50272)", "'eos_token_id'"},
+      {R"("eos_token_id":-1)", "'eos_token_id'"},
+      {R"("eos_token_id":[])", "'eos_token_id'"},
+      {R"("eos_token_id":[2,50272])", "'eos_token_id'"},
+      {R"("eos_token_id":"x")", "'eos_token_id'"},
+      {R"("bos_token_id":50272)", "'bos_token_id'"},
+      {R"("quantization_config":{})", "quantization_config is present"},
+      {R"("is_encoder_decoder":true)", "'is_encoder_decoder'"},
+      {R"("add_cross_attention":true)", "'add_cross_attention'"},
+  };
+  for (const auto& [keys, words] : cases) {
     CAPTURE(keys);
     CHECK_THROWS_AS(opt(keys), DataError);
-    CHECK_THROWS_WITH(opt(keys), Contains(word));
+    CHECK_THROWS_WITH(opt(keys), Contains("config.json") && Contains(words));
+  }
+  const std::vector<std::pair<std::string, std::string>> llama_cases = {
+      {R"("num_attention_heads":8,"num_key_value_heads":3)", "num_key_value_heads 3 does not divide"},
+      {R"("num_key_value_heads":0)", "'num_key_value_heads'"},
+      {R"("num_key_value_heads":64)", "num_key_value_heads 64 does not divide num_attention_heads 32"},
+      {R"("head_dim":0)", "'head_dim'"},
+      {R"("head_dim":3)", "wanted an even number"},
+      {R"("rms_norm_eps":0)", "'rms_norm_eps'"},
+      {R"("rms_norm_eps":-1e-6)", "'rms_norm_eps'"},
+      {R"("rms_norm_eps":"1e-6")", "'rms_norm_eps'"},
+      {R"("rope_theta":0)", "'rope_theta'"},
+      {R"("rope_theta":-1)", "'rope_theta'"},
+      {R"("rope_scaling":{"rope_type":"yarn2","factor":2})", "rope_type 'yarn2' is not supported"},
+      {R"("rope_scaling":{"rope_type":"linear","factor":0})", "'factor'"},
+      {R"("rope_scaling":5)", "object"},
+      {R"("mlp_bias":"no")", "'mlp_bias'"},
+  };
+  for (const auto& [keys, words] : llama_cases) {
+    CAPTURE(keys);
+    CHECK_THROWS_AS(from(R"({"model_type":"llama",)" + keys + "}"), DataError);
+    CHECK_THROWS_WITH(from(R"({"model_type":"llama",)" + keys + "}"), Contains("config.json") && Contains(words));
+  }
+  const std::vector<std::pair<std::string, std::string>> neox_cases = {
+      {R"("rotary_pct":0)", "0 of the 96 numbers of a head would be rotated"},
+      {R"("rotary_pct":1.5)", "'rotary_pct'"},
+      {R"("rotary_pct":0.14)", "13 of the 96 numbers"},
+      {R"("layer_norm_eps":0)", "'layer_norm_eps'"},
+      {R"("rotary_emb_base":0)", "'rotary_emb_base'"},
+      {R"("use_parallel_residual":1)", "'use_parallel_residual'"},
+  };
+  for (const auto& [keys, words] : neox_cases) {
+    CAPTURE(keys);
+    CHECK_THROWS_AS(from(R"({"model_type":"gpt_neox",)" + keys + "}"), DataError);
+    CHECK_THROWS_WITH(from(R"({"model_type":"gpt_neox",)" + keys + "}"), Contains("config.json") && Contains(words));
   }
 }
 

@@ -85,6 +85,58 @@ TEST_CASE("a slip of the keys is refused with the key that was meant", "[policy]
   CHECK_THROWS_WITH(from(R"({"gpu_batchsize":1})"), Contains("did you mean 'gpu_batch_size'?"));
 }
 
+TEST_CASE("a value that cannot be is refused by its key", "[policy]") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"[]", "must be an object"},
+      {R"({"version":0})", "'version'"},
+      {R"({"version":2})", "'version'"},
+      {R"({"version":1.0})", "'version'"},
+      {R"({"version":"1"})", "'version'"},
+      {R"({"version":true})", "'version'"},
+      {R"({"version":null})", "'version'"},
+      {R"({"gpu_batch_size":0})", "'gpu_batch_size'"},
+      {R"({"gpu_batch_size":-1})", "'gpu_batch_size'"},
+      {R"({"gpu_batch_size":"4"})", "'gpu_batch_size'"},
+      {R"({"gpu_batch_size":null})", "'gpu_batch_size'"},
+      {R"({"num_gpu_batches":32769})", "'num_gpu_batches'"},
+      {R"({"num_gpu_batches":9223372036854775808})", "'num_gpu_batches'"},
+      {R"({"num_gpu_batches":2.0})", "'num_gpu_batches'"},
+      {R"({"weights":{"device":"1"}})", "weights: 'device'"},
+      {R"({"weights":{"device":true}})", "weights: 'device'"},
+      {R"({"weights":{"device":null,"disk":1}})", "weights: 'device'"},
+      {R"({"weights":{"device":1.01}})", "weights: 'device'"},
+      {R"({"weights":[0.2,0.3,0.5]})", "weights: must be an object"},
+      {R"({"kv":null})", "kv: must be an object"},
+      {R"({"activations":"device"})", "activations: must be an object"},
+      {R"({"attention":"gpu"})", "attention must be"},
+      {R"({"attention":{"device":0.5,"host":0.5,"disk":0}})", "'disk'"},
+      {R"({"retention":"full"})", "retention: must be an object"},
+      {R"({"retention":{"rule":7}})", "'rule'"},
+      {R"({"retention":{"rule":"recent"}})", "rule 'recent' needs 'recent'"},
+      {R"({"retention":{"rule":"h2o","heavy":"4","recent":4}})", "heavy"},
+      {R"({"retention":{"rule":"h2o","heavy":4,"recent":4,"of":"all"}})", "'of'"},
+      {R"({"overlap":0})", "'overlap'"},
+      {R"({"overlap":"yes"})", "'overlap'"},
+      {R"({"overlap":null})", "'overlap'"},
+      {R"({"schedule":"dynamic"})", "schedule must be continuous or static"},
+      {R"({"schedule":true})", "'schedule'"},
+      {R"({"budgets":"4GiB"})", "budgets: must be an object"},
+      {R"({"budgets":{"device":1.5}})", "budgets.device must be"},
+      {R"({"budgets":{"device":-1}})", "budgets.device must be"},
+      {R"({"budgets":{"device":true}})", "budgets.device must be"},
+      {R"({"budgets":{"host":null}})", "budgets.host must be"},
+      {R"({"budgets":{"host":"20GB"}})", "budgets.host must be"},
+      {R"({"budgets":{"disk":"20 gib"}})", "budgets.disk must be"},
+      {R"({"budgets":{"disk":""}})", "budgets.disk must be"},
+      {R"({"budgets":{"disk":9223372036854775808}})", "budgets.disk must be"},
+  };
+  for (const auto& [text, words] : cases) {
+    CAPTURE(text);
+    CHECK_THROWS_AS(from(text), UsageError);
+    CHECK_THROWS_WITH(from(text), Contains("p.json") && Contains(words));
+  }
+}
+
 TEST_CASE("fractions must sum to 1", "[policy]") {
   CHECK(from(R"({"kv":{"device":0.1,"host":0.2,"disk":0.7}})").kv ==
         Fractions{{0.1, 0.2, 0.7}});  // 1 - 1e-16 in binary

@@ -1,4 +1,6 @@
 // tests/runtime/checkpoint_index_test.cc: checkpoints in shards, and their indices, sound and broken.
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <string>
@@ -133,6 +135,16 @@ TEST_CASE("shards that do not fit their index are refused", "[runtime]") {
     fs::remove(folder / kSecond);
     fs::create_symlink("gone", folder / kSecond);
     refused("missing-file", kSecond);
+  }
+  SECTION("a folder") {
+    fs::remove(folder / kSecond);
+    fs::create_directory(folder / kSecond);
+    refused("not-a-file", kSecond + ": is a directory, wanted a regular file");
+  }
+  SECTION("a pipe, which is not waited for") {
+    fs::remove(folder / kSecond);
+    REQUIRE(::mkfifo((folder / kSecond).c_str(), 0600) == 0);
+    refused("not-a-file", kSecond + ": is a pipe, wanted a regular file");
   }
   SECTION("cut off") {
     fs::resize_file(folder / kSecond, fs::file_size(folder / kSecond) - 1);

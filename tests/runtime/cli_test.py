@@ -392,6 +392,69 @@ class Records(Case):
         self.assertEqual(json.loads(report.read_text())["policy"], ran)
 
 
+class Shards(Case):
+    requests = [{"id": i, "prompt_ids": [i, 2], "max_tokens": 4} for i in range(5)]
+
+    def shard(self, text, *flags):
+        output = self.folder / f"{text.replace('/', '-of-')}.jsonl"
+        done = WEFT.run("generate", "--model", self.tiny(), "--input", self.input, "--output", output, "--backend", "cpu",
+                        "--quiet", "--shard", text, *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return output
+
+    def merge(self, *parts, output=None):
+        return ["merge", "--input", self.input, "--output", output or self.folder / "all.jsonl", *parts]
+
+    def test_shards_and_merge_answer_as_one_run(self):
+        whole = self.job(self.tiny(), self.requests)
+        parts = [self.shard(f"{k}/7") for k in range(1, 8)]  # two of them have no requests
+        self.assertEqual([[answer["id"] for answer in read_lines(part)] if part.stat().st_size else [] for part in parts],
+                         [[0], [1], [2], [3], [4], [], []])
+        done = WEFT.run(*self.merge(*parts))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("5 answers of 7 shards", done.stderr.decode())
+        self.assertEqual([whole[i] for i in range(5)], read_lines(self.folder / "all.jsonl"))
+        self.refused(USAGE, ["--output", "all.jsonl", "exists"], *self.merge(*parts))
+
+    def test_score(self):
+        requests = [{"id": i, "prompt_ids": [i, 2], "continuation_ids": [4, 5]} for i in range(3)]
+        whole = self.job(self.tiny(), requests, command="score")
+        self.assertEqual(set(self.job(self.tiny(), requests, "--shard", "1/2", command="score")), {0, 2})
+        first = self.output.rename(self.folder / "1.jsonl")
+        self.job(self.tiny(), requests, "--shard", "2/2", command="score")
+        self.assertEqual(WEFT.run(*self.merge(first, self.output)).returncode, 0)
+        self.assertEqual(list(whole.values()), read_lines(self.folder / "all.jsonl"))
+
+    def test_a_shard_resumes_its_own_output_alone(self):
+        write_lines(self.input, self.requests)
+        part = self.shard("2/2")
+        whole = part.read_bytes()
+        part.write_bytes(whole[:-5])
+        self.assertEqual(self.shard("2/2", "--resume").read_bytes(), whole)
+        for other in "1/2", "2/3":
+            self.refused(USAGE, ["2-of-2.jsonl: ", f"another shard than {other}", "--resume"], "generate", "--model",
+                         self.tiny(), "--input", self.input, "--output", part, "--resume", "--shard", other)
+
+    def test_every_shard_checks_all_requests(self):
+        write_lines(self.input, [*self.requests, {"id": 5, "prompt_ids": [64]}])
+        for shard in "1/2", "2/2":
+            self.refused_job(USAGE, ["in.jsonl:6: ", "from 0 to 63"], "--shard", shard)
+
+    def test_mistakes(self):
+        write_lines(self.input, self.requests)
+        for text in "0/2", "3/2", "2", "1/2/3", "a/b":
+            self.refused_job(USAGE, ["--shard", "K/N", f"'{text}'"], "--shard", text)
+        one, two = self.shard("1/2"), self.shard("2/2")
+        self.refused(USAGE, ["in.jsonl: 2 of 5 requests are not answered: 1 of line 2, 3 of line 4"], *self.merge(one))
+        self.refused(USAGE, ["2-of-2.jsonl:1: ", "a second time", "2-of-2.jsonl:1;"], *self.merge(one, two, two))
+        self.refused(USAGE, ["part", "nowhere", "there is no such file"], *self.merge(one, self.folder / "nowhere"))
+        self.refused(USAGE, ["--output", "a directory"], *self.merge(one, two, output=self.folder))
+        self.refused(IO, "--output", *self.merge(one, two, output=self.folder / "nowhere" / "all.jsonl"))
+        self.refused(USAGE, "parts is required", *self.merge())
+        two.write_bytes(two.read_bytes()[:-1])
+        self.refused(USAGE, ["2-of-2.jsonl:2: ", "cut short", "--resume"], *self.merge(one, two))
+
+
 class CommandLine(Case):
     def setUp(self):
         super().setUp()
@@ -614,6 +677,9 @@ class BadModels(Case):
         wide = write_tiny_model(self.folder / "wide", ffn_dim=64)
         shutil.copy(self.tiny() / "config.json", wide)
         self.refused_job(DATA, ["fc1.weight", "32", "64"], model=wide)
+        tall = write_tiny_model(self.folder / "tall")
+        (tall / "config.json").write_text(json.dumps({**json.loads((tall / "config.json").read_text()), "vocab_size": 65}))
+        self.refused_job(DATA, ["embed_tokens.weight", "[64, 16]", "[65, 16]"], model=tall)
         weights = self.tiny() / "model.safetensors"
         whole = weights.read_bytes()
         for size in len(whole) - 2, len(whole) // 2, 100, 4, 0:

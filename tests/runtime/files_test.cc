@@ -68,3 +68,21 @@ TEST_CASE("write_file_atomically keeps a symbolic link and refuses what is no fi
   CHECK_THROWS_WITH(write_file_atomically(folder / "absent/f", "x"), Contains("cannot create"));
   CHECK(entries(folder.path()) == 2);
 }
+
+TEST_CASE("an AtomicFile that is not committed leaves nothing", "[runtime]") {
+  TemporaryFolder folder;
+  write_text(folder / "f", "old");
+  {
+    AtomicFile file(folder / "f");
+    file.append("new");
+    CHECK(read_text(folder / "f") == "old");
+  }
+  CHECK(read_text(folder / "f") == "old");
+  CHECK(entries(folder.path()) == 1);
+  AtomicFile file(folder / "f");
+  file.append("new");
+  file.append("er");
+  file.commit();
+  CHECK(read_text(folder / "f") == "newer");
+  CHECK(entries(folder.path()) == 1);
+}

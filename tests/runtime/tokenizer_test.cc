@@ -1,5 +1,5 @@
-// tests/runtime/tokenizer_test.cc: id for id against what Hugging Face's library made of the fixtures' strings
-// (scripts/make_tokenizer_fixtures.py), and broken files, each with the fault it must be refused for.
+// tests/runtime/tokenizer_test.cc: vocab.json and merges.txt, id for id against what Hugging Face's library made of the
+// fixtures' strings (scripts/make_tokenizer_fixtures.py), and broken files, each with the fault it must be refused for.
 #include "runtime/tokenizer.h"
 
 #include <catch2/catch.hpp>
@@ -9,10 +9,8 @@
 #include <random>
 #include <sstream>
 
-#include "kernels/error.h"
-#include "policy/json.h"
 #include "runtime/tokenizer_pretokenize.h"
-#include "tests/support/files.h"
+#include "tests/support/tokenizer.h"
 
 using namespace weft;
 using namespace weft::runtime;
@@ -24,8 +22,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Ids = std::vector<std::int32_t>;
-
 const fs::path kOpt = data_path("tokenizer/opt");
 const fs::path kDemo = source_path("models/demo");
 
@@ -33,26 +29,6 @@ const fs::path kDemo = source_path("models/demo");
 const Tokenizer& opt() {
   static const Tokenizer tokenizer = Tokenizer::load(kOpt);
   return tokenizer;
-}
-
-std::vector<json> lines_of(const fs::path& path) {
-  std::istringstream text(read_text(path));
-  std::vector<json> lines;
-  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
-  return lines;
-}
-
-std::vector<std::string> fixture_strings() {
-  std::vector<std::string> strings;
-  for (const json& line : lines_of(data_path("tokenizer/strings.jsonl"))) {
-    if (line.is_string()) {
-      strings.push_back(line.get<std::string>());
-      continue;
-    }
-    strings.emplace_back();
-    for (int i = 0; i < line[1].get<int>(); ++i) strings.back() += line[0].get<std::string>();
-  }
-  return strings;
 }
 
 /// Reads ids.bin, whose form make_tokenizer_fixtures.py describes.
@@ -82,17 +58,6 @@ class PackedIds {
   std::size_t at_ = 0;
 };
 
-std::string incrementally(const Tokenizer& tokenizer, const Ids& ids) {
-  IncrementalDecoder decoder(tokenizer);
-  std::string text;
-  for (const std::int32_t id : ids) {
-    const std::string piece = decoder.push(id);
-    if (with_replacements(piece) != piece) return "a piece is no UTF-8";
-    text += piece;
-  }
-  return text + decoder.finish();
-}
-
 void check_strings(const Tokenizer& tokenizer, const std::string& name) {
   PackedIds expected(data_path("tokenizer/" + name + "/ids.bin"));
   for (const std::string& text : fixture_strings()) {
@@ -109,36 +74,6 @@ void check_strings(const Tokenizer& tokenizer, const std::string& name) {
       CHECK(tokenizer.decode(ids) == incrementally(tokenizer, ids));
   }
   CHECK(expected.done());
-}
-
-void check_decoded(const Tokenizer& tokenizer, const std::string& name) {
-  for (const json& line : lines_of(data_path("tokenizer/" + name + "/decoded.jsonl"))) {
-    const Ids ids = line[0].get<Ids>();
-    CAPTURE(ids);
-    if (tokenizer.decode(ids) != line[1].get<std::string>()) CHECK(tokenizer.decode(ids) == line[1].get<std::string>());
-    if (incrementally(tokenizer, ids) != line[1].get<std::string>())
-      CHECK(incrementally(tokenizer, ids) == line[1].get<std::string>());
-  }
-}
-
-/// FNV-1a of the ids, in 8 bytes.
-std::string hash_of(const Ids& ids) {
-  std::uint64_t value = 0xCBF29CE484222325u;
-  for (const std::int32_t id : ids)
-    for (int shift = 0; shift < 32; shift += 8)
-      value = (value ^ (static_cast<std::uint32_t>(id) >> shift & 0xFF)) * 0x100000001B3u;
-  std::string bytes;
-  for (int shift = 0; shift < 64; shift += 8) bytes += static_cast<char>(value >> shift);
-  return bytes;
-}
-
-std::string refusal(const fs::path& folder) {
-  try {
-    Tokenizer::load(folder);
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 /// A folder with the least vocabulary: the four special tokens, 256 bytes, " t" and " te".
@@ -175,110 +110,6 @@ TEST_CASE("the demo model's tokenizer gives Hugging Face's ids for every string"
   CHECK(demo.first_token() == 2);
   check_strings(demo, "demo");
   check_decoded(demo, "demo");
-}
-
-TEST_CASE("every kind of tokenizer.json gives Hugging Face's ids and text for every string", "[runtime]") {
-  const auto [kind, first] = GENERATE(table<std::string, bool>(
-      {{"neox", false}, {"llama3", true}, {"qwen2", false}, {"llama2", true}, {"mistral", true}}));
-  CAPTURE(kind);
-  const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/" + kind));
-  CHECK(tokenizer.first_token().has_value() == first);
-  const std::string hashes = read_text(data_path("tokenizer/" + kind + "/hashes.bin"));
-  const std::vector<std::string> strings = fixture_strings();
-  REQUIRE(hashes.size() == 8 * strings.size());
-  std::size_t equal = 0;
-  for (std::size_t i = 0; i < strings.size(); ++i) {
-    const Ids ids = tokenizer.encode(strings[i], true);
-    if (hash_of(ids) == hashes.substr(8 * i, 8)) {
-      ++equal;
-    } else {
-      UNSCOPED_INFO("string " << i << ": "
-                              << json(strings[i].substr(0, 100)).dump(-1, ' ', true, json::error_handler_t::replace)
-                              << " has ids " << json(ids).dump().substr(0, 400));
-    }
-    if (tokenizer.decode(ids) != incrementally(tokenizer, ids))
-      CHECK(tokenizer.decode(ids) == incrementally(tokenizer, ids));
-  }
-  CHECK(equal == strings.size());
-  check_decoded(tokenizer, kind);
-}
-
-TEST_CASE("sentence pieces decode what they encode", "[runtime]") {
-  const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/llama2"));
-  for (const char* text : {"Hello world", " two  spaces ", "caf\u00e9 \U0001F600", "a\nb\tc", ""})
-    CHECK(tokenizer.decode(tokenizer.encode(text, true)) == text);
-  const Ids smile = tokenizer.encode("\U00013007", false);
-  IncrementalDecoder decoder(tokenizer);  // its four bytes are four tokens
-  for (const std::int32_t id : smile) CHECK(with_replacements(decoder.push(id)).find("\uFFFD") == std::string::npos);
-  CHECK(decoder.finish() == "\U00013007");
-}
-
-TEST_CASE("a tokenizer.json of another kind is refused by the name of what is not known", "[runtime]") {
-  struct Case {
-    const char* kind;
-    std::function<void(json&)> change;
-    std::string expected;
-  };
-  const auto set = [](const char* pointer, json value) {
-    return [=](json& file) { file[json::json_pointer(pointer)] = value; };
-  };
-  const std::vector<Case> cases = {
-      {"neox", set("/version", "2.0"), "'version' must be \"1.0\""},
-      {"neox", set("/model/type", "Unigram"), "'model' is Unigram, which is not supported; only BPE is"},
-      {"neox", set("/model/dropout", 0.1), "'dropout' must be null"},
-      {"neox", set("/model/continuing_subword_prefix", "##"), "'continuing_subword_prefix' must be null"},
-      {"neox", set("/model/byte_fallback", true), "byte_fallback true, which does not go with its decoder"},
-      {"llama2", set("/model/byte_fallback", false), "byte_fallback false, which does not go with its decoder"},
-      {"neox", set("/model/vocab", json::array()), "'vocab': must be an object"},
-      {"neox", set("/model/merges", 5), "'merges' must be a list"},
-      {"neox", set("/model/merges/0", "a b c"), "merge 0: 'a b c' is not two tokens"},
-      {"neox", set("/model/merges/3", json{"a", "b", "c"}), "merge 3: must be two tokens"},
-      {"neox", set("/model/merges/3", json{"a", "\u4e00\u4e00"}), "which is not in the vocabulary"},
-      {"neox", [](json& file) { file["model"]["merges"][1] = file["model"]["merges"][0]; }, "is there twice"},
-      {"neox", [](json& file) { file["model"]["vocab"].erase("\u0120"); }, "has no token '\u0120' for byte 32"},
-      {"llama2", [](json& file) { file["model"]["vocab"].erase("<0x0A>"); }, "has no token '<0x0A>' for byte 10"},
-      {"llama2",
-       [](json& file) {
-         file["model"]["vocab"].erase("<0x0A>");
-         file["model"]["vocab"]["<0x-A>"] = 13;
-       },
-       "has no token '<0x0A>' for byte 10"},
-      {"neox", set("/normalizer", json{{"type", "NFKC"}}), "'normalizer' is NFKC, which is not supported"},
-      {"llama2", set("/normalizer/normalizers/0/prepend", "_"), "prepends something else than U+2581"},
-      {"llama2", set("/normalizer/normalizers/1/content", "_"), "replaces something else than spaces"},
-      {"llama2", set("/normalizer/normalizers/1/pattern", json{{"Regex", " "}}), "'String' is missing"},
-      {"neox", set("/pre_tokenizer/add_prefix_space", true), "add_prefix_space true"},
-      {"neox", set("/pre_tokenizer/use_regex", false), "by two patterns or by none"},
-      {"neox", set("/pre_tokenizer", nullptr), "'pre_tokenizer' is null, which is not supported"},
-      {"neox", set("/pre_tokenizer", json{{"type", "Whitespace"}}), "'pre_tokenizer' is Whitespace"},
-      {"qwen2", set("/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\w+"), "none of GPT-2's, Llama 3's and Qwen2's"},
-      {"qwen2", set("/pre_tokenizer/pretokenizers/0/behavior", "Removed"), "another way than \"Isolated\""},
-      {"mistral", set("/pre_tokenizer/split", true), "is a Metaspace that splits"},
-      {"mistral", set("/pre_tokenizer/prepend_scheme", "last"), "'prepend_scheme' must be always, first or never"},
-      {"neox", set("/decoder", json{{"type", "WordPiece"}}), "'decoder' is WordPiece"},
-      {"neox", set("/decoder", nullptr), "'decoder' is null"},
-      {"llama2", set("/decoder/decoders/3/start", 2), "strips something else"},
-      {"neox", set("/added_tokens/0/content", ""), "has an empty token"},
-      {"neox", set("/added_tokens/0/single_word", true), "'single_word' must be false"},
-      {"neox", set("/added_tokens/0/id", 3), "gives id 3 to a token"},
-      {"neox", set("/added_tokens/0/id", -3), "'id' must be an integer"},
-      {"neox", [](json& file) { file["added_tokens"][1] = file["added_tokens"][0]; }, "has a token twice"},
-      {"llama2", set("/post_processor/special_tokens/<s>/ids", json{2}), "not the added token of its name"},
-      {"llama2", [](json& file) { file["post_processor"]["single"].push_back(file["post_processor"]["single"][0]); },
-       "more around a text than one token in front"},
-      {"llama2", set("/post_processor", json{{"type", "BertProcessing"}}), "'post_processor' is BertProcessing"},
-  };
-  for (const Case& bad : cases) {
-    CAPTURE(bad.kind, bad.expected);
-    json file = json::parse(read_text(data_path(std::string("tokenizer/") + bad.kind + "/tokenizer.json")));
-    bad.change(file);
-    TemporaryFolder folder;
-    write_text(folder / "tokenizer.json", file.dump());
-    const std::string message = refusal(folder.path());
-    CHECK_THAT(message, Contains(bad.expected));
-    CHECK_THAT(message, Contains((folder / "tokenizer.json").string()));
-    CHECK(message.find('\n') == std::string::npos);
-  }
 }
 
 TEST_CASE("decoding gives Hugging Face's text, in one go and piece by piece", "[runtime]") {
