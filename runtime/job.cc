@@ -22,7 +22,7 @@ namespace {
 using nlohmann::ordered_json;
 
 /// One choice of a request: what takes a place.
-struct Work {
+struct WorkItem {
   std::uint32_t request, choice;
 };
 
@@ -33,7 +33,7 @@ class Block {
       : session_(session), requests_(requests), answers_(answers) {}
 
   /// todo[first, last): as many as the block has places; those behind take the places of finished ones until `end`.
-  void run(const std::vector<Work>& todo, std::size_t first, std::size_t last, std::size_t end) {
+  void run(const std::vector<WorkItem>& todo, std::size_t first, std::size_t last, std::size_t end) {
     places_.assign(last - first, {});
     for (std::size_t i = first; i < last; ++i) fill(places_[i - first], todo[i]);
     const Waiting waiting{.count = static_cast<std::int64_t>(end - last),
@@ -43,7 +43,7 @@ class Block {
   }
 
  private:
-  void fill(Sequence& place, const Work& work) {
+  void fill(Sequence& place, const WorkItem& work) {
     if (work.choice == 0 || !request_) request_ = requests_.read(work.request);  // choices are neighbours
     place = answers_.begin(work.request, static_cast<std::int32_t>(work.choice), *request_, session_);
   }
@@ -73,7 +73,7 @@ bool run_requests(Session& session, const RequestFile& requests, std::vector<std
                   Progress& progress) {
   const bool refills = session.policy().refills();
   if (refills) put_in_order(indices, requests);
-  std::vector<Work> todo;
+  std::vector<WorkItem> todo;
   for (const std::size_t index : indices)
     for (std::uint32_t choice = 0; choice < requests.entry(index).n; ++choice)
       todo.push_back({static_cast<std::uint32_t>(index), choice});

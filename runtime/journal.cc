@@ -63,7 +63,10 @@ std::vector<bool> Journal::recover(const RequestFile& requests) {
   struct stat status {};
   if (fstat(fd_, &status) != 0) fail(path_, "cannot be examined");
   const bool scores = requests.kind() == RequestKind::score;
-  const char* mark = scores ? "logprobs" : "token_ids";
+  const auto is_result = [scores](const nlohmann::json& json) {
+    if (!json.is_object() || !json.contains("id")) return false;
+    return scores ? json.contains("greedy") : json.contains("token_ids") || json.contains("choices");
+  };
   std::uint64_t whole = 0;  // bytes up to and with the last newline
   for_each_line(path_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     char after = 0;
@@ -76,7 +79,7 @@ std::vector<bool> Journal::recover(const RequestFile& requests) {
     }
     if (after != '\n') throw UsageError(where + ": lines end in \\r\\n; something rewrote this file, undo that first");
     const auto json = policy::parse_json(line, where, policy::Blame::usage);
-    if (!json.is_object() || !json.contains("id") || !(json.contains(mark) || (!scores && json.contains("choices"))))
+    if (!is_result(json))
       throw UsageError(where + ": not a result of weft " + (scores ? "score" : "generate") +
                        "; --resume needs the output of an earlier run");
     const auto request = requests.find(policy::to_line(json.at("id")));

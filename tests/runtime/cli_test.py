@@ -166,6 +166,10 @@ class Answers(Case):
             self.assertEqual(answers[i]["usage"], {"prompt_tokens": 2, "completion_tokens": (1 + i) * (6 + i)})
         for flags in (["--gpu-batch-size", 1, "--num-gpu-batches", 2], ["--gpu-batch-size", 4, "--num-gpu-batches", 3]):
             self.assertEqual(answers, self.job(self.tiny(), requests[::-1], *flags))
+        report = self.folder / "report.json"
+        self.job(self.tiny(), [{**requests[5], "max_tokens": 30}], "--report", report)
+        planned = json.loads(report.read_text())["policy"]
+        self.assertEqual(planned["gpu_batch_size"] * planned["num_gpu_batches"], 6)  # a place for each choice
         policy = self.folder / "policy.json"
         policy.write_text(json.dumps({"gpu_batch_size": 2, "num_gpu_batches": 2, "schedule": "static"}))
         self.assertEqual(answers, self.job(self.tiny(), requests, "--policy", policy))

@@ -138,6 +138,13 @@ TEST_CASE("a file of something else is refused and stays as it was", "[runtime]"
   }
 }
 
+TEST_CASE("several choices are one answer", "[runtime]") {
+  const Job job;
+  write_text(job.output, R"({"id":"é","choices":[{"index":0,"token_ids":[1]},{"index":1,"token_ids":[2]}]})"
+                         "\n");
+  CHECK(job.recover() == std::vector<bool>{false, true, false});
+}
+
 TEST_CASE("scores resume scores", "[runtime]") {
   const Job job;
   write_text(job.input, R"({"id":1,"prompt_ids":[1],"continuation_ids":[2]})"
@@ -146,7 +153,9 @@ TEST_CASE("scores resume scores", "[runtime]") {
   write_text(job.output, R"({"id":1,"logprobs":[-1.5],"logprob":-1.5,"greedy":[true]})"
                          "\n");
   CHECK(Journal(job.output, true).recover(requests) == std::vector<bool>{true});
-  write_text(job.output, kAnswers[1] + "\n");
-  Journal journal(job.output, true);
-  CHECK_THROWS_WITH(journal.recover(requests), Contains("weft score"));
+  for (const std::string& generated : {kAnswers[1], std::string(R"({"id":1,"token_ids":[1],"logprobs":[]})")}) {
+    write_text(job.output, generated + "\n");
+    Journal journal(job.output, true);
+    CHECK_THROWS_WITH(journal.recover(requests), Contains("weft score"));
+  }
 }
