@@ -25,11 +25,11 @@ Sequence Answers::begin(std::size_t index, const Request& request, const Session
   return sequence;
 }
 
-void Answers::token(Sequence& sequence, const std::string& id) {
+void Answers::token(Sequence& sequence, const Recipient& to) {
   progress_.token();
   if (sequence.forced.empty()) look_for_end(sequence);
   if (sequence.finish == Finish::none) return;
-  journal_.append(policy::to_line(sequence.forced.empty() ? generated(sequence, id) : scored(sequence, id)));
+  journal_.append(sequence.forced.empty() ? generated(sequence, to) : scored(sequence, to.id));
   progress_.finished();
 }
 
@@ -51,22 +51,21 @@ void Answers::look_for_end(Sequence& sequence) const {
   if (sequence.text_end != std::string::npos) sequence.finish = Finish::stop;
 }
 
-ordered_json Answers::generated(const Sequence& sequence, const std::string& id) const {
-  const std::vector<std::int32_t> ids(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
-  ordered_json json{{"id", ordered_json::parse(id)}, {"text", nullptr}};
-  if (source_.tokenizer) {
-    const std::span<const std::int32_t> shown = std::span(ids).first(ids.size() - (sequence.ended_by_token ? 1 : 0));
-    json["text"] = sequence.text_end != std::string::npos
-                       ? with_replacements(sequence.text.substr(0, sequence.text_end))
-                       : source_.tokenizer->decode(shown);
+std::string Answers::generated(const Sequence& sequence, const Recipient& to) const {
+  Choice choice;
+  choice.tokens.assign(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
+  choice.has_text = source_.tokenizer != nullptr;
+  if (choice.has_text) {
+    const std::span<const std::int32_t> shown =
+        std::span(choice.tokens).first(choice.tokens.size() - (sequence.ended_by_token ? 1 : 0));
+    choice.text = sequence.text_end != std::string::npos ? with_replacements(sequence.text.substr(0, sequence.text_end))
+                                                         : source_.tokenizer->decode(shown);
   }
-  json["token_ids"] = ids;
-  json["finish_reason"] = sequence.finish == Finish::stop ? "stop" : "length";
-  json["usage"] = {{"prompt_tokens", sequence.prompt_tokens}, {"completion_tokens", ids.size()}};
-  return json;
+  choice.finish = sequence.finish == Finish::stop ? "stop" : "length";
+  return result_line(to, sequence.prompt_tokens, {&choice, 1}, source_.tokenizer.get());
 }
 
-ordered_json Answers::scored(const Sequence& sequence, const std::string& id) {
+std::string Answers::scored(const Sequence& sequence, const std::string& id) {
   double sum = 0;
   ordered_json logprobs = ordered_json::array(), greedy = ordered_json::array();
   for (std::size_t i = 0; i < sequence.logprobs.size(); ++i) {
@@ -74,10 +73,10 @@ ordered_json Answers::scored(const Sequence& sequence, const std::string& id) {
     logprobs.push_back(double(sequence.logprobs[i]));
     greedy.push_back(sequence.greedy[i] != 0);
   }
-  return {{"id", ordered_json::parse(id)},
-          {"logprobs", std::move(logprobs)},
-          {"logprob", sum},
-          {"greedy", std::move(greedy)}};
+  return policy::to_line(ordered_json{{"id", ordered_json::parse(id)},
+                                      {"logprobs", std::move(logprobs)},
+                                      {"logprob", sum},
+                                      {"greedy", std::move(greedy)}});
 }
 
 }  // namespace weft::runtime

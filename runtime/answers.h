@@ -1,12 +1,12 @@
 // runtime/answers.h: tokens in, lines of the result file out.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "runtime/journal.h"
 #include "runtime/model_source.h"
 #include "runtime/progress.h"
+#include "runtime/result_line.h"
 #include "runtime/session.h"
 
 namespace weft::runtime {
@@ -19,12 +19,12 @@ class Answers {
 
   Sequence begin(std::size_t index, const Request& request, const Session& session) const;
   /// Looks for an end at the newest token; writes the answer if there is one.
-  void token(Sequence& sequence, const std::string& id);
+  void token(Sequence& sequence, const Recipient& to);
 
  private:
   void look_for_end(Sequence& sequence) const;
-  nlohmann::ordered_json generated(const Sequence& sequence, const std::string& id) const;
-  static nlohmann::ordered_json scored(const Sequence& sequence, const std::string& id);
+  std::string generated(const Sequence& sequence, const Recipient& to) const;
+  static std::string scored(const Sequence& sequence, const std::string& id);
 
   const ModelSource& source_;
   Journal& journal_;

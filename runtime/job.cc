@@ -14,11 +14,14 @@
 #include "runtime/journal.h"
 #include "runtime/progress.h"
 #include "runtime/report.h"
+#include "runtime/result_line.h"
 
 namespace weft::runtime {
 namespace {
 
 using nlohmann::ordered_json;
+
+constexpr int kSomeRefused = 1;  // the exit code of a job that is done
 
 /// Runs sequences in the places of one block after another, or of one that is refilled.
 class Block {
@@ -29,7 +32,7 @@ class Block {
   /// todo[first, last): as many as the block has places; those behind take the places of finished ones until `end`.
   void run(const std::vector<std::size_t>& todo, std::size_t first, std::size_t last, std::size_t end) {
     places_.assign(last - first, {});
-    ids_.assign(places_.size(), {});
+    to_.assign(places_.size(), {});
     for (std::size_t i = first; i < last; ++i) fill(i - first, todo[i]);
     const auto place_of = [this](const Sequence& sequence) {
       return static_cast<std::size_t>(&sequence - places_.data());
@@ -37,21 +40,21 @@ class Block {
     const Waiting waiting{.count = static_cast<std::int64_t>(end - last),
                           .next = [&](Sequence& sequence) { fill(place_of(sequence), todo[last++]); }};
     session_.executor().run(
-        places_, [&](Sequence& sequence) { answers_.token(sequence, ids_[place_of(sequence)]); }, waiting);
+        places_, [&](Sequence& sequence) { answers_.token(sequence, to_[place_of(sequence)]); }, waiting);
   }
 
  private:
   void fill(std::size_t place, std::size_t index) {
     const Request request = requests_.read(index);
     places_[place] = answers_.begin(index, request, session_);
-    ids_[place] = request.id;
+    to_[place] = Recipient::of(request);
   }
 
   Session& session_;
   const RequestFile& requests_;
   Answers& answers_;
   std::vector<Sequence> places_;
-  std::vector<std::string> ids_;  // of the requests in the places
+  std::vector<Recipient> to_;  // of the requests in the places
 };
 
 /// Everything; false if it was interrupted. Blocks that run to their end take the requests in the order of the file.
@@ -78,6 +81,12 @@ bool run_requests(Session& session, const RequestFile& requests, std::vector<std
   return true;
 }
 
+/// Two names of one file.
+bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code ignored;  // where one is not there
+  return std::filesystem::equivalent(a, b, ignored);
+}
+
 /// All files are looked at before any work: one that cannot be written would be noticed only at the end.
 void check_files(const JobOptions& options) {
   require_input("--input", options.input);
@@ -89,7 +98,7 @@ void check_files(const JobOptions& options) {
     if (path->empty()) continue;
     const auto place = std::filesystem::weakly_canonical(*path);
     for (const auto& [other, taken] : seen)
-      if (taken == place)
+      if (taken == place || same_file(taken, place))
         throw UsageError(std::string(flag) + " " + *path + ": is also the file of " + other + "; give another name");
     seen.emplace_back(flag, place);
   }
@@ -97,6 +106,27 @@ void check_files(const JobOptions& options) {
   require_folder("--disk-dir", options.machine.disk_directory);
   if (!options.report.empty()) require_writable("--report", options.report);
   if (!options.trace.empty()) require_writable("--trace", options.trace);
+}
+
+RequestFile open_requests(const JobOptions& options, const ModelSource& source) {
+  OpenAiRules openai{.model_names = options.served_names.empty() ? model_names(options.model) : options.served_names,
+                     .model_folder = std::filesystem::is_directory(options.model) ? options.model : "",
+                     .chat = {},
+                     .strict = options.strict_openai};
+  RequestFile requests(options.input, options.kind, source.tokenizer.get(), source.spec, options.max_tokens,
+                       std::move(openai), options.on_bad_request);
+  if (requests.dialect() == Dialect::native && !options.served_names.empty())
+    throw UsageError(options.input +
+                     ": holds Weft's own request lines, which name no model; leave out "
+                     "--served-model-name");
+  return requests;
+}
+
+/// Opens the journal and puts down the requests that will not run.
+void write_refusals(const std::vector<std::size_t>& refused, const RequestFile& requests, Journal& journal) {
+  journal.open();
+  for (const std::size_t index : refused) journal.append(refusal_line(requests.refusal(index), requests.dialect()));
+  if (!refused.empty()) journal.finish();
 }
 
 }  // namespace
@@ -108,17 +138,22 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
     throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
   const auto source = open_model(options.model, options.dtype, options.weights);
   Journal journal(options.output, options.resume);
-  const RequestFile requests(options.input, options.kind, source->tokenizer.get(), source->spec, options.max_tokens);
+  const RequestFile requests = open_requests(options, *source);
   const std::vector<bool> done = journal.recover(requests);
   if (journal.torn_bytes() > 0)
     spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
-  std::vector<std::size_t> todo;
-  for (std::size_t i = 0; i < requests.size(); ++i)
-    if (!done[i]) todo.push_back(i);
+  std::vector<std::size_t> todo, refused;
+  std::size_t bad = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    bad += requests.refused(i);
+    if (!done[i]) (requests.refused(i) ? refused : todo).push_back(i);
+  }
+  const int complete_code = bad > 0 ? kSomeRefused : 0;
   if (todo.empty()) {
-    spdlog::info("all {} requests are already answered in {}{}", requests.size(), options.output,
-                 options.report.empty() ? "" : "; nothing ran, so no report is written");
-    return 0;
+    write_refusals(refused, requests, journal);
+    spdlog::info("{} of {} requests are answered in {}{}", requests.size() - bad, requests.size(), options.output,
+                 options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
+    return complete_code;
   }
 
   JobPlan plan(options, *source, requests, todo);
@@ -141,7 +176,7 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
     trace = std::make_unique<TraceFile>(options.trace, session->footprint().shape);
     session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
   }
-  journal.open();
+  write_refusals(refused, requests, journal);
   Progress progress(requests.size(), requests.size() - todo.size(), options.quiet);
   Answers answers(*source, journal, progress);
   const bool complete = run_requests(*session, requests, todo, answers, progress);
@@ -156,7 +191,8 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
   if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
   if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");
   if (!options.quiet) std::fputs(table(report).c_str(), stderr);
-  return 0;
+  if (bad > 0) spdlog::warn("{} of {} requests are refused; each has a line that says why", bad, requests.size());
+  return complete_code;
 }
 
 }  // namespace weft::runtime

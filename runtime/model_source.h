@@ -32,6 +32,10 @@ struct ModelSource {
 std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path, const std::string& dtype,
                                         const std::string& weights);
 
+/// What a request may call the model at `path`: the folder's (or file's) name first, `path` as it was given, and
+/// "_name_or_path" of its config.json.
+std::vector<std::string> model_names(const std::filesystem::path& path);
+
 /// The folder's config.json, or the file itself.
 policy::ModelSpec read_model_spec(const std::filesystem::path& path);
 

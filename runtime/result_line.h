@@ -2,14 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-namespace weft::runtime {
+#include "runtime/requests.h"
 
-class Tokenizer;
+namespace weft::runtime {
 
 struct TokenLogprob {
   std::int32_t token = 0;
@@ -31,9 +32,25 @@ struct Choice {
   std::optional<ChoiceLogprobs> logprobs;
 };
 
-/// Without a newline. `id` is JSON; one choice lies flat in the line, several in a list; `tokenizer`, which the texts
-/// of single tokens come from, may be null.
-std::string result_line(const std::string& id, std::int64_t prompt_tokens, std::span<const Choice> choices,
+/// Whom an answer goes to, and so its form.
+struct Recipient {
+  std::string id;  ///< as JSON
+  Endpoint endpoint = Endpoint::native;
+  std::string model;  ///< as an OpenAI line called it
+
+  static Recipient of(const Request& request) { return {request.id, request.endpoint, request.model}; }
+};
+
+/// Without a newline. In Weft's own form one choice lies flat in the line, several in a list; in OpenAI's they are
+/// those of a completion or a chat completion. `tokenizer`, which the texts of single tokens come from, may be null.
+std::string result_line(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices,
                         const Tokenizer* tokenizer);
+
+/// The line of a request that gets no answer.
+std::string refusal_line(const Refusal& refusal, Dialect dialect);
+
+/// The index of the request that a line of the result file answers or refuses. Throws UsageError, which `where` begins,
+/// if it is no line of a result file of these requests.
+std::size_t answered_request(const nlohmann::json& line, const RequestFile& requests, const std::string& where);
 
 }  // namespace weft::runtime
