@@ -13,7 +13,7 @@ using nlohmann::ordered_json;
 
 Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& request, const Session& session) {
   Pending& pending = pending_[index];
-  pending.id = request.id;
+  pending.to = Recipient::of(request);
   pending.choices.resize(static_cast<std::size_t>(request.n));
   Sequence sequence;
   sequence.request = index;
@@ -47,8 +47,8 @@ void Answers::token(Sequence& sequence) {
   const bool generated = sequence.forced.empty();
   if (generated) pending.choices[static_cast<std::size_t>(sequence.choice)] = choice_of(sequence);
   if (++pending.ended < pending.choices.size()) return;
-  journal_.append(generated ? result_line(pending.id, sequence.prompt_tokens, pending.choices, source_.tokenizer.get())
-                            : scored(sequence, pending.id));
+  journal_.append(generated ? result_line(pending.to, sequence.prompt_tokens, pending.choices, source_.tokenizer.get())
+                            : scored(sequence, pending.to.id));
   pending_.erase(sequence.request);
   progress_.finished();
 }

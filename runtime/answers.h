@@ -29,7 +29,7 @@ class Answers {
  private:
   /// A request of which a choice has begun.
   struct Pending {
-    std::string id;
+    Recipient to;
     std::vector<Choice> choices;
     std::size_t ended = 0;
   };

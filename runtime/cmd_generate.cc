@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "kernels/error.h"
 #include "runtime/commands.h"
 #include "runtime/job.h"
 #include "runtime/policy_flags.h"
@@ -11,10 +12,17 @@ namespace {
 
 struct Flags {
   JobOptions job;
+  std::string on_bad_request = "fail";
   std::vector<std::string> retentions;
   std::string shard;
   PolicyFlags policy;
 };
+
+OnBadRequest on_bad_request_named(const std::string& name) {
+  if (name == "fail") return OnBadRequest::fail;
+  if (name == "record") return OnBadRequest::record;
+  throw UsageError("--on-bad-request must be fail or record, got '" + name.substr(0, 40) + "'");
+}
 
 void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind, Command& chosen) {
   CLI::App* command = app.add_subcommand(name, what);
@@ -27,8 +35,18 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   command->add_option("--output", job.output, "Results, one JSON object a line")->required();
   command->add_option("--dtype", job.dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
   command->add_option("--weights", job.weights, "random:SEED runs a shape without a checkpoint");
-  if (kind == RequestKind::generate)
+  command
+      ->add_option("--on-bad-request", flags->on_bad_request,
+                   "fail: nothing runs if a request is refused; record: the others run, and a refused one gets a line "
+                   "that says why")
+      ->capture_default_str();
+  if (kind == RequestKind::generate) {
     command->add_option("--max-tokens", job.max_tokens, "For requests that do not say")->capture_default_str();
+    command->add_option("--served-model-name", job.served_names,
+                        "What OpenAI's request lines call the model, in place of its folder's name; may be repeated");
+    command->add_flag("--strict-openai", job.strict_openai,
+                      "Hold OpenAI's request lines to its limits: 50000 requests, 200 MB, ids of 64 characters");
+  }
   command->add_flag("--resume", job.resume, "Continue an output that an earlier run began");
   command->add_option("--shard", flags->shard,
                       "K/N: answer only every N-th request, beginning with the K-th, which counts from 1; weft merge "
@@ -45,6 +63,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   command->callback([flags, &chosen] {
     chosen = [flags](const std::atomic<bool>& stop) {
       JobOptions options = flags->job;
+      options.on_bad_request = on_bad_request_named(flags->on_bad_request);
       options.policy = flags->policy.policy();
       for (const std::string& text : flags->retentions)
         options.retentions.push_back(policy::Retention::from_text(text));

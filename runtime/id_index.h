@@ -12,15 +12,16 @@
 
 namespace weft::runtime {
 
-/// Holds a hash per request, 16 bytes, and asks for the ids themselves where two hashes are the same.
+/// Holds a hash per request that has an id, 16 bytes, and asks for the ids themselves where two hashes are the same.
 class IdIndex {
  public:
   using IdOf = std::function<std::string(std::size_t index)>;
+  using Repeated = std::function<void(std::size_t first, std::size_t index)>;
 
-  /// Of the next request; their indices count from 0.
-  void add(std::string_view id);
-  /// Once after the last add(): the indices of two requests with one id, the earlier first, if there are such.
-  std::optional<std::pair<std::size_t, std::size_t>> sort(const IdOf& id_of);
+  void add(std::string_view id, std::size_t index);
+  void remove_if(const std::function<bool(std::size_t index)>& gone);
+  /// Once after the last add(): the first with an id stays, each later one is told of and gone.
+  void sort(const IdOf& id_of, const Repeated& repeated);
   /// After sort().
   std::optional<std::size_t> find(const std::string& id, const IdOf& id_of) const;
 

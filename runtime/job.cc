@@ -15,11 +15,14 @@
 #include "runtime/journal.h"
 #include "runtime/progress.h"
 #include "runtime/report.h"
+#include "runtime/result_line.h"
 
 namespace weft::runtime {
 namespace {
 
 using nlohmann::ordered_json;
+
+constexpr int kSomeRefused = 1;  // the exit code of a job that is done
 
 /// One choice of a request: what takes a place.
 struct WorkItem {
@@ -69,8 +72,7 @@ void put_in_order(std::vector<std::size_t>& indices, const RequestFile& requests
 }
 
 /// Everything; false if it was interrupted.
-bool run_requests(Session& session, const RequestFile& requests, std::vector<std::size_t> indices, Answers& answers,
-                  Progress& progress) {
+bool run_requests(Session& session, const RequestFile& requests, std::vector<std::size_t> indices, Answers& answers) {
   const bool refills = session.policy().refills();
   if (refills) put_in_order(indices, requests);
   std::vector<WorkItem> todo;
@@ -83,12 +85,17 @@ bool run_requests(Session& session, const RequestFile& requests, std::vector<std
     for (std::size_t first = 0; first < todo.size(); first += refills ? todo.size() : size) {
       const std::size_t last = std::min(todo.size(), first + size);
       block.run(todo, first, last, refills ? todo.size() : last);
-      progress.note(busiest_lane(session.executor().totals()));
     }
   } catch (const Interrupted&) {
     return false;
   }
   return true;
+}
+
+/// Two names of one file.
+bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code ignored;  // where one is not there
+  return std::filesystem::equivalent(a, b, ignored);
 }
 
 /// All files are looked at before any work: one that cannot be written would be noticed only at the end.
@@ -102,7 +109,7 @@ void check_files(const JobOptions& options) {
     if (path->empty()) continue;
     const auto place = std::filesystem::weakly_canonical(*path);
     for (const auto& [other, taken] : seen)
-      if (taken == place)
+      if (taken == place || same_file(taken, place))
         throw UsageError(std::string(flag) + " " + *path + ": is also the file of " + other + "; give another name");
     seen.emplace_back(flag, place);
   }
@@ -112,16 +119,45 @@ void check_files(const JobOptions& options) {
   if (!options.trace.empty()) require_writable("--trace", options.trace);
 }
 
-/// The requests of this shard that have no answer yet. Throws UsageError if one of another shard has.
-std::vector<std::size_t> still_to_do(const std::vector<bool>& done, const JobOptions& options) {
-  std::vector<std::size_t> todo;
+/// What of this shard has no answer yet.
+struct Open {
+  std::vector<std::size_t> todo, refused;  ///< to run; to be put down as refused
+  std::size_t bad = 0;                     ///< of the shard's requests, put down already or not
+};
+
+/// Throws UsageError if a request of another shard is answered.
+Open still_open(const std::vector<bool>& done, const RequestFile& requests, const JobOptions& options) {
+  Open open;
   for (std::size_t i = 0; i < done.size(); ++i) {
     if (done[i] && !options.shard.has(i))
       throw UsageError(options.output + ": answers a request of another shard than " + options.shard.text() +
                        "; --resume needs the output of this one");
-    if (!done[i] && options.shard.has(i)) todo.push_back(i);
+    if (!options.shard.has(i)) continue;
+    open.bad += requests.refused(i);
+    if (!done[i]) (requests.refused(i) ? open.refused : open.todo).push_back(i);
   }
-  return todo;
+  return open;
+}
+
+RequestFile open_requests(const JobOptions& options, const ModelSource& source) {
+  OpenAiRules openai{.model_names = options.served_names.empty() ? model_names(options.model) : options.served_names,
+                     .model_folder = std::filesystem::is_directory(options.model) ? options.model : "",
+                     .chat = {},
+                     .strict = options.strict_openai};
+  RequestFile requests(options.input, options.kind, source.tokenizer.get(), source.spec, options.max_tokens,
+                       std::move(openai), options.on_bad_request);
+  if (requests.dialect() == Dialect::native && !options.served_names.empty())
+    throw UsageError(options.input +
+                     ": holds Weft's own request lines, which name no model; leave out "
+                     "--served-model-name");
+  return requests;
+}
+
+/// Opens the journal and puts down the requests that will not run.
+void write_refusals(const std::vector<std::size_t>& refused, const RequestFile& requests, Journal& journal) {
+  journal.open();
+  for (const std::size_t index : refused) journal.append(refusal_line(requests.refusal(index), requests.dialect()));
+  if (!refused.empty()) journal.finish();
 }
 
 }  // namespace
@@ -133,17 +169,19 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
     throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
   const auto source = open_model(options.model, options.dtype, options.weights);
   Journal journal(options.output, options.resume);
-  const RequestFile requests(options.input, options.kind, source->tokenizer.get(), source->spec, options.max_tokens);
+  const RequestFile requests = open_requests(options, *source);
   const std::vector<bool> done = journal.recover(requests);
   if (journal.torn_bytes() > 0)
     spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
-  const std::vector<std::size_t> todo = still_to_do(done, options);
+  const Open open = still_open(done, requests, options);
+  const std::vector<std::size_t>& todo = open.todo;
   const std::size_t mine = options.shard.size(requests.size());
+  const int complete_code = open.bad > 0 ? kSomeRefused : 0;
   if (todo.empty()) {
-    if (mine == 0) journal.open();  // weft merge wants a file of every shard
-    spdlog::info("all {} requests are already answered in {}{}", mine, options.output,
-                 options.report.empty() ? "" : "; nothing ran, so no report is written");
-    return 0;
+    write_refusals(open.refused, requests, journal);
+    spdlog::info("{} of {} requests are answered in {}{}", mine - open.bad, mine, options.output,
+                 options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
+    return complete_code;
   }
 
   JobPlan plan(options, *source, requests, todo);
@@ -166,10 +204,11 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
     trace = std::make_unique<TraceFile>(options.trace, session->footprint().shape);
     session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
   }
-  journal.open();
+  write_refusals(open.refused, requests, journal);
   Progress progress(mine, mine - todo.size(), options.quiet);
+  progress.show_busiest([&] { return busiest_lane(session->executor().totals()); });
   Answers answers(*source, journal, progress);
-  const bool complete = run_requests(*session, requests, todo, answers, progress);
+  const bool complete = run_requests(*session, requests, todo, answers);
   journal.finish();
   progress.clear();
   if (!complete) {
@@ -181,7 +220,8 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
   if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
   if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");
   if (!options.quiet) std::fputs(table(report).c_str(), stderr);
-  return 0;
+  if (open.bad > 0) spdlog::warn("{} of {} requests are refused; each has a line that says why", open.bad, mine);
+  return complete_code;
 }
 
 }  // namespace weft::runtime

@@ -20,14 +20,17 @@ struct JobOptions {
   std::int64_t max_tokens = 128;
   bool resume = false, quiet = false;
   Shard shard;  ///< of the requests, all of which are checked
+  OnBadRequest on_bad_request = OnBadRequest::fail;
+  std::vector<std::string> served_names;  ///< what OpenAI lines may call the model; empty: model_names()
+  bool strict_openai = false;
   policy::PartialPolicy policy;
   std::string machine_file;                   ///< what the job is planned for; empty: this machine, briefly measured
   std::vector<policy::Retention> retentions;  ///< that would do as well as the policy's
   MachineOptions machine;
 };
 
-/// Returns the exit code: 0, or 130 if `stop` was set; then the same call with `resume` continues. Throws the typed
-/// errors.
+/// Returns the exit code: 0, 1 if all is done and some requests were refused, or 130 if `stop` was set; then the same
+/// call with `resume` continues. Throws the typed errors.
 int run_job(const JobOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace weft::runtime

@@ -14,6 +14,7 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/files.h"
+#include "runtime/result_line.h"
 
 namespace weft::runtime {
 namespace {
@@ -62,11 +63,6 @@ std::vector<bool> Journal::recover(const RequestFile& requests) {
   if (fd_ < 0) return done;
   struct stat status {};
   if (fstat(fd_, &status) != 0) fail(path_, "cannot be examined");
-  const bool scores = requests.kind() == RequestKind::score;
-  const auto is_result = [scores](const nlohmann::json& json) {
-    if (!json.is_object() || !json.contains("id")) return false;
-    return scores ? json.contains("greedy") : json.contains("token_ids") || json.contains("choices");
-  };
   std::uint64_t whole = 0;  // bytes up to and with the last newline
   for_each_line(path_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     char after = 0;
@@ -79,15 +75,10 @@ std::vector<bool> Journal::recover(const RequestFile& requests) {
     }
     if (after != '\n') throw UsageError(where + ": lines end in \\r\\n; something rewrote this file, undo that first");
     const auto json = policy::parse_json(line, where, policy::Blame::usage);
-    if (!is_result(json))
-      throw UsageError(where + ": not a result of weft " + (scores ? "score" : "generate") +
-                       "; --resume needs the output of an earlier run");
-    const auto request = requests.find(policy::to_line(json.at("id")));
-    if (!request)
-      throw UsageError(where + ": answers a request that is not in the input; --resume needs the same requests");
-    if (done[*request])
+    const std::size_t request = answered_request(json, requests, where);
+    if (done[request])
       throw UsageError(where + ": answers a request a second time; the file was changed by something else");
-    done[*request] = true;
+    done[request] = true;
     whole = offset + line.size() + 1;
   });
   torn_bytes_ = static_cast<std::uint64_t>(status.st_size) - whole;

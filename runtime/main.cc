@@ -19,6 +19,8 @@
 
 namespace {
 
+constexpr int kInternalError = 70;  // sysexits.h's EX_SOFTWARE; 1 says that some requests were refused
+
 /// Lives until the process ends: the thread that waits for signals outlives every job.
 std::atomic<bool> stop_requested{false};
 
@@ -107,6 +109,6 @@ int main(int argc, char** argv) {
     return 6;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "weft: internal error: %s\n", error.what());
-    return 1;
+    return kInternalError;
   }
 }

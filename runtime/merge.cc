@@ -10,6 +10,7 @@
 #include "runtime/files.h"
 #include "runtime/id_index.h"
 #include "runtime/input_file.h"
+#include "runtime/request_checks.h"
 #include "runtime/requests.h"
 #include "runtime/storage.h"
 
@@ -23,39 +24,37 @@ std::string place(const std::filesystem::path& path, std::size_t line) {
   return path.string() + ":" + std::to_string(line);
 }
 
-/// OpenAI's batch lines have their own name for it.
-const char* id_key(const nlohmann::json& object) { return object.contains("custom_id") ? "custom_id" : "id"; }
-
 nlohmann::json object_of(std::string_view line, const std::filesystem::path& path, std::size_t number) {
   const std::string where = place(path, number);
   auto json = policy::parse_json(line, where, policy::Blame::usage, {.byte_order_mark = number == 1});
-  policy::Fields fields(json, where, policy::Blame::usage);
-  const auto& id = fields.at(id_key(json));
-  if (!id.is_number_integer() && !id.is_string()) fields.refuse_field(id_key(json), "an integer or a string");
+  if (!json.is_object()) throw UsageError(where + ": not an object");
   return json;
 }
 
-std::string id_of(const nlohmann::json& object) { return policy::to_line(object.at(id_key(object))); }
-
 bool is_answer(const nlohmann::json& object) {
+  if (!object.contains("id") && !object.contains("custom_id")) return false;
   constexpr std::array marks{"token_ids", "choices", "logprobs", "response", "error"};
   return std::any_of(marks.begin(), marks.end(), [&](const char* mark) { return object.contains(mark); });
 }
 
-/// Where the lines of a request file are, and whose they are: all that can be known of it without a model.
+/// Where the lines of a request file are, and whose they are: all that can be known of it without a model. A line whose
+/// id cannot be read, or is an earlier one's, can only have been refused, by its number.
 class RequestLines {
  public:
   RequestLines(const std::filesystem::path& path, const std::atomic<bool>& stop) : file_(path) {
+    bool some_say_theirs = false;
     for_each_line(path, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
       if (stop) throw Interrupted{};
       if (line.find_first_not_of(" \t") == std::string_view::npos) return;
-      ids_.add(id_of(object_of(line, path, number)));
+      const auto [id, said] = read_id(line, number);
+      some_say_theirs |= said;
+      if (id) ids_.add(*id, lines_.size());
       lines_.push_back({offset, static_cast<std::uint32_t>(line.size()), static_cast<std::uint32_t>(number)});
     });
     if (lines_.empty()) throw UsageError(path.string() + ": no requests; give the file that the shards answered");
-    if (const auto same = ids_.sort([this](std::size_t index) { return id(index); }))
-      throw UsageError(place(path, line(same->second)) + ": id " + id(same->second).substr(0, 80) +
-                       " is also that of line " + std::to_string(line(same->first)) + "; ids must be unique");
+    if (some_say_theirs)  // then a line without one was refused
+      ids_.remove_if([this](std::size_t index) { return !read_id(text(index), line(index)).second; });
+    ids_.sort([this](std::size_t index) { return id(index); }, [](std::size_t, std::size_t) {});
   }
 
   const std::filesystem::path& path() const { return file_.path(); }
@@ -64,18 +63,39 @@ class RequestLines {
   std::optional<std::size_t> find(const std::string& id) const {
     return ids_.find(id, [this](std::size_t index) { return this->id(index); });
   }
-  std::string id(std::size_t index) const {
-    std::string text(lines_[index].bytes, '\0');
-    file_.read(lines_[index].offset, std::as_writable_bytes(std::span(text)));
-    return id_of(object_of(text, path(), line(index)));
+  std::optional<std::size_t> find_line(std::uint64_t number) const {
+    const auto it = std::lower_bound(lines_.begin(), lines_.end(), number,
+                                     [](const Line& line, std::uint64_t wanted) { return line.number < wanted; });
+    if (it == lines_.end() || it->number != number) return {};
+    return static_cast<std::size_t>(it - lines_.begin());
   }
+  /// As JSON; null where it cannot be read.
+  std::string id(std::size_t index) const { return read_id(text(index), line(index)).first.value_or("null"); }
 
  private:
   struct Line {
     std::uint64_t offset;
     std::uint32_t bytes, number;
   };
+
+  /// The id, and whether the line itself says it.
+  std::pair<std::optional<std::string>, bool> read_id(std::string_view text, std::size_t number) const {
+    try {
+      const auto json = object_of(text, path(), number);
+      if (!dialect_) dialect_ = dialect_of(json);
+      return {id_of_line(json, number, *dialect_, false), json.contains("id") || dialect_ == Dialect::openai};
+    } catch (const UsageError&) {
+      return {};
+    }
+  }
+  std::string text(std::size_t index) const {
+    std::string text(lines_[index].bytes, '\0');
+    file_.read(lines_[index].offset, std::as_writable_bytes(std::span(text)));
+    return text;
+  }
+
   InputFile file_;
+  mutable std::optional<Dialect> dialect_;  // of the first line that is an object
   std::vector<Line> lines_;
   IdIndex ids_;
 };
@@ -127,13 +147,16 @@ class AnswerLines {
     const auto json = object_of(text, part.path(), number);
     if (!is_answer(json))
       throw UsageError(where + ": not a result of weft generate or weft score; give the outputs of the shards");
-    const auto request = requests_.find(id_of(json));
+    const nlohmann::json& said = json.at(json.contains("custom_id") ? "custom_id" : "id");
+    const std::string id = policy::to_line(said).substr(0, 80);
+    const auto request =
+        said.is_null() ? requests_.find_line(refused_line(json)) : requests_.find(policy::to_line(said));
     if (!request)
-      throw UsageError(where + ": answers " + id_of(json).substr(0, 80) + ", which is not in " +
-                       requests_.path().string() + "; give the requests that the shards answered");
+      throw UsageError(where + ": answers " + id + ", which is not in " + requests_.path().string() +
+                       "; give the requests that the shards answered");
     Line& line = lines_[*request];
     if (line.part > 0)
-      throw UsageError(where + ": answers " + id_of(json).substr(0, 80) + " a second time, after " +
+      throw UsageError(where + ": answers " + id + " a second time, after " +
                        place(parts_[line.part - 1].path(), line.number) + "; give each shard's output once");
     line = {offset, static_cast<std::uint32_t>(text.size()), static_cast<std::uint32_t>(number),
             static_cast<std::uint32_t>(parts_.size())};

@@ -55,6 +55,17 @@ std::uint64_t ModelSource::weight_bytes() const {
   return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
 }
 
+std::vector<std::string> model_names(const fs::path& path) {
+  const bool folder = fs::is_directory(path);
+  fs::path whole = fs::weakly_canonical(path);
+  if (whole.filename().empty()) whole = whole.parent_path();  // of "folder/"
+  std::vector<std::string> names{(folder ? whole.filename() : whole.stem()).string(), path.string()};
+  const nlohmann::json config = read_json(folder ? path / "config.json" : path);
+  if (const auto name = config.find("_name_or_path"); name != config.end() && name->is_string())
+    names.push_back(name->get<std::string>());
+  return names;
+}
+
 policy::ModelSpec read_model_spec(const fs::path& path) {
   if (!fs::exists(path)) throw UsageError("--model " + path.string() + ": there is no such folder or file");
   const bool folder = fs::is_directory(path);

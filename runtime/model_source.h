@@ -35,6 +35,10 @@ std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path, const
 /// What such a `dtype` means for weights stored as `stored`. Throws UsageError for another word.
 DType dtype_named(const std::string& name, DType stored);
 
+/// What a request may call the model at `path`: the folder's (or file's) name first, `path` as it was given, and
+/// "_name_or_path" of its config.json.
+std::vector<std::string> model_names(const std::filesystem::path& path);
+
 /// The folder's config.json, or the file itself.
 policy::ModelSpec read_model_spec(const std::filesystem::path& path);
 

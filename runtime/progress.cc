@@ -45,8 +45,8 @@ void Progress::show() {
   const std::size_t left = total_ - answered();
   const std::string eta = finished_ == 0 ? "?" : duration(elapsed / double(finished_) * double(left));
   std::fprintf(stderr, "%s%zu/%zu requests, %.1f tokens/s, ETA %s%s%s%s", terminal_ ? "\r\033[K" : "", answered(),
-               total_, double(tokens_) / elapsed, eta.c_str(), busiest_.empty() ? "" : ", busiest ", busiest_.c_str(),
-               terminal_ ? "" : "\n");
+               total_, double(tokens_) / elapsed, eta.c_str(), busiest_ ? ", busiest " : "",
+               busiest_ ? busiest_().c_str() : "", terminal_ ? "" : "\n");
   shown_ = terminal_;
 }
 

@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 namespace weft::runtime {
 
@@ -14,9 +16,10 @@ class Progress {
   Progress(std::size_t total, std::size_t already, bool quiet);
   ~Progress() { clear(); }
 
-  void token();                                                  ///< one more token was generated
-  void finished();                                               ///< one more request was answered
-  void note(const std::string& busiest) { busiest_ = busiest; }  ///< the busiest lane so far, shown with the rest
+  void token();     ///< one more token was generated
+  void finished();  ///< one more request was answered
+  /// Asked for the busiest lane so far whenever the rest is shown; outlives the last token().
+  void show_busiest(std::function<std::string()> busiest) { busiest_ = std::move(busiest); }
   void clear();  ///< ends the terminal line, before something else is printed
   std::size_t answered() const { return already_ + finished_; }
   double seconds() const;
@@ -28,7 +31,7 @@ class Progress {
   std::uint64_t tokens_ = 0;
   bool quiet_, terminal_, shown_ = false;
   std::chrono::steady_clock::time_point start_, last_;
-  std::string busiest_;
+  std::function<std::string()> busiest_;
 };
 
 }  // namespace weft::runtime

@@ -1,76 +1,26 @@
 #include "runtime/requests.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/hash.h"
+#include "runtime/request_checks.h"
 
 namespace weft::runtime {
 namespace {
 
-using policy::Blame;
-using policy::Fields;
-
 constexpr std::size_t kLongestLine = 16 << 20;
 constexpr std::size_t kReadBytes = 1 << 20;
-constexpr std::int64_t kMostTokens = 1 << 24;
-constexpr std::int64_t kMostChoices = 128;
+constexpr std::size_t kMostListed = 20;              // refused lines in a message
+constexpr std::size_t kMostStrictRequests = 50'000;  // OpenAI's limits
+constexpr std::uint64_t kMostStrictBytes = 200'000'000;
 
-std::vector<std::int32_t> ids_of(Fields& fields, const std::string& key, int vocab) {
-  const std::string wanted = "a list of token ids from 0 to " + std::to_string(vocab - 1);
-  const auto& list = fields.at(key);
-  if (!list.is_array() || list.empty()) fields.refuse_field(key, "a non-empty list of token ids");
-  std::vector<std::int32_t> ids;
-  ids.reserve(list.size());
-  for (const auto& id : list) {
-    if (!id.is_number_integer() || id < 0 || id >= vocab) fields.refuse_field(key, wanted);
-    ids.push_back(id.get<std::int32_t>());
-  }
-  return ids;
-}
+std::uint32_t check_of(std::string_view text) { return static_cast<std::uint32_t>(mix(hash(text))); }
 
-std::vector<std::string> stop_strings_of(Fields& fields) {
-  const auto& value = fields.at("stop");
-  const auto list = value.is_string() ? nlohmann::json::array({value}) : value;
-  if (!list.is_array() || list.size() > 16) fields.refuse_field("stop", "a string or a list of at most 16 strings");
-  std::vector<std::string> stops;
-  for (const auto& stop : list) {
-    if (!stop.is_string() || stop.get_ref<const std::string&>().empty() ||
-        stop.get_ref<const std::string&>().size() > 512)
-      fields.refuse_field("stop", "strings of 1 to 512 bytes");
-    stops.push_back(stop.get<std::string>());
-  }
-  return stops;
-}
-
-std::uint32_t hash_of(const std::vector<std::int32_t>& tokens) {
-  return static_cast<std::uint32_t>(
-      hash(std::string_view(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(std::int32_t))));
-}
-
-/// How many answers, how long at least, and what is told of them.
-void read_choices(Fields& fields, const std::string& where, const policy::ModelSpec& model, bool has_tokenizer,
-                  Request& request) {
-  request.n = static_cast<std::int32_t>(fields.integer("n", 1, kMostChoices, 1));
-  if (request.n > 1 && request.sampling.temperature == 0)
-    fields.refuse_field("n", "1 when using greedy sampling (temperature 0)");
-  request.logprobs = static_cast<std::int32_t>(fields.integer("logprobs", 0, kMostLogprobs, -1));
-  request.echo = fields.boolean("echo", false);
-  if (request.echo && request.logprobs >= 0)
-    throw UsageError(where + ": 'echo' does not go with 'logprobs', which are those of generated tokens; weft score" +
-                     " gives those of a text");
-  if (request.echo && !has_tokenizer)
-    throw UsageError(where + ": 'echo' needs a tokenizer and the model folder has none");
-  request.min_tokens = fields.integer("min_tokens", 0, request.max_tokens, 0);
-  request.ignore_eos = fields.boolean("ignore_eos", false);
-  std::set<std::int32_t> enders(request.stop_ids.begin(), request.stop_ids.end());
-  enders.insert(model.eos.begin(), model.eos.end());
-  if (request.min_tokens > 0 && static_cast<int>(enders.size()) >= model.vocab)
-    throw UsageError(where + ": 'stop_token_ids' has the whole vocabulary, 'min_tokens' leaves nothing to choose");
+std::uint32_t check_of(const std::vector<std::int32_t>& tokens) {
+  return check_of({reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(std::int32_t)});
 }
 
 }  // namespace
@@ -105,121 +55,188 @@ void for_each_line(const std::filesystem::path& path,
 }
 
 RequestFile::RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
-                         const policy::ModelSpec& model, std::int64_t default_max_tokens)
-    : path_(path), kind_(kind), tokenizer_(tokenizer), model_(model), default_max_tokens_(default_max_tokens),
-      file_(path) {
+                         const policy::ModelSpec& model, std::int64_t default_max_tokens, OpenAiRules openai,
+                         OnBadRequest on_bad)
+    : path_(path), rules_{kind, tokenizer, model, default_max_tokens, std::move(openai)}, file_(path) {
   for_each_line(path, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
-    const Request request = parse(line, number);
-    by_hash_.emplace_back(mix(hash(request.id)), static_cast<std::uint32_t>(entries_.size()));
-    entries_.push_back({offset, static_cast<std::uint32_t>(line.size()), static_cast<std::uint32_t>(number),
-                        static_cast<std::uint32_t>(request.prompt.size()),
-                        static_cast<std::uint32_t>(request.max_tokens), static_cast<std::uint32_t>(request.n),
-                        hash_of(request.prompt)});
+    if (entries_.empty()) refuse_other_formats(line, number);
+    check(line, offset, number);
   });
   if (entries_.empty()) throw UsageError(path.string() + ": no requests; write one JSON object per line");
+  if (rules_.openai.strict) refuse_beyond_limits();
+  refuse_missing_ids();
   refuse_repeated_ids();
+  if (on_bad == OnBadRequest::fail) refuse_bad();
+}
+
+std::string RequestFile::where(std::size_t number) const { return path_.string() + ":" + std::to_string(number); }
+
+void RequestFile::refuse_other_formats(std::string_view line, std::size_t number) const {
+  if (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF"))
+    throw UsageError(where(number) + ": this is UTF-16; write the file as UTF-8");
+  const auto begin = line.find_first_not_of(" \t\xEF\xBB\xBF");
+  if (begin != std::string_view::npos && line[begin] == '[')
+    throw UsageError(where(number) + ": this is JSON, not JSONL: it begins with a list; write one object per line");
+}
+
+void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t number) {
+  Entry entry{.offset = offset,
+              .bytes = static_cast<std::uint32_t>(line.size()),
+              .line = static_cast<std::uint32_t>(number),
+              .check = check_of(line)};
+  try {
+    const nlohmann::json json = parse(line, number);
+    if (!dialect_ && json.is_object()) recognise(json);
+    if (json.is_object()) entry.id = json.contains("id") || dialect() == Dialect::openai ? Id::given : Id::absent;
+    if (const auto id = id_of(json, number)) ids_.add(*id, entries_.size());
+    const Request request = request_of(json, number);
+    entry.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
+    entry.max_tokens = static_cast<std::uint32_t>(request.max_tokens);
+    entry.n = static_cast<std::uint32_t>(request.n);
+    entry.prompt_hash = check_of(request.prompt);
+  } catch (const BadRequest&) {
+    entry.verdict = Verdict::refused;  // why is found again when it is said: no text is kept
+  }
+  entries_.push_back(entry);
+}
+
+void RequestFile::recognise(const nlohmann::json& line) {
+  dialect_ = dialect_of(line);
+  const bool openai = dialect_ == Dialect::openai;
+  if (openai && rules_.kind == RequestKind::score)
+    throw UsageError(path_.string() + ": holds OpenAI's request lines; weft score reads only its own");
+  if (openai && !rules_.tokenizer)
+    throw UsageError(path_.string() +
+                     ": holds OpenAI's request lines, whose answers are text, and the model folder has no tokenizer; "
+                     "write Weft's own lines with 'prompt_ids'");
+  if (!openai && rules_.openai.strict)
+    throw UsageError(path_.string() + ": holds Weft's own request lines; --strict-openai is for OpenAI's");
+  if (openai && !rules_.openai.model_folder.empty())
+    rules_.openai.chat = ChatTemplate::load(rules_.openai.model_folder);
+}
+
+void RequestFile::refuse_beyond_limits() const {
+  if (entries_.size() > kMostStrictRequests)
+    throw UsageError(path_.string() + ": has " + std::to_string(entries_.size()) +
+                     " requests, --strict-openai allows 50000; split the file");
+  if (file_.size() > kMostStrictBytes)
+    throw UsageError(path_.string() + ": has " + std::to_string(file_.size()) +
+                     " bytes, --strict-openai allows 200 MB; split the file");
+}
+
+/// Either all of a file's lines have an id, or the place of a line is its id.
+void RequestFile::refuse_missing_ids() {
+  const auto given = [](const Entry& entry) { return entry.id == Id::given; };
+  if (std::none_of(entries_.begin(), entries_.end(), given)) return;
+  for (Entry& entry : entries_)
+    if (entry.id == Id::absent) entry.verdict = Verdict::no_id;
+  ids_.remove_if([this](std::size_t index) { return entries_[index].verdict == Verdict::no_id; });
 }
 
 void RequestFile::refuse_repeated_ids() {
-  std::sort(by_hash_.begin(), by_hash_.end());
-  for (std::size_t i = 1; i < by_hash_.size(); ++i)
-    for (std::size_t j = i; j-- > 0 && by_hash_[j].first == by_hash_[i].first;)
-      if (id_of(by_hash_[i].second) == id_of(by_hash_[j].second))
-        throw UsageError(path_.string() + ":" + std::to_string(entries_[by_hash_[i].second].line) + ": id " +
-                         id_of(by_hash_[i].second).substr(0, 80) + " is also that of line " +
-                         std::to_string(entries_[by_hash_[j].second].line) + "; ids must be unique");
+  ids_.sort([this](std::size_t index) { return id_of(index); },
+            [this](std::size_t, std::size_t index) { entries_[index].verdict = Verdict::repeated_id; });
+  entries_.shrink_to_fit();
 }
 
-Request RequestFile::parse(std::string_view line, std::size_t number) const {
-  const std::string where = path_.string() + ":" + std::to_string(number);
-  const nlohmann::json json =
-      policy::parse_json(line, where, Blame::usage, {.depth = 32, .byte_order_mark = number == 1});
-  Fields fields(json, where, Blame::usage);
-  Request request;
-  const auto& id = fields.at("id");
-  if (!id.is_number_integer() && !(id.is_string() && id.get_ref<const std::string&>().size() <= 512))
-    fields.refuse_field("id", "an integer or a string of at most 512 bytes");
-  request.id = policy::to_line(id);
-
-  const auto tokens = [&](const std::string& text_key, const std::string& ids_key, bool add_first) {
-    const bool text = fields.has(text_key), ids = fields.has(ids_key);
-    if (text == ids)
-      throw UsageError(where + ": wanted either '" + text_key + "' or '" + ids_key + "', found " +
-                       (text ? "both" : "neither"));
-    if (ids) return ids_of(fields, ids_key, model_.vocab);
-    if (!tokenizer_)
-      throw UsageError(where + ": '" + text_key + "' needs a tokenizer and the model folder has none; use '" + ids_key +
-                       "'");
-    return tokenizer_->encode(fields.text(text_key), add_first);
-  };
-  request.prompt = tokens("prompt", "prompt_ids", true);
-  if (request.prompt.empty()) throw UsageError(where + ": the prompt has no tokens");
-  for (const std::int32_t token : request.prompt)
-    if (token >= model_.vocab)
-      throw UsageError(where + ": the prompt has token " + std::to_string(token) + ", the model's vocabulary has " +
-                       std::to_string(model_.vocab));
-  const std::int64_t room = model_.positions - static_cast<std::int64_t>(request.prompt.size());
-  if (room < 1)
-    throw UsageError(where + ": the prompt has " + std::to_string(request.prompt.size()) +
-                     " tokens; the model's context is " + policy::context_text(model_) +
-                     ", one of which must be left for an answer");
-  if (kind_ == RequestKind::score) {
-    request.continuation = tokens("continuation", "continuation_ids", false);
-    if (request.continuation.empty()) throw UsageError(where + ": the continuation has no tokens");
-    request.max_tokens = static_cast<std::int64_t>(request.continuation.size());
-  } else {
-    const bool said = fields.has("max_tokens");
-    request.max_tokens = said ? fields.integer("max_tokens", 1, kMostTokens) : std::min(default_max_tokens_, room);
-    request.sampling.temperature = static_cast<float>(fields.number("temperature", 0, 100, 0.0));
-    request.sampling.top_p = static_cast<float>(fields.number("top_p", 0, 1, 1.0));
-    if (request.sampling.top_p <= 0) fields.refuse_field("top_p", "a number over 0, at most 1");
-    request.sampling.top_k = static_cast<std::int32_t>(fields.integer("top_k", 0, INT32_MAX, 0));
-    request.sampling.key =
-        mix(static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0))) ^ mix(hash(request.id));
-    if (fields.has("stop")) request.stop_strings = stop_strings_of(fields);
-    if (!request.stop_strings.empty() && !tokenizer_)
-      throw UsageError(where + ": 'stop' needs a tokenizer and the model folder has none; use 'stop_token_ids'");
-    if (fields.has("stop_token_ids") && !fields.at("stop_token_ids").empty())
-      request.stop_ids = ids_of(fields, "stop_token_ids", model_.vocab);
-    read_choices(fields, where, model_, tokenizer_ != nullptr, request);
+void RequestFile::refuse_bad() const {
+  std::string list;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (!refused(i) || ++count > kMostListed) continue;
+    const Refusal refused_for = refusal(i);
+    list += (count > 1 ? "\n" : "") + where(refused_for.line) + ": " + refused_for.reason;
   }
-  fields.refuse_unknown();
-  if (request.max_tokens > room)
-    throw UsageError(where + ": the prompt has " + std::to_string(request.prompt.size()) + " tokens and " +
-                     std::to_string(request.max_tokens) + " are to follow; the model's context is " +
-                     policy::context_text(model_));
-  return request;
+  if (count == 1) throw UsageError(list);
+  if (count > 1)
+    throw UsageError(path_.string() + ": " + std::to_string(count) + " of " + std::to_string(entries_.size()) +
+                     " requests are refused" + (count > kMostListed ? ", the first 20 are:\n" : ":\n") + list);
+}
+
+nlohmann::json RequestFile::parse(std::string_view line, std::size_t number) const {
+  const std::string place = where(number);
+  try {
+    return policy::parse_json(line, place, policy::Blame::usage, {.depth = 32, .byte_order_mark = number == 1});
+  } catch (const UsageError& error) {
+    throw BadRequest(place, "invalid_json_line", "", std::string(error.what()).substr(place.size() + 2));
+  }
+}
+
+Request RequestFile::request_of(const nlohmann::json& line, std::size_t number) const {
+  const std::string place = where(number);
+  try {
+    return dialect() == Dialect::openai ? read_openai_request(line, place, rules_)
+                                        : read_native_request(line, place, default_id(number), rules_);
+  } catch (const BadRequest&) {
+    throw;
+  } catch (const UsageError& error) {
+    const std::string reason = std::string(error.what()).substr(place.size() + 2);
+    const auto end = reason.starts_with('\'') ? reason.find('\'', 1) : std::string::npos;  // the field leads
+    throw BadRequest(place, "invalid_value", end == std::string::npos ? "" : reason.substr(1, end - 1), reason);
+  }
+}
+
+std::optional<std::string> RequestFile::id_of(const nlohmann::json& line, std::size_t number) const {
+  return id_of_line(line, number, dialect(), rules_.openai.strict);
+}
+
+/// Only of what is in ids_.
+std::string RequestFile::id_of(std::size_t index) const {
+  const std::size_t number = entries_[index].line;
+  return id_of(parse(line_of(index), number), number).value_or("null");
 }
 
 std::string RequestFile::line_of(std::size_t index) const {
   std::string line(entries_[index].bytes, '\0');
   file_.read(entries_[index].offset, std::as_writable_bytes(std::span(line)));
+  if (check_of(line) != entries_[index].check)
+    throw UsageError(where(entries_[index].line) + ": the line changed while the run was using it");
   return line;
 }
 
 Request RequestFile::read(std::size_t index) const {
-  const Entry& entry = entries_[index];
-  Request request = parse(line_of(index), entry.line);
-  if (request.prompt.size() != entry.prompt_tokens || request.max_tokens != entry.max_tokens ||
-      static_cast<std::uint32_t>(request.n) != entry.n)
-    throw UsageError(path_.string() + ":" + std::to_string(entry.line) +
-                     ": the line changed while the run was using it");
-  return request;
+  const std::size_t number = entries_[index].line;
+  return request_of(parse(line_of(index), number), number);
 }
 
-std::string RequestFile::id_of(std::size_t index) const {
-  const auto json =
-      policy::parse_json(line_of(index), path_.string(), Blame::usage, {.depth = 32, .byte_order_mark = true});
-  return policy::to_line(json.at("id"));
+Refusal RequestFile::refusal(std::size_t index) const {
+  const Entry& entry = entries_[index];
+  const std::string line = line_of(index), key = dialect() == Dialect::openai ? "custom_id" : "id";
+  Refusal refusal{.id = "null", .line = entry.line, .code = {}, .param = key, .reason = {}};
+  if (entry.verdict == Verdict::no_id) {
+    refusal.code = "missing_required_parameter";
+    refusal.reason = "'id' is missing, and other lines have one; give all lines an id or none";
+    return refusal;
+  }
+  try {
+    const nlohmann::json json = parse(line, entry.line);
+    const std::string id = id_of(json, entry.line).value_or("null");
+    if (entry.verdict == Verdict::repeated_id) {
+      refusal.code = "duplicate_custom_id";
+      refusal.reason = key + " " + id.substr(0, 80) + " is also that of line " +
+                       std::to_string(entries_[*find(id)].line) + "; ids must be unique";
+      return refusal;
+    }
+    refusal.id = id;
+    request_of(json, entry.line);
+  } catch (const BadRequest& bad) {
+    refusal.code = bad.code;
+    refusal.param = bad.param;
+    refusal.reason = std::string(bad.what()).substr(where(entry.line).size() + 2);
+  }
+  return refusal;
 }
 
 std::optional<std::size_t> RequestFile::find(const std::string& id) const {
-  const std::uint64_t wanted = mix(hash(id));
-  for (auto it = std::lower_bound(by_hash_.begin(), by_hash_.end(), std::pair{wanted, std::uint32_t{0}});
-       it != by_hash_.end() && it->first == wanted; ++it)
-    if (id_of(it->second) == id) return it->second;
-  return {};
+  return ids_.find(id, [this](std::size_t index) { return id_of(index); });
+}
+
+std::optional<std::size_t> RequestFile::find_line(std::uint64_t line) const {
+  const auto it = std::lower_bound(entries_.begin(), entries_.end(), line,
+                                   [](const Entry& entry, std::uint64_t wanted) { return entry.line < wanted; });
+  if (it == entries_.end() || it->line != line) return {};
+  return static_cast<std::size_t>(it - entries_.begin());
 }
 
 }  // namespace weft::runtime

@@ -6,11 +6,9 @@
 #include <vector>
 
 #include "kernels/ops.h"
-#include "runtime/result_line.h"
+#include "runtime/choice.h"
 
 namespace weft::runtime {
-
-constexpr std::int32_t kMostLogprobs = 20;  ///< alternatives that a request may ask for
 
 enum class Finish : std::uint8_t { none, stop, length };
 

