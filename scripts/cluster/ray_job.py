@@ -23,7 +23,7 @@ import sys
 
 import ray
 
-NOTHING_HELPS = {1: "internal error", 2: "usage", 3: "data", 4: "capacity"}  # exit codes; after all others a run may do better
+NOTHING_HELPS = {2: "usage", 3: "data", 4: "capacity", 70: "internal error"}  # exit codes; after all others a run may do better
 
 
 def run_shard(command, folder):
@@ -65,8 +65,8 @@ class Job:
         except ray.exceptions.RayError as error:
             code, said = None, str(error).strip().rsplit("\n", 1)[-1]
         name = f"shard {shard}/{self.options.shards}, attempt {self.attempts[shard]}"
-        if code == 0:
-            print(f"ray_job: {name}: done", flush=True)
+        if code in (0, 1):  # 1: done, and some requests are refused, each in a line of its own
+            print(f"ray_job: {name}: done{' but for refused requests' if code else ''}", flush=True)
             return None
         if code is not None:
             how = f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"

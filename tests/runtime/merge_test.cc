@@ -127,8 +127,9 @@ TEST_CASE("merge refuses what is not all answers once", "[runtime]") {
       {answer("4") + answer("1"), {"2.jsonl:2: answers 1 a second time, after ", "1.jsonl:1;"}},
       {answer("\"4\""), {R"(2.jsonl:1: answers "4", which is not in )", "in.jsonl"}},
       {"{\"id\":4,\"prompt\":\"a\"}\n", {"2.jsonl:1: not a result of weft"}},
-      {"{\"id\":4.0,\"token_ids\":[]}\n", {"2.jsonl:1: ", "'id'", "an integer or a string"}},
-      {"{\"token_ids\":[]}\n", {"2.jsonl:1: ", "'id'", "missing"}},
+      {"{\"id\":4.0,\"token_ids\":[]}\n", {"2.jsonl:1: answers 4.0, which is not in "}},
+      {"{\"token_ids\":[]}\n", {"2.jsonl:1: not a result of weft"}},
+      {"{\"id\":null,\"line\":4,\"error\":{}}\n", {"2.jsonl:1: answers null, which is not in "}},
       {"[4]\n", {"2.jsonl:1: ", "object"}},
       {answer("4") + "\n", {"2.jsonl:2: ", "empty"}},
       {answer("4") + "notes\n", {"2.jsonl:2: ", "not valid JSON"}},
@@ -153,14 +154,37 @@ TEST_CASE("merge names the first requests without an answer, and counts all", "[
                "line 7, ...; "));
 }
 
+TEST_CASE("merge takes requests that were refused, by their lines, and those whose place is their id", "[runtime]") {
+  Job job;
+  write_text(job.input, "{\"id\":1}\nnonsense\n\n{\"id\":1}\n{\"prompt\":\"a\"}\n");
+  const auto refused = [](int line) {
+    return "{\"id\":null,\"line\":" + std::to_string(line) + ",\"error\":{\"code\":\"x\"}}\n";
+  };
+  CHECK(job.merge(refused(5) + refused(2), answer("1") + refused(4)) == 4);
+  CHECK(read_text(job.output) == answer("1") + refused(2) + refused(4) + refused(5));
+  CHECK_THROWS_WITH(job.merge(refused(5), answer("1") + refused(4)),
+                    Contains("1 of 4 requests are not answered: null of line 2"));
+
+  write_text(job.input, "{\"prompt\":\"a\"}\n{\"prompt\":\"b\"}\n");
+  CHECK(job.merge(answer("\"1\""), answer("\"0\"")) == 2);
+  CHECK(read_text(job.output) == answer("\"0\"") + answer("\"1\""));
+
+  write_text(job.input, "{\"custom_id\":\"a\",\"body\":{}}\n{\"url\":1}\n");
+  const std::string
+      a = "{\"id\":\"x\",\"custom_id\":\"a\",\"response\":{},\"error\":null}\n",
+      none = "{\"id\":\"x\",\"custom_id\":null,\"response\":{\"body\":{\"error\":{\"line\":2}}},\"error\":null}\n";
+  CHECK(job.merge(none, a) == 2);
+  CHECK(read_text(job.output) == a + none);
+}
+
 TEST_CASE("merge refuses requests that no run takes", "[runtime]") {
   Job job;
   for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
            {"", "no requests"},
            {"\n \n", "no requests"},
-           {"{\"id\":1}\n{\"id\":1}\n", "in.jsonl:2: id 1 is also that of line 1"},
-           {"{\"prompt\":\"a\"}\n", "in.jsonl:1: "},
-           {"x\n", "in.jsonl:1: "},
+           {"{\"id\":1}\n{\"id\":1}\n", "1 of 2 requests are not answered: 1 of line 2"},
+           {"{\"prompt\":\"a\"}\n", "answers 1, which is not in"},
+           {"x\n", "answers 1, which is not in"},
        }) {
     CAPTURE(text);
     write_text(job.input, text);
