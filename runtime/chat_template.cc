@@ -70,10 +70,10 @@ std::string llama3(const Messages& messages, const std::string& bos) {
   return text + "<|start_header_id|>assistant<|end_header_id|>\n\n";
 }
 
-std::string llama3_1(const Messages& messages, const std::string& bos) {
+std::string llama3_1(const Messages& messages, const std::string& date, const std::string& bos) {
   const bool has_system = messages.front().role == "system";
-  // The date is the template's own: nobody gives it another, so answers do not depend on the day.
-  std::string system = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
+  std::string system =
+      "Cutting Knowledge Date: December 2023\nToday Date: " + (date.empty() ? "26 Jul 2024" : date) + "\n\n";
   if (has_system) system += stripped(messages.front().content);
   std::string text = bos + llama3_turn("system", system);
   for (std::size_t i = has_system ? 1 : 0; i < messages.size(); ++i)
@@ -190,7 +190,20 @@ ChatTemplate ChatTemplate::load(const fs::path& folder) {
   return loaded;
 }
 
-std::string ChatTemplate::render(const Messages& messages, const std::string& where) const try {
+void ChatTemplate::check_date(const std::string& date, const std::string& where) const {
+  const bool dated = family_ == ChatFamily::llama3_1 || family_ == ChatFamily::llama3_2;
+  if (!date.empty() && !dated)
+    throw BadRequest(where, "unsupported_parameter", "chat_template_kwargs",
+                     "'chat_template_kwargs' has a date, which the model's chat template does not take");
+  if (date.empty() && family_ == ChatFamily::llama3_2)
+    throw BadRequest(where, "missing_required_parameter", "chat_template_kwargs",
+                     "the model's chat template would put the date of the day into the prompt, and answers would "
+                     "depend on it; give one: \"chat_template_kwargs\": {\"date_string\": \"26 Jul 2024\"}");
+}
+
+std::string ChatTemplate::render(const Messages& messages, const std::string& date, const std::string& where) const
+    try {
+  check_date(date, where);
   switch (family_) {
     case ChatFamily::none:
       throw BadRequest(where, "unknown_chat_template", "url",
@@ -203,7 +216,8 @@ std::string ChatTemplate::render(const Messages& messages, const std::string& wh
       return chatml(messages, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
     case ChatFamily::llama2: return llama2(messages, bos_, eos_);
     case ChatFamily::llama3: return llama3(messages, bos_);
-    case ChatFamily::llama3_1: return llama3_1(messages, bos_);
+    case ChatFamily::llama3_1:
+    case ChatFamily::llama3_2: return llama3_1(messages, date, bos_);
     case ChatFamily::mistral_v0_1: return mistral(messages, bos_, eos_ + " ");
     case ChatFamily::mistral_v0_2: return mistral(messages, bos_, eos_);
     case ChatFamily::mistral_system:

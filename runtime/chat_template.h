@@ -25,6 +25,7 @@ enum class ChatFamily : std::uint8_t {
   llama2,
   llama3,
   llama3_1,
+  llama3_2,  ///< as llama3_1, but where no date is given it would put that of the day into every prompt
   mistral_v0_1,
   mistral_v0_2,
   mistral_system,  ///< v0.1 to v0.2 as revised later: a system message goes before the first user message
@@ -46,10 +47,13 @@ class ChatTemplate {
 
   ChatFamily family() const { return family_; }
   /// The prompt, with what begins the assistant's answer; special tokens are written out in it, the first one too.
-  /// Throws BadRequest where the template is not known, or refuses the roles. `where` begins the message.
-  std::string render(const std::vector<ChatMessage>& messages, const std::string& where) const;
+  /// `date` is what Llama 3.1 and later take as today's; empty: not given. Throws BadRequest where the template is not
+  /// known, refuses the roles, takes no date or needs one. `where` begins the message.
+  std::string render(const std::vector<ChatMessage>& messages, const std::string& date, const std::string& where) const;
 
  private:
+  void check_date(const std::string& date, const std::string& where) const;
+
   ChatFamily family_ = ChatFamily::none;
   std::string bos_, eos_, hash_;
 };

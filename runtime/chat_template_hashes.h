@@ -28,6 +28,8 @@ inline constexpr KnownTemplate kKnownTemplates[]{
     {"ba03a121d097859c7b5b9cd03af99aafe95275210d2876f642ad9929a150f122", ChatFamily::llama3},
     {"93c0e9aa3629bbd77e68dbc0f5621f6e6b23aa8d74b932595cdb8d64684526d7", ChatFamily::llama3_1},
     {"e10ca381b1ccc5cf9db52e371f3b6651576caee0a630b452e2816b2d404d4b65", ChatFamily::llama3_1},
+    {"d82792f95932f1c9cef5c4bd992f171225e3bf8c7b609b4557c9e1ec96be819f", ChatFamily::llama3_2},
+    {"5816fce10444e03c2e9ee1ef8a4a1ea61ae7e69e438613f3b17b69d0426223a4", ChatFamily::llama3_2},
     {"bbc58aad99454df60138be9530c9601a0adfe3d8932cda975e1f10b2410ddc51", ChatFamily::mistral_system},
     {"796853172235ab3aaa4810013ddfe2eab481bda3306dad4f700c00d436eed596", ChatFamily::mistral_system},
     {"7e995b379ec01747807246483647cd99030abf331653f1119e16d7ac041a3495", ChatFamily::mistral_v0_1},

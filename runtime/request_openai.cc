@@ -41,7 +41,6 @@ constexpr Neutral kNeutralChat[]{
     {"add_generation_prompt", "[true]"},
     {"continue_final_message", "[false]"},
     {"add_special_tokens", "[false]"},
-    {"chat_template_kwargs", "[{}]"},
 };
 /// About the caller and his bill; no answer depends on them.
 constexpr const char* kIgnored[]{"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"};
@@ -119,7 +118,19 @@ class Body {
     if (!list.is_array() || list.empty()) fields_.refuse_field("messages", "a non-empty list of messages");
     std::vector<ChatMessage> messages;
     for (const json& each : list) messages.push_back(message(each, messages.size()));
-    return rules_.tokenizer->encode(rules_.openai.chat.render(messages, where_), false);
+    return rules_.tokenizer->encode(rules_.openai.chat.render(messages, date(), where_), false);
+  }
+
+  /// vLLM's name for what templates are given beside the messages; empty: nothing.
+  std::string date() {
+    if (!fields_.has("chat_template_kwargs")) return {};
+    const json& given = fields_.at("chat_template_kwargs");
+    if (given.is_object() && given.empty()) return {};
+    const bool plain = given.is_object() && given.size() == 1 && given.value("date_string", json()).is_string();
+    if (!plain || given["date_string"].get_ref<const std::string&>().empty())
+      throw BadRequest(where_, "unsupported_parameter", "chat_template_kwargs",
+                       R"('chat_template_kwargs' must be {"date_string": "..."}; nothing else is supported)");
+    return given["date_string"].get<std::string>();
   }
 
   ChatMessage message(const json& value, std::size_t index) const {

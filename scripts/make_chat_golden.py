@@ -17,6 +17,8 @@ import sys
 from transformers.utils.chat_template_utils import render_jinja_template
 
 BOS, EOS = "<s>", "</s>"
+DATED = {"llama3_1", "llama3_2"}
+DATE = "3 Mar 2025"
 # These begin no answer by themselves: it begins where a user's message ends.
 ANSWERS_A_USER = {"llama2", "mistral_v0_1", "mistral_v0_2", "mistral_system", "mistral_v0_3"}
 
@@ -49,14 +51,18 @@ CONVERSATIONS = [
 ]
 
 
-def render(template, family, conversation):
-    """None where the template refuses the conversation, or where no answer could follow."""
+def render(template, family, conversation, date=None):
+    """None where the template refuses the conversation, where no answer could follow, or where it would put the date of
+    the day into it."""
     last = conversation[-1]["role"]
     if (family in ANSWERS_A_USER and last != U) or (family == "qwen1_5" and last == A):
         return None
+    if family == "llama3_2" and not date:
+        return None
+    given = {"date_string": date} if date else {}
     try:
         rendered, _ = render_jinja_template(conversations=[conversation], chat_template=template,
-                                            add_generation_prompt=True, bos_token=BOS, eos_token=EOS)
+                                            add_generation_prompt=True, bos_token=BOS, eos_token=EOS, **given)
     except Exception:  # raise_exception of the template
         return None
     return rendered[0]
@@ -67,12 +73,14 @@ def main():
     for path in sorted(pathlib.Path(sys.argv[1]).glob("*--*.jinja")):
         family = path.name.split("--")[0]
         text = path.read_bytes().decode()
-        rendered = [render(text, family, conversation) for conversation in CONVERSATIONS]
-        known = families.setdefault(family, {"sha256": [], "rendered": rendered})
-        assert known["rendered"] == rendered, f"{path.name} is no {family}"
+        rendered = {"rendered": [render(text, family, conversation) for conversation in CONVERSATIONS]}
+        if family in DATED:
+            rendered["dated"] = [render(text, family, conversation, DATE) for conversation in CONVERSATIONS]
+        known = families.setdefault(family, {"sha256": [], **rendered})
+        assert all(known[key] == value for key, value in rendered.items()), f"{path.name} is no {family}"
         known["sha256"].append(hashlib.sha256(text.encode()).hexdigest())
         print(f'    {{"{known["sha256"][-1]}", ChatFamily::{family}}},')
-    golden = {"bos": BOS, "eos": EOS, "conversations": CONVERSATIONS, "families": families}
+    golden = {"bos": BOS, "eos": EOS, "date": DATE, "conversations": CONVERSATIONS, "families": families}
     target = pathlib.Path(__file__).resolve().parents[1] / "tests" / "data" / "chat" / "renderings.json"
     target.write_text(json.dumps(golden, indent=1, ensure_ascii=True) + "\n")
 

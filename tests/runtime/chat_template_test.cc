@@ -38,7 +38,7 @@ ChatTemplate load(const std::string& config, const std::string& jinja = "", cons
   return ChatTemplate::load(folder.path());
 }
 
-std::string rendered(const ChatTemplate& chat) { return chat.render({{"user", "Hi"}}, "f:1"); }
+std::string rendered(const ChatTemplate& chat) { return chat.render({{"user", "Hi"}}, "", "f:1"); }
 
 }  // namespace
 
@@ -51,13 +51,17 @@ TEST_CASE("conversations are laid out as by the published templates", "[runtime]
     REQUIRE(family != ChatFamily::unknown);
     for (const json& hash : hashes) CHECK(ChatTemplate::with_hash(hash.get<std::string>()) == family);
     const ChatTemplate chat(family, golden.at("bos"), golden.at("eos"));
-    for (std::size_t i = 0; i < golden.at("conversations").size(); ++i) {
-      CAPTURE(item.key(), i);
-      const auto messages = messages_of(golden.at("conversations").at(i));
-      const json& expected = item.value().at("rendered").at(i);
-      if (expected.is_null()) CHECK_THROWS_AS(chat.render(messages, "f:1"), BadRequest);
-      else CHECK(chat.render(messages, "f:1") == expected.get<std::string>());
-      ++compared;
+    for (const char* key : {"rendered", "dated"}) {
+      if (!item.value().contains(key)) continue;
+      const std::string date = key == std::string("dated") ? golden.at("date").get<std::string>() : "";
+      for (std::size_t i = 0; i < golden.at("conversations").size(); ++i) {
+        CAPTURE(item.key(), key, i);
+        const auto messages = messages_of(golden.at("conversations").at(i));
+        const json& expected = item.value().at(key).at(i);
+        if (expected.is_null()) CHECK_THROWS_AS(chat.render(messages, date, "f:1"), BadRequest);
+        else CHECK(chat.render(messages, date, "f:1") == expected.get<std::string>());
+        ++compared;
+      }
     }
   }
   CHECK(compared > 200);
@@ -81,6 +85,15 @@ TEST_CASE("any other template is refused with its hash", "[runtime]") {
     CHECK_THROWS_WITH(rendered(load(config)), Contains("no chat template in its folder"));
   CHECK_THROWS_AS(load("[]"), DataError);
   CHECK_THROWS_AS(load("{"), DataError);
+}
+
+TEST_CASE("a date is for templates that take one", "[runtime]") {
+  const auto with_date = [](ChatFamily family, const std::string& date) {
+    return ChatTemplate(family, "<s>", "</s>").render({{"user", "Hi"}}, date, "f:1");
+  };
+  CHECK_THAT(with_date(ChatFamily::llama3_2, "1 Jan 2025"), Contains("Today Date: 1 Jan 2025\n"));
+  CHECK_THROWS_WITH(with_date(ChatFamily::llama3_2, ""), Contains("f:1: ") && Contains("the date of the day"));
+  CHECK_THROWS_WITH(with_date(ChatFamily::chatml, "1 Jan 2025"), Contains("does not take"));
 }
 
 TEST_CASE("first and last tokens come from the tokenizer's files", "[runtime]") {

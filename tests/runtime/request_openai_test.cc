@@ -166,7 +166,7 @@ TEST_CASE("values that change nothing are accepted", "[runtime]") {
   body = json::parse(common);
   body.erase("best_of");
   body.merge_patch(json::parse(R"({"tools":[],"tool_choice":"none","response_format":{"type":"text"},
-    "logprobs":false,"modalities":["text"]})"));
+    "logprobs":false,"modalities":["text"],"chat_template_kwargs":{}})"));
   CHECK_NOTHROW(read(chat("a", body)));
 }
 
@@ -272,6 +272,9 @@ TEST_CASE("chats that are refused", "[runtime]") {
       {body("response_format", {{"type", "json_object"}}), no, "response_format", "not supported"},
       {body("top_logprobs", 3), bad, "top_logprobs", "'logprobs' is not true"},
       {body("best_of", 2), no, "best_of", "not supported"},
+      {body("chat_template_kwargs", {{"date_string", "1 Jan 2025"}}), no, "chat_template_kwargs", "does not take"},
+      {body("chat_template_kwargs", {{"enable_thinking", false}}), no, "chat_template_kwargs", "nothing else"},
+      {body("chat_template_kwargs", {{"date_string", 5}}), no, "chat_template_kwargs", "nothing else"},
       {body("prompt", "a"), no, "prompt", "unknown key 'prompt'"},
       {body("reasoning_effort", "high"), no, "reasoning_effort", "unknown key"},
   });
