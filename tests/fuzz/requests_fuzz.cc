@@ -1,9 +1,10 @@
 // tests/fuzz/requests_fuzz.cc: a request file is refused by a UsageError, or each of its requests can be read again;
-// and any bytes as the results of an earlier run are refused, or recovered the same way twice.
+// and any bytes as the results of an earlier run are refused, or recovered the same way twice, and merged or refused.
 #include <cstdlib>
 
 #include "kernels/error.h"
 #include "runtime/journal.h"
+#include "runtime/merge.h"
 #include "runtime/requests.h"
 #include "tests/fuzz/files.h"
 
@@ -33,5 +34,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto first = runtime::Journal(output, true).recover(requests);
     if (runtime::Journal(output, true).recover(requests) != first) std::abort();
   } catch (const UsageError&) {}
+  const std::atomic<bool> stop = false;
+  for (const auto& wanted : {known, input}) try {
+      if (runtime::merge(wanted, {output}, fuzz::folder() / "merged.jsonl", stop) == 0) std::abort();
+    } catch (const UsageError&) {}
   return 0;
 }
