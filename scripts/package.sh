@@ -40,7 +40,7 @@ cp -r configs docs README.md LICENSE "$package"
 cp -r models/demo "$package/models"
 cp -r tests/data "$package/tests"
 cp tests/runtime/*.py "$package/tests/runtime"
-cp scripts/gpu_check.sh "$package/scripts"
+cp -r scripts/gpu_check.sh scripts/cluster "$package/scripts"
 
 # Every library that a program here names or that those name, without glibc's and CUDA's.
 elsewhere='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread)|lib(cuda|cudart|cublas|cublasLt))\.so'

@@ -1,11 +1,12 @@
 // tests/fuzz/requests_fuzz.cc: each request of a file is refused for a reason, and the line that says so is known
 // again, or it can be read again, whichever dialect the file is in; and any bytes as the results of an earlier run are
-// refused, or recovered the same way twice.
+// refused, or recovered the same way twice, and merged or refused.
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
 #include "runtime/journal.h"
+#include "runtime/merge.h"
 #include "runtime/requests.h"
 #include "runtime/result_line.h"
 #include "tests/fuzz/files.h"
@@ -78,5 +79,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (runtime::Journal(output, true).recover(requests) != first) std::abort();
     } catch (const UsageError&) {}
   }
+  const std::atomic<bool> stop = false;
+  for (const char* wanted : {"known.jsonl", "requests.jsonl"}) try {
+      if (runtime::merge(fuzz::folder() / wanted, {output}, fuzz::folder() / "merged.jsonl", stop) == 0) std::abort();
+    } catch (const UsageError&) {}
   return 0;
 }
