@@ -12,6 +12,7 @@ namespace {
 struct Flags {
   JobOptions job;
   std::vector<std::string> retentions;
+  std::string resume, durability = "process";
   PolicyFlags policy;
 };
 
@@ -28,7 +29,16 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   command->add_option("--weights", job.weights, "random:SEED runs a shape without a checkpoint");
   if (kind == RequestKind::generate)
     command->add_option("--max-tokens", job.max_tokens, "For requests that do not say")->capture_default_str();
-  command->add_flag("--resume", job.resume, "Continue an output that an earlier run began");
+  command->add_flag(
+      "--resume", flags->resume,
+      "Continue an output that an earlier run began. --resume=force: with another model, other requests or "
+      "settings; =adopt: without its .run.json; =repair: move lines that are no answers to OUTPUT.bad");
+  command
+      ->add_option("--durability", flags->durability,
+                   "What a finished answer survives: process, a kill; power, a power cut too")
+      ->capture_default_str();
+  command->add_flag("--ordered", job.ordered,
+                    "At the end also write the answers in the order of the requests, to NAME.sorted.jsonl");
   command->add_option("--report", job.report, "Write what the run did as JSON");
   command->add_option("--trace", job.trace, "Write a Perfetto trace, one track per lane");
   command->add_flag("--quiet", job.quiet, "Only warnings and errors");
@@ -41,6 +51,8 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   command->callback([flags, &chosen] {
     chosen = [flags](const std::atomic<bool>& stop) {
       JobOptions options = flags->job;
+      options.resume = Resume::from_text(flags->resume);
+      options.durability = durability_from_text(flags->durability);
       options.policy = flags->policy.policy();
       for (const std::string& text : flags->retentions)
         options.retentions.push_back(policy::Retention::from_text(text));

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 
 #include "kernels/error.h"
 #include "policy/json.h"
@@ -45,14 +46,7 @@ const char* kind_name(mode_t mode) {
   return "a device";
 }
 
-void write_all(const fs::path& path, int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = ::write(fd, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(path, "write", errno);
-    text.remove_prefix(static_cast<std::size_t>(count));
-  }
-}
+constexpr const char* kHalfWritten = ".tmp";  // the ending of a file with one writer only
 
 /// The name counts up within the process and holds its id, so two writers never share one.
 std::string temporary_name(const fs::path& target) {
@@ -122,31 +116,62 @@ void require_input(const std::string& flag, const fs::path& path) {
     throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
 }
 
-void write_file_atomically(const fs::path& path, std::string_view text) {
+AtomicFile::AtomicFile(const fs::path& path, const Options& options) : path_(path), target_(path) {
   std::error_code absent;
-  fs::path target = fs::canonical(path, absent);
-  if (absent) target = path;
+  if (fs::path real = fs::canonical(path, absent); !absent) target_ = std::move(real);
   struct stat status {};
-  const bool exists = ::stat(target.c_str(), &status) == 0;
+  const bool exists = ::stat(target_.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode))
     throw IoError(path.string() + ": is " + kind_name(status.st_mode) + " and will not be replaced by a file");
-
-  const fs::path temporary = temporary_name(target);
-  const File file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (file.fd() < 0) fail(path, "create", errno);
-  try {
-    if (exists && ::fchmod(file.fd(), status.st_mode & 07777) != 0) fail(path, "set the mode of", errno);
-    write_all(path, file.fd(), text);
-    if (::fsync(file.fd()) != 0) fail(path, "sync", errno);
-    if (::rename(temporary.c_str(), target.c_str()) != 0) fail(path, "replace", errno);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  // The new name itself is durable only once the folder is synced; some file systems cannot, which is no failure here.
-  const fs::path parent = target.parent_path();
-  const File folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.fd() >= 0) ::fsync(folder.fd());
+  temporary_ = options.only_writer ? target_.string() + kHalfWritten : temporary_name(target_);
+  if (options.only_writer) ::unlink(temporary_.c_str());
+  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, options.mode);
+  if (fd_ < 0) fail(path, "create", errno);
+  if (!exists || ::fchmod(fd_, status.st_mode & 07777) == 0) return;
+  const int error = errno;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+  fail(path, "set the mode of", error);
 }
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::append(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(fd_, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path_, "write", errno);
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+void AtomicFile::commit() {
+  if (::fsync(fd_) != 0) fail(path_, "sync", errno);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "replace", errno);
+  if (::close(std::exchange(fd_, -1)) != 0) fail(path_, "close", errno);
+  sync_folder_of(target_);
+}
+
+void remove_half_written(const fs::path& path) { ::unlink((path.string() + kHalfWritten).c_str()); }
+
+void sync_folder_of(const fs::path& path) {
+  // A folder that may be written to and not read cannot be opened, and some file systems cannot sync one.
+  const fs::path parent = path.parent_path();
+  const File folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.fd() < 0 && errno != EACCES) fail(path, "open the folder of", errno);
+  if (folder.fd() >= 0 && ::fsync(folder.fd()) != 0 && errno != EINVAL) fail(path, "sync the folder of", errno);
+}
+
+void write_file_atomically(const fs::path& path, std::string_view text, const AtomicFile::Options& options) {
+  AtomicFile file(path, options);
+  file.append(text);
+  file.commit();
+}
+
+void write_file_atomically(const fs::path& path, std::string_view text) { write_file_atomically(path, text, {}); }
 
 }  // namespace weft::runtime

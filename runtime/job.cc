@@ -11,9 +11,11 @@
 #include "runtime/answers.h"
 #include "runtime/files.h"
 #include "runtime/job_plan.h"
+#include "runtime/job_record.h"
 #include "runtime/journal.h"
 #include "runtime/progress.h"
 #include "runtime/report.h"
+#include "runtime/result_lines.h"
 
 namespace weft::runtime {
 namespace {
@@ -82,8 +84,12 @@ bool run_requests(Session& session, const RequestFile& requests, std::vector<std
 void check_files(const JobOptions& options) {
   require_input("--input", options.input);
   std::vector<std::pair<const char*, std::filesystem::path>> seen;
+  const std::string record = RunRecord::place(options.output);
+  const std::string sorted = options.ordered ? sorted_place(options.output).string() : "";
   for (const auto& [flag, path] : {std::pair{"--input", &options.input},
                                    {"--output", &options.output},
+                                   {"--output's record", &record},
+                                   {"--ordered", &sorted},
                                    {"--report", &options.report},
                                    {"--trace", &options.trace}}) {
     if (path->empty()) continue;
@@ -94,6 +100,10 @@ void check_files(const JobOptions& options) {
     seen.emplace_back(flag, place);
   }
   require_writable("--output", options.output);
+  require_writable("--output's record", record);
+  if (options.ordered) require_writable("--ordered", sorted);
+  if (options.ordered && !options.resume.on && std::filesystem::exists(sorted))
+    throw UsageError("--ordered: " + sorted + " exists; remove it or give --output another name");
   require_folder("--disk-dir", options.machine.disk_directory);
   if (!options.report.empty()) require_writable("--report", options.report);
   if (!options.trace.empty()) require_writable("--trace", options.trace);
@@ -101,23 +111,25 @@ void check_files(const JobOptions& options) {
 
 }  // namespace
 
-int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
+int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
+  JobOptions options = asked;  // a resume keeps to what the run was begun with
   if (options.quiet) spdlog::set_level(spdlog::level::warn);
   check_files(options);
   if (options.max_tokens < 1)
     throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
   const auto source = open_model(options.model, options.dtype, options.weights);
-  Journal journal(options.output, options.resume);
+  Journal journal(options.output, options.resume.on,
+                  {.durability = options.durability, .stop = &stop, .warn = [](const std::string& text) {
+                     spdlog::warn("{}", text);
+                   }});
   const RequestFile requests(options.input, options.kind, source->tokenizer.get(), source->spec, options.max_tokens);
-  const std::vector<bool> done = journal.recover(requests);
-  if (journal.torn_bytes() > 0)
-    spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
-  std::vector<std::size_t> todo;
-  for (std::size_t i = 0; i < requests.size(); ++i)
-    if (!done[i]) todo.push_back(i);
+  RunRecord record = record_of(options, *source, requests);
+  const std::vector<std::size_t> todo = unanswered(journal, record, requests, options);
   if (todo.empty()) {
+    journal.finish(requests.size());
     spdlog::info("all {} requests are already answered in {}{}", requests.size(), options.output,
                  options.report.empty() ? "" : "; nothing ran, so no report is written");
+    if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests);
     return 0;
   }
 
@@ -141,17 +153,19 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
     trace = std::make_unique<TraceFile>(options.trace, session->footprint().shape);
     session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
   }
-  journal.open();
+  record.set("retention", retention_text(session->policy().retention));
+  begin_output(journal, record, options.output);
   Progress progress(requests.size(), requests.size() - todo.size(), options.quiet);
   Answers answers(*source, journal, progress);
   const bool complete = run_requests(*session, requests, todo, answers, progress);
-  journal.finish();
+  journal.finish(complete ? requests.size() : 0);
   progress.clear();
   if (!complete) {
     spdlog::warn("stopped; {} of {} requests are answered; run the same command with --resume to continue",
                  progress.answered(), requests.size());
     return 130;
   }
+  if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests);
   ordered_json report = make_report(*session);
   if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
   if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");

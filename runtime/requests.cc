@@ -82,6 +82,7 @@ RequestFile::RequestFile(const std::filesystem::path& path, RequestKind kind, co
       file_(path) {
   for_each_line(path, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
+    fingerprint_ = mix(fingerprint_ ^ hash(line));
     const Request request = parse(line, number);
     by_hash_.emplace_back(mix(hash(request.id)), static_cast<std::uint32_t>(entries_.size()));
     entries_.push_back({offset, static_cast<std::uint32_t>(line.size()), static_cast<std::uint32_t>(number),

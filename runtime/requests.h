@@ -48,6 +48,8 @@ class RequestFile {
 
   RequestKind kind() const { return kind_; }
   std::size_t size() const { return entries_.size(); }
+  /// Of all lines but blank ones, in their order.
+  std::uint64_t fingerprint() const { return fingerprint_; }
   const Entry& entry(std::size_t index) const { return entries_[index]; }
   /// Throws UsageError if the line is no longer what it was.
   Request read(std::size_t index) const;
@@ -67,6 +69,7 @@ class RequestFile {
   std::int64_t default_max_tokens_;
   InputFile file_;
   std::vector<Entry> entries_;
+  std::uint64_t fingerprint_ = 0;
   std::vector<std::pair<std::uint64_t, std::uint32_t>> by_hash_;  // of the id; sorted
 };
 
