@@ -14,7 +14,7 @@ struct Flags {
   JobOptions job;
   std::string on_bad_request = "fail";
   std::vector<std::string> retentions;
-  std::string shard;
+  std::string shard, resume, durability = "process";
   PolicyFlags policy;
 };
 
@@ -47,10 +47,19 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
     command->add_flag("--strict-openai", job.strict_openai,
                       "Hold OpenAI's request lines to its limits: 50000 requests, 200 MB, ids of 64 characters");
   }
-  command->add_flag("--resume", job.resume, "Continue an output that an earlier run began");
   command->add_option("--shard", flags->shard,
                       "K/N: answer only every N-th request, beginning with the K-th, which counts from 1; weft merge "
                       "joins the outputs of 1/N to N/N");
+  command->add_flag(
+      "--resume", flags->resume,
+      "Continue an output that an earlier run began. --resume=force: with another model, other requests or "
+      "settings; =adopt: without its .run.json; =repair: move lines that are no answers to OUTPUT.bad");
+  command
+      ->add_option("--durability", flags->durability,
+                   "What a finished answer survives: process, a kill; power, a power cut too")
+      ->capture_default_str();
+  command->add_flag("--ordered", job.ordered,
+                    "At the end also write the answers in the order of the requests, to NAME.sorted.jsonl");
   command->add_option("--report", job.report, "Write what the run did as JSON");
   command->add_option("--trace", job.trace, "Write a Perfetto trace, one track per lane");
   command->add_flag("--quiet", job.quiet, "Only warnings and errors");
@@ -64,6 +73,8 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
     chosen = [flags](const std::atomic<bool>& stop) {
       JobOptions options = flags->job;
       options.on_bad_request = on_bad_request_named(flags->on_bad_request);
+      options.resume = Resume::from_text(flags->resume);
+      options.durability = durability_from_text(flags->durability);
       options.policy = flags->policy.policy();
       for (const std::string& text : flags->retentions)
         options.retentions.push_back(policy::Retention::from_text(text));

@@ -12,10 +12,12 @@
 #include "runtime/answers.h"
 #include "runtime/files.h"
 #include "runtime/job_plan.h"
+#include "runtime/job_record.h"
 #include "runtime/journal.h"
 #include "runtime/progress.h"
 #include "runtime/report.h"
 #include "runtime/result_line.h"
+#include "runtime/result_lines.h"
 
 namespace weft::runtime {
 namespace {
@@ -102,8 +104,12 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
 void check_files(const JobOptions& options) {
   require_input("--input", options.input);
   std::vector<std::pair<const char*, std::filesystem::path>> seen;
+  const std::string record = RunRecord::place(options.output);
+  const std::string sorted = options.ordered ? sorted_place(options.output).string() : "";
   for (const auto& [flag, path] : {std::pair{"--input", &options.input},
                                    {"--output", &options.output},
+                                   {"--output's record", &record},
+                                   {"--ordered", &sorted},
                                    {"--report", &options.report},
                                    {"--trace", &options.trace}}) {
     if (path->empty()) continue;
@@ -114,6 +120,10 @@ void check_files(const JobOptions& options) {
     seen.emplace_back(flag, place);
   }
   require_writable("--output", options.output);
+  require_writable("--output's record", record);
+  if (options.ordered) require_writable("--ordered", sorted);
+  if (options.ordered && !options.resume.on && std::filesystem::exists(sorted))
+    throw UsageError("--ordered: " + sorted + " exists; remove it or give --output another name");
   require_folder("--disk-dir", options.machine.disk_directory);
   if (!options.report.empty()) require_writable("--report", options.report);
   if (!options.trace.empty()) require_writable("--trace", options.trace);
@@ -153,34 +163,40 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source) 
   return requests;
 }
 
-/// Opens the journal and puts down the requests that will not run.
-void write_refusals(const std::vector<std::size_t>& refused, const RequestFile& requests, Journal& journal) {
-  journal.open();
+/// The requests that will not run.
+void put_down(const std::vector<std::size_t>& refused, const RequestFile& requests, Journal& journal) {
   for (const std::size_t index : refused) journal.append(refusal_line(requests.refusal(index), requests.dialect()));
-  if (!refused.empty()) journal.finish();
 }
 
 }  // namespace
 
-int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
+int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
+  JobOptions options = asked;  // a resume keeps to what the run was begun with
   if (options.quiet) spdlog::set_level(spdlog::level::warn);
   check_files(options);
   if (options.max_tokens < 1)
     throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
   const auto source = open_model(options.model, options.dtype, options.weights);
-  Journal journal(options.output, options.resume);
+  Journal journal(options.output, options.resume.on,
+                  {.durability = options.durability, .stop = &stop, .warn = [](const std::string& text) {
+                     spdlog::warn("{}", text);
+                   }});
   const RequestFile requests = open_requests(options, *source);
-  const std::vector<bool> done = journal.recover(requests);
-  if (journal.torn_bytes() > 0)
-    spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
-  const Open open = still_open(done, requests, options);
+  RunRecord record = record_of(options, *source, requests);
+  const Open open = still_open(answered(journal, record, requests, options), requests, options);
   const std::vector<std::size_t>& todo = open.todo;
   const std::size_t mine = options.shard.size(requests.size());
   const int complete_code = open.bad > 0 ? kSomeRefused : 0;
   if (todo.empty()) {
-    write_refusals(open.refused, requests, journal);
+    if (!journal.held() || !open.refused.empty()) {
+      record.set("retention", retention_text(options.policy.retention.value_or(policy::Retention{})));
+      begin_output(journal, record, options.output);
+      put_down(open.refused, requests, journal);
+    }
+    journal.finish(mine);
     spdlog::info("{} of {} requests are answered in {}{}", mine - open.bad, mine, options.output,
                  options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
+    if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine);
     return complete_code;
   }
 
@@ -204,18 +220,21 @@ int run_job(const JobOptions& options, const std::atomic<bool>& stop) {
     trace = std::make_unique<TraceFile>(options.trace, session->footprint().shape);
     session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
   }
-  write_refusals(open.refused, requests, journal);
+  record.set("retention", retention_text(session->policy().retention));
+  begin_output(journal, record, options.output);
+  put_down(open.refused, requests, journal);
   Progress progress(mine, mine - todo.size(), options.quiet);
   progress.show_busiest([&] { return busiest_lane(session->executor().totals()); });
   Answers answers(*source, journal, progress);
   const bool complete = run_requests(*session, requests, todo, answers);
-  journal.finish();
+  journal.finish(complete ? mine : 0);
   progress.clear();
   if (!complete) {
     spdlog::warn("stopped; {} of {} requests are answered; run the same command with --resume to continue",
                  progress.answered(), mine);
     return 130;
   }
+  if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine);
   ordered_json report = make_report(*session);
   if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
   if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");

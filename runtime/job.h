@@ -7,18 +7,32 @@
 #include <vector>
 
 #include "policy/policy.h"
+#include "runtime/journal.h"
 #include "runtime/requests.h"
 #include "runtime/session.h"
 #include "runtime/shard.h"
 
 namespace weft::runtime {
 
+/// Whether an output is continued, and what is then accepted that otherwise is refused.
+struct Resume {
+  bool on = false;
+  bool force = false;   ///< another model, other requests or settings than it was begun with
+  bool adopt = false;   ///< no record of what it was begun with
+  bool repair = false;  ///< lines that are no answers: they are moved to OUTPUT.bad
+  /// "", "true" for the flag alone, or what is accepted, separated by commas. Throws UsageError.
+  static Resume from_text(const std::string& text);
+};
+
 struct JobOptions {
   RequestKind kind = RequestKind::generate;
   std::string model, weights, dtype = "auto";
   std::string input, output, report, trace;  ///< the last two may be empty
   std::int64_t max_tokens = 128;
-  bool resume = false, quiet = false;
+  Resume resume;
+  Durability durability = Durability::process;
+  bool ordered = false;  ///< at the end also STEM.sorted.jsonl, in the order of the requests
+  bool quiet = false;
   Shard shard;  ///< of the requests, all of which are checked
   OnBadRequest on_bad_request = OnBadRequest::fail;
   std::vector<std::string> served_names;  ///< what OpenAI lines may call the model; empty: model_names()

@@ -60,6 +60,7 @@ RequestFile::RequestFile(const std::filesystem::path& path, RequestKind kind, co
     : path_(path), rules_{kind, tokenizer, model, default_max_tokens, std::move(openai)}, file_(path) {
   for_each_line(path, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
+    fingerprint_ = mix(fingerprint_ ^ hash(line));
     if (entries_.empty()) refuse_other_formats(line, number);
     check(line, offset, number);
   });

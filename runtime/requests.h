@@ -58,6 +58,8 @@ class RequestFile {
   RequestKind kind() const { return rules_.kind; }
   Dialect dialect() const { return dialect_.value_or(Dialect::native); }
   std::size_t size() const { return entries_.size(); }
+  /// Of all lines but blank ones, in their order.
+  std::uint64_t fingerprint() const { return fingerprint_; }
   const Entry& entry(std::size_t index) const { return entries_[index]; }
   bool refused(std::size_t index) const { return entries_[index].verdict != Verdict::good; }
   /// Not for a refused one. Throws UsageError if the line is no longer what it was.
@@ -89,6 +91,7 @@ class RequestFile {
   InputFile file_;
   std::vector<Entry> entries_;
   IdIndex ids_;
+  std::uint64_t fingerprint_ = 0;
 };
 
 }  // namespace weft::runtime

@@ -172,17 +172,14 @@ std::size_t answered_request(const nlohmann::json& line, const RequestFile& requ
   const bool scores = requests.kind() == RequestKind::score, openai = requests.dialect() == Dialect::openai;
   const auto has = [&](const char* key) { return line.is_object() && line.contains(key); };
   const bool refused = has("error") && line.at("error").is_object();
-  const bool answer = openai
-                          ? has("custom_id") && has("response")
-                          : has("id") && (refused || (scores ? has("greedy") : has("token_ids") || has("choices")));
+  const bool answer = openai ? has("custom_id") && has("response")
+                             : has("id") && (refused || (scores ? has("greedy") : has("token_ids") || has("choices")));
   if (!answer)
     throw UsageError(where + ": not a result of weft " + (scores ? "score" : "generate") +
-                     (openai ? " for OpenAI's request lines" : "") + "; --resume needs the output of an earlier run");
+                     (openai ? " for OpenAI's request lines" : ""));
   const nlohmann::json& id = line.at(openai ? "custom_id" : "id");
-  const auto request =
-      id.is_null() ? requests.find_line(refused_line(line)) : requests.find(policy::to_line(id));
-  if (!request)
-    throw UsageError(where + ": answers a request that is not in the input; --resume needs the same requests");
+  const auto request = id.is_null() ? requests.find_line(refused_line(line)) : requests.find(policy::to_line(id));
+  if (!request) throw UsageError(where + ": answers a request that is not in the input");
   return *request;
 }
 

@@ -120,7 +120,7 @@ TEST_CASE("a job on a device that breaks ends with its answers kept, and goes on
   CHECK(before > 0);
   CHECK(before < 12);
   cusim::reset();
-  job.resume = true;
+  job.resume.on = true;
   CHECK(runtime::run_job(job, stop) == 0);
   CHECK(lines() == 12);
 }

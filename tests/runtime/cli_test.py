@@ -506,7 +506,7 @@ class CommandLine(Case):
         self.refused_job(USAGE, ["out.jsonl", "--resume"])
         for text in "precious\n", "precious", '{"id":1,"text":"x"}\n', '{"id":9,"token_ids":[1]}\n', "\n":
             self.output.write_text(text)
-            self.refused_job(USAGE, "out.jsonl:1: ", "--resume")
+            self.refused_job(USAGE, "out.jsonl:1: ", "--resume=adopt")
             self.assertEqual(self.output.read_text(), text)
 
     def test_device_and_capacity(self):

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Kills a running job at random moments and resumes it: nothing lost, nothing repeated, every answer as if undisturbed.
 
-Usage: kill_test.py WEFT_BINARY SOURCE_FOLDER [--kills N] [--seed N]
+Usage: kill_test.py WEFT_BINARY SOURCE_FOLDER [--kills N] [--anywhere N] [--seed N]
+
+First N kills of a tiny job, anywhere in its life from the start of the process to its end, then some amid longer answers.
 
 A job is killed, resumed, perhaps killed again, until it is done; then the next job begins. A kill counts as "amid" if the
 output held at least one whole answer and not all of them when the process died.
@@ -15,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from weft_process import Weft, read_lines, write_lines
+from weft_process import Weft, read_lines, write_lines, write_tiny_model
 
 REQUESTS = 60
 LEAST_AMID = 0.8
@@ -73,6 +75,61 @@ def kill_when(process, output, answers, extra_seconds):
     return process.returncode == -signal.SIGKILL
 
 
+def kills_anywhere(weft, kills, seed):
+    """Each kill is followed by a --resume, which may be killed as well; the moments are even over a whole run's time."""
+    choice = random.Random(seed)
+    ways = [[], ["--durability=power"], ["--ordered"], ["--percent", 34, 33, 34, 33, 34, 33]]
+    resident = ["--percent", 100, 0, 100, 0, 100, 0]
+    wanted = [{"id": i if i % 2 else f"request {i}", "prompt_ids": [3, 4 + i % 60, 5], "max_tokens": 2 + i % 40} for i in range(120)]
+    with tempfile.TemporaryDirectory(prefix="weft-kill-") as name:
+        folder = pathlib.Path(name)
+        model = write_tiny_model(folder / "tiny")
+        output, allowed = folder / "out.jsonl", {"tiny", "in.jsonl", "out.jsonl", "out.jsonl.run.json"}
+        write_lines(folder / "in.jsonl", wanted)
+
+        def start(way):
+            return weft.start("generate", "--model", model, "--input", folder / "in.jsonl", "--output", output, "--backend",
+                              "cpu", "--quiet", "--threads", 1, "--gpu-batch-size", 8, "--num-gpu-batches", 2,
+                              *([] if "--percent" in way else resident), *way, *(["--resume"] if output.exists() else []))
+
+        seconds = []
+        for _ in range(3):  # the first warms the page cache
+            begin = time.monotonic()
+            process = start([])
+            said = process.communicate(timeout=120)[1].decode()
+            assert process.returncode == 0, said
+            seconds.append(time.monotonic() - begin)
+            undisturbed = by_id(whole_lines(output))
+            output.unlink()
+        assert len(undisturbed) == len(wanted)
+        seconds, done, jobs, kept = min(seconds), 0, 0, []
+        moments = {"before the output": 0, "before the first answer": 0, "amid": 0, "after the last": 0}
+        while done < kills or output.exists():
+            process = start(choice.choice(ways))
+            if done < kills:
+                time.sleep(choice.random() * 1.1 * seconds)
+                process.kill()
+            said = process.communicate(timeout=120)[1].decode()
+            assert process.returncode in (0, -signal.SIGKILL), said
+            lines = whole_lines(output)
+            assert lines[:len(kept)] == kept, "an earlier answer was lost or changed"
+            assert all(undisturbed[key] == line for key, line in by_id(lines).items()), "an answer differs"
+            kept = lines
+            if process.returncode == -signal.SIGKILL:
+                done += 1
+                moments["before the output" if not output.exists() else "before the first answer" if not kept else
+                        "amid" if len(kept) < len(wanted) else "after the last"] += 1
+                continue
+            assert len(lines) == len(wanted), "answers are missing"
+            left = {path.name for path in folder.iterdir()} - {"out.sorted.jsonl"}
+            assert left == allowed, f"left behind: {left - allowed}"
+            output.unlink()
+            (folder / "out.sorted.jsonl").unlink(missing_ok=True)
+            kept, jobs = [], jobs + 1
+    print(f"{done} kills anywhere in runs of {seconds:.2f} s ({', '.join(f'{moment}: {n}' for moment, n in moments.items())}); "
+          f"{jobs} jobs of {len(wanted)} requests completed: 0 answers lost, 0 repeated, 0 different; seed {seed}")
+
+
 def many_kills(weft, model, kills, seed):
     choice = random.Random(seed)
     done = amid = torn = jobs = 0
@@ -104,7 +161,8 @@ def many_kills(weft, model, kills, seed):
             assert by_id(lines) == undisturbed, "answers are missing or differ"
             job.output.unlink()
             kept, jobs = [], jobs + 1
-        assert sorted(p.name for p in pathlib.Path(name).iterdir()) == ["in.jsonl"], "something was left behind"
+        assert sorted(p.name for p in pathlib.Path(name).iterdir()) == ["in.jsonl", "out.jsonl.run.json"], \
+            "something was left behind"
     print(f"{done} kills, {amid} of them between the first and the last answer ({100 * amid / done:.0f} %), {torn} torn lines cut; "
           f"{jobs} jobs of {REQUESTS} requests completed: 0 answers lost, 0 repeated, 0 different; seed {seed}")
     assert amid >= LEAST_AMID * done, f"wanted at least {LEAST_AMID:.0%} of the kills amid the answers"
@@ -175,9 +233,11 @@ def main():
     parser.add_argument("weft")
     parser.add_argument("source", type=pathlib.Path)
     parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--anywhere", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     weft, model = Weft(pathlib.Path(options.weft).resolve()), options.source / "models" / "demo"
+    kills_anywhere(weft, options.anywhere, options.seed)
     many_kills(weft, model, options.kills, options.seed)
     interruption(weft, model, signal.SIGINT)
     interruption(weft, model, signal.SIGTERM)
