@@ -68,7 +68,7 @@ const std::string kOpenAi = R"({"custom_id":"a",)" + kBody + "\n" +
 
 TEST_CASE("an answer in Weft's own form", "[runtime]") {
   CHECK(
-      runtime::result_line({"7"}, 3, std::vector{choice("hi", {5, 2})}, &demo_tokenizer()) ==
+      runtime::result_line({"7", Endpoint::native, ""}, 3, std::vector{choice("hi", {5, 2})}, &demo_tokenizer()) ==
       R"({"id":7,"text":"hi","token_ids":[5,2],"finish_reason":"stop","usage":{"prompt_tokens":3,"completion_tokens":2}})");
 }
 
