@@ -28,7 +28,7 @@ def make_requests(path, count, vocab, seed):
     with path.open("w") as file:
         for i in range(count):
             prompt = [pick.randrange(4, vocab) for _ in range(log_uniform(16, 256))]
-            file.write(json.dumps({"id": i, "prompt_ids": prompt, "max_tokens": log_uniform(1, 256)}) + "\n")
+            file.write(json.dumps({"id": i, "prompt_ids": prompt, "max_tokens": log_uniform(1, 256), "ignore_eos": True}) + "\n")
 
 
 def run(arguments, folder, schedule):

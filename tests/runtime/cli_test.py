@@ -38,7 +38,7 @@ class Case(unittest.TestCase):
         if requests is not None:
             write_lines(self.input, requests)
         self.output.unlink(missing_ok=True)
-        if not {"--policy", "--gpu-batch-size", "--percent"} & set(flags):
+        if not {"--policy", "--gpu-batch-size", "--percent", "--machine"} & set(flags):
             flags += "--gpu-batch-size", 4, "--num-gpu-batches", 2, "--percent", 100, 0, 100, 0, 100, 0
         done = WEFT.run(command, "--model", model, "--input", self.input, "--output", self.output, "--backend", "cpu",
                         "--quiet", *flags)
@@ -167,7 +167,8 @@ class Answers(Case):
         for flags in (["--gpu-batch-size", 1, "--num-gpu-batches", 2], ["--gpu-batch-size", 4, "--num-gpu-batches", 3]):
             self.assertEqual(answers, self.job(self.tiny(), requests[::-1], *flags))
         report = self.folder / "report.json"
-        self.job(self.tiny(), [{**requests[5], "max_tokens": 30}], "--report", report)
+        self.job(self.tiny(), [{**requests[5], "max_tokens": 30}], "--report", report, "--machine",
+                 SOURCE / "configs" / "machines" / "cpu.json")
         planned = json.loads(report.read_text())["policy"]
         self.assertEqual(planned["gpu_batch_size"] * planned["num_gpu_batches"], 6)  # a place for each choice
         policy = self.folder / "policy.json"

@@ -129,7 +129,7 @@ TEST_CASE("merge refuses what is not all answers once", "[runtime]") {
       {"{\"id\":4,\"prompt\":\"a\"}\n", {"2.jsonl:1: not a result of weft"}},
       {"{\"id\":4.0,\"token_ids\":[]}\n", {"2.jsonl:1: answers 4.0, which is not in "}},
       {"{\"token_ids\":[]}\n", {"2.jsonl:1: not a result of weft"}},
-      {"{\"id\":null,\"line\":4,\"error\":{}}\n", {"2.jsonl:1: answers null, which is not in "}},
+      {"{\"id\":null,\"line\":99,\"error\":{}}\n", {"2.jsonl:1: answers null, which is not in "}},
       {"[4]\n", {"2.jsonl:1: ", "object"}},
       {answer("4") + "\n", {"2.jsonl:2: ", "empty"}},
       {answer("4") + "notes\n", {"2.jsonl:2: ", "not valid JSON"}},

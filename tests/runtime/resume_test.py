@@ -265,8 +265,8 @@ class Places(Case):
         self.refused(USAGE, "there is no hard.jsonl.run.json", "--resume", output=hard)
         hard.unlink()
         hard.hardlink_to(self.input)
-        self.refused(USAGE, "there is no hard.jsonl.run.json", "--resume", output=hard)
-        self.refused(USAGE, ["hard.jsonl:1: ", "not a result"], "--resume=adopt", output=hard)
+        for flags in [], ["--resume"], ["--resume=adopt"]:
+            self.refused(USAGE, "is also the file of --input", *flags, output=hard)
 
     def test_no_permission(self):
         """A file that may only be read, somebody else's file, a folder that may only be read."""
