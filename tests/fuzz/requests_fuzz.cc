@@ -1,5 +1,5 @@
 // tests/fuzz/requests_fuzz.cc: a request file is refused by a UsageError, or each of its requests can be read again;
-// and any bytes as the results of an earlier run are refused, or recovered the same way twice.
+// and any bytes as the results of an earlier run are refused, or recovered the same way twice; or repaired.
 #include <cstdlib>
 
 #include "kernels/error.h"
@@ -33,5 +33,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto first = runtime::Journal(output, true).recover(requests);
     if (runtime::Journal(output, true).recover(requests) != first) std::abort();
   } catch (const UsageError&) {}
+  const auto repaired = runtime::Journal(output, true).recover(requests, true);
+  if (runtime::Journal(output, true).recover(requests) != repaired) std::abort();
+  std::filesystem::remove(output.string() + ".bad");
   return 0;
 }
