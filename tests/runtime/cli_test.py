@@ -33,12 +33,12 @@ class Case(unittest.TestCase):
         folder = self.folder / "tiny"
         return folder if folder.exists() else write_tiny_model(folder, **options)
 
-    def job(self, model, requests, *flags, command="generate"):
-        """The answers by id of a run that succeeds; nothing is planned, which takes long under sanitizers."""
+    def job(self, model, requests, *flags, command="generate", planned=False):
+        """The answers by id of a run that succeeds. Unless `planned`, nothing is: that takes long under sanitizers."""
         if requests is not None:
             write_lines(self.input, requests)
         self.output.unlink(missing_ok=True)
-        if not {"--policy", "--gpu-batch-size", "--percent", "--machine"} & set(flags):
+        if not planned and not {"--policy", "--gpu-batch-size", "--percent"} & set(flags):
             flags += "--gpu-batch-size", 4, "--num-gpu-batches", 2, "--percent", 100, 0, 100, 0, 100, 0
         done = WEFT.run(command, "--model", model, "--input", self.input, "--output", self.output, "--backend", "cpu",
                         "--quiet", *flags)
@@ -167,8 +167,7 @@ class Answers(Case):
         for flags in (["--gpu-batch-size", 1, "--num-gpu-batches", 2], ["--gpu-batch-size", 4, "--num-gpu-batches", 3]):
             self.assertEqual(answers, self.job(self.tiny(), requests[::-1], *flags))
         report = self.folder / "report.json"
-        self.job(self.tiny(), [{**requests[5], "max_tokens": 30}], "--report", report, "--machine",
-                 SOURCE / "configs" / "machines" / "cpu.json")
+        self.job(self.tiny(), [{**requests[5], "max_tokens": 30}], "--report", report, planned=True)
         planned = json.loads(report.read_text())["policy"]
         self.assertEqual(planned["gpu_batch_size"] * planned["num_gpu_batches"], 6)  # a place for each choice
         policy = self.folder / "policy.json"
@@ -785,7 +784,7 @@ class Plans(Case):
 
     def test_a_run_plans_and_prints_predicted_beside_measured(self):
         report, requests = self.folder / "report.json", [{"id": i, "prompt_ids": [2, 3 + i], "max_tokens": 9} for i in range(5)]
-        answers = self.job(self.tiny(), requests, "--report", report)
+        answers = self.job(self.tiny(), requests, "--report", report, planned=True)
         predicted = json.loads(report.read_text())["predicted"]
         self.assertGreater(predicted["tokens_per_second"]["total"], 0)
         self.assertIn(predicted["bottleneck"], ("device_compute", "disk_read"))
