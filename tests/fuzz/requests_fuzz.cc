@@ -1,11 +1,6 @@
-<<<<<<< HEAD
 // tests/fuzz/requests_fuzz.cc: each request of a file is refused for a reason, and the line that says so is known
 // again, or it can be read again, whichever dialect the file is in; and any bytes as the results of an earlier run are
-// refused, or recovered the same way twice, and merged or refused.
-=======
-// tests/fuzz/requests_fuzz.cc: a request file is refused by a UsageError, or each of its requests can be read again;
-// and any bytes as the results of an earlier run are refused, or recovered the same way twice; or repaired.
->>>>>>> jobs
+// refused, or recovered the same way twice, repaired, and merged or refused.
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -73,30 +68,24 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     } catch (const UsageError&) {}
 
   const char* envelope = R"("method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"x"}})";
-  const auto output = fuzz::file_of("results.jsonl", text);
-<<<<<<< HEAD
   for (const std::string& known :
        {std::string("{\"id\":1,\"prompt_ids\":[1]}\n{\"id\":\"b\",\"prompt_ids\":[1]}\n"),
         std::string(R"({"custom_id":"a",)") + envelope + "\n" + R"({"custom_id":"b",)" + envelope + "\n"}) {
     const RequestFile requests =
         open(fuzz::file_of("known.jsonl", known), runtime::RequestKind::generate, OnBadRequest::fail);
+    const auto output = fuzz::file_of("results.jsonl", text);
     try {
       const auto first = runtime::Journal(output, true).recover(requests);
       if (runtime::Journal(output, true).recover(requests) != first) std::abort();
     } catch (const UsageError&) {}
+    const auto repaired = runtime::Journal(output, true).recover(requests, true);
+    if (runtime::Journal(output, true).recover(requests) != repaired) std::abort();
+    std::filesystem::remove(output.string() + ".bad");
   }
+  const auto output = fuzz::file_of("results.jsonl", text);
   const std::atomic<bool> stop = false;
   for (const char* wanted : {"known.jsonl", "requests.jsonl"}) try {
       if (runtime::merge(fuzz::folder() / wanted, {output}, fuzz::folder() / "merged.jsonl", stop) == 0) std::abort();
     } catch (const UsageError&) {}
-=======
-  try {
-    const auto first = runtime::Journal(output, true).recover(requests);
-    if (runtime::Journal(output, true).recover(requests) != first) std::abort();
-  } catch (const UsageError&) {}
-  const auto repaired = runtime::Journal(output, true).recover(requests, true);
-  if (runtime::Journal(output, true).recover(requests) != repaired) std::abort();
-  std::filesystem::remove(output.string() + ".bad");
->>>>>>> jobs
   return 0;
 }
