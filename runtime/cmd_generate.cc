@@ -12,8 +12,8 @@ namespace {
 struct Flags {
   JobOptions job;
   std::vector<std::string> retentions;
-  std::string shard;
   PolicyFlags policy;
+  std::string shard;
 };
 
 void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind, Command& chosen) {
@@ -30,12 +30,12 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   if (kind == RequestKind::generate)
     command->add_option("--max-tokens", job.max_tokens, "For requests that do not say")->capture_default_str();
   command->add_flag("--resume", job.resume, "Continue an output that an earlier run began");
-  command->add_option("--shard", flags->shard,
-                      "K/N: answer only every N-th request, beginning with the K-th, which counts from 1; weft merge "
-                      "joins the outputs of 1/N to N/N");
   command->add_option("--report", job.report, "Write what the run did as JSON");
   command->add_option("--trace", job.trace, "Write a Perfetto trace, one track per lane");
   command->add_flag("--quiet", job.quiet, "Only warnings and errors");
+  command->add_option("--shard", flags->shard,
+                      "K/N: answer only every N-th request, beginning with the K-th, which counts from 1; weft merge "
+                      "joins the outputs of 1/N to N/N");
   command->add_option("--machine", job.machine_file,
                       "Plan for this machine file (weft bench --lanes --save); unless said, this machine is measured "
                       "briefly where the policy leaves something open");

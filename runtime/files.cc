@@ -46,6 +46,8 @@ const char* kind_name(mode_t mode) {
   return "a device";
 }
 
+constexpr const char* kHalfWritten = ".tmp";  // the ending of a file with one writer only
+
 /// The name counts up within the process and holds its id, so two writers never share one.
 std::string temporary_name(const fs::path& target) {
   static std::atomic<unsigned> counter{0};
@@ -114,15 +116,16 @@ void require_input(const std::string& flag, const fs::path& path) {
     throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
 }
 
-AtomicFile::AtomicFile(const fs::path& path) : path_(path), target_(path) {
+AtomicFile::AtomicFile(const fs::path& path, const Options& options) : path_(path), target_(path) {
   std::error_code absent;
   if (fs::path real = fs::canonical(path, absent); !absent) target_ = std::move(real);
   struct stat status {};
   const bool exists = ::stat(target_.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode))
     throw IoError(path.string() + ": is " + kind_name(status.st_mode) + " and will not be replaced by a file");
-  temporary_ = temporary_name(target_);
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  temporary_ = options.only_writer ? target_.string() + kHalfWritten : temporary_name(target_);
+  if (options.only_writer) ::unlink(temporary_.c_str());
+  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, options.mode);
   if (fd_ < 0) fail(path, "create", errno);
   if (!exists || ::fchmod(fd_, status.st_mode & 07777) == 0) return;
   const int error = errno;
@@ -149,17 +152,26 @@ void AtomicFile::append(std::string_view text) {
 void AtomicFile::commit() {
   if (::fsync(fd_) != 0) fail(path_, "sync", errno);
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "replace", errno);
-  ::close(std::exchange(fd_, -1));
-  // The new name itself is durable only once the folder is synced; some file systems cannot, which is no failure here.
-  const fs::path parent = target_.parent_path();
-  const File folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.fd() >= 0) ::fsync(folder.fd());
+  if (::close(std::exchange(fd_, -1)) != 0) fail(path_, "close", errno);
+  sync_folder_of(target_);
 }
 
-void write_file_atomically(const fs::path& path, std::string_view text) {
-  AtomicFile file(path);
+void remove_half_written(const fs::path& path) { ::unlink((path.string() + kHalfWritten).c_str()); }
+
+void sync_folder_of(const fs::path& path) {
+  // A folder that may be written to and not read cannot be opened, and some file systems cannot sync one.
+  const fs::path parent = path.parent_path();
+  const File folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.fd() < 0 && errno != EACCES) fail(path, "open the folder of", errno);
+  if (folder.fd() >= 0 && ::fsync(folder.fd()) != 0 && errno != EINVAL) fail(path, "sync the folder of", errno);
+}
+
+void write_file_atomically(const fs::path& path, std::string_view text, const AtomicFile::Options& options) {
+  AtomicFile file(path, options);
   file.append(text);
   file.commit();
 }
+
+void write_file_atomically(const fs::path& path, std::string_view text) { write_file_atomically(path, text, {}); }
 
 }  // namespace weft::runtime

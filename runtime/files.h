@@ -26,23 +26,38 @@ void require_folder(const std::string& flag, const std::filesystem::path& path);
 
 /// A file in the making, of any size: at `path` a reader, or a crash, sees the old file or the new one and never a
 /// part, for it is written beside it and then synced and renamed. A symbolic link stays and its target is replaced.
-/// Throws IoError; then, and without commit(), `path` is as before and nothing is left behind.
+/// Throws IoError; then, and without commit(), `path` is as before and nothing is left behind. Only where the very last
+/// step fails, syncing the folder, is the new file in place and may be gone after a power cut.
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::filesystem::path& path);
+  struct Options {
+    unsigned mode = 0666;      ///< of a file that was not there, under the umask; others keep theirs
+    bool only_writer = false;  ///< nobody else writes this file: what a killed run left half written is replaced
+  };
+  explicit AtomicFile(const std::filesystem::path& path) : AtomicFile(path, Options{}) {}
+  AtomicFile(const std::filesystem::path& path, const Options& options);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void append(std::string_view text);
-  void commit();  ///< after this nothing may be appended
+  void commit();                  ///< after this nothing may be appended
+  int fd() const { return fd_; }  ///< until commit()
 
  private:
   std::filesystem::path path_, target_, temporary_;
   int fd_ = -1;
 };
 
+/// Removes what a killed run left of a file whose only writer it was, if anything.
+void remove_half_written(const std::filesystem::path& path);
+
+/// The name of a new file is durable only once its folder is synced. Throws IoError.
+void sync_folder_of(const std::filesystem::path& path);
+
 /// Puts `text` at `path` in that way.
+void write_file_atomically(const std::filesystem::path& path, std::string_view text,
+                           const AtomicFile::Options& options);
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace weft::runtime

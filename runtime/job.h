@@ -19,11 +19,11 @@ struct JobOptions {
   std::string input, output, report, trace;  ///< the last two may be empty
   std::int64_t max_tokens = 128;
   bool resume = false, quiet = false;
-  Shard shard;  ///< of the requests, all of which are checked
   policy::PartialPolicy policy;
   std::string machine_file;                   ///< what the job is planned for; empty: this machine, briefly measured
   std::vector<policy::Retention> retentions;  ///< that would do as well as the policy's
   MachineOptions machine;
+  Shard shard;  ///< of the requests, all of which are checked
 };
 
 /// Returns the exit code: 0, or 130 if `stop` was set; then the same call with `resume` continues. Throws the typed
