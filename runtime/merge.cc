@@ -117,7 +117,7 @@ class AnswerLines {
   }
 
   void write(const std::filesystem::path& output) const {
-    AtomicFile file(output);
+    AtomicFile file(output, {.mode = 0600});
     std::string text;
     for (const Line& line : lines_) {
       if (stop_) throw Interrupted{};
