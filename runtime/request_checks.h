@@ -27,8 +27,8 @@ bool is_native_id(const nlohmann::json& value);
 bool is_openai_id(const nlohmann::json& value, bool strict);
 /// By the keys of a file's first object.
 Dialect dialect_of(const nlohmann::json& object);
-/// The id of a request line, as JSON; of one of Weft's own that says none its place in the file. Nothing where it cannot
-/// be read.
+/// The id of a request line, as JSON; of one of Weft's own that says none its place in the file. Nothing where it
+/// cannot be read.
 std::optional<std::string> id_of_line(const nlohmann::json& line, std::size_t number, Dialect dialect, bool strict);
 std::string default_id(std::size_t number);
 /// The number of the request line that a result line without an id refuses; 0 where it says none.

@@ -1,0 +1,102 @@
+// kernels/attention_ops.h: of the vocabulary what attends: whole prompts, and steps over KV slots that keep what H2O
+// keeps. What kernels/ops.h says of shapes and types holds here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/tensor.h"
+
+namespace weft::kernels {
+
+/// Causal attention of whole prompts, without the square matrix (FlashAttention's online softmax, arXiv 2205.14135).
+///   q, out [tokens, heads * head_dim] f32      k, v [tokens, kv_heads * head_dim] of the KV type
+///   offsets [sequences + 1]: sequence i has rows offsets[i] .. offsets[i + 1]
+///   lse [heads, tokens] f32 or empty: log of the sum of exp(scale * q k^T) per row, natural logarithm
+struct PrefillAttention {
+  ConstView q, k, v;
+  std::span<const std::int32_t> offsets;
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 1;
+  View out, lse;
+};
+
+/// The attention that each prompt token received: score[g, j] = sum over the query heads of group g and the rows i >= j
+/// of exp(scale * q_i k_j - lse_i), in fp32, recomputed per key block from the row sums (H2O, arXiv 2306.14048).
+/// `window` > 0 counts only the last `window` rows of each sequence (SnapKV's observation window).
+///   q, k, lse, offsets as in PrefillAttention      score [kv_heads, tokens] f32
+struct ColumnSums {
+  ConstView q, k, lse;
+  std::span<const std::int32_t> offsets;
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 1;
+  int window = 0;
+  View score;
+};
+
+/// How a score comes about. none: scores are neither kept nor read (full attention, recent window).
+enum class Scoring : std::uint8_t { none, attention, random };
+
+/// What one sequence keeps between two steps, per layer and KV head: at most heavy + recent tokens. Once that many are
+/// stored, each step at position t evicts the stored or new token with the lowest score among those at positions
+/// <= t - recent - grace that are not sinks (< sinks); ties evict the oldest. H2O has grace 0; its FlexGen version 1.
+struct Keep {
+  std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0;
+  constexpr std::int32_t budget() const { return heavy + recent; }
+};
+
+/// A KV block: what one layer keeps for one batch of sequences, in fixed slots; nothing ever moves between slots.
+///   k, v [sequences, kv_heads, slots, head_dim] of `dtype`      score [sequences, kv_heads, slots] f32
+///   position [sequences, kv_heads, slots] i32, -1 = empty
+///   free_slot [sequences, kv_heads] i32: where the next goes
+/// `score` may be null with Scoring::none. A sequence needs min(budget, its tokens) + 1 slots.
+struct KvSlots {
+  void *k = nullptr, *v = nullptr;
+  float* score = nullptr;
+  std::int32_t *position = nullptr, *free_slot = nullptr;
+  DType dtype = DType::f16;
+  int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
+};
+
+/// After prefill: picks what each head keeps of each prompt and writes it into the slots, in order of position:
+/// all of it if it fits the budget, else the last `recent` tokens and, of those before, the `heavy` ones with the
+/// highest scores (sinks first; of equal scores the newer stays). All other slots of the sequence become empty.
+///   k, v [tokens, kv_heads * head_dim] of the slots' type     score [kv_heads, tokens] f32, empty unless
+///   Scoring::attention     offsets [prompts + 1]     sequence [prompts]: its place in the block     keep [prompts]
+/// With Scoring::random a token's score is random_score(seed, head, position).
+struct KeepPrompt {
+  ConstView k, v, score;
+  std::span<const std::int32_t> offsets, sequence;
+  std::span<const Keep> keep;
+  Scoring scoring = Scoring::none;
+  std::uint64_t seed = 0;
+  KvSlots slots;
+};
+
+/// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, adds the
+/// probabilities (summed over the query heads of the group) to the scores after multiplying these by `decay`, and
+/// chooses the victim, whose slot becomes free for the next token.
+///   q, out [rows, heads * head_dim] f32     k, v [rows, kv_heads * head_dim] f32, rounded into the slots
+///   sequence, position, keep [rows]: place in the block, absolute position of the new token, budget
+///   home: a copy of the block, or null: what the step changes (the new key and value, the scores of the row's heads,
+///   positions, the free slot) it changes there too; on a GPU memory of Backend::allocate_host()
+///   probabilities [rows * heads, slots] f32 or empty: used in place of the softmax (tests of ties)
+///   evicted [rows, kv_heads] i32 or empty: receives the position evicted by this step, or -1
+struct DecodeAttention {
+  ConstView q, k, v;
+  std::span<const std::int32_t> sequence, position;
+  std::span<const Keep> keep;
+  int heads = 0;
+  float scale = 1, decay = 1;
+  Scoring scoring = Scoring::none;
+  std::uint64_t seed = 0;
+  KvSlots slots, home;
+  View out;
+  ConstView probabilities;
+  View evicted;
+};
+
+/// Uniform in [0, 1), the same on every backend.
+float random_score(std::uint64_t seed, int kv_head, std::int32_t position);
+
+}  // namespace weft::kernels
