@@ -19,7 +19,8 @@ struct Group {
 
 std::vector<Group> groups_of(const std::vector<PublishedResult>& results) {
   std::vector<Group> groups;
-  for (const auto& [row, times] : results) {
+  for (const PublishedResult& result : results) {
+    const PublishedRow& row = result.row;
     if (row.run.weight_bits != 16 || row.run.kv_bits != 16) continue;
     const auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
       return group.row->model == row.model && group.row->run.prompt == row.run.prompt &&
@@ -30,7 +31,7 @@ std::vector<Group> groups_of(const std::vector<PublishedResult>& results) {
     double& published = group.published[row.system];
     if (row.tokens_per_second <= published) continue;
     published = row.tokens_per_second;
-    group.simulated[row.system] = times.tokens_per_second;
+    group.simulated[row.system] = result.simulated.tokens_per_second;
   }
   return groups;
 }
