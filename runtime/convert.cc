@@ -1,14 +1,8 @@
 #include "runtime/convert.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -76,37 +70,8 @@ std::string make_header(const std::vector<Planned>& planned) {
   return bytes + text;
 }
 
-class Output {
- public:
-  explicit Output(const fs::path& path)
-      : path_(path), fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
-    if (fd_ < 0) fail("cannot be created");
-  }
-  ~Output() { ::close(fd_); }
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
-
-  void write(const void* data, std::size_t bytes) {
-    for (const char* at = static_cast<const char*>(data); bytes > 0;) {
-      const ssize_t count = ::write(fd_, at, bytes);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail("cannot be written");
-      at += count, bytes -= static_cast<std::size_t>(count);
-    }
-  }
-  void sync() {
-    if (::fsync(fd_) != 0) fail("cannot be synced");
-  }
-
- private:
-  [[noreturn]] void fail(const char* what) const {
-    throw IoError(path_.string() + ": " + what + ": " + std::strerror(errno));
-  }
-  fs::path path_;
-  int fd_;
-};
-
-void write_tensor(const Checkpoint& checkpoint, const Planned& planned, Output& file, const std::atomic<bool>& stop) {
+void write_tensor(const Checkpoint& checkpoint, const Planned& planned, AtomicFile& file,
+                  const std::atomic<bool>& stop) {
   const TensorInfo& tensor = *planned.tensor;
   const std::size_t element = size_of(planned.stored), width = size_of(planned.type);
   std::vector<std::byte> whole, in, out;
@@ -123,7 +88,7 @@ void write_tensor(const Checkpoint& checkpoint, const Planned& planned, Output& 
     }
     out.resize(some * width);
     convert_elements(planned.stored, from, planned.type, out.data(), some);
-    file.write(out.data(), out.size());
+    file.append({reinterpret_cast<const char*>(out.data()), out.size()});
   }
 }
 
@@ -184,11 +149,10 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
   const fs::path place = to.string() + ".partial";
   NewFolder folder(place);
   {
-    Output file(place / "model.safetensors");
-    const std::string header = make_header(planned);
-    file.write(header.data(), header.size());
+    AtomicFile file(place / "model.safetensors");
+    file.append(make_header(planned));
     for (const Planned& each : planned) write_tensor(checkpoint, each, file, stop);
-    file.sync();
+    file.commit();
   }
   write_small_files(from, place, type);
   folder.keep_as(to);

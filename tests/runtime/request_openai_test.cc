@@ -6,6 +6,7 @@
 #include "kernels/error.h"
 #include "runtime/requests.h"
 #include "tests/support/files.h"
+#include "tests/support/tokenizer.h"
 
 using namespace weft;
 using namespace weft::test;
@@ -21,14 +22,8 @@ using runtime::Refusal;
 using runtime::Request;
 using runtime::RequestFile;
 using runtime::RequestKind;
-using runtime::Tokenizer;
 
 namespace {
-
-const Tokenizer& demo_tokenizer() {
-  static const Tokenizer tokenizer = Tokenizer::load(source_path("models/demo"));
-  return tokenizer;
-}
 
 json completion(const std::string& id, const json& changes = json::object()) {
   json body{{"model", "demo"}, {"prompt", "It was"}, {"max_tokens", 4}};

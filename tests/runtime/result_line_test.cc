@@ -6,6 +6,7 @@
 
 #include "kernels/error.h"
 #include "tests/support/files.h"
+#include "tests/support/tokenizer.h"
 
 using namespace weft;
 using namespace weft::test;
@@ -19,14 +20,8 @@ using runtime::OnBadRequest;
 using runtime::Recipient;
 using runtime::RequestFile;
 using runtime::RequestKind;
-using runtime::Tokenizer;
 
 namespace {
-
-const Tokenizer& demo_tokenizer() {
-  static const Tokenizer tokenizer = Tokenizer::load(source_path("models/demo"));
-  return tokenizer;
-}
 
 Choice choice(const std::string& text, std::vector<std::int32_t> tokens) {
   return {.text = text, .has_text = true, .tokens = std::move(tokens), .finish = "stop", .logprobs = {}};

@@ -15,6 +15,12 @@ namespace weft::test {
 
 using Ids = std::vector<std::int32_t>;
 
+/// The demo model's.
+inline const runtime::Tokenizer& demo_tokenizer() {
+  static const runtime::Tokenizer tokenizer = runtime::Tokenizer::load(source_path("models/demo"));
+  return tokenizer;
+}
+
 inline std::vector<nlohmann::json> lines_of(const std::filesystem::path& path) {
   std::istringstream text(read_text(path));
   std::vector<nlohmann::json> lines;
