@@ -93,6 +93,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.layers = model.layers;
   shape.batches = policy.num_gpu_batches;
   shape.disk_reads_device = facts.disk_reads_device;
+  const bool countless = work.requests == INT32_MAX;  // full blocks, see predict()
+  shape.refills = policy.continuous && !countless && work.requests > policy.block_size();
   const std::vector<std::size_t> unit_bytes(facts.unit_bytes.begin(), facts.unit_bytes.end());
   shape.unit_home = spread(unit_bytes, policy.weights.of);
   shape.kv_home =

@@ -188,9 +188,6 @@ Allowance allowance(const PartialPolicy& partial, const Budgets& free, bool on_h
 
 Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units,
                 const Workload& workload, const Facts& facts, const Budgets& free, bool on_host_memory) {
-  if (partial.continuous.value_or(false) && partial.attention_on_host.value_or(0) > 0)
-    throw UsageError(
-        "a continuous schedule needs attention on the device; ask for schedule static or attention device");
   const auto [budgets, host_allowed] = allowance(partial, free, on_host_memory);
   const Chooser chooser(partial, model, units, workload, facts, budgets, host_allowed);
   std::optional<Policy> chosen;

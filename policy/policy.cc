@@ -94,7 +94,7 @@ PartialPolicy PartialPolicy::of(const Policy& policy) {
   partial.attention_on_host = policy.attention_on_host;
   partial.retention = policy.retention;
   partial.overlap = policy.overlap;
-  partial.continuous = policy.refills();
+  partial.continuous = policy.continuous;
   for (std::size_t tier = 0; tier < 3; ++tier) partial.budgets[tier] = policy.budgets.bytes[tier];
   return partial;
 }
@@ -135,7 +135,7 @@ nlohmann::ordered_json Policy::to_json() const {
   else json["attention"] = {{"device", 1 - attention_on_host}, {"host", attention_on_host}};
   json["retention"] = retention.to_json();
   json["overlap"] = overlap;
-  json["schedule"] = refills() ? "continuous" : "static";
+  json["schedule"] = continuous ? "continuous" : "static";
   for (const offload::Tier tier : offload::kTiers) json["budgets"][name_of(tier)] = budgets[tier];
   return json;
 }

@@ -39,12 +39,11 @@ struct Policy {
   Retention retention;
   bool overlap = true;
   /// A finished sequence gives its place to the next request, whose prefill joins the next sweep; else blocks run to
-  /// their end. With attention on the host they always do.
+  /// their end.
   bool continuous = true;
   Budgets budgets;
 
   int block_size() const { return gpu_batch_size * num_gpu_batches; }
-  bool refills() const { return continuous && attention_on_host == 0; }
   nlohmann::ordered_json to_json() const;
 };
 

@@ -142,8 +142,7 @@ class Generator {
   std::uint32_t sublayer(std::uint32_t s) {
     const Loaded unit = load_unit(s);
     std::uint32_t last = kNone;
-    for (int batch = 0; batch < shape_.batches; ++batch)
-      last = compute(s, batch, Op::Part::whole, unit.slot, unit.ready);
+    for (int batch = 0; batch < shape_.batches; ++batch) last = compute(s, batch, Op::Part::whole, unit, {});
     used(unit, last);
     return s + 1;
   }
@@ -165,15 +164,14 @@ class Generator {
       for (int batch = 0; batch < shape_.batches; ++batch) {
         std::uint32_t& result = attended[static_cast<std::size_t>(batch)];
         if (ends) {
-          if (result != kNone) used(before, compute(attention - per_layer, batch, Op::Part::out, before.slot, result));
-          if (has_mlp) used(mlp_unit, compute(mlp, batch, Op::Part::whole, mlp_unit.slot, mlp_unit.ready));
+          const Loaded attending{before.slot, result};
+          if (result != kNone) used(before, compute(attention - per_layer, batch, Op::Part::out, attending, {}));
+          if (has_mlp) used(mlp_unit, compute(mlp, batch, Op::Part::whole, mlp_unit, {}));
         }
         if (!begins) continue;
-        const bool host = on_host(layer, batch);
-        const std::uint32_t done =
-            compute(attention, batch, host ? Op::Part::in : Op::Part::whole, unit.slot, unit.ready);
-        used(unit, done);
-        result = host ? host_core(attention, layer, batch, done) : kNone;
+        result = kNone;
+        if (on_host(layer, batch)) result = attend_on_host(attention, layer, batch, unit);
+        else used(unit, compute(attention, batch, Op::Part::whole, unit, {}));
       }
       before = unit;
     }
@@ -181,29 +179,35 @@ class Generator {
   }
 
   /// The rows go to the host and are attended there. Returns that op; the device reads its results where they are.
-  std::uint32_t host_core(std::uint32_t s, int layer, int batch, std::uint32_t projected) {
+  /// Prompts that join the sweep are attended by the device before, which writes what is kept of them to the host.
+  std::uint32_t attend_on_host(std::uint32_t s, int layer, int batch, const Loaded& unit) {
     const std::uint32_t exchange = shape_.exchange_block(batch), kv = shape_.kv_block(layer, batch);
-    const std::uint32_t sent = store(Lane::device_to_host, batch, exchange, kNoSlot, kNoSlot, {projected});
-    Op core{.kind = Op::Kind::compute,
-            .part = Op::Part::core,
-            .lane = Lane::host_compute,
-            .batch = static_cast<std::uint16_t>(batch),
-            .subject = s};
-    std::uint32_t done;
-    if (kv_home(layer, batch) == Tier::disk) {
-      const std::uint32_t slot = core.kv_slot = host_kv_.take();
-      const std::uint32_t read =
-          load(Lane::disk_read, batch, kv, kNoSlot, slot, {host_kv_.last_user[slot], stored_[kv]});
-      done = add(core, {sent, read});
-      stored_[kv] = host_kv_.last_user[slot] = store(Lane::disk_write, batch, kv, slot, kNoSlot, {done});
-    } else {
-      done = add(core, {sent, stored_[kv]});
-      stored_[kv] = done;
+    const bool from_disk = kv_home(layer, batch) == Tier::disk;
+    Loaded block{kNoSlot, stored_[kv]};
+    if (from_disk) {
+      block.slot = host_kv_.take();
+      block.ready =
+          load(Lane::disk_read, batch, kv, kNoSlot, block.slot, {host_kv_.last_user[block.slot], stored_[kv]});
     }
+    const std::uint32_t projected =
+        compute(s, batch, Op::Part::in, unit, {block.slot, shape_.refills ? block.ready : kNone});
+    used(unit, projected);
+    const std::uint32_t sent = store(Lane::device_to_host, batch, exchange, kNoSlot, kNoSlot, {projected});
+    const std::uint32_t done = add({.kind = Op::Kind::compute,
+                                    .part = Op::Part::core,
+                                    .lane = Lane::host_compute,
+                                    .batch = static_cast<std::uint16_t>(batch),
+                                    .subject = s,
+                                    .kv_slot = block.slot},
+                                   {sent, block.ready});
+    stored_[kv] = done;
+    if (from_disk)
+      stored_[kv] = host_kv_.last_user[block.slot] = store(Lane::disk_write, batch, kv, block.slot, kNoSlot, {done});
     return done;
   }
 
-  std::uint32_t compute(std::uint32_t s, int batch, Op::Part part, std::uint32_t unit_slot, std::uint32_t ready) {
+  /// `kv`: that of attention whose core is the host's.
+  std::uint32_t compute(std::uint32_t s, int batch, Op::Part part, const Loaded& unit, const Loaded& kv) {
     const Sublayer& sub = shape_.sublayers[s];
     using Kind = Sublayer::Kind;
     Op op{.kind = Op::Kind::compute,
@@ -211,11 +215,12 @@ class Generator {
           .lane = Lane::device_compute,
           .batch = static_cast<std::uint16_t>(batch),
           .subject = s,
-          .unit_slot = unit_slot};
+          .unit_slot = unit.slot,
+          .kv_slot = kv.slot};
     const Tier hidden_home = shape_.activation_home[static_cast<std::size_t>(batch)];
     const bool uses_hidden = sub.kind != Kind::head && hidden_home != Tier::device;
-    const bool writes_hidden = uses_hidden && sub.kind != Kind::output && part != Op::Part::in;
-    std::uint32_t hidden = kNone, cache = kNone;
+    const bool writes_hidden = uses_hidden && sub.kind != Kind::output && (part != Op::Part::in || shape_.refills);
+    std::uint32_t hidden = kNone, cache = kv.ready;
     if (uses_hidden) {
       op.activation_slot = activation_.take();
       hidden = sub.kind == Kind::embed ? activation_.last_user[op.activation_slot]
@@ -230,7 +235,7 @@ class Generator {
                   ? kv_.last_user[op.kv_slot]
                   : load_block(cache_home, batch, shape_.kv_block(sub.layer, batch), kv_, kv_staging_, op.kv_slot);
     }
-    const std::uint32_t done = add(op, {ready, hidden, cache});
+    const std::uint32_t done = add(op, {unit.ready, hidden, cache});
     if (uses_hidden) {
       activation_.last_user[op.activation_slot] = done;
       if (writes_hidden)

@@ -55,6 +55,7 @@ struct ScheduleShape {
   int layers = 0, batches = 1;
   std::vector<bool> host_attends;  ///< [layer * batches + batch]: attended on the host in decode; never on the device
   bool disk_reads_device = false;  ///< Backend::device_is_host_memory()
+  bool refills = false;            ///< prompts join later sweeps; the device attends them, whoever attends in decode
   WindowSlots slots;
 
   /// Attention and mlp, or with a parallel residual attention alone.

@@ -63,7 +63,6 @@ class Searcher {
     base_.retention = partial.retention.value_or(Retention{});
     base_.overlap = partial.overlap.value_or(true);
     base_.continuous = partial.continuous.value_or(true);
-    if (partial.continuous.value_or(false) && !partial.attention_on_host) partial_.attention_on_host = 0;
   }
 
   /// The relaxed placements of all shapes, the most promising first.

@@ -1,6 +1,7 @@
 #include "runtime/executor.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "kernels/error.h"
 
@@ -80,6 +81,7 @@ std::int64_t Executor::steps_left() const {
 }
 
 void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Waiting& waiting) {
+  assert(waiting.count == 0 || print_.shape.refills);
   block_ = block;
   failed_ = false;
   on_token_ = &on_token;
@@ -206,13 +208,16 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
                              op.step == 0 ? kernels::KvSlots{} : storage_.kv_home(sub.layer, batch)},
                             stream);
           break;
-        case Op::Part::in: layers_.attention_in(unit, rows, hidden, storage_.exchange(batch, false), stream); break;
+        case Op::Part::in:
+          layers_.attention_in(sub.layer, unit, rows, hidden, storage_.exchange(batch, false),
+                               storage_.host_kv(sub.layer, batch, op.kv_slot), stream);
+          break;
         case Op::Part::core:
           layers_.attention_core(sub.layer, rows, storage_.exchange(batch, true),
                                  storage_.host_kv(sub.layer, batch, op.kv_slot));
           break;
         case Op::Part::out:
-          layers_.attention_out(unit, hidden, storage_.exchange(batch, true).out.slice(0, rows.rows()), stream);
+          layers_.attention_out(unit, rows, hidden, storage_.exchange(batch, true).out, stream);
           break;
       }
       break;
@@ -289,7 +294,7 @@ void Executor::gather_rows(const Op& op) {
     totals_.decode_rows += rows.live();
     totals_.decode_places += policy_.gpu_batch_size;
   }
-  storage_.set_tokens(op.batch, rows.rows());
+  storage_.set_rows(op.batch, rows.rows(), rows.begun);
 }
 
 void Executor::choose_tokens(int batch, kernels::Stream& stream) {

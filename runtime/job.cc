@@ -75,7 +75,7 @@ void put_in_order(std::vector<std::size_t>& indices, const RequestFile& requests
 
 /// Everything; false if it was interrupted.
 bool run_requests(Session& session, const RequestFile& requests, std::vector<std::size_t> indices, Answers& answers) {
-  const bool refills = session.policy().refills();
+  const bool refills = session.policy().continuous;
   if (refills) put_in_order(indices, requests);
   std::vector<WorkItem> todo;
   for (const std::size_t index : indices)

@@ -73,10 +73,10 @@ std::uint64_t Layers::seed(int layer) const {
   return retention_.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(layer);
 }
 
-std::vector<std::int64_t> Layers::chunks(const BatchRows& rows) const {
+std::vector<std::int64_t> Layers::chunks(const BatchRows& rows, std::int64_t first) const {
   std::vector<std::int64_t> ends;
-  std::int64_t begin = 0;
-  for (std::int64_t s = 1; s <= rows.own(); ++s) {
+  std::int64_t begin = first;
+  for (std::int64_t s = first + 1; s <= rows.own(); ++s) {
     const auto tokens = rows.offsets[static_cast<std::size_t>(s)] - rows.offsets[static_cast<std::size_t>(begin)];
     if (s > begin + 1 && (tokens > chunk_tokens_ || s - 1 == rows.begun)) {
       ends.push_back(s - 1);
@@ -269,11 +269,15 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
 void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
                        kernels::Stream& stream) {
   if (rows.begun == 0 && synthetic_) return fill_cache(layer, rows, kv.slots, stream);
+  attend(layer, unit, rows, 0, hidden, kv, stream);
+}
+
+void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, View hidden,
+                    const Cache& kv, kernels::Stream& stream) {
   Scratch& scratch = storage_.scratch();
   const std::int64_t q_cols = std::int64_t{model_.heads} * model_.head_dim,
                      kv_cols = std::int64_t{model_.kv_heads} * model_.head_dim;
-  std::int64_t first = 0;
-  for (const std::int64_t last : chunks(rows)) {
+  for (const std::int64_t last : chunks(rows, first)) {
     scratch.reset();
     const std::int64_t begin = rows.offsets[static_cast<std::size_t>(first)],
                        count = rows.offsets[static_cast<std::size_t>(last)] - begin;
@@ -330,27 +334,30 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
   }
 }
 
-void Layers::attention_in(const UnitViews& unit, const BatchRows& rows, View hidden, const Storage::Exchange& out,
-                          kernels::Stream& stream) {
-  for (std::int64_t first = 0; first < hidden.rows; first += chunk_tokens_) {
-    const std::int64_t count = std::min(chunk_tokens_, hidden.rows - first);
+void Layers::attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden,
+                          const Storage::Exchange& out, const kernels::KvSlots& kv, kernels::Stream& stream) {
+  for (std::int64_t first = 0; first < rows.begun; first += chunk_tokens_) {  // one row each
+    const std::int64_t count = std::min(chunk_tokens_, rows.begun - first);
     storage_.scratch().reset();
     project(unit, part(rows.position, first, first + count), hidden.slice(first, count),
             {out.q.slice(first, count), out.k.slice(first, count), out.v.slice(first, count)}, stream);
   }
+  attend(layer, unit, rows, rows.begun, hidden, {.slots = kv, .home = {}}, stream);
 }
 
 void Layers::attention_core(int layer, const BatchRows& rows, const Storage::Exchange& host,
                             const kernels::KvSlots& kv) {
-  const std::int64_t live = rows.live();
-  decode(backend_.host_ops(), layer, rows, 0, live,
-         {host.q.slice(0, live), host.k.slice(0, live), host.v.slice(0, live)}, host.out.slice(0, live), {kv, {}},
+  const std::int64_t begun = rows.begun;
+  if (begun == 0) return;
+  decode(backend_.host_ops(), layer, rows, 0, begun,
+         {host.q.slice(0, begun), host.k.slice(0, begun), host.v.slice(0, begun)}, host.out.slice(0, begun), {kv, {}},
          backend_.host_stream());
 }
 
-void Layers::attention_out(const UnitViews& unit, View hidden, ConstView attended, kernels::Stream& stream) {
-  for (std::int64_t first = 0; first < hidden.rows; first += chunk_tokens_) {
-    const std::int64_t count = std::min(chunk_tokens_, hidden.rows - first);
+void Layers::attention_out(const UnitViews& unit, const BatchRows& rows, View hidden, ConstView attended,
+                           kernels::Stream& stream) {
+  for (std::int64_t first = 0; first < rows.begun; first += chunk_tokens_) {
+    const std::int64_t count = std::min(chunk_tokens_, rows.begun - first);
     storage_.scratch().reset();
     project_back(unit, attended.slice(first, count), hidden.slice(first, count), stream);
   }

@@ -51,11 +51,13 @@ class Layers {
   };
   void attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
                  kernels::Stream& stream);
-  /// The three parts of attention whose core runs on the host; decode only.
-  void attention_in(const UnitViews& unit, const BatchRows& rows, View hidden, const Storage::Exchange& out,
-                    kernels::Stream& stream);
+  /// The three parts of attention whose core runs on the host. Prompts do not go there: the first part does all of
+  /// theirs and leaves what is kept in `kv`, on the host.
+  void attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Storage::Exchange& out,
+                    const kernels::KvSlots& kv, kernels::Stream& stream);
   void attention_core(int layer, const BatchRows& rows, const Storage::Exchange& host, const kernels::KvSlots& kv);
-  void attention_out(const UnitViews& unit, View hidden, ConstView attended, kernels::Stream& stream);
+  void attention_out(const UnitViews& unit, const BatchRows& rows, View hidden, ConstView attended,
+                     kernels::Stream& stream);
   void mlp(const UnitViews& unit, View hidden, kernels::Stream& stream);
   /// Last rows of each live sequence, normed and projected, to the first rows of `last_embed`.
   void output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,
@@ -84,13 +86,16 @@ class Layers {
   void feed_forward(const UnitViews& unit, ConstView in, View hidden, kernels::Stream& stream);
   void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Projected& in,
                View attended, const Cache& kv, kernels::Stream& stream);
+  /// All of attention for the sequences from `first` on.
+  void attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, View hidden, const Cache& kv,
+              kernels::Stream& stream);
   /// To the block, and to its home where that is written along.
   void keep_prompts(kernels::KeepPrompt& op, const Cache& kv, kernels::Stream& stream) const;
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
               const Projected& in, View attended, const Cache& kv, kernels::Stream& stream) const;
   void fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream);
-  /// Ends of the chunks of whole sequences: indices into rows.offsets.
-  std::vector<std::int64_t> chunks(const BatchRows& rows) const;
+  /// Ends of the chunks of whole sequences from `first` on: indices into rows.offsets.
+  std::vector<std::int64_t> chunks(const BatchRows& rows, std::int64_t first) const;
   std::uint64_t seed(int layer) const;
 
   const policy::ModelSpec& model_;

@@ -12,7 +12,7 @@ std::string policy_line(const policy::Policy& policy) {
          " sequences; device/host/disk percent: weights " + percentages(policy.weights) + ", kv " +
          percentages(policy.kv) + ", activations " + percentages(policy.activations) + "; retention " +
          name_of(policy.retention.rule) + "; attention on " + policy::attention_to_text(policy.attention_on_host) +
-         "; " + (policy.refills() ? "continuous" : "static") + " schedule";
+         "; " + (policy.continuous ? "continuous" : "static") + " schedule";
 }
 
 }  // namespace weft::runtime

@@ -34,7 +34,8 @@ Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>
                                                .dtype = facts.kv,
                                                .scores = policy.retention.scored() ||
                                                          policy.retention.rule == policy::Retention::Rule::random},
-      tokens_(static_cast<std::size_t>(policy.num_gpu_batches)) {
+      tokens_(static_cast<std::size_t>(policy.num_gpu_batches)),
+      begun_(static_cast<std::size_t>(policy.num_gpu_batches)) {
   std::vector<offload::FileId> files;
   if (checkpoint)
     for (const auto& path : checkpoint->files()) files.push_back(disk.open(path.string()));
@@ -52,17 +53,20 @@ Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>
 /// Most of what moves is copied; but the device itself writes KV home, reads the host's attention and gathers rows of
 /// tables.
 void Storage::check_reach() const {
-  const auto refuse_unless = [&](offload::BlockId id, const char* what) {
-    if (!backend_.device_reaches(blocks_.home_data(id)))
+  const auto refuse_at = [&](const std::byte* data, const char* what) {
+    if (!backend_.device_reaches(data))
       throw CapacityError(std::string("the system lets too little host memory be pinned for ") + what +
                           " on the host; raise the limit (ulimit -l), lower --host-memory or place more on the device");
   };
+  const auto refuse_unless = [&](offload::BlockId id, const char* what) { refuse_at(blocks_.home_data(id), what); };
   if (print_.workspace.rows_on_host > 0) refuse_unless(exchange_host_, "attention");
   if (print_.workspace.gather > 0) refuse_unless(gather_, "rows of the embedding from disk");
   for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
     if (units_[unit].gathered && blocks_.home(block(unit)) == Tier::host) refuse_unless(block(unit), "the embedding");
   for (std::uint32_t kv = print_.shape.kv_block(0, 0); kv < print_.shape.activation_block(0); ++kv)
     if (blocks_.home(block(kv)) == Tier::host) refuse_unless(block(kv), "KV");
+  for (std::uint32_t slot = 0; print_.shape.refills && slot < print_.host_kv.slots; ++slot)
+    refuse_at(blocks_.slot(host_kv_window_, static_cast<int>(slot)), "KV from disk");
 }
 
 /// In the order of ScheduleShape, so that a block's number there is its id here.
@@ -160,7 +164,7 @@ std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
 
 std::uint64_t Storage::exchange_rows(const Op& op, kernels::Stream& stream) {
   const Exchange device = exchange(op.batch, false), host = exchange(op.batch, true);
-  const std::int64_t rows = tokens_[op.batch];
+  const std::int64_t rows = begun_[op.batch];
   const auto copy = [&](const View& to, const View& from) {
     const auto bytes = static_cast<std::uint64_t>(rows * from.cols) * size_of(activation_);
     if (bytes > 0) backend_.copy(to.data, from.data, bytes, stream);
@@ -189,6 +193,11 @@ kernels::KvSlots Storage::host_kv(int layer, int batch, std::uint32_t slot) cons
 
 View Storage::hidden(int batch, std::uint32_t slot, std::int64_t tokens) const {
   return {place(print_.shape.activation_block(batch), slot, activation_window_), activation_, tokens, model_.hidden};
+}
+
+void Storage::set_rows(int batch, std::int64_t tokens, std::int64_t begun) {
+  tokens_[static_cast<std::size_t>(batch)] = tokens;
+  begun_[static_cast<std::size_t>(batch)] = begun;
 }
 
 View Storage::last_hidden(int batch) const {

@@ -49,8 +49,9 @@ class Storage {
   kernels::KvSlots kv_home(int layer, int batch) const;                 ///< where the home is host memory, else null
   kernels::KvSlots host_kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the host window
   View hidden(int batch, std::uint32_t slot, std::int64_t tokens) const;     ///< [tokens, hidden]
-  /// Says how many rows the hidden states of a batch have now, and so how much of them moves.
-  void set_tokens(int batch, std::int64_t tokens) { tokens_[static_cast<std::size_t>(batch)] = tokens; }
+  /// Says how many rows the hidden states of a batch have now, and how many of them may go to the host to be attended;
+  /// so much of them moves.
+  void set_rows(int batch, std::int64_t tokens, std::int64_t begun);
 
   Scratch& scratch() { return scratch_; }
   View last_hidden(int batch) const;  ///< [gpu_batch_size, hidden]
@@ -94,7 +95,7 @@ class Storage {
   offload::BlockId workspace_{}, rows_{}, exchange_device_{}, exchange_host_{}, gather_{};
   std::unique_ptr<kernels::Event> gathered_;  // the last rows read have left the work space
   Scratch scratch_;
-  std::vector<std::atomic<std::int64_t>> tokens_;
+  std::vector<std::atomic<std::int64_t>> tokens_, begun_;  // [batches]
 };
 
 }  // namespace weft::runtime

@@ -101,7 +101,11 @@ const std::vector<float>& normal_table() {
 }  // namespace
 
 std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
-  if (spec.role == Role::head) return spec.name;
+  if (spec.role == Role::head) {
+    // What GPT-NeoX's files call embed_out, transformers 5 calls lm_head, and so does whoever saves its state_dict().
+    static const std::string kInMemory = "lm_head.weight";
+    return !checkpoint.find(spec.name) && checkpoint.find(kInMemory) ? kInMemory : spec.name;
+  }
   const auto prefixes = policy::name_prefixes(model);
   for (const char* prefix : prefixes)
     if (checkpoint.find(prefix + spec.name)) return prefix + spec.name;

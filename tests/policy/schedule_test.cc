@@ -143,7 +143,9 @@ class Checker {
       return list;
     }
     if (op.part == Op::Part::in) {
-      list.push_back({hidden_at, hidden, true, false});
+      list.push_back({hidden_at, hidden, true, shape_.refills, true});
+      const std::uint32_t kv = shape_.kv_block(sub.layer, op.batch);
+      if (shape_.refills) list.push_back({at(Place::host_kv, op.kv_slot, kv), kv, true, true, true});
       list.push_back({{Place::rows_device, k}, exchange, false, true, true});
       return list;
     }
@@ -186,7 +188,7 @@ TEST_CASE("a schedule orders every access, and none of its dependencies can be s
   std::mt19937 random(GENERATE(range(1, 61)));
   const ScheduleShape shape = test::random_shape(random);
   const Schedule schedule = zigzag(shape, 0, 3);
-  CAPTURE(shape.batches, shape.layers, shape.host_attends, shape.disk_reads_device, schedule.ops.size(),
+  CAPTURE(shape.batches, shape.layers, shape.host_attends, shape.disk_reads_device, shape.refills, schedule.ops.size(),
           schedule.deps.size());
   REQUIRE(check(shape, schedule) == "");
   for (std::size_t dep = 0; dep < schedule.deps.size(); ++dep) {

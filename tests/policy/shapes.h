@@ -42,6 +42,7 @@ inline policy::ScheduleShape random_shape(std::mt19937& random) {
   for (const offload::Tier home : shape.kv_home)
     shape.host_attends.push_back(home != offload::Tier::device && (attends == 1 || (attends == 2 && pick(0, 1) == 1)));
   shape.disk_reads_device = pick(0, 1) == 1;
+  shape.refills = pick(0, 1) == 1;
   shape.slots = shape.slots_needed(static_cast<std::uint32_t>(pick(0, 3)));
   return shape;
 }

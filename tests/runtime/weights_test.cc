@@ -11,6 +11,7 @@
 #include "kernels/error.h"
 #include "tests/support/files.h"
 #include "tests/support/numbers.h"
+#include "tests/support/safetensors.h"
 
 using namespace weft;
 using namespace weft::test;
@@ -229,4 +230,20 @@ TEST_CASE("a checkpoint of another shape is refused by tensor", "[runtime]") {
   CHECK_THROWS_AS(Weights(model, units, checkpoint, DType::f16), DataError);
   CHECK_THROWS_WITH(Weights(model, units, checkpoint, DType::f16),
                     Contains("layers.0.fc1.weight") && Contains("48") && Contains("40"));
+}
+
+TEST_CASE("the head is found under the name of its files and under that of a state_dict", "[runtime]") {
+  policy::TensorSpec head;
+  head.role = policy::Role::head;
+  head.name = "embed_out.weight";
+  const auto found = [&](const std::string& stored) {
+    const TemporaryFolder folder;
+    write_text(folder / "model.safetensors", with_length("{" + stored + "}", "12345678"));
+    return stored_name(small_model(), Checkpoint::open(folder.path()), head);
+  };
+  const std::string file = entry("embed_out.weight", 0, 4, "F32"), memory = entry("lm_head.weight", 4, 8, "F32");
+  CHECK(found(file + "," + entry("w", 4, 8, "F32")) == "embed_out.weight");
+  CHECK(found(entry("w", 0, 4, "F32") + "," + memory) == "lm_head.weight");
+  CHECK(found(file + "," + memory) == "embed_out.weight");
+  CHECK(found(entry("w", 0, 8, "F32")) == "embed_out.weight");
 }

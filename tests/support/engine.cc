@@ -78,7 +78,7 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
   std::vector<Answer> answers(prompts_.size());
   const auto block_size = static_cast<std::size_t>(session_.policy().block_size());
   const auto batch_size = static_cast<std::size_t>(session_.policy().gpu_batch_size);
-  const bool refills = session_.policy().refills();
+  const bool refills = session_.policy().continuous;
   for (std::size_t first = 0; first < order.size(); first += refills ? order.size() : block_size) {
     std::size_t next = std::min(order.size(), first + block_size);
     const auto begin = [&](std::size_t index) {
