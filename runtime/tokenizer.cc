@@ -155,6 +155,8 @@ void Tokenizer::encode_pass(std::string_view text, bool normalized, bool at_star
       encode_pass(normalize(between, first), /*normalized=*/true, first, ids, scratch);
     else if (!normalized) encode_pass(between, /*normalized=*/true, first, ids, scratch);
     else if (metaspace_ && !between.empty()) encode_words(marked(between, first), ids, scratch);
+    else if (names_ == Names::bytes && prefix_ == Prefix::missing && !between.empty() && between[0] != ' ')
+      encode_words(" " + std::string(between), ids, scratch);
     else encode_words(between, ids, scratch);
     if (match.token != nullptr) ids.push_back(match.token->id);
     at = match.end;

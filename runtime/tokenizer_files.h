@@ -62,7 +62,7 @@ enum class Normalizer : std::uint8_t {
   nfc,     ///< Unicode's composed form
   spaces,  ///< as TokenizerParts::prefix says, then U+2581 for every space
 };
-/// Which of the texts between added tokens gets U+2581 in front.
+/// Which of the texts between added tokens gets a space in front, which in Names::sentences is U+2581.
 enum class Prefix : std::uint8_t {
   none,
   always,

@@ -107,8 +107,10 @@ class Reader {
     if (types != "ByteLevel" && types != "Split, ByteLevel")
       refuse_kind("pre_tokenizer", types.empty() ? "null" : types);
     Fields bytes = make(*all.back(), "pre_tokenizer");
-    if (bytes.boolean("add_prefix_space", true))
-      refuse("pre_tokenizer", "has add_prefix_space true, which is not supported; only false is");
+    if (bytes.boolean("add_prefix_space", true)) {
+      if (all.size() == 2) refuse("pre_tokenizer", "has add_prefix_space true behind a Split, which is not supported");
+      parts_.prefix = Prefix::missing;
+    }
     const bool own_pattern = bytes.boolean("use_regex", true);
     if (own_pattern == (all.size() == 2))
       refuse("pre_tokenizer", "cuts texts by two patterns or by none, which is not supported");

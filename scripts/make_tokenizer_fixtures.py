@@ -10,6 +10,7 @@
   neox/ llama3/ qwen2/ llama2/ mistral/
                           small tokenizer.json of these models' kinds, trained on the strings; hashes.bin, of each
                           string's ids the FNV-1a in 8 bytes (each id in 4, both little-endian); decoded.jsonl
+  neox/prefix_space.bin   the hashes with add_prefix_space
   added/cases.jsonl       [text, ids, decoded]: OPT's vocabulary with the added tokens of added/tokenizer_config.json
   classes.txt             FNV-1a of the pattern's class (0 other, 1 letter, 2 number, 3 space) of every code point
 
@@ -222,6 +223,10 @@ def write_kind(kind, out, strings, rng):
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
     ids = [tokenizer.encode(text).ids for text in texts]
     (out / "hashes.bin").write_bytes(b"".join(map(hash_of, ids)))
+    if kind == "neox":
+        prefixed = Tokenizer.from_file(str(out / "tokenizer.json"))
+        prefixed.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        (out / "prefix_space.bin").write_bytes(b"".join(hash_of(prefixed.encode(text).ids) for text in texts))
     rows = []
     for _ in range(2000):
         row = [rng.randrange(tokenizer.get_vocab_size()) for _ in range(rng.randrange(1, 12))]

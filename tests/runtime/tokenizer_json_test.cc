@@ -28,15 +28,9 @@ std::string hash_of(const Ids& ids) {
   return bytes;
 }
 
-}  // namespace
-
-TEST_CASE("every kind of tokenizer.json gives Hugging Face's ids and text for every string", "[runtime]") {
-  const auto [kind, first] = GENERATE(table<std::string, bool>(
-      {{"neox", false}, {"llama3", true}, {"qwen2", false}, {"llama2", true}, {"mistral", true}}));
-  CAPTURE(kind);
-  const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/" + kind));
-  CHECK(tokenizer.first_token().has_value() == first);
-  const std::string hashes = read_text(data_path("tokenizer/" + kind + "/hashes.bin"));
+/// Against hashes of the ids that Hugging Face gives each string.
+void check_hashes(const Tokenizer& tokenizer, const fs::path& file) {
+  const std::string hashes = read_text(file);
   const std::vector<std::string> strings = fixture_strings();
   REQUIRE(hashes.size() == 8 * strings.size());
   std::size_t equal = 0;
@@ -53,7 +47,26 @@ TEST_CASE("every kind of tokenizer.json gives Hugging Face's ids and text for ev
       CHECK(tokenizer.decode(ids) == incrementally(tokenizer, ids));
   }
   CHECK(equal == strings.size());
+}
+
+}  // namespace
+
+TEST_CASE("every kind of tokenizer.json gives Hugging Face's ids and text for every string", "[runtime]") {
+  const auto [kind, first] = GENERATE(table<std::string, bool>(
+      {{"neox", false}, {"llama3", true}, {"qwen2", false}, {"llama2", true}, {"mistral", true}}));
+  CAPTURE(kind);
+  const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/" + kind));
+  CHECK(tokenizer.first_token().has_value() == first);
+  check_hashes(tokenizer, data_path("tokenizer/" + kind + "/hashes.bin"));
   check_decoded(tokenizer, kind);
+}
+
+TEST_CASE("a prefix space is put where Hugging Face puts it", "[runtime]") {
+  const TemporaryFolder folder;
+  json file = json::parse(read_text(data_path("tokenizer/neox/tokenizer.json")));
+  file["pre_tokenizer"]["add_prefix_space"] = true;
+  write_text(folder / "tokenizer.json", file.dump());
+  check_hashes(Tokenizer::load(folder.path()), data_path("tokenizer/neox/prefix_space.bin"));
 }
 
 TEST_CASE("sentence pieces decode what they encode", "[runtime]") {
@@ -127,7 +140,7 @@ TEST_CASE("a tokenizer.json of another kind is refused by the name of what is no
       {"llama2", set("/normalizer/normalizers/0/prepend", "_"), "prepends something else than U+2581"},
       {"llama2", set("/normalizer/normalizers/1/content", "_"), "replaces something else than spaces"},
       {"llama2", set("/normalizer/normalizers/1/pattern", json{{"Regex", " "}}), "'String' is missing"},
-      {"neox", set("/pre_tokenizer/add_prefix_space", true), "add_prefix_space true"},
+      {"qwen2", set("/pre_tokenizer/pretokenizers/1/add_prefix_space", true), "add_prefix_space true behind a Split"},
       {"neox", set("/pre_tokenizer/use_regex", false), "by two patterns or by none"},
       {"neox", set("/pre_tokenizer", nullptr), "'pre_tokenizer' is null, which is not supported"},
       {"neox", set("/pre_tokenizer", json{{"type", "Whitespace"}}), "'pre_tokenizer' is Whitespace"},
