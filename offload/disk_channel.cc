@@ -186,7 +186,9 @@ bool DiskChannel::settle(Piece& piece, std::int64_t result) {
 }
 
 void DiskChannel::retry(Piece& piece, const std::string& reason) {
-  if (++piece.failures == kAttempts) throw IoError(reason);
+  if (++piece.failures < kAttempts) return;
+  if (piece.file->spill && !piece.write) throw LostPage(reason);
+  throw IoError(reason);
 }
 
 bool DiskChannel::finish(Piece& piece) {
@@ -201,7 +203,7 @@ bool DiskChannel::finish(Piece& piece) {
   if (file.spill) {
     if (const auto page = bad_page(piece)) {
       if (piece.reread)
-        throw IoError(file.path + ": page " + std::to_string(*page) + " (offset " + std::to_string(*page * kSpillPage) +
+        throw LostPage(file.path + ": page " + std::to_string(*page) + " (offset " + std::to_string(*page * kSpillPage) +
                       ", write " + std::to_string(file.pages[*page].generation) +
                       ") is not what was written to it, twice; the disk is not to be trusted");
       piece.reread = true;

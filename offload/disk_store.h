@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/error.h"
 #include "offload/disk_io.h"
 #include "offload/memory.h"
 
@@ -35,6 +36,11 @@ struct ReadRequest {
 struct WriteRequest {
   Extent extent;
   const std::byte* from = nullptr;
+};
+
+/// What was spilled cannot be read back, or is not what was written: it is lost, and nothing else.
+struct LostPage : IoError {
+  using IoError::IoError;
 };
 
 /// Reads and writes with O_DIRECT, in pieces of 1 MiB, 16 of them in flight, small pieces more. Every call may come
@@ -67,7 +73,8 @@ class DiskStore {
 
   /// Blocks until all requests are done. An extent may run past the end of the file to the next multiple of kPage; what
   /// is past the end is left as it was, or zero. Spill pages are checked against the checksum of what was written.
-  /// Throws IoError, which names file and offset; then nothing is in flight and the destinations are undefined.
+  /// Throws IoError, which names file and offset, LostPage for a spill file; then nothing is in flight and the
+  /// destinations are undefined.
   void read(std::span<const ReadRequest> requests);
   void read(const Extent& extent, std::byte* to);
 

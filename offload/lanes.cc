@@ -67,7 +67,10 @@ void Lanes::wait(Ticket ticket) {
 void Lanes::wait_all() {
   Lock lock(mutex_);
   while (!pieces_.empty()) wait_finished(first_, lock);
-  if (!failures_.empty()) std::rethrow_exception(failures_.begin()->second);
+  if (failures_.empty()) return;
+  const std::exception_ptr first = failures_.begin()->second;
+  failures_.clear();
+  std::rethrow_exception(first);
 }
 
 void Lanes::wait_finished(std::uint64_t number, Lock& lock) {

@@ -54,7 +54,8 @@ class Lanes {
 
   /// Blocks until the work is done; rethrows what it failed with.
   void wait(Ticket ticket);
-  /// Blocks until all submitted work is done; rethrows the failure of the lowest ticket so far, if any.
+  /// Blocks until all submitted work is done; rethrows the failure of the lowest ticket, if any, and forgets them all,
+  /// so that the lanes are as good as new.
   void wait_all();
 
   /// From now on every piece that ran to its end leaves a LaneRecord.

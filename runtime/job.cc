@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 
 #include "kernels/error.h"
 #include "policy/json.h"
@@ -25,6 +26,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int kSomeRefused = 1;  // the exit code of a job that is done
+constexpr int kMostLost = 3;     // times that a job goes on after its spill file has lost something
 
 /// One choice of a request: what takes a place.
 struct WorkItem {
@@ -37,27 +39,52 @@ class Block {
   Block(Session& session, const RequestFile& requests, Answers& answers)
       : session_(session), requests_(requests), answers_(answers) {}
 
-  /// todo[first, last): as many as the block has places; those behind take the places of finished ones until `end`.
-  void run(const std::vector<WorkItem>& todo, std::size_t first, std::size_t last, std::size_t end) {
-    places_.assign(last - first, {});
-    for (std::size_t i = first; i < last; ++i) fill(places_[i - first], todo[i]);
-    const Waiting waiting{.count = static_cast<std::int64_t>(end - last),
-                          .next = [&](Sequence& sequence) { fill(sequence, todo[last++]); }};
-    session_.executor().run(
-        places_, [&](Sequence& sequence) { answers_.token(sequence); }, waiting);
+  /// The first take the block's places, those behind the places of finished ones. Sequences whose KV cache the spill
+  /// file has lost begin again with their prompts.
+  void run(std::span<const WorkItem> todo) {
+    std::vector<WorkItem> open;
+    while (!todo.empty()) {
+      try {
+        return run_once(todo);
+      } catch (const offload::LostPage& lost) {
+        if (++lost_ > kMostLost) throw;
+        spdlog::warn("{}; what was computed with it is computed again", lost.what());
+      }
+      const std::span<const WorkItem> waiting = todo.subspan(next_);
+      std::vector<WorkItem> rest;
+      for (const Sequence& place : places_)
+        if (place.finish == Finish::none)
+          rest.push_back({static_cast<std::uint32_t>(place.request), static_cast<std::uint32_t>(place.choice)});
+      rest.insert(rest.end(), waiting.begin(), waiting.end());
+      open = std::move(rest);
+      todo = open;
+    }
   }
 
  private:
-  void fill(Sequence& place, const WorkItem& work) {
-    if (work.choice == 0 || !request_) request_ = requests_.read(work.request);  // choices are neighbours
-    place = answers_.begin(work.request, static_cast<std::int32_t>(work.choice), *request_, session_);
+  void run_once(std::span<const WorkItem> todo) {
+    const std::size_t places = std::min(todo.size(), static_cast<std::size_t>(session_.policy().block_size()));
+    places_.assign(places, {});
+    next_ = 0;
+    const auto fill = [&](Sequence& place) {
+      const WorkItem& work = todo[next_++];
+      if (!request_ || read_ != work.request) request_ = requests_.read(work.request);  // choices are neighbours
+      read_ = work.request;
+      place = answers_.begin(work.request, static_cast<std::int32_t>(work.choice), *request_, session_);
+    };
+    for (Sequence& place : places_) fill(place);
+    session_.executor().run(places_, [&](Sequence& sequence) { answers_.token(sequence); },
+                            {.count = static_cast<std::int64_t>(todo.size() - places), .next = fill});
   }
 
   Session& session_;
   const RequestFile& requests_;
   Answers& answers_;
   std::vector<Sequence> places_;
-  std::optional<Request> request_;  // the last that was read
+  std::size_t next_ = 0;  // of the items
+  std::optional<Request> request_;
+  std::uint32_t read_ = 0;  // which one that is
+  int lost_ = 0;
 };
 
 /// Blocks that run to their end take the requests in the order of the file. Where places are refilled the longest go
@@ -75,19 +102,17 @@ void put_in_order(std::vector<std::size_t>& indices, const RequestFile& requests
 
 /// Everything; false if it was interrupted.
 bool run_requests(Session& session, const RequestFile& requests, std::vector<std::size_t> indices, Answers& answers) {
-  const bool refills = session.policy().continuous;
-  if (refills) put_in_order(indices, requests);
+  const bool continuous = session.policy().continuous;
+  if (continuous) put_in_order(indices, requests);
   std::vector<WorkItem> todo;
   for (const std::size_t index : indices)
     for (std::uint32_t choice = 0; choice < requests.entry(index).n; ++choice)
       todo.push_back({static_cast<std::uint32_t>(index), choice});
-  const auto size = static_cast<std::size_t>(session.policy().block_size());
+  const std::size_t size = continuous ? todo.size() : static_cast<std::size_t>(session.policy().block_size());
   Block block(session, requests, answers);
   try {
-    for (std::size_t first = 0; first < todo.size(); first += refills ? todo.size() : size) {
-      const std::size_t last = std::min(todo.size(), first + size);
-      block.run(todo, first, last, refills ? todo.size() : last);
-    }
+    for (std::size_t first = 0; first < todo.size(); first += size)
+      block.run(std::span(todo).subspan(first).first(std::min(size, todo.size() - first)));
   } catch (const Interrupted&) {
     return false;
   }

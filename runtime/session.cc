@@ -52,7 +52,7 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
                           ? DiskEngine::buffered
                           : throw UsageError("--disk-engine must be auto, io_uring, threads or buffered, got '" +
                                              name.substr(0, 40) + "'");
-  return std::make_unique<offload::DiskStore>(engine);
+  return std::make_unique<offload::DiskStore>(engine, options.decorate_disk);
 }
 
 Session::Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,

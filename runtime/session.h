@@ -22,6 +22,7 @@ struct MachineOptions {
   std::string backend = "auto", disk_engine = "auto", disk_directory = ".";
   int threads = 0;
   bool separate_device = false;  ///< kernels::CpuOptions: the CPU plays a card with memory of its own
+  offload::DiskStore::Decorate decorate_disk = {};  ///< tests: faults
 };
 std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options);
 std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options);
