@@ -46,6 +46,7 @@ class RequestLines {
     for_each_line(path, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
       if (stop) throw Interrupted{};
       if (line.find_first_not_of(" \t") == std::string_view::npos) return;
+      if (!dialect_) dialect_ = dialect_in(line, number);
       const auto [id, said] = read_id(line, number);
       some_say_theirs |= said;
       if (id) ids_.add(*id, lines_.size());
@@ -78,11 +79,18 @@ class RequestLines {
     std::uint32_t bytes, number;
   };
 
+  std::optional<Dialect> dialect_in(std::string_view text, std::size_t number) const {
+    try {
+      return dialect_of(object_of(text, path(), number));
+    } catch (const UsageError&) {
+      return {};
+    }
+  }
   /// The id, and whether the line itself says it.
   std::pair<std::optional<std::string>, bool> read_id(std::string_view text, std::size_t number) const {
+    if (!dialect_) return {};
     try {
       const auto json = object_of(text, path(), number);
-      if (!dialect_) dialect_ = dialect_of(json);
       return {id_of_line(json, number, *dialect_, false), json.contains("id") || dialect_ == Dialect::openai};
     } catch (const UsageError&) {
       return {};
@@ -95,7 +103,7 @@ class RequestLines {
   }
 
   InputFile file_;
-  mutable std::optional<Dialect> dialect_;  // of the first line that is an object
+  std::optional<Dialect> dialect_;  // of the first line that is an object
   std::vector<Line> lines_;
   IdIndex ids_;
 };
