@@ -33,7 +33,9 @@ std::string place(const DiskFile& file, bool write, std::size_t bytes, std::uint
 DiskFile::~DiskFile() { close(fd); }
 
 void DiskFile::set_direct(bool on) {
+  direct = false;
   const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0) return;
   // O_NONBLOCK was for opening; io_uring would take it seriously.
   const bool done = fcntl(fd, F_SETFL, (on ? flags | O_DIRECT : flags & ~O_DIRECT) & ~O_NONBLOCK) == 0;
   if (!done && on) fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
