@@ -63,11 +63,16 @@ kernels::Activation activation_named(const std::string& name, const std::string&
 }
 
 Layers::Layers(const policy::ModelSpec& model, const policy::Retention& retention, DType kv_type,
-               std::int64_t chunk_tokens, kernels::Backend& backend, Storage& storage)
+               std::int64_t chunk_tokens, kernels::Backend& backend, Storage& storage, const std::atomic<bool>& stop)
     : model_(model), retention_(retention), activation_(activation_named(model.activation, model.architecture)),
       scoring_(scoring_of(retention)), kv_type_(kv_type), chunk_tokens_(chunk_tokens),
       scale_(1 / std::sqrt(static_cast<float>(model.head_dim))), backend_(backend), ops_(backend.ops()),
-      storage_(storage) {}
+      storage_(storage), stop_(stop) {}
+
+void Layers::begin_chunk() {
+  if (stop_) throw Interrupted{};
+  storage_.scratch().reset();
+}
 
 std::uint64_t Layers::seed(int layer) const {
   return retention_.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(layer);
@@ -92,7 +97,7 @@ void Layers::embed(const UnitViews& unit, const BatchRows& rows, View hidden, ke
   std::vector<std::int32_t> places;
   for (std::int64_t first = 0; first < rows.rows(); first += chunk_tokens_) {
     const std::int64_t last = std::min(first + chunk_tokens_, rows.rows());
-    scratch.reset();
+    begin_chunk();
     const View x = hidden.slice(first, last - first);
     const std::span<const std::int32_t> tokens = part(rows.tokens, first, last);
     if (of(unit, Role::project_in)) {
@@ -278,7 +283,7 @@ void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std
   const std::int64_t q_cols = std::int64_t{model_.heads} * model_.head_dim,
                      kv_cols = std::int64_t{model_.kv_heads} * model_.head_dim;
   for (const std::int64_t last : chunks(rows, first)) {
-    scratch.reset();
+    begin_chunk();
     const std::int64_t begin = rows.offsets[static_cast<std::size_t>(first)],
                        count = rows.offsets[static_cast<std::size_t>(last)] - begin;
     const View x = hidden.slice(begin, count);
@@ -338,7 +343,7 @@ void Layers::attention_in(int layer, const UnitViews& unit, const BatchRows& row
                           const Storage::Exchange& out, const kernels::KvSlots& kv, kernels::Stream& stream) {
   for (std::int64_t first = 0; first < rows.begun; first += chunk_tokens_) {  // one row each
     const std::int64_t count = std::min(chunk_tokens_, rows.begun - first);
-    storage_.scratch().reset();
+    begin_chunk();
     project(unit, part(rows.position, first, first + count), hidden.slice(first, count),
             {out.q.slice(first, count), out.k.slice(first, count), out.v.slice(first, count)}, stream);
   }
@@ -358,14 +363,14 @@ void Layers::attention_out(const UnitViews& unit, const BatchRows& rows, View hi
                            kernels::Stream& stream) {
   for (std::int64_t first = 0; first < rows.begun; first += chunk_tokens_) {
     const std::int64_t count = std::min(chunk_tokens_, rows.begun - first);
-    storage_.scratch().reset();
+    begin_chunk();
     project_back(unit, attended.slice(first, count), hidden.slice(first, count), stream);
   }
 }
 
 void Layers::mlp(const UnitViews& unit, View hidden, kernels::Stream& stream) {
   for (std::int64_t first = 0; first < hidden.rows; first += chunk_tokens_) {
-    storage_.scratch().reset();
+    begin_chunk();
     const View x = hidden.slice(first, std::min(chunk_tokens_, hidden.rows - first));
     feed_forward(unit, normed(unit, Role::norm2_weight, Role::norm2_bias, x, stream), x, stream);
     if (!model_.pre_norm) norm(unit, Role::norm2_weight, Role::norm2_bias, x, x, stream);

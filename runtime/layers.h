@@ -1,6 +1,7 @@
 // runtime/layers.h: a sublayer of the architecture table as kernel ops over views.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -37,12 +38,12 @@ struct BatchRows {
 kernels::Activation activation_named(const std::string& name, const std::string& where);
 
 /// Runs sublayers on the device, chunk by chunk of at most `chunk_tokens` rows (or one prompt), so that the work space
-/// is bounded; a row's result does not depend on the chunk. One thread at a time,
-/// the device lane's; attention_core the host lane's.
+/// is bounded; a row's result does not depend on the chunk. After `stop` the next chunk throws Interrupted. One thread
+/// at a time, the device lane's; attention_core the host lane's.
 class Layers {
  public:
   Layers(const policy::ModelSpec& model, const policy::Retention& retention, DType kv_type, std::int64_t chunk_tokens,
-         kernels::Backend& backend, Storage& storage);
+         kernels::Backend& backend, Storage& storage, const std::atomic<bool>& stop);
 
   void embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream);
   /// A KV block on the device, and its home where that is host memory and is not written as a whole: both change.
@@ -76,6 +77,7 @@ class Layers {
   struct Projected {
     View q, k, v;
   };
+  void begin_chunk();
   /// Any of the model's norms.
   void norm(const UnitViews& unit, policy::Role weight, policy::Role bias, ConstView x, View out,
             kernels::Stream& stream) const;
@@ -108,6 +110,7 @@ class Layers {
   kernels::Backend& backend_;
   const kernels::Ops& ops_;
   Storage& storage_;
+  const std::atomic<bool>& stop_;
   bool synthetic_ = false;
   std::unique_ptr<kernels::Memory> random_cache_;  // of fill_cache(), made at its first call
   std::int64_t random_tokens_ = 0;

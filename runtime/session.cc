@@ -75,7 +75,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
                                        source.checkpoint.get(), *backend_, *disk_, machine.disk_directory, stop);
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   layers_ = std::make_unique<Layers>(source.spec, policy_.retention, facts_.kv, print_.workspace.chunk_tokens,
-                                     *backend_, *storage_);
+                                     *backend_, *storage_, stop);
   executor_ = std::make_unique<Executor>(source.spec, policy_, print_, *layers_, *storage_, *backend_, stop);
 }
 
