@@ -205,9 +205,9 @@ bool DiskChannel::finish(Piece& piece) {
   if (file.spill) {
     if (const auto page = bad_page(piece)) {
       if (piece.reread)
-        throw LostPage(file.path + ": page " + std::to_string(*page) + " (offset " + std::to_string(*page * kSpillPage) +
-                      ", write " + std::to_string(file.pages[*page].generation) +
-                      ") is not what was written to it, twice; the disk is not to be trusted");
+        throw LostPage(file.path + ": page " + std::to_string(*page) + " (offset " +
+                       std::to_string(*page * kSpillPage) + ", write " + std::to_string(file.pages[*page].generation) +
+                       ") is not what was written to it, twice; the disk is not to be trusted");
       piece.reread = true;
       piece.moved = 0;
       return false;
