@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "policy/json.h"
@@ -15,6 +17,7 @@
 #include "runtime/files.h"
 #include "runtime/safetensors.h"
 #include "runtime/torch_bin.h"
+#include "runtime/zip_reader.h"
 
 namespace weft::runtime {
 
@@ -197,6 +200,10 @@ std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {
   if (format_ == Format::safetensors || format_ == Format::sharded_safetensors) return read_safetensors(input);
   TorchFile file = read_torch_bin(input);
   notes_.insert(notes_.end(), file.notes.begin(), file.notes.end());
+  for (Checksum& checksum : file.checksums) {
+    checksum.file = inputs_.size() - 1;
+    checksums_.push_back(std::move(checksum));
+  }
   return std::move(file.tensors);
 }
 
@@ -300,6 +307,40 @@ std::vector<std::string> Checkpoint::unused(std::span<const std::string> used) c
   for (const TensorInfo& tensor : tensors_)
     if (!known.count(tensor.name)) names.push_back(tensor.name);
   return names;
+}
+
+void Checkpoint::verify(const std::atomic<bool>& stop) const {
+  constexpr std::size_t kPiece = std::size_t{4} << 20, kMostThreads = 8;
+  std::atomic<std::size_t> next = 0;
+  const auto check = [&](const Checksum& sum, std::span<std::byte> buffer) {
+    std::uint32_t crc = 0;
+    for (std::uint64_t at = 0; at < sum.bytes && !stop;) {
+      const auto piece = buffer.first(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), sum.bytes - at)));
+      read_range(sum.file, sum.offset + at, piece);
+      crc = crc32(piece, crc);
+      at += piece.size();
+    }
+    if (crc != sum.crc && !stop)
+      fail(Fault::bad_checksum, paths_[sum.file].string() + ": the record " + in_quotes(sum.record) +
+                                    " does not have its checksum: download the file again, or, if it was saved "
+                                    "without checksums, give --no-verify-crc");
+  };
+  const auto work = [&] {
+    std::vector<std::byte> buffer(kPiece);
+    try {
+      for (std::size_t i = next++; i < checksums_.size() && !stop; i = next++) check(checksums_[i], buffer);
+    } catch (...) {
+      next = checksums_.size();  // the others need not go on
+      throw;
+    }
+  };
+  // A processor sums about as fast as a disk reads, or slower.
+  const std::size_t threads =
+      std::min({std::size_t{std::max(1U, std::thread::hardware_concurrency())}, kMostThreads, checksums_.size()});
+  std::vector<std::future<void>> workers;
+  for (std::size_t i = 0; i < threads; ++i) workers.push_back(std::async(std::launch::async, work));
+  for (std::future<void>& worker : workers) worker.get();
+  if (stop) throw Interrupted{};
 }
 
 void Checkpoint::read_range(std::size_t file, std::uint64_t offset, std::span<std::byte> out) const {

@@ -1,6 +1,7 @@
 // runtime/checkpoint.h: the tensors of a checkpoint folder: names, dtypes, shapes, and where their bytes are.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -30,11 +31,22 @@ struct TensorInfo {
 /// naming the tensor, unless it is F32, F16 or BF16.
 DType weight_dtype(const TensorInfo& tensor);
 
+/// Bytes [offset, offset + bytes) of files()[file] and the CRC-32 that the file says they have.
+struct Checksum {
+  std::size_t file = 0;
+  std::string record;  ///< what the file calls them
+  std::uint64_t offset = 0, bytes = 0;
+  std::uint32_t crc = 0;
+};
+
 /// A tensor that a model cannot do without.
 struct TensorNeed {
   std::string name;
   std::vector<std::int64_t> shape;
 };
+
+/// Thrown after stop was set.
+struct Interrupted {};
 
 /// A folder in the Hugging Face layout with all of its headers read and checked. The files stay open, so that replacing
 /// one during a run does no harm. Constant once open; any thread may read.
@@ -64,6 +76,10 @@ class Checkpoint {
   /// The names, sorted, that are in the checkpoint and not in `used`.
   std::vector<std::string> unused(std::span<const std::string> used) const;
 
+  /// Reads all bytes that have a checksum, which only PyTorch's own files do, and compares it. Throws CheckpointError,
+  /// IoError, Interrupted after `stop` was set.
+  void verify(const std::atomic<bool>& stop) const;
+
   /// Bytes [offset, offset + out.size()) of files()[file]. Throws IoError; `out` then holds anything.
   void read_range(std::size_t file, std::uint64_t offset, std::span<std::byte> out) const;
   /// Row-major, whatever it is in the file.
@@ -78,6 +94,7 @@ class Checkpoint {
   std::vector<InputFile> inputs_;
   std::vector<std::filesystem::path> paths_;
   std::vector<TensorInfo> tensors_;
+  std::vector<Checksum> checksums_;
   std::vector<std::string> notes_;
 };
 

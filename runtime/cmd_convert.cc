@@ -14,11 +14,12 @@ namespace {
 
 struct Flags {
   std::string model, output, dtype = "auto";
+  bool verify_crc = true;
 };
 
 int convert(const Flags& flags, const std::atomic<bool>& stop) {
   try {
-    const Converted done = convert_checkpoint(flags.model, flags.output, flags.dtype, stop);
+    const Converted done = convert_checkpoint(flags.model, flags.output, flags.dtype, stop, flags.verify_crc);
     spdlog::info("{}: {} tensors, {}{}", flags.output, done.tensors, policy::bytes_to_text(done.bytes),
                  done.left_out ? "; " + std::to_string(done.left_out) + " that are not the model's were left out" : "");
     return 0;
@@ -36,6 +37,7 @@ void add_convert(CLI::App& app, Command& chosen) {
   command->add_option("--model", flags->model, "Hugging Face checkpoint folder")->required();
   command->add_option("--output", flags->output, "Folder to be made")->required();
   command->add_option("--dtype", flags->dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
+  command->add_flag("!--no-verify-crc", flags->verify_crc, kNoVerifyCrc);
   command->callback(
       [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return convert(*flags, stop); }; });
 }

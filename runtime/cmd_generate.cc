@@ -35,6 +35,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   command->add_option("--output", job.output, "Results, one JSON object a line")->required();
   command->add_option("--dtype", job.dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
   command->add_option("--weights", job.weights, "random:SEED runs a shape without a checkpoint");
+  command->add_flag("!--no-verify-crc", job.verify_crc, kNoVerifyCrc);
   command
       ->add_option("--on-bad-request", flags->on_bad_request,
                    "fail: nothing runs if a request is refused; record: the others run, and a refused one gets a line "

@@ -13,6 +13,9 @@ namespace weft::runtime {
 /// What main runs once the command line is parsed; empty until a subcommand was chosen. Returns the exit code.
 using Command = std::function<int(const std::atomic<bool>& stop)>;
 
+/// The help of --no-verify-crc.
+constexpr const char* kNoVerifyCrc = "Take a PyTorch .bin whose bytes do not have the checksums that it states";
+
 void add_generate(CLI::App& app, Command& chosen);
 void add_score(CLI::App& app, Command& chosen);
 void add_tokenize(CLI::App& app, Command& chosen);

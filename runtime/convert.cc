@@ -128,7 +128,7 @@ class NewFolder {
 }  // namespace
 
 Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std::string& dtype,
-                             const std::atomic<bool>& stop) {
+                             const std::atomic<bool>& stop, bool verify_crc) {
   if (!fs::is_directory(from))
     throw UsageError("--model " + from.string() + ": there is no such folder; convert wants a checkpoint folder");
   if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to)))
@@ -137,6 +137,7 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
   const DType type = dtype_named(dtype, spec.dtype);
   const Checkpoint checkpoint = Checkpoint::open(from);
   const std::vector<Planned> planned = plan_tensors(spec, checkpoint, type);
+  if (verify_crc) checkpoint.verify(stop);
   Converted done{.tensors = planned.size(), .left_out = checkpoint.size() - planned.size()};
   for (const Planned& each : planned) done.bytes += each.bytes;
 

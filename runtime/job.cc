@@ -202,6 +202,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   if (options.max_tokens < 1)
     throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
   const auto source = open_model(options.model, options.dtype, options.weights);
+  source->verify_crc = options.verify_crc;
   Journal journal(options.output, options.resume.on,
                   {.durability = options.durability, .stop = &stop, .warn = [](const std::string& text) {
                      spdlog::warn("{}", text);

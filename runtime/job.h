@@ -27,6 +27,7 @@ struct Resume {
 struct JobOptions {
   RequestKind kind = RequestKind::generate;
   std::string model, weights, dtype = "auto";
+  bool verify_crc = true;                    ///< Checkpoint::verify()
   std::string input, output, report, trace;  ///< the last two may be empty
   std::int64_t max_tokens = 128;
   Resume resume;

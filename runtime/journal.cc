@@ -3,10 +3,15 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -21,6 +26,23 @@ namespace {
 
 constexpr std::chrono::seconds kLockPatience{5};  // a killed run's lock can outlive it for a moment
 constexpr std::size_t kReadBytes = 1 << 20;
+
+/// " (process 4711)" where the kernel tells who holds the lock: not of another machine or container.
+std::string holder_of_lock(int fd) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) return "";
+  std::array<char, 64> file{};  // as /proc/locks names it
+  std::snprintf(file.data(), file.size(), "%02x:%02x:%lu", major(status.st_dev), minor(status.st_dev), status.st_ino);
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    std::istringstream fields(line);
+    std::string number, kind, advisory, access, process, place;
+    fields >> number >> kind >> advisory >> access >> process >> place;
+    if (kind == "FLOCK" && place == file.data() && process.find_first_not_of("0") != std::string::npos)
+      return " (process " + process + ")";
+  }
+  return "";
+}
 
 bool is_full(int error) { return error == ENOSPC || error == EDQUOT; }
 
@@ -70,7 +92,8 @@ void Journal::attach() {
     if (lock_fd_ < 0) fail("cannot be opened", errno);
     if (lock()) break;
     if (std::chrono::steady_clock::now() > give_up)
-      throw IoError(path_.string() + ": another run is writing this file; wait for it or choose another output");
+      throw IoError(path_.string() + ": another run" + holder_of_lock(lock_fd_) +
+                    " is writing this file; wait for it or choose another output");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   struct stat status {};

@@ -21,6 +21,7 @@ struct ModelSource {
   std::vector<policy::Unit> units;
   DType type = DType::f16;                 ///< of the KV cache, and the widest of the weights
   std::unique_ptr<Checkpoint> checkpoint;  ///< null with random weights
+  bool verify_crc = false;                 ///< whether Session calls Checkpoint::verify() before it loads the weights
   std::unique_ptr<Weights> weights;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if the folder has none
 

@@ -71,6 +71,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
                              backend_->device_is_host_memory());
   print_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);
   const auto begin = std::chrono::steady_clock::now();
+  if (source.checkpoint && source.verify_crc) source.checkpoint->verify(stop);
   storage_ = std::make_unique<Storage>(source.spec, source.units, policy_, print_, workload_, facts_, *source.weights,
                                        source.checkpoint.get(), *backend_, *disk_, machine.disk_directory, stop);
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

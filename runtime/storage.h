@@ -15,9 +15,6 @@
 
 namespace weft::runtime {
 
-/// Thrown after stop was set.
-struct Interrupted {};
-
 /// A bump allocator over one work space; views are good until reset().
 class Scratch {
  public:

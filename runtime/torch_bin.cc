@@ -207,11 +207,12 @@ TorchFile read_archive(const InputFile& file) {
   if (!program) fail(Fault::bad_record, where, "the record 'data.pkl' is missing");
   if (program->bytes > kMostPickleBytes) fail(Fault::bad_record, where, "the record 'data.pkl' is over 64 MiB");
   const std::string text = read_at(file, program->offset, program->bytes);
-  if (crc32(text) != program->crc)
+  if (crc32(std::as_bytes(std::span(text))) != program->crc)
     fail(Fault::bad_record, where, "the record 'data.pkl' does not have its checksum; download the file again");
 
   const Pickle pickle = read_pickle({text, 0, where + ": data.pkl", false});
   Storages storages = storages_of(pickle, where);
+  TorchFile result;
   for (auto& [key, storage] : storages) {
     const ZipRecord* record = find(records, "data/" + key);
     if (!record) fail(Fault::bad_storage, where, "the record 'data/" + key + "' is missing");
@@ -220,12 +221,13 @@ TorchFile read_archive(const InputFile& file) {
            "the record 'data/" + key + "' has " + std::to_string(record->bytes) + " bytes, wanted " +
                std::to_string(storage.elements * storage.element_bytes()));
     storage.offset = record->offset;
+    result.checksums.push_back({0, record->name, record->offset, record->bytes, record->crc});
   }
   std::size_t unused = 0;
   for (const ZipRecord& record : records)
     if (record.name.rfind("data/", 0) == 0 && storages.find(std::string_view(record.name).substr(5)) == storages.end())
       ++unused;
-  TorchFile result{tensors_of(pickle, storages, where), {}};
+  result.tensors = tensors_of(pickle, storages, where);
   if (unused) result.notes.push_back(where + ": " + std::to_string(unused) + " records belong to no tensor");
   return result;
 }
@@ -285,7 +287,7 @@ TorchFile read_legacy(const InputFile& file) {
   Storages storages = storages_of(pickle, where);
   const Pickle keys = read_pickle({view, pickle.end, where + ": storage keys", true});
   place_legacy(file, keys, keys.end, storages, where);
-  return {tensors_of(pickle, storages, where), {}};
+  return {tensors_of(pickle, storages, where), {}, {}};
 }
 
 }  // namespace

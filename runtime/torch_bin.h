@@ -11,11 +11,12 @@ namespace weft::runtime {
 
 struct TorchFile {
   std::vector<TensorInfo> tensors;  ///< of file 0, each inside the file; tied ones share their bytes
+  std::vector<Checksum> checksums;  ///< of its storages that tensors lie in; none before PyTorch 1.6
   std::vector<std::string> notes;   ///< what is no reason to stop, one line each
 };
 
-/// Executes nothing of the file. Throws CheckpointError with the file and the place in it. Reads no tensor's bytes, so
-/// that their checksums are not verified; data.pkl's is.
+/// Executes nothing of the file. Throws CheckpointError with the file and the place in it. Verifies the checksum of
+/// data.pkl, and reads no tensor's bytes.
 TorchFile read_torch_bin(const InputFile& file);
 
 }  // namespace weft::runtime

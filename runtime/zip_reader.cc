@@ -1,6 +1,8 @@
 // runtime/zip_reader.cc: end record, central directory and local headers, each held against the others.
 #include "runtime/zip_reader.h"
 
+#include <zlib.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -232,19 +234,8 @@ class ZipReader {
 
 std::vector<ZipRecord> read_zip(const InputFile& file) { return ZipReader(file).read(); }
 
-std::uint32_t crc32(std::string_view bytes) {
-  static constexpr auto kTable = [] {
-    std::array<std::uint32_t, 256> table{};
-    for (std::uint32_t i = 0; i < 256; ++i) {
-      std::uint32_t value = i;
-      for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? 0xEDB88320 : 0);
-      table[i] = value;
-    }
-    return table;
-  }();
-  std::uint32_t crc = ~0U;
-  for (const char c : bytes) crc = crc >> 8 ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF];
-  return ~crc;
+std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before) {
+  return static_cast<std::uint32_t>(::crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
 }  // namespace weft::runtime

@@ -1,9 +1,10 @@
 // runtime/zip_reader.h: the strict reader of the stored zip archives that torch.save() writes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/input_file.h"
@@ -22,7 +23,7 @@ struct ZipRecord {
 /// headers only, allocates a small multiple of their size at most.
 std::vector<ZipRecord> read_zip(const InputFile& file);
 
-/// The CRC-32 of zip (polynomial 0xEDB88320).
-std::uint32_t crc32(std::string_view bytes);
+/// The CRC-32 of zip; `before`: of the bytes that these follow.
+std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before = 0);
 
 }  // namespace weft::runtime

@@ -691,6 +691,23 @@ class BadModels(Case):
             weights.write_bytes(whole[:size])
             self.refused_job(DATA, "model.safetensors")
 
+    def test_checksum(self):
+        """A .bin whose bytes have changed, of a model that computes all the same."""
+        model, golden = self.folder / "torch", SOURCE / "tests" / "data" / "golden" / "no-bias-head12-bf16"
+        shutil.copytree(SOURCE / "tests" / "data" / "torch_bin" / "whole", model)
+        request = [{"id": 1, "prompt_ids": [3, 4, 5], "max_tokens": 8}]
+        self.assertEqual(self.job(model, request), self.job(golden, request))
+        self.output.unlink()
+        weights = model / "pytorch_model.bin"
+        changed = bytearray(weights.read_bytes())
+        changed[len(changed) // 2] ^= 1
+        weights.write_bytes(changed)
+        words = ["pytorch_model.bin", "'data/", "does not have its checksum", "--no-verify-crc"]
+        self.refused_job(DATA, words, "--quiet", "--percent", 100, 0, 100, 0, 100, 0, model=model)
+        self.refused(DATA, words, "convert", "--model", model, "--output", self.folder / "packed")
+        self.assertEqual(len(self.job(model, request, "--no-verify-crc")), 1)
+        self.assertEqual(WEFT.run("convert", "--model", model, "--output", self.folder / "packed", "--no-verify-crc").returncode, 0)
+
     def test_tokenizer(self):
         model = self.tiny()
         shutil.copy(self.demo / "vocab.json", model)

@@ -96,6 +96,34 @@ TEST_CASE("what PyTorch wrote is what PyTorch reads, in every form", "[runtime]"
   if (form != "sharded") CHECK(checkpoint.find("tied")->offset == checkpoint.find("table")->offset);
 }
 
+TEST_CASE("a byte of a storage that has changed is found by its checksum", "[runtime]") {
+  const std::string form = GENERATE("zip", "sharded");
+  const TemporaryFolder folder;
+  fs::copy(data_path("torch_bin/written/" + form), folder.path());
+  const Checkpoint sound = Checkpoint::open(folder.path());
+  CHECK_NOTHROW(sound.verify(false));
+  CHECK_THROWS_AS(sound.verify(true), Interrupted);
+  for (const char* name : {"table", "column", "dtype.BOOL", "weight"}) {
+    const TensorInfo* tensor = sound.find(name);
+    const fs::path path = sound.files()[tensor->file];
+    const std::string before = read_text(path);
+    for (const std::uint64_t at : {tensor->offset, tensor->offset + tensor->bytes - 1}) {
+      CAPTURE(form, name, at);
+      std::string changed = before;
+      changed[at] = static_cast<char>(changed[at] ^ 1);
+      write_text(path, changed);
+      const Refusal refusal = refusal_of([&] { Checkpoint::open(folder.path()).verify(false); });
+      CHECK(refusal.fault == "bad-checksum");
+      CHECK_THAT(refusal.message, Catch::StartsWith(path.string() + ": the record 'data/"));
+    }
+    write_text(path, before);
+  }
+}
+
+TEST_CASE("a file from before PyTorch 1.6 has no checksums", "[runtime]") {
+  CHECK_NOTHROW(Checkpoint::open(data_path("torch_bin/written/legacy")).verify(false));
+}
+
 TEST_CASE("a model's tensor that is not row-major is refused by its name", "[runtime]") {
   const Checkpoint checkpoint = Checkpoint::open(data_path("torch_bin/written/zip"));
   const std::vector<TensorNeed> needs{{"transposed", {6, 4}}, {"table", {5, 8}}};

@@ -1,6 +1,7 @@
 """Writes one state_dict in every form that the reader must read: make_torch_bin.py DIR (needs PyTorch)
 
-    make_torch_bin.py --transposed CHECKPOINT DIR    a checkpoint (model.safetensors) whose matrices lie column by column
+    make_torch_bin.py --whole CHECKPOINT DIR         a checkpoint (model.safetensors) as PyTorch's own file
+    make_torch_bin.py --transposed CHECKPOINT DIR    so too, its matrices column by column
 """
 import json
 import pathlib
@@ -45,16 +46,16 @@ def main():
     (out / "expected.tsv").write_text("".join(sorted(lines)))
 
 
-def transposed(checkpoint, out):
+def convert(checkpoint, out, column_by_column):
     from safetensors.torch import load_file
     out.mkdir(parents=True)
     (out / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
     state = load_file(checkpoint / "model.safetensors")
-    torch.save({name: tensor.t().contiguous().t() if tensor.dim() == 2 else tensor for name, tensor in state.items()},
+    torch.save({name: tensor.t().contiguous().t() if column_by_column and tensor.dim() == 2 else tensor for name, tensor in state.items()},
                out / "pytorch_model.bin")
 
 
-if sys.argv[1] == "--transposed":
-    transposed(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
+if sys.argv[1] in ("--whole", "--transposed"):
+    convert(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), sys.argv[1] == "--transposed")
 else:
     main()
