@@ -21,7 +21,7 @@ class Weft:
     def command(self, *arguments):
         return [self.binary, *map(str, arguments)]
 
-    def run(self, *arguments, timeout=120, **options):
+    def run(self, *arguments, timeout=600, **options):
         return subprocess.run(self.command(*arguments), capture_output=True, timeout=timeout, **options)
 
     def start(self, *arguments):
