@@ -1,6 +1,6 @@
-// policy/cost.h: how long each op of a schedule takes on a machine, alone: what runtime/layers.cc and
-// runtime/storage.cc do, counted in flops and bytes (the terms of FlexGen's cost model, arXiv 2303.06865, section 4.3,
-// per op).
+// policy/cost.h: how long each op of a schedule takes on a machine, alone: what runtime/engine/layers.cc and
+// runtime/engine/storage.cc do, counted in flops and bytes (the terms of FlexGen's cost model, arXiv 2303.06865,
+// section 4.3, per op).
 #pragma once
 
 #include <algorithm>

@@ -1,24 +1,27 @@
 #!/usr/bin/env python3
-"""Checks the floors: a file includes headers of its own floor or below, never above, never in a cycle; policy/ sees of
-the floors below only a few headers; each library is included through its one door. Prints every breach; exit code 1 if any."""
+"""Checks the floors and the rooms of runtime/: a file includes headers of its own floor or below, never above, never in a
+cycle, and the rooms are ranked in the same way; policy/ sees of the floors below only a few headers; each library is
+included through its one door; no room has more files than a reader can take in. Prints every breach; exit code 1 if any."""
 
 import pathlib
 import re
 import sys
 
 FLOORS = ["kernels", "offload", "policy", "runtime"]
+ROOMS = ["base", "checkpoint", "text", "requests", "engine", "planning", "measure", "job", "cli"]  # of runtime/
+MOST_FILES = 30  # in a room
 POLICY_SEES = {"offload/tier.h", "kernels/tensor.h", "kernels/error.h"}
 DOORS = [  # (what the include begins with, files that may)
     (r"cuda|cublas|nv", r"kernels/cuda\.h|kernels/\w+_cuda\.(cc|cu|h)"),
     (r"liburing", r"offload/disk_io_uring\.cc"),
-    (r"nlohmann/json_fwd", r"(policy|runtime)/\w+\.(h|cc)"),
-    (r"nlohmann/", r"(policy|runtime)/\w+\.cc"),
-    (r"CLI/", r"runtime/(main|cmd_\w+)\.cc"),
-    (r"spdlog/", r"runtime/\w+\.cc"),
+    (r"nlohmann/json_fwd", r"(policy|runtime/\w+)/\w+\.(h|cc)"),
+    (r"nlohmann/", r"(policy|runtime/\w+)/\w+\.cc"),
+    (r"CLI/", r"runtime/cli/\w+\.cc"),
+    (r"spdlog/", r"runtime/(planning|measure|job|cli)/\w+\.cc"),
     (r"dnnl|oneapi/dnnl|cblas|openblas", r"kernels/linear_library\.cc"),
     (r"coin/", r"policy/relaxation\.cc"),
-    (r"utf8proc", r"runtime/tokenizer_nfc\.cc"),
-    (r"zlib\.h", r"runtime/zip_reader\.cc"),
+    (r"utf8proc", r"runtime/text/tokenizer_nfc\.cc"),
+    (r"zlib\.h", r"runtime/checkpoint/zip_reader\.cc"),
     (r"catch2/", r"tests/.*"),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
@@ -37,6 +40,12 @@ def check_floor(name, number, header):
         return f"{name}:{number}: includes {header}; write paths from the root of the project"
     if FLOORS.index(below) > FLOORS.index(floor):
         return f"{name}:{number}: {floor} includes {header} of a floor above"
+    if floor == below == "runtime":
+        room, other = name.split("/")[1], header.split("/")[1]
+        if room not in ROOMS or other not in ROOMS:
+            return f"{name}:{number}: includes {header}; the rooms of runtime/ are {', '.join(ROOMS)}"
+        if ROOMS.index(other) > ROOMS.index(room):
+            return f"{name}:{number}: the room {room} includes {header} of a room above"
     if floor == "policy" and below != "policy" and header not in POLICY_SEES:
         return f"{name}:{number}: policy may see of the floors below only {', '.join(sorted(POLICY_SEES))}, not {header}"
     return None
@@ -88,11 +97,16 @@ def main():
                     graph[name].append(header)
                 else:
                     faults.append(check_door(name, number, header))
+    for path in sorted((root / "runtime").iterdir()):
+        if not path.is_dir() or path.name not in ROOMS:
+            faults.append(f"runtime/{path.name}: no room; the rooms are {', '.join(ROOMS)}")
+        elif (count := len(list(path.iterdir()))) > MOST_FILES:
+            faults.append(f"runtime/{path.name}: {count} files; split it at {MOST_FILES}")
     cycle = find_cycle(graph)
     if cycle:
         faults.append("cycle: " + " -> ".join(cycle))
     faults = [fault for fault in faults if fault]
-    print("\n".join(faults) if faults else f"{files} files keep to the floors and doors")
+    print("\n".join(faults) if faults else f"{files} files keep to the floors, rooms and doors")
     return 1 if faults or files == 0 else 0
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Renders conversations with chat templates by transformers' Jinja: what tests/runtime/chat_template_test.cc expects of
-runtime/chat_template.cc, and the hashes by which templates are recognised.
+"""Renders conversations with chat templates by transformers' Jinja: what tests/runtime/text/chat_template_test.cc expects of
+runtime/text/chat_template.cc, and the hashes by which templates are recognised.
 
 Usage: make_chat_golden.py FOLDER
 
 FOLDER has FAMILY--NAME.jinja: the exact texts of "chat_template" as models publish them, which have licences of their
 own and are not part of this project. All templates of a family must render alike. Writes tests/data/chat/renderings.json
-and prints the table of runtime/chat_template_hashes.h. Needs transformers and jinja2.
+and prints the table of runtime/text/chat_template_hashes.h. Needs transformers and jinja2.
 """
 
 import hashlib

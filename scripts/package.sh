@@ -7,7 +7,7 @@
 #
 #   tar xJf weft-*.tar.xz && cd weft-*/
 #   bin/weft generate --model models/demo --input configs/examples/prompts.jsonl --output answers.jsonl
-#   bin/tests/test_kernels; python3 tests/runtime/cli_test.py bin/weft .   # from elsewhere WEFT_SOURCE_DIR says where
+#   bin/tests/test_kernels; python3 tests/runtime/cli/cli_test.py bin/weft .   # from elsewhere WEFT_SOURCE_DIR says where
 set -euo pipefail
 cd "$(dirname "$0")/.."
 most_bytes=30000000
@@ -35,11 +35,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 package=$work/$name
 cmake --install "$build" --prefix "$package" --strip >/dev/null
-mkdir -p "$package"/{lib/gcc,models,scripts,tests/runtime}
+mkdir -p "$package"/{lib/gcc,models,scripts,tests/support}
 cp -r configs docs README.md LICENSE "$package"
 cp -r models/demo "$package/models"
 cp -r tests/data "$package/tests"
-cp tests/runtime/*.py "$package/tests/runtime"
+cp tests/support/*.py "$package/tests/support"
+for test in tests/runtime/*/*.py; do install -D "$test" "$package/$test"; done
 cp -r scripts/gpu_check.sh scripts/cluster "$package/scripts"
 
 # Every library that a program here names or that those name, without glibc's and CUDA's.

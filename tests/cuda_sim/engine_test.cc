@@ -12,8 +12,8 @@
 #include "kernels/backend.h"
 #include "kernels/cuda.h"
 #include "kernels/error.h"
-#include "runtime/job.h"
-#include "runtime/model_source.h"
+#include "runtime/engine/model_source.h"
+#include "runtime/job/job.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 

@@ -1,7 +1,7 @@
 // tests/fuzz/encode_fuzz.cc: any bytes go through fixed tokenizers of every kind; on bytes none is lost.
 #include <cstdlib>
 
-#include "runtime/tokenizer.h"
+#include "runtime/text/tokenizer.h"
 #include "tests/fuzz/files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "runtime/tokenizer.h"
+#include "runtime/text/tokenizer.h"
 #include "tests/fuzz/files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,7 +1,7 @@
 // tests/fuzz/index_fuzz.cc: an index of shards, whatever it says, opens nothing outside its folder and never crashes.
 #include "kernels/error.h"
-#include "runtime/checkpoint.h"
-#include "runtime/checkpoint_error.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/checkpoint_error.h"
 #include "tests/fuzz/files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,8 +1,8 @@
 // tests/fuzz/pickle_fuzz.cc: any bytes are refused by a CheckpointError, or make values whose indices are values.
 #include <cstdlib>
 
-#include "runtime/checkpoint_error.h"
-#include "runtime/pickle.h"
+#include "runtime/checkpoint/checkpoint_error.h"
+#include "runtime/checkpoint/pickle.h"
 #include "tests/fuzz/files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "runtime/journal.h"
-#include "runtime/merge.h"
-#include "runtime/requests.h"
-#include "runtime/result_line.h"
+#include "runtime/requests/journal.h"
+#include "runtime/requests/merge.h"
+#include "runtime/requests/requests.h"
+#include "runtime/requests/result_line.h"
 #include "tests/fuzz/files.h"
 
 namespace {

@@ -1,8 +1,8 @@
 // tests/fuzz/safetensors_fuzz.cc: any bytes are refused by a CheckpointError, or tile the file with tensors.
 #include <cstdlib>
 
-#include "runtime/checkpoint_error.h"
-#include "runtime/safetensors.h"
+#include "runtime/checkpoint/checkpoint_error.h"
+#include "runtime/checkpoint/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace weft::runtime;

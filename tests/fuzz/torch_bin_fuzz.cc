@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "runtime/checkpoint_error.h"
-#include "runtime/torch_bin.h"
+#include "runtime/checkpoint/checkpoint_error.h"
+#include "runtime/checkpoint/torch_bin.h"
 #include "tests/fuzz/files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

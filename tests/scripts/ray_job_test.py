@@ -15,7 +15,7 @@ import tempfile
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "runtime"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from kill_test import REQUESTS, requests, whole_lines  # noqa: E402
 from weft_process import Weft, write_lines  # noqa: E402
 

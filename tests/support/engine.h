@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/session.h"
+#include "runtime/engine/session.h"
 
 namespace weft::test {
 

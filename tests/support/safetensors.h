@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/error.h"
-#include "runtime/checkpoint.h"
-#include "runtime/checkpoint_error.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/checkpoint_error.h"
 #include "tests/support/files.h"
 
 namespace weft::test {

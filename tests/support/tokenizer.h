@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/error.h"
-#include "runtime/tokenizer.h"
+#include "runtime/text/tokenizer.h"
 #include "tests/support/files.h"
 
 namespace weft::test {

@@ -1,0 +1,177 @@
+// runtime/base/files.cc: small files over POSIX calls.
+#include "runtime/base/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+
+namespace weft::runtime {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void fail(const fs::path& path, const std::string& what, int error) {
+  throw IoError(path.string() + ": cannot " + what + ": " + std::generic_category().message(error));
+}
+
+class File {
+ public:
+  explicit File(int fd) : fd_(fd) {}
+  ~File() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+const char* kind_name(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+constexpr const char* kHalfWritten = ".tmp";  // the ending of a file with one writer only
+
+/// The name counts up within the process and holds its id, so two writers never share one.
+std::string temporary_name(const fs::path& target) {
+  static std::atomic<unsigned> counter{0};
+  return target.string() + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(counter++);
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path, std::size_t limit_bytes) {
+  // Without O_NONBLOCK, opening a pipe would wait for a writer.
+  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (file.fd() < 0) fail(path, "open", errno);
+  struct stat status {};
+  if (::fstat(file.fd(), &status) != 0) fail(path, "look at", errno);
+  if (!S_ISREG(status.st_mode))
+    throw DataError(path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
+
+  // The size is a hint: the file may grow while it is read, and those of /proc say 0.
+  const auto too_large = [&] {
+    return DataError(path.string() + ": is larger than " + std::to_string(limit_bytes) +
+                     " bytes, the most for such a file");
+  };
+  if (static_cast<std::uint64_t>(status.st_size) > limit_bytes) throw too_large();
+  std::string text;
+  std::size_t filled = 0;
+  text.resize(std::min(static_cast<std::size_t>(status.st_size) + 1, limit_bytes + 1));
+  while (true) {
+    if (filled == text.size()) text.resize(std::min(filled * 2, limit_bytes + 1));
+    const ssize_t count = ::read(file.fd(), text.data() + filled, text.size() - filled);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path, "read", errno);
+    if (count == 0) break;
+    filled += static_cast<std::size_t>(count);
+    if (filled > limit_bytes) throw too_large();
+  }
+  text.resize(filled);
+  return text;
+}
+
+void require_writable(const std::string& flag, const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
+    throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) +
+                     "; give the name of a file to write");
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) fail(flag + " " + path.string(), "write to its folder", errno);
+}
+
+nlohmann::json read_json(const std::string& flag, const fs::path& path) {
+  constexpr std::size_t largest = 1 << 20;
+  require_input(flag, path);
+  return policy::parse_json(read_file(path, largest), path.string(), policy::Blame::usage, {.depth = 32});
+}
+
+void require_folder(const std::string& flag, const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) throw UsageError(flag + " " + path.string() + ": there is no such folder");
+}
+
+void require_input(const std::string& flag, const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) throw UsageError(flag + " " + path.string() + ": there is no such file");
+    fail(flag + " " + path.string(), "look at", errno);
+  }
+  if (!S_ISREG(status.st_mode))
+    throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
+}
+
+AtomicFile::AtomicFile(const fs::path& path, const Options& options) : path_(path), target_(path) {
+  std::error_code absent;
+  if (fs::path real = fs::canonical(path, absent); !absent) target_ = std::move(real);
+  struct stat status {};
+  const bool exists = ::stat(target_.c_str(), &status) == 0;
+  if (exists && !S_ISREG(status.st_mode))
+    throw IoError(path.string() + ": is " + kind_name(status.st_mode) + " and will not be replaced by a file");
+  temporary_ = options.only_writer ? target_.string() + kHalfWritten : temporary_name(target_);
+  if (options.only_writer) ::unlink(temporary_.c_str());
+  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, options.mode);
+  if (fd_ < 0) fail(path, "create", errno);
+  if (!exists || ::fchmod(fd_, status.st_mode & 07777) == 0) return;
+  const int error = errno;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+  fail(path, "set the mode of", error);
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::append(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(fd_, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path_, "write", errno);
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+void AtomicFile::commit() {
+  if (::fsync(fd_) != 0) fail(path_, "sync", errno);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "replace", errno);
+  if (::close(std::exchange(fd_, -1)) != 0) fail(path_, "close", errno);
+  sync_folder_of(target_);
+}
+
+void remove_half_written(const fs::path& path) { ::unlink((path.string() + kHalfWritten).c_str()); }
+
+void sync_folder_of(const fs::path& path) {
+  // A folder that may be written to and not read cannot be opened, and some file systems cannot sync one.
+  const fs::path parent = path.parent_path();
+  const File folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.fd() < 0 && errno != EACCES) fail(path, "open the folder of", errno);
+  if (folder.fd() >= 0 && ::fsync(folder.fd()) != 0 && errno != EINVAL) fail(path, "sync the folder of", errno);
+}
+
+void write_file_atomically(const fs::path& path, std::string_view text, const AtomicFile::Options& options) {
+  AtomicFile file(path, options);
+  file.append(text);
+  file.commit();
+}
+
+void write_file_atomically(const fs::path& path, std::string_view text) { write_file_atomically(path, text, {}); }
+
+}  // namespace weft::runtime

@@ -1,0 +1,63 @@
+// runtime/base/files.h: small files, read whole, and files that appear whole.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace weft::runtime {
+
+/// The bytes of a regular file. Throws IoError if it cannot be read, DataError if it is no regular file (a pipe or a
+/// device could block or never end) or holds more than `limit_bytes`; nothing over the limit is kept in memory.
+std::string read_file(const std::filesystem::path& path, std::size_t limit_bytes);
+
+/// Throws unless a regular file can be created or replaced at `path`, which `flag` named: UsageError if something else
+/// is there, IoError if its folder cannot be written to.
+void require_writable(const std::string& flag, const std::filesystem::path& path);
+
+/// Throws UsageError unless `path` is a file to read from, IoError if it may not be looked at.
+void require_input(const std::string& flag, const std::filesystem::path& path);
+/// The strict JSON of such a file of at most 1 MiB, which the user named: what is wrong with it is a UsageError.
+nlohmann::json read_json(const std::string& flag, const std::filesystem::path& path);
+/// Throws UsageError where there is no such folder.
+void require_folder(const std::string& flag, const std::filesystem::path& path);
+
+/// A file in the making, of any size: at `path` a reader, or a crash, sees the old file or the new one and never a
+/// part, for it is written beside it and then synced and renamed. A symbolic link stays and its target is replaced.
+/// Throws IoError; then, and without commit(), `path` is as before and nothing is left behind. Only where the very last
+/// step fails, syncing the folder, is the new file in place and may be gone after a power cut.
+class AtomicFile {
+ public:
+  struct Options {
+    unsigned mode = 0666;      ///< of a file that was not there, under the umask; others keep theirs
+    bool only_writer = false;  ///< nobody else writes this file: what a killed run left half written is replaced
+  };
+  explicit AtomicFile(const std::filesystem::path& path) : AtomicFile(path, Options{}) {}
+  AtomicFile(const std::filesystem::path& path, const Options& options);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void append(std::string_view text);
+  void commit();                  ///< after this nothing may be appended
+  int fd() const { return fd_; }  ///< until commit()
+
+ private:
+  std::filesystem::path path_, target_, temporary_;
+  int fd_ = -1;
+};
+
+/// Removes what a killed run left of a file whose only writer it was, if anything.
+void remove_half_written(const std::filesystem::path& path);
+
+/// The name of a new file is durable only once its folder is synced. Throws IoError.
+void sync_folder_of(const std::filesystem::path& path);
+
+/// Puts `text` at `path` in that way.
+void write_file_atomically(const std::filesystem::path& path, std::string_view text,
+                           const AtomicFile::Options& options);
+void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace weft::runtime

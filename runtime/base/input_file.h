@@ -1,0 +1,43 @@
+// runtime/base/input_file.h: a large file that is read at offsets and never changes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "kernels/error.h"
+
+namespace weft::runtime {
+
+/// A path that names no regular file, or nothing at all.
+struct NotAFile : DataError {
+  NotAFile(const std::string& message, bool nothing_there) : DataError(message), missing(nothing_there) {}
+  bool missing;  ///< nothing is there; else something else is
+};
+
+/// An open regular file and the size it had when it was opened. Never mapped: a file cut short meanwhile is then an
+/// error and no SIGBUS. Any number of threads may read.
+class InputFile {
+ public:
+  /// Throws NotAFile if it is missing or no regular file (a pipe could block), IoError if it cannot be opened.
+  explicit InputFile(const std::filesystem::path& path);
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+  ~InputFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  std::uint64_t size() const { return size_; }
+
+  /// Fills `out` with the bytes from `offset` on. Throws IoError where the disk fails or the file has become shorter;
+  /// `out` then holds anything.
+  void read(std::uint64_t offset, std::span<std::byte> out) const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,384 @@
+// runtime/checkpoint/checkpoint.cc: which files a checkpoint folder consists of, and what all of them together must
+// hold.
+#include "runtime/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <future>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "policy/json.h"
+#include "runtime/base/files.h"
+#include "runtime/base/quote.h"
+#include "runtime/checkpoint/checkpoint_error.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/torch_bin.h"
+#include "runtime/checkpoint/zip_reader.h"
+
+namespace weft::runtime {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kTorchSingle = "pytorch_model.bin";
+constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
+constexpr std::string_view kSafetensorsSuffix = ".safetensors", kTorchSuffix = ".bin";
+constexpr std::size_t kMostIndexBytes = std::size_t{64} << 20, kMostNameBytes = 1024, kMostShardNameBytes = 255;
+constexpr int kIndexDepth = 8;
+
+using WeightMap = std::map<std::string, std::string>;  // tensor -> shard
+
+[[noreturn]] void fail(Fault fault, const std::string& message) { throw CheckpointError(fault, message); }
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+/// False too for a link to nowhere. Throws IoError where it cannot be known.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::status_known(status)) throw IoError(path.string() + ": cannot look at it: " + error.message());
+  return fs::exists(status);
+}
+
+bool ends_with(std::string_view name, std::string_view suffix) {
+  return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
+}
+
+/// Why a folder with neither file has none, as far as its other files tell.
+[[noreturn]] void fail_without_weights(const fs::path& directory) {
+  const std::string where = directory.string();
+  if (!is_there(directory))
+    fail(Fault::missing_file, where + ": no such directory; wanted a checkpoint folder in the Hugging Face layout");
+  std::error_code error;
+  if (!fs::is_directory(directory, error))
+    fail(Fault::not_a_file, where + ": is no directory; wanted the folder that holds " + kSingle);
+  std::string hint;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (ends_with(name, kSafetensorsSuffix))
+      hint = std::string("; ") + in_quotes(name) + " is there, but " + kIndex + " is not";
+  }
+  fail(Fault::missing_file, where + ": holds neither " + kSingle + " nor " + kIndex + ", nor " + kTorchSingle +
+                                " nor " + kTorchIndex + hint);
+}
+
+bool is_plain_name(std::string_view name, std::string_view suffix) {
+  const auto letter_or_digit = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  if (name.empty() || name.size() > kMostShardNameBytes || !letter_or_digit(name[0])) return false;
+  if (!std::all_of(name.begin(), name.end(), [&](char c) { return letter_or_digit(c) || c == '.' || c == '-'; }))
+    return false;
+  return ends_with(name, suffix);
+}
+
+WeightMap read_weight_map(const json& root, const std::string& where, std::string_view suffix) {
+  if (!root.is_object()) fail(Fault::bad_index, where + ": wanted an object, got " + policy::describe(root));
+  const auto found = root.find("weight_map");
+  if (found == root.end())
+    fail(Fault::bad_index, where + ": there is no 'weight_map', so the index does not say where a tensor is");
+  if (!found->is_object() || found->empty())
+    fail(Fault::bad_index,
+         where + ": 'weight_map' must be an object of tensor names and shards, got " + policy::describe(*found));
+  WeightMap map;
+  for (const auto& [name, shard] : found->items()) {
+    if (name.empty() || name.size() > kMostNameBytes)
+      fail(Fault::bad_index,
+           where + ": a tensor has a name of " + std::to_string(name.size()) + " bytes, wanted 1 to 1024");
+    const std::string entry = where + ": weight_map entry " + in_quotes(name);
+    if (!shard.is_string()) fail(Fault::bad_index, entry + " is not a string, wanted the name of a shard");
+    const auto& file = shard.get_ref<const std::string&>();
+    if (!is_plain_name(file, suffix))
+      fail(Fault::bad_shard_name, entry + " names " + in_quotes(file) +
+                                      "; shards must be plain file names that end in " + std::string(suffix));
+    map.emplace(name, file);
+  }
+  return map;
+}
+
+/// The sum that the index states, which tied weights make wrong in the wild; so it decides nothing.
+std::optional<std::uint64_t> stated_bytes(const json& root, const std::string& where) {
+  const auto metadata = root.find("metadata");
+  if (metadata == root.end() || metadata->is_null()) return {};
+  if (!metadata->is_object())
+    fail(Fault::bad_index, where + ": 'metadata' must be an object, got " + policy::describe(*metadata));
+  const auto total = metadata->find("total_size");
+  if (total == metadata->end()) return {};
+  // Some writers make it a float.
+  if (total->is_number_float() && total->get<double>() >= 0 && total->get<double>() < 1e18)
+    return static_cast<std::uint64_t>(total->get<double>());
+  if (!total->is_number_unsigned())
+    fail(Fault::bad_index, where + ": 'total_size' must be a number of bytes, got " + policy::describe(*total));
+  return total->get<std::uint64_t>();
+}
+
+/// model-00002-of-00003.safetensors: demands that its 1 and 3 are named too, by anything.
+void check_numbering(const std::set<std::string>& shards, const std::string& where, std::string_view suffix) {
+  constexpr std::size_t kDigits = 5;
+  constexpr std::string_view kOf = "-of-";
+  constexpr std::size_t kTail = 1 + kDigits + kOf.size() + kDigits;
+  const auto number = [](std::string_view digits) {
+    int value = 0;
+    for (const char c : digits) value = c >= '0' && c <= '9' && value >= 0 ? value * 10 + (c - '0') : -1;
+    return value;
+  };
+  std::set<std::pair<std::string, int>> sets;  // what stands before the number, and how many there should be
+  for (const std::string& shard : shards) {
+    const std::string_view stem = std::string_view(shard).substr(0, shard.size() - suffix.size());
+    if (stem.size() <= kTail) continue;
+    const std::string_view tail = stem.substr(stem.size() - kTail);
+    const int of = number(tail.substr(kTail - kDigits)), index = number(tail.substr(1, kDigits));
+    if (tail[0] == '-' && tail.substr(1 + kDigits, kOf.size()) == kOf && index >= 0 && of >= 0)
+      sets.emplace(stem.substr(0, stem.size() - kTail), of);
+  }
+  const auto padded = [](int value) {
+    const std::string digits = std::to_string(value);
+    return std::string(kDigits - digits.size(), '0') + digits;
+  };
+  for (const auto& [prefix, of] : sets)
+    for (int i = 1; i <= of; ++i) {
+      const std::string shard = prefix + "-" + padded(i) + std::string(kOf) + padded(of) + std::string(suffix);
+      if (!shards.count(shard))
+        fail(Fault::incomplete_shards,
+             where + ": no tensor is in shard " + in_quotes(shard) + "; the index is incomplete");
+    }
+}
+
+bool by_name(const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; }
+
+}  // namespace
+
+DType weight_dtype(const TensorInfo& tensor) {
+  if (tensor.dtype == "F32") return DType::f32;
+  if (tensor.dtype == "F16") return DType::f16;
+  if (tensor.dtype == "BF16") return DType::bf16;
+  fail(Fault::bad_dtype,
+       "tensor " + in_quotes(tensor.name) + " is stored as " + tensor.dtype + "; weights must be F32, F16 or BF16");
+}
+
+Checkpoint Checkpoint::open(const fs::path& directory) {
+  Checkpoint checkpoint;
+  const std::array<std::pair<const char*, Format>, 4> formats{{{kSingle, Format::safetensors},
+                                                               {kIndex, Format::sharded_safetensors},
+                                                               {kTorchSingle, Format::torch_bin},
+                                                               {kTorchIndex, Format::sharded_torch_bin}}};
+  const char* taken = nullptr;
+  for (const auto& [name, format] : formats) {
+    if (!is_there(directory / name)) continue;
+    if (taken) {
+      checkpoint.notes_.push_back((directory / taken).string() + " is read, " + name + " beside it is not");
+    } else {
+      taken = name;
+      checkpoint.format_ = format;
+    }
+  }
+  if (!taken) fail_without_weights(directory);
+  if (checkpoint.format_ == Format::safetensors || checkpoint.format_ == Format::torch_bin) {
+    checkpoint.tensors_ = checkpoint.add_file(directory / taken);
+    std::sort(checkpoint.tensors_.begin(), checkpoint.tensors_.end(), by_name);
+  } else {
+    checkpoint.open_sharded(directory, directory / taken);
+  }
+  for (const InputFile& input : checkpoint.inputs_) checkpoint.paths_.push_back(input.path());
+  return checkpoint;
+}
+
+std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {
+  try {
+    inputs_.emplace_back(path);
+  } catch (const NotAFile& error) {
+    fail(error.missing ? Fault::missing_file : Fault::not_a_file, error.what());
+  }
+  const InputFile& input = inputs_.back();
+  if (format_ == Format::safetensors || format_ == Format::sharded_safetensors) return read_safetensors(input);
+  TorchFile file = read_torch_bin(input);
+  notes_.insert(notes_.end(), file.notes.begin(), file.notes.end());
+  for (Checksum& checksum : file.checksums) {
+    checksum.file = inputs_.size() - 1;
+    checksums_.push_back(std::move(checksum));
+  }
+  return std::move(file.tensors);
+}
+
+void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) {
+  const std::string_view suffix = format_ == Format::sharded_torch_bin ? kTorchSuffix : kSafetensorsSuffix;
+  const std::string where = index.string();
+  const json root =
+      policy::parse_json(read_file(index, kMostIndexBytes), where, policy::Blame::data, {.depth = kIndexDepth});
+  const WeightMap map = read_weight_map(root, where, suffix);
+  const std::optional<std::uint64_t> stated = stated_bytes(root, where);
+
+  std::map<std::string, std::size_t> need;
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : map) {
+    ++need[shard];
+    shards.insert(shard);
+  }
+  check_numbering(shards, where, suffix);
+
+  std::size_t unlisted = 0;
+  for (const std::string& shard : shards) {
+    const fs::path path = directory / shard;
+    if (!is_there(path))
+      fail(Fault::missing_file, path.string() + ": no such file; " + std::to_string(need[shard]) + " tensors of " +
+                                    index.filename().string() + " are in it: download it again");
+    for (TensorInfo& tensor : add_file(path)) {
+      const auto entry = map.find(tensor.name);
+      if (entry == map.end()) {
+        ++unlisted;
+        continue;
+      }
+      tensor.file = inputs_.size() - 1;
+      tensors_.push_back(std::move(tensor));
+    }
+  }
+  std::stable_sort(tensors_.begin(), tensors_.end(), by_name);
+
+  const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(),
+                                        [](const auto& a, const auto& b) { return a.name == b.name; });
+  if (twice != tensors_.end())
+    fail(Fault::in_two_shards, where + ": tensor " + in_quotes(twice->name) + " is in " +
+                                   inputs_[twice->file].path().filename().string() + " and in " +
+                                   inputs_[(twice + 1)->file].path().filename().string());
+  for (const auto& [name, shard] : map) {
+    const TensorInfo* tensor = find(name);
+    const std::string is = tensor ? inputs_[tensor->file].path().filename().string() : "";
+    if (is == shard) continue;
+    fail(Fault::not_in_shard, where + ": tensor " + in_quotes(name) + " is mapped to " + in_quotes(shard) +
+                                  (tensor ? ", but is in " + in_quotes(is) : ", but is in no shard"));
+  }
+  if (unlisted)
+    notes_.push_back(where + ": " + std::to_string(unlisted) +
+                     " tensors of the shards are not in the index and are ignored");
+  if (stated && *stated != total_bytes())
+    notes_.push_back(where + ": total_size says " + std::to_string(*stated) + " bytes, the tensors have " +
+                     std::to_string(total_bytes()));
+}
+
+std::uint64_t Checkpoint::total_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const TensorInfo& tensor : tensors_) bytes += tensor.bytes;
+  return bytes;
+}
+
+const TensorInfo* Checkpoint::find(std::string_view name) const {
+  const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                                   [](const TensorInfo& t, std::string_view n) { return t.name < n; });
+  return at != tensors_.end() && at->name == name ? &*at : nullptr;
+}
+
+void Checkpoint::demand(std::span<const TensorNeed> needs, Order order) const {
+  constexpr std::size_t kShown = 20;
+  std::vector<std::string> wrong;
+  Fault fault = Fault::missing_tensor;
+  const auto add = [&](Fault kind, const std::string& text) {
+    if (wrong.empty()) fault = kind;
+    wrong.push_back(text);
+  };
+  for (const TensorNeed& need : needs) {
+    const TensorInfo* tensor = find(need.name);
+    if (!tensor) add(Fault::missing_tensor, in_quotes(need.name) + " " + shape_text(need.shape) + " is missing");
+    else if (tensor->shape != need.shape)
+      add(Fault::bad_shape,
+          in_quotes(need.name) + " is " + shape_text(tensor->shape) + ", wanted " + shape_text(need.shape));
+    else if (!tensor->strides.empty() && order == Order::row_major)
+      add(Fault::bad_shape, in_quotes(need.name) + " is not row-major in its file; weft convert writes a copy that is");
+    else if (tensor->dtype != "F32" && tensor->dtype != "F16" && tensor->dtype != "BF16")
+      add(Fault::bad_dtype, in_quotes(need.name) + " is stored as " + tensor->dtype + ", wanted F32, F16 or BF16");
+  }
+  if (wrong.empty()) return;
+  std::string text =
+      (paths_.empty() ? fs::path() : paths_.front().parent_path()).string() + ": does not match its config.json: ";
+  for (std::size_t i = 0; i < wrong.size() && i < kShown; ++i) text += (i ? "; " : "") + wrong[i];
+  if (wrong.size() > kShown) text += "; and " + std::to_string(wrong.size() - kShown) + " more";
+  fail(fault, text);
+}
+
+std::vector<std::string> Checkpoint::unused(std::span<const std::string> used) const {
+  const std::set<std::string_view> known(used.begin(), used.end());
+  std::vector<std::string> names;
+  for (const TensorInfo& tensor : tensors_)
+    if (!known.count(tensor.name)) names.push_back(tensor.name);
+  return names;
+}
+
+void Checkpoint::verify(const std::atomic<bool>& stop) const {
+  constexpr std::size_t kPiece = std::size_t{4} << 20, kMostThreads = 8;
+  std::atomic<std::size_t> next = 0;
+  const auto check = [&](const Checksum& sum, std::span<std::byte> buffer) {
+    std::uint32_t crc = 0;
+    for (std::uint64_t at = 0; at < sum.bytes && !stop;) {
+      const auto piece = buffer.first(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), sum.bytes - at)));
+      read_range(sum.file, sum.offset + at, piece);
+      crc = crc32(piece, crc);
+      at += piece.size();
+    }
+    if (crc != sum.crc && !stop)
+      fail(Fault::bad_checksum, paths_[sum.file].string() + ": the record " + in_quotes(sum.record) +
+                                    " does not have its checksum: download the file again, or, if it was saved "
+                                    "without checksums, give --no-verify-crc");
+  };
+  const auto work = [&] {
+    std::vector<std::byte> buffer(kPiece);
+    try {
+      for (std::size_t i = next++; i < checksums_.size() && !stop; i = next++) check(checksums_[i], buffer);
+    } catch (...) {
+      next = checksums_.size();  // the others need not go on
+      throw;
+    }
+  };
+  // A processor sums about as fast as a disk reads, or slower.
+  const std::size_t threads =
+      std::min({std::size_t{std::max(1U, std::thread::hardware_concurrency())}, kMostThreads, checksums_.size()});
+  std::vector<std::future<void>> workers;
+  for (std::size_t i = 0; i < threads; ++i) workers.push_back(std::async(std::launch::async, work));
+  for (std::future<void>& worker : workers) worker.get();
+  if (stop) throw Interrupted{};
+}
+
+void Checkpoint::read_range(std::size_t file, std::uint64_t offset, std::span<std::byte> out) const {
+  inputs_.at(file).read(offset, out);
+}
+
+std::vector<std::byte> Checkpoint::read_tensor(const TensorInfo& tensor) const {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes));
+  if (tensor.strides.empty()) {
+    read_range(tensor.file, tensor.offset, bytes);
+    return bytes;
+  }
+  std::size_t count = 1, span = 1;
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    count *= static_cast<std::size_t>(tensor.shape[i]);
+    span += static_cast<std::size_t>((tensor.shape[i] - 1) * tensor.strides[i]);
+  }
+  const std::size_t element = bytes.size() / count;
+  std::vector<std::byte> stored(span * element);
+  read_range(tensor.file, tensor.offset, stored);
+  for (std::size_t to = 0; to < count; ++to) {
+    std::size_t rest = to, from = 0;
+    for (std::size_t i = tensor.shape.size(); i-- > 0;) {
+      const auto rows = static_cast<std::size_t>(tensor.shape[i]);
+      from += rest % rows * static_cast<std::size_t>(tensor.strides[i]);
+      rest /= rows;
+    }
+    std::copy_n(stored.begin() + static_cast<std::ptrdiff_t>(from * element), element,
+                bytes.begin() + static_cast<std::ptrdiff_t>(to * element));
+  }
+  return bytes;
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,29 @@
+// runtime/checkpoint/safetensors.h: the strict reader of one safetensors file, after the README of
+// github.com/huggingface/safetensors.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/checkpoint/checkpoint.h"
+
+namespace weft::runtime {
+
+/// How much of a file's beginning safetensors_header_bytes() wants to see; a smaller file gives all it has.
+inline constexpr std::size_t kSafetensorsHeadBytes = 64;
+
+/// The bytes of JSON that follow the first 8, at most 100,000,000 and within the file. Throws CheckpointError, which
+/// says what the file is instead where its first bytes tell.
+std::uint64_t safetensors_header_bytes(std::string_view head, std::uint64_t file_bytes, const std::string& where);
+
+/// The tensors by offset, of file 0: a partition of what follows the header, without gap, overlap or rest. Throws
+/// CheckpointError. `header` is the whole header. Allocates a small multiple of its size at most.
+std::vector<TensorInfo> parse_safetensors_header(std::string_view header, std::uint64_t file_bytes,
+                                                 const std::string& where);
+
+/// Both, on a file.
+std::vector<TensorInfo> read_safetensors(const InputFile& file);
+
+}  // namespace weft::runtime

@@ -1,0 +1,45 @@
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "kernels/error.h"
+#include "policy/policy.h"
+#include "runtime/cli/commands.h"
+#include "runtime/engine/convert.h"
+#include "runtime/engine/storage.h"
+
+namespace weft::runtime {
+namespace {
+
+struct Flags {
+  std::string model, output, dtype = "auto";
+  bool verify_crc = true;
+};
+
+int convert(const Flags& flags, const std::atomic<bool>& stop) {
+  try {
+    const Converted done = convert_checkpoint(flags.model, flags.output, flags.dtype, stop, flags.verify_crc);
+    spdlog::info("{}: {} tensors, {}{}", flags.output, done.tensors, policy::bytes_to_text(done.bytes),
+                 done.left_out ? "; " + std::to_string(done.left_out) + " that are not the model's were left out" : "");
+    return 0;
+  } catch (const Interrupted&) {
+    spdlog::warn("stopped; {} was not written", flags.output);
+    return 130;
+  }
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("convert", "A packed copy of a checkpoint, one read per unit from the disk");
+  const auto flags = std::make_shared<Flags>();
+  command->add_option("--model", flags->model, "Hugging Face checkpoint folder")->required();
+  command->add_option("--output", flags->output, "Folder to be made")->required();
+  command->add_option("--dtype", flags->dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
+  command->add_flag("!--no-verify-crc", flags->verify_crc, kNoVerifyCrc);
+  command->callback(
+      [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return convert(*flags, stop); }; });
+}
+
+}  // namespace weft::runtime

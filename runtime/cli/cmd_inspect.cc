@@ -1,0 +1,94 @@
+#include <spdlog/fmt/fmt.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "policy/policy.h"
+#include "runtime/base/files.h"
+#include "runtime/cli/commands.h"
+#include "runtime/engine/model_source.h"
+
+namespace weft::runtime {
+namespace {
+
+using policy::bytes_to_text;
+
+void print_shape(const policy::ModelSpec& spec) {
+  fmt::print(
+      "{}: {} layers, hidden {}, ffn {}, {} heads of {}{}, vocabulary {}, context {}, {}-norm, {} head, {:.1f} million "
+      "parameters\n",
+      spec.architecture, spec.layers, spec.hidden, spec.ffn, spec.heads, spec.head_dim,
+      spec.kv_heads == spec.heads ? "" : fmt::format(" over {} of keys and values", spec.kv_heads), spec.vocab,
+      policy::context_text(spec), spec.pre_norm ? "pre" : "post", spec.tied_head ? "tied" : "untied",
+      double(policy::parameters(spec)) / 1e6);
+  const std::uint64_t token = 2ull * static_cast<std::uint64_t>(spec.layers) *
+                              static_cast<std::uint64_t>(spec.kv_heads) * static_cast<std::uint64_t>(spec.head_dim) * 2;
+  fmt::print("KV cache in 16 bits: {} per token, {} for a sequence of {} tokens, {} of it with h2o:0.1:0.1\n",
+             bytes_to_text(token), bytes_to_text(token * static_cast<std::uint64_t>(spec.positions)), spec.positions,
+             bytes_to_text(token * static_cast<std::uint64_t>(spec.positions) / 5));
+}
+
+int inspect_checkpoint(const std::string& path) {
+  const auto source = open_model(path, "auto", "");
+  print_shape(source->spec);
+  const Checkpoint& checkpoint = *source->checkpoint;
+  fmt::print("{} tensors, {} in {} file{}; computed in {}{}\n", checkpoint.size(),
+             bytes_to_text(checkpoint.total_bytes()), checkpoint.files().size(),
+             checkpoint.files().size() == 1 ? "" : "s", name_of(source->type),
+             source->weights->converts() ? " (converted, which takes a copy of what is placed on disk)" : "");
+  for (const std::string& note : checkpoint.notes()) fmt::print("{}\n", note);
+  fmt::print("tokenizer: {}\n",
+             source->tokenizer ? fmt::format("{} tokens", source->tokenizer->size()) : "none; takes prompt_ids only");
+  std::uint64_t largest = 0;
+  for (const std::uint64_t bytes : source->weights->unit_bytes()) largest = std::max(largest, bytes);
+  fmt::print("weights: {} in {} units, the largest {}\n", bytes_to_text(source->weight_bytes()), source->units.size(),
+             bytes_to_text(largest));
+  return 0;
+}
+
+int inspect(const std::string& path) {
+  if (std::filesystem::is_directory(path)) return inspect_checkpoint(path);
+  if (!std::filesystem::exists(path)) throw UsageError(path + ": there is no such folder or file");
+  const auto json = policy::parse_json(read_file(path, 1 << 20), path, policy::Blame::usage, {.depth = 32});
+  if (json.is_object() && json.contains("model_type")) {
+    print_shape(read_model_spec(path));
+    return 0;
+  }
+  const policy::PartialPolicy partial = policy::PartialPolicy::from_json(json, path);
+  policy::Policy shown;
+  shown.gpu_batch_size = partial.gpu_batch_size.value_or(1);
+  shown.num_gpu_batches = partial.num_gpu_batches.value_or(1);
+  shown.weights = partial.weights.value_or(shown.weights);
+  shown.kv = partial.kv.value_or(shown.kv);
+  shown.activations = partial.activations.value_or(shown.activations);
+  shown.attention_on_host = partial.attention_on_host.value_or(shown.attention_on_host);
+  shown.retention = partial.retention.value_or(shown.retention);
+  shown.overlap = partial.overlap.value_or(true);
+  shown.continuous = partial.continuous.value_or(true);
+  nlohmann::ordered_json full = shown.to_json();
+  full.erase("budgets");
+  // What the file leaves open is chosen when a run knows its model, its requests and its machine.
+  for (const auto& [key, open] : {std::pair{"gpu_batch_size", !partial.gpu_batch_size},
+                                  {"num_gpu_batches", !partial.num_gpu_batches},
+                                  {"weights", !partial.weights},
+                                  {"kv", !partial.kv}})
+    if (open) full[key] = "chosen per run";
+  fmt::print("{}\n", policy::to_pretty(full));
+  return 0;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("inspect", "What a checkpoint folder, a config.json or a policy holds");
+  const auto path = std::make_shared<std::string>();
+  command->add_option("path", *path, "Folder or file")->required();
+  command->callback([path, &chosen] { chosen = [path](const std::atomic<bool>&) { return inspect(*path); }; });
+}
+
+}  // namespace weft::runtime

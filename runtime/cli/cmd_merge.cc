@@ -1,0 +1,47 @@
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "kernels/error.h"
+#include "runtime/base/files.h"
+#include "runtime/cli/commands.h"
+#include "runtime/requests/merge.h"
+
+namespace weft::runtime {
+namespace {
+
+struct Flags {
+  std::string input, output;
+  std::vector<std::filesystem::path> parts;
+};
+
+int run(const Flags& flags, const std::atomic<bool>& stop) {
+  require_input("--input", flags.input);
+  for (const auto& part : flags.parts) require_input("part", part);
+  require_writable("--output", flags.output);
+  if (std::filesystem::exists(flags.output))
+    throw UsageError("--output " + flags.output + ": exists; give another name or remove it");
+  const std::size_t answers = merge(flags.input, flags.parts, flags.output, stop);
+  if (answers == 0) {
+    spdlog::warn("stopped; nothing was written");
+    return 130;
+  }
+  spdlog::info("{}: {} answers of {} shards, in the order of {}", flags.output, answers, flags.parts.size(),
+               flags.input);
+  return 0;
+}
+
+}  // namespace
+
+void add_merge(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("merge", "Join the outputs of all shards of a job");
+  const auto flags = std::make_shared<Flags>();
+  command->add_option("--input", flags->input, "The requests that the shards answered")->required();
+  command->add_option("--output", flags->output, "All answers, in the order of the requests")->required();
+  command->add_option("parts", flags->parts, "The outputs of the shards")->required();
+  command->callback(
+      [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });
+}
+
+}  // namespace weft::runtime

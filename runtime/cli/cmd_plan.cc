@@ -1,0 +1,139 @@
+#include <spdlog/fmt/fmt.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/base/files.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/policy_flags.h"
+#include "runtime/measure/measure_machine.h"
+#include "runtime/planning/compare.h"
+#include "runtime/planning/machine_file.h"
+#include "runtime/planning/plan.h"
+
+namespace weft::runtime {
+namespace {
+
+struct Flags {
+  std::string model, weights, dtype = "auto", machine, output, report, sweep, published;
+  std::vector<std::string> retentions;
+  std::int64_t prompt = 512, generation = 32, requests = 0;
+  bool explain = false;
+  PolicyFlags policy;
+};
+
+void check(const Flags& flags, const policy::ModelSpec& spec) {
+  if (flags.requests < 0) throw UsageError("--requests must be 0 or more, got " + std::to_string(flags.requests));
+  check_lengths(flags.prompt, flags.generation, spec);
+  if (!flags.output.empty()) require_writable("--output", flags.output);
+  if (!flags.report.empty()) require_writable("--report", flags.report);
+  if (!flags.sweep.empty()) require_folder("--sweep", flags.sweep);
+}
+
+policy::Workload work_of(const Flags& flags, const policy::Retention& retention) {
+  return policy::alike(flags.requests > 0 ? flags.requests : INT32_MAX, flags.prompt, flags.generation, retention);
+}
+
+void sweep(const Flags& flags, const PlanRequest& request, const std::string& title) {
+  const std::array<Curve, 2> curves{sweep_block_size(request), sweep_kv_budget(request)};
+  for (const Curve& curve : curves) {
+    fmt::print("\n{:>12} {:>12}  {}\n", "", "tokens/s", "over the " + curve.name);
+    for (const Curve::Point& point : curve.points)
+      fmt::print("{:>12g} {:>12.2f}  {}\n", point.x, point.tokens_per_second, point.bottleneck);
+  }
+  const std::filesystem::path folder(flags.sweep);
+  write_file_atomically((folder / "sweep.csv").string(), to_csv(curves));
+  write_file_atomically((folder / "sweep.svg").string(), to_svg(curves, title));
+  fmt::print("\nwrote {} and sweep.svg\n", (folder / "sweep.csv").string());
+}
+
+/// Others' figures, what FlexGen's arithmetic says of them, and what this planner predicts on the same machine. The
+/// models and the machine that they were taken on lie beside the folder of the figures.
+int show_published(const Flags& flags) {
+  const auto configs = std::filesystem::weakly_canonical(flags.published).parent_path();
+  const auto results = simulate_published(
+      flags.published, read_flexgen_machine(configs / "machines" / "t4-flexgen.json"), configs / "models");
+  const policy::Machine machine =
+      read_machine(flags.machine.empty() ? (configs / "machines" / "t4.json").string() : flags.machine);
+  fmt::print("{}\n{}", published_table(results), comparison_table(results, machine));
+  return 0;
+}
+
+int run(const Flags& flags) {
+  if (!flags.published.empty()) return show_published(flags);
+  if (flags.model.empty()) throw UsageError("plan: --model or --published is required");
+  MachineOptions options = flags.policy.machine;
+  if (options.disk_directory.empty()) options.disk_directory = ".";
+  require_folder("--disk-dir", options.disk_directory);
+  // A shape alone has no weights: any will do.
+  const bool shape_only = flags.weights.empty() && !std::filesystem::is_directory(flags.model);
+  const auto source = open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights);
+  check(flags, source->spec);
+  const policy::Machine machine =
+      flags.machine.empty() ? measure_machine(options, Effort::brief) : read_machine(flags.machine);
+  PlanRequest request{.source = *source,
+                      .machine = machine,
+                      .policy = flags.policy.policy(),
+                      .free = {machine.bytes},
+                      .work = [&](const policy::Retention& retention) { return work_of(flags, retention); },
+                      .retentions = {}};
+  for (const std::string& text : flags.retentions) request.retentions.push_back(policy::Retention::from_text(text));
+  const Planned planned = make_plan(request);
+  const std::string title =
+      fmt::format("{}, {} + {} tokens, {}", flags.model, flags.prompt, flags.generation, machine.name);
+  fmt::print("{}\n{}", title, plan_table(request, planned, flags.explain));
+  if (flags.machine.empty())
+    fmt::print("rates of a brief measurement; weft bench --lanes --save FILE takes its time\n");
+  const std::string policy = policy::to_pretty(planned.best().policy.to_json()) + "\n";
+  if (!flags.output.empty()) write_file_atomically(flags.output, policy);
+  else fmt::print("{}", policy);
+  if (!flags.report.empty())
+    write_file_atomically(flags.report, policy::to_pretty(plan_report(request, planned)) + "\n");
+  if (!flags.sweep.empty()) sweep(flags, request, title);
+  return 0;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Command& chosen) {
+  CLI::App* command =
+      app.add_subcommand("plan", "The fastest policy for a model, a machine and a job, and what it does");
+  const auto flags = std::make_shared<Flags>();
+  command->add_option("--model", flags->model, "Hugging Face checkpoint folder, or a config.json");
+  command->add_option("--machine", flags->machine,
+                      "Machine file (configs/machines, or weft bench --lanes --save); this machine, briefly measured, "
+                      "unless said");
+  command->add_option("--weights", flags->weights, "random:SEED in place of a checkpoint's");
+  command->add_option("--dtype", flags->dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
+  command->add_option("--prompt-len", flags->prompt, "Tokens per prompt")->capture_default_str();
+  command->add_option("--gen-len", flags->generation, "Tokens to generate for each")->capture_default_str();
+  command->add_option("--requests", flags->requests, "Number of requests; 0 is as many as fill a block")
+      ->capture_default_str();
+  command->add_option("--or-retention", flags->retentions,
+                      "A retention that would do as well as --retention; may be given several times");
+  command->add_flag("--explain", flags->explain, "The runners-up too, and why they lost");
+  command->add_option(
+      "--sweep", flags->sweep,
+      "Tokens/s over block size and over KV budget: a table, and sweep.csv and sweep.svg in this folder");
+  command->add_option("--published", flags->published,
+                      "Instead: figures that others published (configs/published), simulated, and beside them what the "
+                      "best policy is predicted to reach on the same machine");
+  command->add_option("--output", flags->output, "Write the policy to this file");
+  command->add_option("--report", flags->report, "Write the policy, the prediction and the runners-up as JSON");
+  flags->policy.add_to(*command);
+  // What would be ignored is refused: a machine file says what these would measure, and published rows bring their own.
+  for (const char* measured : {"--backend", "--threads", "--disk-engine"})
+    command->get_option("--machine")->excludes(command->get_option(measured));
+  CLI::Option* const published = command->get_option("--published");
+  for (CLI::Option* option : command->get_options())
+    if (option != published && option->get_name() != "--machine" && option->get_name() != "--help")
+      published->excludes(option);
+  command->callback([flags, &chosen] { chosen = [flags](const std::atomic<bool>&) { return run(*flags); }; });
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,65 @@
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/base/files.h"
+#include "runtime/cli/commands.h"
+#include "runtime/requests/journal.h"
+#include "runtime/requests/requests.h"
+#include "runtime/text/tokenizer.h"
+
+namespace weft::runtime {
+namespace {
+
+struct Flags {
+  std::string model, input, output;
+  bool no_first_token = false;
+};
+
+nlohmann::ordered_json tokenize_line(const Tokenizer& tokenizer, std::string_view line, const std::string& where,
+                                     bool first, bool add_first_token) {
+  const auto json = policy::parse_json(line, where, policy::Blame::usage, {.depth = 32, .byte_order_mark = first});
+  policy::Fields fields(json, where, policy::Blame::usage);
+  const auto& id = fields.at("id");
+  if (!id.is_string() && !id.is_number_integer()) fields.refuse_field("id", "a string or an integer");
+  const std::string text = fields.text("text");
+  fields.refuse_unknown();
+  return {{"id", id}, {"ids", tokenizer.encode(text, add_first_token)}};
+}
+
+int tokenize(const Flags& flags) {
+  require_input("--input", flags.input);
+  if (!std::filesystem::is_directory(flags.model))
+    throw UsageError("--model " + flags.model + ": there is no such folder");
+  const Tokenizer tokenizer = Tokenizer::load(flags.model);
+  const auto each = [&](const auto& use) {
+    for_each_line(flags.input, [&](std::string_view line, std::uint64_t, std::size_t number) {
+      if (line.find_first_not_of(" \t") == std::string_view::npos) return;
+      use(tokenize_line(tokenizer, line, flags.input + ":" + std::to_string(number), number == 1,
+                        !flags.no_first_token));
+    });
+  };
+  Journal journal(flags.output, false);
+  each([](const nlohmann::ordered_json&) {});  // all lines are checked before the first is written
+  journal.open();
+  each([&](const nlohmann::ordered_json& result) { journal.append(policy::to_line(result)); });
+  journal.finish();
+  return 0;
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("tokenize", "Token ids of texts");
+  const auto flags = std::make_shared<Flags>();
+  command->add_option("--model", flags->model, "Folder with the tokenizer's files")->required();
+  command->add_option("--input", flags->input, "{\"id\", \"text\"}, one JSON object a line")->required();
+  command->add_option("--output", flags->output, "{\"id\", \"ids\"}, one JSON object a line")->required();
+  command->add_flag("--no-bos", flags->no_first_token, "Without the token that the tokenizer puts before every prompt");
+  command->callback([flags, &chosen] { chosen = [flags](const std::atomic<bool>&) { return tokenize(*flags); }; });
+}
+
+}  // namespace weft::runtime

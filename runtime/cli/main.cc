@@ -1,0 +1,114 @@
+#include <pthread.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/cli/commands.h"
+
+namespace {
+
+constexpr int kInternalError = 70;  // sysexits.h's EX_SOFTWARE; 1 says that some requests were refused
+
+/// Lives until the process ends: the thread that waits for signals outlives every job.
+std::atomic<bool> stop_requested{false};
+
+/// One thread waits for SIGINT and SIGTERM: the first asks for a clean stop, the second ends the process.
+void watch_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every later thread
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::thread([set] {
+    for (int signal = 0; sigwait(&set, &signal) == 0;) {
+      if (stop_requested.exchange(true)) _exit(130);
+    }
+  }).detach();
+}
+
+/// An empty value, as an unset variable of a script gives it, must not pass for "not said".
+void refuse_empty_values(CLI::App& app) {
+  const CLI::Validator not_empty(
+      [](const std::string& value) { return std::string(value.empty() ? "the value is empty" : ""); }, "");
+  for (CLI::App* command : app.get_subcommands({}))
+    for (CLI::Option* option : command->get_options())
+      if (option->get_items_expected_max() > 0) option->check(not_empty);
+}
+
+/// What is wrong with the command line, in one line.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const auto chosen = app.get_subcommands();
+  const CLI::App& command = chosen.empty() ? app : *chosen.front();
+  std::string message = error.what();
+  if (const std::vector<std::string> unknown = app.remaining(true); !unknown.empty()) {
+    const std::string& flag = unknown.front();
+    std::vector<std::string> known;
+    for (const CLI::Option* option : command.get_options()) known.push_back(option->get_name());
+    if (chosen.empty())
+      for (const CLI::App* each : app.get_subcommands({})) known.push_back(each->get_name());
+    message = "unknown argument '" + flag.substr(0, 80) + "'";
+    if (const auto close = weft::policy::nearest(flag.substr(0, flag.find('=')), known))
+      message += "; did you mean " + *close + "?";
+  }
+  return message + "; see weft " + (chosen.empty() ? "" : command.get_name() + " ") + "--help";
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Weft generates text in bulk with language models that do not fit on the GPU."};
+  app.set_version_flag("--version", "weft " WEFT_VERSION);
+  app.require_subcommand(1);
+  weft::runtime::Command command;
+  weft::runtime::add_generate(app, command);
+  weft::runtime::add_score(app, command);
+  weft::runtime::add_merge(app, command);
+  weft::runtime::add_plan(app, command);
+  weft::runtime::add_bench(app, command);
+  weft::runtime::add_inspect(app, command);
+  weft::runtime::add_tokenize(app, command);
+  weft::runtime::add_convert(app, command);
+  refuse_empty_values(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    throw weft::UsageError(explain(app, error));
+  }
+  watch_signals();
+  return command(stop_requested);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto logger = spdlog::stderr_logger_mt("weft");
+  logger->set_pattern("weft: %v");
+  spdlog::set_default_logger(logger);
+  try {
+    return run(argc, argv);
+  } catch (const weft::Error& error) {
+    std::fprintf(stderr, "weft: error: %s\n", error.what());
+    return error.exit_code();
+  } catch (const std::bad_alloc&) {
+    std::fputs("weft: error: out of host memory; lower --device-memory or --host-memory\n", stderr);
+    return 4;
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fprintf(stderr, "weft: error: %s\n", error.what());
+    return 6;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "weft: internal error: %s\n", error.what());
+    return kInternalError;
+  }
+}

@@ -1,0 +1,68 @@
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/base/files.h"
+#include "runtime/cli/policy_flags.h"
+
+namespace weft::runtime {
+namespace {
+
+int checked_size(int value, const char* flag) {
+  if (value < 1 || value > policy::kMostSequences)
+    throw UsageError(std::string(flag) + " must be from 1 to " + std::to_string(policy::kMostSequences) + ", got " +
+                     std::to_string(value));
+  return value;
+}
+
+}  // namespace
+
+void PolicyFlags::add_to(CLI::App& app) {
+  app.add_option("--policy", policy_file, "Placement policy, a JSON file");
+  app.add_option("--percent", percent,
+                 "FlexGen's six percentages: weights, KV cache, activations on device and host; the rest on disk")
+      ->expected(6)
+      ->excludes("--policy");
+  app.add_option("--gpu-batch-size", gpu_batch_size, "Sequences computed together");
+  app.add_option("--num-gpu-batches", num_gpu_batches, "Batches that share one pass over the weights");
+  app.add_option("--retention", retention,
+                 "What stays in the KV cache: full, h2o:HEAVY:RECENT, recent:N, heavy:N, "
+                 "h2o-flexgen:HEAVY:RECENT or random:HEAVY:RECENT; 12 is tokens, 0.1 a share");
+  app.add_option("--attention", attention,
+                 "Where KV off the device is attended to: device, host, or the share on the host such as 0.6");
+  app.add_option(
+      "--schedule", schedule,
+      "continuous: a finished sequence gives its place to the next request; static: blocks run to their end");
+  app.add_flag("--no-overlap", no_overlap, "One thing after another, to see what overlap gains");
+  app.add_option("--backend", machine.backend, "auto, cpu or cuda")->capture_default_str();
+  app.add_option("--threads", machine.threads, "CPU threads; 0 takes all cores")->capture_default_str();
+  app.add_option("--device-memory", device_memory, "Device memory to use, such as 4GiB");
+  app.add_option("--host-memory", host_memory, "Host memory to use");
+  app.add_option("--disk-memory", disk_memory, "Disk space to use");
+  app.add_option("--disk-dir", machine.disk_directory,
+                 "Folder for spilled blocks; the folder of the output unless said");
+  app.add_option("--disk-engine", machine.disk_engine, "auto, io_uring, threads or buffered")->capture_default_str();
+}
+
+policy::PartialPolicy PolicyFlags::policy() const {
+  policy::PartialPolicy file, flags;
+  if (!policy_file.empty()) {
+    file = policy::PartialPolicy::from_json(read_json("--policy", policy_file), policy_file);
+  }
+  if (!percent.empty()) flags.set_percent({percent[0], percent[1], percent[2], percent[3], percent[4], percent[5]});
+  if (gpu_batch_size) flags.gpu_batch_size = checked_size(*gpu_batch_size, "--gpu-batch-size");
+  if (num_gpu_batches) flags.num_gpu_batches = checked_size(*num_gpu_batches, "--num-gpu-batches");
+  if (!retention.empty()) flags.retention = policy::Retention::from_text(retention);
+  if (!attention.empty()) flags.attention_on_host = policy::attention_from_text(attention, "--attention");
+  if (!schedule.empty()) flags.continuous = policy::continuous_from_text(schedule, "--schedule");
+  if (no_overlap) flags.overlap = false;
+  const std::array<std::pair<const char*, const std::string*>, 3> budgets{
+      {{"--device-memory", &device_memory}, {"--host-memory", &host_memory}, {"--disk-memory", &disk_memory}}};
+  for (std::size_t tier = 0; tier < budgets.size(); ++tier)
+    if (!budgets[tier].second->empty())
+      flags.budgets[tier] = policy::bytes_from_text(*budgets[tier].second, budgets[tier].first);
+  return flags.over(file);
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,163 @@
+#include "runtime/engine/convert.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "policy/policy.h"
+#include "runtime/base/files.h"
+#include "runtime/engine/model_source.h"
+#include "runtime/engine/storage.h"
+
+namespace weft::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::uint64_t kPage = 4096;
+constexpr std::size_t kStep = 8 << 20;  // of a tensor, converted at a time
+constexpr std::size_t kLargestCopied = 512 << 20;
+constexpr std::array kCopied{
+    "generation_config.json",  "tokenizer.json",    "tokenizer_config.json", "vocab.json",         "merges.txt",
+    "special_tokens_map.json", "added_tokens.json", "tokenizer.model",       "chat_template.jinja"};
+
+struct Planned {
+  const TensorInfo* tensor = nullptr;
+  DType stored = DType::f32, type = DType::f32;
+  std::uint64_t bytes = 0;
+};
+
+/// In the order in which the units are read; a tensor in pieces, or of two units, comes once.
+std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoint& checkpoint, DType type) {
+  const std::vector<policy::Unit> units = policy::model_units(spec);
+  checkpoint.demand(tensor_needs(spec, units, checkpoint), Checkpoint::Order::any);
+  std::vector<Planned> planned;
+  std::set<const TensorInfo*> seen;
+  for (const policy::Unit& unit : units)
+    for (const policy::TensorSpec& tensor : unit.tensors) {
+      const TensorInfo* info = checkpoint.find(stored_name(spec, checkpoint, tensor));
+      if (!seen.insert(info).second) continue;
+      const DType stored = weight_dtype(*info), to = type == DType::f32 ? stored : type;
+      planned.push_back({info, stored, to, info->bytes / size_of(stored) * size_of(to)});
+    }
+  return planned;
+}
+
+const char* safetensors_name(DType type) { return type == DType::f32 ? "F32" : type == DType::f16 ? "F16" : "BF16"; }
+
+/// The header, with its length before it and blanks behind it, so that the tensors begin on a page.
+std::string make_header(const std::vector<Planned>& planned) {
+  nlohmann::ordered_json header;
+  header["__metadata__"] = {{"format", "pt"}};
+  std::uint64_t offset = 0;
+  for (const Planned& each : planned) {
+    header[each.tensor->name] = {{"dtype", safetensors_name(each.type)},
+                                 {"shape", each.tensor->shape},
+                                 {"data_offsets", {offset, offset + each.bytes}}};
+    offset += each.bytes;
+  }
+  std::string text = policy::to_line(header);
+  text.append((kPage - (sizeof(std::uint64_t) + text.size()) % kPage) % kPage, ' ');
+  const std::uint64_t length = text.size();
+  std::string bytes(sizeof length, '\0');
+  std::memcpy(bytes.data(), &length, sizeof length);
+  return bytes + text;
+}
+
+void write_tensor(const Checkpoint& checkpoint, const Planned& planned, AtomicFile& file,
+                  const std::atomic<bool>& stop) {
+  const TensorInfo& tensor = *planned.tensor;
+  const std::size_t element = size_of(planned.stored), width = size_of(planned.type);
+  std::vector<std::byte> whole, in, out;
+  if (!tensor.strides.empty()) whole = checkpoint.read_tensor(tensor);
+  const std::uint64_t count = tensor.bytes / element;
+  for (std::uint64_t first = 0; first < count; first += kStep / element) {
+    if (stop) throw Interrupted{};
+    const auto some = static_cast<std::size_t>(std::min<std::uint64_t>(kStep / element, count - first));
+    const std::byte* from = whole.data() + first * element;
+    if (whole.empty()) {
+      in.resize(some * element);
+      checkpoint.read_range(tensor.file, tensor.offset + first * element, in);
+      from = in.data();
+    }
+    out.resize(some * width);
+    convert_elements(planned.stored, from, planned.type, out.data(), some);
+    file.append({reinterpret_cast<const char*>(out.data()), out.size()});
+  }
+}
+
+void write_small_files(const fs::path& from, const fs::path& to, DType type) {
+  json config = policy::parse_json(read_file(from / "config.json", 1 << 20), (from / "config.json").string(),
+                                   policy::Blame::data, {.depth = 32});
+  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name_of(type);
+  write_file_atomically(to / "config.json", policy::to_pretty(config) + "\n");
+  for (const char* name : kCopied)
+    if (fs::exists(from / name)) write_file_atomically(to / name, read_file(from / name, kLargestCopied));
+}
+
+/// Takes the folder away again unless it was kept.
+class NewFolder {
+ public:
+  explicit NewFolder(const fs::path& path) : path_(path) {
+    std::error_code error;
+    if (!fs::create_directory(path, error))
+      throw IoError(path.string() + ": cannot be created: " +
+                    (error ? error.message() : "it is there, perhaps left by a conversion that was killed; remove it"));
+  }
+  ~NewFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+  void keep_as(const fs::path& name) {
+    fs::rename(path_, name);
+    path_.clear();
+  }
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace
+
+Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std::string& dtype,
+                             const std::atomic<bool>& stop, bool verify_crc) {
+  if (!fs::is_directory(from))
+    throw UsageError("--model " + from.string() + ": there is no such folder; convert wants a checkpoint folder");
+  if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to)))
+    throw UsageError("--output " + to.string() + ": exists; give the name of a folder that does not");
+  const policy::ModelSpec spec = read_model_spec(from);
+  const DType type = dtype_named(dtype, spec.dtype);
+  const Checkpoint checkpoint = Checkpoint::open(from);
+  const std::vector<Planned> planned = plan_tensors(spec, checkpoint, type);
+  if (verify_crc) checkpoint.verify(stop);
+  Converted done{.tensors = planned.size(), .left_out = checkpoint.size() - planned.size()};
+  for (const Planned& each : planned) done.bytes += each.bytes;
+
+  const fs::path parent = to.has_parent_path() ? to.parent_path() : fs::path(".");
+  if (!fs::is_directory(parent))
+    throw UsageError("--output " + to.string() + ": there is no folder " + parent.string());
+  if (const std::uint64_t free = fs::space(parent).available; free < done.bytes)
+    throw CapacityError("--output " + to.string() + ": wants " + policy::bytes_to_text(done.bytes) + ", the disk has " +
+                        policy::bytes_to_text(free) + " free");
+  const fs::path place = to.string() + ".partial";
+  NewFolder folder(place);
+  {
+    AtomicFile file(place / "model.safetensors");
+    file.append(make_header(planned));
+    for (const Planned& each : planned) write_tensor(checkpoint, each, file, stop);
+    file.commit();
+  }
+  write_small_files(from, place, type);
+  folder.keep_as(to);
+  return done;
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,107 @@
+#include "runtime/engine/model_source.h"
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "kernels/error.h"
+#include "policy/architecture.h"
+#include "policy/json.h"
+#include "runtime/base/files.h"
+#include "runtime/engine/layers.h"
+
+namespace weft::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::size_t kLargestConfig = 1 << 20;
+
+std::uint64_t seed_from(const std::string& text) {
+  const std::string prefix = "random:";
+  std::uint64_t seed = 0;
+  if (text.starts_with(prefix)) {
+    const char *begin = text.data() + prefix.size(), *end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(begin, end, seed);
+    if (error == std::errc{} && stop == end && begin != end) return seed;
+  }
+  throw UsageError("--weights must be random:SEED with a whole number, got '" + text.substr(0, 40) + "'");
+}
+
+nlohmann::json read_json(const fs::path& path) {
+  return policy::parse_json(read_file(path, kLargestConfig), path.string(), policy::Blame::data, {.depth = 32});
+}
+
+/// generation_config.json says what ends a text, where it says so; transformers generates by it.
+void apply_generation_config(policy::ModelSpec& spec, const fs::path& folder) {
+  const fs::path path = folder / "generation_config.json";
+  if (!fs::exists(path)) return;
+  const nlohmann::json json = read_json(path);
+  policy::Fields fields(json, path.string(), policy::Blame::data);
+  if (auto ids = policy::eos_ids(fields, spec.vocab); ids && !ids->empty()) spec.eos = *std::move(ids);
+}
+
+}  // namespace
+
+DType dtype_named(const std::string& name, DType stored) {
+  if (name == "auto") return stored == DType::f32 ? DType::f16 : stored;
+  if (name == "float16" || name == "half") return DType::f16;
+  if (name == "bfloat16") return DType::bf16;
+  if (name == "float32" || name == "float") return DType::f32;
+  throw UsageError("--dtype must be auto, float16, bfloat16 or float32, got '" + name.substr(0, 40) + "'");
+}
+
+std::uint64_t ModelSource::weight_bytes() const {
+  const auto& bytes = weights->unit_bytes();
+  return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
+}
+
+std::vector<std::string> model_names(const fs::path& path) {
+  const bool folder = fs::is_directory(path);
+  fs::path whole = fs::weakly_canonical(path);
+  if (whole.filename().empty()) whole = whole.parent_path();  // of "folder/"
+  std::vector<std::string> names{(folder ? whole.filename() : whole.stem()).string(), path.string()};
+  const nlohmann::json config = read_json(folder ? path / "config.json" : path);
+  if (const auto name = config.find("_name_or_path"); name != config.end() && name->is_string())
+    names.push_back(name->get<std::string>());
+  return names;
+}
+
+policy::ModelSpec read_model_spec(const fs::path& path) {
+  if (!fs::exists(path)) throw UsageError("--model " + path.string() + ": there is no such folder or file");
+  const bool folder = fs::is_directory(path);
+  const fs::path config = folder ? path / "config.json" : path;
+  if (!fs::exists(config))
+    throw DataError(path.string() +
+                    ": there is no config.json in this folder; --model wants a Hugging Face checkpoint folder");
+  policy::ModelSpec spec = policy::model_from_config(read_json(config), config.string());
+  activation_named(spec.activation, config.string());
+  if (folder) apply_generation_config(spec, path);
+  return spec;
+}
+
+std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string& dtype, const std::string& weights) {
+  auto source = std::make_unique<ModelSource>();
+  source->path = path.string();
+  source->spec = read_model_spec(path);
+  source->units = policy::model_units(source->spec);
+  source->type = dtype_named(dtype, source->spec.dtype);
+  const bool folder = fs::is_directory(path);
+  if (!weights.empty()) {
+    source->weights = std::make_unique<Weights>(source->spec, source->units, seed_from(weights), source->type);
+  } else {
+    if (!folder)
+      throw UsageError("--model " + path.string() +
+                       " is a file; give a checkpoint folder, or --weights random:SEED with a config");
+    source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
+    source->weights = std::make_unique<Weights>(source->spec, source->units, *source->checkpoint, source->type);
+  }
+  if (folder && Tokenizer::present(path)) {
+    source->tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(path));
+    if (source->tokenizer->size() > static_cast<std::size_t>(source->spec.vocab))
+      throw DataError(path.string() + ": the tokenizer has ids up to " + std::to_string(source->tokenizer->size() - 1) +
+                      ", the model's vocabulary has " + std::to_string(source->spec.vocab));
+  }
+  return source;
+}
+
+}  // namespace weft::runtime

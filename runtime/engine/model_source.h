@@ -1,0 +1,46 @@
+// runtime/engine/model_source.h: what --model and --weights name: a checkpoint folder, or a shape with random weights.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policy/model.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/engine/weights.h"
+#include "runtime/text/tokenizer.h"
+
+namespace weft::runtime {
+
+/// All that is known of a model before a byte of its weights is read. Does not move: the parts refer to each other.
+struct ModelSource {
+  std::string path;
+  policy::ModelSpec spec;
+  std::vector<policy::Unit> units;
+  DType type = DType::f16;                 ///< of the KV cache, and the widest of the weights
+  std::unique_ptr<Checkpoint> checkpoint;  ///< null with random weights
+  bool verify_crc = false;                 ///< whether Session calls Checkpoint::verify() before it loads the weights
+  std::unique_ptr<Weights> weights;
+  std::unique_ptr<Tokenizer> tokenizer;  ///< null if the folder has none
+
+  std::uint64_t weight_bytes() const;
+};
+
+/// `dtype`: auto (the checkpoint's, float16 for float32), float16, bfloat16 or float32, as in vLLM.
+/// `weights`: empty, or "random:SEED"; then `path` may be a config.json. Throws UsageError or DataError.
+std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path, const std::string& dtype,
+                                        const std::string& weights);
+
+/// What such a `dtype` means for weights stored as `stored`. Throws UsageError for another word.
+DType dtype_named(const std::string& name, DType stored);
+
+/// What a request may call the model at `path`: the folder's (or file's) name first, `path` as it was given, and
+/// "_name_or_path" of its config.json.
+std::vector<std::string> model_names(const std::filesystem::path& path);
+
+/// The folder's config.json, or the file itself.
+policy::ModelSpec read_model_spec(const std::filesystem::path& path);
+
+}  // namespace weft::runtime

@@ -1,0 +1,18 @@
+#include "runtime/engine/policy_text.h"
+
+namespace weft::runtime {
+
+std::string percentages(const policy::Fractions& shares) {
+  const auto percent = [](double share) { return std::to_string(static_cast<int>(share * 100 + 0.5)); };
+  return percent(shares.device()) + "/" + percent(shares.host()) + "/" + percent(shares.disk());
+}
+
+std::string policy_line(const policy::Policy& policy) {
+  return "block of " + std::to_string(policy.gpu_batch_size) + " x " + std::to_string(policy.num_gpu_batches) +
+         " sequences; device/host/disk percent: weights " + percentages(policy.weights) + ", kv " +
+         percentages(policy.kv) + ", activations " + percentages(policy.activations) + "; retention " +
+         name_of(policy.retention.rule) + "; attention on " + policy::attention_to_text(policy.attention_on_host) +
+         "; " + (policy.continuous ? "continuous" : "static") + " schedule";
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,13 @@
+// runtime/engine/policy_text.h: a policy in a line for people.
+#pragma once
+
+#include <string>
+
+#include "policy/policy.h"
+
+namespace weft::runtime {
+
+std::string percentages(const policy::Fractions& shares);  ///< "20/80/0"
+std::string policy_line(const policy::Policy& policy);
+
+}  // namespace weft::runtime

@@ -1,0 +1,93 @@
+#include "runtime/engine/session.h"
+
+#include <sys/statvfs.h>
+
+#include <chrono>
+
+#include "kernels/error.h"
+#include "policy/placement.h"
+#include "runtime/engine/policy_text.h"
+
+namespace weft::runtime {
+namespace {
+
+// Left to the rest of the process and the machine when the user names no budget.
+constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
+
+}  // namespace
+
+policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory) {
+  policy::Budgets budgets;
+  // What the backend has taken already counts as part of the budget (Facts::device_overhead).
+  budgets.bytes[0] =
+      static_cast<std::uint64_t>(kMemoryShare * double(backend.device_bytes_free() + backend.device_overhead()));
+  budgets.bytes[1] = static_cast<std::uint64_t>(kMemoryShare * double(backend.host_bytes_free()));
+  struct statvfs disk {};
+  if (statvfs(disk_directory.c_str(), &disk) == 0)
+    budgets.bytes[2] = static_cast<std::uint64_t>(kDiskShare * double(disk.f_bavail) * double(disk.f_frsize));
+  return budgets;
+}
+
+std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options) {
+  if (options.threads < 0) throw UsageError("--threads must be at least 1, got " + std::to_string(options.threads));
+  if (options.backend == "cuda") return kernels::make_cuda_backend({.threads = options.threads});
+  if (options.backend == "auto") {
+    try {
+      return kernels::make_cuda_backend({.threads = options.threads});
+    } catch (const DeviceError&) {  // no GPU, or built without: the CPU plays the device
+    }
+  } else if (options.backend != "cpu") {
+    throw UsageError("--backend must be auto, cpu or cuda, got '" + options.backend.substr(0, 40) + "'");
+  }
+  return kernels::make_cpu_backend({.threads = options.threads, .separate_device = options.separate_device});
+}
+
+std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
+  using offload::DiskEngine;
+  const std::string& name = options.disk_engine;
+  const auto engine = name == "auto"       ? DiskEngine::automatic
+                      : name == "io_uring" ? DiskEngine::io_uring
+                      : name == "threads"  ? DiskEngine::threads
+                      : name == "buffered"
+                          ? DiskEngine::buffered
+                          : throw UsageError("--disk-engine must be auto, io_uring, threads or buffered, got '" +
+                                             name.substr(0, 40) + "'");
+  return std::make_unique<offload::DiskStore>(engine, options.decorate_disk);
+}
+
+Session::Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
+                 const std::atomic<bool>& stop)
+    : source_(source), backend_(make_backend(machine)), disk_(make_disk(machine)) {
+  facts_.unit_bytes = source.weights->unit_bytes();
+  for (std::size_t u = 0; u < source.units.size(); ++u) facts_.unit_in_files.push_back(source.weights->in_files(u));
+  facts_.kv = source.type;
+  facts_.activation = backend_->activation_type(source.type);
+  facts_.disk_reads_device = backend_->device_is_host_memory();
+  facts_.device_overhead = backend_->device_overhead();
+  const policy::Budgets free = free_bytes(*backend_, machine.disk_directory);
+  Decision decision = decide(*backend_, free);
+  workload_ = decision.work;
+  policy_ = policy::complete(decision.policy, source.spec, source.units, workload_, facts_, free,
+                             backend_->device_is_host_memory());
+  print_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);
+  const auto begin = std::chrono::steady_clock::now();
+  if (source.checkpoint && source.verify_crc) source.checkpoint->verify(stop);
+  storage_ = std::make_unique<Storage>(source.spec, source.units, policy_, print_, workload_, facts_, *source.weights,
+                                       source.checkpoint.get(), *backend_, *disk_, machine.disk_directory, stop);
+  load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  layers_ = std::make_unique<Layers>(source.spec, policy_.retention, facts_.kv, print_.workspace.chunk_tokens,
+                                     *backend_, *storage_, stop);
+  executor_ = std::make_unique<Executor>(source.spec, policy_, print_, *layers_, *storage_, *backend_, stop);
+}
+
+std::string Session::plan_line() const {
+  return policy_line(policy_) + "; " + policy::bytes_to_text(print_[policy::Tier::device]) + " of " +
+         policy::bytes_to_text(policy_.budgets[policy::Tier::device]) + " device memory";
+}
+
+kernels::Keep Session::keep(std::int64_t prompt, std::int64_t generation) const {
+  const policy::Kept kept = policy_.retention.kept(prompt, generation);
+  return {.heavy = kept.heavy, .recent = kept.recent, .sinks = kept.sinks, .grace = kept.grace};
+}
+
+}  // namespace weft::runtime

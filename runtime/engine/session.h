@@ -1,0 +1,72 @@
+// runtime/engine/session.h: one job on one machine: owns the backend, the disk, the memory and the executor, in that
+// order.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/backend.h"
+#include "offload/disk_store.h"
+#include "policy/footprint.h"
+#include "policy/policy.h"
+#include "runtime/engine/executor.h"
+#include "runtime/engine/machine_options.h"
+#include "runtime/engine/model_source.h"
+
+namespace weft::runtime {
+
+std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options);
+std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options);
+/// What a run may take of each tier when the user names no budget; the backend's own overhead counts as free.
+policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory);
+
+/// How a job is laid out, as far as that is decided, and the job under that retention.
+struct Decision {
+  policy::PartialPolicy policy;
+  policy::Workload work;
+};
+/// Asked once the backend is there; `free` is free_bytes().
+using Decide = std::function<Decision(kernels::Backend& backend, const policy::Budgets& free)>;
+
+class Session {
+ public:
+  /// Completes the policy, allocates everything and loads the weights. `source` must outlive the session. Throws what
+  /// the parts throw; CapacityError before anything is allocated if the policy does not fit, Interrupted after `stop`
+  /// was set.
+  Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
+          const std::atomic<bool>& stop);
+
+  Executor& executor() { return *executor_; }
+  Layers& layers() { return *layers_; }
+  const policy::Policy& policy() const { return policy_; }
+  const policy::Footprint& footprint() const { return print_; }
+  const Storage& storage() const { return *storage_; }
+  kernels::Backend& backend() const { return *backend_; }
+  const offload::DiskStore& disk() const { return *disk_; }
+  const ModelSource& source() const { return source_; }
+  /// What was chosen for the user, in one line.
+  std::string plan_line() const;
+  double load_seconds() const { return load_seconds_; }
+
+  /// Budget of a sequence under the policy's retention.
+  kernels::Keep keep(std::int64_t prompt, std::int64_t generation) const;
+
+ private:
+  const ModelSource& source_;
+  policy::Workload workload_;
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<offload::DiskStore> disk_;
+  policy::Facts facts_;
+  policy::Policy policy_;
+  policy::Footprint print_;
+  std::unique_ptr<Storage> storage_;
+  std::unique_ptr<Layers> layers_;
+  std::unique_ptr<Executor> executor_;
+  double load_seconds_ = 0;
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,99 @@
+// runtime/engine/storage.h: the memory of a run: all blocks, windows and work spaces of a footprint, and how to reach
+// them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "offload/block_store.h"
+#include "offload/kv_store.h"
+#include "policy/footprint.h"
+#include "runtime/engine/weights.h"
+
+namespace weft::runtime {
+
+/// A bump allocator over one work space; views are good until reset().
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(std::byte* base, std::size_t bytes) : arena_(base, bytes, offload::Tier::device) {}
+  View take(DType dtype, std::int64_t rows, std::int64_t cols);
+  void reset() { arena_.rewind(0); }
+
+ private:
+  offload::Arena arena_;
+};
+
+/// Allocates exactly what the footprint counted and brings the weights home. Afterwards the addresses never change; who
+/// may touch which block when is the schedule's business.
+class Storage {
+ public:
+  /// All references but `stop` must outlive the storage. Throws CapacityError, IoError, DataError or Interrupted; then
+  /// nothing is left behind.
+  Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const policy::Policy& policy,
+          const policy::Footprint& footprint, const policy::Workload& workload, const policy::Facts& facts,
+          const Weights& weights, const Checkpoint* checkpoint, kernels::Backend& backend, offload::DiskStore& disk,
+          const std::string& spill_directory, const std::atomic<bool>& stop);
+
+  /// Does a load or store op of the schedule on the calling lane's thread. Returns the bytes moved.
+  std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
+
+  UnitViews unit(int unit, std::uint32_t slot) const;
+  kernels::KvSlots kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the device window
+  kernels::KvSlots kv_home(int layer, int batch) const;                 ///< where the home is host memory, else null
+  kernels::KvSlots host_kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the host window
+  View hidden(int batch, std::uint32_t slot, std::int64_t tokens) const;     ///< [tokens, hidden]
+  /// Says how many rows the hidden states of a batch have now, and how many of them may go to the host to be attended;
+  /// so much of them moves.
+  void set_rows(int batch, std::int64_t tokens, std::int64_t begun);
+
+  Scratch& scratch() { return scratch_; }
+  View last_hidden(int batch) const;  ///< [gpu_batch_size, hidden]
+  View last_embed(int batch) const;   ///< [gpu_batch_size, embed]
+  View logits(int batch) const;       ///< [gpu_batch_size, vocab]
+  /// Rows for attention on the host: q, k, v and, there only, the result, [gpu_batch_size, heads * head_dim] each.
+  struct Exchange {
+    View q, k, v, out;
+  };
+  Exchange exchange(int batch, bool on_host) const;
+
+  /// out [ids, cols] = the rows `ids` of the table whose pieces are units of `kind`, converted. Pieces on disk are read
+  /// by the calling thread, which must be the compute lane's.
+  void gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream);
+
+  const policy::TensorSpec& piece(int unit) const { return units_[static_cast<std::size_t>(unit)].tensors.front(); }
+  const offload::BlockStore& blocks() const { return blocks_; }
+
+ private:
+  offload::BlockId block(std::uint32_t subject) const { return static_cast<offload::BlockId>(subject); }
+  void add_blocks(std::span<const offload::FileId> files);
+  void check_reach() const;
+  void fill(std::size_t unit);
+  std::byte* place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const;
+  std::uint64_t exchange_rows(const policy::Op& op, kernels::Stream& stream);
+  std::uint64_t size_to_move(std::uint32_t subject) const;
+  ConstView read_rows(std::size_t unit, const policy::TensorSpec& table, std::span<std::int32_t> ids);
+
+  const policy::ModelSpec& model_;
+  const std::vector<policy::Unit>& units_;
+  const policy::Footprint& print_;
+  const Weights& weights_;
+  kernels::Backend& backend_;
+  offload::DiskStore& disk_;
+  int gpu_batch_size_;
+  DType activation_;
+  offload::KvShape kv_shape_;
+  offload::BlockStore blocks_;
+  offload::WindowId unit_window_{}, kv_window_{}, activation_window_{}, unit_staging_{}, kv_staging_{},
+      activation_staging_{}, host_kv_window_{};
+  offload::BlockId workspace_{}, rows_{}, exchange_device_{}, exchange_host_{}, gather_{};
+  std::unique_ptr<kernels::Event> gathered_;  // the last rows read have left the work space
+  Scratch scratch_;
+  std::vector<std::atomic<std::int64_t>> tokens_, begun_;  // [batches]
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,26 @@
+// runtime/engine/wants.h: what the rows of a batch want of their logits in one step.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/engine/batch_rows.h"
+#include "runtime/engine/sequence.h"
+
+namespace weft::runtime {
+
+struct Wants {
+  bool scores = false, samples = false;
+  std::vector<std::int32_t> forbidden_row, forbidden_token;  ///< [pairs] of sequences below their min_tokens
+  std::vector<std::int32_t> told;                            ///< rows of which log-probabilities are told
+  int alternatives = 0;                                      ///< the most that one of these asks for
+
+  /// The same for two steps whose ops are the same but for the contents of their spans: see Backend::repeat().
+  std::uint64_t signature(const BatchRows& rows) const;
+};
+
+/// `batch`: the sequences that `rows` speaks of.
+Wants wants_of(std::span<const Sequence> batch, const BatchRows& rows);
+
+}  // namespace weft::runtime

@@ -1,0 +1,277 @@
+#include "runtime/engine/weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <thread>
+
+#include "kernels/error.h"
+#include "runtime/base/hash.h"
+
+namespace weft::runtime {
+namespace {
+
+using policy::Role;
+
+constexpr std::uint64_t kPart = 64;             // alignment of packed tensors
+constexpr std::size_t kConvertBytes = 4 << 20;  // of a tensor, converted at a time
+
+/// Calls body with a float, f16 or bf16 value for `dtype`.
+template <class Body> void with_type(DType dtype, Body&& body) {
+  if (dtype == DType::f32) body(float{});
+  else if (dtype == DType::f16) body(f16{});
+  else body(bf16{});
+}
+
+double deviation(const policy::TensorSpec& spec) {
+  switch (spec.role) {
+    case Role::q_weight:
+    case Role::k_weight:
+    case Role::v_weight:
+    case Role::qkv_weight:
+    case Role::o_weight:
+    case Role::gate_weight:
+    case Role::up_weight:
+    case Role::down_weight:
+    case Role::project_in:
+    case Role::project_out:
+    case Role::head: return 1 / std::sqrt(double(spec.cols));
+    default: return 0.02;
+  }
+}
+
+bool is_vector(Role role) {
+  switch (role) {
+    case Role::norm1_weight:
+    case Role::norm1_bias:
+    case Role::norm2_weight:
+    case Role::norm2_bias:
+    case Role::final_norm_weight:
+    case Role::final_norm_bias:
+    case Role::q_bias:
+    case Role::k_bias:
+    case Role::v_bias:
+    case Role::qkv_bias:
+    case Role::o_bias:
+    case Role::gate_bias:
+    case Role::up_bias:
+    case Role::down_bias: return true;
+    default: return false;
+  }
+}
+
+bool is_norm_weight(Role role) {
+  return role == Role::norm1_weight || role == Role::norm2_weight || role == Role::final_norm_weight;
+}
+
+/// Calls part(begin, end) for ranges of [0, count) on as many threads as are worth it: a large model at random is tens
+/// of GB, a minute's work for one.
+template <class Part> void in_parallel(std::uint64_t count, const Part& part) {
+  constexpr std::uint64_t worth = 1 << 20;
+  const std::uint64_t most = std::clamp<std::uint64_t>(std::thread::hardware_concurrency(), 1, 16);
+  const std::uint64_t threads = std::clamp<std::uint64_t>(count / worth, 1, most);
+  std::vector<std::jthread> others;
+  for (std::uint64_t t = 1; t < threads; ++t)
+    others.emplace_back([&, t] { part(count * t / threads, count * (t + 1) / threads); });
+  part(0, count / threads);
+}
+
+/// Quantiles of the normal distribution, so that 16 random bits give one deviate.
+const std::vector<float>& normal_table() {
+  static const std::vector<float> table = [] {
+    constexpr int kEntries = 1 << 16;
+    std::vector<float> values(kEntries);
+    double x = -4.6;
+    for (int i = 0; i < kEntries; ++i) {
+      const double p = (i + 0.5) / kEntries;
+      for (int step = 0; step < 50; ++step) {  // Newton's method from the quantile before
+        const double density = std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+        const double error = 0.5 * std::erfc(-x / std::numbers::sqrt2) - p;
+        x -= error / density;
+        if (std::abs(error) < 1e-13) break;
+      }
+      values[static_cast<std::size_t>(i)] = static_cast<float>(x);
+    }
+    return values;
+  }();
+  return table;
+}
+
+}  // namespace
+
+std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
+  if (spec.role == Role::head) {
+    // What GPT-NeoX's files call embed_out, transformers 5 calls lm_head, and so does whoever saves its state_dict().
+    static const std::string kInMemory = "lm_head.weight";
+    return !checkpoint.find(spec.name) && checkpoint.find(kInMemory) ? kInMemory : spec.name;
+  }
+  const auto prefixes = policy::name_prefixes(model);
+  for (const char* prefix : prefixes)
+    if (checkpoint.find(prefix + spec.name)) return prefix + spec.name;
+  return prefixes.front() + spec.name;
+}
+
+std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
+                                     const Checkpoint& checkpoint) {
+  std::vector<TensorNeed> needs;
+  for (const policy::Unit& unit : units) {
+    for (const policy::TensorSpec& spec : unit.tensors) {
+      if (spec.first_row != 0) continue;  // another piece of the same tensor
+      std::int64_t rows = spec.rows;
+      if (unit.kind == policy::Unit::Kind::embedding || unit.kind == policy::Unit::Kind::head) rows = model.vocab;
+      if (unit.kind == policy::Unit::Kind::positions) rows = std::int64_t{model.positions} + model.position_offset;
+      const std::string name = stored_name(model, checkpoint, spec);
+      needs.push_back({name, is_vector(spec.role) ? std::vector{spec.cols} : std::vector{rows, spec.cols}});
+    }
+  }
+  return needs;
+}
+
+void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count) {
+  with_type(from, [&]<class From>(From) {
+    with_type(to, [&]<class To>(To) {
+      const auto* source = reinterpret_cast<const From*>(in);
+      auto* target = reinterpret_cast<To*>(out);
+      for (std::size_t i = 0; i < count; ++i) target[i] = To(static_cast<float>(source[i]));
+    });
+  });
+}
+
+Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
+                 DType type)
+    : checkpoint_(&checkpoint) {
+  checkpoint.demand(tensor_needs(model, units, checkpoint));
+  for (const policy::Unit& unit : units) {
+    Layout layout{.tensors = {}, .in_files = true};
+    for (const policy::TensorSpec& spec : unit.tensors) {
+      const TensorInfo* info = checkpoint.find(stored_name(model, checkpoint, spec));
+      const DType stored = weight_dtype(*info);
+      const std::uint64_t offset =
+          info->offset + static_cast<std::uint64_t>(spec.first_row * spec.cols) * size_of(stored);
+      layout.tensors.push_back({spec, stored, 0, info, offset});
+      if ((stored != type && type != DType::f32) || offset % size_of(stored) != 0) layout.in_files = false;
+    }
+    if (layout.in_files) {
+      lay_out_in_files(layout);
+    } else {
+      for (Placed& tensor : layout.tensors) tensor.dtype = type;
+      lay_out_packed(layout);
+    }
+    layouts_.push_back(std::move(layout));
+  }
+}
+
+Weights::Weights(const policy::ModelSpec&, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type)
+    : seed_(seed) {
+  for (const policy::Unit& unit : units) {
+    Layout layout;
+    for (const policy::TensorSpec& spec : unit.tensors) layout.tensors.push_back({spec, type, 0, nullptr, 0});
+    lay_out_packed(layout);
+    layouts_.push_back(std::move(layout));
+  }
+}
+
+void Weights::lay_out_packed(Layout& layout) {
+  std::size_t end = 0;
+  for (Placed& tensor : layout.tensors) {
+    tensor.offset = offload::round_up(end, kPart);
+    end = tensor.offset + tensor.bytes();
+  }
+  bytes_.push_back(offload::round_up(end, offload::kPage));
+}
+
+/// Tensors that follow each other in a file stay together; every run begins as far into a page as it does in the file,
+/// so that O_DIRECT reads land in place.
+void Weights::lay_out_in_files(Layout& layout) {
+  std::sort(layout.tensors.begin(), layout.tensors.end(), [](const Placed& a, const Placed& b) {
+    return std::pair(a.source->file, a.file_offset) < std::pair(b.source->file, b.file_offset);
+  });
+  std::size_t end = 0;
+  const Placed* before = nullptr;
+  for (Placed& tensor : layout.tensors) {
+    const bool follows = before && before->source->file == tensor.source->file &&
+                         before->file_offset + before->bytes() == tensor.file_offset;
+    if (!follows) end = offload::round_up(end, offload::kPage) + tensor.file_offset % offload::kPage;
+    tensor.offset = end;
+    end += tensor.bytes();
+    before = &tensor;
+  }
+  bytes_.push_back(offload::round_up(end, offload::kPage));
+}
+
+const Weights::Placed& Weights::placed(std::size_t unit, policy::Role role) const {
+  const auto& tensors = layouts_[unit].tensors;
+  return *std::find_if(tensors.begin(), tensors.end(), [&](const Placed& tensor) { return tensor.spec.role == role; });
+}
+
+UnitViews Weights::views(std::size_t unit, const std::byte* base) const {
+  UnitViews views;
+  for (const Placed& tensor : layouts_[unit].tensors)
+    views[static_cast<std::size_t>(tensor.spec.role)] =
+        ConstView(base + tensor.offset, tensor.dtype, tensor.spec.rows, tensor.spec.cols);
+  return views;
+}
+
+std::vector<offload::FilePart> Weights::parts(std::size_t unit, std::span<const offload::FileId> files) const {
+  std::vector<offload::FilePart> parts;
+  for (const Placed& tensor : layouts_[unit].tensors) {
+    const offload::Extent extent{files[tensor.source->file], tensor.file_offset, tensor.bytes()};
+    if (!parts.empty()) {
+      offload::FilePart& last = parts.back();
+      if (last.extent.file == extent.file && last.extent.offset + last.extent.bytes == extent.offset &&
+          last.offset + last.extent.bytes == tensor.offset) {
+        last.extent.bytes += extent.bytes;
+        continue;
+      }
+    }
+    parts.push_back({extent, tensor.offset});
+  }
+  return parts;
+}
+
+void Weights::make(std::size_t unit, std::byte* to) const {
+  std::memset(to, 0, bytes_[unit]);  // the gaps between tensors
+  for (const Placed& tensor : layouts_[unit].tensors) tensor.source ? convert(tensor, to) : randomize(tensor, to);
+}
+
+bool Weights::converts() const {
+  return checkpoint_ && std::any_of(layouts_.begin(), layouts_.end(), [](const Layout& l) { return !l.in_files; });
+}
+
+void Weights::convert(const Placed& tensor, std::byte* to) const {
+  const DType stored = weight_dtype(*tensor.source);
+  const auto elements = static_cast<std::size_t>(tensor.spec.elements());
+  const std::size_t step = kConvertBytes / size_of(stored);
+  std::vector<std::byte> buffer(std::min(elements, step) * size_of(stored));
+  for (std::size_t first = 0; first < elements; first += step) {
+    const std::size_t count = std::min(step, elements - first);
+    const std::span<std::byte> bytes(buffer.data(), count * size_of(stored));
+    checkpoint_->read_range(tensor.source->file, tensor.file_offset + first * size_of(stored), bytes);
+    convert_elements(stored, bytes.data(), tensor.dtype, to + tensor.offset + first * size_of(tensor.dtype), count);
+  }
+}
+
+void Weights::randomize(const Placed& tensor, std::byte* to) const {
+  const std::vector<float>& normal = normal_table();
+  const auto scale = static_cast<float>(deviation(tensor.spec));
+  const float mean = is_norm_weight(tensor.spec.role) ? 1.0f : 0.0f;
+  const std::uint64_t key = mix(seed_ ^ hash(tensor.spec.name));
+  const auto first = static_cast<std::uint64_t>(tensor.spec.first_row * tensor.spec.cols);
+  const auto elements = static_cast<std::uint64_t>(tensor.spec.elements());
+  with_type(tensor.dtype, [&]<class T>(T) {
+    std::vector<T> values(normal.size());  // scaled and rounded once for all elements
+    for (std::size_t i = 0; i < normal.size(); ++i) values[i] = T(mean + scale * normal[i]);
+    auto* out = reinterpret_cast<T*>(to + tensor.offset);
+    in_parallel(elements, [&](std::uint64_t begin, std::uint64_t end) {
+      std::uint64_t bits = 0;
+      for (std::uint64_t i = begin; i < end; ++i) {
+        const std::uint64_t element = first + i;
+        if (i == begin || element % 4 == 0) bits = mix(key + element / 4);
+        out[i] = values[(bits >> (16 * (element % 4))) & 0xFFFF];
+      }
+    });
+  });
+}
+
+}  // namespace weft::runtime

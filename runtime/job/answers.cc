@@ -1,0 +1,108 @@
+#include "runtime/job/answers.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "policy/json.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/utf8.h"
+
+namespace weft::runtime {
+
+using nlohmann::ordered_json;
+
+Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& request, const Session& session) {
+  Pending& pending = pending_[index];
+  pending.to = Recipient::of(request);
+  pending.choices.resize(static_cast<std::size_t>(request.n));
+  Sequence sequence;
+  sequence.request = index;
+  sequence.choice = choice;
+  sequence.tokens = request.prompt;
+  sequence.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
+  sequence.min_tokens = request.min_tokens;
+  sequence.max_tokens = request.max_tokens;
+  sequence.keep = session.keep(sequence.prompt_tokens, sequence.max_tokens);
+  sequence.sampling = request.sampling;
+  if (choice > 0) sequence.sampling.key = mix(sequence.sampling.key ^ mix(static_cast<std::uint64_t>(choice)));
+  sequence.forced = request.continuation;
+  sequence.stop_strings = request.stop_strings;
+  sequence.stop_ids = request.stop_ids;
+  const std::vector<std::int32_t>& eos = source_.spec.eos;
+  if (!request.ignore_eos) sequence.stop_ids.insert(sequence.stop_ids.end(), eos.begin(), eos.end());
+  if (request.min_tokens > 0) {  // the end of a sequence is forbidden until then even where it is ignored, as in vLLM
+    sequence.enders = request.stop_ids;
+    sequence.enders.insert(sequence.enders.end(), eos.begin(), eos.end());
+  }
+  sequence.alternatives = request.logprobs;
+  sequence.echo = request.echo;
+  return sequence;
+}
+
+void Answers::token(Sequence& sequence) {
+  progress_.token();
+  if (sequence.forced.empty()) look_for_end(sequence);
+  if (sequence.finish == Finish::none) return;
+  Pending& pending = pending_.at(sequence.request);
+  const bool generated = sequence.forced.empty();
+  if (generated) pending.choices[static_cast<std::size_t>(sequence.choice)] = choice_of(sequence);
+  if (++pending.ended < pending.choices.size()) return;
+  journal_.append(generated ? result_line(pending.to, sequence.prompt_tokens, pending.choices, source_.tokenizer.get())
+                            : scored(sequence, pending.to.id));
+  pending_.erase(sequence.request);
+  progress_.finished();
+}
+
+void Answers::look_for_end(Sequence& sequence) const {
+  const std::int32_t last = sequence.tokens.back();
+  if (std::find(sequence.stop_ids.begin(), sequence.stop_ids.end(), last) != sequence.stop_ids.end()) {
+    sequence.finish = Finish::stop;
+    sequence.ended_by_token = true;
+    return;
+  }
+  if (sequence.stop_strings.empty()) return;
+  const std::string_view piece = source_.tokenizer->piece(last);
+  sequence.text += piece;
+  if (sequence.generated() <= sequence.min_tokens) return;
+  for (const std::string& stop : sequence.stop_strings) {
+    const std::size_t reach = piece.size() + stop.size() - 1;  // a new match ends in the new piece
+    const std::size_t from = sequence.text.size() > reach ? sequence.text.size() - reach : 0;
+    sequence.text_end = std::min(sequence.text_end, sequence.text.find(stop, from));
+  }
+  if (sequence.text_end != std::string::npos) sequence.finish = Finish::stop;
+}
+
+Choice Answers::choice_of(Sequence& sequence) const {
+  Choice choice;
+  choice.tokens.assign(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
+  choice.finish = sequence.finish == Finish::stop ? "stop" : "length";
+  if (sequence.alternatives >= 0) choice.logprobs = std::move(sequence.told);
+  if (!source_.tokenizer) return choice;
+  choice.has_text = true;
+  const auto prompt = static_cast<std::size_t>(sequence.prompt_tokens);
+  const std::span<const std::int32_t> all(sequence.tokens.data(),
+                                          sequence.tokens.size() - (sequence.ended_by_token ? 1 : 0));
+  if (sequence.text_end == std::string::npos) {
+    choice.text = source_.tokenizer->decode(sequence.echo ? all : all.subspan(prompt));
+  } else {
+    if (sequence.echo) choice.text = source_.tokenizer->decode(all.first(prompt));
+    choice.text += with_replacements(sequence.text.substr(0, sequence.text_end));
+  }
+  return choice;
+}
+
+std::string Answers::scored(const Sequence& sequence, const std::string& id) {
+  double sum = 0;
+  ordered_json logprobs = ordered_json::array(), greedy = ordered_json::array();
+  for (std::size_t i = 0; i < sequence.logprobs.size(); ++i) {
+    sum += sequence.logprobs[i];
+    logprobs.push_back(double(sequence.logprobs[i]));
+    greedy.push_back(sequence.greedy[i] != 0);
+  }
+  return policy::to_line(ordered_json{{"id", ordered_json::parse(id)},
+                                      {"logprobs", std::move(logprobs)},
+                                      {"logprob", sum},
+                                      {"greedy", std::move(greedy)}});
+}
+
+}  // namespace weft::runtime

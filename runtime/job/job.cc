@@ -1,0 +1,272 @@
+#include "runtime/job/job.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/base/files.h"
+#include "runtime/job/answers.h"
+#include "runtime/job/job_plan.h"
+#include "runtime/job/job_record.h"
+#include "runtime/job/progress.h"
+#include "runtime/measure/report.h"
+#include "runtime/requests/journal.h"
+#include "runtime/requests/result_line.h"
+#include "runtime/requests/result_lines.h"
+
+namespace weft::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kSomeRefused = 1;  // the exit code of a job that is done
+constexpr int kMostLost = 3;     // times that a job goes on after its spill file has lost something
+
+/// One choice of a request: what takes a place.
+struct WorkItem {
+  std::uint32_t request, choice;
+};
+
+/// Runs sequences in the places of one block after another, or of one that is refilled.
+class Block {
+ public:
+  Block(Session& session, const RequestFile& requests, Answers& answers)
+      : session_(session), requests_(requests), answers_(answers) {}
+
+  /// The first take the block's places, those behind the places of finished ones. Sequences whose KV cache the spill
+  /// file has lost begin again with their prompts.
+  void run(std::span<const WorkItem> todo) {
+    std::vector<WorkItem> open;
+    while (!todo.empty()) {
+      try {
+        return run_once(todo);
+      } catch (const offload::LostPage& lost) {
+        if (++lost_ > kMostLost) throw;
+        spdlog::warn("{}; what was computed with it is computed again", lost.what());
+      }
+      const std::span<const WorkItem> waiting = todo.subspan(next_);
+      std::vector<WorkItem> rest;
+      for (const Sequence& place : places_)
+        if (place.finish == Finish::none)
+          rest.push_back({static_cast<std::uint32_t>(place.request), static_cast<std::uint32_t>(place.choice)});
+      rest.insert(rest.end(), waiting.begin(), waiting.end());
+      open = std::move(rest);
+      todo = open;
+    }
+  }
+
+ private:
+  void run_once(std::span<const WorkItem> todo) {
+    const std::size_t places = std::min(todo.size(), static_cast<std::size_t>(session_.policy().block_size()));
+    places_.assign(places, {});
+    next_ = 0;
+    const auto fill = [&](Sequence& place) {
+      const WorkItem& work = todo[next_++];
+      if (!request_ || read_ != work.request) request_ = requests_.read(work.request);  // choices are neighbours
+      read_ = work.request;
+      place = answers_.begin(work.request, static_cast<std::int32_t>(work.choice), *request_, session_);
+    };
+    for (Sequence& place : places_) fill(place);
+    session_.executor().run(places_, [&](Sequence& sequence) { answers_.token(sequence); },
+                            {.count = static_cast<std::int64_t>(todo.size() - places), .next = fill});
+  }
+
+  Session& session_;
+  const RequestFile& requests_;
+  Answers& answers_;
+  std::vector<Sequence> places_;
+  std::size_t next_ = 0;  // of the items
+  std::optional<Request> request_;
+  std::uint32_t read_ = 0;  // which one that is
+  int lost_ = 0;
+};
+
+/// Blocks that run to their end take the requests in the order of the file. Where places are refilled the longest go
+/// first, so that at the end few places are empty for long, and neighbours, which share a batch, are of a length.
+/// Continuations to be scored are short and their prompts are not: there equal prompts, whose prefill is shared, become
+/// neighbours, the longest first.
+void put_in_order(std::vector<std::size_t>& indices, const RequestFile& requests) {
+  const auto key = [&](std::size_t index) {
+    const RequestFile::Entry& entry = requests.entry(index);
+    return requests.kind() == RequestKind::score ? std::pair{entry.prompt_tokens, entry.prompt_hash}
+                                                 : std::pair{entry.max_tokens, std::uint32_t{0}};
+  };
+  std::stable_sort(indices.begin(), indices.end(), [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
+}
+
+/// Everything; false if it was interrupted.
+bool run_requests(Session& session, const RequestFile& requests, std::vector<std::size_t> indices, Answers& answers) {
+  const bool continuous = session.policy().continuous;
+  if (continuous) put_in_order(indices, requests);
+  std::vector<WorkItem> todo;
+  for (const std::size_t index : indices)
+    for (std::uint32_t choice = 0; choice < requests.entry(index).n; ++choice)
+      todo.push_back({static_cast<std::uint32_t>(index), choice});
+  const std::size_t size = continuous ? todo.size() : static_cast<std::size_t>(session.policy().block_size());
+  Block block(session, requests, answers);
+  try {
+    for (std::size_t first = 0; first < todo.size(); first += size)
+      block.run(std::span(todo).subspan(first).first(std::min(size, todo.size() - first)));
+  } catch (const Interrupted&) {
+    return false;
+  }
+  return true;
+}
+
+/// Two names of one file.
+bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code ignored;  // where one is not there
+  return std::filesystem::equivalent(a, b, ignored);
+}
+
+/// All files are looked at before any work: one that cannot be written would be noticed only at the end.
+void check_files(const JobOptions& options) {
+  require_input("--input", options.input);
+  std::vector<std::pair<const char*, std::filesystem::path>> seen;
+  const std::string record = RunRecord::place(options.output);
+  const std::string sorted = options.ordered ? sorted_place(options.output).string() : "";
+  for (const auto& [flag, path] : {std::pair{"--input", &options.input},
+                                   {"--output", &options.output},
+                                   {"--output's record", &record},
+                                   {"--ordered", &sorted},
+                                   {"--report", &options.report},
+                                   {"--trace", &options.trace}}) {
+    if (path->empty()) continue;
+    const auto place = std::filesystem::weakly_canonical(*path);
+    for (const auto& [other, taken] : seen)
+      if (taken == place || same_file(taken, place))
+        throw UsageError(std::string(flag) + " " + *path + ": is also the file of " + other + "; give another name");
+    seen.emplace_back(flag, place);
+  }
+  require_writable("--output", options.output);
+  require_writable("--output's record", record);
+  if (options.ordered) require_writable("--ordered", sorted);
+  if (options.ordered && !options.resume.on && std::filesystem::exists(sorted))
+    throw UsageError("--ordered: " + sorted + " exists; remove it or give --output another name");
+  require_folder("--disk-dir", options.machine.disk_directory);
+  if (!options.report.empty()) require_writable("--report", options.report);
+  if (!options.trace.empty()) require_writable("--trace", options.trace);
+}
+
+/// What of this shard has no answer yet.
+struct Open {
+  std::vector<std::size_t> todo, refused;  ///< to run; to be put down as refused
+  std::size_t bad = 0;                     ///< of the shard's requests, put down already or not
+};
+
+/// Throws UsageError if a request of another shard is answered.
+Open still_open(const std::vector<bool>& done, const RequestFile& requests, const JobOptions& options) {
+  Open open;
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    if (done[i] && !options.shard.has(i))
+      throw UsageError(options.output + ": answers a request of another shard than " + options.shard.text() +
+                       "; --resume needs the output of this one");
+    if (!options.shard.has(i)) continue;
+    open.bad += requests.refused(i);
+    if (!done[i]) (requests.refused(i) ? open.refused : open.todo).push_back(i);
+  }
+  return open;
+}
+
+RequestFile open_requests(const JobOptions& options, const ModelSource& source) {
+  OpenAiRules openai{.model_names = options.served_names.empty() ? model_names(options.model) : options.served_names,
+                     .model_folder = std::filesystem::is_directory(options.model) ? options.model : "",
+                     .chat = {},
+                     .strict = options.strict_openai};
+  RequestFile requests(options.input, options.kind, source.tokenizer.get(), source.spec, options.max_tokens,
+                       std::move(openai), options.on_bad_request);
+  if (requests.dialect() == Dialect::native && !options.served_names.empty())
+    throw UsageError(options.input +
+                     ": holds Weft's own request lines, which name no model; leave out "
+                     "--served-model-name");
+  return requests;
+}
+
+/// The requests that will not run.
+void put_down(const std::vector<std::size_t>& refused, const RequestFile& requests, Journal& journal) {
+  for (const std::size_t index : refused) journal.append(refusal_line(requests.refusal(index), requests.dialect()));
+}
+
+}  // namespace
+
+int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
+  JobOptions options = asked;  // a resume keeps to what the run was begun with
+  if (options.quiet) spdlog::set_level(spdlog::level::warn);
+  check_files(options);
+  if (options.max_tokens < 1)
+    throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
+  const auto source = open_model(options.model, options.dtype, options.weights);
+  source->verify_crc = options.verify_crc;
+  Journal journal(options.output, options.resume.on,
+                  {.durability = options.durability, .stop = &stop, .warn = [](const std::string& text) {
+                     spdlog::warn("{}", text);
+                   }});
+  const RequestFile requests = open_requests(options, *source);
+  RunRecord record = record_of(options, *source, requests);
+  const Open open = still_open(answered(journal, record, requests, options), requests, options);
+  const std::vector<std::size_t>& todo = open.todo;
+  const std::size_t mine = options.shard.size(requests.size());
+  const int complete_code = open.bad > 0 ? kSomeRefused : 0;
+  if (todo.empty()) {
+    if (!journal.held() || !open.refused.empty()) {
+      record.set("retention", retention_text(options.policy.retention.value_or(policy::Retention{})));
+      begin_output(journal, record, options.output);
+      put_down(open.refused, requests, journal);
+    }
+    journal.finish(mine);
+    spdlog::info("{} of {} requests are answered in {}{}", mine - open.bad, mine, options.output,
+                 options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
+    if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine);
+    return complete_code;
+  }
+
+  JobPlan plan(options, *source, requests, todo);
+  std::unique_ptr<Session> session;
+  try {
+    session = std::make_unique<Session>(
+        *source, [&](kernels::Backend& backend, const policy::Budgets& free) { return plan.decide(backend, free); },
+        options.machine, stop);
+  } catch (const Interrupted&) {
+    spdlog::warn("stopped while the weights were loaded; run the same command again");
+    return 130;
+  }
+  if (!options.quiet) {
+    spdlog::info("{}: {}; {}", session->backend().name(), session->backend().description(),
+                 session->disk().engine_line());
+    spdlog::info("{}", session->plan_line());
+  }
+  std::unique_ptr<TraceFile> trace;
+  if (!options.trace.empty()) {
+    trace = std::make_unique<TraceFile>(options.trace, session->footprint().shape);
+    session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
+  }
+  record.set("retention", retention_text(session->policy().retention));
+  begin_output(journal, record, options.output);
+  put_down(open.refused, requests, journal);
+  Progress progress(mine, mine - todo.size(), options.quiet);
+  progress.show_busiest([&] { return busiest_lane(session->executor().totals()); });
+  Answers answers(*source, journal, progress);
+  const bool complete = run_requests(*session, requests, todo, answers);
+  journal.finish(complete ? mine : 0);
+  progress.clear();
+  if (!complete) {
+    spdlog::warn("stopped; {} of {} requests are answered; run the same command with --resume to continue",
+                 progress.answered(), mine);
+    return 130;
+  }
+  if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine);
+  ordered_json report = make_report(*session);
+  if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
+  if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");
+  if (!options.quiet) std::fputs(table(report).c_str(), stderr);
+  if (open.bad > 0) spdlog::warn("{} of {} requests are refused; each has a line that says why", open.bad, mine);
+  return complete_code;
+}
+
+}  // namespace weft::runtime

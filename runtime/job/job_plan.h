@@ -1,0 +1,39 @@
+// runtime/job/job_plan.h: how a job is laid out on the machine it runs on, and what that machine should reach.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "runtime/engine/session.h"
+#include "runtime/job/job_options.h"
+#include "runtime/planning/plan.h"
+
+namespace weft::runtime {
+
+/// All references must outlive it.
+class JobPlan {
+ public:
+  /// Throws UsageError for a bad --machine file.
+  JobPlan(const JobOptions& options, const ModelSource& source, const RequestFile& requests,
+          const std::vector<std::size_t>& todo);
+
+  /// Plans what the policy leaves open. Throws UsageError for a machine file of another kind of machine, CapacityError
+  /// where nothing fits.
+  Decision decide(kernels::Backend& backend, const policy::Budgets& free);
+
+  /// What the policy as it runs should reach, if the machine's rates are known.
+  const std::optional<policy::Candidate>& predict(const Session& session);
+
+ private:
+  policy::Workload work(const policy::Retention& retention) const;
+  PlanRequest request(const policy::Budgets& free) const;
+
+  const JobOptions& options_;
+  const ModelSource& source_;
+  const RequestFile& requests_;
+  const std::vector<std::size_t>& todo_;
+  std::optional<policy::Machine> machine_;
+  std::optional<policy::Candidate> prediction_;
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,93 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "kernels/attention_ceiling.h"
+#include "kernels/ceilings.h"
+#include "kernels/error.h"
+#include "runtime/engine/session.h"
+#include "runtime/measure/measure_device.h"
+#include "runtime/measure/measure_lanes.h"
+
+namespace weft::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t kPiece = std::size_t{64} << 20;
+
+/// Over how much and how long the host's ceilings are taken.
+struct Sizes {
+  std::size_t bytes = std::size_t{5} << 28;  // 1.25 GiB: a large cache flatters anything smaller
+  double seconds = 3;
+};
+constexpr Sizes kQuick{.bytes = 32 << 20, .seconds = 0.05};
+
+/// A file of random bytes without a name, read with O_DIRECT by the store's own engine.
+ordered_json measure_disk(const MachineOptions& machine, std::size_t bytes) {
+  const auto disk = make_disk(machine);
+  const auto backend = kernels::make_cpu_backend({});
+  const auto memory = backend->allocate_host(kPiece);
+  std::mt19937_64 random(1);
+  for (std::size_t i = 0; i < kPiece; i += 8) *reinterpret_cast<std::uint64_t*>(memory->data() + i) = random();
+  const offload::FileId file = disk->create_spill(machine.disk_directory, bytes);
+  const auto time = [&](const auto& transfer) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::size_t offset = 0; offset < bytes; offset += kPiece)
+      transfer(offload::Extent{file, offset, std::min(kPiece, bytes - offset)});
+    return double(bytes) / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  const double written = time([&](const offload::Extent& extent) { disk->write(extent, memory->data()); });
+  std::vector<double> rates;
+  for (int repetition = 0; repetition < 5; ++repetition)
+    rates.push_back(time([&](const offload::Extent& extent) { disk->read(extent, memory->data()); }));
+  std::sort(rates.begin(), rates.end());
+  return {{"engine", disk->engine_line()},
+          {"write_bytes_per_second", written},
+          {"read_bytes_per_second", rates[2]},
+          {"read_min", rates.front()},
+          {"read_max", rates.back()}};
+}
+
+ordered_json measure_host(const MachineOptions& machine, const Sizes& sizes) {
+  const int threads = machine.threads > 0 ? machine.threads : static_cast<int>(std::thread::hardware_concurrency());
+  kernels::ThreadPool pool(threads);
+  ordered_json report{{"machine", kernels::make_cpu_backend({.threads = threads})->description()},
+                      {"threads", threads}};
+  report["disk"] = measure_disk(machine, sizes.bytes);
+  const double dram = kernels::measure_dram_read(pool, sizes.bytes, sizes.seconds);
+  report["dram_read_bytes_per_second"] = dram;
+  for (const int rows : {1, 8, 32, 256, 512}) {
+    const double flops = kernels::measure_linear(pool, rows, DType::f16, sizes.bytes, sizes.seconds);
+    const double library = kernels::measure_linear_library(pool, rows, sizes.bytes, sizes.seconds);
+    ordered_json& cell = report["linear_f16_4096"][std::to_string(rows)];
+    cell = {{"flop_per_second", flops}, {"of_dram_bound", flops / (dram * rows)}};  // 2 flop per row for 2 bytes
+    if (library > 0) cell.update({{"library_flop_per_second", library}, {"of_library", flops / library}});
+  }
+  for (const auto& [slots, head_dim] : {std::pair{204, 128}, {204, 64}, {1024, 128}, {1024, 64}}) {
+    const double bytes = kernels::measure_decode_attention(pool, sizes.bytes, slots, head_dim, sizes.seconds);
+    report["host_attention"][std::to_string(slots) + " slots of " + std::to_string(head_dim)] = {
+        {"bytes_per_second", bytes}, {"of_dram_read", bytes / dram}};
+  }
+  return report;
+}
+
+}  // namespace
+
+ordered_json measure_lanes(const MachineOptions& machine, bool quick) {
+  const auto backend = make_backend(machine);  // first, so that a GPU that is missing is said at once
+  ordered_json report{{"measured", true}, {"quick", quick}};
+  report.update(measure_host(machine, quick ? kQuick : Sizes{}));
+  if (backend->device_is_host_memory()) return report;
+  DeviceSizes sizes;
+  if (quick) sizes.bytes = 64 << 20, sizes.seconds = 0.002, sizes.repetitions = 3;
+  report["device"] = measure_device(*backend, sizes);
+  return report;
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,237 @@
+#include "runtime/measure/measure_machine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <span>
+
+#include "runtime/measure/measure_links.h"
+#include "runtime/measure/measure_ops.h"
+
+namespace weft::runtime {
+namespace {
+
+using kernels::Stream;
+using policy::RateTable;
+
+constexpr std::size_t kMebibyte = std::size_t{1} << 20;
+
+/// What is measured, over how much and how long.
+struct Sizes {
+  Timing timing{.seconds = 0.008, .repetitions = 3};
+  int passes = 3;  // over all figures of the engines, so that what disturbs one for a moment leaves it a majority
+  LinkSizes links;
+  std::size_t weights = 512 * kMebibyte, kv = 128 * kMebibyte;  // bytes that a figure goes over
+  std::vector<DType> types{DType::f16, DType::bf16, DType::f32};
+  std::vector<int> rows{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, widths{256, 768, 2048, 4096};
+  std::vector<int> prompts{64, 256, 1024}, slots{32, 128, 512, 2048}, head_dims{64, 128};
+  int heads = 16, chunk = 512;  // tokens of one call in prefill, or one prompt
+};
+
+Sizes brief_sizes() {
+  Sizes sizes;
+  sizes.timing = {.seconds = 1e-3, .repetitions = 3};
+  sizes.passes = 1;
+  sizes.links.file = 16 * kMebibyte, sizes.links.piece = 4 * kMebibyte, sizes.links.copy = 2 * kMebibyte;
+  sizes.links.weights = 16 * kMebibyte, sizes.links.kv = 4 * kMebibyte;
+  sizes.links.timing = sizes.links.disk = {.seconds = 4e-3, .repetitions = 3};
+  sizes.weights = 32 * kMebibyte, sizes.kv = 16 * kMebibyte;
+  sizes.types = {DType::f16};
+  sizes.rows = {1, 4, 16, 64, 256}, sizes.widths = {256, 768, 2048};
+  sizes.prompts = {64, 512}, sizes.slots = {64, 1024}, sizes.head_dims = {64, 128};
+  sizes.heads = 4;
+  return sizes;
+}
+
+/// To four digits: a figure is no more exact, and a file is easier to read.
+double rounded(double value) {
+  if (!(value > 0)) return value;
+  const double scale = std::pow(10.0, std::abs(std::floor(std::log10(value)) - 3));
+  return value >= 1e3 ? std::round(value / scale) * scale : std::round(value * scale) / scale;
+}
+
+/// Of each point's rate; the tables have the same points.
+RateTable median_of(const std::vector<policy::Engine>& all,
+                    const std::function<const RateTable&(const policy::Engine&)>& table) {
+  RateTable middle = table(all.front());
+  for (std::size_t i = 0; i < middle.points.size(); ++i) {
+    std::vector<double> rates;
+    for (const policy::Engine& engine : all) rates.push_back(table(engine).points[i].rate);
+    middle.points[i].rate = median(rates);
+  }
+  return middle;
+}
+
+policy::Engine median_of(const std::vector<policy::Engine>& all) {
+  using policy::Engine;
+  Engine middle;
+  for (std::size_t type = 0; type < middle.linear.size(); ++type)
+    middle.linear[type] = median_of(all, [&](const Engine& engine) -> const RateTable& { return engine.linear[type]; });
+  for (RateTable Engine::*const table : {&Engine::prefill_attention, &Engine::column_sums, &Engine::decode_attention})
+    middle.*table = median_of(all, [&](const Engine& engine) -> const RateTable& { return engine.*table; });
+  for (double Engine::*const figure : {&Engine::pointwise, &Engine::launch}) {
+    std::vector<double> values;
+    for (const Engine& engine : all) values.push_back(engine.*figure);
+    middle.*figure = median(values);
+  }
+  return middle;
+}
+
+class Measurement {
+ public:
+  Measurement(kernels::Backend& backend, const Sizes& sizes)
+      : backend_(backend), sizes_(sizes), bench_(backend, Side::device) {
+    allocate_weights();
+    if (!is_fast()) return;
+    sizes_.rows.push_back(4 * sizes_.rows.back());
+    sizes_.widths.push_back(2 * sizes_.widths.back());
+    allocate_weights();
+  }
+
+  policy::Engine device() {
+    policy::Engine engine;
+    for (const DType type : sizes_.types) engine.linear[static_cast<std::size_t>(type)] = linear(type);
+    attention_of_prompts(engine);
+    engine.decode_attention = decode_attention(bench_);
+    engine.pointwise = pointwise();
+    engine.launch = launch(bench_);
+    return engine;
+  }
+
+  /// `device`: of the same machine, whose ops may be the host's own.
+  policy::Engine host(const policy::Engine& device) {
+    policy::Engine engine;
+    if (&backend_.ops() == &backend_.host_ops()) {
+      engine.decode_attention = device.decode_attention;
+      engine.launch = device.launch;
+      return engine;
+    }
+    Workbench bench(backend_, Side::host);
+    engine.decode_attention = decode_attention(bench);
+    engine.launch = launch(bench);
+    return engine;
+  }
+
+ private:
+  double rate(Workbench& bench, double work, const Timer::Queue& queue) {
+    return rounded(median(bench.timer().rates(work, sizes_.timing, queue)));
+  }
+
+  /// Whether the largest product keeps the device too briefly busy to show what it can do.
+  bool is_fast() {
+    constexpr double flops_of_fast = 1e13;
+    const int rows = sizes_.rows.back(), width = sizes_.widths.back();
+    LinearWork work(bench_, DType::f16, rows, width, width, fill_weights(DType::f16), true);
+    const auto queue = [&](Stream& stream) { work.queue(stream); };
+    bench_.timer().run(queue, 1);
+    return work.flops() / bench_.timer().run(queue, 1) > flops_of_fast;
+  }
+
+  /// Room for the widest matrix of the widest type at least.
+  void allocate_weights() {
+    const auto widest = static_cast<std::size_t>(sizes_.widths.back());
+    weights_ = nullptr;  // before there is another
+    weights_ = bench_.allocate(std::max(sizes_.weights, widest * widest * sizeof(float)));
+  }
+  std::span<std::byte> fill_weights(DType type) {
+    bench_.fill(weights_->data(), weights_->bytes() / size_of(type), type);
+    return {weights_->data(), weights_->bytes()};
+  }
+
+  RateTable linear(DType type) {
+    const std::span<std::byte> weights = fill_weights(type);
+    RateTable table;
+    for (const int rows : sizes_.rows)
+      for (const int width : sizes_.widths) {
+        LinearWork work(bench_, type, rows, width, width, weights, true);
+        const double flops = rate(bench_, work.flops(), [&](Stream& stream) { work.queue(stream); });
+        table.points.push_back({double(rows), double(width), flops});
+      }
+    return table;
+  }
+
+  void attention_of_prompts(policy::Engine& engine) {
+    for (const int prompt : sizes_.prompts)
+      for (const int head_dim : sizes_.head_dims) {
+        PrefillWork work(bench_, sizes_.heads, head_dim, prompt, std::max(1, sizes_.chunk / prompt));
+        const double attend = rate(bench_, 2 * work.flops(), [&](Stream&stream) { work.attend(stream); }),
+                     sums = rate(bench_, work.flops(), [&](Stream&stream) { work.column_sums(stream); });
+        engine.prefill_attention.points.push_back({double(prompt), double(head_dim), attend});
+        engine.column_sums.points.push_back({double(prompt), double(head_dim), sums});
+      }
+  }
+
+  RateTable decode_attention(Workbench& bench) {
+    RateTable table;
+    for (const int slots : sizes_.slots)
+      for (const int head_dim : sizes_.head_dims) {
+        DecodeWork work(bench, sizes_.heads, slots, head_dim, sizes_.kv);
+        const double bytes = rate(bench, work.bytes(), [&](Stream& stream) { work.queue(stream); });
+        table.points.push_back({double(slots), double(head_dim), bytes});
+      }
+    return table;
+  }
+
+  /// A norm of a chunk's hidden states, and the rounding of as many numbers to 16 bits.
+  double pointwise() {
+    constexpr int rows = 512, cols = 2048;
+    constexpr std::size_t numbers = std::size_t{rows} * cols;
+    const auto x = bench_.random(numbers, DType::f32), weight = bench_.random(cols, DType::f32),
+               normed = bench_.allocate(numbers * sizeof(float)), half = bench_.allocate(numbers * size_of(DType::f16));
+    const ConstView in(x->data(), DType::f32, rows, cols), scale(weight->data(), DType::f32, 1, cols);
+    const View out(normed->data(), DType::f32, rows, cols), narrow(half->data(), DType::f16, rows, cols);
+    constexpr double bytes = numbers * (3 * sizeof(float) + size_of(DType::f16));
+    return rate(bench_, bytes, [&](Stream& stream) {
+      bench_.ops().run(kernels::LayerNorm{in, scale, scale, out}, stream);
+      bench_.ops().run(kernels::Convert{in, narrow}, stream);
+    });
+  }
+
+  double launch(Workbench& bench) {
+    constexpr int cols = 64;
+    const auto x = bench.random(cols, DType::f32);
+    const View row(x->data(), DType::f32, 1, cols);
+    return rate(bench, 0, [&](Stream& stream) {
+      bench.ops().run(kernels::LayerNorm{.x = row, .weight = {}, .bias = {}, .out = row}, stream);
+    });
+  }
+
+  kernels::Backend& backend_;
+  Sizes sizes_;
+  Workbench bench_;
+  std::unique_ptr<kernels::Memory> weights_;
+};
+
+}  // namespace
+
+policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort) {
+  const Sizes sizes = effort == Effort::brief ? brief_sizes() : Sizes{};
+  policy::Machine machine;
+  machine.name = backend.description();
+  machine.source = effort == Effort::brief ? "measured before a run, briefly" : "measured";
+  machine.measured = true;
+  machine.device_is_host_memory = backend.device_is_host_memory();
+  machine.bytes = free_bytes(backend, options.disk_directory).bytes;
+  machine.device_overhead = backend.device_overhead();
+  measure_links(backend, options, sizes.links, machine);
+  for (double& rate : machine.bytes_per_second) rate = rounded(rate);
+  machine.spilled_read = rounded(machine.spilled_read);
+  machine.disk_rows_per_second = rounded(machine.disk_rows_per_second);
+  for (auto& others : machine.together)
+    for (double& left : others) left = rounded(left);
+  Measurement measure(backend, sizes);
+  std::vector<policy::Engine> device, host;
+  for (int pass = 0; pass < sizes.passes; ++pass) {
+    device.push_back(measure.device());
+    host.push_back(measure.host(device.back()));
+  }
+  machine.device = median_of(device);
+  machine.host = median_of(host);
+  return machine;
+}
+
+policy::Machine measure_machine(const MachineOptions& options, Effort effort) {
+  return measure_machine(*make_backend(options), options, effort);
+}
+
+}  // namespace weft::runtime

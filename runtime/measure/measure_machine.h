@@ -1,0 +1,21 @@
+// runtime/measure/measure_machine.h: the machine at hand as plans need it: what it has, and how fast it does what runs
+// do.
+#pragma once
+
+#include "policy/machine.h"
+#include "runtime/engine/session.h"
+
+namespace weft::runtime {
+
+/// brief: half a second and some 64 MiB, before a run plans itself; caches flatter what reads memory. full: under 45
+/// seconds on two cores, over more memory than caches hold.
+enum class Effort : std::uint8_t { brief, full };
+
+/// Every figure is a median of several repetitions of what a run does, with the shapes and the ops of its layers, on
+/// the backend that `options` choose. Wants the machine for itself; the disk is measured in options.disk_directory.
+/// Throws CapacityError, DeviceError, and what make_backend() does.
+policy::Machine measure_machine(const MachineOptions& options, Effort effort);
+/// The same of a backend that is there already.
+policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort);
+
+}  // namespace weft::runtime

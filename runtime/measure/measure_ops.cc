@@ -1,0 +1,215 @@
+#include "runtime/measure/measure_ops.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <future>
+#include <random>
+
+namespace weft::runtime {
+namespace {
+
+using kernels::Memory;
+using kernels::Stream;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kTable = std::size_t{1} << 20;  // random numbers, of which all operands are made
+
+double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+std::size_t numbers(std::int64_t rows, std::int64_t cols) { return static_cast<std::size_t>(rows * cols); }
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+Timer::Timer(kernels::Backend& backend, Side side)
+    : backend_(backend), stream_(side == Side::host ? nullptr : backend.make_stream()), event_(backend.make_event()) {}
+
+void Timer::wait() {
+  if (!stream_) return;  // the host's work is done when it is queued
+  backend_.record(*event_, *stream_);
+  backend_.synchronize(*event_);
+}
+
+double Timer::run(const Queue& queue, int count) {
+  const auto begin = Clock::now();
+  for (int i = 0; i < count; ++i) queue(stream());
+  wait();
+  return since(begin);
+}
+
+std::vector<double> Timer::rates(double work, const Timing& timing, const Queue& queue) {
+  constexpr int most = 1 << 16;
+  run(queue, 1);
+  int count = 1;
+  // A call by itself may be nearly all launch: what many take says how many fill the time.
+  for (double taken = run(queue, 1); taken < timing.seconds / 2 && count < most; taken = run(queue, count))
+    count = static_cast<int>(std::min(most * 1.0, std::ceil(count * std::clamp(timing.seconds / taken, 2.0, 16.0))));
+  std::vector<double> all;
+  for (int i = 0; i < timing.repetitions; ++i) {
+    const double seconds = run(queue, count) / count;
+    all.push_back(work > 0 ? work / seconds : seconds);
+  }
+  return all;
+}
+
+double rate_of(const Load& load, double seconds) {
+  const auto begin = Clock::now();
+  double work = 0;
+  do work += load();
+  while (since(begin) < seconds);
+  return work / since(begin);
+}
+
+std::pair<double, double> rates_of(const Load& first, const Load& second, double seconds) {
+  auto other = std::async(std::launch::async, [&] { return rate_of(second, seconds); });
+  const double rate = rate_of(first, seconds);
+  return {rate, other.get()};
+}
+
+Workbench::Workbench(kernels::Backend& backend, Side side)
+    : backend_(backend), side_(side), timer_(backend, side), table_(allocate(kTable * sizeof(float))) {
+  const auto numbers_made = backend.allocate_host(kTable * sizeof(float));
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> number(-1, 1);
+  std::generate_n(reinterpret_cast<float*>(numbers_made->data()), kTable, [&] { return number(random); });
+  bring(table_->data(), *numbers_made);
+}
+
+std::unique_ptr<Memory> Workbench::allocate(std::size_t bytes) const {
+  return side_ == Side::host ? backend_.allocate_host(bytes) : backend_.allocate_device(bytes);
+}
+
+void Workbench::bring(std::byte* to, const Memory& from) {
+  if (side_ == Side::host) {
+    std::memcpy(to, from.data(), from.bytes());
+    return;
+  }
+  backend_.copy(to, from.data(), from.bytes(), timer_.stream());
+  timer_.wait();
+}
+
+std::unique_ptr<Memory> Workbench::random(std::size_t count, DType type) {
+  auto memory = allocate(count * size_of(type));
+  fill(memory->data(), count, type);
+  return memory;
+}
+
+void Workbench::fill(std::byte* to, std::size_t count, DType type) {
+  for (std::size_t at = 0; at < count; at += kTable) {
+    const auto part = static_cast<std::int64_t>(std::min(kTable, count - at));
+    ops().run(
+        kernels::Convert{ConstView(table_->data(), DType::f32, 1, part), View(to + at * size_of(type), type, 1, part)},
+        timer_.stream());
+  }
+  timer_.wait();
+}
+
+std::unique_ptr<Memory> Workbench::full_cache(const offload::KvShape& shape) {
+  auto block = allocate(shape.bytes());
+  const offload::KvShape::Offsets at = shape.offsets();
+  fill(block->data(), at.score / size_of(shape.dtype), shape.dtype);
+  const auto rest = backend_.allocate_host(at.end - at.score);
+  std::fill_n(rest->data(), rest->bytes(), std::byte{});
+  auto* const position = reinterpret_cast<std::int32_t*>(rest->data() + (at.position - at.score));
+  auto* const free_slot = reinterpret_cast<std::int32_t*>(rest->data() + (at.free_slot - at.score));
+  const int heads = shape.sequences * shape.kv_heads;
+  for (int head = 0; head < heads; ++head) {
+    std::int32_t* const of_head = position + numbers(head, shape.slots);
+    for (int slot = 0; slot < shape.slots; ++slot) of_head[slot] = slot + 1 < shape.slots ? slot : -1;
+    free_slot[head] = shape.slots - 1;
+  }
+  bring(block->data() + at.score, *rest);
+  return block;
+}
+
+LinearWork::LinearWork(Workbench& bench, DType type, int rows, int in, int out, std::span<std::byte> weights,
+                       bool in_layers)
+    : ops_(bench.ops()), type_(type), numbers_(numbers(out, in)), weights_(weights), in_layers_(in_layers),
+      x_(bench.random(numbers(rows, in), DType::f32)), y_(bench.random(numbers(rows, out), DType::f32)),
+      bias_(bench.random(numbers(1, out), type)) {
+  op_.x = ConstView(x_->data(), DType::f32, rows, in);
+  op_.out = View(y_->data(), DType::f32, rows, out);
+  if (in_layers) op_.bias = ConstView(bias_->data(), type, 1, out);
+}
+
+void LinearWork::queue(Stream& stream) {
+  const std::size_t bytes = numbers_ * size_of(type_), matrix = next_++ % (weights_.size() / bytes);
+  op_.weight = ConstView(weights_.data() + matrix * bytes, type_, op_.out.cols, op_.x.cols);
+  op_.accumulate = in_layers_ && next_ % 2 == 0;
+  ops_.run(op_, stream);
+}
+
+DecodeWork::DecodeWork(Workbench& bench, int heads, int slots, int head_dim, std::size_t bytes)
+    : ops_(bench.ops()), shape_{static_cast<int>(bytes / (4 * numbers(heads, head_dim) * numbers(1, slots))) + 1,
+                                heads,
+                                slots,
+                                head_dim,
+                                DType::f16,
+                                true},
+      cache_(bench.full_cache(shape_)) {
+  const int sequences = shape_.sequences, heavy = (slots - 1) / 2;
+  const std::int64_t cols = std::int64_t{heads} * head_dim;
+  q_ = bench.random(numbers(sequences, cols), DType::f32);
+  out_ = bench.allocate(numbers(sequences, cols) * sizeof(float));
+  for (int i = 0; i < sequences; ++i) sequence_.push_back(i);
+  position_.assign(sequence_.size(), slots - 1);
+  keep_.assign(sequence_.size(), kernels::Keep{heavy, slots - 1 - heavy, 0, 0});
+  op_.q = op_.k = op_.v = ConstView(q_->data(), DType::f32, sequences, cols);
+  op_.sequence = sequence_, op_.position = position_, op_.keep = keep_;
+  op_.heads = heads, op_.scale = 1 / std::sqrt(float(head_dim)), op_.scoring = kernels::Scoring::attention;
+  op_.slots = shape_.view(cache_->data());
+  op_.out = View(out_->data(), DType::f32, sequences, cols);
+}
+
+void DecodeWork::queue(Stream& stream) {
+  ops_.run(op_, stream);
+  for (std::int32_t& at : position_) ++at;
+}
+
+double DecodeWork::bytes() const {
+  return double(shape_.sequences) * shape_.kv_heads * shape_.slots *
+         (2.0 * double(shape_.row_bytes()) + sizeof(std::int32_t) + 2 * sizeof(float));
+}
+
+PrefillWork::PrefillWork(Workbench& bench, int heads, int head_dim, int prompt, int prompts)
+    : ops_(bench.ops()), flops_(2.0 * head_dim * 0.5 * prompt * (prompt + 1.0) * prompts * heads) {
+  const std::int64_t tokens = std::int64_t{prompts} * prompt, cols = std::int64_t{heads} * head_dim;
+  q_ = bench.random(numbers(tokens, cols), DType::f32);
+  k_ = bench.random(numbers(tokens, cols), DType::f16);
+  v_ = bench.random(numbers(tokens, cols), DType::f16);
+  out_ = bench.allocate(numbers(tokens, cols) * sizeof(float));
+  lse_ = bench.allocate(numbers(heads, tokens) * sizeof(float));
+  score_ = bench.allocate(numbers(heads, tokens) * sizeof(float));
+  for (int i = 0; i <= prompts; ++i) offsets_.push_back(i * prompt);
+  attend_ = {.q = ConstView(q_->data(), DType::f32, tokens, cols),
+             .k = ConstView(k_->data(), DType::f16, tokens, cols),
+             .v = ConstView(v_->data(), DType::f16, tokens, cols),
+             .offsets = offsets_,
+             .heads = heads,
+             .kv_heads = heads,
+             .head_dim = head_dim,
+             .scale = 1 / std::sqrt(float(head_dim)),
+             .out = View(out_->data(), DType::f32, tokens, cols),
+             .lse = View(lse_->data(), DType::f32, heads, tokens)};
+  sums_ = {.q = attend_.q,
+           .k = attend_.k,
+           .lse = attend_.lse,
+           .offsets = offsets_,
+           .heads = heads,
+           .kv_heads = heads,
+           .head_dim = head_dim,
+           .scale = attend_.scale,
+           .score = View(score_->data(), DType::f32, heads, tokens)};
+}
+
+void PrefillWork::attend(Stream& stream) { ops_.run(attend_, stream); }
+void PrefillWork::column_sums(Stream& stream) { ops_.run(sums_, stream); }
+
+}  // namespace weft::runtime

@@ -1,0 +1,142 @@
+#include "runtime/measure/report.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+
+namespace weft::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+using offload::Kind;
+using offload::Tier;
+
+ordered_json placement_of(const offload::BlockStore& blocks, Kind kind, const policy::Fractions& asked) {
+  double total = 0;
+  for (const Tier tier : offload::kTiers) total += double(blocks.bytes(tier, kind));
+  ordered_json json;
+  for (const Tier tier : offload::kTiers) {
+    const auto bytes = blocks.bytes(tier, kind);
+    json[name_of(tier)] = {{"asked", asked.of[static_cast<std::size_t>(tier)]},
+                           {"achieved", total > 0 ? double(bytes) / total : 0},
+                           {"bytes", bytes}};
+  }
+  return json;
+}
+
+double rate(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
+
+}  // namespace
+
+std::string busiest_lane(const Totals& totals) {
+  const auto most = std::max_element(totals.lane_busy.begin(), totals.lane_busy.end());
+  return name_of(static_cast<offload::Lane>(most - totals.lane_busy.begin()));
+}
+
+ordered_json make_report(Session& session, const Totals& since) {
+  const Totals totals = session.executor().totals() - since;
+  const policy::Policy& policy = session.policy();
+  const offload::BlockStore& blocks = session.storage().blocks();
+  const auto generated = double(totals.first_tokens + totals.decode_tokens);
+  ordered_json report;
+  report["model"] = session.source().path;
+  report["measured"] = true;
+  report["seconds"] = {
+      {"load", session.load_seconds()}, {"prefill", totals.prefill_seconds}, {"decode", totals.decode_seconds}};
+  report["tokens"] = {{"prompt", totals.prompt_tokens + totals.shared_prompt_tokens},
+                      {"shared_prompt", totals.shared_prompt_tokens},
+                      {"generated", totals.first_tokens + totals.decode_tokens}};
+  report["tokens_per_second"] = {
+      {"total", rate(generated, totals.seconds())},
+      {"prefill", rate(double(totals.prompt_tokens - totals.late_prompt_tokens), totals.prefill_seconds)},
+      {"decode", rate(double(totals.decode_tokens), totals.decode_seconds)}};
+  if (totals.decode_places > 0) report["occupancy"] = totals.occupancy();
+  report["placement"] = {{"weights", placement_of(blocks, Kind::weights, policy.weights)},
+                         {"kv", placement_of(blocks, Kind::kv, policy.kv)},
+                         {"activations", placement_of(blocks, Kind::activations, policy.activations)}};
+  for (const offload::Lane lane : offload::kLanes) {
+    const auto index = static_cast<std::size_t>(lane);
+    report["lanes"][name_of(lane)] = {{"bytes", totals.lane_bytes[index]},
+                                      {"busy_seconds", totals.lane_busy[index]},
+                                      {"utilisation", rate(totals.lane_busy[index], totals.seconds())}};
+  }
+  report["busiest_lane"] = busiest_lane(totals);
+  for (const Tier tier : offload::kTiers)
+    report["peak_bytes"][name_of(tier)] = tier == Tier::disk ? blocks.spill_bytes() : blocks.bytes(tier);
+  report["policy"] = policy.to_json();
+  report["machine"] = {{"backend", session.backend().name()},
+                       {"device", session.backend().description()},
+                       {"disk", session.disk().engine_line()}};
+  return report;
+}
+
+std::string table(const ordered_json& report) {
+  const auto number = [](const ordered_json& value) { return value.get<double>(); };
+  const auto size = [](const ordered_json& value) { return policy::bytes_to_text(value.get<std::uint64_t>()); };
+  const auto& speed = report.at("tokens_per_second");
+  std::string text = fmt::format("tokens/s: {:.1f} total, {:.1f} prefill (prompt tokens), {:.1f} decode\n",
+                                 number(speed.at("total")), number(speed.at("prefill")), number(speed.at("decode")));
+  if (report.contains("predicted")) {
+    const auto& predicted = report.at("predicted").at("tokens_per_second");
+    text += fmt::format("predicted: {:.1f} total, {:.1f} prefill, {:.1f} decode; measured is {:.2f} of the total\n",
+                        number(predicted.at("total")), number(predicted.at("prefill")), number(predicted.at("decode")),
+                        number(speed.at("total")) / number(predicted.at("total")));
+  }
+  if (report.contains("occupancy"))
+    text += fmt::format("places taken in decode: {:.1f}%\n", 100 * number(report.at("occupancy")));
+  text += fmt::format("{:<12} {:<8} {:>7} {:>9} {:>12}\n", "placement", "tier", "asked", "achieved", "bytes");
+  for (const auto& [kind, tiers] : report.at("placement").items())
+    for (const auto& [tier, cell] : tiers.items())
+      text += fmt::format("{:<12} {:<8} {:>6.1f}% {:>8.1f}% {:>12}\n", kind, tier, 100 * number(cell.at("asked")),
+                          100 * number(cell.at("achieved")), size(cell.at("bytes")));
+  text += fmt::format("{:<16} {:>12} {:>9} {:>12}\n", "lane", "bytes moved", "busy", "utilisation");
+  for (const auto& [lane, cell] : report.at("lanes").items())
+    text += fmt::format("{:<16} {:>12} {:>7.2f} s {:>11.1f}%\n", lane, size(cell.at("bytes")),
+                        number(cell.at("busy_seconds")), 100 * number(cell.at("utilisation")));
+  text += "busiest lane: " + report.at("busiest_lane").get<std::string>() + "\n";
+  return text;
+}
+
+TraceFile::TraceFile(const std::filesystem::path& path, const policy::ScheduleShape& shape)
+    : shape_(shape), out_(path) {
+  if (!out_) throw IoError(path.string() + ": the trace cannot be written");
+  out_ << "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"weft\"}}";
+  for (const offload::Lane lane : offload::kLanes)
+    out_ << ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":" << 1 + static_cast<int>(lane)
+         << ",\"args\":{\"name\":\"" << name_of(lane) << "\"}}";
+}
+
+TraceFile::~TraceFile() { out_ << "\n]}\n"; }
+
+std::string TraceFile::label(const policy::Op& op) const {
+  if (op.kind == policy::Op::Kind::compute) {
+    const policy::Sublayer& sub = shape_.sublayers[op.subject];
+    const char* part = op.part == policy::Op::Part::in     ? " in"
+                       : op.part == policy::Op::Part::core ? " core"
+                       : op.part == policy::Op::Part::out  ? " out"
+                                                           : "";
+    return std::string(name_of(sub.kind)) + part + (sub.layer >= 0 ? " " + std::to_string(sub.layer) : "");
+  }
+  const char* verb = op.kind == policy::Op::Kind::load ? "load " : "store ";
+  if (op.subject < shape_.kv_block(0, 0)) return verb + ("unit " + std::to_string(op.subject));
+  if (op.subject < shape_.activation_block(0))
+    return verb +
+           ("kv " + std::to_string((op.subject - shape_.kv_block(0, 0)) / static_cast<std::uint32_t>(shape_.batches)));
+  return verb + std::string(op.subject < shape_.exchange_block(0) ? "hidden" : "rows");
+}
+
+void TraceFile::add(const policy::Schedule& schedule, const policy::Trace& trace) {
+  for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
+    const policy::Op& op = schedule.ops[i];
+    const auto& span = trace.spans[i];
+    out_ << fmt::format(
+        ",\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.1f},\"dur\":{:.1f},\"args\":{{\"step\":{},"
+        "\"batch\":{}}}}}",
+        label(op), 1 + static_cast<int>(op.lane), span.begin * 1e6, (span.end - span.begin) * 1e6, op.step, op.batch);
+  }
+}
+
+}  // namespace weft::runtime

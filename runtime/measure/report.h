@@ -1,0 +1,39 @@
+// runtime/measure/report.h: what a run did: a JSON report, a table for people, a Perfetto trace.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "policy/simulate.h"
+#include "runtime/engine/session.h"
+
+namespace weft::runtime {
+
+/// tokens_per_second, placement, lanes, peak_bytes, policy, machine. Seconds, bytes, tokens per second. Counts what was
+/// done since `since`.
+nlohmann::ordered_json make_report(Session& session, const Totals& since = {});
+
+/// The same for people: tokens/s, what was placed where, what each lane did.
+std::string table(const nlohmann::ordered_json& report);
+
+/// The lane with the highest utilisation.
+std::string busiest_lane(const Totals& totals);
+
+/// Chrome's trace format (ui.perfetto.dev opens it), one track per lane, written as the run goes.
+class TraceFile {
+ public:
+  /// Throws IoError.
+  TraceFile(const std::filesystem::path& path, const policy::ScheduleShape& shape);
+  ~TraceFile();
+  void add(const policy::Schedule& schedule, const policy::Trace& trace);
+
+ private:
+  std::string label(const policy::Op& op) const;
+
+  const policy::ScheduleShape& shape_;
+  std::ofstream out_;
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,29 @@
+// runtime/planning/machine_file.cc
+#include "runtime/planning/machine_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "runtime/base/files.h"
+
+namespace weft::runtime {
+
+policy::Machine read_machine(const std::string& path) {
+  return policy::Machine::from_json(read_json("--machine", path), path);
+}
+
+void require_same_kind(const policy::Machine& machine, const std::string& path, const kernels::Backend& backend) {
+  if (machine.device_is_host_memory == backend.device_is_host_memory()) return;
+  throw UsageError("--machine " + path + ": is of a machine " +
+                   (machine.device_is_host_memory ? "where the CPU plays the device" : "with a GPU") +
+                   ", but this run is on " + backend.name() + "; measure this one by weft bench --lanes --save");
+}
+
+void check_lengths(std::int64_t prompt, std::int64_t generation, const policy::ModelSpec& spec) {
+  if (prompt < 1 || generation < 1) throw UsageError("--prompt-len and --gen-len must be at least 1");
+  if (prompt > spec.positions || generation > spec.positions - prompt)
+    throw UsageError("--prompt-len " + std::to_string(prompt) + " and --gen-len " + std::to_string(generation) +
+                     " go beyond the model's context of " + policy::context_text(spec));
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,148 @@
+#include "runtime/planning/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "kernels/error.h"
+
+namespace weft::runtime {
+namespace {
+
+using policy::Candidate;
+using policy::Compression;
+using policy::Machine;
+
+constexpr double kWorthSaying = 1.05;  // of a gain
+
+double& rate(Machine& machine, offload::Lane lane) { return machine.bytes_per_second[static_cast<std::size_t>(lane)]; }
+
+void scale(policy::RateTable& table, double factor) {
+  for (policy::RateTable::Point& point : table.points) point.rate *= factor;
+}
+
+void scale(policy::Engine& engine, double factor) {
+  for (policy::RateTable& table : engine.linear) scale(table, factor);
+  for (policy::RateTable* table : {&engine.prefill_attention, &engine.column_sums, &engine.decode_attention})
+    scale(*table, factor);
+  engine.pointwise *= factor;
+  engine.launch /= factor;
+}
+
+/// Plans again with something changed, by the linear programme alone.
+class WhatIf {
+ public:
+  WhatIf(const PlanRequest& request, const Planned& planned)
+      : request_(request), planned_(planned), partial_(request.policy), now_(ask(request.machine, request.free, {})) {}
+
+  double gain(const Machine& machine, const policy::Budgets& free, const Compression& compression = {}) const {
+    return now_ > 0 ? ask(machine, free, compression) / now_ : 0;
+  }
+  double gain_of(const policy::Retention& retention) const {
+    policy::PartialPolicy partial = partial_;
+    partial.retention = retention;
+    const policy::Workload work = request_.work(retention);
+    const policy::Problem problem{request_.source.spec, request_.source.units, work, planned_.facts, request_.machine};
+    return now_ > 0 ? relaxed_tokens_per_second(problem, partial, request_.free) / now_ : 0;
+  }
+
+ private:
+  double ask(const Machine& machine, const policy::Budgets& free, const Compression& compression) const {
+    policy::PartialPolicy partial = partial_;
+    partial.retention = planned_.retention;
+    const policy::Problem problem{request_.source.spec, request_.source.units, planned_.work, planned_.facts, machine};
+    return relaxed_tokens_per_second(problem, partial, free, compression);
+  }
+
+  const PlanRequest& request_;
+  const Planned& planned_;
+  const policy::PartialPolicy partial_;
+  const double now_;
+};
+
+}  // namespace
+
+policy::Facts facts_of(const ModelSource& source, const Machine& machine) {
+  policy::Facts facts;
+  facts.unit_bytes = source.weights->unit_bytes();
+  facts.kv = source.type;
+  facts.disk_reads_device = machine.device_is_host_memory;
+  facts.device_overhead = machine.device_overhead;
+  for (std::size_t unit = 0; unit < source.units.size(); ++unit)
+    facts.unit_in_files.push_back(source.weights->in_files(unit));
+  return facts;
+}
+
+Planned make_plan(const PlanRequest& request) {
+  const policy::Retention own = request.policy.retention.value_or(policy::Retention{});
+  std::vector<policy::Retention> retentions{own};
+  for (const policy::Retention& other : request.retentions)
+    if (std::find(retentions.begin(), retentions.end(), other) == retentions.end()) retentions.push_back(other);
+  std::optional<Planned> best;
+  std::vector<Candidate> others;
+  for (const policy::Retention& retention : retentions) {
+    Planned planned{retention, request.work(retention), facts_of(request.source, request.machine), {}};
+    policy::PartialPolicy partial = request.policy;
+    partial.retention = retention;
+    const policy::Problem problem{request.source.spec, request.source.units, planned.work, planned.facts,
+                                  request.machine};
+    planned.plan = policy::search(problem, partial, request.free);
+    if (best && best->best().prediction.tokens_per_second() >= planned.best().prediction.tokens_per_second()) {
+      others.push_back(planned.best());
+      continue;
+    }
+    if (best) others.push_back(best->best());
+    best = std::move(planned);
+  }
+  best->plan.candidates.insert(best->plan.candidates.end(), others.begin(), others.end());
+  return std::move(*best);
+}
+
+Candidate predict_policy(const PlanRequest& request, const policy::Policy& policy) {
+  const policy::Facts facts = facts_of(request.source, request.machine);
+  const policy::Workload work = request.work(policy.retention);
+  const policy::Problem problem{request.source.spec, request.source.units, work, facts, request.machine};
+  return {policy,
+          policy::predict(problem, policy, footprint(request.source.spec, request.source.units, policy, work, facts))};
+}
+
+std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& planned) {
+  using offload::Lane;
+  const Machine& machine = request.machine;
+  const WhatIf what_if(request, planned);
+  std::vector<Gain> gains;
+  const auto offer = [&](std::string what, double factor) {
+    if (factor >= kWorthSaying) gains.push_back({std::move(what), factor});
+  };
+  offer("4-bit weights (not in this version)", what_if.gain(machine, request.free, {.weight_bits = 4}));
+  offer("4-bit KV (not in this version)", what_if.gain(machine, request.free, {.kv_bits = 4}));
+  if (planned.retention.rule == policy::Retention::Rule::full)
+    offer("retention h2o:0.1:0.1", what_if.gain_of(policy::Retention::from_text("h2o:0.1:0.1")));
+  for (const auto& [lane, back, name] : {std::tuple{Lane::host_to_device, Lane::device_to_host, "twice the link"},
+                                         std::tuple{Lane::disk_read, Lane::disk_write, "twice the disk"}}) {
+    Machine faster = machine;
+    rate(faster, lane) *= 2;
+    rate(faster, back) *= 2;
+    if (lane == Lane::disk_read) faster.disk_rows_per_second *= 2, faster.spilled_read *= 2;
+    offer(name, what_if.gain(faster, request.free));
+  }
+  Machine faster = machine;
+  scale(faster.device, 2);
+  offer("a device twice as fast", what_if.gain(faster, request.free));
+  faster = machine;
+  scale(faster.host, 2);
+  offer("twice the speed of attention on the host", what_if.gain(faster, request.free));
+  for (const offload::Tier tier : offload::kTiers) {
+    const auto index = static_cast<std::size_t>(tier);
+    if (tier == offload::Tier::disk || request.policy.budgets[index]) continue;
+    policy::Budgets more = request.free;
+    more.bytes[index] += more.bytes[index] / 2;
+    offer("+ " + policy::bytes_to_text(more.bytes[index] - request.free.bytes[index]) + " of " + name_of(tier) +
+              " memory",
+          what_if.gain(machine, more));
+  }
+  std::stable_sort(gains.begin(), gains.end(), [](const Gain& a, const Gain& b) { return a.factor > b.factor; });
+  return gains;
+}
+
+}  // namespace weft::runtime

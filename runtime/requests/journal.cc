@@ -1,0 +1,261 @@
+#include "runtime/requests/journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "kernels/error.h"
+#include "runtime/base/files.h"
+#include "runtime/base/stop.h"
+#include "runtime/requests/result_lines.h"
+
+namespace weft::runtime {
+namespace {
+
+constexpr std::chrono::seconds kLockPatience{5};  // a killed run's lock can outlive it for a moment
+constexpr std::size_t kReadBytes = 1 << 20;
+
+/// " (process 4711)" where the kernel tells who holds the lock: not of another machine or container.
+std::string holder_of_lock(int fd) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) return "";
+  std::array<char, 64> file{};  // as /proc/locks names it
+  std::snprintf(file.data(), file.size(), "%02x:%02x:%lu", major(status.st_dev), minor(status.st_dev), status.st_ino);
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    std::istringstream fields(line);
+    std::string number, kind, advisory, access, process, place;
+    fields >> number >> kind >> advisory >> access >> process >> place;
+    if (kind == "FLOCK" && place == file.data() && process.find_first_not_of("0") != std::string::npos)
+      return " (process " + process + ")";
+  }
+  return "";
+}
+
+bool is_full(int error) { return error == ENOSPC || error == EDQUOT; }
+
+}  // namespace
+
+Durability durability_from_text(std::string_view text) {
+  if (text == "process") return Durability::process;
+  if (text == "power") return Durability::power;
+  throw UsageError("--durability must be process or power, got '" + std::string(text.substr(0, 40)) + "'");
+}
+
+void Journal::fail(const std::string& what, int error) const {
+  throw IoError(path_.string() + ": " + what + ": " + std::generic_category().message(error));
+}
+
+Journal::Journal(const std::filesystem::path& path, bool resume, JournalOptions options)
+    : path_(path), options_(std::move(options)) {
+  if (!options_.write) options_.write = ::write;
+  if (!options_.fdatasync) options_.fdatasync = ::fdatasync;
+  struct stat status {};
+  const bool exists = stat(path.c_str(), &status) == 0;
+  if (const int error = errno; !exists && error != ENOENT && error != ENOTDIR) fail("cannot be looked at", error);
+  if (exists && S_ISREG(status.st_mode) && !resume)
+    throw UsageError("--output " + path.string() +
+                     ": exists; give another name, remove it, or continue it with --resume");
+  if (!exists && lstat(path.c_str(), &status) == 0)
+    throw UsageError("--output " + path.string() + ": is a symbolic link to nothing; remove it or give another name");
+  require_writable("--output", path);
+  if (exists) attach();
+}
+
+Journal::~Journal() {
+  groups_.reset();  // its last flush needs the file
+  if (fd_ >= 0) ::close(fd_);
+  if (lock_fd_ >= 0) ::close(lock_fd_);
+}
+
+/// Opens and locks the file that has the name at the moment: another run may replace it while this one waits.
+void Journal::attach() {
+  const auto give_up = std::chrono::steady_clock::now() + kLockPatience;
+  while (true) {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    if (lock_fd_ >= 0) ::close(std::exchange(lock_fd_, -1));
+    fd_ = ::open(path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd_ < 0) fail("cannot be opened for writing", errno);
+    lock_fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (lock_fd_ < 0) fail("cannot be opened", errno);
+    if (lock()) break;
+    if (std::chrono::steady_clock::now() > give_up)
+      throw IoError(path_.string() + ": another run" + holder_of_lock(lock_fd_) +
+                    " is writing this file; wait for it or choose another output");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  struct stat status {};
+  if (fstat(fd_, &status) != 0) fail("cannot be examined", errno);
+  end_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+/// False if another run has it, or if what was locked no longer is the file of that name.
+bool Journal::lock() {
+  if (flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) fail("cannot be locked", errno);
+    return false;
+  }
+  struct stat locked {
+  }, written{}, named{};
+  if (fstat(lock_fd_, &locked) != 0 || fstat(fd_, &written) != 0) fail("cannot be examined", errno);
+  if (stat(path_.c_str(), &named) != 0) fail("vanished while it was opened", errno);
+  return locked.st_ino == named.st_ino && written.st_ino == named.st_ino && locked.st_dev == named.st_dev;
+}
+
+void Journal::cut(std::uint64_t end) {
+  if (end >= end_) return;
+  if (ftruncate(fd_, static_cast<off_t>(end)) != 0) fail("what may not be on disk cannot be cut", errno);
+  end_ = end;
+}
+
+std::vector<bool> Journal::recover(const RequestFile& requests, bool repair) {
+  if (fd_ < 0) return std::vector<bool>(requests.size(), false);
+  ResultScan scan = scan_results(path_, requests);
+  if (!scan.damaged.empty()) {
+    if (!repair)
+      throw UsageError(scan.first_damage + "; --resume needs the output of an earlier run; --resume=repair moves " +
+                       (scan.damaged.size() > 1 ? std::to_string(scan.damaged.size()) + " such lines" : "that line") +
+                       " to " + path_.filename().string() + ".bad and goes on");
+    runtime::set_aside(path_, scan);
+    set_aside_ = scan.damaged.size();
+    torn_bytes_ = end_ - scan.whole;
+    attach();
+    return std::move(scan.done);
+  }
+  torn_bytes_ = end_ - scan.whole;
+  if (torn_bytes_ > 0 && ftruncate(fd_, static_cast<off_t>(scan.whole)) != 0)
+    fail("the torn last line cannot be cut", errno);
+  end_ = scan.whole;
+  return std::move(scan.done);
+}
+
+void Journal::open(std::function<void(std::uint64_t)> on_lost) {
+  on_lost_ = std::move(on_lost);
+  if (fd_ < 0) {
+    fd_ = ::open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd_ < 0 && errno == EEXIST)
+      throw IoError(path_.string() + ": another run has just created this file; choose another output");
+    if (fd_ < 0) fail("cannot be created", errno);
+    ::close(std::exchange(fd_, -1));
+    attach();
+  }
+  if (options_.durability != Durability::power) return;
+  if (options_.fdatasync(fd_) != 0) lost(errno, 0);  // the earlier run may have flushed nothing
+  durable_ = end_;
+  sync_folder_of(path_);
+  groups_ = std::make_unique<GroupSync>([this] { return options_.fdatasync(fd_); }, durable_);
+}
+
+void Journal::lost(int error, std::uint64_t durable) {
+  if (on_lost_) on_lost_(durable);
+  fail("cannot be flushed to disk (its first " + std::to_string(durable) +
+           " bytes are there for sure; --resume --durability=power goes on from them)",
+       error);
+}
+
+void Journal::append(std::string_view line) {
+  require_there();
+  if (groups_ && groups_->error() != 0) lost(groups_->error(), groups_->durable());
+  std::string text(line);
+  text += '\n';
+  const auto give_up = std::chrono::steady_clock::now() + options_.patience;
+  while (const int error = write_or_cut(text)) wait_for_space(error, give_up);
+  end_ += text.size();
+  if (groups_) groups_->wrote(end_);
+}
+
+/// 0, or the error; then only whole lines are left behind, or `broken_` is set and --resume cuts the rest.
+int Journal::write_or_cut(std::string_view text) {
+  std::size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t count = options_.write(fd_, text.data() + written, text.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      const int error = count < 0 ? errno : ENOSPC;
+      broken_ = written > 0 && ftruncate(fd_, static_cast<off_t>(end_)) != 0;
+      return error;
+    }
+    written += static_cast<std::size_t>(count);
+  }
+  return 0;
+}
+
+void Journal::wait_for_space(int error, std::chrono::steady_clock::time_point give_up) {
+  const auto now = std::chrono::steady_clock::now();
+  if (broken_ || !is_full(error) || now >= give_up)
+    fail("a result cannot be written (all earlier ones are whole; " +
+             std::string(is_full(error) ? "free space and " : "") + "continue with --resume)",
+         error);
+  const auto left = std::chrono::ceil<std::chrono::seconds>(give_up - now).count();
+  if (options_.warn)
+    options_.warn(path_.string() + ": no space for a result; trying again for " + std::to_string(left) + " s");
+  const auto again = now + options_.pause;
+  while (std::chrono::steady_clock::now() < again) {
+    if (options_.stop && *options_.stop) throw Interrupted{};
+    std::this_thread::sleep_for(std::min(options_.pause, std::chrono::milliseconds(50)));
+  }
+}
+
+void Journal::require_there() {
+  struct stat status {};
+  if (broken_) throw IoError(path_.string() + ": ends in a torn line; continue with --resume");
+  if (fstat(fd_, &status) != 0) fail("cannot be examined", errno);
+  if (status.st_nlink > 0) return;
+  const std::string place = path_.string() + ".recovered";
+  AtomicFile copy(place, {.mode = 0600, .only_writer = true});
+  std::string piece;
+  for (std::uint64_t offset = 0; offset < end_; offset += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(end_ - offset, kReadBytes));
+    const ssize_t count = pread(fd_, piece.data(), piece.size(), static_cast<off_t>(offset));
+    if (count <= 0) fail("was deleted, and its answers cannot be read back", count < 0 ? errno : EIO);
+    piece.resize(static_cast<std::size_t>(count));
+    copy.append(piece);
+  }
+  copy.commit();
+  throw IoError(path_.string() + ": was deleted while the run was writing it; its answers are in " + place +
+                ", move that back and continue with --resume");
+}
+
+void Journal::finish(std::size_t lines) {
+  if (fd_ < 0) return;
+  require_there();
+  if (groups_) {
+    groups_->stop();
+    if (groups_->error() != 0) lost(groups_->error(), groups_->durable());
+  } else if (options_.fdatasync(fd_) != 0 && errno != EINVAL) {
+    lost(errno, durable_);
+  }
+  if (const std::size_t found = lines > 0 ? count_lines() : 0; found != lines)
+    throw IoError(path_.string() + ": has " + std::to_string(found) + " lines, wanted an answer to each of " +
+                  std::to_string(lines) + " requests; something else has written to it");
+  groups_.reset();
+  durable_ = end_;
+  if (::close(std::exchange(fd_, -1)) != 0) lost(errno, durable_);
+}
+
+std::size_t Journal::count_lines() const {
+  std::string piece(kReadBytes, '\0');
+  std::size_t lines = 0;
+  for (off_t offset = 0;;) {
+    const ssize_t count = pread(fd_, piece.data(), piece.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("cannot be read back", errno);
+    if (count == 0) return lines;
+    lines += static_cast<std::size_t>(std::count(piece.begin(), piece.begin() + count, '\n'));
+    offset += count;
+  }
+}
+
+}  // namespace weft::runtime

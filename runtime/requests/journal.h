@@ -1,0 +1,91 @@
+// runtime/requests/journal.h: results out, appended line by line, so that a killed run loses and repeats nothing.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/requests/group_sync.h"
+#include "runtime/requests/requests.h"
+
+namespace weft::runtime {
+
+/// What a finished answer survives: the death of the process, or a power cut too.
+enum class Durability : std::uint8_t { process, power };
+/// "process" or "power". Throws UsageError.
+Durability durability_from_text(std::string_view text);
+
+struct JournalOptions {
+  Durability durability = Durability::process;
+  /// A full disk is tried again every `pause` for `patience`; `stop` ends that with Interrupted.
+  std::chrono::milliseconds pause{5000}, patience{60000};
+  const std::atomic<bool>* stop = nullptr;
+  std::function<void(const std::string&)> warn = {};  ///< told when a full disk is tried again
+  /// As the system's calls of these names; for tests.
+  std::function<ssize_t(int, const void*, std::size_t)> write = {};
+  std::function<int(int)> fdatasync = {};
+};
+
+/// The result file. A line counts once its newline is written; what follows the last newline of an earlier run is a
+/// torn tail and is cut. The file is locked by a descriptor of its own while the journal lives, so that two runs cannot
+/// mix.
+class Journal {
+ public:
+  /// Refuses an existing file unless `resume`, and locks it. Creates nothing yet. Throws UsageError or IoError.
+  Journal(const std::filesystem::path& path, bool resume, JournalOptions options = {});
+  ~Journal();
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+
+  /// The file is there, and nobody else may write it or what lies beside it.
+  bool held() const { return lock_fd_ >= 0; }
+  /// Nothing was ever written to the file, or there is none.
+  bool empty() const { return end_ == 0; }
+  /// Cuts what lies behind byte `end`, because it may not be on disk. Throws IoError.
+  void cut(std::uint64_t end);
+  /// Which requests an earlier run has answered. Cuts the torn tail. Throws UsageError if a line is not the answer to a
+  /// request of this file, or a second answer to one; then the file is as it was. With `repair` such lines go to
+  /// PATH.bad instead.
+  std::vector<bool> recover(const RequestFile& requests, bool repair = false);
+  /// Creates the file, for its owner alone, if there is none. After this append() may be called. `on_lost` is told how
+  /// many bytes are on disk for sure when putting more there has failed.
+  void open(std::function<void(std::uint64_t durable)> on_lost = {});
+  /// One line, newline added. Throws IoError; then all earlier lines are whole. If somebody has deleted the file, they
+  /// are in PATH.recovered.
+  void append(std::string_view line);
+  /// All is on disk when it returns. Throws IoError, also where the file then has not `lines` lines, unless that is 0.
+  void finish(std::size_t lines = 0);
+
+  std::uint64_t torn_bytes() const { return torn_bytes_; }
+  std::size_t set_aside() const { return set_aside_; }  ///< lines moved to PATH.bad
+
+ private:
+  [[noreturn]] void fail(const std::string& what, int error) const;
+  void attach();
+  bool lock();
+  void begin_groups();
+  void require_there();
+  [[noreturn]] void lost(int error, std::uint64_t durable);
+  int write_or_cut(std::string_view text);
+  void wait_for_space(int error, std::chrono::steady_clock::time_point give_up);
+  std::size_t count_lines() const;
+
+  std::filesystem::path path_;
+  JournalOptions options_;
+  int fd_ = -1, lock_fd_ = -1;
+  std::uint64_t end_ = 0;      // of the whole lines
+  std::uint64_t durable_ = 0;  // of what is on disk for sure, as far as this run knows
+  std::uint64_t torn_bytes_ = 0;
+  std::size_t set_aside_ = 0;
+  bool broken_ = false;  // a torn line could not be cut: nothing may follow it
+  std::function<void(std::uint64_t)> on_lost_;
+  std::unique_ptr<GroupSync> groups_;  // null unless Durability::power
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,123 @@
+#include "runtime/requests/request_checks.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace weft::runtime {
+
+std::vector<std::int32_t> token_ids(policy::Fields& fields, const std::string& key, int vocab) {
+  const std::string wanted = "a list of token ids from 0 to " + std::to_string(vocab - 1);
+  const auto& list = fields.at(key);
+  if (!list.is_array() || list.empty()) fields.refuse_field(key, "a non-empty list of token ids");
+  std::vector<std::int32_t> ids;
+  ids.reserve(list.size());
+  for (const auto& id : list) {
+    if (!id.is_number_integer() || id < 0 || id >= vocab) fields.refuse_field(key, wanted);
+    ids.push_back(id.get<std::int32_t>());
+  }
+  return ids;
+}
+
+std::vector<std::string> stop_strings(policy::Fields& fields, const RequestRules& rules, const std::string& where) {
+  const auto& value = fields.at("stop");
+  const auto list = value.is_string() ? nlohmann::json::array({value}) : value;
+  if (!list.is_array() || list.size() > 16) fields.refuse_field("stop", "a string or a list of at most 16 strings");
+  std::vector<std::string> stops;
+  for (const auto& stop : list) {
+    if (!stop.is_string() || stop.get_ref<const std::string&>().empty() ||
+        stop.get_ref<const std::string&>().size() > 512)
+      fields.refuse_field("stop", "strings of 1 to 512 bytes");
+    stops.push_back(stop.get<std::string>());
+  }
+  if (!stops.empty() && !rules.tokenizer)
+    throw UsageError(where + ": 'stop' needs a tokenizer and the model folder has none; use 'stop_token_ids'");
+  return stops;
+}
+
+bool is_native_id(const nlohmann::json& value) { return value.is_number_integer() || is_openai_id(value, false); }
+
+bool is_openai_id(const nlohmann::json& value, bool strict) {
+  if (!value.is_string()) return false;
+  const auto& text = value.get_ref<const std::string&>();
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
+  const auto begins_character = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
+  return !text.empty() && text.size() <= kLongestId && std::none_of(text.begin(), text.end(), control) &&
+         (!strict || std::count_if(text.begin(), text.end(), begins_character) <= kLongestStrictId);
+}
+
+Dialect dialect_of(const nlohmann::json& object) {
+  const bool openai = object.contains("custom_id") || (object.contains("body") && object.contains("url"));
+  return openai ? Dialect::openai : Dialect::native;
+}
+
+std::string default_id(std::size_t number) { return "\"" + std::to_string(number - 1) + "\""; }
+
+std::optional<std::string> id_of_line(const nlohmann::json& line, std::size_t number, Dialect dialect, bool strict) {
+  if (!line.is_object()) return {};
+  const bool openai = dialect == Dialect::openai;
+  const auto id = line.find(openai ? "custom_id" : "id");
+  if (id == line.end()) return openai ? std::optional<std::string>() : default_id(number);
+  const bool readable = openai ? is_openai_id(*id, strict) : is_native_id(*id);
+  return readable ? std::optional(policy::to_line(*id)) : std::nullopt;
+}
+
+std::uint64_t refused_line(const nlohmann::json& result) {
+  for (const char* place : {"/line", "/response/body/error/line"}) {
+    const nlohmann::json::json_pointer pointer(place);
+    if (result.contains(pointer) && result.at(pointer).is_number_unsigned())
+      return result.at(pointer).get<std::uint64_t>();
+  }
+  return 0;
+}
+
+void refuse_unknown_keys(policy::Fields& fields, const std::string& where) {
+  try {
+    fields.refuse_unknown();
+  } catch (const UsageError& error) {
+    const std::string reason = std::string(error.what()).substr(where.size() + 2);
+    const auto begin = reason.find('\'') + 1;
+    throw BadRequest(where, "unsupported_parameter", reason.substr(begin, reason.find('\'', begin) - begin), reason);
+  }
+}
+
+std::int64_t room_after_prompt(const Request& request, const policy::ModelSpec& model, const std::string& where) {
+  if (request.prompt.empty()) throw BadRequest(where, "invalid_value", "prompt", "the prompt has no tokens");
+  for (const std::int32_t token : request.prompt)
+    if (token >= model.vocab)
+      throw BadRequest(where, "invalid_value", "prompt",
+                       "the prompt has token " + std::to_string(token) + ", the model's vocabulary has " +
+                           std::to_string(model.vocab));
+  const std::int64_t room = model.positions - static_cast<std::int64_t>(request.prompt.size());
+  if (room < 1)
+    throw BadRequest(where, "context_length_exceeded", "prompt",
+                     "the prompt has " + std::to_string(request.prompt.size()) + " tokens; the model's context is " +
+                         policy::context_text(model) + ", one of which must be left for an answer");
+  return room;
+}
+
+void check_choices(const Request& request, const RequestRules& rules, const std::string& where) {
+  const auto refuse = [&](const char* field, const std::string& reason) {
+    throw BadRequest(where, "invalid_value", field, "'" + std::string(field) + "' " + reason);
+  };
+  if (request.n > 1 && request.sampling.temperature == 0)
+    refuse("n", "must be 1 when using greedy sampling (temperature 0), got " + std::to_string(request.n));
+  if (request.echo && request.logprobs >= 0)
+    refuse("echo",
+           "does not go with 'logprobs', which are those of generated tokens; weft score gives those of a text");
+  if (request.echo && !rules.tokenizer) refuse("echo", "needs a tokenizer and the model folder has none");
+  std::set<std::int32_t> enders(request.stop_ids.begin(), request.stop_ids.end());
+  enders.insert(rules.model.eos.begin(), rules.model.eos.end());
+  if (request.min_tokens > 0 && static_cast<int>(enders.size()) >= rules.model.vocab)
+    refuse("stop_token_ids", "has the whole vocabulary, 'min_tokens' leaves nothing to choose");
+}
+
+void check_length(const Request& request, std::int64_t room, const policy::ModelSpec& model, const std::string& where) {
+  if (request.max_tokens > room)
+    throw BadRequest(where, "context_length_exceeded", "max_tokens",
+                     "the prompt has " + std::to_string(request.prompt.size()) + " tokens and " +
+                         std::to_string(request.max_tokens) + " are to follow; the model's context is " +
+                         policy::context_text(model));
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,89 @@
+// runtime/requests/request_native.cc: Weft's own request lines, of weft generate and weft score.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/hash.h"
+#include "runtime/requests/request_checks.h"
+
+namespace weft::runtime {
+namespace {
+
+using policy::Fields;
+
+class Reader {
+ public:
+  Reader(const nlohmann::json& line, const std::string& where, const RequestRules& rules)
+      : where_(where), rules_(rules), fields_(line, where, policy::Blame::usage) {}
+
+  Request read(const std::string& default_id) {
+    read_id(default_id);
+    request_.prompt = tokens("prompt", "prompt_ids", true);
+    const std::int64_t room = room_after_prompt(request_, rules_.model, where_);
+    if (rules_.kind == RequestKind::score) {
+      request_.continuation = tokens("continuation", "continuation_ids", false);
+      if (request_.continuation.empty()) throw UsageError(where_ + ": the continuation has no tokens");
+      request_.max_tokens = static_cast<std::int64_t>(request_.continuation.size());
+    } else {
+      read_options(room);
+    }
+    refuse_unknown_keys(fields_, where_);
+    check_length(request_, room, rules_.model, where_);
+    return std::move(request_);
+  }
+
+ private:
+  void read_id(const std::string& default_id) {
+    request_.id = default_id;
+    if (!fields_.has("id")) return;
+    const auto& id = fields_.at("id");
+    if (!is_native_id(id))
+      fields_.refuse_field("id", "an integer or a string of 1 to 512 bytes without control characters");
+    request_.id = policy::to_line(id);
+  }
+
+  std::vector<std::int32_t> tokens(const std::string& text_key, const std::string& ids_key, bool add_first) {
+    const bool text = fields_.has(text_key), ids = fields_.has(ids_key);
+    if (text == ids)
+      throw BadRequest(where_, text ? "invalid_value" : "missing_required_parameter", text_key,
+                       "wanted either '" + text_key + "' or '" + ids_key + "', found " + (text ? "both" : "neither"));
+    if (ids) return token_ids(fields_, ids_key, rules_.model.vocab);
+    if (!rules_.tokenizer)
+      throw UsageError(where_ + ": '" + text_key + "' needs a tokenizer and the model folder has none; use '" +
+                       ids_key + "'");
+    return rules_.tokenizer->encode(fields_.text(text_key), add_first);
+  }
+
+  void read_options(std::int64_t room) {
+    request_.max_tokens = fields_.has("max_tokens") ? fields_.integer("max_tokens", 1, kMostTokens)
+                                                    : std::min(rules_.default_max_tokens, room);
+    request_.sampling.temperature = static_cast<float>(fields_.number("temperature", 0, 100, 0.0));
+    request_.sampling.top_p = static_cast<float>(fields_.number("top_p", 0, 1, 1.0));
+    if (request_.sampling.top_p <= 0) fields_.refuse_field("top_p", "a number over 0, at most 1");
+    request_.sampling.top_k = static_cast<std::int32_t>(fields_.integer("top_k", 0, INT32_MAX, 0));
+    request_.sampling.key =
+        mix(static_cast<std::uint64_t>(fields_.integer("seed", 0, INT64_MAX, 0))) ^ mix(hash(request_.id));
+    if (fields_.has("stop")) request_.stop_strings = stop_strings(fields_, rules_, where_);
+    if (fields_.has("stop_token_ids") && !fields_.at("stop_token_ids").empty())
+      request_.stop_ids = token_ids(fields_, "stop_token_ids", rules_.model.vocab);
+    request_.n = static_cast<std::int32_t>(fields_.integer("n", 1, kMostChoices, 1));
+    request_.logprobs = static_cast<std::int32_t>(fields_.integer("logprobs", 0, kMostLogprobs, -1));
+    request_.echo = fields_.boolean("echo", false);
+    request_.min_tokens = fields_.integer("min_tokens", 0, request_.max_tokens, 0);
+    request_.ignore_eos = fields_.boolean("ignore_eos", false);
+    check_choices(request_, rules_, where_);
+  }
+
+  const std::string& where_;
+  const RequestRules& rules_;
+  Fields fields_;
+  Request request_;
+};
+
+}  // namespace
+
+Request read_native_request(const nlohmann::json& line, const std::string& where, const std::string& default_id,
+                            const RequestRules& rules) {
+  return Reader(line, where, rules).read(default_id);
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,243 @@
+#include "runtime/requests/requests.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/base/hash.h"
+#include "runtime/requests/request_checks.h"
+
+namespace weft::runtime {
+namespace {
+
+constexpr std::size_t kLongestLine = 16 << 20;
+constexpr std::size_t kReadBytes = 1 << 20;
+constexpr std::size_t kMostListed = 20;              // refused lines in a message
+constexpr std::size_t kMostStrictRequests = 50'000;  // OpenAI's limits
+constexpr std::uint64_t kMostStrictBytes = 200'000'000;
+
+std::uint32_t check_of(std::string_view text) { return static_cast<std::uint32_t>(mix(hash(text))); }
+
+std::uint32_t check_of(const std::vector<std::int32_t>& tokens) {
+  return check_of({reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(std::int32_t)});
+}
+
+}  // namespace
+
+void for_each_line(const std::filesystem::path& path,
+                   const std::function<void(std::string_view, std::uint64_t, std::size_t)>& line) {
+  const InputFile file(path);
+  std::string buffer;
+  std::uint64_t offset = 0;  // of the buffer's first byte
+  std::size_t number = 1;
+  for (std::uint64_t read = 0; read < file.size() || !buffer.empty();) {
+    std::size_t begin = 0;
+    for (std::size_t end; (end = buffer.find('\n', begin)) != std::string::npos; begin = end + 1, ++number) {
+      const std::size_t length = end - begin - (end > begin && buffer[end - 1] == '\r' ? 1 : 0);
+      line(std::string_view(buffer).substr(begin, length), offset + begin, number);
+    }
+    buffer.erase(0, begin);
+    offset += begin;
+    if (buffer.size() > kLongestLine)
+      throw UsageError(path.string() + ":" + std::to_string(number) +
+                       ": the line is longer than 16 MiB; write one JSON object per line");
+    if (read == file.size()) {
+      if (!buffer.empty()) line(buffer, offset, number);
+      return;
+    }
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(kReadBytes, file.size() - read));
+    const std::size_t kept = buffer.size();
+    buffer.resize(kept + count);
+    file.read(read, std::as_writable_bytes(std::span(buffer).subspan(kept)));
+    read += count;
+  }
+}
+
+RequestFile::RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
+                         const policy::ModelSpec& model, std::int64_t default_max_tokens, OpenAiRules openai,
+                         OnBadRequest on_bad)
+    : path_(path), rules_{kind, tokenizer, model, default_max_tokens, std::move(openai)}, file_(path) {
+  for_each_line(path, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
+    if (line.find_first_not_of(" \t") == std::string_view::npos) return;
+    fingerprint_ = mix(fingerprint_ ^ hash(line));
+    if (entries_.empty()) refuse_other_formats(line, number);
+    check(line, offset, number);
+  });
+  if (entries_.empty()) throw UsageError(path.string() + ": no requests; write one JSON object per line");
+  if (rules_.openai.strict) refuse_beyond_limits();
+  refuse_missing_ids();
+  refuse_repeated_ids();
+  if (on_bad == OnBadRequest::fail) refuse_bad();
+}
+
+std::string RequestFile::where(std::size_t number) const { return path_.string() + ":" + std::to_string(number); }
+
+void RequestFile::refuse_other_formats(std::string_view line, std::size_t number) const {
+  if (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF"))
+    throw UsageError(where(number) + ": this is UTF-16; write the file as UTF-8");
+  const auto begin = line.find_first_not_of(" \t\xEF\xBB\xBF");
+  if (begin != std::string_view::npos && line[begin] == '[')
+    throw UsageError(where(number) + ": this is JSON, not JSONL: it begins with a list; write one object per line");
+}
+
+void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t number) {
+  Entry entry{.offset = offset,
+              .bytes = static_cast<std::uint32_t>(line.size()),
+              .line = static_cast<std::uint32_t>(number),
+              .check = check_of(line)};
+  try {
+    const nlohmann::json json = parse(line, number);
+    if (!dialect_ && json.is_object()) recognise(json);
+    if (json.is_object()) entry.id = json.contains("id") || dialect() == Dialect::openai ? Id::given : Id::absent;
+    if (const auto id = id_of(json, number)) ids_.add(*id, entries_.size());
+    const Request request = request_of(json, number);
+    entry.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
+    entry.max_tokens = static_cast<std::uint32_t>(request.max_tokens);
+    entry.n = static_cast<std::uint32_t>(request.n);
+    entry.prompt_hash = check_of(request.prompt);
+  } catch (const BadRequest&) {
+    entry.verdict = Verdict::refused;  // why is found again when it is said: no text is kept
+  }
+  entries_.push_back(entry);
+}
+
+void RequestFile::recognise(const nlohmann::json& line) {
+  dialect_ = dialect_of(line);
+  const bool openai = dialect_ == Dialect::openai;
+  if (openai && rules_.kind == RequestKind::score)
+    throw UsageError(path_.string() + ": holds OpenAI's request lines; weft score reads only its own");
+  if (openai && !rules_.tokenizer)
+    throw UsageError(path_.string() +
+                     ": holds OpenAI's request lines, whose answers are text, and the model folder has no tokenizer; "
+                     "write Weft's own lines with 'prompt_ids'");
+  if (!openai && rules_.openai.strict)
+    throw UsageError(path_.string() + ": holds Weft's own request lines; --strict-openai is for OpenAI's");
+  if (openai && !rules_.openai.model_folder.empty())
+    rules_.openai.chat = ChatTemplate::load(rules_.openai.model_folder);
+}
+
+void RequestFile::refuse_beyond_limits() const {
+  if (entries_.size() > kMostStrictRequests)
+    throw UsageError(path_.string() + ": has " + std::to_string(entries_.size()) +
+                     " requests, --strict-openai allows 50000; split the file");
+  if (file_.size() > kMostStrictBytes)
+    throw UsageError(path_.string() + ": has " + std::to_string(file_.size()) +
+                     " bytes, --strict-openai allows 200 MB; split the file");
+}
+
+/// Either all of a file's lines have an id, or the place of a line is its id.
+void RequestFile::refuse_missing_ids() {
+  const auto given = [](const Entry& entry) { return entry.id == Id::given; };
+  if (std::none_of(entries_.begin(), entries_.end(), given)) return;
+  for (Entry& entry : entries_)
+    if (entry.id == Id::absent) entry.verdict = Verdict::no_id;
+  ids_.remove_if([this](std::size_t index) { return entries_[index].verdict == Verdict::no_id; });
+}
+
+void RequestFile::refuse_repeated_ids() {
+  ids_.sort([this](std::size_t index) { return id_of(index); },
+            [this](std::size_t, std::size_t index) { entries_[index].verdict = Verdict::repeated_id; });
+  entries_.shrink_to_fit();
+}
+
+void RequestFile::refuse_bad() const {
+  std::string list;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (!refused(i) || ++count > kMostListed) continue;
+    const Refusal refused_for = refusal(i);
+    list += (count > 1 ? "\n" : "") + where(refused_for.line) + ": " + refused_for.reason;
+  }
+  if (count == 1) throw UsageError(list);
+  if (count > 1)
+    throw UsageError(path_.string() + ": " + std::to_string(count) + " of " + std::to_string(entries_.size()) +
+                     " requests are refused" + (count > kMostListed ? ", the first 20 are:\n" : ":\n") + list);
+}
+
+nlohmann::json RequestFile::parse(std::string_view line, std::size_t number) const {
+  const std::string place = where(number);
+  try {
+    return policy::parse_json(line, place, policy::Blame::usage, {.depth = 32, .byte_order_mark = number == 1});
+  } catch (const UsageError& error) {
+    throw BadRequest(place, "invalid_json_line", "", std::string(error.what()).substr(place.size() + 2));
+  }
+}
+
+Request RequestFile::request_of(const nlohmann::json& line, std::size_t number) const {
+  const std::string place = where(number);
+  try {
+    return dialect() == Dialect::openai ? read_openai_request(line, place, rules_)
+                                        : read_native_request(line, place, default_id(number), rules_);
+  } catch (const BadRequest&) {
+    throw;
+  } catch (const UsageError& error) {
+    const std::string reason = std::string(error.what()).substr(place.size() + 2);
+    const auto end = reason.starts_with('\'') ? reason.find('\'', 1) : std::string::npos;  // the field leads
+    throw BadRequest(place, "invalid_value", end == std::string::npos ? "" : reason.substr(1, end - 1), reason);
+  }
+}
+
+std::optional<std::string> RequestFile::id_of(const nlohmann::json& line, std::size_t number) const {
+  return id_of_line(line, number, dialect(), rules_.openai.strict);
+}
+
+/// Only of what is in ids_.
+std::string RequestFile::id_of(std::size_t index) const {
+  const std::size_t number = entries_[index].line;
+  return id_of(parse(line_of(index), number), number).value_or("null");
+}
+
+std::string RequestFile::line_of(std::size_t index) const {
+  std::string line(entries_[index].bytes, '\0');
+  file_.read(entries_[index].offset, std::as_writable_bytes(std::span(line)));
+  if (check_of(line) != entries_[index].check)
+    throw UsageError(where(entries_[index].line) + ": the line changed while the run was using it");
+  return line;
+}
+
+Request RequestFile::read(std::size_t index) const {
+  const std::size_t number = entries_[index].line;
+  return request_of(parse(line_of(index), number), number);
+}
+
+Refusal RequestFile::refusal(std::size_t index) const {
+  const Entry& entry = entries_[index];
+  const std::string line = line_of(index), key = dialect() == Dialect::openai ? "custom_id" : "id";
+  Refusal refusal{.id = "null", .line = entry.line, .code = {}, .param = key, .reason = {}};
+  if (entry.verdict == Verdict::no_id) {
+    refusal.code = "missing_required_parameter";
+    refusal.reason = "'id' is missing, and other lines have one; give all lines an id or none";
+    return refusal;
+  }
+  try {
+    const nlohmann::json json = parse(line, entry.line);
+    const std::string id = id_of(json, entry.line).value_or("null");
+    if (entry.verdict == Verdict::repeated_id) {
+      refusal.code = "duplicate_custom_id";
+      refusal.reason = key + " " + id.substr(0, 80) + " is also that of line " +
+                       std::to_string(entries_[*find(id)].line) + "; ids must be unique";
+      return refusal;
+    }
+    refusal.id = id;
+    request_of(json, entry.line);
+  } catch (const BadRequest& bad) {
+    refusal.code = bad.code;
+    refusal.param = bad.param;
+    refusal.reason = std::string(bad.what()).substr(where(entry.line).size() + 2);
+  }
+  return refusal;
+}
+
+std::optional<std::size_t> RequestFile::find(const std::string& id) const {
+  return ids_.find(id, [this](std::size_t index) { return id_of(index); });
+}
+
+std::optional<std::size_t> RequestFile::find_line(std::uint64_t line) const {
+  const auto it = std::lower_bound(entries_.begin(), entries_.end(), line,
+                                   [](const Entry& entry, std::uint64_t wanted) { return entry.line < wanted; });
+  if (it == entries_.end() || it->line != line) return {};
+  return static_cast<std::size_t>(it - entries_.begin());
+}
+
+}  // namespace weft::runtime

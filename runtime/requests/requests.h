@@ -1,0 +1,97 @@
+// runtime/requests/requests.h: the request file: one JSON object a line, all of them checked before any work begins.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "policy/model.h"
+#include "runtime/base/input_file.h"
+#include "runtime/requests/id_index.h"
+#include "runtime/requests/request.h"
+
+namespace weft::runtime {
+
+/// Calls `line(text, offset, number)` for every line of a file that may be far larger than memory; numbers begin with
+/// 1, a line ends with \n, a \r before it is dropped, the last may lack both. Throws UsageError for a line over 16 MiB.
+void for_each_line(const std::filesystem::path& path,
+                   const std::function<void(std::string_view line, std::uint64_t offset, std::size_t number)>& line);
+
+enum class OnBadRequest : std::uint8_t {
+  fail,    ///< none runs if one is refused
+  record,  ///< the others run; each refused one gets a line that says why
+};
+
+/// Why a request gets no answer.
+struct Refusal {
+  std::string id;  ///< as JSON; null where the line has none that can be read, or another request's
+  std::size_t line = 0;
+  std::string code, param, reason;
+};
+
+/// Keeps per request where its line is and what it needs, 56 bytes; the text is read again when its turn comes.
+class RequestFile {
+ public:
+  enum class Verdict : std::uint8_t { good, refused, repeated_id, no_id };
+  enum class Id : std::uint8_t { unreadable, absent, given };
+  struct Entry {
+    std::uint64_t offset = 0;
+    std::uint32_t bytes = 0, line = 0, prompt_tokens = 0, max_tokens = 0, n = 1;
+    std::uint32_t prompt_hash = 0;  ///< of equal prompts equal
+    std::uint32_t check = 0;        ///< hash of the line
+    Verdict verdict = Verdict::good;
+    Id id = Id::unreadable;
+  };
+  /// Reads and checks all lines; the first one that is an object says in which dialect they are. `tokenizer` may be
+  /// null: then only prompt_ids are taken. Throws UsageError, which lists the first 20 lines that are refused (with
+  /// OnBadRequest::fail) with file, line, what was wanted and what was found, or says what is wrong with the file.
+  RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
+              const policy::ModelSpec& model, std::int64_t default_max_tokens, OpenAiRules openai = {},
+              OnBadRequest on_bad = OnBadRequest::fail);
+
+  const std::filesystem::path& path() const { return path_; }
+  RequestKind kind() const { return rules_.kind; }
+  Dialect dialect() const { return dialect_.value_or(Dialect::native); }
+  std::size_t size() const { return entries_.size(); }
+  /// Of all lines but blank ones, in their order.
+  std::uint64_t fingerprint() const { return fingerprint_; }
+  const Entry& entry(std::size_t index) const { return entries_[index]; }
+  bool refused(std::size_t index) const { return entries_[index].verdict != Verdict::good; }
+  /// Not for a refused one. Throws UsageError if the line is no longer what it was.
+  Request read(std::size_t index) const;
+  /// Why entry `index` is refused.
+  Refusal refusal(std::size_t index) const;
+  /// The index of the request with this id, as JSON; of the request on this line.
+  std::optional<std::size_t> find(const std::string& id) const;
+  std::optional<std::size_t> find_line(std::uint64_t line) const;
+
+ private:
+  void check(std::string_view line, std::uint64_t offset, std::size_t number);
+  void refuse_other_formats(std::string_view line, std::size_t number) const;
+  void refuse_missing_ids();
+  void refuse_repeated_ids();
+  void refuse_beyond_limits() const;
+  void refuse_bad() const;
+  std::string where(std::size_t number) const;
+  void recognise(const nlohmann::json& line);
+  nlohmann::json parse(std::string_view line, std::size_t number) const;
+  Request request_of(const nlohmann::json& line, std::size_t number) const;
+  std::optional<std::string> id_of(const nlohmann::json& line, std::size_t number) const;
+  std::string id_of(std::size_t index) const;
+  std::string line_of(std::size_t index) const;
+
+  std::filesystem::path path_;
+  RequestRules rules_;
+  std::optional<Dialect> dialect_;
+  InputFile file_;
+  std::vector<Entry> entries_;
+  IdIndex ids_;
+  std::uint64_t fingerprint_ = 0;
+};
+
+}  // namespace weft::runtime

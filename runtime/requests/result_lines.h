@@ -1,0 +1,46 @@
+// runtime/requests/result_lines.h: the lines of a result file, each held against the requests that it may answer.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/requests/requests.h"
+
+namespace weft::runtime {
+
+/// A range of a file.
+struct Span {
+  std::uint64_t offset = 0, bytes = 0;
+};
+
+struct ResultScan {
+  std::vector<bool> done;     ///< per request: has an answer
+  std::uint64_t whole = 0;    ///< bytes up to and with the last newline
+  std::vector<Span> damaged;  ///< what is neither an answer to a request, its first, nor the torn tail behind `whole`
+  std::string first_damage;   ///< where it is and what it is, in words
+};
+
+/// Called with each answer's request and where its line is, newline included.
+using OnAnswer = std::function<void(std::size_t request, Span line)>;
+
+/// Reads the file once. What follows the last newline is a torn tail if it begins as a result does, whatever number of
+/// NUL bytes a crashed file system left at its end. Throws IoError, UsageError for a line over 16 MiB.
+ResultScan scan_results(const std::filesystem::path& output, const RequestFile& requests,
+                        const OnAnswer& on_answer = {});
+
+/// Puts the answers of a whole result file at `sorted` in the order of the requests, by their places and not by their
+/// texts in memory. Throws IoError, UsageError unless there are `count`; then `sorted` is as before.
+void write_sorted(const std::filesystem::path& output, const std::filesystem::path& sorted, const RequestFile& requests,
+                  std::size_t count);
+/// results.jsonl is sorted into results.sorted.jsonl.
+std::filesystem::path sorted_place(const std::filesystem::path& output);
+
+/// Appends the damaged lines to OUTPUT.bad, on disk when that is done, and replaces `output` by one without them and
+/// without a torn tail. Throws IoError; then `output` is as before.
+void set_aside(const std::filesystem::path& output, const ResultScan& scan);
+
+}  // namespace weft::runtime

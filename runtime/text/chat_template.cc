@@ -1,0 +1,232 @@
+#include "runtime/text/chat_template.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/base/files.h"
+#include "runtime/base/sha256.h"
+#include "runtime/base/utf8.h"
+#include "runtime/text/chat_template_hashes.h"
+
+namespace weft::runtime {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+using Messages = std::vector<ChatMessage>;
+
+/// Thrown where a template would raise an exception; the words are the templates'.
+struct WrongRoles {
+  const char* reason;
+};
+constexpr const char* kAlternate = "conversation roles must alternate user/assistant/user/assistant/...";
+constexpr const char* kTwoRoles = "only user and assistant roles are supported";
+
+/// What Python's str.strip() takes off.
+bool is_python_space(char32_t c) {
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+std::string stripped(std::string_view text) {
+  std::size_t begin = text.size(), end = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Char c = utf8_at(text, at);
+    if (!is_python_space(c.code)) {
+      begin = std::min(begin, at);
+      end = at + c.bytes;
+    }
+    at += c.bytes;
+  }
+  return begin < end ? std::string(text.substr(begin, end - begin)) : std::string();
+}
+
+/// `system` is said first where the conversation does not begin with a system message; null: nothing is.
+std::string chatml(const Messages& messages, const char* system) {
+  std::string text;
+  if (system && messages.front().role != "system") text = std::string("<|im_start|>system\n") + system + "<|im_end|>\n";
+  for (const auto& [role, content] : messages) text += "<|im_start|>" + role + "\n" + content + "<|im_end|>\n";
+  return text + "<|im_start|>assistant\n";
+}
+
+std::string qwen1_5(const Messages& messages) {
+  if (messages.back().role == "assistant") throw WrongRoles{"the last message must not be the assistant's"};
+  return chatml(messages, "You are a helpful assistant");
+}
+
+std::string llama3_turn(const std::string& role, const std::string& content) {
+  return "<|start_header_id|>" + role + "<|end_header_id|>\n\n" + content + "<|eot_id|>";
+}
+
+std::string llama3(const Messages& messages, const std::string& bos) {
+  std::string text = bos;
+  for (const auto& [role, content] : messages) text += llama3_turn(role, stripped(content));
+  return text + "<|start_header_id|>assistant<|end_header_id|>\n\n";
+}
+
+std::string llama3_1(const Messages& messages, const std::string& date, const std::string& bos) {
+  const bool has_system = messages.front().role == "system";
+  std::string system =
+      "Cutting Knowledge Date: December 2023\nToday Date: " + (date.empty() ? "26 Jul 2024" : date) + "\n\n";
+  if (has_system) system += stripped(messages.front().content);
+  std::string text = bos + llama3_turn("system", system);
+  for (std::size_t i = has_system ? 1 : 0; i < messages.size(); ++i)
+    text += llama3_turn(messages[i].role, stripped(messages[i].content));
+  return text + "<|start_header_id|>assistant<|end_header_id|>\n\n";
+}
+
+/// Splits off a system message at the beginning and checks that each other message is the user's at even places and
+/// not at odd ones, and that the last is the user's, for an answer to follow.
+Messages turns_of(const Messages& messages, std::string* system) {
+  const bool has_system = system && messages.front().role == "system";
+  if (has_system) *system = messages.front().content;
+  Messages turns(messages.begin() + (has_system ? 1 : 0), messages.end());
+  for (std::size_t i = 0; i < turns.size(); ++i)
+    if ((turns[i].role == "user") != (i % 2 == 0)) throw WrongRoles{kAlternate};
+  if (turns.empty() || turns.back().role != "user") throw WrongRoles{"the last message must be the user's"};
+  return turns;
+}
+
+std::string llama2(const Messages& messages, const std::string& bos, const std::string& eos) {
+  std::string system, text;
+  Messages turns = turns_of(messages, &system);
+  if (messages.front().role == "system")
+    turns.front().content = "<<SYS>>\n" + system + "\n<</SYS>>\n\n" + turns.front().content;
+  for (const auto& [role, content] : turns) {
+    if (role == "user") text += bos + "[INST] " + stripped(content) + " [/INST]";
+    else if (role == "assistant") text += " " + stripped(content) + " " + eos;
+  }
+  return text;
+}
+
+std::string mistral(const Messages& messages, const std::string& bos, const std::string& after_answer) {
+  std::string text = bos;
+  for (const auto& [role, content] : turns_of(messages, nullptr)) {
+    if (role == "user") text += "[INST] " + content + " [/INST]";
+    else if (role == "assistant") text += content + after_answer;
+    else throw WrongRoles{kTwoRoles};
+  }
+  return text;
+}
+
+/// A system message goes before the first user's message, or, in v0.3, before the last.
+std::string mistral_with_system(const Messages& messages, ChatFamily family, const std::string& bos,
+                                const std::string& eos) {
+  std::string system, text = bos;
+  Messages turns = turns_of(messages, &system);
+  const bool third = family == ChatFamily::mistral_v0_3;
+  if (messages.front().role == "system") {
+    std::string& content = (third ? turns.back() : turns.front()).content;
+    content = system + "\n\n" + content;
+  }
+  for (const auto& [role, content] : turns) {
+    if (role == "user") text += third ? "[INST] " + content + "[/INST]" : " [INST] " + content + " [/INST]";
+    else if (role == "assistant") text += " " + (third ? stripped(content) : content) + eos;
+    else throw WrongRoles{kTwoRoles};
+  }
+  return text;
+}
+
+std::string zephyr(const Messages& messages, const std::string& eos) {
+  std::string text;
+  for (const auto& [role, content] : messages) text += "<|" + role + "|>\n" + content + eos + "\n";
+  return text + "<|assistant|>\n";
+}
+
+json read_object(const fs::path& file) {
+  if (!fs::exists(file)) return json::object();
+  json object = policy::parse_json(read_file(file, kMostBytes), file.string(), policy::Blame::data);
+  policy::Fields(object, file.string(), policy::Blame::data);  // refuses what is no object
+  return object;
+}
+
+/// A token written as a string or as {"content": ...}; empty where there is none.
+std::string token_text(const json& object, const char* key) {
+  const json value = object.value(key, json());
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_object() && value.value("content", json()).is_string() ? value["content"].get<std::string>() : "";
+}
+
+/// The template itself; of several with names the default one. Empty where there is none.
+std::string template_text(const fs::path& folder, const json& config) {
+  const fs::path file = folder / "chat_template.jinja";
+  if (fs::exists(file)) return read_file(file, kMostBytes);
+  const json value = config.value("chat_template", json());
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return {};
+  for (const json& each : value)
+    if (each.is_object() && each.value("name", json()) == "default" && each.value("template", json()).is_string())
+      return each["template"].get<std::string>();
+  return {};
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(ChatFamily family, std::string bos, std::string eos)
+    : family_(family), bos_(std::move(bos)), eos_(std::move(eos)) {}
+
+ChatFamily ChatTemplate::with_hash(std::string_view sha256) {
+  for (const KnownTemplate& known : kKnownTemplates)
+    if (known.sha256 == sha256) return known.family;
+  return ChatFamily::unknown;
+}
+
+ChatTemplate ChatTemplate::load(const fs::path& folder) {
+  const json config = read_object(folder / "tokenizer_config.json");
+  const std::string text = template_text(folder, config);
+  ChatTemplate loaded;
+  if (text.empty()) return loaded;
+  loaded.hash_ = sha256(text);
+  loaded.family_ = with_hash(loaded.hash_);
+  const json map = read_object(folder / "special_tokens_map.json");
+  for (const auto& [key, token] : {std::pair{"bos_token", &loaded.bos_}, {"eos_token", &loaded.eos_}})
+    *token = token_text(config.contains(key) ? config : map, key);
+  return loaded;
+}
+
+void ChatTemplate::check_date(const std::string& date) const {
+  const bool dated = family_ == ChatFamily::llama3_1 || family_ == ChatFamily::llama3_2;
+  if (!date.empty() && !dated)
+    throw ChatError("unsupported_parameter", "chat_template_kwargs",
+                    "'chat_template_kwargs' has a date, which the model's chat template does not take");
+  if (date.empty() && family_ == ChatFamily::llama3_2)
+    throw ChatError("missing_required_parameter", "chat_template_kwargs",
+                    "the model's chat template would put the date of the day into the prompt, and answers would "
+                    "depend on it; give one: \"chat_template_kwargs\": {\"date_string\": \"26 Jul 2024\"}");
+}
+
+std::string ChatTemplate::render(const Messages& messages, const std::string& date) const try {
+  check_date(date);
+  switch (family_) {
+    case ChatFamily::none:
+      throw ChatError("unknown_chat_template", "url",
+                      "the model has no chat template in its folder; use /v1/completions");
+    case ChatFamily::unknown: break;
+    case ChatFamily::chatml: return chatml(messages, nullptr);
+    case ChatFamily::qwen1_5: return qwen1_5(messages);
+    case ChatFamily::qwen2: return chatml(messages, "You are a helpful assistant.");
+    case ChatFamily::qwen2_5:
+      return chatml(messages, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
+    case ChatFamily::llama2: return llama2(messages, bos_, eos_);
+    case ChatFamily::llama3: return llama3(messages, bos_);
+    case ChatFamily::llama3_1:
+    case ChatFamily::llama3_2: return llama3_1(messages, date, bos_);
+    case ChatFamily::mistral_v0_1: return mistral(messages, bos_, eos_ + " ");
+    case ChatFamily::mistral_v0_2: return mistral(messages, bos_, eos_);
+    case ChatFamily::mistral_system:
+    case ChatFamily::mistral_v0_3: return mistral_with_system(messages, family_, bos_, eos_);
+    case ChatFamily::zephyr: return zephyr(messages, eos_);
+  }
+  throw ChatError("unknown_chat_template", "url",
+                  "chat template of this model is not known (sha256 " + hash_ + "); use /v1/completions");
+} catch (const WrongRoles& wrong) {
+  throw ChatError("invalid_value", "messages",
+                  "the model's chat template refuses these messages: " + std::string(wrong.reason));
+}
+
+}  // namespace weft::runtime

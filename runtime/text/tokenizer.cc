@@ -1,0 +1,246 @@
+// runtime/text/tokenizer.cc: added tokens first, then words, then byte pairs.
+#include "runtime/text/tokenizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/error.h"
+#include "runtime/text/tokenizer_nfc.h"
+#include "runtime/text/tokenizer_pretokenize.h"
+
+namespace weft::runtime {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kSpaceMark = "\u2581";
+
+/// A name of Names::sentences as text.
+std::string with_spaces(std::string_view name) {
+  std::string text;
+  for (std::size_t at = 0; at < name.size();) {
+    const bool mark = name.substr(at).starts_with(kSpaceMark);
+    text += mark ? ' ' : name[at];
+    at += mark ? kSpaceMark.size() : 1;
+  }
+  return text;
+}
+
+bool is_space_at(std::string_view text, std::size_t at, std::size_t& bytes) {
+  const Utf8Char found = utf8_at(text, at);
+  bytes = found.bytes;
+  return found.state == Utf8::valid && char_class(found.code) == CharClass::space;
+}
+
+/// Where the white space that ends at `end` begins, not before `floor`.
+std::size_t space_begin(std::string_view text, std::size_t floor, std::size_t end) {
+  while (end > floor) {
+    std::size_t at = end - 1, bytes = 0;
+    while (at > floor && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+    if (!is_space_at(text.substr(0, end), at, bytes) || at + bytes != end) break;
+    end = at;
+  }
+  return end;
+}
+
+std::size_t space_end(std::string_view text, std::size_t at) {
+  std::size_t bytes = 0;
+  while (at < text.size() && is_space_at(text, at, bytes)) at += bytes;
+  return at;
+}
+
+}  // namespace
+
+bool Tokenizer::present(const fs::path& folder) {
+  return fs::exists(folder / "vocab.json") || fs::exists(folder / "tokenizer.json");
+}
+
+Tokenizer Tokenizer::load(const fs::path& folder) {
+  if (fs::exists(folder / "tokenizer.json")) return Tokenizer(read_tokenizer_json(folder / "tokenizer.json"));
+  if (!fs::exists(folder / "vocab.json"))
+    throw DataError(
+        folder.string() +
+        ": has no tokenizer.json and no vocab.json with merges.txt, so there is no tokenizer; copy them from "
+        "the model's download");
+  if (!fs::exists(folder / "merges.txt"))
+    throw DataError(folder.string() + ": has vocab.json but no merges.txt; copy it from the model's download");
+  return Tokenizer(read_gpt2_files(folder));
+}
+
+Tokenizer::Tokenizer(TokenizerParts parts)
+    : names_(parts.names), normalizer_(parts.normalizer), prefix_(parts.prefix), pattern_(parts.pattern),
+      metaspace_(parts.metaspace), whole_words_(parts.whole_words), merges_(std::move(parts.merges)),
+      first_(parts.added.first) {
+  const auto bytes_of = [&](const std::string& name) {
+    return names_ == Names::bytes ? bytes_of_name(name) : with_spaces(name);
+  };
+  std::int32_t last = -1;
+  for (const auto& [name, id] : parts.vocabulary) last = std::max(last, id);
+  for (const AddedToken& token : parts.added.tokens) last = std::max(last, token.id);
+  pieces_.resize(static_cast<std::size_t>(last) + 1);
+  special_.resize(pieces_.size());
+
+  for (const auto& [name, id] : parts.vocabulary) {
+    pieces_[id] = bytes_of(name);
+    if (names_ == Names::sentences) ids_.emplace(name, id);
+    else if (whole_words_) ids_.emplace(pieces_[id], id);
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    byte_ids_[byte] = parts.vocabulary.at(name_of_byte(names_, static_cast<unsigned char>(byte)));
+    if (names_ == Names::sentences) pieces_[byte_ids_[byte]] = std::string(1, static_cast<char>(byte));
+  }
+  for (AddedToken& token : parts.added.tokens) {
+    std::string text = token.normalized ? normalize(token.text, true) : token.text;
+    // An added token's text is not written in the alphabet, yet Hugging Face's decoder reads it as if it were.
+    pieces_[token.id] = token.special ? std::string() : bytes_of(text);
+    special_[token.id] = token.special;
+    begins_added_[token.normalized][static_cast<unsigned char>(text[0])] = true;
+    added_.push_back({std::move(token), std::move(text)});
+  }
+  std::sort(added_.begin(), added_.end(), [](const Added& a, const Added& b) {
+    return a.text.size() != b.text.size() ? a.text.size() > b.text.size() : a.text < b.text;
+  });
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view utf8, bool add_first_token) const {
+  Ids ids;
+  ids.reserve(utf8.size() / 4 + 1);
+  if (add_first_token && first_) ids.push_back(*first_);
+  BpeMerges::Scratch scratch;
+  encode_pass(utf8, /*normalized=*/false, /*at_start=*/true, ids, scratch);
+  return ids;
+}
+
+/// SentencePiece's spaces. `at_start`: the text begins the whole one.
+std::string Tokenizer::marked(std::string_view text, bool at_start) const {
+  const bool begins = text.starts_with(' ') || text.starts_with(kSpaceMark);
+  std::string out;
+  if (prefix_ == Prefix::always || (!begins && (prefix_ == Prefix::missing || (prefix_ == Prefix::first && at_start))))
+    out = kSpaceMark;
+  for (const char c : text)
+    if (c == ' ') out += kSpaceMark;
+    else out += c;
+  return out;
+}
+
+std::string Tokenizer::normalize(std::string_view text, bool at_start) const {
+  if (text.empty() || normalizer_ == Normalizer::none) return std::string(text);
+  return normalizer_ == Normalizer::nfc ? nfc(text) : marked(text, at_start);
+}
+
+/// The leftmost added token at `from` or later, and of several there the longest; white space that it takes included.
+Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from, bool normalized) const {
+  const auto& begins = begins_added_[normalized];
+  for (std::size_t at = from; at < text.size(); ++at) {
+    if (!begins[static_cast<unsigned char>(text[at])]) continue;
+    for (const auto& [token, looked_for] : added_) {
+      if (token.normalized != normalized || text.compare(at, looked_for.size(), looked_for) != 0) continue;
+      const std::size_t end = at + looked_for.size();
+      return {token.strip_left ? space_begin(text, from, at) : at, token.strip_right ? space_end(text, end) : end,
+              &token};
+    }
+  }
+  return {text.size(), text.size(), nullptr};
+}
+
+/// Cuts the text at the added tokens of this pass; what is between goes through the second pass, and then into words.
+void Tokenizer::encode_pass(std::string_view text, bool normalized, bool at_start, Ids& ids,
+                            BpeMerges::Scratch& scratch) const {
+  for (std::size_t at = 0; at < text.size();) {
+    const Match match = find_added(text, at, normalized);
+    const std::string_view between = text.substr(at, match.begin - at);
+    const bool first = at_start && at == 0;
+    if (!normalized && normalizer_ != Normalizer::none)
+      encode_pass(normalize(between, first), /*normalized=*/true, first, ids, scratch);
+    else if (!normalized) encode_pass(between, /*normalized=*/true, first, ids, scratch);
+    else if (metaspace_ && !between.empty()) encode_words(marked(between, first), ids, scratch);
+    else if (names_ == Names::bytes && prefix_ == Prefix::missing && !between.empty() && between[0] != ' ')
+      encode_words(" " + std::string(between), ids, scratch);
+    else encode_words(between, ids, scratch);
+    if (match.token != nullptr) ids.push_back(match.token->id);
+    at = match.end;
+  }
+}
+
+void Tokenizer::encode_words(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = word_length(pattern_, text, at), from = ids.size();
+    const std::string_view word = text.substr(at, length);
+    at += length;
+    if (whole_words_) {
+      if (const auto known = ids_.find(std::string(word)); known != ids_.end()) {
+        ids.push_back(known->second);
+        continue;
+      }
+    }
+    push_symbols(word, ids);
+    merges_.apply(ids, from, scratch);
+  }
+}
+
+/// What merging begins with: bytes, or characters of the vocabulary and the bytes of all others.
+void Tokenizer::push_symbols(std::string_view word, Ids& ids) const {
+  for (std::size_t at = 0; at < word.size();) {
+    const std::size_t bytes = names_ == Names::bytes ? 1 : utf8_at(word, at).bytes;
+    const auto known = names_ == Names::bytes ? ids_.end() : ids_.find(std::string(word.substr(at, bytes)));
+    if (known != ids_.end()) ids.push_back(known->second);
+    else
+      for (const char c : word.substr(at, bytes)) ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+    at += bytes;
+  }
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
+  IncrementalDecoder decoder(*this);
+  std::string text;
+  for (const std::int32_t id : ids) text += decoder.push(id);
+  return text + decoder.finish();
+}
+
+std::string_view Tokenizer::piece(std::int32_t id) const {
+  if (id < 0 || static_cast<std::size_t>(id) >= pieces_.size()) return {};
+  return pieces_[id];
+}
+
+bool Tokenizer::is_special(std::int32_t id) const {
+  return id >= 0 && static_cast<std::size_t>(id) < special_.size() && special_[id];
+}
+
+bool Tokenizer::is_byte(std::int32_t id) const {
+  const std::string_view bytes = piece(id);
+  return names_ == Names::sentences && bytes.size() == 1 && byte_ids_[static_cast<unsigned char>(bytes[0])] == id;
+}
+
+std::string IncrementalDecoder::push(std::int32_t id) {
+  const std::string_view piece = tokenizer_.piece(id);
+  if (tokenizer_.names() == Names::bytes) return stream_.push(piece);
+  if (tokenizer_.is_byte(id)) {
+    bytes_ += piece;
+    return {};
+  }
+  if (piece.empty()) return {};
+  return without_first_space(take_bytes() + std::string(piece));
+}
+
+std::string IncrementalDecoder::finish() {
+  if (tokenizer_.names() == Names::bytes) return stream_.finish();
+  std::string rest = without_first_space(take_bytes());
+  begun_ = false;
+  return rest;
+}
+
+std::string IncrementalDecoder::take_bytes() {
+  std::string text, bytes = std::exchange(bytes_, {});
+  if (with_replacements(bytes) == bytes) return bytes;
+  for (std::size_t i = 0; i < bytes.size(); ++i) text += "\uFFFD";
+  return text;
+}
+
+std::string IncrementalDecoder::without_first_space(std::string text) {
+  if (text.empty()) return text;
+  if (!std::exchange(begun_, true) && text[0] == ' ') text.erase(0, 1);
+  return text;
+}
+
+}  // namespace weft::runtime

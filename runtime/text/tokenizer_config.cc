@@ -1,0 +1,230 @@
+// runtime/text/tokenizer_config.cc: which tokens are found before any word, and which one begins a text. transformers
+// spreads this over up to four files; the order of precedence here is that of its from_pretrained (version 5).
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/base/files.h"
+#include "runtime/text/tokenizer_files.h"
+
+namespace weft::runtime {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+constexpr const char* kConfig = "tokenizer_config.json";
+constexpr const char* kSpecialMap = "special_tokens_map.json";
+constexpr const char* kAddedFile = "added_tokens.json";
+
+/// The file's object; empty if there is no such file.
+json read_object(const fs::path& file) {
+  if (!fs::exists(file)) return json::object();
+  json object = policy::parse_json(read_file(file, kMostBytes), file.string(), policy::Blame::data);
+  policy::Fields(object, file.string(), policy::Blame::data);  // refuses what is no object
+  return object;
+}
+
+/// A token as a file gives it, before its id is known.
+struct Draft {
+  AddedToken token;
+  std::optional<bool> normalized;
+  std::optional<std::int64_t> id;
+  std::string where;
+};
+
+/// A token written as a string or as {"content": ..., "lstrip": ..., ...}.
+Draft read_token(const json& value, const std::string& where, bool special) {
+  Draft draft;
+  draft.where = where;
+  draft.token.special = special;
+  if (value.is_string()) {
+    draft.token.text = value.get<std::string>();
+  } else {
+    policy::Fields fields(value, where, policy::Blame::data);
+    draft.token.text = fields.text("content");
+    draft.token.strip_left = fields.boolean("lstrip", false);
+    draft.token.strip_right = fields.boolean("rstrip", false);
+    draft.token.special = fields.boolean("special", special) || special;
+    if (fields.has("normalized")) draft.normalized = fields.boolean("normalized");
+    if (fields.boolean("single_word", false))
+      throw DataError(where + ": \"single_word\": true is not supported; set it to false if the token may touch words");
+  }
+  if (draft.token.text.empty()) throw DataError(where + ": an added token is empty");
+  return draft;
+}
+
+class Reader {
+ public:
+  Reader(const fs::path& folder, const Vocabulary& vocabulary) : folder_(folder), vocabulary_(vocabulary) {}
+
+  AddedTokens read() {
+    read_config();
+    if (config_.contains("added_tokens_decoder")) {
+      read_decoder();
+    } else {
+      // The older two files count only where the newer list is missing.
+      read_special_map();
+      read_added_file();
+    }
+    for (const char* name : {"bos_token", "eos_token", "unk_token"})
+      if (named_.count(name) == 0 && vocabulary_.count("<|endoftext|>") != 0)  // what GPT2Tokenizer falls back on
+        named_[name] = read_token("<|endoftext|>", folder_.string(), true);
+    for (const auto& [name, draft] : named_)
+      if (draft) add(*draft);
+    for (const Draft& draft : extra_) add(draft);
+    return finish();
+  }
+
+ private:
+  std::string place(const char* file, const std::string& key) const {
+    return (folder_ / file).string() + ": '" + key + "'";
+  }
+
+  void read_config() {
+    const json model = read_object(folder_ / "config.json");
+    const std::string type =
+        model.value("model_type", json()).is_string() ? model["model_type"].get<std::string>() : "";
+    if (fs::exists(folder_ / kConfig)) {
+      config_ = read_object(folder_ / kConfig);
+    } else if (type == "opt") {
+      config_ = {{"add_bos_token", true},
+                 {"bos_token", "</s>"},
+                 {"eos_token", "</s>"},
+                 {"unk_token", "</s>"},
+                 {"pad_token", "<pad>"}};
+    }
+    policy::Fields fields(config_, (folder_ / kConfig).string(), policy::Blame::data);
+    check_class(fields, type);
+    for (const char* key : {"add_prefix_space", "add_eos_token", "split_special_tokens"})
+      if (fields.boolean(key, false))
+        throw DataError(place(kConfig, key) + " is true, which is not supported; only false is");
+    add_first_ = fields.boolean("add_bos_token", false);
+    read_named(config_, kConfig);
+  }
+
+  void check_class(policy::Fields& fields, const std::string& model_type) const {
+    const std::string from_model =
+        model_type.empty() || model_type == "opt" || model_type == "gpt2" ? "GPT2Tokenizer" : "of " + model_type;
+    const std::string name =
+        fields.is_null("tokenizer_class") ? from_model : fields.text("tokenizer_class", from_model);
+    if (name != "GPT2Tokenizer" && name != "GPT2TokenizerFast")
+      throw DataError(
+          place(kConfig, "tokenizer_class") + ": the tokenizer " + name +
+          " is not read from vocab.json and merges.txt, only GPT2Tokenizer is; put the model's tokenizer.json "
+          "beside them");
+  }
+
+  /// bos_token and the like, and the lists of further special tokens.
+  void read_named(const json& object, const char* file) {
+    static const std::set<std::string> kUsual{"bos_token", "eos_token", "unk_token", "sep_token",
+                                              "pad_token", "cls_token", "mask_token"};
+    for (const auto& item : object.items()) {
+      const std::string& key = item.key();
+      const json& value = item.value();
+      if (key == "additional_special_tokens" || key == "extra_special_tokens") {
+        if (!value.is_null() && !value.is_structured())
+          throw DataError(place(file, key) + " must be a list of tokens, got " + policy::describe(value));
+        for (const auto& token : value.items()) extra_.push_back(read_token(token.value(), place(file, key), true));
+        continue;
+      }
+      const bool usual = kUsual.count(key) != 0;
+      const bool other = value.is_string() && key.size() > 6 && key.compare(key.size() - 6, 6, "_token") == 0;
+      if (usual && value.is_null()) named_[key] = std::nullopt;
+      else if (usual || other) named_[key] = read_token(value, place(file, key), true);
+    }
+  }
+
+  void read_special_map() { read_named(read_object(folder_ / kSpecialMap), kSpecialMap); }
+
+  void read_decoder() {
+    const json& decoder = config_["added_tokens_decoder"];
+    policy::Fields(decoder, place(kConfig, "added_tokens_decoder"), policy::Blame::data);
+    std::map<std::int64_t, Draft> by_id;
+    for (const auto& item : decoder.items()) {
+      const std::string where = place(kConfig, "added_tokens_decoder") + " '" + item.key() + "'";
+      const std::string& key = item.key();
+      if (key.empty() || key.size() > 9 || key.find_first_not_of("0123456789") != std::string::npos)
+        throw DataError(where + ": the key must be a token id");
+      Draft draft = read_token(item.value(), where, false);
+      draft.id = std::stoll(key);
+      if (!by_id.emplace(*draft.id, draft).second) throw DataError(where + ": the id is there twice");
+    }
+    for (const auto& [id, draft] : by_id) add(draft);
+  }
+
+  void read_added_file() {
+    const json object = read_object(folder_ / kAddedFile);
+    std::map<std::int64_t, Draft> by_id;
+    for (const auto& item : object.items()) {
+      const std::string where = place(kAddedFile, item.key());
+      if (!item.value().is_number_integer())
+        throw DataError(where + " must be a token id, got " + policy::describe(item.value()));
+      Draft draft = read_token(item.key(), where, false);
+      draft.id = item.value().get<std::int64_t>();
+      if (!by_id.emplace(*draft.id, draft).second) throw DataError(where + ": the id is there twice");
+    }
+    for (const auto& [id, draft] : by_id) add(draft);
+  }
+
+  /// The first mention of a token decides its flags, except that a named token is always special.
+  void add(const Draft& draft) {
+    const auto known =
+        std::find_if(drafts_.begin(), drafts_.end(), [&](const Draft& d) { return d.token.text == draft.token.text; });
+    if (known == drafts_.end()) {
+      drafts_.push_back(draft);
+    } else {
+      if (known->id && draft.id) throw DataError(draft.where + ": the token is there twice");
+      known->token.special = known->token.special || draft.token.special;
+    }
+  }
+
+  AddedTokens finish() {
+    AddedTokens added;
+    std::set<std::int32_t> taken;
+    for (const auto& [name, id] : vocabulary_) taken.insert(id);
+    auto next = static_cast<std::int64_t>(vocabulary_.size());
+    for (Draft& draft : drafts_) {
+      const auto known = vocabulary_.find(draft.token.text);
+      const std::int64_t id = known != vocabulary_.end() ? known->second : next;
+      if (draft.id && *draft.id != id)
+        throw DataError(draft.where + ": the token has id " + std::to_string(*draft.id) + ", but " +
+                        (known != vocabulary_.end() ? "the vocabulary says " : "the next free id is ") +
+                        std::to_string(id));
+      if (known == vocabulary_.end()) {
+        if (!draft.id) throw DataError(draft.where + ": the token is not in the vocabulary");
+        if (!taken.insert(static_cast<std::int32_t>(id)).second)
+          throw DataError(draft.where + ": the vocabulary has holes, so the added token has no id of its own");
+        ++next;
+      }
+      draft.token.id = static_cast<std::int32_t>(id);
+      draft.token.normalized = draft.normalized.value_or(!draft.token.special);
+      added.tokens.push_back(draft.token);
+    }
+    const auto bos = named_.find("bos_token");
+    if (add_first_ && bos != named_.end() && bos->second)
+      for (const AddedToken& token : added.tokens)
+        if (token.text == bos->second->token.text) added.first = token.id;
+    return added;
+  }
+
+  const fs::path& folder_;
+  const Vocabulary& vocabulary_;
+  json config_ = json::object();
+  bool add_first_ = false;
+  std::map<std::string, std::optional<Draft>> named_;  // nullopt: the file says null
+  std::vector<Draft> extra_, drafts_;
+};
+
+}  // namespace
+
+AddedTokens read_added_tokens(const fs::path& folder, const Vocabulary& vocabulary) {
+  return Reader(folder, vocabulary).read();
+}
+
+}  // namespace weft::runtime

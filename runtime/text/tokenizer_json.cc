@@ -1,0 +1,237 @@
+// runtime/text/tokenizer_json.cc: tokenizer.json as Hugging Face's library writes it. Only what is known by name is
+// read: a component or a pattern that is not would cut texts another way.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/error.h"
+#include "policy/json.h"
+#include "runtime/base/files.h"
+#include "runtime/text/tokenizer_files.h"
+
+namespace weft::runtime {
+
+using nlohmann::json;
+using policy::Fields;
+
+namespace {
+
+constexpr const char* kSpace = "\u2581";
+
+class Reader {
+ public:
+  Reader(const json& file, std::string where) : file_(file), where_(std::move(where)), fields_(make(file_, "")) {}
+
+  TokenizerParts read() {
+    if (fields_.text("version", "1.0") != "1.0") fields_.refuse_field("version", "\"1.0\"");
+    read_decoder();
+    read_normalizer();
+    read_pre_tokenizer();
+    read_model();
+    read_added();
+    read_post_processor();
+    return std::move(parts_);
+  }
+
+ private:
+  Fields make(const json& object, const std::string& place) const {
+    return Fields(object, where_ + (place.empty() ? "" : ": '" + place + "'"), policy::Blame::data);
+  }
+  [[noreturn]] void refuse(const std::string& place, const std::string& what) const {
+    throw DataError(where_ + ": '" + place + "' " + what);
+  }
+  bool has(const char* key) { return fields_.has(key) && !fields_.is_null(key); }
+
+  /// A component, or the list of them that a Sequence holds; empty for null.
+  std::vector<const json*> components(const char* key, const char* list) {
+    if (!has(key)) return {};
+    const json& value = fields_.at(key);
+    Fields fields = make(value, key);
+    if (fields.text("type") != "Sequence") return {&value};
+    const json& items = fields.at(list);
+    if (!items.is_array()) fields.refuse_field(list, "a list");
+    std::vector<const json*> all;
+    for (const json& item : items) all.push_back(&item);
+    return all;
+  }
+  std::string types_of(const std::vector<const json*>& all, const char* key) const {
+    std::string types;
+    for (const json* one : all) types += (types.empty() ? "" : ", ") + make(*one, key).text("type");
+    return types;
+  }
+  [[noreturn]] void refuse_kind(const char* key, const std::string& types) const {
+    refuse(key, "is " + types.substr(0, 100) + ", which is not supported");
+  }
+
+  /// {"String": text}: the patterns of Replace.
+  std::string string_of(Fields& fields, const char* key, const char* kind, const char* place) const {
+    return make(fields.at(key), place).text(kind);
+  }
+
+  void read_decoder() {
+    const auto all = components("decoder", "decoders");
+    const std::string types = types_of(all, "decoder");
+    if (types == "ByteLevel") return;
+    if (types != "Replace, ByteFallback, Fuse, Strip") refuse_kind("decoder", types.empty() ? "null" : types);
+    parts_.names = Names::sentences;
+    Fields replace = make(*all[0], "decoder"), strip = make(*all[3], "decoder");
+    if (string_of(replace, "pattern", "String", "decoder") != kSpace || replace.text("content") != " ")
+      refuse("decoder", "replaces something else than U+2581 by a space, which is not supported");
+    if (strip.text("content") != " " || strip.integer("start", 0, 100) != 1 || strip.integer("stop", 0, 100) != 0)
+      refuse("decoder", "strips something else than one space in front, which is not supported");
+  }
+
+  void read_normalizer() {
+    const auto all = components("normalizer", "normalizers");
+    const std::string types = types_of(all, "normalizer");
+    if (types.empty()) return;
+    if (types == "NFC" && parts_.names == Names::bytes) {
+      parts_.normalizer = Normalizer::nfc;
+      return;
+    }
+    const bool prepends = types == "Prepend, Replace";
+    if ((!prepends && types != "Replace") || parts_.names == Names::bytes) refuse_kind("normalizer", types);
+    if (prepends && make(*all[0], "normalizer").text("prepend") != kSpace)
+      refuse("normalizer", "prepends something else than U+2581, which is not supported");
+    Fields replace = make(*all.back(), "normalizer");
+    if (string_of(replace, "pattern", "String", "normalizer") != " " || replace.text("content") != kSpace)
+      refuse("normalizer", "replaces something else than spaces by U+2581, which is not supported");
+    parts_.normalizer = Normalizer::spaces;
+    if (prepends) parts_.prefix = Prefix::always;
+  }
+
+  void read_pre_tokenizer() {
+    const auto all = components("pre_tokenizer", "pretokenizers");
+    const std::string types = types_of(all, "pre_tokenizer");
+    if (parts_.names == Names::sentences) return read_metaspace(all, types);
+    if (types != "ByteLevel" && types != "Split, ByteLevel")
+      refuse_kind("pre_tokenizer", types.empty() ? "null" : types);
+    Fields bytes = make(*all.back(), "pre_tokenizer");
+    if (bytes.boolean("add_prefix_space", true)) {
+      if (all.size() == 2) refuse("pre_tokenizer", "has add_prefix_space true behind a Split, which is not supported");
+      parts_.prefix = Prefix::missing;
+    }
+    const bool own_pattern = bytes.boolean("use_regex", true);
+    if (own_pattern == (all.size() == 2))
+      refuse("pre_tokenizer", "cuts texts by two patterns or by none, which is not supported");
+    if (own_pattern) return;
+    Fields split = make(*all[0], "pre_tokenizer");
+    if (split.text("behavior") != "Isolated" || split.boolean("invert", false))
+      refuse("pre_tokenizer", "splits in another way than \"Isolated\" without \"invert\", which is not supported");
+    const auto pattern = pattern_from(string_of(split, "pattern", "Regex", "pre_tokenizer"));
+    if (!pattern)
+      refuse("pre_tokenizer", "has a pattern that is none of GPT-2's, Llama 3's and Qwen2's, so it is not supported");
+    parts_.pattern = *pattern;
+  }
+
+  /// Where SentencePiece's spaces are made by a pre-tokenizer in place of a normalizer.
+  void read_metaspace(const std::vector<const json*>& all, const std::string& types) {
+    parts_.pattern = Pattern::none;
+    if (types.empty()) return;
+    if (types != "Metaspace" || parts_.normalizer != Normalizer::none) refuse_kind("pre_tokenizer", types);
+    Fields fields = make(*all[0], "pre_tokenizer");
+    if (fields.text("replacement") != kSpace || fields.boolean("split", true))
+      refuse("pre_tokenizer", "is a Metaspace that splits or has another mark than U+2581, which is not supported");
+    const std::string scheme = fields.text("prepend_scheme", "always");
+    if (scheme != "always" && scheme != "first" && scheme != "never")
+      fields.refuse_field("prepend_scheme", "always, first or never");
+    parts_.metaspace = true;
+    parts_.prefix = scheme == "always" ? Prefix::missing : scheme == "first" ? Prefix::first : Prefix::none;
+  }
+
+  void read_model() {
+    Fields model = make(fields_.at("model"), "model");
+    if (const std::string type = model.text("type", "BPE"); type != "BPE")
+      refuse("model", "is " + type.substr(0, 40) + ", which is not supported; only BPE is");
+    for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
+      if (model.has(key) && !model.is_null(key) && model.at(key) != "") model.refuse_field(key, "null");
+    const bool fallback = model.boolean("byte_fallback", false), sentences = parts_.names == Names::sentences;
+    if (fallback != sentences)
+      refuse("model", std::string("has byte_fallback ") + (fallback ? "true" : "false") +
+                          ", which does not go with its decoder");
+    parts_.whole_words = model.boolean("ignore_merges", false);
+    parts_.vocabulary = vocabulary_from(model.at("vocab"), parts_.names, where_ + ": 'vocab'");
+    const json& merges = model.at("merges");
+    if (!merges.is_array()) model.refuse_field("merges", "a list");
+    std::size_t number = 0;
+    for (const json& merge : merges) {
+      const std::string place = where_ + ": merge " + std::to_string(number++) + ": ";
+      if (merge.is_string()) {
+        const auto& line = merge.get_ref<const std::string&>();
+        if (!line.starts_with("#version")) add_merge(parts_.merges, line, parts_.vocabulary, place);
+      } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+        add_merge(parts_.merges, merge[0].get<std::string>(), merge[1].get<std::string>(), parts_.vocabulary, place);
+      } else {
+        throw DataError(place + "must be two tokens, got " + policy::describe(merge));
+      }
+    }
+  }
+
+  void read_added() {
+    if (!has("added_tokens")) return;
+    const json& list = fields_.at("added_tokens");
+    if (!list.is_array()) fields_.refuse_field("added_tokens", "a list");
+    std::set<std::int32_t> taken;
+    std::set<std::string> texts;
+    for (const auto& [name, id] : parts_.vocabulary) taken.insert(id);
+    for (const json& item : list) {
+      Fields fields = make(item, "added_tokens");
+      AddedToken token{.text = fields.text("content"),
+                       .id = static_cast<std::int32_t>(fields.integer("id", 0, (1 << 22) - 1)),
+                       .strip_left = fields.boolean("lstrip", false),
+                       .strip_right = fields.boolean("rstrip", false),
+                       .normalized = fields.boolean("normalized", true),
+                       .special = fields.boolean("special", false)};
+      if (token.text.empty()) refuse("added_tokens", "has an empty token");
+      if (fields.boolean("single_word", false)) fields.refuse_field("single_word", "false");
+      if (!texts.insert(token.text).second) refuse("added_tokens", "has a token twice, id " + std::to_string(token.id));
+      const auto known = parts_.vocabulary.find(token.text);
+      if (known != parts_.vocabulary.end() ? known->second != token.id : !taken.insert(token.id).second)
+        refuse("added_tokens", "gives id " + std::to_string(token.id) + " to a token, which the vocabulary does not");
+      parts_.added.tokens.push_back(std::move(token));
+    }
+  }
+
+  void read_post_processor() {
+    const auto all = components("post_processor", "processors");
+    for (const json* one : all) {
+      const std::string type = make(*one, "post_processor").text("type");
+      if (type == "TemplateProcessing") read_template(*one);
+      else if (type != "ByteLevel") refuse_kind("post_processor", type);  // ByteLevel changes offsets alone
+    }
+  }
+
+  /// At most one token, and that in front of the text.
+  void read_template(const json& value) {
+    Fields fields = make(value, "post_processor");
+    const json& single = fields.at("single");
+    const std::size_t count = single.is_array() ? single.size() : 0;
+    const auto is_text = [](const json& piece) { return piece.is_object() && piece.contains("Sequence"); };
+    if (count < 1 || count > 2 || !is_text(single[count - 1]) || (count == 2 && is_text(single[0])))
+      refuse("post_processor", "puts more around a text than one token in front, which is not supported");
+    if (count == 1) return;
+    const std::string name = make(make(single[0], "post_processor").at("SpecialToken"), "post_processor").text("id");
+    Fields tokens = make(fields.at("special_tokens"), "post_processor");
+    const json& ids = make(tokens.at(name), "post_processor").at("ids");
+    const auto& added = parts_.added.tokens;
+    const auto known = std::find_if(added.begin(), added.end(), [&](const AddedToken& t) { return t.text == name; });
+    if (!ids.is_array() || ids.size() != 1 || known == added.end() || ids[0] != known->id)
+      refuse("post_processor", "puts a token in front that is not the added token of its name");
+    parts_.added.first = known->id;
+  }
+
+  const json& file_;
+  const std::string where_;
+  Fields fields_;
+  TokenizerParts parts_;
+};
+
+}  // namespace
+
+TokenizerParts read_tokenizer_json(const std::filesystem::path& file) {
+  const std::string where = file.string();
+  const json object = policy::parse_json(read_file(file, kLargestTokenizer), where, policy::Blame::data, {.depth = 32});
+  return Reader(object, where).read();
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,66 @@
+#include "runtime/text/tokenizer_nfc.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "runtime/base/utf8.h"
+
+namespace weft::runtime {
+namespace {
+
+/// Marks that Unicode 11 and later brought. Hugging Face's library normalises by older tables, to which these are
+/// characters like any other: nothing moves past them or joins them.
+constexpr std::array<std::pair<char32_t, char32_t>, 37> kLaterMarks{
+    {{0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
+     {0xA82C, 0xA82C},   {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50},
+     {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A},
+     {0x11930, 0x11930}, {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34},
+     {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45}, {0x11D97, 0x11D97},
+     {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE},
+     {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}}};
+
+bool is_later_mark(char32_t code) {
+  const auto* const range = std::lower_bound(kLaterMarks.begin(), kLaterMarks.end(), code,
+                                             [](const auto& marks, char32_t c) { return marks.second < c; });
+  return range != kLaterMarks.end() && range->first <= code;
+}
+
+std::string composed(std::string_view utf8) {
+  utf8proc_uint8_t* text = nullptr;
+  const utf8proc_ssize_t bytes =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(utf8.data()), static_cast<utf8proc_ssize_t>(utf8.size()),
+                   &text, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owner(text, std::free);
+  if (bytes == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
+  if (bytes < 0) return std::string(utf8);
+  return {reinterpret_cast<const char*>(text), static_cast<std::size_t>(bytes)};
+}
+
+}  // namespace
+
+std::string nfc(std::string_view utf8) {
+  // Nothing below U+0300, whose first byte is 0xCC, composes or is composed otherwise.
+  if (std::none_of(utf8.begin(), utf8.end(), [](char c) { return static_cast<unsigned char>(c) >= 0xCC; }))
+    return std::string(utf8);
+  std::string out;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < utf8.size();) {
+    const Utf8Char next = utf8_at(utf8, at);
+    if (is_later_mark(next.code)) {
+      out += composed(utf8.substr(begin, at - begin));
+      out += utf8.substr(at, next.bytes);
+      begin = at + next.bytes;
+    }
+    at += next.bytes;
+  }
+  return out + composed(utf8.substr(begin));
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,12 @@
+// runtime/text/tokenizer_nfc.h: Unicode's composed form, as tokenizers that say "NFC" want their text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace weft::runtime {
+
+/// Ill-formed UTF-8 comes back as it is.
+std::string nfc(std::string_view utf8);
+
+}  // namespace weft::runtime

@@ -1,0 +1,108 @@
+#include "runtime/engine/convert.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+
+#include "kernels/error.h"
+#include "runtime/engine/model_source.h"
+#include "runtime/engine/storage.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using namespace weft::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::atomic<bool> kGoOn{false};
+
+/// The first tensor in which two sources of one model differ, or nothing.
+std::string difference(const runtime::ModelSource& a, const runtime::ModelSource& b) {
+  for (std::size_t unit = 0; unit < a.units.size(); ++unit) {
+    std::vector<std::byte> of_a(a.weights->unit_bytes()[unit]), of_b(b.weights->unit_bytes()[unit]);
+    a.weights->make(unit, of_a.data());
+    b.weights->make(unit, of_b.data());
+    const auto views_a = a.weights->views(unit, of_a.data()), views_b = b.weights->views(unit, of_b.data());
+    for (const policy::TensorSpec& tensor : a.units[unit].tensors) {
+      const ConstView &x = views_a[static_cast<std::size_t>(tensor.role)],
+                      &y = views_b[static_cast<std::size_t>(tensor.role)];
+      const auto bytes = static_cast<std::size_t>(x.rows * x.cols) * size_of(x.dtype);
+      if (x.dtype != y.dtype || x.rows != y.rows || x.cols != y.cols || std::memcmp(x.data, y.data, bytes) != 0)
+        return tensor.name;
+    }
+  }
+  return "";
+}
+
+bool one_read_per_unit(const runtime::ModelSource& source) {
+  const std::vector<offload::FileId> files(source.checkpoint->files().size());
+  for (std::size_t unit = 0; unit < source.units.size(); ++unit)
+    if (!source.weights->in_files(unit) || source.weights->parts(unit, files).size() != 1) return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("a converted checkpoint holds the same weights, each unit one range of one file", "[runtime]") {
+  const std::string name = GENERATE("sharded-bf16", "prenorm-tied-f16", "llama-f32", "neox-sequential-f32",
+                                    "qwen2-tied-f16", "llama-sharded-linear-f32", "postnorm-projections-f16");
+  const std::string dtype = GENERATE("auto", "float32", "bfloat16");
+  CAPTURE(name, dtype);
+  const TemporaryFolder folder;
+  const fs::path from = data_path("golden") / name, to = folder / "packed";
+  const runtime::Converted done = runtime::convert_checkpoint(from, to, dtype, kGoOn);
+  const auto original = runtime::open_model(from, dtype, ""), packed = runtime::open_model(to, "auto", "");
+  CHECK(done.tensors == packed->checkpoint->size());
+  CHECK(done.tensors + done.left_out == original->checkpoint->size());
+  CHECK(done.bytes == packed->checkpoint->total_bytes());
+  if (dtype == "float32") {  // "auto" makes float16 of it
+    CHECK(difference(*original, *runtime::open_model(to, dtype, "")) == "");
+  } else {
+    CHECK(packed->type == original->type);
+    CHECK(difference(*original, *packed) == "");
+    CHECK(one_read_per_unit(*packed));
+  }
+  CHECK_FALSE(fs::exists(folder / "packed.partial"));
+}
+
+TEST_CASE("a checkpoint whose matrices lie column by column is refused, and converted", "[runtime]") {
+  const TemporaryFolder folder;
+  const fs::path from = data_path("torch_bin/transposed"), to = folder / "packed";
+  CHECK_THROWS_WITH(runtime::open_model(from, "auto", ""), Catch::Contains("weft convert writes a copy that is"));
+  runtime::convert_checkpoint(from, to, "auto", kGoOn);
+  const auto original = runtime::open_model(data_path("golden/no-bias-head12-bf16"), "auto", "");
+  CHECK(difference(*original, *runtime::open_model(to, "auto", "")) == "");
+}
+
+TEST_CASE("the tokenizer's files and the other configuration come along", "[runtime]") {
+  const TemporaryFolder folder;
+  const fs::path from = source_path("models/demo"), to = folder / "packed";
+  runtime::convert_checkpoint(from, to, "auto", kGoOn);
+  const auto original = runtime::open_model(from, "auto", ""), packed = runtime::open_model(to, "auto", "");
+  REQUIRE(packed->tokenizer);
+  CHECK(packed->tokenizer->encode("the sea", true) == original->tokenizer->encode("the sea", true));
+  CHECK(packed->spec.eos == original->spec.eos);
+}
+
+TEST_CASE("what cannot be converted leaves nothing behind", "[runtime]") {
+  const TemporaryFolder folder;
+  const fs::path from = data_path("golden/prenorm-tied-f16"), to = folder / "packed";
+  const std::atomic<bool> stop{true};
+  CHECK_THROWS_AS(runtime::convert_checkpoint(from, to, "auto", stop), runtime::Interrupted);
+  CHECK_FALSE(fs::exists(to));
+  CHECK_FALSE(fs::exists(folder / "packed.partial"));
+
+  CHECK_THROWS_WITH(runtime::convert_checkpoint(folder / "absent", to, "auto", kGoOn),
+                    Catch::Contains("no such folder"));
+  CHECK_THROWS_WITH(runtime::convert_checkpoint(from, folder / "no/where", "auto", kGoOn),
+                    Catch::Contains("there is no folder"));
+  CHECK_THROWS_WITH(runtime::convert_checkpoint(from, to, "int8", kGoOn), Catch::Contains("--dtype must be"));
+  fs::create_directory(folder / "packed.partial");
+  CHECK_THROWS_WITH(runtime::convert_checkpoint(from, to, "auto", kGoOn), Catch::Contains("left by a conversion"));
+  fs::remove(folder / "packed.partial");
+  runtime::convert_checkpoint(from, to, "auto", kGoOn);
+  CHECK_THROWS_WITH(runtime::convert_checkpoint(from, to, "auto", kGoOn), Catch::Contains("exists"));
+  CHECK(fs::exists(to / "model.safetensors"));
+}

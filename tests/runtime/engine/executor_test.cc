@@ -1,0 +1,209 @@
+// What the executor did, as it recorded it when each op had ended, beside what the schedule says.
+#include "runtime/engine/executor.h"
+
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "runtime/engine/model_source.h"
+#include "tests/support/engine.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using namespace weft::test;
+using policy::Op;
+using policy::Schedule;
+using policy::Trace;
+
+namespace {
+
+/// What a GPU does is timed as the host comes to see it, lane by lane.
+const bool kTimesAreExact = std::string(kBackend) == "cpu";
+
+auto identity_of(const Op& op) {
+  return std::tuple(op.kind, op.part, op.lane, op.step, op.batch, op.subject, op.from, op.to, op.unit_slot, op.kv_slot,
+                    op.activation_slot);
+}
+
+/// The first fault in when the ops ran, or nothing.
+std::string fault_of(const Schedule& schedule, const Trace& trace) {
+  if (trace.spans.size() != schedule.ops.size()) return "spans are missing";
+  std::array<double, offload::kLanes.size()> lane_end{};
+  for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
+    const Op& op = schedule.ops[i];
+    const Trace::Span& span = trace.spans[i];
+    double& before = lane_end[static_cast<std::size_t>(op.lane)];
+    const std::string name = "op " + std::to_string(i);
+    if (!(span.end > 0)) return name + " was never recorded";
+    if (span.end < span.begin) return name + " ended before it began";
+    if (span.begin < before) return name + " began before the op before it on its lane had ended";
+    for (const std::uint32_t dep : schedule.deps_of(op))
+      if (trace.spans[dep].end > span.begin)
+        return name + " began before op " + std::to_string(dep) + ", its dependency, had ended";
+    before = span.end;
+  }
+  return {};
+}
+
+/// Whether two schedules hold the same ops in the same order.
+bool same_ops(const Schedule& a, const Schedule& b) {
+  return std::equal(a.ops.begin(), a.ops.end(), b.ops.begin(), b.ops.end(),
+                    [](const Op& x, const Op& y) { return identity_of(x) == identity_of(y); });
+}
+
+/// The ops that the simulator charges, in its order.
+Schedule simulated(const Schedule& schedule) {
+  Schedule visited;
+  policy::simulate(schedule, [&](const Op& op) {
+    visited.ops.push_back(op);
+    return 1.0;
+  });
+  return visited;
+}
+
+}  // namespace
+
+TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and the simulator the same", "[runtime]") {
+  const bool overlap = GENERATE(true, false), on_host = GENERATE(false, true);
+  CAPTURE(overlap, on_host);
+  const TemporaryFolder spill;
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 10; ++i)
+    prompts.push_back({std::vector<std::int32_t>(static_cast<std::size_t>(1 + 3 * i), 5), 1 + 8 * i, {}});
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 2;
+  policy.num_gpu_batches = 3;
+  policy.continuous = false;
+  policy.weights = policy.kv = policy.activations = policy::Fractions{{0.3, 0.3, 0.4}};
+  policy.attention_on_host = on_host ? 1 : 0;
+  policy.overlap = overlap;
+  Engine engine(*source, policy, prompts, {.backend = kBackend, .disk_directory = spill.path().string()});
+
+  std::vector<int> sweeps;  // of each segment, in order
+  std::vector<std::string> faults;
+  engine.session().executor().set_trace([&](const Schedule& schedule, const Trace& trace) {
+    const int first = schedule.ops.front().step, count = schedule.ops.back().step - first + 1;
+    for (int step = first; step < first + count; ++step) sweeps.push_back(step);
+    Schedule planned = policy::zigzag(engine.session().footprint().shape, first, count);
+    if (!overlap) planned = policy::serialize(std::move(planned));
+    if (!same_ops(schedule, planned)) faults.push_back("the executor's schedule is not the planned one");
+    if (!same_ops(schedule, simulated(planned))) faults.push_back("the simulator visits other ops");
+    if (!kTimesAreExact) return;
+    if (const std::string fault = fault_of(schedule, trace); !fault.empty()) faults.push_back(fault);
+    if (!overlap && trace.seconds() > 0) {
+      for (std::size_t i = 1; i < trace.spans.size(); ++i)
+        if (trace.spans[i].begin < trace.spans[i - 1].end)
+          faults.push_back("op " + std::to_string(i) + " overlaps another");
+    }
+  });
+  engine.run();
+
+  CHECK(faults == std::vector<std::string>{});
+  std::vector<int> expected;  // the longest of the first block generates 41 tokens, of the second 73
+  for (const int longest : {41, 73})
+    for (int step = 0; step < longest; ++step) expected.push_back(step);
+  CHECK(sweeps == expected);
+}
+
+TEST_CASE("a block that is refilled takes fewer sweeps and is fuller", "[runtime]") {
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 40; ++i) prompts.push_back({{1, 2, i}, i % 8 == 0 ? 32 : 4, {}});
+  const auto totals_of = [&](bool continuous) {
+    policy::PartialPolicy policy;
+    policy.gpu_batch_size = 4;
+    policy.num_gpu_batches = 2;
+    policy.weights = policy.kv = policy::Fractions{};
+    policy.continuous = continuous;
+    Engine engine(*source, policy, prompts);
+    engine.run();
+    return engine.session().executor().totals();
+  };
+  const runtime::Totals in_turn = totals_of(false), refilled = totals_of(true);
+  CHECK(in_turn.first_tokens == 40);
+  CHECK(refilled.first_tokens == 40);
+  CHECK(in_turn.decode_tokens == refilled.decode_tokens);
+  CHECK(in_turn.prompt_tokens == 40 * 3);
+  CHECK(refilled.prompt_tokens == 40 * 3);
+  CHECK(in_turn.late_prompt_tokens == 0);
+  CHECK(refilled.late_prompt_tokens == 32 * 3);
+  CHECK(refilled.decode_places < in_turn.decode_places * 2 / 3);
+  CHECK(refilled.occupancy() > 1.4 * in_turn.occupancy());
+}
+
+TEST_CASE("of sequences that begin with one prompt in one batch one is computed", "[runtime]") {
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  const bool continuous = GENERATE(false, true);
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 16; ++i) prompts.push_back({{1, 2, i / 4, 7, 9}, 1 + i % 3, {}});
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 8;
+  policy.num_gpu_batches = 1;
+  policy.weights = policy.kv = policy::Fractions{};
+  policy.retention = policy::Retention::from_text("h2o:1:2");
+  policy.continuous = continuous;
+  Engine engine(*source, policy, prompts);
+  const std::vector<Answer> answers = engine.run();
+  for (std::size_t i = 1; i < answers.size(); ++i) {
+    if (i / 4 != (i - 1) / 4) continue;
+    CHECK(answers[i].logits[0] == answers[i - 1].logits[0]);
+    CHECK(answers[i].tokens[0] == answers[i - 1].tokens[0]);
+  }
+  const runtime::Totals totals = engine.session().executor().totals();
+  CHECK(totals.first_tokens == 16);
+  CHECK(totals.prompt_tokens + totals.shared_prompt_tokens == 16 * 5);
+  if (continuous) CHECK(totals.shared_prompt_tokens >= 6 * 5);  // those that join in another sweep compute their own
+  else CHECK(totals.prompt_tokens == 4 * 5);
+}
+
+TEST_CASE("log-probabilities are told of what the model said, and what is forbidden is not chosen", "[runtime]") {
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 3, policy.num_gpu_batches = 2;
+  policy.weights = policy.kv = policy.activations = policy::Fractions{};
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 6; ++i) prompts.push_back({{3 + i, 9, 4}, 6, {}});
+  const auto plain = Engine(*source, policy, prompts).run();
+  constexpr std::int64_t kLeast = 3;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    prompts[i].alternatives = static_cast<std::int32_t>(i) - 1;
+    if (i % 2 == 1) continue;
+    prompts[i].min_tokens = kLeast;
+    prompts[i].enders.assign(plain[i].tokens.begin(), plain[i].tokens.begin() + kLeast);
+  }
+  const auto answers = Engine(*source, policy, prompts).run();
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    CAPTURE(i);
+    const auto& [tokens, logprobs, told, logits] = answers[i];
+    const auto& enders = prompts[i].enders;
+    const std::size_t alternatives = i == 0 ? 0 : i - 1;
+    REQUIRE(told.chosen.size() == (i == 0 ? 0 : tokens.size()));
+    REQUIRE(told.top.size() == told.chosen.size());
+    if (enders.empty()) CHECK(tokens == plain[i].tokens);
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      const bool bound = !enders.empty() && t < kLeast;
+      for (const std::int32_t ender : enders) CHECK((logits[t][static_cast<std::size_t>(ender)] < -1e30f) == bound);
+      if (bound) CHECK(std::count(enders.begin(), enders.end(), tokens[t]) == 0);
+      if (i == 0 || (bound && t > 0)) continue;  // then what the model said is not known here
+      std::vector<float> said = t == 0 ? plain[i].logits[0] : logits[t];
+      double sum = 0;
+      for (const float x : said) sum += std::exp(double(x));
+      const auto logprob_of = [&](std::int32_t id) {
+        return double(said[static_cast<std::size_t>(id)]) - std::log(sum);
+      };
+      CHECK(double(told.chosen[t]) == Approx(logprob_of(tokens[t])).epsilon(1e-5));
+      REQUIRE(told.top[t].size() == alternatives);
+      for (const auto& [token, logprob] : told.top[t]) {
+        CHECK(double(logprob) == Approx(logprob_of(token)).epsilon(1e-5));
+        CHECK(said[static_cast<std::size_t>(token)] == *std::max_element(said.begin(), said.end()));
+        said[static_cast<std::size_t>(token)] = -std::numeric_limits<float>::infinity();  // the next: of the rest
+      }
+    }
+  }
+}

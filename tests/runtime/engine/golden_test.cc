@@ -1,0 +1,143 @@
+// What Hugging Face transformers computes in fp32 with the same stored weights (scripts/make_golden.py says how).
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/model_source.h"
+#include "tests/support/engine.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Of the largest |logit|.
+double logit_tolerance(const std::string& dtype) {
+  return dtype == "float32" ? 1e-4 : dtype == "float16" ? 5e-3 : 3e-2;
+}
+
+std::string name_of_type(DType dtype) {
+  return dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
+}
+
+std::vector<std::string> golden_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(data_path("golden")))
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// The largest deviation from the expected logits, as a share of the largest |logit|.
+double logit_deviation(const nlohmann::json& expected, const std::vector<float>& got) {
+  const auto values = expected.at("values").get<std::vector<double>>();
+  std::vector<std::size_t> ids(values.size());
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i;
+  if (expected.contains("ids")) ids = expected.at("ids").get<std::vector<std::size_t>>();
+  else REQUIRE(values.size() == got.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const double difference = std::abs(double(got.at(ids[i])) - values[i]);
+    if (!(difference <= worst)) worst = difference;  // NaN too
+  }
+  return worst / expected.at("largest").get<double>();
+}
+
+double largest_logit(const std::vector<float>& logits) {
+  float largest = 0;
+  for (const float logit : logits) largest = std::max(largest, std::abs(logit));
+  return double(largest);
+}
+
+struct Deviation {
+  double logits = 0, logprobs = 0;  // shares of the largest |logit|
+  std::size_t compared = 0;         // greedy tokens
+};
+
+void compare(const nlohmann::json& expected, const Answer& forced, const Answer& free, double tolerance,
+             Deviation& worst) {
+  for (const auto& row : expected.at("logits"))
+    worst.logits =
+        std::max(worst.logits, logit_deviation(row, forced.logits.at(row.at("generated").get<std::size_t>())));
+
+  const auto logprobs = expected.at("logprobs").get<std::vector<double>>();
+  for (std::size_t i = 0; i < logprobs.size(); ++i)
+    worst.logprobs = std::max(worst.logprobs,
+                              std::abs(double(forced.logprobs.at(i)) - logprobs[i]) / largest_logit(forced.logits[i]));
+
+  // Where the two most likely tokens are closer than the tolerance either may come, and another text follows.
+  const auto ids = expected.at("greedy_ids").get<std::vector<std::int32_t>>();
+  const auto gaps = expected.at("relative_gap").get<std::vector<double>>();
+  const auto certain =
+      std::find_if(gaps.begin(), gaps.end(), [&](double gap) { return gap < tolerance; }) - gaps.begin();
+  CHECK(std::vector(free.tokens.begin(), free.tokens.begin() + certain) ==
+        std::vector(ids.begin(), ids.begin() + certain));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(certain); ++i) {
+    worst.logprobs = std::max(worst.logprobs,
+                              std::abs(double(free.told.chosen.at(i)) - logprobs[i]) / largest_logit(free.logits[i]));
+    REQUIRE(free.told.top.at(i).at(0).token == ids[i]);
+    REQUIRE(free.told.top[i][0].logprob == free.told.chosen[i]);
+  }
+  worst.compared += static_cast<std::size_t>(certain);
+}
+
+/// All prompts, once to generate and once to score what transformers generated, in one block of three batches.
+void check_model(const fs::path& folder, const fs::path& expected_file, const std::string& dtype) {
+  const auto expected = nlohmann::json::parse(read_text(expected_file)).at("prompts");
+  const auto source = runtime::open_model(folder, dtype, "");
+  std::vector<Prompt> prompts;
+  for (const auto& prompt : expected) {
+    const auto ids = prompt.at("prompt_ids").get<std::vector<std::int32_t>>();
+    const auto greedy = prompt.at("greedy_ids").get<std::vector<std::int32_t>>();
+    prompts.push_back({ids, static_cast<std::int64_t>(greedy.size()), greedy});
+    prompts.push_back({ids, static_cast<std::int64_t>(greedy.size()), {}});
+    prompts.back().alternatives = 1;
+  }
+  policy::PartialPolicy policy;
+  policy.num_gpu_batches = 3;
+  policy.gpu_batch_size = static_cast<int>((prompts.size() + 2) / 3);
+  const std::vector<Answer> answers = Engine(*source, policy, prompts).run();
+
+  const double tolerance = logit_tolerance(dtype);
+  Deviation worst;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CAPTURE(i);
+    compare(expected[i], answers[2 * i], answers[2 * i + 1], tolerance, worst);
+  }
+  CHECK(worst.logits <= tolerance);
+  CHECK(worst.logprobs <= 2 * tolerance);  // the logit's own deviation and the sum's
+  CHECK(worst.compared > 0);
+}
+
+/// On a GPU products are taken in the type of the stored weights, whatever --dtype says.
+std::vector<std::string> dtypes_of(const fs::path& folder) {
+  const std::string stored = name_of_type(runtime::read_model_spec(folder).dtype);
+  return stored == "float32" || std::string(kBackend) == "cuda" ? std::vector{stored}
+                                                                : std::vector{stored, std::string("float32")};
+}
+
+}  // namespace
+
+TEST_CASE("every tiny checkpoint computes what transformers computes", "[runtime]") {
+  const std::string name = GENERATE(from_range(golden_names()));
+  const fs::path folder = data_path("golden") / name;
+  for (const std::string& dtype : dtypes_of(folder)) {
+    CAPTURE(name, dtype);
+    check_model(folder, folder / "expected.json", dtype);
+  }
+}
+
+TEST_CASE("the demo model computes what transformers computes", "[runtime][large]") {
+  const fs::path folder = source_path("models/demo");
+  for (const std::string& dtype : dtypes_of(folder)) {
+    CAPTURE(dtype);
+    check_model(folder, data_path("golden") / "demo.json", dtype);
+  }
+}

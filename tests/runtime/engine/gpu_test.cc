@@ -1,0 +1,156 @@
+// The whole engine on a GPU, simulated or real, beside the CPU and beside itself.
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/model_source.h"
+#include "tests/support/engine.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using namespace weft::test;
+using policy::Fractions;
+
+namespace {
+
+/// Of the largest |logit|: twice what either may be from exact numbers.
+constexpr double kTolerance = 1e-2;
+
+std::vector<Prompt> random_prompts(std::size_t count, int vocab, std::int64_t tokens, std::mt19937& random) {
+  std::vector<Prompt> prompts(count);
+  std::uniform_int_distribution<std::int32_t> id(4, vocab - 1), length(1, 60);
+  for (Prompt& prompt : prompts) {
+    prompt.ids.resize(static_cast<std::size_t>(length(random)));
+    for (std::int32_t& token : prompt.ids) token = id(random);
+    prompt.tokens = tokens;
+  }
+  return prompts;
+}
+
+Fractions random_fractions(std::mt19937& random) {
+  std::exponential_distribution<double> share;
+  Fractions f{{share(random), share(random), share(random)}};
+  const double sum = f.device() + f.host() + f.disk();
+  for (double& value : f.of) value /= sum;
+  return f;
+}
+
+policy::PartialPolicy all_on_device(const std::string& retention) {
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 4, policy.num_gpu_batches = 3;
+  policy.weights = policy.kv = policy.activations = Fractions{{1, 0, 0}};
+  policy.retention = policy::Retention::from_text(retention);
+  return policy;
+}
+
+double largest(const std::vector<float>& logits) {
+  double most = 0;
+  for (const float x : logits) most = std::max(most, std::abs(double(x)));
+  return most;
+}
+
+double deviation(const std::vector<float>& expected, const std::vector<float>& got) {
+  double worst = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double difference = std::abs(double(expected[i]) - double(got.at(i)));
+    if (!(difference <= worst)) worst = difference;  // NaN too
+  }
+  return worst / largest(expected);
+}
+
+/// Between the two likeliest tokens, of the largest |logit|.
+double gap(std::vector<float> logits) {
+  const double most = largest(logits);
+  std::partial_sort(logits.begin(), logits.begin() + 2, logits.end(), std::greater<>());
+  return double(logits[0] - logits[1]) / most;
+}
+
+/// Up to the first token where the expected answer's own two likeliest are closer than the tolerance, tokens are the
+/// same and logits near. Returns how many tokens that were.
+std::size_t compare(const Answer& expected, const Answer& got) {
+  for (std::size_t i = 0; i < expected.tokens.size(); ++i) {
+    CAPTURE(i);
+    CHECK(deviation(expected.logits[i], got.logits.at(i)) <= kTolerance);
+    if (gap(expected.logits[i]) < kTolerance && expected.tokens[i] != got.tokens.at(i)) return i;
+    REQUIRE(expected.tokens[i] == got.tokens.at(i));
+  }
+  return expected.tokens.size();
+}
+
+}  // namespace
+
+TEST_CASE("on a GPU answers do not depend on the tiers, overlap or the disk engine", "[gpu][tiers]") {
+  const std::string retention = GENERATE("full", "h2o:0.1:0.1");
+  std::mt19937 random(4);
+  const TemporaryFolder spill;
+  const auto source = runtime::open_model(data_path("golden") / "sharded-bf16", "auto", "");
+  const auto prompts = random_prompts(13, source->spec.vocab, 9, random);
+  const auto run = [&](const policy::PartialPolicy& policy, const std::string& engine) {
+    return Engine(*source, policy, prompts,
+                  {.backend = kBackend, .disk_engine = engine, .disk_directory = spill.path().string()})
+        .run();
+  };
+  const auto expected = run(all_on_device(retention), "auto");
+  for (int trial = 0; trial < 6; ++trial) {
+    policy::PartialPolicy policy = all_on_device(retention);
+    policy.weights = random_fractions(random), policy.kv = random_fractions(random),
+    policy.activations = random_fractions(random);
+    policy.attention_on_host = 0;
+    policy.overlap = trial % 2 == 0;
+    const auto answers =
+        run(policy, std::array{"io_uring", "threads", "buffered"}[static_cast<std::size_t>(trial % 3)]);
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      CAPTURE(retention, trial, i);
+      CHECK(difference(expected[i], answers[i]) == "");
+    }
+  }
+}
+
+TEST_CASE("on a GPU attention of the host's KV on the host computes the same within tolerance", "[gpu]") {
+  const std::string retention = GENERATE("full", "h2o:0.25:0.25");
+  std::mt19937 random(5);
+  const TemporaryFolder spill;
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  const auto prompts = random_prompts(12, source->spec.vocab, 9, random);
+  policy::PartialPolicy policy = all_on_device("full");
+  policy.kv = Fractions{{0.3, 0.4, 0.3}};
+  const runtime::MachineOptions machine{.backend = kBackend, .disk_directory = spill.path().string()};
+  policy.attention_on_host = 0;
+  const auto expected = Engine(*source, policy, prompts, machine).run();
+  policy.attention_on_host = GENERATE(0.4, 1.0);
+  const auto answers = Engine(*source, policy, prompts, machine).run();
+  std::size_t compared = 0;
+  for (std::size_t i = 0; i < answers.size(); ++i) compared += compare(expected[i], answers[i]);
+  CHECK(compared > 60);
+}
+
+TEST_CASE("the demo model's greedy tokens are the CPU's", "[gpu]") {
+  constexpr std::size_t kPrompts = 20;
+  constexpr std::int64_t kTokens = 128;
+  std::mt19937 random(6);
+  const auto source = runtime::open_model(source_path("models/demo"), "float16", "");
+  const auto prompts = random_prompts(kPrompts, source->spec.vocab, kTokens, random);
+  policy::PartialPolicy policy = all_on_device("full");
+  policy.gpu_batch_size = kPrompts, policy.num_gpu_batches = 1;
+  const auto expected = Engine(*source, policy, prompts, {.backend = "cpu"}).run();
+  const auto answers = Engine(*source, policy, prompts, {.backend = kBackend}).run();
+  std::size_t compared = 0;
+  for (std::size_t i = 0; i < kPrompts; ++i) {
+    CAPTURE(i);
+    const std::size_t same = compare(expected[i], answers[i]);
+    if (same < kTokens)
+      std::printf(
+          "prompt %zu: another token at %zu, where the CPU's two likeliest are %.1e of the largest logit apart\n", i,
+          same, gap(expected[i].logits[same]));
+    compared += same;
+  }
+  std::printf("%zu of %zu greedy tokens compared\n", compared, kPrompts * static_cast<std::size_t>(kTokens));
+  CHECK(compared > kPrompts * kTokens / 2);
+}

@@ -1,0 +1,267 @@
+// An answer depends on its own request alone: on no placement, block, order, overlap, engine or number of threads.
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine/model_source.h"
+#include "tests/support/engine.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using namespace weft::test;
+using policy::Fractions;
+
+namespace {
+
+const char* const kTinyConfig = R"({"model_type": "opt", "architectures": ["OPTForCausalLM"], "torch_dtype": "float16",
+  "hidden_size": 64, "word_embed_proj_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 160,
+  "vocab_size": 700, "max_position_embeddings": 128})";
+constexpr int kMostBatches = 8, kMostInBatch = 16;
+constexpr std::array kEngines{"io_uring", "threads", "buffered"};
+
+/// A checkpoint whose units are ranges of its files, or a shape with random weights, whose units are made.
+std::unique_ptr<runtime::ModelSource> open_source(const std::string& name, const TemporaryFolder& folder) {
+  if (name != "random") return runtime::open_model(data_path("golden") / name, "auto", "");
+  write_text(folder / "config.json", kTinyConfig);
+  return runtime::open_model(folder / "config.json", "auto", "random:5");
+}
+
+/// Of all lengths from one token on; every other one is scored instead of generated, some may not end before a length,
+/// of some log-probabilities are told.
+std::vector<Prompt> random_prompts(std::size_t count, int vocab, std::mt19937& random) {
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  const auto ids = [&](int length) {
+    std::vector<std::int32_t> list(static_cast<std::size_t>(length));
+    for (std::int32_t& id : list) id = pick(0, vocab - 1);
+    return list;
+  };
+  std::vector<Prompt> prompts(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    prompts[i].ids = ids(i % 4 == 0 ? pick(1, 48) : pick(1, 12));
+    prompts[i].tokens = pick(1, 9);
+    if (i % 2 == 1) {
+      prompts[i].forced = ids(static_cast<int>(prompts[i].tokens));
+      continue;
+    }
+    prompts[i].alternatives = pick(-1, 5);
+    prompts[i].min_tokens = pick(0, static_cast<int>(prompts[i].tokens));
+    prompts[i].enders = ids(20);
+  }
+  return prompts;
+}
+
+/// One way to run the same requests.
+struct Way {
+  Fractions weights, kv, activations;
+  int gpu_batch_size = 1, num_gpu_batches = 1;
+  double attention_on_host = 0;
+  bool overlap = false, continuous = false;
+  int threads = 1;
+  std::string engine = "auto";
+  bool separate_device = false;
+  bool in_order = false;  ///< of the requests, so that those with one prompt are neighbours
+
+  std::string text() const {
+    std::ostringstream out;
+    for (const Fractions& f : {weights, kv, activations})
+      out << f.device() << "/" << f.host() << "/" << f.disk() << " ";
+    out << gpu_batch_size << "x" << num_gpu_batches << " host attends " << attention_on_host << " "
+        << (overlap ? "overlap " : "serial ") << (continuous ? "continuous " : "static ") << threads << " " << engine
+        << (separate_device ? " separate device" : "");
+    return out.str();
+  }
+};
+
+class Requests {
+ public:
+  /// `to_a_prompt` neighbours begin with the same prompt.
+  Requests(const std::string& model, const std::string& retention, std::size_t count, unsigned seed,
+           std::size_t to_a_prompt = 1)
+      : random_(seed), source_(open_source(model, folder_)), retention_(policy::Retention::from_text(retention)),
+        prompts_(random_prompts(count, source_->spec.vocab, random_)) {
+    for (std::size_t i = 0; i < count; ++i) prompts_[i].ids = prompts_[i - i % to_a_prompt].ids;
+    // A few per session, so that the sessions' capacities differ.
+    for (std::size_t first = 0; first < count; first += kTogether) {
+      const std::vector some(prompts_.begin() + static_cast<std::ptrdiff_t>(first),
+                             prompts_.begin() + static_cast<std::ptrdiff_t>(std::min(first + kTogether, count)));
+      for (Answer& answer : run(Way{}, some, in_order(some.size()))) expected_.push_back(std::move(answer));
+    }
+  }
+
+  /// All requests in a random order; compares with each run alone in its block, where nothing moves, on one thread.
+  void check(const Way& way) {
+    INFO(way.text());
+    std::vector<std::size_t> order = in_order(prompts_.size());
+    if (!way.in_order) std::shuffle(order.begin(), order.end(), random_);
+    const std::vector<Answer> answers = run(way, prompts_, order);
+    std::string faults;
+    for (std::size_t i = 0; i < answers.size(); ++i)
+      if (const std::string fault = difference(expected_[i], answers[i]); !fault.empty())
+        faults += "request " + std::to_string(i) + ": " + fault + "; ";
+    CHECK(faults == "");
+  }
+
+  /// Everything but the placement at random, a few batches of a few sequences.
+  Way random_way() {
+    return {.weights = {},
+            .kv = {},
+            .activations = {},
+            .gpu_batch_size = pick(1, 6),
+            .num_gpu_batches = pick(1, 4),
+            .attention_on_host = pick(0, 3) / 3.0,
+            .overlap = pick(0, 1) == 1,
+            .continuous = pick(0, 1) == 1,
+            .threads = pick(1, 2),
+            .engine = kEngines[static_cast<std::size_t>(pick(0, 2))],
+            .separate_device = pick(0, 1) == 1};
+  }
+
+  Fractions random_fractions() {
+    std::exponential_distribution<double> share;
+    Fractions f{{share(random_), share(random_), share(random_)}};
+    const double sum = f.device() + f.host() + f.disk();
+    for (double& value : f.of) value /= sum;
+    return f;
+  }
+
+  int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+
+ private:
+  static constexpr std::size_t kTogether = 7;
+
+  static std::vector<std::size_t> in_order(std::size_t count) {
+    std::vector<std::size_t> order(count);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    return order;
+  }
+
+  std::vector<Answer> run(const Way& way, const std::vector<Prompt>& prompts, const std::vector<std::size_t>& order) {
+    policy::PartialPolicy policy;
+    policy.weights = way.weights;
+    policy.kv = way.kv;
+    policy.activations = way.activations;
+    policy.gpu_batch_size = way.gpu_batch_size;
+    policy.num_gpu_batches = way.num_gpu_batches;
+    policy.attention_on_host = way.attention_on_host;
+    policy.retention = retention_;
+    policy.overlap = way.overlap;
+    policy.continuous = way.continuous;
+    const runtime::MachineOptions machine{.backend = "cpu",
+                                          .disk_engine = way.engine,
+                                          .disk_directory = folder_.path().string(),
+                                          .threads = way.threads,
+                                          .separate_device = way.separate_device};
+    return Engine(*source_, policy, prompts, machine).run(order);
+  }
+
+  TemporaryFolder folder_;
+  std::mt19937 random_;
+  std::unique_ptr<runtime::ModelSource> source_;
+  policy::Retention retention_;
+  std::vector<Prompt> prompts_;
+  std::vector<Answer> expected_;
+};
+
+constexpr std::array<Fractions, 3> kCorners{{{{1, 0, 0}}, {{0, 1, 0}}, {{0, 0, 1}}}};
+constexpr Fractions kThirds{{0.34, 0.33, 0.33}};
+
+}  // namespace
+
+TEST_CASE("answers do not depend on the tiers: every corner and random points", "[runtime]") {
+  const std::string model = GENERATE("sharded-bf16", "random", "neox-parallel-f16", "llama-linear-biases-f16"),
+                    retention = GENERATE("full", "h2o:0.1:0.1");
+  CAPTURE(model, retention);
+  Requests requests(model, retention, 14, /*seed=*/1);
+  for (const Fractions& weights : kCorners)
+    for (const Fractions& kv : kCorners)
+      for (const Fractions& activations : kCorners) {
+        Way way = requests.random_way();
+        way.weights = weights, way.kv = kv, way.activations = activations;
+        requests.check(way);
+      }
+  for (int point = 0; point < 20; ++point) {
+    Way way = requests.random_way();
+    way.weights = requests.random_fractions(), way.kv = requests.random_fractions(),
+    way.activations = requests.random_fractions();
+    requests.check(way);
+  }
+}
+
+TEST_CASE("answers do not depend on whether finished sequences give their places away", "[runtime]") {
+  const std::string retention = GENERATE("full", "h2o:0.1:0.1");
+  Requests requests("random", retention, 30, /*seed=*/4);
+  for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
+    for (const bool separate_device : {false, true})
+      for (const double on_host : {0.0, 0.5, 1.0})
+        for (const auto& [size, batches] : {std::pair{1, 1}, {3, 1}, {2, 3}, {8, 2}})
+          requests.check({.weights = kThirds,
+                          .kv = kv,
+                          .activations = kThirds,
+                          .gpu_batch_size = size,
+                          .num_gpu_batches = batches,
+                          .attention_on_host = on_host,
+                          .overlap = true,
+                          .continuous = true,
+                          .threads = 2,
+                          .separate_device = separate_device});
+}
+
+TEST_CASE("answers do not depend on whether a prompt's prefill is shared", "[runtime]") {
+  const std::string retention = GENERATE("full", "h2o:0.2:0.2", "random:0.2:0.2", "recent:0.3");
+  const std::string model = GENERATE("random", "llama-linear-biases-f16");
+  CAPTURE(model, retention);
+  Requests requests(model, retention, 24, /*seed=*/5, /*to_a_prompt=*/5);
+  for (const Fractions& kv : kCorners)
+    for (const bool continuous : {false, true})
+      for (const auto& [size, batches] : {std::pair{12, 1}, {6, 3}})
+        requests.check({.weights = kThirds,
+                        .kv = kv,
+                        .activations = kThirds,
+                        .gpu_batch_size = size,
+                        .num_gpu_batches = batches,
+                        .continuous = continuous,
+                        .threads = 2,
+                        .in_order = true});
+}
+
+TEST_CASE("answers do not depend on overlap, the disk engine, the threads or the attention's place", "[runtime]") {
+  const std::string model = GENERATE("sharded-bf16", "random"), retention = GENERATE("full", "h2o:0.1:0.1");
+  CAPTURE(model, retention);
+  Requests requests(model, retention, 14, /*seed=*/2);
+  for (const char* engine : kEngines)
+    for (const int threads : {1, 2})
+      for (const bool overlap : {false, true})
+        for (const double on_host : {0.0, 0.5, 1.0})
+          for (const bool separate_device : {false, true})
+            requests.check({.weights = kThirds,
+                            .kv = kThirds,
+                            .activations = kThirds,
+                            .gpu_batch_size = 4,
+                            .num_gpu_batches = 3,
+                            .attention_on_host = on_host,
+                            .overlap = overlap,
+                            .threads = threads,
+                            .engine = engine,
+                            .separate_device = separate_device});
+}
+
+TEST_CASE("answers do not depend on the block: 1 to 8 batches of 1 to 16 sequences", "[runtime]") {
+  const std::string model = GENERATE("sharded-bf16", "random"), retention = GENERATE("full", "h2o:0.1:0.1");
+  CAPTURE(model, retention);
+  Requests requests(model, retention, kMostBatches * kMostInBatch + 3, /*seed=*/3);
+  std::vector<std::pair<int, int>> shapes{{1, 8}, {16, 1}, {16, 8}};
+  for (int i = 0; i < 4; ++i) shapes.emplace_back(requests.pick(2, kMostInBatch), requests.pick(2, kMostBatches));
+  for (const auto& [size, batches] : shapes) {
+    Way way = requests.random_way();
+    way.gpu_batch_size = size, way.num_gpu_batches = batches;
+    way.weights = way.kv = way.activations = kThirds;
+    requests.check(way);
+  }
+}

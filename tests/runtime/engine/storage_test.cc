@@ -1,0 +1,75 @@
+// What is allocated is what was counted, and never more than the budgets.
+#include "runtime/engine/storage.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "kernels/error.h"
+#include "runtime/engine/model_source.h"
+#include "tests/support/engine.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using namespace weft::test;
+using offload::Tier;
+
+namespace {
+
+/// Says anything or nothing about each part of a policy, under budgets that may be too small.
+policy::PartialPolicy random_policy(std::mt19937& random) {
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  const auto fractions = [&]() -> std::optional<policy::Fractions> {
+    if (pick(0, 1) == 0) return {};
+    const double device = pick(0, 4) / 4.0, host = (1 - device) * pick(0, 4) / 4.0;
+    return policy::Fractions{{device, host, 1 - device - host}};
+  };
+  policy::PartialPolicy partial;
+  partial.weights = fractions();
+  partial.kv = fractions();
+  partial.activations = fractions();
+  if (pick(0, 1)) partial.gpu_batch_size = pick(1, 8);
+  if (pick(0, 1)) partial.num_gpu_batches = pick(1, 4);
+  if (pick(0, 1)) partial.attention_on_host = pick(1, 2) / 2.0;
+  if (pick(0, 1)) partial.retention = policy::Retention::from_text("h2o:0.1:0.1");
+  std::uniform_real_distribution<double> magnitude(std::log(3e5), std::log(2e7));
+  for (auto& budget : partial.budgets)
+    if (pick(0, 3) > 0) budget = static_cast<std::uint64_t>(std::exp(magnitude(random)));
+  return partial;
+}
+
+}  // namespace
+
+TEST_CASE("what is allocated is what was counted, within the budgets", "[runtime]") {
+  const std::string name = GENERATE("prenorm-tied-f16", "sharded-bf16", "projections-untied-f32");
+  std::mt19937 random(11);
+  const TemporaryFolder spill;
+  const auto source = runtime::open_model(data_path("golden") / name, "auto", "");
+  const std::vector<Prompt> prompts(24, {std::vector<std::int32_t>(40, 3), 20, {}});
+  int fitted = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    const policy::PartialPolicy partial = random_policy(random);
+    CAPTURE(name, trial);
+    try {
+      Engine engine(*source, partial, prompts,
+                    {.backend = "cpu", .disk_directory = spill.path().string(), .threads = 1});
+      const runtime::Session& session = engine.session();
+      const offload::BlockStore& blocks = session.storage().blocks();
+      CHECK(session.footprint()[Tier::device] == blocks.bytes(Tier::device));
+      CHECK(session.footprint()[Tier::host] == blocks.bytes(Tier::host));
+      CHECK(session.footprint()[Tier::disk] == blocks.spill_bytes());
+      for (const Tier tier : offload::kTiers) {
+        CHECK(session.footprint()[tier] <= session.policy().budgets[tier]);
+        if (const auto asked = partial.budgets[static_cast<std::size_t>(tier)])
+          CHECK(session.policy().budgets[tier] == *asked);
+      }
+      ++fitted;
+    } catch (const CapacityError& error) {
+      CHECK_THAT(error.what(), Catch::Contains("budget"));
+    }
+  }
+  CHECK(fitted > 10);
+  CHECK(fitted < 60);
+}

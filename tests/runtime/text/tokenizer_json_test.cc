@@ -1,0 +1,218 @@
+// tests/runtime/text/tokenizer_json_test.cc: tokenizer.json of every kind, id for id against what Hugging Face's
+// library made of the fixtures' strings, and files that are broken or of another kind, each with the fault it must be
+// refused for.
+#include <catch2/catch.hpp>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "runtime/text/tokenizer.h"
+#include "tests/support/tokenizer.h"
+
+using namespace weft;
+using namespace weft::runtime;
+using namespace weft::test;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// FNV-1a of the ids, in 8 bytes.
+std::string hash_of(const Ids& ids) {
+  std::uint64_t value = 0xCBF29CE484222325u;
+  for (const std::int32_t id : ids)
+    for (int shift = 0; shift < 32; shift += 8)
+      value = (value ^ (static_cast<std::uint32_t>(id) >> shift & 0xFF)) * 0x100000001B3u;
+  std::string bytes;
+  for (int shift = 0; shift < 64; shift += 8) bytes += static_cast<char>(value >> shift);
+  return bytes;
+}
+
+/// Against hashes of the ids that Hugging Face gives each string.
+void check_hashes(const Tokenizer& tokenizer, const fs::path& file) {
+  const std::string hashes = read_text(file);
+  const std::vector<std::string> strings = fixture_strings();
+  REQUIRE(hashes.size() == 8 * strings.size());
+  std::size_t equal = 0;
+  for (std::size_t i = 0; i < strings.size(); ++i) {
+    const Ids ids = tokenizer.encode(strings[i], true);
+    if (hash_of(ids) == hashes.substr(8 * i, 8)) {
+      ++equal;
+    } else {
+      UNSCOPED_INFO("string " << i << ": "
+                              << json(strings[i].substr(0, 100)).dump(-1, ' ', true, json::error_handler_t::replace)
+                              << " has ids " << json(ids).dump().substr(0, 400));
+    }
+    if (tokenizer.decode(ids) != incrementally(tokenizer, ids))
+      CHECK(tokenizer.decode(ids) == incrementally(tokenizer, ids));
+  }
+  CHECK(equal == strings.size());
+}
+
+}  // namespace
+
+TEST_CASE("every kind of tokenizer.json gives Hugging Face's ids and text for every string", "[runtime]") {
+  const auto [kind, first] = GENERATE(table<std::string, bool>(
+      {{"neox", false}, {"llama3", true}, {"qwen2", false}, {"llama2", true}, {"mistral", true}}));
+  CAPTURE(kind);
+  const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/" + kind));
+  CHECK(tokenizer.first_token().has_value() == first);
+  check_hashes(tokenizer, data_path("tokenizer/" + kind + "/hashes.bin"));
+  check_decoded(tokenizer, kind);
+}
+
+TEST_CASE("a prefix space is put where Hugging Face puts it", "[runtime]") {
+  const TemporaryFolder folder;
+  json file = json::parse(read_text(data_path("tokenizer/neox/tokenizer.json")));
+  file["pre_tokenizer"]["add_prefix_space"] = true;
+  write_text(folder / "tokenizer.json", file.dump());
+  check_hashes(Tokenizer::load(folder.path()), data_path("tokenizer/neox/prefix_space.bin"));
+}
+
+TEST_CASE("sentence pieces decode what they encode", "[runtime]") {
+  const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/llama2"));
+  for (const char* text : {"Hello world", " two  spaces ", "caf\u00e9 \U0001F600", "a\nb\tc", ""})
+    CHECK(tokenizer.decode(tokenizer.encode(text, true)) == text);
+  const Ids smile = tokenizer.encode("\U00013007", false);
+  IncrementalDecoder decoder(tokenizer);  // its four bytes are four tokens
+  for (const std::int32_t id : smile) CHECK(with_replacements(decoder.push(id)).find("\uFFFD") == std::string::npos);
+  CHECK(decoder.finish() == "\U00013007");
+}
+
+TEST_CASE("a tokenizer.json of another kind is refused by the name of what is not known", "[runtime]") {
+  struct Case {
+    const char* kind;
+    std::function<void(json&)> change;
+    std::string expected;
+  };
+  const auto set = [](const char* pointer, json value) {
+    return [=](json& file) { file[json::json_pointer(pointer)] = value; };
+  };
+  const std::vector<Case> cases = {
+      {"neox", set("/version", 1.0), "'version' must be a string"},
+      {"neox", set("/version", "2.0"), "'version' must be \"1.0\""},
+      {"neox", set("/model/type", "Unigram"), "'model' is Unigram, which is not supported; only BPE is"},
+      {"neox", set("/model/type", "WordPiece"), "'model' is WordPiece, which is not supported"},
+      {"neox", set("/model", nullptr), "'model': must be an object, got null"},
+      {"neox", set("/model/dropout", 0.1), "'dropout' must be null"},
+      {"neox", set("/model/continuing_subword_prefix", "##"), "'continuing_subword_prefix' must be null"},
+      {"neox", set("/model/byte_fallback", true), "byte_fallback true, which does not go with its decoder"},
+      {"llama2", set("/model/byte_fallback", false), "byte_fallback false, which does not go with its decoder"},
+      {"neox", set("/model/vocab", json::array()), "'vocab': must be an object"},
+      {"neox", set("/model/vocab", json::object()), "'vocab': has no token"},
+      {"neox", set("/model/vocab/x1", -1), "the id of token 'x1' must be an integer from 0 to 4194303, got -1"},
+      {"neox", set("/model/vocab/x1", 1.5), "must be an integer from 0 to 4194303, got 1.5"},
+      {"neox", set("/model/vocab/x1", "3"), "must be an integer from 0 to 4194303, got the string \"3\""},
+      {"neox", set("/model/vocab/x1", 4294967296), "must be an integer from 0 to 4194303, got 4294967296"},
+      {"neox", set("/model/vocab/x1", 18446744073709551615u), "must be an integer from 0 to 4194303"},
+      {"neox", set("/model/vocab/x1", nullptr), "must be an integer from 0 to 4194303, got null"},
+      {"neox", set("/model/vocab/x1", 7), "token id 7 is used by '"},
+      {"neox", set("/model/vocab/", 4000000), "token '' has 0 bytes, wanted 1 to 65536"},
+      {"neox", [](json& file) { file["model"]["vocab"][std::string(65537, 'x')] = 4000000; }, "has 65537 bytes"},
+      {"neox", [](json& file) { file["model"].erase("merges"); }, "'merges' is missing"},
+      {"neox", set("/model/merges/0", "ab"), "merge 0: 'ab' is not two tokens"},
+      {"neox", set("/model/merges/0", "a  b"), "merge 0: 'a  b' is not two tokens"},
+      {"neox", set("/model/merges/0", 5), "merge 0: must be two tokens, got 5"},
+      {"neox", set("/model/merges/3", json{"a"}), "merge 3: must be two tokens"},
+      {"neox", set("/model/merges/3", json{1, 2}), "merge 3: must be two tokens"},
+      {"neox", set("/model/merges", 5), "'merges' must be a list"},
+      {"neox", set("/model/merges/0", "a b c"), "merge 0: 'a b c' is not two tokens"},
+      {"neox", set("/model/merges/3", json{"a", "b", "c"}), "merge 3: must be two tokens"},
+      {"neox", set("/model/merges/3", json{"a", "\u4e00\u4e00"}), "which is not in the vocabulary"},
+      {"neox", [](json& file) { file["model"]["merges"][1] = file["model"]["merges"][0]; }, "is there twice"},
+      {"neox", [](json& file) { file["model"]["vocab"].erase("\u0120"); }, "has no token '\u0120' for byte 32"},
+      {"llama2", [](json& file) { file["model"]["vocab"].erase("<0x0A>"); }, "has no token '<0x0A>' for byte 10"},
+      {"llama2",
+       [](json& file) {
+         file["model"]["vocab"].erase("<0x0A>");
+         file["model"]["vocab"]["<0x-A>"] = 13;
+       },
+       "has no token '<0x0A>' for byte 10"},
+      {"llama2",
+       [](json& file) {
+         file["model"]["vocab"].erase("<0xFF>");
+         file["model"]["vocab"]["<0xZZ>"] = 258;
+       },
+       "has no token '<0xFF>' for byte 255"},
+      {"neox", set("/normalizer", "NFC"), "'normalizer': must be an object"},
+      {"neox", set("/normalizer", json{{"type", "Sequence"}, {"normalizers", 1}}), "'normalizers' must be a list"},
+      {"neox", set("/normalizer", json{{"type", "NFKC"}}), "'normalizer' is NFKC, which is not supported"},
+      {"llama2", set("/normalizer/normalizers/0/prepend", "_"), "prepends something else than U+2581"},
+      {"llama2", set("/normalizer/normalizers/1/content", "_"), "replaces something else than spaces"},
+      {"llama2", set("/normalizer/normalizers/1/pattern", json{{"Regex", " "}}), "'String' is missing"},
+      {"qwen2", set("/pre_tokenizer/pretokenizers/1/add_prefix_space", true), "add_prefix_space true behind a Split"},
+      {"neox", set("/pre_tokenizer/use_regex", false), "by two patterns or by none"},
+      {"neox", set("/pre_tokenizer", nullptr), "'pre_tokenizer' is null, which is not supported"},
+      {"neox", set("/pre_tokenizer", json{{"type", "Whitespace"}}), "'pre_tokenizer' is Whitespace"},
+      {"qwen2", set("/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\w+"), "none of GPT-2's, Llama 3's and Qwen2's"},
+      {"qwen2", set("/pre_tokenizer/pretokenizers/0/behavior", "Removed"), "another way than \"Isolated\""},
+      {"mistral", set("/pre_tokenizer/split", true), "is a Metaspace that splits"},
+      {"mistral", set("/pre_tokenizer/prepend_scheme", "last"), "'prepend_scheme' must be always, first or never"},
+      {"neox", set("/decoder", json{{"type", "WordPiece"}}), "'decoder' is WordPiece"},
+      {"neox", set("/decoder", nullptr), "'decoder' is null"},
+      {"llama2", set("/decoder/decoders/3/start", 2), "strips something else"},
+      {"neox", set("/added_tokens", json::object()), "'added_tokens' must be a list"},
+      {"neox", set("/added_tokens/0", "</s>"), "'added_tokens': must be an object"},
+      {"neox", set("/added_tokens/0/content", 5), "'content' must be a string"},
+      {"neox", [](json& file) { file["added_tokens"][0].erase("id"); }, "'id' is missing"},
+      {"neox", set("/added_tokens/0/id", 4294967296), "'id' must be an integer"},
+      {"neox", set("/added_tokens/0/content", ""), "has an empty token"},
+      {"neox", set("/added_tokens/0/single_word", true), "'single_word' must be false"},
+      {"neox", set("/added_tokens/0/id", 3), "gives id 3 to a token"},
+      {"neox", set("/added_tokens/0/id", -3), "'id' must be an integer"},
+      {"neox", [](json& file) { file["added_tokens"][1] = file["added_tokens"][0]; }, "has a token twice"},
+      {"llama2", set("/post_processor/special_tokens/<s>/ids", json{2}), "not the added token of its name"},
+      {"llama2", [](json& file) { file["post_processor"]["single"].push_back(file["post_processor"]["single"][0]); },
+       "more around a text than one token in front"},
+      {"llama2", set("/post_processor", json{{"type", "BertProcessing"}}), "'post_processor' is BertProcessing"},
+  };
+  for (const Case& bad : cases) {
+    CAPTURE(bad.kind, bad.expected);
+    json file = json::parse(read_text(data_path(std::string("tokenizer/") + bad.kind + "/tokenizer.json")));
+    bad.change(file);
+    TemporaryFolder folder;
+    write_text(folder / "tokenizer.json", file.dump());
+    const std::string message = refusal(folder.path());
+    CHECK_THAT(message, Contains(bad.expected));
+    CHECK_THAT(message, Contains((folder / "tokenizer.json").string()));
+    CHECK(message.find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("a tokenizer.json that is no JSON, or another one, is refused by name", "[runtime]") {
+  const TemporaryFolder folder;
+  const fs::path file = folder / "tokenizer.json";
+  const std::string start = R"({"version":"1.0","model":{"type":"BPE","vocab":{)";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "empty"},
+      {"[]", "must be an object"},
+      {"null", "must be an object"},
+      {start, "not valid JSON"},
+      {start + R"("\ud83d":1}}})", "not valid JSON"},
+      {start + "\"\xff\":1}}}", "UTF-8"},
+      {start + R"("a":1,"\u0061":2}}})", "the key 'a' is there twice"},
+      {start + R"("a":1e999}}})", "too large"},
+      {std::string(100000, '['), "nested deeper than 32 levels"},
+  };
+  for (const auto& [text, expected] : cases) {
+    CAPTURE(text.substr(0, 100));
+    write_text(file, text);
+    const std::string message = refusal(folder.path());
+    CHECK_THAT(message, Contains(file.string()) && Contains(expected));
+    CHECK(message.find('\n') == std::string::npos);
+  }
+  fs::resize_file(file, 200'000'000);
+  CHECK_THAT(refusal(folder.path()), Contains("tokenizer.json: is larger than 134217728 bytes"));
+  fs::remove(file);
+  fs::create_directory(file);
+  CHECK_THAT(refusal(folder.path()), Contains("tokenizer.json: is a directory, wanted a regular file"));
+}
+
+TEST_CASE("tokenizer.json wins over vocab.json beside it", "[runtime]") {
+  const TemporaryFolder folder;
+  fs::copy_file(data_path("tokenizer/neox/tokenizer.json"), folder / "tokenizer.json");
+  write_text(folder / "vocab.json", "[]");
+  write_text(folder / "merges.txt", "x");
+  const Tokenizer alone = Tokenizer::load(data_path("tokenizer/neox"));
+  CHECK(Tokenizer::load(folder.path()).encode("Hello world", true) == alone.encode("Hello world", true));
+}
