@@ -20,24 +20,24 @@ double on_disk(const std::vector<Unit>& units, const ScheduleShape& shape, Unit:
 
 Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Footprint& footprint,
            const Facts& facts, const Machine& machine, const Compression& compression)
-    : model_(model), units_(units), policy_(policy), print_(footprint), facts_(facts), machine_(machine),
+    : model_(model), units_(units), policy_(policy), footprint_(footprint), facts_(facts), machine_(machine),
       compression_(compression), hidden_bytes_(double(size_of(facts.activation))),
       embedding_on_disk_(on_disk(units, footprint.shape, Unit::Kind::embedding)),
       positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)) {}
 
 double Cost::bytes(const Op& op, const Sweep& sweep) const {
-  const ScheduleShape& shape = print_.shape;
-  if (op.subject < shape.kv_block(0, 0))
+  const ScheduleShape& shape = footprint_.shape;
+  if (op.subject < shape.kv_buffer(0, 0))
     return double(facts_.unit_bytes[op.subject]) * Compression::left(compression_.weight_bits);
-  if (op.subject < shape.activation_block(0))
-    return double(print_.kv_block_bytes) * Compression::left(compression_.kv_bits);
+  if (op.subject < shape.activation_buffer(0))
+    return double(footprint_.kv_buffer_bytes) * Compression::left(compression_.kv_bits);
   const double rows = double(sweep.rows(op.batch, policy_.gpu_batch_size));
-  if (op.subject < shape.exchange_block(0)) return rows * sweep.tokens * model_.hidden * hidden_bytes_;
+  if (op.subject < shape.exchange_buffer(0)) return rows * sweep.tokens * model_.hidden * hidden_bytes_;
   return rows * (model_.heads + 2.0 * model_.kv_heads) * model_.head_dim * hidden_bytes_;
 }
 
 double Cost::seconds(const Op& op, const Sweep& sweep) const {
-  const bool of_unit = op.kind != Op::Kind::compute && op.subject < print_.shape.kv_block(0, 0);
+  const bool of_unit = op.kind != Op::Kind::compute && op.subject < footprint_.shape.kv_buffer(0, 0);
   if (!of_unit && sweep.rows(op.batch, policy_.gpu_batch_size) == 0) return 0;  // a batch of a block that is not full
   if (op.kind == Op::Kind::compute) return compute(op, sweep);
   const bool spilled = op.lane == offload::Lane::disk_read && !(of_unit && facts_.unit_in_files[op.subject]);
@@ -63,7 +63,7 @@ double Cost::products(const Unit& unit, double rows, std::initializer_list<Role>
 }
 
 double Cost::compute(const Op& op, const Sweep& sweep) const {
-  const Sublayer& sub = print_.shape.sublayers[op.subject];
+  const Sublayer& sub = footprint_.shape.sublayers[op.subject];
   const Unit* const unit = sub.unit < 0 ? nullptr : &units_[static_cast<std::size_t>(sub.unit)];
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
   const double rows = double(sequences) * sweep.tokens;
@@ -72,7 +72,8 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
     case Sublayer::Kind::attention: return attention(op, *unit, sequences, sweep);
     case Sublayer::Kind::mlp: return mlp(*unit, rows);
     case Sublayer::Kind::output: return output(unit, double(sequences));
-    case Sublayer::Kind::head: return head(*unit, op.subject + 1 == print_.shape.sublayers.size(), double(sequences));
+    case Sublayer::Kind::head:
+      return head(*unit, op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences));
   }
   return 0;
 }
@@ -81,7 +82,7 @@ double Cost::embed(const Unit* unit, double rows) const {
   double seconds = pointwise(rows * (model_.embed + 4.0 * model_.hidden) * hidden_bytes_);
   if (unit) seconds += products(*unit, rows, {Role::project_in});
   // Each distinct row of a chunk is read once.
-  const double chunk = std::min(rows, double(print_.workspace.chunk_tokens)), chunks = rows / chunk;
+  const double chunk = std::min(rows, double(footprint_.workspace.chunk_tokens)), chunks = rows / chunk;
   const double read = chunks * (embedding_on_disk_ * std::min(chunk, double(model_.vocab)) +
                                 positions_on_disk_ * std::min(chunk, double(model_.positions)));
   return seconds + (read > 0 ? read / machine_.disk_rows_per_second : 0);
@@ -110,7 +111,7 @@ double Cost::attention(const Op& op, const Unit& unit, std::int64_t sequences, c
   if (op.part == Part::core) return decode_core(machine_.host, double(sequences), sweep.visible);
   // Chunks of whole sequences, as Layers::chunks() cuts them.
   const auto per_chunk =
-      std::clamp<double>(std::floor(double(print_.workspace.chunk_tokens) / sweep.tokens), 1, double(sequences));
+      std::clamp<double>(std::floor(double(footprint_.workspace.chunk_tokens) / sweep.tokens), 1, double(sequences));
   double seconds = 0;
   for (double left = double(sequences); left > 0; left -= per_chunk) {
     const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
@@ -128,8 +129,8 @@ double Cost::attention(const Op& op, const Unit& unit, std::int64_t sequences, c
 
 double Cost::mlp(const Unit& unit, double rows) const {
   double seconds = 0;
-  for (double left = rows; left > 0; left -= double(print_.workspace.chunk_tokens)) {
-    const double count = std::min(left, double(print_.workspace.chunk_tokens));
+  for (double left = rows; left > 0; left -= double(footprint_.workspace.chunk_tokens)) {
+    const double count = std::min(left, double(footprint_.workspace.chunk_tokens));
     seconds += pointwise(2 * count * model_.hidden * hidden_bytes_);
     seconds += products(unit, count, {Role::gate_weight, Role::up_weight, Role::down_weight});
   }

@@ -57,7 +57,7 @@ class Cost {
   const ModelSpec& model_;
   const std::vector<Unit>& units_;
   const Policy& policy_;
-  const Footprint& print_;
+  const Footprint& footprint_;
   const Facts& facts_;
   const Machine& machine_;
   const Compression compression_;

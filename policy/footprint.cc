@@ -64,8 +64,8 @@ Window window(Tier tier, std::uint32_t slots, std::uint64_t slot_bytes) {
 
 }  // namespace
 
-std::uint64_t kv_block_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype,
-                             bool scores) {
+std::uint64_t kv_buffer_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype,
+                              bool scores) {
   const auto heads = static_cast<std::uint64_t>(sequences) * static_cast<std::uint64_t>(model.kv_heads);
   const std::uint64_t entries = heads * static_cast<std::uint64_t>(slots);
   const std::uint64_t rows = round_up(entries * static_cast<std::uint64_t>(model.head_dim) * size_of(dtype), kPart);
@@ -104,10 +104,10 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.slots = shape.slots_needed(2);
 
   const bool scored = policy.retention.scored() || policy.retention.rule == Retention::Rule::random;
-  print.kv_block_bytes = kv_block_bytes(model, policy.gpu_batch_size, work.slots, facts.kv, scored);
-  print.activation_block_bytes = round_up(static_cast<std::uint64_t>(policy.gpu_batch_size * work.longest_prompt) *
-                                              static_cast<std::uint64_t>(model.hidden) * size_of(facts.activation),
-                                          kPage);
+  print.kv_buffer_bytes = kv_buffer_bytes(model, policy.gpu_batch_size, work.slots, facts.kv, scored);
+  print.activation_buffer_bytes = round_up(static_cast<std::uint64_t>(policy.gpu_batch_size * work.longest_prompt) *
+                                               static_cast<std::uint64_t>(model.hidden) * size_of(facts.activation),
+                                           kPage);
   print.workspace = workspace_of(model, policy, work, facts);
   bool gathered_from_disk = false;
   for (std::size_t u = 0; u < units.size(); ++u)
@@ -118,20 +118,20 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   for (std::size_t u = 0; u < units.size(); ++u)
     if (units[u].streamed && shape.unit_home[u] != Tier::device) streamed = std::max(streamed, facts.unit_bytes[u]);
   print.unit = window(Tier::device, shape.slots.unit, streamed);
-  print.kv = window(Tier::device, shape.slots.kv, print.kv_block_bytes);
-  print.activation = window(Tier::device, shape.slots.activation, print.activation_block_bytes);
+  print.kv = window(Tier::device, shape.slots.kv, print.kv_buffer_bytes);
+  print.activation = window(Tier::device, shape.slots.activation, print.activation_buffer_bytes);
   print.unit_staging = window(Tier::host, shape.slots.unit_staging, streamed);
-  print.kv_staging = window(Tier::host, shape.slots.kv_staging, print.kv_block_bytes);
-  print.activation_staging = window(Tier::host, shape.slots.activation_staging, print.activation_block_bytes);
-  print.host_kv = window(Tier::host, shape.slots.host_kv, print.kv_block_bytes);
+  print.kv_staging = window(Tier::host, shape.slots.kv_staging, print.kv_buffer_bytes);
+  print.activation_staging = window(Tier::host, shape.slots.activation_staging, print.activation_buffer_bytes);
+  print.host_kv = window(Tier::host, shape.slots.host_kv, print.kv_buffer_bytes);
 
   const auto count = [&](Tier tier, std::uint64_t bytes) {
     print.bytes[static_cast<std::size_t>(tier)] += round_up(bytes, tier == Tier::disk ? kSpillPage : kPage);
   };
   for (std::size_t u = 0; u < units.size(); ++u)
     if (shape.unit_home[u] != Tier::disk || !facts.unit_in_files[u]) count(shape.unit_home[u], facts.unit_bytes[u]);
-  for (const Tier home : shape.kv_home) count(home, print.kv_block_bytes);
-  for (const Tier home : shape.activation_home) count(home, print.activation_block_bytes);
+  for (const Tier home : shape.kv_home) count(home, print.kv_buffer_bytes);
+  for (const Tier home : shape.activation_home) count(home, print.activation_buffer_bytes);
   const std::array<std::uint64_t, 3> homes = print.bytes;
   for (const Window* w : {&print.unit, &print.kv, &print.activation, &print.unit_staging, &print.kv_staging,
                           &print.activation_staging, &print.host_kv})

@@ -55,7 +55,7 @@ struct Workspace {
 
 struct Footprint {
   ScheduleShape shape;  ///< homes of all blocks, window slots
-  std::uint64_t kv_block_bytes = 0, activation_block_bytes = 0;
+  std::uint64_t kv_buffer_bytes = 0, activation_buffer_bytes = 0;
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
   Workspace workspace;
   std::array<std::uint64_t, 3> bytes{};  ///< per tier: all blocks at home there, windows, workspace; disk: spill
@@ -65,8 +65,8 @@ struct Footprint {
 };
 
 /// Bytes of one KV block; the same layout as offload::KvShape.
-std::uint64_t kv_block_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype,
-                             bool scores);
+std::uint64_t kv_buffer_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype,
+                              bool scores);
 
 /// The fastest tier that has less than the blocks and windows want, if any.
 std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets);

@@ -22,7 +22,7 @@ Phase operator+(Phase a, const Phase& b) {
 class Predictor {
  public:
   Predictor(const Problem& problem, const Policy& policy, const Footprint& print, const Compression& compression)
-      : problem_(problem), policy_(policy), print_(print),
+      : problem_(problem), policy_(policy), footprint_(print),
         cost_(problem.model, problem.units, policy, print, problem.facts, problem.machine, compression) {
     first_ = schedule(0, 1);
     sweeps_ = int(std::min<std::int64_t>(problem.work.longest_generation - 1, kSweeps));
@@ -52,7 +52,7 @@ class Predictor {
     const double waiting = double(requests - block), tokens = double(requests) * work.generation();
     const double count = std::max((tokens - double(requests)) / double(block), double(work.longest_generation - 1));
     const double visible = std::min(double(work.slots), work.prompt() + work.generation() / 2);
-    Prediction result{.prefill = prefill(block), .decode = {}, .requests = double(requests), .bytes = print_.bytes};
+    Prediction result{.prefill = prefill(block), .decode = {}, .requests = double(requests), .bytes = footprint_.bytes};
     if (count > 0) result.decode = count * sweeps(block, visible);
     // Of a prefill that rides along only what it computes is new; its weights come anyway.
     constexpr auto compute = static_cast<std::size_t>(offload::Lane::device_compute);
@@ -68,7 +68,7 @@ class Predictor {
 
  private:
   Schedule schedule(int first, int steps) const {
-    Schedule made = zigzag(print_.shape, first, steps);
+    Schedule made = zigzag(footprint_.shape, first, steps);
     return policy_.overlap ? made : serialize(std::move(made));
   }
   Phase phase(const Schedule& schedule, const Sweep& sweep) const {
@@ -77,11 +77,11 @@ class Predictor {
       std::int64_t rows = -1;
       double seconds = 0;
     };
-    std::vector<Known> known(4 * print_.shape.sublayers.size());
-    const std::uint32_t per_layer = print_.shape.sublayers_per_layer();
+    std::vector<Known> known(4 * footprint_.shape.sublayers.size());
+    const std::uint32_t per_layer = footprint_.shape.sublayers_per_layer();
     const auto seconds = [&](const Op& op) {
       if (op.kind != Op::Kind::compute) return cost_.seconds(op, sweep);
-      const auto& sub = print_.shape.sublayers[op.subject];
+      const auto& sub = footprint_.shape.sublayers[op.subject];
       const std::uint32_t behind = sub.layer > 0 ? static_cast<std::uint32_t>(sub.layer) * per_layer : 0;
       Known& same = known[4 * (op.subject - behind) + static_cast<std::size_t>(op.part)];
       const std::int64_t rows = sweep.rows(op.batch, policy_.gpu_batch_size);
@@ -104,7 +104,7 @@ class Predictor {
 
   const Problem& problem_;
   const Policy& policy_;
-  const Footprint& print_;
+  const Footprint& footprint_;
   const Cost cost_;
   Schedule first_, decode_;
   int sweeps_;

@@ -92,8 +92,8 @@ class Relaxation {
   Relaxation(const Problem& problem, Policy policy, const PartialPolicy& fixed, const Choice& choice,
              const Compression& compression)
       : problem_(problem), fixed_(fixed), choice_(choice), policy_(with_windows(std::move(policy), choice)),
-        print_(footprint(problem.model, problem.units, policy_, problem.work, problem.facts)),
-        cost_(problem.model, problem.units, policy_, print_, problem.facts, problem.machine, compression),
+        footprint_(footprint(problem.model, problem.units, policy_, problem.work, problem.facts)),
+        cost_(problem.model, problem.units, policy_, footprint_, problem.facts, problem.machine, compression),
         compression_(compression) {}
 
   std::optional<Relaxed> solve() const {
@@ -167,9 +167,9 @@ class Relaxation {
       if (!problem_.facts.unit_in_files[u]) spilled += double(problem_.facts.unit_bytes[u]);
     }
     unit_bytes *= Compression::left(compression_.weight_bits);
-    const double kv_bytes = kv_total(), hidden = double(print_.activation_block_bytes) * policy_.num_gpu_batches;
+    const double kv_bytes = kv_total(), hidden = double(footprint_.activation_buffer_bytes) * policy_.num_gpu_batches;
     for (std::size_t tier = 0; tier < 3; ++tier) {
-      const auto budget = double(policy_.budgets.bytes[tier]), left = budget - double(print_.fixed[tier]);
+      const auto budget = double(policy_.budgets.bytes[tier]), left = budget - double(footprint_.fixed[tier]);
       if (left < 0) return false;
       Row row{};
       const double scale = std::max(budget, 1.0);
@@ -182,7 +182,7 @@ class Relaxation {
   }
 
   double kv_total() const {
-    return double(print_.kv_block_bytes) * problem_.model.layers * policy_.num_gpu_batches *
+    return double(footprint_.kv_buffer_bytes) * problem_.model.layers * policy_.num_gpu_batches *
            Compression::left(compression_.kv_bits);
   }
   double seconds_per_byte(Lane lane) const { return 1 / problem_.machine.bytes_per_second[index(lane)]; }
@@ -196,9 +196,9 @@ class Relaxation {
     streamed *= Compression::left(compression_.weight_bits);
     come(result, weights, streamed);
     Op op{.kind = Op::Kind::load, .lane = Lane::host_to_device};
-    op.subject = print_.shape.activation_block(0);
+    op.subject = footprint_.shape.activation_buffer(0);
     const double hidden = policy_.num_gpu_batches * cost_.bytes(op, sweep_of);
-    op.subject = print_.shape.exchange_block(0);
+    op.subject = footprint_.shape.exchange_buffer(0);
     const double rows = policy_.num_gpu_batches * cost_.bytes(op, sweep_of) * problem_.model.layers;
     const double uses =
         2.0 * problem_.model.layers + 1;  // sublayers that read the hidden states; all but one write them
@@ -240,8 +240,8 @@ class Relaxation {
 
   void add_compute(Lanes& result, const Sweep& sweep_of) const {
     double device = 0, core = 0, host = 0;
-    for (std::uint32_t s = 0; s < print_.shape.sublayers.size(); ++s) {
-      const Sublayer& sub = print_.shape.sublayers[s];
+    for (std::uint32_t s = 0; s < footprint_.shape.sublayers.size(); ++s) {
+      const Sublayer& sub = footprint_.shape.sublayers[s];
       if (sub.layer > 0) continue;  // layers are alike, and so are the batches of a full block
       const double times = (sub.layer == 0 ? problem_.model.layers : 1.0) * policy_.num_gpu_batches;
       Op op{.kind = Op::Kind::compute, .lane = Lane::device_compute, .subject = s};
@@ -287,7 +287,7 @@ class Relaxation {
   const PartialPolicy& fixed_;
   const Choice choice_;
   const Policy policy_;
-  const Footprint print_;
+  const Footprint footprint_;
   const Cost cost_;
   const Compression compression_;
 };

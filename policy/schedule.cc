@@ -30,7 +30,7 @@ class Generator {
       : shape_(shape), unit_(shape.slots.unit), kv_(shape.slots.kv), activation_(shape.slots.activation),
         unit_staging_(shape.slots.unit_staging), kv_staging_(shape.slots.kv_staging),
         activation_staging_(shape.slots.activation_staging), host_kv_(shape.slots.host_kv),
-        stored_(shape.blocks(), kNone), lane_clock_() {}
+        stored_(shape.buffers(), kNone), lane_clock_() {}
 
   Schedule run(int first_step, int steps) {
     for (step_ = first_step; step_ < first_step + steps; ++step_)
@@ -92,8 +92,8 @@ class Generator {
   }
 
   /// Brings a block from its home into a slot of a device window.
-  std::uint32_t load_block(Tier home, int batch, std::uint32_t block, Window& window, Window& staging,
-                           std::uint32_t slot) {
+  std::uint32_t load_buffer(Tier home, int batch, std::uint32_t block, Window& window, Window& staging,
+                            std::uint32_t slot) {
     const std::uint32_t written = stored_[block];
     if (home == Tier::host)
       return load(Lane::host_to_device, batch, block, kNoSlot, slot, {window.last_user[slot], written});
@@ -106,8 +106,8 @@ class Generator {
   }
 
   /// Takes a block home from a slot of a device window, after `compute`.
-  void store_block(Tier home, int batch, std::uint32_t block, Window& window, Window& staging, std::uint32_t slot,
-                   std::uint32_t compute) {
+  void store_buffer(Tier home, int batch, std::uint32_t block, Window& window, Window& staging, std::uint32_t slot,
+                    std::uint32_t compute) {
     std::uint32_t last;
     if (home == Tier::host) {
       last = window.last_user[slot] = store(Lane::device_to_host, batch, block, slot, kNoSlot, {compute});
@@ -132,7 +132,7 @@ class Generator {
     const Tier home = shape_.unit_home[static_cast<std::size_t>(unit)];
     if (home == Tier::device) return {};
     const std::uint32_t slot = unit_.take();
-    return {slot, load_block(home, 0, static_cast<std::uint32_t>(unit), unit_, unit_staging_, slot)};
+    return {slot, load_buffer(home, 0, static_cast<std::uint32_t>(unit), unit_, unit_staging_, slot)};
   }
   void used(const Loaded& unit, std::uint32_t last) {
     if (unit.slot != kNoSlot) unit_.last_user[unit.slot] = last;
@@ -181,7 +181,7 @@ class Generator {
   /// The rows go to the host and are attended there. Returns that op; the device reads its results where they are.
   /// Prompts that join the sweep are attended by the device before, which writes what is kept of them to the host.
   std::uint32_t attend_on_host(std::uint32_t s, int layer, int batch, const Loaded& unit) {
-    const std::uint32_t exchange = shape_.exchange_block(batch), kv = shape_.kv_block(layer, batch);
+    const std::uint32_t exchange = shape_.exchange_buffer(batch), kv = shape_.kv_buffer(layer, batch);
     const bool from_disk = kv_home(layer, batch) == Tier::disk;
     Loaded block{kNoSlot, stored_[kv]};
     if (from_disk) {
@@ -224,8 +224,8 @@ class Generator {
     if (uses_hidden) {
       op.activation_slot = activation_.take();
       hidden = sub.kind == Kind::embed ? activation_.last_user[op.activation_slot]
-                                       : load_block(hidden_home, batch, shape_.activation_block(batch), activation_,
-                                                    activation_staging_, op.activation_slot);
+                                       : load_buffer(hidden_home, batch, shape_.activation_buffer(batch), activation_,
+                                                     activation_staging_, op.activation_slot);
     }
     const Tier cache_home = sub.kind == Kind::attention ? kv_home(sub.layer, batch) : Tier::device;
     const bool uses_cache = part == Op::Part::whole && cache_home != Tier::device;
@@ -233,19 +233,19 @@ class Generator {
       op.kv_slot = kv_.take();
       cache = step_ == 0
                   ? kv_.last_user[op.kv_slot]
-                  : load_block(cache_home, batch, shape_.kv_block(sub.layer, batch), kv_, kv_staging_, op.kv_slot);
+                  : load_buffer(cache_home, batch, shape_.kv_buffer(sub.layer, batch), kv_, kv_staging_, op.kv_slot);
     }
     const std::uint32_t done = add(op, {unit.ready, hidden, cache});
     if (uses_hidden) {
       activation_.last_user[op.activation_slot] = done;
       if (writes_hidden)
-        store_block(hidden_home, batch, shape_.activation_block(batch), activation_, activation_staging_,
-                    op.activation_slot, done);
+        store_buffer(hidden_home, batch, shape_.activation_buffer(batch), activation_, activation_staging_,
+                     op.activation_slot, done);
     }
     if (!uses_cache) return done;
-    const std::uint32_t block = shape_.kv_block(sub.layer, batch);
+    const std::uint32_t block = shape_.kv_buffer(sub.layer, batch);
     if (step_ > 0 && cache_home == Tier::host) stored_[block] = kv_.last_user[op.kv_slot] = done;  // writes it home too
-    else store_block(cache_home, batch, block, kv_, kv_staging_, op.kv_slot, done);
+    else store_buffer(cache_home, batch, block, kv_, kv_staging_, op.kv_slot, done);
     return done;
   }
 

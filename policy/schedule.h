@@ -63,14 +63,14 @@ struct ScheduleShape {
   bool attended_on_host(int layer, int batch, int step) const {
     return step > 0 && host_attends[static_cast<std::size_t>(layer * batches + batch)];
   }
-  std::uint32_t kv_block(int layer, int batch) const {
+  std::uint32_t kv_buffer(int layer, int batch) const {
     return static_cast<std::uint32_t>(unit_home.size()) + static_cast<std::uint32_t>(layer * batches + batch);
   }
-  std::uint32_t activation_block(int batch) const { return kv_block(layers, batch); }
-  std::uint32_t exchange_block(int batch) const {
-    return activation_block(batches) + static_cast<std::uint32_t>(batch);
+  std::uint32_t activation_buffer(int batch) const { return kv_buffer(layers, batch); }
+  std::uint32_t exchange_buffer(int batch) const {
+    return activation_buffer(batches) + static_cast<std::uint32_t>(batch);
   }
-  std::uint32_t blocks() const { return exchange_block(batches); }
+  std::uint32_t buffers() const { return exchange_buffer(batches); }
   /// The slots that a shape like this needs at least, and `ahead` more per window to load ahead of use.
   WindowSlots slots_needed(std::uint32_t ahead) const;
 };

@@ -63,7 +63,7 @@ Executor::Results::Results(kernels::Backend& backend, int rows) : done(backend.m
 
 Executor::Executor(const policy::ModelSpec& model, const policy::Policy& policy, const policy::Footprint& footprint,
                    Layers& layers, Storage& storage, kernels::Backend& backend, const std::atomic<bool>& stop)
-    : model_(model), policy_(policy), print_(footprint), layers_(layers), storage_(storage), stop_(stop),
+    : model_(model), policy_(policy), footprint_(footprint), layers_(layers), storage_(storage), stop_(stop),
       backend_(backend), lanes_(backend), results_(backend, policy.gpu_batch_size),
       rows_(static_cast<std::size_t>(policy.num_gpu_batches)), live_(static_cast<std::size_t>(policy.num_gpu_batches)),
       resident_(is_resident(footprint.shape)) {}
@@ -81,7 +81,7 @@ std::int64_t Executor::steps_left() const {
 }
 
 void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Waiting& waiting) {
-  assert(waiting.count == 0 || print_.shape.refills);
+  assert(waiting.count == 0 || footprint_.shape.refills);
   block_ = block;
   failed_ = false;
   on_token_ = &on_token;
@@ -97,7 +97,7 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
   int steps = 1;  // prefill by itself, so that its end is seen
   for (int step = 0; all_live_ > 0 || wait_ > 0; step = step + steps < kLastStep ? step + steps : 1) {
     if (step > 0) steps = static_cast<int>(std::min<std::int64_t>(steps_per_segment_, steps_left()));
-    policy::Schedule schedule = policy::zigzag(print_.shape, step, steps);
+    policy::Schedule schedule = policy::zigzag(footprint_.shape, step, steps);
     if (!policy_.overlap) schedule = policy::serialize(std::move(schedule));
     run_segment(schedule);
     if (step == 0) {
@@ -139,14 +139,14 @@ void Executor::run_segment(const policy::Schedule& schedule) {
 /// A batch whose sequences have all finished needs nothing any more unless others wait for their places; nor does a
 /// block.
 bool Executor::alive(const Op& op) const {
-  const bool of_unit = op.kind != Op::Kind::compute && op.subject < print_.shape.kv_block(0, 0);
+  const bool of_unit = op.kind != Op::Kind::compute && op.subject < footprint_.shape.kv_buffer(0, 0);
   return wait_ > 0 || (of_unit ? all_live_ > 0 : live_[op.batch] > 0);
 }
 
 std::size_t Executor::ops_together(const policy::Schedule& schedule, std::size_t first) const {
   const Op& op = schedule.ops[first];
   // Embedding reads the tables piece by piece, as the tokens say; what follows is the same ops in every step.
-  if (!resident_ || on_trace_ || op.step == 0 || print_.shape.sublayers[op.subject].kind == Sublayer::Kind::embed)
+  if (!resident_ || on_trace_ || op.step == 0 || footprint_.shape.sublayers[op.subject].kind == Sublayer::Kind::embed)
     return 1;
   std::size_t end = first;
   while (end < schedule.ops.size() && schedule.ops[end].step == op.step) ++end;
@@ -172,7 +172,7 @@ void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
 }
 
 bool Executor::ends_step(const Op& op) const {
-  return op.kind == Op::Kind::compute && op.subject + 1 == print_.shape.sublayers.size();
+  return op.kind == Op::Kind::compute && op.subject + 1 == footprint_.shape.sublayers.size();
 }
 
 void Executor::run_op(const Op& op, kernels::Stream& stream) {
@@ -189,7 +189,7 @@ void Executor::run_op(const Op& op, kernels::Stream& stream) {
 }
 
 void Executor::compute(const Op& op, kernels::Stream& stream) {
-  const Sublayer& sub = print_.shape.sublayers[op.subject];
+  const Sublayer& sub = footprint_.shape.sublayers[op.subject];
   const int batch = op.batch;
   BatchRows& rows = rows_[op.batch];
   if (sub.kind == Sublayer::Kind::embed) {
@@ -241,7 +241,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
 /// Gives the places of finished sequences to those that wait, as many as a sweep takes along without decode standing
 /// still: a quarter of what a batch's prefill is planned for. What they find in their places prefill overwrites.
 void Executor::admit(int batch) {
-  const std::int64_t most = std::max(print_.workspace.chunk_tokens, print_.workspace.batch_tokens / 4);
+  const std::int64_t most = std::max(footprint_.workspace.chunk_tokens, footprint_.workspace.batch_tokens / 4);
   std::int64_t admitted = 0;
   const Sequence* before = nullptr;  // those with its prompt cost nothing more
   for (Sequence& place : sequences(batch)) {

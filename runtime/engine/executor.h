@@ -85,7 +85,7 @@ class Executor {
 
   const policy::ModelSpec& model_;
   const policy::Policy& policy_;
-  const policy::Footprint& print_;
+  const policy::Footprint& footprint_;
   Layers& layers_;
   Storage& storage_;
   const std::atomic<bool>& stop_;

@@ -69,19 +69,20 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   workload_ = decision.work;
   policy_ = policy::complete(decision.policy, source.spec, source.units, workload_, facts_, free,
                              backend_->device_is_host_memory());
-  print_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);
+  footprint_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);
   const auto begin = std::chrono::steady_clock::now();
   if (source.checkpoint && source.verify_crc) source.checkpoint->verify(stop);
-  storage_ = std::make_unique<Storage>(source.spec, source.units, policy_, print_, workload_, facts_, *source.weights,
-                                       source.checkpoint.get(), *backend_, *disk_, machine.disk_directory, stop);
+  storage_ =
+      std::make_unique<Storage>(source.spec, source.units, policy_, footprint_, workload_, facts_, *source.weights,
+                                source.checkpoint.get(), *backend_, *disk_, machine.disk_directory, stop);
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  layers_ = std::make_unique<Layers>(source.spec, policy_.retention, facts_.kv, print_.workspace.chunk_tokens,
+  layers_ = std::make_unique<Layers>(source.spec, policy_.retention, facts_.kv, footprint_.workspace.chunk_tokens,
                                      *backend_, *storage_, stop);
-  executor_ = std::make_unique<Executor>(source.spec, policy_, print_, *layers_, *storage_, *backend_, stop);
+  executor_ = std::make_unique<Executor>(source.spec, policy_, footprint_, *layers_, *storage_, *backend_, stop);
 }
 
 std::string Session::plan_line() const {
-  return policy_line(policy_) + "; " + policy::bytes_to_text(print_[policy::Tier::device]) + " of " +
+  return policy_line(policy_) + "; " + policy::bytes_to_text(footprint_[policy::Tier::device]) + " of " +
          policy::bytes_to_text(policy_.budgets[policy::Tier::device]) + " device memory";
 }
 

@@ -43,7 +43,7 @@ class Session {
   Executor& executor() { return *executor_; }
   Layers& layers() { return *layers_; }
   const policy::Policy& policy() const { return policy_; }
-  const policy::Footprint& footprint() const { return print_; }
+  const policy::Footprint& footprint() const { return footprint_; }
   const Storage& storage() const { return *storage_; }
   kernels::Backend& backend() const { return *backend_; }
   const offload::DiskStore& disk() const { return *disk_; }
@@ -62,7 +62,7 @@ class Session {
   std::unique_ptr<offload::DiskStore> disk_;
   policy::Facts facts_;
   policy::Policy policy_;
-  policy::Footprint print_;
+  policy::Footprint footprint_;
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<Layers> layers_;
   std::unique_ptr<Executor> executor_;

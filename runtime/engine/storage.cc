@@ -8,7 +8,7 @@
 namespace weft::runtime {
 namespace {
 
-using offload::BlockId;
+using offload::BufferId;
 using offload::Kind;
 using policy::kNoSlot;
 using policy::Op;
@@ -25,7 +25,7 @@ Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>
                  const policy::Footprint& footprint, const policy::Workload& workload, const policy::Facts& facts,
                  const Weights& weights, const Checkpoint* checkpoint, kernels::Backend& backend,
                  offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop)
-    : model_(model), units_(units), print_(footprint), weights_(weights), backend_(backend), disk_(disk),
+    : model_(model), units_(units), footprint_(footprint), weights_(weights), backend_(backend), disk_(disk),
       gpu_batch_size_(policy.gpu_batch_size),
       activation_(facts.activation), kv_shape_{.sequences = policy.gpu_batch_size,
                                                .kv_heads = model.kv_heads,
@@ -39,11 +39,11 @@ Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>
   std::vector<offload::FileId> files;
   if (checkpoint)
     for (const auto& path : checkpoint->files()) files.push_back(disk.open(path.string()));
-  add_blocks(files);
-  blocks_.allocate(backend, disk, spill_directory);
+  add_buffers(files);
+  buffers_.allocate(backend, disk, spill_directory);
   check_reach();
   gathered_ = backend.make_event();
-  scratch_ = Scratch(blocks_.home_data(workspace_), print_.workspace.chunk);
+  scratch_ = Scratch(buffers_.home_data(workspace_), footprint_.workspace.chunk);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (stop) throw Interrupted{};
     fill(unit);
@@ -58,98 +58,100 @@ void Storage::check_reach() const {
       throw CapacityError(std::string("the system lets too little host memory be pinned for ") + what +
                           " on the host; raise the limit (ulimit -l), lower --host-memory or place more on the device");
   };
-  const auto refuse_unless = [&](offload::BlockId id, const char* what) { refuse_at(blocks_.home_data(id), what); };
-  if (print_.workspace.rows_on_host > 0) refuse_unless(exchange_host_, "attention");
-  if (print_.workspace.gather > 0) refuse_unless(gather_, "rows of the embedding from disk");
+  const auto refuse_unless = [&](offload::BufferId id, const char* what) { refuse_at(buffers_.home_data(id), what); };
+  if (footprint_.workspace.rows_on_host > 0) refuse_unless(exchange_host_, "attention");
+  if (footprint_.workspace.gather > 0) refuse_unless(gather_, "rows of the embedding from disk");
   for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
-    if (units_[unit].gathered && blocks_.home(block(unit)) == Tier::host) refuse_unless(block(unit), "the embedding");
-  for (std::uint32_t kv = print_.shape.kv_block(0, 0); kv < print_.shape.activation_block(0); ++kv)
-    if (blocks_.home(block(kv)) == Tier::host) refuse_unless(block(kv), "KV");
-  for (std::uint32_t slot = 0; print_.shape.refills && slot < print_.host_kv.slots; ++slot)
-    refuse_at(blocks_.slot(host_kv_window_, static_cast<int>(slot)), "KV from disk");
+    if (units_[unit].gathered && buffers_.home(buffer(unit)) == Tier::host)
+      refuse_unless(buffer(unit), "the embedding");
+  for (std::uint32_t kv = footprint_.shape.kv_buffer(0, 0); kv < footprint_.shape.activation_buffer(0); ++kv)
+    if (buffers_.home(buffer(kv)) == Tier::host) refuse_unless(buffer(kv), "KV");
+  for (std::uint32_t slot = 0; footprint_.shape.refills && slot < footprint_.host_kv.slots; ++slot)
+    refuse_at(buffers_.slot(host_kv_window_, static_cast<int>(slot)), "KV from disk");
 }
 
-/// In the order of ScheduleShape, so that a block's number there is its id here.
-void Storage::add_blocks(std::span<const offload::FileId> files) {
-  const policy::ScheduleShape& shape = print_.shape;
+/// In the order of ScheduleShape, so that a buffer's number there is its id here.
+void Storage::add_buffers(std::span<const offload::FileId> files) {
+  const policy::ScheduleShape& shape = footprint_.shape;
   for (std::size_t u = 0; u < units_.size(); ++u)
-    blocks_.add(Kind::weights, weights_.unit_bytes()[u], shape.unit_home[u],
-                weights_.in_files(u) ? weights_.parts(u, files) : std::vector<offload::FilePart>{});
-  for (const Tier home : shape.kv_home) blocks_.add(Kind::kv, print_.kv_block_bytes, home);
-  for (const Tier home : shape.activation_home) blocks_.add(Kind::activations, print_.activation_block_bytes, home);
-  workspace_ = blocks_.add(Kind::workspace, print_.workspace.chunk, Tier::device);
-  rows_ = blocks_.add(Kind::workspace, print_.workspace.rows, Tier::device);
-  if (print_.workspace.rows_out > 0) {
-    exchange_device_ = blocks_.add(Kind::workspace, print_.workspace.rows_out, Tier::device);
-    exchange_host_ = blocks_.add(Kind::workspace, print_.workspace.rows_on_host, Tier::host);
+    buffers_.add(Kind::weights, weights_.unit_bytes()[u], shape.unit_home[u],
+                 weights_.in_files(u) ? weights_.parts(u, files) : std::vector<offload::FilePart>{});
+  for (const Tier home : shape.kv_home) buffers_.add(Kind::kv, footprint_.kv_buffer_bytes, home);
+  for (const Tier home : shape.activation_home)
+    buffers_.add(Kind::activations, footprint_.activation_buffer_bytes, home);
+  workspace_ = buffers_.add(Kind::workspace, footprint_.workspace.chunk, Tier::device);
+  rows_ = buffers_.add(Kind::workspace, footprint_.workspace.rows, Tier::device);
+  if (footprint_.workspace.rows_out > 0) {
+    exchange_device_ = buffers_.add(Kind::workspace, footprint_.workspace.rows_out, Tier::device);
+    exchange_host_ = buffers_.add(Kind::workspace, footprint_.workspace.rows_on_host, Tier::host);
   }
-  if (print_.workspace.gather > 0)
-    gather_ = blocks_.add(Kind::workspace, print_.workspace.gather,
-                          print_.shape.disk_reads_device ? Tier::device : Tier::host);
+  if (footprint_.workspace.gather > 0)
+    gather_ = buffers_.add(Kind::workspace, footprint_.workspace.gather,
+                           footprint_.shape.disk_reads_device ? Tier::device : Tier::host);
   const auto window = [&](const policy::Window& w) {
-    return w.slots == 0 ? offload::WindowId{} : blocks_.add_window(w.tier, static_cast<int>(w.slots), w.slot_bytes);
+    return w.slots == 0 ? offload::WindowId{} : buffers_.add_window(w.tier, static_cast<int>(w.slots), w.slot_bytes);
   };
-  unit_window_ = window(print_.unit);
-  kv_window_ = window(print_.kv);
-  activation_window_ = window(print_.activation);
-  unit_staging_ = window(print_.unit_staging);
-  kv_staging_ = window(print_.kv_staging);
-  activation_staging_ = window(print_.activation_staging);
-  host_kv_window_ = window(print_.host_kv);
+  unit_window_ = window(footprint_.unit);
+  kv_window_ = window(footprint_.kv);
+  activation_window_ = window(footprint_.activation);
+  unit_staging_ = window(footprint_.unit_staging);
+  kv_staging_ = window(footprint_.kv_staging);
+  activation_staging_ = window(footprint_.activation_staging);
+  host_kv_window_ = window(footprint_.host_kv);
 }
 
 void Storage::fill(std::size_t unit) {
-  const BlockId id = block(static_cast<std::uint32_t>(unit));
-  const Tier home = blocks_.home(id);
-  if (blocks_.read_only(id)) return;  // its file is its home
+  const BufferId id = buffer(static_cast<std::uint32_t>(unit));
+  const Tier home = buffers_.home(id);
+  if (buffers_.read_only(id)) return;  // its file is its home
   const auto write = [&](std::byte* to) {
-    weights_.in_files(unit) ? blocks_.read_from_disk(id, to) : weights_.make(unit, to);
+    weights_.in_files(unit) ? buffers_.read_from_disk(id, to) : weights_.make(unit, to);
   };
   if (home == Tier::host || (home == Tier::device && backend_.device_is_host_memory())) {
-    write(blocks_.home_data(id));
+    write(buffers_.home_data(id));
     return;
   }
-  const auto staging = backend_.allocate_host(blocks_.bytes(id));
+  const auto staging = backend_.allocate_host(buffers_.bytes(id));
   write(staging->data());
   if (home == Tier::disk) {
-    blocks_.write_to_disk(id, staging->data());
+    buffers_.write_to_disk(id, staging->data());
     return;
   }
   const auto stream = backend_.make_stream();
   const auto event = backend_.make_event();
-  backend_.copy(blocks_.home_data(id), staging->data(), blocks_.bytes(id), *stream);
+  backend_.copy(buffers_.home_data(id), staging->data(), buffers_.bytes(id), *stream);
   backend_.record(*event, *stream);
   backend_.synchronize(*event);
 }
 
 std::byte* Storage::place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const {
-  return slot == kNoSlot ? blocks_.home_data(block(subject)) : blocks_.slot(window, static_cast<int>(slot));
+  return slot == kNoSlot ? buffers_.home_data(buffer(subject)) : buffers_.slot(window, static_cast<int>(slot));
 }
 
 std::uint64_t Storage::size_to_move(std::uint32_t subject) const {
-  if (subject < print_.shape.activation_block(0)) return blocks_.bytes(block(subject));
-  const std::int64_t tokens = tokens_[subject - print_.shape.activation_block(0)];
+  if (subject < footprint_.shape.activation_buffer(0)) return buffers_.bytes(buffer(subject));
+  const std::int64_t tokens = tokens_[subject - footprint_.shape.activation_buffer(0)];
   return static_cast<std::uint64_t>(tokens * model_.hidden) * size_of(activation_);
 }
 
 std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
-  const policy::ScheduleShape& shape = print_.shape;
-  if (op.subject >= shape.exchange_block(0)) return exchange_rows(op, stream);
-  const BlockId id = block(op.subject);
-  const bool is_kv = op.subject >= shape.kv_block(0, 0) && op.subject < shape.activation_block(0);
-  const bool is_activation = op.subject >= shape.activation_block(0);
+  const policy::ScheduleShape& shape = footprint_.shape;
+  if (op.subject >= shape.exchange_buffer(0)) return exchange_rows(op, stream);
+  const BufferId id = buffer(op.subject);
+  const bool is_kv = op.subject >= shape.kv_buffer(0, 0) && op.subject < shape.activation_buffer(0);
+  const bool is_activation = op.subject >= shape.activation_buffer(0);
   const offload::WindowId device = is_kv ? kv_window_ : is_activation ? activation_window_ : unit_window_;
   const offload::WindowId staging = is_kv ? kv_staging_ : is_activation ? activation_staging_ : unit_staging_;
-  const bool for_host = is_kv && op.step > 0 && shape.host_attends[op.subject - shape.kv_block(0, 0)];
+  const bool for_host = is_kv && op.step > 0 && shape.host_attends[op.subject - shape.kv_buffer(0, 0)];
   const offload::WindowId at_disk = for_host ? host_kv_window_ : shape.disk_reads_device ? device : staging;
   const std::uint64_t bytes = size_to_move(op.subject);
   if (bytes == 0) return 0;
   switch (op.lane) {
     case offload::Lane::disk_read:
-      blocks_.read_from_disk(id, blocks_.slot(at_disk, static_cast<int>(op.to)), bytes);
+      buffers_.read_from_disk(id, buffers_.slot(at_disk, static_cast<int>(op.to)), bytes);
       break;
     case offload::Lane::disk_write:
-      blocks_.write_to_disk(id, blocks_.slot(at_disk, static_cast<int>(op.from)), bytes);
+      buffers_.write_to_disk(id, buffers_.slot(at_disk, static_cast<int>(op.from)), bytes);
       break;
     case offload::Lane::host_to_device:
       backend_.copy(place(op.subject, op.to, device), place(op.subject, op.from, staging), bytes, stream);
@@ -178,21 +180,22 @@ UnitViews Storage::unit(int unit, std::uint32_t slot) const {
 }
 
 kernels::KvSlots Storage::kv(int layer, int batch, std::uint32_t slot) const {
-  return kv_shape_.view(place(print_.shape.kv_block(layer, batch), slot, kv_window_));
+  return kv_shape_.view(place(footprint_.shape.kv_buffer(layer, batch), slot, kv_window_));
 }
 
 kernels::KvSlots Storage::kv_home(int layer, int batch) const {
-  const std::uint32_t block_of = print_.shape.kv_block(layer, batch);
-  return blocks_.home(block(block_of)) == Tier::host ? kv_shape_.view(blocks_.home_data(block(block_of)))
-                                                     : kernels::KvSlots{};
+  const std::uint32_t subject = footprint_.shape.kv_buffer(layer, batch);
+  return buffers_.home(buffer(subject)) == Tier::host ? kv_shape_.view(buffers_.home_data(buffer(subject)))
+                                                      : kernels::KvSlots{};
 }
 
 kernels::KvSlots Storage::host_kv(int layer, int batch, std::uint32_t slot) const {
-  return kv_shape_.view(place(print_.shape.kv_block(layer, batch), slot, host_kv_window_));
+  return kv_shape_.view(place(footprint_.shape.kv_buffer(layer, batch), slot, host_kv_window_));
 }
 
 View Storage::hidden(int batch, std::uint32_t slot, std::int64_t tokens) const {
-  return {place(print_.shape.activation_block(batch), slot, activation_window_), activation_, tokens, model_.hidden};
+  return {place(footprint_.shape.activation_buffer(batch), slot, activation_window_), activation_, tokens,
+          model_.hidden};
 }
 
 void Storage::set_rows(int batch, std::int64_t tokens, std::int64_t begun) {
@@ -202,28 +205,28 @@ void Storage::set_rows(int batch, std::int64_t tokens, std::int64_t begun) {
 
 View Storage::last_hidden(int batch) const {
   const std::int64_t rows = gpu_batch_size_;
-  return View(blocks_.home_data(rows_), activation_, rows * print_.shape.batches, model_.hidden)
+  return View(buffers_.home_data(rows_), activation_, rows * footprint_.shape.batches, model_.hidden)
       .slice(batch * rows, rows);
 }
 
 View Storage::last_embed(int batch) const {
-  const std::int64_t rows = gpu_batch_size_, all = rows * print_.shape.batches;
+  const std::int64_t rows = gpu_batch_size_, all = rows * footprint_.shape.batches;
   const auto before =
       offload::round_up(static_cast<std::uint64_t>(all * model_.hidden) * size_of(activation_), offload::kPage);
-  return View(blocks_.home_data(rows_) + before, activation_, all, model_.embed).slice(batch * rows, rows);
+  return View(buffers_.home_data(rows_) + before, activation_, all, model_.embed).slice(batch * rows, rows);
 }
 
 View Storage::logits(int batch) const {
-  const std::int64_t rows = gpu_batch_size_, all = rows * print_.shape.batches;
+  const std::int64_t rows = gpu_batch_size_, all = rows * footprint_.shape.batches;
   const auto before =
       offload::round_up(static_cast<std::uint64_t>(all * model_.hidden) * size_of(activation_), offload::kPage) +
       offload::round_up(static_cast<std::uint64_t>(all * model_.embed) * size_of(activation_), offload::kPage);
-  return View(blocks_.home_data(rows_) + before, DType::f32, all, model_.vocab).slice(batch * rows, rows);
+  return View(buffers_.home_data(rows_) + before, DType::f32, all, model_.vocab).slice(batch * rows, rows);
 }
 
 Storage::Exchange Storage::exchange(int batch, bool on_host) const {
-  const std::int64_t rows = gpu_batch_size_, all = rows * print_.shape.batches;
-  std::byte* at = blocks_.home_data(on_host ? exchange_host_ : exchange_device_);
+  const std::int64_t rows = gpu_batch_size_, all = rows * footprint_.shape.batches;
+  std::byte* at = buffers_.home_data(on_host ? exchange_host_ : exchange_device_);
   const auto part = [&](int heads) {
     const View whole(at, activation_, all, std::int64_t{heads} * model_.head_dim);
     at += static_cast<std::size_t>(all * whole.cols) * size_of(activation_);
@@ -249,7 +252,7 @@ void Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids,
     for (; next < ids.size() && id_at(next) < table.first_row + table.rows; ++next)
       rows.push_back(static_cast<std::int32_t>(id_at(next) - table.first_row));
     if (rows.empty()) continue;
-    const std::byte* const home = blocks_.home_data(block(static_cast<std::uint32_t>(unit)));
+    const std::byte* const home = buffers_.home_data(buffer(static_cast<std::uint32_t>(unit)));
     const ConstView piece = home ? ConstView(home + weights_.tensor_offset(unit, table.role),
                                              weights_.tensor_dtype(unit, table.role), table.rows, table.cols)
                                  : read_rows(unit, table, rows);
@@ -264,8 +267,8 @@ ConstView Storage::read_rows(std::size_t unit, const policy::TensorSpec& table, 
   backend_.synchronize(*gathered_);
   const DType dtype = weights_.tensor_dtype(unit, table.role);
   const std::size_t row_bytes = static_cast<std::size_t>(table.cols) * size_of(dtype);
-  std::byte* const to = blocks_.home_data(gather_);
-  std::vector<offload::BlockStore::PartRead> reads;
+  std::byte* const to = buffers_.home_data(gather_);
+  std::vector<offload::BufferStore::PartRead> reads;
   std::int32_t last = -1;
   for (std::int32_t& id : ids) {
     if (id != last)
@@ -274,7 +277,7 @@ ConstView Storage::read_rows(std::size_t unit, const policy::TensorSpec& table, 
     last = id;
     id = static_cast<std::int32_t>(reads.size()) - 1;
   }
-  blocks_.read_parts(block(static_cast<std::uint32_t>(unit)), reads);
+  buffers_.read_parts(buffer(static_cast<std::uint32_t>(unit)), reads);
   return {to, dtype, static_cast<std::int64_t>(reads.size()), table.cols};
 }
 

@@ -1,4 +1,4 @@
-// runtime/engine/storage.h: the memory of a run: all blocks, windows and work spaces of a footprint, and how to reach
+// runtime/engine/storage.h: the memory of a run: all buffers, windows and work spaces of a footprint, and how to reach
 // them.
 #pragma once
 
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "offload/block_store.h"
-#include "offload/kv_store.h"
+#include "offload/buffer_store.h"
+#include "offload/kv_layout.h"
 #include "policy/footprint.h"
 #include "runtime/engine/weights.h"
 
@@ -29,7 +29,7 @@ class Scratch {
 };
 
 /// Allocates exactly what the footprint counted and brings the weights home. Afterwards the addresses never change; who
-/// may touch which block when is the schedule's business.
+/// may touch which buffer when is the schedule's business.
 class Storage {
  public:
   /// All references but `stop` must outlive the storage. Throws CapacityError, IoError, DataError or Interrupted; then
@@ -66,11 +66,11 @@ class Storage {
   void gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream);
 
   const policy::TensorSpec& piece(int unit) const { return units_[static_cast<std::size_t>(unit)].tensors.front(); }
-  const offload::BlockStore& blocks() const { return blocks_; }
+  const offload::BufferStore& buffers() const { return buffers_; }
 
  private:
-  offload::BlockId block(std::uint32_t subject) const { return static_cast<offload::BlockId>(subject); }
-  void add_blocks(std::span<const offload::FileId> files);
+  offload::BufferId buffer(std::uint32_t subject) const { return static_cast<offload::BufferId>(subject); }
+  void add_buffers(std::span<const offload::FileId> files);
   void check_reach() const;
   void fill(std::size_t unit);
   std::byte* place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const;
@@ -80,17 +80,17 @@ class Storage {
 
   const policy::ModelSpec& model_;
   const std::vector<policy::Unit>& units_;
-  const policy::Footprint& print_;
+  const policy::Footprint& footprint_;
   const Weights& weights_;
   kernels::Backend& backend_;
   offload::DiskStore& disk_;
   int gpu_batch_size_;
   DType activation_;
   offload::KvShape kv_shape_;
-  offload::BlockStore blocks_;
+  offload::BufferStore buffers_;
   offload::WindowId unit_window_{}, kv_window_{}, activation_window_{}, unit_staging_{}, kv_staging_{},
       activation_staging_{}, host_kv_window_{};
-  offload::BlockId workspace_{}, rows_{}, exchange_device_{}, exchange_host_{}, gather_{};
+  offload::BufferId workspace_{}, rows_{}, exchange_device_{}, exchange_host_{}, gather_{};
   std::unique_ptr<kernels::Event> gathered_;  // the last rows read have left the work space
   Scratch scratch_;
   std::vector<std::atomic<std::int64_t>> tokens_, begun_;  // [batches]

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "offload/block_store.h"
+#include "offload/buffer_store.h"
 #include "policy/model.h"
 #include "runtime/checkpoint/checkpoint.h"
 

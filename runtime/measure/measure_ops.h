@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "offload/kv_store.h"
+#include "offload/kv_layout.h"
 
 namespace weft::runtime {
 

@@ -14,12 +14,12 @@ using nlohmann::ordered_json;
 using offload::Kind;
 using offload::Tier;
 
-ordered_json placement_of(const offload::BlockStore& blocks, Kind kind, const policy::Fractions& asked) {
+ordered_json placement_of(const offload::BufferStore& buffers, Kind kind, const policy::Fractions& asked) {
   double total = 0;
-  for (const Tier tier : offload::kTiers) total += double(blocks.bytes(tier, kind));
+  for (const Tier tier : offload::kTiers) total += double(buffers.bytes(tier, kind));
   ordered_json json;
   for (const Tier tier : offload::kTiers) {
-    const auto bytes = blocks.bytes(tier, kind);
+    const auto bytes = buffers.bytes(tier, kind);
     json[name_of(tier)] = {{"asked", asked.of[static_cast<std::size_t>(tier)]},
                            {"achieved", total > 0 ? double(bytes) / total : 0},
                            {"bytes", bytes}};
@@ -39,7 +39,7 @@ std::string busiest_lane(const Totals& totals) {
 ordered_json make_report(Session& session, const Totals& since) {
   const Totals totals = session.executor().totals() - since;
   const policy::Policy& policy = session.policy();
-  const offload::BlockStore& blocks = session.storage().blocks();
+  const offload::BufferStore& buffers = session.storage().buffers();
   const auto generated = double(totals.first_tokens + totals.decode_tokens);
   ordered_json report;
   report["model"] = session.source().path;
@@ -54,9 +54,9 @@ ordered_json make_report(Session& session, const Totals& since) {
       {"prefill", rate(double(totals.prompt_tokens - totals.late_prompt_tokens), totals.prefill_seconds)},
       {"decode", rate(double(totals.decode_tokens), totals.decode_seconds)}};
   if (totals.decode_places > 0) report["occupancy"] = totals.occupancy();
-  report["placement"] = {{"weights", placement_of(blocks, Kind::weights, policy.weights)},
-                         {"kv", placement_of(blocks, Kind::kv, policy.kv)},
-                         {"activations", placement_of(blocks, Kind::activations, policy.activations)}};
+  report["placement"] = {{"weights", placement_of(buffers, Kind::weights, policy.weights)},
+                         {"kv", placement_of(buffers, Kind::kv, policy.kv)},
+                         {"activations", placement_of(buffers, Kind::activations, policy.activations)}};
   for (const offload::Lane lane : offload::kLanes) {
     const auto index = static_cast<std::size_t>(lane);
     report["lanes"][name_of(lane)] = {{"bytes", totals.lane_bytes[index]},
@@ -65,7 +65,7 @@ ordered_json make_report(Session& session, const Totals& since) {
   }
   report["busiest_lane"] = busiest_lane(totals);
   for (const Tier tier : offload::kTiers)
-    report["peak_bytes"][name_of(tier)] = tier == Tier::disk ? blocks.spill_bytes() : blocks.bytes(tier);
+    report["peak_bytes"][name_of(tier)] = tier == Tier::disk ? buffers.spill_bytes() : buffers.bytes(tier);
   report["policy"] = policy.to_json();
   report["machine"] = {{"backend", session.backend().name()},
                        {"device", session.backend().description()},
@@ -121,11 +121,11 @@ std::string TraceFile::label(const policy::Op& op) const {
     return std::string(name_of(sub.kind)) + part + (sub.layer >= 0 ? " " + std::to_string(sub.layer) : "");
   }
   const char* verb = op.kind == policy::Op::Kind::load ? "load " : "store ";
-  if (op.subject < shape_.kv_block(0, 0)) return verb + ("unit " + std::to_string(op.subject));
-  if (op.subject < shape_.activation_block(0))
+  if (op.subject < shape_.kv_buffer(0, 0)) return verb + ("unit " + std::to_string(op.subject));
+  if (op.subject < shape_.activation_buffer(0))
     return verb +
-           ("kv " + std::to_string((op.subject - shape_.kv_block(0, 0)) / static_cast<std::uint32_t>(shape_.batches)));
-  return verb + std::string(op.subject < shape_.exchange_block(0) ? "hidden" : "rows");
+           ("kv " + std::to_string((op.subject - shape_.kv_buffer(0, 0)) / static_cast<std::uint32_t>(shape_.batches)));
+  return verb + std::string(op.subject < shape_.exchange_buffer(0) ? "hidden" : "rows");
 }
 
 void TraceFile::add(const policy::Schedule& schedule, const policy::Trace& trace) {

@@ -101,16 +101,16 @@ class Checker {
   std::vector<Access> accesses(const Op& op) const {
     if (op.kind == Op::Kind::compute) return compute_accesses(op);
     const std::uint32_t b = op.subject;
-    if (b >= shape_.exchange_block(0)) {
+    if (b >= shape_.exchange_buffer(0)) {
       const std::uint32_t k = op.batch;
       return {{{Place::rows_device, k}, b, true, false}, {{Place::rows_host, k}, b, false, true}};
     }
-    const bool kv = b >= shape_.kv_block(0, 0) && b < shape_.activation_block(0), unit = b < shape_.kv_block(0, 0);
+    const bool kv = b >= shape_.kv_buffer(0, 0) && b < shape_.activation_buffer(0), unit = b < shape_.kv_buffer(0, 0);
     const Place device = unit ? Place::unit : kv ? Place::kv : Place::activation;
     const Place staging = unit ? Place::unit_staging : kv ? Place::kv_staging : Place::activation_staging;
-    const Place disk_side = kv && op.step > 0 && shape_.host_attends[b - shape_.kv_block(0, 0)] ? Place::host_kv
-                            : shape_.disk_reads_device                                          ? device
-                                                                                                : staging;
+    const Place disk_side = kv && op.step > 0 && shape_.host_attends[b - shape_.kv_buffer(0, 0)] ? Place::host_kv
+                            : shape_.disk_reads_device                                           ? device
+                                                                                                 : staging;
     const auto at = [&](Place place, std::uint32_t slot) {
       return slot == kNoSlot ? Resource{Place::home, b} : Resource{place, slot};
     };
@@ -128,15 +128,15 @@ class Checker {
     const auto at = [&](Place place, std::uint32_t slot, std::uint32_t block) {
       return slot == kNoSlot ? Resource{Place::home, block} : Resource{place, slot};
     };
-    const std::uint32_t hidden = shape_.activation_block(op.batch), k = op.batch,
-                        exchange = shape_.exchange_block(op.batch);
+    const std::uint32_t hidden = shape_.activation_buffer(op.batch), k = op.batch,
+                        exchange = shape_.exchange_buffer(op.batch);
     if (sub.unit >= 0 && op.part != Op::Part::core) {
       const auto u = static_cast<std::uint32_t>(sub.unit);
       list.push_back({at(Place::unit, op.unit_slot, u), u, true, false});
     }
     const Resource hidden_at = at(Place::activation, op.activation_slot, hidden);
     if (op.part == Op::Part::core) {
-      const std::uint32_t kv = shape_.kv_block(sub.layer, op.batch);
+      const std::uint32_t kv = shape_.kv_buffer(sub.layer, op.batch);
       list.push_back({{Place::rows_host, k}, exchange, true, false});
       list.push_back({at(Place::host_kv, op.kv_slot, kv), kv, true, true, true});
       list.push_back({{Place::result_host, k}, exchange + 1000, false, true, true});
@@ -144,16 +144,16 @@ class Checker {
     }
     if (op.part == Op::Part::in) {
       list.push_back({hidden_at, hidden, true, shape_.refills, true});
-      const std::uint32_t kv = shape_.kv_block(sub.layer, op.batch);
+      const std::uint32_t kv = shape_.kv_buffer(sub.layer, op.batch);
       if (shape_.refills) list.push_back({at(Place::host_kv, op.kv_slot, kv), kv, true, true, true});
       list.push_back({{Place::rows_device, k}, exchange, false, true, true});
       return list;
     }
     if (op.part == Op::Part::out) list.push_back({{Place::result_host, k}, exchange + 1000, true, false});
     if (sub.kind == Sublayer::Kind::attention && op.part == Op::Part::whole) {
-      const std::uint32_t kv = shape_.kv_block(sub.layer, op.batch);
+      const std::uint32_t kv = shape_.kv_buffer(sub.layer, op.batch);
       list.push_back({at(Place::kv, op.kv_slot, kv), kv, op.step > 0, true, true});
-      const bool at_host = shape_.kv_home[kv - shape_.kv_block(0, 0)] == Tier::host;
+      const bool at_host = shape_.kv_home[kv - shape_.kv_buffer(0, 0)] == Tier::host;
       if (at_host && op.step > 0) list.push_back({{Place::home, kv}, kv, false, true});  // what the step changed
     }
     if (sub.kind == Sublayer::Kind::output) list.push_back({hidden_at, hidden, true, false});

@@ -56,10 +56,10 @@ TEST_CASE("what is allocated is what was counted, within the budgets", "[runtime
       Engine engine(*source, partial, prompts,
                     {.backend = "cpu", .disk_directory = spill.path().string(), .threads = 1});
       const runtime::Session& session = engine.session();
-      const offload::BlockStore& blocks = session.storage().blocks();
-      CHECK(session.footprint()[Tier::device] == blocks.bytes(Tier::device));
-      CHECK(session.footprint()[Tier::host] == blocks.bytes(Tier::host));
-      CHECK(session.footprint()[Tier::disk] == blocks.spill_bytes());
+      const offload::BufferStore& buffers = session.storage().buffers();
+      CHECK(session.footprint()[Tier::device] == buffers.bytes(Tier::device));
+      CHECK(session.footprint()[Tier::host] == buffers.bytes(Tier::host));
+      CHECK(session.footprint()[Tier::disk] == buffers.spill_bytes());
       for (const Tier tier : offload::kTiers) {
         CHECK(session.footprint()[tier] <= session.policy().budgets[tier]);
         if (const auto asked = partial.budgets[static_cast<std::size_t>(tier)])

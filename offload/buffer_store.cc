@@ -1,5 +1,5 @@
-// offload/block_store.cc
-#include "offload/block_store.h"
+// offload/buffer_store.cc
+#include "offload/buffer_store.h"
 
 #include <algorithm>
 #include <cstring>
@@ -15,24 +15,24 @@ constexpr std::size_t index_of(Kind kind) { return static_cast<std::size_t>(kind
 
 }  // namespace
 
-BlockId BlockStore::add(Kind kind, std::size_t bytes, Tier home, std::vector<FilePart> parts) {
+BufferId BufferStore::add(Kind kind, std::size_t bytes, Tier home, std::vector<FilePart> parts) {
   for (const FilePart& part : parts)
     if (part.offset > bytes || part.extent.bytes > bytes - part.offset)
-      throw UsageError("block store: a file part of " + std::to_string(part.extent.bytes) + " bytes at " +
-                       std::to_string(part.offset) + " leaves its block of " + std::to_string(bytes) + " bytes");
+      throw UsageError("buffer store: a file part of " + std::to_string(part.extent.bytes) + " bytes at " +
+                       std::to_string(part.offset) + " leaves its buffer of " + std::to_string(bytes) + " bytes");
   Entry entry{kind, home, bytes, 0, std::move(parts)};
   if (home != Tier::disk) entry.offset = memory_[index_of(home)].take(round_up(bytes, kPage));
   else if (entry.parts.empty())
     entry.offset = spill_.take(round_up(bytes, DiskStore::kSpillPage), DiskStore::kSpillPage);
   else file_bytes_ += bytes;
   by_kind_[index_of(home)][index_of(kind)] += bytes;
-  blocks_.push_back(std::move(entry));
-  return static_cast<BlockId>(blocks_.size() - 1);
+  buffers_.push_back(std::move(entry));
+  return static_cast<BufferId>(buffers_.size() - 1);
 }
 
-WindowId BlockStore::add_window(Tier tier, int slots, std::size_t slot_bytes) {
+WindowId BufferStore::add_window(Tier tier, int slots, std::size_t slot_bytes) {
   if (tier == Tier::disk || slots < 0)
-    throw UsageError("block store: a window of " + std::to_string(slots) + " slots on " + name_of(tier) +
+    throw UsageError("buffer store: a window of " + std::to_string(slots) + " slots on " + name_of(tier) +
                      "; wanted 0 or more on device or host");
   Window window{tier, slots, round_up(slot_bytes, kPage), 0};
   const std::size_t bytes = static_cast<std::size_t>(slots) * window.stride;
@@ -42,13 +42,13 @@ WindowId BlockStore::add_window(Tier tier, int slots, std::size_t slot_bytes) {
   return static_cast<WindowId>(windows_.size() - 1);
 }
 
-std::size_t BlockStore::bytes(Tier tier) const {
+std::size_t BufferStore::bytes(Tier tier) const {
   return tier == Tier::disk ? spill_.peak() + file_bytes_ : memory_[index_of(tier)].peak();
 }
-std::size_t BlockStore::bytes(Tier tier, Kind kind) const { return by_kind_[index_of(tier)][index_of(kind)]; }
-std::size_t BlockStore::window_bytes(Tier tier) const { return in_windows_[index_of(tier)]; }
+std::size_t BufferStore::bytes(Tier tier, Kind kind) const { return by_kind_[index_of(tier)][index_of(kind)]; }
+std::size_t BufferStore::window_bytes(Tier tier) const { return in_windows_[index_of(tier)]; }
 
-void BlockStore::allocate(kernels::Backend& backend, DiskStore& disk, const std::string& spill_directory) {
+void BufferStore::allocate(kernels::Backend& backend, DiskStore& disk, const std::string& spill_directory) {
   disk_ = &disk;
   // The disk first: it is quick to refuse.
   if (spill_.peak() > 0) spill_file_ = disk.create_spill(spill_directory, spill_.peak());
@@ -58,54 +58,55 @@ void BlockStore::allocate(kernels::Backend& backend, DiskStore& disk, const std:
     allocated_[index_of(Tier::host)] = backend.allocate_host(bytes);
 }
 
-std::byte* BlockStore::base(Tier tier) const {
+std::byte* BufferStore::base(Tier tier) const {
   const auto& memory = allocated_[index_of(tier)];
   return memory ? memory->data() : nullptr;
 }
 
-std::byte* BlockStore::home_data(BlockId block) const {
-  const Entry& e = entry(block);
+std::byte* BufferStore::home_data(BufferId buffer) const {
+  const Entry& e = entry(buffer);
   return e.home == Tier::disk ? nullptr : base(e.home) + e.offset;
 }
 
-std::byte* BlockStore::slot(WindowId window, int index) const {
+std::byte* BufferStore::slot(WindowId window, int index) const {
   const Window& w = windows_[static_cast<std::size_t>(window)];
   return base(w.tier) + w.offset + static_cast<std::size_t>(index) * w.stride;
 }
 
-void BlockStore::read_from_disk(BlockId block, std::byte* to, std::size_t bytes) const {
-  const Entry& e = entry(block);
+void BufferStore::read_from_disk(BufferId buffer, std::byte* to, std::size_t bytes) const {
+  const Entry& e = entry(buffer);
   if (!e.parts.empty()) {
     const PartRead all{0, bytes, to};
-    read_parts(block, {&all, 1});
+    read_parts(buffer, {&all, 1});
   } else if (e.home == Tier::disk) {
     disk_->read({spill_file_, e.offset, spilled(e, bytes)}, to);
   } else {
-    throw UsageError(std::string("block store: a block on ") + name_of(e.home) + " without file parts is not on disk");
+    throw UsageError(std::string("buffer store: a buffer on ") + name_of(e.home) +
+                     " without file parts is not on disk");
   }
 }
 
-void BlockStore::write_to_disk(BlockId block, const std::byte* from, std::size_t bytes) const {
-  const Entry& e = entry(block);
+void BufferStore::write_to_disk(BufferId buffer, const std::byte* from, std::size_t bytes) const {
+  const Entry& e = entry(buffer);
   if (e.home != Tier::disk || !e.parts.empty())
-    throw UsageError(std::string("block store: a block on ") + name_of(e.home) +
+    throw UsageError(std::string("buffer store: a buffer on ") + name_of(e.home) +
                      (e.parts.empty() ? "" : " with file parts") + " has no place in the spill file");
   disk_->write({spill_file_, e.offset, spilled(e, bytes)}, from);
 }
 
 /// Whole pages, or all: so a page is never read shorter than it was written.
-std::size_t BlockStore::spilled(const Entry& e, std::size_t bytes) {
+std::size_t BufferStore::spilled(const Entry& e, std::size_t bytes) {
   if (bytes > e.bytes)
-    throw UsageError("block store: " + std::to_string(bytes) + " bytes of a block of " + std::to_string(e.bytes));
+    throw UsageError("buffer store: " + std::to_string(bytes) + " bytes of a buffer of " + std::to_string(e.bytes));
   return std::min<std::size_t>(round_up(bytes, DiskStore::kSpillPage), e.bytes);
 }
 
-void BlockStore::read_parts(BlockId block, std::span<const PartRead> parts) const {
-  const Entry& e = entry(block);
+void BufferStore::read_parts(BufferId buffer, std::span<const PartRead> parts) const {
+  const Entry& e = entry(buffer);
   for (const PartRead& part : parts)
     if (part.offset > e.bytes || part.bytes > e.bytes - part.offset)
-      throw UsageError("block store: " + std::to_string(part.bytes) + " bytes at " + std::to_string(part.offset) +
-                       " leave a block of " + std::to_string(e.bytes));
+      throw UsageError("buffer store: " + std::to_string(part.bytes) + " bytes at " + std::to_string(part.offset) +
+                       " leave a buffer of " + std::to_string(e.bytes));
   if (e.parts.empty()) {
     read_spilled(e, parts);
     return;
@@ -124,9 +125,9 @@ void BlockStore::read_parts(BlockId block, std::span<const PartRead> parts) cons
 }
 
 /// Only whole pages can be checked: reads those that the ranges touch, each once, and copies out of them.
-void BlockStore::read_spilled(const Entry& e, std::span<const PartRead> parts) const {
+void BufferStore::read_spilled(const Entry& e, std::span<const PartRead> parts) const {
   if (e.home != Tier::disk)
-    throw UsageError(std::string("block store: a block on ") + name_of(e.home) + " is not on disk");
+    throw UsageError(std::string("buffer store: a buffer on ") + name_of(e.home) + " is not on disk");
   constexpr std::size_t kUnit = DiskStore::kSpillPage, kPages = 64;
   struct Fragment {
     std::size_t page, offset, bytes;

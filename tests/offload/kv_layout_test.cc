@@ -1,5 +1,5 @@
-// tests/offload/kv_store_test.cc
-#include "offload/kv_store.h"
+// tests/offload/kv_layout_test.cc
+#include "offload/kv_layout.h"
 
 #include <catch2/catch.hpp>
 #include <vector>
@@ -7,7 +7,7 @@
 using namespace weft;
 using namespace weft::offload;
 
-TEST_CASE("the parts of a KV block are aligned, in order and apart", "[offload]") {
+TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]") {
   const auto [sequences, heads, slots, head_dim] =
       GENERATE(table<int, int, int, int>({{1, 1, 1, 1}, {3, 2, 7, 12}, {4, 8, 33, 64}, {2, 5, 101, 80}}));
   const DType dtype = GENERATE(DType::f16, DType::f32);

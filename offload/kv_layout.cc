@@ -1,5 +1,5 @@
-// offload/kv_store.cc
-#include "offload/kv_store.h"
+// offload/kv_layout.cc
+#include "offload/kv_layout.h"
 
 #include "offload/memory.h"
 

@@ -1,5 +1,5 @@
-// tests/offload/block_store_test.cc
-#include "offload/block_store.h"
+// tests/offload/buffer_store_test.cc
+#include "offload/buffer_store.h"
 
 #include <catch2/catch.hpp>
 
@@ -43,10 +43,10 @@ struct Place {
 TEST_CASE("what is allocated is what was counted, and all of it is apart", "[offload]") {
   const auto seed = GENERATE(range(1u, 6u));
   std::mt19937 random(seed);
-  BlockStore blocks;
+  BufferStore buffers;
   std::array<std::array<std::size_t, kKinds.size()>, 3> expected{};
   std::array<std::size_t, 3> in_windows{};
-  std::vector<BlockId> ids;
+  std::vector<BufferId> ids;
   std::vector<WindowId> windows;
   for (int i = 0; i < 40; ++i) {
     const Kind kind = kKinds[random() % kKinds.size()];
@@ -54,56 +54,56 @@ TEST_CASE("what is allocated is what was counted, and all of it is apart", "[off
     const Tier tier = kTiers[random() % 3];
     if (i % 8 == 0) {
       const Tier memory = kTiers[random() % 2];
-      windows.push_back(blocks.add_window(memory, static_cast<int>(random() % 4), bytes));
+      windows.push_back(buffers.add_window(memory, static_cast<int>(random() % 4), bytes));
       in_windows[static_cast<std::size_t>(memory)] +=
-          static_cast<std::size_t>(blocks.slots(windows.back())) * round_up(bytes, kPage);
+          static_cast<std::size_t>(buffers.slots(windows.back())) * round_up(bytes, kPage);
     } else {
-      ids.push_back(blocks.add(kind, bytes, tier));
+      ids.push_back(buffers.add(kind, bytes, tier));
       expected[static_cast<std::size_t>(tier)][static_cast<std::size_t>(kind)] += bytes;
     }
   }
-  for (const Tier tier : kTiers) REQUIRE(blocks.window_bytes(tier) == in_windows[static_cast<std::size_t>(tier)]);
+  for (const Tier tier : kTiers) REQUIRE(buffers.window_bytes(tier) == in_windows[static_cast<std::size_t>(tier)]);
   for (const Tier tier : kTiers)
     for (const Kind kind : kKinds)
-      REQUIRE(blocks.bytes(tier, kind) == expected[static_cast<std::size_t>(tier)][static_cast<std::size_t>(kind)]);
+      REQUIRE(buffers.bytes(tier, kind) == expected[static_cast<std::size_t>(tier)][static_cast<std::size_t>(kind)]);
 
   test::TemporaryFolder folder;
   TightBackend backend;
   DiskStore disk;
-  blocks.allocate(backend, disk, folder.path());
-  REQUIRE(backend.device == blocks.bytes(Tier::device));
-  REQUIRE(backend.host == blocks.bytes(Tier::host));
-  REQUIRE(disk.size(FileId{0}) == blocks.bytes(Tier::disk));
-  REQUIRE(blocks.spill_bytes() == blocks.bytes(Tier::disk));
+  buffers.allocate(backend, disk, folder.path());
+  REQUIRE(backend.device == buffers.bytes(Tier::device));
+  REQUIRE(backend.host == buffers.bytes(Tier::host));
+  REQUIRE(disk.size(FileId{0}) == buffers.bytes(Tier::disk));
+  REQUIRE(buffers.spill_bytes() == buffers.bytes(Tier::disk));
 
   // Every place gets its own pattern; then all must still be there.
   std::vector<Place> places;
-  for (const BlockId id : ids) {
-    if (blocks.home(id) != Tier::disk) places.push_back({blocks.home_data(id), blocks.bytes(id)});
-    else REQUIRE(blocks.home_data(id) == nullptr);
+  for (const BufferId id : ids) {
+    if (buffers.home(id) != Tier::disk) places.push_back({buffers.home_data(id), buffers.bytes(id)});
+    else REQUIRE(buffers.home_data(id) == nullptr);
   }
   for (const WindowId window : windows)
-    for (int s = 0; s < blocks.slots(window); ++s) {
-      REQUIRE(reinterpret_cast<std::uintptr_t>(blocks.slot(window, s)) % kPage == 0);
-      places.push_back({blocks.slot(window, s),
-                        s > 0 ? static_cast<std::size_t>(blocks.slot(window, s) - blocks.slot(window, s - 1)) : 1});
+    for (int s = 0; s < buffers.slots(window); ++s) {
+      REQUIRE(reinterpret_cast<std::uintptr_t>(buffers.slot(window, s)) % kPage == 0);
+      places.push_back({buffers.slot(window, s),
+                        s > 0 ? static_cast<std::size_t>(buffers.slot(window, s) - buffers.slot(window, s - 1)) : 1});
     }
   for (std::size_t i = 0; i < places.size(); ++i) std::memset(places[i].begin, static_cast<int>(i), places[i].bytes);
-  for (const BlockId id : ids)
-    if (blocks.home(id) == Tier::disk)
-      blocks.write_to_disk(id, test::noise(blocks.bytes(id), static_cast<unsigned>(id)).data());
+  for (const BufferId id : ids)
+    if (buffers.home(id) == Tier::disk)
+      buffers.write_to_disk(id, test::noise(buffers.bytes(id), static_cast<unsigned>(id)).data());
   for (std::size_t i = 0; i < places.size(); ++i)
     for (std::size_t b = 0; b < places[i].bytes; ++b)
       if (places[i].begin[b] != static_cast<std::byte>(i)) FAIL("place " << i << " was overwritten at " << b);
-  for (const BlockId id : ids)
-    if (blocks.home(id) == Tier::disk) {
-      std::vector<std::byte> back(blocks.bytes(id));
-      blocks.read_from_disk(id, back.data());
-      REQUIRE(back == test::noise(blocks.bytes(id), static_cast<unsigned>(id)));
+  for (const BufferId id : ids)
+    if (buffers.home(id) == Tier::disk) {
+      std::vector<std::byte> back(buffers.bytes(id));
+      buffers.read_from_disk(id, back.data());
+      REQUIRE(back == test::noise(buffers.bytes(id), static_cast<unsigned>(id)));
     }
 }
 
-TEST_CASE("a block on disk can be a checkpoint's own ranges", "[offload]") {
+TEST_CASE("a buffer on disk can be a checkpoint's own ranges", "[offload]") {
   test::TemporaryFolder folder;
   const auto a = test::noise(300000, 1), b = test::noise(50000, 2);
   test::write_bytes(folder / "a", a);
@@ -115,97 +115,97 @@ TEST_CASE("a block on disk can be a checkpoint's own ranges", "[offload]") {
   const std::vector<FilePart> parts{
       {{file_a, 4096 + 88, 200000}, 88}, {{file_b, 7, 3000}, 204800}, {{file_b, 40000, 10000}, 208000}};
   const Tier home = GENERATE(Tier::disk, Tier::host);
-  BlockStore blocks;
-  const BlockId block = blocks.add(Kind::weights, 220000, home, parts);
-  REQUIRE(blocks.spill_bytes() == 0);
-  REQUIRE(blocks.bytes(home, Kind::weights) == 220000);
-  REQUIRE(blocks.read_only(block) == (home == Tier::disk));
+  BufferStore buffers;
+  const BufferId buffer = buffers.add(Kind::weights, 220000, home, parts);
+  REQUIRE(buffers.spill_bytes() == 0);
+  REQUIRE(buffers.bytes(home, Kind::weights) == 220000);
+  REQUIRE(buffers.read_only(buffer) == (home == Tier::disk));
   test::ThreadedBackend backend;
-  blocks.allocate(backend, disk, "/nonexistent");
+  buffers.allocate(backend, disk, "/nonexistent");
 
   std::vector<std::byte> expected(220000, std::byte{0x5A});
   std::memcpy(&expected[88], &a[4096 + 88], 200000);
   std::memcpy(&expected[204800], &b[7], 3000);
   std::memcpy(&expected[208000], &b[40000], 10000);
   std::vector<std::byte> memory(220000, std::byte{0x5A});
-  blocks.read_from_disk(block, memory.data());
+  buffers.read_from_disk(buffer, memory.data());
   REQUIRE(memory == expected);
-  REQUIRE_THROWS_AS(blocks.write_to_disk(block, memory.data()), UsageError);
+  REQUIRE_THROWS_AS(buffers.write_to_disk(buffer, memory.data()), UsageError);
 
   std::vector<std::byte> rows(3 * 500);
-  const std::vector<BlockStore::PartRead> reads{
+  const std::vector<BufferStore::PartRead> reads{
       {100, 500, rows.data()}, {150000, 500, &rows[500]}, {209000, 500, &rows[1000]}};
-  blocks.read_parts(block, reads);
+  buffers.read_parts(buffer, reads);
   for (std::size_t i = 0; i < reads.size(); ++i) REQUIRE(!std::memcmp(&rows[i * 500], &expected[reads[i].offset], 500));
 }
 
-TEST_CASE("rows of a spilled block are read through its checked pages", "[offload]") {
+TEST_CASE("rows of a spilled buffer are read through its checked pages", "[offload]") {
   const auto seed = GENERATE(range(1u, 4u));
   test::TemporaryFolder folder;
   DiskStore disk;
   test::ThreadedBackend backend;
-  BlockStore blocks;
-  blocks.add(Kind::kv, 70000, Tier::disk);
+  BufferStore buffers;
+  buffers.add(Kind::kv, 70000, Tier::disk);
   const std::size_t bytes = 6000123;
-  const BlockId block = blocks.add(Kind::weights, bytes, Tier::disk);
-  blocks.allocate(backend, disk, folder.path());
+  const BufferId buffer = buffers.add(Kind::weights, bytes, Tier::disk);
+  buffers.allocate(backend, disk, folder.path());
   const auto data = test::noise(bytes, seed);
-  blocks.write_to_disk(block, data.data());
+  buffers.write_to_disk(buffer, data.data());
 
   std::mt19937 random(seed);
   for (const std::size_t row : {std::size_t{64}, std::size_t{10000}, std::size_t{100000}}) {
-    std::vector<std::size_t> offsets;  // of rows that end with the block
+    std::vector<std::size_t> offsets;  // of rows that end with the buffer
     for (std::size_t offset = bytes % row; offset < bytes; offset += row)
       if (random() % (row == 64 ? 50 : 2) == 0 || offset + row == bytes) offsets.push_back(offset);
     std::vector<std::byte> rows(offsets.size() * row);
-    std::vector<BlockStore::PartRead> reads;
+    std::vector<BufferStore::PartRead> reads;
     for (std::size_t i = 0; i < offsets.size(); ++i) reads.push_back({offsets[i], row, &rows[i * row]});
     const std::uint64_t before = disk.bytes_read();
-    blocks.read_parts(block, reads);
+    buffers.read_parts(buffer, reads);
     REQUIRE(disk.bytes_read() - before <= bytes + 2 * DiskStore::kSpillPage);  // each page once
     bool equal = true;
     for (std::size_t i = 0; i < offsets.size(); ++i) equal &= !std::memcmp(&rows[i * row], &data[offsets[i]], row);
     REQUIRE(equal);
   }
-  const BlockStore::PartRead outside{bytes - 1, 2, nullptr};
-  REQUIRE_THROWS_AS(blocks.read_parts(block, {&outside, 1}), UsageError);
+  const BufferStore::PartRead outside{bytes - 1, 2, nullptr};
+  REQUIRE_THROWS_AS(buffers.read_parts(buffer, {&outside, 1}), UsageError);
 }
 
-TEST_CASE("the first bytes of a spilled block can be written and read by themselves", "[offload]") {
+TEST_CASE("the first bytes of a spilled buffer can be written and read by themselves", "[offload]") {
   test::TemporaryFolder folder;
   DiskStore disk;
   test::ThreadedBackend backend;
-  BlockStore blocks;
+  BufferStore buffers;
   const std::size_t bytes = 3 * DiskStore::kSpillPage + 5000;
-  const BlockId block = blocks.add(Kind::activations, bytes, Tier::disk);
-  blocks.allocate(backend, disk, folder.path());
+  const BufferId buffer = buffers.add(Kind::activations, bytes, Tier::disk);
+  buffers.allocate(backend, disk, folder.path());
   std::vector<std::byte> memory(bytes);
   const auto first = test::noise(bytes, 1), second = test::noise(bytes, 2);
-  blocks.write_to_disk(block, first.data());
+  buffers.write_to_disk(buffer, first.data());
   for (const std::size_t part :
        {std::size_t{100}, DiskStore::kSpillPage, 2 * DiskStore::kSpillPage + 1, bytes - 1, bytes}) {
-    blocks.write_to_disk(block, second.data(), part);
+    buffers.write_to_disk(buffer, second.data(), part);
     for (const std::size_t wanted : {std::size_t{1}, part / 2 + 1, part}) {
-      blocks.read_from_disk(block, memory.data(), wanted);
+      buffers.read_from_disk(buffer, memory.data(), wanted);
       REQUIRE(!std::memcmp(memory.data(), second.data(), wanted));
     }
   }
-  REQUIRE_THROWS_AS(blocks.write_to_disk(block, memory.data(), bytes + 1), UsageError);
+  REQUIRE_THROWS_AS(buffers.write_to_disk(buffer, memory.data(), bytes + 1), UsageError);
 }
 
-TEST_CASE("a block store refuses what cannot be", "[offload]") {
-  BlockStore blocks;
-  REQUIRE_THROWS_WITH(blocks.add(Kind::weights, 100, Tier::disk, {{{FileId{0}, 0, 60}, 50}}),
+TEST_CASE("a buffer store refuses what cannot be", "[offload]") {
+  BufferStore buffers;
+  REQUIRE_THROWS_WITH(buffers.add(Kind::weights, 100, Tier::disk, {{{FileId{0}, 0, 60}, 50}}),
                       Contains("60 bytes at 50") && Contains("100 bytes"));
-  REQUIRE_THROWS_AS(blocks.add(Kind::weights, 100, Tier::disk, {{{FileId{0}, 0, 60}, SIZE_MAX}}), UsageError);
-  REQUIRE_THROWS_AS(blocks.add_window(Tier::disk, 1, 1), UsageError);
-  REQUIRE_THROWS_AS(blocks.add_window(Tier::host, -1, 1), UsageError);
-  const BlockId on_host = blocks.add(Kind::kv, 100, Tier::host), spilled = blocks.add(Kind::kv, 100, Tier::disk);
+  REQUIRE_THROWS_AS(buffers.add(Kind::weights, 100, Tier::disk, {{{FileId{0}, 0, 60}, SIZE_MAX}}), UsageError);
+  REQUIRE_THROWS_AS(buffers.add_window(Tier::disk, 1, 1), UsageError);
+  REQUIRE_THROWS_AS(buffers.add_window(Tier::host, -1, 1), UsageError);
+  const BufferId on_host = buffers.add(Kind::kv, 100, Tier::host), spilled = buffers.add(Kind::kv, 100, Tier::disk);
   test::ThreadedBackend backend;
   DiskStore disk;
-  REQUIRE_THROWS_AS(blocks.allocate(backend, disk, "/nonexistent"), IoError);
+  REQUIRE_THROWS_AS(buffers.allocate(backend, disk, "/nonexistent"), IoError);
   test::TemporaryFolder folder;
-  BlockStore good;
+  BufferStore good;
   REQUIRE(good.add(Kind::kv, 100, Tier::host) == on_host);
   REQUIRE(good.add(Kind::kv, 100, Tier::disk) == spilled);
   good.allocate(backend, disk, folder.path());

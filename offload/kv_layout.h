@@ -1,4 +1,4 @@
-// offload/kv_store.h: how a KV block lies in memory, on every tier alike.
+// offload/kv_layout.h: how a KV buffer lies in memory, on every tier alike.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace weft::offload {
 
-/// One KV block: what one layer keeps for one batch of sequences (kernels::KvSlots). In this order, each part starting
+/// One KV buffer: what one layer keeps for one batch of sequences (kernels::KvSlots). In this order, each part starting
 /// at a multiple of 64 bytes: k, v [sequences, kv_heads, slots, head_dim]; score [sequences, kv_heads, slots] f32 if
 /// `scores`; position, of the same shape, i32; free_slot [sequences, kv_heads] i32. Moves between tiers as it is.
 struct KvShape {
@@ -16,7 +16,7 @@ struct KvShape {
   DType dtype = DType::f16;
   bool scores = true;  ///< false with Scoring::none
 
-  std::size_t bytes() const;  ///< of the whole block, a multiple of 4096
+  std::size_t bytes() const;  ///< of the whole buffer, a multiple of 4096
   kernels::KvSlots view(std::byte* base) const;
   std::size_t row_bytes() const { return static_cast<std::size_t>(head_dim) * size_of(dtype); }
 
