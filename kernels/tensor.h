@@ -12,6 +12,10 @@ namespace weft {
 enum class DType : std::uint8_t { f32, f16, bf16, i32 };
 
 constexpr std::size_t size_of(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
+/// Of `elements` numbers that lie next to each other.
+constexpr std::size_t bytes_of(DType dtype, std::int64_t elements) {
+  return static_cast<std::size_t>(elements) * size_of(dtype);
+}
 constexpr const char* name_of(DType dtype) {
   switch (dtype) {
     case DType::f32: return "float32";
@@ -89,8 +93,7 @@ template <class Void> struct BasicView {
   /// Rows [first, first + count).
   BasicView slice(std::int64_t first, std::int64_t count) const {
     using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
-    const auto offset = first * stride * static_cast<std::int64_t>(size_of(dtype));
-    return {static_cast<Byte*>(data) + offset, dtype, count, cols, stride};
+    return {static_cast<Byte*>(data) + bytes_of(dtype, first * stride), dtype, count, cols, stride};
   }
 };
 using View = BasicView<void>;

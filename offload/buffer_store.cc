@@ -22,8 +22,7 @@ BufferId BufferStore::add(Kind kind, std::size_t bytes, Tier home, std::vector<F
                        std::to_string(part.offset) + " leaves its buffer of " + std::to_string(bytes) + " bytes");
   Entry entry{kind, home, bytes, 0, std::move(parts)};
   if (home != Tier::disk) entry.offset = memory_[index_of(home)].take(round_up(bytes, kPage));
-  else if (entry.parts.empty())
-    entry.offset = spill_.take(round_up(bytes, DiskStore::kSpillPage), DiskStore::kSpillPage);
+  else if (entry.parts.empty()) entry.offset = spill_.take(round_up(bytes, kSpillPage), kSpillPage);
   else file_bytes_ += bytes;
   by_kind_[index_of(home)][index_of(kind)] += bytes;
   buffers_.push_back(std::move(entry));
@@ -98,7 +97,7 @@ void BufferStore::write_to_disk(BufferId buffer, const std::byte* from, std::siz
 std::size_t BufferStore::spilled(const Entry& e, std::size_t bytes) {
   if (bytes > e.bytes)
     throw UsageError("buffer store: " + std::to_string(bytes) + " bytes of a buffer of " + std::to_string(e.bytes));
-  return std::min<std::size_t>(round_up(bytes, DiskStore::kSpillPage), e.bytes);
+  return std::min<std::size_t>(round_up(bytes, kSpillPage), e.bytes);
 }
 
 void BufferStore::read_parts(BufferId buffer, std::span<const PartRead> parts) const {
@@ -128,7 +127,7 @@ void BufferStore::read_parts(BufferId buffer, std::span<const PartRead> parts) c
 void BufferStore::read_spilled(const Entry& e, std::span<const PartRead> parts) const {
   if (e.home != Tier::disk)
     throw UsageError(std::string("buffer store: a buffer on ") + name_of(e.home) + " is not on disk");
-  constexpr std::size_t kUnit = DiskStore::kSpillPage, kPages = 64;
+  constexpr std::size_t kUnit = kSpillPage, kPages = 64;
   struct Fragment {
     std::size_t page, offset, bytes;
     std::byte* to;

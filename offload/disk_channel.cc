@@ -20,7 +20,6 @@ namespace weft::offload {
 namespace {
 
 constexpr int kAttempts = 3;
-constexpr std::size_t kSpillPage = DiskStore::kSpillPage;
 static_assert(DiskChannel::kPiece % kSpillPage == 0);
 
 std::string place(const DiskFile& file, bool write, std::size_t bytes, std::uint64_t offset) {

@@ -189,17 +189,17 @@ void check_range(const DiskFile& file, const Extent& extent, const char* verb) {
     throw IoError(file.path + ": cannot " + verb + " " + std::to_string(extent.bytes) + " bytes at offset " +
                   std::to_string(extent.offset) + ": the file has " + std::to_string(file.size) +
                   " bytes; is it cut off?");
-  if (file.spill && extent.offset % DiskStore::kSpillPage != 0)
+  if (file.spill && extent.offset % kSpillPage != 0)
     throw UsageError(file.path + ": offset " + std::to_string(extent.offset) + " is not at the start of a page of " +
-                     std::to_string(DiskStore::kSpillPage) + " bytes");
+                     std::to_string(kSpillPage) + " bytes");
 }
 
 void check_written(const DiskFile& file, const Extent& extent) {
-  for (std::uint64_t at = 0; at < extent.bytes; at += DiskStore::kSpillPage) {
-    const DiskFile::Page& page = file.pages[(extent.offset + at) / DiskStore::kSpillPage];
-    const std::uint64_t wanted = std::min<std::uint64_t>(DiskStore::kSpillPage, extent.bytes - at);
+  for (std::uint64_t at = 0; at < extent.bytes; at += kSpillPage) {
+    const DiskFile::Page& page = file.pages[(extent.offset + at) / kSpillPage];
+    const std::uint64_t wanted = std::min<std::uint64_t>(kSpillPage, extent.bytes - at);
     if (page.bytes != wanted)
-      throw IoError(file.path + ": page " + std::to_string((extent.offset + at) / DiskStore::kSpillPage) + " holds " +
+      throw IoError(file.path + ": page " + std::to_string((extent.offset + at) / kSpillPage) + " holds " +
                     std::to_string(page.bytes) + " bytes, " + std::to_string(wanted) +
                     " are wanted; read just what was written");
   }

@@ -65,8 +65,6 @@ class DiskStore {
   std::uint64_t size(FileId file) const;
   const std::string& path(FileId file) const;
 
-  /// Granularity of a spill file: its writes start at multiples of this, and a read wants what was written.
-  static constexpr std::size_t kSpillPage = std::size_t{64} << 10;
   /// A nameless file of our own in `directory` with all its space reserved; gone with the store or the process.
   /// Throws CapacityError, which says what is needed and what is free, else IoError.
   FileId create_spill(const std::string& directory, std::uint64_t bytes);

@@ -1,6 +1,7 @@
 // offload/kv_layout.cc
 #include "offload/kv_layout.h"
 
+#include "kernels/ops.h"
 #include "offload/memory.h"
 
 namespace weft::offload {

@@ -4,7 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/ops.h"
+#include "kernels/tensor.h"
+
+namespace weft::kernels {
+struct KvSlots;  // kernels/attention_ops.h
+}
 
 namespace weft::offload {
 
@@ -18,7 +22,12 @@ struct KvShape {
 
   std::size_t bytes() const;  ///< of the whole buffer, a multiple of 4096
   kernels::KvSlots view(std::byte* base) const;
-  std::size_t row_bytes() const { return static_cast<std::size_t>(head_dim) * size_of(dtype); }
+  std::size_t row_bytes() const { return bytes_of(dtype, head_dim); }
+  /// What a decode step reads and writes of one slot: key, value and position, and the score, which is read and
+  /// written.
+  std::size_t bytes_per_step() const {
+    return 2 * row_bytes() + sizeof(std::int32_t) + (scores ? 2 * sizeof(float) : 0);
+  }
 
   struct Offsets {
     std::size_t k = 0, v = 0, score = 0, position = 0, free_slot = 0, end = 0;

@@ -1,18 +1,16 @@
-// offload/memory.h: sizes first, then memory: arenas that count or hand out, and leases of pinned host memory.
+// offload/memory.h: sizes first, then memory: arenas that count or hand out.
 #pragma once
 
 #include <cstddef>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <utility>
+#include <cstdint>
 
-#include "kernels/backend.h"
 #include "offload/tier.h"
 
 namespace weft::offload {
 
 inline constexpr std::size_t kPage = 4096;  ///< what O_DIRECT asks of addresses, offsets and lengths
+/// Granularity of a spill file: its writes start at multiples of this, and a read wants what was written.
+inline constexpr std::size_t kSpillPage = std::size_t{64} << 10;
 
 constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return round_down(value + unit - 1, unit); }
@@ -41,48 +39,6 @@ class Arena {
   std::byte* base_ = nullptr;
   std::size_t capacity_ = SIZE_MAX, used_ = 0, peak_ = 0;
   Tier tier_ = Tier::host;
-};
-
-/// Pinned host memory, allocated once and lent in pages. Thread-safe. Must outlive its leases.
-class HostPool {
- public:
-  /// Page-aligned memory that goes back to its pool with the lease. Move-only; contents undefined.
-  class Lease {
-   public:
-    Lease() = default;
-    Lease(Lease&& other) noexcept { *this = std::move(other); }
-    Lease& operator=(Lease&& other) noexcept {
-      std::swap(pool_, other.pool_);
-      std::swap(data_, other.data_);
-      std::swap(bytes_, other.bytes_);
-      return *this;
-    }
-    ~Lease() {
-      if (pool_) pool_->give_back(data_);
-    }
-    std::byte* data() const { return data_; }
-    std::size_t bytes() const { return bytes_; }
-
-   private:
-    friend class HostPool;
-    HostPool* pool_ = nullptr;
-    std::byte* data_ = nullptr;
-    std::size_t bytes_ = 0;
-  };
-
-  /// Throws CapacityError as Backend::allocate_host does.
-  HostPool(kernels::Backend& backend, std::size_t bytes);
-
-  /// `bytes` rounded up to pages. Throws CapacityError where no free run is long enough.
-  Lease lease(std::size_t bytes);
-  std::size_t bytes_free() const;
-
- private:
-  void give_back(std::byte* data);
-
-  std::unique_ptr<kernels::Memory> memory_;
-  mutable std::mutex mutex_;
-  std::map<std::size_t, std::size_t> free_, lent_;  // offset -> bytes; neighbouring free runs are merged
 };
 
 }  // namespace weft::offload

@@ -9,24 +9,73 @@
 
 #include "policy/json.h"
 #include "policy/model.h"
+#include "policy/steps.h"
 
 namespace weft::policy {
 
-enum class Dim : std::uint8_t { one, hidden, ffn, vocab, embed, positions, q_rows, kv_rows, qkv_rows };
-enum class When : std::uint8_t { always, qkv_bias, output_bias, mlp_bias, norm, final_norm, projections, untied };
+/// A size that a model's config decides.
+enum class Dim : std::uint8_t {
+  one,
+  hidden,
+  ffn,
+  vocab,
+  embed,
+  positions,
+  heads,
+  kv_heads,
+  q_rows,
+  kv_rows,
+  qkv_rows,
+};
+std::int64_t size_of(Dim dim, const ModelSpec& model);
 
-/// One row of an architecture's table.
+/// Which models, and which of their layers, a row of a table is for.
+enum class When : std::uint8_t {
+  always,
+  qkv_bias,
+  output_bias,
+  mlp_bias,
+  norm_weights,
+  final_norm_weights,
+  final_norm,
+  projections,
+  no_projections,
+  tied,
+  untied,
+  position_table,
+  rotary,
+  fused_qkv,
+  separate_qkv,
+  pre_norm,
+  post_norm,
+  own_mlp_norm,  ///< pre_norm, and the mlp is a sublayer of its own
+  parallel,
+  gated_mlp,
+  plain_mlp,
+};
+bool applies(When when, const ModelSpec& model, int layer);
+
+/// One row of an architecture's table of tensors.
 struct TensorRow {
   Unit::Kind unit;
   Role role;
+  Form form;
   const char* name;  ///< '#' stands for the layer
   Dim rows, cols;
+  When when = When::always;
+};
+
+/// One row of an architecture's table of steps: what each stage computes, in order.
+struct StepRow {
+  Stage stage;
+  Step step;
   When when = When::always;
 };
 
 struct Architecture {
   const char* model_type;
   std::span<const TensorRow> tensors;
+  std::span<const StepRow> steps;
   std::span<const char* const> prefixes;                               ///< see name_prefixes()
   ModelSpec (*from_config)(Fields& fields, const std::string& where);  ///< throws DataError
 };

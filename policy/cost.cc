@@ -1,6 +1,7 @@
 #include "policy/cost.h"
 
 #include <cmath>
+#include <utility>
 
 namespace weft::policy {
 namespace {
@@ -21,19 +22,21 @@ double on_disk(const std::vector<Unit>& units, const ScheduleShape& shape, Unit:
 Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Footprint& footprint,
            const Facts& facts, const Machine& machine, const Compression& compression)
     : model_(model), units_(units), policy_(policy), footprint_(footprint), facts_(facts), machine_(machine),
-      compression_(compression), hidden_bytes_(double(size_of(facts.activation))),
-      embedding_on_disk_(on_disk(units, footprint.shape, Unit::Kind::embedding)),
-      positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)) {}
+      compression_(compression), embedding_on_disk_(on_disk(units, footprint.shape, Unit::Kind::embedding)),
+      positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)) {
+  for (std::size_t stage = 0; stage < kStages; ++stage) steps_[stage] = steps_of(model, static_cast<Stage>(stage));
+}
 
 double Cost::bytes(const Op& op, const Sweep& sweep) const {
   const ScheduleShape& shape = footprint_.shape;
   if (op.subject < shape.kv_buffer(0, 0))
     return double(facts_.unit_bytes[op.subject]) * Compression::left(compression_.weight_bits);
   if (op.subject < shape.activation_buffer(0))
-    return double(footprint_.kv_buffer_bytes) * Compression::left(compression_.kv_bits);
+    return double(footprint_.kv_buffer_bytes()) * Compression::left(compression_.kv_bits);
   const double rows = double(sweep.rows(op.batch, policy_.gpu_batch_size));
-  if (op.subject < shape.exchange_buffer(0)) return rows * sweep.tokens * model_.hidden * hidden_bytes_;
-  return rows * (model_.heads + 2.0 * model_.kv_heads) * model_.head_dim * hidden_bytes_;
+  const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
+  if (op.subject < shape.exchange_buffer(0)) return rows * sweep.tokens * bytes_of_row(Value::hidden);
+  return rows * (bytes_of_row(Value::q) + bytes_of_row(Value::k) + bytes_of_row(Value::v));
 }
 
 double Cost::seconds(const Op& op, const Sweep& sweep) const {
@@ -49,64 +52,70 @@ double Cost::pointwise(double bytes) const {
   return std::max(machine_.device.launch, bytes / machine_.device.pointwise);
 }
 
-double Cost::products(const Unit& unit, double rows, std::initializer_list<Role> roles) const {
+double Cost::product(double elements, double rows) const {
+  const double rate = machine_.linear(facts_.kv, rows, std::sqrt(elements));
+  double seconds = std::max(machine_.device.launch, 2 * rows * elements / rate);
+  if (compression_.weight_bits == 4)  // unpacked once into 16 bits, then read from there
+    seconds += elements * 2 * (1 + Compression::left(4)) / machine_.device.pointwise;
+  return seconds;
+}
+
+double Cost::steps(Stage stage, double rows) const {
   double seconds = 0;
-  for (const TensorSpec& tensor : unit.tensors) {
-    if (std::find(roles.begin(), roles.end(), tensor.role) == roles.end()) continue;
-    const auto elements = double(tensor.elements());
-    const double rate = machine_.linear(facts_.kv, rows, std::sqrt(elements));
-    seconds += std::max(machine_.device.launch, 2 * rows * elements / rate);
-    if (compression_.weight_bits == 4)  // unpacked once into 16 bits, then read from there
-      seconds += elements * 2 * (1 + Compression::left(4)) / machine_.device.pointwise;
+  for (const Step& step : steps_[static_cast<std::size_t>(stage)]) {
+    if (const double elements = products(model_, step, 1); elements > 0) seconds += product(elements, rows);
+    if (const double bytes = pointwise_bytes(model_, footprint_.types, step, rows); bytes > 0)
+      seconds += pointwise(bytes);
   }
   return seconds;
 }
 
 double Cost::compute(const Op& op, const Sweep& sweep) const {
   const Sublayer& sub = footprint_.shape.sublayers[op.subject];
-  const Unit* const unit = sub.unit < 0 ? nullptr : &units_[static_cast<std::size_t>(sub.unit)];
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
   const double rows = double(sequences) * sweep.tokens;
   switch (sub.kind) {
-    case Sublayer::Kind::embed: return embed(unit, rows);
-    case Sublayer::Kind::attention: return attention(op, *unit, sequences, sweep);
-    case Sublayer::Kind::mlp: return mlp(*unit, rows);
-    case Sublayer::Kind::output: return output(unit, double(sequences));
+    case Sublayer::Kind::embed: return steps(Stage::embed, rows) + disk_rows(rows);
+    case Sublayer::Kind::attention: return attention(op, sequences, sweep);
+    case Sublayer::Kind::mlp: return mlp(rows);
+    case Sublayer::Kind::output: return steps(Stage::output, double(sequences));
     case Sublayer::Kind::head:
-      return head(*unit, op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences));
+      return head(units_[sub.unit], op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences));
   }
   return 0;
 }
 
-double Cost::embed(const Unit* unit, double rows) const {
-  double seconds = pointwise(rows * (model_.embed + 4.0 * model_.hidden) * hidden_bytes_);
-  if (unit) seconds += products(*unit, rows, {Role::project_in});
-  // Each distinct row of a chunk is read once.
+/// Reads of embedding rows whose pieces lie on disk: each distinct row of a chunk once.
+double Cost::disk_rows(double rows) const {
   const double chunk = std::min(rows, double(footprint_.workspace.chunk_tokens)), chunks = rows / chunk;
   const double read = chunks * (embedding_on_disk_ * std::min(chunk, double(model_.vocab)) +
                                 positions_on_disk_ * std::min(chunk, double(model_.positions)));
-  return seconds + (read > 0 ? read / machine_.disk_rows_per_second : 0);
+  return read > 0 ? read / machine_.disk_rows_per_second : 0;
 }
 
 double Cost::prefill_core(double sequences, double prompt) const {
-  const double rows = sequences * prompt, kv = double(model_.kv_heads) * model_.head_dim;
+  const double rows = sequences * prompt;
+  const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
+  const double stored = bytes_of_row(Value::stored_k) + bytes_of_row(Value::stored_v);
   const double pairs = sequences * model_.heads * prompt * (prompt + 1) / 2;
   const Engine& device = machine_.device;
   double seconds = 4 * pairs * model_.head_dim / device.prefill_attention.at(prompt, model_.head_dim);
-  seconds += 2 * pointwise(rows * kv * (hidden_bytes_ + double(size_of(facts_.kv))));  // to the type of the cache
+  for (const auto& [from, to] : {std::pair{Value::k, Value::stored_k}, {Value::v, Value::stored_v}})
+    seconds += pointwise(rows * (bytes_of_row(from) + bytes_of_row(to)));
   if (policy_.retention.scored())
     seconds += 2 * pairs * model_.head_dim / device.column_sums.at(prompt, model_.head_dim);
-  return seconds + pointwise(4 * rows * kv * double(size_of(facts_.kv)));  // into the slots
+  return seconds + pointwise(2 * rows * stored);  // into the slots
 }
 
 double Cost::decode_core(const Engine& engine, double sequences, double visible) const {
-  const double row = model_.head_dim * double(size_of(facts_.kv)) * Compression::left(compression_.kv_bits);
-  const double slot = 2 * row + (policy_.retention.scored() ? 12 : 4);  // scores are read and written
+  const double rows = 2.0 * double(footprint_.kv_shape.row_bytes());  // a key and a value
+  const double slot =
+      double(footprint_.kv_shape.bytes_per_step()) - rows * (1 - Compression::left(compression_.kv_bits));
   return std::max(engine.launch,
                   sequences * model_.kv_heads * visible * slot / engine.decode_attention.at(visible, model_.head_dim));
 }
 
-double Cost::attention(const Op& op, const Unit& unit, std::int64_t sequences, const Sweep& sweep) const {
+double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const {
   using Part = Op::Part;
   if (op.part == Part::core) return decode_core(machine_.host, double(sequences), sweep.visible);
   // Chunks of whole sequences, as Layers::chunks() cuts them.
@@ -115,36 +124,25 @@ double Cost::attention(const Op& op, const Unit& unit, std::int64_t sequences, c
   double seconds = 0;
   for (double left = double(sequences); left > 0; left -= per_chunk) {
     const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
-    if (op.part != Part::out) {
-      seconds += pointwise(2 * rows * model_.hidden * hidden_bytes_);
-      seconds += products(unit, rows, {Role::q_weight, Role::k_weight, Role::v_weight, Role::qkv_weight});
-    }
+    if (op.part != Part::out) seconds += steps(Stage::attention_in, rows);
     if (op.part == Part::whole)
       seconds += sweep.prefill ? prefill_core(count, sweep.tokens) : decode_core(machine_.device, count, sweep.visible);
-    if (op.part != Part::in) seconds += products(unit, rows, {Role::o_weight});
-    if (op.part != Part::in && model_.parallel_residual) seconds += mlp(unit, rows);
+    if (op.part != Part::in) seconds += steps(Stage::attention_out, rows);
   }
   return seconds;
 }
 
-double Cost::mlp(const Unit& unit, double rows) const {
+double Cost::mlp(double rows) const {
   double seconds = 0;
-  for (double left = rows; left > 0; left -= double(footprint_.workspace.chunk_tokens)) {
-    const double count = std::min(left, double(footprint_.workspace.chunk_tokens));
-    seconds += pointwise(2 * count * model_.hidden * hidden_bytes_);
-    seconds += products(unit, count, {Role::gate_weight, Role::up_weight, Role::down_weight});
-  }
+  for (double left = rows; left > 0; left -= double(footprint_.workspace.chunk_tokens))
+    seconds += steps(Stage::mlp, std::min(left, double(footprint_.workspace.chunk_tokens)));
   return seconds;
 }
 
-double Cost::output(const Unit* unit, double rows) const {
-  return 2 * pointwise(2 * rows * model_.hidden * hidden_bytes_) +
-         (unit ? products(*unit, rows, {Role::project_out}) : 0);
-}
-
+/// One piece of the head.
 double Cost::head(const Unit& unit, bool last, double rows) const {
   const double choice = last ? pointwise(rows * model_.vocab * 4.0) : 0;
-  return products(unit, rows, {Role::token_embedding, Role::head}) + choice;
+  return product(double(unit.elements()), rows) + choice;
 }
 
 }  // namespace weft::policy

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -43,15 +44,15 @@ class Cost {
 
  private:
   double compute(const Op& op, const Sweep& sweep) const;
-  double embed(const Unit* unit, double rows) const;
-  double attention(const Op& op, const Unit& unit, std::int64_t sequences, const Sweep& sweep) const;
+  double disk_rows(double rows) const;
+  double attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const;
   double prefill_core(double sequences, double prompt) const;
   double decode_core(const Engine& engine, double sequences, double visible) const;
-  double mlp(const Unit& unit, double rows) const;
-  double output(const Unit* unit, double rows) const;
+  double mlp(double rows) const;
   double head(const Unit& unit, bool last, double rows) const;
-  /// Of all tensors of the unit with these roles that are matrices, for `rows` rows.
-  double products(const Unit& unit, double rows, std::initializer_list<Role> roles) const;
+  /// All steps of a stage over `rows` rows but attention itself.
+  double steps(Stage stage, double rows) const;
+  double product(double elements, double rows) const;
   double pointwise(double bytes) const;
 
   const ModelSpec& model_;
@@ -61,7 +62,7 @@ class Cost {
   const Facts& facts_;
   const Machine& machine_;
   const Compression compression_;
-  const double hidden_bytes_;                             // of a number of the hidden states
+  std::array<std::vector<Step>, kStages> steps_;          // of the first layer, for all are nearly alike
   double embedding_on_disk_ = 0, positions_on_disk_ = 0;  // shares of the tables
 };
 

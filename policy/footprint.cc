@@ -9,45 +9,71 @@
 namespace weft::policy {
 namespace {
 
-constexpr std::uint64_t kPage = 4096, kPart = 64;
-constexpr std::uint64_t kSpillPage = 64 << 10;  // what the disk store checks and writes at once
-constexpr std::int64_t kChunkTokens = 512;      // enough rows for the matrix kernels to reach their ceiling
+using offload::Arena;
+using offload::kPage;
+using offload::round_up;
 
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
+constexpr std::int64_t kChunkTokens = 512;  // enough rows for the matrix kernels to reach their ceiling
 
-Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Facts& facts) {
+/// Of one chunk through the sublayer that needs the most.
+std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, std::int64_t tokens) {
+  std::uint64_t most = 0;
+  using Stages = std::initializer_list<Stage>;
+  for (const Stages& sublayer :
+       {Stages{Stage::embed}, Stages{Stage::attention_in, Stage::attend, Stage::attention_out}, Stages{Stage::mlp}}) {
+    std::vector<Step> steps;
+    for (const Stage stage : sublayer)
+      for (const Step& step : steps_of(model, stage)) steps.push_back(step);
+    Arena counting;
+    for (const Value value : scratch_values(steps)) take(counting, shape_of(value, model, types, tokens));
+    most = std::max<std::uint64_t>(most, counting.used());
+  }
+  return round_up(most, kPage);
+}
+
+OutputLayout output_layout(const ModelSpec& model, const Types& types, std::int64_t block_size) {
+  Arena counting;
+  const auto place = [&](Value value) {
+    return counting.take(shape_of(value, model, types, block_size).bytes(), kPage);
+  };
+  OutputLayout layout;
+  layout.last_hidden = place(Value::last_hidden);
+  layout.last_embed = place(Value::last_embed);
+  layout.logits = place(Value::logits);
+  layout.bytes = round_up(counting.used(), kPage);
+  return layout;
+}
+
+ExchangeLayout exchange_layout(const ModelSpec& model, const Types& types, std::int64_t block_size, bool on_host) {
+  Arena counting;
+  const auto place = [&](Value value) {
+    return counting.take(shape_of(value, model, types, block_size).bytes(), size_of(types.activation));
+  };
+  ExchangeLayout layout;
+  layout.q = place(Value::q);
+  layout.k = place(Value::k);
+  layout.v = place(Value::v);
+  if (on_host) layout.attended = place(Value::attended);
+  layout.bytes = round_up(counting.used(), kPage);
+  return layout;
+}
+
+Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Types& types) {
   Workspace space;
   space.batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
   space.chunk_tokens = std::min(space.batch_tokens, std::max<std::int64_t>(kChunkTokens, work.longest_prompt));
-  const std::uint64_t a = size_of(facts.activation);
-  const auto tokens = static_cast<std::uint64_t>(space.chunk_tokens);
-  const auto q = static_cast<std::uint64_t>(model.heads) * static_cast<std::uint64_t>(model.head_dim);
-  const auto kv = static_cast<std::uint64_t>(model.kv_heads) * static_cast<std::uint64_t>(model.head_dim);
-  const auto hidden = static_cast<std::uint64_t>(model.hidden), embed = static_cast<std::uint64_t>(model.embed);
-  const auto part = [](std::uint64_t bytes) { return round_up(bytes, kPart); };
-  // attention: normed, q, k and v before they are taken apart, q, k, v, out, k and v as stored, row sums, scores
-  std::uint64_t attention = part(tokens * hidden * a) + 2 * part(tokens * q * a) + 2 * part(tokens * kv * a) +
-                            2 * part(tokens * kv * size_of(facts.kv)) +
-                            part(tokens * static_cast<std::uint64_t>(model.heads) * 4) +
-                            part(tokens * static_cast<std::uint64_t>(model.kv_heads) * 4);
-  if (model.fused_qkv) attention += part(tokens * (q + 2 * kv) * a);
-  const std::uint64_t mlp =
-      part(tokens * hidden * a) + (model.gated_mlp ? 2 : 1) * part(tokens * static_cast<std::uint64_t>(model.ffn) * a);
-  if (model.parallel_residual) attention += mlp;
-  const std::uint64_t embedding = part(tokens * embed * a) + part(tokens * hidden * a);
-  space.chunk = round_up(std::max({attention, mlp, embedding}), kPage);
-  const auto block = static_cast<std::uint64_t>(policy.block_size());
-  space.rows = round_up(block * embed * a, kPage) + round_up(block * hidden * a, kPage) +
-               round_up(block * static_cast<std::uint64_t>(model.vocab) * 4, kPage);
-  space.gather = round_up(tokens * std::max(embed, hidden) * 4, kPage);
+  space.chunk = chunk_bytes(model, types, space.chunk_tokens);
+  const std::int64_t block = policy.block_size();
+  space.output = output_layout(model, types, block);
+  space.gather = round_up(bytes_of(DType::f32, space.chunk_tokens * std::max(model.embed, model.hidden)), kPage);
   if (policy.attention_on_host > 0) {
-    space.rows_out = round_up(block * (q + 2 * kv) * a, kPage);
-    space.rows_on_host = round_up(block * (2 * q + 2 * kv) * a, kPage);
+    space.exchange_device = exchange_layout(model, types, block, false);
+    space.exchange_host = exchange_layout(model, types, block, true);
   }
   return space;
 }
 
-/// Which KV blocks the host attends: a share of those off the device, evenly through them.
+/// Which KV buffers the host attends: a share of those off the device, evenly through them.
 std::vector<bool> host_attends(const std::vector<Tier>& kv_home, double share) {
   const auto off_device =
       static_cast<std::size_t>(std::count_if(kv_home.begin(), kv_home.end(), [](Tier t) { return t != Tier::device; }));
@@ -63,14 +89,6 @@ Window window(Tier tier, std::uint32_t slots, std::uint64_t slot_bytes) {
 }
 
 }  // namespace
-
-std::uint64_t kv_buffer_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype,
-                              bool scores) {
-  const auto heads = static_cast<std::uint64_t>(sequences) * static_cast<std::uint64_t>(model.kv_heads);
-  const std::uint64_t entries = heads * static_cast<std::uint64_t>(slots);
-  const std::uint64_t rows = round_up(entries * static_cast<std::uint64_t>(model.head_dim) * size_of(dtype), kPart);
-  return round_up(2 * rows + (scores ? 2 : 1) * round_up(entries * 4, kPart) + round_up(heads * 4, kPart), kPage);
-}
 
 Workload alike(std::int64_t requests, std::int64_t prompt, std::int64_t generation, const Retention& retention) {
   return {.requests = requests,
@@ -103,12 +121,17 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.activation_home = spread(static_cast<std::size_t>(shape.batches), policy.activations.of);
   shape.slots = shape.slots_needed(2);
 
-  const bool scored = policy.retention.scored() || policy.retention.rule == Retention::Rule::random;
-  print.kv_buffer_bytes = kv_buffer_bytes(model, policy.gpu_batch_size, work.slots, facts.kv, scored);
-  print.activation_buffer_bytes = round_up(static_cast<std::uint64_t>(policy.gpu_batch_size * work.longest_prompt) *
-                                               static_cast<std::uint64_t>(model.hidden) * size_of(facts.activation),
-                                           kPage);
-  print.workspace = workspace_of(model, policy, work, facts);
+  print.gpu_batch_size = policy.gpu_batch_size;
+  print.types = {facts.activation, facts.kv};
+  print.kv_shape = {.sequences = policy.gpu_batch_size,
+                    .kv_heads = model.kv_heads,
+                    .slots = static_cast<int>(work.slots),
+                    .head_dim = model.head_dim,
+                    .dtype = facts.kv,
+                    .scores = policy.retention.scored() || policy.retention.rule == Retention::Rule::random};
+  print.activation_buffer_bytes =
+      round_up(shape_of(Value::hidden, model, print.types, policy.gpu_batch_size * work.longest_prompt).bytes(), kPage);
+  print.workspace = workspace_of(model, policy, work, print.types);
   bool gathered_from_disk = false;
   for (std::size_t u = 0; u < units.size(); ++u)
     gathered_from_disk |= shape.unit_home[u] == Tier::disk && units[u].gathered;
@@ -118,26 +141,26 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   for (std::size_t u = 0; u < units.size(); ++u)
     if (units[u].streamed && shape.unit_home[u] != Tier::device) streamed = std::max(streamed, facts.unit_bytes[u]);
   print.unit = window(Tier::device, shape.slots.unit, streamed);
-  print.kv = window(Tier::device, shape.slots.kv, print.kv_buffer_bytes);
+  print.kv = window(Tier::device, shape.slots.kv, print.kv_buffer_bytes());
   print.activation = window(Tier::device, shape.slots.activation, print.activation_buffer_bytes);
   print.unit_staging = window(Tier::host, shape.slots.unit_staging, streamed);
-  print.kv_staging = window(Tier::host, shape.slots.kv_staging, print.kv_buffer_bytes);
+  print.kv_staging = window(Tier::host, shape.slots.kv_staging, print.kv_buffer_bytes());
   print.activation_staging = window(Tier::host, shape.slots.activation_staging, print.activation_buffer_bytes);
-  print.host_kv = window(Tier::host, shape.slots.host_kv, print.kv_buffer_bytes);
+  print.host_kv = window(Tier::host, shape.slots.host_kv, print.kv_buffer_bytes());
 
   const auto count = [&](Tier tier, std::uint64_t bytes) {
-    print.bytes[static_cast<std::size_t>(tier)] += round_up(bytes, tier == Tier::disk ? kSpillPage : kPage);
+    print.bytes[static_cast<std::size_t>(tier)] += round_up(bytes, tier == Tier::disk ? offload::kSpillPage : kPage);
   };
   for (std::size_t u = 0; u < units.size(); ++u)
     if (shape.unit_home[u] != Tier::disk || !facts.unit_in_files[u]) count(shape.unit_home[u], facts.unit_bytes[u]);
-  for (const Tier home : shape.kv_home) count(home, print.kv_buffer_bytes);
+  for (const Tier home : shape.kv_home) count(home, print.kv_buffer_bytes());
   for (const Tier home : shape.activation_home) count(home, print.activation_buffer_bytes);
   const std::array<std::uint64_t, 3> homes = print.bytes;
   for (const Window* w : {&print.unit, &print.kv, &print.activation, &print.unit_staging, &print.kv_staging,
                           &print.activation_staging, &print.host_kv})
     count(w->tier, w->slots * w->slot_bytes);
-  count(Tier::device, print.workspace.chunk + print.workspace.rows + print.workspace.rows_out);
-  count(Tier::host, print.workspace.rows_on_host);
+  count(Tier::device, print.workspace.chunk + print.workspace.output.bytes + print.workspace.exchange_device.bytes);
+  count(Tier::host, print.workspace.exchange_host.bytes);
   count(facts.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
   count(Tier::device, facts.device_overhead);
   for (std::size_t tier = 0; tier < 3; ++tier) print.fixed[tier] = print.bytes[tier] - homes[tier];

@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "offload/kv_layout.h"
 #include "policy/policy.h"
 #include "policy/schedule.h"
+#include "policy/steps.h"
 
 namespace weft::policy {
 
@@ -42,31 +44,45 @@ struct Window {
   std::uint64_t slot_bytes = 0;
 };
 
-/// Per chunk of tokens and per block, what the kernels need beside the blocks.
+/// Where the rows lie from which a block's tokens are chosen: offsets in one work space, of matrices [block_size, ...].
+struct OutputLayout {
+  std::uint64_t last_hidden = 0;  ///< [block_size, hidden]
+  std::uint64_t last_embed = 0;   ///< [block_size, embed]
+  std::uint64_t logits = 0;       ///< [block_size, vocab] f32
+  std::uint64_t bytes = 0;
+};
+/// Where the rows lie that go to the host to be attended there, and on the host what it makes of them: offsets of
+/// matrices [block_size, ...].
+struct ExchangeLayout {
+  std::uint64_t q = 0, k = 0, v = 0;
+  std::uint64_t attended = 0;  ///< on the host only
+  std::uint64_t bytes = 0;     ///< 0: the host attends nothing
+};
+
+/// Per chunk of tokens and per block, what the kernels need in addition to the buffers.
 struct Workspace {
-  std::int64_t batch_tokens = 0;   ///< of a batch of the longest prompts
-  std::int64_t chunk_tokens = 0;   ///< a compute op works on whole prompts of at most this many tokens together
-  std::uint64_t chunk = 0;         ///< bytes, device: projections, attention, mlp of one chunk
-  std::uint64_t rows = 0;          ///< bytes, device: last hidden rows and logits of the whole block
-  std::uint64_t rows_out = 0;      ///< bytes, device: queries, keys and values for attention on the host
-  std::uint64_t rows_on_host = 0;  ///< bytes, host: the same and the results
-  std::uint64_t gather = 0;        ///< bytes, where disk reads land: rows of tables that lie on disk
+  std::int64_t batch_tokens = 0;  ///< of a batch of the longest prompts
+  std::int64_t chunk_tokens = 0;  ///< a compute op works on whole prompts of at most this many tokens together
+  std::uint64_t chunk = 0;        ///< bytes, device: projections, attention, mlp of one chunk
+  OutputLayout output;            ///< device
+  ExchangeLayout exchange_device, exchange_host;
+  std::uint64_t gather = 0;  ///< bytes, where disk reads land: rows of tables that lie on disk
 };
 
 struct Footprint {
   ScheduleShape shape;  ///< homes of all blocks, window slots
-  std::uint64_t kv_buffer_bytes = 0, activation_buffer_bytes = 0;
+  int gpu_batch_size = 1;
+  Types types;                ///< of the hidden states and of the KV cache
+  offload::KvShape kv_shape;  ///< of every KV buffer
+  std::uint64_t activation_buffer_bytes = 0;
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
   Workspace workspace;
   std::array<std::uint64_t, 3> bytes{};  ///< per tier: all blocks at home there, windows, workspace; disk: spill
   std::array<std::uint64_t, 3> fixed{};  ///< of these, what no block has its home in
 
   std::uint64_t operator[](Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
+  std::uint64_t kv_buffer_bytes() const { return kv_shape.bytes(); }
 };
-
-/// Bytes of one KV block; the same layout as offload::KvShape.
-std::uint64_t kv_buffer_bytes(const ModelSpec& model, std::int64_t sequences, std::int64_t slots, DType dtype,
-                              bool scores);
 
 /// The fastest tier that has less than the blocks and windows want, if any.
 std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets);

@@ -10,42 +10,13 @@
 namespace weft::policy {
 namespace {
 
-std::int64_t size_of(Dim dim, const ModelSpec& model) {
-  switch (dim) {
-    case Dim::one: return 1;
-    case Dim::hidden: return model.hidden;
-    case Dim::ffn: return model.ffn;
-    case Dim::vocab: return model.vocab;
-    case Dim::embed: return model.embed;
-    case Dim::positions: return std::int64_t{model.positions} + model.position_offset;
-    case Dim::q_rows: return std::int64_t{model.heads} * model.head_dim;
-    case Dim::kv_rows: return std::int64_t{model.kv_heads} * model.head_dim;
-    case Dim::qkv_rows: return (std::int64_t{model.heads} + 2 * std::int64_t{model.kv_heads}) * model.head_dim;
-  }
-  return 0;
-}
-
-bool applies(When when, const ModelSpec& model) {
-  switch (when) {
-    case When::always: return true;
-    case When::qkv_bias: return model.qkv_bias;
-    case When::output_bias: return model.output_bias;
-    case When::mlp_bias: return model.mlp_bias;
-    case When::norm: return model.norm_affine;
-    case When::final_norm: return model.final_norm && model.norm_affine;
-    case When::projections: return model.has_projections();
-    case When::untied: return !model.tied_head;
-  }
-  return false;
-}
-
 Unit make_unit(const ModelSpec& model, Unit::Kind kind, int layer) {
   Unit unit{.kind = kind, .layer = layer, .tensors = {}};
   for (const TensorRow& row : find_architecture(model.architecture)->tensors) {
-    if (row.unit != kind || !applies(row.when, model)) continue;
+    if (row.unit != kind || !applies(row.when, model, layer)) continue;
     std::string name = row.name;
     if (const auto hash = name.find('#'); hash != std::string::npos) name.replace(hash, 1, std::to_string(layer));
-    unit.tensors.push_back({row.role, std::move(name), size_of(row.rows, model), size_of(row.cols, model)});
+    unit.tensors.push_back({row.role, row.form, std::move(name), size_of(row.rows, model), size_of(row.cols, model)});
   }
   return unit;
 }
@@ -137,14 +108,6 @@ std::int64_t parameters(const ModelSpec& model) {
   std::int64_t sum = 0;
   for (const Unit& unit : model_units(model)) sum += unit.elements();
   return sum;
-}
-
-double flops_per_token(const ModelSpec& model, double context, bool head) {
-  const double q = double(model.heads) * model.head_dim, kv = double(model.kv_heads) * model.head_dim;
-  const double mlp = (model.gated_mlp ? 6.0 : 4.0) * model.hidden * model.ffn;
-  const double layer = 2.0 * model.hidden * (2 * q + 2 * kv) + mlp + 4.0 * context * q;
-  const double projections = model.has_projections() ? 4.0 * model.hidden * model.embed : 0;
-  return model.layers * layer + projections + (head ? 2.0 * model.vocab * model.embed : 0);
 }
 
 }  // namespace weft::policy

@@ -23,18 +23,21 @@ struct ModelSpec {
   int window = 0;            ///< of attention, in tokens, where it bounds `positions`; 0: there is none
   bool pre_norm = true, final_norm = true, norm_affine = true, tied_head = true;
   bool qkv_bias = true, output_bias = true, mlp_bias = true;
-  bool fused_qkv = false;          ///< q, k and v are one tensor, in which their heads alternate
-  bool rms_norm = false;           ///< else LayerNorm
-  bool gated_mlp = false;          ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
-  bool parallel_residual = false;  ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
-  std::vector<float> rotary;       ///< radians per position of each pair of a head's first numbers; empty: a table
-  std::string activation;          ///< as config.json names it
+  bool fused_qkv = false;           ///< q, k and v are one tensor, in which their heads alternate
+  bool rms_norm = false;            ///< else LayerNorm
+  bool gated_mlp = false;           ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
+  bool parallel_residual = false;   ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
+  std::vector<float> rotary;        ///< radians per position of each pair of a head's first numbers; empty: a table
+  std::vector<bool> rotary_layers;  ///< [layers] which rotate; empty: all, if any
+  std::string activation;           ///< as config.json names it
   float norm_epsilon = 1e-5f;
   DType dtype = DType::f32;       ///< what the checkpoint says it is stored in
   std::vector<std::int32_t> eos;  ///< empty: nothing ends a sequence but its length
   std::optional<std::int32_t> bos;
 
   bool has_projections() const { return embed != hidden; }
+  /// Whether queries and keys of this layer are rotated.
+  bool rotates(int layer) const { return !rotary.empty() && (rotary_layers.empty() || rotary_layers[layer]); }
 };
 
 /// Throws DataError, which names the key, what was wanted and what was found. `where` is the file's name.
@@ -42,6 +45,7 @@ ModelSpec model_from_config(const nlohmann::json& config, const std::string& whe
 
 /// What a tensor does in its sublayer.
 enum class Role : std::uint8_t {
+  none,
   token_embedding,
   position_embedding,
   project_in,
@@ -73,8 +77,17 @@ enum class Role : std::uint8_t {
 };
 inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::count);
 
+/// What kind of tensor it is: how it is stored, how it is moved, and what random weights are made of.
+enum class Form : std::uint8_t {
+  table,   ///< rows are picked out of it
+  matrix,  ///< multiplies
+  norm,    ///< [1, cols], near 1
+  vector,  ///< [1, cols], near 0: biases, and what norms add
+};
+
 struct TensorSpec {
   Role role;
+  Form form;
   std::string name;  ///< in the checkpoint, without the prefix that varies, see name_prefixes()
   std::int64_t rows = 1, cols = 0;
   std::int64_t first_row = 0;  ///< of the checkpoint's tensor, where a unit holds only some rows of it
@@ -113,7 +126,5 @@ std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<
 /// "2048", and what bounds it where that is a window: for messages.
 std::string context_text(const ModelSpec& model);
 std::int64_t parameters(const ModelSpec& model);
-/// Of one token through all layers and the head, its attention over `context` tokens included.
-double flops_per_token(const ModelSpec& model, double context, bool head);
 
 }  // namespace weft::policy

@@ -217,11 +217,11 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
                                  storage_.host_kv(sub.layer, batch, op.kv_slot));
           break;
         case Op::Part::out:
-          layers_.attention_out(unit, rows, hidden, storage_.exchange(batch, true).out, stream);
+          layers_.attention_out(sub.layer, unit, rows, hidden, storage_.exchange(batch, true).attended, stream);
           break;
       }
       break;
-    case Sublayer::Kind::mlp: layers_.mlp(unit, hidden, stream); break;
+    case Sublayer::Kind::mlp: layers_.mlp(sub.layer, unit, hidden, stream); break;
     case Sublayer::Kind::output:
       layers_.output(unit, rows, hidden, storage_.last_hidden(batch), storage_.last_embed(batch), stream);
       break;
@@ -230,8 +230,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
       const View logits = storage_.logits(batch);
       const View columns(static_cast<float*>(logits.data) + piece.first_row, DType::f32, rows.live(), piece.rows,
                          logits.stride);
-      layers_.head(unit[static_cast<std::size_t>(piece.role)], storage_.last_embed(batch).slice(0, rows.live()),
-                   columns, stream);
+      layers_.head(unit, storage_.last_embed(batch).slice(0, rows.live()), columns, stream);
       if (ends_step(op)) choose_tokens(batch, stream);
       break;
     }

@@ -1,33 +1,65 @@
-// runtime/engine/layers.h: a sublayer of the architecture table as kernel ops over views.
+// runtime/engine/layers.h: interprets the steps of sublayers (policy/steps.h) as kernel ops over views.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "offload/memory.h"
 #include "policy/model.h"
 #include "policy/retention.h"
+#include "policy/steps.h"
 #include "runtime/engine/batch_rows.h"
-#include "runtime/engine/storage.h"
+#include "runtime/engine/weights.h"
 
 namespace weft::runtime {
 
-/// The activation that config.json names. Throws DataError with the known names.
-kernels::Activation activation_named(const std::string& name, const std::string& where);
+/// Rows of a model's tables, wherever their pieces lie.
+class TableRows {
+ public:
+  virtual ~TableRows() = default;
+  /// out [ids, cols] = the rows `ids` of the table whose pieces are units of `kind`, converted. Called on the device
+  /// lane's thread.
+  virtual void gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out,
+                      kernels::Stream& stream) = 0;
+};
+
+/// The rows of a batch that the host attends: on the device what goes there; on the host that and the result.
+/// [sequences, heads * head_dim] each.
+struct Exchange {
+  View q, k, v, attended;
+};
+
+/// What a model's layers are made for.
+struct LayersPlan {
+  const policy::ModelSpec& model;
+  const policy::Retention& retention;
+  policy::Types types;
+  std::int64_t chunk_tokens = 0;
+};
 
 /// Runs sublayers on the device, chunk by chunk of at most `chunk_tokens` rows (or one prompt), so that the work space
 /// is bounded; a row's result does not depend on the chunk. After `stop` the next chunk throws Interrupted. One thread
 /// at a time, the device lane's; attention_core the host lane's.
 class Layers {
  public:
-  Layers(const policy::ModelSpec& model, const policy::Retention& retention, DType kv_type, std::int64_t chunk_tokens,
-         kernels::Backend& backend, Storage& storage, const std::atomic<bool>& stop);
+  /// By stage; for stages outside the layers `layer` is 0.
+  using StepsOf = std::function<std::vector<policy::Step>(policy::Stage stage, int layer)>;
+
+  /// `workspace`: device memory of Workspace::chunk bytes. The plan's references, `tables`, `backend` and `stop` must
+  /// outlive the layers. `steps_of`: policy::steps_of() of the model; another one in tests.
+  Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::byte> workspace, TableRows& tables,
+         kernels::Backend& backend, const std::atomic<bool>& stop);
+  Layers(const LayersPlan& plan, std::span<std::byte> workspace, TableRows& tables, kernels::Backend& backend,
+         const std::atomic<bool>& stop);
 
   void embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream);
-  /// A KV block on the device, and its home where that is host memory and is not written as a whole: both change.
+  /// A KV buffer on the device, and its home where that is host memory and is not written as a whole: both change.
   struct Cache {
     kernels::KvSlots slots, home;
   };
@@ -35,17 +67,17 @@ class Layers {
                  kernels::Stream& stream);
   /// The three parts of attention whose core runs on the host. Prompts do not go there: the first part does all of
   /// theirs and leaves what is kept in `kv`, on the host.
-  void attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Storage::Exchange& out,
+  void attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Exchange& out,
                     const kernels::KvSlots& kv, kernels::Stream& stream);
-  void attention_core(int layer, const BatchRows& rows, const Storage::Exchange& host, const kernels::KvSlots& kv);
-  void attention_out(const UnitViews& unit, const BatchRows& rows, View hidden, ConstView attended,
+  void attention_core(int layer, const BatchRows& rows, const Exchange& host, const kernels::KvSlots& kv);
+  void attention_out(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, View attended,
                      kernels::Stream& stream);
-  void mlp(const UnitViews& unit, View hidden, kernels::Stream& stream);
+  void mlp(int layer, const UnitViews& unit, View hidden, kernels::Stream& stream);
   /// Last rows of each live sequence, normed and projected, to the first rows of `last_embed`.
   void output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,
               kernels::Stream& stream);
   /// One piece of the head: `columns` of the logits.
-  void head(ConstView piece, ConstView last_embed, View logits_columns, kernels::Stream& stream);
+  void head(const UnitViews& piece, View last_embed, View logits_columns, kernels::Stream& stream);
 
   const kernels::Ops& ops() const { return ops_; }
 
@@ -55,27 +87,34 @@ class Layers {
   bool synthetic_prefill() const { return synthetic_; }
 
  private:
-  struct Projected {
-    View q, k, v;
+  /// What steps work on, by policy::Value; empty: not there.
+  using Values = std::array<View, policy::kValues>;
+  /// The rows that steps work on, as far as steps ask for them.
+  struct Chunk {
+    std::span<const std::int32_t> tokens, position;  // [rows]
+    std::span<const std::int32_t> last;              // [sequences] the last row of each
   };
+
   void begin_chunk();
-  /// Any of the model's norms.
-  void norm(const UnitViews& unit, policy::Role weight, policy::Role bias, ConstView x, View out,
-            kernels::Stream& stream) const;
-  View normed(const UnitViews& unit, policy::Role weight, policy::Role bias, View hidden, kernels::Stream& stream);
-  void project(const UnitViews& unit, std::span<const std::int32_t> position, View hidden, const Projected& out,
-               kernels::Stream& stream);
-  void project_back(const UnitViews& unit, ConstView attended, View hidden, kernels::Stream& stream);
-  void feed_forward(const UnitViews& unit, ConstView in, View hidden, kernels::Stream& stream);
-  void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Projected& in,
-               View attended, const Cache& kv, kernels::Stream& stream);
+  const std::vector<policy::Step>& steps(policy::Stage stage, int layer = 0) const;
+  /// Makes room in the work space for a value of `rows` rows.
+  View take(policy::Value value, std::int64_t rows);
+  /// Runs the steps of a stage. What they write and `values` does not have lies in the work space, and in `values`
+  /// from then on.
+  void run(policy::Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, Values& values,
+           kernels::Stream& stream);
+  void run(const policy::Step& step, const UnitViews& unit, const Chunk& chunk, const Values& values,
+           kernels::Stream& stream) const;
+  void norm(const policy::Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream) const;
+  void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,
+               const Cache& kv, kernels::Stream& stream);
   /// All of attention for the sequences from `first` on.
   void attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, View hidden, const Cache& kv,
               kernels::Stream& stream);
-  /// To the block, and to its home where that is written along.
+  /// To the buffer, and to its home where that is written along.
   void keep_prompts(kernels::KeepPrompt& op, const Cache& kv, kernels::Stream& stream) const;
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
-              const Projected& in, View attended, const Cache& kv, kernels::Stream& stream) const;
+              const Values& values, const Cache& kv, kernels::Stream& stream) const;
   void fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream);
   /// Ends of the chunks of whole sequences from `first` on: indices into rows.offsets.
   std::vector<std::int64_t> chunks(const BatchRows& rows, std::int64_t first) const;
@@ -83,14 +122,16 @@ class Layers {
 
   const policy::ModelSpec& model_;
   const policy::Retention& retention_;
+  const policy::Types types_;
   const kernels::Activation activation_;
   const kernels::Scoring scoring_;
-  const DType kv_type_;
   const std::int64_t chunk_tokens_;
   const float scale_;
+  std::vector<std::array<std::vector<policy::Step>, policy::kStages>> steps_;  // [layers]
+  offload::Arena scratch_;
+  TableRows& tables_;
   kernels::Backend& backend_;
   const kernels::Ops& ops_;
-  Storage& storage_;
   const std::atomic<bool>& stop_;
   bool synthetic_ = false;
   std::unique_ptr<kernels::Memory> random_cache_;  // of fill_cache(), made at its first call

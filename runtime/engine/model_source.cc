@@ -8,7 +8,7 @@
 #include "policy/architecture.h"
 #include "policy/json.h"
 #include "runtime/base/files.h"
-#include "runtime/engine/layers.h"
+#include "runtime/engine/activation.h"
 
 namespace weft::runtime {
 namespace {

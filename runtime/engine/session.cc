@@ -72,12 +72,13 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   footprint_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);
   const auto begin = std::chrono::steady_clock::now();
   if (source.checkpoint && source.verify_crc) source.checkpoint->verify(stop);
-  storage_ =
-      std::make_unique<Storage>(source.spec, source.units, policy_, footprint_, workload_, facts_, *source.weights,
-                                source.checkpoint.get(), *backend_, *disk_, machine.disk_directory, stop);
+  storage_ = std::make_unique<Storage>(source, footprint_, *backend_, *disk_, machine.disk_directory, stop);
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  layers_ = std::make_unique<Layers>(source.spec, policy_.retention, facts_.kv, footprint_.workspace.chunk_tokens,
-                                     *backend_, *storage_, stop);
+  layers_ = std::make_unique<Layers>(LayersPlan{.model = source.spec,
+                                                .retention = policy_.retention,
+                                                .types = footprint_.types,
+                                                .chunk_tokens = footprint_.workspace.chunk_tokens},
+                                     storage_->workspace(), *storage_, *backend_, stop);
   executor_ = std::make_unique<Executor>(source.spec, policy_, footprint_, *layers_, *storage_, *backend_, stop);
 }
 

@@ -16,34 +16,17 @@ using policy::Tier;
 
 }  // namespace
 
-View Scratch::take(DType dtype, std::int64_t rows, std::int64_t cols) {
-  const auto bytes = static_cast<std::size_t>(rows * cols) * size_of(dtype);
-  return {arena_.at(arena_.take(bytes, 64)), dtype, rows, cols};
-}
-
-Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const policy::Policy& policy,
-                 const policy::Footprint& footprint, const policy::Workload& workload, const policy::Facts& facts,
-                 const Weights& weights, const Checkpoint* checkpoint, kernels::Backend& backend,
+Storage::Storage(const ModelSource& source, const policy::Footprint& footprint, kernels::Backend& backend,
                  offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop)
-    : model_(model), units_(units), footprint_(footprint), weights_(weights), backend_(backend), disk_(disk),
-      gpu_batch_size_(policy.gpu_batch_size),
-      activation_(facts.activation), kv_shape_{.sequences = policy.gpu_batch_size,
-                                               .kv_heads = model.kv_heads,
-                                               .slots = static_cast<int>(workload.slots),
-                                               .head_dim = model.head_dim,
-                                               .dtype = facts.kv,
-                                               .scores = policy.retention.scored() ||
-                                                         policy.retention.rule == policy::Retention::Rule::random},
-      tokens_(static_cast<std::size_t>(policy.num_gpu_batches)),
-      begun_(static_cast<std::size_t>(policy.num_gpu_batches)) {
+    : model_(source.spec), units_(source.units), footprint_(footprint), weights_(*source.weights), backend_(backend),
+      disk_(disk), tokens_(footprint.shape.batches), begun_(footprint.shape.batches) {
   std::vector<offload::FileId> files;
-  if (checkpoint)
-    for (const auto& path : checkpoint->files()) files.push_back(disk.open(path.string()));
+  if (source.checkpoint)
+    for (const auto& path : source.checkpoint->files()) files.push_back(disk.open(path.string()));
   add_buffers(files);
   buffers_.allocate(backend, disk, spill_directory);
   check_reach();
   gathered_ = backend.make_event();
-  scratch_ = Scratch(buffers_.home_data(workspace_), footprint_.workspace.chunk);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (stop) throw Interrupted{};
     fill(unit);
@@ -59,7 +42,7 @@ void Storage::check_reach() const {
                           " on the host; raise the limit (ulimit -l), lower --host-memory or place more on the device");
   };
   const auto refuse_unless = [&](offload::BufferId id, const char* what) { refuse_at(buffers_.home_data(id), what); };
-  if (footprint_.workspace.rows_on_host > 0) refuse_unless(exchange_host_, "attention");
+  if (footprint_.workspace.exchange_host.bytes > 0) refuse_unless(exchange_host_, "attention");
   if (footprint_.workspace.gather > 0) refuse_unless(gather_, "rows of the embedding from disk");
   for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
     if (units_[unit].gathered && buffers_.home(buffer(unit)) == Tier::host)
@@ -76,14 +59,14 @@ void Storage::add_buffers(std::span<const offload::FileId> files) {
   for (std::size_t u = 0; u < units_.size(); ++u)
     buffers_.add(Kind::weights, weights_.unit_bytes()[u], shape.unit_home[u],
                  weights_.in_files(u) ? weights_.parts(u, files) : std::vector<offload::FilePart>{});
-  for (const Tier home : shape.kv_home) buffers_.add(Kind::kv, footprint_.kv_buffer_bytes, home);
+  for (const Tier home : shape.kv_home) buffers_.add(Kind::kv, footprint_.kv_buffer_bytes(), home);
   for (const Tier home : shape.activation_home)
     buffers_.add(Kind::activations, footprint_.activation_buffer_bytes, home);
   workspace_ = buffers_.add(Kind::workspace, footprint_.workspace.chunk, Tier::device);
-  rows_ = buffers_.add(Kind::workspace, footprint_.workspace.rows, Tier::device);
-  if (footprint_.workspace.rows_out > 0) {
-    exchange_device_ = buffers_.add(Kind::workspace, footprint_.workspace.rows_out, Tier::device);
-    exchange_host_ = buffers_.add(Kind::workspace, footprint_.workspace.rows_on_host, Tier::host);
+  output_ = buffers_.add(Kind::workspace, footprint_.workspace.output.bytes, Tier::device);
+  if (footprint_.workspace.exchange_device.bytes > 0) {
+    exchange_device_ = buffers_.add(Kind::workspace, footprint_.workspace.exchange_device.bytes, Tier::device);
+    exchange_host_ = buffers_.add(Kind::workspace, footprint_.workspace.exchange_host.bytes, Tier::host);
   }
   if (footprint_.workspace.gather > 0)
     gather_ = buffers_.add(Kind::workspace, footprint_.workspace.gather,
@@ -131,7 +114,7 @@ std::byte* Storage::place(std::uint32_t subject, std::uint32_t slot, offload::Wi
 std::uint64_t Storage::size_to_move(std::uint32_t subject) const {
   if (subject < footprint_.shape.activation_buffer(0)) return buffers_.bytes(buffer(subject));
   const std::int64_t tokens = tokens_[subject - footprint_.shape.activation_buffer(0)];
-  return static_cast<std::uint64_t>(tokens * model_.hidden) * size_of(activation_);
+  return policy::shape_of(policy::Value::hidden, model_, footprint_.types, tokens).bytes();
 }
 
 std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
@@ -168,7 +151,7 @@ std::uint64_t Storage::exchange_rows(const Op& op, kernels::Stream& stream) {
   const Exchange device = exchange(op.batch, false), host = exchange(op.batch, true);
   const std::int64_t rows = begun_[op.batch];
   const auto copy = [&](const View& to, const View& from) {
-    const auto bytes = static_cast<std::uint64_t>(rows * from.cols) * size_of(activation_);
+    const std::uint64_t bytes = bytes_of(from.dtype, rows * from.cols);
     if (bytes > 0) backend_.copy(to.data, from.data, bytes, stream);
     return bytes;
   };
@@ -180,22 +163,22 @@ UnitViews Storage::unit(int unit, std::uint32_t slot) const {
 }
 
 kernels::KvSlots Storage::kv(int layer, int batch, std::uint32_t slot) const {
-  return kv_shape_.view(place(footprint_.shape.kv_buffer(layer, batch), slot, kv_window_));
+  return footprint_.kv_shape.view(place(footprint_.shape.kv_buffer(layer, batch), slot, kv_window_));
 }
 
 kernels::KvSlots Storage::kv_home(int layer, int batch) const {
   const std::uint32_t subject = footprint_.shape.kv_buffer(layer, batch);
-  return buffers_.home(buffer(subject)) == Tier::host ? kv_shape_.view(buffers_.home_data(buffer(subject)))
+  return buffers_.home(buffer(subject)) == Tier::host ? footprint_.kv_shape.view(buffers_.home_data(buffer(subject)))
                                                       : kernels::KvSlots{};
 }
 
 kernels::KvSlots Storage::host_kv(int layer, int batch, std::uint32_t slot) const {
-  return kv_shape_.view(place(footprint_.shape.kv_buffer(layer, batch), slot, host_kv_window_));
+  return footprint_.kv_shape.view(place(footprint_.shape.kv_buffer(layer, batch), slot, host_kv_window_));
 }
 
 View Storage::hidden(int batch, std::uint32_t slot, std::int64_t tokens) const {
-  return {place(footprint_.shape.activation_buffer(batch), slot, activation_window_), activation_, tokens,
-          model_.hidden};
+  return {place(footprint_.shape.activation_buffer(batch), slot, activation_window_), footprint_.types.activation,
+          tokens, model_.hidden};
 }
 
 void Storage::set_rows(int batch, std::int64_t tokens, std::int64_t begun) {
@@ -203,36 +186,36 @@ void Storage::set_rows(int batch, std::int64_t tokens, std::int64_t begun) {
   begun_[static_cast<std::size_t>(batch)] = begun;
 }
 
+std::span<std::byte> Storage::workspace() const { return {buffers_.home_data(workspace_), buffers_.bytes(workspace_)}; }
+
+/// A batch's rows of a matrix that begins at `at` and has a row for each place of the block.
+View Storage::rows_of(policy::Value value, std::byte* at, int batch) const {
+  const std::int64_t rows = footprint_.gpu_batch_size;
+  const auto shape = policy::shape_of(value, model_, footprint_.types, rows * footprint_.shape.batches);
+  return View(at, shape.dtype, shape.rows, shape.cols).slice(batch * rows, rows);
+}
+
 View Storage::last_hidden(int batch) const {
-  const std::int64_t rows = gpu_batch_size_;
-  return View(buffers_.home_data(rows_), activation_, rows * footprint_.shape.batches, model_.hidden)
-      .slice(batch * rows, rows);
+  return rows_of(policy::Value::last_hidden, buffers_.home_data(output_) + footprint_.workspace.output.last_hidden,
+                 batch);
 }
 
 View Storage::last_embed(int batch) const {
-  const std::int64_t rows = gpu_batch_size_, all = rows * footprint_.shape.batches;
-  const auto before =
-      offload::round_up(static_cast<std::uint64_t>(all * model_.hidden) * size_of(activation_), offload::kPage);
-  return View(buffers_.home_data(rows_) + before, activation_, all, model_.embed).slice(batch * rows, rows);
+  return rows_of(policy::Value::last_embed, buffers_.home_data(output_) + footprint_.workspace.output.last_embed,
+                 batch);
 }
 
 View Storage::logits(int batch) const {
-  const std::int64_t rows = gpu_batch_size_, all = rows * footprint_.shape.batches;
-  const auto before =
-      offload::round_up(static_cast<std::uint64_t>(all * model_.hidden) * size_of(activation_), offload::kPage) +
-      offload::round_up(static_cast<std::uint64_t>(all * model_.embed) * size_of(activation_), offload::kPage);
-  return View(buffers_.home_data(rows_) + before, DType::f32, all, model_.vocab).slice(batch * rows, rows);
+  return rows_of(policy::Value::logits, buffers_.home_data(output_) + footprint_.workspace.output.logits, batch);
 }
 
-Storage::Exchange Storage::exchange(int batch, bool on_host) const {
-  const std::int64_t rows = gpu_batch_size_, all = rows * footprint_.shape.batches;
-  std::byte* at = buffers_.home_data(on_host ? exchange_host_ : exchange_device_);
-  const auto part = [&](int heads) {
-    const View whole(at, activation_, all, std::int64_t{heads} * model_.head_dim);
-    at += static_cast<std::size_t>(all * whole.cols) * size_of(activation_);
-    return whole.slice(batch * rows, rows);
-  };
-  return {part(model_.heads), part(model_.kv_heads), part(model_.kv_heads), on_host ? part(model_.heads) : View{}};
+Exchange Storage::exchange(int batch, bool on_host) const {
+  const policy::ExchangeLayout& layout =
+      on_host ? footprint_.workspace.exchange_host : footprint_.workspace.exchange_device;
+  std::byte* const base = buffers_.home_data(on_host ? exchange_host_ : exchange_device_);
+  return {rows_of(policy::Value::q, base + layout.q, batch), rows_of(policy::Value::k, base + layout.k, batch),
+          rows_of(policy::Value::v, base + layout.v, batch),
+          on_host ? rows_of(policy::Value::attended, base + layout.attended, batch) : View{}};
 }
 
 void Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream) {
@@ -266,7 +249,7 @@ void Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids,
 ConstView Storage::read_rows(std::size_t unit, const policy::TensorSpec& table, std::span<std::int32_t> ids) {
   backend_.synchronize(*gathered_);
   const DType dtype = weights_.tensor_dtype(unit, table.role);
-  const std::size_t row_bytes = static_cast<std::size_t>(table.cols) * size_of(dtype);
+  const std::size_t row_bytes = bytes_of(dtype, table.cols);
   std::byte* const to = buffers_.home_data(gather_);
   std::vector<offload::BufferStore::PartRead> reads;
   std::int32_t last = -1;

@@ -12,32 +12,19 @@
 #include "offload/buffer_store.h"
 #include "offload/kv_layout.h"
 #include "policy/footprint.h"
-#include "runtime/engine/weights.h"
+#include "runtime/engine/layers.h"
+#include "runtime/engine/model_source.h"
 
 namespace weft::runtime {
 
-/// A bump allocator over one work space; views are good until reset().
-class Scratch {
- public:
-  Scratch() = default;
-  Scratch(std::byte* base, std::size_t bytes) : arena_(base, bytes, offload::Tier::device) {}
-  View take(DType dtype, std::int64_t rows, std::int64_t cols);
-  void reset() { arena_.rewind(0); }
-
- private:
-  offload::Arena arena_;
-};
-
 /// Allocates exactly what the footprint counted and brings the weights home. Afterwards the addresses never change; who
 /// may touch which buffer when is the schedule's business.
-class Storage {
+class Storage : public TableRows {
  public:
   /// All references but `stop` must outlive the storage. Throws CapacityError, IoError, DataError or Interrupted; then
   /// nothing is left behind.
-  Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const policy::Policy& policy,
-          const policy::Footprint& footprint, const policy::Workload& workload, const policy::Facts& facts,
-          const Weights& weights, const Checkpoint* checkpoint, kernels::Backend& backend, offload::DiskStore& disk,
-          const std::string& spill_directory, const std::atomic<bool>& stop);
+  Storage(const ModelSource& source, const policy::Footprint& footprint, kernels::Backend& backend,
+          offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop);
 
   /// Does a load or store op of the schedule on the calling lane's thread. Returns the bytes moved.
   std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
@@ -51,19 +38,15 @@ class Storage {
   /// so much of them moves.
   void set_rows(int batch, std::int64_t tokens, std::int64_t begun);
 
-  Scratch& scratch() { return scratch_; }
-  View last_hidden(int batch) const;  ///< [gpu_batch_size, hidden]
-  View last_embed(int batch) const;   ///< [gpu_batch_size, embed]
-  View logits(int batch) const;       ///< [gpu_batch_size, vocab]
+  std::span<std::byte> workspace() const;  ///< of one chunk, on the device
+  View last_hidden(int batch) const;       ///< [gpu_batch_size, hidden]
+  View last_embed(int batch) const;        ///< [gpu_batch_size, embed]
+  View logits(int batch) const;            ///< [gpu_batch_size, vocab]
   /// Rows for attention on the host: q, k, v and, there only, the result, [gpu_batch_size, heads * head_dim] each.
-  struct Exchange {
-    View q, k, v, out;
-  };
   Exchange exchange(int batch, bool on_host) const;
 
-  /// out [ids, cols] = the rows `ids` of the table whose pieces are units of `kind`, converted. Pieces on disk are read
-  /// by the calling thread, which must be the compute lane's.
-  void gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream);
+  /// Pieces on disk are read by the calling thread, which must be the device lane's.
+  void gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream) override;
 
   const policy::TensorSpec& piece(int unit) const { return units_[static_cast<std::size_t>(unit)].tensors.front(); }
   const offload::BufferStore& buffers() const { return buffers_; }
@@ -76,6 +59,7 @@ class Storage {
   std::byte* place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const;
   std::uint64_t exchange_rows(const policy::Op& op, kernels::Stream& stream);
   std::uint64_t size_to_move(std::uint32_t subject) const;
+  View rows_of(policy::Value value, std::byte* at, int batch) const;
   ConstView read_rows(std::size_t unit, const policy::TensorSpec& table, std::span<std::int32_t> ids);
 
   const policy::ModelSpec& model_;
@@ -84,15 +68,11 @@ class Storage {
   const Weights& weights_;
   kernels::Backend& backend_;
   offload::DiskStore& disk_;
-  int gpu_batch_size_;
-  DType activation_;
-  offload::KvShape kv_shape_;
   offload::BufferStore buffers_;
   offload::WindowId unit_window_{}, kv_window_{}, activation_window_{}, unit_staging_{}, kv_staging_{},
       activation_staging_{}, host_kv_window_{};
-  offload::BufferId workspace_{}, rows_{}, exchange_device_{}, exchange_host_{}, gather_{};
-  std::unique_ptr<kernels::Event> gathered_;  // the last rows read have left the work space
-  Scratch scratch_;
+  offload::BufferId workspace_{}, output_{}, exchange_device_{}, exchange_host_{}, gather_{};
+  std::unique_ptr<kernels::Event> gathered_;               // the last rows read have left the work space
   std::vector<std::atomic<std::int64_t>> tokens_, begun_;  // [batches]
 };
 

@@ -12,6 +12,7 @@
 namespace weft::runtime {
 namespace {
 
+using policy::Form;
 using policy::Role;
 
 constexpr std::uint64_t kPart = 64;             // alignment of packed tensors
@@ -25,45 +26,10 @@ template <class Body> void with_type(DType dtype, Body&& body) {
 }
 
 double deviation(const policy::TensorSpec& spec) {
-  switch (spec.role) {
-    case Role::q_weight:
-    case Role::k_weight:
-    case Role::v_weight:
-    case Role::qkv_weight:
-    case Role::o_weight:
-    case Role::gate_weight:
-    case Role::up_weight:
-    case Role::down_weight:
-    case Role::project_in:
-    case Role::project_out:
-    case Role::head: return 1 / std::sqrt(double(spec.cols));
-    default: return 0.02;
-  }
+  return spec.form == Form::matrix ? 1 / std::sqrt(double(spec.cols)) : 0.02;
 }
 
-bool is_vector(Role role) {
-  switch (role) {
-    case Role::norm1_weight:
-    case Role::norm1_bias:
-    case Role::norm2_weight:
-    case Role::norm2_bias:
-    case Role::final_norm_weight:
-    case Role::final_norm_bias:
-    case Role::q_bias:
-    case Role::k_bias:
-    case Role::v_bias:
-    case Role::qkv_bias:
-    case Role::o_bias:
-    case Role::gate_bias:
-    case Role::up_bias:
-    case Role::down_bias: return true;
-    default: return false;
-  }
-}
-
-bool is_norm_weight(Role role) {
-  return role == Role::norm1_weight || role == Role::norm2_weight || role == Role::final_norm_weight;
-}
+bool is_vector(Form form) { return form == Form::norm || form == Form::vector; }
 
 /// Calls part(begin, end) for ranges of [0, count) on as many threads as are worth it: a large model at random is tens
 /// of GB, a minute's work for one.
@@ -122,7 +88,7 @@ std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::
       if (unit.kind == policy::Unit::Kind::embedding || unit.kind == policy::Unit::Kind::head) rows = model.vocab;
       if (unit.kind == policy::Unit::Kind::positions) rows = std::int64_t{model.positions} + model.position_offset;
       const std::string name = stored_name(model, checkpoint, spec);
-      needs.push_back({name, is_vector(spec.role) ? std::vector{spec.cols} : std::vector{rows, spec.cols}});
+      needs.push_back({name, is_vector(spec.form) ? std::vector{spec.cols} : std::vector{rows, spec.cols}});
     }
   }
   return needs;
@@ -147,8 +113,7 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
     for (const policy::TensorSpec& spec : unit.tensors) {
       const TensorInfo* info = checkpoint.find(stored_name(model, checkpoint, spec));
       const DType stored = weight_dtype(*info);
-      const std::uint64_t offset =
-          info->offset + static_cast<std::uint64_t>(spec.first_row * spec.cols) * size_of(stored);
+      const std::uint64_t offset = info->offset + bytes_of(stored, spec.first_row * spec.cols);
       layout.tensors.push_back({spec, stored, 0, info, offset});
       if ((stored != type && type != DType::f32) || offset % size_of(stored) != 0) layout.in_files = false;
     }
@@ -255,7 +220,7 @@ void Weights::convert(const Placed& tensor, std::byte* to) const {
 void Weights::randomize(const Placed& tensor, std::byte* to) const {
   const std::vector<float>& normal = normal_table();
   const auto scale = static_cast<float>(deviation(tensor.spec));
-  const float mean = is_norm_weight(tensor.spec.role) ? 1.0f : 0.0f;
+  const float mean = tensor.spec.form == Form::norm ? 1.0f : 0.0f;
   const std::uint64_t key = mix(seed_ ^ hash(tensor.spec.name));
   const auto first = static_cast<std::uint64_t>(tensor.spec.first_row * tensor.spec.cols);
   const auto elements = static_cast<std::uint64_t>(tensor.spec.elements());

@@ -57,7 +57,7 @@ class Weights {
     std::size_t offset = 0;  // in the block
     const TensorInfo* source = nullptr;
     std::uint64_t file_offset = 0;  // of the tensor's first row that the unit holds
-    std::uint64_t bytes() const { return static_cast<std::uint64_t>(spec.elements()) * size_of(dtype); }
+    std::uint64_t bytes() const { return bytes_of(dtype, spec.elements()); }
   };
   struct Layout {
     std::vector<Placed> tensors;

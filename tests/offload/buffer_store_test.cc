@@ -162,7 +162,7 @@ TEST_CASE("rows of a spilled buffer are read through its checked pages", "[offlo
     for (std::size_t i = 0; i < offsets.size(); ++i) reads.push_back({offsets[i], row, &rows[i * row]});
     const std::uint64_t before = disk.bytes_read();
     buffers.read_parts(buffer, reads);
-    REQUIRE(disk.bytes_read() - before <= bytes + 2 * DiskStore::kSpillPage);  // each page once
+    REQUIRE(disk.bytes_read() - before <= bytes + 2 * kSpillPage);  // each page once
     bool equal = true;
     for (std::size_t i = 0; i < offsets.size(); ++i) equal &= !std::memcmp(&rows[i * row], &data[offsets[i]], row);
     REQUIRE(equal);
@@ -176,14 +176,13 @@ TEST_CASE("the first bytes of a spilled buffer can be written and read by themse
   DiskStore disk;
   test::ThreadedBackend backend;
   BufferStore buffers;
-  const std::size_t bytes = 3 * DiskStore::kSpillPage + 5000;
+  const std::size_t bytes = 3 * kSpillPage + 5000;
   const BufferId buffer = buffers.add(Kind::activations, bytes, Tier::disk);
   buffers.allocate(backend, disk, folder.path());
   std::vector<std::byte> memory(bytes);
   const auto first = test::noise(bytes, 1), second = test::noise(bytes, 2);
   buffers.write_to_disk(buffer, first.data());
-  for (const std::size_t part :
-       {std::size_t{100}, DiskStore::kSpillPage, 2 * DiskStore::kSpillPage + 1, bytes - 1, bytes}) {
+  for (const std::size_t part : {std::size_t{100}, kSpillPage, 2 * kSpillPage + 1, bytes - 1, bytes}) {
     buffers.write_to_disk(buffer, second.data(), part);
     for (const std::size_t wanted : {std::size_t{1}, part / 2 + 1, part}) {
       buffers.read_from_disk(buffer, memory.data(), wanted);

@@ -159,7 +159,7 @@ TEST_CASE("a spoiled page is read again once, then named", "[offload]") {
   const int spoilings = GENERATE(1, 2);
   int left = spoilings;
   bench.faults.after_read = [&](const DiskTransfer& transfer) {
-    const std::uint64_t place = 19 * DiskStore::kSpillPage + 12345;
+    const std::uint64_t place = 19 * kSpillPage + 12345;
     if (transfer.offset <= place && place < transfer.offset + transfer.bytes && left-- > 0)
       transfer.data[place - transfer.offset] ^= std::byte{1};
   };

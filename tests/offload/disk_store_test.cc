@@ -138,14 +138,14 @@ TEST_CASE("spilled pages come back, whatever their length and address", "[offloa
   test::TemporaryFolder folder;
   DiskStore store(engine);
   const std::size_t pages = 60;
-  const FileId file = store.create_spill(folder.path(), pages * DiskStore::kSpillPage);
+  const FileId file = store.create_spill(folder.path(), pages * kSpillPage);
   REQUIRE(std::filesystem::is_empty(folder.path()));
   std::mt19937 random(seed);
   for (int i = 0; i < 20; ++i) {
-    const std::size_t first = random() % pages, limit = (pages - first) * DiskStore::kSpillPage;
+    const std::size_t first = random() % pages, limit = (pages - first) * kSpillPage;
     const std::size_t bytes = 1 + random() % limit;
     const std::size_t whole = i % 3 ? std::min<std::size_t>(round_up(bytes, kPage), limit) : bytes;
-    const Extent extent{file, first * DiskStore::kSpillPage, whole};
+    const Extent extent{file, first * kSpillPage, whole};
     CAPTURE(seed, i, extent.offset, extent.bytes);
     const auto data = test::noise(whole, seed + static_cast<unsigned>(i));
     Guarded from(whole, random() % 2 ? 0 : random() % kPage), to(whole, random() % 2 ? 0 : random() % kPage);
@@ -163,13 +163,13 @@ TEST_CASE("a spill file refuses what it cannot check", "[offload]") {
   test::TemporaryFolder folder;
   DiskStore store;
   const FileId file = store.create_spill(folder.path(), 1);
-  REQUIRE(store.size(file) == DiskStore::kSpillPage);
-  std::vector<std::byte> memory(2 * DiskStore::kSpillPage);
+  REQUIRE(store.size(file) == kSpillPage);
+  std::vector<std::byte> memory(2 * kSpillPage);
   REQUIRE_THROWS_WITH(store.read({file, 0, kPage}, memory.data()), Contains("page 0 holds 0 bytes"));
   store.write({file, 0, 2 * kPage}, memory.data());
   REQUIRE_THROWS_WITH(store.read({file, 0, kPage}, memory.data()), Contains("holds 8192 bytes, 4096 are wanted"));
   REQUIRE_THROWS_AS(store.write({file, kPage, kPage}, memory.data()), UsageError);
-  REQUIRE_THROWS_AS(store.write({file, 0, 2 * DiskStore::kSpillPage}, memory.data()), IoError);
+  REQUIRE_THROWS_AS(store.write({file, 0, 2 * kSpillPage}, memory.data()), IoError);
   REQUIRE_THROWS_AS(store.read({FileId{9}, 0, 1}, memory.data()), UsageError);
 }
 

@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "kernels/ops.h"
+
 using namespace weft;
 using namespace weft::offload;
 

@@ -3,13 +3,10 @@
 
 #include <catch2/catch.hpp>
 
-#include <cstring>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "kernels/error.h"
-#include "tests/support/threaded_backend.h"
 
 using namespace weft;
 using namespace weft::offload;
@@ -60,47 +57,4 @@ TEST_CASE("a rewound arena keeps its peak", "[offload]") {
   arena.rewind(mark);
   REQUIRE(arena.take(10, 1) == 0);
   REQUIRE(arena.peak() == 10000);
-}
-
-TEST_CASE("leases are apart, page-aligned, move-only, and come back", "[offload]") {
-  test::ThreadedBackend backend;
-  HostPool pool(backend, 16 * kPage);
-  {
-    auto a = pool.lease(1), b = pool.lease(3 * kPage + 1), c = pool.lease(kPage);
-    REQUIRE(a.bytes() == kPage);
-    REQUIRE(b.bytes() == 4 * kPage);
-    for (const auto* lease : {&a, &b, &c}) REQUIRE(reinterpret_cast<std::uintptr_t>(lease->data()) % kPage == 0);
-    REQUIRE(pool.bytes_free() == 10 * kPage);
-    HostPool::Lease moved = std::move(b);
-    REQUIRE(moved.bytes() == 4 * kPage);
-    REQUIRE(pool.bytes_free() == 10 * kPage);
-    moved = {};
-    REQUIRE(pool.bytes_free() == 14 * kPage);
-    // 14 pages are free, but not in one run.
-    REQUIRE_THROWS_WITH(pool.lease(14 * kPage),
-                        Contains("57344 bytes wanted in one run") && Contains("57344 of 65536"));
-  }
-  REQUIRE(pool.bytes_free() == 16 * kPage);
-  REQUIRE(pool.lease(16 * kPage).bytes() == 16 * kPage);
-}
-
-TEST_CASE("threads that lease at once never share a page", "[offload]") {
-  test::ThreadedBackend backend;
-  HostPool pool(backend, 64 * kPage);
-  std::atomic<int> spoiled{0};
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < 4; ++t)
-    threads.emplace_back([&, t] {
-      std::mt19937 random(t + 1);
-      for (int i = 0; i < 300; ++i) {
-        const auto lease = pool.lease(1 + random() % (8 * kPage));
-        std::memset(lease.data(), static_cast<int>(t), lease.bytes());
-        std::this_thread::yield();
-        for (std::size_t at = 0; at < lease.bytes(); at += 512)
-          spoiled += lease.data()[at] != static_cast<std::byte>(t);
-      }
-    });
-  for (auto& thread : threads) thread.join();
-  REQUIRE(spoiled == 0);
-  REQUIRE(pool.bytes_free() == 64 * kPage);
 }

@@ -1,5 +1,6 @@
 // tests/policy/model_test.cc: configs as models: the shipped shapes, what an absent key means, units and sublayers.
 #include "policy/model.h"
+#include "policy/steps.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

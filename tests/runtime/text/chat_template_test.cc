@@ -79,7 +79,7 @@ TEST_CASE("a template is recognised wherever the model keeps it", "[runtime]") {
 TEST_CASE("any other template is refused with its hash", "[runtime]") {
   const ChatTemplate other = load("{}", kChatml + " ");
   CHECK(other.family() == ChatFamily::unknown);
-  CHECK_THROWS_WITH(rendered(other), Contains("f:1: chat template of this model is not known (sha256 " +
+  CHECK_THROWS_WITH(rendered(other), Contains("chat template of this model is not known (sha256 " +
                                               runtime::sha256(kChatml + " ") + "); use /v1/completions"));
   for (const char* config : {"{}", R"({"chat_template":null})", R"({"chat_template":[{"name":"rag","template":"x"}]})"})
     CHECK_THROWS_WITH(rendered(load(config)), Contains("no chat template in its folder"));
@@ -92,7 +92,7 @@ TEST_CASE("a date is for templates that take one", "[runtime]") {
     return ChatTemplate(family, "<s>", "</s>").render({{"user", "Hi"}}, date);
   };
   CHECK_THAT(with_date(ChatFamily::llama3_2, "1 Jan 2025"), Contains("Today Date: 1 Jan 2025\n"));
-  CHECK_THROWS_WITH(with_date(ChatFamily::llama3_2, ""), Contains("f:1: ") && Contains("the date of the day"));
+  CHECK_THROWS_WITH(with_date(ChatFamily::llama3_2, ""), Contains("the date of the day"));
   CHECK_THROWS_WITH(with_date(ChatFamily::chatml, "1 Jan 2025"), Contains("does not take"));
 }
 
