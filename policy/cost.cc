@@ -19,16 +19,16 @@ double on_disk(const std::vector<Unit>& units, const ScheduleShape& shape, Unit:
 }  // namespace
 
 Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Footprint& footprint,
-           const Facts& facts, const Machine& machine, const Compression& compression)
-    : model_(model), units_(units), policy_(policy), footprint_(footprint), facts_(facts), machine_(machine),
-      compression_(compression), hidden_bytes_(double(size_of(facts.activation))),
+           const SizingInputs& sizing, const Machine& machine, const Compression& compression)
+    : model_(model), units_(units), policy_(policy), footprint_(footprint), sizing_(sizing), machine_(machine),
+      compression_(compression), hidden_bytes_(double(size_of(sizing.activation))),
       embedding_on_disk_(on_disk(units, footprint.shape, Unit::Kind::embedding)),
       positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)) {}
 
 double Cost::bytes(const Op& op, const Sweep& sweep) const {
   const ScheduleShape& shape = footprint_.shape;
   if (op.subject < shape.kv_buffer(0, 0))
-    return double(facts_.unit_bytes[op.subject]) * Compression::left(compression_.weight_bits);
+    return double(sizing_.unit_bytes[op.subject]) * Compression::left(compression_.weight_bits);
   if (op.subject < shape.activation_buffer(0))
     return double(footprint_.kv_buffer_bytes) * Compression::left(compression_.kv_bits);
   const double rows = double(sweep.rows(op.batch, policy_.gpu_batch_size));
@@ -40,7 +40,7 @@ double Cost::seconds(const Op& op, const Sweep& sweep) const {
   const bool of_unit = op.kind != Op::Kind::compute && op.subject < footprint_.shape.kv_buffer(0, 0);
   if (!of_unit && sweep.rows(op.batch, policy_.gpu_batch_size) == 0) return 0;  // a batch of a block that is not full
   if (op.kind == Op::Kind::compute) return compute(op, sweep);
-  const bool spilled = op.lane == offload::Lane::disk_read && !(of_unit && facts_.unit_in_files[op.subject]);
+  const bool spilled = op.lane == offload::Lane::disk_read && !(of_unit && sizing_.unit_in_files[op.subject]);
   return bytes(op, sweep) /
          (spilled ? machine_.spilled_read : machine_.bytes_per_second[static_cast<std::size_t>(op.lane)]);
 }
@@ -54,7 +54,7 @@ double Cost::products(const Unit& unit, double rows, std::initializer_list<Role>
   for (const TensorSpec& tensor : unit.tensors) {
     if (std::find(roles.begin(), roles.end(), tensor.role) == roles.end()) continue;
     const auto elements = double(tensor.elements());
-    const double rate = machine_.linear(facts_.kv, rows, std::sqrt(elements));
+    const double rate = machine_.linear(sizing_.kv, rows, std::sqrt(elements));
     seconds += std::max(machine_.device.launch, 2 * rows * elements / rate);
     if (compression_.weight_bits == 4)  // unpacked once into 16 bits, then read from there
       seconds += elements * 2 * (1 + Compression::left(4)) / machine_.device.pointwise;
@@ -93,14 +93,14 @@ double Cost::prefill_core(double sequences, double prompt) const {
   const double pairs = sequences * model_.heads * prompt * (prompt + 1) / 2;
   const Engine& device = machine_.device;
   double seconds = 4 * pairs * model_.head_dim / device.prefill_attention.at(prompt, model_.head_dim);
-  seconds += 2 * pointwise(rows * kv * (hidden_bytes_ + double(size_of(facts_.kv))));  // to the type of the cache
+  seconds += 2 * pointwise(rows * kv * (hidden_bytes_ + double(size_of(sizing_.kv))));  // to the type of the cache
   if (policy_.retention.scored())
     seconds += 2 * pairs * model_.head_dim / device.column_sums.at(prompt, model_.head_dim);
-  return seconds + pointwise(4 * rows * kv * double(size_of(facts_.kv)));  // into the slots
+  return seconds + pointwise(4 * rows * kv * double(size_of(sizing_.kv)));  // into the slots
 }
 
 double Cost::decode_core(const Engine& engine, double sequences, double visible) const {
-  const double row = model_.head_dim * double(size_of(facts_.kv)) * Compression::left(compression_.kv_bits);
+  const double row = model_.head_dim * double(size_of(sizing_.kv)) * Compression::left(compression_.kv_bits);
   const double slot = 2 * row + (policy_.retention.scored() ? 12 : 4);  // scores are read and written
   return std::max(engine.launch,
                   sequences * model_.kv_heads * visible * slot / engine.decode_attention.at(visible, model_.head_dim));

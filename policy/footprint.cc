@@ -15,11 +15,11 @@ constexpr std::int64_t kChunkTokens = 512;      // enough rows for the matrix ke
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Facts& facts) {
+Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const SizingInputs& sizing) {
   Workspace space;
   space.batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
   space.chunk_tokens = std::min(space.batch_tokens, std::max<std::int64_t>(kChunkTokens, work.longest_prompt));
-  const std::uint64_t a = size_of(facts.activation);
+  const std::uint64_t a = size_of(sizing.activation);
   const auto tokens = static_cast<std::uint64_t>(space.chunk_tokens);
   const auto q = static_cast<std::uint64_t>(model.heads) * static_cast<std::uint64_t>(model.head_dim);
   const auto kv = static_cast<std::uint64_t>(model.kv_heads) * static_cast<std::uint64_t>(model.head_dim);
@@ -27,7 +27,7 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
   const auto part = [](std::uint64_t bytes) { return round_up(bytes, kPart); };
   // attention: normed, q, k and v before they are taken apart, q, k, v, out, k and v as stored, row sums, scores
   std::uint64_t attention = part(tokens * hidden * a) + 2 * part(tokens * q * a) + 2 * part(tokens * kv * a) +
-                            2 * part(tokens * kv * size_of(facts.kv)) +
+                            2 * part(tokens * kv * size_of(sizing.kv)) +
                             part(tokens * static_cast<std::uint64_t>(model.heads) * 4) +
                             part(tokens * static_cast<std::uint64_t>(model.kv_heads) * 4);
   if (model.fused_qkv) attention += part(tokens * (q + 2 * kv) * a);
@@ -86,16 +86,16 @@ std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets) {
 }
 
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Workload& work,
-                    const Facts& facts) {
+                    const SizingInputs& sizing) {
   Footprint print;
   ScheduleShape& shape = print.shape;
   shape.sublayers = model_sublayers(model, units);
   shape.layers = model.layers;
   shape.batches = policy.num_gpu_batches;
-  shape.disk_reads_device = facts.disk_reads_device;
+  shape.disk_reads_device = sizing.disk_reads_device;
   const bool countless = work.requests == INT32_MAX;  // full blocks, see predict()
   shape.refills = policy.continuous && !countless && work.requests > policy.block_size();
-  const std::vector<std::size_t> unit_bytes(facts.unit_bytes.begin(), facts.unit_bytes.end());
+  const std::vector<std::size_t> unit_bytes(sizing.unit_bytes.begin(), sizing.unit_bytes.end());
   shape.unit_home = spread(unit_bytes, policy.weights.of);
   shape.kv_home =
       spread(static_cast<std::size_t>(model.layers) * static_cast<std::size_t>(shape.batches), policy.kv.of);
@@ -104,11 +104,11 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.slots = shape.slots_needed(2);
 
   const bool scored = policy.retention.scored() || policy.retention.rule == Retention::Rule::random;
-  print.kv_buffer_bytes = kv_buffer_bytes(model, policy.gpu_batch_size, work.slots, facts.kv, scored);
+  print.kv_buffer_bytes = kv_buffer_bytes(model, policy.gpu_batch_size, work.slots, sizing.kv, scored);
   print.activation_buffer_bytes = round_up(static_cast<std::uint64_t>(policy.gpu_batch_size * work.longest_prompt) *
-                                               static_cast<std::uint64_t>(model.hidden) * size_of(facts.activation),
+                                               static_cast<std::uint64_t>(model.hidden) * size_of(sizing.activation),
                                            kPage);
-  print.workspace = workspace_of(model, policy, work, facts);
+  print.workspace = workspace_of(model, policy, work, sizing);
   bool gathered_from_disk = false;
   for (std::size_t u = 0; u < units.size(); ++u)
     gathered_from_disk |= shape.unit_home[u] == Tier::disk && units[u].gathered;
@@ -116,7 +116,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
 
   std::uint64_t streamed = 0;
   for (std::size_t u = 0; u < units.size(); ++u)
-    if (units[u].streamed && shape.unit_home[u] != Tier::device) streamed = std::max(streamed, facts.unit_bytes[u]);
+    if (units[u].streamed && shape.unit_home[u] != Tier::device) streamed = std::max(streamed, sizing.unit_bytes[u]);
   print.unit = window(Tier::device, shape.slots.unit, streamed);
   print.kv = window(Tier::device, shape.slots.kv, print.kv_buffer_bytes);
   print.activation = window(Tier::device, shape.slots.activation, print.activation_buffer_bytes);
@@ -129,7 +129,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
     print.bytes[static_cast<std::size_t>(tier)] += round_up(bytes, tier == Tier::disk ? kSpillPage : kPage);
   };
   for (std::size_t u = 0; u < units.size(); ++u)
-    if (shape.unit_home[u] != Tier::disk || !facts.unit_in_files[u]) count(shape.unit_home[u], facts.unit_bytes[u]);
+    if (shape.unit_home[u] != Tier::disk || !sizing.unit_in_files[u]) count(shape.unit_home[u], sizing.unit_bytes[u]);
   for (const Tier home : shape.kv_home) count(home, print.kv_buffer_bytes);
   for (const Tier home : shape.activation_home) count(home, print.activation_buffer_bytes);
   const std::array<std::uint64_t, 3> homes = print.bytes;
@@ -138,8 +138,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
     count(w->tier, w->slots * w->slot_bytes);
   count(Tier::device, print.workspace.chunk + print.workspace.rows + print.workspace.rows_out);
   count(Tier::host, print.workspace.rows_on_host);
-  count(facts.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
-  count(Tier::device, facts.device_overhead);
+  count(sizing.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
+  count(Tier::device, sizing.device_overhead);
   for (std::size_t tier = 0; tier < 3; ++tier) print.fixed[tier] = print.bytes[tier] - homes[tier];
   return print;
 }

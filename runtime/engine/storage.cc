@@ -22,18 +22,19 @@ View Scratch::take(DType dtype, std::int64_t rows, std::int64_t cols) {
 }
 
 Storage::Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const policy::Policy& policy,
-                 const policy::Footprint& footprint, const policy::Workload& workload, const policy::Facts& facts,
-                 const Weights& weights, const Checkpoint* checkpoint, kernels::Backend& backend,
-                 offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop)
+                 const policy::Footprint& footprint, const policy::Workload& workload,
+                 const policy::SizingInputs& sizing, const Weights& weights, const Checkpoint* checkpoint,
+                 kernels::Backend& backend, offload::DiskStore& disk, const std::string& spill_directory,
+                 const std::atomic<bool>& stop)
     : model_(model), units_(units), footprint_(footprint), weights_(weights), backend_(backend), disk_(disk),
       gpu_batch_size_(policy.gpu_batch_size),
-      activation_(facts.activation), kv_shape_{.sequences = policy.gpu_batch_size,
-                                               .kv_heads = model.kv_heads,
-                                               .slots = static_cast<int>(workload.slots),
-                                               .head_dim = model.head_dim,
-                                               .dtype = facts.kv,
-                                               .scores = policy.retention.scored() ||
-                                                         policy.retention.rule == policy::Retention::Rule::random},
+      activation_(sizing.activation), kv_shape_{.sequences = policy.gpu_batch_size,
+                                                .kv_heads = model.kv_heads,
+                                                .slots = static_cast<int>(workload.slots),
+                                                .head_dim = model.head_dim,
+                                                .dtype = sizing.kv,
+                                                .scores = policy.retention.scored() ||
+                                                          policy.retention.rule == policy::Retention::Rule::random},
       tokens_(static_cast<std::size_t>(policy.num_gpu_batches)),
       begun_(static_cast<std::size_t>(policy.num_gpu_batches)) {
   std::vector<offload::FileId> files;

@@ -35,7 +35,7 @@ class Storage {
   /// All references but `stop` must outlive the storage. Throws CapacityError, IoError, DataError or Interrupted; then
   /// nothing is left behind.
   Storage(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const policy::Policy& policy,
-          const policy::Footprint& footprint, const policy::Workload& workload, const policy::Facts& facts,
+          const policy::Footprint& footprint, const policy::Workload& workload, const policy::SizingInputs& sizing,
           const Weights& weights, const Checkpoint* checkpoint, kernels::Backend& backend, offload::DiskStore& disk,
           const std::string& spill_directory, const std::atomic<bool>& stop);
 
