@@ -20,8 +20,8 @@ double on_disk(const std::vector<Unit>& units, const ScheduleShape& shape, Unit:
 }  // namespace
 
 Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Footprint& footprint,
-           const Facts& facts, const Machine& machine, const Compression& compression)
-    : model_(model), units_(units), policy_(policy), footprint_(footprint), facts_(facts), machine_(machine),
+           const SizingInputs& sizing, const Machine& machine, const Compression& compression)
+    : model_(model), units_(units), policy_(policy), footprint_(footprint), sizing_(sizing), machine_(machine),
       compression_(compression), embedding_on_disk_(on_disk(units, footprint.shape, Unit::Kind::embedding)),
       positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)) {
   for (std::size_t stage = 0; stage < kStages; ++stage) steps_[stage] = steps_of(model, static_cast<Stage>(stage));
@@ -30,7 +30,7 @@ Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy&
 double Cost::bytes(const Op& op, const Sweep& sweep) const {
   const ScheduleShape& shape = footprint_.shape;
   if (op.subject < shape.kv_buffer(0, 0))
-    return double(facts_.unit_bytes[op.subject]) * Compression::left(compression_.weight_bits);
+    return double(sizing_.unit_bytes[op.subject]) * Compression::left(compression_.weight_bits);
   if (op.subject < shape.activation_buffer(0))
     return double(footprint_.kv_buffer_bytes()) * Compression::left(compression_.kv_bits);
   const double rows = double(sweep.rows(op.batch, policy_.gpu_batch_size));
@@ -43,7 +43,7 @@ double Cost::seconds(const Op& op, const Sweep& sweep) const {
   const bool of_unit = op.kind != Op::Kind::compute && op.subject < footprint_.shape.kv_buffer(0, 0);
   if (!of_unit && sweep.rows(op.batch, policy_.gpu_batch_size) == 0) return 0;  // a batch of a block that is not full
   if (op.kind == Op::Kind::compute) return compute(op, sweep);
-  const bool spilled = op.lane == offload::Lane::disk_read && !(of_unit && facts_.unit_in_files[op.subject]);
+  const bool spilled = op.lane == offload::Lane::disk_read && !(of_unit && sizing_.unit_in_files[op.subject]);
   return bytes(op, sweep) /
          (spilled ? machine_.spilled_read : machine_.bytes_per_second[static_cast<std::size_t>(op.lane)]);
 }
@@ -53,7 +53,7 @@ double Cost::pointwise(double bytes) const {
 }
 
 double Cost::product(double elements, double rows) const {
-  const double rate = machine_.linear(facts_.kv, rows, std::sqrt(elements));
+  const double rate = machine_.linear(sizing_.kv, rows, std::sqrt(elements));
   double seconds = std::max(machine_.device.launch, 2 * rows * elements / rate);
   if (compression_.weight_bits == 4)  // unpacked once into 16 bits, then read from there
     seconds += elements * 2 * (1 + Compression::left(4)) / machine_.device.pointwise;

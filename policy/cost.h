@@ -36,7 +36,7 @@ struct Sweep {
 class Cost {
  public:
   Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Footprint& footprint,
-       const Facts& facts, const Machine& machine, const Compression& compression = {});
+       const SizingInputs& sizing, const Machine& machine, const Compression& compression = {});
 
   double seconds(const Op& op, const Sweep& sweep) const;
   /// What a load or store op moves.
@@ -59,7 +59,7 @@ class Cost {
   const std::vector<Unit>& units_;
   const Policy& policy_;
   const Footprint& footprint_;
-  const Facts& facts_;
+  const SizingInputs& sizing_;
   const Machine& machine_;
   const Compression compression_;
   std::array<std::vector<Step>, kStages> steps_;          // of the first layer, for all are nearly alike

@@ -104,16 +104,16 @@ std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets) {
 }
 
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Workload& work,
-                    const Facts& facts) {
+                    const SizingInputs& sizing) {
   Footprint print;
   ScheduleShape& shape = print.shape;
   shape.sublayers = model_sublayers(model, units);
   shape.layers = model.layers;
   shape.batches = policy.num_gpu_batches;
-  shape.disk_reads_device = facts.disk_reads_device;
+  shape.disk_reads_device = sizing.disk_reads_device;
   const bool countless = work.requests == INT32_MAX;  // full blocks, see predict()
   shape.refills = policy.continuous && !countless && work.requests > policy.block_size();
-  const std::vector<std::size_t> unit_bytes(facts.unit_bytes.begin(), facts.unit_bytes.end());
+  const std::vector<std::size_t> unit_bytes(sizing.unit_bytes.begin(), sizing.unit_bytes.end());
   shape.unit_home = spread(unit_bytes, policy.weights.of);
   shape.kv_home =
       spread(static_cast<std::size_t>(model.layers) * static_cast<std::size_t>(shape.batches), policy.kv.of);
@@ -122,12 +122,12 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.slots = shape.slots_needed(2);
 
   print.gpu_batch_size = policy.gpu_batch_size;
-  print.types = {facts.activation, facts.kv};
+  print.types = {sizing.activation, sizing.kv};
   print.kv_shape = {.sequences = policy.gpu_batch_size,
                     .kv_heads = model.kv_heads,
                     .slots = static_cast<int>(work.slots),
                     .head_dim = model.head_dim,
-                    .dtype = facts.kv,
+                    .dtype = sizing.kv,
                     .scores = policy.retention.scored() || policy.retention.rule == Retention::Rule::random};
   print.activation_buffer_bytes =
       round_up(shape_of(Value::hidden, model, print.types, policy.gpu_batch_size * work.longest_prompt).bytes(), kPage);
@@ -139,7 +139,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
 
   std::uint64_t streamed = 0;
   for (std::size_t u = 0; u < units.size(); ++u)
-    if (units[u].streamed && shape.unit_home[u] != Tier::device) streamed = std::max(streamed, facts.unit_bytes[u]);
+    if (units[u].streamed && shape.unit_home[u] != Tier::device) streamed = std::max(streamed, sizing.unit_bytes[u]);
   print.unit = window(Tier::device, shape.slots.unit, streamed);
   print.kv = window(Tier::device, shape.slots.kv, print.kv_buffer_bytes());
   print.activation = window(Tier::device, shape.slots.activation, print.activation_buffer_bytes);
@@ -152,7 +152,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
     print.bytes[static_cast<std::size_t>(tier)] += round_up(bytes, tier == Tier::disk ? offload::kSpillPage : kPage);
   };
   for (std::size_t u = 0; u < units.size(); ++u)
-    if (shape.unit_home[u] != Tier::disk || !facts.unit_in_files[u]) count(shape.unit_home[u], facts.unit_bytes[u]);
+    if (shape.unit_home[u] != Tier::disk || !sizing.unit_in_files[u]) count(shape.unit_home[u], sizing.unit_bytes[u]);
   for (const Tier home : shape.kv_home) count(home, print.kv_buffer_bytes());
   for (const Tier home : shape.activation_home) count(home, print.activation_buffer_bytes);
   const std::array<std::uint64_t, 3> homes = print.bytes;
@@ -161,8 +161,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
     count(w->tier, w->slots * w->slot_bytes);
   count(Tier::device, print.workspace.chunk + print.workspace.output.bytes + print.workspace.exchange_device.bytes);
   count(Tier::host, print.workspace.exchange_host.bytes);
-  count(facts.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
-  count(Tier::device, facts.device_overhead);
+  count(sizing.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
+  count(Tier::device, sizing.device_overhead);
   for (std::size_t tier = 0; tier < 3; ++tier) print.fixed[tier] = print.bytes[tier] - homes[tier];
   return print;
 }

@@ -30,7 +30,7 @@ struct Workload {
 Workload alike(std::int64_t requests, std::int64_t prompt, std::int64_t generation, const Retention& retention);
 
 /// What of the machine and the checkpoint sizes depend on.
-struct Facts {
+struct SizingInputs {
   std::vector<std::uint64_t> unit_bytes;  ///< per unit, as it will lie in memory
   std::vector<bool> unit_in_files;        ///< per unit: on disk it needs no space of its own
   DType kv = DType::f16, activation = DType::f32;
@@ -88,6 +88,6 @@ struct Footprint {
 std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets);
 
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy,
-                    const Workload& workload, const Facts& facts);
+                    const Workload& workload, const SizingInputs& sizing);
 
 }  // namespace weft::policy

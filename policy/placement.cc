@@ -16,8 +16,8 @@ constexpr int kWorthResident = 16;  // sequences that must fit beside resident w
 class Chooser {
  public:
   Chooser(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units,
-          const Workload& workload, const Facts& facts, const Budgets& budgets, bool host_allowed)
-      : partial_(partial), model_(model), units_(units), workload_(workload), facts_(facts),
+          const Workload& workload, const SizingInputs& sizing, const Budgets& budgets, bool host_allowed)
+      : partial_(partial), model_(model), units_(units), workload_(workload), sizing_(sizing),
         host_allowed_(host_allowed) {
     base_.budgets = budgets;
     base_.retention = partial.retention.value_or(Retention{});
@@ -27,7 +27,7 @@ class Chooser {
     base_.activations = partial.activations.value_or(Fractions{});
   }
 
-  Footprint measure(const Policy& policy) const { return footprint(model_, units_, policy, workload_, facts_); }
+  Footprint measure(const Policy& policy) const { return footprint(model_, units_, policy, workload_, sizing_); }
   bool fits(const Policy& policy) const { return !lacking(measure(policy), policy.budgets).has_value(); }
 
   /// The best placement for one block shape; `resident`: all weights on the device or nothing.
@@ -117,7 +117,7 @@ class Chooser {
   const ModelSpec& model_;
   const std::vector<Unit>& units_;
   const Workload& workload_;
-  const Facts& facts_;
+  const SizingInputs& sizing_;
   bool host_allowed_;
   Policy base_;
 };
@@ -187,9 +187,9 @@ Allowance allowance(const PartialPolicy& partial, const Budgets& free, bool on_h
 }
 
 Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units,
-                const Workload& workload, const Facts& facts, const Budgets& free, bool on_host_memory) {
+                const Workload& workload, const SizingInputs& sizing, const Budgets& free, bool on_host_memory) {
   const auto [budgets, host_allowed] = allowance(partial, free, on_host_memory);
-  const Chooser chooser(partial, model, units, workload, facts, budgets, host_allowed);
+  const Chooser chooser(partial, model, units, workload, sizing, budgets, host_allowed);
   std::optional<Policy> chosen;
   if (!partial.weights) {
     chosen = chooser.largest(true);

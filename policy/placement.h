@@ -34,6 +34,6 @@ Allowance allowance(const PartialPolicy& partial, const Budgets& free, bool on_h
 /// the block is the largest that fits. Throws CapacityError, which names the tier, the bytes and the largest block that
 /// fits. `free` and `on_host_memory` as allowance() takes them.
 Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units,
-                const Workload& workload, const Facts& facts, const Budgets& free, bool on_host_memory);
+                const Workload& workload, const SizingInputs& sizing, const Budgets& free, bool on_host_memory);
 
 }  // namespace weft::policy

@@ -23,7 +23,7 @@ class Predictor {
  public:
   Predictor(const Problem& problem, const Policy& policy, const Footprint& print, const Compression& compression)
       : problem_(problem), policy_(policy), footprint_(print),
-        cost_(problem.model, problem.units, policy, print, problem.facts, problem.machine, compression) {
+        cost_(problem.model, problem.units, policy, print, problem.sizing, problem.machine, compression) {
     first_ = schedule(0, 1);
     sweeps_ = int(std::min<std::int64_t>(problem.work.longest_generation - 1, kSweeps));
     if (sweeps_ > 0) decode_ = schedule(1, sweeps_);

@@ -15,7 +15,7 @@ struct Problem {
   const ModelSpec& model;
   const std::vector<Unit>& units;
   const Workload& work;
-  const Facts& facts;
+  const SizingInputs& sizing;
   const Machine& machine;
 };
 

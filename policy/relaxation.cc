@@ -92,8 +92,8 @@ class Relaxation {
   Relaxation(const Problem& problem, Policy policy, const PartialPolicy& fixed, const Choice& choice,
              const Compression& compression)
       : problem_(problem), fixed_(fixed), choice_(choice), policy_(with_windows(std::move(policy), choice)),
-        footprint_(footprint(problem.model, problem.units, policy_, problem.work, problem.facts)),
-        cost_(problem.model, problem.units, policy_, footprint_, problem.facts, problem.machine, compression),
+        footprint_(footprint(problem.model, problem.units, policy_, problem.work, problem.sizing)),
+        cost_(problem.model, problem.units, policy_, footprint_, problem.sizing, problem.machine, compression),
         compression_(compression) {}
 
   std::optional<Relaxed> solve() const {
@@ -163,8 +163,8 @@ class Relaxation {
   bool add_capacity(Programme& programme) const {
     double unit_bytes = 0, spilled = 0;
     for (std::size_t u = 0; u < problem_.units.size(); ++u) {
-      unit_bytes += double(problem_.facts.unit_bytes[u]);
-      if (!problem_.facts.unit_in_files[u]) spilled += double(problem_.facts.unit_bytes[u]);
+      unit_bytes += double(problem_.sizing.unit_bytes[u]);
+      if (!problem_.sizing.unit_in_files[u]) spilled += double(problem_.sizing.unit_bytes[u]);
     }
     unit_bytes *= Compression::left(compression_.weight_bits);
     const double kv_bytes = kv_total(), hidden = double(footprint_.activation_buffer_bytes) * policy_.num_gpu_batches;
@@ -192,7 +192,7 @@ class Relaxation {
     add_compute(result, sweep_of);
     double streamed = 0;
     for (std::size_t u = 0; u < problem_.units.size(); ++u)
-      if (problem_.units[u].streamed) streamed += double(problem_.facts.unit_bytes[u]);
+      if (problem_.units[u].streamed) streamed += double(problem_.sizing.unit_bytes[u]);
     streamed *= Compression::left(compression_.weight_bits);
     come(result, weights, streamed);
     Op op{.kind = Op::Kind::load, .lane = Lane::host_to_device};
@@ -220,16 +220,16 @@ class Relaxation {
   /// A kind of block comes to the device, or goes home, from wherever it lives.
   void come(Lanes& lanes, std::size_t kind, double bytes) const {
     lanes.per_share[index(Lane::host_to_device)][kind + 1] += bytes * seconds_per_byte(Lane::host_to_device);
-    const bool files = kind == weights && problem_.facts.unit_in_files.back();
+    const bool files = kind == weights && problem_.sizing.unit_in_files.back();
     lanes.per_share[index(Lane::disk_read)][kind + 2] +=
         bytes * (files ? seconds_per_byte(Lane::disk_read) : 1 / problem_.machine.spilled_read);
-    if (!problem_.facts.disk_reads_device)
+    if (!problem_.sizing.disk_reads_device)
       lanes.per_share[index(Lane::host_to_device)][kind + 2] += bytes * seconds_per_byte(Lane::host_to_device);
   }
   void go(Lanes& lanes, std::size_t kind, double bytes) const {
     lanes.per_share[index(Lane::device_to_host)][kind + 1] += bytes * seconds_per_byte(Lane::device_to_host);
     lanes.per_share[index(Lane::disk_write)][kind + 2] += bytes * seconds_per_byte(Lane::disk_write);
-    if (!problem_.facts.disk_reads_device)
+    if (!problem_.sizing.disk_reads_device)
       lanes.per_share[index(Lane::device_to_host)][kind + 2] += bytes * seconds_per_byte(Lane::device_to_host);
   }
   void go_from_disk_only(Lanes& lanes) const {

@@ -118,7 +118,7 @@ class Searcher {
   }
 
   Policy filled() const {
-    return complete(partial_, problem_.model, problem_.units, problem_.work, problem_.facts, free_,
+    return complete(partial_, problem_.model, problem_.units, problem_.work, problem_.sizing, free_,
                     problem_.machine.device_is_host_memory);
   }
 
@@ -127,7 +127,7 @@ class Searcher {
   }
 
   Footprint measure(const Policy& policy) const {
-    return footprint(problem_.model, problem_.units, policy, problem_.work, problem_.facts);
+    return footprint(problem_.model, problem_.units, policy, problem_.work, problem_.sizing);
   }
 
   double unit_step() const { return 1.0 / double(problem_.units.size()); }

@@ -18,7 +18,7 @@ constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
 
 policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory) {
   policy::Budgets budgets;
-  // What the backend has taken already counts as part of the budget (Facts::device_overhead).
+  // What the backend has taken already counts as part of the budget (SizingInputs::device_overhead).
   budgets.bytes[0] =
       static_cast<std::uint64_t>(kMemoryShare * double(backend.device_bytes_free() + backend.device_overhead()));
   budgets.bytes[1] = static_cast<std::uint64_t>(kMemoryShare * double(backend.host_bytes_free()));
@@ -58,18 +58,18 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
 Session::Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
                  const std::atomic<bool>& stop)
     : source_(source), backend_(make_backend(machine)), disk_(make_disk(machine)) {
-  facts_.unit_bytes = source.weights->unit_bytes();
-  for (std::size_t u = 0; u < source.units.size(); ++u) facts_.unit_in_files.push_back(source.weights->in_files(u));
-  facts_.kv = source.type;
-  facts_.activation = backend_->activation_type(source.type);
-  facts_.disk_reads_device = backend_->device_is_host_memory();
-  facts_.device_overhead = backend_->device_overhead();
+  sizing_.unit_bytes = source.weights->unit_bytes();
+  for (std::size_t u = 0; u < source.units.size(); ++u) sizing_.unit_in_files.push_back(source.weights->in_files(u));
+  sizing_.kv = source.type;
+  sizing_.activation = backend_->activation_type(source.type);
+  sizing_.disk_reads_device = backend_->device_is_host_memory();
+  sizing_.device_overhead = backend_->device_overhead();
   const policy::Budgets free = free_bytes(*backend_, machine.disk_directory);
   Decision decision = decide(*backend_, free);
   workload_ = decision.work;
-  policy_ = policy::complete(decision.policy, source.spec, source.units, workload_, facts_, free,
+  policy_ = policy::complete(decision.policy, source.spec, source.units, workload_, sizing_, free,
                              backend_->device_is_host_memory());
-  footprint_ = policy::footprint(source.spec, source.units, policy_, workload_, facts_);
+  footprint_ = policy::footprint(source.spec, source.units, policy_, workload_, sizing_);
   const auto begin = std::chrono::steady_clock::now();
   if (source.checkpoint && source.verify_crc) source.checkpoint->verify(stop);
   storage_ = std::make_unique<Storage>(source, footprint_, *backend_, *disk_, machine.disk_directory, stop);

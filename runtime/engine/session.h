@@ -60,7 +60,7 @@ class Session {
   policy::Workload workload_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<offload::DiskStore> disk_;
-  policy::Facts facts_;
+  policy::SizingInputs sizing_;
   policy::Policy policy_;
   policy::Footprint footprint_;
   std::unique_ptr<Storage> storage_;

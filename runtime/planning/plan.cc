@@ -42,7 +42,7 @@ class WhatIf {
     policy::PartialPolicy partial = partial_;
     partial.retention = retention;
     const policy::Workload work = request_.work(retention);
-    const policy::Problem problem{request_.source.spec, request_.source.units, work, planned_.facts, request_.machine};
+    const policy::Problem problem{request_.source.spec, request_.source.units, work, planned_.sizing, request_.machine};
     return now_ > 0 ? relaxed_tokens_per_second(problem, partial, request_.free) / now_ : 0;
   }
 
@@ -50,7 +50,7 @@ class WhatIf {
   double ask(const Machine& machine, const policy::Budgets& free, const Compression& compression) const {
     policy::PartialPolicy partial = partial_;
     partial.retention = planned_.retention;
-    const policy::Problem problem{request_.source.spec, request_.source.units, planned_.work, planned_.facts, machine};
+    const policy::Problem problem{request_.source.spec, request_.source.units, planned_.work, planned_.sizing, machine};
     return relaxed_tokens_per_second(problem, partial, free, compression);
   }
 
@@ -62,15 +62,15 @@ class WhatIf {
 
 }  // namespace
 
-policy::Facts facts_of(const ModelSource& source, const Machine& machine) {
-  policy::Facts facts;
-  facts.unit_bytes = source.weights->unit_bytes();
-  facts.kv = source.type;
-  facts.disk_reads_device = machine.device_is_host_memory;
-  facts.device_overhead = machine.device_overhead;
+policy::SizingInputs sizing_inputs(const ModelSource& source, const Machine& machine) {
+  policy::SizingInputs sizing;
+  sizing.unit_bytes = source.weights->unit_bytes();
+  sizing.kv = source.type;
+  sizing.disk_reads_device = machine.device_is_host_memory;
+  sizing.device_overhead = machine.device_overhead;
   for (std::size_t unit = 0; unit < source.units.size(); ++unit)
-    facts.unit_in_files.push_back(source.weights->in_files(unit));
-  return facts;
+    sizing.unit_in_files.push_back(source.weights->in_files(unit));
+  return sizing;
 }
 
 Planned make_plan(const PlanRequest& request) {
@@ -81,10 +81,10 @@ Planned make_plan(const PlanRequest& request) {
   std::optional<Planned> best;
   std::vector<Candidate> others;
   for (const policy::Retention& retention : retentions) {
-    Planned planned{retention, request.work(retention), facts_of(request.source, request.machine), {}};
+    Planned planned{retention, request.work(retention), sizing_inputs(request.source, request.machine), {}};
     policy::PartialPolicy partial = request.policy;
     partial.retention = retention;
-    const policy::Problem problem{request.source.spec, request.source.units, planned.work, planned.facts,
+    const policy::Problem problem{request.source.spec, request.source.units, planned.work, planned.sizing,
                                   request.machine};
     planned.plan = policy::search(problem, partial, request.free);
     if (best && best->best().prediction.tokens_per_second() >= planned.best().prediction.tokens_per_second()) {
@@ -99,11 +99,11 @@ Planned make_plan(const PlanRequest& request) {
 }
 
 Candidate predict_policy(const PlanRequest& request, const policy::Policy& policy) {
-  const policy::Facts facts = facts_of(request.source, request.machine);
+  const policy::SizingInputs sizing = sizing_inputs(request.source, request.machine);
   const policy::Workload work = request.work(policy.retention);
-  const policy::Problem problem{request.source.spec, request.source.units, work, facts, request.machine};
+  const policy::Problem problem{request.source.spec, request.source.units, work, sizing, request.machine};
   return {policy,
-          policy::predict(problem, policy, footprint(request.source.spec, request.source.units, policy, work, facts))};
+          policy::predict(problem, policy, footprint(request.source.spec, request.source.units, policy, work, sizing))};
 }
 
 std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& planned) {

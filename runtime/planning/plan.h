@@ -27,12 +27,12 @@ struct PlanRequest {
 struct Planned {
   policy::Retention retention;
   policy::Workload work;
-  policy::Facts facts;
+  policy::SizingInputs sizing;
   policy::Plan plan;
   const policy::Candidate& best() const { return plan.best(); }
 };
 
-policy::Facts facts_of(const ModelSource& source, const policy::Machine& machine);
+policy::SizingInputs sizing_inputs(const ModelSource& source, const policy::Machine& machine);
 
 /// The fastest policy, and for every retention but its own the fastest with that, among the candidates. Throws
 /// CapacityError if nothing fits.

@@ -58,7 +58,7 @@ struct Made {
   policy::ModelSpec model;
   std::vector<policy::Unit> units;
   policy::Workload work;
-  policy::Facts facts;
+  policy::SizingInputs sizing;
   policy::Machine machine;
 
   Made(policy::ModelSpec m, std::int64_t prompt, std::int64_t generation, std::int64_t requests, policy::Machine on,
@@ -69,15 +69,15 @@ struct Made {
             .slots = retention.slots(prompt, generation),
             .longest_generation = generation};
     for (const policy::Unit& unit : units) {
-      facts.unit_bytes.push_back((static_cast<std::uint64_t>(unit.elements()) * 2 + 4095) / 4096 * 4096);
-      facts.unit_in_files.push_back(true);
+      sizing.unit_bytes.push_back((static_cast<std::uint64_t>(unit.elements()) * 2 + 4095) / 4096 * 4096);
+      sizing.unit_in_files.push_back(true);
     }
-    facts.kv = DType::f16;
-    facts.disk_reads_device = machine.device_is_host_memory;
+    sizing.kv = DType::f16;
+    sizing.disk_reads_device = machine.device_is_host_memory;
   }
   Made(const Made&) = delete;
   Made& operator=(const Made&) = delete;
-  policy::Problem problem() const { return {model, units, work, facts, machine}; }
+  policy::Problem problem() const { return {model, units, work, sizing, machine}; }
 };
 
 }  // namespace weft::test

@@ -12,11 +12,11 @@ using namespace weft;
 using Catch::Matchers::Contains;
 using offload::Tier;
 using policy::Budgets;
-using policy::Facts;
 using policy::Fractions;
 using policy::ModelSpec;
 using policy::PartialPolicy;
 using policy::Policy;
+using policy::SizingInputs;
 using policy::Unit;
 using policy::Workload;
 
@@ -33,11 +33,11 @@ std::array<double, 3> random_fractions(std::mt19937& random) {
   return f;
 }
 
-/// A model small enough that its footprint is quick to compute, and a machine's facts about it.
+/// A model small enough that its footprint is quick to compute, with its sizing inputs.
 struct Setting {
   ModelSpec model;
   std::vector<Unit> units;
-  Facts facts;
+  SizingInputs sizing;
   Workload work{.requests = 200, .longest_prompt = 64, .slots = 95, .longest_generation = 32};
 
   explicit Setting(bool disk_reads_device = true, bool in_files = false) {
@@ -51,18 +51,18 @@ struct Setting {
     model.position_offset = 2;
     units = policy::model_units(model);
     for (const Unit& unit : units)
-      facts.unit_bytes.push_back(static_cast<std::uint64_t>(unit.elements()) * 2 / 4096 * 4096 + 4096);
-    facts.unit_in_files.assign(units.size(), in_files);
-    facts.disk_reads_device = disk_reads_device;
+      sizing.unit_bytes.push_back(static_cast<std::uint64_t>(unit.elements()) * 2 / 4096 * 4096 + 4096);
+    sizing.unit_in_files.assign(units.size(), in_files);
+    sizing.disk_reads_device = disk_reads_device;
   }
   std::uint64_t weights() const {
-    return std::accumulate(facts.unit_bytes.begin(), facts.unit_bytes.end(), std::uint64_t{0});
+    return std::accumulate(sizing.unit_bytes.begin(), sizing.unit_bytes.end(), std::uint64_t{0});
   }
   Policy complete(const PartialPolicy& partial, const Budgets& free, bool on_host_memory = true) const {
-    return policy::complete(partial, model, units, work, facts, free, on_host_memory);
+    return policy::complete(partial, model, units, work, sizing, free, on_host_memory);
   }
   bool fits(const Policy& policy) const {
-    const policy::Footprint print = policy::footprint(model, units, policy, work, facts);
+    const policy::Footprint print = policy::footprint(model, units, policy, work, sizing);
     return print[Tier::device] <= policy.budgets[Tier::device] && print[Tier::host] <= policy.budgets[Tier::host] &&
            print[Tier::disk] <= policy.budgets[Tier::disk];
   }
@@ -149,7 +149,7 @@ TEST_CASE("the fastest tiers take what they can", "[policy]") {
                          .overlap = true,
                          .budgets = {}};
   const policy::Footprint least =
-      policy::footprint(setting.model, setting.units, streaming, setting.work, setting.facts);
+      policy::footprint(setting.model, setting.units, streaming, setting.work, setting.sizing);
   const Policy policy =
       setting.complete(partial, {{least[Tier::device] + setting.weights() / 2, 1024 * kMiB, 1024 * kMiB}}, false);
   CHECK(policy.weights.device() > 0.4);

@@ -25,7 +25,8 @@ Policy policy_of(int size, int batches, Fractions weights, Fractions kv = {}) {
 }
 
 Prediction predicted(const Made& made, const Policy& policy, const Compression& compression = {}) {
-  return predict(made.problem(), policy, footprint(made.model, made.units, policy, made.work, made.facts), compression);
+  return predict(made.problem(), policy, footprint(made.model, made.units, policy, made.work, made.sizing),
+                 compression);
 }
 
 double busy(const Phase& phase, Lane lane) { return phase.busy[static_cast<std::size_t>(lane)]; }
@@ -33,7 +34,7 @@ double busy(const Phase& phase, Lane lane) { return phase.busy[static_cast<std::
 double streamed_bytes(const Made& made) {
   double bytes = 0;
   for (std::size_t u = 0; u < made.units.size(); ++u)
-    if (made.units[u].streamed) bytes += double(made.facts.unit_bytes[u]);
+    if (made.units[u].streamed) bytes += double(made.sizing.unit_bytes[u]);
   return bytes;
 }
 

@@ -22,7 +22,7 @@ double speed(const Made& made, const PartialPolicy& partial = {}) {
 }
 
 bool fits(const Made& made, const Policy& policy) {
-  const Footprint print = footprint(made.model, made.units, policy, made.work, made.facts);
+  const Footprint print = footprint(made.model, made.units, policy, made.work, made.sizing);
   for (const Tier tier : offload::kTiers)
     if (print[tier] > policy.budgets[tier]) return false;
   return true;
@@ -56,7 +56,7 @@ double brute_force(const Made& made, const Retention& retention, int steps) {
             policy.weights = weights;
             policy.kv = kv;
             policy.attention_on_host = attention;
-            const Footprint print = footprint(made.model, made.units, policy, made.work, made.facts);
+            const Footprint print = footprint(made.model, made.units, policy, made.work, made.sizing);
             if (!fits(made, policy)) continue;
             best = std::max(best, predict(made.problem(), policy, print).tokens_per_second());
           }
