@@ -51,7 +51,7 @@ constexpr std::array kOpt{
     TensorRow{Unit::Kind::head, Role::head, Form::matrix, "lm_head.weight", Dim::vocab, Dim::embed, When::untied},
 };
 
-/// LlamaForCausalLM's; Mistral and Qwen2 differ in their biases alone.
+/// LlamaForCausalLM's; Mistral and Qwen2 differ in their biases alone, Qwen3 norms heads.
 constexpr std::array kLlama{
     TensorRow{Unit::Kind::embedding, Role::token_embedding, Form::table, "embed_tokens.weight", Dim::vocab, Dim::embed},
     TensorRow{Unit::Kind::attention, Role::norm1_weight, Form::norm, "layers.#.input_layernorm.weight", Dim::one,
@@ -68,6 +68,10 @@ constexpr std::array kLlama{
               Dim::hidden},
     TensorRow{Unit::Kind::attention, Role::v_bias, Form::vector, "layers.#.self_attn.v_proj.bias", Dim::one,
               Dim::kv_rows, When::qkv_bias},
+    TensorRow{Unit::Kind::attention, Role::q_norm, Form::norm, "layers.#.self_attn.q_norm.weight", Dim::one,
+              Dim::head_dim, When::head_norm},
+    TensorRow{Unit::Kind::attention, Role::k_norm, Form::norm, "layers.#.self_attn.k_norm.weight", Dim::one,
+              Dim::head_dim, When::head_norm},
     TensorRow{Unit::Kind::attention, Role::o_weight, Form::matrix, "layers.#.self_attn.o_proj.weight", Dim::hidden,
               Dim::q_rows},
     TensorRow{Unit::Kind::attention, Role::o_bias, Form::vector, "layers.#.self_attn.o_proj.bias", Dim::one,
@@ -161,6 +165,12 @@ constexpr std::array kDecoderSteps{
         Stage::attention_in,
         {.op = StepOp::linear, .in = Value::normed, .out = Value::v, .weight = Role::v_weight, .bias = Role::v_bias},
         When::separate_qkv},
+    StepRow{Stage::attention_in,
+            {.op = StepOp::norm, .in = Value::q, .out = Value::q, .weight = Role::q_norm},
+            When::head_norm},
+    StepRow{Stage::attention_in,
+            {.op = StepOp::norm, .in = Value::k, .out = Value::k, .weight = Role::k_norm},
+            When::head_norm},
     StepRow{Stage::attention_in, {.op = StepOp::rotary, .in = Value::q, .out = Value::q}, When::rotary},
     StepRow{Stage::attention_in, {.op = StepOp::rotary, .in = Value::k, .out = Value::k}, When::rotary},
 
@@ -275,6 +285,7 @@ constexpr std::array kArchitectures{
     Architecture{"llama", kLlama, kDecoderSteps, kLlamaPrefixes, llama_from_config},
     Architecture{"mistral", kLlama, kDecoderSteps, kLlamaPrefixes, mistral_from_config},
     Architecture{"qwen2", kLlama, kDecoderSteps, kLlamaPrefixes, qwen2_from_config},
+    Architecture{"qwen3", kLlama, kDecoderSteps, kLlamaPrefixes, qwen3_from_config},
     Architecture{"gpt_neox", kNeox, kDecoderSteps, kNeoxPrefixes, neox_from_config},
 };
 
@@ -290,6 +301,7 @@ std::int64_t size_of(Dim dim, const ModelSpec& model) {
     case Dim::positions: return std::int64_t{model.positions} + model.position_offset;
     case Dim::heads: return model.heads;
     case Dim::kv_heads: return model.kv_heads;
+    case Dim::head_dim: return model.head_dim;
     case Dim::q_rows: return std::int64_t{model.heads} * model.head_dim;
     case Dim::kv_rows: return std::int64_t{model.kv_heads} * model.head_dim;
     case Dim::qkv_rows: return (std::int64_t{model.heads} + 2 * std::int64_t{model.kv_heads}) * model.head_dim;
@@ -314,6 +326,7 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::rotary: return model.rotates(layer);
     case When::fused_qkv: return model.fused_qkv;
     case When::separate_qkv: return !model.fused_qkv;
+    case When::head_norm: return model.head_norm;
     case When::pre_norm: return model.pre_norm;
     case When::post_norm: return !model.pre_norm;
     case When::own_mlp_norm: return model.pre_norm && !model.parallel_residual;

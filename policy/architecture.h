@@ -23,6 +23,7 @@ enum class Dim : std::uint8_t {
   positions,
   heads,
   kv_heads,
+  head_dim,
   q_rows,
   kv_rows,
   qkv_rows,
@@ -46,6 +47,7 @@ enum class When : std::uint8_t {
   rotary,
   fused_qkv,
   separate_qkv,
+  head_norm,
   pre_norm,
   post_norm,
   own_mlp_norm,  ///< pre_norm, and the mlp is a sublayer of its own
@@ -88,6 +90,7 @@ ModelSpec opt_from_config(Fields& fields, const std::string& where);
 ModelSpec llama_from_config(Fields& fields, const std::string& where);
 ModelSpec mistral_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen2_from_config(Fields& fields, const std::string& where);
+ModelSpec qwen3_from_config(Fields& fields, const std::string& where);
 ModelSpec neox_from_config(Fields& fields, const std::string& where);
 
 /// What "eos_token_id" of a config.json or a generation_config.json says: an id or a list of them, none for null,

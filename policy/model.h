@@ -25,6 +25,7 @@ struct ModelSpec {
   bool qkv_bias = true, output_bias = true, mlp_bias = true;
   bool fused_qkv = false;           ///< q, k and v are one tensor, in which their heads alternate
   bool rms_norm = false;            ///< else LayerNorm
+  bool head_norm = false;           ///< each head of q and k is normed before it is rotated
   bool gated_mlp = false;           ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
   bool parallel_residual = false;   ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
   std::vector<float> rotary;        ///< radians per position of each pair of a head's first numbers; empty: a table
@@ -57,6 +58,8 @@ enum class Role : std::uint8_t {
   k_bias,
   v_weight,
   v_bias,
+  q_norm,  // of head_norm
+  k_norm,
   qkv_weight,  // of fused_qkv
   qkv_bias,
   o_weight,

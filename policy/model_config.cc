@@ -50,7 +50,8 @@ int even_split(const ModelSpec& model, const std::string& where) {
   return model.hidden / model.heads;
 }
 
-/// What all families but OPT name alike. `kv_heads` 0: as many as heads.
+/// What all families but OPT name alike. `kv_heads` 0: as many as heads; `head_dim` 0: the heads share the hidden
+/// states.
 ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defaults) {
   ModelSpec model = defaults;
   model.hidden = integer(fields, "hidden_size", 131072, defaults.hidden);
@@ -66,7 +67,9 @@ ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defa
   model.eos = eos_from_config(fields, model.vocab, defaults.eos);
   model.bos = bos_from_config(fields, model.vocab, defaults.bos);
   const bool named = fields.has("head_dim") && !fields.is_null("head_dim");
-  model.head_dim = named ? integer(fields, "head_dim", 4096, 1) : even_split(model, where);
+  model.head_dim = named                   ? integer(fields, "head_dim", 4096, 1)
+                   : defaults.head_dim > 0 ? defaults.head_dim
+                                           : even_split(model, where);
   return model;
 }
 
@@ -249,6 +252,29 @@ ModelSpec qwen2_from_config(Fields& fields, const std::string& where) {
                                 .eos = {},
                                 .bos = {}});
   model.output_bias = model.mlp_bias = false;
+  if (fields.boolean("use_sliding_window", false) && has_sliding_layers(fields, model))
+    bound_by_window(model, fields, 4096);
+  return model;
+}
+
+ModelSpec qwen3_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "qwen3",
+                                .layers = 32,
+                                .hidden = 4096,
+                                .ffn = 22016,
+                                .heads = 32,
+                                .kv_heads = 32,
+                                .head_dim = 128,
+                                .vocab = 151936,
+                                .positions = 32768,
+                                .rotary = {},
+                                .activation = {},
+                                .eos = {},
+                                .bos = {}});
+  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.mlp_bias = false;
+  model.head_norm = true;
   if (fields.boolean("use_sliding_window", false) && has_sliding_layers(fields, model))
     bound_by_window(model, fields, 4096);
   return model;
