@@ -286,6 +286,7 @@ constexpr std::array kArchitectures{
     Architecture{"mistral", kLlama, kDecoderSteps, kLlamaPrefixes, mistral_from_config},
     Architecture{"qwen2", kLlama, kDecoderSteps, kLlamaPrefixes, qwen2_from_config},
     Architecture{"qwen3", kLlama, kDecoderSteps, kLlamaPrefixes, qwen3_from_config},
+    Architecture{"smollm3", kLlama, kDecoderSteps, kLlamaPrefixes, smollm3_from_config},
     Architecture{"gpt_neox", kNeox, kDecoderSteps, kNeoxPrefixes, neox_from_config},
 };
 

@@ -91,6 +91,7 @@ ModelSpec llama_from_config(Fields& fields, const std::string& where);
 ModelSpec mistral_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen2_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen3_from_config(Fields& fields, const std::string& where);
+ModelSpec smollm3_from_config(Fields& fields, const std::string& where);
 ModelSpec neox_from_config(Fields& fields, const std::string& where);
 
 /// What "eos_token_id" of a config.json or a generation_config.json says: an id or a list of them, none for null,

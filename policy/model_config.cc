@@ -91,12 +91,12 @@ void scale_as_llama3(std::vector<float>& frequencies, Fields& fields, int positi
 /// How rotary embeddings are told: by rope_parameters in transformers 5, before by rope_scaling and keys beside it.
 struct RotaryKeys {
   const char *theta = "rope_theta", *fraction = "partial_rotary_factor";
-  double default_fraction = 1;
+  double default_fraction = 1, default_theta = 10000;
 };
 
 std::vector<float> rotary_from_config(Fields& fields, const std::string& where, const ModelSpec& model,
                                       const RotaryKeys& keys) {
-  double theta = positive(fields, keys.theta, 1e12, 10000);
+  double theta = positive(fields, keys.theta, 1e12, keys.default_theta);
   double fraction = fields.number(keys.fraction, 0, 1, keys.default_fraction);
   std::string type = "default";
   std::optional<Fields> nested;
@@ -126,7 +126,7 @@ std::vector<float> rotary_from_config(Fields& fields, const std::string& where, 
   return frequencies;
 }
 
-ModelSpec llama_like(Fields& fields, const std::string& where, ModelSpec defaults) {
+ModelSpec llama_like(Fields& fields, const std::string& where, ModelSpec defaults, const RotaryKeys& keys = {}) {
   defaults.activation = "silu";
   defaults.rms_norm = defaults.gated_mlp = true;
   ModelSpec model = common(fields, where, defaults);
@@ -137,7 +137,7 @@ ModelSpec llama_like(Fields& fields, const std::string& where, ModelSpec default
     throw DataError(where + ": num_key_value_heads " + std::to_string(model.kv_heads) +
                     " does not divide num_attention_heads " + std::to_string(model.heads));
   model.norm_epsilon = static_cast<float>(positive(fields, "rms_norm_eps", 1, 1e-6));
-  model.rotary = rotary_from_config(fields, where, model, {});
+  model.rotary = rotary_from_config(fields, where, model, keys);
   return model;
 }
 
@@ -159,6 +159,25 @@ bool has_sliding_layers(Fields& fields, const ModelSpec& model) {
       fields.refuse_field("layer_types", "full_attention and sliding_attention only");
     return type == "sliding_attention";
   });
+}
+
+/// SmolLM3's: which layers rotate, as a list that says 1 for those that do, or all but every so many.
+std::vector<bool> rotary_layers_from_config(Fields& fields, int layers) {
+  const auto interval = static_cast<int>(fields.integer("no_rope_layer_interval", 1, INT32_MAX, 4));
+  std::vector<bool> rotates;
+  if (!fields.has("no_rope_layers") || fields.is_null("no_rope_layers")) {
+    for (int layer = 0; layer < layers; ++layer) rotates.push_back((layer + 1) % interval != 0);
+    return rotates;
+  }
+  const auto& list = fields.at("no_rope_layers");
+  if (!list.is_array() || list.size() < static_cast<std::size_t>(layers))
+    fields.refuse_field("no_rope_layers", "a list with 1 or 0 for each of the " + std::to_string(layers) + " layers");
+  for (int layer = 0; layer < layers; ++layer) {
+    const auto& says = list[static_cast<std::size_t>(layer)];
+    if (says != 0 && says != 1) fields.refuse_field("no_rope_layers", "1 or 0 for each layer");
+    rotates.push_back(says == 1);
+  }
+  return rotates;
 }
 
 }  // namespace
@@ -277,6 +296,29 @@ ModelSpec qwen3_from_config(Fields& fields, const std::string& where) {
   model.head_norm = true;
   if (fields.boolean("use_sliding_window", false) && has_sliding_layers(fields, model))
     bound_by_window(model, fields, 4096);
+  return model;
+}
+
+ModelSpec smollm3_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "smollm3",
+                                .layers = 36,
+                                .hidden = 2048,
+                                .ffn = 11008,
+                                .heads = 16,
+                                .kv_heads = 4,
+                                .vocab = 128256,
+                                .positions = 32768,
+                                .rotary = {},
+                                .activation = {},
+                                .eos = {128001},
+                                .bos = 128000},
+                               {.default_theta = 2000000});
+  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.mlp_bias = fields.boolean("mlp_bias", false);
+  model.tied_head = fields.boolean("tie_word_embeddings", true);
+  model.rotary_layers = rotary_layers_from_config(fields, model.layers);
+  if (fields.boolean("use_sliding_window", false) && fields.has("sliding_window")) bound_by_window(model, fields, 4096);
   return model;
 }
 

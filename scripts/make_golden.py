@@ -92,6 +92,29 @@ VARIANTS = {
                   rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
     "qwen2-untied-f32": dict(
         type="qwen2", dtype="float32", style=5, keys=dict(hidden_size=60, num_attention_heads=5, num_key_value_heads=5)),
+    "qwen3-tied-f16": dict(
+        type="qwen3", dtype="float16", style=4,
+        keys=dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=24, tie_word_embeddings=True,
+                  rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
+    "qwen3-biases-untied-bf16": dict(
+        type="qwen3", dtype="bfloat16", style=5,
+        keys=dict(hidden_size=48, num_attention_heads=2, num_key_value_heads=2, head_dim=32, attention_bias=True)),
+    "qwen3-absent-keys-f16": dict(
+        type="qwen3", dtype="float16", style="minimal", names="base",
+        keys=dict(hidden_size=32, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True)),
+    "smollm2-gqa-tied-bf16": dict(
+        type="llama", dtype="bfloat16", style=4,
+        keys=dict(hidden_size=72, num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True,
+                  rope_parameters=dict(rope_type="default", rope_theta=100000.0))),
+    "smollm3-listed-layers-f16": dict(
+        type="smollm3", dtype="float16", style=5,
+        keys=dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3, pad_token_id=None, bos_token_id=None,
+                  no_rope_layers=[1, 0, 1], tie_word_embeddings=True)),
+    "smollm3-interval-bf16": dict(
+        type="smollm3", dtype="bfloat16", style=4,
+        keys=dict(hidden_size=48, num_attention_heads=4, num_key_value_heads=1, num_hidden_layers=3, pad_token_id=None, bos_token_id=None,
+                  no_rope_layer_interval=2, tie_word_embeddings=False,
+                  rope_parameters=dict(rope_type="default", rope_theta=2000000.0))),
     "neox-parallel-f16": dict(type="gpt_neox", dtype="float16", style=4, keys=dict(hidden_size=64, num_attention_heads=2)),
     "neox-sequential-f32": dict(
         type="gpt_neox", dtype="float32", style=5,

@@ -98,8 +98,9 @@ TEST_CASE("the keys of both transformers 4 and 5 are read", "[policy]") {
 }
 
 TEST_CASE("configs that cannot be are refused by key", "[policy]") {
-  CHECK_THROWS_WITH(from(R"({"model_type":"mamba"})"), Contains("config.json") && Contains("'mamba'") &&
-                                                           Contains("supported: opt, llama, mistral, qwen2, gpt_neox"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"mamba"})"),
+                    Contains("config.json") && Contains("'mamba'") &&
+                        Contains("supported: opt, llama, mistral, qwen2, qwen3, smollm3, gpt_neox"));
   CHECK_THROWS_WITH(from("{}"), Contains("model_type"));
   CHECK_THROWS_WITH(from("[]"), Contains("object"));
   const std::vector<std::pair<std::string, std::string>> cases = {
@@ -203,6 +204,31 @@ TEST_CASE("absent keys take the values of the config class of each family", "[po
   CHECK((neox.activation == "gelu" && neox.norm_epsilon == 1e-5f && neox.bos == 0));
 }
 
+TEST_CASE("Qwen3 norms heads of a size of their own; SmolLM3 has layers without rotary embedding", "[policy]") {
+  const ModelSpec qwen3 = from(R"({"model_type":"qwen3","hidden_size":1000,"num_attention_heads":64})");
+  CHECK((qwen3.head_dim == 128 && qwen3.head_norm && !qwen3.qkv_bias && !qwen3.output_bias && !qwen3.tied_head));
+  CHECK((qwen3.kv_heads == 32 && qwen3.ffn == 22016 && qwen3.vocab == 151936 && qwen3.eos.empty()));
+  const ModelSpec biased = from(R"({"model_type":"qwen3","attention_bias":true,"head_dim":64})");
+  CHECK((biased.qkv_bias && biased.output_bias && biased.head_dim == 64));
+
+  const auto rotates = [](const std::string& keys) {
+    return from(R"({"model_type":"smollm3","num_hidden_layers":5)" + keys + "}").rotary_layers;
+  };
+  CHECK(rotates("") == std::vector<bool>{true, true, true, false, true});
+  CHECK(rotates(R"(,"no_rope_layer_interval":2)") == std::vector<bool>{true, false, true, false, true});
+  CHECK(rotates(R"(,"no_rope_layers":[0,1,1,0,1,0,0])") == std::vector<bool>{false, true, true, false, true});
+  const ModelSpec smollm3 = from(R"({"model_type":"smollm3"})");
+  CHECK((smollm3.tied_head && smollm3.kv_heads == 4 && smollm3.bos == 128000));
+  CHECK(double(smollm3.rotary[1]) == Approx(std::pow(2e6, -2.0 / 128)));
+  CHECK((smollm3.rotates(0) && !smollm3.rotates(3)));
+  for (const char* keys :
+       {R"("no_rope_layers":[1,0])", R"("no_rope_layers":1)", R"("no_rope_layer_interval":0)",
+        R"("num_hidden_layers":1,"no_rope_layers":[2])", R"("num_hidden_layers":1,"no_rope_layers":["1"])"}) {
+    CAPTURE(keys);
+    CHECK_THROWS_WITH(from(R"({"model_type":"smollm3",)" + std::string(keys) + "}"), Contains("'no_rope_layer"));
+  }
+}
+
 TEST_CASE("the published models of other families have the published numbers of parameters", "[policy]") {
   const auto count = [](const std::string& json) { return policy::parameters(from(json)); };
   CHECK(count(R"({"model_type":"llama"})") == 6'738'415'616);  // LLaMA and LLaMA-2 7B
@@ -211,6 +237,9 @@ TEST_CASE("the published models of other families have the published numbers of 
   CHECK(count(R"({"model_type":"mistral"})") == 7'241'732'096);
   CHECK(count(R"({"model_type":"qwen2","hidden_size":896,"intermediate_size":4864,"num_attention_heads":14,
                   "num_key_value_heads":2,"num_hidden_layers":24,"tie_word_embeddings":true})") == 494'032'768);
+  CHECK(count(R"({"model_type":"qwen3","hidden_size":1024,"intermediate_size":3072,"num_attention_heads":16,
+                  "num_key_value_heads":8,"num_hidden_layers":28,"tie_word_embeddings":true})") == 596'049'920);
+  CHECK(count(R"({"model_type":"smollm3"})") == 3'075'098'624);
   CHECK(count(R"({"model_type":"gpt_neox"})") == 20'554'567'680);
 }
 

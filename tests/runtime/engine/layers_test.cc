@@ -1,0 +1,265 @@
+// tests/runtime/engine/layers_test.cc: the steps of sublayers, interpreted without storage; each of them matters.
+#include "runtime/engine/layers.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/error.h"
+#include "policy/footprint.h"
+#include "runtime/base/hash.h"
+#include "runtime/engine/storage.h"
+#include "tests/support/files.h"
+
+using namespace weft;
+using policy::ModelSpec;
+using policy::Stage;
+using policy::Step;
+using policy::StepOp;
+using policy::Value;
+
+namespace {
+
+constexpr std::int64_t kPrompt = 5;
+
+/// The model's weights in memory, every one at its unit.
+class Model : public runtime::TableRows {
+ public:
+  explicit Model(const std::string& config)
+      : spec(policy::model_from_config(nlohmann::json::parse(config), "config.json")), units(policy::model_units(spec)),
+        weights(spec, units, 7, DType::f32) {
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      bytes.emplace_back(weights.unit_bytes()[u] + 64);
+      weights.make(u, at(u));
+    }
+  }
+  std::byte* at(std::size_t unit) {
+    const auto address = reinterpret_cast<std::uintptr_t>(bytes[unit].data());
+    return bytes[unit].data() + (64 - address % 64) % 64;
+  }
+  runtime::UnitViews views(int unit) { return unit < 0 ? runtime::UnitViews{} : weights.views(unit, at(unit)); }
+
+  void gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream) override {
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      if (units[u].kind != kind) continue;
+      const policy::TensorSpec& table = units[u].tensors.front();
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        if (ids[i] < table.first_row || ids[i] >= table.first_row + table.rows) continue;
+        const std::vector<std::int32_t> id{static_cast<std::int32_t>(ids[i] - table.first_row)};
+        backend->ops().run(kernels::Gather{.table = ConstView(at(u), DType::f32, table.rows, table.cols),
+                                           .ids = id,
+                                           .to = {},
+                                           .out = out.slice(static_cast<std::int64_t>(i), 1)},
+                           stream);
+      }
+    }
+  }
+
+  ModelSpec spec;
+  std::vector<policy::Unit> units;
+  runtime::Weights weights;
+  std::vector<std::vector<std::byte>> bytes;
+  std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend({.threads = 1});
+};
+
+/// Numbers that change the result where a step does not write what it should.
+void poison(std::byte* memory, std::size_t size) {
+  const float number = 1e3f;
+  for (std::size_t at = 0; at + sizeof number <= size; at += sizeof number)
+    std::memcpy(memory + at, &number, sizeof number);
+}
+
+/// Logits after a prompt and after one more token, by these steps.
+std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of) {
+  const policy::Retention retention = policy::Retention::from_text("h2o:2:2");
+  const policy::Policy policy{.retention = retention};
+  policy::SizingInputs sizing;
+  sizing.unit_bytes = model.weights.unit_bytes();
+  sizing.unit_in_files.assign(model.units.size(), false);
+  sizing.kv = DType::f32;
+  const policy::Footprint print =
+      policy::footprint(model.spec, model.units, policy, policy::alike(1, kPrompt, 2, retention), sizing);
+
+  std::vector<std::unique_ptr<kernels::Memory>> memory;
+  const auto room = [&](std::size_t size) { return memory.emplace_back(model.backend->allocate_host(size))->data(); };
+  const auto view = [&](Value value, std::int64_t rows) {
+    const policy::ValueShape shape = policy::shape_of(value, model.spec, print.types, rows);
+    std::byte* const data = room(shape.bytes());
+    poison(data, shape.bytes());
+    return View(data, shape.dtype, shape.rows, shape.cols);
+  };
+  std::byte* const chunk = room(print.workspace.chunk);
+  poison(chunk, print.workspace.chunk);
+  const std::atomic<bool> stop{false};
+  runtime::Layers layers(
+      {.model = model.spec, .retention = retention, .types = print.types, .chunk_tokens = print.workspace.chunk_tokens},
+      steps_of, {chunk, print.workspace.chunk}, model, *model.backend, stop);
+  std::vector<kernels::KvSlots> kv;
+  for (int layer = 0; layer < model.spec.layers; ++layer) {
+    std::byte* const base = room(print.kv_buffer_bytes());
+    std::memset(base, 0, print.kv_buffer_bytes());
+    kv.push_back(print.kv_shape.view(base));
+  }
+
+  const auto stream = model.backend->make_stream();
+  std::vector<float> all;
+  runtime::BatchRows rows;
+  for (const bool prompt : {true, false}) {
+    rows.clear();
+    const std::int64_t length = prompt ? kPrompt : kPrompt + 1;
+    for (std::int64_t p = prompt ? 0 : kPrompt; p < length; ++p) {
+      rows.tokens.push_back(static_cast<std::int32_t>((7 * p + 3) % model.spec.vocab));
+      rows.position.push_back(static_cast<std::int32_t>(p));
+    }
+    rows.add(0, {.heavy = 2, .recent = 2}, static_cast<std::int32_t>(length));
+    rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));
+    if (!prompt) rows.begun = 1;
+    const View hidden = view(Value::hidden, rows.rows()), last = view(Value::last_hidden, 1),
+               embed = view(Value::last_embed, 1), out = view(Value::logits, 1);
+    for (const policy::Sublayer& sub : print.shape.sublayers) {
+      const runtime::UnitViews unit = model.views(sub.unit);
+      switch (sub.kind) {
+        case policy::Sublayer::Kind::embed: layers.embed(unit, rows, hidden, *stream); break;
+        case policy::Sublayer::Kind::attention:
+          layers.attention(sub.layer, unit, rows, hidden, {kv[sub.layer], {}}, *stream);
+          break;
+        case policy::Sublayer::Kind::mlp: layers.mlp(sub.layer, unit, hidden, *stream); break;
+        case policy::Sublayer::Kind::output: layers.output(unit, rows, hidden, last, embed, *stream); break;
+        case policy::Sublayer::Kind::head: {
+          const policy::TensorSpec& piece = model.units[sub.unit].tensors.front();
+          layers.head(unit, embed, View(out.as<float>() + piece.first_row, DType::f32, 1, piece.rows, out.stride),
+                      *stream);
+          break;
+        }
+      }
+    }
+    all.insert(all.end(), out.as<float>(), out.as<float>() + out.cols);
+  }
+  return all;
+}
+
+/// Whether the result is other than `expected`, or is refused.
+bool is_noticed(Model& model, const runtime::Layers::StepsOf& steps_of, const std::vector<float>& expected) {
+  try {
+    const std::vector<float> got = logits(model, steps_of);
+    return std::memcmp(got.data(), expected.data(), expected.size() * sizeof(float)) != 0;
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
+const std::vector<std::string> kFamilies{
+    R"({"model_type":"opt","hidden_size":48,"num_attention_heads":4,"ffn_dim":64,"num_hidden_layers":2,"vocab_size":67,
+        "max_position_embeddings":32})",
+    R"({"model_type":"opt","hidden_size":48,"num_attention_heads":4,"ffn_dim":64,"num_hidden_layers":2,"vocab_size":67,
+        "max_position_embeddings":32,"do_layer_norm_before":false,"word_embed_proj_dim":24,"tie_word_embeddings":false})",
+    R"({"model_type":"llama","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
+        "num_hidden_layers":2,"vocab_size":67})",
+    R"({"model_type":"qwen2","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
+        "num_hidden_layers":2,"vocab_size":67,"tie_word_embeddings":true})",
+    R"({"model_type":"qwen3","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
+        "num_hidden_layers":2,"vocab_size":67,"head_dim":16,"attention_bias":true})",
+    R"({"model_type":"smollm3","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
+        "num_hidden_layers":2,"vocab_size":67,"no_rope_layers":[0,1],"bos_token_id":null,"eos_token_id":null})",
+    R"({"model_type":"gpt_neox","hidden_size":48,"num_attention_heads":2,"intermediate_size":64,"num_hidden_layers":2,
+        "vocab_size":67,"bos_token_id":null,"eos_token_id":null})",
+    R"({"model_type":"gpt_neox","hidden_size":48,"num_attention_heads":2,"intermediate_size":64,"num_hidden_layers":2,
+        "vocab_size":67,"use_parallel_residual":false,"bos_token_id":null,"eos_token_id":null})"};
+
+}  // namespace
+
+TEST_CASE("a step that is left out, or that says anything else, changes what every family computes", "[runtime]") {
+  const std::string config = GENERATE(from_range(kFamilies));
+  Model model(config);
+  const auto described = [&](Stage stage, int layer) { return policy::steps_of(model.spec, stage, layer); };
+  const std::vector<float> expected = logits(model, described);
+  for (const float number : expected) REQUIRE(std::isfinite(number));
+  REQUIRE(logits(model, described) == expected);
+
+  int changed = 0;
+  for (std::size_t s = 0; s < policy::kStages; ++s) {
+    const auto stage = static_cast<Stage>(s);
+    if (stage == Stage::mlp && model.spec.parallel_residual) continue;  // its steps are in attention_out
+    for (int layer = 0; layer < (stage == Stage::embed || stage >= Stage::output ? 1 : model.spec.layers); ++layer) {
+      const std::vector<Step> steps = described(stage, layer);
+      for (std::size_t i = 0; i < steps.size(); ++i) {
+        if (steps[i].op == StepOp::attend) continue;  // says what runs; there is nothing in its place
+        const auto with = [&](auto change) {
+          return [&, change](Stage at, int in) {
+            std::vector<Step> other = described(at, in);
+            if (at == stage && in == layer) change(other, other.begin() + static_cast<std::ptrdiff_t>(i));
+            return other;
+          };
+        };
+        CAPTURE(config, s, layer, i);
+        CHECK(is_noticed(model, with([](auto& all, auto step) { all.erase(step); }), expected));
+        if (steps[i].weight != policy::Role::none)
+          CHECK(is_noticed(model, with([](auto&, auto step) { step->weight = policy::Role::none; }), expected));
+        if (const auto units = model.views(0); steps[i].bias != policy::Role::none) {
+          bool has_bias = false;
+          for (const policy::Unit& unit : model.units)
+            for (const policy::TensorSpec& tensor : unit.tensors) has_bias |= tensor.role == steps[i].bias;
+          // Without rotary embedding a bias of the keys adds the same to all of a query's products: softmax drops it.
+          if (has_bias && (steps[i].bias != policy::Role::k_bias || model.spec.rotates(layer)))
+            CHECK(is_noticed(model, with([](auto&, auto step) { step->bias = policy::Role::none; }), expected));
+        }
+        if (steps[i].op == StepOp::linear) {
+          CHECK(is_noticed(model, with([](auto&, auto step) { step->accumulate = !step->accumulate; }), expected));
+          CHECK(is_noticed(model, with([](auto&, auto step) { step->activation = !step->activation; }), expected));
+        }
+        if (steps[i].op == StepOp::take_heads)
+          CHECK(is_noticed(model, with([](auto&, auto step) { step->part = (step->part + 1) % 3; }), expected));
+        ++changed;
+      }
+    }
+  }
+  CHECK(changed > 10);
+}
+
+TEST_CASE("what steps write has room in the work space that the footprint counts, and no more is counted",
+          "[runtime]") {
+  const std::string config = GENERATE(from_range(kFamilies));
+  Model model(config);
+  const policy::Policy policy{.gpu_batch_size = 3};
+  policy::SizingInputs sizing;
+  sizing.unit_bytes = model.weights.unit_bytes();
+  sizing.unit_in_files.assign(model.units.size(), false);
+  const policy::Workload work = policy::alike(3, 9, 4, policy.retention);
+  const policy::Footprint print = policy::footprint(model.spec, model.units, policy, work, sizing);
+  std::uint64_t most = 0;
+  for (const auto& stages :
+       {std::vector{Stage::embed}, std::vector{Stage::attention_in, Stage::attend, Stage::attention_out},
+        std::vector{Stage::mlp}}) {
+    std::uint64_t bytes = 0;
+    std::vector<Value> seen;
+    for (const Stage stage : stages)
+      for (const Value value : policy::scratch_values(policy::steps_of(model.spec, stage))) {
+        if (std::find(seen.begin(), seen.end(), value) != seen.end()) continue;
+        seen.push_back(value);
+        bytes = (bytes + 63) / 64 * 64 +
+                policy::shape_of(value, model.spec, print.types, print.workspace.chunk_tokens).bytes();
+      }
+    most = std::max(most, bytes);
+  }
+  CHECK(print.workspace.chunk >= most);
+  CHECK(print.workspace.chunk < most + 4096);
+}
+
+TEST_CASE("the flops of a token are twice the matrices that it meets, and its attention", "[runtime]") {
+  const std::string config = GENERATE(from_range(kFamilies));
+  Model model(config);
+  double matrices = 0;
+  for (const policy::Unit& unit : model.units)
+    for (const policy::TensorSpec& tensor : unit.tensors)
+      if (tensor.form == policy::Form::matrix && tensor.role != policy::Role::head)
+        matrices += double(tensor.elements());
+  const double attention = 4.0 * model.spec.layers * model.spec.heads * model.spec.head_dim;
+  CHECK(policy::flops_per_token(model.spec, 0, false) == Approx(2 * matrices));
+  CHECK(policy::flops_per_token(model.spec, 10, false) == Approx(2 * matrices + 10 * attention));
+  CHECK(policy::flops_per_token(model.spec, 0, true) ==
+        Approx(2 * matrices + 2.0 * model.spec.vocab * model.spec.embed));
+}
