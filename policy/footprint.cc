@@ -90,7 +90,8 @@ Window window(Tier tier, std::uint32_t slots, std::uint64_t slot_bytes) {
 
 }  // namespace
 
-Workload alike(std::int64_t requests, std::int64_t prompt, std::int64_t generation, const Retention& retention) {
+Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::int64_t generation,
+               const Retention& retention) {
   return {.requests = requests,
           .longest_prompt = prompt,
           .slots = retention.slots(prompt, generation),
@@ -111,8 +112,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.layers = model.layers;
   shape.batches = policy.num_gpu_batches;
   shape.disk_reads_device = sizing.disk_reads_device;
-  const bool countless = work.requests == INT32_MAX;  // full blocks, see predict()
-  shape.refills = policy.continuous && !countless && work.requests > policy.block_size();
+  shape.refills = policy.continuous && work.requests && *work.requests > policy.block_size();
   const std::vector<std::size_t> unit_bytes(sizing.unit_bytes.begin(), sizing.unit_bytes.end());
   shape.unit_home = spread(unit_bytes, policy.weights.of);
   shape.kv_home =

@@ -2,6 +2,7 @@
 // these, so that "does it fit?" and "allocate it" cannot disagree.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -17,17 +18,20 @@ namespace weft::policy {
 
 /// What a job asks for at its largest.
 struct Workload {
-  std::int64_t requests = 0;
-  std::int64_t longest_prompt = 1;  ///< tokens
-  std::int64_t slots = 1;           ///< of the sequence that needs the most (Retention::slots)
+  std::optional<std::int64_t> requests = 0;  ///< choices; nothing: without end, so that blocks are always full
+  std::int64_t longest_prompt = 1;           ///< tokens
+  std::int64_t slots = 1;                    ///< of the sequence that needs the most (Retention::slots)
   std::int64_t longest_generation = 1;
   double mean_prompt = 0, mean_generation = 0;  ///< tokens; 0: all are as long as the longest
 
+  /// The requests, or `most` where there are more.
+  std::int64_t at_most(std::int64_t most) const { return std::min(requests.value_or(most), most); }
   double prompt() const { return mean_prompt > 0 ? mean_prompt : double(longest_prompt); }
   double generation() const { return mean_generation > 0 ? mean_generation : double(longest_generation); }
 };
 /// Of requests that are all alike.
-Workload alike(std::int64_t requests, std::int64_t prompt, std::int64_t generation, const Retention& retention);
+Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::int64_t generation,
+               const Retention& retention);
 
 /// What of the machine and the checkpoint sizes depend on.
 struct SizingInputs {

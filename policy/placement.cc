@@ -47,7 +47,7 @@ class Chooser {
 
   /// The largest block with the batches or the batch size that the user fixed, if any.
   std::optional<Policy> largest(bool resident) const {
-    const auto most = static_cast<int>(std::clamp<std::int64_t>(workload_.requests, 1, kLargestBlock));
+    const auto most = static_cast<int>(std::clamp<std::int64_t>(workload_.at_most(kLargestBlock), 1, kLargestBlock));
     if (partial_.gpu_batch_size && partial_.num_gpu_batches)
       return place(*partial_.gpu_batch_size, *partial_.num_gpu_batches, resident);
     return largest_of(most, [&](int block) {
@@ -193,7 +193,7 @@ Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std:
   std::optional<Policy> chosen;
   if (!partial.weights) {
     chosen = chooser.largest(true);
-    const auto worth = std::min<std::int64_t>(kWorthResident, workload.requests);
+    const auto worth = workload.at_most(kWorthResident);
     const bool fixed = partial.gpu_batch_size && partial.num_gpu_batches;
     if (chosen && !fixed && chosen->block_size() < worth) chosen.reset();
   }

@@ -125,7 +125,7 @@ Prediction predict(const Problem& problem, const Policy& policy, const Footprint
   const Workload& work = problem.work;
   const Predictor predictor(problem, policy, footprint, compression);
   const std::int64_t block = policy.block_size();
-  const std::int64_t requests = work.requests == INT32_MAX ? block : std::max<std::int64_t>(1, work.requests);
+  const std::int64_t requests = std::max<std::int64_t>(1, work.requests.value_or(block));
   if (policy.continuous && requests > block) return predictor.refilled(requests);
   const std::int64_t full = requests / block, rest = requests % block;
   Prediction result{.prefill = predictor.prefill(std::min(block, requests)),

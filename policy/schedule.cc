@@ -32,14 +32,14 @@ class Generator {
         activation_staging_(shape.slots.activation_staging), host_kv_(shape.slots.host_kv),
         stored_(shape.buffers(), kNone), lane_clock_() {}
 
-  Schedule run(int first_step, int steps) {
+  Schedule run(std::uint32_t first_step, std::uint32_t steps) {
     for (step_ = first_step; step_ < first_step + steps; ++step_)
       for (std::uint32_t s = 0; s < shape_.sublayers.size();) s = host_attends(s) ? layers_of_batches(s) : sublayer(s);
     return std::move(schedule_);
   }
 
  private:
-  bool on_host(int layer, int batch) const { return shape_.attended_on_host(layer, batch, step_); }
+  bool on_host(int layer, int batch) const { return shape_.attended_on_host(layer, batch, step_ == 0); }
   /// Whether any batch's attention in the layers from sublayer `s` on is the host's.
   bool host_attends(std::uint32_t s) const {
     return step_ > 0 && shape_.sublayers[s].kind == Sublayer::Kind::attention &&
@@ -54,7 +54,8 @@ class Generator {
     Clock known = lane_clock_[index(op.lane)];
     std::vector<std::uint32_t> deps(after);
     std::sort(deps.rbegin(), deps.rend());
-    op.step = static_cast<std::uint16_t>(step_);
+    op.step = step_;
+    op.prefill = step_ == 0;
     op.first_dep = static_cast<std::uint32_t>(schedule_.deps.size());
     for (const std::uint32_t dep : deps) {
       if (dep == kNone || known[index(schedule_.ops[dep].lane)] > dep) continue;
@@ -255,7 +256,7 @@ class Generator {
   std::vector<std::uint32_t> stored_;  // per block: the op that last wrote its home
   std::vector<Clock> clocks_;          // per op: what is known to have ended when it ends
   std::array<Clock, offload::kLanes.size()> lane_clock_;
-  int step_ = 0;
+  std::uint32_t step_ = 0;
 };
 
 }  // namespace
@@ -288,7 +289,7 @@ WindowSlots ScheduleShape::slots_needed(std::uint32_t ahead) const {
           .host_kv = slots_if(host_from_disk)};
 }
 
-Schedule zigzag(const ScheduleShape& shape, int first_step, int steps) {
+Schedule zigzag(const ScheduleShape& shape, std::uint32_t first_step, std::uint32_t steps) {
   return Generator(shape).run(first_step, steps);
 }
 
@@ -309,9 +310,9 @@ int steps_per_segment(const Schedule& prefill) {
   return static_cast<int>(std::clamp<std::size_t>(most_ops / prefill.ops.size(), 1, most_steps));
 }
 
-Schedule truncate(Schedule schedule, int steps) {
+Schedule truncate(Schedule schedule, std::uint32_t steps) {
   if (schedule.ops.empty()) return schedule;
-  const int end = schedule.ops.front().step + steps;
+  const std::uint32_t end = schedule.ops.front().step + steps;
   std::size_t count = 0;
   while (count < schedule.ops.size() && schedule.ops[count].step < end) ++count;
   schedule.ops.resize(count);

@@ -22,11 +22,13 @@ struct Op {
   /// Of a compute op: an attention sublayer whose KV is attended on the host runs in three parts, the core on
   /// host_compute.
   enum class Part : std::uint8_t { whole, in, core, out } part = Part::whole;
-  Lane lane;                          ///< what it occupies
-  std::uint16_t step = 0, batch = 0;  ///< sweep (0 is prefill), and batch of the zig-zag block
-  std::uint32_t subject = 0;          ///< load, store: a block (ScheduleShape numbers them); compute: a sublayer
-  std::uint32_t from = kNoSlot;       ///< load, store: the window slot it reads; kNoSlot: the block's home
-  std::uint32_t to = kNoSlot;         ///< load, store: the window slot it fills; kNoSlot: the block's home
+  Lane lane;                     ///< what it occupies
+  std::uint32_t step = 0;        ///< sweep of the block
+  std::uint16_t batch = 0;       ///< of the block
+  bool prefill = false;          ///< of the block's first sweep
+  std::uint32_t subject = 0;     ///< load, store: a block (ScheduleShape numbers them); compute: a sublayer
+  std::uint32_t from = kNoSlot;  ///< load, store: the window slot it reads; kNoSlot: the block's home
+  std::uint32_t to = kNoSlot;    ///< load, store: the window slot it fills; kNoSlot: the block's home
   std::uint32_t unit_slot = kNoSlot, kv_slot = kNoSlot, activation_slot = kNoSlot;  ///< compute: where its blocks are
   std::uint32_t first_dep = 0, dep_count = 0;  ///< a range of Schedule::deps, all of them earlier ops
 };
@@ -60,8 +62,8 @@ struct ScheduleShape {
 
   /// Attention and mlp, or with a parallel residual attention alone.
   std::uint32_t sublayers_per_layer() const { return sublayers[2].kind == Sublayer::Kind::mlp ? 2 : 1; }
-  bool attended_on_host(int layer, int batch, int step) const {
-    return step > 0 && host_attends[static_cast<std::size_t>(layer * batches + batch)];
+  bool attended_on_host(int layer, int batch, bool prefill) const {
+    return !prefill && host_attends[static_cast<std::size_t>(layer * batches + batch)];
   }
   std::uint32_t kv_buffer(int layer, int batch) const {
     return static_cast<std::uint32_t>(unit_home.size()) + static_cast<std::uint32_t>(layer * batches + batch);
@@ -75,11 +77,11 @@ struct ScheduleShape {
   WindowSlots slots_needed(std::uint32_t ahead) const;
 };
 
-/// The sweeps [first_step, first_step + steps) of one block. Where the host attends some KV, a batch runs from the end
-/// of one layer's attention to the beginning of the next one's in one go, so that layers are no barriers: while the
-/// host attends one batch the device is busy with the others. Needs at least one slot in each window that is used.
-/// Carries no dependency that the lanes' order or another dependency already implies.
-Schedule zigzag(const ScheduleShape& shape, int first_step, int steps);
+/// The sweeps [first_step, first_step + steps) of one block, of which the first, 0, is its prefill. Where the host
+/// attends some KV, a batch runs from the end of one layer's attention to the beginning of the next one's in one go, so
+/// that layers are no barriers: while the host attends one batch the device is busy with the others. Needs at least one
+/// slot in each window that is used. Carries no dependency that the lanes' order or another dependency already implies.
+Schedule zigzag(const ScheduleShape& shape, std::uint32_t first_step, std::uint32_t steps);
 
 /// The same ops one after another: the specification that overlap must not change, only slower.
 Schedule serialize(Schedule schedule);
@@ -89,6 +91,6 @@ Schedule serialize(Schedule schedule);
 int steps_per_segment(const Schedule& prefill);
 
 /// The ops of the first `steps` sweeps.
-Schedule truncate(Schedule schedule, int steps);
+Schedule truncate(Schedule schedule, std::uint32_t steps);
 
 }  // namespace weft::policy

@@ -69,7 +69,7 @@ class Searcher {
   std::vector<Start> starts() const {
     std::vector<Start> found;
     int too_many = INT32_MAX, batches = 0;  // sequences in a batch; where so many do not fit, no more do
-    for (const Shape& shape : shapes(partial_, problem_.work.requests)) {
+    for (const Shape& shape : shapes(partial_, problem_.work.at_most(kLargestBlock))) {
       if (shape.num_gpu_batches != batches) batches = shape.num_gpu_batches, too_many = INT32_MAX;
       if (shape.gpu_batch_size >= too_many) continue;
       Policy policy = base_;
@@ -123,7 +123,7 @@ class Searcher {
   }
 
   double tokens_of(const Policy& policy) const {
-    return double(std::min<std::int64_t>(policy.block_size(), problem_.work.requests)) * problem_.work.generation();
+    return double(problem_.work.at_most(policy.block_size())) * problem_.work.generation();
   }
 
   Footprint measure(const Policy& policy) const {

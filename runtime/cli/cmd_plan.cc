@@ -36,7 +36,8 @@ void check(const Flags& flags, const policy::ModelSpec& spec) {
 }
 
 policy::Workload work_of(const Flags& flags, const policy::Retention& retention) {
-  return policy::alike(flags.requests > 0 ? flags.requests : INT32_MAX, flags.prompt, flags.generation, retention);
+  return policy::alike(flags.requests > 0 ? std::optional(flags.requests) : std::nullopt, flags.prompt,
+                       flags.generation, retention);
 }
 
 void sweep(const Flags& flags, const PlanRequest& request, const std::string& title) {

@@ -11,8 +11,6 @@ namespace {
 using policy::Op;
 using policy::Sublayer;
 
-constexpr int kLastStep = 1 << 15;  // an op's number of its step is 16 bits; after this one they begin again at 1
-
 /// Whether a decode step is one batch's ops on the device alone.
 bool is_resident(const policy::ScheduleShape& shape) {
   const auto on_device = [](const std::vector<policy::Tier>& homes) {
@@ -43,69 +41,41 @@ Totals Totals::operator-(const Totals& before) const {
   return difference;
 }
 
-Executor::Results::Results(kernels::Backend& backend, int rows) : done(backend.make_event()) {
-  const auto count = static_cast<std::size_t>(rows);
-  const auto each = sizeof(double) + 2 * sizeof(std::int32_t) + 2 * sizeof(float) + sizeof(std::uint8_t) +
-                    kMostLogprobs * (sizeof(std::int32_t) + sizeof(float));
-  memory = backend.allocate_host(count * each);
-  std::byte* next = memory->data();
-  const auto place = [&next]<class T>(std::span<T>& span, std::size_t size) {
-    span = {reinterpret_cast<T*>(next), size};
-    next += span.size_bytes();
-  };
-  place(log_sum, count);
-  for (auto* ids : {&token, &sampled}) place(*ids, count);
-  for (auto* numbers : {&logprob, &logit}) place(*numbers, count);
-  place(top_token, count * kMostLogprobs);
-  place(top_logprob, count * kMostLogprobs);
-  place(greedy, count);
-}
+Executor::Executor(const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers, Storage& storage,
+                   kernels::Backend& backend, const std::atomic<bool>& stop)
+    : policy_(policy), footprint_(footprint), layers_(layers), storage_(storage), stop_(stop), backend_(backend),
+      lanes_(backend), token_choice_(backend, policy.gpu_batch_size), resident_(is_resident(footprint.shape)) {}
 
-Executor::Executor(const policy::ModelSpec& model, const policy::Policy& policy, const policy::Footprint& footprint,
-                   Layers& layers, Storage& storage, kernels::Backend& backend, const std::atomic<bool>& stop)
-    : model_(model), policy_(policy), footprint_(footprint), layers_(layers), storage_(storage), stop_(stop),
-      backend_(backend), lanes_(backend), results_(backend, policy.gpu_batch_size),
-      rows_(static_cast<std::size_t>(policy.num_gpu_batches)), live_(static_cast<std::size_t>(policy.num_gpu_batches)),
-      resident_(is_resident(footprint.shape)) {}
-
-std::span<Sequence> Executor::sequences(int batch) const {
-  const auto size = static_cast<std::size_t>(policy_.gpu_batch_size), first = static_cast<std::size_t>(batch) * size;
-  return first >= block_.size() ? std::span<Sequence>{} : block_.subspan(first, std::min(size, block_.size() - first));
-}
-
-std::int64_t Executor::steps_left() const {
-  std::int64_t left = 0;
-  for (const Sequence& sequence : block_)
-    if (sequence.finish == Finish::none) left = std::max(left, sequence.max_tokens - sequence.generated());
-  return wait_ > 0 ? std::max<std::int64_t>(left, steps_per_segment_) : left;
+std::uint32_t Executor::sweeps_ahead() const {
+  const Places& places = run_->places;
+  return places.any_waiting()
+             ? steps_per_segment_
+             : static_cast<std::uint32_t>(std::min<std::int64_t>(steps_per_segment_, places.sweeps_left()));
 }
 
 void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Waiting& waiting) {
   assert(waiting.count == 0 || footprint_.shape.refills);
-  block_ = block;
-  failed_ = false;
-  on_token_ = &on_token;
-  waiting_ = &waiting;
-  wait_ = waiting.count;
-  all_live_ = static_cast<std::int64_t>(block.size());
-  for (int batch = 0; batch < policy_.num_gpu_batches; ++batch)
-    live_[static_cast<std::size_t>(batch)] = static_cast<std::int64_t>(sequences(batch).size());
-
+  // A later sweep takes along a quarter of what a batch's prefill is planned for, so that decode does not stand still.
+  const Places::Shape shape{
+      .gpu_batch_size = policy_.gpu_batch_size,
+      .num_gpu_batches = policy_.num_gpu_batches,
+      .admitted_tokens = std::max(footprint_.workspace.chunk_tokens, footprint_.workspace.batch_tokens / 4),
+      .last_token_only = layers_.synthetic_prefill()};
+  run_ = std::make_unique<Run>(shape, block, waiting, on_token);
   const Totals before = totals();
   const double begin = lanes_.now();
   double prefill_end = begin;
-  int steps = 1;  // prefill by itself, so that its end is seen
-  for (int step = 0; all_live_ > 0 || wait_ > 0; step = step + steps < kLastStep ? step + steps : 1) {
-    if (step > 0) steps = static_cast<int>(std::min<std::int64_t>(steps_per_segment_, steps_left()));
+  for (std::uint32_t step = 0, steps = 1; run_->places.any_alive();
+       step += steps) {  // prefill by itself: its end is seen
+    if (step > 0) steps = sweeps_ahead();
     policy::Schedule schedule = policy::zigzag(footprint_.shape, step, steps);
     if (!policy_.overlap) schedule = policy::serialize(std::move(schedule));
     run_segment(schedule);
-    if (step == 0) {
-      prefill_end = lanes_.now();
-      for (std::size_t lane = 0; lane < lane_bytes_.size(); ++lane)
-        totals_.prefill_lane_bytes[lane] += lane_bytes_[lane] - before.lane_bytes[lane];
-      steps_per_segment_ = policy::steps_per_segment(schedule);
-    }
+    if (step > 0) continue;
+    prefill_end = lanes_.now();
+    for (std::size_t lane = 0; lane < lane_bytes_.size(); ++lane)
+      totals_.prefill_lane_bytes[lane] += lane_bytes_[lane] - before.lane_bytes[lane];
+    steps_per_segment_ = policy::steps_per_segment(schedule);
   }
   const double end = lanes_.now();
   totals_.prefill_seconds += prefill_end - begin;
@@ -136,17 +106,16 @@ void Executor::run_segment(const policy::Schedule& schedule) {
   on_trace_(schedule, trace);
 }
 
-/// A batch whose sequences have all finished needs nothing any more unless others wait for their places; nor does a
-/// block.
+/// What a unit's move is for is any batch.
 bool Executor::alive(const Op& op) const {
   const bool of_unit = op.kind != Op::Kind::compute && op.subject < footprint_.shape.kv_buffer(0, 0);
-  return wait_ > 0 || (of_unit ? all_live_ > 0 : live_[op.batch] > 0);
+  return of_unit ? run_->places.any_alive() : run_->places.alive(op.batch);
 }
 
 std::size_t Executor::ops_together(const policy::Schedule& schedule, std::size_t first) const {
   const Op& op = schedule.ops[first];
   // Embedding reads the tables piece by piece, as the tokens say; what follows is the same ops in every step.
-  if (!resident_ || on_trace_ || op.step == 0 || footprint_.shape.sublayers[op.subject].kind == Sublayer::Kind::embed)
+  if (!resident_ || on_trace_ || op.prefill || footprint_.shape.sublayers[op.subject].kind == Sublayer::Kind::embed)
     return 1;
   std::size_t end = first;
   while (end < schedule.ops.size() && schedule.ops[end].step == op.step) ++end;
@@ -154,19 +123,19 @@ std::size_t Executor::ops_together(const policy::Schedule& schedule, std::size_t
 }
 
 void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
-  if (failed_ || !alive(ops.front())) return;
+  if (run_->failed || !alive(ops.front())) return;
   try {
     if (stop_) throw Interrupted{};
     const int batch = ops.front().batch;
-    const BatchRows& rows = rows_[static_cast<std::size_t>(batch)];
+    const BatchRows& rows = run_->places.rows(batch);
     const auto all = [&] {
       for (const Op& op : ops) compute(op, stream);
     };
     if (rows.begun < rows.live()) all();  // prompts among them: no two such steps are alike
-    else backend_.repeat(stream, wants_of(sequences(batch), rows).signature(rows), all);
-    take_tokens(batch, stream);
+    else backend_.repeat(stream, logit_request_of(run_->places.batch(batch), rows).signature(rows), all);
+    finish_step(batch, stream);
   } catch (...) {
-    failed_ = true;
+    run_->failed = true;
     throw;
   }
 }
@@ -176,14 +145,14 @@ bool Executor::ends_step(const Op& op) const {
 }
 
 void Executor::run_op(const Op& op, kernels::Stream& stream) {
-  if (failed_ || !alive(op)) return;
+  if (run_->failed || !alive(op)) return;
   try {
     if (stop_) throw Interrupted{};
     if (op.kind == Op::Kind::compute) compute(op, stream);
-    if (ends_step(op)) take_tokens(op.batch, stream);
+    if (ends_step(op)) finish_step(op.batch, stream);
     if (op.kind != Op::Kind::compute) lane_bytes_[static_cast<std::size_t>(op.lane)] += storage_.move(op, stream);
   } catch (...) {
-    failed_ = true;  // ops that rely on the lane's order alone must not run on what this one left
+    run_->failed = true;
     throw;
   }
 }
@@ -191,7 +160,7 @@ void Executor::run_op(const Op& op, kernels::Stream& stream) {
 void Executor::compute(const Op& op, kernels::Stream& stream) {
   const Sublayer& sub = footprint_.shape.sublayers[op.subject];
   const int batch = op.batch;
-  BatchRows& rows = rows_[op.batch];
+  const BatchRows& rows = run_->places.rows(batch);
   if (sub.kind == Sublayer::Kind::embed) {
     gather_rows(op);
     if (rows.live() == 0) return;  // others took the last that waited
@@ -205,7 +174,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
         case Op::Part::whole:
           layers_.attention(sub.layer, unit, rows, hidden,
                             {storage_.kv(sub.layer, batch, op.kv_slot),
-                             op.step == 0 ? kernels::KvSlots{} : storage_.kv_home(sub.layer, batch)},
+                             op.prefill ? kernels::KvSlots{} : storage_.kv_home(sub.layer, batch)},
                             stream);
           break;
         case Op::Part::in:
@@ -231,137 +200,38 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
       const View columns(static_cast<float*>(logits.data) + piece.first_row, DType::f32, rows.live(), piece.rows,
                          logits.stride);
       layers_.head(unit, storage_.last_embed(batch).slice(0, rows.live()), columns, stream);
-      if (ends_step(op)) choose_tokens(batch, stream);
+      if (ends_step(op))
+        token_choice_.queue_sampling(run_->places.batch(batch), rows, logits.slice(0, rows.live()), stream);
       break;
     }
   }
 }
 
-/// Gives the places of finished sequences to those that wait, as many as a sweep takes along without decode standing
-/// still: a quarter of what a batch's prefill is planned for. What they find in their places prefill overwrites.
-void Executor::admit(int batch) {
-  const std::int64_t most = std::max(footprint_.workspace.chunk_tokens, footprint_.workspace.batch_tokens / 4);
-  std::int64_t admitted = 0;
-  const Sequence* before = nullptr;  // those with its prompt cost nothing more
-  for (Sequence& place : sequences(batch)) {
-    if (wait_ == 0 || admitted >= most) return;
-    if (place.finish == Finish::none) continue;
-    waiting_->next(place);
-    if (!before || before->tokens != place.tokens) admitted += place.prompt_tokens;
-    before = &place;
-    ++live_[static_cast<std::size_t>(batch)], ++all_live_;  // before there is one less that waits: see alive()
-    --wait_;
-  }
-}
-
 void Executor::gather_rows(const Op& op) {
-  BatchRows& rows = rows_[op.batch];
-  rows.clear();
-  if (op.step > 0) admit(op.batch);
-  const std::span<Sequence> all = sequences(op.batch);
-  std::vector<std::int32_t> sharing;  // places
-  for (const bool begun : {true, false}) {
-    const Sequence* before = nullptr;
-    for (std::int32_t place = 0; place < static_cast<std::int32_t>(all.size()); ++place) {
-      const Sequence& sequence = all[static_cast<std::size_t>(place)];
-      if (sequence.finish != Finish::none || (sequence.generated() > 0) != begun) continue;
-      if (before && !begun && !layers_.synthetic_prefill() && before->tokens == sequence.tokens) {
-        sharing.push_back(place);
-        rows.shared.push_back(static_cast<std::int32_t>(rows.own()) - 1);
-        totals_.shared_prompt_tokens += sequence.prompt_tokens;
-        continue;
-      }
-      before = &sequence;
-      const auto length = static_cast<std::int32_t>(sequence.tokens.size());
-      for (std::int32_t p = begun || layers_.synthetic_prefill() ? length - 1 : 0; p < length; ++p) {
-        rows.tokens.push_back(sequence.tokens[static_cast<std::size_t>(p)]);
-        rows.position.push_back(p);
-      }
-      rows.add(place, sequence.keep, length);
-      rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));
-      if (begun) continue;
-      totals_.prompt_tokens += sequence.prompt_tokens;
-      if (op.step > 0) totals_.late_prompt_tokens += sequence.prompt_tokens;
-    }
-    if (begun) rows.begun = rows.live();
-  }
-  for (const std::int32_t place : sharing) {
-    const Sequence& sequence = all[static_cast<std::size_t>(place)];
-    rows.add(place, sequence.keep, static_cast<std::int32_t>(sequence.tokens.size()));
-  }
-  if (op.step > 0) {
+  const RowCounts counts = run_->places.gather(op.batch, op.prefill);
+  const BatchRows& rows = run_->places.rows(op.batch);
+  totals_.prompt_tokens += counts.prompt_tokens;
+  totals_.shared_prompt_tokens += counts.shared_tokens;
+  if (!op.prefill) {
+    totals_.late_prompt_tokens += counts.prompt_tokens;
     totals_.decode_rows += rows.live();
     totals_.decode_places += policy_.gpu_batch_size;
   }
   storage_.set_rows(op.batch, rows.rows(), rows.begun);
 }
 
-void Executor::choose_tokens(int batch, kernels::Stream& stream) {
-  const BatchRows& rows = rows_[static_cast<std::size_t>(batch)];
-  const auto live = static_cast<std::size_t>(rows.live());
-  const View logits = storage_.logits(batch).slice(0, rows.live());
-  const std::span<Sequence> all = sequences(batch);
-  const std::span<std::int32_t> token = results_.token.first(live);
-  std::vector<kernels::SampleParams> params(live);
-  for (std::size_t r = 0; r < live; ++r) {
-    const Sequence& sequence = all[static_cast<std::size_t>(rows.sequence[r])];
-    params[r] = sequence.sampling;
-    token[r] = sequence.forced.empty() ? 0 : sequence.forced[static_cast<std::size_t>(sequence.generated())];
-  }
-  // A job scores or samples; where both occur each row takes its own.
-  const kernels::Ops& ops = layers_.ops();
-  wants_ = wants_of(all, rows);
-  if (wants_.scores)
-    ops.run(kernels::LogProbs{logits, token, results_.logprob.first(live), results_.greedy.first(live)}, stream);
-  if (const std::size_t told = wants_.told.size(); told > 0) {  // of logits that nothing is forbidden in yet
-    const std::size_t top = told * static_cast<std::size_t>(wants_.alternatives);
-    ops.run(kernels::TopLogProbs{logits, wants_.told, wants_.alternatives, results_.top_token.first(top),
-                                 results_.top_logprob.first(top), results_.log_sum.first(told)},
-            stream);
-  }
-  if (!wants_.forbidden_row.empty())
-    ops.run(kernels::Forbid{logits, wants_.forbidden_row, wants_.forbidden_token}, stream);
-  if (wants_.samples)
-    ops.run(kernels::Sample{logits, params, results_.sampled.first(live), results_.logit.first(live)}, stream);
-}
-
-void Executor::take_tokens(int batch, kernels::Stream& stream) {
-  const BatchRows& rows = rows_[static_cast<std::size_t>(batch)];
-  const auto live = static_cast<std::size_t>(rows.live());
-  const std::span<Sequence> all = sequences(batch);
-  const std::span<std::int32_t> token = results_.token.first(live), sampled = results_.sampled.first(live);
-  backend_.record(*results_.done, stream);
-  backend_.synchronize(*results_.done);
-  for (std::size_t r = 0; r < live; ++r) {
-    if (!all[static_cast<std::size_t>(rows.sequence[r])].forced.empty()) continue;
-    token[r] = sampled[r];
-    if (token[r] < 0)
-      throw DataError("a row of logits has no finite number; the weights or --dtype do not fit the model");
-  }
-  for (std::size_t r = 0, told = 0; r < live; ++r) {
-    Sequence& sequence = all[static_cast<std::size_t>(rows.sequence[r])];
-    sequence.tokens.push_back(token[r]);
-    if (told < wants_.told.size() && wants_.told[told] == static_cast<std::int32_t>(r))
-      take_logprobs(sequence, r, told++);
+/// The batch's sequences get their tokens, and some of them end.
+void Executor::finish_step(int batch, kernels::Stream& stream) {
+  const BatchRows& rows = run_->places.rows(batch);
+  const std::span<Sequence> all = run_->places.batch(batch);
+  token_choice_.collect_tokens(all, rows, stream);
+  for (const std::int32_t place : rows.sequence) {
+    Sequence& sequence = all[place];
     ++(sequence.generated() == 1 ? totals_.first_tokens : totals_.decode_tokens);
-    ++sequence.sampling.counter;
-    if (!sequence.forced.empty()) {
-      sequence.logprobs.push_back(results_.logprob[r]);
-      sequence.greedy.push_back(results_.greedy[r]);
-    }
     if (sequence.generated() >= sequence.max_tokens) sequence.finish = Finish::length;
-    (*on_token_)(sequence);
-    if (sequence.finish != Finish::none) --live_[static_cast<std::size_t>(batch)], --all_live_;
+    run_->on_token(sequence);
+    if (sequence.finish != Finish::none) run_->places.finished(batch);
   }
-}
-
-/// `told`: which of the rows of which log-probabilities are told this one is.
-void Executor::take_logprobs(Sequence& sequence, std::size_t row, std::size_t told) const {
-  sequence.told.chosen.push_back(static_cast<float>(double(results_.logit[row]) - results_.log_sum[told]));
-  std::vector<TokenLogprob>& top = sequence.told.top.emplace_back();
-  const std::size_t first = told * static_cast<std::size_t>(wants_.alternatives);
-  for (std::size_t i = first; i < first + static_cast<std::size_t>(sequence.alternatives); ++i)
-    if (results_.top_token[i] >= 0) top.push_back({results_.top_token[i], results_.top_logprob[i]});
 }
 
 void Executor::set_trace(OnTrace on_trace) {

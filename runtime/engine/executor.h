@@ -14,9 +14,10 @@
 #include "policy/schedule.h"
 #include "policy/simulate.h"
 #include "runtime/engine/layers.h"
+#include "runtime/engine/places.h"
 #include "runtime/engine/sequence.h"
 #include "runtime/engine/storage.h"
-#include "runtime/engine/wants.h"
+#include "runtime/engine/token_choice.h"
 
 namespace weft::runtime {
 
@@ -37,13 +38,6 @@ struct Totals {
   Totals operator-(const Totals& before) const;
 };
 
-/// Sequences that take the places of finished ones. `next` replaces a finished sequence; it is called on the device
-/// lane's thread, `count` times at most.
-struct Waiting {
-  std::int64_t count = 0;
-  std::function<void(Sequence& place)> next = {};
-};
-
 /// Runs one block of sequences at a time to its end, and of what waits for a place in it all.
 class Executor {
  public:
@@ -53,37 +47,42 @@ class Executor {
   /// Called after each segment of a schedule with when its ops ran; seconds since the executor was made.
   using OnTrace = std::function<void(const policy::Schedule&, const policy::Trace&)>;
 
-  Executor(const policy::ModelSpec& model, const policy::Policy& policy, const policy::Footprint& footprint,
-           Layers& layers, Storage& storage, kernels::Backend& backend, const std::atomic<bool>& stop);
+  Executor(const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers, Storage& storage,
+           kernels::Backend& backend, const std::atomic<bool>& stop);
 
   /// At most block_size() sequences, none finished. Throws what an op threw, or Interrupted; the block is then lost,
   /// but what on_token saw finished is finished.
   void run(std::span<Sequence> block, const OnToken& on_token, const Waiting& waiting = {});
 
   /// Which of the block's sequences are in the logits of a batch, row by row; for OnToken, while it is called.
-  const BatchRows& rows(int batch) const { return rows_[static_cast<std::size_t>(batch)]; }
+  const BatchRows& rows(int batch) const { return run_->places.rows(batch); }
 
   void set_trace(OnTrace on_trace);
   Totals totals() const;
 
  private:
+  /// What belongs to one run of one block.
+  struct Run {
+    Run(const Places::Shape& shape, std::span<Sequence> block, const Waiting& waiting, const OnToken& called)
+        : places(shape, block, waiting), on_token(called) {}
+    Places places;
+    const OnToken& on_token;
+    std::atomic<bool> failed{false};  // ops that rely on the lane's order alone must not run on what a failed one left
+  };
+
   void run_segment(const policy::Schedule& schedule);
   void run_op(const policy::Op& op, kernels::Stream& stream);
   void compute(const policy::Op& op, kernels::Stream& stream);
-  void admit(int batch);
   void gather_rows(const policy::Op& op);
-  std::int64_t steps_left() const;
+  /// Sweeps in the next segment.
+  std::uint32_t sweeps_ahead() const;
   /// How many ops from `first` on are one batch's on the device alone and so run as one piece.
   std::size_t ops_together(const policy::Schedule& schedule, std::size_t first) const;
   void run_together(std::span<const policy::Op> ops, kernels::Stream& stream);
   bool ends_step(const policy::Op& op) const;
-  void choose_tokens(int batch, kernels::Stream& stream);
-  void take_tokens(int batch, kernels::Stream& stream);
-  void take_logprobs(Sequence& sequence, std::size_t row, std::size_t told) const;
-  std::span<Sequence> sequences(int batch) const;
+  void finish_step(int batch, kernels::Stream& stream);
   bool alive(const policy::Op& op) const;
 
-  const policy::ModelSpec& model_;
   const policy::Policy& policy_;
   const policy::Footprint& footprint_;
   Layers& layers_;
@@ -91,33 +90,12 @@ class Executor {
   const std::atomic<bool>& stop_;
   kernels::Backend& backend_;
   offload::Lanes lanes_;
-
-  /// Where a device leaves the next tokens, and the event that says so. [gpu_batch_size] each, top_* times
-  /// kMostLogprobs.
-  struct Results {
-    Results(kernels::Backend& backend, int rows);
-    std::unique_ptr<kernels::Memory> memory;
-    std::unique_ptr<kernels::Event> done;
-    std::span<double> log_sum;
-    std::span<std::int32_t> token, sampled, top_token;
-    std::span<float> logprob, logit, top_logprob;
-    std::span<std::uint8_t> greedy;
-  };
-  Results results_;
-  Wants wants_;  // of the batch whose tokens are being chosen
-
-  std::span<Sequence> block_;
-  const OnToken* on_token_ = nullptr;
-  const Waiting* waiting_ = nullptr;
-  std::atomic<std::int64_t> wait_{0};            // sequences that wait for a place
-  std::vector<BatchRows> rows_;                  // [batches]
-  std::vector<std::atomic<std::int64_t>> live_;  // [batches] sequences not finished
-  std::atomic<std::int64_t> all_live_{0};
+  TokenChoice token_choice_;
   const bool resident_;
+  std::unique_ptr<Run> run_;  // the one at hand, or the last
   std::array<std::atomic<std::uint64_t>, offload::kLanes.size()> lane_bytes_{};
   std::vector<offload::Ticket> tickets_;
-  std::atomic<bool> failed_{false};
-  int steps_per_segment_ = 1;
+  std::uint32_t steps_per_segment_ = 1;
   OnTrace on_trace_;
   Totals totals_;
 };

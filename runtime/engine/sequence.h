@@ -23,10 +23,10 @@ struct Sequence {
   std::vector<std::int32_t> forced;  ///< to be scored: fed in place of samples, [max_tokens] if not empty
   std::vector<float> logprobs;       ///< of the forced tokens so far
   std::vector<std::uint8_t> greedy;  ///< whether each was the most likely one
-  std::int32_t alternatives = -1;    ///< likely tokens to be told of beside each generated one; -1: none, nor itself
-  ChoiceLogprobs told;
+  std::int32_t alternatives = -1;    ///< likely tokens to report per generated one, besides itself; -1: not even itself
+  ChoiceLogprobs token_logprobs;
   std::vector<std::int32_t> stop_ids;
-  std::vector<std::int32_t> enders;  ///< that cannot be chosen before min_tokens
+  std::vector<std::int32_t> suppressed_until_min;  ///< that cannot be chosen before min_tokens
   std::vector<std::string> stop_strings;
   std::string text;   ///< what was generated, as bytes, where stop strings have to be found
   bool echo = false;  ///< the answer's text begins with the prompt's

@@ -79,7 +79,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
                                                 .types = footprint_.types,
                                                 .chunk_tokens = footprint_.workspace.chunk_tokens},
                                      storage_->workspace(), *storage_, *backend_, stop);
-  executor_ = std::make_unique<Executor>(source.spec, policy_, footprint_, *layers_, *storage_, *backend_, stop);
+  executor_ = std::make_unique<Executor>(policy_, footprint_, *layers_, *storage_, *backend_, stop);
 }
 
 std::string Session::plan_line() const {

@@ -125,7 +125,7 @@ std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
   const bool is_activation = op.subject >= shape.activation_buffer(0);
   const offload::WindowId device = is_kv ? kv_window_ : is_activation ? activation_window_ : unit_window_;
   const offload::WindowId staging = is_kv ? kv_staging_ : is_activation ? activation_staging_ : unit_staging_;
-  const bool for_host = is_kv && op.step > 0 && shape.host_attends[op.subject - shape.kv_buffer(0, 0)];
+  const bool for_host = is_kv && !op.prefill && shape.host_attends[op.subject - shape.kv_buffer(0, 0)];
   const offload::WindowId at_disk = for_host ? host_kv_window_ : shape.disk_reads_device ? device : staging;
   const std::uint64_t bytes = size_to_move(op.subject);
   if (bytes == 0) return 0;

@@ -31,8 +31,8 @@ Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& r
   const std::vector<std::int32_t>& eos = source_.spec.eos;
   if (!request.ignore_eos) sequence.stop_ids.insert(sequence.stop_ids.end(), eos.begin(), eos.end());
   if (request.min_tokens > 0) {  // the end of a sequence is forbidden until then even where it is ignored, as in vLLM
-    sequence.enders = request.stop_ids;
-    sequence.enders.insert(sequence.enders.end(), eos.begin(), eos.end());
+    sequence.suppressed_until_min = request.stop_ids;
+    sequence.suppressed_until_min.insert(sequence.suppressed_until_min.end(), eos.begin(), eos.end());
   }
   sequence.alternatives = request.logprobs;
   sequence.echo = request.echo;
@@ -76,7 +76,7 @@ Choice Answers::choice_of(Sequence& sequence) const {
   Choice choice;
   choice.tokens.assign(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
   choice.finish = sequence.finish == Finish::stop ? "stop" : "length";
-  if (sequence.alternatives >= 0) choice.logprobs = std::move(sequence.told);
+  if (sequence.alternatives >= 0) choice.logprobs = std::move(sequence.token_logprobs);
   if (!source_.tokenizer) return choice;
   choice.has_text = true;
   const auto prompt = static_cast<std::size_t>(sequence.prompt_tokens);

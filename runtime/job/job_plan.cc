@@ -17,13 +17,13 @@ JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const Req
 
 policy::Workload JobPlan::work(const policy::Retention& retention) const {
   policy::Workload work{.requests = 0};  // choices, each of which takes a place
-  for (const std::size_t index : todo_) work.requests += requests_.entry(index).n;
+  for (const std::size_t index : todo_) *work.requests += requests_.entry(index).n;
   for (const std::size_t index : todo_) {
     const RequestFile::Entry& entry = requests_.entry(index);
     work.longest_prompt = std::max<std::int64_t>(work.longest_prompt, entry.prompt_tokens);
     work.longest_generation = std::max<std::int64_t>(work.longest_generation, entry.max_tokens);
     work.slots = std::max(work.slots, retention.slots(entry.prompt_tokens, entry.max_tokens));
-    const double share = double(entry.n) / double(work.requests);
+    const double share = double(entry.n) / double(*work.requests);
     work.mean_prompt += share * double(entry.prompt_tokens);
     work.mean_generation += share * double(entry.max_tokens);
   }

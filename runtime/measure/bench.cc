@@ -74,8 +74,8 @@ policy::Workload workload(const BenchOptions& options, const policy::Retention& 
   std::int64_t requests = options.requests;
   if (requests == 0 && chosen.gpu_batch_size && chosen.num_gpu_batches)
     requests = std::int64_t{*chosen.gpu_batch_size} * *chosen.num_gpu_batches;
-  policy::Workload work =
-      policy::alike(requests > 0 ? requests : INT32_MAX, options.prompt, options.generation, retention);
+  policy::Workload work = policy::alike(requests > 0 ? std::optional(requests) : std::nullopt, options.prompt,
+                                        options.generation, retention);
   if (options.skip_prefill) work.longest_prompt = 1;
   return work;
 }

@@ -43,7 +43,7 @@ double weight_bytes(const Session& session) {
 double host_share(const policy::ScheduleShape& shape) {
   int on_host = 0;
   for (int layer = 0; layer < shape.layers; ++layer)
-    for (int batch = 0; batch < shape.batches; ++batch) on_host += shape.attended_on_host(layer, batch, 1);
+    for (int batch = 0; batch < shape.batches; ++batch) on_host += shape.attended_on_host(layer, batch, false);
   return double(on_host) / (double(shape.layers) * shape.batches);
 }
 

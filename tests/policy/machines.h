@@ -61,8 +61,8 @@ struct Made {
   policy::SizingInputs sizing;
   policy::Machine machine;
 
-  Made(policy::ModelSpec m, std::int64_t prompt, std::int64_t generation, std::int64_t requests, policy::Machine on,
-       const policy::Retention& retention = {})
+  Made(policy::ModelSpec m, std::int64_t prompt, std::int64_t generation, std::optional<std::int64_t> requests,
+       policy::Machine on, const policy::Retention& retention = {})
       : model(std::move(m)), units(policy::model_units(model)), machine(std::move(on)) {
     work = {.requests = requests,
             .longest_prompt = prompt,

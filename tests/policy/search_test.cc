@@ -105,7 +105,7 @@ TEST_CASE("search: more memory or bandwidth is never slower, nor is a smaller KV
   const auto at = [&](const test::Rates& rates, std::array<std::uint64_t, 3> memory, const char* retention = "full") {
     PartialPolicy partial;
     partial.retention = Retention::from_text(retention);
-    return speed(Made(model, 256, 64, INT32_MAX, test::machine_of(rates, memory), *partial.retention), partial);
+    return speed(Made(model, 256, 64, std::nullopt, test::machine_of(rates, memory), *partial.retention), partial);
   };
   constexpr double kNoise = 0.995;  // a search that samples shapes may miss by as much
   const auto never_slower = [](const auto& values, const auto& speed_at) {

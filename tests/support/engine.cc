@@ -22,7 +22,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-bool same_told(const runtime::ChoiceLogprobs& a, const runtime::ChoiceLogprobs& b) {
+bool same_logprobs(const runtime::ChoiceLogprobs& a, const runtime::ChoiceLogprobs& b) {
   const auto same = [](const runtime::TokenLogprob& x, const runtime::TokenLogprob& y) {
     return x.token == y.token && same_bits({x.logprob}, {y.logprob});
   };
@@ -54,7 +54,7 @@ std::string difference(const Answer& expected, const Answer& got) {
       return "token " + std::to_string(i);
   }
   if (expected.tokens != got.tokens || expected.logits.size() != got.logits.size()) return "the number of tokens";
-  if (!same_told(expected.told, got.told)) return "a log-probability that was told of";
+  if (!same_logprobs(expected.token_logprobs, got.token_logprobs)) return "a log-probability that was asked for";
   return same_bits(expected.logprobs, got.logprobs) ? "" : "a log-probability";
 }
 
@@ -90,7 +90,7 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
       sequence.max_tokens = prompt.tokens;
       sequence.forced = prompt.forced;
       sequence.min_tokens = prompt.min_tokens;
-      sequence.enders = prompt.enders;
+      sequence.suppressed_until_min = prompt.suppressed_until_min;
       sequence.alternatives = prompt.alternatives;
       sequence.keep = session_.keep(sequence.prompt_tokens, sequence.max_tokens);
       return sequence;
@@ -110,7 +110,7 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
       if (sequence.finish == runtime::Finish::none) return;
       answer.tokens.assign(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
       answer.logprobs = sequence.logprobs;
-      answer.told = sequence.told;
+      answer.token_logprobs = sequence.token_logprobs;
     };
     session_.executor().run(block, on_token, waiting);
   }

@@ -23,14 +23,14 @@ struct Prompt {
   std::int64_t tokens = 1;           ///< to be generated, the most likely one each time
   std::vector<std::int32_t> forced;  ///< [tokens] if not empty: fed in their place and scored
   std::int64_t min_tokens = 0;
-  std::vector<std::int32_t> enders = {};  ///< not to be chosen before min_tokens
-  std::int32_t alternatives = -1;         ///< of Sequence
+  std::vector<std::int32_t> suppressed_until_min = {};  ///< not to be chosen before min_tokens
+  std::int32_t alternatives = -1;                       ///< of Sequence
 };
 
 struct Answer {
   std::vector<std::int32_t> tokens;        ///< [tokens]
   std::vector<float> logprobs;             ///< [tokens] of forced ones, else empty
-  runtime::ChoiceLogprobs told;            ///< of generated ones, where alternatives are not -1
+  runtime::ChoiceLogprobs token_logprobs;  ///< of generated ones, where alternatives are not -1
   std::vector<std::vector<float>> logits;  ///< [tokens][vocab] that each token was chosen from
 };
 

@@ -162,7 +162,7 @@ TEST_CASE("of sequences that begin with one prompt in one batch one is computed"
   else CHECK(totals.prompt_tokens == 4 * 5);
 }
 
-TEST_CASE("log-probabilities are told of what the model said, and what is forbidden is not chosen", "[runtime]") {
+TEST_CASE("log-probabilities are of what the model said, and what is forbidden is not chosen", "[runtime]") {
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
   policy::PartialPolicy policy;
   policy.gpu_batch_size = 3, policy.num_gpu_batches = 2;
@@ -175,21 +175,22 @@ TEST_CASE("log-probabilities are told of what the model said, and what is forbid
     prompts[i].alternatives = static_cast<std::int32_t>(i) - 1;
     if (i % 2 == 1) continue;
     prompts[i].min_tokens = kLeast;
-    prompts[i].enders.assign(plain[i].tokens.begin(), plain[i].tokens.begin() + kLeast);
+    prompts[i].suppressed_until_min.assign(plain[i].tokens.begin(), plain[i].tokens.begin() + kLeast);
   }
   const auto answers = Engine(*source, policy, prompts).run();
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     CAPTURE(i);
-    const auto& [tokens, logprobs, told, logits] = answers[i];
-    const auto& enders = prompts[i].enders;
+    const auto& [tokens, logprobs, token_logprobs, logits] = answers[i];
+    const auto& suppressed_until_min = prompts[i].suppressed_until_min;
     const std::size_t alternatives = i == 0 ? 0 : i - 1;
-    REQUIRE(told.chosen.size() == (i == 0 ? 0 : tokens.size()));
-    REQUIRE(told.top.size() == told.chosen.size());
-    if (enders.empty()) CHECK(tokens == plain[i].tokens);
+    REQUIRE(token_logprobs.chosen.size() == (i == 0 ? 0 : tokens.size()));
+    REQUIRE(token_logprobs.top.size() == token_logprobs.chosen.size());
+    if (suppressed_until_min.empty()) CHECK(tokens == plain[i].tokens);
     for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const bool bound = !enders.empty() && t < kLeast;
-      for (const std::int32_t ender : enders) CHECK((logits[t][static_cast<std::size_t>(ender)] < -1e30f) == bound);
-      if (bound) CHECK(std::count(enders.begin(), enders.end(), tokens[t]) == 0);
+      const bool bound = !suppressed_until_min.empty() && t < kLeast;
+      for (const std::int32_t ender : suppressed_until_min)
+        CHECK((logits[t][static_cast<std::size_t>(ender)] < -1e30f) == bound);
+      if (bound) CHECK(std::count(suppressed_until_min.begin(), suppressed_until_min.end(), tokens[t]) == 0);
       if (i == 0 || (bound && t > 0)) continue;  // then what the model said is not known here
       std::vector<float> said = t == 0 ? plain[i].logits[0] : logits[t];
       double sum = 0;
@@ -197,9 +198,9 @@ TEST_CASE("log-probabilities are told of what the model said, and what is forbid
       const auto logprob_of = [&](std::int32_t id) {
         return double(said[static_cast<std::size_t>(id)]) - std::log(sum);
       };
-      CHECK(double(told.chosen[t]) == Approx(logprob_of(tokens[t])).epsilon(1e-5));
-      REQUIRE(told.top[t].size() == alternatives);
-      for (const auto& [token, logprob] : told.top[t]) {
+      CHECK(double(token_logprobs.chosen[t]) == Approx(logprob_of(tokens[t])).epsilon(1e-5));
+      REQUIRE(token_logprobs.top[t].size() == alternatives);
+      for (const auto& [token, logprob] : token_logprobs.top[t]) {
         CHECK(double(logprob) == Approx(logprob_of(token)).epsilon(1e-5));
         CHECK(said[static_cast<std::size_t>(token)] == *std::max_element(said.begin(), said.end()));
         said[static_cast<std::size_t>(token)] = -std::numeric_limits<float>::infinity();  // the next: of the rest

@@ -80,10 +80,10 @@ void compare(const nlohmann::json& expected, const Answer& forced, const Answer&
   CHECK(std::vector(free.tokens.begin(), free.tokens.begin() + certain) ==
         std::vector(ids.begin(), ids.begin() + certain));
   for (std::size_t i = 0; i < static_cast<std::size_t>(certain); ++i) {
-    worst.logprobs = std::max(worst.logprobs,
-                              std::abs(double(free.told.chosen.at(i)) - logprobs[i]) / largest_logit(free.logits[i]));
-    REQUIRE(free.told.top.at(i).at(0).token == ids[i]);
-    REQUIRE(free.told.top[i][0].logprob == free.told.chosen[i]);
+    worst.logprobs = std::max(worst.logprobs, std::abs(double(free.token_logprobs.chosen.at(i)) - logprobs[i]) /
+                                                  largest_logit(free.logits[i]));
+    REQUIRE(free.token_logprobs.top.at(i).at(0).token == ids[i]);
+    REQUIRE(free.token_logprobs.top[i][0].logprob == free.token_logprobs.chosen[i]);
   }
   worst.compared += static_cast<std::size_t>(certain);
 }

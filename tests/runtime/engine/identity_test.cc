@@ -34,7 +34,7 @@ std::unique_ptr<runtime::ModelSource> open_source(const std::string& name, const
 }
 
 /// Of all lengths from one token on; every other one is scored instead of generated, some may not end before a length,
-/// of some log-probabilities are told.
+/// some report log-probabilities.
 std::vector<Prompt> random_prompts(std::size_t count, int vocab, std::mt19937& random) {
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   const auto ids = [&](int length) {
@@ -52,7 +52,7 @@ std::vector<Prompt> random_prompts(std::size_t count, int vocab, std::mt19937& r
     }
     prompts[i].alternatives = pick(-1, 5);
     prompts[i].min_tokens = pick(0, static_cast<int>(prompts[i].tokens));
-    prompts[i].enders = ids(20);
+    prompts[i].suppressed_until_min = ids(20);
   }
   return prompts;
 }

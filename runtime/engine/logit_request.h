@@ -1,4 +1,4 @@
-// runtime/engine/wants.h: what the rows of a batch want of their logits in one step.
+// runtime/engine/logit_request.h: what the rows of a batch ask of their logits in one step.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,11 @@
 
 namespace weft::runtime {
 
-struct Wants {
+/// Scores, samples and log-probabilities of one step.
+struct LogitRequest {
   bool scores = false, samples = false;
   std::vector<std::int32_t> forbidden_row, forbidden_token;  ///< [pairs] of sequences below their min_tokens
-  std::vector<std::int32_t> told;                            ///< rows of which log-probabilities are told
+  std::vector<std::int32_t> logprob_rows;                    ///< rows whose log-probabilities are reported
   int alternatives = 0;                                      ///< the most that one of these asks for
 
   /// The same for two steps whose ops are the same but for the contents of their spans: see Backend::repeat().
@@ -21,6 +22,6 @@ struct Wants {
 };
 
 /// `batch`: the sequences that `rows` speaks of.
-Wants wants_of(std::span<const Sequence> batch, const BatchRows& rows);
+LogitRequest logit_request_of(std::span<const Sequence> batch, const BatchRows& rows);
 
 }  // namespace weft::runtime

@@ -1,0 +1,78 @@
+#include "runtime/engine/places.h"
+
+#include <algorithm>
+
+namespace weft::runtime {
+
+Places::Places(const Shape& shape, std::span<Sequence> block, const Waiting& waiting)
+    : shape_(shape), block_(block), waiting_(waiting), waiting_count_(waiting.count), rows_(shape.num_gpu_batches),
+      live_(shape.num_gpu_batches), all_live_(static_cast<std::int64_t>(block.size())) {
+  for (int b = 0; b < shape.num_gpu_batches; ++b) live_[b] = static_cast<std::int64_t>(batch(b).size());
+}
+
+std::span<Sequence> Places::batch(int batch) const {
+  const auto size = static_cast<std::size_t>(shape_.gpu_batch_size), first = static_cast<std::size_t>(batch) * size;
+  return first >= block_.size() ? std::span<Sequence>{} : block_.subspan(first, std::min(size, block_.size() - first));
+}
+
+std::int64_t Places::sweeps_left() const {
+  std::int64_t left = 0;
+  for (const Sequence& sequence : block_)
+    if (sequence.finish == Finish::none) left = std::max(left, sequence.max_tokens - sequence.generated());
+  return left;
+}
+
+void Places::finished(int batch) { --live_[batch], --all_live_; }
+
+/// Gives the places of finished sequences to those that wait, as many as a sweep takes along without decode standing
+/// still. What they find in their places prefill overwrites.
+void Places::admit(int batch) {
+  std::int64_t admitted = 0;
+  const Sequence* before = nullptr;  // those with its prompt cost nothing more
+  for (Sequence& place : this->batch(batch)) {
+    if (waiting_count_ == 0 || admitted >= shape_.admitted_tokens) return;
+    if (place.finish == Finish::none) continue;
+    waiting_.next(place);
+    if (!before || before->tokens != place.tokens) admitted += place.prompt_tokens;
+    before = &place;
+    ++live_[batch], ++all_live_;  // before there is one less that waits: see alive()
+    --waiting_count_;
+  }
+}
+
+RowCounts Places::gather(int batch, bool prefill) {
+  RowCounts counts;
+  BatchRows& rows = rows_[batch];
+  rows.clear();
+  if (!prefill) admit(batch);
+  const std::span<Sequence> all = this->batch(batch);
+  std::vector<std::int32_t> sharing;  // places
+  for (const bool begun : {true, false}) {
+    const Sequence* before = nullptr;
+    for (std::int32_t place = 0; place < static_cast<std::int32_t>(all.size()); ++place) {
+      const Sequence& sequence = all[place];
+      if (sequence.finish != Finish::none || (sequence.generated() > 0) != begun) continue;
+      if (before && !begun && !shape_.last_token_only && before->tokens == sequence.tokens) {
+        sharing.push_back(place);
+        rows.shared.push_back(static_cast<std::int32_t>(rows.own()) - 1);
+        counts.shared_tokens += sequence.prompt_tokens;
+        continue;
+      }
+      before = &sequence;
+      const auto length = static_cast<std::int32_t>(sequence.tokens.size());
+      for (std::int32_t p = begun || shape_.last_token_only ? length - 1 : 0; p < length; ++p) {
+        rows.tokens.push_back(sequence.tokens[p]);
+        rows.position.push_back(p);
+      }
+      rows.add(place, sequence.keep, length);
+      rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));
+      if (!begun) counts.prompt_tokens += sequence.prompt_tokens;
+    }
+    if (begun) rows.begun = rows.live();
+  }
+  for (const std::int32_t place : sharing)
+    rows.add(place, all[place].keep, static_cast<std::int32_t>(all[place].tokens.size()));
+  return counts;
+}
+
+}  // namespace weft::runtime

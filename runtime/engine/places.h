@@ -1,0 +1,68 @@
+// runtime/engine/places.h: the places of a block in one run: whose sequences take part in a sweep, and who waits.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "runtime/engine/batch_rows.h"
+#include "runtime/engine/sequence.h"
+
+namespace weft::runtime {
+
+/// Sequences that take the places of finished ones. `next` replaces a finished sequence; it is called on the device
+/// lane's thread, `count` times at most.
+struct Waiting {
+  std::int64_t count = 0;
+  std::function<void(Sequence& place)> next = {};
+};
+
+/// What a batch's rows of one sweep add to a run's totals.
+struct RowCounts {
+  std::int64_t prompt_tokens = 0;  ///< of sequences that begin
+  std::int64_t shared_tokens = 0;  ///< of those, in addition, that have them from another one's prefill
+};
+
+/// Belongs to one run of one block. gather() and finished() are the device lane's thread's; the rest is any thread's.
+class Places {
+ public:
+  struct Shape {
+    int gpu_batch_size = 1, num_gpu_batches = 1;
+    std::int64_t admitted_tokens = 0;  ///< of prompts, that may join a later sweep of a batch
+    bool last_token_only = false;      ///< prompts have one row: their keys and values are made up
+  };
+  /// At most as many sequences as there are places, none finished. `block` and `waiting` must outlive it.
+  Places(const Shape& shape, std::span<Sequence> block, const Waiting& waiting);
+
+  /// The sequences of a batch, finished ones too.
+  std::span<Sequence> batch(int batch) const;
+  const BatchRows& rows(int batch) const { return rows_[batch]; }
+
+  /// A batch whose sequences have all finished needs nothing any more unless others wait for their places.
+  bool alive(int batch) const { return waiting_count_ > 0 || live_[batch] > 0; }
+  bool any_alive() const { return waiting_count_ > 0 || all_live_ > 0; }
+  bool any_waiting() const { return waiting_count_ > 0; }
+  /// Sweeps that the sequences with places still need.
+  std::int64_t sweeps_left() const;
+
+  /// Who takes part in the batch's next sweep: first those that have begun, then those that begin. Except in the
+  /// block's first sweep, sequences that wait get the places of finished ones before.
+  RowCounts gather(int batch, bool prefill);
+  /// One sequence of the batch has finished.
+  void finished(int batch);
+
+ private:
+  void admit(int batch);
+
+  const Shape shape_;
+  const std::span<Sequence> block_;
+  const Waiting& waiting_;
+  std::atomic<std::int64_t> waiting_count_;
+  std::vector<BatchRows> rows_;                  // [batches]
+  std::vector<std::atomic<std::int64_t>> live_;  // [batches] sequences not finished
+  std::atomic<std::int64_t> all_live_;
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,83 @@
+#include "runtime/engine/token_choice.h"
+
+#include <vector>
+
+#include "kernels/error.h"
+
+namespace weft::runtime {
+
+TokenChoice::TokenChoice(kernels::Backend& backend, int rows) : backend_(backend), done_(backend.make_event()) {
+  const auto count = static_cast<std::size_t>(rows);
+  const auto each = sizeof(double) + 2 * sizeof(std::int32_t) + 2 * sizeof(float) + sizeof(std::uint8_t) +
+                    kMostLogprobs * (sizeof(std::int32_t) + sizeof(float));
+  memory_ = backend.allocate_host(count * each);
+  std::byte* next = memory_->data();
+  const auto place = [&next]<class T>(std::span<T>& span, std::size_t size) {
+    span = {reinterpret_cast<T*>(next), size};
+    next += span.size_bytes();
+  };
+  place(log_sum_, count);
+  for (auto* ids : {&token_, &sampled_}) place(*ids, count);
+  for (auto* numbers : {&logprob_, &logit_}) place(*numbers, count);
+  place(top_token_, count * kMostLogprobs);
+  place(top_logprob_, count * kMostLogprobs);
+  place(greedy_, count);
+}
+
+void TokenChoice::queue_sampling(std::span<const Sequence> batch, const BatchRows& rows, const View& logits,
+                                 kernels::Stream& stream) {
+  const auto live = static_cast<std::size_t>(rows.live());
+  const std::span<std::int32_t> token = token_.first(live);
+  std::vector<kernels::SampleParams> params(live);
+  for (std::size_t r = 0; r < live; ++r) {
+    const Sequence& sequence = batch[rows.sequence[r]];
+    params[r] = sequence.sampling;
+    token[r] = sequence.forced.empty() ? 0 : sequence.forced[sequence.generated()];
+  }
+  // A job scores or samples; where both occur each row takes its own.
+  const kernels::Ops& ops = backend_.ops();
+  request_ = logit_request_of(batch, rows);
+  if (request_.scores) ops.run(kernels::LogProbs{logits, token, logprob_.first(live), greedy_.first(live)}, stream);
+  if (const std::size_t count = request_.logprob_rows.size(); count > 0) {  // before anything is forbidden
+    const std::size_t top = count * static_cast<std::size_t>(request_.alternatives);
+    ops.run(kernels::TopLogProbs{logits, request_.logprob_rows, request_.alternatives, top_token_.first(top),
+                                 top_logprob_.first(top), log_sum_.first(count)},
+            stream);
+  }
+  if (!request_.forbidden_row.empty())
+    ops.run(kernels::Forbid{logits, request_.forbidden_row, request_.forbidden_token}, stream);
+  if (request_.samples) ops.run(kernels::Sample{logits, params, sampled_.first(live), logit_.first(live)}, stream);
+}
+
+void TokenChoice::collect_tokens(std::span<Sequence> batch, const BatchRows& rows, kernels::Stream& stream) {
+  const auto live = static_cast<std::size_t>(rows.live());
+  backend_.record(*done_, stream);
+  backend_.synchronize(*done_);
+  for (std::size_t r = 0; r < live; ++r) {
+    if (!batch[rows.sequence[r]].forced.empty()) continue;
+    token_[r] = sampled_[r];
+    if (token_[r] < 0)
+      throw DataError("a row of logits has no finite number; the weights or --dtype do not fit the model");
+  }
+  for (std::size_t r = 0, next = 0; r < live; ++r) {  // next: of the rows whose log-probabilities are reported
+    Sequence& sequence = batch[rows.sequence[r]];
+    sequence.tokens.push_back(token_[r]);
+    if (next < request_.logprob_rows.size() && request_.logprob_rows[next] == static_cast<std::int32_t>(r))
+      append_logprobs(sequence, r, next++);
+    ++sequence.sampling.counter;
+    if (sequence.forced.empty()) continue;
+    sequence.logprobs.push_back(logprob_[r]);
+    sequence.greedy.push_back(greedy_[r]);
+  }
+}
+
+/// `logprob_row`: which of LogitRequest::logprob_rows it is.
+void TokenChoice::append_logprobs(Sequence& sequence, std::size_t row, std::size_t logprob_row) const {
+  sequence.token_logprobs.chosen.push_back(static_cast<float>(double(logit_[row]) - log_sum_[logprob_row]));
+  std::vector<TokenLogprob>& top = sequence.token_logprobs.top.emplace_back();
+  const std::size_t first = logprob_row * static_cast<std::size_t>(request_.alternatives);
+  for (std::size_t i = first; i < first + static_cast<std::size_t>(sequence.alternatives); ++i)
+    if (top_token_[i] >= 0) top.push_back({top_token_[i], top_logprob_[i]});
+}
+
+}  // namespace weft::runtime
