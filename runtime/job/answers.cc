@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "policy/json.h"
 #include "runtime/base/hash.h"
@@ -11,10 +13,27 @@ namespace weft::runtime {
 
 using nlohmann::ordered_json;
 
+Answers::Answers(const ModelSource& source, Journal& journal, Progress& progress, std::size_t capacity)
+    : source_(source), journal_(journal), progress_(progress), ended_(capacity), writer_([this] { write_ended(); }) {}
+
+Answers::~Answers() {
+  ended_.close();
+  if (writer_.joinable()) writer_.join();
+}
+
+void Answers::finish() {
+  ended_.close();
+  writer_.join();
+  if (error_) std::rethrow_exception(error_);
+}
+
 Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& request, const Session& session) {
-  Pending& pending = pending_[index];
-  pending.to = Recipient::of(request);
-  pending.choices.resize(static_cast<std::size_t>(request.n));
+  {
+    const std::lock_guard lock(mutex_);
+    Pending& pending = pending_[index];
+    pending.to = Recipient::of(request);
+    pending.choices.resize(static_cast<std::size_t>(request.n));
+  }
   Sequence sequence;
   sequence.request = index;
   sequence.choice = choice;
@@ -43,13 +62,31 @@ void Answers::token(Sequence& sequence) {
   progress_.token();
   if (sequence.forced.empty()) look_for_end(sequence);
   if (sequence.finish == Finish::none) return;
-  Pending& pending = pending_.at(sequence.request);
+  if (!ended_.push(std::move(sequence))) std::rethrow_exception(error_);
+}
+
+void Answers::write_ended() try {
+  while (std::optional<Sequence> sequence = ended_.pop()) write(*sequence);
+} catch (...) {
+  error_ = std::current_exception();
+  ended_.close();
+}
+
+void Answers::write(Sequence& sequence) {
   const bool generated = sequence.forced.empty();
-  if (generated) pending.choices[static_cast<std::size_t>(sequence.choice)] = choice_of(sequence);
-  if (++pending.ended < pending.choices.size()) return;
-  journal_.append(generated ? result_line(pending.to, sequence.prompt_tokens, pending.choices, source_.tokenizer.get())
-                            : scored(sequence, pending.to.id));
-  pending_.erase(sequence.request);
+  std::optional<Choice> choice;
+  if (generated) choice = choice_of(sequence);
+  std::optional<Pending> whole;
+  {
+    const std::lock_guard lock(mutex_);
+    Pending& pending = pending_.at(sequence.request);
+    if (choice) pending.choices[static_cast<std::size_t>(sequence.choice)] = *std::move(choice);
+    if (++pending.ended < pending.choices.size()) return;
+    whole = std::move(pending);
+    pending_.erase(sequence.request);
+  }
+  journal_.append(generated ? result_line(whole->to, sequence.prompt_tokens, whole->choices, source_.tokenizer.get())
+                            : scored(sequence, whole->to.id));
   progress_.finished();
 }
 

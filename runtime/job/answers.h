@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/handover.h"
 #include "runtime/engine/model_source.h"
 #include "runtime/engine/session.h"
 #include "runtime/job/progress.h"
@@ -15,16 +19,23 @@
 namespace weft::runtime {
 
 /// Begins the sequences of requests, finds their ends and writes their answers, each when all its choices have ended.
-/// References must outlive it.
+/// Only the decision whether a sequence ends is made on the caller's thread; text, JSON and the journal are a thread's
+/// of its own, so that a slow disk holds up no sweep until `capacity` ended sequences wait. References must outlive it.
 class Answers {
  public:
-  Answers(const ModelSource& source, Journal& journal, Progress& progress)
-      : source_(source), journal_(journal), progress_(progress) {}
+  Answers(const ModelSource& source, Journal& journal, Progress& progress, std::size_t capacity);
+  /// Writes what has ended, as finish() does, but throws nothing.
+  ~Answers();
+  Answers(const Answers&) = delete;
+  Answers& operator=(const Answers&) = delete;
 
-  /// `choice`: from 0 to below the request's n.
+  /// `choice`: from 0 to below the request's n. Any thread, one at a time.
   Sequence begin(std::size_t index, std::int32_t choice, const Request& request, const Session& session);
-  /// Looks for an end at the newest token; writes the answer if it ends the last choice of a request.
+  /// Looks for an end at the newest token. A sequence that has ended is taken away but for its `finish` and its
+  /// numbers. Throws what writing an earlier answer threw.
   void token(Sequence& sequence);
+  /// Returns once all that has ended is written, or throws what writing threw. Nothing may follow.
+  void finish();
 
  private:
   /// A request of which a choice has begun.
@@ -34,13 +45,19 @@ class Answers {
     std::size_t ended = 0;
   };
   void look_for_end(Sequence& sequence) const;
+  void write_ended();
+  void write(Sequence& sequence);
   Choice choice_of(Sequence& sequence) const;
   static std::string scored(const Sequence& sequence, const std::string& id);
 
   const ModelSource& source_;
   Journal& journal_;
   Progress& progress_;
-  std::unordered_map<std::size_t, Pending> pending_;  // by index; as many as have places, for choices are neighbours
+  std::mutex mutex_;                                  // of pending_
+  std::unordered_map<std::size_t, Pending> pending_;  // by index; few, for choices are neighbours
+  Handover<Sequence> ended_;
+  std::exception_ptr error_;  // of the writer, set before it closes ended_
+  std::thread writer_;
 };
 
 }  // namespace weft::runtime

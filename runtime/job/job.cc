@@ -3,10 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <thread>
 
 #include "kernels/error.h"
 #include "policy/json.h"
@@ -33,10 +35,57 @@ struct WorkItem {
   std::uint32_t request, choice;
 };
 
-/// Runs sequences in the places of one block after another, or of one that is refilled.
-class Block {
+/// Reads requests ahead of their turn, on a thread of its own: lines are parsed and texts are tokenized while the
+/// device is busy. References must outlive it.
+class ReadAhead {
  public:
-  Block(Session& session, const RequestFile& requests, Answers& answers)
+  ReadAhead(std::span<const WorkItem> items, const RequestFile& requests, Answers& answers, const Session& session)
+      : items_(items), requests_(requests), answers_(answers), session_(session), begun_(kAhead),
+        reader_([this] { read(); }) {}
+  ~ReadAhead() {
+    begun_.close();
+    reader_.join();
+  }
+  ReadAhead(const ReadAhead&) = delete;
+  ReadAhead& operator=(const ReadAhead&) = delete;
+
+  /// The sequence of the next item. Throws what reading its request threw.
+  Sequence next() {
+    std::optional<Sequence> sequence = begun_.pop();
+    if (!sequence) std::rethrow_exception(error_);
+    return *std::move(sequence);
+  }
+
+ private:
+  static constexpr std::size_t kAhead = 32;
+
+  void read() try {
+    std::optional<Request> request;
+    const WorkItem* before = nullptr;
+    for (const WorkItem& item : items_) {
+      if (!before || before->request != item.request) request = requests_.read(item.request);  // choices are neighbours
+      before = &item;
+      if (!begun_.push(answers_.begin(item.request, static_cast<std::int32_t>(item.choice), *request, session_)))
+        return;
+    }
+  } catch (...) {
+    error_ = std::current_exception();
+    begun_.close();
+  }
+
+  const std::span<const WorkItem> items_;
+  const RequestFile& requests_;
+  Answers& answers_;
+  const Session& session_;
+  Handover<Sequence> begun_;
+  std::exception_ptr error_;  // set before begun_ is closed
+  std::thread reader_;
+};
+
+/// Runs sequences in the places of one block after another, or of one that is refilled.
+class PlaceRunner {
+ public:
+  PlaceRunner(Session& session, const RequestFile& requests, Answers& answers)
       : session_(session), requests_(requests), answers_(answers) {}
 
   /// The first take the block's places, those behind the places of finished ones. Sequences whose KV cache the spill
@@ -66,11 +115,10 @@ class Block {
     const std::size_t places = std::min(todo.size(), static_cast<std::size_t>(session_.policy().block_size()));
     places_.assign(places, {});
     next_ = 0;
+    ReadAhead ahead(todo, requests_, answers_, session_);
     const auto fill = [&](Sequence& place) {
-      const WorkItem& work = todo[next_++];
-      if (!request_ || read_ != work.request) request_ = requests_.read(work.request);  // choices are neighbours
-      read_ = work.request;
-      place = answers_.begin(work.request, static_cast<std::int32_t>(work.choice), *request_, session_);
+      place = ahead.next();
+      ++next_;
     };
     for (Sequence& place : places_) fill(place);
     session_.executor().run(places_, [&](Sequence& sequence) { answers_.token(sequence); },
@@ -82,8 +130,6 @@ class Block {
   Answers& answers_;
   std::vector<Sequence> places_;
   std::size_t next_ = 0;  // of the items
-  std::optional<Request> request_;
-  std::uint32_t read_ = 0;  // which one that is
   int lost_ = 0;
 };
 
@@ -109,10 +155,11 @@ bool run_requests(Session& session, const RequestFile& requests, std::vector<std
     for (std::uint32_t choice = 0; choice < requests.entry(index).n; ++choice)
       todo.push_back({static_cast<std::uint32_t>(index), choice});
   const std::size_t size = continuous ? todo.size() : static_cast<std::size_t>(session.policy().block_size());
-  Block block(session, requests, answers);
+  PlaceRunner places(session, requests, answers);
   try {
     for (std::size_t first = 0; first < todo.size(); first += size)
-      block.run(std::span(todo).subspan(first).first(std::min(size, todo.size() - first)));
+      places.run(std::span(todo).subspan(first).first(std::min(size, todo.size() - first)));
+    answers.finish();
   } catch (const Interrupted&) {
     return false;
   }
@@ -189,7 +236,7 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source) 
 }
 
 /// The requests that will not run.
-void put_down(const std::vector<std::size_t>& refused, const RequestFile& requests, Journal& journal) {
+void append_refusals(const std::vector<std::size_t>& refused, const RequestFile& requests, Journal& journal) {
   for (const std::size_t index : refused) journal.append(refusal_line(requests.refusal(index), requests.dialect()));
 }
 
@@ -217,7 +264,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
     if (!journal.held() || !open.refused.empty()) {
       record.set("retention", retention_text(options.policy.retention.value_or(policy::Retention{})));
       begin_output(journal, record, options.output);
-      put_down(open.refused, requests, journal);
+      append_refusals(open.refused, requests, journal);
     }
     journal.finish(mine);
     spdlog::info("{} of {} requests are answered in {}{}", mine - open.bad, mine, options.output,
@@ -248,11 +295,14 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   }
   record.set("retention", retention_text(session->policy().retention));
   begin_output(journal, record, options.output);
-  put_down(open.refused, requests, journal);
+  append_refusals(open.refused, requests, journal);
   Progress progress(mine, mine - todo.size(), options.quiet);
   progress.show_busiest([&] { return busiest_lane(session->executor().totals()); });
-  Answers answers(*source, journal, progress);
-  const bool complete = run_requests(*session, requests, todo, answers);
+  bool complete = false;
+  {
+    Answers answers(*source, journal, progress, static_cast<std::size_t>(session->policy().block_size()));
+    complete = run_requests(*session, requests, todo, answers);
+  }
   journal.finish(complete ? mine : 0);
   progress.clear();
   if (!complete) {

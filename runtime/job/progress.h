@@ -1,6 +1,7 @@
 // runtime/job/progress.h: the one line on a terminal, or a plain line now and then where there is none.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -9,7 +10,7 @@
 
 namespace weft::runtime {
 
-/// Not thread-safe: one thread at a time.
+/// One thread at a time, but for finished() and answered(), which are any thread's.
 class Progress {
  public:
   /// `total` requests, `already` of them answered by an earlier run.
@@ -27,7 +28,8 @@ class Progress {
  private:
   void show();
 
-  std::size_t total_, already_, finished_ = 0;
+  std::size_t total_, already_;
+  std::atomic<std::size_t> finished_{0};
   std::uint64_t tokens_ = 0;
   bool quiet_, terminal_, shown_ = false;
   std::chrono::steady_clock::time_point start_, last_;
