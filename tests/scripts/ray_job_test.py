@@ -15,7 +15,8 @@ import tempfile
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+TESTS = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "runtime" / "job")]
 from kill_test import REQUESTS, requests, whole_lines  # noqa: E402
 from weft_process import Weft, write_lines  # noqa: E402
 
