@@ -7,7 +7,7 @@
                           for each run of one id: id * 2, or id * 2 + 1 and the length of the run
   opt/decoded.jsonl demo/decoded.jsonl
                           [ids, text]: random ids, and what they decode to without special tokens
-  neox/ llama3/ qwen2/ llama2/ mistral/
+  neox/ llama3/ qwen2/ smollm2/ llama2/ mistral/
                           small tokenizer.json of these models' kinds, trained on the strings; hashes.bin, of each
                           string's ids the FNV-1a in 8 bytes (each id in 4, both little-endian); decoded.jsonl
   neox/prefix_space.bin   the hashes with add_prefix_space
@@ -169,18 +169,21 @@ def trained(pre_tokenizer, texts, alphabet, normalizer=None):
 
 
 def byte_level(kind, texts):
-    split = {"neox": None, "llama3": SPLIT % "{1,3}", "qwen2": SPLIT % ""}[kind]
+    split = {"llama3": SPLIT % "{1,3}", "qwen2": SPLIT % ""}.get(kind)
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
     cut = bytes_only if split is None else pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated"), bytes_only])
+    if kind == "smollm2":
+        cut = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), bytes_only])
     names, merges = trained(cut, texts, pre_tokenizers.ByteLevel.alphabet())
     if kind == "llama3":
         merges = [merge for i, merge in enumerate(merges) if i % 7]  # so that only ignore_merges finds some words
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges, ignore_merges=kind == "llama3"))
     tokenizer.pre_tokenizer, tokenizer.decoder, tokenizer.post_processor = cut, decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
-    if kind != "llama3":
+    if kind in ("neox", "qwen2"):
         tokenizer.normalizer = normalizers.NFC()
     special = {"neox": ["<|endoftext|>", "<|padding|>"], "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "</s>"],
-               "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]}[kind]
+               "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+               "smollm2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]}[kind]
     tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special])
     if kind == "neox":
         tokenizer.add_tokens([AddedToken(" " * n, normalized=True) for n in range(12, 1, -1)] + [AddedToken("e\u0301e", normalized=True)])
@@ -217,7 +220,7 @@ def hash_of(ids):
 def write_kind(kind, out, strings, rng):
     texts = [text_of(s) for s in strings]
     short = [text[:200] for text in texts]
-    tokenizer = byte_level(kind, short) if kind in ("neox", "llama3", "qwen2") else sentence_pieces(kind, short)
+    tokenizer = byte_level(kind, short) if kind in ("neox", "llama3", "qwen2", "smollm2") else sentence_pieces(kind, short)
     out.mkdir(exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"), pretty=False)
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
@@ -249,7 +252,7 @@ def main():
     args = parser.parse_args()
     if args.kinds:
         strings = [json.loads(line) for line in (args.output / "strings.jsonl").read_text().splitlines()]
-        for kind in ("neox", "llama3", "qwen2", "llama2", "mistral"):
+        for kind in ("neox", "llama3", "qwen2", "smollm2", "llama2", "mistral"):
             write_kind(kind, args.output / kind, strings, random.Random(args.seed))
         return
 

@@ -104,6 +104,7 @@ class Reader {
     const auto all = components("pre_tokenizer", "pretokenizers");
     const std::string types = types_of(all, "pre_tokenizer");
     if (parts_.names == Names::sentences) return read_metaspace(all, types);
+    if (types == "Digits, ByteLevel") return read_digits(all);
     if (types != "ByteLevel" && types != "Split, ByteLevel")
       refuse_kind("pre_tokenizer", types.empty() ? "null" : types);
     Fields bytes = make(*all.back(), "pre_tokenizer");
@@ -122,6 +123,16 @@ class Reader {
     if (!pattern)
       refuse("pre_tokenizer", "has a pattern that is none of GPT-2's, Llama 3's and Qwen2's, so it is not supported");
     parts_.pattern = *pattern;
+  }
+
+  /// SmolLM's: every digit by itself, and GPT-2's pattern between them.
+  void read_digits(const std::vector<const json*>& all) {
+    Fields digits = make(*all[0], "pre_tokenizer"), bytes = make(*all[1], "pre_tokenizer");
+    if (!digits.boolean("individual_digits", false))
+      refuse("pre_tokenizer", "keeps digits together (individual_digits false), which is not supported");
+    if (bytes.boolean("add_prefix_space", true) || !bytes.boolean("use_regex", true))
+      refuse("pre_tokenizer", "has add_prefix_space true or use_regex false behind Digits, which is not supported");
+    parts_.pattern = Pattern::digits;
   }
 
   /// Where SentencePiece's spaces are made by a pre-tokenizer in place of a normalizer.

@@ -72,6 +72,17 @@ std::size_t gpt2_word(std::string_view text, std::size_t at) {
   return run_end(text, begin, kind) - at;
 }
 
+/// Digits are words, and for what stands before one the text ends there.
+std::size_t digits_word(std::string_view text, std::size_t at) {
+  const Char first = char_at(text, at);
+  if (first.kind == CharClass::number) return first.bytes;
+  if (first.kind == CharClass::space) {
+    const std::size_t end = run_end(text, at, CharClass::space);
+    if (end < text.size() && char_at(text, end).kind == CharClass::number) return end - at;
+  }
+  return gpt2_word(text, at);
+}
+
 /// The same letters in either case; of other characters only U+017F, the long s, folds to one of them.
 std::size_t any_case_contraction_length(std::string_view text, std::size_t at) {
   constexpr std::string_view long_s = "\u017F";
@@ -126,6 +137,7 @@ std::size_t word_length(Pattern pattern, std::string_view text, std::size_t at) 
   switch (pattern) {
     case Pattern::none: return text.size() - at;
     case Pattern::gpt2: return gpt2_word(text, at);
+    case Pattern::digits: return digits_word(text, at);
     case Pattern::llama3: return llama3_word(text, at, 3);
     case Pattern::qwen2: return llama3_word(text, at, 1);
   }

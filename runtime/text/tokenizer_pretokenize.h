@@ -17,6 +17,7 @@ CharClass char_class(char32_t code);
 enum class Pattern : std::uint8_t {
   none,    ///< the text is one word
   gpt2,    ///< 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+  digits,  ///< gpt2 over the pieces that are left when every \p{N} is a word of its own
   llama3,  ///< (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|
            ///< \s+(?!\S)|\s+
   qwen2,   ///< the same with \p{N} for \p{N}{1,3}

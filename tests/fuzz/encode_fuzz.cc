@@ -8,7 +8,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace weft;
   static const auto* const tokenizers = [] {
     auto* const all = new std::vector<runtime::Tokenizer>;
-    for (const char* kind : {"llama3", "neox", "qwen2", "llama2", "mistral"})
+    for (const char* kind : {"llama3", "neox", "qwen2", "smollm2", "llama2", "mistral"})
       all->push_back(runtime::Tokenizer::load(std::filesystem::path(WEFT_SOURCE_DIR) / "tests/data/tokenizer" / kind));
     return all;
   }();

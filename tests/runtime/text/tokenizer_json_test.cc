@@ -53,7 +53,7 @@ void check_hashes(const Tokenizer& tokenizer, const fs::path& file) {
 
 TEST_CASE("every kind of tokenizer.json gives Hugging Face's ids and text for every string", "[runtime]") {
   const auto [kind, first] = GENERATE(table<std::string, bool>(
-      {{"neox", false}, {"llama3", true}, {"qwen2", false}, {"llama2", true}, {"mistral", true}}));
+      {{"neox", false}, {"llama3", true}, {"qwen2", false}, {"smollm2", false}, {"llama2", true}, {"mistral", true}}));
   CAPTURE(kind);
   const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/" + kind));
   CHECK(tokenizer.first_token().has_value() == first);
@@ -140,6 +140,9 @@ TEST_CASE("a tokenizer.json of another kind is refused by the name of what is no
       {"llama2", set("/normalizer/normalizers/0/prepend", "_"), "prepends something else than U+2581"},
       {"llama2", set("/normalizer/normalizers/1/content", "_"), "replaces something else than spaces"},
       {"llama2", set("/normalizer/normalizers/1/pattern", json{{"Regex", " "}}), "'String' is missing"},
+      {"smollm2", set("/pre_tokenizer/pretokenizers/0/individual_digits", false), "keeps digits together"},
+      {"smollm2", set("/pre_tokenizer/pretokenizers/1/add_prefix_space", true), "add_prefix_space true or use_regex"},
+      {"smollm2", set("/pre_tokenizer/pretokenizers/1/use_regex", false), "add_prefix_space true or use_regex"},
       {"qwen2", set("/pre_tokenizer/pretokenizers/1/add_prefix_space", true), "add_prefix_space true behind a Split"},
       {"neox", set("/pre_tokenizer/use_regex", false), "by two patterns or by none"},
       {"neox", set("/pre_tokenizer", nullptr), "'pre_tokenizer' is null, which is not supported"},
