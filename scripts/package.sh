@@ -36,7 +36,7 @@ trap 'rm -rf "$work"' EXIT
 package=$work/$name
 cmake --install "$build" --prefix "$package" --strip >/dev/null
 mkdir -p "$package"/{lib/gcc,models,scripts,tests/support}
-cp -r configs docs README.md LICENSE "$package"
+cp -r configs docs README.md CHANGELOG.md LICENSE "$package"
 cp -r models/demo "$package/models"
 cp -r tests/data "$package/tests"
 cp tests/support/*.py "$package/tests/support"
