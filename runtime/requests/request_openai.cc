@@ -118,26 +118,34 @@ class Body {
     if (!list.is_array() || list.empty()) fields_.refuse_field("messages", "a non-empty list of messages");
     std::vector<ChatMessage> messages;
     for (const json& each : list) messages.push_back(message(each, messages.size()));
-    const std::string day = date();
+    const ChatSettings settings = chat_settings();
     std::string prompt;
     try {
-      prompt = rules_.openai.chat.render(messages, day);
+      prompt = rules_.openai.chat.render(messages, settings);
     } catch (const ChatError& refused) {
       throw BadRequest(where_, refused.code, refused.param, refused.what());
     }
     return rules_.tokenizer->encode(prompt, false);
   }
 
-  /// vLLM's name for what templates are given beside the messages; empty: nothing.
-  std::string date() {
-    if (!fields_.has("chat_template_kwargs")) return {};
+  /// `chat_template_kwargs` is vLLM's name for what a template gets in addition to the messages.
+  ChatSettings chat_settings() {
+    ChatSettings settings;
+    if (!fields_.has("chat_template_kwargs")) return settings;
     const json& given = fields_.at("chat_template_kwargs");
-    if (given.is_object() && given.empty()) return {};
-    const bool plain = given.is_object() && given.size() == 1 && given.value("date_string", json()).is_string();
-    if (!plain || given["date_string"].get_ref<const std::string&>().empty())
+    const auto refuse = [&] {
       throw BadRequest(where_, "unsupported_parameter", "chat_template_kwargs",
-                       R"('chat_template_kwargs' must be {"date_string": "..."}; nothing else is supported)");
-    return given["date_string"].get<std::string>();
+                       R"('chat_template_kwargs' may have "date_string": "..." and "enable_thinking": true or false; )"
+                       "nothing else is supported");
+    };
+    if (!given.is_object()) refuse();
+    for (const auto& item : given.items()) {
+      if (item.key() == "date_string" && item.value().is_string() && item.value() != "") settings.date = item.value();
+      else if (item.key() == "enable_thinking" && item.value().is_boolean())
+        settings.thinking = item.value().get<bool>();
+      else refuse();
+    }
+    return settings;
   }
 
   ChatMessage message(const json& value, std::size_t index) const {

@@ -59,6 +59,57 @@ std::string qwen1_5(const Messages& messages) {
   return chatml(messages, "You are a helpful assistant");
 }
 
+/// What Python's str.lstrip("\n") and str.rstrip("\n") take off.
+std::string_view without_newlines_before(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
+}
+std::string_view without_newlines_after(std::string_view text) {
+  return text.substr(0, text.find_last_not_of('\n') + 1);
+}
+
+constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
+
+/// Splits an answer into what it thought and what it said, as Qwen3's template does. Both are empty views or parts of
+/// `content`; an answer that holds no "</think>" thought nothing.
+std::pair<std::string_view, std::string_view> thought_and_said(std::string_view content) {
+  const std::size_t end = content.find(kEndThink);
+  if (end == std::string_view::npos) return {{}, content};
+  std::string_view thought = without_newlines_after(content.substr(0, end));
+  if (const std::size_t begin = thought.rfind(kThink); begin != std::string_view::npos)
+    thought.remove_prefix(begin + kThink.size());
+  return {without_newlines_before(thought),
+          without_newlines_before(content.substr(content.rfind(kEndThink) + kEndThink.size()))};
+}
+
+bool is_tool_response(const ChatMessage& message) {
+  return message.content.starts_with("<tool_response>") && message.content.ends_with("</tool_response>");
+}
+
+/// Answers to the last question keep their thoughts, those before it lose them.
+std::string qwen3(const Messages& messages, bool thinking) {
+  std::size_t last_question = messages.size() - 1;
+  for (std::size_t i = 0; i < messages.size(); ++i)
+    if (messages[i].role == "user" && !is_tool_response(messages[i])) last_question = i;
+  std::string text;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const auto& [role, content] = messages[i];
+    text += "<|im_start|>" + role + "\n";
+    if (role != "assistant") {
+      text += content;
+    } else {
+      const auto [thought, said] = thought_and_said(content);
+      if (i > last_question && (i + 1 == messages.size() || !thought.empty()))
+        text.append("<think>\n")
+            .append(without_newlines_after(thought))
+            .append("\n</think>\n\n")
+            .append(without_newlines_before(said));
+      else text += said;
+    }
+    text += "<|im_end|>\n";
+  }
+  return text + "<|im_start|>assistant\n" + (thinking ? "" : "<think>\n\n</think>\n\n");
+}
+
 std::string llama3_turn(const std::string& role, const std::string& content) {
   return "<|start_header_id|>" + role + "<|end_header_id|>\n\n" + content + "<|eot_id|>";
 }
@@ -189,19 +240,24 @@ ChatTemplate ChatTemplate::load(const fs::path& folder) {
   return loaded;
 }
 
-void ChatTemplate::check_date(const std::string& date) const {
+void ChatTemplate::check_settings(const ChatSettings& settings) const {
+  const auto refuse = [](const char* code, const std::string& reason) {
+    throw ChatError(code, "chat_template_kwargs", reason);
+  };
   const bool dated = family_ == ChatFamily::llama3_1 || family_ == ChatFamily::llama3_2;
-  if (!date.empty() && !dated)
-    throw ChatError("unsupported_parameter", "chat_template_kwargs",
-                    "'chat_template_kwargs' has a date, which the model's chat template does not take");
-  if (date.empty() && family_ == ChatFamily::llama3_2)
-    throw ChatError("missing_required_parameter", "chat_template_kwargs",
-                    "the model's chat template would put the date of the day into the prompt, and answers would "
-                    "depend on it; give one: \"chat_template_kwargs\": {\"date_string\": \"26 Jul 2024\"}");
+  if (!settings.date.empty() && !dated)
+    refuse("unsupported_parameter", "'chat_template_kwargs' has a date, which the model's chat template does not take");
+  if (settings.thinking && family_ != ChatFamily::qwen3)
+    refuse("unsupported_parameter",
+           "'chat_template_kwargs' has enable_thinking, which the model's chat template does not take");
+  if (settings.date.empty() && family_ == ChatFamily::llama3_2)
+    refuse("missing_required_parameter",
+           "the model's chat template would put the date of the day into the prompt, and answers would "
+           "depend on it; give one: \"chat_template_kwargs\": {\"date_string\": \"26 Jul 2024\"}");
 }
 
-std::string ChatTemplate::render(const Messages& messages, const std::string& date) const try {
-  check_date(date);
+std::string ChatTemplate::render(const Messages& messages, const ChatSettings& settings) const try {
+  check_settings(settings);
   switch (family_) {
     case ChatFamily::none:
       throw ChatError("unknown_chat_template", "url",
@@ -212,10 +268,13 @@ std::string ChatTemplate::render(const Messages& messages, const std::string& da
     case ChatFamily::qwen2: return chatml(messages, "You are a helpful assistant.");
     case ChatFamily::qwen2_5:
       return chatml(messages, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
+    case ChatFamily::qwen3: return qwen3(messages, settings.thinking.value_or(true));
+    case ChatFamily::smollm2:
+      return chatml(messages, "You are a helpful AI assistant named SmolLM, trained by Hugging Face");
     case ChatFamily::llama2: return llama2(messages, bos_, eos_);
     case ChatFamily::llama3: return llama3(messages, bos_);
     case ChatFamily::llama3_1:
-    case ChatFamily::llama3_2: return llama3_1(messages, date, bos_);
+    case ChatFamily::llama3_2: return llama3_1(messages, settings.date, bos_);
     case ChatFamily::mistral_v0_1: return mistral(messages, bos_, eos_ + " ");
     case ChatFamily::mistral_v0_2: return mistral(messages, bos_, eos_);
     case ChatFamily::mistral_system:

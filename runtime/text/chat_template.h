@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,8 @@ enum class ChatFamily : std::uint8_t {
   qwen1_5,
   qwen2,
   qwen2_5,
+  qwen3,  ///< earlier answers lose what they thought
+  smollm2,
   llama2,
   llama3,
   llama3_1,
@@ -43,8 +46,14 @@ enum class ChatFamily : std::uint8_t {
   zephyr,
 };
 
-/// A model's chat template. A template is a programme (Jinja) in a file from anywhere, so none is ever run: the exact
-/// text of one that is known is recognised, and what it does is done here; any other is refused.
+/// What a request gives a chat template in addition to the messages.
+struct ChatSettings {
+  std::string date;                   ///< what Llama 3.1 and later take for today; empty: not given
+  std::optional<bool> thinking = {};  ///< false: Qwen3 answers without thinking first
+};
+
+/// A model's chat template. A template is a program (Jinja) in a file from anywhere, so Weft never runs one. It
+/// recognises the exact text of a known template and does the same here. It refuses any other.
 class ChatTemplate {
  public:
   ChatTemplate() = default;
@@ -57,12 +66,12 @@ class ChatTemplate {
 
   ChatFamily family() const { return family_; }
   /// The prompt, with what begins the assistant's answer; special tokens are written out in it, the first one too.
-  /// `date` is what Llama 3.1 and later take as today's; empty: not given. Throws ChatError where the template is not
-  /// known, refuses the roles, takes no date or needs one.
-  std::string render(const std::vector<ChatMessage>& messages, const std::string& date) const;
+  /// Throws ChatError where the template is not known or refuses the roles, and where it does not take a setting that
+  /// is given or needs one that is not.
+  std::string render(const std::vector<ChatMessage>& messages, const ChatSettings& settings) const;
 
  private:
-  void check_date(const std::string& date) const;
+  void check_settings(const ChatSettings& settings) const;
 
   ChatFamily family_ = ChatFamily::none;
   std::string bos_, eos_, hash_;

@@ -19,6 +19,7 @@ inline constexpr KnownTemplate kKnownTemplates[]{
     {"5f08b42e1ddf3186dd3419e94844c185e2d6cf80f974a16eeb8bf77f1963476d", ChatFamily::chatml},
     {"fcf7a096fe99a48fd9ad2b250bf9237e96e8f48bffec1c7ea4d3f225176cd40e", ChatFamily::chatml},
     {"153280e3ff55d19da1398bdb3914ee2a51b80429bfaedde11d7d216c39db80f3", ChatFamily::chatml},
+    {"64f85b198065d0fba2a81f37e10ed68161ce2c19a754c7100e67e0ca2ee9c326", ChatFamily::chatml},
     {"9780fae5bfea3cfd7be37d328c6edfd296a8869be8131495bbe7eb37e780c88c", ChatFamily::llama2},
     {"1623de5159d584da0b6c78f86ae57b2328746122f2c58446ab7f84bce8c7c57f", ChatFamily::llama2},
     {"e8d5b5a546d3f19df16a5320c614fab05bdc4edd50e850f1afd947b503ea41cf", ChatFamily::llama2},
@@ -42,6 +43,9 @@ inline constexpr KnownTemplate kKnownTemplates[]{
     {"793202280c0910ab26bc6eb57c8212c2417324c6d8c4efd0d10d59092ab3e3eb", ChatFamily::qwen2},
     {"55b2f4a26ac9ee719330a61a0c39d9e538b0e9322212f048326318cff4f8674a", ChatFamily::qwen2_5},
     {"cd8e9439f0570856fd70470bf8889ebd8b5d1107207f67a5efb46e342330527f", ChatFamily::qwen2_5},
+    {"87a2728cb8dc9fe424d624542f6060ec05a1d285ebbec578bb078900e33396b5", ChatFamily::qwen3},
+    {"a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8", ChatFamily::qwen3},
+    {"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788", ChatFamily::smollm2},
     {"4f39e3a4b9e3d369b42fd00d93a78f171914bb4e58ec84fc420433d7a153288a", ChatFamily::zephyr},
     {"66291cf0045c2425a3a667cf3cbb7af2b11f09e025c02f97245323ab79119362", ChatFamily::zephyr},
 };

@@ -117,7 +117,7 @@ class Reader {
       throw DataError(
           place(kConfig, "tokenizer_class") + ": the tokenizer " + name +
           " is not read from vocab.json and merges.txt, only GPT2Tokenizer is; put the model's tokenizer.json "
-          "beside them");
+          "next to them");
   }
 
   /// bos_token and the like, and the lists of further special tokens.
@@ -153,7 +153,7 @@ class Reader {
         throw DataError(where + ": the key must be a token id");
       Draft draft = read_token(item.value(), where, false);
       draft.id = std::stoll(key);
-      if (!by_id.emplace(*draft.id, draft).second) throw DataError(where + ": the id is there twice");
+      if (!by_id.emplace(*draft.id, draft).second) throw DataError(where + ": the id appears twice");
     }
     for (const auto& [id, draft] : by_id) add(draft);
   }
@@ -167,7 +167,7 @@ class Reader {
         throw DataError(where + " must be a token id, got " + policy::describe(item.value()));
       Draft draft = read_token(item.key(), where, false);
       draft.id = item.value().get<std::int64_t>();
-      if (!by_id.emplace(*draft.id, draft).second) throw DataError(where + ": the id is there twice");
+      if (!by_id.emplace(*draft.id, draft).second) throw DataError(where + ": the id appears twice");
     }
     for (const auto& [id, draft] : by_id) add(draft);
   }
@@ -179,7 +179,7 @@ class Reader {
     if (known == drafts_.end()) {
       drafts_.push_back(draft);
     } else {
-      if (known->id && draft.id) throw DataError(draft.where + ": the token is there twice");
+      if (known->id && draft.id) throw DataError(draft.where + ": the token appears twice");
       known->token.special = known->token.special || draft.token.special;
     }
   }

@@ -122,7 +122,7 @@ void add_merge(BpeMerges& merges, const std::string& left, const std::string& ri
   };
   const std::int32_t left_id = id_of(left, " merges "), right_id = id_of(right, " merges ");
   if (!merges.add(left_id, right_id, id_of(left + right, " makes ")))
-    throw DataError(where + "the merge " + line + " is there twice");
+    throw DataError(where + "the merge " + line + " appears twice");
   if (merges.size() > kMostMerges) throw DataError(where + "more than " + std::to_string(kMostMerges) + " merges");
 }
 

@@ -109,7 +109,7 @@ class Reader {
       refuse_kind("pre_tokenizer", types.empty() ? "null" : types);
     Fields bytes = make(*all.back(), "pre_tokenizer");
     if (bytes.boolean("add_prefix_space", true)) {
-      if (all.size() == 2) refuse("pre_tokenizer", "has add_prefix_space true behind a Split, which is not supported");
+      if (all.size() == 2) refuse("pre_tokenizer", "has add_prefix_space true after a Split, which is not supported");
       parts_.prefix = Prefix::missing;
     }
     const bool own_pattern = bytes.boolean("use_regex", true);
@@ -131,7 +131,7 @@ class Reader {
     if (!digits.boolean("individual_digits", false))
       refuse("pre_tokenizer", "keeps digits together (individual_digits false), which is not supported");
     if (bytes.boolean("add_prefix_space", true) || !bytes.boolean("use_regex", true))
-      refuse("pre_tokenizer", "has add_prefix_space true or use_regex false behind Digits, which is not supported");
+      refuse("pre_tokenizer", "has add_prefix_space true or use_regex false after Digits, which is not supported");
     parts_.pattern = Pattern::digits;
   }
 

@@ -268,14 +268,16 @@ TEST_CASE("chats that are refused", "[runtime]") {
       {body("top_logprobs", 3), bad, "top_logprobs", "'logprobs' is not true"},
       {body("best_of", 2), no, "best_of", "not supported"},
       {body("chat_template_kwargs", {{"date_string", "1 Jan 2025"}}), no, "chat_template_kwargs", "does not take"},
-      {body("chat_template_kwargs", {{"enable_thinking", false}}), no, "chat_template_kwargs", "nothing else"},
+      {body("chat_template_kwargs", {{"enable_thinking", false}}), no, "chat_template_kwargs", "does not take"},
+      {body("chat_template_kwargs", {{"enable_thinking", "no"}}), no, "chat_template_kwargs", "nothing else"},
+      {body("chat_template_kwargs", {{"tools_in_user_message", true}}), no, "chat_template_kwargs", "nothing else"},
       {body("chat_template_kwargs", {{"date_string", 5}}), no, "chat_template_kwargs", "nothing else"},
       {body("prompt", "a"), no, "prompt", "unknown key 'prompt'"},
       {body("reasoning_effort", "high"), no, "reasoning_effort", "unknown key"},
   });
 }
 
-TEST_CASE("how many answers, what is told of them, and how long they are at least", "[runtime]") {
+TEST_CASE("the fields n, logprobs and min_tokens are read and checked", "[runtime]") {
   File file(std::vector<json>{
       completion("a", {{"n", 2}, {"best_of", 2}, {"logprobs", 3}, {"min_tokens", 2}, {"ignore_eos", true}}),
       completion("b", {{"echo", true}}), chat("c", {{"logprobs", true}, {"top_logprobs", 2}}),

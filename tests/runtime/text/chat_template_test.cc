@@ -16,6 +16,7 @@ using nlohmann::json;
 using runtime::ChatError;
 using runtime::ChatFamily;
 using runtime::ChatMessage;
+using runtime::ChatSettings;
 using runtime::ChatTemplate;
 
 namespace {
@@ -38,7 +39,7 @@ ChatTemplate load(const std::string& config, const std::string& jinja = "", cons
   return ChatTemplate::load(folder.path());
 }
 
-std::string rendered(const ChatTemplate& chat) { return chat.render({{"user", "Hi"}}, ""); }
+std::string rendered(const ChatTemplate& chat) { return chat.render({{"user", "Hi"}}, {}); }
 
 }  // namespace
 
@@ -51,15 +52,21 @@ TEST_CASE("conversations are laid out as by the published templates", "[runtime]
     REQUIRE(family != ChatFamily::unknown);
     for (const json& hash : hashes) CHECK(ChatTemplate::with_hash(hash.get<std::string>()) == family);
     const ChatTemplate chat(family, golden.at("bos"), golden.at("eos"));
-    for (const char* key : {"rendered", "dated"}) {
+    json conversations = golden.at("conversations");
+    for (const json& conversation : item.value().value("more_conversations", json::array()))
+      conversations.push_back(conversation);
+    for (const char* key : {"rendered", "dated", "not_thinking"}) {
       if (!item.value().contains(key)) continue;
-      const std::string date = key == std::string("dated") ? golden.at("date").get<std::string>() : "";
-      for (std::size_t i = 0; i < golden.at("conversations").size(); ++i) {
+      ChatSettings settings;
+      if (key == std::string("dated")) settings.date = golden.at("date").get<std::string>();
+      if (key == std::string("not_thinking")) settings.thinking = false;
+      REQUIRE(item.value().at(key).size() == conversations.size());
+      for (std::size_t i = 0; i < conversations.size(); ++i) {
         CAPTURE(item.key(), key, i);
-        const auto messages = messages_of(golden.at("conversations").at(i));
+        const auto messages = messages_of(conversations.at(i));
         const json& expected = item.value().at(key).at(i);
-        if (expected.is_null()) CHECK_THROWS_AS(chat.render(messages, date), ChatError);
-        else CHECK(chat.render(messages, date) == expected.get<std::string>());
+        if (expected.is_null()) CHECK_THROWS_AS(chat.render(messages, settings), ChatError);
+        else CHECK(chat.render(messages, settings) == expected.get<std::string>());
         ++compared;
       }
     }
@@ -89,11 +96,19 @@ TEST_CASE("any other template is refused with its hash", "[runtime]") {
 
 TEST_CASE("a date is for templates that take one", "[runtime]") {
   const auto with_date = [](ChatFamily family, const std::string& date) {
-    return ChatTemplate(family, "<s>", "</s>").render({{"user", "Hi"}}, date);
+    return ChatTemplate(family, "<s>", "</s>").render({{"user", "Hi"}}, {.date = date});
   };
   CHECK_THAT(with_date(ChatFamily::llama3_2, "1 Jan 2025"), Contains("Today Date: 1 Jan 2025\n"));
   CHECK_THROWS_WITH(with_date(ChatFamily::llama3_2, ""), Contains("the date of the day"));
   CHECK_THROWS_WITH(with_date(ChatFamily::chatml, "1 Jan 2025"), Contains("does not take"));
+}
+
+TEST_CASE("enable_thinking is for templates that take it", "[runtime]") {
+  const auto without = [](ChatFamily family) {
+    return ChatTemplate(family, "<s>", "</s>").render({{"user", "Hi"}}, {.date = {}, .thinking = false});
+  };
+  CHECK_THAT(without(ChatFamily::qwen3), Catch::Matchers::EndsWith("<think>\n\n</think>\n\n"));
+  CHECK_THROWS_WITH(without(ChatFamily::qwen2_5), Contains("enable_thinking"));
 }
 
 TEST_CASE("first and last tokens come from the tokenizer's files", "[runtime]") {

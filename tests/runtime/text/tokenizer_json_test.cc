@@ -119,7 +119,7 @@ TEST_CASE("a tokenizer.json of another kind is refused by the name of what is no
       {"neox", set("/model/merges/0", "a b c"), "merge 0: 'a b c' is not two tokens"},
       {"neox", set("/model/merges/3", json{"a", "b", "c"}), "merge 3: must be two tokens"},
       {"neox", set("/model/merges/3", json{"a", "\u4e00\u4e00"}), "which is not in the vocabulary"},
-      {"neox", [](json& file) { file["model"]["merges"][1] = file["model"]["merges"][0]; }, "is there twice"},
+      {"neox", [](json& file) { file["model"]["merges"][1] = file["model"]["merges"][0]; }, "appears twice"},
       {"neox", [](json& file) { file["model"]["vocab"].erase("\u0120"); }, "has no token '\u0120' for byte 32"},
       {"llama2", [](json& file) { file["model"]["vocab"].erase("<0x0A>"); }, "has no token '<0x0A>' for byte 10"},
       {"llama2",
@@ -143,7 +143,7 @@ TEST_CASE("a tokenizer.json of another kind is refused by the name of what is no
       {"smollm2", set("/pre_tokenizer/pretokenizers/0/individual_digits", false), "keeps digits together"},
       {"smollm2", set("/pre_tokenizer/pretokenizers/1/add_prefix_space", true), "add_prefix_space true or use_regex"},
       {"smollm2", set("/pre_tokenizer/pretokenizers/1/use_regex", false), "add_prefix_space true or use_regex"},
-      {"qwen2", set("/pre_tokenizer/pretokenizers/1/add_prefix_space", true), "add_prefix_space true behind a Split"},
+      {"qwen2", set("/pre_tokenizer/pretokenizers/1/add_prefix_space", true), "add_prefix_space true after a Split"},
       {"neox", set("/pre_tokenizer/use_regex", false), "by two patterns or by none"},
       {"neox", set("/pre_tokenizer", nullptr), "'pre_tokenizer' is null, which is not supported"},
       {"neox", set("/pre_tokenizer", json{{"type", "Whitespace"}}), "'pre_tokenizer' is Whitespace"},
@@ -193,7 +193,7 @@ TEST_CASE("a tokenizer.json that is no JSON, or another one, is refused by name"
       {start, "not valid JSON"},
       {start + R"("\ud83d":1}}})", "not valid JSON"},
       {start + "\"\xff\":1}}}", "UTF-8"},
-      {start + R"("a":1,"\u0061":2}}})", "the key 'a' is there twice"},
+      {start + R"("a":1,"\u0061":2}}})", "the key 'a' appears twice"},
       {start + R"("a":1e999}}})", "too large"},
       {std::string(100000, '['), "nested deeper than 32 levels"},
   };
@@ -211,7 +211,7 @@ TEST_CASE("a tokenizer.json that is no JSON, or another one, is refused by name"
   CHECK_THAT(refusal(folder.path()), Contains("tokenizer.json: is a directory, wanted a regular file"));
 }
 
-TEST_CASE("tokenizer.json wins over vocab.json beside it", "[runtime]") {
+TEST_CASE("tokenizer.json wins over vocab.json in the same folder", "[runtime]") {
   const TemporaryFolder folder;
   fs::copy_file(data_path("tokenizer/neox/tokenizer.json"), folder / "tokenizer.json");
   write_text(folder / "vocab.json", "[]");

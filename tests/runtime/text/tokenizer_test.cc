@@ -234,7 +234,7 @@ TEST_CASE("broken tokenizer files are refused, each for its fault", "[runtime]")
       {"blank line", merges("\n"), "merges.txt line 4: '' is not two tokens"},
       {"unknown part", merges("xx a\n"), "merges.txt line 4: 'xx a' merges 'xx', which is not in the vocabulary"},
       {"unknown result", merges("a b\n"), "merges.txt line 4: 'a b' makes 'ab', which is not in the vocabulary"},
-      {"merge twice", merges("\u0120 t\n"), "merges.txt line 4: the merge '\u0120 t' is there twice"},
+      {"merge twice", merges("\u0120 t\n"), "merges.txt line 4: the merge '\u0120 t' appears twice"},
       {"binary merges", merges("\0\xFF\x01\n"s), "merges.txt line 4: '\\u0000\uFFFD\\u0001' is not two tokens"},
       {"another class", config("tokenizer_class", "LlamaTokenizer"),
        "the tokenizer LlamaTokenizer is not read from vocab.json"},
@@ -261,7 +261,7 @@ TEST_CASE("broken tokenizer files are refused, each for its fault", "[runtime]")
          decoder("1", mask("special"))(s);
          decoder("2", mask("special"))(s);
        },
-       "the token is there twice"},
+       "the token appears twice"},
       {"id is no number", decoder("-1", mask("special")), "'-1': the key must be a token id"},
       {"decoder is a list", config("added_tokens_decoder", json::array()),
        "'added_tokens_decoder': must be an object, got an array of 0"},
@@ -302,7 +302,7 @@ TEST_CASE("files that are missing or no JSON are refused by name", "[runtime]") 
        },
        "tokenizer.json: 'decoder' is null, which is not supported"},
       {"a token twice", [](const auto& s) { write_text(s.folder / "vocab.json", R"({"a":1,"\u0061":2})"); },
-       "vocab.json: byte 15: the key 'a' is there twice"},
+       "vocab.json: byte 15: the key 'a' appears twice"},
       {"lone surrogate", [](const auto& s) { write_text(s.folder / "vocab.json", R"({"\ud83d":1})"); },
        "vocab.json: byte 9: not valid JSON"},
       {"depth", [](const auto& s) { write_text(s.folder / "vocab.json", std::string(100000, '[')); },
