@@ -26,7 +26,58 @@ std::string in_quotes(std::string_view text) {
   return text.size() > kShort ? shown + "..." : shown;
 }
 
-/// Walks the text and tells how far the lexer has come, which nlohmann's callbacks do not say.
+/// The text, one piece at a time, and how far the lexer has come in it, which nlohmann's callbacks do not say.
+class Text {
+ public:
+  /// `on_nul` is called, and throws, when the byte before the present one is NUL: nlohmann would take it for the end.
+  Text(const TextPieces& more, std::function<void()> on_nul) : more_(more), on_nul_(std::move(on_nul)) {}
+
+  void next_piece() {
+    const std::string_view next = more_();
+    if (next.empty()) return;  // the last piece stays, for place()
+    blank_ = blank_ && next.find_first_not_of(" \t\r\n") == std::string_view::npos;
+    begin_ += piece_.size();
+    lines_ += static_cast<std::size_t>(std::count(piece_.begin(), piece_.end(), '\n'));
+    const auto newline = piece_.rfind('\n');
+    column_ = newline == std::string_view::npos ? column_ + piece_.size() : piece_.size() - newline - 1;
+    piece_ = next;
+    at_ = 0;
+    if (const auto nul = piece_.find('\0'); nul != std::string_view::npos) {
+      at_ = nul + 1;
+      on_nul_();
+    }
+  }
+  bool at_end() const { return at_ == piece_.size(); }
+  bool blank() const { return blank_; }  ///< so far
+  const char& byte() const { return piece_[at_]; }
+  void advance() {
+    if (++at_ == piece_.size()) next_piece();
+  }
+  void go_to(std::size_t position) { at_ = std::min(position - std::min(position, begin_), piece_.size()); }
+  std::string_view piece() const { return piece_; }
+
+  /// Of the last byte that was read: "byte 7", and its line if the text has several.
+  std::string place() const {
+    const std::string_view before = piece_.substr(0, at_ > 0 ? at_ - 1 : 0);
+    const auto newline = before.rfind('\n');
+    const std::size_t column =
+        newline == std::string_view::npos ? column_ + before.size() : before.size() - newline - 1;
+    const auto lines = lines_ + static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
+    const bool several =
+        lines > 0 || piece_.substr(0, piece_.find_last_not_of("\r\n") + 1).find('\n') != std::string_view::npos;
+    return (several ? "line " + std::to_string(lines + 1) + ", " : "") + "byte " + std::to_string(column + 1);
+  }
+
+ private:
+  const TextPieces& more_;
+  const std::function<void()> on_nul_;
+  std::string_view piece_;
+  bool blank_ = true;
+  std::size_t at_ = 0;                              // in the piece
+  std::size_t begin_ = 0, lines_ = 0, column_ = 0;  // before the piece: bytes, newlines, bytes since the last newline
+};
+
+/// What nlohmann reads the text through; without one, the end.
 class Cursor {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -35,10 +86,10 @@ class Cursor {
   using pointer = const char*;
   using reference = const char&;
 
-  Cursor(const char* at, const char** reached) : at_(at), reached_(reached) {}
-  reference operator*() const { return *at_; }
+  explicit Cursor(Text* text = nullptr) : text_(text) {}
+  reference operator*() const { return text_->byte(); }
   Cursor& operator++() {
-    *reached_ = ++at_;
+    text_->advance();
     return *this;
   }
   Cursor operator++(int) {
@@ -46,24 +97,29 @@ class Cursor {
     ++*this;
     return before;
   }
-  bool operator==(const Cursor& other) const { return at_ == other.at_; }
-  bool operator!=(const Cursor& other) const { return at_ != other.at_; }
+  bool operator==(const Cursor& other) const { return at_end() == other.at_end(); }
+  bool operator!=(const Cursor& other) const { return at_end() != other.at_end(); }
 
  private:
-  const char* at_;
-  const char** reached_;
+  bool at_end() const { return !text_ || text_->at_end(); }
+  Text* text_;
 };
 
 /// Builds the value and refuses what nlohmann would let through. The names of the callbacks are nlohmann's.
 class Builder {
  public:
-  Builder(std::string_view text, const std::string& where, Blame blame, const JsonLimits& limits)
-      : text_(text), where_(where), blame_(blame), limits_(limits) {}
+  Builder(const TextPieces& pieces, const std::string& where, Blame blame, const JsonLimits& limits, bool skim)
+      : text_(pieces, [this] { fail("not valid JSON: NUL byte"); }), where_(where), blame_(blame), limits_(limits),
+        skim_(skim) {}
 
   json build() {
-    check_bytes();
-    reached_ = text_.data();
-    json::sax_parse(Cursor(text_.data(), &reached_), Cursor(text_.data() + text_.size(), &reached_), this);
+    text_.next_piece();
+    // nlohmann would skip a mark.
+    if (text_.piece().starts_with(kByteOrderMark)) {
+      if (!limits_.byte_order_mark) fail("not valid JSON: it starts with a byte order mark");
+      text_.go_to(kByteOrderMark.size());
+    }
+    json::sax_parse(Cursor(&text_), Cursor(), this);
     return std::move(root_);
   }
 
@@ -86,14 +142,15 @@ class Builder {
   bool key(std::string& name) {
     auto& members = open_.back()->get_ref<json::object_t&>();
     const auto [place, is_new] = members.emplace(name, nullptr);
-    if (!is_new) fail("the key " + in_quotes(name) + " is there twice");
+    if (!is_new) fail("the key " + in_quotes(name) + " appears twice");
     member_ = &place->second;
     return true;
   }
 
   /// nlohmann's message without "; last read: ...", which would show the file.
   bool parse_error(std::size_t position, const std::string&, const json::exception& error) {
-    reached_ = text_.data() + std::min(position, text_.size());
+    if (text_.blank()) refuse(blame_, where_ + ": is empty, wanted JSON");
+    text_.go_to(position);
     if (error.id == 406) fail("a number is too large");
     std::string reason = error.what();
     const auto begin = reason.find(" - ");
@@ -102,20 +159,6 @@ class Builder {
   }
 
  private:
-  void check_bytes() {
-    const auto starts_with_mark = [this] { return text_.substr(0, kByteOrderMark.size()) == kByteOrderMark; };
-    if (limits_.byte_order_mark && starts_with_mark()) text_.remove_prefix(kByteOrderMark.size());
-    reached_ = text_.data();
-    // nlohmann would skip a mark, and take NUL for the end of the text.
-    if (starts_with_mark()) fail("not valid JSON: it starts with a byte order mark");
-    if (const auto nul = text_.find('\0'); nul != std::string_view::npos) {
-      reached_ = text_.data() + nul + 1;
-      fail("not valid JSON: NUL byte");
-    }
-    if (text_.find_first_not_of(" \t\r\n") == std::string_view::npos)
-      refuse(blame_, where_ + ": is empty, wanted JSON");
-  }
-
   template <class Value> bool put(Value&& value) {
     *place() = std::forward<Value>(value);
     return true;
@@ -131,6 +174,7 @@ class Builder {
   }
 
   bool close() {
+    if (skim_ && open_.back()->is_array()) open_.back()->clear();
     open_.pop_back();
     return true;
   }
@@ -139,25 +183,20 @@ class Builder {
   json* place() {
     if (open_.empty()) return &root_;
     if (open_.back()->is_object()) return member_;
-    return &open_.back()->get_ref<json::array_t&>().emplace_back();
+    auto& elements = open_.back()->get_ref<json::array_t&>();
+    if (skim_) elements.clear();
+    return &elements.emplace_back();
   }
 
   [[noreturn]] void fail(const std::string& reason) const {
-    const auto count = static_cast<std::size_t>(reached_ - text_.data());
-    const std::string_view read = text_.substr(0, count > 0 ? count - 1 : 0);  // up to the last byte looked at
-    const auto newline = read.rfind('\n');
-    const std::size_t column = newline == std::string_view::npos ? read.size() : read.size() - newline - 1;
-    std::string at = "byte " + std::to_string(column + 1);
-    if (text_.substr(0, text_.find_last_not_of("\r\n") + 1).find('\n') != std::string_view::npos)
-      at = "line " + std::to_string(std::count(read.begin(), read.end(), '\n') + 1) + ", " + at;
-    refuse(blame_, where_ + ": " + at + ": " + reason);
+    refuse(blame_, where_ + ": " + text_.place() + ": " + reason);
   }
 
-  std::string_view text_;
+  Text text_;
   const std::string& where_;
   Blame blame_;
   JsonLimits limits_;
-  const char* reached_ = nullptr;
+  bool skim_;  // elements of arrays are not kept
   json root_;
   std::vector<json*> open_;
   json* member_ = nullptr;
@@ -204,7 +243,13 @@ void refuse(Blame blame, const std::string& message) {
 }
 
 json parse_json(std::string_view text, const std::string& where, Blame blame, const JsonLimits& limits) {
-  return Builder(text, where, blame, limits).build();
+  std::string_view rest = text;
+  if (limits.byte_order_mark && rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
+  return Builder([&rest] { return std::exchange(rest, {}); }, where, blame, {.depth = limits.depth}, false).build();
+}
+
+json skim_json(const TextPieces& pieces, const std::string& where, Blame blame, const JsonLimits& limits) {
+  return Builder(pieces, where, blame, limits, true).build();
 }
 
 std::string to_line(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }

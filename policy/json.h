@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
@@ -24,6 +25,13 @@ struct JsonLimits {
 /// lone surrogates, integers that do not fit 64 bits, non-finite numbers and too much depth. `where` begins the
 /// message.
 nlohmann::json parse_json(std::string_view text, const std::string& where, Blame blame, const JsonLimits& limits = {});
+
+/// Gives a text piece by piece; an empty piece ends it. A piece stays valid until the next one that is not empty.
+using TextPieces = std::function<std::string_view()>;
+/// The value that the pieces hold, held to the same rules, with every array in it empty: its elements are checked and
+/// not kept. So memory grows with the longest string and not with the text.
+nlohmann::json skim_json(const TextPieces& pieces, const std::string& where, Blame blame,
+                         const JsonLimits& limits = {});
 
 /// One line, keys in the order given by the value. Invalid UTF-8 becomes U+FFFD; never throws for the text's sake.
 std::string to_line(const nlohmann::json& value);

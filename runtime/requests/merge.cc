@@ -9,6 +9,7 @@
 #include "policy/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/input_file.h"
+#include "runtime/base/line_stream.h"
 #include "runtime/base/stop.h"
 #include "runtime/requests/id_index.h"
 #include "runtime/requests/request_checks.h"
@@ -116,10 +117,10 @@ class AnswerLines {
       : requests_(requests), stop_(stop), lines_(requests.size()) {
     for (const auto& part : parts) {
       parts_.emplace_back(part);
-      for_each_line(part, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
+      for (LineStream lines(parts_.back()); lines.next();) {
         if (stop) throw Interrupted{};
-        add(line, offset, number);
-      });
+        add(lines);
+      }
     }
     require_all();
   }
@@ -129,12 +130,17 @@ class AnswerLines {
     std::string text;
     for (const Line& line : lines_) {
       if (stop_) throw Interrupted{};
-      const std::size_t begin = text.size();
-      text.resize(begin + line.bytes + 1, '\n');
-      parts_[line.part - 1].read(line.offset, std::as_writable_bytes(std::span(text).subspan(begin, line.bytes)));
-      if (text.size() < kWriteBytes) continue;
-      file.append(text);
-      text.clear();
+      for (std::uint64_t done = 0; done < line.bytes;) {
+        const std::uint64_t count = std::min<std::uint64_t>(line.bytes - done, kWriteBytes);
+        const std::size_t begin = text.size();
+        text.resize(begin + count);
+        parts_[line.part - 1].read(line.offset + done, std::as_writable_bytes(std::span(text).subspan(begin)));
+        done += count;
+        if (text.size() < kWriteBytes) continue;
+        file.append(text);
+        text.clear();
+      }
+      text += '\n';
     }
     file.append(text);
     file.commit();
@@ -142,17 +148,31 @@ class AnswerLines {
 
  private:
   struct Line {
-    std::uint64_t offset = 0;
-    std::uint32_t bytes = 0, number = 0, part = 0;  // of parts_, from 1; 0: none
+    std::uint64_t offset = 0, bytes = 0;  // without its newline
+    std::uint32_t number = 0, part = 0;   // of parts_, from 1; 0: none
   };
 
   /// A line of the last part.
-  void add(std::string_view text, std::uint64_t offset, std::size_t number) {
+  void add(LineStream& lines) {
     const InputFile& part = parts_.back();
-    const std::string where = place(part.path(), number);
-    if (offset + text.size() == part.size())
-      throw UsageError(where + ": is cut short; finish this shard with --resume first");
-    const auto json = object_of(text, part.path(), number);
+    const std::string where = place(part.path(), lines.number());
+    nlohmann::json json;
+    std::string refused;
+    char last = 0;
+    const auto pieces = [&] {
+      const std::string_view piece = lines.piece();
+      if (!piece.empty()) last = piece.back();
+      return piece;
+    };
+    try {
+      json = policy::skim_json(pieces, where, policy::Blame::usage, {.byte_order_mark = lines.number() == 1});
+    } catch (const UsageError& bad) {
+      refused = bad.what();
+    }
+    lines.skip_rest();
+    if (!lines.whole()) throw UsageError(where + ": is cut short; finish this shard with --resume first");
+    if (!refused.empty()) throw UsageError(refused);
+    if (!json.is_object()) throw UsageError(where + ": not an object");
     if (!is_answer(json))
       throw UsageError(where + ": not a result of weft generate or weft score; give the outputs of the shards");
     const nlohmann::json& said = json.at(json.contains("custom_id") ? "custom_id" : "id");
@@ -166,8 +186,8 @@ class AnswerLines {
     if (line.part > 0)
       throw UsageError(where + ": answers " + id + " a second time, after " +
                        place(parts_[line.part - 1].path(), line.number) + "; give each shard's output once");
-    line = {offset, static_cast<std::uint32_t>(text.size()), static_cast<std::uint32_t>(number),
-            static_cast<std::uint32_t>(parts_.size())};
+    line = {lines.offset(), lines.end() - lines.offset() - (last == '\r' ? 2 : 1),
+            static_cast<std::uint32_t>(lines.number()), static_cast<std::uint32_t>(parts_.size())};
   }
 
   void require_all() const {

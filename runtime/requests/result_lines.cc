@@ -11,6 +11,7 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/base/files.h"
+#include "runtime/base/line_stream.h"
 #include "runtime/requests/result_line.h"
 
 namespace weft::runtime {
@@ -34,37 +35,73 @@ template <class Write> void copy(const InputFile& from, Span range, const Write&
   }
 }
 
+/// The byte behind the last newline.
+std::uint64_t end_of_whole_lines(const InputFile& file) {
+  std::string piece;
+  for (std::uint64_t end = file.size(); end > 0; end -= piece.size()) {
+    piece.resize(std::min<std::uint64_t>(end, kCopyBytes));
+    file.read(end - piece.size(), std::as_writable_bytes(std::span(piece)));
+    if (const auto newline = piece.rfind('\n'); newline != std::string::npos) return end - piece.size() + newline + 1;
+  }
+  return 0;
+}
+
+/// Whether `tail`, which ends in no newline, begins as a result does, whatever number of NUL bytes ends it.
+bool begins_as_result(LineStream& tail) {
+  std::string begin;
+  bool nul = false;
+  for (std::string_view piece = tail.piece(); !piece.empty(); piece = tail.piece()) {
+    const std::string_view text = piece.substr(0, piece.find_last_not_of('\0') + 1);
+    if (nul && !text.empty()) return false;  // text behind NUL bytes
+    nul = text.size() < piece.size();
+    if (begin.size() < kLineBegin.size()) begin += text.substr(0, kLineBegin.size() - begin.size());
+  }
+  return begin == kLineBegin.substr(0, begin.size());
+}
+
+/// The request that the present line answers. Throws UsageError, which `where` begins.
+std::size_t read_answer(LineStream& lines, const RequestFile& requests, const std::string& where) {
+  char last = 0;
+  const auto json = policy::skim_json(
+      [&] {
+        const std::string_view piece = lines.piece();
+        if (!piece.empty()) last = piece.back();
+        return piece;
+      },
+      where, policy::Blame::usage);
+  if (last == '\r') throw UsageError(where + ": lines end in \\r\\n; something rewrote this file, undo that");
+  return answered_request(json, requests, where);
+}
+
 }  // namespace
 
 ResultScan scan_results(const fs::path& output, const RequestFile& requests, const OnAnswer& on_answer) {
   ResultScan scan;
   scan.done.assign(requests.size(), false);
   const InputFile file(output);
-  for_each_line(output, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
-    const std::string where = output.string() + ":" + std::to_string(number);
-    const std::uint64_t end = offset + line.size();
+  const std::uint64_t last_newline_end = end_of_whole_lines(file);
+  for (LineStream lines(file); lines.next();) {
+    const std::string where = output.string() + ":" + std::to_string(lines.number());
+    const std::uint64_t offset = lines.offset();
+    std::string damage;
     try {
-      if (end == file.size()) {  // no newline
-        line = line.substr(0, line.find_last_not_of('\0') + 1);
-        if (line.substr(0, kLineBegin.size()) != kLineBegin.substr(0, line.size()))
-          throw UsageError(where + ": not the beginning of a result");
-        return;
+      if (offset >= last_newline_end) {
+        if (!begins_as_result(lines)) throw UsageError(where + ": not the beginning of a result");
+        break;
       }
-      char after = 0;
-      file.read(end, std::as_writable_bytes(std::span(&after, 1)));
-      scan.whole = end + (after == '\n' ? 1 : 2);
-      if (after != '\n') throw UsageError(where + ": lines end in \\r\\n; something rewrote this file, undo that");
-      const auto json = policy::parse_json(line, where, policy::Blame::usage);
-      const std::size_t request = answered_request(json, requests, where);
+      const std::size_t request = read_answer(lines, requests, where);
       if (scan.done[request]) throw UsageError(where + ": answers a request a second time");
       scan.done[request] = true;
-      if (on_answer) on_answer(request, {offset, scan.whole - offset});
+      if (on_answer) on_answer(request, {offset, lines.end() - offset});
     } catch (const UsageError& bad) {
-      if (scan.damaged.empty()) scan.first_damage = bad.what() + (" (byte " + std::to_string(offset) + ")");
-      scan.whole = std::max(scan.whole, end);
-      scan.damaged.push_back({offset, scan.whole - offset});
+      damage = bad.what();
     }
-  });
+    lines.skip_rest();
+    scan.whole = lines.end();
+    if (damage.empty()) continue;
+    if (scan.damaged.empty()) scan.first_damage = damage + " (byte " + std::to_string(offset) + ")";
+    scan.damaged.push_back({offset, lines.end() - offset});
+  }
   return scan;
 }
 
@@ -83,12 +120,13 @@ void write_sorted(const fs::path& output, const fs::path& sorted, const RequestF
   const InputFile from(output);
   AtomicFile to(sorted, {.mode = 0600, .only_writer = true});
   std::string text;
-  for (const Span& line : place) {
-    copy(from, line, [&](const std::string& piece) { text += piece; });
-    if (text.size() < kCopyBytes) continue;
-    to.append(text);
-    text.clear();
-  }
+  for (const Span& line : place)
+    copy(from, line, [&](const std::string& piece) {
+      text += piece;
+      if (text.size() < kCopyBytes) return;
+      to.append(text);
+      text.clear();
+    });
   to.append(text);
   to.commit();
 }

@@ -20,20 +20,21 @@ struct Span {
 struct ResultScan {
   std::vector<bool> done;     ///< per request: has an answer
   std::uint64_t whole = 0;    ///< bytes up to and with the last newline
-  std::vector<Span> damaged;  ///< what is neither an answer to a request, its first, nor the torn tail behind `whole`
+  std::vector<Span> damaged;  ///< ranges that are neither the first answer to a request nor the torn tail after `whole`
   std::string first_damage;   ///< where it is and what it is, in words
 };
 
-/// Called with each answer's request and where its line is, newline included.
+/// Called for each answer, with its request and the range of its line, newline included.
 using OnAnswer = std::function<void(std::size_t request, Span line)>;
 
-/// Reads the file once. What follows the last newline is a torn tail if it begins as a result does, whatever number of
-/// NUL bytes a crashed file system left at its end. Throws IoError, UsageError for a line over 16 MiB.
+/// Reads the file once. Lines may be of any length: memory does not grow with it. What follows the last newline is a
+/// torn tail if it begins as a result does, whatever number of NUL bytes a crashed file system left at its end. Throws
+/// IoError.
 ResultScan scan_results(const std::filesystem::path& output, const RequestFile& requests,
                         const OnAnswer& on_answer = {});
 
-/// Puts the answers of a whole result file at `sorted` in the order of the requests, by their places and not by their
-/// texts in memory. Throws IoError, UsageError unless there are `count`; then `sorted` is as before.
+/// Writes the answers of a finished result file to `sorted`, in the order of the requests. Keeps where the lines are
+/// and not their texts. Throws IoError, and UsageError unless there are `count` answers; then `sorted` is as before.
 void write_sorted(const std::filesystem::path& output, const std::filesystem::path& sorted, const RequestFile& requests,
                   std::size_t count);
 /// results.jsonl is sorted into results.sorted.jsonl.

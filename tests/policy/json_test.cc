@@ -62,10 +62,10 @@ TEST_CASE("parse_json refuses everything else, says where, and shows no text of 
   const auto bad = GENERATE(values<Case>({
       {"empty", "", "f.json: is empty, wanted JSON"},
       {"blank", " \n\t\r\n", "f.json: is empty, wanted JSON"},
-      {"duplicate key", R"({"a":1,"a":2})", "f.json: byte 10: the key 'a' is there twice"},
-      {"duplicate key by an escape", R"({"a":1,"\u0061":2})", "the key 'a' is there twice"},
+      {"duplicate key", R"({"a":1,"a":2})", "f.json: byte 10: the key 'a' appears twice"},
+      {"duplicate key by an escape", R"({"a":1,"\u0061":2})", "the key 'a' appears twice"},
       {"duplicate key inside", "{\n \"x\": [{\"b\":{},\n\"b\":1}]}",
-       "f.json: line 3, byte 3: the key 'b' is there twice"},
+       "f.json: line 3, byte 3: the key 'b' appears twice"},
       {"integer over 64 bits", "18446744073709551616", "an integer does not fit 64 bits"},
       {"integer under 64 bits", "[-9223372036854775809]", "an integer does not fit 64 bits"},
       {"long integer", std::string(400, '9'), "a number is too large"},

@@ -39,7 +39,7 @@ struct Job {
     write_text(two, second);
     return runtime::merge(input, {one, two}, output, stop);
   }
-  /// Neither the output nor a file beside it.
+  /// Neither the output nor any other file was written.
   bool wrote_nothing() const {
     return std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 3;
   }
