@@ -57,40 +57,66 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
 }  // namespace
 
 void add_bench(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("bench", "Time a policy on a made-up workload, or the machine itself");
+  CLI::App* command = app.add_subcommand("bench", "Time a policy on a made-up job, or measure the machine");
   const auto flags = std::make_shared<Flags>();
   BenchOptions& bench = flags->bench;
-  CLI::Option* const lanes = command->add_flag(
-      "--lanes", flags->lanes, "The machine's ceilings: disk, memory, matrix products, attention, the GPU");
-  command->add_flag("--quick", flags->quick, "With --lanes: in seconds, with figures that caches flatter")
-      ->needs(lanes);
-  CLI::Option* const save = command->add_option(
-      "--save", flags->save,
-      "With --lanes: measure, instead of the ceilings, how fast the machine does what runs do, in under a minute, and "
-      "write it to this file, which plans are made for (weft plan --machine)");
-  save->needs(lanes);
-  command->add_option("--name", flags->name, "What the file of --save calls the machine; else what it is")->needs(save);
-  command->add_option("--model", bench.model, "Hugging Face checkpoint folder, or a config.json with --weights");
-  command->add_option("--weights", bench.weights, "random:SEED runs a shape without a checkpoint");
-  command->add_option("--dtype", bench.dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
-  command->add_option("--prompt-len", bench.prompt, "Tokens per prompt")->capture_default_str();
-  command->add_option("--gen-len", bench.generation, "Tokens to generate for each")->capture_default_str();
-  command->add_option("--requests", bench.requests, "Number of requests; 0 is one block")->capture_default_str();
-  command->add_option("--repetitions", bench.repetitions, "Median, least and most are reported")->capture_default_str();
-  command->add_option("--project", bench.project_sweeps,
-                      "Time this many decode sweeps at the beginning, the middle and the end, and project the rest");
-  command->add_flag("--skip-prefill", bench.skip_prefill,
-                    "Fill the KV cache with random keys and values; times decode only");
-  command->add_flag("--no-warm-up", flags->no_warm_up, "Count the first run too");
+  constexpr const char *kMachine = "Measuring the machine", *kPolicy = "Timing a policy";
+  CLI::Option* const lanes =
+      command
+          ->add_flag("--lanes", flags->lanes,
+                     "Measure the machine's ceilings: disk, memory, matrix products, attention and the GPU")
+          ->group(kMachine);
+  command->add_flag("--quick", flags->quick, "With --lanes: take seconds, and report figures that caches flatter")
+      ->needs(lanes)
+      ->group(kMachine);
+  CLI::Option* const save =
+      command
+          ->add_option("--save", flags->save,
+                       "With --lanes: measure, in under a minute and in place of the ceilings, the rates at which the "
+                       "machine does what runs do, and write them to this machine file (weft plan --machine)")
+          ->needs(lanes)
+          ->group(kMachine);
+  command->add_option("--name", flags->name, "Name of the machine in the file of --save; by default its processor")
+      ->needs(save)
+      ->group(kMachine);
+
+  command
+      ->add_option("--model", bench.model, "Hugging Face checkpoint folder, or a config.json together with --weights")
+      ->group("Model");
+  command->add_option("--weights", bench.weights, "random:SEED runs the shape of a config.json without a checkpoint")
+      ->group("Model");
+  command->add_option("--dtype", bench.dtype, kDtypeHelp)->capture_default_str()->group("Model");
+  command->add_option("--prompt-len", bench.prompt, "Tokens per prompt")->capture_default_str()->group(kPolicy);
+  command->add_option("--gen-len", bench.generation, "Tokens to generate per prompt")
+      ->capture_default_str()
+      ->group(kPolicy);
+  command->add_option("--requests", bench.requests, "Number of requests; 0: one block")
+      ->capture_default_str()
+      ->group(kPolicy);
+  command->add_option("--repetitions", bench.repetitions, "Runs, of which median, least and most are reported")
+      ->capture_default_str()
+      ->group(kPolicy);
+  command
+      ->add_option("--project", bench.project_sweeps,
+                   "Time this many decode sweeps at the beginning, the middle and the end, and project the rest")
+      ->group(kPolicy);
+  command
+      ->add_flag("--skip-prefill", bench.skip_prefill,
+                 "Fill the KV cache with random keys and values, and time decode only")
+      ->group(kPolicy);
+  command->add_flag("--no-warm-up", flags->no_warm_up, "Count the first run too")->group(kPolicy);
+  command
+      ->add_option("--ceilings", bench.ceilings,
+                   "Report of --lanes; adds how fast the busiest lane could have been, and what share was reached")
+      ->group(kPolicy);
+  command->add_option("--report", flags->report, "Write the result to this file too")->group(kPolicy);
+  flags->policy.add_to(*command);
   command
       ->add_option("--machine", bench.machine_file,
                    "Machine file of --save: plan what the policy leaves open, and report what is predicted")
       ->excludes("--skip-prefill")
-      ->excludes(lanes);
-  command->add_option("--ceilings", bench.ceilings,
-                      "Report of --lanes; adds how fast the busiest lane could have been, and what share was reached");
-  command->add_option("--report", flags->report, "Write the result to this file too");
-  flags->policy.add_to(*command);
+      ->excludes(lanes)
+      ->group("Machine");
   command->remove_option(command->get_option("--schedule"));  // its sequences are all alike and end together
   command->callback(
       [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });

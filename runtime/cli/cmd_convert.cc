@@ -14,12 +14,12 @@ namespace {
 
 struct Flags {
   std::string model, output, dtype = "auto";
-  bool verify_crc = true;
+  bool no_verify_crc = false;
 };
 
 int convert(const Flags& flags, const std::atomic<bool>& stop) {
   try {
-    const Converted done = convert_checkpoint(flags.model, flags.output, flags.dtype, stop, flags.verify_crc);
+    const Converted done = convert_checkpoint(flags.model, flags.output, flags.dtype, stop, !flags.no_verify_crc);
     spdlog::info("{}: {} tensors, {}{}", flags.output, done.tensors, policy::bytes_to_text(done.bytes),
                  done.left_out ? "; " + std::to_string(done.left_out) + " that are not the model's were left out" : "");
     return 0;
@@ -32,12 +32,13 @@ int convert(const Flags& flags, const std::atomic<bool>& stop) {
 }  // namespace
 
 void add_convert(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("convert", "A packed copy of a checkpoint, one read per unit from the disk");
+  CLI::App* command =
+      app.add_subcommand("convert", "Pack a checkpoint, so that each weight unit is one read from the disk");
   const auto flags = std::make_shared<Flags>();
   command->add_option("--model", flags->model, "Hugging Face checkpoint folder")->required();
-  command->add_option("--output", flags->output, "Folder to be made")->required();
-  command->add_option("--dtype", flags->dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
-  command->add_flag("!--no-verify-crc", flags->verify_crc, kNoVerifyCrc);
+  command->add_option("--output", flags->output, "Folder to create")->required();
+  command->add_option("--dtype", flags->dtype, kDtypeHelp)->capture_default_str();
+  command->add_flag("--no-verify-crc", flags->no_verify_crc, kNoVerifyCrcHelp);
   command->callback(
       [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return convert(*flags, stop); }; });
 }

@@ -15,6 +15,7 @@ struct Flags {
   std::string on_bad_request = "fail";
   std::vector<std::string> retentions;
   std::string shard, resume, durability = "process";
+  bool no_verify_crc = false;
   PolicyFlags policy;
 };
 
@@ -29,53 +30,94 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   const auto flags = std::make_shared<Flags>();
   flags->job.kind = kind;
   JobOptions& job = flags->job;
-  command->add_option("--model", job.model, "Hugging Face checkpoint folder, or a config.json with --weights")
-      ->required();
-  command->add_option("--input", job.input, "Requests, one JSON object a line")->required();
-  command->add_option("--output", job.output, "Results, one JSON object a line")->required();
-  command->add_option("--dtype", job.dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
-  command->add_option("--weights", job.weights, "random:SEED runs a shape without a checkpoint");
-  command->add_flag("!--no-verify-crc", job.verify_crc, kNoVerifyCrc);
+  const bool generates = kind == RequestKind::generate;
+  command->add_option("--model", job.model, "Hugging Face checkpoint folder, or a config.json together with --weights")
+      ->required()
+      ->group("Model");
+  command->add_option("--weights", job.weights, "random:SEED runs the shape of a config.json without a checkpoint")
+      ->group("Model");
+  command->add_option("--dtype", job.dtype, kDtypeHelp)->capture_default_str()->group("Model");
+  command->add_flag("--no-verify-crc", flags->no_verify_crc, kNoVerifyCrcHelp)->group("Model");
+
+  constexpr const char* kRequests = "Requests and answers";
+  command->add_option("--input", job.input, "Requests, one JSON object per line")->required()->group(kRequests);
+  command->add_option("--output", job.output, "Answers, one JSON object per line")->required()->group(kRequests);
+  if (generates)
+    command->add_option("--max-tokens", job.max_tokens, "Longest answer to a request that does not give max_tokens")
+        ->capture_default_str()
+        ->group(kRequests);
   command
       ->add_option("--on-bad-request", flags->on_bad_request,
-                   "fail: nothing runs if a request is refused; record: the others run, and a refused one gets a line "
-                   "that says why")
-      ->capture_default_str();
-  if (kind == RequestKind::generate) {
-    command->add_option("--max-tokens", job.max_tokens, "For requests that do not say")->capture_default_str();
-    command->add_option("--served-model-name", job.served_names,
-                        "What OpenAI's request lines call the model, in place of its folder's name; may be repeated");
-    command->add_flag("--strict-openai", job.strict_openai,
-                      "Hold OpenAI's request lines to its limits: 50000 requests, 200 MB, ids of 64 characters");
+                   "fail: run nothing if a request is refused; record: run the others and write a line that says why "
+                   "for each refused one")
+      ->capture_default_str()
+      ->group(kRequests);
+  command
+      ->add_option("--shard", flags->shard,
+                   "K/N: answer only every N-th request, beginning with the K-th (from 1); weft merge joins the "
+                   "outputs of 1/N to N/N")
+      ->group(kRequests);
+  command
+      ->add_flag("--ordered", job.ordered,
+                 "At the end also write the answers in the order of the requests, to NAME.sorted.jsonl")
+      ->group(kRequests);
+  if (generates) {
+    command
+        ->add_option("--served-model-name", job.served_names,
+                     "Model name that OpenAI request lines use, in place of the folder's name; may be repeated")
+        ->group(kRequests);
+    command
+        ->add_flag("--strict-openai", job.strict_openai,
+                   "Enforce OpenAI's limits on its request lines: 50000 requests, 200 MB, ids of 64 characters")
+        ->group(kRequests);
   }
-  command->add_option("--shard", flags->shard,
-                      "K/N: answer only every N-th request, beginning with the K-th, which counts from 1; weft merge "
-                      "joins the outputs of 1/N to N/N");
-  command->add_flag(
-      "--resume", flags->resume,
-      "Continue an output that an earlier run began. --resume=force: with another model, other requests or "
-      "settings; =adopt: without its .run.json; =repair: move lines that are no answers to OUTPUT.bad");
+
+  command
+      ->add_flag("--resume", flags->resume,
+                 "Continue an output that an earlier run began. --resume=force: even with another model, other "
+                 "requests or other settings; =adopt: even without its .run.json; =repair: move damaged lines to "
+                 "OUTPUT.bad")
+      ->group("Interruption");
   command
       ->add_option("--durability", flags->durability,
                    "What a finished answer survives: process, a kill; power, a power cut too")
-      ->capture_default_str();
-  command->add_flag("--ordered", job.ordered,
-                    "At the end also write the answers in the order of the requests, to NAME.sorted.jsonl");
-  command->add_option("--report", job.report, "Write what the run did as JSON");
-  command->add_option("--trace", job.trace, "Write a Perfetto trace, one track per lane");
-  command->add_flag("--quiet", job.quiet, "Only warnings and errors");
-  command->add_option("--machine", job.machine_file,
-                      "Plan for this machine file (weft bench --lanes --save); unless said, this machine is measured "
-                      "briefly where the policy leaves something open");
-  command->add_option("--or-retention", flags->retentions,
-                      "A retention that would do as well as --retention; the plan takes the fastest; may be repeated");
+      ->capture_default_str()
+      ->group("Interruption");
+
+  CLI::Option* quiet =
+      command->add_flag("--quiet", job.quiet, "Print only warnings and errors")->group("Progress and reports");
+  command->add_flag("-v,--verbose", job.verbose, "Also print what is decided, and why")
+      ->excludes(quiet)
+      ->group("Progress and reports");
+  command->add_option("--report", job.report, "Write what the run did to this file, as JSON")
+      ->group("Progress and reports");
+  command->add_option("--trace", job.trace, "Write a Perfetto trace to this file, one track per lane")
+      ->group("Progress and reports");
+
   flags->policy.add_to(*command);
+  command
+      ->add_option("--or-retention", flags->retentions,
+                   "Another acceptable retention, besides --retention; the fastest is planned; may be repeated")
+      ->group("Policy");
+  command
+      ->add_option("--machine", job.machine_file,
+                   "Machine file to plan for (weft bench --lanes --save); without it this machine is briefly "
+                   "measured where the policy leaves something open")
+      ->group("Machine");
+  if (generates)
+    command->footer(
+        "Example:\n  weft generate --model models/demo --input configs/examples/prompts.jsonl --output answers.jsonl");
+  else
+    command->footer(
+        "Example:\n  weft score --model models/demo --input pairs.jsonl --output scores.jsonl\n"
+        "where a line is {\"id\": 1, \"prompt\": \"...\", \"continuation\": \"...\"}");
   command->callback([flags, &chosen] {
     chosen = [flags](const std::atomic<bool>& stop) {
       JobOptions options = flags->job;
       options.on_bad_request = on_bad_request_named(flags->on_bad_request);
       options.resume = Resume::from_text(flags->resume);
       options.durability = durability_from_text(flags->durability);
+      options.verify_crc = !flags->no_verify_crc;
       options.policy = flags->policy.policy();
       for (const std::string& text : flags->retentions)
         options.retentions.push_back(policy::Retention::from_text(text));
@@ -97,7 +139,7 @@ void add_generate(CLI::App& app, Command& chosen) {
 }
 
 void add_score(CLI::App& app, Command& chosen) {
-  add_job(app, "score", "Log-probabilities of given continuations", RequestKind::score, chosen);
+  add_job(app, "score", "Compute the log-probabilities of given continuations", RequestKind::score, chosen);
 }
 
 }  // namespace weft::runtime

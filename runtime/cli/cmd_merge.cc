@@ -37,9 +37,10 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
 void add_merge(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("merge", "Join the outputs of all shards of a job");
   const auto flags = std::make_shared<Flags>();
-  command->add_option("--input", flags->input, "The requests that the shards answered")->required();
+  command->add_option("--input", flags->input, "Requests that the shards answered")->required();
   command->add_option("--output", flags->output, "All answers, in the order of the requests")->required();
-  command->add_option("parts", flags->parts, "The outputs of the shards")->required();
+  command->add_option("parts", flags->parts, "Outputs of the shards")->required();
+  command->footer("Example:\n  weft merge --input in.jsonl --output all.jsonl part1.jsonl part2.jsonl");
   command->callback(
       [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });
 }

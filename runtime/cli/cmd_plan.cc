@@ -53,8 +53,8 @@ void sweep(const Flags& flags, const PlanRequest& request, const std::string& ti
   fmt::print("\nwrote {} and sweep.svg\n", (folder / "sweep.csv").string());
 }
 
-/// Others' figures, what FlexGen's arithmetic says of them, and what this planner predicts on the same machine. The
-/// models and the machine that they were taken on lie beside the folder of the figures.
+/// Published figures, what FlexGen's arithmetic gives for the same runs, and what this planner predicts on the same
+/// machine. The files of the models and of the machine are in folders next to that of the figures.
 int show_published(const Flags& flags) {
   const auto configs = std::filesystem::weakly_canonical(flags.published).parent_path();
   const auto results = simulate_published(
@@ -103,38 +103,55 @@ int run(const Flags& flags) {
 
 void add_plan(CLI::App& app, Command& chosen) {
   CLI::App* command =
-      app.add_subcommand("plan", "The fastest policy for a model, a machine and a job, and what it does");
+      app.add_subcommand("plan", "Find the fastest policy for a model, a machine and a job, and predict what it does");
   const auto flags = std::make_shared<Flags>();
-  command->add_option("--model", flags->model, "Hugging Face checkpoint folder, or a config.json");
-  command->add_option("--machine", flags->machine,
-                      "Machine file (configs/machines, or weft bench --lanes --save); this machine, briefly measured, "
-                      "unless said");
-  command->add_option("--weights", flags->weights, "random:SEED in place of a checkpoint's");
-  command->add_option("--dtype", flags->dtype, "auto, float16, bfloat16 or float32")->capture_default_str();
-  command->add_option("--prompt-len", flags->prompt, "Tokens per prompt")->capture_default_str();
-  command->add_option("--gen-len", flags->generation, "Tokens to generate for each")->capture_default_str();
-  command->add_option("--requests", flags->requests, "Number of requests; 0 is as many as fill a block")
-      ->capture_default_str();
-  command->add_option("--or-retention", flags->retentions,
-                      "A retention that would do as well as --retention; may be given several times");
-  command->add_flag("--explain", flags->explain, "The runners-up too, and why they lost");
-  command->add_option(
-      "--sweep", flags->sweep,
-      "Tokens/s over block size and over KV budget: a table, and sweep.csv and sweep.svg in this folder");
-  command->add_option("--published", flags->published,
-                      "Instead: figures that others published (configs/published), simulated, and beside them what the "
-                      "best policy is predicted to reach on the same machine");
-  command->add_option("--output", flags->output, "Write the policy to this file");
-  command->add_option("--report", flags->report, "Write the policy, the prediction and the runners-up as JSON");
+  command->add_option("--model", flags->model, "Hugging Face checkpoint folder, or a config.json")->group("Model");
+  command->add_option("--weights", flags->weights, "random:SEED in place of a checkpoint's")->group("Model");
+  command->add_option("--dtype", flags->dtype, kDtypeHelp)->capture_default_str()->group("Model");
+  command->add_option("--prompt-len", flags->prompt, "Tokens per prompt")->capture_default_str()->group("Job");
+  command->add_option("--gen-len", flags->generation, "Tokens to generate per prompt")
+      ->capture_default_str()
+      ->group("Job");
+  command->add_option("--requests", flags->requests, "Number of requests; 0: as many as fill a block")
+      ->capture_default_str()
+      ->group("Job");
+  command->add_flag("--explain", flags->explain, "Also show the runners-up, and why they are slower")->group("Results");
+  command
+      ->add_option("--sweep", flags->sweep,
+                   "Show tokens/s over block size and over KV budget, and write sweep.csv and sweep.svg to this folder")
+      ->group("Results");
+  command->add_option("--output", flags->output, "Write the policy to this file")->group("Results");
+  command->add_option("--report", flags->report, "Write the policy, the prediction and the runners-up as JSON")
+      ->group("Results");
+  CLI::Option* const published =
+      command
+          ->add_option("--published", flags->published,
+                       "Simulate figures that others published (configs/published), and predict what the best policy "
+                       "reaches on the same machine; takes no other option but --machine")
+          ->group("Results");
   flags->policy.add_to(*command);
+  command
+      ->add_option("--or-retention", flags->retentions,
+                   "Another acceptable retention, besides --retention; the fastest is planned; may be repeated")
+      ->group("Policy");
+  command
+      ->add_option(
+          "--machine", flags->machine,
+          "Machine file to plan for (configs/machines, or weft bench --lanes --save); by default this machine, "
+          "briefly measured")
+      ->group("Machine");
+  command->footer(
+      "Example:\n  weft plan --model configs/models/opt-30b.json --machine configs/machines/t4.json --retention "
+      "h2o:0.1:0.1");
   // What would be ignored is refused: a machine file says what these would measure, and published rows bring their own.
   for (const char* measured : {"--backend", "--threads", "--disk-engine"})
     command->get_option("--machine")->excludes(command->get_option(measured));
-  CLI::Option* const published = command->get_option("--published");
-  for (CLI::Option* option : command->get_options())
-    if (option != published && option->get_name() != "--machine" && option->get_name() != "--help")
-      published->excludes(option);
-  command->callback([flags, &chosen] { chosen = [flags](const std::atomic<bool>&) { return run(*flags); }; });
+  command->callback([flags, command, published, &chosen] {
+    for (const CLI::Option* option : command->get_options())
+      if (published->count() > 0 && option->count() > 0 && option != published && option->get_name() != "--machine")
+        throw UsageError("--published excludes " + option->get_name() + ": it takes no other option but --machine");
+    chosen = [flags](const std::atomic<bool>&) { return run(*flags); };
+  });
 }
 
 }  // namespace weft::runtime

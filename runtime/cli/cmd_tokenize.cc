@@ -53,12 +53,13 @@ int tokenize(const Flags& flags) {
 }  // namespace
 
 void add_tokenize(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("tokenize", "Token ids of texts");
+  CLI::App* command = app.add_subcommand("tokenize", "Turn texts into token ids");
   const auto flags = std::make_shared<Flags>();
   command->add_option("--model", flags->model, "Folder with the tokenizer's files")->required();
-  command->add_option("--input", flags->input, "{\"id\", \"text\"}, one JSON object a line")->required();
-  command->add_option("--output", flags->output, "{\"id\", \"ids\"}, one JSON object a line")->required();
-  command->add_flag("--no-bos", flags->no_first_token, "Without the token that the tokenizer puts before every prompt");
+  command->add_option("--input", flags->input, "{\"id\": ..., \"text\": ...}, one JSON object per line")->required();
+  command->add_option("--output", flags->output, "{\"id\": ..., \"ids\": ...}, one JSON object per line")->required();
+  command->add_flag("--no-bos", flags->no_first_token,
+                    "Leave out the token that the tokenizer puts before every prompt");
   command->callback([flags, &chosen] { chosen = [flags](const std::atomic<bool>&) { return tokenize(*flags); }; });
 }
 

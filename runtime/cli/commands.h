@@ -1,4 +1,4 @@
-// runtime/cli/commands.h: the subcommands; each adds itself to the command line and runs when it was chosen.
+// runtime/cli/commands.h: the subcommands. Each adds itself to the command line, and main runs the one that is chosen.
 #pragma once
 
 #include <atomic>
@@ -10,11 +10,13 @@ class App;
 
 namespace weft::runtime {
 
-/// What main runs once the command line is parsed; empty until a subcommand was chosen. Returns the exit code.
+/// What main runs once the command line is parsed; empty until a subcommand is chosen. Returns the exit code. A command
+/// holds its flags in a shared_ptr, because CLI11 copies the callbacks in which it sits.
 using Command = std::function<int(const std::atomic<bool>& stop)>;
 
-/// The help of --no-verify-crc.
-constexpr const char* kNoVerifyCrc = "Take a PyTorch .bin whose bytes do not have the checksums that it states";
+/// Help that several commands share.
+constexpr const char* kDtypeHelp = "Type to compute in: auto (the checkpoint's), float16, bfloat16 or float32";
+constexpr const char* kNoVerifyCrcHelp = "Accept a PyTorch .bin whose data does not match its own checksums";
 
 void add_generate(CLI::App& app, Command& chosen);
 void add_score(CLI::App& app, Command& chosen);

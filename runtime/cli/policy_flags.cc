@@ -19,30 +19,39 @@ int checked_size(int value, const char* flag) {
 }  // namespace
 
 void PolicyFlags::add_to(CLI::App& app) {
-  app.add_option("--policy", policy_file, "Placement policy, a JSON file");
+  app.add_option("--policy", policy_file, "Policy, a JSON file; a flag overrides what it says")->group("Policy");
   app.add_option("--percent", percent,
-                 "FlexGen's six percentages: weights, KV cache, activations on device and host; the rest on disk")
+                 "FlexGen's six percentages: weights, KV cache and activations, each on device and host; the rest is "
+                 "on disk")
       ->expected(6)
-      ->excludes("--policy");
-  app.add_option("--gpu-batch-size", gpu_batch_size, "Sequences computed together");
-  app.add_option("--num-gpu-batches", num_gpu_batches, "Batches that share one pass over the weights");
+      ->excludes("--policy")
+      ->group("Policy");
+  app.add_option("--gpu-batch-size", gpu_batch_size, "Sequences that one compute op works on")->group("Policy");
+  app.add_option("--num-gpu-batches", num_gpu_batches, "Gpu batches that share one pass over the weights")
+      ->group("Policy");
   app.add_option("--retention", retention,
-                 "What stays in the KV cache: full, h2o:HEAVY:RECENT, recent:N, heavy:N, "
-                 "h2o-flexgen:HEAVY:RECENT or random:HEAVY:RECENT; 12 is tokens, 0.1 a share");
+                 "What stays in the KV cache: full, h2o:HEAVY:RECENT, recent:N, heavy:N, h2o-flexgen:HEAVY:RECENT or "
+                 "random:HEAVY:RECENT; 12 is a number of tokens, 0.1 a share of them")
+      ->group("Policy");
   app.add_option("--attention", attention,
-                 "Where KV off the device is attended to: device, host, or the share on the host such as 0.6");
-  app.add_option(
-      "--schedule", schedule,
-      "continuous: a finished sequence gives its place to the next request; static: blocks run to their end");
-  app.add_flag("--no-overlap", no_overlap, "One thing after another, to see what overlap gains");
-  app.add_option("--backend", machine.backend, "auto, cpu or cuda")->capture_default_str();
-  app.add_option("--threads", machine.threads, "CPU threads; 0 takes all cores")->capture_default_str();
-  app.add_option("--device-memory", device_memory, "Device memory to use, such as 4GiB");
-  app.add_option("--host-memory", host_memory, "Host memory to use");
-  app.add_option("--disk-memory", disk_memory, "Disk space to use");
-  app.add_option("--disk-dir", machine.disk_directory,
-                 "Folder for spilled blocks; the folder of the output unless said");
-  app.add_option("--disk-engine", machine.disk_engine, "auto, io_uring, threads or buffered")->capture_default_str();
+                 "Where KV that is not on the device is attended: device, host, or the host's share, such as 0.6")
+      ->group("Policy");
+  app.add_option("--schedule", schedule,
+                 "continuous: a finished sequence gives its place to the next request; static: a block runs to its end")
+      ->group("Policy");
+  app.add_flag("--no-overlap", no_overlap, "Run one op at a time, to see what overlap gains")->group("Policy");
+
+  app.add_option("--backend", machine.backend, "auto, cpu or cuda")->capture_default_str()->group("Machine");
+  app.add_option("--threads", machine.threads, "CPU threads; 0: one per core")->capture_default_str()->group("Machine");
+  app.add_option("--device-memory", device_memory, "Device memory that the run may use, such as 4GiB")
+      ->group("Machine");
+  app.add_option("--host-memory", host_memory, "Host memory that the run may use")->group("Machine");
+  app.add_option("--disk-memory", disk_memory, "Disk space that the run may use")->group("Machine");
+  app.add_option("--disk-dir", machine.disk_directory, "Folder for spilled buffers; by default the output's folder")
+      ->group("Machine");
+  app.add_option("--disk-engine", machine.disk_engine, "auto, io_uring, threads or buffered")
+      ->capture_default_str()
+      ->group("Machine");
 }
 
 policy::PartialPolicy PolicyFlags::policy() const {

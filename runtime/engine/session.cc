@@ -28,13 +28,19 @@ policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& d
   return budgets;
 }
 
-std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options) {
+std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options, std::string* reason) {
+  const auto say = [&](const std::string& text) {
+    if (reason) *reason = text;
+  };
+  say("--backend " + options.backend);
   if (options.threads < 0) throw UsageError("--threads must be at least 1, got " + std::to_string(options.threads));
   if (options.backend == "cuda") return kernels::make_cuda_backend({.threads = options.threads});
   if (options.backend == "auto") {
     try {
+      say("--backend auto found a GPU");
       return kernels::make_cuda_backend({.threads = options.threads});
-    } catch (const DeviceError&) {  // no GPU, or built without: the CPU plays the device
+    } catch (const DeviceError& missing) {  // no GPU, or built without: the CPU plays the device
+      say(std::string("--backend auto found no GPU: ") + missing.what());
     }
   } else if (options.backend != "cpu") {
     throw UsageError("--backend must be auto, cpu or cuda, got '" + options.backend.substr(0, 40) + "'");
@@ -57,7 +63,7 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
 
 Session::Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
                  const std::atomic<bool>& stop)
-    : source_(source), backend_(make_backend(machine)), disk_(make_disk(machine)) {
+    : source_(source), backend_(make_backend(machine, &backend_reason_)), disk_(make_disk(machine)) {
   sizing_.unit_bytes = source.weights->unit_bytes();
   for (std::size_t u = 0; u < source.units.size(); ++u) sizing_.unit_in_files.push_back(source.weights->in_files(u));
   sizing_.kv = source.type;

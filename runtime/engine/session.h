@@ -19,7 +19,8 @@
 
 namespace weft::runtime {
 
-std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options);
+/// `reason`, if given, gets why it is this backend.
+std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options, std::string* reason = nullptr);
 std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options);
 /// What a run may take of each tier when the user names no budget; the backend's own overhead counts as free.
 policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory);
@@ -46,6 +47,7 @@ class Session {
   const policy::Footprint& footprint() const { return footprint_; }
   const Storage& storage() const { return *storage_; }
   kernels::Backend& backend() const { return *backend_; }
+  const std::string& backend_reason() const { return backend_reason_; }  ///< why it is this one
   const offload::DiskStore& disk() const { return *disk_; }
   const ModelSource& source() const { return source_; }
   /// What was chosen for the user, in one line.
@@ -58,6 +60,7 @@ class Session {
  private:
   const ModelSource& source_;
   policy::Workload workload_;
+  std::string backend_reason_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<offload::DiskStore> disk_;
   policy::SizingInputs sizing_;

@@ -14,6 +14,7 @@
 #include "policy/json.h"
 #include "runtime/base/files.h"
 #include "runtime/job/answers.h"
+#include "runtime/job/decisions.h"
 #include "runtime/job/job_plan.h"
 #include "runtime/job/job_record.h"
 #include "runtime/job/progress.h"
@@ -88,8 +89,8 @@ class PlaceRunner {
   PlaceRunner(Session& session, const RequestFile& requests, Answers& answers)
       : session_(session), requests_(requests), answers_(answers) {}
 
-  /// The first take the block's places, those behind the places of finished ones. Sequences whose KV cache the spill
-  /// file has lost begin again with their prompts.
+  /// The first items take the block's places, the others take those of finished sequences. A sequence whose KV cache
+  /// the spill file has lost begins again with its prompt.
   void run(std::span<const WorkItem> todo) {
     std::vector<WorkItem> open;
     while (!todo.empty()) {
@@ -245,6 +246,7 @@ void append_refusals(const std::vector<std::size_t>& refused, const RequestFile&
 int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   JobOptions options = asked;  // a resume keeps to what the run was begun with
   if (options.quiet) spdlog::set_level(spdlog::level::warn);
+  if (options.verbose) spdlog::set_level(spdlog::level::debug);
   check_files(options);
   if (options.max_tokens < 1)
     throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
@@ -287,6 +289,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
     spdlog::info("{}: {}; {}", session->backend().name(), session->backend().description(),
                  session->disk().engine_line());
     spdlog::info("{}", session->plan_line());
+    for (const std::string& line : decisions(*session)) spdlog::debug("{}", line);
   }
   std::unique_ptr<TraceFile> trace;
   if (!options.trace.empty()) {

@@ -33,7 +33,8 @@ struct JobOptions {
   Durability durability = Durability::process;
   bool ordered = false;  ///< at the end also STEM.sorted.jsonl, in the order of the requests
   bool quiet = false;
-  Shard shard;  ///< of the requests, all of which are checked
+  bool verbose = false;  ///< say what is decided and why
+  Shard shard;           ///< of the requests, all of which are checked
   OnBadRequest on_bad_request = OnBadRequest::fail;
   std::vector<std::string> served_names;  ///< what OpenAI lines may call the model; empty: model_names()
   bool strict_openai = false;

@@ -3,11 +3,20 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "runtime/measure/measure_machine.h"
 #include "runtime/planning/machine_file.h"
 
 namespace weft::runtime {
+namespace {
+
+void say_lines(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) spdlog::debug("{}", line);
+}
+
+}  // namespace
 
 JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const RequestFile& requests,
                  const std::vector<std::size_t>& todo)
@@ -42,15 +51,24 @@ PlanRequest JobPlan::request(const policy::Budgets& free) const {
 Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free) {
   if (machine_) require_same_kind(*machine_, options_.machine_file, backend);
   policy::PartialPolicy policy = options_.policy;
+  spdlog::debug(
+      "{} choices to compute; of each tier a run may use device {}, host {}, disk {} where no budget is given",
+      *work(policy.retention.value_or(policy::Retention{})).requests,
+      policy::bytes_to_text(free[offload::Tier::device]), policy::bytes_to_text(free[offload::Tier::host]),
+      policy::bytes_to_text(free[offload::Tier::disk]));
   if (policy.leaves_open() || !options_.retentions.empty()) {
     if (!machine_) machine_ = measure_machine(backend, options_.machine, Effort::brief);
-    prediction_ = make_plan(request(free)).best();
+    const Planned planned = make_plan(request(free));
+    prediction_ = planned.best();
+    if (options_.verbose) say_lines(plan_table(request(free), planned, true));
     policy = policy::PartialPolicy::of(prediction_->policy);
     if (!options_.quiet)
       spdlog::info(
           "planned what the policy leaves open, for {}: {:.1f} tokens/s predicted",
           options_.machine_file.empty() ? "this machine as a brief measurement finds it" : options_.machine_file,
           prediction_->prediction.tokens_per_second());
+  } else {
+    spdlog::debug("the policy leaves nothing open: nothing is planned");
   }
   return {policy, work(policy.retention.value_or(policy::Retention{}))};
 }

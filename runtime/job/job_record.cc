@@ -48,7 +48,7 @@ void continue_run(Journal& journal, RunRecord& now, JobOptions& options) {
   now.created = before->created;
   now.durable_bytes = before->durable_bytes;
   if (!now.durable_bytes || options.durability != Durability::power) return;
-  spdlog::warn("{}: a flush to disk failed; its answers behind byte {} are made again", options.output,
+  spdlog::warn("{}: a flush to disk failed; its answers after byte {} are computed again", options.output,
                *before->durable_bytes);
   journal.cut(*now.durable_bytes);
   now.durable_bytes.reset();

@@ -16,7 +16,7 @@ std::string retention_text(const policy::Retention& retention);
 /// cut. Throws UsageError where something differs, or where there is no record, unless options.resume accepts it.
 std::vector<bool> answered(Journal& journal, RunRecord& now, const RequestFile& requests, JobOptions& options);
 
-/// Creates the output if there is none, and the record beside it. `record` must outlive the journal.
+/// Creates the output and its record if there are none. `record` must outlive the journal.
 void begin_output(Journal& journal, RunRecord& record, const std::string& output);
 
 }  // namespace weft::runtime

@@ -233,13 +233,13 @@ class Answers(Case):
     def test_logprobs(self):
         request = {"id": 1, "prompt": "The old man looked at the", "max_tokens": 8}
         plain = self.job(self.demo, [request])[1]
-        told = self.job(self.demo, [{**request, "logprobs": 5}])[1]
-        self.assertEqual(list(told), ["id", "text", "token_ids", "finish_reason", "logprobs", "usage"])
-        self.assertEqual({k: v for k, v in told.items() if k != "logprobs"}, plain)
-        ids = [token["token_id"] for token in told["logprobs"]]
+        answer = self.job(self.demo, [{**request, "logprobs": 5}])[1]
+        self.assertEqual(list(answer), ["id", "text", "token_ids", "finish_reason", "logprobs", "usage"])
+        self.assertEqual({k: v for k, v in answer.items() if k != "logprobs"}, plain)
+        ids = [token["token_id"] for token in answer["logprobs"]]
         self.assertEqual(ids, plain["token_ids"])
-        self.assertEqual("".join(token["token"] for token in told["logprobs"]), plain["text"])
-        for token in told["logprobs"]:
+        self.assertEqual("".join(token["token"] for token in answer["logprobs"]), plain["text"])
+        for token in answer["logprobs"]:
             self.assertEqual(list(token), ["token_id", "token", "logprob", "top"])
             self.assertEqual(len(token["top"]), 5)
             self.assertEqual(token["top"][0], {k: v for k, v in token.items() if k != "top"})
@@ -248,7 +248,7 @@ class Answers(Case):
             self.assertLessEqual(sum(math.exp(p) for p in logprobs), 1 + 1e-6)
         # The same as weft score gives, and of the model itself whatever the sampling.
         scored = self.job(self.demo, [{"id": 1, "prompt": request["prompt"], "continuation_ids": ids}], command="score")[1]
-        for token, logprob in zip(told["logprobs"], scored["logprobs"], strict=True):
+        for token, logprob in zip(answer["logprobs"], scored["logprobs"], strict=True):
             self.assertTrue(math.isclose(token["logprob"], logprob, abs_tol=1e-6))
         hot = self.job(self.demo, [{**request, "logprobs": 0, "temperature": 2, "top_k": 9, "n": 3}])[1]
         for choice in hot["choices"]:
@@ -396,6 +396,21 @@ class Records(Case):
         policy.write_text(json.dumps(ran))
         self.assertEqual(first, self.job(self.tiny(), self.requests, "--policy", policy, "--report", report))
         self.assertEqual(json.loads(report.read_text())["policy"], ran)
+
+
+    def test_verbose_says_what_is_decided_and_why(self):
+        write_lines(self.input, [{"prompt_ids": [2, 3]}])
+        command = ["generate", "--model", self.tiny(), "--input", self.input, "--output", self.output, "--backend", "cpu"]
+        everything = ["--percent", 0, 100, 100, 0, 100, 0, "--gpu-batch-size", 1, "--num-gpu-batches", 1]
+        for flags, words in ((["--verbose", *everything], ["nothing is planned", "on the host", "window of weight units: "]),
+                             (["-v"], ["bottleneck: ", "the best"])):
+            done = WEFT.run(*command, *flags)
+            self.output.unlink()
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for each in ["backend cpu: --backend cpu", "weights: ", "KV cache: ", "work space: ", *words]:
+                self.assertIn(each, done.stderr.decode())
+        self.assertNotIn("work space", WEFT.run(*command, *everything).stderr.decode())
+        self.assertEqual(WEFT.run(*command, "-v", "--quiet").returncode, USAGE)
 
 
 class Shards(Case):
@@ -736,6 +751,7 @@ class FullDisk(Case):
         self.assertEqual({answer["id"]: answer for answer in answers}, whole)
         self.assertEqual(len(answers), len(requests))
 
+
 class Plans(Case):
     def plan(self, *flags, model="opt-30b"):
         done = WEFT.run("plan", "--model", SOURCE / f"configs/models/{model}.json", *flags)
@@ -775,7 +791,8 @@ class Plans(Case):
         self.assertIn("full", [other["policy"]["retention"]["rule"] for other in written["runners_up"]])
 
     def test_sweeps(self):
-        said = self.plan("--machine", SOURCE / "configs/machines/t4.json", "--sweep", self.folder, model="opt-6.7b")
+        said = self.plan("--machine", SOURCE / "configs/machines/t4.json", "--host-memory", "24GiB", "--disk-memory", 0, "--sweep",
+                         self.folder, model="opt-6.7b")
         self.assertIn("over the block size", said)
         lines = (self.folder / "sweep.csv").read_text().splitlines()
         self.assertEqual(lines[0], "sweep,value,tokens_per_second,bottleneck")
@@ -801,7 +818,7 @@ class Plans(Case):
         machine.write_text('{"name": "x"}')
         self.refused(USAGE, "machine.json", "plan", "--model", SOURCE / "configs/models/opt-30b.json", "--machine", machine)
 
-    def test_a_run_plans_and_prints_predicted_beside_measured(self):
+    def test_a_run_plans_and_prints_predicted_against_measured(self):
         report, requests = self.folder / "report.json", [{"id": i, "prompt_ids": [2, 3 + i], "max_tokens": 9} for i in range(5)]
         answers = self.job(self.tiny(), requests, "--report", report, planned=True)
         predicted = json.loads(report.read_text())["predicted"]

@@ -1,0 +1,66 @@
+#include "runtime/job/decisions.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace weft::runtime {
+namespace {
+
+using offload::Tier;
+using policy::bytes_to_text;
+using policy::Footprint;
+
+/// "9 on the device, 3 on the host"
+std::string homes(const std::vector<Tier>& home) {
+  std::string text;
+  for (const Tier tier : offload::kTiers)
+    if (const auto count = std::count(home.begin(), home.end(), tier); count > 0)
+      text += fmt::format("{}{} on the {}", text.empty() ? "" : ", ", count, name_of(tier));
+  return text;
+}
+
+/// "3 slots of 1.5 MiB on the device"; empty where the run needs no such window.
+std::string window(const char* of, const policy::Window& window) {
+  if (window.slots == 0) return {};
+  return fmt::format("window of {}: {} slots of {} on the {}", of, window.slots, bytes_to_text(window.slot_bytes),
+                     name_of(window.tier));
+}
+
+void add_windows(const Footprint& footprint, std::vector<std::string>& lines) {
+  for (const std::string& line :
+       {window("weight units", footprint.unit), window("KV buffers", footprint.kv),
+        window("activations", footprint.activation), window("weight units, staging", footprint.unit_staging),
+        window("KV buffers, staging", footprint.kv_staging),
+        window("activations, staging", footprint.activation_staging),
+        window("KV buffers that the host attends", footprint.host_kv)})
+    if (!line.empty()) lines.push_back(line);
+}
+
+}  // namespace
+
+std::vector<std::string> decisions(const Session& session) {
+  const Footprint& footprint = session.footprint();
+  const policy::Policy& policy = session.policy();
+  std::vector<std::string> lines{
+      "backend " + session.backend().name() + ": " + session.backend_reason(),
+      session.disk().engine_line(),
+      "policy: " + policy.to_json().dump(),
+      fmt::format("weights: {} units, {}", footprint.shape.unit_home.size(), homes(footprint.shape.unit_home)),
+      fmt::format("KV cache: {} buffers of {}, {}; {} slots a sequence, layer and KV head",
+                  footprint.shape.kv_home.size(), bytes_to_text(footprint.kv_buffer_bytes()),
+                  homes(footprint.shape.kv_home), footprint.kv_shape.slots),
+      fmt::format("activations: {} buffers of {}, {}", footprint.shape.activation_home.size(),
+                  bytes_to_text(footprint.activation_buffer_bytes), homes(footprint.shape.activation_home))};
+  add_windows(footprint, lines);
+  lines.push_back(fmt::format("work space: {} for chunks of at most {} tokens, {} for the output",
+                              bytes_to_text(footprint.workspace.chunk), footprint.workspace.chunk_tokens,
+                              bytes_to_text(footprint.workspace.output.bytes)));
+  for (const Tier tier : offload::kTiers)
+    lines.push_back(fmt::format("{}: {} of {}", name_of(tier), bytes_to_text(footprint[tier]),
+                                bytes_to_text(policy.budgets[tier])));
+  return lines;
+}
+
+}  // namespace weft::runtime
