@@ -1,7 +1,13 @@
 #!/usr/bin/env python3
-"""Checks the floors and the rooms of runtime/: a file includes headers of its own floor or below, never above, never in a
-cycle, and the rooms are ranked in the same way; policy/ sees of the floors below only a few headers; each library is
-included through its one door; no room has more files than a reader can take in. Prints every breach; exit code 1 if any."""
+"""Checks the floors and the rooms of runtime/.
+
+- A file includes headers of its own floor or of a floor below, never of one above and never in a cycle. The rooms of
+  runtime/ are ranked in the same way. Of the floors below, policy/ sees only a few headers.
+- Each library is included by the files of one place only.
+- No room has more files than a reader can keep in mind.
+- CMakeLists.txt of the floor lists every source.
+
+Prints every breach; exit code 1 if there is any."""
 
 import pathlib
 import re
@@ -58,6 +64,19 @@ def check_door(name, number, header):
     return None
 
 
+def unlisted_sources(root):
+    """Sources that no CMakeLists.txt on the way up to the root names: nobody would notice that they are not built."""
+    for floor in FLOORS + ["tests"]:
+        for path in sorted((root / floor).glob("**/*")):
+            if path.suffix not in {".cc", ".cu"}:
+                continue
+            name = path.name.removesuffix("_fuzz.cc") if path.name.endswith("_fuzz.cc") else path.name
+            lists = [folder / "CMakeLists.txt" for folder in path.parents if folder.is_relative_to(root)]
+            words = {word for file in lists if file.exists() for word in re.findall(r"[\w./]+", file.read_text())}
+            if not any(pathlib.PurePath(word).name == name for word in words):
+                yield f"{path.relative_to(root)}: no CMakeLists.txt lists it"
+
+
 def find_cycle(graph):
     state = {}
 
@@ -98,12 +117,13 @@ def main():
                 else:
                     faults.append(check_door(name, number, header))
     for path in sorted((root / "runtime").iterdir()):
-        if path.name == "README.md":  # says what each room is for
+        if path.name in {"README.md", "CMakeLists.txt"}:  # what each room is for, and how it is built
             continue
         if not path.is_dir() or path.name not in ROOMS:
             faults.append(f"runtime/{path.name}: no room; the rooms are {', '.join(ROOMS)}")
         elif (count := len(list(path.iterdir()))) > MOST_FILES:
             faults.append(f"runtime/{path.name}: {count} files; split it at {MOST_FILES}")
+    faults += unlisted_sources(root)
     cycle = find_cycle(graph)
     if cycle:
         faults.append("cycle: " + " -> ".join(cycle))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks and measures weft on a machine with an NVIDIA GPU, in under 9 minutes: what the machine is, the tests on the
-# real device, compute-sanitizer over the kernels, the machine's ceilings, and the standard workloads beside their
+# real device, compute-sanitizer over the kernels, the machine's ceilings, and the standard workloads next to their
 # bounds. Runs from the source tree after a build and from an unpacked package. After every part it writes two files
 # anew, results.json and table.md in docs/results/GPU-DATE/, so that a run cut short leaves what it measured.
 #
@@ -61,7 +61,7 @@ fi
 workloads=()
 if [ -n "$dry" ]; then
   backend=cpu device_mib=24 host_mib=24
-  programs=(policy)
+  programs=(offload)
   for retention in full h2o:0.1:0.1; do
     workloads+=("demo|16|8|$retention|opt-6.7b-16gib" "demo|16|40|$retention|opt-30b-16gib")
   done

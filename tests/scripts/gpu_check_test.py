@@ -43,8 +43,8 @@ class Check(unittest.TestCase):
             measured = [workload is not None for workload in results["workloads"].values()]
             self.assertEqual(measured, [part == "workloads"] * 4)
         self.assertTrue(results["dry_run"])
-        self.assertGreater(results["tests"]["test_policy"]["passed"], 20)
-        self.assertEqual(results["tests"]["test_policy"]["failed"], 0)
+        self.assertGreater(results["tests"]["test_offload"]["passed"], 20)
+        self.assertEqual(results["tests"]["test_offload"]["failed"], 0)
         self.assertGreater(results["ceilings"]["dram_read_bytes_per_second"], 0)
         for name, workload in results["workloads"].items():
             with self.subTest(name):
@@ -54,7 +54,7 @@ class Check(unittest.TestCase):
                     self.assertGreater(workload["bound"][phase]["tokens_per_second"], 0)
                     self.assertGreater(workload["bound"][phase]["achieved"], 0)
         table = (self.out / "table.md").read_text()
-        for line in ("| test_policy |", "| dram_read |", *(f"| {name} |" for name in results["workloads"])):
+        for line in ("| test_offload |", "| dram_read |", *(f"| {name} |" for name in results["workloads"])):
             self.assertIn(line, table)
 
     def test_one_workload_to_its_end(self):

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Kills a running job at random moments and resumes it: nothing lost, nothing repeated, every answer as if undisturbed.
 
-Usage: kill_test.py WEFT_BINARY SOURCE_FOLDER [--kills N] [--anywhere N] [--seed N]
+Usage: kill_test.py WEFT_BINARY SOURCE_FOLDER [--parts anywhere,amid,signals] [--kills N] [--anywhere N] [--seed N]
 
-First N kills of a tiny job, anywhere in its life from the start of the process to its end, then some amid longer answers.
+The part "anywhere" kills a tiny job N times, at any moment of its life from the start of the process to its end. The part
+"amid" kills a job with longer answers. The part "signals" stops jobs by SIGINT, SIGTERM and a second run.
 
 A job is killed, resumed, perhaps killed again, until it is done; then the next job begins. A kill counts as "amid" if the
 output held at least one whole answer and not all of them when the process died.
@@ -236,17 +237,24 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("weft")
     parser.add_argument("source", type=pathlib.Path)
+    parser.add_argument("--parts", default="anywhere,amid,signals")
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--anywhere", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     weft, model = Weft(pathlib.Path(options.weft).resolve()), options.source / "models" / "demo"
-    kills_anywhere(weft, options.anywhere, options.seed)
-    many_kills(weft, model, options.kills, options.seed)
-    interruption(weft, model, signal.SIGINT)
-    interruption(weft, model, signal.SIGTERM)
-    interruption_while_loading(weft, options.source)
-    second_run_on_one_output(weft, model)
+    parts = options.parts.split(",")
+    if unknown := set(parts) - {"anywhere", "amid", "signals"}:
+        parser.error(f"--parts: no part is called {', '.join(unknown)}")
+    if "anywhere" in parts:
+        kills_anywhere(weft, options.anywhere, options.seed)
+    if "amid" in parts:
+        many_kills(weft, model, options.kills, options.seed)
+    if "signals" in parts:
+        interruption(weft, model, signal.SIGINT)
+        interruption(weft, model, signal.SIGTERM)
+        interruption_while_loading(weft, options.source)
+        second_run_on_one_output(weft, model)
 
 
 if __name__ == "__main__":
