@@ -1,5 +1,5 @@
-// kernels/attention_ceiling.h: how fast host attention goes here, for `weft bench --lanes` beside the memory's own
-// ceiling.
+// kernels/attention_ceiling.h: the measured rate of host attention, which `weft bench --lanes` shows next to that of
+// memory.
 #pragma once
 
 #include <cstddef>

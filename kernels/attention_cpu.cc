@@ -55,7 +55,7 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
 }
 
 /// What decoding the tile of `index` (head_index()) changed, its new token in `slot`, taken to the block's home.
-void take_home(const DecodeAttention& op, std::int64_t index, std::int32_t slot) {
+void write_back(const DecodeAttention& op, std::int64_t index, std::int32_t slot) {
   const KvSlots &from = op.slots, &to = op.home;
   const std::int64_t first = index * from.slots;
   const std::size_t row = static_cast<std::size_t>(from.head_dim) * size_of(from.dtype);
@@ -94,7 +94,7 @@ void CpuOps::run(const DecodeAttention& op, Stream&) const {
         t.next = &next;
       }
       vectors_.decode(t);
-      if (op.home.k) take_home(op, index, slot);
+      if (op.home.k) write_back(op, index, slot);
     }
   });
 }

@@ -44,7 +44,7 @@ class Backend {
 
   /// True where the host may read and write device memory, so that a disk read can land in it.
   virtual bool device_is_host_memory() const = 0;
-  /// The type of activations that the ops take beside weights of `weights`.
+  /// The type of activations that the ops take together with weights of the type `weights`.
   virtual DType activation_type(DType weights) const = 0;
 
   /// Bytes that could be allocated now.
@@ -94,7 +94,7 @@ struct CudaOptions {
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
 
 /// How the library is entered. It has its own copy of this floor and shares nothing with the program but these classes
-/// and the heap; what it throws is caught by type all the same, for types are told apart by name.
+/// and the heap. Exceptions that it throws can still be caught by type, because the C++ runtime compares types by name.
 using CudaEntry = Backend*(const CudaOptions&);  ///< the caller owns the result
 constexpr const char* kCudaEntry = "weft_make_cuda_backend";
 

@@ -21,7 +21,8 @@ std::string why_not(const std::string& library, const std::string& error) {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
-  // A name without a folder is sought where the program's rpath says: beside the program, or in a package's lib/.
+  // The program's rpath says where a name without a folder is looked for: in the program's folder, or in a package's
+  // lib/.
   void* const library = dlopen(options.library, RTLD_NOW | RTLD_LOCAL);  // for good: CUDA cannot be unloaded
   void* const entry = library ? dlsym(library, kCudaEntry) : nullptr;
   if (!entry) throw DeviceError(why_not(options.library, dlerror()));

@@ -1,6 +1,6 @@
-// kernels/ceilings.h: what this machine can do at best, measured, for reports beside what a run reached. Each takes
-// about `seconds`, besides filling its memory, wants the machine for itself,
-// and returns the median of several repetitions.
+// kernels/ceilings.h: measures what this machine can do at best, so that reports can compare a run with it. Each
+// function takes about `seconds`, plus the time to fill its memory, and returns the median of several repetitions.
+// Nothing else should run on the machine meanwhile.
 #pragma once
 
 #include <cstddef>

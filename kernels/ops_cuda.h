@@ -15,10 +15,10 @@
 
 namespace weft::kernels {
 
-/// One stream with what ops need beside their operands. Used by one thread at a time.
+/// One stream, and what ops need in addition to their operands. Used by one thread at a time.
 ///
-/// Work that comes again and again the same, the decode steps of a resident model, it can repeat by a CUDA graph: then
-/// ops only carry their spans to the places that the graph's kernels read, and one launch does it all.
+/// Work that repeats unchanged, such as the decode steps of a resident model, can run as a CUDA graph: ops then only
+/// copy their spans to where the graph's kernels read them, and one launch does the rest.
 class CudaStream final : public Stream {
  public:
   /// `multiprocessors`: of the device, for kernels that adapt their grid to it.
@@ -30,9 +30,10 @@ class CudaStream final : public Stream {
   // What follows serves ops; the first call allocates kOpsBytes of device memory and a cuBLAS handle.
 
   cublasHandle_t blas();
-  /// A copy of `values` on the device, good for ops queued before later calls have carried kRing / 2 bytes. Waits for
-  /// the device only when half the ring comes round again. Goes by a kernel that reads mapped memory, for a copy would
-  /// queue behind the bulk copies of other streams; what the ring still holds is not carried again.
+  /// A copy of `values` on the device. It stays valid for ops queued before later calls have uploaded kRing / 2 bytes.
+  /// Waits for the device only when half the ring is used again. A kernel that reads mapped memory does the copy,
+  /// because a memcpy would queue behind the bulk copies of other streams. Values that the ring still holds are not
+  /// copied again.
   template <class T> const T* upload(std::span<const T> values) {
     return static_cast<const T*>(upload(values.data(), values.size_bytes()));
   }

@@ -1,4 +1,4 @@
-// kernels/stream_cuda.cu: a stream and what its ops need beside their operands.
+// kernels/stream_cuda.cu: a stream, and what ops need in addition to their operands.
 #include <algorithm>
 #include <cstring>
 #include <string>

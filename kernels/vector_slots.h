@@ -1,8 +1,8 @@
-// kernels/vector_slots.h: what a decode step does to slots beside arithmetic: finds the visible ones, writes the new
-// token, keeps the scores and chooses who leaves. Over a vector type S (vector_math.h).
+// kernels/vector_slots.h: the part of a decode step that manages slots: finds the visible ones, writes the new token,
+// updates the scores and chooses the victim. Over a vector type S (vector_math.h).
 //
-// Empty slots are skipped: what lies in them is never read, and the order of every sum is that of the visible slots
-// alone, whatever the capacity of the block. Almost always the visible slots are one run from the first on.
+// Empty slots are skipped: their contents are never read, and every sum goes over the visible slots alone, in their
+// order, however many slots the KV buffer has. Nearly always the visible slots are one run that begins with the first.
 #pragma once
 
 #include "kernels/vector_math.h"

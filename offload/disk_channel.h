@@ -44,7 +44,7 @@ class DiskChannel {
   static constexpr std::size_t kPiece = std::size_t{1} << 20;  ///< the most that one transfer moves
   static constexpr std::size_t kLarge = 16;                    ///< pieces in flight
   static constexpr std::size_t kSmallPiece = std::size_t{64} << 10;
-  static constexpr std::size_t kSmall = DiskIo::kMostInFlight - kLarge;  ///< and small ones beside them
+  static constexpr std::size_t kSmall = DiskIo::kMostInFlight - kLarge;  ///< and small ones in addition
 
   explicit DiskChannel(std::unique_ptr<DiskIo> io) : io_(std::move(io)) {}
 

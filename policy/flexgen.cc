@@ -109,8 +109,8 @@ FlexGenLayer decode_layer(const ModelSpec& model, const FlexGenMachine& machine,
   return layer;
 }
 
-/// Of the embedding and the head in a decode step. FlexGen and DeepSpeed move the table for each of them; Accelerate is
-/// told to leave both on the device.
+/// Seconds of the embedding and the head in a decode step. FlexGen and DeepSpeed move the table for each of them.
+/// Accelerate is configured to leave both on the device.
 double decode_tables(const ModelSpec& model, const FlexGenMachine& machine, const FlexGenRun& run) {
   const double table = Elements(model).table;
   const double compute = decode_products(machine, run, table);

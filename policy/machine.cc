@@ -134,7 +134,7 @@ void read_together(Machine& machine, const nlohmann::json& json, const std::stri
   lanes.refuse_unknown();
 }
 
-/// Whole numbers without a point behind them.
+/// Whole numbers have no decimal point.
 ordered_json number(double value) {
   constexpr double exact = 1e15;
   if (value == std::floor(value) && std::abs(value) < exact) return static_cast<std::int64_t>(value);

@@ -23,14 +23,14 @@ struct ModelSpec {
   int window = 0;            ///< of attention, in tokens, where it bounds `positions`; 0: there is none
   bool pre_norm = true, final_norm = true, norm_affine = true, tied_head = true;
   bool qkv_bias = true, output_bias = true, mlp_bias = true;
-  bool fused_qkv = false;           ///< q, k and v are one tensor, in which their heads alternate
-  bool rms_norm = false;            ///< else LayerNorm
-  bool head_norm = false;           ///< each head of q and k is normed before it is rotated
-  bool gated_mlp = false;           ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
-  bool parallel_residual = false;   ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
-  std::vector<float> rotary;        ///< radians per position of each pair of a head's first numbers; empty: a table
-  std::vector<bool> rotary_layers;  ///< [layers] which rotate; empty: all, if any
-  std::string activation;           ///< as config.json names it
+  bool fused_qkv = false;          ///< q, k and v are one tensor, in which their heads alternate
+  bool rms_norm = false;           ///< else LayerNorm
+  bool head_norm = false;          ///< each head of q and k is normed before it is rotated
+  bool gated_mlp = false;          ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
+  bool parallel_residual = false;  ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
+  std::vector<float> rotary;       ///< radians per position of each pair of a head's first numbers; empty: a table
+  std::vector<bool> rotary_layers = {};  ///< [layers] which rotate; empty: all, if any
+  std::string activation;                ///< as config.json names it
   float norm_epsilon = 1e-5f;
   DType dtype = DType::f32;       ///< what the checkpoint says it is stored in
   std::vector<std::int32_t> eos;  ///< empty: nothing ends a sequence but its length

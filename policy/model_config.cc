@@ -88,7 +88,7 @@ void scale_as_llama3(std::vector<float>& frequencies, Fields& fields, int positi
   }
 }
 
-/// How rotary embeddings are told: by rope_parameters in transformers 5, before by rope_scaling and keys beside it.
+/// The keys of rotary embeddings: in rope_parameters since transformers 5, before that in rope_scaling and at the top.
 struct RotaryKeys {
   const char *theta = "rope_theta", *fraction = "partial_rotary_factor";
   double default_fraction = 1, default_theta = 10000;

@@ -10,7 +10,7 @@ namespace weft::policy {
 namespace {
 
 constexpr int kSteps = 64;          // of a fraction while one is searched
-constexpr int kWorthResident = 16;  // sequences that must fit beside resident weights before these are preferred
+constexpr int kWorthResident = 16;  // resident weights are preferred only if this many sequences fit as well
 
 /// The choices of complete(), one block shape at a time.
 class Chooser {

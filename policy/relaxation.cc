@@ -12,7 +12,7 @@ using offload::Lane;
 constexpr std::size_t kLaneCount = offload::kLanes.size();
 constexpr std::size_t index(Lane lane) { return static_cast<std::size_t>(lane); }
 
-/// Columns of the programme: shares per tier, the share of KV that the host attends, seconds of either sweep.
+/// Columns of the program: shares per tier, the share of KV that the host attends, seconds of either sweep.
 enum Column : std::size_t { weights = 0, kv = 3, activations = 6, on_host = 9, first_sweep = 10, sweep = 11, columns };
 using Row = std::array<double, columns>;
 
@@ -45,10 +45,10 @@ Fractions even(const std::array<bool, 3>& tiers) {
   return shares;
 }
 
-/// One linear programme: `add` rows, then solve.
-class Programme {
+/// One linear program: `add` rows, then solve.
+class LinearProgram {
  public:
-  Programme() {
+  LinearProgram() {
     lower_.fill(0);
     upper_.fill(1);
     upper_[first_sweep] = upper_[sweep] = std::numeric_limits<double>::infinity();
@@ -97,20 +97,20 @@ class Relaxation {
         compression_(compression) {}
 
   std::optional<Relaxed> solve() const {
-    Programme programme;
-    bound(programme);
-    if (!add_capacity(programme)) return {};
+    LinearProgram program;
+    bound(program);
+    if (!add_capacity(program)) return {};
     const Workload& work = problem_.work;
     const double prompt = work.prompt();
     const auto count = double(work.longest_generation - 1), slots = double(work.slots);
     const double visible = (std::min(slots, prompt + 1) + std::min(slots, prompt + count)) / 2;
     const std::int64_t live = policy_.block_size();
-    add_lanes(programme, first_sweep, lanes({.prefill = true, .live = live, .tokens = prompt}));
-    add_lanes(programme, sweep, lanes({.live = live, .visible = visible}));
+    add_lanes(program, first_sweep, lanes({.prefill = true, .live = live, .tokens = prompt}));
+    add_lanes(program, sweep, lanes({.live = live, .visible = visible}));
     Row objective{};
     objective[first_sweep] = 1;
     objective[sweep] = std::max(count, 0.0);
-    const auto solved = programme.minimize(objective);
+    const auto solved = program.minimize(objective);
     if (!solved) return {};
     const Row& at = *solved;
     const auto shares = [&](std::size_t first) {
@@ -136,15 +136,15 @@ class Relaxation {
     return policy;
   }
 
-  void bound(Programme& programme) const {
+  void bound(LinearProgram& program) const {
     const auto kind = [&](std::size_t first, const std::array<bool, 3>& tiers, const std::optional<Fractions>& shares) {
       Row sum{};
       for (std::size_t tier = 0; tier < 3; ++tier) {
         sum[first + tier] = 1;
-        if (shares) programme.fix(first + tier, shares->of[tier]);
-        else if (!tiers[tier]) programme.forbid(first + tier);
+        if (shares) program.fix(first + tier, shares->of[tier]);
+        else if (!tiers[tier]) program.forbid(first + tier);
       }
-      programme.add(sum, 1, 1);
+      program.add(sum, 1, 1);
     };
     kind(weights, choice_.weights, fixed_.weights);
     kind(kv, choice_.kv, fixed_.kv);
@@ -156,11 +156,11 @@ class Relaxation {
     attended[kv + 1] = -share;
     attended[kv + 2] = -share;
     const bool all = fixed_.attention_on_host.has_value() || !choice_.device_attends;
-    programme.add(attended, all ? 0 : -1, 0);
+    program.add(attended, all ? 0 : -1, 0);
   }
 
   /// False if the windows alone do not fit.
-  bool add_capacity(Programme& programme) const {
+  bool add_capacity(LinearProgram& program) const {
     double unit_bytes = 0, spilled = 0;
     for (std::size_t u = 0; u < problem_.units.size(); ++u) {
       unit_bytes += double(problem_.sizing.unit_bytes[u]);
@@ -176,7 +176,7 @@ class Relaxation {
       row[weights + tier] = (tier == 2 ? spilled : unit_bytes) / scale;
       row[kv + tier] = kv_bytes / scale;
       row[activations + tier] = hidden / scale;
-      programme.add(row, -std::numeric_limits<double>::infinity(), left / scale);
+      program.add(row, -std::numeric_limits<double>::infinity(), left / scale);
     }
     return true;
   }
@@ -261,10 +261,10 @@ class Relaxation {
   }
 
   /// The sweep takes as long as each lane, and as any two that slow each other down; without overlap, as all of them.
-  void add_lanes(Programme& programme, std::size_t seconds, const Lanes& lanes) const {
+  void add_lanes(LinearProgram& program, std::size_t seconds, const Lanes& lanes) const {
     const auto at_least = [&](Row row, double constant) {
       row[seconds] -= 1;
-      programme.add(row, -std::numeric_limits<double>::infinity(), -constant);
+      program.add(row, -std::numeric_limits<double>::infinity(), -constant);
     };
     if (!policy_.overlap) {
       Row row{};

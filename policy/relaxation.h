@@ -1,4 +1,4 @@
-// policy/relaxation.h: where everything would live if blocks could be cut at will: FlexGen's linear programme over the
+// policy/relaxation.h: where everything would live if blocks could be cut at will: FlexGen's linear program over the
 // placement (arXiv 2303.06865, section 4.3), extended by the share of attention on the host.
 #pragma once
 

@@ -148,9 +148,9 @@ class Generator {
     return s + 1;
   }
 
-  /// Decode through all layers, attention and mlp in turn, from the first one's attention on. Returns the sublayer
-  /// behind them. Three units are in use at once: the last attention's, the mlp's and the next attention's. With a
-  /// parallel residual there is no mlp apart.
+  /// Decode through all layers, attention and mlp in turn, beginning with the attention of the first layer. Returns the
+  /// sublayer after them. Three units are in use at once: those of the last attention, the mlp and the next attention.
+  /// With a parallel residual the mlp is no sublayer of its own.
   std::uint32_t layers_of_batches(std::uint32_t first) {
     const auto batches = static_cast<std::size_t>(shape_.batches);
     std::vector<std::uint32_t> attended(batches, kNone);  // per batch: the host's op

@@ -77,17 +77,18 @@ struct ScheduleShape {
   WindowSlots slots_needed(std::uint32_t ahead) const;
 };
 
-/// The sweeps [first_step, first_step + steps) of one block, of which the first, 0, is its prefill. Where the host
-/// attends some KV, a batch runs from the end of one layer's attention to the beginning of the next one's in one go, so
-/// that layers are no barriers: while the host attends one batch the device is busy with the others. Needs at least one
-/// slot in each window that is used. Carries no dependency that the lanes' order or another dependency already implies.
+/// The sweeps [first_step, first_step + steps) of one block. Sweep 0 is its prefill. Where the host attends some KV, a
+/// gpu batch runs without a break from the end of one layer's attention to the beginning of the next one's. So layers
+/// are no barriers: while the host attends one gpu batch, the device works on the others. Every window that is used
+/// must have at least one slot. The schedule has no dependency that the lanes' order or another dependency already
+/// implies.
 Schedule zigzag(const ScheduleShape& shape, std::uint32_t first_step, std::uint32_t steps);
 
-/// The same ops one after another: the specification that overlap must not change, only slower.
+/// The same ops one after another. It is slower, and specifies the results that overlap must not change.
 Schedule serialize(Schedule schedule);
 
-/// Decode sweeps that a run has in one schedule, which bounds its memory, told by that of prefill. Between such
-/// segments the lanes run dry once.
+/// The number of decode sweeps in one segment, given the schedule of prefill. It bounds the memory of a schedule.
+/// Between two segments the lanes run empty once.
 int steps_per_segment(const Schedule& prefill);
 
 /// The ops of the first `steps` sweeps.

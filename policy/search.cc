@@ -94,7 +94,7 @@ class Searcher {
     std::vector<Candidate> timed;
     double best = 0;
     for (const Start& start : starts()) {
-      // The relaxation is faster than any rounding of it, so that what is behind it is no faster either.
+      // The relaxation is faster than any rounding of it, so that the policies after it are no faster either.
       if (timed.size() >= kTimed || start.tokens_per_second < best) break;
       const auto candidate = evaluate(repaired(start.policy));
       if (!candidate) continue;

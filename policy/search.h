@@ -1,4 +1,4 @@
-// policy/search.h: the best policy for a machine and a job: a linear programme over the placement for every block
+// policy/search.h: the best policy for a machine and a job: a linear program over the placement for every block
 // shape, the most promising timed by the simulator, the best of those improved block by block.
 #pragma once
 
@@ -25,7 +25,7 @@ struct Plan {
 /// CapacityError as complete() does where nothing fits.
 Plan search(const Problem& problem, const PartialPolicy& partial, const Budgets& free);
 
-/// Tokens per second of the best placement as the linear programme alone sees it, for questions of the kind "what if
+/// Tokens per second of the best placement as the linear program alone sees it, for questions of the kind "what if
 /// the machine had more of this"; 0 where nothing fits.
 double relaxed_tokens_per_second(const Problem& problem, const PartialPolicy& partial, const Budgets& free,
                                  const Compression& compression = {});

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every fuzz target of tests/fuzz for a while (SECONDS_EACH, 60 by default) under AddressSanitizer and
-# UndefinedBehaviorSanitizer, two at a time, or those that are named: scripts/fuzz.sh requests json. Wants clang. Ends with an
+# UndefinedBehaviorSanitizer, two at a time, or those that are named: scripts/fuzz.sh requests json. Needs clang. Ends with an
 # error if any of them finds something; what it found lies in build/fuzz/findings, what it learnt in build/fuzz/corpus.
 set -euo pipefail
 cd "$(dirname "$0")/.."

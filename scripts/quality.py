@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROMPT, SCORED = 512, 256
 BUDGETS = [0.5, 0.2, 0.1, 0.05]
 SINKS = 4
-SPLITS = [0.25, 0.75, 0.1]  # of 20 %, heavy hitters' part; beside the even split of the rules
+SPLITS = [0.25, 0.75, 0.1]  # of 20 %, the heavy hitters' part, in addition to the even split of the rules
 BY_HAND = "<!-- From here on written by hand; the script keeps it. -->\n"
 
 
@@ -117,7 +117,8 @@ def main():
 Measured on {datetime.date.today()} with `scripts/quality.py --windows {args.windows}` on the CPU backend: the model in
 `{pathlib.Path(args.model).name}`, {args.windows} windows of the validation books (`tests/data/text`) that do not overlap, each {PROMPT} tokens
 of prompt and {SCORED} scored. The budget is a share of the window's {PROMPT + SCORED} tokens, kept per layer and head. "Change" is
-that of the perplexity against the full cache, with the standard error of the paired differences (per window) behind it.
+the change of perplexity against the full cache; the last column is the standard error of the paired differences (per
+window).
 
 Full cache: perplexity {math.exp(mean):.2f} ({mean:.4f} +- {error:.4f} nats per token).
 

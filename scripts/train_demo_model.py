@@ -85,7 +85,7 @@ def write_tokenizer_config(folder: Path, positions: int) -> None:
 
 
 def encode(paths: list[Path], tokenizer_folder: Path, out: Path) -> None:
-    """Writes the texts as uint16 token ids to `out` and the number of UTF-8 bytes beside it."""
+    """Writes the texts as uint16 token ids to `out`, and the number of UTF-8 bytes to a file next to it."""
     from tokenizers import ByteLevelBPETokenizer
 
     tokenizer = ByteLevelBPETokenizer(str(tokenizer_folder / "vocab.json"), str(tokenizer_folder / "merges.txt"))

@@ -43,7 +43,7 @@ def ensure_packages() -> None:
         print(f"installing torch, transformers and safetensors into {venv}", flush=True)
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         try:
-            if not runs([python, "-m", "pip", "--version"]):  # not there, or left behind by an attempt without ensurepip
+            if not runs([python, "-m", "pip", "--version"]):  # missing, or left by an attempt without ensurepip
                 subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
             # The smaller build without CUDA; PyPI's own where that index cannot be reached.
             if subprocess.run([*pip, "torch", "--retries", "0", "--timeout", "10", "--index-url",

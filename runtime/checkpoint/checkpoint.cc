@@ -180,7 +180,7 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   for (const auto& [name, format] : formats) {
     if (!is_there(directory / name)) continue;
     if (taken) {
-      checkpoint.notes_.push_back((directory / taken).string() + " is read, " + name + " beside it is not");
+      checkpoint.notes_.push_back((directory / taken).string() + " is read, " + name + " next to it is not");
     } else {
       taken = name;
       checkpoint.format_ = format;

@@ -1,5 +1,5 @@
-// runtime/checkpoint/checkpoint_error.h: the ways in which a checkpoint can be wrong, told apart so that tests can ask
-// for one.
+// runtime/checkpoint/checkpoint_error.h: the ways in which a checkpoint can be wrong, one value each, so that tests can
+// check for it.
 #pragma once
 
 #include <array>

@@ -148,7 +148,7 @@ class HeaderReader {
     } else if (at_ == At::field) {
       begin_field(name);
     } else if (name == "__metadata__") {
-      if (std::exchange(has_metadata_, true)) fail(Fault::duplicate_field, where_, "__metadata__ is there twice");
+      if (std::exchange(has_metadata_, true)) fail(Fault::duplicate_field, where_, "__metadata__ appears twice");
       at_ = At::metadata;
     } else {
       begin_tensor(name);
@@ -273,7 +273,7 @@ void check_names(std::vector<TensorInfo>& tensors, const std::string& where) {
   const auto twice =
       std::adjacent_find(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name == b.name; });
   if (twice != tensors.end())
-    fail(Fault::duplicate_tensor, where, "tensor " + in_quotes(twice->name) + " is there twice");
+    fail(Fault::duplicate_tensor, where, "tensor " + in_quotes(twice->name) + " appears twice");
 }
 
 /// Sorts by place. An empty tensor shares its beginning with the next one, hence the second key.

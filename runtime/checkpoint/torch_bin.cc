@@ -162,7 +162,7 @@ std::vector<TensorInfo> tensors_of(const Pickle& pickle, const Storages& storage
       fail(Fault::bad_name, where,
            "a tensor has a name of " + std::to_string(key.text.size()) + " bytes, wanted 1 to 1024");
     if (!names.insert(key.text).second)
-      fail(Fault::duplicate_tensor, where, "tensor " + in_quotes(key.text) + " is there twice");
+      fail(Fault::duplicate_tensor, where, "tensor " + in_quotes(key.text) + " appears twice");
     tensors.push_back(tensor_of(pickle, key.text, value, storages, where));
   }
   return tensors;
@@ -174,7 +174,7 @@ const ZipRecord* find(const std::vector<ZipRecord>& records, std::string_view na
   return at != records.end() && at->name == name ? &*at : nullptr;
 }
 
-/// What beside data.pkl and the storages says how to read them.
+/// Checks the small records that say how to read data.pkl and the storages.
 void check_records(const InputFile& file, const std::vector<ZipRecord>& records, const std::string& where) {
   constexpr std::uint64_t kMostWordBytes = 16;
   const auto word = [&](const ZipRecord& record) {
@@ -245,7 +245,7 @@ void place_legacy(const InputFile& file, const Pickle& keys, std::uint64_t at, S
     const std::string what = "storage " + in_quotes(key);
     if (keys.values[item].kind != Kind::text || found == storages.end())
       fail(Fault::bad_storage, where, what + " belongs to no tensor");
-    if (!placed.insert(key).second) fail(Fault::bad_storage, where, what + " is there twice");
+    if (!placed.insert(key).second) fail(Fault::bad_storage, where, what + " appears twice");
     Storage& storage = found->second;
     if (file.size() - at < 8) fail(Fault::data_past_end, where, what + " begins past the end: download it again");
     const std::string head = read_at(file, at, 8);

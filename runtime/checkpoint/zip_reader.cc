@@ -67,7 +67,7 @@ class ZipReader {
     std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     const auto twice = std::adjacent_find(records.begin(), records.end(),
                                           [](const auto& a, const auto& b) { return a.name == b.name; });
-    if (twice != records.end()) fail(in_quotes(twice->name) + " is there twice");
+    if (twice != records.end()) fail(in_quotes(twice->name) + " appears twice");
     return records;
   }
 

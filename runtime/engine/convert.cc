@@ -51,7 +51,7 @@ std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoin
 
 const char* safetensors_name(DType type) { return type == DType::f32 ? "F32" : type == DType::f16 ? "F16" : "BF16"; }
 
-/// The header, with its length before it and blanks behind it, so that the tensors begin on a page.
+/// The header: its length, the JSON and blanks up to the next page, where the tensors begin.
 std::string make_header(const std::vector<Planned>& planned) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};

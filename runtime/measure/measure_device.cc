@@ -15,7 +15,7 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kPiece = std::size_t{16} << 20;  // of a copy on the device; the backend paces larger ones
 
-/// `name`: median, beside the least and the most.
+/// The median under `name`, then the least and the most.
 ordered_json figure(const char* name, std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return {{name, values[values.size() / 2]}, {"min", values.front()}, {"max", values.back()}};

@@ -28,9 +28,9 @@ struct DeviceSizes {
   int sampled_rows = 256, vocab = 50272;
 };
 
-/// Each figure is the median of its repetitions beside their least and most, after a warm-up, by the host's clock
-/// around events over as many launches as fill `seconds`. Wants the device for itself. Throws CapacityError,
-/// DeviceError.
+/// Each figure has the median, the least and the most of its repetitions, after a warm-up. The host's clock times
+/// events around as many launches as fill `seconds`. Nothing else should use the device meanwhile. Throws
+/// CapacityError, DeviceError.
 ///   host_to_device, device_to_host   bytes/s of pinned memory, alone
 ///   both_directions                  the same of both at once, on a stream each
 ///   copy, read                       bytes/s of device memory: read and written; read alone

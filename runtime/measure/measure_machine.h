@@ -12,8 +12,8 @@ namespace weft::runtime {
 enum class Effort : std::uint8_t { brief, full };
 
 /// Every figure is a median of several repetitions of what a run does, with the shapes and the ops of its layers, on
-/// the backend that `options` choose. Wants the machine for itself; the disk is measured in options.disk_directory.
-/// Throws CapacityError, DeviceError, and what make_backend() does.
+/// the backend that `options` choose. Nothing else should run on the machine; the disk is measured in
+/// options.disk_directory. Throws CapacityError, DeviceError, and what make_backend() does.
 policy::Machine measure_machine(const MachineOptions& options, Effort effort);
 /// The same of a backend that is there already.
 policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort);

@@ -1,5 +1,4 @@
-// runtime/planning/compare.h: what this planner predicts on a machine, beside what was published of other systems on
-// it.
+// runtime/planning/compare.h: compares what this planner predicts on a machine with what others published for it.
 #pragma once
 
 #include <string>

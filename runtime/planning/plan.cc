@@ -29,7 +29,7 @@ void scale(policy::Engine& engine, double factor) {
   engine.launch /= factor;
 }
 
-/// Plans again with something changed, by the linear programme alone.
+/// Plans again with something changed, by the linear program alone.
 class WhatIf {
  public:
   WhatIf(const PlanRequest& request, const Planned& planned)

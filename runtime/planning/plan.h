@@ -41,7 +41,7 @@ Planned make_plan(const PlanRequest& request);
 /// What `policy`, which is complete, will do.
 policy::Candidate predict_policy(const PlanRequest& request, const policy::Policy& policy);
 
-/// Something that would make a plan faster, and by how much at least the linear programme says.
+/// Something that would make a plan faster, and by how much at least the linear program says.
 struct Gain {
   std::string what;
   double factor = 1;

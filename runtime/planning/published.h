@@ -1,4 +1,4 @@
-// runtime/planning/published.h: figures that others published, beside what FlexGen's arithmetic says of the same runs.
+// runtime/planning/published.h: compares figures that others published with FlexGen's arithmetic for the same runs.
 #pragma once
 
 #include <filesystem>

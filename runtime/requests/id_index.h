@@ -12,7 +12,8 @@
 
 namespace weft::runtime {
 
-/// Holds a hash per request that has an id, 16 bytes, and asks for the ids themselves where two hashes are the same.
+/// Holds 16 bytes per request that has an id: a hash and an index. Where two hashes are equal it reads the ids
+/// themselves.
 class IdIndex {
  public:
   using IdOf = std::function<std::string(std::size_t index)>;
@@ -20,7 +21,8 @@ class IdIndex {
 
   void add(std::string_view id, std::size_t index);
   void remove_if(const std::function<bool(std::size_t index)>& gone);
-  /// Once after the last add(): the first with an id stays, each later one is told of and gone.
+  /// Call once, after the last add(). The first entry with an id stays; `repeated` is called for each later one, which
+  /// is removed.
   void sort(const IdOf& id_of, const Repeated& repeated);
   /// After sort().
   std::optional<std::size_t> find(const std::string& id, const IdOf& id_of) const;

@@ -26,7 +26,7 @@ struct JournalOptions {
   /// A full disk is tried again every `pause` for `patience`; `stop` ends that with Interrupted.
   std::chrono::milliseconds pause{5000}, patience{60000};
   const std::atomic<bool>* stop = nullptr;
-  std::function<void(const std::string&)> warn = {};  ///< told when a full disk is tried again
+  std::function<void(const std::string&)> warn = {};  ///< called when a full disk is tried again
   /// As the system's calls of these names; for tests.
   std::function<ssize_t(int, const void*, std::size_t)> write = {};
   std::function<int(int)> fdatasync = {};
@@ -43,18 +43,18 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  /// The file is there, and nobody else may write it or what lies beside it.
+  /// The file exists and is locked: nobody else writes it or the files that belong to it.
   bool held() const { return lock_fd_ >= 0; }
   /// Nothing was ever written to the file, or there is none.
   bool empty() const { return end_ == 0; }
-  /// Cuts what lies behind byte `end`, because it may not be on disk. Throws IoError.
+  /// Cuts the file after byte `end`, because the rest may not be on disk. Throws IoError.
   void cut(std::uint64_t end);
   /// Which requests an earlier run has answered. Cuts the torn tail. Throws UsageError if a line is not the answer to a
   /// request of this file, or a second answer to one; then the file is as it was. With `repair` such lines go to
   /// PATH.bad instead.
   std::vector<bool> recover(const RequestFile& requests, bool repair = false);
-  /// Creates the file, for its owner alone, if there is none. After this append() may be called. `on_lost` is told how
-  /// many bytes are on disk for sure when putting more there has failed.
+  /// Creates the file, for its owner alone, if there is none. Call it before append(). `on_lost` is called when a flush
+  /// fails, with the number of bytes that are on disk for sure.
   void open(std::function<void(std::uint64_t durable)> on_lost = {});
   /// One line, newline added. Throws IoError; then all earlier lines are whole. If somebody has deleted the file, they
   /// are in PATH.recovered.

@@ -46,7 +46,7 @@ struct BadRequest : UsageError {
   std::string code, param;
 };
 
-/// What lines of OpenAI's dialect are checked against beside.
+/// What request lines of OpenAI's dialect are checked against in addition.
 struct OpenAiRules {
   std::vector<std::string> model_names;  ///< that a body may say; the first is named in messages
   std::filesystem::path model_folder;    ///< whose chat template is read where it is needed; may be empty

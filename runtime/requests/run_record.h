@@ -1,5 +1,5 @@
-// runtime/requests/run_record.h: what the answers of a run depend on, in a file beside them, so that a resume goes on
-// with that.
+// runtime/requests/run_record.h: the file OUTPUT.run.json, which records what the answers of a run depend on. A resume
+// compares itself with it.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What the planner predicts beside what is measured, on this machine and the CPU backend.
+"""Compares what the planner predicts with what is measured, on this machine and the CPU backend.
 
 Runs of OPT-125m and OPT-1.3B shapes in every kind of placement, in rounds; before every round the machine is measured
 (weft bench --lanes --save), for a shared machine is not equally fast all the time. A Markdown table of the medians comes
-out. With --pick the planner's policy for a model that does not fit is timed beside twenty others, also in rounds: ten of
-them one step away from it, ten drawn at random from those that fit. Wants the machine to itself.
+out. With --pick the planner's policy for a model that does not fit is timed against twenty others, also in rounds: ten of
+them one step away from it, ten drawn at random from those that fit. Nothing else should run on the machine.
 
   scripts/bench/plan_accuracy.py [--pick] [--rounds N] [--report FILE]
 """
@@ -165,7 +165,7 @@ def pick(rounds, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--pick", action="store_true", help="time the planner's pick beside twenty others")
+    parser.add_argument("--pick", action="store_true", help="time the planner's pick against twenty others")
     parser.add_argument("--report", help="write all reports to this file")
     options = parser.parse_args()
     results = []

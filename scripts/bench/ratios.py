@@ -147,7 +147,7 @@ def part_h2o(args):
     rows += [
         "",
         f"h2o at 20 % against full, each at the largest block that fits: {rates[1] / rates[0]:.2f}x; wanted: at least 3x. "
-        "The budget of 1748 MiB and the 300 MiB that the process may take beside it make 2 GiB in all.",
+        "The budget of 1748 MiB and the 300 MiB that the process may take in addition make 2 GiB in all.",
     ]
     return (
         "A fifth of the KV cache in one memory budget: 2 GiB in all, OPT-1.3B shape, 512 + 512",

@@ -110,10 +110,10 @@ def options_of(arguments):
         if not low <= getattr(options, name) <= high:
             parser.error(f"--{name} must be from {low} to {high}, got {getattr(options, name)}")
     if options.command[0] not in ("generate", "score"):
-        parser.error(f"wanted generate or score behind --, got {options.command[0]}")
+        parser.error(f"wanted generate or score after --, got {options.command[0]}")
     for flag in ("--input", "--output", "--shard", "--resume", "--threads", "--quiet"):
         if any(word == flag or word.startswith(flag + "=") for word in options.command):
-            parser.error(f"{flag} is set by this script; leave it out of the command behind --")
+            parser.error(f"{flag} is set by this script; leave it out of the command after --")
     if not shutil.which(options.weft):
         parser.error(f"--weft {options.weft}: there is no such program")
     if os.path.exists(options.output):

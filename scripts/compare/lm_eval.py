@@ -3,7 +3,7 @@
 
     python3 scripts/compare/lm_eval.py [--model models/demo] [--items 200] [--weft build/release/weft]
 
-Wants lm-eval, torch and transformers from PyPI. The task is made here: of four continuations of a passage of
+Needs lm-eval, torch and transformers from PyPI. The task is made here: of four continuations of a passage of
 tests/data/text one is the true one, the others are from elsewhere. Both compute in float32. Prints each one's accuracy and
 the largest difference of a log-likelihood; ends with 1 if one of full attention differs by more than 1e-3 or the scores do.
 """

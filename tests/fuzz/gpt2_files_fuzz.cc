@@ -1,4 +1,4 @@
-// tests/fuzz/gpt2_files_fuzz.cc: the input is merges.txt beside a sound vocab.json, or tokenizer_config.json beside
+// tests/fuzz/gpt2_files_fuzz.cc: the input is merges.txt next to a sound vocab.json, or tokenizer_config.json next to
 // both.
 #include <nlohmann/json.hpp>
 

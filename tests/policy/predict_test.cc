@@ -62,7 +62,7 @@ TEST_CASE("predict: weights on the host come over the link once a sweep, whateve
     const double link = 32 * streamed_bytes(made) / 12e9;
     CHECK(busy(result.decode, Lane::host_to_device) == Approx(link).epsilon(1e-6));
     CHECK(result.decode.seconds >= link * (1 - 1e-9));
-    CHECK(result.decode.seconds <= 1.05 * link);  // all else hides behind it
+    CHECK(result.decode.seconds <= 1.05 * link);  // everything else overlaps with it
     CHECK(result.decode.longest() == Lane::host_to_device);
   }
   Policy serial = policy_of(8, 4, {{0, 1, 0}});
@@ -156,7 +156,7 @@ TEST_CASE("simulate: lanes that get in each other's way share their time", "[pre
   CHECK(simulate(schedule, seconds, together).seconds() == Approx(3));
   together[0][1] = 0.5;
   together[1][0] = 0.25;
-  // The write takes 4 s beside the read, which does 2 s of its work meanwhile and the last one alone.
+  // The write takes 4 s while the read runs too. The read does 2 s of its work meanwhile, and the last second alone.
   const Trace trace = simulate(schedule, seconds, together);
   CHECK(trace.spans[1].end == Approx(4));
   CHECK(trace.spans[0].end == Approx(5));

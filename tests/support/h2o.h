@@ -1,4 +1,4 @@
-// tests/support/h2o.h: prefill and decode steps through the real kernels of a place, and H2O in fp64 beside them.
+// tests/support/h2o.h: prefill and decode steps through the real kernels of a backend, and H2O in fp64 to compare with.
 #pragma once
 
 #include <map>

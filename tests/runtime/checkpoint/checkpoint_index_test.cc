@@ -49,7 +49,7 @@ TEST_CASE("oddities of an index that harm nothing are noted", "[runtime]") {
     CHECK_THAT(checkpoint.notes()[0], Catch::Contains("2 tensors of the shards are not in the index"));
     CHECK_FALSE(checkpoint.find("mask"));
   }
-  SECTION("a single file beside it, which wins") {
+  SECTION("a single file in the same folder, which wins") {
     write_text(folder / "model.safetensors", file_of({"single"}));
     const Checkpoint checkpoint = Checkpoint::open(folder.path());
     CHECK(checkpoint.format() == Checkpoint::Format::safetensors);

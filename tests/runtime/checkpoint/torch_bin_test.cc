@@ -144,7 +144,7 @@ TEST_CASE("safetensors come before PyTorch files, a single file before shards", 
   CHECK(single.format() == Checkpoint::Format::torch_bin);
   REQUIRE(single.notes().size() == 1);
   CHECK_THAT(single.notes()[0],
-             Catch::EndsWith("pytorch_model.bin is read, pytorch_model.bin.index.json beside it is not"));
+             Catch::EndsWith("pytorch_model.bin is read, pytorch_model.bin.index.json next to it is not"));
   fill_sharded(folder);
   CHECK(Checkpoint::open(folder.path()).format() == Checkpoint::Format::sharded_safetensors);
   write_text(folder / "model.safetensors", file_of({"x"}));

@@ -1,4 +1,4 @@
-// What the executor did, as it recorded it when each op had ended, beside what the schedule says.
+// Compares the ops that the executor recorded, each when it had ended, with the schedule.
 #include "runtime/engine/executor.h"
 
 #include <algorithm>

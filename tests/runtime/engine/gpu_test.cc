@@ -1,4 +1,4 @@
-// The whole engine on a GPU, simulated or real, beside the CPU and beside itself.
+// The whole engine on a GPU, simulated or real, compared with the CPU and with itself.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>

@@ -43,7 +43,7 @@ std::vector<float> values_of(const ConstView& view) {
   return values;
 }
 
-/// Every tensor of the model as numbers, whatever units it is cut into; a piece goes behind the one before.
+/// Every tensor of the model as numbers, whatever units it is cut into; pieces are joined in order.
 std::map<std::string, std::vector<float>> tensors_of(const Weights& weights, const std::vector<Unit>& units,
                                                      const std::function<void(std::size_t, std::byte*)>& load) {
   std::map<std::string, std::vector<float>> tensors;

@@ -2,7 +2,7 @@
 """Every system call on files fails once, or the process dies there: a one-line error of a known kind and no wrong answer,
 and then a --resume that ends with the answers of an undisturbed run.
 
-Usage: faults_test.py WEFT_BINARY [--points N] [--calls NAME,...] [--ways 0,1,...]
+Usage: faults_test.py WEFT_BINARY [--points N] [--calls NAME,...] [--ways 0,1,...] [--jobs N]
 
 strace injects. Its when=K is the K-th call of that name in each thread, so K goes up to the most that a thread makes; of
 more than N such points N are taken, spread evenly. Exit code 77: strace is not there or may not trace here.
@@ -193,7 +193,7 @@ def campaign(weft, model, root, way, options):
           ", ".join(f"{call} {total[call]} ({most[call]})" for call in sorted(most)))
     print(f"  {len(points)} points; " + (f"{options.points} each, evenly, of {', '.join(sampled)}" if sampled else "all of them"))
     results, problems = collections.Counter(), []
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         runs = [pool.submit(one_point, weft, model, root / f"{number}", way, point, undisturbed)
                 for number, point in enumerate(points)]
         for run in concurrent.futures.as_completed(runs):
@@ -212,6 +212,7 @@ def main():
     parser.add_argument("weft")
     parser.add_argument("--points", type=int, default=12)
     parser.add_argument("--ways", type=lambda text: [int(way) for way in text.split(",")], default=range(len(WAYS)))
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--calls", type=lambda text: text.split(","), default=CALLS)
     options = parser.parse_args()
     if not may_trace():

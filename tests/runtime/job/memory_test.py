@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """The peak memory of a run whose weights are larger than all its memory budgets, as the kernel counts it from outside; and
-the peak bytes that a plan predicts beside what is seen from outside: resident memory and the spill file; and what a request
+the peak bytes that a plan predicts against what is seen from outside: resident memory and the spill file; and what a request
 of a long file costs.
 
 Usage: memory_test.py WEFT_BINARY SOURCE_FOLDER [--full] [--work FOLDER]
 
-By default the OPT-125M shape, 240 MiB of weights in 96 MiB of budgets and 64 MiB beside them; with --full the OPT-1.3B shape, 2.6 GB on disk (which
+By default the OPT-125M shape, 240 MiB of weights in 96 MiB of budgets and 64 MiB for the process; with --full the OPT-1.3B shape, 2.6 GB on disk (which
 must be free in the work folder) in 1 GiB and 300 MiB.
 """
 
@@ -129,12 +129,12 @@ def main():
     options = parser.parse_args()
     weft = Weft(pathlib.Path(options.weft).resolve())
     config = options.source / "configs" / "models" / ("opt-1.3b.json" if options.full else "opt-125m.json")
-    device, host, beside = (768, 256, 300) if options.full else (72, 24, 64)  # MiB
+    device, host, process = (768, 256, 300) if options.full else (72, 24, 64)  # MiB
     for name, flags in {"chosen placement": [], "two tiers of memory": ["--percent", 10, 5, 50, 50, 50, 50, "--num-gpu-batches", 2,
                                                                          "--gpu-batch-size", 3]}.items():
         with tempfile.TemporaryDirectory(prefix="weft-memory-", dir=options.work) as folder:
             check(weft, config, pathlib.Path(folder), name,
-                  ["--device-memory", f"{device}MiB", "--host-memory", f"{host}MiB", *flags], beside * MIB)
+                  ["--device-memory", f"{device}MiB", "--host-memory", f"{host}MiB", *flags], process * MIB)
     everything, half, disk = {"device": 1.0}, {"device": 0.5, "disk": 0.5}, {"disk": 1.0}
     for weights, kv in (everything, everything), (half, everything), (everything, disk), ({"host": 0.5, "disk": 0.5}, half):
         with tempfile.TemporaryDirectory(prefix="weft-memory-", dir=options.work) as folder:

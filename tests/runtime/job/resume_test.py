@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What --resume takes and what it refuses, with the expected error; and what else lies beside an output.
+"""What --resume takes and what it refuses, with the expected error; and what else is next to an output.
 
 Usage: resume_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
 """
@@ -241,7 +241,7 @@ class Lines(Case):
         self.record.write_text(json.dumps({**record, "durable_bytes": sum(map(len, self.whole[:5]))}))
         self.assertIn("durable_bytes", self.resumed("--resume") + self.record.read_text())  # cuts nothing and forgets nothing
         said = self.run_job("--resume", "--durability=power")
-        self.assertIn("behind byte", said)
+        self.assertIn("after byte", said)
         lines = self.output.read_bytes().splitlines(keepends=True)
         self.assertEqual((lines[:5], sorted(lines)), (self.whole[:5], sorted(self.whole)))
         self.assertNotIn("durable_bytes", self.record.read_text())

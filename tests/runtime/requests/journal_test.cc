@@ -1,4 +1,4 @@
-// The result file after a kill at every byte, and beside everything that is no result file.
+// The result file after a kill at every byte, and files that are no result files.
 #include "runtime/requests/journal.h"
 
 #include <fcntl.h>

@@ -200,7 +200,7 @@ TEST_CASE("random numbers are keyed by seed and id", "[runtime]") {
   CHECK(again.open().read(0).sampling.key == keys[3]);
 }
 
-TEST_CASE("how many answers, how long at least and what is told of them", "[runtime]") {
+TEST_CASE("the fields n, min_tokens and logprobs are read and checked", "[runtime]") {
   const File file(
       R"({"id":1,"prompt_ids":[1],"max_tokens":9,"temperature":1,"n":128,"logprobs":20,"min_tokens":9,"ignore_eos":true})"
       "\n"

@@ -78,7 +78,7 @@ TEST_CASE("a difference is named, with what was and what is", "[runtime]") {
   CHECK(before.difference(now) == "");
 }
 
-TEST_CASE("sorted answers lie beside the output", "[runtime]") {
+TEST_CASE("sorted answers go into the folder of the output", "[runtime]") {
   CHECK(sorted_place("a/results.jsonl") == "a/results.sorted.jsonl");
   CHECK(sorted_place("results") == "results.sorted.jsonl");
 }
