@@ -10,8 +10,8 @@ namespace weft::kernels {
 
 /// Bytes per second that H2O decode steps move over full blocks of fp16 slots: keys and values, `kv_bytes` of them at
 /// least, each read once a step; and of each slot 12 bytes more, the position and the score read and the score written.
-/// 1 GiB or more, for a large cache flatters anything smaller. One query head for each KV head, half of the slots
-/// heavy. Takes about `seconds` besides filling the memory, wants the machine for itself, and returns the median step.
+/// 1 GiB or more, because a large cache would flatter less. One query head for each KV head, half of the slots
+/// heavy. Takes about `seconds` plus the time to fill the memory; needs the machine to itself; returns the median step.
 /// Throws CapacityError without memory.
 double measure_decode_attention(ThreadPool& pool, std::size_t kv_bytes, int slots, int head_dim, double seconds);
 

@@ -73,7 +73,7 @@ void CpuOps::run(const DecodeAttention& op, Stream&) const {
   check(op);
   check_free_slots(op);
   const std::int64_t kv_heads = op.slots.kv_heads, heads = op.q.rows * kv_heads;
-  // Several heads to a tile, so that a thread knows what it reads next; but many tiles, for threads are not equally
+  // Several heads to a tile, so that a thread knows what it reads next; but many tiles, because threads are not equally
   // fast.
   const std::int64_t at_once = std::clamp<std::int64_t>(heads / (std::int64_t{16} * pool_.threads()), 1, 16);
   const std::size_t scratch =

@@ -128,7 +128,7 @@ template <class Layout> constexpr std::size_t reduction_floats(int dim, int head
   return static_cast<std::size_t>(Layout::kTeams) * heads * dim;
 }
 
-/// Blocks on a multiprocessor that registers must leave room for; without a number ptxas would rather spill.
+/// Blocks that fit a multiprocessor at once: tells ptxas how many registers it may use.
 template <class Layout, int kHeads> constexpr int kBlocks = kHeads == 1 && Layout::kSteps == 1 ? 8 : 4;
 
 /// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values(). kHeads, which

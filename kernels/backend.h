@@ -54,7 +54,7 @@ class Backend {
   virtual std::size_t device_overhead() const = 0;
   /// Throws CapacityError, which says what was wanted and what is free.
   virtual std::unique_ptr<Memory> allocate_device(std::size_t bytes) = 0;
-  /// Host memory that copies to and from the device may use without staging; good for O_DIRECT.
+  /// Host memory that copies to and from the device need no staging for; aligned as O_DIRECT wants it.
   virtual std::unique_ptr<Memory> allocate_host(std::size_t bytes) = 0;
   /// Whether ops of the device may use memory of allocate_host(); not where a GPU's system lets too little be pinned.
   virtual bool device_reaches(const void* host) const = 0;

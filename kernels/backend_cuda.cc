@@ -15,7 +15,7 @@ namespace cuda {
 
 void check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // an error that is not sticky shall not come up again at the next call
+  cudaGetLastError();  // so that the next call does not return this error again
   const std::string text = std::string(call) + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")";
   if (error == cudaErrorMemoryAllocation) throw CapacityError(text);
   throw DeviceError("the GPU failed: " + text + "; answers so far are kept, --resume continues");
@@ -43,8 +43,9 @@ constexpr std::size_t kPinnedPiece = std::size_t{4} << 30;  // what one registra
 constexpr std::size_t kMostDirect = 64 << 20;               // of host memory that ops may use without a copy
 constexpr std::size_t kTouchedBytes = 64 << 20;             // what is worth a thread
 constexpr std::size_t kChunk = 16 << 20;                    // of a bulk copy: 0.3 ms of a fast link
-constexpr std::size_t kLibraries = 128 << 20;               // cuBLAS's code and ours, once used: an estimate
-constexpr std::size_t kMostContext = std::size_t{1} << 30;  // more than a context takes belongs to somebody else
+constexpr std::size_t kLibraries = 128 << 20;  // code of cuBLAS and of our kernels once loaded: an estimate
+constexpr std::size_t kMostContext = std::size_t{1}
+                                     << 30;  // a context takes less; what is above it belongs to another process
 
 struct CudaEvent final : Event {
   EventHandle handle = make_event();

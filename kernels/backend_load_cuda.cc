@@ -1,4 +1,4 @@
-// kernels/backend_load_cuda.cc: opens the CUDA backend, which lies in a library of its own, libweft_cuda.so. A program
+// kernels/backend_load_cuda.cc: opens the CUDA backend, which is a library of its own, libweft_cuda.so. A program
 // that was linked with cuBLAS itself would not even start where that is not installed.
 #include <dlfcn.h>
 
@@ -23,7 +23,7 @@ std::string why_not(const std::string& library, const std::string& error) {
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
   // The program's rpath says where a name without a folder is looked for: in the program's folder, or in a package's
   // lib/.
-  void* const library = dlopen(options.library, RTLD_NOW | RTLD_LOCAL);  // for good: CUDA cannot be unloaded
+  void* const library = dlopen(options.library, RTLD_NOW | RTLD_LOCAL);  // never closed: CUDA cannot be unloaded
   void* const entry = library ? dlsym(library, kCudaEntry) : nullptr;
   if (!entry) throw DeviceError(why_not(options.library, dlerror()));
   return std::unique_ptr<Backend>(reinterpret_cast<CudaEntry*>(entry)(options));

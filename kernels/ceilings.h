@@ -1,6 +1,6 @@
 // kernels/ceilings.h: measures what this machine can do at best, so that reports can compare a run with it. Each
 // function takes about `seconds`, plus the time to fill its memory, and returns the median of several repetitions.
-// Nothing else should run on the machine meanwhile.
+// Nothing else should run on the machine during a measurement.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace weft::kernels {
 void read_memory(ThreadPool& pool, const void* from, std::size_t bytes, std::int64_t prefetch);
 
 /// Bytes per second of all threads reading `bytes` of memory, each byte once; the faster of reading with the hardware's
-/// prefetch alone and with the software's. 1 GiB or more, for a large cache flatters anything smaller.
+/// prefetch alone and with the software's. 1 GiB or more, because a large cache would flatter less.
 double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds);
 
 constexpr int kMeasuredWidth = 4096;  ///< of the matrices below, which are square

@@ -12,9 +12,10 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256;
-constexpr int kUnroll = 4;                    // loads that a thread has in flight
-constexpr int kBlocksEach = 8;                // per multiprocessor
-constexpr std::uint32_t kNever = 0x9E3779B9;  // what the words hardly come to; there so that the reads are not dropped
+constexpr int kUnroll = 4;      // loads that a thread has in flight
+constexpr int kBlocksEach = 8;  // per multiprocessor
+constexpr std::uint32_t kNever =
+    0x9E3779B9;  // a sum that practically never occurs: testing for it keeps the compiler from dropping the reads
 
 __global__ void __launch_bounds__(kThreads) read_all(const uint4* from, std::int64_t count, std::uint32_t* sink) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;

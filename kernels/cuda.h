@@ -18,7 +18,7 @@
 
 namespace weft::kernels::cuda {
 
-/// Throws DeviceError, which names the call and what CUDA says; CapacityError where memory is what is missing.
+/// Throws DeviceError, which names the call and what CUDA says; CapacityError where memory is short.
 void check(cudaError_t error, const char* call);
 void check(cublasStatus_t status, const char* call);
 
@@ -49,7 +49,7 @@ using BlasHandle = Owner<cublasHandle_t, cublasDestroy>;
 using DeviceMemory = Owner<void*, cudaFree>;
 using HostMemory = Owner<void*, cudaFreeHost>;
 
-/// Without timing; who waits for it sleeps, for the cores belong to the host's attention.
+/// Without timing; a waiting thread sleeps, because the host's attention needs the cores.
 EventHandle make_event();
 
 constexpr std::size_t kSharedWithoutAsking = 48 << 10;  ///< bytes of dynamic shared memory

@@ -21,7 +21,7 @@ __device__ inline void softmax(float* p, int slots, float* shared) {
   __syncthreads();
 }
 
-/// A slot that may be evicted. What is no number goes last.
+/// A slot that may be evicted. NaN comes last.
 struct Candidate {
   float score;
   std::int32_t position, slot;

@@ -50,7 +50,7 @@ template <class T> struct Place {
   }
 };
 
-/// Where a block of threads works, and the home that hears of its changes, if any.
+/// Where a block of threads works, and the home that is updated with it, if any.
 template <class T> struct Tile : Place<T> {
   Place<T> home;
   Row row;

@@ -47,7 +47,7 @@ constexpr GroupFiles kVersion1 = {"/sys/fs/cgroup/memory", "/memory.limit_in_byt
                                   "total_inactive_file "};
 constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup", "/memory.max", "/memory.current", "inactive_file "};
 
-/// What the groups from `group` up to the root leave. A container sees its own group as the root.
+/// The memory that the groups from `group` up to the root leave. A container sees its own group as the root.
 std::uint64_t left_by_groups(const std::string& root, const GroupFiles& files, std::string group) {
   std::uint64_t left = UINT64_MAX;
   for (;;) {

@@ -17,7 +17,7 @@
 
 namespace weft::kernels::cuda {
 
-/// Which host memory could not be pinned. Copies of it go by a ring of pinned pieces; ops do not reach it.
+/// Which host memory could not be pinned. Copies of it go through a ring of pinned pieces; ops cannot use it.
 class PageableMemory {
  public:
   void add(const std::byte* begin, std::size_t bytes) {
@@ -46,8 +46,8 @@ class PageableMemory {
 };
 
 /// Pages that several threads touch at once and that are then registered in pieces: cudaHostAlloc would take a minute
-/// for 100 GB. The device reaches them by the same addresses. Where the system does not let so much be pinned, large
-/// memory stays pageable; small memory is what results and staging need and must be pinned (CapacityError).
+/// for 100 GB. The device reaches them by the same addresses. Where the system does not allow that much to be
+/// pinned, large memory stays pageable; small memory, which results and staging need, must be pinned (CapacityError).
 class CudaHostMemory final : public MappedMemory {
  public:
   CudaHostMemory(std::size_t bytes, PageableMemory& pageable) : MappedMemory(bytes), pageable_(pageable) {

@@ -1,4 +1,4 @@
-// kernels/kv_slots_cpu.cc: what each head keeps of a prompt, and its way into the slots.
+// kernels/kv_slots_cpu.cc: what each head keeps of a prompt, and how it gets into the slots.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -25,7 +25,7 @@ std::vector<std::int32_t> kept_positions(std::int32_t length, const Keep& keep, 
   };
   std::vector<Candidate> candidates;
   for (std::int32_t i = sinks; i < recent_begin; ++i) {
-    const float s = score(i);  // what is no number has no place in an order: it goes first
+    const float s = score(i);  // NaN has no place in an order: it goes first
     candidates.push_back({std::isnan(s) ? -std::numeric_limits<float>::infinity() : s, i});
   }
   const auto heavy = static_cast<std::ptrdiff_t>(keep.heavy - sinks);

@@ -1,4 +1,4 @@
-// kernels/kv_slots_cuda.cu: what each head keeps of a prompt, and its way into the slots.
+// kernels/kv_slots_cuda.cu: what each head keeps of a prompt, and how it gets into the slots.
 #include <vector>
 
 #include "kernels/device_cuda.h"

@@ -24,7 +24,7 @@ __m256 load_half(const bf16* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
-/// The first `count` <= 16 numbers, zeros after them; as bytes, for f16's constructors belong to a shared header.
+/// The first `count` <= 16 numbers, zeros after them; as bytes, because f16's constructors are in a shared header.
 template <class T> struct Padded {
   alignas(32) char bytes[kPartialSums * sizeof(T)];
   Padded(const T* from, std::int64_t count) {

@@ -128,7 +128,9 @@ constexpr std::int64_t kPanelStride = kPanelVectors * kPartialSums;
   WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j) w[j] = _mm512_load_ps(panel + j * kPartialSums);
   WEFT_UNROLLED (int i = 0; i < kPanelRows; ++i) {
     __m512 a = _mm512_set1_ps(x[i]);
-    asm volatile("" : "+v"(a));  // keeps the compiler from starting later loads early, for which it has no registers
+    asm volatile(
+        ""
+        : "+v"(a));  // keeps the compiler from starting later loads early, because it would run out of registers
     WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j) sum[i][j] = _mm512_fmadd_ps(a, w[j], sum[i][j]);
   }
 }
@@ -139,10 +141,10 @@ void panel_tile(const PanelTile& t) {
   load_sums(sum, t.sums, kPanelStride, t.first);
   const float *x = t.x, *panel = t.panel, *next = t.sums + tile;
   const char *weights = static_cast<const char*>(t.prefetch), *const weights_end = weights + t.prefetch_lines * 64;
-  // By fours, for at most 4 instructions start in a cycle, and a step's 24 products alone take 12.
+  // By fours, because at most 4 instructions start in a cycle, and a step's 24 products alone take 12.
   std::int64_t s = 0;
   for (; s + 4 <= t.steps; s += 4, x += 4 * kPanelRows, panel += 4 * kPanelStride) {
-    // The second cache is 14 cycles away; here it is asked in time for x and for the next tile's sums.
+    // The second-level cache is 14 cycles away; prefetches here bring x and the next tile's sums in time.
     WEFT_UNROLLED (int line = 0; line < 2; ++line)
       _mm_prefetch(reinterpret_cast<const char*>(x + (64 + line) * kPartialSums), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);

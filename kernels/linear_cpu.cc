@@ -15,7 +15,7 @@
 namespace weft::kernels {
 namespace {
 
-constexpr std::int64_t kDirectRows = 16;          // up to here transposing the weights costs more than it saves
+constexpr std::int64_t kDirectRows = 16;          // up to this many, transposing the weights costs more than it saves
 constexpr std::int64_t kDirectColumns = 24;       // of a task
 constexpr std::int64_t kDirectTileFloats = 4096;  // of x: half of the first cache
 constexpr std::int64_t kPanelK = 1408;            // 1/16 of 48 columns is half of a first cache of 32 KiB
@@ -61,7 +61,7 @@ struct Cut {
   std::int64_t length(std::int64_t block) const { return std::min(k_block, in - block * k_block); }
   std::int64_t steps(std::int64_t block) const { return divide_up(length(block), kPartialSums); }
 
-  // What the 16 lanes have is a cache line more than a power of two apart, or it would all share a few cache sets.
+  // The 16 lanes' data is a cache line more than a power of two apart; otherwise it would all share a few cache sets.
   std::int64_t x_lane(std::int64_t block) const { return direct ? 0 : padded_rows * steps(block) + kPartialSums; }
   std::int64_t panel_lane(std::int64_t block) const { return task_columns * steps(block) + kPartialSums; }
   std::int64_t sums_lane() const { return task_columns * chunk_rows + kPartialSums; }
@@ -70,7 +70,7 @@ struct Cut {
     return (padded_rows * divide_up(k_block, kPartialSums) + kPartialSums) * kPartialSums * k_blocks;
   }
   std::int64_t sums_floats() const {
-    // finish() reads whole vectors of columns, so also past the last row's.
+    // finish() reads whole vectors of columns, and so past the end of the last row.
     return direct ? (padded_rows * task_columns + kPartialSums) * kPartialSums : sums_lane() * kPartialSums;
   }
   std::int64_t panel_floats() const { return direct ? 0 : panel_lane(0) * kPartialSums; }
@@ -172,8 +172,8 @@ class Pass {
       }
     finish(task, 0, cut_.rows, sums);
   }
-  /// What is multiplied when column `n` would be, be it after the task's last. A short way ahead only, for a line on
-  /// its way holds one of the few fill buffers.
+  /// What is multiplied when column `n` would be, be it after the task's last. A short way ahead only, because a line
+  /// on its way holds one of the few fill buffers.
   const std::byte* soon(const Task& task, std::int64_t n, std::int64_t block) const {
     const std::int64_t have = columns(task), last = cut_.columns - 1;
     if (n < have) return weight(task.first + n, block);
@@ -205,7 +205,7 @@ class Pass {
                                  .width = kPartialSums});
   }
 
-  /// The weights of the panel after this one, which every tile brings a little nearer.
+  /// The weights of the next panel: every tile prefetches a part of them.
   struct NextPanel {
     std::int64_t column, block;
   };
@@ -264,7 +264,7 @@ class Pass {
 };
 
 void linear_by(const LinearKernels& kernels, const Linear& op, ThreadPool& pool) {
-  // So few rows at a time that the packed ones stay within kPackedBytes; the passes as even as they can be.
+  // As many rows at a time as fit kPackedBytes when packed, in passes as even as possible.
   const std::int64_t row_bytes = std::max<std::int64_t>(1, round_up(op.x.cols, kPartialSums)) * 4;
   const std::int64_t tile = kernels.panel_rows;
   const std::int64_t most = std::max<std::int64_t>(64, kPackedBytes / row_bytes / tile * tile);

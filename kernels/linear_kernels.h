@@ -6,7 +6,7 @@
 // instruction sets give the same bits.
 //
 // linear_avx512.cc and linear_avx2.cc are compiled with their set's flags. They call no inline function of a header
-// that another file could share, for the linker keeps one copy of such a function, perhaps theirs.
+// that another file could share, because the linker keeps one copy of such a function, perhaps the other file's.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ constexpr int kWeightTypes = 3;  // f32, f16, bf16: the values of DType
 struct DirectTile {
   const float* x;        // [steps][rows][16], zeros beyond k
   const void* weight;    // [columns] rows of k numbers, weight_stride apart
-  const void* prefetch;  // such a tile, which is soon needed in the second cache
+  const void* prefetch;  // such a tile, which will soon be needed in the second-level cache
   std::int64_t weight_stride, k;
   float* sums;  // rows sums_stride floats apart; not read if `first`
   std::int64_t sums_stride;
@@ -39,7 +39,7 @@ struct PanelTile {
   std::int64_t steps;
   float* sums;  // not read if `first`
   bool first;
-  const void* prefetch;  // so many cache lines of weights are soon needed in the second cache
+  const void* prefetch;  // this many cache lines of weights will soon be needed in the second-level cache
   std::int64_t prefetch_lines;
 };
 

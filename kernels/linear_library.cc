@@ -120,7 +120,7 @@ LibraryProduct::LibraryProduct(std::int64_t rows, std::int64_t in, std::int64_t 
   omp_set_num_threads(threads);
   const auto f32 = memory::data_type::f32;
   impl_->x = memory::desc({rows, in}, f32, memory::format_tag::ab);
-  impl_->plain = memory::desc({in, out}, f32, memory::format_tag::ba);  // weight^T, as it lies
+  impl_->plain = memory::desc({in, out}, f32, memory::format_tag::ba);  // weight^T, in the order in which it is stored
   impl_->y = memory::desc({rows, out}, f32, memory::format_tag::ab);
   const memory::desc any({in, out}, f32, memory::format_tag::any);
   impl_->product = dnnl::matmul::primitive_desc(dnnl::matmul::desc(impl_->x, any, impl_->y), impl_->engine);

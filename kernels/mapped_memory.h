@@ -14,7 +14,7 @@
 
 namespace weft::kernels {
 
-/// Anonymous pages that nobody has touched: the kernel that fills them first decides when they become real.
+/// Anonymous pages, not yet touched: they become real when they are first written.
 class MappedMemory : public Memory {
  public:
   /// Throws CapacityError where the machine, or the process's share of it, has less.

@@ -86,7 +86,8 @@ std::int32_t pick_from_cut(const Softmax& softmax, std::int64_t vocab, const Sam
   }
   double total = 0;
   if (params.top_p < 1) {
-    std::sort(ids.begin(), ids.end());  // the total's roundings shall not depend on how the selection left the ids
+    std::sort(ids.begin(),
+              ids.end());  // the rounding of the total must not depend on the order in which the selection left the ids
     for (const std::int32_t id : ids) total += softmax.weight(id);
   }
   const auto less_likely = [&](std::int32_t a, std::int32_t b) { return likelier(b, a); };

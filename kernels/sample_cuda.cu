@@ -15,8 +15,7 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kBlocks =
-    4;  // on a multiprocessor, that registers must leave room for; without, ptxas would rather spill
+constexpr int kBlocks = 4;  // blocks that fit a multiprocessor at once: tells ptxas how many registers it may use
 
 __device__ int id_of(std::uint64_t key) { return static_cast<int>(0xFFFFFFFFu - static_cast<std::uint32_t>(key)); }
 

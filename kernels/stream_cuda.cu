@@ -94,7 +94,7 @@ const void* CudaStream::upload(const void* data, std::size_t bytes) {
   return device + offset;
 }
 
-/// Each span has its place by its turn, for the contents of two may be equal in one step and not in the next.
+/// Each span's place follows from its turn, because the contents of two may be equal in one step and not in the next.
 const void* CudaStream::upload_for_step(const void* data, std::size_t bytes) {
   const std::size_t offset = kRing + step_used_;
   step_used_ += whole_words(bytes);

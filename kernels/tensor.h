@@ -1,4 +1,4 @@
-// kernels/tensor.h: number formats, and views of matrices that somebody else owns.
+// kernels/tensor.h: number formats, and views of matrices, which own nothing.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@ namespace weft {
 enum class DType : std::uint8_t { f32, f16, bf16, i32 };
 
 constexpr std::size_t size_of(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
-/// Of `elements` numbers that lie next to each other.
+/// Of `elements` numbers that are next to each other.
 constexpr std::size_t bytes_of(DType dtype, std::int64_t elements) {
   return static_cast<std::size_t>(elements) * size_of(dtype);
 }

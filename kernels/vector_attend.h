@@ -96,7 +96,8 @@ template <class S, int H, int R, class T> void logits_of(const DecodeState<T>& s
     for (std::int64_t i = s.count; i < whole_vectors(s.count); ++i) s.p[(head + h) * s.stride + i] = -__builtin_inff();
 }
 
-/// Long keys are best read one or two at a time, for the memory likes one order; short ones leave fma's latency bare.
+/// Long keys are best read one or two at a time, because memory is fastest in order; with short ones, more at a time
+/// hide fma's latency.
 template <class S, int H, class T> void logits(const DecodeState<T>& s, int head) {
   if (sizeof(T) * static_cast<std::size_t>(s.tile.head_dim) <= 160) logits_of<S, H, 4>(s, head);
   else logits_of<S, H, 2>(s, head);

@@ -4,7 +4,7 @@
 
 #include "kernels/vector_kernels.h"
 
-// A for loop of constant length over an array that shall stay in registers: at -O2 GCC would keep it in memory.
+// A for loop of constant length over an array that must stay in registers: at -O2 GCC would keep it in memory.
 #if defined(__clang__)
 #define WEFT_UNROLLED(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
 #else

@@ -83,7 +83,7 @@ class BufferStore {
     std::size_t offset = 0, bytes = 0;
     std::byte* to = nullptr;
   };
-  /// Blocks until all ranges of a buffer on disk are read. The ranges are in order of offset; one that lies in a single
+  /// Blocks until all ranges of a buffer on disk are read. The ranges are in order of offset; one that is in a single
   /// file part is read from there.
   void read_parts(BufferId buffer, std::span<const PartRead> parts) const;
 

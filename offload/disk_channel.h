@@ -52,7 +52,7 @@ class DiskChannel {
   void add(DiskFile& file, bool write, std::uint64_t offset, std::uint64_t bytes, std::byte* memory);
   /// Does what was added. Throws after all transfers in flight have ended.
   void run();
-  /// False once the engine itself failed: then the channel is good for nothing more.
+  /// False once the engine itself failed: then the channel must be thrown away.
   bool usable() const { return usable_; }
   DiskIo& io() { return *io_; }
 
@@ -67,7 +67,7 @@ class DiskChannel {
     bool write = false, bounce = false, direct = false, reread = false;
     std::uint64_t offset = 0, begin = 0;
     std::size_t bytes = 0, length = 0;
-    std::size_t required = 0;  // of length: all but what lies past the end of the file
+    std::size_t required = 0;  // of length: all but what is past the end of the file
     std::size_t moved = 0;
     std::byte *memory = nullptr, *data = nullptr;
     int failures = 0;

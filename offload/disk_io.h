@@ -1,4 +1,4 @@
-// offload/disk_io.h: what lies below the disk store: transfers handed to the kernel, and their results.
+// offload/disk_io.h: the layer below the disk store: transfers handed to the kernel, and their results.
 #pragma once
 
 #include <cstddef>

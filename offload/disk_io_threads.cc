@@ -1,4 +1,4 @@
-// offload/disk_io_threads.cc: transfers by pread and pwrite on a few threads, for where there is no io_uring.
+// offload/disk_io_threads.cc: transfers by pread and pwrite on a few threads, where there is no io_uring.
 #include <fcntl.h>
 #include <unistd.h>
 

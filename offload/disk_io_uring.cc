@@ -50,7 +50,7 @@ class UringIo : public DiskIo {
         io_uring_cqe_seen(&ring_, entry);
         return result;
       }
-      // A signal interrupts the wait even with SA_RESTART; the other two ask for patience.
+      // A signal interrupts the wait even with SA_RESTART; the other two errors are temporary.
       if (status >= 0 || status == -EINTR) continue;
       if (status != -EAGAIN && status != -EBUSY)
         throw IoError(std::string("io_uring failed: ") + std::strerror(-status) + "; try --disk-engine threads");

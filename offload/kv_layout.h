@@ -1,4 +1,4 @@
-// offload/kv_layout.h: how a KV buffer lies in memory, on every tier alike.
+// offload/kv_layout.h: the layout of a KV buffer in memory, the same on every tier.
 #pragma once
 
 #include <cstddef>

@@ -153,7 +153,7 @@ void Lanes::run_entry(Queue& q, Entry& entry, Lock& lock) {
   }
   if (!error && q.stream && !issue_is_completion_) {
     try {
-      // Under the lock: nobody may wait for this event by the name of the piece that had it before.
+      // Under the lock: another thread might still take this event for that of the piece which had it before.
       backend_.record(*issued.event, *q.stream);
       piece.event = issued.event.get();
       piece.state = State::issued;

@@ -42,7 +42,7 @@ class Lanes {
   using Work = std::function<void(kernels::Stream&)>;
 
   explicit Lanes(kernels::Backend& backend);
-  /// Finishes what was submitted; failures that nobody waited for are lost.
+  /// Finishes what was submitted; failures that no wait() has thrown are lost.
   ~Lanes();
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;

@@ -9,7 +9,7 @@
 namespace weft::offload {
 
 inline constexpr std::size_t kPage = 4096;  ///< what O_DIRECT asks of addresses, offsets and lengths
-/// Granularity of a spill file: its writes start at multiples of this, and a read wants what was written.
+/// Granularity of a spill file: writes start at multiples of this, and a read covers what one write wrote.
 inline constexpr std::size_t kSpillPage = std::size_t{64} << 10;
 
 constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
@@ -21,7 +21,7 @@ class Arena {
  public:
   /// Counts only: unlimited, and at() must not be called.
   Arena() = default;
-  /// Over memory that somebody else owns and that starts at a multiple of the alignments asked for.
+  /// Over memory that the caller owns and that starts at a multiple of every alignment used.
   Arena(std::byte* base, std::size_t capacity, Tier tier) : base_(base), capacity_(capacity), tier_(tier) {}
 
   /// The offset of `bytes` bytes at a multiple of `alignment`, a power of two. Throws CapacityError, which names the

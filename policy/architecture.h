@@ -13,7 +13,7 @@
 
 namespace weft::policy {
 
-/// A size that a model's config decides.
+/// A size that comes from a model's config.
 enum class Dim : std::uint8_t {
   one,
   hidden,

@@ -6,7 +6,7 @@
 namespace weft::policy {
 namespace {
 
-/// The share of a table, in pieces, that lies on disk.
+/// The share of a table, in pieces, that is on disk.
 double on_disk(const std::vector<Unit>& units, const ScheduleShape& shape, Unit::Kind kind) {
   double all = 0, disk = 0;
   for (std::size_t u = 0; u < units.size(); ++u) {
@@ -41,7 +41,8 @@ double Cost::bytes(const Op& op, const Sweep& sweep) const {
 
 double Cost::seconds(const Op& op, const Sweep& sweep) const {
   const bool of_unit = op.kind != Op::Kind::compute && op.subject < footprint_.shape.kv_buffer(0, 0);
-  if (!of_unit && sweep.rows(op.batch, policy_.gpu_batch_size) == 0) return 0;  // a batch of a block that is not full
+  if (!of_unit && sweep.rows(op.batch, policy_.gpu_batch_size) == 0)
+    return 0;  // a batch that a partly filled block does not have
   if (op.kind == Op::Kind::compute) return compute(op, sweep);
   const bool spilled = op.lane == offload::Lane::disk_read && !(of_unit && sizing_.unit_in_files[op.subject]);
   return bytes(op, sweep) /
@@ -85,7 +86,7 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
   return 0;
 }
 
-/// Reads of embedding rows whose pieces lie on disk: each distinct row of a chunk once.
+/// Reads of embedding rows whose pieces are on disk: each distinct row of a chunk once.
 double Cost::disk_rows(double rows) const {
   const double chunk = std::min(rows, double(footprint_.workspace.chunk_tokens)), chunks = rows / chunk;
   const double read = chunks * (embedding_on_disk_ * std::min(chunk, double(model_.vocab)) +

@@ -13,7 +13,7 @@
 
 namespace weft::policy {
 
-/// Bits per number, for the question what compression would gain; groups of 64 with a scale and a minimum in fp16.
+/// Bits per number, to say what compression would gain; groups of 64 with a scale and a minimum in fp16.
 struct Compression {
   int weight_bits = 16, kv_bits = 16;
   /// Bytes left of those of 16-bit numbers: 1, or 0.28125 of 4 bits.
@@ -62,7 +62,7 @@ class Cost {
   const SizingInputs& sizing_;
   const Machine& machine_;
   const Compression compression_;
-  std::array<std::vector<Step>, kStages> steps_;          // of the first layer, for all are nearly alike
+  std::array<std::vector<Step>, kStages> steps_;          // of the first layer: all are nearly alike
   double embedding_on_disk_ = 0, positions_on_disk_ = 0;  // shares of the tables
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 using System = FlexGenRun::System;
 
-constexpr double kMostRate = 1e18;  // a slip of the keys rather than a machine
+constexpr double kMostRate = 1e18;  // more is a typing error
 
 double rate_from(Fields& fields, const char* key) { return fields.number(key, 1, kMostRate); }
 

@@ -10,7 +10,7 @@
 namespace weft::policy {
 
 /// The machine as FlexGen's cost model sees it (arXiv 2303.06865, experimental/cost_model.py): rates that its authors
-/// fitted to runs on it, and what that model has not and is assumed here. A file such as t4-flexgen.json.
+/// fitted to runs on it, and assumptions for what that model lacks. A file such as t4-flexgen.json.
 struct FlexGenMachine {
   std::string name, source;
   /// Fitted.

@@ -1,5 +1,5 @@
-// policy/footprint.h: the blocks and windows that a policy asks for, before any is allocated. The run allocates exactly
-// these, so that "does it fit?" and "allocate it" cannot disagree.
+// policy/footprint.h: the blocks and windows that a policy needs, computed before any is allocated. The run allocates
+// exactly these, so that "does it fit?" and "allocate it" cannot disagree.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace weft::policy {
 
-/// What a job asks for at its largest.
+/// The largest that a job's requests can be.
 struct Workload {
   std::optional<std::int64_t> requests = 0;  ///< choices; nothing: without end, so that blocks are always full
   std::int64_t longest_prompt = 1;           ///< tokens
@@ -35,7 +35,7 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
 
 /// What of the machine and the checkpoint sizes depend on.
 struct SizingInputs {
-  std::vector<std::uint64_t> unit_bytes;  ///< per unit, as it will lie in memory
+  std::vector<std::uint64_t> unit_bytes;  ///< per unit, in memory
   std::vector<bool> unit_in_files;        ///< per unit: on disk it needs no space of its own
   DType kv = DType::f16, activation = DType::f32;
   bool disk_reads_device = false;     ///< Backend::device_is_host_memory()
@@ -48,14 +48,14 @@ struct Window {
   std::uint64_t slot_bytes = 0;
 };
 
-/// Where the rows lie from which a block's tokens are chosen: offsets in one work space, of matrices [block_size, ...].
+/// Where the rows are from which a block's tokens are chosen: offsets in one work space, of matrices [block_size, ...].
 struct OutputLayout {
   std::uint64_t last_hidden = 0;  ///< [block_size, hidden]
   std::uint64_t last_embed = 0;   ///< [block_size, embed]
   std::uint64_t logits = 0;       ///< [block_size, vocab] f32
   std::uint64_t bytes = 0;
 };
-/// Where the rows lie that go to the host to be attended there, and on the host what it makes of them: offsets of
+/// Where the rows are that go to the host to be attended there, and on the host their results: offsets of
 /// matrices [block_size, ...].
 struct ExchangeLayout {
   std::uint64_t q = 0, k = 0, v = 0;
@@ -70,7 +70,7 @@ struct Workspace {
   std::uint64_t chunk = 0;        ///< bytes, device: projections, attention, mlp of one chunk
   OutputLayout output;            ///< device
   ExchangeLayout exchange_device, exchange_host;
-  std::uint64_t gather = 0;  ///< bytes, where disk reads land: rows of tables that lie on disk
+  std::uint64_t gather = 0;  ///< bytes, where disk reads land: rows of tables that are on disk
 };
 
 struct Footprint {
@@ -82,13 +82,13 @@ struct Footprint {
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
   Workspace workspace;
   std::array<std::uint64_t, 3> bytes{};  ///< per tier: all blocks at home there, windows, workspace; disk: spill
-  std::array<std::uint64_t, 3> fixed{};  ///< of these, what no block has its home in
+  std::array<std::uint64_t, 3> fixed{};  ///< of these, what is not the home of a block
 
   std::uint64_t operator[](Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
   std::uint64_t kv_buffer_bytes() const { return kv_shape.bytes(); }
 };
 
-/// The fastest tier that has less than the blocks and windows want, if any.
+/// The fastest tier that has less than the blocks and windows need, if any.
 std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets);
 
 Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy,

@@ -62,7 +62,7 @@ class Fields {
                        std::optional<std::int64_t> fallback = {});
   double number(const std::string& key, double low, double high, std::optional<double> fallback = {});
 
-  /// Refuses the first key that no getter asked for, with the nearest that one did.
+  /// Refuses the first key that no getter has read, and names the nearest one that was.
   void refuse_unknown();
   [[noreturn]] void refuse_field(const std::string& key, const std::string& wanted);
 

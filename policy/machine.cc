@@ -17,7 +17,7 @@ using offload::Lane;
 
 constexpr std::array kMoving{Lane::disk_read, Lane::disk_write, Lane::host_to_device, Lane::device_to_host};
 constexpr std::array kTypes{DType::f16, DType::bf16, DType::f32};
-constexpr double kMost = 1e30;  // of any rate or size
+constexpr double kMost = 1e30;  // the largest rate or size
 
 constexpr std::size_t index(Lane lane) { return static_cast<std::size_t>(lane); }
 constexpr std::size_t index(DType type) { return static_cast<std::size_t>(type); }

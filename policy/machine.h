@@ -29,12 +29,12 @@ struct Engine {
   RateTable prefill_attention;      ///< flop/s over the causal half (4 x pairs x head_dim), over prompt x head_dim
   RateTable column_sums;            ///< flop/s of the second pass (2 x pairs x head_dim), over the same
   RateTable decode_attention;       ///< bytes/s: keys, values, 12 bytes a slot where scored, over slots x head_dim
-  double pointwise = 0;             ///< bytes/s read and written by norms, activations and the like
+  double pointwise = 0;             ///< bytes/s read and written by norms, activations and other pointwise ops
   double launch = 0;                ///< seconds that a kernel takes at least
 };
 
 struct Machine {
-  std::string name, source;  ///< source: how the figures came about, in a sentence
+  std::string name, source;  ///< source: where the figures come from, in a sentence
   bool measured = false;     ///< by weft bench --lanes on the machine itself
   bool device_is_host_memory = false;
   std::array<std::uint64_t, 3> bytes{};                           ///< by offload::Tier: what a run may use

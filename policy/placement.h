@@ -11,7 +11,7 @@
 
 namespace weft::policy {
 
-/// The most sequences of a block that is chosen and not asked for.
+/// The most sequences of a block where the search chooses its size.
 inline constexpr int kLargestBlock = 1 << 14;
 
 /// A tier for each of `blocks` equal blocks, in the order in which they are used: at every prefix each tier has its

@@ -62,7 +62,7 @@ struct PartialPolicy {
   static PartialPolicy of(const Policy& policy);
   /// FlexGen's six numbers: weights, cache and activations on device and host in percent, the rest on disk.
   void set_percent(const std::array<double, 6>& percent);
-  /// Whether something is left to choose that speed depends on, besides where attention runs.
+  /// Whether something that speed depends on, other than where attention runs, is left to choose.
   bool leaves_open() const { return !(gpu_batch_size && num_gpu_batches && weights && kv && activations); }
   /// This, and `below` where this says nothing.
   PartialPolicy over(const PartialPolicy& below) const;

@@ -43,7 +43,7 @@ struct Prediction {
 /// Decode is simulated at the beginning, the middle and the end of the generation and summed by Simpson's rule, for
 /// attention takes longer as contexts grow. Where finished sequences give their places to others the block is full to
 /// the last, and what those others' prefill takes of the compute lane is added to that lane's work. A run whose
-/// requests are without number (Workload::requests) is that of full blocks.
+/// number of requests is unknown (Workload::requests) is that of full blocks.
 Prediction predict(const Problem& problem, const Policy& policy, const Footprint& footprint,
                    const Compression& compression = {});
 

@@ -149,7 +149,7 @@ class Relaxation {
     kind(weights, choice_.weights, fixed_.weights);
     kind(kv, choice_.kv, fixed_.kv);
     kind(activations, choice_.activations, fixed_.activations);
-    // The host attends a part of what lies off the device.
+    // The host attends a part of what is off the device.
     Row attended{};
     attended[on_host] = 1;
     const double share = fixed_.attention_on_host.value_or(choice_.host_attends ? 1 : 0);
@@ -209,7 +209,7 @@ class Relaxation {
       return result;
     }
     come(result, kv, kv_total());
-    // What the host attends stays there, and its rows come over; what lies on the host is written home as it changes.
+    // What the host attends stays there, and only its rows travel; a home on the host is updated as the block changes.
     Row& in = result.per_share[index(Lane::host_to_device)];
     in[on_host] -= kv_total() * seconds_per_byte(Lane::host_to_device);
     result.per_share[index(Lane::device_to_host)][on_host] += rows * seconds_per_byte(Lane::device_to_host);
@@ -217,7 +217,7 @@ class Relaxation {
     return result;
   }
 
-  /// A kind of block comes to the device, or goes home, from wherever it lives.
+  /// A kind of block comes to the device, or goes back, from or to its home.
   void come(Lanes& lanes, std::size_t kind, double bytes) const {
     lanes.per_share[index(Lane::host_to_device)][kind + 1] += bytes * seconds_per_byte(Lane::host_to_device);
     const bool files = kind == weights && problem_.sizing.unit_in_files.back();

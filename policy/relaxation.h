@@ -15,7 +15,7 @@ struct Relaxed {
   double seconds = 0;  ///< of a full block with nothing to wait for but the busiest lane
 };
 
-/// The best placement for one block shape, once for every choice of what streams at all, for that decides which
+/// The best placement for one block shape, once for every choice of what streams at all, because that decides which
 /// windows there are; those that fit, the fastest first. `shape` gives batches, retention, overlap and budgets, `fixed`
 /// what is not to be chosen. `host_allowed`: blocks may have their home on the host.
 std::vector<Relaxed> relax(const Problem& problem, const Policy& shape, const PartialPolicy& fixed, bool host_allowed,

@@ -25,7 +25,7 @@ struct Plan {
 /// CapacityError as complete() does where nothing fits.
 Plan search(const Problem& problem, const PartialPolicy& partial, const Budgets& free);
 
-/// Tokens per second of the best placement as the linear program alone sees it, for questions of the kind "what if
+/// Tokens per second of the best placement as the linear program alone sees it, to answer "what if
 /// the machine had more of this"; 0 where nothing fits.
 double relaxed_tokens_per_second(const Problem& problem, const PartialPolicy& partial, const Budgets& free,
                                  const Compression& compression = {});

@@ -93,7 +93,8 @@ class Fluid {
     now_ += step;
     for (Running& lane : lanes_) {
       if (!lane.busy) continue;
-      if (lane.left > step * lane.speed * (1 + 1e-12)) {  // what set the step ends with it, whatever the rounding
+      if (lane.left > step * lane.speed *
+                          (1 + 1e-12)) {  // the op that set the step's length ends now, even if rounding left a rest
         lane.left -= step * lane.speed;
         continue;
       }

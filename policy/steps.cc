@@ -46,7 +46,7 @@ static_assert([] {
 
 constexpr std::size_t kAlignment = 64;  // of a value: a cache line
 
-/// What attention over prompts needs besides its result.
+/// What attention over prompts needs in addition to its result.
 constexpr std::array kPromptValues{Value::stored_k, Value::stored_v, Value::log_sum, Value::score};
 
 bool in_scratch(Value value) { return value > Value::hidden && value < Value::last_hidden; }

@@ -1,5 +1,5 @@
 // policy/steps.h: what a sublayer computes, as rows of data. The engine interprets them, the cost model sums their
-// seconds, and the work space and the flops follow from them, so that none of these can say something else than
+// seconds, and the work space and the flops follow from them, so that none of these can contradict
 // another.
 #pragma once
 
@@ -83,7 +83,7 @@ struct ValueShape {
 /// `rows`: of a chunk, or of a batch for what has a row per sequence.
 ValueShape shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows);
 
-/// The values that lie in the work space while these steps run, in the order in which they are first written.
+/// The values that are in the work space while these steps run, in the order in which they are first written.
 std::vector<Value> scratch_values(std::span<const Step> steps);
 /// Room for one of them.
 std::size_t take(offload::Arena& arena, const ValueShape& shape);

@@ -159,7 +159,7 @@ void AtomicFile::commit() {
 void remove_half_written(const fs::path& path) { ::unlink((path.string() + kHalfWritten).c_str()); }
 
 void sync_folder_of(const fs::path& path) {
-  // A folder that may be written to and not read cannot be opened, and some file systems cannot sync one.
+  // A folder that may be written but not read cannot be opened, and some file systems cannot sync one.
   const fs::path parent = path.parent_path();
   const File folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.fd() < 0 && errno != EACCES) fail(path, "open the folder of", errno);

@@ -24,15 +24,15 @@ nlohmann::json read_json(const std::string& flag, const std::filesystem::path& p
 /// Throws UsageError where there is no such folder.
 void require_folder(const std::string& flag, const std::filesystem::path& path);
 
-/// A file in the making, of any size: at `path` a reader, or a crash, sees the old file or the new one and never a
-/// part, for it is written beside it and then synced and renamed. A symbolic link stays and its target is replaced.
+/// A file of any size that appears whole: at `path` a reader, or a crash, sees the old file or the new one and never a
+/// part. It is written under another name, then synced and renamed. A symbolic link stays and its target is replaced.
 /// Throws IoError; then, and without commit(), `path` is as before and nothing is left behind. Only where the very last
 /// step fails, syncing the folder, is the new file in place and may be gone after a power cut.
 class AtomicFile {
  public:
   struct Options {
     unsigned mode = 0666;      ///< of a file that was not there, under the umask; others keep theirs
-    bool only_writer = false;  ///< nobody else writes this file: what a killed run left half written is replaced
+    bool only_writer = false;  ///< no other process writes this file: what a killed run left half written is replaced
   };
   explicit AtomicFile(const std::filesystem::path& path) : AtomicFile(path, Options{}) {}
   AtomicFile(const std::filesystem::path& path, const Options& options);
@@ -55,7 +55,7 @@ void remove_half_written(const std::filesystem::path& path);
 /// The name of a new file is durable only once its folder is synced. Throws IoError.
 void sync_folder_of(const std::filesystem::path& path);
 
-/// Puts `text` at `path` in that way.
+/// Writes `text` to `path` through an AtomicFile.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text,
                            const AtomicFile::Options& options);
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);

@@ -16,7 +16,7 @@ class LineStream {
  public:
   explicit LineStream(const InputFile& file) : file_(file) {}
 
-  /// Goes to the next line, past what is left of the present one. False behind the last. Throws IoError.
+  /// Goes to the next line, past what is left of the present one. False after the last. Throws IoError.
   bool next();
   /// The next bytes of the line, without its newline; empty at its end. Good until the call after the next.
   /// Throws IoError.
@@ -26,7 +26,7 @@ class LineStream {
 
   std::uint64_t offset() const { return offset_; }  ///< of the line's first byte
   std::size_t number() const { return number_; }    ///< of the line, from 1
-  /// Behind the line and its newline. Known at its end.
+  /// The offset after the line and its newline. Known at its end.
   std::uint64_t end() const { return at_; }
   /// Whether the line has a newline. Known at its end.
   bool whole() const { return whole_; }

@@ -6,7 +6,7 @@
 
 namespace weft::runtime {
 
-/// A name out of a file, for a message: on one line whatever is in it, and not too long.
+/// A name from a file, for a message: always on one line, and not too long.
 std::string in_quotes(std::string_view name);
 
 }  // namespace weft::runtime

@@ -7,7 +7,7 @@
 namespace weft::runtime {
 
 /// The SHA-256 of the bytes (FIPS 180-4), as 64 hexadecimal digits. Made for files of a few MiB: a library of its own
-/// would be one more to build and ship with, for this alone.
+/// would be one more to build and ship, for this alone.
 std::string sha256(std::string_view bytes);
 
 }  // namespace weft::runtime

@@ -33,7 +33,7 @@ bool is_utf8(std::string_view text);
 class Utf8Stream {
  public:
   std::string push(std::string_view bytes);
-  std::string finish();  ///< what was held back; the stream is as new
+  std::string finish();  ///< what was held back; resets the stream
 
  private:
   std::string held_;  // at most three bytes between calls

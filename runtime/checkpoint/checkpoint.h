@@ -60,7 +60,7 @@ class Checkpoint {
 
   Format format() const { return format_; }
   const std::vector<std::filesystem::path>& files() const { return paths_; }
-  /// What a user may want to know and no reason to stop, one line each.
+  /// What a user may want to know but no reason to stop, one line each.
   const std::vector<std::string>& notes() const { return notes_; }
 
   std::size_t size() const { return tensors_.size(); }
@@ -81,7 +81,7 @@ class Checkpoint {
 
   /// Bytes [offset, offset + out.size()) of files()[file]. Throws IoError; `out` then holds anything.
   void read_range(std::size_t file, std::uint64_t offset, std::span<std::byte> out) const;
-  /// Row-major, whatever it is in the file.
+  /// Row-major, even where the file's order is another.
   std::vector<std::byte> read_tensor(const TensorInfo& tensor) const;
 
  private:

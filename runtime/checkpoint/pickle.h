@@ -10,7 +10,7 @@
 
 namespace weft::runtime {
 
-/// Which file and where in it a pickle stands, for messages and for what differs between the two formats.
+/// Which file a pickle is in and where, for messages and for what differs between the two formats.
 struct PickleSource {
   std::string_view text;
   std::size_t begin = 0;  ///< where in `text` it begins

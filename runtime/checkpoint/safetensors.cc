@@ -25,7 +25,7 @@ constexpr std::uint64_t kMostRows = std::uint64_t{1} << 48;
 constexpr std::size_t kMostMetadataBytes = std::size_t{16} << 20;
 constexpr std::string_view kWhiteSpace = " \t\r\n";
 
-// Bytes of one element. The format's 4- and 6-bit ones are refused: nobody stores weights of these models in them.
+// Bytes of one element. The format's 4- and 6-bit ones are refused: weights of these models are not stored in them.
 constexpr std::array<std::pair<std::string_view, unsigned>, 19> kDtypes{{
     {"BOOL", 1},        {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1}, {"F8_E4M3FNUZ", 1},
     {"F8_E5M2FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},     {"BF16", 2},    {"I32", 4},     {"U32", 4},
@@ -247,7 +247,7 @@ class HeaderReader {
       fail(Fault::size_mismatch, where_,
            tensor() + ": shape and dtype need " + std::to_string(bytes) + " bytes but data_offsets give " +
                std::to_string(end - begin));
-    // Only an empty tensor can have a dimension that does not fit; no model asks for one.
+    // Only an empty tensor can have a dimension that does not fit; no model needs one.
     constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
     for (const std::uint64_t dimension : shape_)
       current_.shape.push_back(static_cast<std::int64_t>(std::min(dimension, kMost)));

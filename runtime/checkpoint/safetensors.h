@@ -11,7 +11,7 @@
 
 namespace weft::runtime {
 
-/// How much of a file's beginning safetensors_header_bytes() wants to see; a smaller file gives all it has.
+/// How much of a file's beginning safetensors_header_bytes() reads; of a smaller file, all.
 inline constexpr std::size_t kSafetensorsHeadBytes = 64;
 
 /// The bytes of JSON that follow the first 8, at most 100,000,000 and within the file. Throws CheckpointError, which

@@ -1,4 +1,4 @@
-// runtime/checkpoint/torch_bin.cc: where the storages of a PyTorch file lie, and which part of them each tensor is.
+// runtime/checkpoint/torch_bin.cc: where the storages of a PyTorch file are, and which part of them each tensor is.
 #include "runtime/checkpoint/torch_bin.h"
 
 #include <algorithm>
@@ -233,7 +233,7 @@ TorchFile read_archive(const InputFile& file) {
   return result;
 }
 
-/// Where each storage lies that the list of keys names, up to the file's very end.
+/// Where each storage of the list of keys is, up to the very end of the file.
 void place_legacy(const InputFile& file, const Pickle& keys, std::uint64_t at, Storages& storages,
                   const std::string& where) {
   const PickleValue& list = keys.values[keys.root];

@@ -11,7 +11,7 @@ namespace weft::runtime {
 
 struct TorchFile {
   std::vector<TensorInfo> tensors;  ///< of file 0, each inside the file; tied ones share their bytes
-  std::vector<Checksum> checksums;  ///< of its storages that tensors lie in; none before PyTorch 1.6
+  std::vector<Checksum> checksums;  ///< of the storages that hold tensors; none before PyTorch 1.6
   std::vector<std::string> notes;   ///< what is no reason to stop, one line each
 };
 

@@ -11,7 +11,7 @@
 
 namespace weft::runtime {
 
-/// A stored entry: its name without the folder that all of them share, and where its bytes lie in the file.
+/// A stored entry: its name without the folder that all of them share, and where its bytes are in the file.
 struct ZipRecord {
   std::string name;
   std::uint64_t offset = 0, bytes = 0;

@@ -71,7 +71,7 @@ int run(const Flags& flags) {
   MachineOptions options = flags.policy.machine;
   if (options.disk_directory.empty()) options.disk_directory = ".";
   require_folder("--disk-dir", options.disk_directory);
-  // A shape alone has no weights: any will do.
+  // A shape alone has no weights, and none are needed.
   const bool shape_only = flags.weights.empty() && !std::filesystem::is_directory(flags.model);
   const auto source = open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights);
   check(flags, source->spec);

@@ -24,7 +24,7 @@ constexpr int kInternalError = 70;  // sysexits.h's EX_SOFTWARE; 1 says that som
 /// Lives until the process ends: the thread that waits for signals outlives every job.
 std::atomic<bool> stop_requested{false};
 
-/// One thread waits for SIGINT and SIGTERM: the first asks for a clean stop, the second ends the process.
+/// One thread waits for SIGINT and SIGTERM: the first requests a clean stop, the second ends the process.
 void watch_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -39,7 +39,7 @@ void watch_signals() {
   }).detach();
 }
 
-/// An empty value, as an unset variable of a script gives it, must not pass for "not said".
+/// An empty value, as an unset variable of a script gives it, must not be taken for an absent flag.
 void refuse_empty_values(CLI::App& app) {
   const CLI::Validator not_empty(
       [](const std::string& value) { return std::string(value.empty() ? "the value is empty" : ""); }, "");

@@ -101,7 +101,7 @@ void write_small_files(const fs::path& from, const fs::path& to, DType type) {
     if (fs::exists(from / name)) write_file_atomically(to / name, read_file(from / name, kLargestCopied));
 }
 
-/// Takes the folder away again unless it was kept.
+/// Removes the folder again unless it was kept.
 class NewFolder {
  public:
   explicit NewFolder(const fs::path& path) : path_(path) {

@@ -163,7 +163,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
   const BatchRows& rows = run_->places.rows(batch);
   if (sub.kind == Sublayer::Kind::embed) {
     gather_rows(op);
-    if (rows.live() == 0) return;  // others took the last that waited
+    if (rows.live() == 0) return;  // other batches took the last that waited
   }
   const UnitViews unit = sub.unit < 0 ? UnitViews{} : storage_.unit(sub.unit, op.unit_slot);
   const View hidden = storage_.hidden(batch, op.activation_slot, rows.rows());

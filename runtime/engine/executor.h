@@ -21,12 +21,12 @@
 
 namespace weft::runtime {
 
-/// What runs of blocks have added up to.
+/// Totals over the runs of blocks.
 struct Totals {
   double prefill_seconds = 0, decode_seconds = 0;                       ///< of first sweeps, and of all others
   std::int64_t prompt_tokens = 0, first_tokens = 0, decode_tokens = 0;  ///< first: those that prefill yields
-  std::int64_t late_prompt_tokens = 0;              ///< of prompts that joined a later sweep; part of prompt_tokens
-  std::int64_t shared_prompt_tokens = 0;            ///< had from another sequence's prefill; no part of prompt_tokens
+  std::int64_t late_prompt_tokens = 0;    ///< of prompts that joined a later sweep; part of prompt_tokens
+  std::int64_t shared_prompt_tokens = 0;  ///< taken from another sequence's prefill; not part of prompt_tokens
   std::int64_t decode_rows = 0, decode_places = 0;  ///< rows of later sweeps, and as many as there could have been
   std::array<std::uint64_t, offload::kLanes.size()> lane_bytes{},
       prefill_lane_bytes{};  ///< the second: part of the first
@@ -92,7 +92,7 @@ class Executor {
   offload::Lanes lanes_;
   TokenChoice token_choice_;
   const bool resident_;
-  std::unique_ptr<Run> run_;  // the one at hand, or the last
+  std::unique_ptr<Run> run_;  // the current one, or the last
   std::array<std::atomic<std::uint64_t>, offload::kLanes.size()> lane_bytes_{};
   std::vector<offload::Ticket> tickets_;
   std::uint32_t steps_per_segment_ = 1;

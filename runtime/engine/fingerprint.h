@@ -1,5 +1,5 @@
-// runtime/engine/fingerprint.h: a model in a few words, to see whether it is still the one that an output was begun
-// with.
+// runtime/engine/fingerprint.h: a short description of a model, to see whether it is still the one with which an output
+// was begun.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace weft::runtime {
 
 /// File name and fingerprint of each file that the answers depend on. The small ones are read whole; of a weights file
 /// go in its size, its tensors' names, types, shapes and places, and 64 KiB each at its beginning, middle and end. That
-/// tells models apart; it is no protection against somebody who means harm. Throws IoError.
+/// tells models apart; it does not protect against deliberate changes. Throws IoError.
 std::vector<std::pair<std::string, std::string>> fingerprints(const ModelSource& model);
 
 /// Sixteen hexadecimal digits.

@@ -19,7 +19,7 @@
 
 namespace weft::runtime {
 
-/// Rows of a model's tables, wherever their pieces lie.
+/// Rows of a model's tables, each table in one or several pieces of memory.
 class TableRows {
  public:
   virtual ~TableRows() = default;
@@ -89,7 +89,7 @@ class Layers {
  private:
   /// What steps work on, by policy::Value; empty: not there.
   using Values = std::array<View, policy::kValues>;
-  /// The rows that steps work on, as far as steps ask for them.
+  /// The rows that steps work on; a stage needs only what its steps use.
   struct Chunk {
     std::span<const std::int32_t> tokens, position;  // [rows]
     std::span<const std::int32_t> last;              // [sequences] the last row of each

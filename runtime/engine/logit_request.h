@@ -15,7 +15,7 @@ struct LogitRequest {
   bool scores = false, samples = false;
   std::vector<std::int32_t> forbidden_row, forbidden_token;  ///< [pairs] of sequences below their min_tokens
   std::vector<std::int32_t> logprob_rows;                    ///< rows whose log-probabilities are reported
-  int alternatives = 0;                                      ///< the most that one of these asks for
+  int alternatives = 0;                                      ///< the most that one of these rows wants
 
   /// The same for two steps whose ops are the same but for the contents of their spans: see Backend::repeat().
   std::uint64_t signature(const BatchRows& rows) const;

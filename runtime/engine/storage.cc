@@ -245,7 +245,7 @@ void Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids,
   }
 }
 
-/// Reads the rows `ids`, ascending, of a piece on disk, each once, and numbers `ids` anew by where they now lie.
+/// Reads the rows `ids`, ascending, of a piece on disk, each once, and renumbers `ids` by where the rows now are.
 ConstView Storage::read_rows(std::size_t unit, const policy::TensorSpec& table, std::span<std::int32_t> ids) {
   backend_.synchronize(*gathered_);
   const DType dtype = weights_.tensor_dtype(unit, table.role);

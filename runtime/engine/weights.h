@@ -1,4 +1,4 @@
-// runtime/engine/weights.h: how each unit's tensors lie in a block, and where the bytes come from.
+// runtime/engine/weights.h: the layout of each unit's tensors in a block, and where the bytes come from.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ void convert_elements(DType from, const std::byte* in, DType to, std::byte* out,
 class Weights {
  public:
   /// Checks all names, shapes and dtypes. `type`: what matrices must not exceed in precision; a narrower type in the
-  /// file is kept, for widening it is exact. The checkpoint must outlive this. Throws DataError.
+  /// file is kept, because widening it is exact. The checkpoint must outlive this. Throws DataError.
   Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
           DType type);
   /// Normal deviates that depend on nothing but the seed, the tensor and the element: matrices of standard deviation

@@ -54,7 +54,7 @@ class Answers {
   Journal& journal_;
   Progress& progress_;
   std::mutex mutex_;                                  // of pending_
-  std::unordered_map<std::size_t, Pending> pending_;  // by index; few, for choices are neighbours
+  std::unordered_map<std::size_t, Pending> pending_;  // by index; few, because the choices of a request are neighbours
   Handover<Sequence> ended_;
   std::exception_ptr error_;  // of the writer, set before it closes ended_
   std::thread writer_;

@@ -8,7 +8,7 @@
 
 namespace weft::runtime {
 
-/// One line each: why this backend and this disk engine, what the policy is in full, what lies on which tier, the
+/// One line each: why this backend and this disk engine, what the policy is in full, what is on which tier, the
 /// windows and the work space, and how many tokens a sequence keeps.
 std::vector<std::string> decisions(const Session& session);
 

@@ -1,4 +1,4 @@
-// runtime/job/job_options.h: what a job is asked for, and what its resume accepts.
+// runtime/job/job_options.h: what a job is to do, and what its resume accepts.
 #pragma once
 
 #include <cstdint>

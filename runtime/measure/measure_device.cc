@@ -99,7 +99,7 @@ class Measurement {
     return bench_.timer().rates(work, timing_, queue);
   }
 
-  /// Two threads, for a copy keeps the thread that asks for it. They copy eighths, so that hardly any of the time is
+  /// Two threads, because a copy blocks the thread that starts it. They copy eighths, so that hardly any of the time is
   /// spent in one direction alone.
   ordered_json both_directions(const Memory& device, const Memory& host, const Memory& second) {
     const std::size_t piece = std::max<std::size_t>(bytes_ / 8192 * 1024, 4096), half = bytes_ / 2;

@@ -29,7 +29,7 @@ struct DeviceSizes {
 };
 
 /// Each figure has the median, the least and the most of its repetitions, after a warm-up. The host's clock times
-/// events around as many launches as fill `seconds`. Nothing else should use the device meanwhile. Throws
+/// events around as many launches as fill `seconds`. Nothing else should use the device at the same time. Throws
 /// CapacityError, DeviceError.
 ///   host_to_device, device_to_host   bytes/s of pinned memory, alone
 ///   both_directions                  the same of both at once, on a stream each

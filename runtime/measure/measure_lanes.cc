@@ -23,7 +23,7 @@ constexpr std::size_t kPiece = std::size_t{64} << 20;
 
 /// Over how much and how long the host's ceilings are taken.
 struct Sizes {
-  std::size_t bytes = std::size_t{5} << 28;  // 1.25 GiB: a large cache flatters anything smaller
+  std::size_t bytes = std::size_t{5} << 28;  // 1.25 GiB: a large cache would flatter less
   double seconds = 3;
 };
 constexpr Sizes kQuick{.bytes = 32 << 20, .seconds = 0.05};

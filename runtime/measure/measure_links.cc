@@ -49,7 +49,7 @@ class DiskFiles {
     store_->write({written_, next(next_written_), piece_}, from_->data());
     return double(piece_);
   }
-  /// One call for as many rows as a chunk of tokens wants, none of them at a multiple of a page.
+  /// One call for as many rows as a chunk of tokens needs, none of them at a multiple of a page.
   double read_rows() {
     std::vector<std::size_t> places(kRows);
     for (std::size_t& place : places) place = random_() % (bytes_ / kRow - 1);

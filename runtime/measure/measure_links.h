@@ -14,7 +14,7 @@ struct LinkSizes {
   std::size_t file = std::size_t{1} << 30;    ///< bytes of the file to read and of the one to write
   std::size_t piece = std::size_t{16} << 20;  ///< of one request, as large as units of weights are
   std::size_t copy = std::size_t{64} << 20;   ///< of one copy between host and device
-  std::size_t weights = std::size_t{512} << 20, kv = std::size_t{256} << 20;  ///< read by the engines meanwhile
+  std::size_t weights = std::size_t{512} << 20, kv = std::size_t{256} << 20;  ///< read by the engines at the same time
   Timing timing{.seconds = 0.12, .repetitions = 5};                           ///< of a lane, or of two
   Timing disk{.seconds = 0.7, .repetitions = 3};  ///< longer than what a disk or its host keeps at hand for a burst
 };

@@ -7,8 +7,8 @@
 
 namespace weft::runtime {
 
-/// brief: half a second and some 64 MiB, before a run plans itself; caches flatter what reads memory. full: under 45
-/// seconds on two cores, over more memory than caches hold.
+/// brief: half a second and some 64 MiB, before a run plans itself; caches make the figures of memory too good. full:
+/// under 45 seconds on two cores, over more memory than caches hold.
 enum class Effort : std::uint8_t { brief, full };
 
 /// Every figure is a median of several repetitions of what a run does, with the shapes and the ops of its layers, on

@@ -13,7 +13,7 @@
 
 namespace weft::runtime {
 
-/// Who computes, and in whose memory the operands lie.
+/// Who computes, and in whose memory the operands are.
 enum class Side : std::uint8_t { device, host };
 
 /// How long a figure is taken: repetitions of at least about `seconds` each, so that launches do not count.
@@ -116,7 +116,7 @@ class DecodeWork {
 class PrefillWork {
  public:
   PrefillWork(Workbench& bench, int heads, int head_dim, int prompt, int prompts);
-  void attend(kernels::Stream& stream);  ///< leaves the row sums that column_sums() wants
+  void attend(kernels::Stream& stream);  ///< leaves the row sums that column_sums() reads
   void column_sums(kernels::Stream& stream);
   /// Of one product over the causal half: attend() does two of them, column_sums() one.
   double flops() const { return flops_; }

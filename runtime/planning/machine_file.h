@@ -1,4 +1,4 @@
-// runtime/planning/machine_file.h: the machine and the lengths that a plan or a benchmark is asked for.
+// runtime/planning/machine_file.h: the machine and the request lengths that a plan or a benchmark is made for.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 
 namespace weft::runtime {
 
-constexpr std::int32_t kMostLogprobs = 20;  ///< alternatives that a request may ask for
+constexpr std::int32_t kMostLogprobs = 20;  ///< alternatives that a request may want
 
 struct TokenLogprob {
   std::int32_t token = 0;

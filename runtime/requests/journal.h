@@ -43,7 +43,7 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  /// The file exists and is locked: nobody else writes it or the files that belong to it.
+  /// The file exists and is locked: no other run writes it or the files that belong to it.
   bool held() const { return lock_fd_ >= 0; }
   /// Nothing was ever written to the file, or there is none.
   bool empty() const { return end_ == 0; }

@@ -34,7 +34,7 @@ std::string default_id(std::size_t number);
 /// The number of the request line that a result line without an id refuses; 0 where it says none.
 std::uint64_t refused_line(const nlohmann::json& result);
 
-/// Throws BadRequest for the first key that nobody asked for.
+/// Throws BadRequest for the first key that is not known.
 void refuse_unknown_keys(policy::Fields& fields, const std::string& where);
 
 /// How many tokens may follow the prompt: at least one. Throws BadRequest for a prompt that has no tokens, has one

@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 using policy::Fields;
 
-/// A field that Weft does not have, and the values that say what it does anyway.
+/// A field that Weft does not support, and the values that ask for what it does anyway.
 struct Neutral {
   const char *key, *values;
 };
@@ -42,7 +42,7 @@ constexpr Neutral kNeutralChat[]{
     {"continue_final_message", "[false]"},
     {"add_special_tokens", "[false]"},
 };
-/// About the caller and his bill; no answer depends on them.
+/// About the caller and billing; no answer depends on them.
 constexpr const char* kIgnored[]{"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"};
 
 json without_nulls(const json& object) {

@@ -97,7 +97,7 @@ void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t
     entry.n = static_cast<std::uint32_t>(request.n);
     entry.prompt_hash = check_of(request.prompt);
   } catch (const BadRequest&) {
-    entry.verdict = Verdict::refused;  // why is found again when it is said: no text is kept
+    entry.verdict = Verdict::refused;  // the reason is found again when it is reported: no text is kept
   }
   entries_.push_back(entry);
 }

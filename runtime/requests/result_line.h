@@ -20,8 +20,9 @@ struct Recipient {
   static Recipient of(const Request& request) { return {request.id, request.endpoint, request.model}; }
 };
 
-/// Without a newline. In Weft's own form one choice lies flat in the line, several in a list; in OpenAI's they are
-/// those of a completion or a chat completion. `tokenizer`, which the texts of single tokens come from, may be null.
+/// Without a newline. In Weft's own form a single choice's fields are the line's own, several choices are a list; in
+/// OpenAI's they are those of a completion or a chat completion. `tokenizer`, which the texts of single tokens come
+/// from, may be null.
 std::string result_line(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices,
                         const Tokenizer* tokenizer);
 

@@ -35,7 +35,7 @@ template <class Write> void copy(const InputFile& from, Span range, const Write&
   }
 }
 
-/// The byte behind the last newline.
+/// The offset after the last newline.
 std::uint64_t end_of_whole_lines(const InputFile& file) {
   std::string piece;
   for (std::uint64_t end = file.size(); end > 0; end -= piece.size()) {
@@ -46,13 +46,13 @@ std::uint64_t end_of_whole_lines(const InputFile& file) {
   return 0;
 }
 
-/// Whether `tail`, which ends in no newline, begins as a result does, whatever number of NUL bytes ends it.
+/// Whether `tail`, which ends in no newline, begins as a result does. NUL bytes at its end do not count.
 bool begins_as_result(LineStream& tail) {
   std::string begin;
   bool nul = false;
   for (std::string_view piece = tail.piece(); !piece.empty(); piece = tail.piece()) {
     const std::string_view text = piece.substr(0, piece.find_last_not_of('\0') + 1);
-    if (nul && !text.empty()) return false;  // text behind NUL bytes
+    if (nul && !text.empty()) return false;  // text after NUL bytes
     nul = text.size() < piece.size();
     if (begin.size() < kLineBegin.size()) begin += text.substr(0, kLineBegin.size() - begin.size());
   }

@@ -1,4 +1,4 @@
-// runtime/requests/result_lines.h: the lines of a result file, each held against the requests that it may answer.
+// runtime/requests/result_lines.h: the lines of a result file, each checked against the requests that it may answer.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct ResultScan {
 using OnAnswer = std::function<void(std::size_t request, Span line)>;
 
 /// Reads the file once. Lines may be of any length: memory does not grow with it. What follows the last newline is a
-/// torn tail if it begins as a result does, whatever number of NUL bytes a crashed file system left at its end. Throws
+/// torn tail if it begins as a result does, even where a crashed file system left NUL bytes at its end. Throws
 /// IoError.
 ResultScan scan_results(const std::filesystem::path& output, const RequestFile& requests,
                         const OnAnswer& on_answer = {});

@@ -6,8 +6,8 @@
 
 namespace weft::runtime {
 
-/// Every count-th request, beginning with request `number`, which counts from 1. Requests are dealt like cards, so that
-/// long ones, which often stand together, are spread; by their place in the file alone, so that any process knows.
+/// Every count-th request, beginning with request `number`, which counts from 1. Requests are dealt like cards, because
+/// long ones are often neighbours; by their place in the file alone, so that every process agrees.
 struct Shard {
   std::size_t number = 1, count = 1;
 

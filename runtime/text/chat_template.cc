@@ -132,7 +132,7 @@ std::string llama3_1(const Messages& messages, const std::string& date, const st
 }
 
 /// Splits off a system message at the beginning and checks that each other message is the user's at even places and
-/// not at odd ones, and that the last is the user's, for an answer to follow.
+/// not at odd ones, and that the last is the user's, so that an answer can follow.
 Messages turns_of(const Messages& messages, std::string* system) {
   const bool has_system = system && messages.front().role == "system";
   if (has_system) *system = messages.front().content;

@@ -120,7 +120,7 @@ class Reader {
           "next to them");
   }
 
-  /// bos_token and the like, and the lists of further special tokens.
+  /// bos_token and its siblings, and the lists of further special tokens.
   void read_named(const json& object, const char* file) {
     static const std::set<std::string> kUsual{"bos_token", "eos_token", "unk_token", "sep_token",
                                               "pad_token", "cls_token", "mask_token"};

@@ -1,4 +1,5 @@
-// runtime/text/tokenizer_nfc.h: Unicode's composed form, as tokenizers that say "NFC" want their text.
+// runtime/text/tokenizer_nfc.h: Unicode's composed form, the form into which tokenizers with an "NFC" normalizer bring
+// their text.
 #pragma once
 
 #include <string>

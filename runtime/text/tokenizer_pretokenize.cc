@@ -37,7 +37,8 @@ std::size_t contraction_length(std::string_view text, std::size_t at) {
   return after == "re" || after == "ve" || after == "ll" ? 3 : 0;
 }
 
-/// White space from `at`. Before a word the last of it is left out, for that may belong to the word; unless it is all.
+/// White space from `at`. Before a word its last character is left out, because that may belong to the word, unless it
+/// is the only one.
 std::size_t space_length(std::string_view text, std::size_t at) {
   std::size_t end = at, last = at;
   while (end < text.size()) {

@@ -283,3 +283,66 @@ TEST_CASE("random damage to a document is read or refused, never anything else",
     } catch (const DataError&) {}
   }
 }
+
+namespace {
+
+/// `text` cut into pieces of `bytes`.
+TextPieces in_pieces(std::string_view text, std::size_t bytes) {
+  return [text, bytes]() mutable {
+    const std::string_view piece = text.substr(0, bytes);
+    text.remove_prefix(piece.size());
+    return piece;
+  };
+}
+
+std::string skim_refusal(std::string_view text, std::size_t bytes) {
+  try {
+    skim_json(in_pieces(text, bytes), "f.json", Blame::data);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("skim_json leaves out the elements of arrays", "[policy]") {
+  const std::string text = R"({"id":"\ud83d\ude00","a":[1,[2,{"b":3}],"x"],"c":{"d":[{}],"e":-1.5},"f":[]} )";
+  const json wanted = {{"id", "\xF0\x9F\x98\x80"},
+                       {"a", json::array()},
+                       {"c", {{"d", json::array()}, {"e", -1.5}}},
+                       {"f", json::array()}};
+  for (std::size_t bytes = 1; bytes <= text.size(); ++bytes) {
+    CAPTURE(bytes);
+    CHECK(skim_json(in_pieces(text, bytes), "f.json", Blame::data) == wanted);
+  }
+}
+
+TEST_CASE("skim_json refuses what parse_json refuses, with the same words, wherever the pieces end", "[policy]") {
+  const std::string good = R"({"a":[1,-2.5e3,"x\u00e9",null,true],"b":{"c":"\ud83d\ude00","d":[[],{"e":1}]}})";
+  std::uint64_t state = GENERATE(4, 5, 6);
+  const auto next = [&state] { return (state = state * 6364136223846793005u + 1442695040888963407u) >> 33; };
+  std::vector<std::string> texts{"",
+                                 " \n",
+                                 "[1,2",
+                                 "[1,1e999]",
+                                 "{\"a\":[{\"b\":1,\"b\":2}]}",
+                                 "[\"\xff\"]",
+                                 "[1]\n2",
+                                 "\0"s,
+                                 "[1,\0]"s,
+                                 "\xEF\xBB\xBF[]",
+                                 std::string(65, '[') + std::string(65, ']')};
+  for (int round = 0; round < 1000; ++round) {
+    std::string text = good;
+    for (std::uint64_t edits = next() % 4 + 1; edits > 0; --edits)
+      text.insert(text.begin() + static_cast<std::ptrdiff_t>(next() % text.size()), static_cast<char>(next()));
+    texts.push_back(text);
+  }
+  for (const std::string& text : texts) {
+    CAPTURE(text);
+    const std::string wanted = refusal(text);
+    for (const std::size_t bytes : {std::size_t{3}, std::size_t{4}, next() % 40 + 4, text.size() + 1})
+      CHECK(skim_refusal(text, bytes) == wanted);
+  }
+}

@@ -14,6 +14,7 @@
 
 #include "kernels/error.h"
 #include "runtime/engine/storage.h"
+#include "runtime/requests/result_lines.h"
 #include "tests/support/files.h"
 
 using namespace weft;
@@ -152,6 +153,22 @@ TEST_CASE("several choices are one answer", "[runtime]") {
   write_text(job.output, R"({"id":"é","choices":[{"index":0,"token_ids":[1]},{"index":1,"token_ids":[2]}]})"
                          "\n");
   CHECK(job.recover() == std::vector<bool>{false, true, false});
+}
+
+TEST_CASE("a result is taken whatever its length, and so is a torn one", "[runtime]") {
+  const Job job;
+  std::string tokens = "7";
+  while (tokens.size() < (20 << 20)) tokens += "," + tokens;
+  const std::string answer = R"({"id":1,"text":null,"token_ids":[)" + tokens + R"(],"finish_reason":"length"})";
+  const std::string whole = kAnswers[0] + "\n" + answer + "\n" + kAnswers[2] + "\n";
+  write_text(job.output, whole);
+  CHECK(job.recover() == std::vector<bool>(3, true));
+  CHECK((read_text(job.output) == whole));
+  runtime::write_sorted(job.output, job.folder / "sorted", job.requests(), 3);
+  CHECK((read_text(job.folder / "sorted") == answer + "\n" + kAnswers[0] + "\n" + kAnswers[2] + "\n"));
+  write_text(job.output, kAnswers[0] + "\n" + answer.substr(0, answer.size() - 30));
+  CHECK(job.recover() == std::vector<bool>{false, true, false});
+  CHECK(read_text(job.output) == kAnswers[0] + "\n");
 }
 
 TEST_CASE("scores resume scores", "[runtime]") {

@@ -97,8 +97,8 @@ TEST_CASE("what is no shard is refused in one line", "[runtime]") {
 TEST_CASE("merge brings the shards' answers into the order of the requests, byte for byte", "[runtime]") {
   Job job;
   const std::string accent = "{\"token_ids\":[], \"id\":\"\xc3\xa9\"}\n", score = "{\"id\":4,\"logprobs\":[-1]}\n";
-  CHECK(job.merge(accent + answer("1", "\\n"), score + answer("\"1\"", std::string(3 << 20, 'y'))) == 4);
-  CHECK(read_text(job.output) == answer("1", "\\n") + answer("\"1\"", std::string(3 << 20, 'y')) + accent + score);
+  CHECK(job.merge(accent + answer("1", "\\n"), score + answer("\"1\"", std::string(18 << 20, 'y'))) == 4);
+  CHECK(read_text(job.output) == answer("1", "\\n") + answer("\"1\"", std::string(18 << 20, 'y')) + accent + score);
   CHECK(job.merge(accent + answer("1") + score + answer("\"1\""), "") == 4);  // a shard may have no requests
   CHECK(read_text(job.output) == answer("1") + answer("\"1\"") + accent + score);
 }
