@@ -36,10 +36,11 @@ class Text {
     const std::string_view next = more_();
     if (next.empty()) return;  // the last piece stays, for place()
     blank_ = blank_ && next.find_first_not_of(" \t\r\n") == std::string_view::npos;
-    begin_ += piece_.size();
-    lines_ += static_cast<std::size_t>(std::count(piece_.begin(), piece_.end(), '\n'));
-    const auto newline = piece_.rfind('\n');
-    column_ = newline == std::string_view::npos ? column_ + piece_.size() : piece_.size() - newline - 1;
+    if (!piece_.empty()) {
+      last_ = after(piece_.substr(0, piece_.size() - 1));
+      begin_ += piece_.size();
+      start_ = after(piece_);
+    }
     piece_ = next;
     at_ = 0;
     if (const auto nul = piece_.find('\0'); nul != std::string_view::npos) {
@@ -58,23 +59,29 @@ class Text {
 
   /// Of the last byte that was read: "byte 7", and its line if the text has several.
   std::string place() const {
-    const std::string_view before = piece_.substr(0, at_ > 0 ? at_ - 1 : 0);
-    const auto newline = before.rfind('\n');
-    const std::size_t column =
-        newline == std::string_view::npos ? column_ + before.size() : before.size() - newline - 1;
-    const auto lines = lines_ + static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
+    const Place last = at_ > 0 ? after(piece_.substr(0, at_ - 1)) : last_;
     const bool several =
-        lines > 0 || piece_.substr(0, piece_.find_last_not_of("\r\n") + 1).find('\n') != std::string_view::npos;
-    return (several ? "line " + std::to_string(lines + 1) + ", " : "") + "byte " + std::to_string(column + 1);
+        last.lines > 0 || piece_.substr(0, piece_.find_last_not_of("\r\n") + 1).find('\n') != std::string_view::npos;
+    return (several ? "line " + std::to_string(last.lines + 1) + ", " : "") + "byte " + std::to_string(last.column + 1);
   }
 
  private:
+  struct Place {
+    std::size_t lines = 0, column = 0;  // newlines, and bytes since the last of them
+  };
+  /// The place after a part of the piece, from its start.
+  Place after(std::string_view part) const {
+    const auto newline = part.rfind('\n');
+    return {start_.lines + static_cast<std::size_t>(std::count(part.begin(), part.end(), '\n')),
+            newline == std::string_view::npos ? start_.column + part.size() : part.size() - newline - 1};
+  }
+
   const TextPieces& more_;
   const std::function<void()> on_nul_;
   std::string_view piece_;
   bool blank_ = true;
-  std::size_t at_ = 0;                              // in the piece
-  std::size_t begin_ = 0, lines_ = 0, column_ = 0;  // before the piece: bytes, newlines, bytes since the last newline
+  std::size_t at_ = 0, begin_ = 0;  // in the piece; bytes before it
+  Place start_, last_;              // where the piece starts; where the last byte before it is
 };
 
 /// What nlohmann reads the text through; without one, the end.
