@@ -26,7 +26,7 @@ template <class S> struct Ahead {
 
 template <class S, int Bytes> void prefetch(std::uintptr_t from) {
   WEFT_UNROLLED (std::uintptr_t i = 0; i < Bytes; i += kLine)
-    __builtin_prefetch(reinterpret_cast<const void*>(from + i), 0, 2);
+    __builtin_prefetch(reinterpret_cast<const void*>(from + i), 0, 2);  // NOLINT(performance-no-int-to-ptr)
 }
 
 template <class S, class T>

@@ -84,7 +84,9 @@ std::uint32_t update(std::uint32_t crc, const std::byte* data, std::size_t bytes
 
 }  // namespace
 
-std::uint32_t crc32c(const std::byte* data, std::size_t bytes) { return ~update(~0u, data, bytes); }
+std::uint32_t crc32c(const std::byte* data, std::size_t bytes, std::uint32_t before) {
+  return ~update(~before, data, bytes);
+}
 std::uint32_t crc32c_by_table(const std::byte* data, std::size_t bytes) { return ~by_table(~0u, data, bytes); }
 
 }  // namespace weft::offload

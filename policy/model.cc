@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <iterator>
 #include <utility>
 
@@ -23,6 +24,7 @@ Unit make_unit(const ModelSpec& model, Unit::Kind kind, int layer) {
 
 /// Cuts a unit of one table into pieces of at most `limit` elements, each of whole rows.
 void add_pieces(std::vector<Unit>& units, const Unit& whole, std::int64_t limit) {
+  assert(limit > 0);
   const TensorSpec& table = whole.tensors.front();
   const std::int64_t pieces = std::max<std::int64_t>(1, (table.elements() + limit - 1) / limit);
   for (std::int64_t p = 0; p < pieces; ++p) {

@@ -159,7 +159,7 @@ double attention_from_text(std::string_view text, const std::string& where) {
 std::string attention_to_text(double on_host) {
   if (on_host == 0) return "device";
   if (on_host == 1) return "host";
-  const int percent = static_cast<int>(on_host * 100 + 0.5);
+  const int percent = static_cast<int>(std::lround(on_host * 100));
   return "device " + std::to_string(100 - percent) + " % and host " + std::to_string(percent) + " %";
 }
 

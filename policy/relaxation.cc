@@ -89,9 +89,9 @@ class LinearProgram {
 /// One block shape and one choice of what streams.
 class Relaxation {
  public:
-  Relaxation(const Problem& problem, Policy policy, const PartialPolicy& fixed, const Choice& choice,
+  Relaxation(const Problem& problem, const Policy& policy, const PartialPolicy& fixed, const Choice& choice,
              const Compression& compression)
-      : problem_(problem), fixed_(fixed), choice_(choice), policy_(with_windows(std::move(policy), choice)),
+      : problem_(problem), fixed_(fixed), choice_(choice), policy_(with_windows(policy, choice)),
         footprint_(footprint(problem.model, problem.units, policy_, problem.work, problem.sizing)),
         cost_(problem.model, problem.units, policy_, footprint_, problem.sizing, problem.machine, compression),
         compression_(compression) {}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -13,18 +14,41 @@ namespace weft::policy {
 namespace {
 
 using Rule = Retention::Rule;
-constexpr std::array kRules{Rule::full, Rule::recent, Rule::heavy, Rule::h2o, Rule::h2o_flexgen, Rule::random};
+
+/// The numbers that a rule takes, and whether it keeps scores of attention.
+struct RuleRow {
+  Rule rule;
+  const char* name;
+  bool heavy, recent, scored;
+};
+constexpr std::array kRules{RuleRow{Rule::full, "full", false, false, false},
+                            RuleRow{Rule::recent, "recent", false, true, false},
+                            RuleRow{Rule::heavy, "heavy", true, false, true},
+                            RuleRow{Rule::h2o, "h2o", true, true, true},
+                            RuleRow{Rule::h2o_flexgen, "h2o-flexgen", true, true, true},
+                            RuleRow{Rule::random, "random", true, true, false}};
+constexpr const RuleRow& row_of(Rule rule) { return kRules[static_cast<std::size_t>(rule)]; }
+static_assert(
+    [] {
+      for (std::size_t i = 0; i < kRules.size(); ++i)
+        if (static_cast<std::size_t>(kRules[i].rule) != i) return false;
+      return true;
+    }(),
+    "the rows are in the order of Retention::Rule");
+
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
 
 Rule rule_named(std::string_view name, const std::string& where) {
   std::vector<std::string> known;
-  for (const Rule rule : kRules) {
-    if (name == name_of(rule)) return rule;
-    known.emplace_back(name_of(rule));
+  std::string list;
+  for (const RuleRow& row : kRules) {
+    if (name == row.name) return row.rule;
+    known.emplace_back(row.name);
+    list += std::string(list.empty() ? "" : ", ") + row.name;
   }
   const auto close = nearest(name, known);
   throw UsageError(where + ": unknown retention rule '" + std::string(name.substr(0, 40)) + "'; " +
-                   (close ? "did you mean '" + *close + "'?" : "known: full, recent, heavy, h2o, h2o-flexgen, random"));
+                   (close ? "did you mean '" + *close + "'?" : "known: " + list));
 }
 
 /// JSON tells tokens from shares by the number's form; the shortest decimal of a double is what was written.
@@ -32,21 +56,29 @@ Amount amount_from_json(const nlohmann::json& value, const std::string& where) {
   if (value.is_number_integer()) return Amount::from_text(std::to_string(value.get<std::int64_t>()), where);
   if (!value.is_number_float())
     throw UsageError(where + " must be a number of tokens or a share such as 0.1, got " + describe(value));
-  std::array<char, 64> buffer;
-  const auto end =
-      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value.get<double>(), std::chars_format::fixed).ptr;
+  const double share = value.get<double>();
+  if (!(share >= 0 && share <= 1))
+    throw UsageError(where + " must be a number of tokens or a share from 0 to 1, got " + describe(value));
+  std::array<char, 1100> buffer;  // the smallest double has 1,074 decimals
+  const auto [end, error] =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), share, std::chars_format::fixed);
+  assert(error == std::errc());
   std::string text(buffer.data(), end);
   if (text.find('.') == std::string::npos) text += ".0";
   return Amount::from_text(text, where);
 }
 
 void check(const Retention& retention, const std::string& where) {
-  const bool heavy = retention.rule != Rule::full && retention.rule != Rule::recent;
+  const auto& [rule, name, heavy, recent, scored] = row_of(retention.rule);
   const auto nothing = [](const Amount& a) { return !a.is_share() && a.of(1) == 0; };
-  if (retention.rule == Rule::recent && nothing(retention.recent))
-    throw UsageError(where + ": rule 'recent' needs 'recent', a number of tokens or a share");
-  if (heavy && nothing(retention.heavy) && (retention.rule != Rule::h2o || nothing(retention.recent)))
-    throw UsageError(where + ": rule '" + name_of(retention.rule) + "' needs 'heavy', a number of tokens or a share");
+  if (recent && !heavy && nothing(retention.recent))
+    throw UsageError(where + ": rule '" + name + "' needs 'recent', a number of tokens or a share");
+  if (heavy && nothing(retention.heavy) && (rule != Rule::h2o || nothing(retention.recent)))
+    throw UsageError(where + ": rule '" + name + "' needs 'heavy', a number of tokens or a share");
+  const std::int64_t whole = std::int64_t{1} << 30;
+  if (retention.heavy.is_share() && retention.recent.is_share() &&
+      retention.heavy.of(whole) + retention.recent.of(whole) > whole)
+    throw UsageError(where + ": the shares of 'heavy' and 'recent' are more than 1 together");
   if (heavy && !retention.heavy.is_share() && retention.sinks > retention.heavy.of(1))
     throw UsageError(where + ": sinks are part of the heavy tokens; " + std::to_string(retention.sinks) +
                      " sinks do not fit " + retention.heavy.text() + " heavy");
@@ -142,17 +174,16 @@ Retention Retention::from_text(std::string_view text) {
   }
   Retention retention;
   retention.rule = rule_named(parts[0], where);
-  const bool one = retention.rule == Rule::recent || retention.rule == Rule::heavy;
-  const std::size_t wanted = retention.rule == Rule::full ? 1 : one ? 2 : 3;
+  const RuleRow& row = row_of(retention.rule);
+  const std::size_t wanted = 1 + (row.heavy ? 1 : 0) + (row.recent ? 1 : 0);
   if (parts.size() != wanted)
     throw UsageError(where + ": '" + name_of(retention.rule) + "' is written " + name_of(retention.rule) +
                      (wanted == 1   ? ""
                       : wanted == 2 ? ":N"
                                     : ":HEAVY:RECENT") +
                      ", got '" + std::string(text.substr(0, 60)) + "'");
-  if (retention.rule == Rule::recent) retention.recent = Amount::from_text(parts[1], where + " recent");
-  else if (wanted > 1) retention.heavy = Amount::from_text(parts[1], where + " heavy");
-  if (wanted == 3) retention.recent = Amount::from_text(parts[2], where + " recent");
+  if (row.heavy) retention.heavy = Amount::from_text(parts[1], where + " heavy");
+  if (row.recent) retention.recent = Amount::from_text(parts.back(), where + " recent");
   check(retention, where);
   return retention;
 }
@@ -165,9 +196,9 @@ Retention Retention::from_json(const nlohmann::json& object, const std::string& 
   if (of_text == "prompt") retention.of = Of::prompt;
   else if (of_text != "prompt+generation") fields.refuse_field("of", "'prompt' or 'prompt+generation'");
   if (retention.rule != Rule::full) {
-    if (retention.rule != Rule::recent && fields.has("heavy"))
+    if (row_of(retention.rule).heavy && fields.has("heavy"))
       retention.heavy = amount_from_json(fields.at("heavy"), where + ".heavy");
-    if (retention.rule != Rule::heavy && fields.has("recent"))
+    if (row_of(retention.rule).recent && fields.has("recent"))
       retention.recent = amount_from_json(fields.at("recent"), where + ".recent");
     retention.sinks = static_cast<std::int32_t>(fields.integer("sinks", 0, kMostTokens, 0));
     if (retention.rule == Rule::random)
@@ -188,8 +219,8 @@ nlohmann::ordered_json Retention::to_json() const {
   };
   nlohmann::ordered_json json{{"rule", name_of(rule)}};
   if (rule == Rule::full) return json;
-  if (rule != Rule::recent) json["heavy"] = number(heavy);
-  if (rule != Rule::heavy) json["recent"] = number(recent);
+  if (row_of(rule).heavy) json["heavy"] = number(heavy);
+  if (row_of(rule).recent) json["recent"] = number(recent);
   json["sinks"] = sinks;
   json["of"] = of == Of::prompt ? "prompt" : "prompt+generation";
   if (rule == Rule::random) json["seed"] = seed;
@@ -198,9 +229,8 @@ nlohmann::ordered_json Retention::to_json() const {
   return json;
 }
 
-const char* name_of(Retention::Rule rule) {
-  constexpr std::array names{"full", "recent", "heavy", "h2o", "h2o-flexgen", "random"};
-  return names[static_cast<std::size_t>(rule)];
-}
+bool Retention::scored() const { return row_of(rule).scored; }
+
+const char* name_of(Retention::Rule rule) { return row_of(rule).name; }
 
 }  // namespace weft::policy

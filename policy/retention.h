@@ -40,7 +40,8 @@ struct Retention {
   std::int32_t window = 0;  ///< prefill scores from the last rows only (SnapKV); 0: all rows
   double decay = 1;         ///< of the scores, per decode step
 
-  bool scored() const { return rule == Rule::heavy || rule == Rule::h2o || rule == Rule::h2o_flexgen; }
+  /// Whether tokens are kept by the attention they have received.
+  bool scored() const;
   Kept kept(std::int64_t prompt, std::int64_t generation) const;
   /// Slots that a sequence needs per layer and head: what is kept, and one for the new token.
   std::int64_t slots(std::int64_t prompt, std::int64_t generation) const;

@@ -45,9 +45,7 @@ class Generator {
     return step_ > 0 && shape_.sublayers[s].kind == Sublayer::Kind::attention &&
            std::find(shape_.host_attends.begin(), shape_.host_attends.end(), true) != shape_.host_attends.end();
   }
-  Tier kv_home(int layer, int batch) const {
-    return shape_.kv_home[static_cast<std::size_t>(layer * shape_.batches + batch)];
-  }
+  Tier kv_home(int layer, int batch) const { return shape_.kv_home[shape_.kv_index(layer, batch)]; }
 
   /// Appends an op with those of `after` that nothing else implies. kNone entries are skipped.
   std::uint32_t add(Op op, std::initializer_list<std::uint32_t> after) {

@@ -62,11 +62,14 @@ struct ScheduleShape {
 
   /// Attention and mlp, or with a parallel residual attention alone.
   std::uint32_t sublayers_per_layer() const { return sublayers[2].kind == Sublayer::Kind::mlp ? 2 : 1; }
+  std::size_t kv_index(int layer, int batch) const {
+    return static_cast<std::size_t>(layer) * static_cast<std::size_t>(batches) + static_cast<std::size_t>(batch);
+  }
   bool attended_on_host(int layer, int batch, bool prefill) const {
-    return !prefill && host_attends[static_cast<std::size_t>(layer * batches + batch)];
+    return !prefill && host_attends[kv_index(layer, batch)];
   }
   std::uint32_t kv_buffer(int layer, int batch) const {
-    return static_cast<std::uint32_t>(unit_home.size()) + static_cast<std::uint32_t>(layer * batches + batch);
+    return static_cast<std::uint32_t>(unit_home.size()) + static_cast<std::uint32_t>(kv_index(layer, batch));
   }
   std::uint32_t activation_buffer(int batch) const { return kv_buffer(layers, batch); }
   std::uint32_t exchange_buffer(int batch) const {

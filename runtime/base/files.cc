@@ -46,12 +46,44 @@ const char* kind_name(mode_t mode) {
   return "a device";
 }
 
-constexpr const char* kHalfWritten = ".tmp";  // the ending of a file with one writer only
-
-/// The name counts up within the process and holds its id, so two writers never share one.
-std::string temporary_name(const fs::path& target) {
+/// The other name of `target` while it is made; with one writer always the same one.
+std::string temporary_name(const fs::path& target, bool only_writer) {
   static std::atomic<unsigned> counter{0};
-  return target.string() + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(counter++);
+  const std::string unique = only_writer ? "" : "-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+  return (target.parent_path() / ("." + target.filename().string() + ".weft-part" + unique)).string();
+}
+
+/// Removes a regular file of this user.
+void remove_own(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid())
+    ::unlink(path.c_str());
+}
+
+/// A file without a name in the folder of `target`; -1 where the system has no such files, or no /proc to name them by.
+int open_nameless(const fs::path& target, unsigned mode) {
+  if (::access("/proc/self/fd", X_OK) != 0) return -1;
+  const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
+}
+
+/// What is at `path` may be replaced; throws otherwise. Says whether there is a file, and with which mode.
+bool may_replace(const fs::path& path, const fs::path& target, AtomicFile::Link link, mode_t& mode) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return false;
+  const auto refuse = [&](const std::string& what) {
+    throw IoError(path.string() + ": is " + what + "; remove it or give another name");
+  };
+  if (S_ISLNK(status.st_mode)) {
+    if (link == AtomicFile::Link::refuse) refuse("a symbolic link and will not be followed");
+    if (status.st_uid != ::geteuid()) refuse("another user's symbolic link and will not be followed");
+    if (::stat(target.c_str(), &status) != 0) return false;
+  }
+  if (!S_ISREG(status.st_mode))
+    throw IoError(path.string() + ": is " + kind_name(status.st_mode) + " and will not be replaced by a file");
+  if (status.st_uid != ::geteuid()) refuse("another user's file and will not be replaced");
+  mode = status.st_mode & 07777;
+  return true;
 }
 
 }  // namespace
@@ -116,28 +148,35 @@ void require_input(const std::string& flag, const fs::path& path) {
     throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
 }
 
-AtomicFile::AtomicFile(const fs::path& path, const Options& options) : path_(path), target_(path) {
+AtomicFile::AtomicFile(const fs::path& path, const Options& options)
+    : path_(path), target_(path), replace_(options.replace) {
   std::error_code absent;
-  if (fs::path real = fs::canonical(path, absent); !absent) target_ = std::move(real);
-  struct stat status {};
-  const bool exists = ::stat(target_.c_str(), &status) == 0;
-  if (exists && !S_ISREG(status.st_mode))
-    throw IoError(path.string() + ": is " + kind_name(status.st_mode) + " and will not be replaced by a file");
-  temporary_ = options.only_writer ? target_.string() + kHalfWritten : temporary_name(target_);
-  if (options.only_writer) ::unlink(temporary_.c_str());
-  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, options.mode);
+  if (fs::path real = fs::canonical(path, absent); !absent && options.link == Link::follow) target_ = std::move(real);
+  mode_t mode = 0;
+  const bool exists = may_replace(path, target_, options.link, mode);
+  temporary_ = temporary_name(target_, options.only_writer);
+  if (options.only_writer) remove_own(temporary_);
+  fd_ = open_nameless(target_, options.mode);
+  if (fd_ < 0) {
+    fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, options.mode);
+    named_ = fd_ >= 0;
+  }
   if (fd_ < 0) fail(path, "create", errno);
-  if (!exists || ::fchmod(fd_, status.st_mode & 07777) == 0) return;
+  if (!exists || ::fchmod(fd_, mode) == 0) return;
   const int error = errno;
+  remove_named();
   ::close(fd_);
-  ::unlink(temporary_.c_str());
   fail(path, "set the mode of", error);
 }
 
 AtomicFile::~AtomicFile() {
   if (fd_ < 0) return;
+  remove_named();
   ::close(fd_);
-  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::remove_named() {
+  if (std::exchange(named_, false)) ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::append(std::string_view text) {
@@ -151,12 +190,24 @@ void AtomicFile::append(std::string_view text) {
 
 void AtomicFile::commit() {
   if (::fsync(fd_) != 0) fail(path_, "sync", errno);
-  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "replace", errno);
+  if (!named_) {
+    const std::string open = "/proc/self/fd/" + std::to_string(fd_);
+    if (::linkat(AT_FDCWD, open.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0)
+      fail(path_, "name", errno);
+    named_ = true;
+  }
+  if (replace_) {
+    if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "replace", errno);
+    named_ = false;
+  } else if (::link(temporary_.c_str(), target_.c_str()) != 0) {
+    fail(path_, "create", errno);
+  }
+  remove_named();
   if (::close(std::exchange(fd_, -1)) != 0) fail(path_, "close", errno);
   sync_folder_of(target_);
 }
 
-void remove_half_written(const fs::path& path) { ::unlink((path.string() + kHalfWritten).c_str()); }
+void remove_half_written(const fs::path& path) { remove_own(temporary_name(path, true)); }
 
 void sync_folder_of(const fs::path& path) {
   // A folder that may be written but not read cannot be opened, and some file systems cannot sync one.

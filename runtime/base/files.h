@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -25,14 +26,19 @@ nlohmann::json read_json(const std::string& flag, const std::filesystem::path& p
 void require_folder(const std::string& flag, const std::filesystem::path& path);
 
 /// A file of any size that appears whole: at `path` a reader, or a crash, sees the old file or the new one and never a
-/// part. It is written under another name, then synced and renamed. A symbolic link stays and its target is replaced.
-/// Throws IoError; then, and without commit(), `path` is as before and nothing is left behind. Only where the very last
-/// step fails, syncing the folder, is the new file in place and may be gone after a power cut.
+/// part. It has no name until it is committed (O_TMPFILE), so a killed process leaves nothing; where the file system
+/// cannot do that, it is written under another name. A file or a link of another user is never replaced. Throws
+/// IoError; then, and without commit(), `path` is as before and nothing is left behind. Only where the very last step
+/// fails, syncing the folder, is the new file in place and may be gone after a power cut.
 class AtomicFile {
  public:
+  /// What becomes of a symbolic link at `path`. follow: it stays and its target is replaced.
+  enum class Link : std::uint8_t { follow, refuse };
   struct Options {
-    unsigned mode = 0666;      ///< of a file that was not there, under the umask; others keep theirs
-    bool only_writer = false;  ///< no other process writes this file: what a killed run left half written is replaced
+    unsigned mode = 0600;  ///< of a file that was not there, under the umask; others keep theirs
+    Link link = Link::follow;
+    bool replace = true;       ///< false: commit() fails if something has the name by then
+    bool only_writer = false;  ///< no other process writes this file: what a killed run left under its other name goes
   };
   explicit AtomicFile(const std::filesystem::path& path) : AtomicFile(path, Options{}) {}
   AtomicFile(const std::filesystem::path& path, const Options& options);
@@ -45,8 +51,13 @@ class AtomicFile {
   int fd() const { return fd_; }  ///< until commit()
 
  private:
-  std::filesystem::path path_, target_, temporary_;
+  void remove_named();
+
+  std::filesystem::path path_, target_;
+  std::string temporary_;  // the other name
   int fd_ = -1;
+  bool named_ = false;  // it has the other name
+  bool replace_ = true;
 };
 
 /// Removes what a killed run left of a file whose only writer it was, if anything.

@@ -82,4 +82,10 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
+FileState InputFile::state() const {
+  const auto state = FileState::of(fd_);
+  if (!state) fail(path_, "look at", errno);
+  return *state;
+}
+
 }  // namespace weft::runtime

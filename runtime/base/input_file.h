@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/error.h"
+#include "runtime/base/file_state.h"
 
 namespace weft::runtime {
 
@@ -29,6 +30,8 @@ class InputFile {
 
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }
+  /// Now. Throws IoError.
+  FileState state() const;
 
   /// Fills `out` with the bytes from `offset` on. Throws IoError where the disk fails or the file has become shorter;
   /// `out` then holds anything.

@@ -13,9 +13,12 @@
 #include <thread>
 #include <utility>
 
+#include "offload/crc32c.h"
 #include "policy/json.h"
 #include "runtime/base/files.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/quote.h"
+#include "runtime/base/stop.h"
 #include "runtime/checkpoint/checkpoint_error.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/torch_bin.h"
@@ -193,7 +196,11 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   } else {
     checkpoint.open_sharded(directory, directory / taken);
   }
-  for (const InputFile& input : checkpoint.inputs_) checkpoint.paths_.push_back(input.path());
+  for (std::size_t i = 0; i < checkpoint.inputs_.size(); ++i) {
+    checkpoint.paths_.push_back(checkpoint.inputs_[i].path());
+    checkpoint.states_.push_back(checkpoint.inputs_[i].state());
+    checkpoint.samples_.push_back(checkpoint.sample(i));
+  }
   return checkpoint;
 }
 
@@ -314,6 +321,44 @@ std::vector<std::string> Checkpoint::unused(std::span<const std::string> used) c
   for (const TensorInfo& tensor : tensors_)
     if (!known.count(tensor.name)) names.push_back(tensor.name);
   return names;
+}
+
+std::uint64_t Checkpoint::sample(std::size_t file, std::uint64_t before) const {
+  constexpr std::uint64_t most = 64 << 10;
+  const std::uint64_t size = inputs_[file].size(), bytes = std::min(size, most);
+  std::string text(bytes, '\0');
+  std::uint64_t sum = before;
+  for (const std::uint64_t offset : {std::uint64_t{0}, (size - bytes) / 2, size - bytes}) {
+    read_range(file, offset, std::as_writable_bytes(std::span(text)));
+    sum = mix(sum ^ hash(text));
+  }
+  return sum;
+}
+
+void Checkpoint::require_unchanged() const {
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    const FileState now = state_now(i);
+    if (now == states_[i]) continue;
+    const bool same = now.size == states_[i].size && now.modified == states_[i].modified && sample(i) == samples_[i];
+    if (!same)
+      throw DataError(paths_[i].string() + ": has changed since its header was read" +
+                      (now.size != states_[i].size ? " (" + std::to_string(states_[i].size) + " bytes then, " +
+                                                         std::to_string(now.size) + " now)"
+                                                   : "") +
+                      "; put the old file back and continue with --resume, or begin anew");
+  }
+}
+
+std::uint32_t Checkpoint::checksum(std::size_t file, const std::atomic<bool>& stop) const {
+  std::vector<std::byte> piece(std::size_t{4} << 20);
+  std::uint32_t crc = 0;
+  for (std::uint64_t at = 0, size = inputs_[file].size(); at < size; at += piece.size()) {
+    if (stop) throw Interrupted{};
+    piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), size - at)));
+    read_range(file, at, piece);
+    crc = offload::crc32c(piece.data(), piece.size(), crc);
+  }
+  return crc;
 }
 
 void Checkpoint::verify(const std::atomic<bool>& stop) const {

@@ -47,8 +47,8 @@ struct TensorNeed {
   std::vector<std::int64_t> shape;
 };
 
-/// A folder in the Hugging Face layout with all of its headers read and checked. The files stay open, so that replacing
-/// one during a run does no harm. Constant once open; any thread may read.
+/// A folder in the Hugging Face layout with all of its headers read and checked. The files stay open, so that giving
+/// one's name to another file does no harm. Constant once open; any thread may read.
 class Checkpoint {
  public:
   enum class Format : std::uint8_t { safetensors, sharded_safetensors, torch_bin, sharded_torch_bin };
@@ -79,6 +79,18 @@ class Checkpoint {
   /// IoError, Interrupted after `stop` was set.
   void verify(const std::atomic<bool>& stop) const;
 
+  /// What the file system said of files()[file] when its header was read, and says now of the same file. Throws
+  /// IoError.
+  const FileState& state(std::size_t file) const { return states_[file]; }
+  FileState state_now(std::size_t file) const { return inputs_[file].state(); }
+  /// Throws DataError, which says what changed, unless all files are as when their headers were read. A file that only
+  /// got another mode or name is read again in three places.
+  void require_unchanged() const;
+  /// The CRC-32C of all of files()[file]. Throws IoError, Interrupted.
+  std::uint32_t checksum(std::size_t file, const std::atomic<bool>& stop) const;
+  /// A hash of `before` and of 64 KiB each at the beginning, the middle and the end of files()[file]. Throws IoError.
+  std::uint64_t sample(std::size_t file, std::uint64_t before = 0) const;
+
   /// Bytes [offset, offset + out.size()) of files()[file]. Throws IoError; `out` then holds anything.
   void read_range(std::size_t file, std::uint64_t offset, std::span<std::byte> out) const;
   /// Row-major, even where the file's order is another.
@@ -91,6 +103,8 @@ class Checkpoint {
 
   Format format_ = Format::safetensors;
   std::vector<InputFile> inputs_;
+  std::vector<FileState> states_;       // of inputs_
+  std::vector<std::uint64_t> samples_;  // of inputs_
   std::vector<std::filesystem::path> paths_;
   std::vector<TensorInfo> tensors_;
   std::vector<Checksum> checksums_;

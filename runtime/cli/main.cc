@@ -1,20 +1,26 @@
+#include <fcntl.h>
 #include <pthread.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "kernels/error.h"
 #include "policy/json.h"
+#include "runtime/base/stop.h"
 #include "runtime/cli/commands.h"
 
 namespace {
@@ -24,11 +30,38 @@ constexpr int kInternalError = 70;  // sysexits.h's EX_SOFTWARE; 1 says that som
 /// Lives until the process ends: the thread that waits for signals outlives every job.
 std::atomic<bool> stop_requested{false};
 
-/// One thread waits for SIGINT and SIGTERM: the first requests a clean stop, the second ends the process.
+/// Descriptors 0 to 2 are open afterwards: otherwise a file opened later would get one of them, and what is printed
+/// would land in that file.
+void open_standard_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && ::open("/dev/null", O_RDWR) != fd) _exit(kInternalError);
+}
+
+/// A core would hold prompts and answers.
+void leave_no_core() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_CORE, &limit) != 0) return;
+  limit.rlim_cur = 0;
+  setrlimit(RLIMIT_CORE, &limit);
+}
+
+/// What commands print is their result: a full disk or a closed pipe must not look like success.
+void flush_standard_output() {
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return;
+  throw weft::IoError("standard output cannot be written: " + std::generic_category().message(errno));
+}
+
+/// One thread waits for SIGINT, SIGTERM and SIGHUP: the first requests a clean stop, the second ends the process. A
+/// signal that the parent had ignored, as nohup does, stays ignored.
 void watch_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action {};
+    if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) continue;
+    sigaddset(&set, signal);
+  }
   pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every later thread
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
@@ -83,16 +116,24 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    if (error.get_exit_code() == 0) {  // --help, --version
+      app.exit(error);
+      flush_standard_output();
+      return 0;
+    }
     throw weft::UsageError(explain(app, error));
   }
   watch_signals();
-  return command(stop_requested);
+  const int code = command(stop_requested);
+  flush_standard_output();
+  return code;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_descriptors();
+  leave_no_core();
   const auto logger = spdlog::stderr_logger_mt("weft");
   logger->set_pattern("weft: %v");
   spdlog::set_default_logger(logger);
@@ -101,6 +142,9 @@ int main(int argc, char** argv) {
   } catch (const weft::Error& error) {
     std::fprintf(stderr, "weft: error: %s\n", error.what());
     return error.exit_code();
+  } catch (const weft::runtime::Interrupted&) {
+    std::fputs("weft: stopped\n", stderr);
+    return 130;
   } catch (const std::bad_alloc&) {
     std::fputs("weft: error: out of host memory; lower --device-memory or --host-memory\n", stderr);
     return 4;

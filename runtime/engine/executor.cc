@@ -227,8 +227,10 @@ void Executor::finish_step(int batch, kernels::Stream& stream) {
   token_choice_.collect_tokens(all, rows, stream);
   for (const std::int32_t place : rows.sequence) {
     Sequence& sequence = all[place];
-    ++(sequence.generated() == 1 ? totals_.first_tokens : totals_.decode_tokens);
-    if (sequence.generated() >= sequence.max_tokens) sequence.finish = Finish::length;
+    if (sequence.finish != Finish::failed) {
+      ++(sequence.generated() == 1 ? totals_.first_tokens : totals_.decode_tokens);
+      if (sequence.generated() >= sequence.max_tokens) sequence.finish = Finish::length;
+    }
     run_->on_token(sequence);
     if (sequence.finish != Finish::none) run_->places.finished(batch);
   }

@@ -42,7 +42,7 @@ struct Totals {
 class Executor {
  public:
   /// Called on the device lane's thread for every new token, which is already in the sequence; ends a sequence by
-  /// setting its `finish`. At max_tokens the executor ends it.
+  /// setting its `finish`. At max_tokens the executor ends it. Called too for a sequence that has failed.
   using OnToken = std::function<void(Sequence&)>;
   /// Called after each segment of a schedule with when its ops ran; seconds since the executor was made.
   using OnTrace = std::function<void(const policy::Schedule&, const policy::Trace&)>;

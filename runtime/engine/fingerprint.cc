@@ -12,8 +12,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uint64_t kSampleBytes = 64 << 10;
-
 std::string weights_file(const Checkpoint& checkpoint, std::size_t file) {
   std::uint64_t sum = 0;
   const auto add = [&sum](std::string_view text) { sum = mix(sum ^ hash(text)); };
@@ -23,13 +21,7 @@ std::string weights_file(const Checkpoint& checkpoint, std::size_t file) {
     for (const std::int64_t size : tensor.shape) text += " " + std::to_string(size);
     add(text + " at " + std::to_string(tensor.offset));
   }
-  const std::uint64_t size = fs::file_size(checkpoint.files()[file]), sample = std::min(size, kSampleBytes);
-  std::string bytes(sample, '\0');
-  for (const std::uint64_t offset : {std::uint64_t{0}, (size - sample) / 2, size - sample}) {
-    checkpoint.read_range(file, offset, std::as_writable_bytes(std::span(bytes)));
-    add(bytes);
-  }
-  return std::to_string(size) + " bytes, " + to_hex(sum);
+  return std::to_string(checkpoint.state(file).size) + " bytes, " + to_hex(checkpoint.sample(file, sum));
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include "runtime/engine/policy_text.h"
 
+#include <cmath>
+
 namespace weft::runtime {
 
 std::string percentages(const policy::Fractions& shares) {
-  const auto percent = [](double share) { return std::to_string(static_cast<int>(share * 100 + 0.5)); };
+  const auto percent = [](double share) { return std::to_string(std::lround(share * 100)); };
   return percent(shares.device()) + "/" + percent(shares.host()) + "/" + percent(shares.disk());
 }
 

@@ -10,7 +10,8 @@
 
 namespace weft::runtime {
 
-enum class Finish : std::uint8_t { none, stop, length };
+/// failed: the last row of logits had no finite number, so there is no next token.
+enum class Finish : std::uint8_t { none, stop, length, failed };
 
 /// Lives in a block from its prefill to its last token.
 struct Sequence {

@@ -88,6 +88,10 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   executor_ = std::make_unique<Executor>(policy_, footprint_, *layers_, *storage_, *backend_, stop);
 }
 
+void Session::require_weights() const {
+  if (source_.checkpoint && storage_->reads_checkpoint()) source_.checkpoint->require_unchanged();
+}
+
 std::string Session::plan_line() const {
   return policy_line(policy_) + "; " + policy::bytes_to_text(footprint_[policy::Tier::device]) + " of " +
          policy::bytes_to_text(policy_.budgets[policy::Tier::device]) + " device memory";

@@ -50,6 +50,8 @@ class Session {
   const std::string& backend_reason() const { return backend_reason_; }  ///< why it is this one
   const offload::DiskStore& disk() const { return *disk_; }
   const ModelSource& source() const { return source_; }
+  /// Throws DataError if the run reads weights from files that have changed since it began.
+  void require_weights() const;
   /// What was chosen for the user, in one line.
   std::string plan_line() const;
   double load_seconds() const { return load_seconds_; }

@@ -19,10 +19,16 @@ using policy::Tier;
 Storage::Storage(const ModelSource& source, const policy::Footprint& footprint, kernels::Backend& backend,
                  offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop)
     : model_(source.spec), units_(source.units), footprint_(footprint), weights_(*source.weights), backend_(backend),
-      disk_(disk), tokens_(footprint.shape.batches), begun_(footprint.shape.batches) {
+      tokens_(footprint.shape.batches), begun_(footprint.shape.batches) {
   std::vector<offload::FileId> files;
   if (source.checkpoint)
-    for (const auto& path : source.checkpoint->files()) files.push_back(disk.open(path.string()));
+    for (std::size_t i = 0; i < source.checkpoint->files().size(); ++i) {
+      const std::filesystem::path& path = source.checkpoint->files()[i];
+      files.push_back(disk.open(path.string()));
+      const auto named = FileState::of(path);
+      if (!named || !named->same_file(source.checkpoint->state(i)))
+        throw DataError(path.string() + ": is another file than the one whose header was read; start again");
+    }
   add_buffers(files);
   buffers_.allocate(backend, disk, spill_directory);
   check_reach();
@@ -31,6 +37,7 @@ Storage::Storage(const ModelSource& source, const policy::Footprint& footprint, 
     if (stop) throw Interrupted{};
     fill(unit);
   }
+  if (source.checkpoint) source.checkpoint->require_unchanged();
 }
 
 /// Most of what moves is copied; but the device itself writes KV home, reads the host's attention and gathers rows of
@@ -105,6 +112,12 @@ void Storage::fill(std::size_t unit) {
   backend_.copy(buffers_.home_data(id), staging->data(), buffers_.bytes(id), *stream);
   backend_.record(*event, *stream);
   backend_.synchronize(*event);
+}
+
+bool Storage::reads_checkpoint() const {
+  for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
+    if (buffers_.home(buffer(unit)) == Tier::disk && weights_.in_files(unit)) return true;
+  return false;
 }
 
 std::byte* Storage::place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const {

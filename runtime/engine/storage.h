@@ -26,6 +26,8 @@ class Storage : public TableRows {
   Storage(const ModelSource& source, const policy::Footprint& footprint, kernels::Backend& backend,
           offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop);
 
+  /// Whether units are read from the checkpoint's files during the run.
+  bool reads_checkpoint() const;
   /// Does a load or store op of the schedule on the calling lane's thread. Returns the bytes moved.
   std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
 
@@ -67,7 +69,6 @@ class Storage : public TableRows {
   const policy::Footprint& footprint_;
   const Weights& weights_;
   kernels::Backend& backend_;
-  offload::DiskStore& disk_;
   offload::BufferStore buffers_;
   offload::WindowId unit_window_{}, kv_window_{}, activation_window_{}, unit_staging_{}, kv_staging_{},
       activation_staging_{}, host_kv_window_{};

@@ -1,8 +1,7 @@
 #include "runtime/engine/token_choice.h"
 
+#include <cmath>
 #include <vector>
-
-#include "kernels/error.h"
 
 namespace weft::runtime {
 
@@ -53,17 +52,19 @@ void TokenChoice::collect_tokens(std::span<Sequence> batch, const BatchRows& row
   const auto live = static_cast<std::size_t>(rows.live());
   backend_.record(*done_, stream);
   backend_.synchronize(*done_);
-  for (std::size_t r = 0; r < live; ++r) {
-    if (!batch[rows.sequence[r]].forced.empty()) continue;
-    token_[r] = sampled_[r];
-    if (token_[r] < 0)
-      throw DataError("a row of logits has no finite number; the weights or --dtype do not fit the model");
-  }
   for (std::size_t r = 0, next = 0; r < live; ++r) {  // next: of the rows whose log-probabilities are reported
     Sequence& sequence = batch[rows.sequence[r]];
-    sequence.tokens.push_back(token_[r]);
-    if (next < request_.logprob_rows.size() && request_.logprob_rows[next] == static_cast<std::int32_t>(r))
-      append_logprobs(sequence, r, next++);
+    const bool reported =
+        next < request_.logprob_rows.size() && request_.logprob_rows[next] == static_cast<std::int32_t>(r);
+    const std::size_t logprob_row = next;
+    next += reported ? 1 : 0;
+    const std::int32_t token = sequence.forced.empty() ? sampled_[r] : token_[r];
+    if (token < 0 || (!sequence.forced.empty() && std::isnan(logprob_[r]))) {
+      sequence.finish = Finish::failed;
+      continue;
+    }
+    sequence.tokens.push_back(token);
+    if (reported) append_logprobs(sequence, r, logprob_row);
     ++sequence.sampling.counter;
     if (sequence.forced.empty()) continue;
     sequence.logprobs.push_back(logprob_[r]);

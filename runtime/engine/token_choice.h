@@ -21,8 +21,8 @@ class TokenChoice {
   /// Queues what the sequences ask of `logits`, [live, vocab]. `batch`: the sequences that `rows` speaks of.
   void queue_sampling(std::span<const Sequence> batch, const BatchRows& rows, const View& logits,
                       kernels::Stream& stream);
-  /// Waits for the stream and appends a token to each sequence that takes part, with its log-probabilities. Throws
-  /// DataError where a row of logits has no finite number; then nothing was appended.
+  /// Waits for the stream and appends a token to each sequence that takes part, with its log-probabilities. One whose
+  /// row of logits has no finite number gets none and ends as Finish::failed.
   void collect_tokens(std::span<Sequence> batch, const BatchRows& rows, kernels::Stream& stream);
 
  private:

@@ -13,8 +13,23 @@ namespace weft::runtime {
 
 using nlohmann::ordered_json;
 
-Answers::Answers(const ModelSource& source, Journal& journal, Progress& progress, std::size_t capacity)
-    : source_(source), journal_(journal), progress_(progress), ended_(capacity), writer_([this] { write_ended(); }) {}
+namespace {
+
+std::string failure_line(const Recipient& to) {
+  return refusal_line(
+      {.id = to.id,
+       .code = kNotFinite,
+       .param = "",
+       .reason = "the model gives no finite logits for this request: its weights are broken, or --dtype is "
+                 "too narrow for them"},
+      to.endpoint == Endpoint::native ? Dialect::native : Dialect::openai);
+}
+
+}  // namespace
+
+Answers::Answers(const Session& session, Journal& journal, Progress& progress, std::size_t capacity)
+    : session_(session), source_(session.source()), journal_(journal), progress_(progress), ended_(capacity),
+      writer_([this] { write_ended(); }) {}
 
 Answers::~Answers() {
   ended_.close();
@@ -27,7 +42,7 @@ void Answers::finish() {
   if (error_) std::rethrow_exception(error_);
 }
 
-Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& request, const Session& session) {
+Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& request) {
   {
     const std::lock_guard lock(mutex_);
     Pending& pending = pending_[index];
@@ -41,7 +56,7 @@ Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& r
   sequence.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
   sequence.min_tokens = request.min_tokens;
   sequence.max_tokens = request.max_tokens;
-  sequence.keep = session.keep(sequence.prompt_tokens, sequence.max_tokens);
+  sequence.keep = session_.keep(sequence.prompt_tokens, sequence.max_tokens);
   sequence.sampling = request.sampling;
   if (choice > 0) sequence.sampling.key = mix(sequence.sampling.key ^ mix(static_cast<std::uint64_t>(choice)));
   sequence.forced = request.continuation;
@@ -59,8 +74,10 @@ Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& r
 }
 
 void Answers::token(Sequence& sequence) {
-  progress_.token();
-  if (sequence.forced.empty()) look_for_end(sequence);
+  if (sequence.finish != Finish::failed) {
+    progress_.token();
+    if (sequence.forced.empty()) look_for_end(sequence);
+  }
   if (sequence.finish == Finish::none) return;
   if (!ended_.push(std::move(sequence))) std::rethrow_exception(error_);
 }
@@ -73,20 +90,23 @@ void Answers::write_ended() try {
 }
 
 void Answers::write(Sequence& sequence) {
-  const bool generated = sequence.forced.empty();
+  const bool generated = sequence.forced.empty(), failed = sequence.finish == Finish::failed;
   std::optional<Choice> choice;
-  if (generated) choice = choice_of(sequence);
+  if (generated && !failed) choice = choice_of(sequence);
   std::optional<Pending> whole;
   {
     const std::lock_guard lock(mutex_);
     Pending& pending = pending_.at(sequence.request);
     if (choice) pending.choices[static_cast<std::size_t>(sequence.choice)] = *std::move(choice);
+    pending.failed |= failed;
     if (++pending.ended < pending.choices.size()) return;
     whole = std::move(pending);
     pending_.erase(sequence.request);
   }
-  journal_.append(generated ? result_line(whole->to, sequence.prompt_tokens, whole->choices, source_.tokenizer.get())
-                            : scored(sequence, whole->to.id));
+  session_.require_weights();
+  journal_.append(whole->failed ? failure_line(whole->to)
+                  : generated ? result_line(whole->to, sequence.prompt_tokens, whole->choices, source_.tokenizer.get())
+                              : scored(sequence, whole->to.id));
   progress_.finished();
 }
 

@@ -23,14 +23,14 @@ namespace weft::runtime {
 /// of its own, so that a slow disk holds up no sweep until `capacity` ended sequences wait. References must outlive it.
 class Answers {
  public:
-  Answers(const ModelSource& source, Journal& journal, Progress& progress, std::size_t capacity);
+  Answers(const Session& session, Journal& journal, Progress& progress, std::size_t capacity);
   /// Writes what has ended, as finish() does, but throws nothing.
   ~Answers();
   Answers(const Answers&) = delete;
   Answers& operator=(const Answers&) = delete;
 
   /// `choice`: from 0 to below the request's n. Any thread, one at a time.
-  Sequence begin(std::size_t index, std::int32_t choice, const Request& request, const Session& session);
+  Sequence begin(std::size_t index, std::int32_t choice, const Request& request);
   /// Looks for an end at the newest token. A sequence that has ended is taken away but for its `finish` and its
   /// numbers. Throws what writing an earlier answer threw.
   void token(Sequence& sequence);
@@ -43,6 +43,7 @@ class Answers {
     Recipient to;
     std::vector<Choice> choices;
     std::size_t ended = 0;
+    bool failed = false;  ///< one of the choices has no next token
   };
   void look_for_end(Sequence& sequence) const;
   void write_ended();
@@ -50,6 +51,7 @@ class Answers {
   Choice choice_of(Sequence& sequence) const;
   static std::string scored(const Sequence& sequence, const std::string& id);
 
+  const Session& session_;
   const ModelSource& source_;
   Journal& journal_;
   Progress& progress_;

@@ -40,9 +40,8 @@ struct WorkItem {
 /// device is busy. References must outlive it.
 class ReadAhead {
  public:
-  ReadAhead(std::span<const WorkItem> items, const RequestFile& requests, Answers& answers, const Session& session)
-      : items_(items), requests_(requests), answers_(answers), session_(session), begun_(kAhead),
-        reader_([this] { read(); }) {}
+  ReadAhead(std::span<const WorkItem> items, const RequestFile& requests, Answers& answers)
+      : items_(items), requests_(requests), answers_(answers), begun_(kAhead), reader_([this] { read(); }) {}
   ~ReadAhead() {
     begun_.close();
     reader_.join();
@@ -66,8 +65,7 @@ class ReadAhead {
     for (const WorkItem& item : items_) {
       if (!before || before->request != item.request) request = requests_.read(item.request);  // choices are neighbours
       before = &item;
-      if (!begun_.push(answers_.begin(item.request, static_cast<std::int32_t>(item.choice), *request, session_)))
-        return;
+      if (!begun_.push(answers_.begin(item.request, static_cast<std::int32_t>(item.choice), *request))) return;
     }
   } catch (...) {
     error_ = std::current_exception();
@@ -77,7 +75,6 @@ class ReadAhead {
   const std::span<const WorkItem> items_;
   const RequestFile& requests_;
   Answers& answers_;
-  const Session& session_;
   Handover<Sequence> begun_;
   std::exception_ptr error_;  // set before begun_ is closed
   std::thread reader_;
@@ -116,7 +113,7 @@ class PlaceRunner {
     const std::size_t places = std::min(todo.size(), static_cast<std::size_t>(session_.policy().block_size()));
     places_.assign(places, {});
     next_ = 0;
-    ReadAhead ahead(todo, requests_, answers_, session_);
+    ReadAhead ahead(todo, requests_, answers_);
     const auto fill = [&](Sequence& place) {
       place = ahead.next();
       ++next_;
@@ -205,7 +202,6 @@ void check_files(const JobOptions& options) {
 /// What of this shard has no answer yet.
 struct Open {
   std::vector<std::size_t> todo, refused;  ///< to run; to be put down as refused
-  std::size_t bad = 0;                     ///< of the shard's requests, put down already or not
 };
 
 /// Throws UsageError if a request of another shard is answered.
@@ -216,7 +212,6 @@ Open still_open(const std::vector<bool>& done, const RequestFile& requests, cons
       throw UsageError(options.output + ": answers a request of another shard than " + options.shard.text() +
                        "; --resume needs the output of this one");
     if (!options.shard.has(i)) continue;
-    open.bad += requests.refused(i);
     if (!done[i]) (requests.refused(i) ? open.refused : open.todo).push_back(i);
   }
   return open;
@@ -257,22 +252,22 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
                      spdlog::warn("{}", text);
                    }});
   const RequestFile requests = open_requests(options, *source);
-  RunRecord record = record_of(options, *source, requests);
-  const Open open = still_open(answered(journal, record, requests, options), requests, options);
+  RunRecord begun = record_of(options, *source, requests);
+  const Open open = still_open(answered(journal, begun, *source, requests, options, stop), requests, options);
+  LiveRecord record(std::move(begun), options.output);
   const std::vector<std::size_t>& todo = open.todo;
   const std::size_t mine = options.shard.size(requests.size());
-  const int complete_code = open.bad > 0 ? kSomeRefused : 0;
   if (todo.empty()) {
     if (!journal.held() || !open.refused.empty()) {
       record.set("retention", retention_text(options.policy.retention.value_or(policy::Retention{})));
-      begin_output(journal, record, options.output);
+      begin_output(journal, record);
       append_refusals(open.refused, requests, journal);
     }
-    journal.finish(mine);
-    spdlog::info("{} of {} requests are answered in {}{}", mine - open.bad, mine, options.output,
+    const std::size_t refused = journal.finish(requests, mine);
+    spdlog::info("{} of {} requests are answered in {}{}", mine - refused, mine, options.output,
                  options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
-    if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine);
-    return complete_code;
+    if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine, &stop);
+    return refused > 0 ? kSomeRefused : 0;
   }
 
   JobPlan plan(options, *source, requests, todo);
@@ -297,29 +292,33 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
     session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
   }
   record.set("retention", retention_text(session->policy().retention));
-  begin_output(journal, record, options.output);
+  begin_output(journal, record);
   append_refusals(open.refused, requests, journal);
+  std::optional<WeightsReader> reader;
+  if (source->checkpoint) reader.emplace(*source->checkpoint, record);
   Progress progress(mine, mine - todo.size(), options.quiet);
   progress.show_busiest([&] { return busiest_lane(session->executor().totals()); });
   bool complete = false;
   {
-    Answers answers(*source, journal, progress, static_cast<std::size_t>(session->policy().block_size()));
+    Answers answers(*session, journal, progress, static_cast<std::size_t>(session->policy().block_size()));
     complete = run_requests(*session, requests, todo, answers);
   }
-  journal.finish(complete ? mine : 0);
+  session->require_weights();
+  if (!complete) journal.finish();
+  const std::size_t refused = complete ? journal.finish(requests, mine) : 0;
   progress.clear();
   if (!complete) {
     spdlog::warn("stopped; {} of {} requests are answered; run the same command with --resume to continue",
                  progress.answered(), mine);
     return 130;
   }
-  if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine);
+  if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine, &stop);
   ordered_json report = make_report(*session);
   if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
   if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");
   if (!options.quiet) std::fputs(table(report).c_str(), stderr);
-  if (open.bad > 0) spdlog::warn("{} of {} requests are refused; each has a line that says why", open.bad, mine);
-  return complete_code;
+  if (refused > 0) spdlog::warn("{} of {} requests have no answer; each has a line that says why", refused, mine);
+  return refused > 0 ? kSomeRefused : 0;
 }
 
 }  // namespace weft::runtime

@@ -1,6 +1,9 @@
 #include "runtime/job/job_record.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -8,6 +11,7 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/base/files.h"
+#include "runtime/base/stop.h"
 #include "runtime/engine/fingerprint.h"
 #include "runtime/requests/result_lines.h"
 
@@ -30,8 +34,43 @@ void keep_retention(const RunRecord& before, RunRecord& now, JobOptions& options
   options.retentions.clear();
 }
 
+/// What is wrong with a weights file; empty if it is the one that the run was begun with. A copy keeps size and time of
+/// modification, and its samples are compared with the other fields.
+std::string weights_difference(const WeightsPin& was, WeightsPin& is, const Checkpoint& checkpoint, std::size_t file,
+                               const std::atomic<bool>& stop) {
+  is.checksum = was.checksum;
+  if (was.state == is.state) return "";
+  if (was.checksum) {
+    spdlog::info("{}: was copied, touched or changed; reading it whole to see which", is.name);
+    return checkpoint.checksum(file, stop) == *was.checksum ? "" : "its contents have changed";
+  }
+  if (!was.state.same_file(is.state) && was.state.size == is.state.size && was.state.modified == is.state.modified)
+    return "";
+  return "it has been written to or touched since, and the run ended before its checksum was known";
+}
+
+/// Holds the weights files against those of the record.
+void require_same_weights(const RunRecord& before, RunRecord& now, const ModelSource& source, const JobOptions& options,
+                          const std::atomic<bool>& stop) {
+  for (std::size_t i = 0; i < now.weights.size(); ++i) {
+    WeightsPin& is = now.weights[i];
+    const auto was = std::find_if(before.weights.begin(), before.weights.end(),
+                                  [&](const WeightsPin& pin) { return pin.name == is.name; });
+    if (was == before.weights.end()) continue;
+    const std::string words = weights_difference(*was, is, *source.checkpoint, i, stop);
+    if (words.empty()) continue;
+    const std::string message =
+        options.output + ": belongs to another run: " + source.checkpoint->files()[i].string() + ": " + words;
+    if (!options.resume.force)
+      throw UsageError(message + "; put the old file back, choose another output, or go on anyway with --resume=force");
+    spdlog::warn("{}; going on anyway", message);
+    is.checksum.reset();
+  }
+}
+
 /// Holds `now` against the record of an output that has something in it.
-void continue_run(Journal& journal, RunRecord& now, JobOptions& options) {
+void continue_run(Journal& journal, RunRecord& now, const ModelSource& source, JobOptions& options,
+                  const std::atomic<bool>& stop) {
   const auto before = RunRecord::read(options.output);
   if (!before) {
     if (options.resume.adopt) return;
@@ -42,9 +81,10 @@ void continue_run(Journal& journal, RunRecord& now, JobOptions& options) {
   if (const std::string words = before->difference(now); !words.empty()) {
     if (!options.resume.force)
       throw UsageError(options.output + ": belongs to another run: " + words +
-                       "; choose another output, or go on nevertheless with --resume=force");
-    spdlog::warn("{}: belongs to another run: {}; going on nevertheless", options.output, words);
+                       "; choose another output, or go on anyway with --resume=force");
+    spdlog::warn("{}: belongs to another run: {}; going on anyway", options.output, words);
   }
+  require_same_weights(*before, now, source, options, stop);
   now.created = before->created;
   now.durable_bytes = before->durable_bytes;
   if (!now.durable_bytes || options.durability != Durability::power) return;
@@ -89,14 +129,18 @@ RunRecord record_of(const JobOptions& options, const ModelSource& source, const 
   if (options.kind == RequestKind::generate) record.set("max_tokens", std::to_string(options.max_tokens));
   if (!options.weights.empty()) record.set("weights", options.weights);
   for (const auto& [name, value] : fingerprints(source)) record.set("model/" + name, value);
+  if (source.checkpoint)
+    for (std::size_t i = 0; i < source.checkpoint->files().size(); ++i)
+      record.weights.push_back({source.checkpoint->files()[i].filename().string(), source.checkpoint->state(i)});
   return record;
 }
 
-std::vector<bool> answered(Journal& journal, RunRecord& now, const RequestFile& requests, JobOptions& options) {
+std::vector<bool> answered(Journal& journal, RunRecord& now, const ModelSource& source, const RequestFile& requests,
+                           JobOptions& options, const std::atomic<bool>& stop) {
   if (journal.held())
     for (const auto& path : {fs::path(options.output), RunRecord::place(options.output), sorted_place(options.output)})
       remove_half_written(path);
-  if (!journal.empty()) continue_run(journal, now, options);
+  if (!journal.empty()) continue_run(journal, now, source, options, stop);
   std::vector<bool> done = journal.recover(requests, options.resume.repair);
   if (journal.torn_bytes() > 0)
     spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
@@ -105,16 +149,63 @@ std::vector<bool> answered(Journal& journal, RunRecord& now, const RequestFile& 
   return done;
 }
 
-void begin_output(Journal& journal, RunRecord& record, const std::string& output) {
-  journal.open([&record, output](std::uint64_t durable) {
-    record.durable_bytes = durable;
-    try {
-      record.write(output);
-    } catch (const IoError& also) {  // the failed flush is what matters
-      spdlog::warn("{}", also.what());
-    }
-  });
-  record.write(output);
+void LiveRecord::set(const std::string& name, const std::string& value) {
+  const std::lock_guard lock(mutex_);
+  record_.set(name, value);
+}
+
+void LiveRecord::write() {
+  const std::lock_guard lock(mutex_);
+  record_.write(output_);
+}
+
+void LiveRecord::set_durable(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  record_.durable_bytes = bytes;
+  try {
+    record_.write(output_);
+  } catch (const IoError& also) {  // the failed flush is what matters
+    spdlog::warn("{}", also.what());
+  }
+}
+
+void LiveRecord::set_checksum(std::size_t weights_file, std::uint32_t checksum) {
+  const std::lock_guard lock(mutex_);
+  record_.weights[weights_file].checksum = checksum;
+}
+
+RunRecord LiveRecord::copy() const {
+  const std::lock_guard lock(mutex_);
+  return record_;
+}
+
+void begin_output(Journal& journal, LiveRecord& record) {
+  journal.open([&record] { record.write(); }, [&record](std::uint64_t durable) { record.set_durable(durable); });
+}
+
+WeightsReader::WeightsReader(const Checkpoint& checkpoint, LiveRecord& record)
+    : thread_([this, &checkpoint, &record] { read(checkpoint, record); }) {}
+
+WeightsReader::~WeightsReader() {
+  stop_ = true;
+  thread_.join();
+}
+
+void WeightsReader::read(const Checkpoint& checkpoint, LiveRecord& record) try {
+  constexpr int kThread = 1, kIdle = 3 << 13;  // of ioprio_set(), which has no header
+  ::syscall(SYS_ioprio_set, kThread, 0, kIdle);
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);
+  const RunRecord before = record.copy();
+  bool any = false;
+  for (std::size_t i = 0; i < before.weights.size(); ++i) {
+    if (before.weights[i].checksum) continue;
+    record.set_checksum(i, checkpoint.checksum(i, stop_));
+    any = true;
+  }
+  if (any) record.write();
+} catch (const Interrupted&) {
+} catch (const std::exception& failed) {  // then a resume has less to go by
+  spdlog::warn("{}", failed.what());
 }
 
 }  // namespace weft::runtime

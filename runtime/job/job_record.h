@@ -1,6 +1,12 @@
 // runtime/job/job_record.h: a job held against the record of the run that it continues.
 #pragma once
 
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
 #include "runtime/engine/model_source.h"
 #include "runtime/job/job_options.h"
 #include "runtime/requests/run_record.h"
@@ -13,10 +19,49 @@ std::string retention_text(const policy::Retention& retention);
 
 /// Which requests have a line in the output. One that has something in it is held against its record: the job keeps
 /// to the retention in there, if `options` allow it, and with Durability::power what a failed flush may have lost is
-/// cut. Throws UsageError where something differs, or where there is no record, unless options.resume accepts it.
-std::vector<bool> answered(Journal& journal, RunRecord& now, const RequestFile& requests, JobOptions& options);
+/// cut. Weights files that are not the same by name, place, size and times are read whole where the record has their
+/// checksum. Throws UsageError where something differs, or where there is no record, unless options.resume accepts it;
+/// Interrupted.
+std::vector<bool> answered(Journal& journal, RunRecord& now, const ModelSource& source, const RequestFile& requests,
+                           JobOptions& options, const std::atomic<bool>& stop);
+
+/// The record of a run while the run goes on. Any thread.
+class LiveRecord {
+ public:
+  LiveRecord(RunRecord record, std::string output) : record_(std::move(record)), output_(std::move(output)) {}
+
+  void set(const std::string& name, const std::string& value);
+  /// Throws IoError.
+  void write();
+  /// So much of the output is on disk for sure. Does not throw.
+  void set_durable(std::uint64_t bytes);
+  void set_checksum(std::size_t weights_file, std::uint32_t checksum);
+  RunRecord copy() const;
+
+ private:
+  mutable std::mutex mutex_;
+  RunRecord record_;
+  const std::string output_;
+};
 
 /// Creates the output and its record if there are none. `record` must outlive the journal.
-void begin_output(Journal& journal, RunRecord& record, const std::string& output);
+void begin_output(Journal& journal, LiveRecord& record);
+
+/// Reads all weights files once, on a thread of its own that gives way to everything else, and puts their checksums
+/// into the record, so that a resume can tell a changed file from one that was copied or touched. Ends early when
+/// destroyed.
+class WeightsReader {
+ public:
+  WeightsReader(const Checkpoint& checkpoint, LiveRecord& record);
+  ~WeightsReader();
+  WeightsReader(const WeightsReader&) = delete;
+  WeightsReader& operator=(const WeightsReader&) = delete;
+
+ private:
+  void read(const Checkpoint& checkpoint, LiveRecord& record);
+
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
 
 }  // namespace weft::runtime

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 
 namespace weft::runtime {
@@ -13,7 +14,7 @@ constexpr std::chrono::seconds kInLog{10};
 
 std::string duration(double seconds) {
   char text[32];
-  const auto s = static_cast<long>(seconds + 0.5);
+  const long s = std::lround(seconds);
   if (s < 3600) std::snprintf(text, sizeof text, "%ld:%02ld", s / 60, s % 60);
   else std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
   return text;

@@ -34,7 +34,10 @@ Totals run_once(Session& session, const BenchOptions& options, std::int64_t requ
       sequence.max_tokens = tokens;
       sequence.keep = session.keep(options.prompt, options.generation);
     }
-    session.executor().run(block, [](Sequence&) {});
+    session.executor().run(block, [](const Sequence& sequence) {
+      if (sequence.finish == Finish::failed)
+        throw DataError("a row of logits has no finite number; the weights or --dtype do not fit the model");
+    });
   }
   return session.executor().totals() - before;
 }

@@ -27,7 +27,7 @@ constexpr int kMostTokens = 1 << 20;
 /// The word at `key`, which must be one of `words`.
 std::string choice(Fields& fields, const std::string& key, const std::vector<std::string>& words,
                    std::optional<std::string> fallback = {}) {
-  const std::string word = fields.text(key, std::move(fallback));
+  std::string word = fields.text(key, std::move(fallback));
   if (std::find(words.begin(), words.end(), word) == words.end())
     fields.refuse_field(key, fmt::format("one of {}", fmt::join(words, ", ")));
   return word;

@@ -1,17 +1,11 @@
 #include "runtime/requests/journal.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -24,25 +18,7 @@
 namespace weft::runtime {
 namespace {
 
-constexpr std::chrono::seconds kLockPatience{5};  // a killed run's lock can outlive it for a moment
 constexpr std::size_t kReadBytes = 1 << 20;
-
-/// " (process 4711)" where the kernel tells who holds the lock: not of another machine or container.
-std::string holder_of_lock(int fd) {
-  struct stat status {};
-  if (fstat(fd, &status) != 0) return "";
-  std::array<char, 64> file{};  // as /proc/locks names it
-  std::snprintf(file.data(), file.size(), "%02x:%02x:%lu", major(status.st_dev), minor(status.st_dev), status.st_ino);
-  std::ifstream locks("/proc/locks");
-  for (std::string line; std::getline(locks, line);) {
-    std::istringstream fields(line);
-    std::string number, kind, advisory, access, process, place;
-    fields >> number >> kind >> advisory >> access >> process >> place;
-    if (kind == "FLOCK" && place == file.data() && process.find_first_not_of("0") != std::string::npos)
-      return " (process " + process + ")";
-  }
-  return "";
-}
 
 bool is_full(int error) { return error == ENOSPC || error == EDQUOT; }
 
@@ -77,41 +53,17 @@ Journal::Journal(const std::filesystem::path& path, bool resume, JournalOptions 
 Journal::~Journal() {
   groups_.reset();  // its last flush needs the file
   if (fd_ >= 0) ::close(fd_);
-  if (lock_fd_ >= 0) ::close(lock_fd_);
 }
 
-/// Opens and locks the file that has the name at the moment: another run may replace it while this one waits.
+/// Locks the output, then opens the file that has its name: the run before may have replaced it.
 void Journal::attach() {
-  const auto give_up = std::chrono::steady_clock::now() + kLockPatience;
-  while (true) {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-    if (lock_fd_ >= 0) ::close(std::exchange(lock_fd_, -1));
-    fd_ = ::open(path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd_ < 0) fail("cannot be opened for writing", errno);
-    lock_fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (lock_fd_ < 0) fail("cannot be opened", errno);
-    if (lock()) break;
-    if (std::chrono::steady_clock::now() > give_up)
-      throw IoError(path_.string() + ": another run" + holder_of_lock(lock_fd_) +
-                    " is writing this file; wait for it or choose another output");
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+  if (!sums_) sums_ = std::make_unique<LineSums>(path_);
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  fd_ = ::open(path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd_ < 0) fail("cannot be opened for writing", errno);
   struct stat status {};
   if (fstat(fd_, &status) != 0) fail("cannot be examined", errno);
   end_ = static_cast<std::uint64_t>(status.st_size);
-}
-
-/// False if another run has it, or if what was locked no longer is the file of that name.
-bool Journal::lock() {
-  if (flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) fail("cannot be locked", errno);
-    return false;
-  }
-  struct stat locked {
-  }, written{}, named{};
-  if (fstat(lock_fd_, &locked) != 0 || fstat(fd_, &written) != 0) fail("cannot be examined", errno);
-  if (stat(path_.c_str(), &named) != 0) fail("vanished while it was opened", errno);
-  return locked.st_ino == named.st_ino && written.st_ino == named.st_ino && locked.st_dev == named.st_dev;
 }
 
 void Journal::cut(std::uint64_t end) {
@@ -122,40 +74,49 @@ void Journal::cut(std::uint64_t end) {
 
 std::vector<bool> Journal::recover(const RequestFile& requests, bool repair) {
   if (fd_ < 0) return std::vector<bool>(requests.size(), false);
-  ResultScan scan = scan_results(path_, requests);
-  if (!scan.damaged.empty()) {
-    if (!repair)
-      throw UsageError(scan.first_damage + "; --resume needs the output of an earlier run; --resume=repair moves " +
-                       (scan.damaged.size() > 1 ? std::to_string(scan.damaged.size()) + " such lines" : "that line") +
-                       " to " + path_.filename().string() + ".bad and goes on");
-    runtime::set_aside(path_, scan);
-    set_aside_ = scan.damaged.size();
-    torn_bytes_ = end_ - scan.whole;
-    attach();
-    return std::move(scan.done);
-  }
+  if (end_ == 0) sums_->clear();
+  ResultScan scan = scan_results(path_, requests, {.sums = sums_->sums(), .stop = options_.stop});
+  if (!scan.damaged.empty() && !repair)
+    throw UsageError(scan.first_damage + "; --resume needs the output of an earlier run; --resume=repair moves " +
+                     (scan.damaged.size() > 1 ? std::to_string(scan.damaged.size()) + " such lines" : "that line") +
+                     " to " + path_.filename().string() + ".bad and goes on");
   torn_bytes_ = end_ - scan.whole;
-  if (torn_bytes_ > 0 && ftruncate(fd_, static_cast<off_t>(scan.whole)) != 0)
-    fail("the torn last line cannot be cut", errno);
-  end_ = scan.whole;
+  set_aside_ = scan.damaged.size();
+  if (set_aside_ > 0) {
+    runtime::set_aside(path_, scan);
+    attach();
+  } else {
+    if (torn_bytes_ > 0 && ftruncate(fd_, static_cast<off_t>(scan.whole)) != 0)
+      fail("the torn last line cannot be cut", errno);
+    end_ = scan.whole;
+  }
+  for (const std::uint64_t sum : scan.unsummed)
+    if (const int error = sums_->add(sum)) fail("its checksums cannot be written", error);
   return std::move(scan.done);
 }
 
-void Journal::open(std::function<void(std::uint64_t)> on_lost) {
+void Journal::create(const std::function<void()>& first) {
+  auto sums = std::make_unique<LineSums>(path_);
+  sums->clear();
+  if (first) first();
+  const int created = ::open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (created < 0 && errno == EEXIST)
+    throw IoError(path_.string() + ": another run has just created this file; choose another output");
+  if (created < 0) fail("cannot be created", errno);
+  fd_ = created;
+  sums_ = std::move(sums);
+}
+
+void Journal::open(const std::function<void()>& first, std::function<void(std::uint64_t)> on_lost) {
   on_lost_ = std::move(on_lost);
-  if (fd_ < 0) {
-    fd_ = ::open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd_ < 0 && errno == EEXIST)
-      throw IoError(path_.string() + ": another run has just created this file; choose another output");
-    if (fd_ < 0) fail("cannot be created", errno);
-    ::close(std::exchange(fd_, -1));
-    attach();
-  }
+  if (fd_ < 0) create(first);
+  else if (first) first();
   if (options_.durability != Durability::power) return;
   if (options_.fdatasync(fd_) != 0) lost(errno, 0);  // the earlier run may have flushed nothing
   durable_ = end_;
   sync_folder_of(path_);
-  groups_ = std::make_unique<GroupSync>([this] { return options_.fdatasync(fd_); }, durable_);
+  groups_ = std::make_unique<GroupSync>([this] { return ::fdatasync(sums_->fd()) != 0 ? -1 : options_.fdatasync(fd_); },
+                                        durable_);
 }
 
 void Journal::lost(int error, std::uint64_t durable) {
@@ -171,6 +132,7 @@ void Journal::append(std::string_view line) {
   std::string text(line);
   text += '\n';
   const auto give_up = std::chrono::steady_clock::now() + options_.patience;
+  while (const int error = sums_->add(LineSum::of(line))) wait_for_space(error, give_up);
   while (const int error = write_or_cut(text)) wait_for_space(error, give_up);
   end_ += text.size();
   if (groups_) groups_->wrote(end_);
@@ -208,13 +170,18 @@ void Journal::wait_for_space(int error, std::chrono::steady_clock::time_point gi
   }
 }
 
-void Journal::require_there() {
+void Journal::require_there() const {
   struct stat status {};
   if (broken_) throw IoError(path_.string() + ": ends in a torn line; continue with --resume");
   if (fstat(fd_, &status) != 0) fail("cannot be examined", errno);
-  if (status.st_nlink > 0) return;
-  const std::string place = path_.string() + ".recovered";
-  AtomicFile copy(place, {.mode = 0600, .only_writer = true});
+  if (status.st_nlink == 0) copy_deleted();
+}
+
+void Journal::copy_deleted() const {
+  std::string place = path_.string() + ".recovered";
+  for (int i = 2; std::filesystem::exists(std::filesystem::symlink_status(place)); ++i)
+    place = path_.string() + ".recovered." + std::to_string(i);
+  AtomicFile copy(place, {.link = AtomicFile::Link::refuse, .replace = false});
   std::string piece;
   for (std::uint64_t offset = 0; offset < end_; offset += piece.size()) {
     piece.resize(std::min<std::uint64_t>(end_ - offset, kReadBytes));
@@ -228,34 +195,50 @@ void Journal::require_there() {
                 ", move that back and continue with --resume");
 }
 
-void Journal::finish(std::size_t lines) {
-  if (fd_ < 0) return;
+void Journal::require_named() const {
+  struct stat own {
+  }, named{};
+  if (fstat(fd_, &own) != 0) fail("cannot be examined", errno);
+  if (stat(path_.c_str(), &named) == 0 && named.st_ino == own.st_ino && named.st_dev == own.st_dev) return;
+  std::error_code unknown;
+  const auto now = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd_), unknown);
+  throw IoError(path_.string() + ": was moved or replaced while the run was writing it; its answers are in " +
+                (unknown ? "a file of another name" : now.string()) + ", move that back and continue with --resume");
+}
+
+void Journal::flush() {
   require_there();
   if (groups_) {
     groups_->stop();
     if (groups_->error() != 0) lost(groups_->error(), groups_->durable());
+    groups_.reset();
   } else if (options_.fdatasync(fd_) != 0 && errno != EINVAL) {
     lost(errno, durable_);
   }
-  if (const std::size_t found = lines > 0 ? count_lines() : 0; found != lines)
-    throw IoError(path_.string() + ": has " + std::to_string(found) + " lines, wanted an answer to each of " +
-                  std::to_string(lines) + " requests; something else has written to it");
-  groups_.reset();
   durable_ = end_;
+}
+
+void Journal::finish() {
+  if (fd_ < 0) return;
+  flush();
   if (::close(std::exchange(fd_, -1)) != 0) lost(errno, durable_);
 }
 
-std::size_t Journal::count_lines() const {
-  std::string piece(kReadBytes, '\0');
-  std::size_t lines = 0;
-  for (off_t offset = 0;;) {
-    const ssize_t count = pread(fd_, piece.data(), piece.size(), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("cannot be read back", errno);
-    if (count == 0) return lines;
-    lines += static_cast<std::size_t>(std::count(piece.begin(), piece.begin() + count, '\n'));
-    offset += count;
-  }
+std::size_t Journal::finish(const RequestFile& requests, std::size_t count) {
+  flush();
+  require_named();
+  const ResultScan scan = scan_results(path_, requests, {.sums = sums_->sums(), .stop = options_.stop});
+  const std::string remedy = "; something else has written to it; --resume=repair runs what is lost again";
+  if (!scan.damaged.empty()) throw IoError(scan.first_damage + remedy);
+  if (!scan.unsummed.empty() || scan.whole != end_)
+    throw IoError(path_.string() + ": is not what this run has written" + remedy);
+  const auto found = static_cast<std::size_t>(std::count(scan.done.begin(), scan.done.end(), true));
+  if (found != count)
+    throw IoError(path_.string() + ": has " + std::to_string(found) + " lines, wanted an answer to each of " +
+                  std::to_string(count) + " requests" + remedy);
+  require_named();
+  if (::close(std::exchange(fd_, -1)) != 0) lost(errno, durable_);
+  return scan.refused;
 }
 
 }  // namespace weft::runtime

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/requests/group_sync.h"
+#include "runtime/requests/line_sums.h"
 #include "runtime/requests/requests.h"
 
 namespace weft::runtime {
@@ -33,8 +34,8 @@ struct JournalOptions {
 };
 
 /// The result file. A line counts once its newline is written; what follows the last newline of an earlier run is a
-/// torn tail and is cut. The file is locked by a descriptor of its own while the journal lives, so that two runs cannot
-/// mix.
+/// torn tail and is cut. Next to it is OUTPUT.sums with a checksum of every line; its lock, held while the journal
+/// lives, keeps two runs from mixing.
 class Journal {
  public:
   /// Refuses an existing file unless `resume`, and locks it. Creates nothing yet. Throws UsageError or IoError.
@@ -44,23 +45,28 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
 
   /// The file exists and is locked: no other run writes it or the files that belong to it.
-  bool held() const { return lock_fd_ >= 0; }
+  bool held() const { return fd_ >= 0; }
   /// Nothing was ever written to the file, or there is none.
   bool empty() const { return end_ == 0; }
   /// Cuts the file after byte `end`, because the rest may not be on disk. Throws IoError.
   void cut(std::uint64_t end);
   /// Which requests an earlier run has answered. Cuts the torn tail. Throws UsageError if a line is not the answer to a
-  /// request of this file, or a second answer to one; then the file is as it was. With `repair` such lines go to
-  /// PATH.bad instead.
+  /// request of this file, a second answer to one, or not what was written; then the file is as it was. With `repair`
+  /// such lines go to PATH.bad instead.
   std::vector<bool> recover(const RequestFile& requests, bool repair = false);
-  /// Creates the file, for its owner alone, if there is none. Call it before append(). `on_lost` is called when a flush
-  /// fails, with the number of bytes that are on disk for sure.
-  void open(std::function<void(std::uint64_t durable)> on_lost = {});
-  /// One line, newline added. Throws IoError; then all earlier lines are whole. If somebody has deleted the file, they
-  /// are in PATH.recovered.
+  /// Creates the file, for its owner alone, if there is none. Call it before append(). `first` is called before that,
+  /// under the lock; where it throws, nothing is created. `on_lost` is called when a flush fails, with the number of
+  /// bytes that are on disk for sure.
+  void open(const std::function<void()>& first = {}, std::function<void(std::uint64_t durable)> on_lost = {});
+  /// One line, newline added. Throws IoError; then all earlier lines are whole. If the file has been deleted, they are
+  /// in PATH.recovered, or in PATH.recovered.2 and so on where that exists.
   void append(std::string_view line);
-  /// All is on disk when it returns. Throws IoError, also where the file then has not `lines` lines, unless that is 0.
-  void finish(std::size_t lines = 0);
+  /// All is on disk when it returns. Throws IoError.
+  void finish();
+  /// The same, and the file is read back as a resume would: it is still the one of its name, and has `count` lines,
+  /// each an answer to another one of the requests and as it was written. Throws IoError where that is not so,
+  /// Interrupted. Returns how many of the lines say why there is no answer.
+  std::size_t finish(const RequestFile& requests, std::size_t count);
 
   std::uint64_t torn_bytes() const { return torn_bytes_; }
   std::size_t set_aside() const { return set_aside_; }  ///< lines moved to PATH.bad
@@ -68,17 +74,19 @@ class Journal {
  private:
   [[noreturn]] void fail(const std::string& what, int error) const;
   void attach();
-  bool lock();
-  void begin_groups();
-  void require_there();
+  void create(const std::function<void()>& first);
+  void flush();
+  void require_there() const;
+  void require_named() const;
+  [[noreturn]] void copy_deleted() const;
   [[noreturn]] void lost(int error, std::uint64_t durable);
   int write_or_cut(std::string_view text);
   void wait_for_space(int error, std::chrono::steady_clock::time_point give_up);
-  std::size_t count_lines() const;
 
   std::filesystem::path path_;
   JournalOptions options_;
-  int fd_ = -1, lock_fd_ = -1;
+  std::unique_ptr<LineSums> sums_;  // null until the file is held
+  int fd_ = -1;
   std::uint64_t end_ = 0;      // of the whole lines
   std::uint64_t durable_ = 0;  // of what is on disk for sure, as far as this run knows
   std::uint64_t torn_bytes_ = 0;

@@ -126,7 +126,7 @@ class AnswerLines {
   }
 
   void write(const std::filesystem::path& output) const {
-    AtomicFile file(output, {.mode = 0600});
+    AtomicFile file(output);
     std::string text;
     for (const Line& line : lines_) {
       if (stop_) throw Interrupted{};

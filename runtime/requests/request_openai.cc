@@ -140,7 +140,9 @@ class Body {
     };
     if (!given.is_object()) refuse();
     for (const auto& item : given.items()) {
-      if (item.key() == "date_string" && item.value().is_string() && item.value() != "") settings.date = item.value();
+      if (item.key() == "date_string" && item.value().is_string() &&
+          !item.value().get_ref<const std::string&>().empty())
+        settings.date = item.value();
       else if (item.key() == "enable_thinking" && item.value().is_boolean())
         settings.thinking = item.value().get<bool>();
       else refuse();

@@ -143,6 +143,11 @@ ordered_json openai_answer(const Recipient& to, std::int64_t prompt_tokens, std:
   return openai_line(to.id, tag, 200, std::move(body));
 }
 
+int status_of(const std::string& code) {
+  if (code == kNotFinite) return 500;
+  return code == "model_not_found" ? 404 : 400;
+}
+
 }  // namespace
 
 std::string result_line(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices,
@@ -159,13 +164,14 @@ std::string refusal_line(const Refusal& refusal, Dialect dialect) {
     json["error"] = {{"code", refusal.code}, {"message", refusal.reason}};
     return policy::to_line(json);
   }
-  ordered_json error{{"message", refusal.reason}, {"type", "invalid_request_error"}, {"param", nullptr}};
+  ordered_json error{{"message", refusal.reason},
+                     {"type", refusal.code == kNotFinite ? "server_error" : "invalid_request_error"},
+                     {"param", nullptr}};
   if (!refusal.param.empty()) error["param"] = refusal.param;
   error["code"] = refusal.code;
   if (nameless) error["line"] = refusal.line;
   const std::string tag = tag_of(nameless ? "line " + std::to_string(refusal.line) : refusal.id);
-  return policy::to_line(
-      openai_line(refusal.id, tag, refusal.code == "model_not_found" ? 404 : 400, {{"error", std::move(error)}}));
+  return policy::to_line(openai_line(refusal.id, tag, status_of(refusal.code), {{"error", std::move(error)}}));
 }
 
 std::size_t answered_request(const nlohmann::json& line, const RequestFile& requests, const std::string& where) {
@@ -181,6 +187,12 @@ std::size_t answered_request(const nlohmann::json& line, const RequestFile& requ
   const auto request = id.is_null() ? requests.find_line(refused_line(line)) : requests.find(policy::to_line(id));
   if (!request) throw UsageError(where + ": answers a request that is not in the input");
   return *request;
+}
+
+bool is_refusal(const nlohmann::json& line) {
+  if (line.contains("error") && line.at("error").is_object()) return true;
+  return line.contains("response") && line.at("response").is_object() &&
+         line.at("response").value("status_code", 200) != 200;
 }
 
 }  // namespace weft::runtime

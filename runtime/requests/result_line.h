@@ -11,6 +11,9 @@
 
 namespace weft::runtime {
 
+/// The code of a request of which the model gives no finite logits.
+inline constexpr const char* kNotFinite = "non_finite_logits";
+
 /// Whom an answer goes to, and so its form.
 struct Recipient {
   std::string id;  ///< as JSON
@@ -32,5 +35,7 @@ std::string refusal_line(const Refusal& refusal, Dialect dialect);
 /// The index of the request that a line of the result file answers or refuses. Throws UsageError, which `where` begins,
 /// if it is no line of a result file of these requests.
 std::size_t answered_request(const nlohmann::json& line, const RequestFile& requests, const std::string& where);
+/// Whether such a line says why there is no answer.
+bool is_refusal(const nlohmann::json& line);
 
 }  // namespace weft::runtime

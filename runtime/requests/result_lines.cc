@@ -1,6 +1,7 @@
 #include "runtime/requests/result_lines.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "policy/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/line_stream.h"
+#include "runtime/base/stop.h"
 #include "runtime/requests/result_line.h"
 
 namespace weft::runtime {
@@ -59,28 +61,66 @@ bool begins_as_result(LineStream& tail) {
   return begin == kLineBegin.substr(0, begin.size());
 }
 
-/// The request that the present line answers. Throws UsageError, which `where` begins.
-std::size_t read_answer(LineStream& lines, const RequestFile& requests, const std::string& where) {
+struct Line {
+  std::size_t request = 0;
+  bool refused = false;
+  std::uint64_t sum = 0;
+};
+
+/// What the present line answers. Throws UsageError, which `where` begins.
+Line read_answer(LineStream& lines, const RequestFile& requests, const std::string& where) {
   char last = 0;
+  LineSum sum;
   const auto json = policy::skim_json(
       [&] {
         const std::string_view piece = lines.piece();
         if (!piece.empty()) last = piece.back();
+        sum.add(piece);
         return piece;
       },
       where, policy::Blame::usage);
   if (last == '\r') throw UsageError(where + ": lines end in \\r\\n; something rewrote this file, undo that");
-  return answered_request(json, requests, where);
+  sum.add("\n");
+  return {answered_request(json, requests, where), is_refusal(json), sum.value()};
+}
+
+/// A line that has no checksum in the set.
+struct Unsummed {
+  std::size_t number;
+  Span span;
+  Line line;
+};
+
+/// Takes the lines without a checksum, or puts them with the damaged ones.
+void judge(const std::vector<Unsummed>& lines, bool take, const fs::path& output, ResultScan& scan) {
+  for (const auto& [number, span, line] : lines) {
+    if (take) {
+      scan.unsummed.push_back(line.sum);
+      continue;
+    }
+    scan.done[line.request] = false;
+    scan.refused -= line.refused ? 1 : 0;
+    const auto place = std::lower_bound(scan.damaged.begin(), scan.damaged.end(), span.offset,
+                                        [](const Span& other, std::uint64_t offset) { return other.offset < offset; });
+    if (place == scan.damaged.begin())
+      scan.first_damage = output.string() + ":" + std::to_string(number) +
+                          ": is not what was written: " + LineSums::place(output).filename().string() +
+                          " has no such checksum (byte " + std::to_string(span.offset) + ")";
+    scan.damaged.insert(place, span);
+  }
 }
 
 }  // namespace
 
-ResultScan scan_results(const fs::path& output, const RequestFile& requests, const OnAnswer& on_answer) {
+ResultScan scan_results(const fs::path& output, const RequestFile& requests, const ScanOptions& options) {
   ResultScan scan;
   scan.done.assign(requests.size(), false);
   const InputFile file(output);
   const std::uint64_t last_newline_end = end_of_whole_lines(file);
+  std::vector<Unsummed> unsummed;
+  std::size_t summed = 0;
   for (LineStream lines(file); lines.next();) {
+    if (options.stop && *options.stop) throw Interrupted{};
     const std::string where = output.string() + ":" + std::to_string(lines.number());
     const std::uint64_t offset = lines.offset();
     std::string damage;
@@ -89,10 +129,14 @@ ResultScan scan_results(const fs::path& output, const RequestFile& requests, con
         if (!begins_as_result(lines)) throw UsageError(where + ": not the beginning of a result");
         break;
       }
-      const std::size_t request = read_answer(lines, requests, where);
-      if (scan.done[request]) throw UsageError(where + ": answers a request a second time");
-      scan.done[request] = true;
-      if (on_answer) on_answer(request, {offset, lines.end() - offset});
+      const Line line = read_answer(lines, requests, where);
+      if (scan.done[line.request]) throw UsageError(where + ": answers a request a second time");
+      scan.done[line.request] = true;
+      scan.refused += line.refused ? 1 : 0;
+      const Span span{offset, lines.end() - offset};
+      if (options.sums.contains(line.sum)) ++summed;
+      else unsummed.push_back({lines.number(), span, line});
+      if (options.on_answer) options.on_answer(line.request, span);
     } catch (const UsageError& bad) {
       damage = bad.what();
     }
@@ -102,6 +146,7 @@ ResultScan scan_results(const fs::path& output, const RequestFile& requests, con
     if (scan.damaged.empty()) scan.first_damage = damage + " (byte " + std::to_string(offset) + ")";
     scan.damaged.push_back({offset, lines.end() - offset});
   }
+  judge(unsummed, summed == options.sums.size(), output, scan);
   return scan;
 }
 
@@ -110,23 +155,28 @@ fs::path sorted_place(const fs::path& output) {
   return (name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : name) + ".sorted" + suffix;
 }
 
-void write_sorted(const fs::path& output, const fs::path& sorted, const RequestFile& requests, std::size_t count) {
+void write_sorted(const fs::path& output, const fs::path& sorted, const RequestFile& requests, std::size_t count,
+                  const std::atomic<bool>* stop) {
   std::vector<Span> place(requests.size());
-  const ResultScan scan =
-      scan_results(output, requests, [&](std::size_t request, Span line) { place[request] = line; });
+  const ResultScan scan = scan_results(output, requests,
+                                       {.sums = LineSums::read(output),
+                                        .on_answer = [&](std::size_t request, Span line) { place[request] = line; },
+                                        .stop = stop});
   if (!scan.damaged.empty()) throw UsageError(scan.first_damage + "; cannot be put in order");
   if (std::count(scan.done.begin(), scan.done.end(), true) != static_cast<std::ptrdiff_t>(count))
     throw UsageError(output.string() + ": lacks answers and cannot be put in order; --resume gets them");
   const InputFile from(output);
-  AtomicFile to(sorted, {.mode = 0600, .only_writer = true});
+  AtomicFile to(sorted, {.link = AtomicFile::Link::refuse, .only_writer = true});
   std::string text;
-  for (const Span& line : place)
+  for (const Span& line : place) {
+    if (stop && *stop) throw Interrupted{};
     copy(from, line, [&](const std::string& piece) {
       text += piece;
       if (text.size() < kCopyBytes) return;
       to.append(text);
       text.clear();
     });
+  }
   to.append(text);
   to.commit();
 }
@@ -138,11 +188,16 @@ void set_aside(const fs::path& output, const ResultScan& scan) {
     throw IoError(place.string() + ": cannot " + what + ": " + std::generic_category().message(errno));
   };
   const int bad = ::open(place.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (bad < 0) fail("be opened");
+  if (bad < 0) fail(errno == ELOOP ? "be opened: it is a symbolic link" : "be opened");
   struct Closing {
     int fd;
     ~Closing() { ::close(fd); }
   } const closing{bad};
+  struct stat status {};
+  if (::fstat(bad, &status) != 0) fail("be examined");
+  if (!S_ISREG(status.st_mode) || status.st_uid != ::geteuid() || status.st_nlink > 1)
+    throw IoError(place.string() + ": is no file of this user's alone; move it away");
+  if ((status.st_mode & 077) != 0 && ::fchmod(bad, 0600) != 0) fail("be made private");
   const auto write = [&](std::string_view text) {
     while (!text.empty()) {
       const ssize_t count = ::write(bad, text.data(), text.size());
@@ -150,7 +205,7 @@ void set_aside(const fs::path& output, const ResultScan& scan) {
       if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
     }
   };
-  AtomicFile good(output, {.mode = 0600, .only_writer = true});
+  AtomicFile good(output, {.only_writer = true});
   std::uint64_t kept = 0;
   for (const Span& range : scan.damaged) {
     copy(from, {kept, range.offset - kept}, [&](const std::string& piece) { good.append(piece); });

@@ -25,6 +25,15 @@ void read_fields(policy::Fields& top, const fs::path& path, RunRecord& record) {
   record.created = top.text("created");
   if (top.has("durable_bytes"))
     record.durable_bytes = static_cast<std::uint64_t>(top.integer("durable_bytes", 0, INT64_MAX));
+  if (top.has("weights"))
+    for (const auto& [name, value] : top.at("weights").items()) {
+      policy::Fields pin(value, path.string() + ": weights", policy::Blame::usage);
+      const auto state = FileState::from_text(pin.text("state"));
+      if (!state) pin.refuse_field("state", "five numbers");
+      WeightsPin& added = record.weights.emplace_back(WeightsPin{name, *state});
+      if (pin.has("crc32c")) added.checksum = static_cast<std::uint32_t>(pin.integer("crc32c", 0, UINT32_MAX));
+      pin.refuse_unknown();
+    }
   const auto& run = top.at("run");
   policy::Fields fields(run, path.string() + ": run", policy::Blame::usage);
   for (const auto& [name, value] : run.items()) record.fields.emplace_back(name, fields.text(name));
@@ -92,7 +101,12 @@ void RunRecord::write(const fs::path& output) const {
   nlohmann::ordered_json json{{"format", kFormat}, {"created", created}};
   if (durable_bytes) json["durable_bytes"] = *durable_bytes;
   json["run"] = std::move(run);
-  write_file_atomically(place(output), policy::to_pretty(json) + "\n", {.mode = 0600, .only_writer = true});
+  for (const WeightsPin& pin : weights) {
+    json["weights"][pin.name] = {{"state", pin.state.text()}};
+    if (pin.checksum) json["weights"][pin.name]["crc32c"] = *pin.checksum;
+  }
+  write_file_atomically(place(output), policy::to_pretty(json) + "\n",
+                        {.link = AtomicFile::Link::refuse, .only_writer = true});
 }
 
 std::string utc_time() {

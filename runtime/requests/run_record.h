@@ -9,13 +9,23 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/file_state.h"
+
 namespace weft::runtime {
+
+/// A weights file that a run was begun with: which file it was, and once it is known the CRC-32C of all of it.
+struct WeightsPin {
+  std::string name;
+  FileState state;
+  std::optional<std::uint32_t> checksum = {};
+};
 
 /// OUTPUT.run.json. Written before the first answer, whole or not at all.
 struct RunRecord {
   /// Name and value of everything that must be the same when the run goes on, in the order in which it is compared.
   std::vector<std::pair<std::string, std::string>> fields;
   std::string created;                         ///< UTC; of the first run
+  std::vector<WeightsPin> weights;             ///< none in records of before 0.2
   std::optional<std::uint64_t> durable_bytes;  ///< so much of the output is on disk for sure: a flush after it failed
 
   void set(const std::string& name, const std::string& value);

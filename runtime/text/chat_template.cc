@@ -192,7 +192,7 @@ std::string zephyr(const Messages& messages, const std::string& eos) {
 json read_object(const fs::path& file) {
   if (!fs::exists(file)) return json::object();
   json object = policy::parse_json(read_file(file, kMostBytes), file.string(), policy::Blame::data);
-  policy::Fields(object, file.string(), policy::Blame::data);  // refuses what is no object
+  const policy::Fields refuses_what_is_no_object(object, file.string(), policy::Blame::data);
   return object;
 }
 

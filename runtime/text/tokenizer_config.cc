@@ -26,7 +26,7 @@ constexpr const char* kAddedFile = "added_tokens.json";
 json read_object(const fs::path& file) {
   if (!fs::exists(file)) return json::object();
   json object = policy::parse_json(read_file(file, kMostBytes), file.string(), policy::Blame::data);
-  policy::Fields(object, file.string(), policy::Blame::data);  // refuses what is no object
+  const policy::Fields refuses_what_is_no_object(object, file.string(), policy::Blame::data);
   return object;
 }
 
@@ -144,7 +144,8 @@ class Reader {
 
   void read_decoder() {
     const json& decoder = config_["added_tokens_decoder"];
-    policy::Fields(decoder, place(kConfig, "added_tokens_decoder"), policy::Blame::data);
+    const policy::Fields refuses_what_is_no_object(decoder, place(kConfig, "added_tokens_decoder"),
+                                                   policy::Blame::data);
     std::map<std::int64_t, Draft> by_id;
     for (const auto& item : decoder.items()) {
       const std::string where = place(kConfig, "added_tokens_decoder") + " '" + item.key() + "'";

@@ -69,6 +69,26 @@ TEST_CASE("write_file_atomically keeps a symbolic link and refuses what is no fi
   CHECK(entries(folder.path()) == 2);
 }
 
+TEST_CASE("a side file follows no link, and a file that must be new replaces nothing", "[runtime]") {
+  TemporaryFolder folder;
+  write_text(folder / "target", "old");
+  fs::create_symlink("target", folder / "link");
+  CHECK_THROWS_WITH(write_file_atomically(folder / "link", "new", {.link = AtomicFile::Link::refuse}),
+                    Contains("link: is a symbolic link and will not be followed"));
+  AtomicFile file(folder / "new", {.replace = false});
+  write_text(folder / "new", "came first");
+  file.append("late");
+  CHECK_THROWS_WITH(file.commit(), Contains("cannot create: File exists"));
+  CHECK(read_text(folder / "target") == "old");
+  CHECK(read_text(folder / "new") == "came first");
+}
+
+TEST_CASE("a new file is private", "[runtime]") {
+  TemporaryFolder folder;
+  write_file_atomically(folder / "f", "x");
+  CHECK(fs::status(folder / "f").permissions() == fs::perms(0600));
+}
+
 TEST_CASE("an AtomicFile that is not committed leaves nothing", "[runtime]") {
   TemporaryFolder folder;
   write_text(folder / "f", "old");

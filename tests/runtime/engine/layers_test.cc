@@ -76,7 +76,8 @@ void poison(std::byte* memory, std::size_t size) {
 /// Logits after a prompt and after one more token, by these steps.
 std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of) {
   const policy::Retention retention = policy::Retention::from_text("h2o:2:2");
-  const policy::Policy policy{.retention = retention};
+  policy::Policy policy;
+  policy.retention = retention;
   policy::SizingInputs sizing;
   sizing.unit_bytes = model.weights.unit_bytes();
   sizing.unit_in_files.assign(model.units.size(), false);
@@ -199,7 +200,7 @@ TEST_CASE("a step that is left out, or that says anything else, changes what eve
         CHECK(is_noticed(model, with([](auto& all, auto step) { all.erase(step); }), expected));
         if (steps[i].weight != policy::Role::none)
           CHECK(is_noticed(model, with([](auto&, auto step) { step->weight = policy::Role::none; }), expected));
-        if (const auto units = model.views(0); steps[i].bias != policy::Role::none) {
+        if (steps[i].bias != policy::Role::none) {
           bool has_bias = false;
           for (const policy::Unit& unit : model.units)
             for (const policy::TensorSpec& tensor : unit.tensors) has_bias |= tensor.role == steps[i].bias;
@@ -224,7 +225,8 @@ TEST_CASE("what steps write has room in the work space that the footprint counts
           "[runtime]") {
   const std::string config = GENERATE(from_range(kFamilies));
   Model model(config);
-  const policy::Policy policy{.gpu_batch_size = 3};
+  policy::Policy policy;
+  policy.gpu_batch_size = 3;
   policy::SizingInputs sizing;
   sizing.unit_bytes = model.weights.unit_bytes();
   sizing.unit_in_files.assign(model.units.size(), false);

@@ -38,14 +38,14 @@ struct Run {
     journal.open();
   }
   void run() {
-    runtime::Answers answers(*source, journal, progress, kRequests);
+    runtime::Answers answers(engine.session(), journal, progress, kRequests);
     std::vector<runtime::Sequence> block;
     for (std::size_t i = 0; i < kRequests; ++i) {
       runtime::Request request;
       request.id = std::to_string(i);
       request.prompt = {1, 2, static_cast<std::int32_t>(3 + i)};
       request.max_tokens = i == 0 ? 1 : kLong;
-      block.push_back(answers.begin(i, 0, request, engine.session()));
+      block.push_back(answers.begin(i, 0, request));
     }
     engine.session().executor().run(block, [&](runtime::Sequence& sequence) {
       {

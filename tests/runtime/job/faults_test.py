@@ -24,9 +24,9 @@ from weft_process import Weft, write_lines, write_tiny_model  # noqa: E402
 
 CALLS = """open openat openat2 creat read readv pread64 preadv preadv2 write writev pwrite64 pwritev pwritev2 fsync fdatasync
     sync_file_range ftruncate truncate rename renameat renameat2 flock fallocate stat lstat fstat newfstatat statx close
-    unlink unlinkat access faccessat faccessat2 readlink readlinkat lseek getdents64 statfs fstatfs fcntl fchmod mkdir
+    link linkat unlink unlinkat access faccessat faccessat2 readlink readlinkat lseek getdents64 statfs fstatfs fcntl fchmod mkdir
     io_uring_setup io_uring_enter io_uring_register""".split()
-WRITES = {"write", "writev", "pwrite64", "pwritev", "pwritev2", "fallocate", "openat", "rename", "ftruncate", "io_uring_enter"}
+WRITES = {"write", "writev", "pwrite64", "pwritev", "pwritev2", "fallocate", "openat", "linkat", "rename", "ftruncate", "io_uring_enter"}
 KNOWN_CODES = {2, 3, 4, 5, 6}
 SKIPPED = 77
 REQUESTS = [{"id": f"request {i}" if i % 2 else i, "prompt_ids": [3, i + 1], "max_tokens": 2 + i % 4} for i in range(10)]
@@ -66,9 +66,14 @@ class Job:
         if undisturbed and way.answers:
             self.output.write_bytes(b"".join(undisturbed.lines()[:way.answers]) + way.then)
             shutil.copy(undisturbed.record(), self.record())
+            if "power" in way.flags:  # without, the output is of a version that wrote no checksums
+                shutil.copy(undisturbed.sums(), self.sums())
 
     def record(self):
         return self.folder / "out.jsonl.run.json"
+
+    def sums(self):
+        return self.folder / "out.jsonl.sums"
 
     def run(self, *strace, resume=False):
         flags = [flag for flag in self.flags if not flag.startswith("--resume")] + self.resume if resume else self.flags
@@ -162,7 +167,7 @@ def one_point(weft, model, folder, way, point, undisturbed):
         assert sorted(job.lines()) == sorted(undisturbed.lines()), "--resume: answers are missing or differ"
         assert job.output.read_bytes() == b"".join(job.lines()), "--resume: the output has more than answers"
         left = {p.name for p in folder.iterdir()} - {"out.sorted.jsonl", "out.jsonl.bad"}
-        assert left == {"in.jsonl", "out.jsonl", "out.jsonl.run.json", "strace"}, f"left behind: {left}"
+        assert left == {"in.jsonl", "out.jsonl", "out.jsonl.run.json", "out.jsonl.sums", "strace"}, f"left behind: {left}"
         if way.then == JUNK:
             assert set((folder / "out.jsonl.bad").read_bytes().splitlines(keepends=True)) == {JUNK}, "a damaged line is lost"
     except (AssertionError, OSError, subprocess.TimeoutExpired) as problem:

@@ -87,7 +87,7 @@ def kills_anywhere(weft, kills, seed):
     with tempfile.TemporaryDirectory(prefix="weft-kill-") as name:
         folder = pathlib.Path(name)
         model = write_tiny_model(folder / "tiny")
-        output, allowed = folder / "out.jsonl", {"tiny", "in.jsonl", "out.jsonl", "out.jsonl.run.json"}
+        output, allowed = folder / "out.jsonl", {"tiny", "in.jsonl", "out.jsonl", "out.jsonl.run.json", "out.jsonl.sums"}
         write_lines(folder / "in.jsonl", wanted)
 
         def start(way):
@@ -164,7 +164,7 @@ def many_kills(weft, model, kills, seed):
             assert by_id(lines) == undisturbed, "answers are missing or differ"
             job.output.unlink()
             kept, jobs = [], jobs + 1
-        assert sorted(p.name for p in pathlib.Path(name).iterdir()) == ["in.jsonl", "out.jsonl.run.json"], \
+        assert sorted(p.name for p in pathlib.Path(name).iterdir()) == ["in.jsonl", "out.jsonl.run.json", "out.jsonl.sums"], \
             "something was left behind"
     print(f"{done} kills, {amid} of them between the first and the last answer ({100 * amid / done:.0f} %), {torn} torn lines cut; "
           f"{jobs} jobs of {REQUESTS} requests completed: 0 answers lost, 0 repeated, 0 different; seed {seed}")

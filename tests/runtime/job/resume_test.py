@@ -113,7 +113,7 @@ class Record(Case):
         more = [*REQUESTS, {"id": "more", "prompt_ids": [9], "max_tokens": 3}]
         write_lines(self.input, more)
         self.refused(USAGE, "--resume=force", "--resume")
-        self.assertIn("going on nevertheless", self.run_job("--resume=force"))
+        self.assertIn("going on anyway", self.run_job("--resume=force"))
         self.assertEqual(len(read_lines(self.output)), 13)
         self.run_job("--resume")  # the record is of these requests now
         write_lines(self.input, REQUESTS)
@@ -149,7 +149,7 @@ class Record(Case):
         """An empty output needs none; a half written one is replaced."""
         self.output.write_bytes(b"")
         self.record.unlink()
-        half = self.folder / "out.jsonl.run.json.tmp"
+        half = self.folder / ".out.jsonl.run.json.weft-part"
         half.write_text("{")
         self.refused(USAGE, "exists", )
         self.resumed("--resume")
@@ -192,7 +192,7 @@ class Lines(Case):
             self.assertIn("1 damaged lines are now in", self.resumed("--resume=repair"))
             self.assertEqual(bad.read_bytes(), line)
             self.assertEqual(stat.S_IMODE(bad.stat().st_mode), 0o600)
-            self.assertFalse(list(self.folder.glob("*.tmp")))
+            self.assertFalse(list(self.folder.glob(".*.weft-part*")))
         self.output.write_bytes(b"\xef\xbb\xbf" + b"".join(good))
         self.refused(USAGE, ["out.jsonl:1: ", "(byte 0)"], "--resume")
         self.output.write_bytes(b"x\n" + b"".join(good) + b"y\n" + self.whole[4] + b"not a result's beginning")

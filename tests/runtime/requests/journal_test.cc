@@ -210,13 +210,11 @@ TEST_CASE("what is damaged is set aside, and its request is open again", "[runti
     CHECK(journal.torn_bytes() == 8);
     CHECK(read_text(job.output) == good);
     CHECK(read_text(job.folder / "out.jsonl.bad") == damaged);
-    const int other = ::open(job.output.c_str(), O_RDONLY);  // the new file is locked as the old one was
-    CHECK(flock(other, LOCK_EX | LOCK_NB) == -1);
-    ::close(other);
+    CHECK_THROWS_WITH(Journal(job.output, true), Contains("another run"));  // the lock outlives the old file
     journal.open();
     journal.append(kAnswers[1]);
     journal.append(kAnswers[2]);
-    journal.finish(3);
+    CHECK(journal.finish(job.requests(), 3) == 0);
   }
   CHECK(read_text(job.output) == good + kAnswers[1] + "\n" + kAnswers[2] + "\n");
 }
@@ -259,7 +257,7 @@ TEST_CASE("a full disk is waited for; a line that came half is cut first", "[run
     journal.open();
     journal.append(kAnswers[0]);
     journal.append(kAnswers[1]);
-    journal.finish(2);
+    journal.finish(job.requests(), 2);
     CHECK(disk.calls == (room < kAnswers[0].size() + kAnswers[1].size() + 2 ? 3 : 0));
     CHECK(disk.warnings == disk.calls);
     CHECK(read_text(job.output) == kAnswers[0] + "\n" + kAnswers[1] + "\n");
@@ -320,7 +318,7 @@ TEST_CASE("lines are flushed in groups", "[runtime]") {
   journal.append(kAnswers[0]);
   while (flushes == before) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   journal.append(kAnswers[0]);
-  journal.finish(64 * 20 + 2);
+  journal.finish();
   CHECK(flushes == before + 2);
 }
 
@@ -332,7 +330,7 @@ TEST_CASE("a failed flush is never tried again, and its place is known", "[runti
                                         errno = EIO;
                                         return ++flushes == 3 ? -1 : 0;
                                       }});
-  journal.open([&](std::uint64_t bytes) { durable = bytes; });
+  journal.open({}, [&](std::uint64_t bytes) { durable = bytes; });
   journal.append(kAnswers[0]);
   while (flushes < 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -359,9 +357,10 @@ TEST_CASE("a failed last flush is an error too", "[runtime]") {
                                           errno = EIO;
                                           return left-- > 0 ? 0 : -1;
                                         }});
-    journal.open([&](std::uint64_t bytes) { durable = bytes; });
+    journal.open({}, [&](std::uint64_t bytes) { durable = bytes; });
     journal.append(kAnswers[0]);
-    CHECK_THROWS_WITH(journal.finish(1), Contains("cannot be flushed") && Contains("Input/output error"));
+    CHECK_THROWS_WITH(journal.finish(job.requests(), 1),
+                      Contains("cannot be flushed") && Contains("Input/output error"));
     CHECK(durable == 0);
   }
 }
@@ -384,7 +383,8 @@ TEST_CASE("a deleted output's lines are copied", "[runtime]") {
   std::filesystem::remove(job.output);
   CHECK_THROWS_WITH(journal.append(kAnswers[1]), Contains("was deleted") && Contains("out.jsonl.recovered"));
   CHECK(read_text(job.folder / "out.jsonl.recovered") == kAnswers[0] + "\n");
-  CHECK_THROWS_AS(journal.finish(1), IoError);
+  CHECK_THROWS_WITH(journal.append(kAnswers[1]), Contains("out.jsonl.recovered.2"));  // the first one stays
+  CHECK_THROWS_AS(journal.finish(job.requests(), 1), IoError);
 }
 
 TEST_CASE("a file with another number of lines than requests is an error", "[runtime]") {
@@ -392,7 +392,7 @@ TEST_CASE("a file with another number of lines than requests is an error", "[run
   Journal journal(job.output, false);
   journal.open();
   journal.append(kAnswers[0]);
-  CHECK_THROWS_WITH(journal.finish(2), Contains("has 1 lines, wanted an answer to each of 2 requests"));
+  CHECK_THROWS_WITH(journal.finish(job.requests(), 2), Contains("has 1 lines, wanted an answer to each of 2 requests"));
 }
 
 TEST_CASE("an output is its owner's alone, and an existing one keeps its mode", "[runtime]") {
@@ -418,4 +418,154 @@ TEST_CASE("links to nowhere and in circles are no place for results", "[runtime]
   std::filesystem::create_symlink("loop", job.folder / "loop");
   CHECK_THROWS_WITH(Journal(job.folder / "dangling", false), Contains("symbolic link to nothing"));
   CHECK_THROWS_AS(Journal(job.folder / "loop", false), IoError);
+}
+
+namespace {
+
+/// An output with all answers, as a run has left it.
+void write_answers(const Job& job, std::size_t count = kAnswers.size()) {
+  Journal journal(job.output, false);
+  journal.open();
+  for (std::size_t i = 0; i < count; ++i) journal.append(kAnswers[i]);
+  journal.finish();
+}
+
+}  // namespace
+
+TEST_CASE("an answer that changed after it was written is damaged", "[runtime]") {
+  const Job job;
+  write_answers(job);
+  CHECK(job.recover() == std::vector<bool>(3, true));
+  std::string text = read_text(job.output);
+  text.replace(text.find("[2,3]"), 5, "[2,7]");  // still JSON, and an answer
+  write_text(job.output, text);
+  CHECK_THROWS_WITH(job.recover(),
+                    Contains("out.jsonl:3: is not what was written: out.jsonl.sums has no such checksum"));
+  CHECK_THROWS_WITH(runtime::write_sorted(job.output, job.folder / "sorted", job.requests(), 3),
+                    Contains("out.jsonl:3"));
+  {
+    Journal journal(job.output, true);
+    CHECK(journal.recover(job.requests(), true) == std::vector<bool>{true, true, false});
+    CHECK(journal.set_aside() == 1);
+    journal.open();
+    journal.append(kAnswers[2]);
+    CHECK(journal.finish(job.requests(), 3) == 0);
+  }
+  CHECK(read_text(job.folder / "out.jsonl.bad") ==
+        R"({"id":"1","text":"\"id\":","token_ids":[2,7],"finish_reason":"length"})"
+        "\n");
+}
+
+TEST_CASE("checksums do not care about the order of lines, nor about lines that are gone", "[runtime]") {
+  const Job job;
+  write_answers(job);
+  write_text(job.output, kAnswers[2] + "\n" + kAnswers[0] + "\n");
+  CHECK(job.recover() == std::vector<bool>{false, true, true});
+}
+
+TEST_CASE("checksums that are not there yet are made, and lost ones at the end are no damage", "[runtime]") {
+  const Job job;
+  const auto sums = job.folder / "out.jsonl.sums";
+  write_answers(job);
+  const std::string all = read_text(sums);
+  for (const std::string& left :
+       {std::string(), all.substr(0, 13), all.substr(0, 13 + 17), all.substr(0, 13 + 17 + 5)}) {
+    write_text(sums, left);
+    CHECK(job.recover() == std::vector<bool>(3, true));
+    CHECK(read_text(sums) == all);
+  }
+  std::filesystem::remove(sums);  // an output of an earlier version
+  CHECK(job.recover() == std::vector<bool>(3, true));
+  CHECK(read_text(sums) == all);
+}
+
+TEST_CASE("a file of checksums is its owner's alone, and nothing else is taken for one", "[runtime]") {
+  const Job job;
+  const auto sums = job.folder / "out.jsonl.sums";
+  write_answers(job);
+  std::filesystem::permissions(sums, std::filesystem::perms(0666));
+  CHECK(job.recover() == std::vector<bool>(3, true));
+  CHECK(std::filesystem::status(sums).permissions() == std::filesystem::perms(0600));
+  write_text(sums, "notes of mine\n");
+  CHECK_THROWS_WITH(job.recover(), Contains("out.jsonl.sums: holds no checksums of Weft's"));
+  CHECK(read_text(sums) == "notes of mine\n");
+  std::filesystem::rename(sums, job.folder / "mine");
+  std::filesystem::create_symlink("mine", sums);
+  CHECK_THROWS_WITH(job.recover(), Contains("out.jsonl.sums: is a symbolic link"));
+  std::filesystem::remove(sums);
+  std::filesystem::create_hard_link(job.folder / "mine", sums);
+  CHECK_THROWS_WITH(job.recover(), Contains("out.jsonl.sums: is no file of this user's alone"));
+  CHECK(read_text(job.folder / "mine") == "notes of mine\n");
+}
+
+TEST_CASE("a reader of the output cannot keep its owner out, a second run is kept out by any name", "[runtime]") {
+  const Job job;
+  write_answers(job, 1);
+  const int reader = ::open(job.output.c_str(), O_RDONLY);
+  REQUIRE(flock(reader, LOCK_EX | LOCK_NB) == 0);
+  const Journal journal(job.output, true);
+  std::filesystem::create_symlink("out.jsonl", job.folder / "link.jsonl");
+  CHECK_THROWS_WITH(Journal(job.folder / "link.jsonl", true),
+                    Contains("another run") && Contains("is writing this file"));
+  ::close(reader);
+}
+
+TEST_CASE("what else is written to an output while a run writes it is found at the end", "[runtime]") {
+  const auto finish = [](const std::function<void(const Job&)>& meddle) {
+    const Job job;
+    Journal journal(job.output, false);
+    journal.open();
+    for (const std::string& answer : kAnswers) journal.append(answer);
+    meddle(job);
+    try {
+      journal.finish(job.requests(), 3);
+    } catch (const IoError& error) {
+      return std::string(error.what());
+    }
+    return std::string("finished");
+  };
+  CHECK(finish([](const Job&) {}) == "finished");
+  CHECK_THAT(finish([](const Job& job) { write_text(job.output, read_text(job.output) + "half a line"); }),
+             Contains("out.jsonl:4: not the beginning of a result") && Contains("--resume=repair"));
+  CHECK_THAT(finish([](const Job& job) { write_text(job.output, read_text(job.output) + kAnswers[0] + "\n"); }),
+             Contains("second time"));
+  CHECK_THAT(finish([](const Job& job) {
+               std::string text = read_text(job.output);
+               text[text.find("[1]") + 1] = '4';
+               write_text(job.output, text);
+             }),
+             Contains("out.jsonl:1: is not what was written"));
+  CHECK_THAT(finish([](const Job& job) { std::filesystem::rename(job.output, job.folder / "x.jsonl"); }),
+             Contains("was moved or replaced") && Contains("/x.jsonl, move that back"));
+  CHECK_THAT(finish([](const Job& job) {
+               std::filesystem::create_hard_link(job.output, job.folder / "y.jsonl");
+               std::filesystem::remove(job.output);
+             }),
+             Contains("was moved or replaced"));
+  CHECK_THAT(finish([](const Job& job) {
+               const std::string text = read_text(job.output);
+               std::filesystem::rename(job.output, job.folder / "z.jsonl");
+               write_text(job.output, text);
+             }),
+             Contains("was moved or replaced"));
+}
+
+TEST_CASE("lines that say why there is no answer are counted", "[runtime]") {
+  const Job job;
+  Journal journal(job.output, false);
+  journal.open();
+  journal.append(kAnswers[0]);
+  journal.append(R"({"id":1,"error":{"code":"non_finite_logits","message":"x"}})");
+  journal.append(kAnswers[2]);
+  CHECK(journal.finish(job.requests(), 3) == 1);
+}
+
+TEST_CASE("where what must come first fails, no output is created", "[runtime]") {
+  const Job job;
+  {
+    Journal journal(job.output, false);
+    CHECK_THROWS_AS(journal.open([] { throw IoError("no space for the record"); }), IoError);
+  }
+  CHECK_FALSE(std::filesystem::exists(job.output));
+  CHECK_FALSE(std::filesystem::exists(job.folder / "out.jsonl.sums"));
 }
