@@ -3,13 +3,22 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace weft {
 
-/// The message says what, where, what was wanted, what was found and what to do, in one line.
+/// `text` on one line that a terminal shows as it is: control characters, and those that turn the direction of writing,
+/// are written as in JSON. At most 8 KiB.
+std::string printable(std::string_view text);
+
+/// The message says what, where, what was wanted, what was found and what to do, in one line. It may hold text out of
+/// any file: what() is printable.
 class Error : public std::runtime_error {
  public:
-  Error(int exit_code, const std::string& message) : std::runtime_error(message), exit_code_(exit_code) {}
+  Error(int exit_code, const std::string& message) : std::runtime_error(printable(message)), exit_code_(exit_code) {}
+  /// A line for each of `more` after that of `message`.
+  Error(int exit_code, const std::string& message, const std::vector<std::string>& more);
   int exit_code() const { return exit_code_; }
 
  private:
@@ -19,6 +28,7 @@ class Error : public std::runtime_error {
 /// A flag, a policy or a request is wrong.
 struct UsageError : Error {
   explicit UsageError(const std::string& message) : Error(2, message) {}
+  UsageError(const std::string& message, const std::vector<std::string>& more) : Error(2, message, more) {}
 };
 /// A checkpoint, a config or a tokenizer is wrong.
 struct DataError : Error {

@@ -7,7 +7,7 @@
                           for each run of one id: id * 2, or id * 2 + 1 and the length of the run
   opt/decoded.jsonl demo/decoded.jsonl
                           [ids, text]: random ids, and what they decode to without special tokens
-  neox/ llama3/ qwen2/ smollm2/ llama2/ mistral/
+  neox/ pythia/ llama3/ qwen2/ smollm2/ galactica/ llama2/ mistral/
                           small tokenizer.json of these models' kinds, trained on the strings; hashes.bin, of each
                           string's ids the FNV-1a in 8 bytes (each id in 4, both little-endian); decoded.jsonl
   neox/prefix_space.bin   the hashes with add_prefix_space
@@ -153,6 +153,9 @@ def added_cases(rng, folder, out):
     return rows
 
 
+BYTE_LEVEL = ("neox", "pythia", "llama3", "qwen2", "smollm2", "galactica")
+KINDS = (*BYTE_LEVEL, "llama2", "mistral")
+NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
@@ -168,24 +171,40 @@ def trained(pre_tokenizer, texts, alphabet, normalizer=None):
     return sorted(model["vocab"], key=model["vocab"].get), [tuple(merge) for merge in model["merges"]]
 
 
+def byte_of(char):
+    """The byte that a character of GPT-2's alphabet stands for."""
+    code = ord(char)
+    if code < 0x100:
+        return code
+    return [b for b in range(256) if not (0x21 <= b <= 0x7E or 0xA1 <= b <= 0xAC or 0xAE <= b <= 0xFF)][code - 0x100]
+
+
 def byte_level(kind, texts):
     split = {"llama3": SPLIT % "{1,3}", "qwen2": SPLIT % ""}.get(kind)
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
     cut = bytes_only if split is None else pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated"), bytes_only])
     if kind == "smollm2":
         cut = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), bytes_only])
-    names, merges = trained(cut, texts, pre_tokenizers.ByteLevel.alphabet())
+    if kind == "galactica":  # its marker is another text, which no string holds
+        cut = pre_tokenizers.Sequence([pre_tokenizers.Split("https", "removed"), pre_tokenizers.Digits(individual_digits=True), bytes_only])
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if kind == "pythia":  # as GPT-NeoX's, whose vocabulary has only the bytes that occur in texts
+        alphabet = [c for c in alphabet if byte_of(c) not in NEVER_IN_UTF8]
+    if kind == "galactica":
+        alphabet = [c for c in alphabet if " " < c <= "~" or c == "\u0120"]
+    names, merges = trained(cut, texts, alphabet)
     if kind == "llama3":
         merges = [merge for i, merge in enumerate(merges) if i % 7]  # so that only ignore_merges finds some words
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges, ignore_merges=kind == "llama3"))
     tokenizer.pre_tokenizer, tokenizer.decoder, tokenizer.post_processor = cut, decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
-    if kind in ("neox", "qwen2"):
+    if kind in ("neox", "pythia", "qwen2"):
         tokenizer.normalizer = normalizers.NFC()
-    special = {"neox": ["<|endoftext|>", "<|padding|>"], "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "</s>"],
+    special = {"neox": ["<|endoftext|>", "<|padding|>"], "pythia": ["<|endoftext|>", "<|padding|>"],
+               "galactica": ["<s>", "<pad>", "</s>", "<unk>", "[START_REF]"], "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "</s>"],
                "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
                "smollm2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]}[kind]
     tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special])
-    if kind == "neox":
+    if kind in ("neox", "pythia"):
         tokenizer.add_tokens([AddedToken(" " * n, normalized=True) for n in range(12, 1, -1)] + [AddedToken("e\u0301e", normalized=True)])
     if kind == "llama3":
         template = processors.TemplateProcessing(single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", tokenizer.token_to_id("<|begin_of_text|>"))])
@@ -220,7 +239,7 @@ def hash_of(ids):
 def write_kind(kind, out, strings, rng):
     texts = [text_of(s) for s in strings]
     short = [text[:200] for text in texts]
-    tokenizer = byte_level(kind, short) if kind in ("neox", "llama3", "qwen2", "smollm2") else sentence_pieces(kind, short)
+    tokenizer = byte_level(kind, short) if kind in BYTE_LEVEL else sentence_pieces(kind, short)
     out.mkdir(exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"), pretty=False)
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
@@ -248,11 +267,12 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--strings", type=int, default=11000)
     parser.add_argument("--output", type=Path, default=ROOT / "tests/data/tokenizer")
-    parser.add_argument("--kinds", action="store_true", help="only the small tokenizer.json, from the strings that are there")
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, metavar="KIND",
+                        help="only the small tokenizer.json (of these kinds), from the strings that are there")
     args = parser.parse_args()
-    if args.kinds:
+    if args.kinds is not None:
         strings = [json.loads(line) for line in (args.output / "strings.jsonl").read_text().splitlines()]
-        for kind in ("neox", "llama3", "qwen2", "smollm2", "llama2", "mistral"):
+        for kind in args.kinds or KINDS:
             write_kind(kind, args.output / kind, strings, random.Random(args.seed))
         return
 

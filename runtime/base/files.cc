@@ -128,6 +128,21 @@ void require_writable(const std::string& flag, const fs::path& path) {
   if (::access(folder.c_str(), W_OK | X_OK) != 0) fail(flag + " " + path.string(), "write to its folder", errno);
 }
 
+void require_own(const std::string& flag, const fs::path& path, const std::string& key) {
+  constexpr std::size_t most = std::size_t{64} << 20;
+  require_writable(flag, path);
+  if (!fs::exists(path)) return;
+  bool own = false;
+  try {
+    const std::string text = read_file(path, most);
+    const auto json = text.empty() ? nlohmann::json{{key, 0}}
+                                   : policy::parse_json(text, path.string(), policy::Blame::usage, {.depth = 32});
+    own = json.is_object() && json.contains(key);
+  } catch (const Error&) {  // then it is something else
+  }
+  if (!own) throw UsageError(flag + " " + path.string() + ": is another file than this would write; give another name");
+}
+
 nlohmann::json read_json(const std::string& flag, const fs::path& path) {
   constexpr std::size_t largest = 1 << 20;
   require_input(flag, path);

@@ -25,7 +25,7 @@ struct Flags {
 /// What --lanes shows: the ceilings, or the machine as plans need it, for a file.
 nlohmann::ordered_json measure(const Flags& flags, const MachineOptions& options) {
   if (flags.save.empty()) return measure_lanes(options, flags.quick);
-  require_writable("--save", flags.save);
+  require_own("--save", flags.save, "disk_rows_per_second");
   policy::Machine machine = measure_machine(options, flags.quick ? Effort::brief : Effort::full);
   machine.source =
       std::string("measured by weft bench --lanes --save") + (flags.quick ? " --quick" : "") + " on " + machine.name;
@@ -42,6 +42,7 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
   require_folder("--disk-dir", options.machine.disk_directory);
   options.warm_up = !flags.no_warm_up;
   if (!flags.lanes && options.model.empty()) throw UsageError("bench: --model or --lanes is required");
+  if (!flags.report.empty()) require_own("--report", flags.report, "machine");
   nlohmann::ordered_json report;
   try {
     report = flags.lanes ? measure(flags, options.machine) : run_bench(options, stop);
@@ -118,8 +119,10 @@ void add_bench(CLI::App& app, Command& chosen) {
       ->excludes(lanes)
       ->group("Machine");
   command->remove_option(command->get_option("--schedule"));  // its sequences are all alike and end together
-  command->callback(
-      [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });
+  command->callback([flags, &chosen] {
+    chosen = {.run = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); },
+              .ends_at_once = flags->lanes};
+  });
 }
 
 }  // namespace weft::runtime

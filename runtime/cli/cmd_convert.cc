@@ -40,7 +40,7 @@ void add_convert(CLI::App& app, Command& chosen) {
   command->add_option("--dtype", flags->dtype, kDtypeHelp)->capture_default_str();
   command->add_flag("--no-verify-crc", flags->no_verify_crc, kNoVerifyCrcHelp);
   command->callback(
-      [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return convert(*flags, stop); }; });
+      [flags, &chosen] { chosen.run = [flags](const std::atomic<bool>& stop) { return convert(*flags, stop); }; });
 }
 
 }  // namespace weft::runtime

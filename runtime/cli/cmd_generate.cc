@@ -112,7 +112,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
         "Example:\n  weft score --model models/demo --input pairs.jsonl --output scores.jsonl\n"
         "where a line is {\"id\": 1, \"prompt\": \"...\", \"continuation\": \"...\"}");
   command->callback([flags, &chosen] {
-    chosen = [flags](const std::atomic<bool>& stop) {
+    chosen.run = [flags](const std::atomic<bool>& stop) {
       JobOptions options = flags->job;
       options.on_bad_request = on_bad_request_named(flags->on_bad_request);
       options.resume = Resume::from_text(flags->resume);

@@ -88,7 +88,7 @@ void add_inspect(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("inspect", "Show what a checkpoint folder, a config.json or a policy holds");
   const auto path = std::make_shared<std::string>();
   command->add_option("path", *path, "Folder or file")->required();
-  command->callback([path, &chosen] { chosen = [path](const std::atomic<bool>&) { return inspect(*path); }; });
+  command->callback([path, &chosen] { chosen.run = [path](const std::atomic<bool>&) { return inspect(*path); }; });
 }
 
 }  // namespace weft::runtime

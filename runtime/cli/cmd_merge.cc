@@ -42,7 +42,7 @@ void add_merge(CLI::App& app, Command& chosen) {
   command->add_option("parts", flags->parts, "Outputs of the shards")->required();
   command->footer("Example:\n  weft merge --input in.jsonl --output all.jsonl part1.jsonl part2.jsonl");
   command->callback(
-      [flags, &chosen] { chosen = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });
+      [flags, &chosen] { chosen.run = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });
 }
 
 }  // namespace weft::runtime

@@ -30,9 +30,10 @@ struct Flags {
 void check(const Flags& flags, const policy::ModelSpec& spec) {
   if (flags.requests < 0) throw UsageError("--requests must be 0 or more, got " + std::to_string(flags.requests));
   check_lengths(flags.prompt, flags.generation, spec);
-  if (!flags.output.empty()) require_writable("--output", flags.output);
-  if (!flags.report.empty()) require_writable("--report", flags.report);
-  if (!flags.sweep.empty()) require_folder("--sweep", flags.sweep);
+  if (!flags.output.empty()) require_own("--output", flags.output, "gpu_batch_size");
+  if (!flags.report.empty()) require_own("--report", flags.report, "machine");
+  if (!flags.sweep.empty() && std::filesystem::exists(flags.sweep) && !std::filesystem::is_directory(flags.sweep))
+    throw UsageError("--sweep " + flags.sweep + ": is a file; give the name of a folder");
 }
 
 policy::Workload work_of(const Flags& flags, const policy::Retention& retention) {
@@ -48,6 +49,7 @@ void sweep(const Flags& flags, const PlanRequest& request, const std::string& ti
       fmt::print("{:>12g} {:>12.2f}  {}\n", point.x, point.tokens_per_second, point.bottleneck);
   }
   const std::filesystem::path folder(flags.sweep);
+  std::filesystem::create_directories(folder);
   write_file_atomically((folder / "sweep.csv").string(), to_csv(curves));
   write_file_atomically((folder / "sweep.svg").string(), to_svg(curves, title));
   fmt::print("\nwrote {} and sweep.svg\n", (folder / "sweep.csv").string());
@@ -150,7 +152,7 @@ void add_plan(CLI::App& app, Command& chosen) {
     for (const CLI::Option* option : command->get_options())
       if (published->count() > 0 && option->count() > 0 && option != published && option->get_name() != "--machine")
         throw UsageError("--published excludes " + option->get_name() + ": it takes no other option but --machine");
-    chosen = [flags](const std::atomic<bool>&) { return run(*flags); };
+    chosen = {.run = [flags](const std::atomic<bool>&) { return run(*flags); }, .ends_at_once = true};
   });
 }
 

@@ -6,13 +6,15 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/base/files.h"
+#include "runtime/base/stop.h"
 #include "runtime/cli/commands.h"
-#include "runtime/requests/journal.h"
 #include "runtime/requests/requests.h"
 #include "runtime/text/tokenizer.h"
 
 namespace weft::runtime {
 namespace {
+
+constexpr std::size_t kWriteBytes = 1 << 20;
 
 struct Flags {
   std::string model, input, output;
@@ -20,17 +22,18 @@ struct Flags {
 };
 
 nlohmann::ordered_json tokenize_line(const Tokenizer& tokenizer, std::string_view line, const std::string& where,
-                                     bool first, bool add_first_token) {
-  const auto json = policy::parse_json(line, where, policy::Blame::usage, {.depth = 32, .byte_order_mark = first});
+                                     std::size_t number, bool add_first_token) {
+  const auto json =
+      policy::parse_json(line, where, policy::Blame::usage, {.depth = 32, .byte_order_mark = number == 1});
   policy::Fields fields(json, where, policy::Blame::usage);
-  const auto& id = fields.at("id");
+  const nlohmann::json id = fields.has("id") ? fields.at("id") : nlohmann::json(number);
   if (!id.is_string() && !id.is_number_integer()) fields.refuse_field("id", "a string or an integer");
   const std::string text = fields.text("text");
   fields.refuse_unknown();
   return {{"id", id}, {"ids", tokenizer.encode(text, add_first_token)}};
 }
 
-int tokenize(const Flags& flags) {
+int tokenize(const Flags& flags, const std::atomic<bool>& stop) {
   require_input("--input", flags.input);
   if (!std::filesystem::is_directory(flags.model))
     throw UsageError("--model " + flags.model + ": there is no such folder");
@@ -38,15 +41,22 @@ int tokenize(const Flags& flags) {
   const auto each = [&](const auto& use) {
     for_each_line(flags.input, [&](std::string_view line, std::uint64_t, std::size_t number) {
       if (line.find_first_not_of(" \t") == std::string_view::npos) return;
-      use(tokenize_line(tokenizer, line, flags.input + ":" + std::to_string(number), number == 1,
-                        !flags.no_first_token));
+      if (stop) throw Interrupted{};
+      use(tokenize_line(tokenizer, line, flags.input + ":" + std::to_string(number), number, !flags.no_first_token));
     });
   };
-  Journal journal(flags.output, false);
-  each([](const nlohmann::ordered_json&) {});  // all lines are checked before the first is written
-  journal.open();
-  each([&](const nlohmann::ordered_json& result) { journal.append(policy::to_line(result)); });
-  journal.finish();
+  if (std::filesystem::exists(std::filesystem::symlink_status(flags.output)))
+    throw UsageError("--output " + flags.output + ": exists; give another name or remove it");
+  AtomicFile output(flags.output, {.replace = false});
+  std::string text;
+  each([&](const nlohmann::ordered_json& result) {
+    text += policy::to_line(result) + "\n";
+    if (text.size() < kWriteBytes) return;
+    output.append(text);
+    text.clear();
+  });
+  output.append(text);
+  output.commit();
   return 0;
 }
 
@@ -56,11 +66,15 @@ void add_tokenize(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("tokenize", "Turn texts into token ids");
   const auto flags = std::make_shared<Flags>();
   command->add_option("--model", flags->model, "Folder with the tokenizer's files")->required();
-  command->add_option("--input", flags->input, "{\"id\": ..., \"text\": ...}, one JSON object per line")->required();
+  command
+      ->add_option("--input", flags->input,
+                   "{\"id\": ..., \"text\": ...}, one JSON object per line; without an id the line's number is it")
+      ->required();
   command->add_option("--output", flags->output, "{\"id\": ..., \"ids\": ...}, one JSON object per line")->required();
   command->add_flag("--no-bos", flags->no_first_token,
                     "Leave out the token that the tokenizer puts before every prompt");
-  command->callback([flags, &chosen] { chosen = [flags](const std::atomic<bool>&) { return tokenize(*flags); }; });
+  command->callback(
+      [flags, &chosen] { chosen.run = [flags](const std::atomic<bool>& stop) { return tokenize(*flags, stop); }; });
 }
 
 }  // namespace weft::runtime

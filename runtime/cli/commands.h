@@ -10,9 +10,12 @@ class App;
 
 namespace weft::runtime {
 
-/// What main runs once the command line is parsed; empty until a subcommand is chosen. Returns the exit code. A command
-/// holds its flags in a shared_ptr, because CLI11 copies the callbacks in which it sits.
-using Command = std::function<int(const std::atomic<bool>& stop)>;
+/// What main runs once the command line is parsed. A command holds its flags in a shared_ptr, because CLI11 copies the
+/// callbacks in which it sits.
+struct Command {
+  std::function<int(const std::atomic<bool>& stop)> run;  ///< empty until a subcommand is chosen; returns the exit code
+  bool ends_at_once = false;                              ///< when it is stopped: it writes nothing before its end
+};
 
 /// Help that several commands share.
 constexpr const char* kDtypeHelp = "Type to compute in: auto (the checkpoint's), float16, bfloat16 or float32";

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <pthread.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -27,6 +28,16 @@ namespace {
 
 constexpr int kInternalError = 70;  // sysexits.h's EX_SOFTWARE; 1 says that some requests were refused
 
+/// The message of a log line: it may hold text out of any file.
+class Printable : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    const std::string text = weft::printable({message.payload.data(), message.payload.size()});
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return spdlog::details::make_unique<Printable>(); }
+};
+
 /// Lives until the process ends: the thread that waits for signals outlives every job.
 std::atomic<bool> stop_requested{false};
 
@@ -52,9 +63,9 @@ void flush_standard_output() {
   throw weft::IoError("standard output cannot be written: " + std::generic_category().message(errno));
 }
 
-/// One thread waits for SIGINT, SIGTERM and SIGHUP: the first requests a clean stop, the second ends the process. A
-/// signal that the parent had ignored, as nohup does, stays ignored.
-void watch_signals() {
+/// One thread waits for SIGINT, SIGTERM and SIGHUP: the first requests a clean stop, the second ends the process, as
+/// does the first with `end_at_once`. A signal that the parent had ignored, as nohup does, stays ignored.
+void watch_signals(bool end_at_once) {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
@@ -65,10 +76,9 @@ void watch_signals() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every later thread
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-  std::thread([set] {
-    for (int signal = 0; sigwait(&set, &signal) == 0;) {
-      if (stop_requested.exchange(true)) _exit(130);
-    }
+  std::thread([set, end_at_once] {
+    for (int signal = 0; sigwait(&set, &signal) == 0;)
+      if (stop_requested.exchange(true) || end_at_once) _exit(130);
   }).detach();
 }
 
@@ -123,8 +133,8 @@ int run(int argc, char** argv) {
     }
     throw weft::UsageError(explain(app, error));
   }
-  watch_signals();
-  const int code = command(stop_requested);
+  watch_signals(command.ends_at_once);
+  const int code = command.run(stop_requested);
   flush_standard_output();
   return code;
 }
@@ -135,7 +145,9 @@ int main(int argc, char** argv) {
   open_standard_descriptors();
   leave_no_core();
   const auto logger = spdlog::stderr_logger_mt("weft");
-  logger->set_pattern("weft: %v");
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<Printable>('*').set_pattern("weft: %*");
+  logger->set_formatter(std::move(formatter));
   spdlog::set_default_logger(logger);
   try {
     return run(argc, argv);

@@ -1,10 +1,15 @@
 #include "runtime/engine/convert.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "kernels/error.h"
@@ -92,37 +97,67 @@ void write_tensor(const Checkpoint& checkpoint, const Planned& planned, AtomicFi
   }
 }
 
+/// Who may read and write a file may read and write its copy, and nobody else.
+unsigned mode_of(const fs::path& path) {
+  return static_cast<unsigned>(fs::status(path).permissions() & (fs::perms(0666)));
+}
+
 void write_small_files(const fs::path& from, const fs::path& to, DType type) {
   json config = policy::parse_json(read_file(from / "config.json", 1 << 20), (from / "config.json").string(),
                                    policy::Blame::data, {.depth = 32});
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name_of(type);
-  write_file_atomically(to / "config.json", policy::to_pretty(config) + "\n");
+  write_file_atomically(to / "config.json", policy::to_pretty(config) + "\n", {.mode = mode_of(from / "config.json")});
   for (const char* name : kCopied)
-    if (fs::exists(from / name)) write_file_atomically(to / name, read_file(from / name, kLargestCopied));
+    if (fs::exists(from / name))
+      write_file_atomically(to / name, read_file(from / name, kLargestCopied), {.mode = mode_of(from / name)});
 }
 
-/// Removes the folder again unless it was kept.
+/// A folder that is removed again unless it was kept. It is locked and marked while it is made, so that what a killed
+/// conversion has left is known, and removed by the next one.
 class NewFolder {
  public:
   explicit NewFolder(const fs::path& path) : path_(path) {
-    std::error_code error;
-    if (!fs::create_directory(path, error))
-      throw IoError(path.string() + ": cannot be created: " +
-                    (error ? error.message() : "it is there, perhaps left by a conversion that was killed; remove it"));
+    remove_left();
+    if (std::error_code error; !fs::create_directory(path, error))
+      throw IoError(path.string() + ": cannot be created: " + (error ? error.message() : "it is there; move it away"));
+    lock();
+    write_file_atomically(path_ / kMark, "");
   }
   ~NewFolder() {
     std::error_code ignored;
     if (!path_.empty()) fs::remove_all(path_, ignored);
+    if (fd_ >= 0) ::close(fd_);
   }
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
+  /// On disk under its new name when it returns.
   void keep_as(const fs::path& name) {
+    fs::remove(path_ / kMark);
     fs::rename(path_, name);
     path_.clear();
+    sync_folder_of(name);
   }
 
  private:
+  static constexpr const char* kMark = ".weft-convert";
+
+  void lock() {
+    fd_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    throw IoError(path_.string() + ": another conversion is writing it; wait for that or give another --output");
+  }
+  void remove_left() {
+    if (!fs::exists(fs::symlink_status(path_))) return;
+    if (!fs::exists(fs::symlink_status(path_ / kMark)))
+      throw IoError(path_.string() + ": is there and was not made by a conversion; move it away");
+    lock();
+    fs::remove_all(path_);
+    ::close(std::exchange(fd_, -1));
+  }
+
   fs::path path_;
+  int fd_ = -1;
 };
 
 }  // namespace
@@ -150,7 +185,7 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
   const fs::path place = to.string() + ".partial";
   NewFolder folder(place);
   {
-    AtomicFile file(place / "model.safetensors");
+    AtomicFile file(place / "model.safetensors", {.mode = mode_of(checkpoint.files().front())});
     file.append(make_header(planned));
     for (const Planned& each : planned) write_tensor(checkpoint, each, file, stop);
     file.commit();

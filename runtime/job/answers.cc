@@ -140,10 +140,16 @@ Choice Answers::choice_of(Sequence& sequence) const {
   const std::span<const std::int32_t> all(sequence.tokens.data(),
                                           sequence.tokens.size() - (sequence.ended_by_token ? 1 : 0));
   if (sequence.text_end == std::string::npos) {
-    choice.text = source_.tokenizer->decode(sequence.echo ? all : all.subspan(prompt));
+    choice.text = sequence.echo ? source_.tokenizer->decode(all)
+                                : source_.tokenizer->decode_after(all.first(prompt), all.subspan(prompt));
   } else {
-    if (sequence.echo) choice.text = source_.tokenizer->decode(all.first(prompt));
-    choice.text += with_replacements(sequence.text.substr(0, sequence.text_end));
+    const std::string before = source_.tokenizer->decode(all.first(prompt));
+    if (sequence.echo) choice.text = before;
+    std::string_view text = std::string_view(sequence.text).substr(0, sequence.text_end);
+    // Where nothing comes before it, a text of SentencePiece's kind begins without the space of its first word.
+    if (before.empty() && source_.tokenizer->names() == Names::sentences && text.starts_with(' '))
+      text.remove_prefix(1);
+    choice.text += with_replacements(text);
   }
   return choice;
 }

@@ -195,8 +195,8 @@ void check_files(const JobOptions& options) {
   if (options.ordered && !options.resume.on && std::filesystem::exists(sorted))
     throw UsageError("--ordered: " + sorted + " exists; remove it or give --output another name");
   require_folder("--disk-dir", options.machine.disk_directory);
-  if (!options.report.empty()) require_writable("--report", options.report);
-  if (!options.trace.empty()) require_writable("--trace", options.trace);
+  if (!options.report.empty()) require_own("--report", options.report, "machine");
+  if (!options.trace.empty()) TraceFile::require_own(options.trace);
 }
 
 /// What of this shard has no answer yet.
@@ -217,13 +217,13 @@ Open still_open(const std::vector<bool>& done, const RequestFile& requests, cons
   return open;
 }
 
-RequestFile open_requests(const JobOptions& options, const ModelSource& source) {
+RequestFile open_requests(const JobOptions& options, const ModelSource& source, const std::atomic<bool>& stop) {
   OpenAiRules openai{.model_names = options.served_names.empty() ? model_names(options.model) : options.served_names,
                      .model_folder = std::filesystem::is_directory(options.model) ? options.model : "",
                      .chat = {},
                      .strict = options.strict_openai};
   RequestFile requests(options.input, options.kind, source.tokenizer.get(), source.spec, options.max_tokens,
-                       std::move(openai), options.on_bad_request);
+                       std::move(openai), options.on_bad_request, &stop);
   if (requests.dialect() == Dialect::native && !options.served_names.empty())
     throw UsageError(options.input +
                      ": holds Weft's own request lines, which name no model; leave out "
@@ -251,7 +251,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
                   {.durability = options.durability, .stop = &stop, .warn = [](const std::string& text) {
                      spdlog::warn("{}", text);
                    }});
-  const RequestFile requests = open_requests(options, *source);
+  const RequestFile requests = open_requests(options, *source, stop);
   RunRecord begun = record_of(options, *source, requests);
   const Open open = still_open(answered(journal, begun, *source, requests, options, stop), requests, options);
   LiveRecord record(std::move(begun), options.output);

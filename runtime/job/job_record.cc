@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
@@ -184,9 +185,18 @@ void begin_output(Journal& journal, LiveRecord& record) {
 }
 
 WeightsReader::WeightsReader(const Checkpoint& checkpoint, LiveRecord& record)
-    : thread_([this, &checkpoint, &record] { read(checkpoint, record); }) {}
+    : thread_([this, &checkpoint, &record] {
+        read(checkpoint, record);
+        const std::lock_guard lock(mutex_);
+        has_ended_ = true;
+        ended_.notify_one();
+      }) {}
 
 WeightsReader::~WeightsReader() {
+  {
+    std::unique_lock lock(mutex_);
+    ended_.wait_for(lock, std::chrono::milliseconds(250), [this] { return has_ended_; });
+  }
   stop_ = true;
   thread_.join();
 }

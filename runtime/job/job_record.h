@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -61,6 +62,9 @@ class WeightsReader {
   void read(const Checkpoint& checkpoint, LiveRecord& record);
 
   std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool has_ended_ = false;
   std::thread thread_;
 };
 

@@ -1,9 +1,12 @@
 #include "runtime/measure/report.h"
 
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "kernels/error.h"
 
@@ -100,16 +103,37 @@ std::string table(const ordered_json& report) {
   return text;
 }
 
+namespace {
+
+constexpr std::string_view kBegin = "{\"traceEvents\":[";
+
+}  // namespace
+
 TraceFile::TraceFile(const std::filesystem::path& path, const policy::ScheduleShape& shape)
-    : shape_(shape), out_(path) {
-  if (!out_) throw IoError(path.string() + ": the trace cannot be written");
-  out_ << "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"weft\"}}";
+    : shape_(shape), file_(path) {
+  std::string text(kBegin);
+  text += "\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"weft\"}}";
   for (const offload::Lane lane : offload::kLanes)
-    out_ << ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":" << 1 + static_cast<int>(lane)
-         << ",\"args\":{\"name\":\"" << name_of(lane) << "\"}}";
+    text +=
+        fmt::format(",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":{},\"args\":{{\"name\":\"{}\"}}}}",
+                    1 + static_cast<int>(lane), name_of(lane));
+  file_.append(text);
 }
 
-TraceFile::~TraceFile() { out_ << "\n]}\n"; }
+TraceFile::~TraceFile() try {
+  file_.append("\n]}\n");
+  file_.commit();
+} catch (const IoError& failed) {
+  spdlog::warn("{}", failed.what());
+}
+
+void TraceFile::require_own(const std::filesystem::path& path) {
+  require_writable("--trace", path);
+  std::string begin(kBegin.size(), '\0');
+  std::ifstream(path).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (std::filesystem::exists(path) && std::filesystem::file_size(path) > 0 && begin != kBegin)
+    throw UsageError("--trace " + path.string() + ": is another file than this would write; give another name");
+}
 
 std::string TraceFile::label(const policy::Op& op) const {
   if (op.kind == policy::Op::Kind::compute) {
@@ -129,14 +153,16 @@ std::string TraceFile::label(const policy::Op& op) const {
 }
 
 void TraceFile::add(const policy::Schedule& schedule, const policy::Trace& trace) {
+  std::string text;
   for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
     const policy::Op& op = schedule.ops[i];
     const auto& span = trace.spans[i];
-    out_ << fmt::format(
+    text += fmt::format(
         ",\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.1f},\"dur\":{:.1f},\"args\":{{\"step\":{},"
         "\"batch\":{}}}}}",
         label(op), 1 + static_cast<int>(op.lane), span.begin * 1e6, (span.end - span.begin) * 1e6, op.step, op.batch);
   }
+  file_.append(text);
 }
 
 }  // namespace weft::runtime

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "policy/simulate.h"
+#include "runtime/base/files.h"
 #include "runtime/engine/session.h"
 
 namespace weft::runtime {
@@ -21,19 +21,21 @@ std::string table(const nlohmann::ordered_json& report);
 /// The lane with the highest utilisation.
 std::string busiest_lane(const Totals& totals);
 
-/// Chrome's trace format (ui.perfetto.dev opens it), one track per lane, written as the run goes.
+/// Chrome's trace format (ui.perfetto.dev opens it), one track per lane. It has its name once it is destroyed.
 class TraceFile {
  public:
   /// Throws IoError.
   TraceFile(const std::filesystem::path& path, const policy::ScheduleShape& shape);
   ~TraceFile();
+  /// Throws UsageError where something is at `path` that is no trace, IoError.
+  static void require_own(const std::filesystem::path& path);
   void add(const policy::Schedule& schedule, const policy::Trace& trace);
 
  private:
   std::string label(const policy::Op& op) const;
 
   const policy::ScheduleShape& shape_;
-  std::ofstream out_;
+  AtomicFile file_;
 };
 
 }  // namespace weft::runtime

@@ -12,8 +12,10 @@
 #include "runtime/base/line_stream.h"
 #include "runtime/base/stop.h"
 #include "runtime/requests/id_index.h"
+#include "runtime/requests/line_sums.h"
 #include "runtime/requests/request_checks.h"
 #include "runtime/requests/requests.h"
+#include "runtime/requests/run_record.h"
 
 namespace weft::runtime {
 namespace {
@@ -115,12 +117,19 @@ class AnswerLines {
   AnswerLines(const RequestLines& requests, const std::vector<std::filesystem::path>& parts,
               const std::atomic<bool>& stop)
       : requests_(requests), stop_(stop), lines_(requests.size()) {
+    require_alike(parts);
     for (const auto& part : parts) {
       parts_.emplace_back(part);
+      sums_ = LineSums::read(part);
+      std::string unsummed;  // the first line without a checksum
+      std::size_t summed = 0;
       for (LineStream lines(parts_.back()); lines.next();) {
         if (stop) throw Interrupted{};
-        add(lines);
+        if (add(lines)) ++summed;
+        else if (unsummed.empty()) unsummed = place(part, lines.number());
       }
+      if (!unsummed.empty() && summed < sums_.size())  // else they were lost, as all are where there is no such file
+        throw UsageError(unsummed + ": is not what was written; --resume=repair of this shard runs it again");
     }
     require_all();
   }
@@ -152,16 +161,35 @@ class AnswerLines {
     std::uint32_t number = 0, part = 0;   // of parts_, from 1; 0: none
   };
 
-  /// A line of the last part.
-  void add(LineStream& lines) {
+  /// Shards of another model, retention or length of answers would make a file that no run would.
+  static void require_alike(const std::vector<std::filesystem::path>& parts) {
+    std::optional<RunRecord> first;
+    std::filesystem::path path;
+    for (const auto& part : parts) {
+      auto record = RunRecord::read(part);
+      if (!record) continue;
+      record->unset("shard");
+      if (!first) {
+        first = std::move(record);
+        path = part;
+      } else if (const std::string words = first->difference(*record); !words.empty()) {
+        throw UsageError(part.string() + ": belongs to another job than " + path.string() + ": " + words);
+      }
+    }
+  }
+
+  /// A line of the last part. Whether it has a checksum.
+  bool add(LineStream& lines) {
     const InputFile& part = parts_.back();
     const std::string where = place(part.path(), lines.number());
     nlohmann::json json;
     std::string refused;
     char last = 0;
+    LineSum sum;
     const auto pieces = [&] {
       const std::string_view piece = lines.piece();
       if (!piece.empty()) last = piece.back();
+      sum.add(piece);
       return piece;
     };
     try {
@@ -188,6 +216,8 @@ class AnswerLines {
                        place(parts_[line.part - 1].path(), line.number) + "; give each shard's output once");
     line = {lines.offset(), lines.end() - lines.offset() - (last == '\r' ? 2 : 1),
             static_cast<std::uint32_t>(lines.number()), static_cast<std::uint32_t>(parts_.size())};
+    sum.add("\n");
+    return sums_.contains(sum.value());
   }
 
   void require_all() const {
@@ -208,6 +238,7 @@ class AnswerLines {
   const RequestLines& requests_;
   const std::atomic<bool>& stop_;
   std::vector<InputFile> parts_;
+  SumSet sums_;              // of the last part
   std::vector<Line> lines_;  // by request
 };
 

@@ -6,6 +6,7 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/stop.h"
 #include "runtime/requests/request_checks.h"
 
 namespace weft::runtime {
@@ -56,9 +57,10 @@ void for_each_line(const std::filesystem::path& path,
 
 RequestFile::RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
                          const policy::ModelSpec& model, std::int64_t default_max_tokens, OpenAiRules openai,
-                         OnBadRequest on_bad)
+                         OnBadRequest on_bad, const std::atomic<bool>* stop)
     : path_(path), rules_{kind, tokenizer, model, default_max_tokens, std::move(openai)}, file_(path) {
   for_each_line(path, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
+    if (stop && *stop) throw Interrupted{};
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     fingerprint_ = mix(fingerprint_ ^ hash(line));
     if (entries_.empty()) refuse_other_formats(line, number);
@@ -142,17 +144,18 @@ void RequestFile::refuse_repeated_ids() {
 }
 
 void RequestFile::refuse_bad() const {
-  std::string list;
+  std::vector<std::string> list;
   std::size_t count = 0;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (!refused(i) || ++count > kMostListed) continue;
     const Refusal refused_for = refusal(i);
-    list += (count > 1 ? "\n" : "") + where(refused_for.line) + ": " + refused_for.reason;
+    list.push_back(where(refused_for.line) + ": " + refused_for.reason);
   }
-  if (count == 1) throw UsageError(list);
+  if (count == 1) throw UsageError(list.front());
   if (count > 1)
     throw UsageError(path_.string() + ": " + std::to_string(count) + " of " + std::to_string(entries_.size()) +
-                     " requests are refused" + (count > kMostListed ? ", the first 20 are:\n" : ":\n") + list);
+                         " requests are refused" + (count > kMostListed ? ", the first 20 are:" : ":"),
+                     list);
 }
 
 nlohmann::json RequestFile::parse(std::string_view line, std::size_t number) const {

@@ -1,6 +1,7 @@
 // runtime/requests/requests.h: the request file: one JSON object a line, all of them checked before any work begins.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -49,10 +50,11 @@ class RequestFile {
   };
   /// Reads and checks all lines; the first one that is an object says in which dialect they are. `tokenizer` may be
   /// null: then only prompt_ids are taken. Throws UsageError, which lists the first 20 lines that are refused (with
-  /// OnBadRequest::fail) with file, line, what was wanted and what was found, or says what is wrong with the file.
+  /// OnBadRequest::fail) with file, line, what was wanted and what was found, or says what is wrong with the file;
+  /// Interrupted once `stop` is set.
   RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
               const policy::ModelSpec& model, std::int64_t default_max_tokens, OpenAiRules openai = {},
-              OnBadRequest on_bad = OnBadRequest::fail);
+              OnBadRequest on_bad = OnBadRequest::fail, const std::atomic<bool>* stop = nullptr);
 
   const std::filesystem::path& path() const { return path_; }
   RequestKind kind() const { return rules_.kind; }

@@ -7,6 +7,7 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/base/files.h"
+#include "runtime/base/quote.h"
 
 namespace weft::runtime {
 
@@ -17,9 +18,7 @@ namespace {
 constexpr std::int64_t kFormat = 1;
 constexpr std::size_t kLargest = 1 << 20;
 
-std::string quoted(const std::string* value) {
-  return value ? "'" + (value->size() > 120 ? value->substr(0, 117) + "..." : *value) + "'" : "not said";
-}
+std::string quoted(const std::string* value) { return value ? in_quotes(*value) : "not said"; }
 
 void read_fields(policy::Fields& top, const fs::path& path, RunRecord& record) {
   record.created = top.text("created");
@@ -48,6 +47,10 @@ void RunRecord::set(const std::string& name, const std::string& value) {
   else it->second = value;
 }
 
+void RunRecord::unset(const std::string& name) {
+  std::erase_if(fields, [&](const auto& field) { return field.first == name; });
+}
+
 const std::string* RunRecord::find(const std::string& name) const {
   const auto it = std::find_if(fields.begin(), fields.end(), [&](const auto& field) { return field.first == name; });
   return it == fields.end() ? nullptr : &it->second;
@@ -57,7 +60,7 @@ std::string RunRecord::difference(const RunRecord& now) const {
   const auto compare = [&](const std::string& name) -> std::string {
     const std::string *was = find(name), *is = now.find(name);
     if (was && is && *was == *is) return "";
-    return "'" + name + "' was " + quoted(was) + " and is now " + quoted(is);
+    return in_quotes(name) + " was " + quoted(was) + " and is now " + quoted(is);
   };
   for (const auto* each : {&now.fields, &fields})
     for (const auto& [name, value] : *each)

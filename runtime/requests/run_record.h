@@ -29,6 +29,7 @@ struct RunRecord {
   std::optional<std::uint64_t> durable_bytes;  ///< so much of the output is on disk for sure: a flush after it failed
 
   void set(const std::string& name, const std::string& value);
+  void unset(const std::string& name);
   const std::string* find(const std::string& name) const;  ///< null if there is none
   /// The first field that is not the same in `now`, in words; empty if all are.
   std::string difference(const RunRecord& now) const;

@@ -70,7 +70,8 @@ Tokenizer Tokenizer::load(const fs::path& folder) {
 
 Tokenizer::Tokenizer(TokenizerParts parts)
     : names_(parts.names), normalizer_(parts.normalizer), prefix_(parts.prefix), pattern_(parts.pattern),
-      metaspace_(parts.metaspace), whole_words_(parts.whole_words), merges_(std::move(parts.merges)),
+      metaspace_(parts.metaspace), whole_words_(parts.whole_words), unknown_(parts.unknown),
+      fuse_unknown_(parts.fuse_unknown), removed_(std::move(parts.removed)), merges_(std::move(parts.merges)),
       first_(parts.added.first) {
   const auto bytes_of = [&](const std::string& name) {
     return names_ == Names::bytes ? bytes_of_name(name) : with_spaces(name);
@@ -87,7 +88,8 @@ Tokenizer::Tokenizer(TokenizerParts parts)
     else if (whole_words_) ids_.emplace(pieces_[id], id);
   }
   for (int byte = 0; byte < 256; ++byte) {
-    byte_ids_[byte] = parts.vocabulary.at(name_of_byte(names_, static_cast<unsigned char>(byte)));
+    const auto known = parts.vocabulary.find(name_of_byte(names_, static_cast<unsigned char>(byte)));
+    byte_ids_[byte] = known == parts.vocabulary.end() ? -1 : known->second;
     if (names_ == Names::sentences) pieces_[byte_ids_[byte]] = std::string(1, static_cast<char>(byte));
   }
   for (AddedToken& token : parts.added.tokens) {
@@ -95,12 +97,16 @@ Tokenizer::Tokenizer(TokenizerParts parts)
     // An added token's text is not written in the alphabet, yet Hugging Face's decoder reads it as if it were.
     pieces_[token.id] = token.special ? std::string() : bytes_of(text);
     special_[token.id] = token.special;
-    begins_added_[token.normalized][static_cast<unsigned char>(text[0])] = true;
-    added_.push_back({std::move(token), std::move(text)});
+    added_[token.normalized].tokens.push_back({std::move(token), std::move(text)});
   }
-  std::sort(added_.begin(), added_.end(), [](const Added& a, const Added& b) {
-    return a.text.size() != b.text.size() ? a.text.size() > b.text.size() : a.text < b.text;
-  });
+  for (Pass& pass : added_) {
+    std::sort(pass.tokens.begin(), pass.tokens.end(), [](const Added& a, const Added& b) { return a.text < b.text; });
+    for (std::uint32_t i = 0; i < pass.tokens.size(); ++i) {
+      auto& [first, behind] = pass.from[static_cast<unsigned char>(pass.tokens[i].text[0])];
+      if (behind == 0) first = i;
+      behind = i + 1;
+    }
+  }
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view utf8, bool add_first_token) const {
@@ -129,17 +135,33 @@ std::string Tokenizer::normalize(std::string_view text, bool at_start) const {
   return normalizer_ == Normalizer::nfc ? nfc(text) : marked(text, at_start);
 }
 
+/// The longest token that `text` begins with, or null: one search per byte, however many tokens there are.
+const Tokenizer::Added* Tokenizer::longest_added(std::string_view text, const Pass& pass) const {
+  auto [first, last] = pass.from[static_cast<unsigned char>(text[0])];
+  const Added* longest = nullptr;
+  for (std::size_t depth = 1; first < last; ++depth) {  // tokens [first, last) begin with `depth` bytes of the text
+    if (pass.tokens[first].text.size() == depth) longest = &pass.tokens[first++];
+    if (depth == text.size()) break;
+    const auto byte_of = [depth](const Added& token) { return static_cast<unsigned char>(token.text[depth]); };
+    const auto next = static_cast<unsigned char>(text[depth]);
+    const auto begin = pass.tokens.begin() + first, end = pass.tokens.begin() + last;
+    const auto low = std::partition_point(begin, end, [&](const Added& token) { return byte_of(token) < next; });
+    const auto high = std::partition_point(low, end, [&](const Added& token) { return byte_of(token) == next; });
+    first = static_cast<std::uint32_t>(low - pass.tokens.begin());
+    last = static_cast<std::uint32_t>(high - pass.tokens.begin());
+  }
+  return longest;
+}
+
 /// The leftmost added token at `from` or later, and of several there the longest; white space that it takes included.
 Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from, bool normalized) const {
-  const auto& begins = begins_added_[normalized];
   for (std::size_t at = from; at < text.size(); ++at) {
-    if (!begins[static_cast<unsigned char>(text[at])]) continue;
-    for (const auto& [token, looked_for] : added_) {
-      if (token.normalized != normalized || text.compare(at, looked_for.size(), looked_for) != 0) continue;
-      const std::size_t end = at + looked_for.size();
-      return {token.strip_left ? space_begin(text, from, at) : at, token.strip_right ? space_end(text, end) : end,
-              &token};
-    }
+    const Added* const found = longest_added(text.substr(at), added_[normalized]);
+    if (!found) continue;
+    const AddedToken& token = found->token;
+    const std::size_t end = at + found->text.size();
+    return {token.strip_left ? space_begin(text, from, at) : at, token.strip_right ? space_end(text, end) : end,
+            &token};
   }
   return {text.size(), text.size(), nullptr};
 }
@@ -164,6 +186,19 @@ void Tokenizer::encode_pass(std::string_view text, bool normalized, bool at_star
 }
 
 void Tokenizer::encode_words(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const {
+  for (std::size_t at = 0; !removed_.empty() && at < text.size();) {
+    const std::size_t cut = text.find(removed_, at);
+    if (cut == std::string_view::npos && at == 0) break;  // nothing to remove
+    encode_run(text.substr(at, cut == std::string_view::npos ? cut : cut - at), ids, scratch);
+    if (cut == std::string_view::npos) return;
+    at = cut + removed_.size();
+    if (at == text.size()) return;
+  }
+  encode_run(text, ids, scratch);
+}
+
+/// A text without what is removed.
+void Tokenizer::encode_run(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t length = word_length(pattern_, text, at), from = ids.size();
     const std::string_view word = text.substr(at, length);
@@ -181,18 +216,34 @@ void Tokenizer::encode_words(std::string_view text, Ids& ids, BpeMerges::Scratch
 
 /// What merging begins with: bytes, or characters of the vocabulary and the bytes of all others.
 void Tokenizer::push_symbols(std::string_view word, Ids& ids) const {
+  const std::size_t begin = ids.size();
   for (std::size_t at = 0; at < word.size();) {
     const std::size_t bytes = names_ == Names::bytes ? 1 : utf8_at(word, at).bytes;
     const auto known = names_ == Names::bytes ? ids_.end() : ids_.find(std::string(word.substr(at, bytes)));
-    if (known != ids_.end()) ids.push_back(known->second);
-    else
-      for (const char c : word.substr(at, bytes)) ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+    if (known != ids_.end()) {
+      ids.push_back(known->second);
+    } else {
+      for (const char c : word.substr(at, bytes)) {
+        const std::int32_t id = byte_ids_[static_cast<unsigned char>(c)];
+        if (id >= 0) ids.push_back(id);
+        else if (unknown_ && !(fuse_unknown_ && ids.size() > begin && ids.back() == *unknown_))
+          ids.push_back(*unknown_);
+      }
+    }
     at += bytes;
   }
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   IncrementalDecoder decoder(*this);
+  std::string text;
+  for (const std::int32_t id : ids) text += decoder.push(id);
+  return text + decoder.finish();
+}
+
+std::string Tokenizer::decode_after(std::span<const std::int32_t> before, std::span<const std::int32_t> ids) const {
+  IncrementalDecoder decoder(*this);
+  for (const std::int32_t id : before) decoder.push(id);
   std::string text;
   for (const std::int32_t id : ids) text += decoder.push(id);
   return text + decoder.finish();

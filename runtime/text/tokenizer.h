@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/utf8.h"
@@ -36,6 +37,9 @@ class Tokenizer {
   /// The text of the ids, without special tokens and without ids that name nothing; always UTF-8, for bytes that make
   /// no character become U+FFFD. Nothing is tidied up.
   std::string decode(std::span<const std::int32_t> ids) const;
+  /// What `ids` add to the text of `before`: decode() of all of them begins with decode(before), but for a character
+  /// that begins in one and ends in the other.
+  std::string decode_after(std::span<const std::int32_t> before, std::span<const std::int32_t> ids) const;
 
   /// The bytes that an id adds to a text, perhaps half a character: empty for special tokens and unknown ids.
   std::string_view piece(std::int32_t id) const;
@@ -56,6 +60,11 @@ class Tokenizer {
     AddedToken token;
     std::string text;  // what is looked for: normalized, if the token is
   };
+  /// The added tokens of a pass, in the order of their texts, and those that begin with each byte.
+  struct Pass {
+    std::vector<Added> tokens;
+    std::array<std::pair<std::uint32_t, std::uint32_t>, 256> from{};  // [first, last)
+  };
   struct Match {
     std::size_t begin = 0, end = 0;
     const AddedToken* token = nullptr;  // null: none was found
@@ -64,7 +73,9 @@ class Tokenizer {
   std::string normalize(std::string_view text, bool at_start) const;
   Match find_added(std::string_view text, std::size_t from, bool normalized) const;
   void encode_pass(std::string_view text, bool normalized, bool at_start, Ids& ids, BpeMerges::Scratch& scratch) const;
+  const Added* longest_added(std::string_view text, const Pass& pass) const;
   void encode_words(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const;
+  void encode_run(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const;
   void push_symbols(std::string_view word, Ids& ids) const;
 
   Names names_;
@@ -75,10 +86,12 @@ class Tokenizer {
   std::unordered_map<std::string, std::int32_t> ids_;  // by bytes; only where words or characters are looked up
   std::vector<std::string> pieces_;                    // by id
   std::vector<bool> special_;                          // by id
-  std::array<std::int32_t, 256> byte_ids_{};
+  std::array<std::int32_t, 256> byte_ids_{};           // -1: the byte has no token
+  std::optional<std::int32_t> unknown_;
+  bool fuse_unknown_;
+  std::string removed_;
   BpeMerges merges_;
-  std::vector<Added> added_;                 // longest first
-  std::array<bool, 256> begins_added_[2]{};  // per pass: does an added token begin with the byte?
+  std::array<Pass, 2> added_;  // not normalized, normalized
   std::optional<std::int32_t> first_;
 };
 

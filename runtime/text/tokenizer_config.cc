@@ -56,6 +56,9 @@ Draft read_token(const json& value, const std::string& where, bool special) {
       throw DataError(where + ": \"single_word\": true is not supported; set it to false if the token may touch words");
   }
   if (draft.token.text.empty()) throw DataError(where + ": an added token is empty");
+  if (draft.token.text.size() > kLongestAdded)
+    throw DataError(where + ": an added token has " + std::to_string(draft.token.text.size()) + " bytes, at most " +
+                    std::to_string(kLongestAdded));
   return draft;
 }
 

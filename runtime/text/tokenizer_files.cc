@@ -103,6 +103,7 @@ Vocabulary vocabulary_from(const nlohmann::json& entries, Names names, const std
   }
   for (int byte = 0; byte < 256; ++byte) {
     const std::string name = name_of_byte(names, static_cast<unsigned char>(byte));
+    if (names == Names::bytes && (byte < ' ' || byte > '~')) continue;
     if (vocabulary.count(name) == 0)
       throw DataError(where + ": has no token " + shown(name) + " for byte " + std::to_string(byte) +
                       "; this is not the vocabulary of a tokenizer that " +
@@ -113,16 +114,14 @@ Vocabulary vocabulary_from(const nlohmann::json& entries, Names names, const std
 
 void add_merge(BpeMerges& merges, const std::string& left, const std::string& right, const Vocabulary& vocabulary,
                const std::string& where) {
-  const std::string line = shown(left + " " + right);
   const auto id_of = [&](const std::string& name, const char* role) {
     const auto found = vocabulary.find(name);
-    if (found == vocabulary.end())
-      throw DataError(where + line + role + shown(name) + ", which is not in the vocabulary");
+    if (found == vocabulary.end()) throw DataError(where + role + " is not in the vocabulary");
     return found->second;
   };
-  const std::int32_t left_id = id_of(left, " merges "), right_id = id_of(right, " merges ");
-  if (!merges.add(left_id, right_id, id_of(left + right, " makes ")))
-    throw DataError(where + "the merge " + line + " appears twice");
+  const std::int32_t left_id = id_of(left, "the first token"), right_id = id_of(right, "the second token");
+  if (!merges.add(left_id, right_id, id_of(left + right, "what it makes")))
+    throw DataError(where + "the same merge appears twice");
   if (merges.size() > kMostMerges) throw DataError(where + "more than " + std::to_string(kMostMerges) + " merges");
 }
 
@@ -130,7 +129,7 @@ void add_merge(BpeMerges& merges, std::string_view line, const Vocabulary& vocab
   const std::size_t space = line.find(' ');
   if (space == std::string::npos || space == 0 || space + 1 == line.size() ||
       line.find(' ', space + 1) != std::string::npos)
-    throw DataError(where + shown(std::string(line)) + " is not two tokens with a space between");
+    throw DataError(where + "is not two tokens with a space between");
   add_merge(merges, std::string(line.substr(0, space)), std::string(line.substr(space + 1)), vocabulary, where);
 }
 

@@ -27,22 +27,25 @@ using Vocabulary = std::unordered_map<std::string, std::int32_t>;  ///< name to 
 
 /// How the names in a vocabulary are written.
 enum class Names : std::uint8_t {
-  bytes,      ///< in GPT-2's alphabet; every byte has a token
+  bytes,      ///< in GPT-2's alphabet; bytes that no text has may lack a token, as in GPT-NeoX's
   sentences,  ///< as text in which U+2581 stands for a space, and <0x00> to <0xFF> for single bytes (SentencePiece)
 };
 std::string name_of_byte(Names names, unsigned char byte);
 
-/// An object of name to id: ids are integers in [0, 2^22) and unique, and every byte has a token.
+/// An object of name to id: ids are integers in [0, 2^22) and unique. Every byte has a token, or with Names::bytes at
+/// least those of printable ASCII.
 Vocabulary vocabulary_from(const nlohmann::json& entries, Names names, const std::string& where);
 
-/// Adds the merge of two names, which and whose sum must be in the vocabulary, no pair twice. `shown` is it in
-/// messages.
+/// Adds the merge of two names, which and whose sum must be in the vocabulary, no pair twice. Messages say `where` it
+/// is and not what it is: the file may be a link to something private.
 void add_merge(BpeMerges& merges, const std::string& left, const std::string& right, const Vocabulary& vocabulary,
                const std::string& where);
 /// "left right": a line of merges.txt, an entry of a tokenizer.json.
 void add_merge(BpeMerges& merges, std::string_view line, const Vocabulary& vocabulary, const std::string& where);
 
-/// A token that is found in the text before any word is.
+inline constexpr std::size_t kLongestAdded = 1024;  ///< bytes; longer ones would make finding them slow
+
+/// A token of at most kLongestAdded bytes that is found in the text before any word is.
 struct AddedToken {
   std::string text;
   std::int32_t id = 0;
@@ -80,7 +83,10 @@ struct TokenizerParts {
   Normalizer normalizer = Normalizer::none;
   bool metaspace = false;  ///< what Normalizer::spaces does is done to words, after all added tokens are found
   Prefix prefix = Prefix::none;
-  bool whole_words = false;  ///< a word that is in the vocabulary is not merged (ignore_merges)
+  std::optional<std::int32_t> unknown = {};  ///< stands for bytes without a token; without it they are left out
+  bool fuse_unknown = false;                 ///< one for all such bytes in a row
+  std::string removed;                       ///< cuts texts, and is not part of any word; empty: nothing does
+  bool whole_words = false;                  ///< a word that is in the vocabulary is not merged (ignore_merges)
 };
 
 /// vocab.json and merges.txt of GPT-2's kind, with the added tokens of read_added_tokens().

@@ -104,7 +104,11 @@ class Reader {
     const auto all = components("pre_tokenizer", "pretokenizers");
     const std::string types = types_of(all, "pre_tokenizer");
     if (parts_.names == Names::sentences) return read_metaspace(all, types);
-    if (types == "Digits, ByteLevel") return read_digits(all);
+    if (types == "Digits, ByteLevel") return read_digits(*all[0], *all[1]);
+    if (types == "Split, Digits, ByteLevel") {
+      read_removed(*all[0]);
+      return read_digits(*all[1], *all[2]);
+    }
     if (types != "ByteLevel" && types != "Split, ByteLevel")
       refuse_kind("pre_tokenizer", types.empty() ? "null" : types);
     Fields bytes = make(*all.back(), "pre_tokenizer");
@@ -125,9 +129,18 @@ class Reader {
     parts_.pattern = *pattern;
   }
 
+  /// Galactica's: a marker that texts are cut at and that is left out.
+  void read_removed(const json& value) {
+    Fields split = make(value, "pre_tokenizer");
+    if (split.text("behavior") != "Removed" || split.boolean("invert", false))
+      refuse("pre_tokenizer", "splits before Digits in another way than \"Removed\", which is not supported");
+    parts_.removed = string_of(split, "pattern", "String", "pre_tokenizer");
+    if (parts_.removed.empty()) refuse("pre_tokenizer", "splits at an empty text, which is not supported");
+  }
+
   /// SmolLM's: every digit by itself, and GPT-2's pattern between them.
-  void read_digits(const std::vector<const json*>& all) {
-    Fields digits = make(*all[0], "pre_tokenizer"), bytes = make(*all[1], "pre_tokenizer");
+  void read_digits(const json& first, const json& second) {
+    Fields digits = make(first, "pre_tokenizer"), bytes = make(second, "pre_tokenizer");
     if (!digits.boolean("individual_digits", false))
       refuse("pre_tokenizer", "keeps digits together (individual_digits false), which is not supported");
     if (bytes.boolean("add_prefix_space", true) || !bytes.boolean("use_regex", true))
@@ -162,6 +175,10 @@ class Reader {
                           ", which does not go with its decoder");
     parts_.whole_words = model.boolean("ignore_merges", false);
     parts_.vocabulary = vocabulary_from(model.at("vocab"), parts_.names, where_ + ": 'vocab'");
+    if (model.has("unk_token") && !model.is_null("unk_token"))
+      if (const auto known = parts_.vocabulary.find(model.text("unk_token")); known != parts_.vocabulary.end())
+        parts_.unknown = known->second;
+    parts_.fuse_unknown = model.boolean("fuse_unk", false);
     const json& merges = model.at("merges");
     if (!merges.is_array()) model.refuse_field("merges", "a list");
     std::size_t number = 0;
@@ -193,7 +210,9 @@ class Reader {
                        .strip_right = fields.boolean("rstrip", false),
                        .normalized = fields.boolean("normalized", true),
                        .special = fields.boolean("special", false)};
-      if (token.text.empty()) refuse("added_tokens", "has an empty token");
+      if (token.text.empty() || token.text.size() > kLongestAdded)
+        refuse("added_tokens", "has a token of " + std::to_string(token.text.size()) + " bytes, wanted 1 to " +
+                                   std::to_string(kLongestAdded));
       if (fields.boolean("single_word", false)) fields.refuse_field("single_word", "false");
       if (!texts.insert(token.text).second) refuse("added_tokens", "has a token twice, id " + std::to_string(token.id));
       const auto known = parts_.vocabulary.find(token.text);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/utf8.h"
 
@@ -32,6 +33,47 @@ bool is_later_mark(char32_t code) {
   return range != kLaterMarks.end() && range->first <= code;
 }
 
+std::int16_t combining_class(utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; }
+
+/// Whether so many marks follow each other that utf8proc, which sorts them by exchanging neighbours, would take long.
+bool has_many_marks(std::string_view utf8) {
+  constexpr int most = 64;
+  int run = 0;
+  for (std::size_t at = 0; at < utf8.size() && run <= most;) {
+    const Utf8Char next = utf8_at(utf8, at);
+    run = next.state == Utf8::valid && combining_class(static_cast<utf8proc_int32_t>(next.code)) != 0 ? run + 1 : 0;
+    at += next.bytes;
+  }
+  return run > most;
+}
+
+/// The canonical decomposition with its marks in canonical order.
+std::string decomposed(std::string_view utf8) {
+  std::vector<utf8proc_int32_t> codes;
+  for (std::size_t at = 0; at < utf8.size();) {
+    const Utf8Char next = utf8_at(utf8, at);
+    at += next.bytes;
+    std::array<utf8proc_int32_t, 32> parts{};
+    int boundary = 0;
+    const utf8proc_ssize_t count =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(next.code), parts.data(),
+                                static_cast<utf8proc_ssize_t>(parts.size()), UTF8PROC_DECOMPOSE, &boundary);
+    for (utf8proc_ssize_t i = 0; i < count; ++i) codes.push_back(parts[static_cast<std::size_t>(i)]);
+  }
+  for (auto begin = codes.begin(); begin != codes.end();) {
+    const auto end = std::find_if(begin, codes.end(), [](auto code) { return combining_class(code) == 0; });
+    std::stable_sort(begin, end, [](auto a, auto b) { return combining_class(a) < combining_class(b); });
+    begin = end == codes.end() ? end : end + 1;
+  }
+  std::string out;
+  for (const utf8proc_int32_t code : codes) {
+    std::array<utf8proc_uint8_t, 4> bytes{};
+    const utf8proc_ssize_t count = utf8proc_encode_char(code, bytes.data());
+    out.append(reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(count));
+  }
+  return out;
+}
+
 std::string composed(std::string_view utf8) {
   utf8proc_uint8_t* text = nullptr;
   const utf8proc_ssize_t bytes =
@@ -41,6 +83,12 @@ std::string composed(std::string_view utf8) {
   if (bytes == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
   if (bytes < 0) return std::string(utf8);
   return {reinterpret_cast<const char*>(text), static_cast<std::size_t>(bytes)};
+}
+
+/// utf8proc changes nothing of ill-formed text, and so neither does what helps it.
+std::string composed_piece(std::string_view utf8) {
+  if (!has_many_marks(utf8) || !is_utf8(utf8)) return composed(utf8);
+  return composed(decomposed(utf8));
 }
 
 }  // namespace
@@ -54,13 +102,13 @@ std::string nfc(std::string_view utf8) {
   for (std::size_t at = 0; at < utf8.size();) {
     const Utf8Char next = utf8_at(utf8, at);
     if (is_later_mark(next.code)) {
-      out += composed(utf8.substr(begin, at - begin));
+      out += composed_piece(utf8.substr(begin, at - begin));
       out += utf8.substr(at, next.bytes);
       begin = at + next.bytes;
     }
     at += next.bytes;
   }
-  return out + composed(utf8.substr(begin));
+  return out + composed_piece(utf8.substr(begin));
 }
 
 }  // namespace weft::runtime

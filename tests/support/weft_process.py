@@ -46,6 +46,8 @@ def tiny_tensors(config=None):
     tensors = {"model.decoder.embed_tokens.weight": [c["vocab_size"], hidden],
                "model.decoder.embed_positions.weight": [c["max_position_embeddings"] + 2, hidden],
                "model.decoder.final_layer_norm.weight": [hidden], "model.decoder.final_layer_norm.bias": [hidden]}
+    if not c.get("tie_word_embeddings", True):
+        tensors["lm_head.weight"] = [c["vocab_size"], hidden]
     for layer in range(c["num_hidden_layers"]):
         prefix = f"model.decoder.layers.{layer}."
         for name in ("k_proj", "v_proj", "q_proj", "out_proj"):

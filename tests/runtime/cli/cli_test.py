@@ -318,6 +318,14 @@ class Answers(Case):
             ids.append(read_lines(self.output)[0]["ids"])
         self.assertEqual(ids[0], [2, *ids[1]])
 
+    def test_tokenize_without_ids(self):
+        """A line's number is its id."""
+        write_lines(self.input, [{"text": "the sea"}, {"text": "the ship"}])
+        done = WEFT.run("tokenize", "--model", self.demo, "--input", self.input, "--output", self.output)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([line["id"] for line in read_lines(self.output)], [1, 2])
+        self.refused(USAGE, "exists", "tokenize", "--model", self.demo, "--input", self.input, "--output", self.output)
+
     def test_a_converted_checkpoint_answers_the_same(self):
         requests = [{"id": 1, "prompt": "It was a dark night", "max_tokens": 12}]
         packed = self.folder / "packed"
@@ -657,7 +665,7 @@ class BadRequests(Case):
             self.refused_job(USAGE, words)
 
     def test_tokenize(self):
-        for line, words in [('{"id":1}', "'text'"), ('{"text":"a"}', "'id'"), ('{"id":1,"text":3}', "'text'"),
+        for line, words in [('{"id":1}', "'text'"), ('{"id":1.5,"text":"a"}', "'id'"), ('{"id":1,"text":3}', "'text'"),
                             ('{"id":1,"text":"a","prompt":"b"}', "prompt"), ("nonsense", "not valid JSON")]:
             self.input.write_text('{"id":0,"text":"fine"}\n' + line + "\n")
             self.refused(USAGE, ["in.jsonl:2: ", words], "tokenize", "--model", self.demo, "--input", self.input, "--output", self.output)
@@ -810,7 +818,8 @@ class Plans(Case):
         self.refused_plan(USAGE, "at least 1", "--prompt-len", 0)
         self.refused_plan(USAGE, "--requests must be", "--requests", -1)
         self.refused_plan(USAGE, "there is no such folder", "--disk-dir", self.folder / "none")
-        self.refused_plan(USAGE, "there is no such folder", "--sweep", self.folder / "none")
+        self.input.write_text("")
+        self.refused_plan(USAGE, "is a file", "--sweep", self.input)
         self.refused(USAGE, "there is no such file", "plan", "--model", SOURCE / "configs/models/opt-30b.json", "--machine",
                      self.folder / "none.json")
         self.refused(USAGE, "--model or --published", "plan")

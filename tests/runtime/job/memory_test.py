@@ -28,12 +28,12 @@ MANY, FEW, BYTES_PER_REQUEST = 100_000, 1_000, 128
 
 
 def spilled(pid, folder):
-    """Bytes of the files without a name that the process holds in the folder."""
+    """Bytes of the files without a name that the process holds in the folder; what is to get a name is small."""
     sizes = [0]
     try:
         for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
             if os.readlink(fd).startswith(str(folder)) and os.readlink(fd).endswith("(deleted)"):
-                sizes.append(fd.stat().st_size)
+                sizes.append(fd.stat().st_size if fd.stat().st_size >= MIB else 0)
     except OSError:  # it has just ended, or closed one
         pass
     return sum(sizes)

@@ -148,7 +148,7 @@ class BadRequests(Case):
         self.input.write_text("\n".join(self.native_lines))
         said = self.refused(["in.jsonl:2: 'max_tokens' must be an integer from 1", "in.jsonl:3: byte 2: not valid JSON",
                              'in.jsonl:4: id "a" is also that of line 1'], self.demo)
-        self.assertIn("in.jsonl: 3 of 5 requests have no answer:\n", said)
+        self.assertIn("in.jsonl: 3 of 5 requests are refused:\n", said)
         self.input.write_text("x\n" * 30)
         said = self.refused(["30 of 30 requests are refused, the first 20 are:\n"], self.demo)
         self.assertEqual(said.count("in.jsonl:"), 21)

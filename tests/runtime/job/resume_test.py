@@ -334,7 +334,7 @@ class Places(Case):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(b"out.jsonl: no space for a result; trying again for ", done.stderr)
             self.assertEqual(len(done.stdout.splitlines()), 8 * len(REQUESTS))
-        done = self.full_disk(4, then="kill -INT $job")
+        done = self.full_disk(4, then="kill -TERM $job")  # the shell has its jobs ignore SIGINT
         self.assertEqual(done.returncode, 130, done.stderr)
         self.assertTrue(0 < len(done.stdout.splitlines()) < 8 * len(REQUESTS) and done.stdout.endswith(b"\n"))
         done = self.full_disk(0, then=":")

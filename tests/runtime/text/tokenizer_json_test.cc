@@ -1,7 +1,9 @@
 // tests/runtime/text/tokenizer_json_test.cc: tokenizer.json of every kind, id for id against what Hugging Face's
 // library made of the fixtures' strings, and files that are broken or of another kind, each with the fault it must be
 // refused for.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -52,8 +54,14 @@ void check_hashes(const Tokenizer& tokenizer, const fs::path& file) {
 }  // namespace
 
 TEST_CASE("every kind of tokenizer.json gives Hugging Face's ids and text for every string", "[runtime]") {
-  const auto [kind, first] = GENERATE(table<std::string, bool>(
-      {{"neox", false}, {"llama3", true}, {"qwen2", false}, {"smollm2", false}, {"llama2", true}, {"mistral", true}}));
+  const auto [kind, first] = GENERATE(table<std::string, bool>({{"neox", false},
+                                                                {"pythia", false},
+                                                                {"llama3", true},
+                                                                {"qwen2", false},
+                                                                {"smollm2", false},
+                                                                {"galactica", false},
+                                                                {"llama2", true},
+                                                                {"mistral", true}}));
   CAPTURE(kind);
   const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/" + kind));
   CHECK(tokenizer.first_token().has_value() == first);
@@ -110,15 +118,15 @@ TEST_CASE("a tokenizer.json of another kind is refused by the name of what is no
       {"neox", set("/model/vocab/", 4000000), "token '' has 0 bytes, wanted 1 to 65536"},
       {"neox", [](json& file) { file["model"]["vocab"][std::string(65537, 'x')] = 4000000; }, "has 65537 bytes"},
       {"neox", [](json& file) { file["model"].erase("merges"); }, "'merges' is missing"},
-      {"neox", set("/model/merges/0", "ab"), "merge 0: 'ab' is not two tokens"},
-      {"neox", set("/model/merges/0", "a  b"), "merge 0: 'a  b' is not two tokens"},
+      {"neox", set("/model/merges/0", "ab"), "merge 0: is not two tokens"},
+      {"neox", set("/model/merges/0", "a  b"), "merge 0: is not two tokens"},
       {"neox", set("/model/merges/0", 5), "merge 0: must be two tokens, got 5"},
       {"neox", set("/model/merges/3", json{"a"}), "merge 3: must be two tokens"},
       {"neox", set("/model/merges/3", json{1, 2}), "merge 3: must be two tokens"},
       {"neox", set("/model/merges", 5), "'merges' must be a list"},
-      {"neox", set("/model/merges/0", "a b c"), "merge 0: 'a b c' is not two tokens"},
+      {"neox", set("/model/merges/0", "a b c"), "merge 0: is not two tokens"},
       {"neox", set("/model/merges/3", json{"a", "b", "c"}), "merge 3: must be two tokens"},
-      {"neox", set("/model/merges/3", json{"a", "\u4e00\u4e00"}), "which is not in the vocabulary"},
+      {"neox", set("/model/merges/3", json{"a", "\u4e00\u4e00"}), "the second token is not in the vocabulary"},
       {"neox", [](json& file) { file["model"]["merges"][1] = file["model"]["merges"][0]; }, "appears twice"},
       {"neox", [](json& file) { file["model"]["vocab"].erase("\u0120"); }, "has no token '\u0120' for byte 32"},
       {"llama2", [](json& file) { file["model"]["vocab"].erase("<0x0A>"); }, "has no token '<0x0A>' for byte 10"},
@@ -159,7 +167,7 @@ TEST_CASE("a tokenizer.json of another kind is refused by the name of what is no
       {"neox", set("/added_tokens/0/content", 5), "'content' must be a string"},
       {"neox", [](json& file) { file["added_tokens"][0].erase("id"); }, "'id' is missing"},
       {"neox", set("/added_tokens/0/id", 4294967296), "'id' must be an integer"},
-      {"neox", set("/added_tokens/0/content", ""), "has an empty token"},
+      {"neox", set("/added_tokens/0/content", ""), "has a token of 0 bytes, wanted 1 to 1024"},
       {"neox", set("/added_tokens/0/single_word", true), "'single_word' must be false"},
       {"neox", set("/added_tokens/0/id", 3), "gives id 3 to a token"},
       {"neox", set("/added_tokens/0/id", -3), "'id' must be an integer"},
@@ -218,4 +226,66 @@ TEST_CASE("tokenizer.json wins over vocab.json in the same folder", "[runtime]")
   write_text(folder / "merges.txt", "x");
   const Tokenizer alone = Tokenizer::load(data_path("tokenizer/neox"));
   CHECK(Tokenizer::load(folder.path()).encode("Hello world", true) == alone.encode("Hello world", true));
+}
+
+namespace {
+
+/// Seconds of the fastest of five calls.
+template <class Call> double seconds(const Call& call) {
+  double least = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    call();
+    least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return least;
+}
+
+std::string repeated(const std::string& text, std::size_t times) {
+  std::string all;
+  for (std::size_t i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("marks without end are composed in time that grows with their number", "[runtime]") {
+  const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/qwen2"));
+  const auto text = [](std::size_t marks) { return "e" + repeated("\u0316\u0301", marks / 2) + " end"; };
+  CHECK(tokenizer.encode(text(60), true) != tokenizer.encode(text(62), true));
+  const double small = seconds([&] { tokenizer.encode(text(10'000), true); });
+  const double large = seconds([&] { tokenizer.encode(text(80'000), true); });
+  CHECK(large < 8 * 3 * small);  // by squares it would be 64 times
+}
+
+TEST_CASE("many added tokens with a common beginning are found in time that grows with the text", "[runtime]") {
+  TemporaryFolder folder;
+  const auto folder_with = [&](int tokens) {
+    json file = json::parse(read_text(data_path("tokenizer/neox/tokenizer.json")));
+    for (int i = 0; i < tokens; ++i)
+      file["added_tokens"].push_back({{"id", 100'000 + i}, {"content", "common beginning " + std::to_string(i) + "!"}});
+    const fs::path place = folder / std::to_string(tokens);
+    fs::create_directory(place);
+    write_text(place / "tokenizer.json", file.dump());
+    return Tokenizer::load(place);
+  };
+  const Tokenizer few = folder_with(100), many = folder_with(60'000);
+  const std::string text = repeated("common beginning of it all, ", 4000);
+  CHECK(few.encode(text, true) == many.encode(text, true));
+  CHECK(many.encode("a common beginning 59999! b", true) != few.encode("a common beginning 59999! b", true));
+  CHECK(seconds([&] { many.encode(text, true); }) < 5 * seconds([&] { few.encode(text, true); }));
+}
+
+TEST_CASE("what follows a prompt keeps the space of its first word", "[runtime]") {
+  for (const char* kind : {"llama2", "mistral"}) {
+    CAPTURE(kind);
+    const Tokenizer tokenizer = Tokenizer::load(data_path(std::string("tokenizer/") + kind));
+    const Ids prompt = tokenizer.encode("the ball.", true), all = tokenizer.encode("the ball. of the", true);
+    REQUIRE(all.size() > prompt.size());
+    REQUIRE(std::equal(prompt.begin(), prompt.end(), all.begin()));
+    const Ids rest(all.begin() + static_cast<std::ptrdiff_t>(prompt.size()), all.end());
+    CHECK(tokenizer.decode_after(prompt, rest) == " of the");
+    CHECK(tokenizer.decode(prompt) + tokenizer.decode_after(prompt, rest) == tokenizer.decode(all));
+    CHECK(tokenizer.decode_after({prompt.data(), 1}, rest) == "of the");  // <s> is no text
+  }
 }
