@@ -24,7 +24,12 @@ namespace {
 class ThreadsIo : public DiskIo {
  public:
   explicit ThreadsIo(int threads) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+    threads_.reserve(static_cast<std::size_t>(threads));
+    try {
+      for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+    } catch (...) {
+      if (threads_.empty()) throw;  // fewer will do
+    }
   }
   ~ThreadsIo() override {
     {

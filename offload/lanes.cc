@@ -22,16 +22,24 @@ Lanes::Lanes(kernels::Backend& backend) : backend_(backend), issue_is_completion
     queue(lane).stream = backend.make_stream();
     for (Issued& issued : queue(lane).issued) issued.event = backend.make_event();
   }
-  for (const Lane lane : kLanes) queue(lane).thread = std::thread([this, lane] { run(lane); });
+  try {
+    for (const Lane lane : kLanes) queue(lane).thread = std::thread([this, lane] { run(lane); });
+  } catch (...) {
+    end_threads();
+    throw;
+  }
 }
 
-Lanes::~Lanes() {
+Lanes::~Lanes() { end_threads(); }
+
+void Lanes::end_threads() {
   {
     const Lock lock(mutex_);
     quit_ = true;
   }
   for (Queue& q : queues_) q.wake.notify_all();
-  for (Queue& q : queues_) q.thread.join();
+  for (Queue& q : queues_)
+    if (q.thread.joinable()) q.thread.join();
 }
 
 double Lanes::now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }

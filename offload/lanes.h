@@ -106,6 +106,7 @@ class Lanes {
   using Lock = std::unique_lock<std::mutex>;
 
   Queue& queue(Lane lane) { return queues_[static_cast<std::size_t>(lane)]; }
+  void end_threads();
   void run(Lane lane);
   void run_entry(Queue& queue, Entry& entry, Lock& lock);
   std::exception_ptr await(Queue& queue, Ticket dep, Lock& lock);

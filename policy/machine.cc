@@ -17,7 +17,7 @@ using offload::Lane;
 
 constexpr std::array kMoving{Lane::disk_read, Lane::disk_write, Lane::host_to_device, Lane::device_to_host};
 constexpr std::array kTypes{DType::f16, DType::bf16, DType::f32};
-constexpr double kMost = 1e30;  // the largest rate or size
+constexpr double kLeast = 1e-12, kMost = 1e30;  // of any rate or size: what the linear program can still count with
 
 constexpr std::size_t index(Lane lane) { return static_cast<std::size_t>(lane); }
 constexpr std::size_t index(DType type) { return static_cast<std::size_t>(type); }
@@ -33,7 +33,7 @@ constexpr Columns kDecode{"decode_attention", "slots", "head_dim", "bytes_per_se
 
 double positive(Fields& fields, const std::string& key) {
   const nlohmann::json& value = fields.at(key);
-  if (!value.is_number() || !(value.get<double>() > 0 && value.get<double>() <= kMost))
+  if (!value.is_number() || !(value.get<double>() >= kLeast && value.get<double>() <= kMost))
     fields.refuse_field(key, "a number above 0");
   return value.get<double>();
 }

@@ -165,7 +165,7 @@ std::string attention_to_text(double on_host) {
 
 std::uint64_t bytes_from_text(std::string_view text, const std::string& where) {
   const auto refuse_text = [&] {
-    throw UsageError(where + " must be bytes or a size such as 4GiB, 512MiB or 1.5GiB, got '" +
+    throw UsageError(where + " must be bytes or a size such as 4GiB, 512MiB, 1.5G or 16GB, got '" +
                      std::string(text.substr(0, 40)) + "'");
   };
   std::size_t end = 0;
@@ -173,8 +173,13 @@ std::uint64_t bytes_from_text(std::string_view text, const std::string& where) {
   const std::string_view unit = text.substr(end);
   constexpr std::array<std::string_view, 5> units{"B", "KiB", "MiB", "GiB", "TiB"};
   double scale = unit.empty() ? 1 : 0;
-  for (std::size_t u = 0; u < units.size(); ++u)
+  for (std::size_t u = 0; u < units.size(); ++u) {
     if (unit == units[u]) scale = std::ldexp(1.0, static_cast<int>(10 * u));
+    if (u == 0) continue;
+    const std::string letter(1, units[u].front());  // 16G is 16GiB, as for Slurm and ulimit; 16GB are 10^9 each
+    if (unit == letter) scale = std::ldexp(1.0, static_cast<int>(10 * u));
+    if (unit == letter + "B") scale = std::pow(1000.0, double(u));
+  }
   if (scale == 0 || end == 0 || end > 20 || text.front() == '.') refuse_text();
   std::size_t used = 0;
   const std::string number(text.substr(0, end));

@@ -50,7 +50,12 @@ class Predictor {
     const Workload& work = problem_.work;
     const std::int64_t block = policy_.block_size();
     const double waiting = double(requests - block), tokens = double(requests) * work.generation();
-    const double count = std::max((tokens - double(requests)) / double(block), double(work.longest_generation - 1));
+    // Places are filled again no faster than prompts may join, which is what counts where answers are short.
+    const Workspace& space = footprint_.workspace;
+    const double joining = double(std::max(space.chunk_tokens, space.batch_tokens / 4)) / std::max(1.0, work.prompt());
+    const double per_sweep = std::clamp(joining, 1.0, double(policy_.gpu_batch_size)) * double(policy_.num_gpu_batches);
+    const double count = std::max({double(requests) * std::max(0.0, work.generation() - 1) / double(block),
+                                   double(work.longest_generation - 1), waiting / per_sweep});
     const double visible = std::min(double(work.slots), work.prompt() + work.generation() / 2);
     Prediction result{.prefill = prefill(block), .decode = {}, .requests = double(requests), .bytes = footprint_.bytes};
     if (count > 0) result.decode = count * sweeps(block, visible);
@@ -98,7 +103,8 @@ class Predictor {
     if (sweeps_ == 1) return all;
     const Phase one = phase(truncate(decode_, 1), sweep);
     const Phase next = 1.0 / (sweeps_ - 1) * (all + -1 * one);
-    const double begun = std::min(double(steps_per_segment(first_)), double(problem_.work.longest_generation - 1));
+    const double begun =
+        std::max(1.0, std::min(double(steps_per_segment(first_)), double(problem_.work.longest_generation - 1)));
     return next + 1 / begun * (one + -1 * next);
   }
 

@@ -163,6 +163,10 @@ int main(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& error) {
     std::fprintf(stderr, "weft: error: %s\n", error.what());
     return 6;
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "weft: error: the system refused a thread (%s); lower --threads, or raise ulimit -u\n",
+                 error.what());
+    return 4;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "weft: internal error: %s\n", error.what());
     return kInternalError;

@@ -83,6 +83,26 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
 }
 
 void Executor::run_segment(const policy::Schedule& schedule) {
+  try {
+    submit_ops(schedule);
+  } catch (...) {  // of memory for the queue: what is queued refers to the schedule, so it ends first
+    run_->failed = true;
+    try {
+      lanes_.wait_all();
+    } catch (...) {  // the first failure is what matters
+    }
+    throw;
+  }
+  lanes_.wait_all();
+  if (!on_trace_) return;
+  policy::Trace trace;
+  trace.spans.resize(schedule.ops.size());
+  for (const offload::LaneRecord& record : lanes_.take_records())
+    trace.spans[record.label] = {record.begin, record.end};
+  on_trace_(schedule, trace);
+}
+
+void Executor::submit_ops(const policy::Schedule& schedule) {
   tickets_.assign(schedule.ops.size(), {});
   std::vector<offload::Ticket> deps;
   for (std::size_t i = 0; i < schedule.ops.size();) {
@@ -97,13 +117,6 @@ void Executor::run_segment(const policy::Schedule& schedule) {
     std::fill_n(tickets_.begin() + static_cast<std::ptrdiff_t>(i), count, ticket);
     i += count;
   }
-  lanes_.wait_all();
-  if (!on_trace_) return;
-  policy::Trace trace;
-  trace.spans.resize(schedule.ops.size());
-  for (const offload::LaneRecord& record : lanes_.take_records())
-    trace.spans[record.label] = {record.begin, record.end};
-  on_trace_(schedule, trace);
 }
 
 /// What a unit's move is for is any batch.

@@ -71,6 +71,7 @@ class Executor {
   };
 
   void run_segment(const policy::Schedule& schedule);
+  void submit_ops(const policy::Schedule& schedule);
   void run_op(const policy::Op& op, kernels::Stream& stream);
   void compute(const policy::Op& op, kernels::Stream& stream);
   void gather_rows(const policy::Op& op);

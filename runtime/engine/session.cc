@@ -13,6 +13,7 @@ namespace {
 
 // Left to the rest of the process and the machine when the user names no budget.
 constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
+constexpr int kMostThreads = 1024;
 
 }  // namespace
 
@@ -33,7 +34,9 @@ std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options, st
     if (reason) *reason = text;
   };
   say("--backend " + options.backend);
-  if (options.threads < 0) throw UsageError("--threads must be at least 1, got " + std::to_string(options.threads));
+  if (options.threads < 0 || options.threads > kMostThreads)
+    throw UsageError("--threads must be from 1 to " + std::to_string(kMostThreads) + ", got " +
+                     std::to_string(options.threads));
   if (options.backend == "cuda") return kernels::make_cuda_backend({.threads = options.threads});
   if (options.backend == "auto") {
     try {

@@ -28,8 +28,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int kSomeRefused = 1;  // the exit code of a job that is done
-constexpr int kMostLost = 3;     // times that a job goes on after its spill file has lost something
+constexpr int kSomeRefused = 1;                // the exit code of a job that is done
+constexpr std::int64_t kMostTokens = 1 << 24;  // as of a request's max_tokens
+constexpr int kMostLost = 3;                   // times that a job goes on after its spill file has lost something
 
 /// One choice of a request: what takes a place.
 struct WorkItem {
@@ -243,8 +244,9 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   if (options.quiet) spdlog::set_level(spdlog::level::warn);
   if (options.verbose) spdlog::set_level(spdlog::level::debug);
   check_files(options);
-  if (options.max_tokens < 1)
-    throw UsageError("--max-tokens must be at least 1, got " + std::to_string(options.max_tokens));
+  if (options.max_tokens < 1 || options.max_tokens > kMostTokens)
+    throw UsageError("--max-tokens must be from 1 to " + std::to_string(kMostTokens) + ", got " +
+                     std::to_string(options.max_tokens));
   const auto source = open_model(options.model, options.dtype, options.weights);
   source->verify_crc = options.verify_crc;
   Journal journal(options.output, options.resume.on,

@@ -159,6 +159,7 @@ class Body {
     const json object = without_nulls(value);
     if (!object.contains("role") || !object["role"].is_string()) refuse(".role", "must be a string");
     ChatMessage message{object["role"].get<std::string>(), {}};
+    if (message.role == "developer") message.role = "system";  // OpenAI's newer name for it
     if (message.role != "system" && message.role != "user" && message.role != "assistant")
       refuse(".role", "must be system, user or assistant, got " + policy::describe(object["role"]));
     for (const auto& item : object.items())

@@ -106,8 +106,9 @@ TEST_CASE("a bad machine is refused in one line that says where and what", "[pol
   const auto [pointer, value, message] = GENERATE(table<const char*, const char*, const char*>({
       {"/name", nullptr, "m.json: 'name' is missing"},
       {"/measured", "1", "m.json: 'measured' must be true or false, got 1"},
-      {"/memory/device", "\"16GB\"",
-       "m.json: memory: 'device' must be bytes or a size such as 4GiB, 512MiB or 1.5GiB, got '16GB'"},
+      {"/memory/device", "\"16XB\"",
+       "m.json: memory: 'device' must be bytes or a size such as 4GiB, 512MiB, 1.5G or 16GB, got '16XB'"},
+      {"/disk_rows_per_second", "1e-300", "m.json: 'disk_rows_per_second' must be a number above 0, got 1e-300"},
       {"/memory/device", "0", "m.json: memory: 'device' must be more than 0 bytes, got 0"},
       {"/memory/host", "-1", "m.json: memory: 'host' must be bytes or a size such as \"16GiB\", got -1"},
       {"/lanes/disk_write", nullptr, "m.json: lanes: 'disk_write' is missing"},

@@ -125,7 +125,7 @@ TEST_CASE("a value that cannot be is refused by its key", "[policy]") {
       {R"({"budgets":{"device":-1}})", "budgets.device must be"},
       {R"({"budgets":{"device":true}})", "budgets.device must be"},
       {R"({"budgets":{"host":null}})", "budgets.host must be"},
-      {R"({"budgets":{"host":"20GB"}})", "budgets.host must be"},
+      {R"({"budgets":{"host":"20XB"}})", "budgets.host must be"},
       {R"({"budgets":{"disk":"20 gib"}})", "budgets.disk must be"},
       {R"({"budgets":{"disk":""}})", "budgets.disk must be"},
       {R"({"budgets":{"disk":9223372036854775808}})", "budgets.disk must be"},
@@ -183,13 +183,15 @@ TEST_CASE("what is said above beats what is said below", "[policy]") {
   CHECK(both.budgets[1] == std::uint64_t{5});
 }
 
-TEST_CASE("sizes are whole bytes in binary units", "[policy]") {
+TEST_CASE("sizes are whole bytes, in binary units or GB", "[policy]") {
   CHECK(bytes_from_text("0", "x") == 0);
   CHECK(bytes_from_text("1073741824", "x") == std::uint64_t{1} << 30);
   CHECK(bytes_from_text("17B", "x") == 17);
   CHECK(bytes_from_text("1.5GiB", "x") == std::uint64_t{3} << 29);
   CHECK(bytes_from_text("1TiB", "x") == std::uint64_t{1} << 40);
-  for (const char* text : {"", "GiB", "4GB", "4 GiB", "4gib", "-1", "1e3", ".5GiB", "0.3B", "0.0001KiB", "1..5GiB",
+  CHECK(bytes_from_text("16G", "x") == std::uint64_t{1} << 34);
+  CHECK(bytes_from_text("16GB", "x") == 16'000'000'000u);
+  for (const char* text : {"", "GiB", "4XB", "4 GiB", "4gib", "-1", "1e3", ".5GiB", "0.3B", "0.0001KiB", "1..5GiB",
                            "1.5.5GiB", "99999999TiB", "123456789012345678901"}) {
     CAPTURE(text);
     CHECK_THROWS_WITH(bytes_from_text(text, "--device-memory"),

@@ -2,6 +2,7 @@
 #include "policy/predict.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "tests/policy/machines.h"
 
@@ -144,6 +145,19 @@ TEST_CASE("predict: a block that is refilled is never slower, and faster where s
   CHECK(seconds(true) < 0.8 * seconds(false));
   policy.continuous = true;
   CHECK(predicted(made, policy).tokens == 1600);
+}
+
+TEST_CASE("predict: answers of one token, whose places are filled again and again", "[predict]") {
+  Made made(test::decoder(4, 512, 8, 2000), 32, 1, 25'000,
+            test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));
+  const auto rate = [&](int size, int batches) {
+    Policy policy = policy_of(size, batches, {{0, 1, 0}});
+    policy.continuous = true;
+    return predicted(made, policy).tokens_per_second();
+  };
+  CHECK(std::isfinite(rate(12, 2)));
+  CHECK(rate(12, 2) > 0);
+  CHECK(rate(64, 8) > rate(12, 2));  // one pass over the weights serves more of them
 }
 
 TEST_CASE("simulate: lanes that get in each other's way share their time", "[predict]") {

@@ -124,6 +124,11 @@ TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
   CHECK_THROWS_WITH(Retention::from_text("recent:0"), Contains("needs 'recent'"));
   CHECK_THROWS_WITH(Retention::from_text("heavy:0"), Contains("needs 'heavy'"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:0.1:"), Contains("recent must be"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:0.9:0.2"), Contains("more than 1 together"));
+  CHECK_NOTHROW(Retention::from_text("h2o:0.9:0.1"));
+  CHECK_THROWS_WITH(from(R"({"rule":"h2o","heavy":1e308,"recent":1})"), Contains("a share from 0 to 1"));
+  CHECK_THROWS_WITH(from(R"({"rule":"h2o","heavy":-0.5,"recent":1})"), Contains("a share from 0 to 1"));
+  CHECK(from(R"({"rule":"h2o","heavy":1e-80,"recent":1})").heavy.of(1 << 20) == 0);
   CHECK_THROWS_AS(Retention::from_text(""), UsageError);
   for (const char* text :
        {R"({})", R"({"rule":"full","heavy":1})", R"({"rule":"recent","recent":4,"heavy":1})", R"({"rule":"recent"})",

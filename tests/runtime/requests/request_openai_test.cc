@@ -132,7 +132,7 @@ TEST_CASE("what a body leaves out is as at OpenAI", "[runtime]") {
 
 TEST_CASE("a conversation is laid out and encoded without another first token", "[runtime]") {
   const json messages{
-      {{"role", "system"}, {"content", "Be brief."}},
+      {{"role", "developer"}, {"content", "Be brief."}},  // as system
       {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "one"}}, {{"type", "text"}, {"text", "two"}}}}},
       {{"role", "assistant"}, {"content", "three"}, {"refusal", nullptr}, {"tool_calls", json::array()}},
       {{"role", "user"}, {"content", "four </s>"}}};
