@@ -1,8 +1,12 @@
 #include "runtime/engine/model_source.h"
 
+#include <array>
 #include <charconv>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <string_view>
 
 #include "kernels/error.h"
 #include "policy/architecture.h"
@@ -66,9 +70,29 @@ std::vector<std::string> model_names(const fs::path& path) {
   return names;
 }
 
+namespace {
+
+void refuse_gguf(const fs::path& path) {
+  std::array<char, 4> magic{};
+  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
+  if (std::string_view(magic.data(), magic.size()) == "GGUF")
+    throw UsageError(
+        "--model " + path.string() +
+        ": is a GGUF file, which Weft does not read; give the Hugging Face checkpoint folder it was made of");
+}
+
+}  // namespace
+
 policy::ModelSpec read_model_spec(const fs::path& path) {
-  if (!fs::exists(path)) throw UsageError("--model " + path.string() + ": there is no such folder or file");
+  if (!fs::exists(path)) {
+    const bool may_be_of_hub = path.is_relative() && std::distance(path.begin(), path.end()) == 2;
+    throw UsageError("--model " + path.string() + ": there is no such folder or file" +
+                     (may_be_of_hub ? "; a model of the Hugging Face Hub must be downloaded first (hf download " +
+                                          path.string() + " --local-dir FOLDER)"
+                                    : ""));
+  }
   const bool folder = fs::is_directory(path);
+  if (!folder) refuse_gguf(path);
   const fs::path config = folder ? path / "config.json" : path;
   if (!fs::exists(config))
     throw DataError(path.string() +

@@ -173,6 +173,9 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
 
 /// All files are looked at before any work: one that cannot be written would be noticed only at the end.
 void check_files(const JobOptions& options) {
+  for (const auto& [flag, path] : {std::pair{"--input", &options.input}, {"--output", &options.output}})
+    if (*path == "-")
+      throw UsageError(std::string(flag) + " -: requests and answers are files, which a resume needs; give a name");
   require_input("--input", options.input);
   std::vector<std::pair<const char*, std::filesystem::path>> seen;
   const std::string record = RunRecord::place(options.output);

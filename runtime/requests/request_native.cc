@@ -43,6 +43,10 @@ class Reader {
 
   std::vector<std::int32_t> tokens(const std::string& text_key, const std::string& ids_key, bool add_first) {
     const bool text = fields_.has(text_key), ids = fields_.has(ids_key);
+    if (!text && !ids && fields_.has("messages"))
+      throw BadRequest(where_, "missing_required_parameter", "messages",
+                       "'messages' belongs into an OpenAI line: {\"custom_id\": \"1\", \"method\": \"POST\", \"url\": "
+                       "\"/v1/chat/completions\", \"body\": {\"messages\": [...]}}");
     if (text == ids)
       throw BadRequest(where_, text ? "invalid_value" : "missing_required_parameter", text_key,
                        "wanted either '" + text_key + "' or '" + ids_key + "', found " + (text ? "both" : "neither"));

@@ -78,6 +78,8 @@ std::string RequestFile::where(std::size_t number) const { return path_.string()
 void RequestFile::refuse_other_formats(std::string_view line, std::size_t number) const {
   if (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF"))
     throw UsageError(where(number) + ": this is UTF-16; write the file as UTF-8");
+  if (line.starts_with("\x1F\x8B") || line.starts_with("\x28\xB5\x2F\xFD"))
+    throw UsageError(path_.string() + ": is compressed; unpack it first");
   const auto begin = line.find_first_not_of(" \t\xEF\xBB\xBF");
   if (begin != std::string_view::npos && line[begin] == '[')
     throw UsageError(where(number) + ": this is JSON, not JSONL: it begins with a list; write one object per line");
