@@ -67,7 +67,7 @@ struct Finish {
 struct LinearKernels {
   const char* name;                   ///< "AVX-512", "AVX2"
   int direct_rows;                    ///< rows of the largest direct tile
-  int direct_columns[kMostTileRows];  ///< columns of the direct tile with so many rows + 1
+  int direct_columns[kMostTileRows];  ///< by number of rows - 1: columns of the direct tile
   DirectKernel direct[kWeightTypes][kMostTileRows];
   DirectKernel single[kWeightTypes][kMostTileRows];  ///< the same with one column
   int panel_rows, panel_columns;

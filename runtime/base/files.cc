@@ -67,6 +67,17 @@ int open_nameless(const fs::path& target, unsigned mode) {
   return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
 }
 
+}  // namespace
+
+bool is_own_file(const fs::path& path, unsigned owner) {
+  if (owner == ::geteuid()) return true;
+  const File probe(open_nameless(path, 0600));
+  struct stat status {};
+  return probe.fd() >= 0 && ::fstat(probe.fd(), &status) == 0 && status.st_uid == owner;
+}
+
+namespace {
+
 /// What is at `path` may be replaced; throws otherwise. Says whether there is a file, and with which mode.
 bool may_replace(const fs::path& path, const fs::path& target, AtomicFile::Link link, mode_t& mode) {
   struct stat status {};
@@ -76,12 +87,12 @@ bool may_replace(const fs::path& path, const fs::path& target, AtomicFile::Link 
   };
   if (S_ISLNK(status.st_mode)) {
     if (link == AtomicFile::Link::refuse) refuse("a symbolic link and will not be followed");
-    if (status.st_uid != ::geteuid()) refuse("another user's symbolic link and will not be followed");
+    if (!is_own_file(path, status.st_uid)) refuse("another user's symbolic link and will not be followed");
     if (::stat(target.c_str(), &status) != 0) return false;
   }
   if (!S_ISREG(status.st_mode))
     throw IoError(path.string() + ": is " + kind_name(status.st_mode) + " and will not be replaced by a file");
-  if (status.st_uid != ::geteuid()) refuse("another user's file and will not be replaced");
+  if (!is_own_file(target, status.st_uid)) refuse("another user's file and will not be replaced");
   mode = status.st_mode & 07777;
   return true;
 }

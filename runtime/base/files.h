@@ -63,6 +63,10 @@ class AtomicFile {
   bool replace_ = true;
 };
 
+/// Whether a file at `path` with this owner is this process's own: the owner is its user, or the one to whom all files
+/// of a file system belong that knows no users. May make a file without a name next to it.
+bool is_own_file(const std::filesystem::path& path, unsigned owner);
+
 /// Removes what a killed run left of a file whose only writer it was, if anything.
 void remove_half_written(const std::filesystem::path& path);
 

@@ -50,7 +50,7 @@ std::string weights_difference(const WeightsPin& was, WeightsPin& is, const Chec
   return "it has been written to or touched since, and the run ended before its checksum was known";
 }
 
-/// Holds the weights files against those of the record.
+/// Compares the weights files with those of the record.
 void require_same_weights(const RunRecord& before, RunRecord& now, const ModelSource& source, const JobOptions& options,
                           const std::atomic<bool>& stop) {
   for (std::size_t i = 0; i < now.weights.size(); ++i) {
@@ -69,7 +69,7 @@ void require_same_weights(const RunRecord& before, RunRecord& now, const ModelSo
   }
 }
 
-/// Holds `now` against the record of an output that has something in it.
+/// Compares `now` with the record of an output that has something in it.
 void continue_run(Journal& journal, RunRecord& now, const ModelSource& source, JobOptions& options,
                   const std::atomic<bool>& stop) {
   const auto before = RunRecord::read(options.output);

@@ -1,4 +1,4 @@
-// runtime/job/job_record.h: a job held against the record of the run that it continues.
+// runtime/job/job_record.h: a job compared with the record of the run that it continues.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace weft::runtime {
 RunRecord record_of(const JobOptions& options, const ModelSource& source, const RequestFile& requests);
 std::string retention_text(const policy::Retention& retention);
 
-/// Which requests have a line in the output. One that has something in it is held against its record: the job keeps
+/// Which requests have a line in the output. One that has something in it is compared with its record: the job keeps
 /// to the retention in there, if `options` allow it, and with Durability::power what a failed flush may have lost is
 /// cut. Weights files that are not the same by name, place, size and times are read whole where the record has their
 /// checksum. Throws UsageError where something differs, or where there is no record, unless options.resume accepts it;

@@ -20,6 +20,7 @@
 
 #include "kernels/error.h"
 #include "offload/crc32c.h"
+#include "runtime/base/files.h"
 #include "runtime/base/input_file.h"
 #include "runtime/base/line_stream.h"
 
@@ -50,8 +51,8 @@ std::string holder_of_lock(int fd) {
   return "";
 }
 
-/// The checksums of the whole lines of `file`, and where these end. A line that is none is left out. False if the file
-/// begins as no such file does.
+/// The checksums of the whole lines of `file`, and where these end. A line that is no checksum is left out. False if
+/// the file begins as no such file does.
 bool read_sums(const InputFile& file, SumSet& sums, std::uint64_t& end) {
   LineStream lines(file);
   end = 0;
@@ -162,8 +163,8 @@ void LineSums::open_and_lock(const fs::path& output) {
     struct stat own {
     }, named{};
     if (fstat(fd_, &own) != 0) fail("cannot be examined", errno);
-    if (!S_ISREG(own.st_mode) || own.st_uid != geteuid() || own.st_nlink > 1)
-      throw IoError(path_.string() + ": is no file of this user's alone; remove it or give --output another name");
+    if (!S_ISREG(own.st_mode) || !is_own_file(path_, own.st_uid))
+      throw IoError(path_.string() + ": is another user's or no file; remove it or give --output another name");
     if ((own.st_mode & 077) != 0 && fchmod(fd_, 0600) != 0) fail("cannot be made private", errno);
     lock_fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
     if (lock_fd_ < 0 && errno != ENOENT) fail("cannot be opened", errno);

@@ -195,7 +195,7 @@ void set_aside(const fs::path& output, const ResultScan& scan) {
   } const closing{bad};
   struct stat status {};
   if (::fstat(bad, &status) != 0) fail("be examined");
-  if (!S_ISREG(status.st_mode) || status.st_uid != ::geteuid() || status.st_nlink > 1)
+  if (!S_ISREG(status.st_mode) || !is_own_file(place, status.st_uid) || status.st_nlink > 1)
     throw IoError(place.string() + ": is no file of this user's alone; move it away");
   if ((status.st_mode & 077) != 0 && ::fchmod(bad, 0600) != 0) fail("be made private");
   const auto write = [&](std::string_view text) {

@@ -494,7 +494,7 @@ TEST_CASE("a file of checksums is its owner's alone, and nothing else is taken f
   CHECK_THROWS_WITH(job.recover(), Contains("out.jsonl.sums: is a symbolic link"));
   std::filesystem::remove(sums);
   std::filesystem::create_hard_link(job.folder / "mine", sums);
-  CHECK_THROWS_WITH(job.recover(), Contains("out.jsonl.sums: is no file of this user's alone"));
+  CHECK_THROWS_WITH(job.recover(), Contains("out.jsonl.sums: holds no checksums of Weft's"));
   CHECK(read_text(job.folder / "mine") == "notes of mine\n");
 }
 
