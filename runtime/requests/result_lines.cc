@@ -105,7 +105,8 @@ void judge(const std::vector<Unsummed>& lines, bool take, const fs::path& output
     if (place == scan.damaged.begin())
       scan.first_damage = output.string() + ":" + std::to_string(number) +
                           ": is not what was written: " + LineSums::place(output).filename().string() +
-                          " has no such checksum (byte " + std::to_string(span.offset) + ")";
+                          " has no such checksum (byte " + std::to_string(span.offset) +
+                          "); if the output was put back from a copy, put that file back too or remove it";
     scan.damaged.insert(place, span);
   }
 }

@@ -513,7 +513,7 @@ class CommandLine(Case):
                              (["--weights", "random:x"], ["--weights", "random:x"]),
                              (["--disk-dir", self.folder / "nowhere"], ["--disk-dir", "nowhere"]), (["extra"], "extra")]:
             self.refused_job(USAGE, words, *flags)
-        for size in "4GB", "4 gib", "1e3", "-1", ".5GiB", "0.3B", "GiB", "1..5GiB", "99999999TiB":
+        for size in "4XB", "4 gib", "1e3", "-1", ".5GiB", "0.3B", "GiB", "1..5GiB", "99999999TiB":
             self.refused_job(USAGE, ["--device-memory", size, "4GiB"], "--device-memory=" + size)
 
     def test_files(self):
@@ -570,7 +570,7 @@ class CommandLine(Case):
                  ('{"gpu_batch_size":0}', ["gpu_batch_size", "got 0"]), ('{"gpu_batch_size":1.5}', ["gpu_batch_size", "1.5"]),
                  ('{"gpu_batch_size":2147483648}', "gpu_batch_size"), ('{"num_gpu_batches":true}', "num_gpu_batches"),
                  ('{"overlap":1}', ["overlap", "true or false"]), ('{"overlap":"yes"}', "overlap"),
-                 ('{"version":2}', ["version", "got 2"]), ('{"budgets":{"device":"20GB"}}', ["budgets.device", "20GB", "4GiB"]),
+                 ('{"version":2}', ["version", "got 2"]), ('{"budgets":{"device":"20XB"}}', ["budgets.device", "20XB", "4GiB"]),
                  ('{"budgets":{"device":""}}', "budgets.device"), ('{"budgets":{"device":-1}}', "budgets.device"),
                  ('{"budgets":{"hots":"1GiB"}}', ["hots", "did you mean 'host'?"]),
                  ('{"attention":{"device":0.3,"host":0.3}}', ["attention", "sum to 1"]), ('{"attention":"gpu"}', ["attention", "gpu"]),

@@ -191,6 +191,7 @@ class BadRequests(Case):
         whole = self.output.read_bytes().splitlines(True)
         for count in range(len(whole) + 1):
             self.output.write_bytes(b"".join(whole[:count]))
+            self.output.with_name("out.jsonl.sums").unlink(missing_ok=True)  # of lines with another "created"
             again = self.answers(self.demo, "--on-bad-request", "record", "--resume", code=REFUSED, key="custom_id")
             self.assertEqual(len(read_lines(self.output)), len(whole))
             for line in [*answers.values(), *again.values()]:
