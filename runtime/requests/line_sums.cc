@@ -45,7 +45,7 @@ std::string holder_of_lock(int fd) {
     std::istringstream fields(line);
     std::string number, kind, advisory, access, process, place;
     fields >> number >> kind >> advisory >> access >> process >> place;
-    if (kind == "FLOCK" && place == file.data() && process.find_first_not_of("0") != std::string::npos)
+    if (kind == "FLOCK" && place == file.data() && process.find_first_not_of('0') != std::string::npos)
       return " (process " + process + ")";
   }
   return "";

@@ -97,7 +97,8 @@ Tokenizer::Tokenizer(TokenizerParts parts)
     // An added token's text is not written in the alphabet, yet Hugging Face's decoder reads it as if it were.
     pieces_[token.id] = token.special ? std::string() : bytes_of(text);
     special_[token.id] = token.special;
-    added_[token.normalized].tokens.push_back({std::move(token), std::move(text)});
+    Pass& pass = added_[token.normalized];
+    pass.tokens.push_back({std::move(token), std::move(text)});
   }
   for (Pass& pass : added_) {
     std::sort(pass.tokens.begin(), pass.tokens.end(), [](const Added& a, const Added& b) { return a.text < b.text; });
