@@ -27,7 +27,7 @@ std::string_view LineStream::piece() {
     buffer_.resize(std::min<std::uint64_t>(kBytes, file_.size() - at_));
     file_.read(begin_, std::as_writable_bytes(std::span(buffer_)));
   }
-  const std::string_view rest = std::string_view(buffer_).substr(at_ - begin_);
+  const std::string_view rest = std::string_view(buffer_.data(), buffer_.size()).substr(at_ - begin_);
   const std::size_t newline = rest.find('\n');
   if (newline == 0 || rest.empty()) {
     open_ = false;

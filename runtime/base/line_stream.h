@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/input_file.h"
 
@@ -35,7 +35,7 @@ class LineStream {
   static constexpr std::size_t kBytes = 1 << 20;
 
   const InputFile& file_;
-  std::string buffer_, before_;  // bytes [begin_, begin_ + buffer_.size()) of the file; those before them
+  std::vector<char> buffer_, before_;  // bytes [begin_, begin_ + buffer_.size()) of the file; those before them
   std::uint64_t begin_ = 0;
   std::uint64_t at_ = 0;  // the next byte to give
   std::uint64_t offset_ = 0;

@@ -337,7 +337,7 @@ std::uint64_t Checkpoint::sample(std::size_t file, std::uint64_t before) const {
 
 void Checkpoint::require_unchanged() const {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    const FileState now = state_now(i);
+    const FileState now = inputs_[i].state();
     if (now == states_[i]) continue;
     const bool same = now.size == states_[i].size && now.modified == states_[i].modified && sample(i) == samples_[i];
     if (!same)

@@ -79,10 +79,8 @@ class Checkpoint {
   /// IoError, Interrupted after `stop` was set.
   void verify(const std::atomic<bool>& stop) const;
 
-  /// What the file system said of files()[file] when its header was read, and says now of the same file. Throws
-  /// IoError.
+  /// What the file system said of files()[file] when its header was read.
   const FileState& state(std::size_t file) const { return states_[file]; }
-  FileState state_now(std::size_t file) const { return inputs_[file].state(); }
   /// Throws DataError, which says what changed, unless all files are as when their headers were read. A file that only
   /// got another mode or name is read again in three places.
   void require_unchanged() const;

@@ -24,8 +24,7 @@ struct Sequence {
   std::vector<std::int32_t> forced;  ///< to be scored: fed in place of samples, [max_tokens] if not empty
   std::vector<float> logprobs;       ///< of the forced tokens so far
   std::vector<std::uint8_t> greedy;  ///< whether each was the most likely one
-  std::int32_t alternatives =
-      -1;  ///< likely tokens to report with each generated one; -1: not even the generated one's own log-probability
+  std::int32_t alternatives = -1;    ///< likely tokens to report at each place; -1: not even the log-probability there
   ChoiceLogprobs token_logprobs;
   std::vector<std::int32_t> stop_ids;
   std::vector<std::int32_t> suppressed_until_min;  ///< that cannot be chosen before min_tokens

@@ -20,6 +20,7 @@
 #include "runtime/job/progress.h"
 #include "runtime/measure/report.h"
 #include "runtime/requests/journal.h"
+#include "runtime/requests/request_checks.h"
 #include "runtime/requests/result_line.h"
 #include "runtime/requests/result_lines.h"
 
@@ -28,9 +29,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int kSomeRefused = 1;                // the exit code of a job that is done
-constexpr std::int64_t kMostTokens = 1 << 24;  // as of a request's max_tokens
-constexpr int kMostLost = 3;                   // times that a job goes on after its spill file has lost something
+constexpr int kSomeRefused = 1;  // the exit code of a job that is done
+constexpr int kMostLost = 3;     // times that a job goes on after its spill file has lost something
 
 /// One choice of a request: what takes a place.
 struct WorkItem {

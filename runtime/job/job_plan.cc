@@ -58,9 +58,10 @@ Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free)
       policy::bytes_to_text(free[offload::Tier::disk]));
   if (policy.leaves_open() || !options_.retentions.empty()) {
     if (!machine_) machine_ = measure_machine(backend, options_.machine, Effort::brief);
-    const Planned planned = make_plan(request(free));
+    const PlanRequest wanted = request(free);
+    const Planned planned = make_plan(wanted);
     prediction_ = planned.best();
-    if (options_.verbose) say_lines(plan_table(request(free), planned, true));
+    if (options_.verbose) say_lines(plan_table(wanted, planned, true));
     policy = policy::PartialPolicy::of(prediction_->policy);
     if (!options_.quiet)
       spdlog::info(

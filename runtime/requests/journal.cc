@@ -75,7 +75,7 @@ void Journal::cut(std::uint64_t end) {
 std::vector<bool> Journal::recover(const RequestFile& requests, bool repair) {
   if (fd_ < 0) return std::vector<bool>(requests.size(), false);
   if (end_ == 0) sums_->clear();
-  ResultScan scan = scan_results(path_, requests, {.sums = sums_->sums(), .stop = options_.stop});
+  ResultScan scan = scan_results(path_, requests, {.sums = &sums_->sums(), .stop = options_.stop});
   if (!scan.damaged.empty() && !repair)
     throw UsageError(scan.first_damage + "; --resume needs the output of an earlier run; --resume=repair moves " +
                      (scan.damaged.size() > 1 ? std::to_string(scan.damaged.size()) + " such lines" : "that line") +
@@ -227,7 +227,7 @@ void Journal::finish() {
 std::size_t Journal::finish(const RequestFile& requests, std::size_t count) {
   flush();
   require_named();
-  const ResultScan scan = scan_results(path_, requests, {.sums = sums_->sums(), .stop = options_.stop});
+  const ResultScan scan = scan_results(path_, requests, {.sums = &sums_->sums(), .stop = options_.stop});
   const std::string remedy = "; something else has written to it; --resume=repair runs what is lost again";
   if (!scan.damaged.empty()) throw IoError(scan.first_damage + remedy);
   if (!scan.unsummed.empty() || scan.whole != end_)

@@ -45,7 +45,7 @@ class Reader {
     const bool text = fields_.has(text_key), ids = fields_.has(ids_key);
     if (!text && !ids && fields_.has("messages"))
       throw BadRequest(where_, "missing_required_parameter", "messages",
-                       "'messages' belongs into an OpenAI line: {\"custom_id\": \"1\", \"method\": \"POST\", \"url\": "
+                       "'messages' belongs in an OpenAI line: {\"custom_id\": \"1\", \"method\": \"POST\", \"url\": "
                        "\"/v1/chat/completions\", \"body\": {\"messages\": [...]}}");
     if (text == ids)
       throw BadRequest(where_, text ? "invalid_value" : "missing_required_parameter", text_key,

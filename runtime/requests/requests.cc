@@ -6,6 +6,7 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/line_stream.h"
 #include "runtime/base/stop.h"
 #include "runtime/requests/request_checks.h"
 
@@ -13,7 +14,6 @@ namespace weft::runtime {
 namespace {
 
 constexpr std::size_t kLongestLine = 16 << 20;
-constexpr std::size_t kReadBytes = 1 << 20;
 constexpr std::size_t kMostListed = 20;              // refused lines in a message
 constexpr std::size_t kMostStrictRequests = 50'000;  // OpenAI's limits
 constexpr std::uint64_t kMostStrictBytes = 200'000'000;
@@ -29,29 +29,18 @@ std::uint32_t check_of(const std::vector<std::int32_t>& tokens) {
 void for_each_line(const std::filesystem::path& path,
                    const std::function<void(std::string_view, std::uint64_t, std::size_t)>& line) {
   const InputFile file(path);
-  std::string buffer;
-  std::uint64_t offset = 0;  // of the buffer's first byte
-  std::size_t number = 1;
-  for (std::uint64_t read = 0; read < file.size() || !buffer.empty();) {
-    std::size_t begin = 0;
-    for (std::size_t end; (end = buffer.find('\n', begin)) != std::string::npos; begin = end + 1, ++number) {
-      const std::size_t length = end - begin - (end > begin && buffer[end - 1] == '\r' ? 1 : 0);
-      line(std::string_view(buffer).substr(begin, length), offset + begin, number);
+  std::string joined;
+  for (LineStream lines(file); lines.next();) {
+    std::string_view text = lines.piece(), more = lines.piece();
+    if (!more.empty()) joined = text;
+    for (; !more.empty(); more = lines.piece()) {
+      text = joined += more;
+      if (joined.size() > kLongestLine)
+        throw UsageError(path.string() + ":" + std::to_string(lines.number()) +
+                         ": the line is longer than 16 MiB; write one JSON object per line");
     }
-    buffer.erase(0, begin);
-    offset += begin;
-    if (buffer.size() > kLongestLine)
-      throw UsageError(path.string() + ":" + std::to_string(number) +
-                       ": the line is longer than 16 MiB; write one JSON object per line");
-    if (read == file.size()) {
-      if (!buffer.empty()) line(buffer, offset, number);
-      return;
-    }
-    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(kReadBytes, file.size() - read));
-    const std::size_t kept = buffer.size();
-    buffer.resize(kept + count);
-    file.read(read, std::as_writable_bytes(std::span(buffer).subspan(kept)));
-    read += count;
+    if (lines.whole() && text.ends_with('\r')) text.remove_suffix(1);
+    line(text, lines.offset(), lines.number());
   }
 }
 

@@ -135,7 +135,7 @@ ResultScan scan_results(const fs::path& output, const RequestFile& requests, con
       scan.done[line.request] = true;
       scan.refused += line.refused ? 1 : 0;
       const Span span{offset, lines.end() - offset};
-      if (options.sums.contains(line.sum)) ++summed;
+      if (options.sums && options.sums->contains(line.sum)) ++summed;
       else unsummed.push_back({lines.number(), span, line});
       if (options.on_answer) options.on_answer(line.request, span);
     } catch (const UsageError& bad) {
@@ -147,7 +147,7 @@ ResultScan scan_results(const fs::path& output, const RequestFile& requests, con
     if (scan.damaged.empty()) scan.first_damage = damage + " (byte " + std::to_string(offset) + ")";
     scan.damaged.push_back({offset, lines.end() - offset});
   }
-  judge(unsummed, summed == options.sums.size(), output, scan);
+  judge(unsummed, !options.sums || summed == options.sums->size(), output, scan);
   return scan;
 }
 
@@ -159,10 +159,10 @@ fs::path sorted_place(const fs::path& output) {
 void write_sorted(const fs::path& output, const fs::path& sorted, const RequestFile& requests, std::size_t count,
                   const std::atomic<bool>* stop) {
   std::vector<Span> place(requests.size());
-  const ResultScan scan = scan_results(output, requests,
-                                       {.sums = LineSums::read(output),
-                                        .on_answer = [&](std::size_t request, Span line) { place[request] = line; },
-                                        .stop = stop});
+  const SumSet sums = LineSums::read(output);
+  const ResultScan scan = scan_results(
+      output, requests,
+      {.sums = &sums, .on_answer = [&](std::size_t request, Span line) { place[request] = line; }, .stop = stop});
   if (!scan.damaged.empty()) throw UsageError(scan.first_damage + "; cannot be put in order");
   if (std::count(scan.done.begin(), scan.done.end(), true) != static_cast<std::ptrdiff_t>(count))
     throw UsageError(output.string() + ": lacks answers and cannot be put in order; --resume gets them");

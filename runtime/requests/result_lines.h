@@ -31,7 +31,7 @@ struct ResultScan {
 struct ScanOptions {
   /// The checksums of the lines as they were written. A line without one is damaged; only where every checksum has its
   /// line, the others' may just be lost, as all of them are where there is no such file.
-  SumSet sums = {};
+  const SumSet* sums = nullptr;
   /// Called for each answer, with its request and the range of its line, newline included. Where it is damaged after
   /// all, `done` says so.
   std::function<void(std::size_t request, Span line)> on_answer = {};

@@ -25,7 +25,7 @@ struct RunRecord {
   /// Name and value of everything that must be the same when the run goes on, in the order in which it is compared.
   std::vector<std::pair<std::string, std::string>> fields;
   std::string created;                         ///< UTC; of the first run
-  std::vector<WeightsPin> weights;             ///< none in records of before 0.2
+  std::vector<WeightsPin> weights;             ///< none in the records of earlier versions
   std::optional<std::uint64_t> durable_bytes;  ///< so much of the output is on disk for sure: a flush after it failed
 
   void set(const std::string& name, const std::string& value);

@@ -103,9 +103,9 @@ Tokenizer::Tokenizer(TokenizerParts parts)
   for (Pass& pass : added_) {
     std::sort(pass.tokens.begin(), pass.tokens.end(), [](const Added& a, const Added& b) { return a.text < b.text; });
     for (std::uint32_t i = 0; i < pass.tokens.size(); ++i) {
-      auto& [first, behind] = pass.from[static_cast<unsigned char>(pass.tokens[i].text[0])];
-      if (behind == 0) first = i;
-      behind = i + 1;
+      auto& [begin, end] = pass.from[static_cast<unsigned char>(pass.tokens[i].text[0])];
+      if (end == 0) begin = i;
+      end = i + 1;
     }
   }
 }
@@ -141,7 +141,7 @@ const Tokenizer::Added* Tokenizer::longest_added(std::string_view text, const Pa
   auto [first, last] = pass.from[static_cast<unsigned char>(text[0])];
   const Added* longest = nullptr;
   for (std::size_t depth = 1; first < last; ++depth) {  // tokens [first, last) begin with `depth` bytes of the text
-    if (pass.tokens[first].text.size() == depth) longest = &pass.tokens[first++];
+    for (; first < last && pass.tokens[first].text.size() == depth; ++first) longest = &pass.tokens[first];
     if (depth == text.size()) break;
     const auto byte_of = [depth](const Added& token) { return static_cast<unsigned char>(token.text[depth]); };
     const auto next = static_cast<unsigned char>(text[depth]);
