@@ -35,7 +35,7 @@ struct Checker {
     if (v.dtype != wanted) refuse(std::string(name) + " is " + name_of(v.dtype) + ", wanted " + name_of(wanted));
   }
   void of_float_type(const char* name, const ConstView& v) const {
-    if (v.dtype == DType::i32) refuse(std::string(name) + " is " + name_of(v.dtype) + ", wanted a float type");
+    if (!is_float(v.dtype)) refuse(std::string(name) + " is " + name_of(v.dtype) + ", wanted a float type");
   }
   void like(const char* name, const ConstView& v, const char* other, const ConstView& model) const {
     sound(name, v);
@@ -87,7 +87,7 @@ struct Checker {
     if (s.sequences < 0 || s.kv_heads < 1 || s.slots < 1 || s.head_dim < 1)
       refuse("slots are [" + text(s.sequences) + ", " + text(s.kv_heads) + ", " + text(s.slots) + ", " +
              text(s.head_dim) + "]");
-    if (s.dtype == DType::i32) refuse("slots are int32, wanted a float type");
+    if (!is_float(s.dtype)) refuse(std::string("slots are ") + name_of(s.dtype) + ", wanted a float type");
     if (s.sequences > 0 && (!s.k || !s.v || !s.position || !s.free_slot)) refuse("slots have no data");
     if (s.sequences > 0 && scoring != Scoring::none && !s.score) refuse("slots have no score, which scoring needs");
   }

@@ -9,12 +9,26 @@
 
 namespace weft {
 
-enum class DType : std::uint8_t { f32, f16, bf16, i32 };
+/// i8 and i4 are quantised: unsigned levels, which mean numbers only together with their group's scale and minimum
+/// (kernels/quantised.h). Two levels of i4 share a byte.
+enum class DType : std::uint8_t { f32, f16, bf16, i32, i8, i4 };
 
-constexpr std::size_t size_of(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
-/// Of `elements` numbers that are next to each other.
+constexpr bool is_quantised(DType dtype) { return dtype == DType::i8 || dtype == DType::i4; }
+constexpr bool is_float(DType dtype) { return !is_quantised(dtype) && dtype != DType::i32; }
+constexpr int bits_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+    case DType::bf16: return 16;
+    case DType::i8: return 8;
+    case DType::i4: return 4;
+    default: return 32;
+  }
+}
+/// Whole bytes of one number; 0 of i4, so ask bytes_of() where that may come.
+constexpr std::size_t size_of(DType dtype) { return static_cast<std::size_t>(bits_of(dtype)) / 8; }
+/// Of `elements` numbers that are next to each other; without the scales of quantised ones.
 constexpr std::size_t bytes_of(DType dtype, std::int64_t elements) {
-  return static_cast<std::size_t>(elements) * size_of(dtype);
+  return (static_cast<std::size_t>(elements) * static_cast<std::size_t>(bits_of(dtype)) + 7) / 8;
 }
 constexpr const char* name_of(DType dtype) {
   switch (dtype) {
@@ -22,6 +36,8 @@ constexpr const char* name_of(DType dtype) {
     case DType::f16: return "float16";
     case DType::bf16: return "bfloat16";
     case DType::i32: return "int32";
+    case DType::i8: return "int8";
+    case DType::i4: return "int4";
   }
   return "?";
 }
