@@ -139,8 +139,13 @@ void require_writable(const std::string& flag, const fs::path& path) {
   if (::access(folder.c_str(), W_OK | X_OK) != 0) fail(flag + " " + path.string(), "write to its folder", errno);
 }
 
+void refuse_pipe(const std::string& flag, const fs::path& path) {
+  if (path == "-") throw UsageError(flag + " -: this is not written to standard output; give the name of a file");
+}
+
 void require_own(const std::string& flag, const fs::path& path, const std::string& key) {
   constexpr std::size_t most = std::size_t{64} << 20;
+  refuse_pipe(flag, path);
   require_writable(flag, path);
   if (!fs::exists(path)) return;
   bool own = false;

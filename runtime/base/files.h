@@ -18,6 +18,8 @@ std::string read_file(const std::filesystem::path& path, std::size_t limit_bytes
 /// is there, IoError if its folder cannot be written to.
 void require_writable(const std::string& flag, const std::filesystem::path& path);
 
+/// Throws UsageError for "-", which `flag` named: only lines go to standard output.
+void refuse_pipe(const std::string& flag, const std::filesystem::path& path);
 /// Throws UsageError, which `flag` begins, unless nothing is at `path` or a file that Weft itself writes there: a JSON
 /// object that has `key`. So a slip of a flag replaces nobody's file.
 void require_own(const std::string& flag, const std::filesystem::path& path, const std::string& key);

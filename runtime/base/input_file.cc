@@ -64,6 +64,11 @@ InputFile::~InputFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+void InputFile::refresh_size() {
+  struct stat status {};
+  if (::fstat(fd_, &status) == 0) size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
 void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
     const ssize_t count = ::pread(fd_, out.data(), std::min(out.size(), kLargestRead), static_cast<off_t>(offset));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "kernels/error.h"
 #include "runtime/base/file_state.h"
@@ -24,12 +25,15 @@ class InputFile {
  public:
   /// Throws NotAFile if it is missing or no regular file (a pipe could block), IoError if it cannot be opened.
   explicit InputFile(const std::filesystem::path& path);
+  /// Takes over the descriptor of a regular file, which messages call `name`.
+  InputFile(int fd, std::filesystem::path name) : path_(std::move(name)), fd_(fd) { refresh_size(); }
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
   ~InputFile();
 
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }
+  void refresh_size();  ///< for the one who has written it
   /// Now. Throws IoError.
   FileState state() const;
 

@@ -5,6 +5,7 @@
 
 #include "kernels/error.h"
 #include "policy/policy.h"
+#include "runtime/base/files.h"
 #include "runtime/cli/commands.h"
 #include "runtime/engine/convert.h"
 #include "runtime/engine/storage.h"
@@ -18,6 +19,7 @@ struct Flags {
 };
 
 int convert(const Flags& flags, const std::atomic<bool>& stop) {
+  refuse_pipe("--output", flags.output);
   try {
     const Converted done = convert_checkpoint(flags.model, flags.output, flags.dtype, stop, !flags.no_verify_crc);
     spdlog::info("{}: {} tensors, {}{}", flags.output, done.tensors, policy::bytes_to_text(done.bytes),

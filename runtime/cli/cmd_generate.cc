@@ -40,8 +40,12 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   command->add_flag("--no-verify-crc", flags->no_verify_crc, kNoVerifyCrcHelp)->group("Model");
 
   constexpr const char* kRequests = "Requests and answers";
-  command->add_option("--input", job.input, "Requests, one JSON object per line")->required()->group(kRequests);
-  command->add_option("--output", job.output, "Answers, one JSON object per line")->required()->group(kRequests);
+  command->add_option("--input", job.input, "Requests, one JSON object per line; -: standard input")
+      ->required()
+      ->group(kRequests);
+  command->add_option("--output", job.output, "Answers, one JSON object per line; -: standard output, without --resume")
+      ->required()
+      ->group(kRequests);
   if (generates)
     command->add_option("--max-tokens", job.max_tokens, "Longest answer to a request that does not give max_tokens")
         ->capture_default_str()

@@ -5,6 +5,7 @@
 
 #include "kernels/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/cli/commands.h"
 #include "runtime/requests/merge.h"
 
@@ -17,11 +18,13 @@ struct Flags {
 };
 
 int run(const Flags& flags, const std::atomic<bool>& stop) {
-  require_input("--input", flags.input);
+  if (flags.input != kPipe) require_input("--input", flags.input);
   for (const auto& part : flags.parts) require_input("part", part);
-  require_writable("--output", flags.output);
-  if (std::filesystem::exists(flags.output))
-    throw UsageError("--output " + flags.output + ": exists; give another name or remove it");
+  if (flags.output != kPipe) {
+    require_writable("--output", flags.output);
+    if (std::filesystem::exists(flags.output))
+      throw UsageError("--output " + flags.output + ": exists; give another name or remove it");
+  }
   const std::size_t answers = merge(flags.input, flags.parts, flags.output, stop);
   if (answers == 0) {
     spdlog::warn("stopped; nothing was written");
@@ -37,8 +40,9 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
 void add_merge(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("merge", "Join the outputs of all shards of a job");
   const auto flags = std::make_shared<Flags>();
-  command->add_option("--input", flags->input, "Requests that the shards answered")->required();
-  command->add_option("--output", flags->output, "All answers, in the order of the requests")->required();
+  command->add_option("--input", flags->input, "Requests that the shards answered; -: standard input")->required();
+  command->add_option("--output", flags->output, "All answers, in the order of the requests; -: standard output")
+      ->required();
   command->add_option("parts", flags->parts, "Outputs of the shards")->required();
   command->footer("Example:\n  weft merge --input in.jsonl --output all.jsonl part1.jsonl part2.jsonl");
   command->callback(

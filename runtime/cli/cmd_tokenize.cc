@@ -6,6 +6,7 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/base/files.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/base/stop.h"
 #include "runtime/cli/commands.h"
 #include "runtime/requests/requests.h"
@@ -34,28 +35,38 @@ nlohmann::ordered_json tokenize_line(const Tokenizer& tokenizer, std::string_vie
 }
 
 int tokenize(const Flags& flags, const std::atomic<bool>& stop) {
-  require_input("--input", flags.input);
+  if (flags.input != kPipe) require_input("--input", flags.input);
   if (!std::filesystem::is_directory(flags.model))
     throw UsageError("--model " + flags.model + ": there is no such folder");
   const Tokenizer tokenizer = Tokenizer::load(flags.model);
+  const InputFile input = open_input(flags.input, stop);
   const auto each = [&](const auto& use) {
-    for_each_line(flags.input, [&](std::string_view line, std::uint64_t, std::size_t number) {
+    for_each_line(input, [&](std::string_view line, std::uint64_t, std::size_t number) {
       if (line.find_first_not_of(" \t") == std::string_view::npos) return;
       if (stop) throw Interrupted{};
-      use(tokenize_line(tokenizer, line, flags.input + ":" + std::to_string(number), number, !flags.no_first_token));
+      use(tokenize_line(tokenizer, line, input.path().string() + ":" + std::to_string(number), number,
+                        !flags.no_first_token));
     });
   };
+  const auto write_to = [&](auto& output) {
+    std::string text;
+    each([&](const nlohmann::ordered_json& result) {
+      text += policy::to_line(result) + "\n";
+      if (text.size() < kWriteBytes) return;
+      output.append(text);
+      text.clear();
+    });
+    output.append(text);
+  };
+  if (flags.output == kPipe) {
+    StandardOutput output(&stop);
+    write_to(output);
+    return 0;
+  }
   if (std::filesystem::exists(std::filesystem::symlink_status(flags.output)))
     throw UsageError("--output " + flags.output + ": exists; give another name or remove it");
   AtomicFile output(flags.output, {.replace = false});
-  std::string text;
-  each([&](const nlohmann::ordered_json& result) {
-    text += policy::to_line(result) + "\n";
-    if (text.size() < kWriteBytes) return;
-    output.append(text);
-    text.clear();
-  });
-  output.append(text);
+  write_to(output);
   output.commit();
   return 0;
 }
@@ -67,10 +78,15 @@ void add_tokenize(CLI::App& app, Command& chosen) {
   const auto flags = std::make_shared<Flags>();
   command->add_option("--model", flags->model, "Folder with the tokenizer's files")->required();
   command
-      ->add_option("--input", flags->input,
-                   "{\"id\": ..., \"text\": ...}, one JSON object per line; without an id the line's number is it")
+      ->add_option(
+          "--input", flags->input,
+          "{\"id\": ..., \"text\": ...}, one JSON object per line; without an id the line's number is it; -: standard "
+          "input")
       ->required();
-  command->add_option("--output", flags->output, "{\"id\": ..., \"ids\": ...}, one JSON object per line")->required();
+  command
+      ->add_option("--output", flags->output,
+                   "{\"id\": ..., \"ids\": ...}, one JSON object per line; -: standard output")
+      ->required();
   command->add_flag("--no-bos", flags->no_first_token,
                     "Leave out the token that the tokenizer puts before every prompt");
   command->callback(

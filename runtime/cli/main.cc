@@ -42,10 +42,12 @@ class Printable : public spdlog::custom_flag_formatter {
 std::atomic<bool> stop_requested{false};
 
 /// Descriptors 0 to 2 are open afterwards: otherwise a file opened later would get one of them, and what is printed
-/// would land in that file.
+/// would land in that file. A standard output that was closed stays one that cannot be written.
 void open_standard_descriptors() {
-  for (int fd = 0; fd <= 2; ++fd)
-    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && ::open("/dev/null", O_RDWR) != fd) _exit(kInternalError);
+  for (int fd = 0; fd <= 2; ++fd) {
+    const int mode = fd == STDOUT_FILENO ? O_RDONLY : O_RDWR;
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && ::open("/dev/null", mode) != fd) _exit(kInternalError);
+  }
 }
 
 /// A core would hold prompts and answers.

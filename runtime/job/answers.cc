@@ -27,8 +27,8 @@ std::string failure_line(const Recipient& to) {
 
 }  // namespace
 
-Answers::Answers(const Session& session, Journal& journal, Progress& progress, std::size_t capacity)
-    : session_(session), source_(session.source()), journal_(journal), progress_(progress), ended_(capacity),
+Answers::Answers(const Session& session, ResultSink& results, Progress& progress, std::size_t capacity)
+    : session_(session), source_(session.source()), results_(results), progress_(progress), ended_(capacity),
       writer_([this] { write_ended(); }) {}
 
 Answers::~Answers() {
@@ -104,7 +104,7 @@ void Answers::write(Sequence& sequence) {
     pending_.erase(sequence.request);
   }
   session_.require_weights();
-  journal_.append(whole->failed ? failure_line(whole->to)
+  results_.append(whole->failed ? failure_line(whole->to)
                   : generated ? result_line(whole->to, sequence.prompt_tokens, whole->choices, source_.tokenizer.get())
                               : scored(sequence, whole->to.id));
   progress_.finished();

@@ -13,8 +13,8 @@
 #include "runtime/engine/model_source.h"
 #include "runtime/engine/session.h"
 #include "runtime/job/progress.h"
-#include "runtime/requests/journal.h"
 #include "runtime/requests/result_line.h"
+#include "runtime/requests/result_sink.h"
 
 namespace weft::runtime {
 
@@ -23,7 +23,7 @@ namespace weft::runtime {
 /// of its own, so that a slow disk holds up no sweep until `capacity` ended sequences wait. References must outlive it.
 class Answers {
  public:
-  Answers(const Session& session, Journal& journal, Progress& progress, std::size_t capacity);
+  Answers(const Session& session, ResultSink& results, Progress& progress, std::size_t capacity);
   /// Writes what has ended, as finish() does, but throws nothing.
   ~Answers();
   Answers(const Answers&) = delete;
@@ -53,7 +53,7 @@ class Answers {
 
   const Session& session_;
   const ModelSource& source_;
-  Journal& journal_;
+  ResultSink& results_;
   Progress& progress_;
   std::mutex mutex_;                                  // of pending_
   std::unordered_map<std::size_t, Pending> pending_;  // by index; few, because the choices of a request are neighbours

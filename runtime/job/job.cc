@@ -1,6 +1,7 @@
 #include "runtime/job/job.h"
 
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -13,6 +14,7 @@
 #include "kernels/error.h"
 #include "policy/json.h"
 #include "runtime/base/files.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/job/answers.h"
 #include "runtime/job/decisions.h"
 #include "runtime/job/job_plan.h"
@@ -23,6 +25,7 @@
 #include "runtime/requests/request_checks.h"
 #include "runtime/requests/result_line.h"
 #include "runtime/requests/result_lines.h"
+#include "runtime/requests/result_sink.h"
 
 namespace weft::runtime {
 namespace {
@@ -171,17 +174,28 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   return std::filesystem::equivalent(a, b, ignored);
 }
 
+/// What needs the answers to be a file.
+void check_pipe(const JobOptions& options) {
+  const char* const flag = options.resume.on                         ? "--resume"
+                           : options.ordered                         ? "--ordered"
+                           : options.durability == Durability::power ? "--durability power"
+                                                                     : nullptr;
+  if (flag) throw UsageError(std::string("--output -: ") + flag + " needs an output that is a file; give its name");
+  for (const std::string* path : {&options.input, &options.report, &options.trace})
+    if (std::filesystem::is_regular_file(*path) && same_file(*path, "/dev/stdout"))
+      throw UsageError("--output -: standard output is " + *path + ", which is another file of this job");
+}
+
 /// All files are looked at before any work: one that cannot be written would be noticed only at the end.
 void check_files(const JobOptions& options) {
-  for (const auto& [flag, path] : {std::pair{"--input", &options.input}, {"--output", &options.output}})
-    if (*path == "-")
-      throw UsageError(std::string(flag) + " -: requests and answers are files, which a resume needs; give a name");
-  require_input("--input", options.input);
+  const bool pipe = options.output == kPipe;
+  if (pipe) check_pipe(options);
+  if (options.input != kPipe) require_input("--input", options.input);
   std::vector<std::pair<const char*, std::filesystem::path>> seen;
-  const std::string record = RunRecord::place(options.output);
+  const std::string none, record = pipe ? none : RunRecord::place(options.output).string();
   const std::string sorted = options.ordered ? sorted_place(options.output).string() : "";
-  for (const auto& [flag, path] : {std::pair{"--input", &options.input},
-                                   {"--output", &options.output},
+  for (const auto& [flag, path] : {std::pair{"--input", options.input == kPipe ? &none : &options.input},
+                                   {"--output", pipe ? &none : &options.output},
                                    {"--output's record", &record},
                                    {"--ordered", &sorted},
                                    {"--report", &options.report},
@@ -193,8 +207,8 @@ void check_files(const JobOptions& options) {
         throw UsageError(std::string(flag) + " " + *path + ": is also the file of " + other + "; give another name");
     seen.emplace_back(flag, place);
   }
-  require_writable("--output", options.output);
-  require_writable("--output's record", record);
+  if (!pipe) require_writable("--output", options.output);
+  if (!pipe) require_writable("--output's record", record);
   if (options.ordered) require_writable("--ordered", sorted);
   if (options.ordered && !options.resume.on && std::filesystem::exists(sorted))
     throw UsageError("--ordered: " + sorted + " exists; remove it or give --output another name");
@@ -226,18 +240,17 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source, 
                      .model_folder = std::filesystem::is_directory(options.model) ? options.model : "",
                      .chat = {},
                      .strict = options.strict_openai};
-  RequestFile requests(options.input, options.kind, source.tokenizer.get(), source.spec, options.max_tokens,
-                       std::move(openai), options.on_bad_request, &stop);
+  RequestFile requests(open_input(options.input, stop), options.kind, source.tokenizer.get(), source.spec,
+                       options.max_tokens, std::move(openai), options.on_bad_request, &stop);
   if (requests.dialect() == Dialect::native && !options.served_names.empty())
-    throw UsageError(options.input +
-                     ": holds Weft's own request lines, which name no model; leave out "
-                     "--served-model-name");
+    throw UsageError(requests.path().string() +
+                     ": holds Weft's own request lines, which name no model; leave out --served-model-name");
   return requests;
 }
 
 /// The requests that will not run.
-void append_refusals(const std::vector<std::size_t>& refused, const RequestFile& requests, Journal& journal) {
-  for (const std::size_t index : refused) journal.append(refusal_line(requests.refusal(index), requests.dialect()));
+void append_refusals(const std::vector<std::size_t>& refused, const RequestFile& requests, ResultSink& results) {
+  for (const std::size_t index : refused) results.append(refusal_line(requests.refusal(index), requests.dialect()));
 }
 
 }  // namespace
@@ -250,26 +263,38 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   if (options.max_tokens < 1 || options.max_tokens > kMostTokens)
     throw UsageError("--max-tokens must be from 1 to " + std::to_string(kMostTokens) + ", got " +
                      std::to_string(options.max_tokens));
+  if (options.input == kPipe && isatty(STDIN_FILENO) == 1)
+    spdlog::info("requests are read from the terminal, one JSON object per line; Ctrl-D ends them");
+  if (options.output == kPipe) spdlog::info("answers go to standard output; a run that is stopped cannot be resumed");
   const auto source = open_model(options.model, options.dtype, options.weights);
   source->verify_crc = options.verify_crc;
-  Journal journal(options.output, options.resume.on,
-                  {.durability = options.durability, .stop = &stop, .warn = [](const std::string& text) {
-                     spdlog::warn("{}", text);
-                   }});
+  const bool pipe = options.output == kPipe;
+  const std::string output_name = pipe ? "standard output" : options.output;
+  std::unique_ptr<Journal> journal;
+  ResultPipe to_pipe(&stop);
+  if (!pipe)
+    journal = std::make_unique<Journal>(
+        options.output, options.resume.on,
+        JournalOptions{.durability = options.durability, .stop = &stop, .warn = [](const std::string& text) {
+                         spdlog::warn("{}", text);
+                       }});
+  ResultSink& results = pipe ? static_cast<ResultSink&>(to_pipe) : *journal;
   const RequestFile requests = open_requests(options, *source, stop);
   RunRecord begun = record_of(options, *source, requests);
-  const Open open = still_open(answered(journal, begun, *source, requests, options, stop), requests, options);
+  const Open open = still_open(
+      journal ? answered(*journal, begun, *source, requests, options, stop) : std::vector<bool>(requests.size(), false),
+      requests, options);
   LiveRecord record(std::move(begun), options.output);
   const std::vector<std::size_t>& todo = open.todo;
   const std::size_t mine = options.shard.size(requests.size());
   if (todo.empty()) {
-    if (!journal.held() || !open.refused.empty()) {
+    if (!results.held() || !open.refused.empty()) {
       record.set("retention", retention_text(options.policy.retention.value_or(policy::Retention{})));
-      begin_output(journal, record);
-      append_refusals(open.refused, requests, journal);
+      begin_output(results, record);
+      append_refusals(open.refused, requests, results);
     }
-    const std::size_t refused = journal.finish(requests, mine);
-    spdlog::info("{} of {} requests are answered in {}{}", mine - refused, mine, options.output,
+    const std::size_t refused = results.finish(requests, mine);
+    spdlog::info("{} of {} requests are answered in {}{}", mine - refused, mine, output_name,
                  options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
     if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine, &stop);
     return refused > 0 ? kSomeRefused : 0;
@@ -297,24 +322,25 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
     session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
   }
   record.set("retention", retention_text(session->policy().retention));
-  begin_output(journal, record);
-  append_refusals(open.refused, requests, journal);
+  begin_output(results, record);
+  append_refusals(open.refused, requests, results);
   std::optional<WeightsReader> reader;
-  if (source->checkpoint) reader.emplace(*source->checkpoint, record);
+  if (source->checkpoint && !pipe) reader.emplace(*source->checkpoint, record);
   Progress progress(mine, mine - todo.size(), options.quiet);
   progress.show_busiest([&] { return busiest_lane(session->executor().totals()); });
   bool complete = false;
   {
-    Answers answers(*session, journal, progress, static_cast<std::size_t>(session->policy().block_size()));
+    Answers answers(*session, results, progress, static_cast<std::size_t>(session->policy().block_size()));
     complete = run_requests(*session, requests, todo, answers);
   }
   session->require_weights();
-  if (!complete) journal.finish();
-  const std::size_t refused = complete ? journal.finish(requests, mine) : 0;
+  if (!complete) results.finish();
+  const std::size_t refused = complete ? results.finish(requests, mine) : 0;
   progress.clear();
   if (!complete) {
-    spdlog::warn("stopped; {} of {} requests are answered; run the same command with --resume to continue",
-                 progress.answered(), mine);
+    spdlog::warn("stopped; {} of {} requests are answered; {}", progress.answered(), mine,
+                 pipe ? "the answers went to standard output, so no run can continue"
+                      : "run the same command with --resume to continue");
     return 130;
   }
   if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine, &stop);

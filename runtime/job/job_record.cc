@@ -180,8 +180,8 @@ RunRecord LiveRecord::copy() const {
   return record_;
 }
 
-void begin_output(Journal& journal, LiveRecord& record) {
-  journal.open([&record] { record.write(); }, [&record](std::uint64_t durable) { record.set_durable(durable); });
+void begin_output(ResultSink& results, LiveRecord& record) {
+  results.open([&record] { record.write(); }, [&record](std::uint64_t durable) { record.set_durable(durable); });
 }
 
 WeightsReader::WeightsReader(const Checkpoint& checkpoint, LiveRecord& record)

@@ -45,8 +45,8 @@ class LiveRecord {
   const std::string output_;
 };
 
-/// Creates the output and its record if there are none. `record` must outlive the journal.
-void begin_output(Journal& journal, LiveRecord& record);
+/// Creates the output and its record if there are none. `record` must outlive `results`.
+void begin_output(ResultSink& results, LiveRecord& record);
 
 /// Reads all weights files once, on a thread of its own that gives way to everything else, and puts their checksums
 /// into the record, so that a resume can tell a changed file from one that was copied or touched. Ends early when

@@ -128,6 +128,7 @@ TraceFile::~TraceFile() try {
 }
 
 void TraceFile::require_own(const std::filesystem::path& path) {
+  refuse_pipe("--trace", path);
   require_writable("--trace", path);
   std::string begin(kBegin.size(), '\0');
   std::ifstream(path).read(begin.data(), static_cast<std::streamsize>(begin.size()));

@@ -14,6 +14,7 @@
 #include "runtime/requests/group_sync.h"
 #include "runtime/requests/line_sums.h"
 #include "runtime/requests/requests.h"
+#include "runtime/requests/result_sink.h"
 
 namespace weft::runtime {
 
@@ -36,16 +37,16 @@ struct JournalOptions {
 /// The result file. A line counts once its newline is written; what follows the last newline of an earlier run is a
 /// torn tail and is cut. Next to it is OUTPUT.sums with a checksum of every line; its lock, held while the journal
 /// lives, keeps two runs from mixing.
-class Journal {
+class Journal : public ResultSink {
  public:
   /// Refuses an existing file unless `resume`, and locks it. Creates nothing yet. Throws UsageError or IoError.
   Journal(const std::filesystem::path& path, bool resume, JournalOptions options = {});
-  ~Journal();
+  ~Journal() override;
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
   /// The file exists and is locked: no other run writes it or the files that belong to it.
-  bool held() const { return fd_ >= 0; }
+  bool held() const override { return fd_ >= 0; }
   /// Nothing was ever written to the file, or there is none.
   bool empty() const { return end_ == 0; }
   /// Cuts the file after byte `end`, because the rest may not be on disk. Throws IoError.
@@ -57,16 +58,16 @@ class Journal {
   /// Creates the file, for its owner alone, if there is none. Call it before append(). `first` is called before that,
   /// under the lock; where it throws, nothing is created. `on_lost` is called when a flush fails, with the number of
   /// bytes that are on disk for sure.
-  void open(const std::function<void()>& first = {}, std::function<void(std::uint64_t durable)> on_lost = {});
+  void open(const std::function<void()>& first = {}, std::function<void(std::uint64_t durable)> on_lost = {}) override;
   /// One line, newline added. Throws IoError; then all earlier lines are whole. If the file has been deleted, they are
   /// in PATH.recovered, or in PATH.recovered.2 and so on where that exists.
-  void append(std::string_view line);
+  void append(std::string_view line) override;
   /// All is on disk when it returns. Throws IoError.
-  void finish();
+  void finish() override;
   /// The same, and the file is read back as a resume would: it is still the one of its name, and has `count` lines,
   /// each an answer to another one of the requests and as it was written. Throws IoError where that is not so,
   /// Interrupted. Returns how many of the lines say why there is no answer.
-  std::size_t finish(const RequestFile& requests, std::size_t count);
+  std::size_t finish(const RequestFile& requests, std::size_t count) override;
 
   std::uint64_t torn_bytes() const { return torn_bytes_; }
   std::size_t set_aside() const { return set_aside_; }  ///< lines moved to PATH.bad

@@ -10,6 +10,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/input_file.h"
 #include "runtime/base/line_stream.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/base/stop.h"
 #include "runtime/requests/id_index.h"
 #include "runtime/requests/line_sums.h"
@@ -44,9 +45,9 @@ bool is_answer(const nlohmann::json& object) {
 /// id cannot be read, or is an earlier one's, can only have been refused, by its number.
 class RequestLines {
  public:
-  RequestLines(const std::filesystem::path& path, const std::atomic<bool>& stop) : file_(path) {
+  RequestLines(const std::filesystem::path& path, const std::atomic<bool>& stop) : file_(open_input(path, stop)) {
     bool some_say_theirs = false;
-    for_each_line(path, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
+    for_each_line(file_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
       if (stop) throw Interrupted{};
       if (line.find_first_not_of(" \t") == std::string_view::npos) return;
       if (!dialect_) dialect_ = dialect_in(line, number);
@@ -55,7 +56,8 @@ class RequestLines {
       if (id) ids_.add(*id, lines_.size());
       lines_.push_back({offset, static_cast<std::uint32_t>(line.size()), static_cast<std::uint32_t>(number)});
     });
-    if (lines_.empty()) throw UsageError(path.string() + ": no requests; give the file that the shards answered");
+    if (lines_.empty())
+      throw UsageError(file_.path().string() + ": no requests; give the file that the shards answered");
     if (some_say_theirs)  // then a line without one was refused
       ids_.remove_if([this](std::size_t index) { return !read_id(text(index), line(index)).second; });
     ids_.sort([this](std::size_t index) { return id(index); }, [](std::size_t, std::size_t) {});
@@ -135,7 +137,17 @@ class AnswerLines {
   }
 
   void write(const std::filesystem::path& output) const {
+    if (output == kPipe) {
+      StandardOutput pipe(&stop_);
+      return write_to(pipe);
+    }
     AtomicFile file(output);
+    write_to(file);
+    file.commit();
+  }
+
+ private:
+  template <class Out> void write_to(Out& file) const {
     std::string text;
     for (const Line& line : lines_) {
       if (stop_) throw Interrupted{};
@@ -152,10 +164,8 @@ class AnswerLines {
       text += '\n';
     }
     file.append(text);
-    file.commit();
   }
 
- private:
   struct Line {
     std::uint64_t offset = 0, bytes = 0;  // without its newline
     std::uint32_t number = 0, part = 0;   // of parts_, from 1; 0: none

@@ -7,10 +7,11 @@
 
 namespace weft::runtime {
 
-/// Writes to `output`, which appears only whole, the line that answers each request of `input` as one of `parts` has
-/// it. Throws UsageError, and then writes nothing, unless every request has one answer, every line is one and as it was
-/// written, and the records of the parts that have one agree. Keeps 56 bytes per request, however long the lines are.
-/// Returns the number of answers, 0 if `stop` was set: then nothing is written either.
+/// Writes to `output`, which appears only whole (or is standard output: kPipe; so may be `input`), the line that
+/// answers each request of `input` as one of `parts` has it. Throws UsageError, and then writes nothing, unless every
+/// request has one answer, every line is one and as it was written, and the records of the parts that have one agree.
+/// Keeps 56 bytes per request, however long the lines are. Returns the number of answers, 0 if `stop` was set: then
+/// nothing is written either.
 std::size_t merge(const std::filesystem::path& input, const std::vector<std::filesystem::path>& parts,
                   const std::filesystem::path& output, const std::atomic<bool>& stop);
 

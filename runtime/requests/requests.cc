@@ -26,9 +26,8 @@ std::uint32_t check_of(const std::vector<std::int32_t>& tokens) {
 
 }  // namespace
 
-void for_each_line(const std::filesystem::path& path,
+void for_each_line(const InputFile& file,
                    const std::function<void(std::string_view, std::uint64_t, std::size_t)>& line) {
-  const InputFile file(path);
   std::string joined;
   for (LineStream lines(file); lines.next();) {
     std::string_view text = lines.piece(), more = lines.piece();
@@ -36,7 +35,7 @@ void for_each_line(const std::filesystem::path& path,
     for (; !more.empty(); more = lines.piece()) {
       text = joined += more;
       if (joined.size() > kLongestLine)
-        throw UsageError(path.string() + ":" + std::to_string(lines.number()) +
+        throw UsageError(file.path().string() + ":" + std::to_string(lines.number()) +
                          ": the line is longer than 16 MiB; write one JSON object per line");
     }
     if (lines.whole() && text.ends_with('\r')) text.remove_suffix(1);
@@ -44,18 +43,19 @@ void for_each_line(const std::filesystem::path& path,
   }
 }
 
-RequestFile::RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
-                         const policy::ModelSpec& model, std::int64_t default_max_tokens, OpenAiRules openai,
-                         OnBadRequest on_bad, const std::atomic<bool>* stop)
-    : path_(path), rules_{kind, tokenizer, model, default_max_tokens, std::move(openai)}, file_(path) {
-  for_each_line(path, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
+RequestFile::RequestFile(InputFile file, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
+                         std::int64_t default_max_tokens, OpenAiRules openai, OnBadRequest on_bad,
+                         const std::atomic<bool>* stop)
+    : path_(file.path()), rules_{kind, tokenizer, model, default_max_tokens, std::move(openai)},
+      file_(std::move(file)) {
+  for_each_line(file_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     if (stop && *stop) throw Interrupted{};
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     fingerprint_ = mix(fingerprint_ ^ hash(line));
     if (entries_.empty()) refuse_other_formats(line, number);
     check(line, offset, number);
   });
-  if (entries_.empty()) throw UsageError(path.string() + ": no requests; write one JSON object per line");
+  if (entries_.empty()) throw UsageError(path_.string() + ": no requests; write one JSON object per line");
   if (rules_.openai.strict) refuse_beyond_limits();
   refuse_missing_ids();
   refuse_repeated_ids();

@@ -20,7 +20,7 @@ namespace weft::runtime {
 
 /// Calls `line(text, offset, number)` for every line of a file that may be far larger than memory; numbers begin with
 /// 1, a line ends with \n, a \r before it is dropped, the last may lack both. Throws UsageError for a line over 16 MiB.
-void for_each_line(const std::filesystem::path& path,
+void for_each_line(const InputFile& file,
                    const std::function<void(std::string_view line, std::uint64_t offset, std::size_t number)>& line);
 
 enum class OnBadRequest : std::uint8_t {
@@ -52,9 +52,13 @@ class RequestFile {
   /// null: then only prompt_ids are taken. Throws UsageError, which lists the first 20 lines that are refused (with
   /// OnBadRequest::fail) with file, line, what was wanted and what was found, or says what is wrong with the file;
   /// Interrupted once `stop` is set.
+  RequestFile(InputFile file, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
+              std::int64_t default_max_tokens, OpenAiRules openai = {}, OnBadRequest on_bad = OnBadRequest::fail,
+              const std::atomic<bool>* stop = nullptr);
   RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
               const policy::ModelSpec& model, std::int64_t default_max_tokens, OpenAiRules openai = {},
-              OnBadRequest on_bad = OnBadRequest::fail, const std::atomic<bool>* stop = nullptr);
+              OnBadRequest on_bad = OnBadRequest::fail, const std::atomic<bool>* stop = nullptr)
+      : RequestFile(InputFile(path), kind, tokenizer, model, default_max_tokens, std::move(openai), on_bad, stop) {}
 
   const std::filesystem::path& path() const { return path_; }
   RequestKind kind() const { return rules_.kind; }

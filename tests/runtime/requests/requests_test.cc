@@ -114,7 +114,7 @@ struct Line {
 
 std::vector<Line> lines_of(const std::filesystem::path& path) {
   std::vector<Line> lines;
-  runtime::for_each_line(path, [&](std::string_view text, std::uint64_t offset, std::size_t number) {
+  runtime::for_each_line(runtime::InputFile(path), [&](std::string_view text, std::uint64_t offset, std::size_t number) {
     lines.push_back({std::string(text), offset, number});
   });
   return lines;

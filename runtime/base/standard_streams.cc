@@ -1,0 +1,111 @@
+// runtime/base/standard_streams.cc: poll, read and write, and a file in the temporary folder.
+#include "runtime/base/standard_streams.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "kernels/error.h"
+#include "runtime/base/stop.h"
+
+namespace weft::runtime {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kLookForStop = 200;  // milliseconds
+constexpr std::chrono::seconds kGrace{5};
+constexpr std::size_t kReadBytes = 1 << 20;
+constexpr char kInputName[] = "standard input";
+
+[[noreturn]] void fail(const std::string& what, int error) {
+  throw IoError(what + ": " + std::generic_category().message(error));
+}
+
+fs::path temporary_folder() {
+  std::error_code unknown;
+  fs::path folder = fs::temp_directory_path(unknown);
+  if (unknown) throw IoError("TMPDIR: there is no such folder; --input - puts the requests there");
+  return folder;
+}
+
+/// A file without a name.
+int open_spool(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+  if (fd >= 0) return fd;
+  std::string name = (folder / "weft-XXXXXX").string();  // where the file system has no such files
+  const int named = ::mkostemp(name.data(), O_CLOEXEC);
+  if (named < 0) fail(folder.string() + ": cannot hold the requests of --input - (TMPDIR names another folder)", errno);
+  ::unlink(name.c_str());
+  return named;
+}
+
+void append_to_spool(int fd, const fs::path& folder, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(fd, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0)
+      fail(folder.string() + ": cannot hold the requests of --input - (TMPDIR names another folder)", errno);
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace
+
+InputFile spool_standard_input(const std::atomic<bool>& stop) {
+  const fs::path folder = temporary_folder();
+  const int spool = open_spool(folder);
+  InputFile file(spool, kInputName);  // owns it from here on
+  std::vector<char> piece(kReadBytes);
+  while (true) {
+    if (stop) throw Interrupted{};
+    pollfd ready{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    if (::poll(&ready, 1, kLookForStop) == 0) continue;
+    const ssize_t count = ::read(STDIN_FILENO, piece.data(), piece.size());
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count < 0) fail(std::string(kInputName) + ": cannot be read", errno);
+    if (count == 0) break;
+    append_to_spool(spool, folder, {piece.data(), static_cast<std::size_t>(count)});
+  }
+  file.refresh_size();
+  return file;
+}
+
+InputFile open_input(const fs::path& path, const std::atomic<bool>& stop) {
+  return path == kPipe ? spool_standard_input(stop) : InputFile(path);
+}
+
+/// Until a pipe takes PIPE_BUF bytes at once. A file always does.
+void StandardOutput::wait() const {
+  auto give_up = std::chrono::steady_clock::time_point::max();
+  while (true) {
+    pollfd ready{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+    if (::poll(&ready, 1, kLookForStop) != 0) return;
+    if (!stop_ || !*stop_) continue;
+    const auto now = std::chrono::steady_clock::now();
+    give_up = std::min(give_up, now + kGrace);
+    if (now >= give_up) throw Interrupted{};
+  }
+}
+
+void StandardOutput::append(std::string_view text) {
+  while (!text.empty()) {
+    wait();
+    const ssize_t count = ::write(STDOUT_FILENO, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count < 0 && errno == EPIPE) throw IoError("standard output: its reader has gone; not all answers are written");
+    if (count < 0) fail("standard output cannot be written; not all answers are there", errno);
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace weft::runtime
