@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Measures what each retention rule costs in perplexity, and writes docs/quality.md.
 
-    scripts/quality.py [--model models/demo] [--text tests/data/text/books-valid.txt.xz] [--windows 64] [--output docs/quality.md]
+    scripts/quality.py [--model models/demo] [--text tests/data/text/books-valid.txt.xz] [--windows 64]
+                       [--prompt 512] [--scored 256] [--output docs/quality.md] [-- FLAGS OF WEFT ...]
 
-Every window is 512 tokens of prompt and 256 that follow; `weft score` prefills the prompt and feeds the rest token by
+Every window is so many tokens of prompt and so many that follow; `weft score` prefills the prompt and feeds the rest token
+by
 token through the decode path, so that retention acts as it does in generation. The budget is a share of the whole
 window. Differences to the full cache are paired: the same windows, so that most of the noise cancels.
 Needs only Python's standard library and build/release/weft.
@@ -20,16 +22,15 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROMPT, SCORED = 512, 256
 BUDGETS = [0.5, 0.2, 0.1, 0.05]
 SINKS = 4
 SPLITS = [0.25, 0.75, 0.1]  # of 20 %, the heavy hitters' part, in addition to the even split of the rules
 BY_HAND = "<!-- From here on written by hand; the script keeps it. -->\n"
 
 
-def rules(budget):
+def rules(budget, length):
     """(name, retention as the policy file has it) at one budget."""
-    tokens = math.floor(budget * (PROMPT + SCORED))
+    tokens = math.floor(budget * length)
     return [
         ("h2o", {"rule": "h2o", "heavy": budget / 2, "recent": budget / 2}),
         ("recent + 4 sinks", {"rule": "recent", "recent": tokens - SINKS, "sinks": SINKS}),
@@ -49,14 +50,15 @@ def make_windows(args, folder):
     weft(args, "tokenize", "--model", args.model, "--input", str(folder / "text.jsonl"), "--output", str(folder / "ids.jsonl"))
     ids = json.loads((folder / "ids.jsonl").read_text())["ids"]
     first, ids = ids[0], ids[1:]
-    stride = (len(ids) - PROMPT - SCORED) // args.windows
-    if stride < PROMPT + SCORED - 1:
+    length = args.prompt + args.scored
+    stride = (len(ids) - length) // args.windows
+    if stride < length - 1:
         sys.exit(f"the text has {len(ids)} tokens: too few for {args.windows} windows that do not overlap")
     with open(folder / "windows.jsonl", "w") as out:
         for window in range(args.windows):
             piece = ids[window * stride:]
-            out.write(json.dumps({"id": window, "prompt_ids": [first] + piece[:PROMPT - 1],
-                                  "continuation_ids": piece[PROMPT - 1:PROMPT - 1 + SCORED]}) + "\n")
+            out.write(json.dumps({"id": window, "prompt_ids": [first] + piece[:args.prompt - 1],
+                                  "continuation_ids": piece[args.prompt - 1:length - 1]}) + "\n")
     return folder / "windows.jsonl"
 
 
@@ -66,7 +68,7 @@ def score(args, folder, windows, retention):
     policy.write_text(json.dumps({"retention": retention}))
     output.unlink(missing_ok=True)
     weft(args, "score", "--model", args.model, "--input", str(windows), "--output", str(output), "--policy", str(policy),
-         "--quiet")
+         "--quiet", *args.flags)
     lines = {r["id"]: -r["logprob"] / len(r["logprobs"]) for r in map(json.loads, open(output))}
     return [lines[window] for window in range(args.windows)]
 
@@ -81,8 +83,11 @@ def main():
     parser.add_argument("--model", default=str(ROOT / "models/demo"))
     parser.add_argument("--text", default=str(ROOT / "tests/data/text/books-valid.txt.xz"))
     parser.add_argument("--windows", type=int, default=64)
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--scored", type=int, default=256)
     parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
     parser.add_argument("--output", default=str(ROOT / "docs/quality.md"))
+    parser.add_argument("flags", nargs="*", help="of weft score, after --")
     args = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as name:
@@ -93,7 +98,7 @@ def main():
         rows, scores = [], {}
         print(f"full: perplexity {math.exp(mean):.2f}", flush=True)
         for budget in BUDGETS:
-            for rule, retention in rules(budget):
+            for rule, retention in rules(budget, args.prompt + args.scored):
                 losses = score(args, folder, windows, retention)
                 scores[rule, budget] = losses
                 change, change_error = mean_and_error([a - b for a, b in zip(losses, full)])
@@ -115,8 +120,8 @@ def main():
         out.write(f"""# What retention costs in quality
 
 Measured on {datetime.date.today()} with `scripts/quality.py --windows {args.windows}` on the CPU backend: the model in
-`{pathlib.Path(args.model).name}`, {args.windows} windows of the validation books (`tests/data/text`) that do not overlap, each {PROMPT} tokens
-of prompt and {SCORED} scored. The budget is a share of the window's {PROMPT + SCORED} tokens, kept per layer and head. "Change" is
+`{pathlib.Path(args.model).name}`, {args.windows} windows of the validation books (`tests/data/text`) that do not overlap, each {args.prompt} tokens
+of prompt and {args.scored} scored. The budget is a share of the window's {args.prompt + args.scored} tokens, kept per layer and head. "Change" is
 the change of perplexity against the full cache; the last column is the standard error of the paired differences (per
 window).
 
