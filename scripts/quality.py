@@ -4,10 +4,9 @@
     scripts/quality.py [--model models/demo] [--text tests/data/text/books-valid.txt.xz] [--windows 64]
                        [--prompt 512] [--scored 256] [--output docs/quality.md] [-- FLAGS OF WEFT ...]
 
-Every window is so many tokens of prompt and so many that follow; `weft score` prefills the prompt and feeds the rest token
-by
-token through the decode path, so that retention acts as it does in generation. The budget is a share of the whole
-window. Differences to the full cache are paired: the same windows, so that most of the noise cancels.
+Every window is so many tokens of prompt and so many that follow; `weft score` prefills the prompt and feeds the rest
+token by token through the decode path, so that retention acts as it does in generation. The budget is a share of the
+whole window. Differences to the full cache are paired: the same windows, so that most of the noise cancels.
 Needs only Python's standard library and build/release/weft.
 """
 
