@@ -93,6 +93,9 @@ ThreadPool::ThreadPool(int threads) {
     stop();
     throw CapacityError("thread pool: " + std::to_string(threads) + " threads wanted, the system refused after " +
                         std::to_string(started) + " (" + error.what() + "); lower --threads");
+  } catch (...) {  // of memory
+    stop();
+    throw;
   }
 }
 

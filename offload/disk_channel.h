@@ -52,6 +52,8 @@ class DiskChannel {
   void add(DiskFile& file, bool write, std::uint64_t offset, std::uint64_t bytes, std::byte* memory);
   /// Does what was added. Throws after all transfers in flight have ended.
   void run();
+  /// Drops what was added and not run.
+  void forget() { pieces_.clear(); }
   /// False once the engine itself failed: then the channel must be thrown away.
   bool usable() const { return usable_; }
   DiskIo& io() { return *io_; }

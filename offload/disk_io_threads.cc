@@ -2,9 +2,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -25,6 +25,7 @@ class ThreadsIo : public DiskIo {
  public:
   explicit ThreadsIo(int threads) {
     threads_.reserve(static_cast<std::size_t>(threads));
+    results_.reserve(kMostInFlight);
     try {
       for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
     } catch (...) {
@@ -43,7 +44,8 @@ class ThreadsIo : public DiskIo {
   void submit(const DiskTransfer& transfer) override {
     {
       const std::lock_guard lock(mutex_);
-      queue_.push_back(transfer);
+      queue_[(first_ + count_) % kMostInFlight] = transfer;
+      ++count_;
     }
     work_.notify_one();
   }
@@ -51,8 +53,8 @@ class ThreadsIo : public DiskIo {
   DiskResult reap() override {
     std::unique_lock lock(mutex_);
     done_.wait(lock, [this] { return !results_.empty(); });
-    const DiskResult result = results_.front();
-    results_.pop_front();
+    const DiskResult result = results_.back();
+    results_.pop_back();
     return result;
   }
 
@@ -60,10 +62,11 @@ class ThreadsIo : public DiskIo {
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      work_.wait(lock, [this] { return quit_ || !queue_.empty(); });
+      work_.wait(lock, [this] { return quit_ || count_ > 0; });
       if (quit_) return;
-      const DiskTransfer t = queue_.front();
-      queue_.pop_front();
+      const DiskTransfer t = queue_[first_];
+      first_ = (first_ + 1) % kMostInFlight;
+      --count_;
       lock.unlock();
       const auto offset = static_cast<off_t>(t.offset);
       const ssize_t moved = t.write ? pwrite(t.fd, t.data, t.bytes, offset) : pread(t.fd, t.data, t.bytes, offset);
@@ -76,8 +79,9 @@ class ThreadsIo : public DiskIo {
 
   std::mutex mutex_;  // guards all but the threads
   std::condition_variable work_, done_;
-  std::deque<DiskTransfer> queue_;
-  std::deque<DiskResult> results_;
+  std::array<DiskTransfer, kMostInFlight> queue_;  // a ring
+  std::size_t first_ = 0, count_ = 0;
+  std::vector<DiskResult> results_;  // has its memory from the start: nobody catches what a thread here throws
   bool quit_ = false;
   std::vector<std::thread> threads_;
 };

@@ -100,13 +100,18 @@ template <class Use> auto DiskStore::with_channel(const Use& use) {
       idle_.pop_back();
     }
   }
-  if (!channel) channel = std::make_unique<DiskChannel>(make_io());
+  if (!channel) {
+    channel = std::make_unique<DiskChannel>(make_io());
+    const std::lock_guard lock(mutex_);
+    idle_.reserve(++channels_);  // giving it back cannot fail
+  }
   struct Return {
     DiskStore& store;
     std::unique_ptr<DiskChannel>& channel;
     ~Return() {
       store.bytes_read_ += channel->take_bytes_read();
       store.bytes_written_ += channel->take_bytes_written();
+      channel->forget();
       if (!channel->usable()) return;
       const std::lock_guard lock(store.mutex_);
       store.idle_.push_back(std::move(channel));

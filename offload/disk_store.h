@@ -97,6 +97,7 @@ class DiskStore {
   mutable std::mutex mutex_;  // guards the two containers
   std::vector<std::unique_ptr<DiskFile>> files_;
   std::vector<std::unique_ptr<DiskChannel>> idle_;  // as many as there were threads inside a call at once
+  std::size_t channels_ = 0;                        // ever made
   std::atomic<std::uint64_t> bytes_read_{0}, bytes_written_{0};
 };
 

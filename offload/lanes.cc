@@ -14,6 +14,8 @@ constexpr bool has_stream(Lane lane) {
   return lane == Lane::host_to_device || lane == Lane::device_to_host || lane == Lane::device_compute;
 }
 
+constexpr auto kBefore = [](const auto& failure, std::uint64_t number) { return failure.number < number; };
+
 }  // namespace
 
 Lanes::Lanes(kernels::Backend& backend) : backend_(backend), issue_is_completion_(backend.device_is_host_memory()) {
@@ -54,16 +56,27 @@ Ticket Lanes::submit(Lane lane, std::span<const Ticket> deps, Work work, std::ui
     if (dep.number >= number)
       throw UsageError("lanes: work " + std::to_string(number) + " cannot depend on work " +
                        std::to_string(dep.number) + ", which comes later");
+  Entry& entry = q.ring[(q.first + q.count) % kRunAhead];
+  entry.deps.assign(deps.begin(), deps.end());
+  for (Issued& issued : q.issued) issued.after.reserve(deps.size());
+  reserve_for_one_more();
   Piece piece;
   piece.lane = lane;
   piece.label = label;
-  pieces_.push_back(piece);
-  Entry& entry = q.ring[(q.first + q.count) % kRunAhead];
+  pieces_.push_back(piece);  // the last that can fail: a piece without an entry would never end
   entry.number = number;
   entry.work = std::move(work);
-  entry.deps.assign(deps.begin(), deps.end());
   if (++q.count == 1) q.wake.notify_one();
   return {number};
+}
+
+void Lanes::reserve_for_one_more() {
+  const auto reserve = [this](auto& list) {
+    const std::size_t wanted = list.size() + pieces_.size() + 1;
+    if (wanted > list.capacity()) list.reserve(2 * wanted);
+  };
+  reserve(failures_);
+  if (recording_) reserve(records_);
 }
 
 void Lanes::wait(Ticket ticket) {
@@ -76,7 +89,7 @@ void Lanes::wait_all() {
   Lock lock(mutex_);
   while (!pieces_.empty()) wait_finished(first_, lock);
   if (failures_.empty()) return;
-  const std::exception_ptr first = failures_.begin()->second;
+  const std::exception_ptr first = failures_.front().error;
   failures_.clear();
   std::rethrow_exception(first);
 }
@@ -89,19 +102,24 @@ void Lanes::wait_finished(std::uint64_t number, Lock& lock) {
   if (finished()) return;
   Waiter waiter;
   waiter.number = number;
-  waiters_.push_back(&waiter);
+  waiter.next = std::exchange(waiters_, &waiter);
   waiter.wake.wait(lock, finished);
-  waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &waiter));
+  Waiter** to = &waiters_;
+  while (*to != &waiter) to = &(*to)->next;
+  *to = waiter.next;
 }
 
 void Lanes::start_recording() {
   const Lock lock(mutex_);
+  records_.reserve(records_.size() + pieces_.size());
   recording_ = true;
 }
 
 std::vector<LaneRecord> Lanes::take_records() {
   const Lock lock(mutex_);
-  return std::exchange(records_, {});
+  std::vector<LaneRecord> later;
+  later.reserve(pieces_.size());
+  return std::exchange(records_, std::move(later));
 }
 
 std::array<double, kLanes.size()> Lanes::busy_seconds() const {
@@ -114,8 +132,8 @@ std::array<double, kLanes.size()> Lanes::busy_seconds() const {
 Lanes::Piece* Lanes::find(std::uint64_t number) { return number < first_ ? nullptr : &pieces_[number - first_]; }
 
 std::exception_ptr Lanes::failure(std::uint64_t number) const {
-  const auto found = failures_.find(number);
-  return found == failures_.end() ? nullptr : found->second;
+  const auto found = std::lower_bound(failures_.begin(), failures_.end(), number, kBefore);
+  return found == failures_.end() || found->number != number ? nullptr : found->error;
 }
 
 void Lanes::run(Lane lane) {
@@ -220,7 +238,7 @@ void Lanes::finish(std::uint64_t number, std::exception_ptr error) {
   Piece& piece = *find(number);
   const double end = now();
   piece.state = error ? State::failed : State::done;
-  if (error) failures_.emplace(number, error);
+  if (error) failures_.insert(std::lower_bound(failures_.begin(), failures_.end(), number, kBefore), {number, error});
   if (piece.ran) {
     Queue& q = queue(piece.lane);
     // Work that was issued early began when what was before it on its stream ended.
@@ -245,7 +263,7 @@ void Lanes::finish(std::uint64_t number, std::exception_ptr error) {
 void Lanes::announce(std::uint64_t number) {
   for (Queue& q : queues_)
     if (q.waits_for == number) q.wake.notify_one();
-  for (Waiter* waiter : waiters_)
+  for (Waiter* waiter = waiters_; waiter; waiter = waiter->next)
     if (waiter->number == number) waiter->wake.notify_one();
 }
 

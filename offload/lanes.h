@@ -9,7 +9,6 @@
 #include <deque>
 #include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -49,6 +48,7 @@ class Lanes {
 
   /// Runs `work` after `deps` and after what was submitted to the same lane before. If a dep failed, work does not run
   /// and fails with the same exception. Blocks while kRunAhead pieces wait in the lane. Any thread but the lanes' own.
+  /// If it throws, for want of memory, nothing was submitted.
   Ticket submit(Lane lane, std::span<const Ticket> deps, Work work, std::uint32_t label = 0);
   static constexpr std::size_t kRunAhead = 256;
 
@@ -99,9 +99,15 @@ class Lanes {
     std::array<Issued, kInFlight> issued;     // a ring too
     std::size_t first_issued = 0, issued_count = 0;
   };
+  /// On the stack of who waits.
   struct Waiter {
     std::uint64_t number = 0;
     std::condition_variable wake;
+    Waiter* next = nullptr;
+  };
+  struct Failure {
+    std::uint64_t number = 0;
+    std::exception_ptr error;
   };
   using Lock = std::unique_lock<std::mutex>;
 
@@ -111,6 +117,7 @@ class Lanes {
   void run_entry(Queue& queue, Entry& entry, Lock& lock);
   std::exception_ptr await(Queue& queue, Ticket dep, Lock& lock);
   void retire_oldest(Queue& queue, Lock& lock);
+  void reserve_for_one_more();
   void finish(std::uint64_t number, std::exception_ptr error);
   void announce(std::uint64_t number);
   void wait_finished(std::uint64_t number, Lock& lock);
@@ -122,10 +129,11 @@ class Lanes {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   mutable std::mutex mutex_;       // guards all that follows
   std::condition_variable space_;  // a full queue is half empty again
-  std::vector<Waiter*> waiters_;
+  Waiter* waiters_ = nullptr;
   std::deque<Piece> pieces_;  // of the tickets first_, first_ + 1, ...; finished ones leave at the front
   std::uint64_t first_ = 1;
-  std::map<std::uint64_t, std::exception_ptr> failures_;
+  // With room for all of pieces_, so that a lane, which nobody catches, allocates nothing.
+  std::vector<Failure> failures_;  // by number
   std::vector<LaneRecord> records_;
   bool recording_ = false, quit_ = false;
   std::array<Queue, kLanes.size()> queues_;

@@ -259,6 +259,12 @@ json skim_json(const TextPieces& pieces, const std::string& where, Blame blame, 
   return Builder(pieces, where, blame, limits, true).build();
 }
 
+nlohmann::ordered_json& object_at(nlohmann::ordered_json& parent, const std::string& key) {
+  nlohmann::ordered_json& child = parent[key];
+  if (child.is_null()) child = nlohmann::ordered_json::object();
+  return child;
+}
+
 std::string to_line(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 std::string to_line(const nlohmann::ordered_json& value) {

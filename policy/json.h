@@ -33,6 +33,10 @@ using TextPieces = std::function<std::string_view()>;
 nlohmann::json skim_json(const TextPieces& pieces, const std::string& where, Blame blame,
                          const JsonLimits& limits = {});
 
+/// The object under `key` of an object, made if there is none. Not parent[key][...]: what nlohmann makes of a null is
+/// broken, and crashes when destroyed, if memory is short.
+nlohmann::ordered_json& object_at(nlohmann::ordered_json& parent, const std::string& key);
+
 /// One line, keys in the order given by the value. Invalid UTF-8 becomes U+FFFD; never throws for the text's sake.
 std::string to_line(const nlohmann::json& value);
 std::string to_line(const nlohmann::ordered_json& value);

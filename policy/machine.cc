@@ -153,7 +153,7 @@ ordered_json together_to_json(const Machine& machine) {
   for (const Lane lane : offload::kLanes)
     for (const Lane other : offload::kLanes)
       if (const double left = machine.together[index(lane)][index(other)]; left != 1)
-        json[name_of(lane)][name_of(other)] = left;
+        object_at(json, name_of(lane))[name_of(other)] = left;
   return json;
 }
 
@@ -218,16 +218,16 @@ Machine Machine::from_json(const nlohmann::json& json, const std::string& where)
 ordered_json Machine::to_json() const {
   ordered_json json{
       {"name", name}, {"source", source}, {"measured", measured}, {"device_is_host_memory", device_is_host_memory}};
-  for (const offload::Tier tier : offload::kTiers) json["memory"][name_of(tier)] = (*this)[tier];
-  json["memory"]["device_overhead"] = device_overhead;
-  for (const Lane lane : kMoving) json["lanes"][name_of(lane)] = number(bytes_per_second[index(lane)]);
-  json["lanes"]["spilled_read"] = number(spilled_read);
+  for (const offload::Tier tier : offload::kTiers) object_at(json, "memory")[name_of(tier)] = (*this)[tier];
+  object_at(json, "memory")["device_overhead"] = device_overhead;
+  for (const Lane lane : kMoving) object_at(json, "lanes")[name_of(lane)] = number(bytes_per_second[index(lane)]);
+  object_at(json, "lanes")["spilled_read"] = number(spilled_read);
   json["disk_rows_per_second"] = number(disk_rows_per_second);
   json["together"] = together_to_json(*this);
-  ordered_json& on_device = json["device"];
+  ordered_json& on_device = object_at(json, "device");
   for (const DType type : kTypes)
     if (!device.linear[index(type)].empty())
-      on_device[kLinear.name][name_of(type)] = policy::to_json(device.linear[index(type)], kLinear);
+      object_at(on_device, kLinear.name)[name_of(type)] = policy::to_json(device.linear[index(type)], kLinear);
   on_device[kPrefill.name] = policy::to_json(device.prefill_attention, kPrefill);
   on_device[kColumnSums.name] = policy::to_json(device.column_sums, kColumnSums);
   on_device[kDecode.name] = policy::to_json(device.decode_attention, kDecode);

@@ -1,3 +1,4 @@
+#include <cxxabi.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <spdlog/pattern_formatter.h>
@@ -11,12 +12,14 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <new>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <typeinfo>
 #include <vector>
 
 #include "kernels/error.h"
@@ -27,6 +30,25 @@
 namespace {
 
 constexpr int kInternalError = 70;  // sysexits.h's EX_SOFTWARE; 1 says that some requests were refused
+constexpr int kOutOfMemory = 4;     // CapacityError's
+constexpr std::string_view kOutOfMemoryText =
+    "weft: error: out of host memory; lower --device-memory or --host-memory\n";
+
+std::terminate_handler else_terminate = nullptr;
+
+/// Memory that is wanted where nobody can catch it, as in a library's destructors: the process ends as if main() had
+/// caught it. Nothing is lost by that, as nothing is by a kill. Allocates nothing.
+void end_without_memory() {
+  const std::type_info* thrown = abi::__cxa_current_exception_type();
+  if (!thrown || *thrown != typeid(std::bad_alloc)) return else_terminate();
+  static std::atomic_flag said = ATOMIC_FLAG_INIT;
+  while (said.test_and_set()) pause();  // another thread is about to end the process
+  if (::write(STDERR_FILENO, kOutOfMemoryText.data(), kOutOfMemoryText.size()) < 0) _exit(kOutOfMemory);
+  _exit(kOutOfMemory);
+}
+
+/// Before the constructors of CLI11's globals, which allocate.
+[[gnu::constructor(101)]] void watch_for_lack_of_memory() { else_terminate = std::set_terminate(end_without_memory); }
 
 /// The message of a log line: it may hold text out of any file.
 class Printable : public spdlog::custom_flag_formatter {
@@ -56,6 +78,15 @@ void leave_no_core() {
   if (getrlimit(RLIMIT_CORE, &limit) != 0) return;
   limit.rlim_cur = 0;
   setrlimit(RLIMIT_CORE, &limit);
+}
+
+void make_logger() {
+  const auto logger = spdlog::stderr_logger_mt("weft");
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<Printable>('*').set_pattern("weft: %*");
+  logger->set_formatter(std::move(formatter));
+  logger->set_error_handler([](const std::string&) {});  // a line that there is no memory for
+  spdlog::set_default_logger(logger);
 }
 
 /// What commands print is their result: a full disk or a closed pipe must not look like success.
@@ -146,12 +177,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   open_standard_descriptors();
   leave_no_core();
-  const auto logger = spdlog::stderr_logger_mt("weft");
-  auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  formatter->add_flag<Printable>('*').set_pattern("weft: %*");
-  logger->set_formatter(std::move(formatter));
-  spdlog::set_default_logger(logger);
   try {
+    make_logger();
     return run(argc, argv);
   } catch (const weft::Error& error) {
     std::fprintf(stderr, "weft: error: %s\n", error.what());
@@ -160,8 +187,8 @@ int main(int argc, char** argv) {
     std::fputs("weft: stopped\n", stderr);
     return 130;
   } catch (const std::bad_alloc&) {
-    std::fputs("weft: error: out of host memory; lower --device-memory or --host-memory\n", stderr);
-    return 4;
+    std::fputs(kOutOfMemoryText.data(), stderr);
+    return kOutOfMemory;
   } catch (const std::filesystem::filesystem_error& error) {
     std::fprintf(stderr, "weft: error: %s\n", error.what());
     return 6;

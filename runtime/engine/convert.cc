@@ -58,7 +58,7 @@ const char* safetensors_name(DType type) { return type == DType::f32 ? "F32" : t
 
 /// The header: its length, the JSON and blanks up to the next page, where the tensors begin.
 std::string make_header(const std::vector<Planned>& planned) {
-  nlohmann::ordered_json header;
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
   header["__metadata__"] = {{"format", "pt"}};
   std::uint64_t offset = 0;
   for (const Planned& each : planned) {
@@ -124,8 +124,10 @@ class NewFolder {
     write_file_atomically(path_ / kMark, "");
   }
   ~NewFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
+    try {
+      if (!path_.empty()) fs::remove_all(path_);
+    } catch (const std::exception&) {  // the next run removes what is left
+    }
     if (fd_ >= 0) ::close(fd_);
   }
   NewFolder(const NewFolder&) = delete;

@@ -214,6 +214,7 @@ void WeightsReader::read(const Checkpoint& checkpoint, LiveRecord& record) try {
   }
   if (any) record.write();
 } catch (const Interrupted&) {
+} catch (const std::bad_alloc&) {
 } catch (const std::exception& failed) {  // then a resume has less to go by
   spdlog::warn("{}", failed.what());
 }

@@ -142,7 +142,8 @@ ordered_json bound_report(const Work& per_token, const Ceilings& ceilings) {
   ordered_json report{{"tokens_per_second", 1 / *longest},
                       {"longest_lane", name_of(static_cast<Lane>(longest - seconds.begin()))},
                       {"achieved", *longest / per_token.seconds}};
-  for (const Lane lane : offload::kLanes) report["seconds_per_token"][name_of(lane)] = seconds[index(lane)];
+  for (const Lane lane : offload::kLanes)
+    policy::object_at(report, "seconds_per_token")[name_of(lane)] = seconds[index(lane)];
   return report;
 }
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "policy/json.h"
 #include "runtime/measure/measure_ops.h"
 
 namespace weft::runtime {
@@ -52,7 +53,7 @@ class Measurement {
   }
 
   ordered_json linear(DType type) {
-    ordered_json report;
+    ordered_json report = ordered_json::object();
     for (const auto& [rows, in, out] : sizes_.products) {
       const std::size_t numbers = static_cast<std::size_t>(in) * static_cast<std::size_t>(out);
       const std::size_t matrices = std::max<std::size_t>(1, bytes_ / (numbers * size_of(type)));
@@ -134,12 +135,15 @@ ordered_json measure_device(kernels::Backend& backend, const DeviceSizes& sizes)
   ordered_json report{{"name", backend.description()}};
   measure.links(report);
   const double read = measure.memory(report);
-  for (const DType type : {DType::f16, DType::bf16}) report["linear"][name_of(type)] = measure.linear(type);
+  for (const DType type : {DType::f16, DType::bf16})
+    policy::object_at(report, "linear")[name_of(type)] = measure.linear(type);
   for (const DeviceSizes::Cache& cache : sizes.caches)
-    report["decode_attention"][std::to_string(cache.slots) + " slots of " + std::to_string(cache.head_dim)] =
+    policy::object_at(report,
+                      "decode_attention")[std::to_string(cache.slots) + " slots of " + std::to_string(cache.head_dim)] =
         measure.decode_attention(cache, read);
   for (const int prompt : sizes.prompts)
-    report["prefill_attention"][std::to_string(prompt) + " tokens"] = measure.prefill_attention(prompt);
+    policy::object_at(report, "prefill_attention")[std::to_string(prompt) + " tokens"] =
+        measure.prefill_attention(prompt);
   report["sample"] = {{"greedy", measure.sample({})},
                       {"top_k_top_p", measure.sample({.temperature = 0.7f, .top_p = 0.9f, .top_k = 50, .key = 1})}};
   return report;

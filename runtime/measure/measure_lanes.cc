@@ -10,6 +10,7 @@
 #include "kernels/attention_ceiling.h"
 #include "kernels/ceilings.h"
 #include "kernels/error.h"
+#include "policy/json.h"
 #include "runtime/engine/session.h"
 #include "runtime/measure/measure_device.h"
 #include "runtime/measure/measure_lanes.h"
@@ -65,13 +66,13 @@ ordered_json measure_host(const MachineOptions& machine, const Sizes& sizes) {
   for (const int rows : {1, 8, 32, 256, 512}) {
     const double flops = kernels::measure_linear(pool, rows, DType::f16, sizes.bytes, sizes.seconds);
     const double library = kernels::measure_linear_library(pool, rows, sizes.bytes, sizes.seconds);
-    ordered_json& cell = report["linear_f16_4096"][std::to_string(rows)];
+    ordered_json& cell = policy::object_at(report, "linear_f16_4096")[std::to_string(rows)];
     cell = {{"flop_per_second", flops}, {"of_dram_bound", flops / (dram * rows)}};  // 2 flop per row for 2 bytes
     if (library > 0) cell.update({{"library_flop_per_second", library}, {"of_library", flops / library}});
   }
   for (const auto& [slots, head_dim] : {std::pair{204, 128}, {204, 64}, {1024, 128}, {1024, 64}}) {
     const double bytes = kernels::measure_decode_attention(pool, sizes.bytes, slots, head_dim, sizes.seconds);
-    report["host_attention"][std::to_string(slots) + " slots of " + std::to_string(head_dim)] = {
+    policy::object_at(report, "host_attention")[std::to_string(slots) + " slots of " + std::to_string(head_dim)] = {
         {"bytes_per_second", bytes}, {"of_dram_read", bytes / dram}};
   }
   return report;

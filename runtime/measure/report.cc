@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "kernels/error.h"
+#include "policy/json.h"
 
 namespace weft::runtime {
 namespace {
@@ -20,7 +21,7 @@ using offload::Tier;
 ordered_json placement_of(const offload::BufferStore& buffers, Kind kind, const policy::Fractions& asked) {
   double total = 0;
   for (const Tier tier : offload::kTiers) total += double(buffers.bytes(tier, kind));
-  ordered_json json;
+  ordered_json json = ordered_json::object();
   for (const Tier tier : offload::kTiers) {
     const auto bytes = buffers.bytes(tier, kind);
     json[name_of(tier)] = {{"asked", asked.of[static_cast<std::size_t>(tier)]},
@@ -44,7 +45,7 @@ ordered_json make_report(Session& session, const Totals& since) {
   const policy::Policy& policy = session.policy();
   const offload::BufferStore& buffers = session.storage().buffers();
   const auto generated = double(totals.first_tokens + totals.decode_tokens);
-  ordered_json report;
+  ordered_json report = ordered_json::object();
   report["model"] = session.source().path;
   report["measured"] = true;
   report["seconds"] = {
@@ -62,13 +63,15 @@ ordered_json make_report(Session& session, const Totals& since) {
                          {"activations", placement_of(buffers, Kind::activations, policy.activations)}};
   for (const offload::Lane lane : offload::kLanes) {
     const auto index = static_cast<std::size_t>(lane);
-    report["lanes"][name_of(lane)] = {{"bytes", totals.lane_bytes[index]},
-                                      {"busy_seconds", totals.lane_busy[index]},
-                                      {"utilisation", rate(totals.lane_busy[index], totals.seconds())}};
+    policy::object_at(report, "lanes")[name_of(lane)] = {
+        {"bytes", totals.lane_bytes[index]},
+        {"busy_seconds", totals.lane_busy[index]},
+        {"utilisation", rate(totals.lane_busy[index], totals.seconds())}};
   }
   report["busiest_lane"] = busiest_lane(totals);
   for (const Tier tier : offload::kTiers)
-    report["peak_bytes"][name_of(tier)] = tier == Tier::disk ? buffers.spill_bytes() : buffers.bytes(tier);
+    policy::object_at(report, "peak_bytes")[name_of(tier)] =
+        tier == Tier::disk ? buffers.spill_bytes() : buffers.bytes(tier);
   report["policy"] = policy.to_json();
   report["machine"] = {{"backend", session.backend().name()},
                        {"device", session.backend().description()},
@@ -120,11 +123,13 @@ TraceFile::TraceFile(const std::filesystem::path& path, const policy::ScheduleSh
   file_.append(text);
 }
 
-TraceFile::~TraceFile() try {
-  file_.append("\n]}\n");
-  file_.commit();
-} catch (const IoError& failed) {
-  spdlog::warn("{}", failed.what());
+TraceFile::~TraceFile() {
+  try {
+    file_.append("\n]}\n");
+    file_.commit();
+  } catch (const std::exception& failed) {
+    spdlog::warn("the trace is not written: {}", failed.what());
+  }
 }
 
 void TraceFile::require_own(const std::filesystem::path& path) {

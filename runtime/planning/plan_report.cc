@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "policy/json.h"
 #include "runtime/engine/policy_text.h"
 #include "runtime/planning/plan.h"
 
@@ -93,17 +94,17 @@ std::string plan_table(const PlanRequest& request, const Planned& planned, bool 
 
 ordered_json prediction_report(const Candidate& candidate) {
   const Prediction& prediction = candidate.prediction;
-  ordered_json report;
+  ordered_json report = ordered_json::object();
   report["tokens_per_second"] = {{"total", prediction.tokens_per_second()},
                                  {"prefill", prediction.prefill_per_second()},
                                  {"decode", prediction.decode_per_second()}};
   report["seconds"] = {{"prefill", prediction.prefill_seconds},
                        {"decode", prediction.seconds - prediction.prefill_seconds}};
   for (const offload::Tier tier : offload::kTiers)
-    report["peak_bytes"][name_of(tier)] = prediction.bytes[static_cast<std::size_t>(tier)];
+    policy::object_at(report, "peak_bytes")[name_of(tier)] = prediction.bytes[static_cast<std::size_t>(tier)];
   for (const offload::Lane lane : offload::kLanes)
-    report["utilisation"][name_of(lane)] = {{"prefill", share(prediction.prefill, lane)},
-                                            {"decode", share(prediction.decode, lane)}};
+    policy::object_at(report, "utilisation")[name_of(lane)] = {{"prefill", share(prediction.prefill, lane)},
+                                                               {"decode", share(prediction.decode, lane)}};
   report["bottleneck"] = name_of(prediction.longer().longest());
   return report;
 }

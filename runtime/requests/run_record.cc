@@ -105,8 +105,9 @@ void RunRecord::write(const fs::path& output) const {
   if (durable_bytes) json["durable_bytes"] = *durable_bytes;
   json["run"] = std::move(run);
   for (const WeightsPin& pin : weights) {
-    json["weights"][pin.name] = {{"state", pin.state.text()}};
-    if (pin.checksum) json["weights"][pin.name]["crc32c"] = *pin.checksum;
+    nlohmann::ordered_json& pinned = policy::object_at(json, "weights")[pin.name];
+    pinned = {{"state", pin.state.text()}};
+    if (pin.checksum) pinned["crc32c"] = *pin.checksum;
   }
   write_file_atomically(place(output), policy::to_pretty(json) + "\n",
                         {.link = AtomicFile::Link::refuse, .only_writer = true});
