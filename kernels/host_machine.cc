@@ -47,13 +47,17 @@ constexpr GroupFiles kVersion1 = {"/sys/fs/cgroup/memory", "/memory.limit_in_byt
                                   "total_inactive_file "};
 constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup", "/memory.max", "/memory.current", "inactive_file "};
 
-/// The memory that the groups from `group` up to the root leave. A container sees its own group as the root.
-std::uint64_t left_by_groups(const std::string& root, const GroupFiles& files, std::string group) {
+enum class Memory { all, left };
+
+/// The memory that the groups from `group` up to the root allow, or what of it they leave. A container sees its own
+/// group as the root.
+std::uint64_t memory_of_groups(const std::string& root, const GroupFiles& files, std::string group, Memory which) {
   std::uint64_t left = UINT64_MAX;
   for (;;) {
     const std::string folder = root + files.mount + group;
     const auto limit = number_of(folder + files.limit), usage = number_of(folder + files.usage);
-    if (limit && usage) {
+    if (limit && which == Memory::all) left = std::min(left, *limit);
+    if (limit && usage && which == Memory::left) {
       const std::uint64_t cached = number_after(folder + "/memory.stat", files.inactive).value_or(0);
       const std::uint64_t used = *usage - std::min(*usage, cached);
       left = std::min(left, *limit - std::min(*limit, used));
@@ -61,6 +65,28 @@ std::uint64_t left_by_groups(const std::string& root, const GroupFiles& files, s
     if (group.empty()) return left;
     group.erase(group.find_last_of('/') == std::string::npos ? 0 : group.find_last_of('/'));
   }
+}
+
+std::size_t memory_of(const std::string& root, Memory which) {
+  const bool all = which == Memory::all;
+  std::uint64_t bytes = UINT64_MAX;
+  if (const auto kib = number_after(root + "/proc/meminfo", all ? "MemTotal:" : "MemAvailable:")) bytes = *kib * 1024;
+  else
+    bytes = static_cast<std::uint64_t>(sysconf(all ? _SC_PHYS_PAGES : _SC_AVPHYS_PAGES)) *
+            static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+
+  std::ifstream groups(root + "/proc/self/cgroup");  // lines "id:controllers:path"; version 2 is "0::path"
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string group = line.substr(second + 1);
+    if (group == "/") group.clear();
+    if (controllers == ",,") bytes = std::min(bytes, memory_of_groups(root, kVersion2, group, which));
+    else if (controllers.find(",memory,") != std::string::npos)
+      bytes = std::min(bytes, memory_of_groups(root, kVersion1, group, which));
+  }
+  return static_cast<std::size_t>(bytes);
 }
 
 }  // namespace
@@ -80,25 +106,8 @@ std::string processor_name() {
   return "unknown processor";
 }
 
-std::size_t memory_available(const std::string& root) {
-  std::uint64_t available = UINT64_MAX;
-  if (const auto kib = number_after(root + "/proc/meminfo", "MemAvailable:")) available = *kib * 1024;
-  else
-    available =
-        static_cast<std::uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+std::size_t memory_available(const std::string& root) { return memory_of(root, Memory::left); }
 
-  std::ifstream groups(root + "/proc/self/cgroup");  // lines "id:controllers:path"; version 2 is "0::path"
-  for (std::string line; std::getline(groups, line);) {
-    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    std::string group = line.substr(second + 1);
-    if (group == "/") group.clear();
-    if (controllers == ",,") available = std::min(available, left_by_groups(root, kVersion2, group));
-    else if (controllers.find(",memory,") != std::string::npos)
-      available = std::min(available, left_by_groups(root, kVersion1, group));
-  }
-  return static_cast<std::size_t>(available);
-}
+std::size_t memory_total(const std::string& root) { return memory_of(root, Memory::all); }
 
 }  // namespace weft::kernels

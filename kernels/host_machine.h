@@ -16,5 +16,7 @@ std::string processor_name();
 /// process or above it leaves less; its reclaimable file pages count as free. `root` is put before every path, for
 /// tests.
 std::size_t memory_available(const std::string& root = "");
+/// MemTotal, or the limit of such a group.
+std::size_t memory_total(const std::string& root = "");
 
 }  // namespace weft::kernels

@@ -17,6 +17,7 @@ constexpr int kEvaluations = 240;        // in improving one
 constexpr double kOpsSimulated = 1.2e7;  // in all: bounds the time of a search, the same everywhere
 constexpr double kGain = 1e-4;           // a change worth making
 constexpr int kRepairs = 96;
+constexpr int kSmaller = 24;     // blocks that are looked at in search of one that is smaller and nearly as fast
 constexpr double kDigits = 1e4;  // of a share: finer than any unit
 
 struct Shape {
@@ -93,7 +94,8 @@ class Searcher {
   Plan run() {
     std::vector<Candidate> timed;
     double best = 0;
-    for (const Start& start : starts()) {
+    const std::vector<Start> relaxed = starts();
+    for (const Start& start : relaxed) {
       // The relaxation is faster than any rounding of it, so that the policies after it are no faster either.
       if (timed.size() >= kTimed || start.tokens_per_second < best) break;
       const auto candidate = evaluate(repaired(start.policy));
@@ -107,10 +109,37 @@ class Searcher {
     timed = distinct(timed);
     for (std::size_t i = 0; i < std::min(kImproved, timed.size()); ++i) improve(timed[i]);
     sort(timed);
-    return {distinct(timed)};
+    timed = distinct(timed);
+    put_smallest_first(timed, relaxed);
+    return {std::move(timed)};
   }
 
  private:
+  /// Of those that are nearly as fast as the fastest, which leads `found`, the one with the smallest block.
+  void put_smallest_first(std::vector<Candidate>& found, std::vector<Start> relaxed) {
+    const double enough = (1 - kNearlyAsFast) * found.front().prediction.tokens_per_second();
+    const auto smaller = [&](const Candidate& a, const Candidate& b) {
+      const bool a_will_do = a.prediction.tokens_per_second() >= enough,
+                 b_will_do = b.prediction.tokens_per_second() >= enough;
+      return a_will_do != b_will_do ? a_will_do : a_will_do && a.policy.block_size() < b.policy.block_size();
+    };
+    const auto smallest = std::min_element(found.begin(), found.end(), smaller);
+    std::rotate(found.begin(), smallest, smallest + 1);
+    std::stable_sort(relaxed.begin(), relaxed.end(),
+                     [](const Start& a, const Start& b) { return a.policy.block_size() < b.policy.block_size(); });
+    ops_ = 0;
+    int left = kSmaller;
+    for (const Start& start : relaxed) {
+      if (start.policy.block_size() >= found.front().policy.block_size()) return;
+      if (start.tokens_per_second < enough) continue;
+      if (left-- == 0) return;
+      const auto candidate = evaluate(repaired(start.policy));
+      if (!candidate || candidate->prediction.tokens_per_second() < enough) continue;
+      found.insert(found.begin(), *candidate);
+      return;
+    }
+  }
+
   static void sort(std::vector<Candidate>& candidates) {
     std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
       return a.prediction.tokens_per_second() > b.prediction.tokens_per_second();
@@ -252,6 +281,12 @@ class Searcher {
 };
 
 }  // namespace
+
+const Candidate& Plan::fastest() const {
+  return *std::max_element(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return a.prediction.tokens_per_second() < b.prediction.tokens_per_second();
+  });
+}
 
 Plan search(const Problem& problem, const PartialPolicy& partial, const Budgets& free) {
   return Searcher(problem, partial, free, {}).run();

@@ -14,11 +14,16 @@ struct Candidate {
   Prediction prediction;
 };
 
-/// The best, and others that differ from it and from each other in what streams, where attention runs or the number of
-/// batches; the fastest first.
+/// Of the policies whose prediction is within this share of the fastest's, the one with the smallest block is taken. It
+/// needs the least memory, and rates that are measured anew lead to the same block, or nearly.
+inline constexpr double kNearlyAsFast = 0.03;
+
+/// The one to take, and others that differ from each other in what streams, where attention runs or the number of
+/// batches, the fastest of them first.
 struct Plan {
   std::vector<Candidate> candidates;
   const Candidate& best() const { return candidates.front(); }
+  const Candidate& fastest() const;
 };
 
 /// Chooses what `partial` leaves open; the retention is not: it decides Problem::work.slots. Deterministic. Throws

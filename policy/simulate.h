@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -14,8 +15,9 @@ struct Trace {
   struct Span {
     double begin = 0, end = 0;
   };
-  std::vector<Span> spans;                                                          ///< [ops]
-  double seconds() const;                                                           ///< until the last op ended
+  std::vector<Span> spans;           ///< [ops]
+  std::vector<std::uint64_t> bytes;  ///< [ops]: what a load or store moved; empty where it is simulated
+  double seconds() const;            ///< until the last op ended
   std::array<double, offload::kLanes.size()> busy(const Schedule& schedule) const;  ///< seconds of work per lane
 };
 

@@ -7,7 +7,8 @@
 --model_args: `model`, the checkpoint folder; `weft`, the binary (build/release/weft); `max_gen_toks` (256); every other
 one is a flag of `weft score` and `weft generate`, such as retention, dtype, policy, machine, device_memory. Each batch of
 requests that the harness hands over is one job, so that its requests share passes over the weights; those with a common
-prompt share its prefill. Texts become tokens as the model's own tokenizer, through `weft tokenize`, has it.
+prompt share its prefill. Texts become tokens as the model's own tokenizer, through `weft tokenize`, has it. With
+--apply_chat_template conversations become texts by the model's own template, which transformers runs.
 """
 
 import json
@@ -21,11 +22,14 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 ROOT = Path(__file__).resolve().parent.parent
+WEFT = ROOT / "bin" / "weft"  # of a package
+if not WEFT.exists():
+    WEFT = ROOT / "build" / "release" / "weft"
 
 
 @register_model("weft")
 class Weft(TemplateLM):
-    def __init__(self, model, weft=ROOT / "build" / "release" / "weft", max_gen_toks=256, batch_size=None, device=None,
+    def __init__(self, model, weft=WEFT, max_gen_toks=256, batch_size=None, device=None,
                  max_batch_size=None, **flags):
         """batch_size, device and max_batch_size are the harness's own words: weft plans these itself."""
         super().__init__()
@@ -37,6 +41,8 @@ class Weft(TemplateLM):
         self._bos = config.get("bos_token_id")
         self.max_length = config["max_position_embeddings"]
         self._tokens = {}  # (text, whether with the first token) -> ids
+        self._templates = None  # transformers' tokenizer, once a conversation needs it
+        self._add_first = True  # a chat template itself writes the first token, where the model wants one
 
     @property
     def eot_token_id(self):
@@ -44,8 +50,37 @@ class Weft(TemplateLM):
 
     @property
     def prefix_token_id(self):
-        first = self.tok_encode("")  # what the tokenizer puts before every text
+        first = self.tok_encode("", add_special_tokens=True)  # what the tokenizer puts before every text
         return first[0] if first else self._eot if self._bos is None else self._bos
+
+    @property
+    def tokenizer(self):
+        if self._templates is None:
+            from transformers import AutoTokenizer
+            self._templates = AutoTokenizer.from_pretrained(self.model)
+        return self._templates
+
+    @property
+    def tokenizer_name(self):
+        return str(self.model).replace("/", "__")
+
+    def chat_template(self, chat_template=False):
+        """The text of the template that is applied, for the harness's records; a name chooses one of several."""
+        if chat_template is False or chat_template is None:
+            return ""
+        return self.tokenizer.get_chat_template(None if chat_template is True else chat_template)
+
+    def apply_chat_template(self, chat_history, add_generation_prompt=True):
+        """One conversation as a prompt; without a generation prompt its last message is to be continued."""
+        import jinja2
+        self._add_first = False
+        options = {"tokenize": False, "add_generation_prompt": add_generation_prompt,
+                   "continue_final_message": not add_generation_prompt}
+        try:
+            return self.tokenizer.apply_chat_template(chat_history, **options)
+        except jinja2.exceptions.TemplateError:  # as the harness does for its own models
+            without = [message for message in chat_history if message["role"] != "system"]
+            return self.tokenizer.apply_chat_template(without, **options)
 
     def _run(self, command, lines, *flags):
         """One weft process over `lines`; its results by id, which is the index of the line."""
@@ -60,8 +95,9 @@ class Weft(TemplateLM):
             with results.open() as file:
                 return {result["id"]: result for result in map(json.loads, file)}
 
-    def _tokenize(self, texts, add_special_tokens=True):
+    def _tokenize(self, texts, add_special_tokens=None):
         """Remembers the tokens of all texts, by one process."""
+        add_special_tokens = self._add_first if add_special_tokens is None else bool(add_special_tokens)
         missing = [text for text in dict.fromkeys(texts) if (text, add_special_tokens) not in self._tokens]
         if not missing:
             return
@@ -70,7 +106,7 @@ class Weft(TemplateLM):
             self._tokens[text, add_special_tokens] = results[i]["ids"]
 
     def tok_encode(self, string, add_special_tokens=None, **kwargs):
-        with_first = add_special_tokens is not False
+        with_first = self._add_first if add_special_tokens is None else bool(add_special_tokens)
         self._tokenize([string], with_first)
         return self._tokens[string, with_first]
 

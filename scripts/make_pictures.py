@@ -12,6 +12,7 @@ import argparse
 import html
 import json
 import pathlib
+import re
 import subprocess
 import tempfile
 
@@ -150,7 +151,7 @@ def run_weft(weft):
         if event["ph"] == "X" and event["args"]["step"] > 0:
             begin = event["ts"] / 1000
             sweeps.setdefault(event["args"]["step"], []).append(
-                {"lane": LANES[event["tid"] - 1], "name": event["name"], "batch": event["args"]["batch"],
+                {"lane": LANES[event["tid"] - 1], "name": short(event["name"]), "batch": event["args"]["batch"],
                  "begin": begin, "end": begin + event["dur"] / 1000})
     length = lambda ops: max(op["end"] for op in ops) - min(op["begin"] for op in ops)
     ops = min(list(sweeps.values())[1:-1], key=length)
@@ -160,14 +161,13 @@ def run_weft(weft):
     return ops
 
 
-def unit_names():
-    """What the units of the trace are, by number: see model_units() in policy/model.h."""
-    layers = [f"{kind} {layer}" for layer in range(LAYERS) for kind in ("attention", "mlp")]
-    return ["token embedding", "positions", *layers, "output"]
+def short(name):
+    """"layer 3 mlp" as "mlp 3"; "embedding, piece 1 of 2" as "token embedding"."""
+    name = re.sub(r"layer (\d+) (\w+)", r"\2 \1", name)
+    return re.sub(r"embedding(, piece \d+ of \d+)?", "token embedding", name)
 
 
 def draw_schedule(path, ops):
-    units = unit_names()
     lanes = [lane for lane in LANES if any(op["lane"] == lane for op in ops)]
     left, width, top, height, gap = 140, 900, 92, 44, 24
     total = max(op["end"] for op in ops)
@@ -186,8 +186,8 @@ def draw_schedule(path, ops):
     loads = [op for op in ops if op["lane"] != "device_compute"]
     for op in loads:
         what = op["name"].split(" ", 1)[1]
-        op["unit"] = what.startswith("unit")
-        op["label"] = units[int(what.split()[1])] if op["unit"] else what.replace("kv", "KV").replace("hidden", "")
+        op["unit"] = what.endswith(" weights")
+        op["label"] = what.removesuffix(" weights") if op["unit"] else what.replace("hidden states", "")
         if op["unit"]:
             connect(svg, op, op["label"], compute, at, row, height)
     for op in compute + loads:

@@ -35,13 +35,15 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 package=$work/$name
 cmake --install "$build" --prefix "$package" --strip >/dev/null
-mkdir -p "$package"/{lib/gcc,models,scripts,tests/support}
-cp -r configs docs README.md CHANGELOG.md LICENSE "$package"
+mkdir -p "$package"/{lib/gcc,models,scripts/compare,tests/support}
+cp -r configs docs CHANGELOG.md LICENSE "$package"
 cp -r models/demo "$package/models"
 cp -r tests/data "$package/tests"
 cp tests/support/*.py "$package/tests/support"
 for test in tests/runtime/*/*.py; do install -D "$test" "$package/$test"; done
-cp -r scripts/gpu_check.sh scripts/cluster "$package/scripts"
+cp -r scripts/{gpu_check.sh,cluster,verify_against_hf.py,lm_eval_weft.py,get_model.sh,tasks.py,quality.py} "$package/scripts"
+cp scripts/compare/lm_eval.py "$package/scripts/compare"
+scripts/package_readme.py "$package"
 
 # Every library that a program here names or that those name, without glibc's and CUDA's.
 elsewhere='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread)|lib(cuda|cudart|cublas|cublasLt))\.so'

@@ -22,6 +22,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+WEFT = ROOT / "bin" / "weft"  # of a package
+if not WEFT.exists():
+    WEFT = ROOT / "build" / "release" / "weft"
 TOLERANCE = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
 PACKAGE = "transformers>=4.56"  # which knows dtype= and writes config.json as it is now
 TORCH = {"torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF16"}
@@ -75,7 +78,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt-len", type=int, default=64, help="of the longest prompt; the others are shorter")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--dtype", choices=["auto", *TOLERANCE], default="auto", help="that weft computes in")
-    parser.add_argument("--weft", type=Path, default=ROOT / "build" / "release" / "weft")
+    parser.add_argument("--weft", type=Path, default=WEFT)
     parser.add_argument("--device", default="cpu", help="that the reference computes on, such as cuda")
     parser.add_argument("--seed", type=int, default=1)
     own, flags = sys.argv[1:], []

@@ -25,7 +25,10 @@ constexpr std::uint64_t kMostRows = std::uint64_t{1} << 48;
 constexpr std::size_t kMostMetadataBytes = std::size_t{16} << 20;
 constexpr std::string_view kWhiteSpace = " \t\r\n";
 
-// Bytes of one element. The format's 4- and 6-bit ones are refused: weights of these models are not stored in them.
+// The format's types of less than a byte. Weft computes with none of them.
+constexpr std::array<std::string_view, 3> kPartsOfBytes{"F4", "F6_E2M3", "F6_E3M2"};
+
+// Bytes of one element of the others.
 constexpr std::array<std::pair<std::string_view, unsigned>, 19> kDtypes{{
     {"BOOL", 1},        {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1}, {"F8_E4M3FNUZ", 1},
     {"F8_E5M2FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},     {"BF16", 2},    {"I32", 4},     {"U32", 4},
@@ -96,6 +99,11 @@ class HeaderReader {
   bool string(std::string& value) {
     if (at_ == At::dtype) {
       const auto known = std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& d) { return d.first == value; });
+      if (std::find(kPartsOfBytes.begin(), kPartsOfBytes.end(), value) != kPartsOfBytes.end())
+        throw CheckpointError(Fault::bad_dtype,
+                              where_ + ": " + tensor() + " is stored as " + value +
+                                  ", which Weft does not compute with; get the checkpoint in bfloat16 "
+                                  "or float16");
       if (known == kDtypes.end())
         fail(Fault::bad_dtype, where_, tensor() + " has the unknown dtype " + in_quotes(value));
       current_.dtype = std::move(value);

@@ -37,7 +37,7 @@ nlohmann::ordered_json measure(const Flags& flags, const MachineOptions& options
 int run(const Flags& flags, const std::atomic<bool>& stop) {
   BenchOptions options = flags.bench;
   options.policy = flags.policy.policy();
-  options.machine = flags.policy.machine;
+  options.machine = flags.policy.machine_options();
   if (options.machine.disk_directory.empty()) options.machine.disk_directory = ".";
   require_folder("--disk-dir", options.machine.disk_directory);
   options.warm_up = !flags.no_warm_up;

@@ -6,6 +6,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/policy_flags.h"
 #include "runtime/job/job.h"
+#include "runtime/text/chat_template.h"
 
 namespace weft::runtime {
 namespace {
@@ -71,16 +72,23 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
                      "Model name that OpenAI request lines use, in place of the folder's name; may be repeated")
         ->group(kRequests);
     command
+        ->add_option("--chat-template", job.chat_template,
+                     "Chat template of OpenAI's conversations in place of the model's own: " +
+                         ChatTemplate::family_names() + ", or a file with the text of one of these")
+        ->group(kRequests);
+    command
         ->add_flag("--strict-openai", job.strict_openai,
                    "Enforce OpenAI's limits on its request lines: 50000 requests, 200 MB, ids of 64 characters")
         ->group(kRequests);
   }
 
   command
-      ->add_flag("--resume", flags->resume,
-                 "Continue an output that an earlier run began. --resume=force: even with another model, other "
-                 "requests or other settings; =adopt: even without its .run.json; =repair: move damaged lines to "
-                 "OUTPUT.bad")
+      ->add_option("--resume", flags->resume,
+                   "Continue an output that an earlier run began. --resume=force: even with another model, other "
+                   "requests or other settings; =adopt: even without its .run.json; =repair: move damaged lines to "
+                   "OUTPUT.bad")
+      ->expected(0, 1)
+      ->type_name("[force|adopt|repair]")
       ->group("Interruption");
   command
       ->add_option("--durability", flags->durability,
@@ -115,7 +123,8 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
     command->footer(
         "Example:\n  weft score --model models/demo --input pairs.jsonl --output scores.jsonl\n"
         "where a line is {\"id\": 1, \"prompt\": \"...\", \"continuation\": \"...\"}");
-  command->callback([flags, &chosen] {
+  command->callback([flags, command, &chosen] {
+    if (command->count("--resume") > 0 && flags->resume.empty()) flags->resume = "true";
     chosen.run = [flags](const std::atomic<bool>& stop) {
       JobOptions options = flags->job;
       options.on_bad_request = on_bad_request_named(flags->on_bad_request);
@@ -126,7 +135,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
       for (const std::string& text : flags->retentions)
         options.retentions.push_back(policy::Retention::from_text(text));
       if (!flags->shard.empty()) options.shard = Shard::from_text(flags->shard);
-      options.machine = flags->policy.machine;
+      options.machine = flags->policy.machine_options();
       if (options.machine.disk_directory.empty()) {
         const auto folder = std::filesystem::path(options.output).parent_path();
         options.machine.disk_directory = folder.empty() ? "." : folder.string();

@@ -71,7 +71,10 @@ int inspect(const std::string& path) {
   shown.overlap = partial.overlap.value_or(true);
   shown.continuous = partial.continuous.value_or(true);
   nlohmann::ordered_json full = shown.to_json();
-  full.erase("budgets");
+  full.erase("budgets");  // for what the file says of them
+  for (const offload::Tier tier : offload::kTiers)
+    if (const auto& bytes = partial.budgets[static_cast<std::size_t>(tier)])
+      full["budgets"][name_of(tier)] = bytes_to_text(*bytes);
   // What the file leaves open is chosen when a run knows its model, its requests and its machine.
   for (const auto& [key, open] : {std::pair{"gpu_batch_size", !partial.gpu_batch_size},
                                   {"num_gpu_batches", !partial.num_gpu_batches},

@@ -41,6 +41,13 @@ policy::Workload work_of(const Flags& flags, const policy::Retention& retention)
                        flags.generation, retention);
 }
 
+/// This machine.
+policy::Machine measured(const MachineOptions& options) {
+  const auto backend = make_backend(options);
+  require_memory(options, *backend);
+  return measure_machine(*backend, options, Effort::brief);
+}
+
 void sweep(const Flags& flags, const PlanRequest& request, const std::string& title) {
   const std::array<Curve, 2> curves{sweep_block_size(request), sweep_kv_budget(request)};
   for (const Curve& curve : curves) {
@@ -70,15 +77,14 @@ int show_published(const Flags& flags) {
 int run(const Flags& flags) {
   if (!flags.published.empty()) return show_published(flags);
   if (flags.model.empty()) throw UsageError("plan: --model or --published is required");
-  MachineOptions options = flags.policy.machine;
+  MachineOptions options = flags.policy.machine_options();
   if (options.disk_directory.empty()) options.disk_directory = ".";
   require_folder("--disk-dir", options.disk_directory);
   // A shape alone has no weights, and none are needed.
   const bool shape_only = flags.weights.empty() && !std::filesystem::is_directory(flags.model);
   const auto source = open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights);
   check(flags, source->spec);
-  const policy::Machine machine =
-      flags.machine.empty() ? measure_machine(options, Effort::brief) : read_machine(flags.machine);
+  const policy::Machine machine = flags.machine.empty() ? measured(options) : read_machine(flags.machine);
   PlanRequest request{.source = *source,
                       .machine = machine,
                       .policy = flags.policy.policy(),
@@ -88,7 +94,7 @@ int run(const Flags& flags) {
   for (const std::string& text : flags.retentions) request.retentions.push_back(policy::Retention::from_text(text));
   const Planned planned = make_plan(request);
   const std::string title =
-      fmt::format("{}, {} + {} tokens, {}", flags.model, flags.prompt, flags.generation, machine.name);
+      fmt::format("{}, {} + {} tokens, {}", shown_name(flags.model), flags.prompt, flags.generation, machine.name);
   fmt::print("{}\n{}", title, plan_table(request, planned, flags.explain));
   if (flags.machine.empty())
     fmt::print("rates of a brief measurement; weft bench --lanes --save FILE takes its time\n");

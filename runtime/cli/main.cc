@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -26,6 +27,8 @@
 #include "policy/json.h"
 #include "runtime/base/stop.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/other_words.h"
+#include "runtime/job/progress.h"
 
 namespace {
 
@@ -83,7 +86,8 @@ void leave_no_core() {
 void make_logger() {
   const auto logger = spdlog::stderr_logger_mt("weft");
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  formatter->add_flag<Printable>('*').set_pattern("weft: %*");
+  formatter->add_flag<Printable>('*').set_pattern(
+      weft::runtime::is_drawn_on(STDERR_FILENO) ? "\r\033[Kweft: %*" : "weft: %*");  // over the line of progress
   logger->set_formatter(std::move(formatter));
   logger->set_error_handler([](const std::string&) {});  // a line that there is no memory for
   spdlog::set_default_logger(logger);
@@ -130,13 +134,18 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = chosen.empty() ? app : *chosen.front();
   std::string message = error.what();
   if (const std::vector<std::string> unknown = app.remaining(true); !unknown.empty()) {
-    const std::string& flag = unknown.front();
+    // What follows an unknown flag is its value; CLI11 puts such values first.
+    const auto first =
+        std::find_if(unknown.begin(), unknown.end(), [](const std::string& word) { return word.starts_with('-'); });
+    const std::string& flag = first == unknown.end() ? unknown.front() : *first;
     std::vector<std::string> known;
     for (const CLI::Option* option : command.get_options()) known.push_back(option->get_name());
     if (chosen.empty())
       for (const CLI::App* each : app.get_subcommands({})) known.push_back(each->get_name());
     message = "unknown argument '" + flag.substr(0, 80) + "'";
-    if (const auto close = weft::policy::nearest(flag.substr(0, flag.find('=')), known))
+    if (const auto ours = weft::runtime::our_words(flag); ours && (chosen.empty() || flag.starts_with('-')))
+      message += "; here: " + *ours;
+    else if (const auto close = weft::policy::nearest(flag.substr(0, flag.find('=')), known))
       message += "; did you mean " + *close + "?";
   }
   return message + "; see weft " + (chosen.empty() ? "" : command.get_name() + " ") + "--help";

@@ -66,12 +66,23 @@ policy::PartialPolicy PolicyFlags::policy() const {
   if (!attention.empty()) flags.attention_on_host = policy::attention_from_text(attention, "--attention");
   if (!schedule.empty()) flags.continuous = policy::continuous_from_text(schedule, "--schedule");
   if (no_overlap) flags.overlap = false;
-  const std::array<std::pair<const char*, const std::string*>, 3> budgets{
-      {{"--device-memory", &device_memory}, {"--host-memory", &host_memory}, {"--disk-memory", &disk_memory}}};
-  for (std::size_t tier = 0; tier < budgets.size(); ++tier)
-    if (!budgets[tier].second->empty())
-      flags.budgets[tier] = policy::bytes_from_text(*budgets[tier].second, budgets[tier].first);
+  flags.budgets = memory();
   return flags.over(file);
+}
+
+std::array<std::optional<std::uint64_t>, 3> PolicyFlags::memory() const {
+  const std::array<std::pair<const char*, const std::string*>, 3> flags{
+      {{"--device-memory", &device_memory}, {"--host-memory", &host_memory}, {"--disk-memory", &disk_memory}}};
+  std::array<std::optional<std::uint64_t>, 3> bytes;
+  for (std::size_t tier = 0; tier < flags.size(); ++tier)
+    if (!flags[tier].second->empty()) bytes[tier] = policy::bytes_from_text(*flags[tier].second, flags[tier].first);
+  return bytes;
+}
+
+MachineOptions PolicyFlags::machine_options() const {
+  MachineOptions options = machine;
+  options.memory = memory();
+  return options;
 }
 
 }  // namespace weft::runtime

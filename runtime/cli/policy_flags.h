@@ -25,6 +25,11 @@ struct PolicyFlags {
   void add_to(CLI::App& app);
   /// The policy file under the flags: a flag beats the file. Throws UsageError.
   policy::PartialPolicy policy() const;
+  /// `machine`, with the memory that the flags ask for. Throws UsageError.
+  MachineOptions machine_options() const;
+
+ private:
+  std::array<std::optional<std::uint64_t>, 3> memory() const;
 };
 
 }  // namespace weft::runtime

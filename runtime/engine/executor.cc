@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "kernels/error.h"
 
@@ -62,6 +63,7 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
       .admitted_tokens = std::max(footprint_.workspace.chunk_tokens, footprint_.workspace.batch_tokens / 4),
       .last_token_only = layers_.synthetic_prefill()};
   run_ = std::make_unique<Run>(shape, block, waiting, on_token);
+  prefill_ops_ = 0;
   const Totals before = totals();
   const double begin = lanes_.now();
   double prefill_end = begin;
@@ -83,6 +85,10 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
 }
 
 void Executor::run_segment(const policy::Schedule& schedule) {
+  if (on_trace_) {
+    traced_ = schedule.ops.data();
+    traced_bytes_.assign(schedule.ops.size(), 0);
+  }
   try {
     submit_ops(schedule);
   } catch (...) {  // of memory for the queue: what is queued refers to the schedule, so it ends first
@@ -99,6 +105,7 @@ void Executor::run_segment(const policy::Schedule& schedule) {
   trace.spans.resize(schedule.ops.size());
   for (const offload::LaneRecord& record : lanes_.take_records())
     trace.spans[record.label] = {record.begin, record.end};
+  trace.bytes = std::move(traced_bytes_);
   on_trace_(schedule, trace);
 }
 
@@ -162,8 +169,14 @@ void Executor::run_op(const Op& op, kernels::Stream& stream) {
   try {
     if (stop_) throw Interrupted{};
     if (op.kind == Op::Kind::compute) compute(op, stream);
+    if (op.prefill && op.kind == Op::Kind::compute && (op.part == Op::Part::whole || op.part == Op::Part::out))
+      ++prefill_ops_;
     if (ends_step(op)) finish_step(op.batch, stream);
-    if (op.kind != Op::Kind::compute) lane_bytes_[static_cast<std::size_t>(op.lane)] += storage_.move(op, stream);
+    if (op.kind != Op::Kind::compute) {
+      const std::uint64_t bytes = storage_.move(op, stream);
+      lane_bytes_[static_cast<std::size_t>(op.lane)] += bytes;
+      if (traced_) traced_bytes_[static_cast<std::size_t>(&op - traced_)] = bytes;
+    }
   } catch (...) {
     run_->failed = true;
     throw;
@@ -247,6 +260,11 @@ void Executor::finish_step(int batch, kernels::Stream& stream) {
     run_->on_token(sequence);
     if (sequence.finish != Finish::none) run_->places.finished(batch);
   }
+}
+
+double Executor::prefill_share() const {
+  const auto all = double(footprint_.shape.sublayers.size()) * footprint_.shape.batches;
+  return std::min(1.0, double(prefill_ops_) / all);
 }
 
 void Executor::set_trace(OnTrace on_trace) {

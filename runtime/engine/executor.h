@@ -57,6 +57,9 @@ class Executor {
   /// Which of the block's sequences are in the logits of a batch, row by row; for OnToken, while it is called.
   const BatchRows& rows(int batch) const { return run_->places.rows(batch); }
 
+  /// Which share of a run's first sweep is computed. Any thread.
+  double prefill_share() const;
+
   void set_trace(OnTrace on_trace);
   Totals totals() const;
 
@@ -95,9 +98,12 @@ class Executor {
   const bool resident_;
   std::unique_ptr<Run> run_;  // the current one, or the last
   std::array<std::atomic<std::uint64_t>, offload::kLanes.size()> lane_bytes_{};
+  std::atomic<std::uint64_t> prefill_ops_{0};  // computed in the first sweep of the current run
   std::vector<offload::Ticket> tickets_;
   std::uint32_t steps_per_segment_ = 1;
   OnTrace on_trace_;
+  const policy::Op* traced_ = nullptr;       // the first op of the segment that runs, where it is traced
+  std::vector<std::uint64_t> traced_bytes_;  // of its ops, each of which is one lane's
   Totals totals_;
 };
 

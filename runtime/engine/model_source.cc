@@ -59,11 +59,36 @@ std::uint64_t ModelSource::weight_bytes() const {
   return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
 }
 
+namespace {
+
+/// Without a slash at the end.
+fs::path whole_path(const fs::path& path) {
+  const fs::path whole = fs::weakly_canonical(path);
+  return whole.filename().empty() ? whole.parent_path() : whole;
+}
+
+}  // namespace
+
+std::string hub_name(const fs::path& path) {
+  const fs::path snapshots = whole_path(path).parent_path();
+  std::string name = snapshots.parent_path().filename().string();
+  constexpr std::string_view kBegin = "models--", kBetween = "--";
+  if (snapshots.filename() != "snapshots" || !name.starts_with(kBegin)) return {};
+  name.erase(0, kBegin.size());
+  if (const auto at = name.find(kBetween); at != std::string::npos) name.replace(at, kBetween.size(), "/");
+  return name;
+}
+
+std::string shown_name(const fs::path& path) {
+  const std::string name = hub_name(path);
+  return name.empty() ? path.string() : name;
+}
+
 std::vector<std::string> model_names(const fs::path& path) {
   const bool folder = fs::is_directory(path);
-  fs::path whole = fs::weakly_canonical(path);
-  if (whole.filename().empty()) whole = whole.parent_path();  // of "folder/"
+  const fs::path whole = whole_path(path);
   std::vector<std::string> names{(folder ? whole.filename() : whole.stem()).string(), path.string()};
+  if (std::string hub = hub_name(path); !hub.empty()) names.insert(names.begin(), std::move(hub));
   const nlohmann::json config = read_json(folder ? path / "config.json" : path);
   if (const auto name = config.find("_name_or_path"); name != config.end() && name->is_string())
     names.push_back(name->get<std::string>());
@@ -96,7 +121,8 @@ policy::ModelSpec read_model_spec(const fs::path& path) {
   const fs::path config = folder ? path / "config.json" : path;
   if (!fs::exists(config))
     throw DataError(path.string() +
-                    ": there is no config.json in this folder; --model wants a Hugging Face checkpoint folder");
+                    ": there is no config.json in this folder; --model wants a Hugging Face checkpoint " +
+                    (fs::is_directory(path / "snapshots") ? "folder, here one of those in snapshots/" : "folder"));
   policy::ModelSpec spec = policy::model_from_config(read_json(config), config.string());
   activation_named(spec.activation, config.string());
   if (folder) apply_generation_config(spec, path);

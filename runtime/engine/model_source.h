@@ -36,7 +36,12 @@ std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path, const
 /// What such a `dtype` means for weights stored as `stored`. Throws UsageError for another word.
 DType dtype_named(const std::string& name, DType stored);
 
-/// What a request may call the model at `path`: the folder's (or file's) name first, `path` as it was given, and
+/// "org/name" of a snapshot in the cache of the Hugging Face Hub (.../models--org--name/snapshots/HASH); else empty.
+std::string hub_name(const std::filesystem::path& path);
+/// What people call the model: hub_name(), or `path` as it was given.
+std::string shown_name(const std::filesystem::path& path);
+/// What a request may call the model at `path`: hub_name() first if there is one, the folder's (or file's) name, `path`
+/// as it was given, and
 /// "_name_or_path" of its config.json.
 std::vector<std::string> model_names(const std::filesystem::path& path);
 

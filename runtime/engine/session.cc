@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "kernels/error.h"
+#include "kernels/host_machine.h"
 #include "policy/placement.h"
 #include "runtime/engine/policy_text.h"
 
@@ -27,6 +28,28 @@ policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& d
   if (statvfs(disk_directory.c_str(), &disk) == 0)
     budgets.bytes[2] = static_cast<std::uint64_t>(kDiskShare * double(disk.f_bavail) * double(disk.f_frsize));
   return budgets;
+}
+
+void require_memory(const MachineOptions& options, const kernels::Backend& backend) {
+  const auto& [device, host, disk] = options.memory;
+  const auto require = [](const char* flag, std::uint64_t asked, const char* place, std::uint64_t there) {
+    if (asked > there)
+      throw UsageError(std::string(flag) + " " + policy::bytes_to_text(asked) + ": " + place + " has " +
+                       policy::bytes_to_text(there) +
+                       "; ask for less, or leave it out to use what is free (weft plan --machine plans for others)");
+  };
+  const bool shared = backend.device_is_host_memory();
+  if (device)
+    require("--device-memory", *device, shared ? "this machine, whose memory plays the device," : "the device",
+            shared ? kernels::memory_total() : backend.device_bytes_free() + backend.device_overhead());
+  if (host) require("--host-memory", *host, "this machine", kernels::memory_total());
+  if (shared && device && host)
+    require("--device-memory and --host-memory, together", *device + *host,
+            "this machine, whose memory plays the device,", kernels::memory_total());
+  struct statvfs file_system {};
+  if (disk && statvfs(options.disk_directory.c_str(), &file_system) == 0)
+    require("--disk-memory", *disk, "the file system of --disk-dir",
+            std::uint64_t{file_system.f_blocks} * file_system.f_frsize);
 }
 
 std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options, std::string* reason) {
@@ -65,8 +88,9 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
 }
 
 Session::Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
-                 const std::atomic<bool>& stop)
+                 const std::atomic<bool>& stop, const OnLoaded& on_loaded)
     : source_(source), backend_(make_backend(machine, &backend_reason_)), disk_(make_disk(machine)) {
+  require_memory(machine, *backend_);
   sizing_.unit_bytes = source.weights->unit_bytes();
   for (std::size_t u = 0; u < source.units.size(); ++u) sizing_.unit_in_files.push_back(source.weights->in_files(u));
   sizing_.kv = source.type;
@@ -81,7 +105,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   footprint_ = policy::footprint(source.spec, source.units, policy_, workload_, sizing_);
   const auto begin = std::chrono::steady_clock::now();
   if (source.checkpoint && source.verify_crc) source.checkpoint->verify(stop);
-  storage_ = std::make_unique<Storage>(source, footprint_, *backend_, *disk_, machine.disk_directory, stop);
+  storage_ = std::make_unique<Storage>(source, footprint_, *backend_, *disk_, machine.disk_directory, stop, on_loaded);
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   layers_ = std::make_unique<Layers>(LayersPlan{.model = source.spec,
                                                 .retention = policy_.retention,

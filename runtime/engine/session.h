@@ -25,6 +25,9 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options);
 /// What a run may take of each tier when the user names no budget; the backend's own overhead counts as free.
 policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory);
 
+/// Throws UsageError where options.memory asks for more than there is: of host memory, used or not; of a GPU's, free.
+void require_memory(const MachineOptions& options, const kernels::Backend& backend);
+
 /// How a job is laid out, as far as that is decided, and the job under that retention.
 struct Decision {
   policy::PartialPolicy policy;
@@ -38,8 +41,8 @@ class Session {
   /// Completes the policy, allocates everything and loads the weights. `source` must outlive the session. Throws what
   /// the parts throw; CapacityError before anything is allocated if the policy does not fit, Interrupted after `stop`
   /// was set.
-  Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
-          const std::atomic<bool>& stop);
+  Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine, const std::atomic<bool>& stop,
+          const OnLoaded& on_loaded = {});
 
   Executor& executor() { return *executor_; }
   Layers& layers() { return *layers_; }

@@ -17,7 +17,8 @@ using policy::Tier;
 }  // namespace
 
 Storage::Storage(const ModelSource& source, const policy::Footprint& footprint, kernels::Backend& backend,
-                 offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop)
+                 offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop,
+                 const OnLoaded& on_loaded)
     : model_(source.spec), units_(source.units), footprint_(footprint), weights_(*source.weights), backend_(backend),
       tokens_(footprint.shape.batches), begun_(footprint.shape.batches) {
   std::vector<offload::FileId> files;
@@ -36,6 +37,7 @@ Storage::Storage(const ModelSource& source, const policy::Footprint& footprint, 
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (stop) throw Interrupted{};
     fill(unit);
+    if (on_loaded) on_loaded(double(unit + 1) / double(units_.size()));
   }
   if (source.checkpoint) source.checkpoint->require_unchanged();
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@
 
 namespace weft::runtime {
 
+/// Told which share of the weights has been brought home.
+using OnLoaded = std::function<void(double share)>;
+
 /// Allocates exactly what the footprint counted and brings the weights home. Afterwards the addresses never change; who
 /// may touch which buffer when is the schedule's business.
 class Storage : public TableRows {
@@ -24,7 +28,8 @@ class Storage : public TableRows {
   /// All references but `stop` must outlive the storage. Throws CapacityError, IoError, DataError or Interrupted; then
   /// nothing is left behind.
   Storage(const ModelSource& source, const policy::Footprint& footprint, kernels::Backend& backend,
-          offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop);
+          offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop,
+          const OnLoaded& on_loaded = {});
 
   /// Whether units are read from the checkpoint's files during the run.
   bool reads_checkpoint() const;

@@ -79,6 +79,8 @@ void Answers::token(Sequence& sequence) {
     if (sequence.forced.empty()) look_for_end(sequence);
   }
   if (sequence.finish == Finish::none) return;
+  if (const std::int64_t never = sequence.max_tokens - sequence.generated(); never > 0)
+    progress_.ended_early(static_cast<std::uint64_t>(never));
   if (!ended_.push(std::move(sequence))) std::rethrow_exception(error_);
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/job/job.h"
 
+#include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 
 #include "kernels/error.h"
 #include "policy/json.h"
+#include "runtime/base/duration.h"
 #include "runtime/base/files.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/job/answers.h"
@@ -238,6 +240,7 @@ Open still_open(const std::vector<bool>& done, const RequestFile& requests, cons
 RequestFile open_requests(const JobOptions& options, const ModelSource& source, const std::atomic<bool>& stop) {
   OpenAiRules openai{.model_names = options.served_names.empty() ? model_names(options.model) : options.served_names,
                      .model_folder = std::filesystem::is_directory(options.model) ? options.model : "",
+                     .chat_template = options.chat_template,
                      .chat = {},
                      .strict = options.strict_openai};
   RequestFile requests(open_input(options.input, stop), options.kind, source.tokenizer.get(), source.spec,
@@ -245,7 +248,23 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source, 
   if (requests.dialect() == Dialect::native && !options.served_names.empty())
     throw UsageError(requests.path().string() +
                      ": holds Weft's own request lines, which name no model; leave out --served-model-name");
+  if (requests.dialect() == Dialect::native && !options.chat_template.empty())
+    throw UsageError(requests.path().string() +
+                     ": holds Weft's own request lines, which have no conversations; leave out --chat-template");
   return requests;
+}
+
+/// Of all choices, if none ends early.
+std::uint64_t most_tokens(const RequestFile& requests, const std::vector<std::size_t>& todo) {
+  std::uint64_t tokens = 0;
+  for (const std::size_t index : todo)
+    tokens += std::uint64_t{requests.entry(index).max_tokens} * requests.entry(index).n;
+  return tokens;
+}
+
+Forecast forecast_of(const std::optional<policy::Candidate>& predicted) {
+  if (!predicted) return {};
+  return {predicted->prediction.seconds, predicted->prediction.prefill.seconds};
 }
 
 /// The requests that will not run.
@@ -266,6 +285,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   if (options.input == kPipe && isatty(STDIN_FILENO) == 1)
     spdlog::info("requests are read from the terminal, one JSON object per line; Ctrl-D ends them");
   if (options.output == kPipe) spdlog::info("answers go to standard output; a run that is stopped cannot be resumed");
+  Progress progress(options.quiet);
   const auto source = open_model(options.model, options.dtype, options.weights);
   source->verify_crc = options.verify_crc;
   const bool pipe = options.output == kPipe;
@@ -279,7 +299,9 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
                          spdlog::warn("{}", text);
                        }});
   ResultSink& results = pipe ? static_cast<ResultSink&>(to_pipe) : *journal;
+  progress.stage(options.input == kPipe ? "reading and checking requests" : "checking requests");
   const RequestFile requests = open_requests(options, *source, stop);
+  progress.stage("comparing with the earlier run");
   RunRecord begun = record_of(options, *source, requests);
   const Open open = still_open(
       journal ? answered(*journal, begun, *source, requests, options, stop) : std::vector<bool>(requests.size(), false),
@@ -294,6 +316,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
       append_refusals(open.refused, requests, results);
     }
     const std::size_t refused = results.finish(requests, mine);
+    progress.clear();
     spdlog::info("{} of {} requests are answered in {}{}", mine - refused, mine, output_name,
                  options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
     if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine, &stop);
@@ -304,9 +327,16 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   std::unique_ptr<Session> session;
   try {
     session = std::make_unique<Session>(
-        *source, [&](kernels::Backend& backend, const policy::Budgets& free) { return plan.decide(backend, free); },
-        options.machine, stop);
+        *source,
+        [&](kernels::Backend& backend, const policy::Budgets& free) {
+          progress.stage("planning");
+          Decision decision = plan.decide(backend, free);
+          progress.stage("loading weights");
+          return decision;
+        },
+        options.machine, stop, [&](double share) { progress.stage_share(share); });
   } catch (const Interrupted&) {
+    progress.clear();
     spdlog::warn("stopped while the weights were loaded; run the same command again");
     return 130;
   }
@@ -318,7 +348,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   }
   std::unique_ptr<TraceFile> trace;
   if (!options.trace.empty()) {
-    trace = std::make_unique<TraceFile>(options.trace, session->footprint().shape);
+    trace = std::make_unique<TraceFile>(options.trace, session->footprint().shape, source->units);
     session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
   }
   record.set("retention", retention_text(session->policy().retention));
@@ -326,14 +356,20 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   append_refusals(open.refused, requests, results);
   std::optional<WeightsReader> reader;
   if (source->checkpoint && !pipe) reader.emplace(*source->checkpoint, record);
-  Progress progress(mine, mine - todo.size(), options.quiet);
-  progress.show_busiest([&] { return busiest_lane(session->executor().totals()); });
+  progress.begin(
+      mine, mine - todo.size(), most_tokens(requests, todo), forecast_of(plan.predict(*session)),
+      [&] { return session->executor().prefill_share(); }, [&] { return busiest_lane(session->executor().totals()); });
+  struct Clearing {  // before the session goes, which the progress asks
+    Progress& progress;
+    ~Clearing() { progress.clear(); }
+  } const clearing{progress};
   bool complete = false;
   {
     Answers answers(*session, results, progress, static_cast<std::size_t>(session->policy().block_size()));
     complete = run_requests(*session, requests, todo, answers);
   }
   session->require_weights();
+  progress.stage("checking the answers");
   if (!complete) results.finish();
   const std::size_t refused = complete ? results.finish(requests, mine) : 0;
   progress.clear();
@@ -348,6 +384,11 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
   if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");
   if (!options.quiet) std::fputs(table(report).c_str(), stderr);
+  const std::size_t earlier = mine - todo.size() - open.refused.size();
+  spdlog::info("{} of {} requests answered{}{}, in {}; {:.1f} tokens/s; the answers are in {}", mine - refused, mine,
+               earlier > 0 ? fmt::format(" ({} of them by earlier runs)", earlier) : "",
+               refused > 0 ? fmt::format(", {} without an answer", refused) : "", duration_text(progress.seconds()),
+               report.at("tokens_per_second").at("total").get<double>(), output_name);
   if (refused > 0) spdlog::warn("{} of {} requests have no answer; each has a line that says why", refused, mine);
   return refused > 0 ? kSomeRefused : 0;
 }

@@ -38,6 +38,7 @@ struct JobOptions {
   OnBadRequest on_bad_request = OnBadRequest::fail;
   std::vector<std::string> served_names;  ///< what OpenAI lines may call the model; empty: model_names()
   bool strict_openai = false;
+  std::string chat_template;  ///< ChatTemplate::load_as(); empty: the model's own
   policy::PartialPolicy policy;
   std::string machine_file;                   ///< what the job is planned for; empty: this machine, briefly measured
   std::vector<policy::Retention> retentions;  ///< that would do as well as the policy's

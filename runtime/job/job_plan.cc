@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "runtime/base/duration.h"
 #include "runtime/measure/measure_machine.h"
 #include "runtime/planning/machine_file.h"
 
@@ -65,9 +66,9 @@ Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free)
     policy = policy::PartialPolicy::of(prediction_->policy);
     if (!options_.quiet)
       spdlog::info(
-          "planned what the policy leaves open, for {}: {:.1f} tokens/s predicted",
+          "planned what the policy leaves open, for {}: {:.1f} tokens/s predicted, {} in all",
           options_.machine_file.empty() ? "this machine as a brief measurement finds it" : options_.machine_file,
-          prediction_->prediction.tokens_per_second());
+          prediction_->prediction.tokens_per_second(), duration_text(prediction_->prediction.seconds));
   } else {
     spdlog::debug("the policy leaves nothing open: nothing is planned");
   }

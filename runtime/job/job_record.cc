@@ -15,6 +15,7 @@
 #include "runtime/base/stop.h"
 #include "runtime/engine/fingerprint.h"
 #include "runtime/requests/result_lines.h"
+#include "runtime/text/chat_template.h"
 
 namespace weft::runtime {
 
@@ -128,6 +129,8 @@ RunRecord record_of(const JobOptions& options, const ModelSource& source, const 
   record.set("dtype", name_of(source.type));
   if (options.shard.count > 1) record.set("shard", options.shard.text());
   if (options.kind == RequestKind::generate) record.set("max_tokens", std::to_string(options.max_tokens));
+  if (!options.chat_template.empty())
+    record.set("chat_template", ChatTemplate::load_as(options.chat_template, options.model).family_name());
   if (!options.weights.empty()) record.set("weights", options.weights);
   for (const auto& [name, value] : fingerprints(source)) record.set("model/" + name, value);
   if (source.checkpoint)

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -46,7 +47,7 @@ ordered_json make_report(Session& session, const Totals& since) {
   const offload::BufferStore& buffers = session.storage().buffers();
   const auto generated = double(totals.first_tokens + totals.decode_tokens);
   ordered_json report = ordered_json::object();
-  report["model"] = session.source().path;
+  report["model"] = shown_name(session.source().path);
   report["measured"] = true;
   report["seconds"] = {
       {"load", session.load_seconds()}, {"prefill", totals.prefill_seconds}, {"decode", totals.decode_seconds}};
@@ -112,8 +113,25 @@ constexpr std::string_view kBegin = "{\"traceEvents\":[";
 
 }  // namespace
 
-TraceFile::TraceFile(const std::filesystem::path& path, const policy::ScheduleShape& shape)
-    : shape_(shape), file_(path) {
+std::vector<std::string> unit_names(const std::vector<policy::Unit>& units) {
+  constexpr std::array kinds{"embedding", "positions", "input", "attention", "mlp", "output", "head"};
+  std::vector<std::string> names;
+  std::array<std::size_t, kinds.size()> pieces{};
+  for (const policy::Unit& unit : units) {
+    const auto kind = static_cast<std::size_t>(unit.kind);
+    const auto same = [&](const policy::Unit& other) { return other.kind == unit.kind && other.layer < 0; };
+    const auto all = std::count_if(units.begin(), units.end(), same);
+    std::string name = kinds[kind];
+    if (unit.layer >= 0) name = fmt::format("layer {} {}", unit.layer, kinds[kind]);
+    else if (all > 1) name += fmt::format(", piece {} of {}", ++pieces[kind], all);
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+TraceFile::TraceFile(const std::filesystem::path& path, const policy::ScheduleShape& shape,
+                     const std::vector<policy::Unit>& units)
+    : shape_(shape), units_(unit_names(units)), file_(path) {
   std::string text(kBegin);
   text += "\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"weft\"}}";
   for (const offload::Lane lane : offload::kLanes)
@@ -148,14 +166,14 @@ std::string TraceFile::label(const policy::Op& op) const {
                        : op.part == policy::Op::Part::core ? " core"
                        : op.part == policy::Op::Part::out  ? " out"
                                                            : "";
-    return std::string(name_of(sub.kind)) + part + (sub.layer >= 0 ? " " + std::to_string(sub.layer) : "");
+    return (sub.layer >= 0 ? fmt::format("layer {} ", sub.layer) : "") + name_of(sub.kind) + part;
   }
   const char* verb = op.kind == policy::Op::Kind::load ? "load " : "store ";
-  if (op.subject < shape_.kv_buffer(0, 0)) return verb + ("unit " + std::to_string(op.subject));
+  if (op.subject < shape_.kv_buffer(0, 0)) return verb + units_[op.subject] + " weights";
   if (op.subject < shape_.activation_buffer(0))
-    return verb +
-           ("kv " + std::to_string((op.subject - shape_.kv_buffer(0, 0)) / static_cast<std::uint32_t>(shape_.batches)));
-  return verb + std::string(op.subject < shape_.exchange_buffer(0) ? "hidden" : "rows");
+    return fmt::format("{}layer {} KV", verb,
+                       (op.subject - shape_.kv_buffer(0, 0)) / static_cast<std::uint32_t>(shape_.batches));
+  return verb + std::string(op.subject < shape_.exchange_buffer(0) ? "hidden states" : "rows that the host attends");
 }
 
 void TraceFile::add(const policy::Schedule& schedule, const policy::Trace& trace) {
@@ -163,10 +181,12 @@ void TraceFile::add(const policy::Schedule& schedule, const policy::Trace& trace
   for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
     const policy::Op& op = schedule.ops[i];
     const auto& span = trace.spans[i];
+    const bool moves = op.kind != policy::Op::Kind::compute && !trace.bytes.empty();
     text += fmt::format(
         ",\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.1f},\"dur\":{:.1f},\"args\":{{\"step\":{},"
-        "\"batch\":{}}}}}",
-        label(op), 1 + static_cast<int>(op.lane), span.begin * 1e6, (span.end - span.begin) * 1e6, op.step, op.batch);
+        "\"batch\":{}{}}}}}",
+        label(op), 1 + static_cast<int>(op.lane), span.begin * 1e6, (span.end - span.begin) * 1e6, op.step, op.batch,
+        moves ? fmt::format(",\"bytes\":{}", trace.bytes[i]) : "");
   }
   file_.append(text);
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "policy/simulate.h"
 #include "runtime/base/files.h"
@@ -21,11 +22,15 @@ std::string table(const nlohmann::ordered_json& report);
 /// The lane with the highest utilisation.
 std::string busiest_lane(const Totals& totals);
 
+/// What a unit is, in words: "layer 5 attention", "embedding", "head, piece 2 of 4".
+std::vector<std::string> unit_names(const std::vector<policy::Unit>& units);
+
 /// Chrome's trace format (ui.perfetto.dev opens it), one track per lane. It has its name once it is destroyed.
 class TraceFile {
  public:
   /// Throws IoError.
-  TraceFile(const std::filesystem::path& path, const policy::ScheduleShape& shape);
+  TraceFile(const std::filesystem::path& path, const policy::ScheduleShape& shape,
+            const std::vector<policy::Unit>& units);
   ~TraceFile();
   /// Throws UsageError where something is at `path` that is no trace, IoError.
   static void require_own(const std::filesystem::path& path);
@@ -35,6 +40,7 @@ class TraceFile {
   std::string label(const policy::Op& op) const;
 
   const policy::ScheduleShape& shape_;
+  std::vector<std::string> units_;  // in words
   AtomicFile file_;
 };
 

@@ -64,6 +64,7 @@ struct Curve {
     std::string bottleneck;
   };
   std::vector<Point> points;
+  bool doubling = false;  ///< the values are best drawn by their logarithms
 };
 Curve sweep_block_size(const PlanRequest& request);
 /// From a twentieth of the context to all of it, half of it for heavy hitters and half for recent tokens.

@@ -1,9 +1,11 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "policy/json.h"
+#include "runtime/base/duration.h"
 #include "runtime/engine/policy_text.h"
 #include "runtime/planning/plan.h"
 
@@ -31,18 +33,26 @@ std::string bottleneck(const Prediction& prediction) {
                      100 * phase.seconds / (prediction.prefill.seconds + prediction.decode.seconds));
 }
 
-/// Why a policy is slower than the best one: what takes longer.
-std::string why_slower(const Candidate& best, const Candidate& other) {
-  const policy::Phase& phase = other.prediction.longer();
-  const bool prefill = &phase == &other.prediction.prefill;
-  const policy::Phase& same = prefill ? best.prediction.prefill : best.prediction.decode;
-  const auto each = [&](const Candidate& candidate, double seconds) {
-    return 1e3 * seconds / (candidate.policy.block_size());
-  };
-  const offload::Lane lane = phase.longest();
-  return fmt::format("{} {} {:.1f} ms a sequence, {} there {:.1f}", prefill ? "prefill:" : "decode:", name_of(lane),
-                     each(other, phase.busy[static_cast<std::size_t>(lane)]), name_of(same.longest()),
-                     each(best, same.busy[static_cast<std::size_t>(same.longest())]));
+double prefill_each(const Prediction& prediction) { return prediction.prefill_seconds / prediction.requests; }
+double decode_each(const Prediction& prediction) {
+  return (prediction.seconds - prediction.prefill_seconds) / prediction.requests;
+}
+
+/// What a policy loses, by the time that passes: of all sequences, divided by their number.
+std::string why_not(const Candidate& best, const Candidate& other) {
+  const Prediction &own = best.prediction, &its = other.prediction;
+  const double all = its.seconds / its.requests, wanted = own.seconds / own.requests;
+  const auto block = fmt::format("a block of {} in place of {}", other.policy.block_size(), best.policy.block_size());
+  if (std::abs(all / wanted - 1) <= policy::kNearlyAsFast && other.policy.block_size() > best.policy.block_size())
+    return fmt::format("{:.1f} % {}, for {}", 100 * std::abs(wanted / all - 1), all < wanted ? "faster" : "slower",
+                       block);
+  const bool prefill = prefill_each(its) - prefill_each(own) > decode_each(its) - decode_each(own);
+  const policy::Phase& phase = prefill ? its.prefill : its.decode;
+  return fmt::format("{:.1f} ms a sequence, there {:.1f}: {} takes {:.1f}, there {:.1f}; {} {:.0f} % busy", 1e3 * all,
+                     1e3 * wanted, prefill ? "prefill" : "decode",
+                     1e3 * (prefill ? prefill_each(its) : decode_each(its)),
+                     1e3 * (prefill ? prefill_each(own) : decode_each(own)), name_of(phase.longest()),
+                     100 * share(phase, phase.longest()));
 }
 
 std::string runners_up(const policy::Plan& plan) {
@@ -56,9 +66,30 @@ std::string runners_up(const policy::Plan& plan) {
         policy.block_size(), fmt::format("{} x {}", policy.gpu_batch_size, policy.num_gpu_batches),
         percentages(policy.weights), percentages(policy.kv),
         policy.attention_on_host == 0 ? "device" : fmt::format("{:.0f} % host", 100 * policy.attention_on_host),
-        name_of(policy.retention.rule), i == 0 ? "the best" : why_slower(plan.best(), candidate));
+        name_of(policy.retention.rule), i == 0 ? "the best" : why_not(plan.best(), candidate));
   }
   return text;
+}
+
+/// Seconds as people say them: "8.42 s", "12:03".
+std::string seconds_text(double seconds) {
+  return seconds < 120 ? fmt::format("{:.2f} s", seconds) : duration_text(seconds);
+}
+
+/// What the figures are of: the whole job where its requests are known, else one full block.
+std::string duration(const Planned& planned) {
+  const Prediction& prediction = planned.best().prediction;
+  const int block = planned.best().policy.block_size();
+  const double decode = prediction.seconds - prediction.prefill_seconds;
+  const bool job = planned.work.requests.has_value(),
+             refilled = job && prediction.requests > block && planned.best().policy.continuous;
+  return fmt::format("{}: {}; prefill {}{} ({:.1f} prompt tokens/s), {} {} ({:.1f} tokens/s)",
+                     job ? fmt::format("the whole job, {:.0f} sequences in blocks of {}", prediction.requests, block)
+                         : fmt::format("one full block of {} sequences", block),
+                     seconds_text(prediction.seconds), refilled ? "of the first block " : "",
+                     seconds_text(prediction.prefill_seconds), prediction.prefill_per_second(),
+                     refilled ? "then, with the other prompts," : "decode", seconds_text(decode),
+                     prediction.decode_per_second());
 }
 
 }  // namespace
@@ -70,11 +101,7 @@ std::string plan_table(const PlanRequest& request, const Planned& planned, bool 
       fmt::format("machine: {} ({})\n", request.machine.name,
                   request.machine.measured ? "measured" : "from datasheets, not measured; its file says how");
   text += fmt::format("policy: {}\n", policy_line(best.policy));
-  text += fmt::format(
-      "predicted: {:.2f} tokens/s; prefill {:.2f} s ({:.1f} prompt tokens/s), decode {:.2f} s ({:.1f} tokens/s), of a "
-      "block of {}\n",
-      prediction.tokens_per_second(), prediction.prefill.seconds, prediction.prefill_per_second(),
-      prediction.decode.seconds, prediction.decode_per_second(), best.policy.block_size());
+  text += fmt::format("predicted: {:.2f} tokens/s\n{}\n", prediction.tokens_per_second(), duration(planned));
   text += fmt::format("{:<8} {:>12} {:>12} {:>7}\n", "tier", "peak", "budget", "used");
   for (const offload::Tier tier : offload::kTiers) {
     const std::uint64_t peak = prediction.bytes[static_cast<std::size_t>(tier)], budget = best.policy.budgets[tier];
@@ -110,7 +137,7 @@ ordered_json prediction_report(const Candidate& candidate) {
 }
 
 ordered_json plan_report(const PlanRequest& request, const Planned& planned) {
-  ordered_json report{{"model", request.source.path},
+  ordered_json report{{"model", shown_name(request.source.path)},
                       {"machine", {{"name", request.machine.name}, {"measured", request.machine.measured}}}};
   report["policy"] = planned.best().policy.to_json();
   report["predicted"] = prediction_report(planned.best());

@@ -46,10 +46,17 @@ struct BadRequest : UsageError {
   std::string code, param;
 };
 
+/// Ends the whole job: `what`, a field of the line at `where`, needs a tokenizer. `or_else`: what does without.
+struct NoTokenizer : UsageError {
+  NoTokenizer(const std::string& where, const std::string& what, const std::filesystem::path& model_folder,
+              const std::string& or_else);
+};
+
 /// What request lines of OpenAI's dialect are checked against in addition.
 struct OpenAiRules {
   std::vector<std::string> model_names;  ///< that a body may say; the first is named in messages
   std::filesystem::path model_folder;    ///< whose chat template is read where it is needed; may be empty
+  std::string chat_template = {};        ///< ChatTemplate::load_as() in place of the folder's own; may be empty
   ChatTemplate chat;
   bool strict = false;  ///< OpenAI's own limits
 };

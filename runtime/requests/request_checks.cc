@@ -19,6 +19,11 @@ std::vector<std::int32_t> token_ids(policy::Fields& fields, const std::string& k
   return ids;
 }
 
+NoTokenizer::NoTokenizer(const std::string& where, const std::string& what, const std::filesystem::path& model_folder,
+                         const std::string& or_else)
+    : UsageError(where + ": " + what + " needs a tokenizer. " + Tokenizer::missing(model_folder) + "; or use " +
+                 or_else) {}
+
 std::vector<std::string> stop_strings(policy::Fields& fields, const RequestRules& rules, const std::string& where) {
   const auto& value = fields.at("stop");
   const auto list = value.is_string() ? nlohmann::json::array({value}) : value;
@@ -31,7 +36,7 @@ std::vector<std::string> stop_strings(policy::Fields& fields, const RequestRules
     stops.push_back(stop.get<std::string>());
   }
   if (!stops.empty() && !rules.tokenizer)
-    throw UsageError(where + ": 'stop' needs a tokenizer and the model folder has none; use 'stop_token_ids'");
+    throw NoTokenizer(where, "'stop'", rules.openai.model_folder, "'stop_token_ids'");
   return stops;
 }
 

@@ -52,8 +52,7 @@ class Reader {
                        "wanted either '" + text_key + "' or '" + ids_key + "', found " + (text ? "both" : "neither"));
     if (ids) return token_ids(fields_, ids_key, rules_.model.vocab);
     if (!rules_.tokenizer)
-      throw UsageError(where_ + ": '" + text_key + "' needs a tokenizer and the model folder has none; use '" +
-                       ids_key + "'");
+      throw NoTokenizer(where_, "'" + text_key + "'", rules_.openai.model_folder, "'" + ids_key + "'");
     return rules_.tokenizer->encode(fields_.text(text_key), add_first);
   }
 

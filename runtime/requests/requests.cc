@@ -101,13 +101,14 @@ void RequestFile::recognise(const nlohmann::json& line) {
   if (openai && rules_.kind == RequestKind::score)
     throw UsageError(path_.string() + ": holds OpenAI's request lines; weft score reads only its own");
   if (openai && !rules_.tokenizer)
-    throw UsageError(path_.string() +
-                     ": holds OpenAI's request lines, whose answers are text, and the model folder has no tokenizer; "
-                     "write Weft's own lines with 'prompt_ids'");
+    throw NoTokenizer(path_.string(), "the text of OpenAI's request lines", rules_.openai.model_folder,
+                      "Weft's own lines with 'prompt_ids'");
   if (!openai && rules_.openai.strict)
     throw UsageError(path_.string() + ": holds Weft's own request lines; --strict-openai is for OpenAI's");
   if (openai && !rules_.openai.model_folder.empty())
-    rules_.openai.chat = ChatTemplate::load(rules_.openai.model_folder);
+    rules_.openai.chat = rules_.openai.chat_template.empty()
+                             ? ChatTemplate::load(rules_.openai.model_folder)
+                             : ChatTemplate::load_as(rules_.openai.chat_template, rules_.openai.model_folder);
 }
 
 void RequestFile::refuse_beyond_limits() const {
@@ -164,6 +165,8 @@ Request RequestFile::request_of(const nlohmann::json& line, std::size_t number) 
     return dialect() == Dialect::openai ? read_openai_request(line, place, rules_)
                                         : read_native_request(line, place, default_id(number), rules_);
   } catch (const BadRequest&) {
+    throw;
+  } catch (const NoTokenizer&) {  // all other lines will lack it too
     throw;
   } catch (const UsageError& error) {
     const std::string reason = std::string(error.what()).substr(place.size() + 2);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kernels/error.h"
 #include "policy/json.h"
@@ -18,6 +19,23 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+constexpr std::pair<std::string_view, ChatFamily> kFamilies[]{
+    {"chatml", ChatFamily::chatml},
+    {"qwen1.5", ChatFamily::qwen1_5},
+    {"qwen2", ChatFamily::qwen2},
+    {"qwen2.5", ChatFamily::qwen2_5},
+    {"qwen3", ChatFamily::qwen3},
+    {"smollm2", ChatFamily::smollm2},
+    {"llama2", ChatFamily::llama2},
+    {"llama3", ChatFamily::llama3},
+    {"llama3.1", ChatFamily::llama3_1},
+    {"llama3.2", ChatFamily::llama3_2},
+    {"mistral-v0.1", ChatFamily::mistral_v0_1},
+    {"mistral-v0.2", ChatFamily::mistral_v0_2},
+    {"mistral-system", ChatFamily::mistral_system},
+    {"mistral-v0.3", ChatFamily::mistral_v0_3},
+    {"zephyr", ChatFamily::zephyr},
+};
 using Messages = std::vector<ChatMessage>;
 
 /// Thrown where a template would raise an exception; the words are the templates'.
@@ -227,17 +245,51 @@ ChatFamily ChatTemplate::with_hash(std::string_view sha256) {
   return ChatFamily::unknown;
 }
 
-ChatTemplate ChatTemplate::load(const fs::path& folder) {
-  const json config = read_object(folder / "tokenizer_config.json");
-  const std::string text = template_text(folder, config);
+ChatTemplate ChatTemplate::with_tokens_of(const fs::path& folder) {
+  const json config = read_object(folder / "tokenizer_config.json"),
+             map = read_object(folder / "special_tokens_map.json");
   ChatTemplate loaded;
-  if (text.empty()) return loaded;
-  loaded.hash_ = sha256(text);
-  loaded.family_ = with_hash(loaded.hash_);
-  const json map = read_object(folder / "special_tokens_map.json");
   for (const auto& [key, token] : {std::pair{"bos_token", &loaded.bos_}, {"eos_token", &loaded.eos_}})
     *token = token_text(config.contains(key) ? config : map, key);
   return loaded;
+}
+
+ChatTemplate ChatTemplate::load(const fs::path& folder) {
+  const std::string text = template_text(folder, read_object(folder / "tokenizer_config.json"));
+  if (text.empty()) return {};
+  ChatTemplate loaded = with_tokens_of(folder);
+  loaded.hash_ = sha256(text);
+  loaded.family_ = with_hash(loaded.hash_);
+  return loaded;
+}
+
+ChatTemplate ChatTemplate::load_as(const std::string& name_or_file, const fs::path& folder) {
+  ChatTemplate loaded = with_tokens_of(folder);
+  for (const auto& [name, family] : kFamilies) {
+    if (name_or_file != name) continue;
+    loaded.family_ = family;
+    return loaded;
+  }
+  const std::string flag = "--chat-template " + name_or_file.substr(0, 80);
+  if (!fs::is_regular_file(name_or_file))
+    throw UsageError(flag + ": wanted the name of a known template (" + family_names() + ") or a file that holds one");
+  loaded.family_ = with_hash(sha256(read_file(name_or_file, kMostBytes)));
+  if (loaded.family_ == ChatFamily::unknown)
+    throw UsageError(flag + ": this template is not known, and Weft runs none; give the name of one that lays " +
+                     "conversations out as it does: " + family_names());
+  return loaded;
+}
+
+std::string ChatTemplate::family_name() const {
+  for (const auto& [name, family] : kFamilies)
+    if (family == family_) return std::string(name);
+  return {};
+}
+
+std::string ChatTemplate::family_names() {
+  std::string names;
+  for (const auto& [name, family] : kFamilies) names += (names.empty() ? "" : ", ") + std::string(name);
+  return names;
 }
 
 void ChatTemplate::check_settings(const ChatSettings& settings) const {
@@ -260,8 +312,10 @@ std::string ChatTemplate::render(const Messages& messages, const ChatSettings& s
   check_settings(settings);
   switch (family_) {
     case ChatFamily::none:
-      throw ChatError("unknown_chat_template", "url",
-                      "the model has no chat template in its folder; use /v1/completions");
+      throw ChatError(
+          "unknown_chat_template", "url",
+          "the model has no chat template in its folder; name one that it was trained with by --chat-template (" +
+              family_names() + "), or write the prompts out and use /v1/completions");
     case ChatFamily::unknown: break;
     case ChatFamily::chatml: return chatml(messages, nullptr);
     case ChatFamily::qwen1_5: return qwen1_5(messages);
@@ -282,7 +336,9 @@ std::string ChatTemplate::render(const Messages& messages, const ChatSettings& s
     case ChatFamily::zephyr: return zephyr(messages, eos_);
   }
   throw ChatError("unknown_chat_template", "url",
-                  "chat template of this model is not known (sha256 " + hash_ + "); use /v1/completions");
+                  "chat template of this model is not known (sha256 " + hash_ +
+                      "); name one that lays conversations out as it does by --chat-template (" + family_names() +
+                      "), or write the prompts out and use /v1/completions");
 } catch (const WrongRoles& wrong) {
   throw ChatError("invalid_value", "messages",
                   "the model's chat template refuses these messages: " + std::string(wrong.reason));

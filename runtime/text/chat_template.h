@@ -61,16 +61,23 @@ class ChatTemplate {
   /// From chat_template.jinja, else "chat_template" of tokenizer_config.json; the first and last token that it names
   /// from tokenizer_config.json or special_tokens_map.json. Throws DataError where a file is broken.
   static ChatTemplate load(const std::filesystem::path& folder);
+  /// As load(), but in place of the folder's template the one of a family, by its name as family_names() has it, or the
+  /// one in a file, whose text must be known. Throws UsageError, which --chat-template begins.
+  static ChatTemplate load_as(const std::string& name_or_file, const std::filesystem::path& folder);
+  /// "chatml, qwen1.5, ..."
+  static std::string family_names();
   /// The family of the template whose text has this SHA-256, in hexadecimal.
   static ChatFamily with_hash(std::string_view sha256);
 
   ChatFamily family() const { return family_; }
+  std::string family_name() const;  ///< as family_names() has it; empty where it has none
   /// The prompt, with what begins the assistant's answer; special tokens are written out in it, the first one too.
   /// Throws ChatError where the template is not known or refuses the roles, and where it does not take a setting that
   /// is given or needs one that is not.
   std::string render(const std::vector<ChatMessage>& messages, const ChatSettings& settings) const;
 
  private:
+  static ChatTemplate with_tokens_of(const std::filesystem::path& folder);
   void check_settings(const ChatSettings& settings) const;
 
   ChatFamily family_ = ChatFamily::none;

@@ -56,13 +56,22 @@ bool Tokenizer::present(const fs::path& folder) {
   return fs::exists(folder / "vocab.json") || fs::exists(folder / "tokenizer.json");
 }
 
+std::string Tokenizer::missing(const fs::path& folder) {
+  const std::string name = folder.string();
+  if (folder.empty()) return "--model is no folder, which could hold one";
+  if (fs::exists(folder / "tokenizer.model"))
+    return name +
+           ": has only SentencePiece's tokenizer.model, which Weft does not read; transformers makes a tokenizer.json "
+           "of it: python3 -c \"from transformers import AutoTokenizer as T; T.from_pretrained('" +
+           name + "').save_pretrained('" + name + "')\"";
+  return name +
+         ": has no tokenizer.json and no vocab.json with merges.txt, so there is no tokenizer; copy them from the "
+         "model's download";
+}
+
 Tokenizer Tokenizer::load(const fs::path& folder) {
   if (fs::exists(folder / "tokenizer.json")) return Tokenizer(read_tokenizer_json(folder / "tokenizer.json"));
-  if (!fs::exists(folder / "vocab.json"))
-    throw DataError(
-        folder.string() +
-        ": has no tokenizer.json and no vocab.json with merges.txt, so there is no tokenizer; copy them from "
-        "the model's download");
+  if (!fs::exists(folder / "vocab.json")) throw DataError(missing(folder));
   if (!fs::exists(folder / "merges.txt"))
     throw DataError(folder.string() + ": has vocab.json but no merges.txt; copy it from the model's download");
   return Tokenizer(read_gpt2_files(folder));

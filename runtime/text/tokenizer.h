@@ -29,6 +29,8 @@ class Tokenizer {
   static Tokenizer load(const std::filesystem::path& folder);
   /// True if the folder has a file that load() would read a tokenizer from.
   static bool present(const std::filesystem::path& folder);
+  /// What a folder without one lacks, and where to get it: "FOLDER has no ...". May be empty: there is no folder.
+  static std::string missing(const std::filesystem::path& folder);
 
   /// The ids of the text. Special and added tokens written out in it become their ids. `add_first_token` puts
   /// first_token() in front, if there is one. Any bytes will do: what is not UTF-8 comes back from piece() as it was.

@@ -17,6 +17,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+WEFT = ROOT / "bin" / "weft"  # of a package
+if not WEFT.exists():
+    WEFT = ROOT / "build" / "release" / "weft"
 TASK = """task: true_continuation
 dataset_path: json
 dataset_kwargs: {{data_files: {{test: {data}}}}}
@@ -69,7 +72,7 @@ def main():
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "demo")
     parser.add_argument("--items", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--weft", type=Path, default=ROOT / "build" / "release" / "weft")
+    parser.add_argument("--weft", type=Path, default=WEFT)
     arguments = parser.parse_args()
     folder = ROOT / "build" / "lm_eval"
     folder.mkdir(parents=True, exist_ok=True)

@@ -98,6 +98,8 @@ TEST_CASE("available memory is the tightest of the machine and its control group
   const auto available = [&] { return kernels::memory_available(root.path().string()); };
   put("proc/meminfo", "MemTotal:  2000000 kB\nMemAvailable:    1000 kB\n");
   CHECK(available() == 1024000);
+  const auto total = [&] { return kernels::memory_total(root.path().string()); };
+  CHECK(total() == 2048000000);
 
   put("proc/self/cgroup", "0::/jobs/one\n");
   put("sys/fs/cgroup/jobs/one/memory.max", "max\n");
@@ -107,6 +109,7 @@ TEST_CASE("available memory is the tightest of the machine and its control group
   put("sys/fs/cgroup/jobs/memory.current", "900000\n");
   put("sys/fs/cgroup/jobs/memory.stat", "anon 500000\ninactive_file 100000\n");
   CHECK(available() == 150000);
+  CHECK(total() == 950000);
   put("sys/fs/cgroup/jobs/memory.current", "2000000\n");
   CHECK(available() == 0);
 
@@ -114,6 +117,7 @@ TEST_CASE("available memory is the tightest of the machine and its control group
   put("sys/fs/cgroup/memory/memory.limit_in_bytes", "500000\n");
   put("sys/fs/cgroup/memory/memory.usage_in_bytes", "300000\n");
   CHECK(available() == 200000);
+  CHECK(total() == 500000);
 }
 
 #ifndef WEFT_TEST_CUDA

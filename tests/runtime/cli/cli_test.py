@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import resource
 import shutil
 import sys
@@ -342,6 +343,21 @@ class Answers(Case):
             self.assertTrue(done.stdout)
         self.refused(USAGE, "nowhere", "inspect", self.folder / "nowhere")
 
+    def test_inspect_shows_the_budgets_that_a_policy_gives(self):
+        policy = self.folder / "policy.json"
+        for text, budgets in (('{"budgets":{"device":"4GiB","disk":1024}}', {"device": "4.00 GiB", "disk": "1.00 KiB"}), ("{}", None)):
+            policy.write_text(text)
+            self.assertEqual(json.loads(WEFT.run("inspect", policy).stdout).get("budgets"), budgets)
+
+    def test_a_snapshot_of_the_hub_has_its_name(self):
+        model = self.folder / "models--some-org--tiny--one"
+        (model / "snapshots").mkdir(parents=True)
+        snapshot = write_tiny_model(model / "snapshots" / "0a1b2c")
+        report = self.folder / "report.json"
+        self.job(snapshot, [{"id": 1, "prompt_ids": [3], "max_tokens": 2}], "--report", report)
+        self.assertEqual(json.loads(report.read_text())["model"], "some-org/tiny--one")
+        self.refused(DATA, "one of those in snapshots/", "inspect", model)
+
     def test_version(self):
         self.assertRegex(WEFT.run("--version").stdout.decode(), r"^weft \d+\.\d+\.\d+\n$")
 
@@ -374,6 +390,15 @@ class Records(Case):
         self.assertEqual(sorted(tracks.values()), sorted(lanes))
         spans = [e for e in events if e["ph"] == "X"]
         self.assertTrue(spans and all(e["tid"] in tracks and e["dur"] >= 0 for e in spans))
+        names = {e["name"] for e in spans}
+        self.assertLessEqual({"embed", "layer 0 attention", "layer 1 mlp", "head"}, names)
+        self.assertLessEqual({"load layer 1 mlp weights", "load layer 1 KV", "store layer 1 KV"}, names)
+        self.assertFalse([name for name in names if "unit" in name], names)
+        moves = [e for e in spans if e["name"].startswith(("load ", "store "))]
+        self.assertEqual([e for e in spans if "bytes" in e["args"]], moves)
+        for lane, cell in report["lanes"].items():
+            track = next(tid for tid, name in tracks.items() if name == lane)
+            self.assertEqual(sum(e["args"].get("bytes", 0) for e in spans if e["tid"] == track), cell["bytes"], lane)
         for tid in tracks:  # one thing at a time on every track
             mine = sorted((e["ts"], e["dur"]) for e in spans if e["tid"] == tid)
             self.assertTrue(all(a + d <= b + 0.2 for (a, d), (b, _) in zip(mine, mine[1:])), tracks[tid])
@@ -515,6 +540,42 @@ class CommandLine(Case):
             self.refused_job(USAGE, words, *flags)
         for size in "4XB", "4 gib", "1e3", "-1", ".5GiB", "0.3B", "GiB", "1..5GiB", "99999999TiB":
             self.refused_job(USAGE, ["--device-memory", size, "4GiB"], "--device-memory=" + size)
+
+    def test_the_words_of_other_tools(self):
+        self.refused(USAGE, ["'serve'", "weft generate", "no port"], "serve")
+        self.refused(USAGE, ["'run'", "here: weft generate"], "run", "model")
+        for flags, words in [(["--gpu-memory-utilization", 0.9], "here: --device-memory"), (["-ngl", 99], "here: --device-memory"),
+                             (["--max-model-len=4096"], "config.json"), (["--temp", 0.7], 'here: a request\'s "temperature"'),
+                             (["--tensor-parallel-size", 2], "--shard K/N"), (["-m", "model"], "'-m'; here: --model"),
+                             (["-p", "Hello"], "here: --input FILE"), (["--max_new_tokens", 9], "here: --max-tokens"),
+                             (["-n", 9], "here: --max-tokens"), (["--n-predict", 9], "here: --max-tokens"),
+                             (["--batch-size", 8], "here: --gpu-batch-size"), (["-t", 4], "here: --threads"),
+                             (["--cpu-offload-gb", 4], "here: --percent"), (["--device_map=auto"], "here: --device-memory"),
+                             (["--max_token", 5], "did you mean --max-tokens?")]:
+            self.refused_job(USAGE, words, *flags)
+
+    def test_resume_takes_its_word_with_a_space(self):
+        job = ["generate", "--model", self.tiny(), "--input", self.input, "--output", self.output, "--backend", "cpu", "--quiet"]
+        self.assertEqual(WEFT.run(*job).returncode, 0)
+        text = self.output.read_text()
+        self.output.write_text("damaged\n")
+        self.refused(USAGE, "--resume=repair", *job, "--resume")
+        self.refused(USAGE, "got 'fix'", *job, "--resume", "fix")
+        self.assertEqual(WEFT.run(*job, "--resume", "repair").returncode, 0)
+        self.assertEqual(self.output.read_text(), text)
+        self.assertEqual(WEFT.run(*job, "--resume").returncode, 0)
+
+    def test_more_memory_than_there_is(self):
+        for flags in (["--device-memory", "4000TiB"], ["--host-memory", "4000TiB"]):
+            self.refused_job(USAGE, [flags[0] + " 4", "this machine", " has "], *flags)
+        self.refused_job(USAGE, "the file system of --disk-dir has", "--disk-memory", "4000TiB", "--disk-dir", self.folder)
+        total = int(re.search(r"MemTotal: +(\d+)", pathlib.Path("/proc/meminfo").read_text())[1])
+        self.refused_job(USAGE, "together", "--device-memory", f"{total * 2 // 3}KiB", "--host-memory", f"{total * 2 // 3}KiB")
+        self.refused(USAGE, "--device-memory", "plan", "--model", self.tiny(), "--prompt-len", 8, "--gen-len", 8, "--backend", "cpu",
+                     "--device-memory", "4000TiB")
+        done = WEFT.run("plan", "--model", self.tiny(), "--prompt-len", 8, "--gen-len", 8, "--machine",
+                        SOURCE / "configs/machines/t4.json", "--device-memory", "4000GiB")  # another machine
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_files(self):
         model = self.tiny()
@@ -711,6 +772,8 @@ class BadModels(Case):
         self.refused_job(DATA, ["embed_tokens.weight", "[64, 16]", "[65, 16]"], model=tall)
         weights = self.tiny() / "model.safetensors"
         whole = weights.read_bytes()
+        weights.write_bytes(whole.replace(b'"dtype": "F16"', b'"dtype": "F4" ', 1))
+        self.refused_job(DATA, ["is stored as F4, which Weft does not compute with"])
         for size in len(whole) - 2, len(whole) // 2, 100, 4, 0:
             weights.write_bytes(whole[:size])
             self.refused_job(DATA, "model.safetensors")
@@ -776,9 +839,20 @@ class Plans(Case):
                          "--retention", "h2o:0.1:0.1", "--explain", "--output", policy, "--report", report)
         for words in ("predicted: ", "bottleneck: ", "% busy in", "the best", "not measured"):
             self.assertIn(words, said)
+        self.assertRegex(said, r"one full block of \d+ sequences: [\d.:]+( s)?; prefill ")
+        rows = [line for line in said.splitlines() if " ms a sequence, there " in line]
+        self.assertTrue(rows)
+        best = float(re.search(r"predicted: ([\d.]+) tokens/s", said)[1])
+        for row in rows:  # the time that passes says which is faster, and by as much as tokens/s do
+            its, there = map(float, re.search(r"([\d.]+) ms a sequence, there ([\d.]+)", row).groups())
+            self.assertAlmostEqual(its / there, best / float(row.split()[0]), delta=0.01 * its / there)
+        job = self.plan("--machine", SOURCE / "configs/machines/t4.json", "--prompt-len", 512, "--gen-len", 512,
+                        "--retention", "h2o:0.1:0.1", "--requests", 3000)
+        self.assertRegex(job, r"the whole job, 3000 sequences in blocks of \d+: \d+:\d\d:\d\d; prefill ")
         self.assertRegex(said, r"4-bit weights \(not in this version\): \d\.\dx")
         shown = WEFT.run("inspect", policy)
         self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertEqual(list(json.loads(shown.stdout)["budgets"]), ["device", "host", "disk"])
         written = json.loads(report.read_text())
         self.assertEqual(written["policy"], json.loads(policy.read_text()))
         self.assertEqual(written["machine"]["measured"], False)
@@ -806,7 +880,23 @@ class Plans(Case):
         self.assertEqual(lines[0], "sweep,value,tokens_per_second,bottleneck")
         speed = {tuple(line.split(",")[:2]): float(line.split(",")[2]) for line in lines[1:]}
         self.assertGreater(speed["block size", "16"], speed["block size", "1"])
-        xml.etree.ElementTree.parse(self.folder / "sweep.svg")
+        over_block = [value for (sweep, _), value in speed.items() if sweep == "block size"]
+        best, planned = max(over_block), float(re.search(r"predicted: ([\d.]+) tokens/s", said)[1])
+        self.assertLess(min(abs(value - planned) for value in over_block), 0.01)  # the block that the plan takes
+        self.assertGreaterEqual(planned, 0.97 * best)
+        texts = list(xml.etree.ElementTree.parse(self.folder / "sweep.svg").iter("{http://www.w3.org/2000/svg}text"))
+        marks = [text for text in texts if text.get("class") == "best"]
+        self.assertEqual(len(marks), 2)
+        self.assertTrue(marks[0].text.endswith(f": {best:.1f} tokens/s"), marks[0].text)
+        for mark in marks:  # inside the picture
+            half = 3.5 * len(mark.text)
+            self.assertTrue(half <= float(mark.get("x")) <= 640 - half and float(mark.get("y")) > 24)
+        labels = [text for text in texts if text.get("class") == "x"]
+        self.assertGreater(len(labels), 8)
+        for a, b in zip(labels, labels[1:]):
+            if a.get("y") == b.get("y"):
+                between = float(b.get("x")) - float(a.get("x"))
+                self.assertGreaterEqual(between, 3.5 * (len(a.text) + len(b.text)), (a.text, b.text))
 
     def test_what_cannot_be_done(self):
         self.refused_plan(CAPACITY, ["needs", "on device, the budget is 64.00 MiB"], "--device-memory", "64MiB")

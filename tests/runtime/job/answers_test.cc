@@ -14,6 +14,7 @@
 
 #include "kernels/error.h"
 #include "runtime/base/files.h"
+#include "runtime/requests/journal.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 
@@ -62,7 +63,7 @@ struct Run {
   std::unique_ptr<runtime::ModelSource> source;
   Engine engine;
   runtime::Journal journal;
-  runtime::Progress progress{kRequests, 0, true};
+  runtime::Progress progress{true};
   std::mutex mutex;
   std::condition_variable more;
   int tokens = 0;

@@ -111,10 +111,32 @@ class OpenAi(Case):
         shutil.copytree(self.demo, model)
         (model / "chat_template.jinja").write_text("{{ messages[0].content }}")
         write_lines(self.input, [chat("a", ("user", "Hello")), completion("b", "Hello")])
-        self.refused(["in.jsonl:1: chat template of this model is not known (sha256 ", "use /v1/completions"], model)
+        self.refused(["in.jsonl:1: chat template of this model is not known (sha256 ", "--chat-template", "chatml",
+                      "use /v1/completions"], model)
         answers = self.answers(model, "--on-bad-request", "record", code=REFUSED, key="custom_id")
         self.assertEqual(answers["a"]["response"]["body"]["error"]["code"], "unknown_chat_template")
         self.assertEqual(answers["b"]["response"]["status_code"], 200)
+
+    def test_a_template_by_its_name_or_its_text(self):
+        model = self.folder / "demo"
+        shutil.copytree(self.demo, model)
+        (model / "chat_template.jinja").write_text(CHATML)
+        conversation = [chat("x", ("system", "Be brief."), ("user", "Hello"))]
+        write_lines(self.input, conversation)
+        text = lambda answers: answers["x"]["response"]["body"]["choices"]  # noqa: E731
+        expected = text(self.answers(model, key="custom_id"))
+        (model / "chat_template.jinja").write_text("{{ messages[0].content }}")
+        known = self.folder / "known.jinja"
+        known.write_text(CHATML)
+        for name in "chatml", known:
+            self.output.unlink()
+            self.assertEqual(text(self.answers(model, "--chat-template", name, key="custom_id")), expected)
+        record = json.loads((self.folder / "out.jsonl.run.json").read_text())
+        self.assertEqual(record["chat_template"] if "chat_template" in record else record["run"]["chat_template"], "chatml")
+        self.output.unlink()
+        self.refused(["--chat-template vicuna", "chatml"], model, "--chat-template", "vicuna")
+        write_lines(self.input, [{"id": 1, "prompt": "It"}])
+        self.refused(["leave out --chat-template"], model, "--chat-template", "chatml")
 
     def test_names_of_the_model(self):
         write_lines(self.input, [completion("a", "It", model="gpt-4")])
@@ -123,6 +145,14 @@ class OpenAi(Case):
         body = self.answers(self.demo, "--served-model-name", "gpt-4", key="custom_id")["a"]["response"]["body"]
         self.assertEqual(body["model"], "gpt-4")
         self.output.unlink()
+        snapshot = self.folder / "models--org--demo" / "snapshots" / "0a1b2c"
+        shutil.copytree(self.demo, snapshot)
+        write_lines(self.input, [completion(name, "It", model=name) for name in ("org/demo", "0a1b2c")])
+        answers = self.answers(snapshot, key="custom_id")
+        self.assertEqual(answers["org/demo"]["response"]["body"]["model"], "org/demo")
+        self.output.unlink()
+        write_lines(self.input, [completion("a", "It", model="gpt-4")])
+        self.refused(["only 'org/demo' is"], snapshot)
         model = self.folder / "here"
         shutil.copytree(self.demo, model)
         config = json.loads((model / "config.json").read_text())

@@ -328,7 +328,7 @@ TEST_CASE("the first line that is an object says the dialect", "[runtime]") {
   CHECK_THROWS_WITH(openai.open(OnBadRequest::record, RequestKind::score), Contains("weft score reads only its own"));
   CHECK_THROWS_WITH(
       RequestFile(openai.path, RequestKind::generate, nullptr, openai.model, 16, {}, OnBadRequest::record),
-      Contains("has no tokenizer"));
+      Contains("needs a tokenizer"));
 }
 
 TEST_CASE("OpenAI's own limits are there where they are asked for", "[runtime]") {

@@ -77,7 +77,6 @@ std::vector<Bad> bad_lines() {
       {R"({"prompt_ids":[3]})", "missing_required_parameter", "'id' is missing, and other lines have one"},
       {R"({"id":"x"})", "missing_required_parameter", "either 'prompt' or 'prompt_ids', found neither"},
       {R"({"id":"x","prompt":"a","prompt_ids":[3]})", "invalid_value", "found both"},
-      {R"({"id":"x","prompt":"a"})", "invalid_value", "needs a tokenizer"},
       {R"({"id":"x","prompt_ids":[]})", "invalid_value", "'prompt_ids' must be a non-empty list"},
       {R"({"id":"x","prompt_ids":[)" + many + "]}", "context_length_exceeded", "the prompt has 32 tokens; the model's"},
       {R"({"id":"x","prompt_ids":[1,1,1],"max_tokens":30})", "context_length_exceeded",
@@ -86,7 +85,6 @@ std::vector<Bad> bad_lines() {
       {with(R"("n":2)"), "invalid_value", "'n' must be 1 when using greedy sampling"},
       {with(R"("max_token":5)"), "unsupported_parameter", "unknown key 'max_token'; did you mean 'max_tokens'?"},
       {with(R"("seed":18446744073709551616)"), "invalid_json_line", "does not fit 64 bits"},
-      {with(R"("stop":"x")"), "invalid_value", "'stop' needs a tokenizer"},
       {R"({"custom_id":"x","method":"POST","url":"/v1/completions","body":{}})", "missing_required_parameter",
        "'id' is missing"},
   };
@@ -114,9 +112,10 @@ struct Line {
 
 std::vector<Line> lines_of(const std::filesystem::path& path) {
   std::vector<Line> lines;
-  runtime::for_each_line(runtime::InputFile(path), [&](std::string_view text, std::uint64_t offset, std::size_t number) {
-    lines.push_back({std::string(text), offset, number});
-  });
+  runtime::for_each_line(runtime::InputFile(path),
+                         [&](std::string_view text, std::uint64_t offset, std::size_t number) {
+                           lines.push_back({std::string(text), offset, number});
+                         });
   return lines;
 }
 
@@ -234,6 +233,22 @@ TEST_CASE("the fields n, min_tokens and logprobs are read and checked", "[runtim
   CHECK_NOTHROW(all.open());
   all.model.eos = {2};
   CHECK_THROWS_WITH(all.open(), Contains("leaves nothing to choose"));
+}
+
+TEST_CASE("a folder without a tokenizer is one error of the job, whatever becomes of bad requests", "[runtime]") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& line, const std::string& words) {
+    const File file(line + "\n" + line + "\n");
+    for (const OnBadRequest on_bad : {OnBadRequest::fail, OnBadRequest::record})
+      CHECK_THROWS_WITH(RequestFile(file.path, RequestKind::generate, nullptr, file.model, 128,
+                                    {.model_names = {}, .model_folder = folder.path(), .chat = {}}, on_bad),
+                        Contains("in.jsonl:1: " + words) && !Contains("2 of 2"));
+  };
+  refused(R"({"prompt":"a"})", "'prompt' needs a tokenizer. " + folder.path().string() + ": has no tokenizer.json");
+  refused(R"({"prompt_ids":[1],"stop":"x"})", "'stop' needs a tokenizer. ");
+  write_text(folder / "tokenizer.model", "SentencePiece");
+  refused(R"({"prompt":"a"})",
+          "'prompt' needs a tokenizer. " + folder.path().string() + ": has only SentencePiece's tokenizer.model");
 }
 
 TEST_CASE("a score request has a continuation in place of a length", "[runtime]") {

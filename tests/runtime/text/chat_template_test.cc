@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "kernels/error.h"
 #include "runtime/base/sha256.h"
@@ -120,6 +121,27 @@ TEST_CASE("first and last tokens come from the tokenizer's files", "[runtime]") 
   CHECK(rendered(load(R"({"eos_token":"<e>"})", zephyr)) == "<|user|>\nHi<e>\n<|assistant|>\n");
   CHECK(rendered(load(R"({"eos_token":{"content":"<o>"}})", zephyr)) == "<|user|>\nHi<o>\n<|assistant|>\n");
   CHECK(rendered(load("{}", zephyr, R"({"eos_token":"<m>"})")) == "<|user|>\nHi<m>\n<|assistant|>\n");
+}
+
+TEST_CASE("a template that is not known is replaced by the name or the text of one that is", "[runtime]") {
+  const TemporaryFolder folder;
+  write_text(folder / "tokenizer_config.json",
+             R"({"chat_template":"{{ messages }}","bos_token":"<b>","eos_token":"<e>"})");
+  CHECK(ChatTemplate::load(folder.path()).family() == ChatFamily::unknown);
+  const auto as = [&](const std::string& name) { return ChatTemplate::load_as(name, folder.path()); };
+  CHECK(as("chatml").family() == ChatFamily::chatml);
+  CHECK(as("llama3.1").family_name() == "llama3.1");
+  CHECK(rendered(as("zephyr")) == "<|user|>\nHi<e>\n<|assistant|>\n");
+  CHECK(rendered(as("mistral-v0.1")) == "<b>[INST] Hi [/INST]");
+  std::istringstream names(ChatTemplate::family_names());
+  int count = 0;
+  for (std::string name; std::getline(names >> std::ws, name, ','); ++count) CHECK(as(name).family_name() == name);
+  CHECK(count == 15);
+  write_text(folder / "mine.jinja", "{{ 'anything' }}");
+  CHECK_THROWS_WITH(as((folder / "mine.jinja").string()),
+                    Contains("not known, and Weft runs none") && Contains("chatml"));
+  CHECK_THROWS_WITH(as("vicuna"), Contains("--chat-template vicuna: wanted the name") && Contains("qwen2.5"));
+  CHECK_THROWS_AS(as("vicuna"), UsageError);
 }
 
 TEST_CASE("sha256 is what sha256sum prints", "[runtime]") {

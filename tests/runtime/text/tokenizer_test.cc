@@ -295,6 +295,12 @@ TEST_CASE("files that are missing or no JSON are refused by name", "[runtime]") 
       {"no merges", [](const auto& s) { fs::remove(s.folder / "merges.txt"); }, "has vocab.json but no merges.txt"},
       {"nothing", [](const auto& s) { fs::remove(s.folder / "vocab.json"); },
        "has no tokenizer.json and no vocab.json with merges.txt"},
+      {"SentencePiece's file only",
+       [](const auto& s) {
+         fs::remove(s.folder / "vocab.json");
+         write_text(s.folder / "tokenizer.model", "");
+       },
+       "has only SentencePiece's tokenizer.model, which Weft does not read; transformers makes a tokenizer.json"},
       {"tokenizer.json only",
        [](const auto& s) {
          fs::remove(s.folder / "vocab.json");

@@ -1,0 +1,173 @@
+#include "runtime/cli/other_words.h"
+
+#include <algorithm>
+#include <span>
+
+namespace weft::runtime {
+namespace {
+
+constexpr const char* kBlock = "--gpu-batch-size and --num-gpu-batches say how many sequences run at once";
+constexpr const char* kFolder = "--model takes a folder; download it first";
+constexpr const char* kInFolder = "it is read from the folder of --model";
+constexpr const char* kShards = "one process drives one GPU; --shard K/N and weft merge share a job out among several";
+constexpr const char* kPlacement = "--device-memory says how much may be used, --percent what lies where";
+constexpr const char* kNoServer = "Weft answers files of requests (weft generate) and opens no port";
+constexpr const char* kCode = "Weft runs no code of a model";
+constexpr const char* kPacked = "weft convert --help says what a packed copy of a checkpoint can be";
+constexpr const char* kCache = "--help says under Policy what the KV cache can be; --retention makes it smaller";
+constexpr const char* kFixed = "it is always so";
+
+struct Word {
+  std::string_view theirs, ours;
+};
+
+// Flags without their dashes, _ as -.
+constexpr Word kWords[] = {
+    // model
+    {"m", "--model"},
+    {"model-name-or-path", "--model"},
+    {"pretrained", "--model"},
+    {"path", "--model"},
+    {"hf-repo", kFolder},
+    {"hf", kFolder},
+    {"hfr", kFolder},
+    {"revision", kFolder},
+    {"download-dir", kFolder},
+    {"hf-token", kFolder},
+    {"cache-dir", kFolder},
+    {"tokenizer", kInFolder},
+    {"load-format", "the format of the weights is recognised"},
+    {"trust-remote-code", kCode},
+    {"torch-dtype", "--dtype"},
+    {"quantization", kPacked},
+    {"q", kPacked},
+    {"load-in-8bit", kPacked},
+    {"load-in-4bit", kPacked},
+    {"compress-weight", kPacked},
+    {"kv-cache-dtype", kCache},
+    {"cache-type-k", kCache},
+    {"cache-type-v", kCache},
+    {"ctk", kCache},
+    {"ctv", kCache},
+    {"compress-cache", kCache},
+    {"hh-ratio", "--retention h2o:HEAVY:RECENT"},
+    {"hh-all", "--retention h2o:HEAVY:RECENT"},
+    {"hh-long-seq", "--retention h2o:HEAVY:RECENT"},
+    // requests
+    {"p", "--input FILE, with lines such as {\"prompt\": \"...\"}"},
+    {"prompt", "--input FILE, with lines such as {\"prompt\": \"...\"}"},
+    {"f", "--input FILE, with lines such as {\"prompt\": \"...\"}"},
+    {"file", "--input FILE, with lines such as {\"prompt\": \"...\"}"},
+    {"input-file", "--input"},
+    {"i", "--input"},
+    {"o", "--output"},
+    {"output-file", "--output"},
+    {"n", "--max-tokens, or a request's \"max_tokens\"; its \"n\" is the number of answers"},
+    {"n-predict", "--max-tokens, or a request's \"max_tokens\""},
+    {"predict", "--max-tokens, or a request's \"max_tokens\""},
+    {"max-new-tokens", "--max-tokens, or a request's \"max_tokens\""},
+    {"max-gen-toks", "--max-tokens, or a request's \"max_tokens\""},
+    {"max-length", "--max-tokens, or a request's \"max_tokens\", counts the answer alone"},
+    {"gen-len", "--max-tokens, or a request's \"max_tokens\""},
+    {"min-tokens", "a request's \"min_tokens\""},
+    {"min-new-tokens", "a request's \"min_tokens\""},
+    {"temp", "a request's \"temperature\""},
+    {"temperature", "a request's \"temperature\""},
+    {"do-sample", "a request's \"temperature\"; 0, the default, is greedy"},
+    {"top-k", "a request's \"top_k\""},
+    {"top-p", "a request's \"top_p\""},
+    {"s", "a request's \"seed\""},
+    {"seed", "a request's \"seed\""},
+    {"num-return-sequences", "a request's \"n\""},
+    {"best-of", "a request's \"n\" gives several answers; none is chosen"},
+    {"stop", "a request's \"stop\""},
+    {"r", "a request's \"stop\""},
+    {"reverse-prompt", "a request's \"stop\""},
+    {"ignore-eos", "a request's \"ignore_eos\""},
+    {"logprobs", "a request's \"logprobs\""},
+    {"echo", "a request's \"echo\""},
+    {"num-beams", "there is no beam search; a request's \"n\" gives several answers"},
+    {"repeat-penalty", "there are no penalties"},
+    {"repetition-penalty", "there are no penalties"},
+    {"presence-penalty", "there are no penalties"},
+    {"frequency-penalty", "there are no penalties"},
+    {"min-p", "a request's \"top_p\" or \"top_k\" cuts; there is no min_p"},
+    {"grammar", "answers cannot be held to a grammar"},
+    {"lora", "adapters must be merged into the model first"},
+    {"lora-modules", "adapters must be merged into the model first"},
+    {"enable-lora", "adapters must be merged into the model first"},
+    // memory and batches
+    {"gpu-memory-utilization", "--device-memory, in bytes such as 16GiB"},
+    {"max-model-len", "the model's config.json says it; the longest request decides how much is used"},
+    {"c", "the model's config.json says it; the longest request decides how much is used"},
+    {"ctx-size", "the model's config.json says it; the longest request decides how much is used"},
+    {"swap-space", "--host-memory"},
+    {"cpu-offload-gb", "--percent says what lies where, --host-memory how much of the host may be used"},
+    {"max-memory", kPlacement},
+    {"device-map", kPlacement},
+    {"ngl", kPlacement},
+    {"n-gpu-layers", kPlacement},
+    {"gpu-layers", kPlacement},
+    {"offload-folder", "--disk-dir"},
+    {"offload-dir", "--disk-dir"},
+    {"low-cpu-mem-usage", kFixed},
+    {"mlock", kFixed},
+    {"no-mmap", kFixed},
+    {"batch-size", kBlock},
+    {"b", kBlock},
+    {"ub", kBlock},
+    {"ubatch-size", kBlock},
+    {"np", kBlock},
+    {"parallel", kBlock},
+    {"max-num-seqs", kBlock},
+    {"max-num-batched-tokens", kBlock},
+    {"per-device-eval-batch-size", kBlock},
+    {"cont-batching", "--schedule continuous, the default"},
+    {"cpu-cache-compute", "--attention host"},
+    {"sep-layer", kFixed},
+    {"enable-chunked-prefill", kFixed},
+    {"enable-prefix-caching", "equal prompts share their prefill by themselves"},
+    {"fa", kFixed},
+    {"flash-attn", kFixed},
+    // machine
+    {"t", "--threads"},
+    {"device", "--backend"},
+    {"dev", "--backend, and CUDA_VISIBLE_DEVICES for one GPU of several"},
+    {"main-gpu", "CUDA_VISIBLE_DEVICES"},
+    {"tensor-parallel-size", kShards},
+    {"tp", kShards},
+    {"pipeline-parallel-size", kShards},
+    {"pp", kShards},
+    {"data-parallel-size", kShards},
+    {"dp", kShards},
+    {"tensor-split", kShards},
+    {"ts", kShards},
+    {"enforce-eager", "--no-overlap shows what overlap gains; nothing is compiled"},
+    {"log-file", "2>FILE; --report FILE has the figures"},
+    {"log-disable", "--quiet"},
+    {"port", kNoServer},
+    {"host", kNoServer},
+    {"api-key", kNoServer},
+    // commands
+    {"serve", kNoServer},
+    {"server", kNoServer},
+    {"chat", kNoServer},
+    {"run", "weft generate"},
+    {"complete", "weft generate"},
+    {"run-batch", "weft generate, which reads the same lines"},
+    {"quantize", kPacked},
+};
+
+}  // namespace
+
+std::optional<std::string> our_words(std::string_view word) {
+  std::string plain(word.substr(0, word.find('=')));
+  plain.erase(0, std::min(plain.find_first_not_of('-'), plain.size()));
+  std::replace(plain.begin(), plain.end(), '_', '-');
+  const std::span<const Word> words(kWords);
+  const auto found = std::find_if(words.begin(), words.end(), [&](const Word& each) { return each.theirs == plain; });
+  if (found == words.end()) return {};
+  return std::string(found->ours);
+}
+
+}  // namespace weft::runtime

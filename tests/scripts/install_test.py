@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""cmake --install: weft runs from where it was installed, its data and documents are there; and the README of the package
+names only what the package holds.
+
+Usage: install_test.py SOURCE_FOLDER BUILD_FOLDER
+"""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = BUILD = None
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-install-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def run_it(self, *command, **options):
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, **options)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+
+class Install(Case):
+    def test_it_runs_where_it_is_installed(self):
+        self.run_it("cmake", "--install", BUILD, "--prefix", self.folder / "usr")
+        there = self.folder / "usr"
+        self.assertRegex(self.run_it(there / "bin" / "weft", "--version", cwd="/"), "^weft ")
+        shown = self.run_it(there / "bin" / "weft", "inspect", there / "share/weft/configs/models/opt-1.3b.json", cwd="/")
+        self.assertIn("24 layers", shown)
+        for name in "README.md", "LICENSE", "CHANGELOG.md", "docs/planning.md":
+            self.assertTrue((there / "share/doc/weft" / name).is_file(), name)
+        self.assertEqual(sorted(path.name for path in (there / "bin").iterdir()), ["weft"])
+
+
+class Package(Case):
+    def test_its_readme_names_only_what_it_holds(self):
+        package = self.folder / "package"
+        script = (SOURCE / "scripts/package.sh").read_text()
+        held = set()
+        for line in re.findall(r"(?m)^cp (?:-r )?(\S+) \"\$package/(scripts[^\"]*)\"$", script):
+            names = re.fullmatch(r"scripts/(?:compare/)?\{(.*)\}|(\S+)", line[0])
+            held |= {f"scripts/{name}" for name in names[1].split(",")} if names[1] else {names[2]}
+        self.assertIn("scripts/gpu_check.sh", held)
+        for name in held:
+            (package / name).parent.mkdir(parents=True, exist_ok=True)
+            (package / name).symlink_to(SOURCE / name)
+        for name in "docs", "configs", "models", "tests":
+            (package / name).symlink_to(SOURCE / name)
+        self.run_it(sys.executable, SOURCE / "scripts/package_readme.py", package)
+        text = (package / "README.md").read_text()
+        self.assertIn("bin/weft generate", text)
+        self.assertNotIn("build/", text)
+        for script in "quickstart.sh", "test.sh", "setup.sh", "package.sh", "accelerate.sh", "make_golden.py":
+            self.assertNotIn(script, text)
+        (package / "scripts/lm_eval_weft.py").unlink()
+        done = subprocess.run([sys.executable, SOURCE / "scripts/package_readme.py", package], capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("scripts/lm_eval_weft.py", done.stderr)
+
+
+if __name__ == "__main__":
+    SOURCE, BUILD = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
