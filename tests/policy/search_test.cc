@@ -144,6 +144,7 @@ TEST_CASE("search: rates that were measured again lead to nearly the same block"
   const ModelSpec model = test::decoder(4, 512, 8, 2000);
   const std::array<std::uint64_t, 3> bytes{16 * kGiB, 8 * kGiB, 64 * kGiB};
   std::vector<int> blocks;
+  bool smaller = false;
   for (int seed = 0; seed < 6; ++seed) {
     std::mt19937 random(static_cast<std::mt19937::result_type>(seed));
     const auto about = [&](double rate) { return rate * std::uniform_real_distribution<double>(0.93, 1.07)(random); };
@@ -158,10 +159,11 @@ TEST_CASE("search: rates that were measured again lead to nearly the same block"
     CHECK(plan.best().prediction.tokens_per_second() >=
           (1 - kNearlyAsFast) * plan.fastest().prediction.tokens_per_second());
     blocks.push_back(plan.best().policy.block_size());
+    smaller |= blocks.back() < plan.fastest().policy.block_size();
   }
   CAPTURE(blocks);
-  CHECK(*std::max_element(blocks.begin(), blocks.end()) <= 2 * *std::min_element(blocks.begin(), blocks.end()));
-  CHECK(*std::max_element(blocks.begin(), blocks.end()) < 16384 / 4);
+  CHECK(smaller);
+  CHECK(*std::max_element(blocks.begin(), blocks.end()) <= 3 * *std::min_element(blocks.begin(), blocks.end()));
 }
 
 TEST_CASE("search: what the user fixed stays, and the same question has the same answer", "[search]") {

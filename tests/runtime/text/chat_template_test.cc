@@ -88,7 +88,8 @@ TEST_CASE("any other template is refused with its hash", "[runtime]") {
   const ChatTemplate other = load("{}", kChatml + " ");
   CHECK(other.family() == ChatFamily::unknown);
   CHECK_THROWS_WITH(rendered(other), Contains("chat template of this model is not known (sha256 " +
-                                              runtime::sha256(kChatml + " ") + "); use /v1/completions"));
+                                              runtime::sha256(kChatml + " ") + "); name one that lays") &&
+                                         Contains("--chat-template (chatml, ") && Contains("use /v1/completions"));
   for (const char* config : {"{}", R"({"chat_template":null})", R"({"chat_template":[{"name":"rag","template":"x"}]})"})
     CHECK_THROWS_WITH(rendered(load(config)), Contains("no chat template in its folder"));
   CHECK_THROWS_AS(load("[]"), DataError);
