@@ -41,6 +41,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string name() const = 0;         ///< "cpu", "cuda"
   virtual std::string description() const = 0;  ///< the processor or the card, for reports
+  /// What makes this machine slower than it could be and its user may change; empty where there is nothing.
+  virtual std::string warning() const { return {}; }
 
   /// True where the host may read and write device memory, so that a disk read can land in it.
   virtual bool device_is_host_memory() const = 0;
@@ -70,8 +72,8 @@ class Backend {
   virtual void synchronize(const Event&) = 0;    ///< the calling thread waits; throws DeviceError if the work failed
 
   /// Runs `work`, which queues ops on the stream and nothing else. Work of the same signature must queue the same ops
-  /// on the same views, with spans of the same lengths and any contents: then a GPU can queue all of it at once from
-  /// the third time on. The caller waits for it before it repeats anything else on the stream.
+  /// on the same views, with spans of the same lengths and any contents: then a GPU can queue all of it at once after
+  /// the first few times. The caller waits for it before it repeats anything else on the stream.
   virtual void repeat(Stream& stream, std::uint64_t signature, const std::function<void()>& work) = 0;
 
   virtual const Ops& ops() const = 0;       ///< of the device

@@ -39,13 +39,10 @@ namespace {
 
 using namespace cuda;
 
-constexpr std::size_t kPinnedPiece = std::size_t{4} << 30;  // what one registration takes at most
-constexpr std::size_t kMostDirect = 64 << 20;               // of host memory that ops may use without a copy
-constexpr std::size_t kTouchedBytes = 64 << 20;             // what is worth a thread
-constexpr std::size_t kChunk = 16 << 20;                    // of a bulk copy: 0.3 ms of a fast link
+constexpr std::size_t kChunk = 16 << 20;       // of a bulk copy: 0.3 ms of a fast link
 constexpr std::size_t kLibraries = 128 << 20;  // code of cuBLAS and of our kernels once loaded: an estimate
-constexpr std::size_t kMostContext = std::size_t{1}
-                                     << 30;  // a context takes less; what is above it belongs to another process
+// A context takes less; what is above it belongs to another process.
+constexpr std::size_t kMostContext = std::size_t{1} << 30;
 
 struct CudaEvent final : Event {
   EventHandle handle = make_event();
@@ -57,11 +54,13 @@ class CudaDeviceMemory final : public Memory {
  public:
   explicit CudaDeviceMemory(std::size_t bytes) {
     void* data = nullptr;
-    const cudaError_t error = cudaMalloc(&data, std::max<std::size_t>(bytes, 1));
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    // What no card has may be no size for the driver (cudaErrorInvalidValue).
+    const cudaError_t error =
+        bytes > total ? cudaErrorMemoryAllocation : cudaMalloc(&data, std::max<std::size_t>(bytes, 1));
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      std::size_t free = 0, total = 0;
-      check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
       throw CapacityError("GPU memory: " + mebibytes(bytes) + " wanted, " + mebibytes(free) + " of " +
                           mebibytes(total) + " are free; lower --device-memory");
     }
@@ -73,6 +72,12 @@ class CudaDeviceMemory final : public Memory {
  private:
   DeviceMemory memory_;
 };
+
+HostPinning pinning_for(const cudaDeviceProp& device) {
+  char place[32] = "";
+  if (cudaDeviceGetPCIBusId(place, sizeof place, 0) != cudaSuccess) cudaGetLastError();
+  return {device.hostRegisterSupported && device.canUseHostPointerForRegisteredMem, memory_node(place)};
+}
 
 cudaDeviceProp first_device() {
   int count = 0;
@@ -92,16 +97,17 @@ cudaDeviceProp first_device() {
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options)
-      : device_(first_device()), pool_(options.threads > 0 ? options.threads : processors()), host_ops_(pool_) {
+      : device_(first_device()), pinning_(pinning_for(device_)),
+        pool_(options.threads > 0 ? options.threads : processors()), host_ops_(pool_) {
     check(cudaMemGetInfo(&free_at_start_, &total_), "cudaMemGetInfo");
   }
 
   std::string name() const override { return "cuda"; }
   std::string description() const override {
     return std::string(device_.name) + ", compute capability " + std::to_string(device_.major) + "." +
-           std::to_string(device_.minor) + ", " + mebibytes(total_) +
-           (pageable_.any() ? "; the system lets too little host memory be pinned, copies go by a ring" : "");
+           std::to_string(device_.minor) + ", " + mebibytes(total_);
   }
+  std::string warning() const override { return host_ranges_.trouble(); }
   bool device_is_host_memory() const override { return false; }
   DType activation_type(DType) const override { return DType::f32; }
 
@@ -112,16 +118,16 @@ class CudaBackend final : public Backend {
   }
   std::size_t host_bytes_free() const override { return memory_available(); }
   std::size_t device_overhead() const override {
-    return std::min(total_ - free_at_start_, kMostContext) + kLibraries + CudaStream::kOpsBytes;
+    return std::min(total_ - free_at_start_, kMostContext) + kLibraries + CudaStream::kOpsBytes + CudaStream::kGraphBytes;
   }
 
   std::unique_ptr<Memory> allocate_device(std::size_t bytes) override {
     return std::make_unique<CudaDeviceMemory>(bytes);
   }
   std::unique_ptr<Memory> allocate_host(std::size_t bytes) override {
-    return std::make_unique<CudaHostMemory>(bytes, pageable_);
+    return std::make_unique<CudaHostMemory>(bytes, pinning_, host_ranges_);
   }
-  bool device_reaches(const void* host) const override { return !pageable_.holds(host); }
+  bool device_reaches(const void* host) const override { return !host_ranges_.pageable(host); }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(device_.multiProcessorCount); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
 
@@ -129,14 +135,15 @@ class CudaBackend final : public Backend {
   /// of another stream would wait for all of it.
   void copy(void* to, const void* from, std::size_t bytes, Stream& any) override {
     auto& stream = static_cast<CudaStream&>(any);
-    if (pageable_.holds(from)) return copy_from_pageable(to, from, bytes, stream);
-    if (pageable_.holds(to)) return copy_to_pageable(to, from, bytes, stream);
-    for (std::size_t begin = 0, chunk = 0; begin < bytes; begin += kChunk, ++chunk) {
+    if (host_ranges_.pageable(from)) return copy_from_pageable(to, from, bytes, stream);
+    if (host_ranges_.pageable(to)) return copy_to_pageable(to, from, bytes, stream);
+    for (std::size_t begin = 0, size = 0, chunk = 0; begin < bytes; begin += size, ++chunk) {
+      auto* const target = static_cast<std::byte*>(to) + begin;
+      const auto* const source = static_cast<const std::byte*>(from) + begin;
+      size = host_ranges_.together(source, host_ranges_.together(target, std::min(kChunk, bytes - begin)));
       const cudaEvent_t done = stream.chunk_done()[chunk % 2].get();
       if (chunk >= 2) check(cudaEventSynchronize(done), "cudaEventSynchronize");
-      check(cudaMemcpyAsync(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
-                            std::min(kChunk, bytes - begin), cudaMemcpyDefault, stream.get()),
-            "cudaMemcpyAsync");
+      check(cudaMemcpyAsync(target, source, size, cudaMemcpyDefault, stream.get()), "cudaMemcpyAsync");
       if (bytes > kChunk) check(cudaEventRecord(done, stream.get()), "cudaEventRecord");
     }
   }
@@ -200,8 +207,9 @@ class CudaBackend final : public Backend {
   }
 
   cudaDeviceProp device_;
+  HostPinning pinning_;
   std::size_t free_at_start_ = 0, total_ = 0;
-  PageableMemory pageable_;
+  HostRanges host_ranges_;
   CudaOps ops_;
   ThreadPool pool_;
   CpuOps host_ops_;

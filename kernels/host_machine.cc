@@ -1,9 +1,13 @@
 #include "kernels/host_machine.h"
 
+#include <linux/mempolicy.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <fstream>
@@ -26,6 +30,8 @@ std::optional<std::uint64_t> number_of(const std::string& path) {
   std::ifstream file(path);
   return file >> text ? number_in(text) : std::nullopt;
 }
+
+constexpr std::size_t kMostNodes = 1024, kWordBits = 8 * sizeof(unsigned long);  // of memory
 
 /// The number after `key` in a file of lines "key number".
 std::optional<std::uint64_t> number_after(const std::string& path, std::string_view key) {
@@ -109,5 +115,21 @@ std::string processor_name() {
 std::size_t memory_available(const std::string& root) { return memory_of(root, Memory::left); }
 
 std::size_t memory_total(const std::string& root) { return memory_of(root, Memory::all); }
+
+int memory_node(const std::string& pci, const std::string& root) {
+  std::string name = pci;
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (name.find('/') != std::string::npos) return -1;
+  const auto node = number_of(root + "/sys/bus/pci/devices/" + name + "/numa_node");  // "-1" is no number either
+  return node && *node < kMostNodes ? static_cast<int>(*node) : -1;
+}
+
+void prefer_node(void* begin, std::size_t bytes, int node) {
+  if (node < 0 || bytes == 0) return;
+  std::array<unsigned long, kMostNodes / kWordBits> nodes = {};
+  const auto bit = static_cast<std::size_t>(node);
+  nodes[bit / kWordBits] = 1ul << (bit % kWordBits);
+  syscall(SYS_mbind, begin, bytes, MPOL_PREFERRED, nodes.data(), kMostNodes + 1, 0);  // a hint: nothing is lost without
+}
 
 }  // namespace weft::kernels

@@ -19,4 +19,10 @@ std::size_t memory_available(const std::string& root = "");
 /// MemTotal, or the limit of such a group.
 std::size_t memory_total(const std::string& root = "");
 
+/// The memory node next to the device at `pci` ("0000:3b:00.0", in any case), or -1 where the system names none.
+int memory_node(const std::string& pci, const std::string& root = "");
+/// Pages that are first touched from now on come from that node while it has any. Nothing happens where the system
+/// does not know of nodes, or for -1.
+void prefer_node(void* begin, std::size_t bytes, int node);
+
 }  // namespace weft::kernels

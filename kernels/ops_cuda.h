@@ -40,14 +40,19 @@ class CudaStream final : public Stream {
   /// Device memory for one op, 256-byte aligned; the next op may overwrite it. Throws CapacityError beyond kWorkspace.
   std::byte* workspace(std::size_t bytes);
 
-  /// Runs `work`, which queues ops on this stream: directly the first time that `signature` comes, recorded the second,
-  /// later by the record. See Backend::repeat().
+  /// Runs `work`, which queues ops on this stream: directly the first kDirect times that `signature` comes, then
+  /// recorded, later by the record. The kGraphs records used last are kept. See Backend::repeat().
   void repeat(std::uint64_t signature, const std::function<void()>& work);
   /// Whether ops are to carry over their spans and queue nothing.
   bool repeats() const { return mode_ == Mode::repeats; }
 
   static constexpr std::size_t kWorkspace = 64 << 20, kRing = 4 << 20, kStep = 2 << 20, kBlas = 32 << 20;
   static constexpr std::size_t kOpsBytes = kWorkspace + kRing + kStep + kBlas;  ///< kStep: spans of one recorded step
+
+  /// Making a record takes as long as a few steps save by it, so a signature has to have come that often before. The
+  /// records together take kGraphBytes of device memory at most; what one takes is measured when it is made.
+  static constexpr int kDirect = 4, kGraphs = 8;
+  static constexpr std::size_t kGraphBytes = 128 << 20, kSignatures = 256;
 
   // For bulk copies: see CudaBackend::copy().
   std::array<cuda::EventHandle, 2>& chunk_done() { return chunk_done_; }
@@ -61,6 +66,7 @@ class CudaStream final : public Stream {
   enum class Mode : std::uint8_t { direct, records, repeats };
   struct Record {
     int seen = 0;
+    std::uint64_t used = 0;   // the step that used it last
     cuda::GraphHandle graph;  // null: not yet, or its spans are too many
     std::size_t bytes = 0;    // of its spans
   };
@@ -68,6 +74,9 @@ class CudaStream final : public Stream {
   const void* upload_for_step(const void* data, std::size_t bytes);
   void carry_over(std::size_t offset, std::size_t bytes);
   void record(Record& record, const std::function<void()>& work);
+  void instantiate(Record& record, cudaGraph_t graph);
+  Record& record_of(std::uint64_t signature);
+  void forget(bool graphs);
   void allocate();
 
   cuda::StreamHandle stream_;
@@ -82,7 +91,9 @@ class CudaStream final : public Stream {
   std::size_t half_ = 0, used_ = 0;
   Mode mode_ = Mode::direct;
   std::size_t step_used_ = 0;
-  std::map<std::uint64_t, Record> records_;
+  std::map<std::uint64_t, Record> records_;  // of the last kSignatures signatures
+  std::uint64_t steps_ = 0;
+  std::size_t graphs_ = 0, graph_bytes_ = 0;  // records that have one; what making them took
 };
 
 namespace cuda {

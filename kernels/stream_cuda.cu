@@ -125,22 +125,68 @@ void CudaStream::record(Record& record, const std::function<void()>& work) {
   mode_ = Mode::direct;
   check(cudaStreamEndCapture(get(), &graph), "cudaStreamEndCapture");
   record.bytes = step_used_;
-  cudaGraphExec_t executable = nullptr;
-  const cudaError_t error = record.bytes <= kStep ? cudaGraphInstantiate(&executable, graph, 0) : cudaSuccess;
+  try {
+    if (record.bytes <= kStep) instantiate(record, graph);
+  } catch (...) {
+    static_cast<void>(cudaGraphDestroy(graph));
+    throw;
+  }
   static_cast<void>(cudaGraphDestroy(graph));
+}
+
+/// Nothing where the device has no memory for it, because steps run without.
+void CudaStream::instantiate(Record& record, cudaGraph_t graph) {
+  std::size_t before = 0, after = 0, total = 0;
+  check(cudaMemGetInfo(&before, &total), "cudaMemGetInfo");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    graph_bytes_ = kGraphBytes;
+    return;
+  }
   check(error, "cudaGraphInstantiate");
-  if (executable) record.graph = GraphHandle(executable);
+  record.graph = GraphHandle(executable);
+  ++graphs_;
+  check(cudaGraphUpload(executable, get()), "cudaGraphUpload");  // else its first launch would take the memory
+  check(cudaMemGetInfo(&after, &total), "cudaMemGetInfo");
+  graph_bytes_ += before - std::min(before, after);
+}
+
+CudaStream::Record& CudaStream::record_of(std::uint64_t signature) {
+  if (records_.size() == kSignatures && !records_.contains(signature)) forget(/*graphs=*/records_.size() == graphs_);
+  Record& record = records_[signature];
+  record.used = ++steps_;
+  return record;
+}
+
+/// The record that was used least lately: of those with a graph, or of those without.
+void CudaStream::forget(bool graphs) {
+  auto oldest = records_.end();
+  for (auto it = records_.begin(); it != records_.end(); ++it)
+    if ((it->second.graph.get() != nullptr) == graphs &&
+        (oldest == records_.end() || it->second.used < oldest->second.used))
+      oldest = it;
+  if (oldest == records_.end()) return;
+  if (graphs) {
+    check(cudaStreamSynchronize(get()), "cudaStreamSynchronize");  // it may be under way
+    --graphs_;
+  }
+  records_.erase(oldest);
 }
 
 void CudaStream::repeat(std::uint64_t signature, const std::function<void()>& work) {
-  Record& its = records_[signature];
-  const int seen = its.seen++;
+  Record& its = record_of(signature);
   step_used_ = 0;
-  if (seen == 1) {  // the first time libraries and kernels set themselves up, which no record may hold
+  if (!its.graph.get()) {
+    // The first times libraries and kernels set themselves up, which no record may hold.
+    if (its.seen < kDirect || its.bytes > kStep || graph_bytes_ >= kGraphBytes) {
+      its.seen = std::min(its.seen + 1, kDirect);
+      return work();
+    }
+    if (graphs_ == kGraphs) forget(/*graphs=*/true);
     record(its, work);
     if (!its.graph.get()) return work();
-  } else if (!its.graph.get()) {
-    return work();
   } else {
     mode_ = Mode::repeats;
     try {

@@ -20,9 +20,7 @@ if command -v nvcc >/dev/null; then
   # Where cuBLAS may be if the system does not know: NVIDIA's packages, containers' mounts, pip's for the whole machine.
   folders=(/usr/local/cuda/lib64 "/usr/local/cuda-$cuda/lib64" /usr/local/nvidia/lib64
            /usr/local/lib/python3.{10..14}/{dist,site}-packages/nvidia/"cu$cuda"/lib)
-  # Machine code for the GPUs that there are, and PTX, which later ones compile for themselves.
-  flags+=(-DWEFT_CUDA=ON "-DWEFT_CUDA_ARCHITECTURES=75-real;80-real;86-real;89-real;90"
-          "-DCMAKE_INSTALL_RPATH=$(IFS=';'; echo "${folders[*]}")")
+  flags+=(-DWEFT_CUDA=ON "-DCMAKE_INSTALL_RPATH=$(IFS=';'; echo "${folders[*]}")")
 else
   echo "package: there is no nvcc, so this package is for the CPU alone"
   flags+=(-DWEFT_CUDA=OFF)

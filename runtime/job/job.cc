@@ -346,6 +346,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
     spdlog::info("{}", session->plan_line());
     for (const std::string& line : decisions(*session)) spdlog::debug("{}", line);
   }
+  if (const std::string warning = session->backend().warning(); !warning.empty()) spdlog::warn("{}", warning);
   std::unique_ptr<TraceFile> trace;
   if (!options.trace.empty()) {
     trace = std::make_unique<TraceFile>(options.trace, session->footprint().shape, source->units);

@@ -1,5 +1,7 @@
 #include "runtime/measure/bench.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -174,6 +176,7 @@ ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& sto
     return {policy, workload(options, policy.retention.value_or(policy::Retention{}))};
   };
   Session session(*source, decide, options.machine, stop);
+  if (const std::string warning = session.backend().warning(); !warning.empty()) spdlog::warn("{}", warning);
   std::optional<Ceilings> ceilings;
   if (!options.ceilings.empty())
     ceilings = ceilings_from_report(measured, !session.backend().device_is_host_memory(), options.ceilings);

@@ -91,7 +91,7 @@ void SharedMemory::begin_block(std::size_t dynamic_bytes) {
   set_valid(arena_ + base - 2 * kGap, 2 * kGap, false);
   set_valid(arena_ + base + dynamic_, dynamic_taken() - dynamic_, false);
   gaps_.clear();
-  used_ = 0;
+  used_ = static_ = 0;
   ++block_;
 }
 
@@ -115,7 +115,12 @@ void* SharedMemory::slot(std::size_t site, std::size_t bytes) {
   if (slot.block == block_) return arena_ + slot.offset;
   // The first thread of the block to get here makes it.
   const std::size_t begin = used_ + kGap, end = begin + bytes, next = ((end + 31) & ~std::size_t{31}) + kGap;
-  if (next > kStatic || end > config().shared_default + 64 * gaps_.size()) return nullptr;
+  static_ += (bytes + 31) & ~std::size_t{31};
+  // A kernel that asks for no more dynamic memory than any may have has not opted in to more for all of it.
+  const Config& c = config();
+  if (next > kStatic || static_ > c.shared_default ||
+      static_ + dynamic_ > (dynamic_ > c.shared_default ? c.shared_optin() : c.shared_default))
+    return nullptr;
   for (const Span gap : {Span{used_, begin}, Span{end, next}}) {
     gaps_.push_back(gap);
     set_valid(arena_ + gap.begin, gap.end - gap.begin, false);
@@ -132,7 +137,7 @@ int new_shared_site() {
 void* shared_slot(int site, std::size_t bytes, const char* name) {
   if (void* slot = current_grid->shared.slot(static_cast<std::size_t>(site), bytes)) return slot;
   abandon(
-      "shared memory size", [&] { return std::string("static shared memory exceeds the limit at ") + name; },
+      "shared memory size", [&] { return std::string("shared memory exceeds the limit at ") + name; },
       cudaErrorInvalidConfiguration);
 }
 void* shared_dynamic() { return current_grid->shared.dynamic(); }

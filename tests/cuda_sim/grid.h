@@ -60,7 +60,7 @@ class SharedMemory {
   bool written(Span gap);
 
   char* arena_;  // static shared | page without access | dynamic shared | page without access
-  std::size_t used_ = kStatic, dynamic_ = 0;
+  std::size_t used_ = kStatic, static_ = 0, dynamic_ = 0;
   std::uint64_t block_ = 0;
   std::vector<Slot> slots_;  // by site
   std::vector<Span> gaps_;

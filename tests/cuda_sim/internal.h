@@ -109,6 +109,8 @@ std::string describe(const void* address);
 // streams.cc
 cudaError_t submit(What what, cudaStream_t stream, std::vector<Range> ranges, std::function<void()> work);
 void drain_all();
+/// Whether this thread captures a stream. Then it may neither allocate nor wait, and doing so spoils the capture.
+bool spoils_capture();
 
 // grid.cc
 void run_grid(const cudaLaunchConfig_t& config, const void* kernel, const KernelCall& call);
@@ -116,6 +118,9 @@ bool handle_kernel_fault(void* address, void* signal_context);  ///< true if the
 
 }  // namespace cusim
 
+/// Of calls that a thread may not make while it captures a stream.
+#define CUSIM_NOT_IN_CAPTURE() \
+  if (cusim::spoils_capture()) return cusim::remember(cudaErrorStreamCaptureUnsupported)
 /// Calls fail as long as the device is broken.
 #define CUSIM_ENTER() \
   if (const cudaError_t broken = cusim::sticky(); broken != cudaSuccess) return cusim::remember(broken)

@@ -89,6 +89,7 @@ void protect_all(int mode) {
 cudaError_t allocate(void** address, std::size_t bytes) {
   *address = nullptr;
   if (const cudaError_t planted = injected(What::alloc).now; planted != cudaSuccess || bytes == 0) return planted;
+  if (bytes > config().malloc_most) return cudaErrorInvalidValue;
   install_fault_handler();
   const Protect protect = protection();
   if (bytes > config().device_capacity) return cudaErrorMemoryAllocation;
@@ -138,6 +139,9 @@ cudaError_t deallocate(void* address) {
 cudaError_t pin(void* p, std::size_t bytes, bool owned) {
   if (const cudaError_t planted = injected(What::host_alloc).now; planted != cudaSuccess) return planted;
   if (p == nullptr || bytes == 0) return cudaErrorInvalidValue;
+  if (!owned && !config().host_register) return cudaErrorNotSupported;
+  if (!owned && bytes > config().register_most)
+    return config().register_error != 0 ? static_cast<cudaError_t>(config().register_error) : cudaErrorInvalidValue;
   Lock lock;
   for (const auto& [base, a] : tables().pinned)
     if (number(p) < base + a.bytes && base < number(p) + bytes) return cudaErrorHostMemoryAlreadyRegistered;
@@ -147,6 +151,7 @@ cudaError_t pin(void* p, std::size_t bytes, bool owned) {
   return cudaSuccess;
 }
 cudaError_t unpin(void* p, bool owned) {
+  CUSIM_NOT_IN_CAPTURE();
   drain_all();
   Lock lock;
   const auto found = tables().pinned.find(number(p));
@@ -241,16 +246,19 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** address, std::size_t bytes) {
+  CUSIM_NOT_IN_CAPTURE();
   CUSIM_ENTER();
   return remember(allocate(address, bytes));
 }
 cudaError_t cudaFree(void* address) {  // waits for the device, like the real one
   if (address == nullptr) return cudaSuccess;
+  CUSIM_NOT_IN_CAPTURE();
   drain_all();
   const cudaError_t error = deallocate(address);
   return remember(error != cudaSuccess ? error : sticky());
 }
 cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned) {
+  CUSIM_NOT_IN_CAPTURE();
   CUSIM_ENTER();
   *address = std::aligned_alloc(kPage, round_up(std::max<std::size_t>(bytes, 1), kPage));
   const cudaError_t error = pin(*address, bytes, true);
@@ -260,6 +268,7 @@ cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* address) { return address ? remember(unpin(address, true)) : cudaSuccess; }
 cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned) {
+  CUSIM_NOT_IN_CAPTURE();
   CUSIM_ENTER();
   return remember(pin(address, bytes, false));
 }

@@ -43,7 +43,7 @@ void count_copy(Where to, Where from, std::size_t bytes) {
 
 cudaError_t set_max_dynamic_shared(const void* kernel, int bytes) {
   CUSIM_ENTER();
-  if (bytes < 0 || static_cast<std::size_t>(bytes) > config().shared_optin) return remember(cudaErrorInvalidValue);
+  if (bytes < 0 || static_cast<std::size_t>(bytes) > config().shared_optin()) return remember(cudaErrorInvalidValue);
   Lock lock;
   max_dynamic_shared()[kernel] = bytes;
   return cudaSuccess;
@@ -70,6 +70,12 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
+  if (device != 0) return remember(cudaErrorInvalidDevice);
+  if (bytes < 13) return remember(cudaErrorInvalidValue);
+  std::strcpy(text, "0000:00:00.0");
+  return cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device != 0) return remember(cudaErrorInvalidDevice);
@@ -78,12 +84,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::strcpy(properties->name, "simulated device");
   properties->totalGlobalMem = c.device_capacity;
   properties->sharedMemPerBlock = c.shared_default;
-  properties->sharedMemPerBlockOptin = c.shared_optin;
-  properties->major = 8;
-  properties->minor = 0;
+  properties->sharedMemPerBlockOptin = c.shared_optin();
+  properties->major = c.architecture / 10;
+  properties->minor = c.architecture % 10;
   properties->multiProcessorCount = 4;
   properties->warpSize = warpSize;
   properties->asyncEngineCount = 2;
+  properties->hostRegisterSupported = properties->canUseHostPointerForRegisteredMem = c.host_register;
   return cudaSuccess;
 }
 

@@ -38,6 +38,7 @@ Config from_environment() {
   c.order = order == "reverse" ? Order::reverse : order == "random" ? Order::random : Order::forward;
   c.protect = protect == "none" ? Protect::none : protect == "pages" ? Protect::pages : Protect::keys;
   if (const std::string seed = environment("CUSIM_SEED"); !seed.empty()) c.seed = std::stoull(seed);
+  if (const std::string arch = environment("CUSIM_ARCH"); !arch.empty()) c.architecture = std::stoi(arch);
   c.lazy = environment("CUSIM_LAZY");
   c.abort_on_finding = !environment("CUSIM_ABORT").empty();
   return c;
@@ -53,6 +54,14 @@ std::mutex& mutex() {
 Config& config() {
   static Config& c = *new Config(from_environment());  // outlives the workers
   return c;
+}
+
+std::size_t Config::shared_optin() const {
+  constexpr std::size_t kib = 1024;
+  if (architecture >= 120) return 99 * kib;
+  if (architecture >= 90) return 227 * kib;
+  if (architecture == 80 || architecture == 87) return 163 * kib;
+  return (architecture > 80 ? 99 : 64) * kib;
 }
 
 Stats& counters() {
@@ -130,9 +139,13 @@ const char* cudaGetErrorName(cudaError_t error) {
     CUSIM_NAME(cudaErrorNoDevice)
     CUSIM_NAME(cudaErrorInvalidDevice)
     CUSIM_NAME(cudaErrorECCUncorrectable)
+    CUSIM_NAME(cudaErrorOperatingSystem)
     CUSIM_NAME(cudaErrorInvalidResourceHandle)
     CUSIM_NAME(cudaErrorNotReady)
+    CUSIM_NAME(cudaErrorNotPermitted)
+    CUSIM_NAME(cudaErrorNotSupported)
     CUSIM_NAME(cudaErrorStreamCaptureUnsupported)
+    CUSIM_NAME(cudaErrorStreamCaptureInvalidated)
     CUSIM_NAME(cudaErrorIllegalAddress)
     CUSIM_NAME(cudaErrorHostMemoryAlreadyRegistered)
     CUSIM_NAME(cudaErrorHostMemoryNotRegistered)

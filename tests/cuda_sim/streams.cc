@@ -35,9 +35,11 @@ struct Node {
 
 struct CUgraph_st {
   std::vector<cusim::Node> nodes;
+  bool spoilt = false;
 };
 struct CUgraphExec_st {
   std::vector<cusim::Node> nodes;
+  std::size_t device_bytes = 0;
 };
 struct CUstream_st {  // never freed, so that events may outlive their stream; under the lock but for `worker`
   std::deque<std::unique_ptr<cusim::Work>> queue;
@@ -176,12 +178,20 @@ bool is_stream(CUstream_st* s) {
   return std::find(streams().all.begin(), streams().all.end(), s) != streams().all.end();
 }
 
+thread_local CUgraph_st* captured = nullptr;  // by this thread
+
 std::shared_ptr<Record> record_of(cudaEvent_t event) {
   Lock lock;
   return event->record;
 }
 
 }  // namespace
+
+bool spoils_capture() {
+  if (captured == nullptr) return false;
+  captured->spoilt = true;
+  return true;
+}
 
 void drain_all() {
   std::vector<CUstream_st*> all;
@@ -217,10 +227,15 @@ using namespace cusim;
 #define CUSIM_ENTER_STREAM(stream)                                         \
   CUSIM_ENTER();                                                           \
   if (!is_stream(stream)) return remember(cudaErrorInvalidResourceHandle); \
-  if (stream->capture) return remember(cudaErrorStreamCaptureUnsupported)
+  if (stream->capture) {                                                   \
+    stream->capture->spoilt = true;                                        \
+    return remember(cudaErrorStreamCaptureUnsupported);                    \
+  }                                                                        \
+  static_assert(true)
 
 extern "C" {
 cudaError_t cudaDeviceSynchronize() {
+  CUSIM_NOT_IN_CAPTURE();
   CUSIM_ENTER();
   drain_all();
   return remember(sticky());
@@ -232,16 +247,27 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   CUSIM_ENTER_STREAM(stream);
-  stream->capture = new CUgraph_st;
+  CUSIM_NOT_IN_CAPTURE();
+  stream->capture = captured = new CUgraph_st;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   if (!is_stream(stream) || !stream->capture) return remember(cudaErrorInvalidResourceHandle);
+  captured = nullptr;
   *graph = std::exchange(stream->capture, nullptr);
-  return cudaSuccess;
+  if (!(*graph)->spoilt) return cudaSuccess;
+  delete std::exchange(*graph, nullptr);
+  return remember(cudaErrorStreamCaptureInvalidated);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
-  *executable = new CUgraphExec_st{graph->nodes};
+  *executable = nullptr;
+  const std::size_t bytes = graph->nodes.size() * config().graph_node_bytes;
+  Lock lock;
+  Stats& s = counters();
+  if (s.device_live + bytes > config().device_capacity) return remember(cudaErrorMemoryAllocation);
+  s.device_live += bytes;
+  s.executables_peak = std::max(s.executables_peak, ++s.executables_live);
+  *executable = new CUgraphExec_st{graph->nodes, bytes};
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -249,7 +275,14 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {  // nodes on their way are copies
+  Lock lock;
+  counters().device_live -= executable->device_bytes;
+  counters().executables_live--;
   delete executable;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t stream) {
+  CUSIM_ENTER_STREAM(stream);
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
@@ -271,6 +304,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return remember(sticky());
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  CUSIM_NOT_IN_CAPTURE();
   CUSIM_ENTER_STREAM(stream);
   drain(stream);
   return remember(sticky());
@@ -308,6 +342,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  CUSIM_NOT_IN_CAPTURE();
   CUSIM_ENTER();
   if (const auto record = record_of(event)) {
     if (!is_done(record->stream, record->number)) return cudaErrorNotReady;
@@ -316,6 +351,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return remember(sticky());
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  CUSIM_NOT_IN_CAPTURE();
   CUSIM_ENTER();
   if (const auto record = record_of(event)) {
     await(record->stream, record->number);

@@ -53,6 +53,14 @@ template <class T> struct Pinned {
   ~Pinned() { static_cast<void>(cudaFreeHost(data)); }
 };
 
+/// Pages that nobody pinned yet.
+struct Pages {
+  char* data;
+  explicit Pages(std::size_t bytes) : data(static_cast<char*>(std::aligned_alloc(4096, bytes))) {}
+  Pages(const Pages&) = delete;
+  ~Pages() { std::free(data); }
+};
+
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, const Stream& stream,
                    A&&... args) {

@@ -120,6 +120,30 @@ TEST_CASE("available memory is the tightest of the machine and its control group
   CHECK(total() == 500000);
 }
 
+TEST_CASE("memory next to a device is preferred where the system says which that is", "[kernels]") {
+  const TemporaryFolder root;
+  const auto put = [&](const std::string& device, const std::string& text) {
+    std::filesystem::create_directories(root / "sys/bus/pci/devices" / device);
+    write_text(root / "sys/bus/pci/devices" / device / "numa_node", text);
+  };
+  put("0000:3b:00.0", "1\n");
+  put("0000:af:00.0", "-1\n");
+  put("0000:d8:00.0", "70000\n");
+  const auto node = [&](const char* pci) { return kernels::memory_node(pci, root.path().string()); };
+  CHECK(node("0000:3B:00.0") == 1);
+  CHECK(node("0000:AF:00.0") == -1);
+  CHECK(node("0000:D8:00.0") == -1);
+  CHECK(node("0000:00:00.0") == -1);
+  CHECK(node("") == -1);
+  CHECK(node("../devices/0000:3b:00.0") == -1);
+
+  constexpr std::size_t bytes = 8 << 20;
+  const auto memory = kernels::make_cpu_backend({.threads = 1})->allocate_host(bytes);
+  for (const int none_or_absent : {-1, 0, 1, 1023}) kernels::prefer_node(memory->data(), bytes, none_or_absent);
+  std::memset(memory->data(), 3, bytes);
+  CHECK(memory->data()[bytes - 1] == std::byte{3});
+}
+
 #ifndef WEFT_TEST_CUDA
 TEST_CASE("without a GPU, CUDA's libraries or a build with CUDA the CUDA backend says so", "[kernels]") {
   const auto refusal = [](const char* library) {

@@ -22,7 +22,18 @@ struct Config {
   std::string lazy;
   int lazy_milliseconds = 60;  ///< after which a lazy stream runs work that nobody asked for
   std::size_t device_capacity = std::size_t{4} << 30, pinned_capacity = std::size_t{8} << 30;
-  std::size_t shared_default = 48 << 10, shared_optin = 99 << 10;  ///< 99 KiB: the smallest of sm_80 to sm_90
+  /// One registration of host memory takes at most so many bytes; a larger one fails with register_error (a
+  /// cudaError_t, 0: cudaErrorInvalidValue). The drivers' own limits differ.
+  std::size_t register_most = SIZE_MAX;
+  int register_error = 0;
+  std::size_t graph_node_bytes = 16 << 10;         ///< of device memory that a node of an executable graph takes
+  bool host_register = true;                       ///< cudaDeviceProp::hostRegisterSupported
+  std::size_t malloc_most = std::size_t{1} << 47;  ///< what is larger is no size: cudaErrorInvalidValue
+  /// CUSIM_ARCH, for example 90: the compute capability, which says how much shared memory a block may have. By
+  /// default the least of those that the project supports.
+  int architecture = 75;
+  std::size_t shared_default = 48 << 10;
+  std::size_t shared_optin() const;
   bool strict_exit = true;        ///< exited threads at a barrier or in a warp's mask are a finding
   bool pageable_copies = false;   ///< else an async copy to or from pageable memory is a finding
   bool abort_on_finding = false;  ///< CUSIM_ABORT=1: stops a debugger at the first finding
@@ -36,6 +47,7 @@ struct Stats {
   std::uint64_t graphs = 0;  ///< launched
   std::uint64_t kernels = 0, blocks = 0, threads = 0, switches = 0;
   std::uint64_t copies = 0, to_device_bytes = 0, to_host_bytes = 0, on_device_bytes = 0;
+  std::uint64_t executables_live = 0, executables_peak = 0;  ///< graphs that could be launched
   std::uint64_t device_live = 0, device_peak = 0, pinned_live = 0, streams_live = 0, events_live = 0;  ///< for leaks
 };
 Stats stats();

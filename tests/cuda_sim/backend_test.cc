@@ -1,0 +1,201 @@
+// What only the simulator shows of the GPU as a machine: drivers that take host memory in pieces, or not at all.
+#include "kernels/backend.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "cusim.h"
+#include "kernels/cuda.h"
+#include "kernels/error.h"
+
+using namespace weft;
+using kernels::Backend;
+
+namespace {
+
+struct Restore {
+  cusim::Config before = cusim::config();
+  ~Restore() {
+    cusim::reset();
+    cusim::config() = before;
+  }
+};
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+std::uint32_t word_at(std::size_t i) { return static_cast<std::uint32_t>(i * 2654435761u >> 3); }
+
+void fill(kernels::Memory& memory) {
+  for (std::size_t i = 0; i < memory.bytes(); i += 4) {
+    const std::uint32_t word = word_at(i);
+    std::memcpy(memory.data() + i, &word, std::min<std::size_t>(4, memory.bytes() - i));
+  }
+}
+
+/// To the device and back, from `from` bytes into one host buffer to `to` bytes into another.
+bool comes_back(Backend& backend, kernels::Memory& host, kernels::Memory& back, std::size_t from, std::size_t to,
+                std::size_t bytes) {
+  const auto device = backend.allocate_device(bytes);
+  const auto stream = backend.make_stream();
+  const auto done = backend.make_event();
+  backend.copy(device->data(), host.data() + from, bytes, *stream);
+  backend.copy(back.data() + to, device->data(), bytes, *stream);
+  backend.record(*done, *stream);
+  backend.synchronize(*done);
+  return std::memcmp(host.data() + from, back.data() + to, bytes) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("copies cross the pieces in which a driver pins host memory", "[gpu][faults]") {
+  const Restore restore;
+  const int error = GENERATE(as<int>(), cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorNotSupported,
+                             cudaErrorOperatingSystem, cudaErrorUnknown);
+  cusim::config().register_most = GENERATE(40 * kMiB, 17 * kMiB);
+  cusim::config().register_error = error;
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  const auto pinned = cusim::stats().pinned_live;
+  {
+    const auto host = backend->allocate_host(100 * kMiB + 5), back = backend->allocate_host(100 * kMiB + 5);
+    fill(*host);
+    CHECK(backend->device_reaches(host->data()));
+    CHECK(backend->warning().empty());
+    CHECK(comes_back(*backend, *host, *back, 4096, 0, 96 * kMiB));
+    CHECK(comes_back(*backend, *host, *back, 3, 2 * kMiB + 1, 70 * kMiB));
+    CHECK(comes_back(*backend, *host, *back, 0, 0, host->bytes()));
+  }
+  CHECK(cusim::stats().pinned_live == pinned);
+  CHECK(cusim::take_findings().empty());
+}
+
+TEST_CASE("host memory of more than 4 GiB is copied whole", "[gpu][large]") {
+  const Restore restore;
+  cusim::config().register_most = std::size_t{3} << 30;
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  constexpr std::size_t bytes = (std::size_t{4} << 30) + 3 * kMiB;
+  cusim::config().device_capacity = bytes + (std::size_t{1} << 30);
+  const auto host = backend->allocate_host(bytes), device = backend->allocate_device(bytes);
+  const auto stream = backend->make_stream();
+  const auto done = backend->make_event();
+  fill(*host);
+  backend->copy(device->data(), host->data(), bytes, *stream);
+  backend->record(*done, *stream);
+  backend->synchronize(*done);
+  std::memset(host->data(), 0, bytes);
+  backend->copy(host->data(), device->data(), bytes, *stream);
+  backend->record(*done, *stream);
+  backend->synchronize(*done);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < bytes; i += 4) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, host->data() + i, 4);
+    wrong += word != word_at(i);
+  }
+  CHECK(wrong == 0);
+  CHECK(cusim::take_findings().empty());
+}
+
+TEST_CASE("large host memory that the driver does not pin is copied by a ring, whatever its error", "[gpu][faults]") {
+  const Restore restore;
+  const int error = GENERATE(as<int>(), cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorNotSupported,
+                             cudaErrorNotPermitted, cudaErrorOperatingSystem, cudaErrorUnknown);
+  CAPTURE(error);
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  cusim::config().register_most = kMiB;
+  cusim::config().register_error = error;
+  const auto host = backend->allocate_host(70 * kMiB), back = backend->allocate_host(70 * kMiB);
+  fill(*host);
+  CHECK_FALSE(backend->device_reaches(host->data()));
+  CHECK_THAT(backend->warning(), Catch::Contains("70 MiB") &&
+                                     Catch::Contains(cudaGetErrorName(static_cast<cudaError_t>(error))) &&
+                                     Catch::Contains("slow"));
+  CHECK(comes_back(*backend, *host, *back, 0, 0, 70 * kMiB));
+  try {
+    backend->allocate_host(2 * kMiB);
+    FAIL("small memory must be pinned");
+  } catch (const CapacityError& refused) {
+    CHECK_THAT(refused.what(), Catch::Contains(cudaGetErrorName(static_cast<cudaError_t>(error))));
+  }
+  CHECK(cusim::take_findings().empty());
+}
+
+TEST_CASE("a device that does not register host memory is not asked to", "[gpu][faults]") {
+  const Restore restore;
+  cusim::config().host_register = false;
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  const auto host = backend->allocate_host(70 * kMiB), back = backend->allocate_host(70 * kMiB);
+  fill(*host);
+  CHECK_THAT(backend->warning(), Catch::Contains("does not register"));
+  CHECK(comes_back(*backend, *host, *back, 0, 0, 70 * kMiB));
+}
+
+TEST_CASE("a size that is none is refused as memory that is not there", "[gpu][faults]") {
+  const Restore restore;
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  CHECK_THROWS_AS(backend->allocate_device(SIZE_MAX), CapacityError);
+  CHECK_THROWS_AS(backend->allocate_device(SIZE_MAX / 2), CapacityError);
+}
+
+namespace {
+
+/// x += y, for `steps` steps whose signatures come in turn; what x then holds.
+float after_steps(Backend& backend, int steps, int signatures) {
+  const auto device = backend.allocate_device(2 * sizeof(float)), host = backend.allocate_host(2 * sizeof(float));
+  auto* const numbers = reinterpret_cast<float*>(host->data());
+  numbers[0] = 0, numbers[1] = 1;
+  const auto stream = backend.make_stream();
+  const auto done = backend.make_event();
+  const auto wait = [&] {
+    backend.record(*done, *stream);
+    backend.synchronize(*done);
+  };
+  backend.copy(device->data(), host->data(), device->bytes(), *stream);
+  wait();
+  const View x(device->data(), DType::f32, 1, 1), y(device->data() + sizeof(float), DType::f32, 1, 1);
+  for (int step = 0; step < steps; ++step) {
+    backend.repeat(*stream, static_cast<std::uint64_t>(step % signatures), [&] {
+      backend.ops().run(kernels::Add{x, y}, *stream);
+    });
+    wait();
+  }
+  backend.copy(host->data(), device->data(), sizeof(float), *stream);
+  wait();
+  return numbers[0];
+}
+
+}  // namespace
+
+TEST_CASE("of the steps that repeat only so many are recorded as the device has memory set aside for",
+          "[gpu][graphs]") {
+  const Restore restore;
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  const auto before = cusim::stats();
+  const auto launched = [&] { return cusim::stats().graphs - before.graphs; };
+  SECTION("a few, always the same: all are graphs in the end") {
+    CHECK(after_steps(*backend, 8 * 10, 8) == 80.0f);
+    CHECK(launched() == 8 * 6);
+  }
+  SECTION("a signature that comes a few times is not worth a graph") {
+    CHECK(after_steps(*backend, 500 * 4, 500) == 2000.0f);
+    CHECK(launched() == 0);
+  }
+  SECTION("many: the graphs that are used least go") {
+    CHECK(after_steps(*backend, 12 * 6, 12) == 72.0f);
+    CHECK(cusim::stats().executables_peak == 8);
+  }
+  SECTION("large ones: no more than the memory that counts as the backend's own") {
+    cusim::config().graph_node_bytes = 50 << 20;
+    const auto live = cusim::stats().device_live;
+    CHECK(after_steps(*backend, 8 * 10, 8) == 80.0f);
+    CHECK(cusim::stats().device_peak - live < backend->device_overhead());
+    CHECK(launched() == 3 * 6);
+  }
+  SECTION("where no memory is left steps go on without") {
+    cusim::config().graph_node_bytes = std::size_t{8} << 30;
+    CHECK(after_steps(*backend, 8 * 10, 8) == 80.0f);
+    CHECK(launched() == 0);
+  }
+  CHECK(cusim::stats().executables_live == before.executables_live);
+  CHECK(cusim::stats().device_live == before.device_live);
+  CHECK(cusim::take_findings().empty());
+}
