@@ -97,7 +97,7 @@ void Storage::fill(std::size_t unit) {
   const Tier home = buffers_.home(id);
   if (buffers_.read_only(id)) return;  // its file is its home
   const auto write = [&](std::byte* to) {
-    weights_.in_files(unit) ? buffers_.read_from_disk(id, to) : weights_.make(unit, to);
+    weights_.in_files(unit) ? buffers_.read_from_disk(id, to - shift(unit)) : weights_.make(unit, to);
   };
   if (home == Tier::host || (home == Tier::device && backend_.device_is_host_memory())) {
     write(buffers_.home_data(id));
@@ -122,6 +122,10 @@ bool Storage::reads_checkpoint() const {
   return false;
 }
 
+std::size_t Storage::shift(std::size_t unit) const {
+  return backend_.device_is_host_memory() ? 0 : weights_.shift(unit);
+}
+
 std::byte* Storage::place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const {
   return slot == kNoSlot ? buffers_.home_data(buffer(subject)) : buffers_.slot(window, static_cast<int>(slot));
 }
@@ -144,6 +148,9 @@ std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
   const offload::WindowId at_disk = for_host ? host_kv_window_ : shape.disk_reads_device ? device : staging;
   const std::uint64_t bytes = size_to_move(op.subject);
   if (bytes == 0) return 0;
+  // A unit that a file was read into lies there as in the file.
+  const bool of_file = op.subject < units_.size() && buffers_.home(id) == Tier::disk;
+  const std::size_t skipped = of_file ? shift(op.subject) : 0;
   switch (op.lane) {
     case offload::Lane::disk_read:
       buffers_.read_from_disk(id, buffers_.slot(at_disk, static_cast<int>(op.to)), bytes);
@@ -152,7 +159,8 @@ std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
       buffers_.write_to_disk(id, buffers_.slot(at_disk, static_cast<int>(op.from)), bytes);
       break;
     case offload::Lane::host_to_device:
-      backend_.copy(place(op.subject, op.to, device), place(op.subject, op.from, staging), bytes, stream);
+      backend_.copy(place(op.subject, op.to, device), place(op.subject, op.from, staging) + skipped, bytes - skipped,
+                    stream);
       break;
     case offload::Lane::device_to_host:
       backend_.copy(place(op.subject, op.to, staging), place(op.subject, op.from, device), bytes, stream);
@@ -174,7 +182,8 @@ std::uint64_t Storage::exchange_rows(const Op& op, kernels::Stream& stream) {
 }
 
 UnitViews Storage::unit(int unit, std::uint32_t slot) const {
-  return weights_.views(static_cast<std::size_t>(unit), place(static_cast<std::uint32_t>(unit), slot, unit_window_));
+  const auto index = static_cast<std::uint32_t>(unit);
+  return weights_.views(index, place(index, slot, unit_window_) - shift(index));
 }
 
 kernels::KvSlots Storage::kv(int layer, int batch, std::uint32_t slot) const {
@@ -251,7 +260,7 @@ void Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids,
       rows.push_back(static_cast<std::int32_t>(id_at(next) - table.first_row));
     if (rows.empty()) continue;
     const std::byte* const home = buffers_.home_data(buffer(static_cast<std::uint32_t>(unit)));
-    const ConstView piece = home ? ConstView(home + weights_.tensor_offset(unit, table.role),
+    const ConstView piece = home ? ConstView(home - shift(unit) + weights_.tensor_offset(unit, table.role),
                                              weights_.tensor_dtype(unit, table.role), table.rows, table.cols)
                                  : read_rows(unit, table, rows);
     const std::span<const std::int32_t> to = std::span(order).subspan(first, next - first);

@@ -63,6 +63,7 @@ class Storage : public TableRows {
   void add_buffers(std::span<const offload::FileId> files);
   void check_reach() const;
   void fill(std::size_t unit);
+  std::size_t shift(std::size_t unit) const;  // of a unit in memory, before its place in the files' block
   std::byte* place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const;
   std::uint64_t exchange_rows(const policy::Op& op, kernels::Stream& stream);
   std::uint64_t size_to_move(std::uint32_t subject) const;

@@ -16,6 +16,7 @@ using policy::Form;
 using policy::Role;
 
 constexpr std::uint64_t kPart = 64;             // alignment of packed tensors
+constexpr std::uint64_t kWord = 16;             // of memory, as a GPU reads it at its best
 constexpr std::size_t kConvertBytes = 4 << 20;  // of a tensor, converted at a time
 
 /// Calls body with a float, f16 or bf16 value for `dtype`.
@@ -147,7 +148,8 @@ void Weights::lay_out_packed(Layout& layout) {
 }
 
 /// Tensors that follow each other in a file stay together; every run begins as far into a page as it does in the file,
-/// so that O_DIRECT reads land in place.
+/// so that O_DIRECT reads land in place. Where another file's data begin elsewhere in a word they do not: all runs of a
+/// unit are to need the same shift.
 void Weights::lay_out_in_files(Layout& layout) {
   std::sort(layout.tensors.begin(), layout.tensors.end(), [](const Placed& a, const Placed& b) {
     return std::pair(a.source->file, a.file_offset) < std::pair(b.source->file, b.file_offset);
@@ -158,6 +160,7 @@ void Weights::lay_out_in_files(Layout& layout) {
     const bool follows = before && before->source->file == tensor.source->file &&
                          before->file_offset + before->bytes() == tensor.file_offset;
     if (!follows) end = offload::round_up(end, offload::kPage) + tensor.file_offset % offload::kPage;
+    if (before && !follows) end += (layout.tensors.front().offset - end) % kWord;
     tensor.offset = end;
     end += tensor.bytes();
     before = &tensor;
@@ -168,6 +171,11 @@ void Weights::lay_out_in_files(Layout& layout) {
 const Weights::Placed& Weights::placed(std::size_t unit, policy::Role role) const {
   const auto& tensors = layouts_[unit].tensors;
   return *std::find_if(tensors.begin(), tensors.end(), [&](const Placed& tensor) { return tensor.spec.role == role; });
+}
+
+std::size_t Weights::shift(std::size_t unit) const {
+  const Layout& layout = layouts_[unit];
+  return layout.in_files ? layout.tensors.front().offset % kWord : 0;
 }
 
 UnitViews Weights::views(std::size_t unit, const std::byte* base) const {

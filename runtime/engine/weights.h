@@ -43,6 +43,9 @@ class Weights {
   DType tensor_dtype(std::size_t unit, policy::Role role) const { return placed(unit, role).dtype; }
   /// True: parts() are the unit. False: make() writes it.
   bool in_files(std::size_t unit) const { return layouts_[unit].in_files; }
+  /// How far before its place in the block everything must lie so that tensors begin at words of 16 bytes, as a GPU's
+  /// products want them: a safetensors file's data may begin in the middle of one. Nothing lies before it in the block.
+  std::size_t shift(std::size_t unit) const;
   /// `files` [checkpoint files]: as the disk store knows them.
   std::vector<offload::FilePart> parts(std::size_t unit, std::span<const offload::FileId> files) const;
   void make(std::size_t unit, std::byte* to) const;  ///< unit_bytes()[unit] bytes

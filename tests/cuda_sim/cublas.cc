@@ -170,6 +170,16 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transpose_a
   const std::vector<Range> ranges{as.range(), bs.range(), cs.range()};
   for (const Range& range : ranges)
     if (!check_range(range)) return CUBLAS_STATUS_EXECUTION_FAILED;
+  // cuBLAS's fast kernels want every column of the operands to begin at a word. A stride may make that impossible.
+  const auto off = [](const Matrix& x) {
+    const std::size_t stride = static_cast<std::size_t>(x.stride) * x.element();
+    return reinterpret_cast<std::uintptr_t>(x.data) % std::min<std::size_t>(16, stride & (~stride + 1)) != 0;
+  };
+  {
+    Lock lock;
+    counters().products++;
+    counters().slow_products += off(as) || off(bs) || off(cs);
+  }
   const Gemm gemm{as,
                   bs,
                   cs,

@@ -150,3 +150,28 @@ TEST_CASE("a resident model's steps are repeated by graphs, and answers stay the
     CHECK(cusim::stats().graphs > before + (run == 0 ? 3 : 15));
   }
 }
+
+TEST_CASE("weights lie at words of 16 bytes on the device, wherever their file's data begin", "[gpu][weights]") {
+  // The data of the second and third begin in the middle of a word, those of the fourth's shards here and there.
+  const std::string name = GENERATE("prenorm-tied-f16", "llama-linear-biases-f16", "neox-parallel-f16", "sharded-bf16");
+  CAPTURE(name);
+  const Restore restore;
+  const auto source = runtime::open_model(data_path("golden") / name, "auto", "");
+  const std::vector<Prompt> prompts(3, {{5, 9, 7, 30, 4}, 3, {}});
+  std::vector<Answer> expected;
+  for (const policy::Fractions placed : {policy::Fractions{{1, 0, 0}}, policy::Fractions{{0, 1, 0}},
+                                         policy::Fractions{{0, 0, 1}}, policy::Fractions{{0.3, 0.4, 0.3}}}) {
+    CAPTURE(placed.device(), placed.host());
+    policy::PartialPolicy policy;
+    policy.gpu_batch_size = 3, policy.num_gpu_batches = 1;
+    policy.weights = placed;
+    policy.kv = policy.activations = policy::Fractions{{1, 0, 0}};
+    Engine engine(*source, policy, prompts);
+    const cusim::Stats before = cusim::stats();
+    const auto answers = engine.run();
+    CHECK(cusim::stats().products > before.products);
+    CHECK(cusim::stats().slow_products == before.slow_products);
+    if (expected.empty()) expected = answers;
+    for (std::size_t i = 0; i < prompts.size(); ++i) CHECK(difference(expected[i], answers[i]) == "");
+  }
+}
