@@ -48,7 +48,11 @@ struct CudaEvent final : Event {
   EventHandle handle = make_event();
 };
 
-cudaStream_t handle_of(Stream& stream) { return static_cast<CudaStream&>(stream).get(); }
+/// For what is queued beside the ops.
+cudaStream_t handle_of(Stream& stream) {
+  static_cast<CudaStream&>(stream).forget_rounded();
+  return static_cast<CudaStream&>(stream).get();
+}
 
 class CudaDeviceMemory final : public Memory {
  public:
@@ -118,7 +122,8 @@ class CudaBackend final : public Backend {
   }
   std::size_t host_bytes_free() const override { return memory_available(); }
   std::size_t device_overhead() const override {
-    return std::min(total_ - free_at_start_, kMostContext) + kLibraries + CudaStream::kOpsBytes + CudaStream::kGraphBytes;
+    return std::min(total_ - free_at_start_, kMostContext) + kLibraries + CudaStream::kOpsBytes +
+           CudaStream::kGraphBytes;
   }
 
   std::unique_ptr<Memory> allocate_device(std::size_t bytes) override {
@@ -135,6 +140,7 @@ class CudaBackend final : public Backend {
   /// of another stream would wait for all of it.
   void copy(void* to, const void* from, std::size_t bytes, Stream& any) override {
     auto& stream = static_cast<CudaStream&>(any);
+    stream.forget_rounded();
     if (host_ranges_.pageable(from)) return copy_from_pageable(to, from, bytes, stream);
     if (host_ranges_.pageable(to)) return copy_to_pageable(to, from, bytes, stream);
     for (std::size_t begin = 0, size = 0, chunk = 0; begin < bytes; begin += size, ++chunk) {

@@ -52,7 +52,8 @@ using HostMemory = Owner<void*, cudaFreeHost>;
 /// Without timing; a waiting thread sleeps, because the host's attention needs the cores.
 EventHandle make_event();
 
-constexpr std::size_t kSharedWithoutAsking = 48 << 10;  ///< bytes of dynamic shared memory
+/// Bytes of dynamic shared memory: 48 KiB less what a kernel has statically.
+constexpr std::size_t kSharedWithoutAsking = 40 << 10;
 
 /// Queues a kernel; nothing where the grid is empty. Throws DeviceError.
 template <class... P, class... A>

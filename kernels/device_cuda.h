@@ -30,6 +30,22 @@ template <class T> __device__ inline T from_float(float x) {
   else return x;
 }
 
+/// Numbers next to each other, moved in words of 16 bytes (or one, where they are fewer bytes).
+template <class T, int kCount> struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack { T at[kCount]; };
+template <int kCount, class T> __device__ inline Pack<T, kCount> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T, kCount>*>(from);
+}
+template <int kCount, class T> __device__ inline void store_pack(T* to, const Pack<T, kCount>& pack) {
+  *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+}
+constexpr int kWide = 8;  ///< numbers of a pack: two words of fp32, one of 16 bits
+
+/// Whether rows of `cols` elements, `stride` apart, can be taken in packs of kWide.
+inline bool in_packs(const void* data, std::int64_t stride, std::int64_t cols, std::size_t element) {
+  return (reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(stride) * element) % 16 == 0 &&
+         cols % kWide == 0;
+}
+
 struct Sum {
   template <class T> __device__ T operator()(T a, T b) const { return a + b; }
 };

@@ -12,6 +12,7 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+static_assert(kThreads == kDigits);
 
 /// What the kernel knows of one prompt.
 struct Prompt {
@@ -47,7 +48,7 @@ __device__ int rank_of(bool flag, int* shared, int& total) {
 }
 
 /// Grid: KV heads, prompts.
-template <class T> __global__ void __launch_bounds__(kThreads) keep_prompt(Args a) {
+template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_prompt(Args a) {
   WEFT_SHARED(SelectShared, select);
   WEFT_SHARED(int, counts, [kWarps]);
   const int head = blockIdx.x, dim = a.slots.head_dim, slots = a.slots.slots;
@@ -93,12 +94,15 @@ template <class T> __global__ void __launch_bounds__(kThreads) keep_prompt(Args 
 
   T* const k = static_cast<T*>(a.slots.k) + tile * slots * dim;
   T* const v = static_cast<T*>(a.slots.v) + tile * slots * dim;
-  for (int s = threadIdx.x / kWarp; s < kept; s += kWarps) {
-    const std::int64_t row = prompt.begin + position[s];
-    for (int d = threadIdx.x % kWarp; d < dim; d += kWarp) {
-      k[std::int64_t{s} * dim + d] = static_cast<const T*>(a.k)[row * a.k_stride + head * dim + d];
-      v[std::int64_t{s} * dim + d] = static_cast<const T*>(a.v)[row * a.v_stride + head * dim + d];
-    }
+  // kPack numbers of a row to a thread: with rows of 8 or 16 packs a warp copies several at once.
+  const int packs = dim / kPack;
+  for (int i = threadIdx.x; i < kept * packs; i += kThreads) {
+    const int s = i / packs, d = i % packs * kPack;
+    const std::int64_t row = prompt.begin + position[s], to = std::int64_t{s} * dim + d;
+    const auto keys = load_pack<kPack>(static_cast<const T*>(a.k) + row * a.k_stride + head * dim + d);
+    const auto values = load_pack<kPack>(static_cast<const T*>(a.v) + row * a.v_stride + head * dim + d);
+    store_pack(k + to, keys);
+    store_pack(v + to, values);
   }
 }
 
@@ -122,7 +126,12 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
                   .seed = op.seed,
                   .slots = op.slots};
   with_float_type(op.slots.dtype, [&]<class T>() {
-    launch(keep_prompt<T>, dim3(op.slots.kv_heads, static_cast<unsigned>(prompts.size())), kThreads, 0, stream, args);
+    const bool wide = in_packs(op.k.data, op.k.stride, op.slots.head_dim, sizeof(T)) &&
+                      in_packs(op.v.data, op.v.stride, op.slots.head_dim, sizeof(T)) &&
+                      in_packs(op.slots.k, 0, op.slots.head_dim, sizeof(T)) &&
+                      in_packs(op.slots.v, 0, op.slots.head_dim, sizeof(T));
+    launch(wide ? keep_prompt<T, kWide> : keep_prompt<T, 1>,
+           dim3(op.slots.kv_heads, static_cast<unsigned>(prompts.size())), kThreads, 0, stream, args);
   });
 }
 

@@ -20,10 +20,16 @@ cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::f16 ? CUDA_R_16F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-template <class T> __global__ void round_rows(const float* x, std::int64_t stride, T* out, int cols) {
+template <class T, int kPack>
+__global__ void round_rows(const float* __restrict__ x, std::int64_t stride, T* __restrict__ out, int cols) {
   x += blockIdx.x * stride;
   out += std::int64_t{blockIdx.x} * cols;
-  for (int c = blockIdx.y * kThreads + threadIdx.x; c < cols; c += gridDim.y * kThreads) out[c] = from_float<T>(x[c]);
+  for (int c = (blockIdx.y * kThreads + threadIdx.x) * kPack; c < cols; c += gridDim.y * kThreads * kPack) {
+    const auto in = load_pack<kPack>(x + c);
+    Pack<T, kPack> rounded = {};
+    for (int i = 0; i < kPack; ++i) rounded.at[i] = from_float<T>(in.at[i]);
+    store_pack(out + c, rounded);
+  }
 }
 
 __device__ float activated(float x, Activation activation) {
@@ -40,37 +46,56 @@ __device__ float activated(float x, Activation activation) {
 }
 
 /// out = activation(y + bias), or out += that. y may be out.
-template <class B, bool kAdd>
-__global__ void finish_rows(const float* y, std::int64_t y_stride, const B* bias, Activation activation, float* out,
-                            std::int64_t out_stride, int cols) {
+template <class B, bool kAdd, int kPack>
+__global__ void finish_rows(const float* y, std::int64_t y_stride, const B* __restrict__ bias, Activation activation,
+                            float* out, std::int64_t out_stride, int cols) {
   y += blockIdx.x * y_stride;
   out += blockIdx.x * out_stride;
-  for (int c = blockIdx.y * kThreads + threadIdx.x; c < cols; c += gridDim.y * kThreads) {
-    const float x = activated(bias ? y[c] + to_float(bias[c]) : y[c], activation);
-    out[c] = kAdd ? out[c] + x : x;
+  for (int c = (blockIdx.y * kThreads + threadIdx.x) * kPack; c < cols; c += gridDim.y * kThreads * kPack) {
+    auto x = load_pack<kPack>(y + c);
+    Pack<float, kPack> before = {};
+    Pack<B, kPack> shift = {};
+    if (kAdd) before = load_pack<kPack>(out + c);
+    if (bias) shift = load_pack<kPack>(bias + c);
+    for (int i = 0; i < kPack; ++i) {
+      x.at[i] = activated(bias ? x.at[i] + to_float(shift.at[i]) : x.at[i], activation);
+      if (kAdd) x.at[i] += before.at[i];
+    }
+    store_pack(out + c, x);
   }
 }
 
-dim3 grid_for(std::int64_t rows, std::int64_t cols) {
-  return {static_cast<unsigned>(rows), std::clamp(blocks_for(cols, 4 * kThreads), 1u, 64u)};
+dim3 grid_for(std::int64_t rows, std::int64_t cols, int pack) {
+  return {static_cast<unsigned>(rows), std::clamp(blocks_for(cols, std::int64_t{kThreads} * pack), 1u, 64u)};
 }
 
 void finish(const View& y, const Linear& op, const View& out, bool add, CudaStream& stream) {
   with_float_type(op.bias ? op.bias.dtype : DType::f32, [&]<class B>() {
-    launch(add ? finish_rows<B, true> : finish_rows<B, false>, grid_for(out.rows, out.cols), kThreads, 0, stream,
-           static_cast<const float*>(y.data), y.stride, static_cast<const B*>(op.bias.data), op.activation,
-           static_cast<float*>(out.data), out.stride, static_cast<int>(out.cols));
+    const bool wide = in_packs(y.data, y.stride, y.cols, sizeof(float)) &&
+                      in_packs(out.data, out.stride, out.cols, sizeof(float)) &&
+                      in_packs(op.bias.data, 0, out.cols, sizeof(B));
+    launch(wide  ? add ? finish_rows<B, true, kWide> : finish_rows<B, false, kWide>
+            : add ? finish_rows<B, true, 1>
+                 : finish_rows<B, false, 1>,
+           grid_for(out.rows, out.cols, wide ? kWide : 1), kThreads, 0, stream, static_cast<const float*>(y.data),
+           y.stride, static_cast<const B*>(op.bias.data), op.activation, static_cast<float*>(out.data), out.stride,
+           static_cast<int>(out.cols));
   });
 }
 
-/// x [rows, in] of the weights' type: itself, or a rounded copy at `to`.
+/// x [rows, in] of the weights' type: itself, or a rounded copy at `to`. Products of one x that follow each other, as
+/// those of q, k and v do, share the copy.
 ConstView rounded(const ConstView& x, DType dtype, std::byte* to, CudaStream& stream) {
   if (dtype == DType::f32) return x;
+  const ConstView copy{to, dtype, x.rows, x.cols};
+  if (stream.has_rounded(x, copy)) return copy;
   with_float_type(dtype, [&]<class T>() {
-    launch(round_rows<T>, grid_for(x.rows, x.cols), kThreads, 0, stream, static_cast<const float*>(x.data), x.stride,
-           reinterpret_cast<T*>(to), static_cast<int>(x.cols));
+    const bool wide = in_packs(x.data, x.stride, x.cols, sizeof(float));
+    launch(wide ? round_rows<T, kWide> : round_rows<T, 1>, grid_for(x.rows, x.cols, wide ? kWide : 1), kThreads, 0,
+           stream, static_cast<const float*>(x.data), x.stride, reinterpret_cast<T*>(to), static_cast<int>(x.cols));
   });
-  return {to, dtype, x.rows, x.cols};
+  stream.remember_rounded(x, copy);
+  return copy;
 }
 
 /// out = x weight^T + beta out. In cuBLAS's column-major terms: out^T [n, rows] = weight [n, k] x^T [k, rows].
@@ -108,6 +133,7 @@ void CudaOps::run(const Linear& op, Stream& any) const {
     const View y = apart ? View(workspace + y_begin, DType::f32, count, cols) : out;
     multiply(x, op.weight, y, op.accumulate && !apart ? 1.0f : 0.0f, stream);
     if (apart || op.bias || op.activation != Activation::none) finish(y, op, out, apart, stream);
+    stream.remember_rounded(op.x.slice(first, count), x);  // none of these wrote either: out does not overlap x
   }
 }
 

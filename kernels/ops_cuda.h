@@ -40,6 +40,17 @@ class CudaStream final : public Stream {
   /// Device memory for one op, 256-byte aligned; the next op may overwrite it. Throws CapacityError beyond kWorkspace.
   std::byte* workspace(std::size_t bytes);
 
+  /// Whether `copy` still is `x` in the type of `copy`: the op before left it so, and nothing was queued since.
+  bool has_rounded(const ConstView& x, const ConstView& copy) const {
+    const auto same = [](const ConstView& a, const ConstView& b) {
+      return a.data == b.data && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols && a.stride == b.stride;
+    };
+    return rounded_copy_.data && same(rounded_, x) && same(rounded_copy_, copy);
+  }
+  void remember_rounded(const ConstView& x, const ConstView& copy) { rounded_ = x, rounded_copy_ = copy; }
+  /// Everything that is queued on this stream or orders it after another says so.
+  void forget_rounded() { rounded_copy_ = {}; }
+
   /// Runs `work`, which queues ops on this stream: directly the first kDirect times that `signature` comes, then
   /// recorded, later by the record. The kGraphs records used last are kept. See Backend::repeat().
   void repeat(std::uint64_t signature, const std::function<void()>& work);
@@ -87,6 +98,7 @@ class CudaStream final : public Stream {
   cuda::HostMemory ring_;      // mapped: kRing, then kStep
   cuda::BlasHandle blas_;
   std::array<cuda::EventHandle, 2> half_done_;
+  ConstView rounded_, rounded_copy_;
   std::vector<Upload> uploads_;  // in the present half of the ring
   std::size_t half_ = 0, used_ = 0;
   Mode mode_ = Mode::direct;
@@ -102,6 +114,7 @@ namespace cuda {
 template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, unsigned threads, std::size_t shared_bytes, CudaStream& stream,
             A&&... args) {
+  stream.forget_rounded();
   if (!stream.repeats()) launch(kernel, grid, threads, shared_bytes, stream.get(), std::forward<A>(args)...);
 }
 

@@ -12,14 +12,20 @@ using namespace cuda;
 constexpr int kThreads = 256;
 
 /// One row per blockIdx.x; the columns are spread over blockIdx.y and the threads.
-template <class In, class Out, bool kAdd>
+template <class In, class Out, bool kAdd, int kPack>
 __global__ void convert(const In* in, std::int64_t in_stride, Out* out, std::int64_t out_stride, std::int64_t cols) {
   in += blockIdx.x * in_stride;
   out += blockIdx.x * out_stride;
-  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
-  for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols; c += step) {
-    const float x = to_float(in[c]);
-    out[c] = from_float<Out>(kAdd ? to_float(out[c]) + x : x);
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads * kPack;
+  for (std::int64_t c = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * kPack; c < cols; c += step) {
+    const auto x = load_pack<kPack>(in + c);
+    Pack<Out, kPack> y = {};
+    if (kAdd) y = load_pack<kPack>(out + c);
+    for (int i = 0; i < kPack; ++i) {
+      const float value = to_float(x.at[i]);
+      y.at[i] = from_float<Out>(kAdd ? to_float(y.at[i]) + value : value);
+    }
+    store_pack(out + c, y);
   }
 }
 
@@ -32,8 +38,11 @@ template <bool kAdd> void launch_convert(const ConstView& in, const View& out, S
   if (in.rows == 0 || in.cols == 0) return;
   with_float_type(in.dtype, [&]<class In>() {
     with_float_type(out.dtype, [&]<class Out>() {
-      launch(convert<In, Out, kAdd>, grid_for(in.rows, in.cols), kThreads, 0, static_cast<CudaStream&>(stream),
-             static_cast<const In*>(in.data), in.stride, static_cast<Out*>(out.data), out.stride, in.cols);
+      const bool wide =
+          in_packs(in.data, in.stride, in.cols, sizeof(In)) && in_packs(out.data, out.stride, out.cols, sizeof(Out));
+      launch(wide ? convert<In, Out, kAdd, kWide> : convert<In, Out, kAdd, 1>, grid_for(in.rows, in.cols), kThreads, 0,
+             static_cast<CudaStream&>(stream), static_cast<const In*>(in.data), in.stride, static_cast<Out*>(out.data),
+             out.stride, in.cols);
     });
   });
 }
@@ -53,45 +62,75 @@ __global__ void gather_rows(const In* table, std::int64_t table_stride, const st
 struct Numbers {
   const void* data;
   DType dtype;
-  __device__ float at(int i) const {
-    if (dtype == DType::f16) return to_float(static_cast<const __half*>(data)[i]);
-    if (dtype == DType::bf16) return to_float(static_cast<const __nv_bfloat16*>(data)[i]);
-    return static_cast<const float*>(data)[i];
+  template <int kPack> __device__ Pack<float, kPack> at(int i) const {
+    if (dtype == DType::f16) return widened<kPack>(static_cast<const __half*>(data) + i);
+    if (dtype == DType::bf16) return widened<kPack>(static_cast<const __nv_bfloat16*>(data) + i);
+    return load_pack<kPack>(static_cast<const float*>(data) + i);
+  }
+
+ private:
+  template <int kPack, class T> static __device__ Pack<float, kPack> widened(const T* from) {
+    const auto pack = load_pack<kPack>(from);
+    Pack<float, kPack> wide = {};
+    for (int j = 0; j < kPack; ++j) wide.at[j] = to_float(pack.at[j]);
+    return wide;
   }
 };
 
 /// One row per block. The row is read three times; the second and third time the caches have it.
-template <class T>
+template <class T, int kPack>
 __global__ void layer_norm(const T* x, std::int64_t x_stride, Numbers weight, Numbers bias, T* out,
                            std::int64_t out_stride, int cols, float eps, bool rms) {
   WEFT_SHARED(float, partial, [kThreads / kWarp]);
   x += blockIdx.x * x_stride;
   out += blockIdx.x * out_stride;
+  const int first = static_cast<int>(threadIdx.x) * kPack;
+  constexpr int step = kThreads * kPack;
   float mean = 0;
   if (!rms) {
     float sum = 0;
-    for (int c = threadIdx.x; c < cols; c += kThreads) sum += to_float(x[c]);
+    for (int c = first; c < cols; c += step) {
+      const auto pack = load_pack<kPack>(x + c);
+      for (int i = 0; i < kPack; ++i) sum += to_float(pack.at[i]);
+    }
     mean = block_reduce(sum, Sum{}, partial) / static_cast<float>(cols);
   }
   float squares = 0;
-  for (int c = threadIdx.x; c < cols; c += kThreads) {
-    const float d = to_float(x[c]) - mean;
-    squares += d * d;
+  for (int c = first; c < cols; c += step) {
+    const auto pack = load_pack<kPack>(x + c);
+    for (int i = 0; i < kPack; ++i) {
+      const float d = to_float(pack.at[i]) - mean;
+      squares += d * d;
+    }
   }
   const float scale = rsqrtf(block_reduce(squares, Sum{}, partial) / static_cast<float>(cols) + eps);
-  for (int c = threadIdx.x; c < cols; c += kThreads) {
-    float y = (to_float(x[c]) - mean) * scale;
-    if (weight.data) y *= weight.at(c);
-    if (bias.data) y += bias.at(c);
-    out[c] = from_float<T>(y);
+  for (int c = first; c < cols; c += step) {
+    const auto pack = load_pack<kPack>(x + c);
+    Pack<float, kPack> factor = {}, shift = {};
+    if (weight.data) factor = weight.at<kPack>(c);
+    if (bias.data) shift = bias.at<kPack>(c);
+    Pack<T, kPack> result = {};
+    for (int i = 0; i < kPack; ++i) {
+      float y = (to_float(pack.at[i]) - mean) * scale;
+      if (weight.data) y *= factor.at[i];
+      if (bias.data) y += shift.at[i];
+      result.at[i] = from_float<T>(y);
+    }
+    store_pack(out + c, result);
   }
 }
 
+template <int kPack>
 __global__ void multiply(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride, std::int64_t cols) {
   x += blockIdx.x * x_stride;
   y += blockIdx.x * y_stride;
-  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
-  for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols; c += step) x[c] *= y[c];
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads * kPack;
+  for (std::int64_t c = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * kPack; c < cols; c += step) {
+    auto product = load_pack<kPack>(x + c);
+    const auto factor = load_pack<kPack>(y + c);
+    for (int i = 0; i < kPack; ++i) product.at[i] *= factor.at[i];
+    store_pack(x + c, product);
+  }
 }
 
 __global__ void take_heads(const float* in, std::int64_t in_stride, int first, int heads_apart, int head_dim,
@@ -133,8 +172,10 @@ void CudaOps::run(const Add& op, Stream& stream) const {
 void CudaOps::run(const Multiply& op, Stream& stream) const {
   check(op);
   if (op.x.rows == 0 || op.x.cols == 0) return;
-  launch(multiply, grid_for(op.x.rows, op.x.cols), kThreads, 0, static_cast<CudaStream&>(stream), op.x.as<float>(),
-         op.x.stride, op.y.as<float>(), op.y.stride, op.x.cols);
+  const bool wide = in_packs(op.x.data, op.x.stride, op.x.cols, sizeof(float)) &&
+                    in_packs(op.y.data, op.y.stride, op.y.cols, sizeof(float));
+  launch(wide ? multiply<kWide> : multiply<1>, grid_for(op.x.rows, op.x.cols), kThreads, 0,
+         static_cast<CudaStream&>(stream), op.x.as<float>(), op.x.stride, op.y.as<float>(), op.y.stride, op.x.cols);
 }
 
 void CudaOps::run(const Gather& op, Stream& any) const {
@@ -155,10 +196,14 @@ void CudaOps::run(const Gather& op, Stream& any) const {
 void CudaOps::run(const LayerNorm& op, Stream& stream) const {
   check(op);
   with_float_type(op.x.dtype, [&]<class T>() {
-    launch(layer_norm<T>, dim3(static_cast<unsigned>(op.x.rows)), kThreads, 0, static_cast<CudaStream&>(stream),
-           static_cast<const T*>(op.x.data), op.x.stride, Numbers{op.weight.data, op.weight.dtype},
-           Numbers{op.bias.data, op.bias.dtype}, static_cast<T*>(op.out.data), op.out.stride,
-           static_cast<int>(op.x.cols), op.eps, op.rms);
+    const auto aligned = [&](const ConstView& v) { return !v || in_packs(v.data, 0, v.cols, size_of(v.dtype)); };
+    const bool wide = in_packs(op.x.data, op.x.stride, op.x.cols, sizeof(T)) &&
+                      in_packs(op.out.data, op.out.stride, op.out.cols, sizeof(T)) && aligned(op.weight) &&
+                      aligned(op.bias);
+    launch(wide ? layer_norm<T, kWide> : layer_norm<T, 1>, dim3(static_cast<unsigned>(op.x.rows)), kThreads, 0,
+           static_cast<CudaStream&>(stream), static_cast<const T*>(op.x.data), op.x.stride,
+           Numbers{op.weight.data, op.weight.dtype}, Numbers{op.bias.data, op.bias.dtype}, static_cast<T*>(op.out.data),
+           op.out.stride, static_cast<int>(op.x.cols), op.eps, op.rms);
   });
 }
 

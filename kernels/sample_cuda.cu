@@ -15,6 +15,7 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+static_assert(kThreads == kDigits);
 constexpr int kBlocks = 4;  // blocks that fit a multiprocessor at once: tells ptxas how many registers it may use
 
 __device__ int id_of(std::uint64_t key) { return static_cast<int>(0xFFFFFFFFu - static_cast<std::uint32_t>(key)); }
@@ -52,9 +53,12 @@ __device__ double log_sum_exp(const float* logits, int vocab, float max, double*
 struct Weights {
   const float* logits;
   double max, temperature;
+  float most, least;  // what is as far from the most as `least` has none: doubles are slow on many cards
+  __device__ Weights(const float* row, float largest, float t)
+      : logits(row), max(largest), temperature(t), most(largest), least(-28 * t) {}  // exp(-28) * 2^40 < 0.77
   __device__ std::uint64_t operator()(int id) const {
     const float x = logits[id];
-    if (!(fabsf(x) <= 3.402823466e38f)) return 0;
+    if (x - most < least || !(fabsf(x) <= 3.402823466e38f)) return 0;
     return static_cast<std::uint64_t>(exp((static_cast<double>(x) - max) / temperature) * 0x1p40);
   }
 };
@@ -63,6 +67,38 @@ template <class Weight> __device__ std::uint64_t total_of(int vocab, const Weigh
   std::uint64_t sum = 0;
   for (int id = threadIdx.x; id < vocab; id += kThreads) sum += weight(id);
   return block_reduce(sum, Sum{}, shared);
+}
+
+/// The lowest id at which the running weight passes `uniform` times that of all; where rounding keeps it from that, the
+/// highest that weighs anything. Each warp adds up a piece of the ids, then the piece that it is in is divided again.
+template <class Weight> __device__ int id_at(int count, const Weight& weight, double uniform, std::uint64_t* shared) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  std::uint64_t target = 0;
+  int begin = 0, end = count;
+  for (bool whole = true; whole || end - begin > kWarp; whole = false) {
+    const int piece = ((end - begin + kWarps - 1) / kWarps + kWarp - 1) / kWarp * kWarp;
+    std::uint64_t sum = 0;
+    for (int id = begin + warp * piece + lane; id < min(begin + (warp + 1) * piece, end); id += kWarp)
+      sum += weight(id);
+    sum = warp_reduce(sum, Sum{});
+    __syncthreads();
+    if (lane == 0) shared[warp] = sum;
+    __syncthreads();
+    std::uint64_t total = 0;
+    for (int w = 0; w < kWarps; ++w) total += shared[w];
+    if (whole) target = static_cast<std::uint64_t>(uniform * static_cast<double>(total));
+    if (total <= target) target = total - 1;
+    int chosen = 0;
+    for (; target >= shared[chosen]; ++chosen) target -= shared[chosen];
+    begin += chosen * piece, end = min(begin + piece, end);
+  }
+  const std::uint64_t mine = begin + lane < end ? weight(begin + lane) : 0;
+  std::uint64_t running = mine;
+  for (int step = 1; step < kWarp; step *= 2) {
+    const std::uint64_t before = __shfl_up_sync(kWholeWarp, running, step);
+    if (lane >= step) running += before;
+  }
+  return begin + __ffs(static_cast<int>(__ballot_sync(kWholeWarp, running > target))) - 1;
 }
 
 /// Grid: rows.
@@ -80,13 +116,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   };
   const int best = most_likely(logits, vocab, partial);
   if (best < 0 || p.temperature == 0 || p.top_k == 1) return choose(best);
-  const Weights weight{logits, logits[best], p.temperature};
+  const Weights weight(logits, logits[best], p.temperature);
   const double uniform = unit_double(random_bits(p.key, p.counter));
-  // The likelier first, of equals the lower id; without a cut simply the lower id first.
-  const bool cut = p.top_k > 0 || p.top_p < 1;
+  // Without a cut simply the lower id first; else the likelier first, of equals the lower id.
+  if (p.top_k <= 0 && !(p.top_p < 1)) return choose(id_at(vocab, weight, uniform, partial));
   const auto key = [&](int id) {
-    const std::uint64_t low = 0xFFFFFFFFu - static_cast<std::uint32_t>(id);
-    return cut ? std::uint64_t{order_of(logits[id])} << 32 | low : low;
+    return std::uint64_t{order_of(logits[id])} << 32 | (0xFFFFFFFFu - static_cast<std::uint32_t>(id));
   };
   std::uint64_t least = 0;  // the key of the last that stays
   const auto kept = [&](int id) { return key(id) >= least ? weight(id) : 0; };

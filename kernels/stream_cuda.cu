@@ -178,6 +178,7 @@ void CudaStream::forget(bool graphs) {
 void CudaStream::repeat(std::uint64_t signature, const std::function<void()>& work) {
   Record& its = record_of(signature);
   step_used_ = 0;
+  forget_rounded();
   if (!its.graph.get()) {
     // The first times libraries and kernels set themselves up, which no record may hold.
     if (its.seen < kDirect || its.bytes > kStep || graph_bytes_ >= kGraphBytes) {

@@ -1,35 +1,40 @@
 #!/usr/bin/env bash
-# Checks and measures weft on a machine with an NVIDIA GPU, in under 9 minutes: what the machine is, the tests on the
-# real device, compute-sanitizer over the kernels, the machine's ceilings, and the standard workloads next to their
-# bounds. Runs from the source tree after a build and from an unpacked package. After every part it writes two files
-# anew, results.json and table.md in docs/results/GPU-DATE/, so that a run cut short leaves what it measured.
+# Checks and measures weft on a machine with an NVIDIA GPU, in under 9 minutes. What would be missed most comes first: a
+# smoke test, then OPT-30B in 16 GiB with the full cache and with 20 % of it, the machine's ceilings, the standard
+# OPT-6.7B workloads next to their bounds, agreement with the CPU, all tests, more of OPT-30B, compute-sanitizer. Runs from the source tree after
+# a build and from an unpacked package. After every step it writes two files anew, results.json and table.md in
+# docs/results/GPU-DATE/, so that a run that is cut short or killed leaves what it measured.
 #
 #   scripts/gpu_check.sh [--minutes 9] [--out DIR] [--only PART,...] [--resume] [--sweeps 32] [--full WORKLOAD]
-#                        [--build DIR] [--dry-run]
+#                        [--build DIR] [--machine FILE] [--dry-run]
 #
 #   --minutes N       what does not fit is skipped, and table.md says so
-#   --only PART,...   of machine, tests, sanitizer, ceilings, workloads
+#   --only PART,...   of machine, smoke, headline, ceilings, workloads, agreement, tests, more, sanitizer
 #   --resume          goes on in --out DIR: what it holds already stays, and is not repeated
-#   --sweeps N        decode sweeps at the beginning, the middle and the end of a projected workload
+#   --sweeps N        most decode sweeps at the beginning, the middle and the end of a projected workload
 #   --full WORKLOAD   runs this one to its end ("opt-30b 512+512 h2o:0.1:0.1"), and no other
 #   --build DIR       where weft was built, if not in build/release
-#   --dry-run         the same steps on the CPU with a tiny model, in seconds: shows that the script works
+#   --machine FILE    says how long workloads take (configs/machines); by default the file of this GPU, if there is one
+#   --dry-run         the same steps on the CPU with a tiny model, in seconds: shows that the script works. With
+#                     --machine nothing runs: prints how long each step would take on that machine, and their sum
 #
-# Workloads run with at most 16 GiB of device memory and 96 GiB of host memory. 512+32 runs to its end; of longer ones
-# prefill does, and decode is projected. Exit code 0: nothing failed; 1: something did; 2: wrong flags, or no GPU.
+# Workloads run with at most 16 GiB of device memory and 96 GiB of host memory. Short ones run to their end; of longer
+# ones prefill does, unless it alone would take a minute, and decode is projected. Those of the headline run before the
+# ceilings are known, so their rows show no bound; --only workloads --full WORKLOAD afterwards does. Exit code 0: nothing
+# failed; 1: something did; 2: wrong flags, or no GPU.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-parts=(machine tests sanitizer ceilings workloads)
+parts=(machine smoke headline ceilings workloads agreement tests more sanitizer)
 
 refuse() {
   echo "gpu_check: error: $1" >&2
   exit 2
 }
 
-minutes=9 out="" only="" resume="" sweeps=32 full="" build=$root/build/release dry=""
+minutes=9 out="" only="" resume="" sweeps=32 full="" build=$root/build/release machine="" dry=""
 while [ $# -gt 0 ]; do
   case $1 in
-    --minutes | --out | --only | --sweeps | --full | --build)
+    --minutes | --out | --only | --sweeps | --full | --build | --machine)
       [ $# -gt 1 ] || refuse "$1 wants a value"
       declare "${1#--}=$2"
       shift ;;
@@ -42,6 +47,7 @@ while [ $# -gt 0 ]; do
 done
 [[ $minutes =~ ^[0-9]+$ ]] || refuse "--minutes wants a whole number, got '$minutes'"
 [[ $sweeps =~ ^[1-9][0-9]*$ ]] || refuse "--sweeps wants a whole number from 1 on, got '$sweeps'"
+[ -z "$machine" ] || [ -r "$machine" ] || refuse "--machine: $machine cannot be read"
 [ -z "$resume" ] || [ -n "$out" ] || refuse "--resume wants --out, the folder to go on in"
 for part in ${only//,/ }; do
   [[ " ${parts[*]} " == *" $part "* ]] || refuse "--only: no part '$part'; there are ${parts[*]}"
@@ -51,36 +57,57 @@ if [ -x "$root/bin/weft" ]; then weft=$root/bin/weft tests=$root/bin/tests
 else weft=$build/weft tests=$build/tests
 fi
 [ -x "$weft" ] || refuse "no $weft; build first (cmake --preset release && cmake --build --preset release), or --build"
-if [ -n "$dry" ]; then gpu="dry run"
+forecast=""  # only print how long the steps would take
+if [ -n "$dry" ]; then
+  gpu="dry run"
+  if [ -n "$machine" ]; then forecast=1; fi
 else
   gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader -i 0 2>/dev/null)
   [ -n "$gpu" ] || refuse "no NVIDIA GPU: nvidia-smi finds none; --dry-run shows the steps without one"
+  for name in t4 a100-80gb h100 h200; do
+    if [ -z "$machine" ] && [[ ${gpu,,} == *${name%-*}* ]]; then machine=$root/configs/machines/$name.json; fi
+  done
 fi
+field() {  # NAME: a number of the machine file's memory
+  sed -n "s/^ *\"$1\": \([0-9]*\),*\$/\1/p" "$machine" | head -1
+}
 
 # model|prompt|tokens|retention|policy; the shorter and the more telling first
-workloads=()
-if [ -n "$dry" ]; then
+headline=() workloads=() more=()
+if [ -n "$dry" ] && [ -z "$forecast" ]; then
   backend=cpu device_mib=24 host_mib=24
+  smoke=kernels smoke_cases="memory of every*"
+  agreement=runtime agreement_cases="every tiny Qwen*"
   programs=(offload)
   for retention in full h2o:0.1:0.1; do
-    workloads+=("demo|16|8|$retention|opt-6.7b-16gib" "demo|16|40|$retention|opt-30b-16gib")
+    headline+=("demo|16|40|$retention|opt-30b-16gib")
+    workloads+=("demo|16|8|$retention|opt-6.7b-16gib")
   done
   [ "$sweeps" -le 12 ] || sweeps=12
 else
   backend=cuda
-  device_mib=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits -i 0)
-  device_mib=$((device_mib * 95 / 100 < 16384 ? device_mib * 95 / 100 : 16384))
-  host_mib=$(awk '/MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
-  group=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo max)
-  if [ "$group" != max ] && [ $((group >> 20)) -lt "$host_mib" ]; then host_mib=$((group >> 20)); fi
-  host_mib=$((host_mib * 80 / 100 < 98304 ? host_mib * 80 / 100 : 98304))
-  programs=(kernels_cuda runtime_cuda kernels offload policy runtime)
+  if [ -n "$forecast" ]; then
+    device_mib=$(($(field device) >> 20)) host_mib=$(($(field host) >> 20))
+    if [ "$device_mib" -gt 16384 ]; then device_mib=16384; fi
+    if [ "$host_mib" -gt 98304 ]; then host_mib=98304; fi
+  else
+    device_mib=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits -i 0)
+    device_mib=$((device_mib * 95 / 100 < 16384 ? device_mib * 95 / 100 : 16384))
+    host_mib=$(awk '/MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
+    group=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo max)
+    if [ "$group" != max ] && [ $((group >> 20)) -lt "$host_mib" ]; then host_mib=$((group >> 20)); fi
+    host_mib=$((host_mib * 80 / 100 < 98304 ? host_mib * 80 / 100 : 98304))
+  fi
+  # A kernel test, and copies across the places where a driver may end a registration of host memory.
+  smoke=kernels_cuda smoke_cases="memory of every*,large host memory*,decode attention matches*"
+  agreement=runtime_cuda agreement_cases="*"
+  programs=(kernels_cuda kernels offload policy runtime)
+  for retention in full h2o:0.1:0.1; do headline+=("opt-30b|512|512|$retention|opt-30b-16gib"); done
   for shape in "512|32" "512|512" "512|1024"; do
     for retention in full h2o:0.1:0.1; do workloads+=("opt-6.7b|$shape|$retention|opt-6.7b-16gib"); done
   done
   for retention in h2o:0.1:0.1 full; do
-    workloads+=("opt-30b|512|512|$retention|opt-30b-16gib" "opt-30b|512|32|$retention|opt-30b-16gib-short"
-                "opt-30b|512|1024|$retention|opt-30b-16gib")
+    more+=("opt-30b|512|32|$retention|opt-30b-16gib-short" "opt-30b|512|1024|$retention|opt-30b-16gib")
   done
 fi
 name_of() {  # MODEL|PROMPT|TOKENS|RETENTION|POLICY
@@ -91,12 +118,16 @@ name_of() {  # MODEL|PROMPT|TOKENS|RETENTION|POLICY
 file_of() { echo "${1//[ +:]/-}"; }  # WORKLOAD
 if [ -n "$full" ]; then
   known=""
-  for workload in "${workloads[@]}"; do known+="; $(name_of "$workload")"; done
+  for workload in "${headline[@]}" "${workloads[@]}" "${more[@]}"; do known+="; $(name_of "$workload")"; done
   [[ "$known;" == *"; $full;"* ]] || refuse "--full: no workload '$full'; there are${known#;}"
 fi
 
 date=$(date +%Y-%m-%d)
 slug=$(echo "$gpu" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
+if [ -n "$forecast" ] && [ -z "$out" ]; then
+  out=$(mktemp -d)
+  trap 'rm -rf "$out"' EXIT
+fi
 out=${out:-$root/docs/results/$slug-$date}
 if [ -z "$resume" ]; then rm -rf "$out/parts"; fi
 mkdir -p "$out/parts" "$out/logs" || refuse "$out cannot be written to"
@@ -127,16 +158,17 @@ value() {  # FILE PATH [SCALE FORMAT]
 }
 
 write_results() {
+  table >"$out/.table" && mv "$out/.table" "$out/table.md"
   {
     printf '{\n"version": 1,\n"date": "%s",\n"gpu": %s,\n"dry_run": %s' "$date" "$(quoted "$gpu")" \
       "$([ -n "$dry" ] && echo true || echo false)"
-    for part in machine tests sanitizer ceilings; do
+    for part in machine smoke ceilings agreement tests sanitizer; do
       printf ',\n"%s": ' "$part"
       if [ -e "$out/parts/$part.json" ]; then cat "$out/parts/$part.json"; else echo null; fi
     done
     printf ',\n"workloads": {'
     comma=""
-    for workload in "${workloads[@]}"; do
+    for workload in "${headline[@]}" "${workloads[@]}" "${more[@]}"; do
       name=$(name_of "$workload")
       printf '%s\n%s: ' "$comma" "$(quoted "$name")"
       file=$out/parts/$(file_of "$name").json
@@ -151,7 +183,6 @@ write_results() {
     done
     printf ']\n}\n'
   } >"$out/.results" && mv "$out/.results" "$out/results.json"
-  table >"$out/.table" && mv "$out/.table" "$out/table.md"
 }
 
 table() {
@@ -159,7 +190,7 @@ table() {
   printf '# weft on %s, %s\n\n' "$gpu" "$date"
   values "$file" | awk -F'\t' '{ gsub(/"/, "", $2); print "- " $1 ": " $2 }'
   printf '\n| tests | passed | failed | seconds |\n|---|---|---|---|\n'
-  for part in tests sanitizer; do
+  for part in smoke agreement tests sanitizer; do
     for program in $(values "$out/parts/$part.json" | sed -n 's|/passed\t.*||p'); do
       file=$out/parts/$part.json
       printf '| %s | %s | %s | %s |\n' "$program" "$(value "$file" "$program/passed")" \
@@ -177,7 +208,7 @@ table() {
     END { flush() }' | sed -E 's/[_/](bytes|flop)_per_second|[/]seconds//'
   printf '\n%s\n|---|---|---|---|---|---|---|---|---|---|\n' \
     '| workload | block | tokens/s | prefill | decode | bound | achieved | decode alone | longest lane | measured |'
-  for workload in "${workloads[@]}"; do table_row "$(name_of "$workload")"; done
+  for workload in "${headline[@]}" "${workloads[@]}" "${more[@]}"; do table_row "$(name_of "$workload")"; done
   printf '\n'
   for note in "${notes[@]}"; do printf -- '- %s\n' "$note"; done
 }
@@ -246,27 +277,42 @@ run_machine() {
   } | store machine
 }
 
-run_tests() {
-  local lines="" end=$((SECONDS + 150))
-  for program in "${programs[@]}"; do
-    if [ ! -x "$tests/test_$program" ]; then
-      note "test_$program: not built, so not run"
-      [[ $program != *cuda ]] || failed=1
-      continue
-    fi
-    enough "test_$program" 10 || continue
-    limited "$(smaller $((end - SECONDS > 10 ? end - SECONDS : 10)) "$(left)")" "test_$program" "$tests/test_$program"
-    counts "$out/logs/test_$program.log"
-    [ "$rc" -eq 0 ] || { failed=1; note "test_$program: exit code $rc; see logs/test_$program.log"; }
-    lines+="${lines:+,}
+# PART PROGRAM LIMIT [CASES]: runs it, and adds its outcome to the part's
+run_program() {
+  local part=$1 program=$2 limit=$3 cases=("${@:4}")
+  if [ ! -x "$tests/test_$program" ]; then
+    note "test_$program: not built, so not run"
+    [[ $program != *cuda ]] || failed=1
+    return
+  fi
+  limited "$(smaller "$limit" "$(left)")" "$part-$program" "$tests/test_$program" "${cases[@]}"
+  counts "$out/logs/$part-$program.log"
+  [ "$rc" -eq 0 ] || { failed=1; note "test_$program: exit code $rc; see logs/$part-$program.log"; }
+  lines+="${lines:+,}
   \"test_$program\": {
     \"passed\": $passed,
     \"failed\": $failures,
     \"exit\": $rc,
     \"seconds\": $seconds
   }"
-    printf '{%s\n}\n' "$lines" | store tests
-    write_results
+  printf '{%s\n}\n' "$lines" | store "$part"
+  write_results
+}
+run_smoke() {
+  local lines=""
+  enough smoke "$smoke_seconds" || return
+  run_program smoke "$smoke" 60 "$smoke_cases"
+}
+run_agreement() {
+  local lines=""
+  enough agreement "$agreement_seconds" || return
+  run_program agreement "$agreement" 120 "$agreement_cases"
+}
+run_tests() {
+  local lines="" end=$((SECONDS + 150))
+  for program in "${programs[@]}"; do
+    enough "test_$program" 10 || continue
+    run_program tests "$program" $((end - SECONDS > 10 ? end - SECONDS : 10))
   done
   if [ -z "$lines" ]; then echo '{}' | store tests; fi
 }
@@ -301,7 +347,7 @@ run_sanitizer() {
 }
 
 run_ceilings() {
-  enough ceilings "$([ -n "$dry" ] && echo 10 || echo 90)" || return
+  enough ceilings "$([ -n "$dry" ] && echo 10 || echo "$ceilings_seconds")" || return
   limited "$(smaller 180 "$(left)")" ceilings "$weft" bench --lanes ${dry:+--quick} --backend $backend \
     --disk-dir "$out" --report "$out/.ceilings"
   if [ "$rc" -ne 0 ]; then
@@ -312,21 +358,51 @@ run_ceilings() {
   store ceilings <"$out/.ceilings" && rm "$out/.ceilings"
 }
 
+# Sets wanted, its seconds; measured_sweeps, 0 for a run to its end; and prefill, "" where it is skipped.
+expect() {  # MODEL PROMPT TOKENS RETENTION POLICY
+  wanted=25 measured_sweeps=0 prefill=1
+  if [ "$3" -gt $((3 * sweeps)) ]; then measured_sweeps=$sweeps; fi
+  [ "$1" != opt-30b ] || wanted=90
+  if [ -n "$dry" ] && [ -z "$forecast" ]; then wanted=5; return; fi
+  [ -n "$machine" ] || return
+  local plan=$out/.plan
+  "$weft" plan --model "$root/configs/models/$1.json" --machine "$machine" --prompt-len "$2" --gen-len "$3" \
+    --retention "$4" --policy "$root/configs/policies/$5.json" --device-memory "${device_mib}MiB" \
+    --host-memory "${host_mib}MiB" --report "$plan" >/dev/null 2>"$plan.err" ||
+    { note "no plan for $1 $2+$3 $4: $(tail -1 "$plan.err")"; wanted=0; return; }
+  # 7 s to start; 0.15 s a GB to make random weights and pin memory; two passes to warm up. A projection makes three
+  # times its sweeps and one more.
+  read -r wanted measured_sweeps prefill < <(awk -v tokens="$3" -v most="$sweeps" \
+    -v prefill="$(value "$plan" predicted/seconds/prefill)" -v decode="$(value "$plan" predicted/seconds/decode)" \
+    -v host="$(value "$plan" predicted/peak_bytes/host)" -v device="$(value "$plan" predicted/peak_bytes/device)" \
+    'BEGIN { sweep = decode / (tokens - 1); sweeps = int(8 / sweep); if (sweeps < 2) sweeps = 2
+             if (sweeps > most) sweeps = most
+             if (decode < 20 || tokens <= 3 * sweeps) sweeps = 0
+             skip = sweeps > 0 && prefill > 60
+             seconds = 7 + 0.15e-9 * (host + device) + (skip ? 0 : prefill) + 2 * sweep
+             seconds += sweeps > 0 ? 3 * (sweeps + 1) * sweep : decode
+             printf "%d %d %s\n", seconds + 1, sweeps, skip ? "" : "1" }')
+  rm -f "$plan" "$plan.err"
+}
+
 run_workload() {  # MODEL|PROMPT|TOKENS|RETENTION|POLICY
-  local name file model prompt tokens retention policy wanted=25
+  local name file model prompt tokens retention policy wanted measured_sweeps prefill
   name=$(name_of "$1") file=$(file_of "$(name_of "$1")")
   IFS='|' read -r model prompt tokens retention policy <<<"$1"
   if [ -n "$resume" ] && [ -z "$full" ] && [ -e "$out/parts/$file.json" ]; then return; fi
-  [ "$model" != opt-30b ] || wanted=90
-  [ -z "$dry" ] || wanted=5
-  enough "$name" $wanted || return
+  expect "$model" "$prompt" "$tokens" "$retention" "$policy"
+  [ "$wanted" -gt 0 ] || return
+  [ -n "$full" ] || enough "$name" "$wanted" || return
   local command=("$weft" bench --model "$root/configs/models/$model.json" --weights random:1)
   [ -z "$dry" ] || command=("$weft" bench --model "$root/models/demo")
   command+=(--backend "$backend" --prompt-len "$prompt" --gen-len "$tokens" --retention "$retention"
             --policy "$root/configs/policies/$policy.json" --device-memory "${device_mib}MiB"
             --host-memory "${host_mib}MiB" --disk-dir "$out" --report "$out/.workload")
   if [ -e "$out/parts/ceilings.json" ]; then command+=(--ceilings "$out/parts/ceilings.json"); fi
-  if [ -z "$full" ] && [ "$tokens" -gt $((3 * sweeps)) ]; then command+=(--project "$sweeps"); fi
+  if [ -z "$full" ] && [ "$measured_sweeps" -gt 0 ]; then
+    command+=(--project "$measured_sweeps")
+    if [ -z "$prefill" ]; then command+=(--skip-prefill); fi
+  fi
   echo "gpu_check: $name"
   limited "$(left)" "$file" "${command[@]}"
   if [ "$rc" -eq 0 ]; then
@@ -342,12 +418,55 @@ run_workload() {  # MODEL|PROMPT|TOKENS|RETENTION|POLICY
   fi
   write_results
 }
-run_workloads() {
-  for workload in "${workloads[@]}"; do
+run_all() {  # WORKLOAD...
+  for workload in "$@"; do
     if [ -z "$full" ] || [ "$(name_of "$workload")" = "$full" ]; then run_workload "$workload"; fi
   done
 }
+run_headline() { run_all "${headline[@]}"; }
+run_workloads() {
+  if [ -n "$full" ]; then run_all "${headline[@]}" "${more[@]}"; fi
+  run_all "${workloads[@]}"
+}
+run_more() { run_all "${more[@]}"; }
 
+# Allowances, in seconds, for what depends on the processor more than on the GPU.
+machine_seconds=3 smoke_seconds=25 ceilings_seconds=90 agreement_seconds=40 tests_seconds=60 sanitizer_seconds=60
+
+# How long each step would take, in the order of a run: what no longer fits is skipped.
+print_forecast() {
+  local total=0 limit=$((minutes * 60)) wanted measured_sweeps prefill model prompt tokens retention policy
+  step() {  # NAME SECONDS HOW
+    if [ $((total + $2)) -gt "$limit" ]; then printf '%8s  %s\n' - "$1: skipped, for it would take $2 s"; return; fi
+    total=$((total + $2))
+    printf '%6s s  %s\n' "$2" "$1${3:+: $3}"
+  }
+  workload_step() {
+    IFS='|' read -r model prompt tokens retention policy <<<"$1"
+    expect "$model" "$prompt" "$tokens" "$retention" "$policy"
+    local how="to its end"
+    [ "$measured_sweeps" -eq 0 ] || how="projected from three times $measured_sweeps sweeps${prefill:-, prefill skipped}"
+    if [ "$wanted" -eq 0 ]; then printf '%8s  %s\n' - "$(name_of "$1"): does not fit this machine"
+    else step "$(name_of "$1")" "$wanted" "${how%1}"
+    fi
+  }
+  for part in "${parts[@]}"; do
+    if [ -n "$only" ] && [[ ",$only," != *",$part,"* ]]; then continue; fi
+    case $part in
+      headline) for workload in "${headline[@]}"; do workload_step "$workload"; done ;;
+      workloads) for workload in "${workloads[@]}"; do workload_step "$workload"; done ;;
+      more) for workload in "${more[@]}"; do workload_step "$workload"; done ;;
+      *) local seconds=${part}_seconds; step "$part" "${!seconds}" ;;
+    esac
+  done
+  printf '%6s s  in all, of %s\n' "$total" "$limit"
+}
+if [ -n "$forecast" ]; then
+  print_forecast
+  exit 0
+fi
+
+write_results  # so that a report is there from the beginning
 for part in "${parts[@]}"; do
   if [ -n "$only" ] && [[ ",$only," != *",$part,"* ]]; then continue; fi
   if [ -n "$resume" ] && [ -e "$out/parts/$part.json" ]; then continue; fi

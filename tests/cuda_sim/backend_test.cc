@@ -1,8 +1,10 @@
 // What only the simulator shows of the GPU as a machine: drivers that take host memory in pieces, or not at all.
 #include "kernels/backend.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <memory>
 
 #include "cusim.h"
 #include "kernels/cuda.h"
@@ -198,4 +200,107 @@ TEST_CASE("of the steps that repeat only so many are recorded as the device has 
   CHECK(cusim::stats().executables_live == before.executables_live);
   CHECK(cusim::stats().device_live == before.device_live);
   CHECK(cusim::take_findings().empty());
+}
+
+namespace {
+
+/// A stream, memory that ops may use, and waiting for them.
+struct Bench {
+  Backend& backend;
+  std::unique_ptr<kernels::Stream> stream = backend.make_stream();
+  std::unique_ptr<kernels::Event> done = backend.make_event();
+
+  void wait() {
+    backend.record(*done, *stream);
+    backend.synchronize(*done);
+  }
+  std::unique_ptr<kernels::Memory> device(const kernels::Memory& host) {
+    auto memory = backend.allocate_device(host.bytes());
+    backend.copy(memory->data(), host.data(), host.bytes(), *stream);
+    wait();
+    return memory;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("sampling takes few atomics on 64 bits, and none without a cut", "[gpu][sampling]") {
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  Bench bench{*backend};
+  constexpr int vocab = 5000;
+  const auto host = backend->allocate_host(vocab * sizeof(float)), token = backend->allocate_host(sizeof(std::int32_t));
+  auto* const logits = reinterpret_cast<float*>(host->data());
+  for (int i = 0; i < vocab; ++i) logits[i] = static_cast<float>(i * 7919 % 1000) / 100;
+  const auto device = bench.device(*host);
+  const auto atomics = [&](const kernels::SampleParams& params) {
+    const auto before = cusim::stats().wide_atomics;
+    const View rows(device->data(), DType::f32, 1, vocab);
+    backend->ops().run(kernels::Sample{.logits = rows,
+                                       .params = {&params, 1},
+                                       .token = {reinterpret_cast<std::int32_t*>(token->data()), 1},
+                                       .logit = {}},
+                       *bench.stream);
+    bench.wait();
+    return cusim::stats().wide_atomics - before;
+  };
+  CHECK(atomics({.temperature = 1}) == 0);
+  CHECK(atomics({.temperature = 1, .top_p = 0.9f}) < 2 * vocab);
+  CHECK(atomics({.temperature = 1, .top_k = 50}) < 2 * vocab);
+}
+
+TEST_CASE("products of one x that follow each other round it once, and see that it has changed", "[gpu][linear]") {
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  Bench bench{*backend};
+  constexpr int rows = 3, in = 16, out = 8;
+  const auto x_host = backend->allocate_host(rows * in * sizeof(float)),
+             weight_host = backend->allocate_host(out * in * sizeof(f16)),
+             out_host = backend->allocate_host(rows * out * sizeof(float));
+  auto* const x = reinterpret_cast<float*>(x_host->data());
+  const auto fill_x = [&](float value) { std::fill_n(x, rows * in, value); };
+  for (int i = 0; i < out * in; ++i) reinterpret_cast<f16*>(weight_host->data())[i] = f16(1.0f);
+  fill_x(1);
+  const auto x_device = bench.device(*x_host), weight = bench.device(*weight_host), y = bench.device(*out_host),
+             other = bench.device(*out_host);
+  const View x_view(x_device->data(), DType::f32, rows, in);
+  const auto multiply = [&](kernels::Memory& to) {
+    backend->ops().run(kernels::Linear{.x = x_view,
+                                       .weight = ConstView(weight->data(), DType::f16, out, in),
+                                       .bias = {},
+                                       .out = View(to.data(), DType::f32, rows, out),
+                                       .activation = kernels::Activation::none,
+                                       .accumulate = false},
+                       *bench.stream);
+  };
+  const auto result = [&](kernels::Memory& from) {
+    backend->copy(out_host->data(), from.data(), out_host->bytes(), *bench.stream);
+    bench.wait();
+    return reinterpret_cast<const float*>(out_host->data())[rows * out - 1];
+  };
+  const auto before = cusim::stats().kernels;
+  multiply(*y), multiply(*other), multiply(*y);
+  bench.wait();
+  CHECK(cusim::stats().kernels - before == 1);
+  CHECK(result(*y) == in);
+  CHECK(result(*other) == in);
+
+  fill_x(2);  // by a copy
+  multiply(*y);
+  backend->copy(x_device->data(), x_host->data(), x_host->bytes(), *bench.stream);
+  multiply(*y);
+  CHECK(result(*y) == 2 * in);
+  multiply(*y);  // by an op
+  backend->ops().run(kernels::Add{x_view, x_view}, *bench.stream);
+  multiply(*y);
+  CHECK(result(*y) == 4 * in);
+  multiply(*y);  // on another stream, which this one waits for
+  const auto second = backend->make_stream();
+  const auto ready = backend->make_event();
+  bench.wait();
+  multiply(*y);
+  fill_x(3);
+  backend->copy(x_device->data(), x_host->data(), x_host->bytes(), *second);
+  backend->record(*ready, *second);
+  backend->wait(*bench.stream, *ready);
+  multiply(*y);
+  CHECK(result(*y) == 3 * in);
 }

@@ -13,6 +13,7 @@ constinit thread_local dim3 blockDim{}, gridDim{};
 namespace cusim {
 
 constinit thread_local ThreadContext* self = nullptr;
+constinit thread_local std::uint64_t wide_atomics = 0;
 constinit thread_local Grid* current_grid = nullptr;
 
 namespace {
@@ -57,7 +58,7 @@ void prepare_threads(Grid& grid, const dim3& block) {
 }
 
 void run_block(Grid& grid, std::size_t dynamic_bytes) {
-  grid.shared.begin_block(dynamic_bytes);
+  grid.shared.begin_block(dynamic_bytes, shared_limit(grid.kernel));
   grid.parity ^= thread_sanitizer() ? 1 : 0;
   start_block(grid);
   if (const char* what = grid.shared.overrun(); what != nullptr && !grid.aborted)
@@ -75,8 +76,8 @@ SharedMemory::SharedMemory() {
   mprotect(arena_ + kDynamicBegin, kDynamicEnd - kDynamicBegin, PROT_READ | PROT_WRITE);
 }
 
-void SharedMemory::begin_block(std::size_t dynamic_bytes) {
-  dynamic_ = dynamic_bytes;
+void SharedMemory::begin_block(std::size_t dynamic_bytes, std::size_t limit) {
+  dynamic_ = dynamic_bytes, limit_ = limit;
   set_valid(arena_, kStatic, true);
   set_valid(arena_ + kDynamicBegin, kDynamicEnd - kDynamicBegin, true);
   if (thread_sanitizer()) {  // fresh pages make it forget the last block's accesses
@@ -116,11 +117,7 @@ void* SharedMemory::slot(std::size_t site, std::size_t bytes) {
   // The first thread of the block to get here makes it.
   const std::size_t begin = used_ + kGap, end = begin + bytes, next = ((end + 31) & ~std::size_t{31}) + kGap;
   static_ += (bytes + 31) & ~std::size_t{31};
-  // A kernel that asks for no more dynamic memory than any may have has not opted in to more for all of it.
-  const Config& c = config();
-  if (next > kStatic || static_ > c.shared_default ||
-      static_ + dynamic_ > (dynamic_ > c.shared_default ? c.shared_optin() : c.shared_default))
-    return nullptr;
+  if (next > kStatic || static_ > config().shared_default || static_ + dynamic_ > limit_) return nullptr;
   for (const Span gap : {Span{used_, begin}, Span{end, next}}) {
     gaps_.push_back(gap);
     set_valid(arena_ + gap.begin, gap.end - gap.begin, false);
@@ -202,6 +199,7 @@ void run_grid(const cudaLaunchConfig_t& c, const void* kernel, const KernelCall&
   Lock lock;
   Stats& s = counters();
   s.kernels++;
+  s.wide_atomics += std::exchange(wide_atomics, 0);
   s.blocks += blocks;
   s.threads += blocks * static_cast<std::uint64_t>(grid.thread_count);
   s.switches += grid.switches;

@@ -38,7 +38,8 @@ struct Warp {
 class SharedMemory {
  public:
   SharedMemory();
-  void begin_block(std::size_t dynamic_bytes);
+  /// `limit`: of static and dynamic memory together.
+  void begin_block(std::size_t dynamic_bytes, std::size_t limit);
   /// What was written outside of every variable, or null.
   const char* overrun();
   /// Null where there is no room.
@@ -60,7 +61,7 @@ class SharedMemory {
   bool written(Span gap);
 
   char* arena_;  // static shared | page without access | dynamic shared | page without access
-  std::size_t used_ = kStatic, static_ = 0, dynamic_ = 0;
+  std::size_t used_ = kStatic, static_ = 0, dynamic_ = 0, limit_ = 0;
   std::uint64_t block_ = 0;
   std::vector<Slot> slots_;  // by site
   std::vector<Span> gaps_;

@@ -112,6 +112,10 @@ void drain_all();
 /// Whether this thread captures a stream. Then it may neither allocate nor wait, and doing so spoils the capture.
 bool spoils_capture();
 
+// runtime.cc
+/// What a block of the kernel may have, more where it asked for more.
+std::size_t shared_limit(const void* kernel);
+
 // grid.cc
 void run_grid(const cudaLaunchConfig_t& config, const void* kernel, const KernelCall& call);
 bool handle_kernel_fault(void* address, void* signal_context);  ///< true if the fault was a device thread's

@@ -41,6 +41,11 @@ void count_copy(Where to, Where from, std::size_t bytes) {
 
 }  // namespace
 
+std::size_t shared_limit(const void* kernel) {
+  Lock lock;
+  return max_dynamic_shared().contains(kernel) ? config().shared_optin() : config().shared_default;
+}
+
 cudaError_t set_max_dynamic_shared(const void* kernel, int bytes) {
   CUSIM_ENTER();
   if (bytes < 0 || static_cast<std::size_t>(bytes) > config().shared_optin()) return remember(cudaErrorInvalidValue);

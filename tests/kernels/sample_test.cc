@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -109,6 +112,30 @@ TEST_CASE("a token depends on its own logits, key and counter alone", "[kernels]
     const std::vector<float> row(logits.begin() + static_cast<std::ptrdiff_t>(r) * vocab,
                                  logits.begin() + static_cast<std::ptrdiff_t>(r + 1) * vocab);
     CHECK(sample(*every_place().back(), row, vocab, {params[r]})[0] == expected[r]);
+  }
+}
+
+TEST_CASE("every place chooses the same tokens of rows of any shape", "[kernels]") {
+  const int vocab = GENERATE(1, 2, 31, 33, 256, 300, 2500);
+  const int kind = GENERATE(0, 1, 2, 3);
+  constexpr std::size_t rows = 6;
+  std::vector<float> logits = normal(rows * static_cast<std::size_t>(vocab), 11, kind == 0 ? 20.0f : 1.0f);
+  if (kind == 1)  // few different ones
+    for (float& x : logits) x = std::round(x);
+  if (kind == 2) std::fill(logits.begin(), logits.end(), -3.0f);
+  if (kind == 3)  // far apart: most weigh nothing
+    for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = i % 7 == 3 ? -kInfinity : logits[i] * 1000;
+  std::vector<SampleParams> params;
+  for (std::uint64_t r = 0; r < rows; ++r)
+    params.push_back({.temperature = std::array{1.0f, 1e-5f, 30.0f}[r % 3],
+                      .top_p = r < 2 ? 1.0f : 0.8f,
+                      .top_k = r % 2 ? 40 : 0,
+                      .key = r,
+                      .counter = r});
+  const auto expected = sample(*every_place().front(), logits, vocab, params);
+  for (const Place* place : every_place()) {
+    CAPTURE(place->name, vocab, kind);
+    CHECK(sample(*place, logits, vocab, params) == expected);
   }
 }
 

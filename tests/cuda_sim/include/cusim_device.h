@@ -14,6 +14,7 @@ struct ThreadContext {
   int linear;
 };
 extern constinit thread_local ThreadContext* self;
+extern constinit thread_local std::uint64_t wide_atomics;  // of 64 bits, in this grid
 
 enum class Vote { count, all, any };
 void block_barrier(Location at);
@@ -98,6 +99,7 @@ inline int __any_sync(unsigned mask, int p, cusim::Location at = {}) { return __
 inline int __all_sync(unsigned mask, int p, cusim::Location at = {}) { return __ballot_sync(mask, !p, at) == 0; }
 
 template <cusim::AtomicNumber T> T atomicAdd(T* p, cusim::Same<T> v) {
+  if constexpr (sizeof(T) == 8) ++cusim::wide_atomics;
   return cusim::atomic_update(p, [v](T old) { return old + v; });
 }
 template <cusim::AtomicInteger T> T atomicMax(T* p, cusim::Same<T> v) {
