@@ -54,6 +54,8 @@ class Backend {
   virtual std::size_t host_bytes_free() const = 0;
   /// Bytes of device memory that the backend takes for itself: context, work spaces of one compute stream.
   virtual std::size_t device_overhead() const = 0;
+  /// Rows of a product that keep all of the device busy: how many tokens of prompts it works on at once.
+  virtual std::int64_t rows_that_fill() const { return 512; }
   /// Throws CapacityError, which says what was wanted and what is free.
   virtual std::unique_ptr<Memory> allocate_device(std::size_t bytes) = 0;
   /// Host memory that copies to and from the device need no staging for; aligned as O_DIRECT wants it.

@@ -1,5 +1,6 @@
 // kernels/backend_cuda.cc: the GPU as a machine.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string>
 
@@ -124,6 +125,12 @@ class CudaBackend final : public Backend {
   std::size_t device_overhead() const override {
     return std::min(total_ - free_at_start_, kMostContext) + kLibraries + CudaStream::kOpsBytes +
            CudaStream::kGraphBytes;
+  }
+
+  /// Of a square product of 4096 columns, in tiles of 128 x 256, nearly two for each multiprocessor.
+  std::int64_t rows_that_fill() const override {
+    const auto rows = std::bit_ceil(static_cast<unsigned>(15 * std::max(1, device_.multiProcessorCount)));
+    return std::clamp<std::int64_t>(rows, 512, 4096);
   }
 
   std::unique_ptr<Memory> allocate_device(std::size_t bytes) override {

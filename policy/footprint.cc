@@ -13,8 +13,6 @@ using offload::Arena;
 using offload::kPage;
 using offload::round_up;
 
-constexpr std::int64_t kChunkTokens = 512;  // enough rows for the matrix kernels to reach their ceiling
-
 /// Of one chunk through the sublayer that needs the most.
 std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, std::int64_t tokens) {
   std::uint64_t most = 0;
@@ -58,10 +56,11 @@ ExchangeLayout exchange_layout(const ModelSpec& model, const Types& types, std::
   return layout;
 }
 
-Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Types& types) {
+Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Types& types,
+                       std::int64_t rows_that_fill) {
   Workspace space;
   space.batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
-  space.chunk_tokens = std::min(space.batch_tokens, std::max<std::int64_t>(kChunkTokens, work.longest_prompt));
+  space.chunk_tokens = std::min(space.batch_tokens, std::max<std::int64_t>(rows_that_fill, work.longest_prompt));
   space.chunk = chunk_bytes(model, types, space.chunk_tokens);
   const std::int64_t block = policy.block_size();
   space.output = output_layout(model, types, block);
@@ -131,7 +130,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
                     .scores = policy.retention.scored() || policy.retention.rule == Retention::Rule::random};
   print.activation_buffer_bytes =
       round_up(shape_of(Value::hidden, model, print.types, policy.gpu_batch_size * work.longest_prompt).bytes(), kPage);
-  print.workspace = workspace_of(model, policy, work, print.types);
+  print.workspace = workspace_of(model, policy, work, print.types, sizing.rows_that_fill);
   bool gathered_from_disk = false;
   for (std::size_t u = 0; u < units.size(); ++u)
     gathered_from_disk |= shape.unit_home[u] == Tier::disk && units[u].gathered;

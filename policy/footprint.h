@@ -40,6 +40,7 @@ struct SizingInputs {
   DType kv = DType::f16, activation = DType::f32;
   bool disk_reads_device = false;     ///< Backend::device_is_host_memory()
   std::uint64_t device_overhead = 0;  ///< Backend::device_overhead()
+  std::int64_t rows_that_fill = 512;  ///< Backend::rows_that_fill()
 };
 
 struct Window {

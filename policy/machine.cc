@@ -201,6 +201,7 @@ Machine Machine::from_json(const nlohmann::json& json, const std::string& where)
   machine.measured = fields.boolean("measured");
   machine.device_is_host_memory = fields.boolean("device_is_host_memory");
   read_memory(machine, fields.at("memory"), where + ": memory");
+  if (fields.has("rows_that_fill")) machine.rows_that_fill = fields.integer("rows_that_fill", 1, 1 << 20);
   Fields lanes(fields.at("lanes"), where + ": lanes", Blame::usage);
   for (const Lane lane : kMoving) machine.bytes_per_second[index(lane)] = positive(lanes, name_of(lane));
   machine.spilled_read =
@@ -220,6 +221,7 @@ ordered_json Machine::to_json() const {
       {"name", name}, {"source", source}, {"measured", measured}, {"device_is_host_memory", device_is_host_memory}};
   for (const offload::Tier tier : offload::kTiers) object_at(json, "memory")[name_of(tier)] = (*this)[tier];
   object_at(json, "memory")["device_overhead"] = device_overhead;
+  json["rows_that_fill"] = rows_that_fill;
   for (const Lane lane : kMoving) object_at(json, "lanes")[name_of(lane)] = number(bytes_per_second[index(lane)]);
   object_at(json, "lanes")["spilled_read"] = number(spilled_read);
   json["disk_rows_per_second"] = number(disk_rows_per_second);

@@ -39,6 +39,7 @@ struct Machine {
   bool device_is_host_memory = false;
   std::array<std::uint64_t, 3> bytes{};                           ///< by offload::Tier: what a run may use
   std::uint64_t device_overhead = 0;                              ///< of these, what the backend takes for itself
+  std::int64_t rows_that_fill = 512;                              ///< tokens of prompts that it works on at once
   std::array<double, offload::kLanes.size()> bytes_per_second{};  ///< of the lanes that move bytes, each alone
   double spilled_read = 0;          ///< bytes/s of disk_read of blocks that a run has written, which are checked
   double disk_rows_per_second = 0;  ///< rows of a table, scattered over a file

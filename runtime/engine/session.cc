@@ -97,6 +97,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   sizing_.activation = backend_->activation_type(source.type);
   sizing_.disk_reads_device = backend_->device_is_host_memory();
   sizing_.device_overhead = backend_->device_overhead();
+  sizing_.rows_that_fill = backend_->rows_that_fill();
   const policy::Budgets free = free_bytes(*backend_, machine.disk_directory);
   Decision decision = decide(*backend_, free);
   workload_ = decision.work;

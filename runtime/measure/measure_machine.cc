@@ -213,6 +213,7 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.device_is_host_memory = backend.device_is_host_memory();
   machine.bytes = free_bytes(backend, options.disk_directory).bytes;
   machine.device_overhead = backend.device_overhead();
+  machine.rows_that_fill = backend.rows_that_fill();
   measure_links(backend, options, sizes.links, machine);
   for (double& rate : machine.bytes_per_second) rate = rounded(rate);
   machine.spilled_read = rounded(machine.spilled_read);

@@ -68,6 +68,7 @@ policy::SizingInputs sizing_inputs(const ModelSource& source, const Machine& mac
   sizing.kv = source.type;
   sizing.disk_reads_device = machine.device_is_host_memory;
   sizing.device_overhead = machine.device_overhead;
+  sizing.rows_that_fill = machine.rows_that_fill;
   for (std::size_t unit = 0; unit < source.units.size(); ++unit)
     sizing.unit_in_files.push_back(source.weights->in_files(unit));
   return sizing;

@@ -15,8 +15,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = ["-std=c++20", "--expt-relaxed-constexpr", "-O3", f"-I{ROOT}", "-Xcompiler=-Wall,-Wextra", "-Xptxas=-v"]
 # What a sweep spends its time in, in fp16 with heads of 64 and 128; --all shows the rest too.
-HOT = re.compile(r"decode_\w+<Team<half, 8, (8|16), 1>|(decode_choice|prefill_tensor|column_sums_tensor|keep_prompt|"
-                 r"layer_norm|round_rows)<half>|finish_rows<half, false>|sample_rows|carry")
+HOT = re.compile(r"decode_\w+<Team<half, 8, (8|16), 1>|(decode_choice|prefill_tensor|column_sums_tensor)<half>|"
+                 r"(keep_prompt|layer_norm|round_rows)<half, 8>|finish_rows<half, false, 8>|sample_rows|carry")
 SHORT = [(r"weft::kernels::(cuda::decode::)?", ""), (r"\(anonymous namespace\)::", ""), (r"__nv_bfloat16", "bf16"),
          (r"__half", "half"),
          (r"\(int\)", ""), (r"\(bool\)", ""), (r"^void ", ""), (r"\(.*\)$", "")]

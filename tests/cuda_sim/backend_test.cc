@@ -304,3 +304,16 @@ TEST_CASE("products of one x that follow each other round it once, and see that 
   multiply(*y);
   CHECK(result(*y) == 3 * in);
 }
+
+TEST_CASE("the larger the card the more rows fill it", "[gpu]") {
+  const Restore restore;
+  const auto rows = [](int multiprocessors) {
+    cusim::config().multiprocessors = multiprocessors;
+    return kernels::make_cuda_backend({.threads = 1})->rows_that_fill();
+  };
+  CHECK(rows(4) == 512);
+  CHECK(rows(40) == 1024);   // T4
+  CHECK(rows(108) == 2048);  // A100
+  CHECK(rows(132) == 2048);  // H100
+  CHECK(rows(148) == 4096);  // B200
+}

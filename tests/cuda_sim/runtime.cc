@@ -92,7 +92,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->sharedMemPerBlockOptin = c.shared_optin();
   properties->major = c.architecture / 10;
   properties->minor = c.architecture % 10;
-  properties->multiProcessorCount = 4;
+  properties->multiProcessorCount = c.multiprocessors;
   properties->warpSize = warpSize;
   properties->asyncEngineCount = 2;
   properties->hostRegisterSupported = properties->canUseHostPointerForRegisteredMem = c.host_register;

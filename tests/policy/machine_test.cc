@@ -87,6 +87,7 @@ TEST_CASE("a machine is read as it says, its points in any order", "[policy]") {
   CHECK(read.linear(DType::bf16, 1, 4096) == 2e11);
   CHECK(read.linear(DType::f32, 1, 4096) == 1e11);
   CHECK(read.host.decode_attention.at(512, 128) == 6e10);
+  CHECK(read.rows_that_fill == 512);  // not said
 }
 
 TEST_CASE("a machine's JSON reads back as itself", "[policy]") {

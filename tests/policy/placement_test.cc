@@ -94,6 +94,24 @@ TEST_CASE("every prefix of a spread has its share to within one block", "[policy
   }
 }
 
+TEST_CASE("prompts are computed in chunks that fill the device, and no larger than a gpu batch", "[policy]") {
+  Setting setting;
+  const auto chunk = [&](std::int64_t rows, std::int64_t batch) {
+    setting.sizing.rows_that_fill = rows;
+    PartialPolicy partial;
+    partial.gpu_batch_size = batch;
+    const Policy policy = setting.complete(partial, {{1024 * kMiB, 1024 * kMiB, 1024 * kMiB}});
+    const auto print = policy::footprint(setting.model, setting.units, policy, setting.work, setting.sizing);
+    CHECK(print.workspace.chunk >= static_cast<std::uint64_t>(print.workspace.chunk_tokens) * setting.model.ffn * 4);
+    return print.workspace.chunk_tokens;
+  };
+  CHECK(chunk(512, 40) == 512);
+  CHECK(chunk(2048, 40) == 2048);
+  CHECK(chunk(4096, 40) == 40 * 64);
+  CHECK(chunk(2048, 4) == 4 * 64);
+  CHECK(chunk(16, 40) == 64);  // a whole prompt
+}
+
 TEST_CASE("a spread refuses what is no division", "[policy]") {
   CHECK_THROWS_AS(policy::spread(3, {0.5, 0.4, 0}), UsageError);
   CHECK_THROWS_AS(policy::spread(3, {1.5, -0.5, 0}), UsageError);

@@ -32,6 +32,7 @@ struct Config {
   /// CUSIM_ARCH, for example 90: the compute capability, which says how much shared memory a block may have. By
   /// default the least of those that the project supports.
   int architecture = 75;
+  int multiprocessors = 4;
   std::size_t shared_default = 48 << 10;
   std::size_t shared_optin() const;
   bool strict_exit = true;        ///< exited threads at a barrier or in a warp's mask are a finding
