@@ -95,8 +95,8 @@ void Progress::token() {
   if (now - last_asked_ < kOnTerminal || !busiest_) return;
   last_asked_ = now;
   std::string busy = busiest_();
-  const std::lock_guard lock(mutex_);
-  busy_ = std::move(busy);
+  // A terminal that was halted holds up the watcher, and must not hold up the sweeps.
+  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) busy_ = std::move(busy);
 }
 
 /// What there is no memory for is not shown.
