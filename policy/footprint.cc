@@ -161,6 +161,10 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   count(Tier::device, print.workspace.chunk + print.workspace.output.bytes + print.workspace.exchange_device.bytes);
   count(Tier::host, print.workspace.exchange_host.bytes);
   count(sizing.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
+  const std::uint64_t job =
+      work.job_bytes + static_cast<std::uint64_t>(work.at_most(policy.block_size())) * work.place_bytes;
+  print.job = job - std::min(job, kUnchargedJob);
+  count(sizing.disk_reads_device ? Tier::device : Tier::host, print.job);
   count(Tier::device, sizing.device_overhead);
   for (std::size_t tier = 0; tier < 3; ++tier) print.fixed[tier] = print.bytes[tier] - homes[tier];
   return print;

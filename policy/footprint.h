@@ -23,6 +23,8 @@ struct Workload {
   std::int64_t slots = 1;                    ///< of the sequence that needs the most (Retention::slots)
   std::int64_t longest_generation = 1;
   double mean_prompt = 0, mean_generation = 0;  ///< tokens; 0: all are as long as the longest
+  std::uint64_t job_bytes = 0;    ///< of memory for what is no buffer: the list of requests, answers on their way out
+  std::uint64_t place_bytes = 0;  ///< and for the sequence in each place, and its answer
 
   /// The requests, or `most` where there are more.
   std::int64_t at_most(std::int64_t most) const { return std::min(requests.value_or(most), most); }
@@ -74,6 +76,9 @@ struct Workspace {
   std::uint64_t gather = 0;  ///< bytes, where disk reads land: rows of tables that are on disk
 };
 
+/// What a job needs besides buffers is charged to a memory budget from here on; less belongs to the process itself.
+constexpr std::uint64_t kUnchargedJob = std::uint64_t{4} << 20;
+
 struct Footprint {
   ScheduleShape shape;  ///< homes of all blocks, window slots
   int gpu_batch_size = 1;
@@ -82,6 +87,7 @@ struct Footprint {
   std::uint64_t activation_buffer_bytes = 0;
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
   Workspace workspace;
+  std::uint64_t job = 0;                 ///< requests and answers, as far as they are charged
   std::array<std::uint64_t, 3> bytes{};  ///< per tier: all blocks at home there, windows, workspace; disk: spill
   std::array<std::uint64_t, 3> fixed{};  ///< of these, what is not the home of a block
 

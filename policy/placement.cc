@@ -135,6 +135,9 @@ class Chooser {
                         " sequences of up to " + std::to_string(workload.longest_prompt) + " prompt tokens needs " +
                         bytes_to_text(print[tier]) + " on " + name_of(tier) + ", the budget is " +
                         bytes_to_text(asked.budgets[tier]);
+  if (print.job > 0)
+    message += " (" + bytes_to_text(print.job) +
+               " of memory are for requests and answers: less n, logprobs or max_tokens, or fewer requests, need less)";
   const int most_batches = batches;
   const auto fitting = Chooser::largest_of(asked.block_size() - 1, [&](int block) {
     return chooser.place(std::max(1, block / most_batches), std::min(most_batches, block), false);

@@ -356,4 +356,5 @@ def main():
         sys.exit(0 if (self_test if testing else compare)(*binaries, pathlib.Path(folder)) else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()

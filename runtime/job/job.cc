@@ -22,6 +22,7 @@
 #include "runtime/job/job_plan.h"
 #include "runtime/job/job_record.h"
 #include "runtime/job/progress.h"
+#include "runtime/job/work_list.h"
 #include "runtime/measure/report.h"
 #include "runtime/requests/journal.h"
 #include "runtime/requests/request_checks.h"
@@ -37,17 +38,15 @@ using nlohmann::ordered_json;
 constexpr int kSomeRefused = 1;  // the exit code of a job that is done
 constexpr int kMostLost = 3;     // times that a job goes on after its spill file has lost something
 
-/// One choice of a request: what takes a place.
-struct WorkItem {
-  std::uint32_t request, choice;
-};
-
 /// Reads requests ahead of their turn, on a thread of its own: lines are parsed and texts are tokenized while the
 /// device is busy. References must outlive it.
 class ReadAhead {
  public:
-  ReadAhead(std::span<const WorkItem> items, const RequestFile& requests, Answers& answers)
-      : items_(items), requests_(requests), answers_(answers), begun_(kAhead), reader_([this] { read(); }) {}
+  /// First `again`, then `count` items from `walk` on.
+  ReadAhead(std::span<const WorkItem> again, const WorkList::Walk& walk, std::size_t count, const RequestFile& requests,
+            Answers& answers)
+      : again_(again), walk_(walk), count_(count), requests_(requests), answers_(answers), begun_(kAhead),
+        reader_([this] { read(); }) {}
   ~ReadAhead() {
     begun_.close();
     reader_.join();
@@ -67,10 +66,11 @@ class ReadAhead {
 
   void read() try {
     std::optional<Request> request;
-    const WorkItem* before = nullptr;
-    for (const WorkItem& item : items_) {
-      if (!before || before->request != item.request) request = requests_.read(item.request);  // choices are neighbours
-      before = &item;
+    std::uint32_t held = 0;
+    for (std::size_t i = 0; i < again_.size() + count_; ++i) {
+      const WorkItem item = i < again_.size() ? again_[i] : walk_.next();
+      if (!request || held != item.request) request = requests_.read(item.request);  // choices are neighbours
+      held = item.request;
       if (!begun_.push(answers_.begin(item.request, static_cast<std::int32_t>(item.choice), *request))) return;
     }
   } catch (...) {
@@ -78,7 +78,9 @@ class ReadAhead {
     begun_.close();
   }
 
-  const std::span<const WorkItem> items_;
+  const std::span<const WorkItem> again_;
+  WorkList::Walk walk_;
+  const std::size_t count_;
   const RequestFile& requests_;
   Answers& answers_;
   Handover<Sequence> begun_;
@@ -89,51 +91,55 @@ class ReadAhead {
 /// Runs sequences in the places of one block after another, or of one that is refilled.
 class PlaceRunner {
  public:
-  PlaceRunner(Session& session, const RequestFile& requests, Answers& answers)
-      : session_(session), requests_(requests), answers_(answers) {}
+  PlaceRunner(Session& session, const WorkList& list, const RequestFile& requests, Answers& answers)
+      : session_(session), requests_(requests), answers_(answers), walk_(list) {}
 
-  /// The first items take the block's places, the others take those of finished sequences. A sequence whose KV cache
-  /// the spill file has lost begins again with its prompt.
-  void run(std::span<const WorkItem> todo) {
-    std::vector<WorkItem> open;
-    while (!todo.empty()) {
+  std::size_t left() const { return walk_.left(); }
+
+  /// The next `count` items: the first take the block's places, the others take those of finished sequences. A sequence
+  /// whose KV cache the spill file has lost begins again with its prompt.
+  void run(std::size_t count) {
+    std::vector<WorkItem> again;
+    while (!again.empty() || count > 0) {
       try {
-        return run_once(todo);
+        return run_once(again, count);
       } catch (const offload::LostPage& lost) {
         if (++lost_ > kMostLost) throw;
         spdlog::warn("{}; what was computed with it is computed again", lost.what());
       }
-      const std::span<const WorkItem> waiting = todo.subspan(next_);
+      const std::size_t of_again = std::min(taken_, again.size());
+      count -= taken_ - of_again;
       std::vector<WorkItem> rest;
       for (const Sequence& place : places_)
         if (place.finish == Finish::none)
           rest.push_back({static_cast<std::uint32_t>(place.request), static_cast<std::uint32_t>(place.choice)});
-      rest.insert(rest.end(), waiting.begin(), waiting.end());
-      open = std::move(rest);
-      todo = open;
+      rest.insert(rest.end(), again.begin() + static_cast<std::ptrdiff_t>(of_again), again.end());
+      again = std::move(rest);
     }
   }
 
  private:
-  void run_once(std::span<const WorkItem> todo) {
-    const std::size_t places = std::min(todo.size(), static_cast<std::size_t>(session_.policy().block_size()));
+  void run_once(std::span<const WorkItem> again, std::size_t count) {
+    const std::size_t all = again.size() + count;
+    const std::size_t places = std::min(all, static_cast<std::size_t>(session_.policy().block_size()));
     places_.assign(places, {});
-    next_ = 0;
-    ReadAhead ahead(todo, requests_, answers_);
+    taken_ = 0;
+    ReadAhead ahead(again, walk_, count, requests_, answers_);
     const auto fill = [&](Sequence& place) {
       place = ahead.next();
-      ++next_;
+      if (taken_++ >= again.size()) walk_.next();
     };
     for (Sequence& place : places_) fill(place);
     session_.executor().run(places_, [&](Sequence& sequence) { answers_.token(sequence); },
-                            {.count = static_cast<std::int64_t>(todo.size() - places), .next = fill});
+                            {.count = static_cast<std::int64_t>(all - places), .next = fill});
   }
 
   Session& session_;
   const RequestFile& requests_;
   Answers& answers_;
   std::vector<Sequence> places_;
-  std::size_t next_ = 0;  // of the items
+  WorkList::Walk walk_;    // behind what was ever taken
+  std::size_t taken_ = 0;  // by this run_once()
   int lost_ = 0;
 };
 
@@ -141,28 +147,24 @@ class PlaceRunner {
 /// first, so that at the end few places are empty for long, and neighbours, which share a batch, are of a length.
 /// Continuations to be scored are short and their prompts are not: there equal prompts, whose prefill is shared, become
 /// neighbours, the longest first.
-void put_in_order(std::vector<std::size_t>& indices, const RequestFile& requests) {
-  const auto key = [&](std::size_t index) {
+void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests) {
+  const auto key = [&](std::uint32_t index) {
     const RequestFile::Entry& entry = requests.entry(index);
     return requests.kind() == RequestKind::score ? std::pair{entry.prompt_tokens, entry.prompt_hash}
                                                  : std::pair{entry.max_tokens, std::uint32_t{0}};
   };
-  std::stable_sort(indices.begin(), indices.end(), [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
+  std::stable_sort(indices.begin(), indices.end(), [&](std::uint32_t a, std::uint32_t b) { return key(a) > key(b); });
 }
 
 /// Everything; false if it was interrupted.
-bool run_requests(Session& session, const RequestFile& requests, std::vector<std::size_t> indices, Answers& answers) {
+bool run_requests(Session& session, const RequestFile& requests, std::vector<std::uint32_t> indices, Answers& answers) {
   const bool continuous = session.policy().continuous;
   if (continuous) put_in_order(indices, requests);
-  std::vector<WorkItem> todo;
-  for (const std::size_t index : indices)
-    for (std::uint32_t choice = 0; choice < requests.entry(index).n; ++choice)
-      todo.push_back({static_cast<std::uint32_t>(index), choice});
-  const std::size_t size = continuous ? todo.size() : static_cast<std::size_t>(session.policy().block_size());
-  PlaceRunner places(session, requests, answers);
+  const WorkList list(std::move(indices), requests);
+  PlaceRunner places(session, list, requests, answers);
+  const std::size_t size = continuous ? places.left() : static_cast<std::size_t>(session.policy().block_size());
   try {
-    for (std::size_t first = 0; first < todo.size(); first += size)
-      places.run(std::span(todo).subspan(first).first(std::min(size, todo.size() - first)));
+    while (places.left() > 0) places.run(std::min(size, places.left()));
     answers.finish();
   } catch (const Interrupted&) {
     return false;
@@ -221,7 +223,7 @@ void check_files(const JobOptions& options) {
 
 /// What of this shard has no answer yet.
 struct Open {
-  std::vector<std::size_t> todo, refused;  ///< to run; to be put down as refused
+  std::vector<std::uint32_t> todo, refused;  ///< to run; to be put down as refused
 };
 
 /// Throws UsageError if a request of another shard is answered.
@@ -232,7 +234,7 @@ Open still_open(const std::vector<bool>& done, const RequestFile& requests, cons
       throw UsageError(options.output + ": answers a request of another shard than " + options.shard.text() +
                        "; --resume needs the output of this one");
     if (!options.shard.has(i)) continue;
-    if (!done[i]) (requests.refused(i) ? open.refused : open.todo).push_back(i);
+    if (!done[i]) (requests.refused(i) ? open.refused : open.todo).push_back(static_cast<std::uint32_t>(i));
   }
   return open;
 }
@@ -255,9 +257,9 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source, 
 }
 
 /// Of all choices, if none ends early.
-std::uint64_t most_tokens(const RequestFile& requests, const std::vector<std::size_t>& todo) {
+std::uint64_t most_tokens(const RequestFile& requests, const std::vector<std::uint32_t>& todo) {
   std::uint64_t tokens = 0;
-  for (const std::size_t index : todo)
+  for (const std::uint32_t index : todo)
     tokens += std::uint64_t{requests.entry(index).max_tokens} * requests.entry(index).n;
   return tokens;
 }
@@ -268,8 +270,8 @@ Forecast forecast_of(const std::optional<policy::Candidate>& predicted) {
 }
 
 /// The requests that will not run.
-void append_refusals(const std::vector<std::size_t>& refused, const RequestFile& requests, ResultSink& results) {
-  for (const std::size_t index : refused) results.append(refusal_line(requests.refusal(index), requests.dialect()));
+void append_refusals(const std::vector<std::uint32_t>& refused, const RequestFile& requests, ResultSink& results) {
+  for (const std::uint32_t index : refused) results.append(refusal_line(requests.refusal(index), requests.dialect()));
 }
 
 }  // namespace
@@ -307,7 +309,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
       journal ? answered(*journal, begun, *source, requests, options, stop) : std::vector<bool>(requests.size(), false),
       requests, options);
   LiveRecord record(std::move(begun), options.output);
-  const std::vector<std::size_t>& todo = open.todo;
+  const std::vector<std::uint32_t>& todo = open.todo;
   const std::size_t mine = options.shard.size(requests.size());
   if (todo.empty()) {
     if (!results.held() || !open.refused.empty()) {

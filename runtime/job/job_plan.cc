@@ -17,19 +17,49 @@ void say_lines(const std::string& text) {
   for (std::string line; std::getline(lines, line);) spdlog::debug("{}", line);
 }
 
+/// What the run may use of the host's memory, where that is said.
+std::uint64_t host_memory(const policy::PartialPolicy& policy, const kernels::Backend& backend) {
+  const auto budget = [&](offload::Tier tier) { return policy.budgets[static_cast<std::size_t>(tier)]; };
+  const auto device = budget(offload::Tier::device), host = budget(offload::Tier::host);
+  if (backend.device_is_host_memory() && device) return *device + host.value_or(0);
+  return host.value_or(UINT64_MAX);
+}
+
+// Bounds on what is held in memory, found generous enough by memory_test.py.
+constexpr std::uint64_t kRequestBytes = 128;  // of the list, its ids and its order
+constexpr std::uint64_t kTokenBytes = 64;     // of an answer: id, text, what lists of them take
+constexpr std::uint64_t kLikelyBytes = 16;    // of one likely token with its log-probability
+constexpr std::uint64_t kLikelyText = 96;     // of the same in a result line
+
+/// What the largest request needs besides buffers, in bytes.
+struct OwnMemory {
+  std::uint64_t place = 0;      ///< of one choice: in its place, and while its end waits to be written
+  std::uint64_t collected = 0;  ///< of choices that wait for others of their request, and of the line that they become
+
+  void add(const RequestFile::Entry& entry) {
+    const std::uint64_t likely = static_cast<std::uint64_t>(entry.logprobs + 1);
+    const std::uint64_t answer = entry.max_tokens * (kTokenBytes + likely * kLikelyBytes);
+    const std::uint64_t line = entry.max_tokens * (kTokenBytes + likely * kLikelyText);
+    place = std::max(place, 2 * (answer + entry.prompt_tokens * sizeof(std::int32_t)));
+    collected = std::max(collected, entry.n * (2 * answer + line));
+  }
+};
+
 }  // namespace
 
 JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const RequestFile& requests,
-                 const std::vector<std::size_t>& todo)
+                 const std::vector<std::uint32_t>& todo)
     : options_(options), source_(source), requests_(requests), todo_(todo) {
   if (!options.machine_file.empty()) machine_ = read_machine(options.machine_file);
 }
 
 policy::Workload JobPlan::work(const policy::Retention& retention) const {
   policy::Workload work{.requests = 0};  // choices, each of which takes a place
-  for (const std::size_t index : todo_) *work.requests += requests_.entry(index).n;
-  for (const std::size_t index : todo_) {
+  for (const std::uint32_t index : todo_) *work.requests += requests_.entry(index).n;
+  OwnMemory own;
+  for (const std::uint32_t index : todo_) {
     const RequestFile::Entry& entry = requests_.entry(index);
+    own.add(entry);
     work.longest_prompt = std::max<std::int64_t>(work.longest_prompt, entry.prompt_tokens);
     work.longest_generation = std::max<std::int64_t>(work.longest_generation, entry.max_tokens);
     work.slots = std::max(work.slots, retention.slots(entry.prompt_tokens, entry.max_tokens));
@@ -37,6 +67,8 @@ policy::Workload JobPlan::work(const policy::Retention& retention) const {
     work.mean_prompt += share * double(entry.prompt_tokens);
     work.mean_generation += share * double(entry.max_tokens);
   }
+  work.job_bytes = requests_.size() * kRequestBytes + own.collected;
+  work.place_bytes = own.place;
   return work;
 }
 
@@ -58,7 +90,7 @@ Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free)
       policy::bytes_to_text(free[offload::Tier::device]), policy::bytes_to_text(free[offload::Tier::host]),
       policy::bytes_to_text(free[offload::Tier::disk]));
   if (policy.leaves_open() || !options_.retentions.empty()) {
-    if (!machine_) machine_ = measure_machine(backend, options_.machine, Effort::brief);
+    if (!machine_) machine_ = measure_machine(backend, options_.machine, Effort::brief, host_memory(policy, backend));
     const PlanRequest wanted = request(free);
     const Planned planned = make_plan(wanted);
     prediction_ = planned.best();

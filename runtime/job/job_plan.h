@@ -15,7 +15,7 @@ class JobPlan {
  public:
   /// Throws UsageError for a bad --machine file.
   JobPlan(const JobOptions& options, const ModelSource& source, const RequestFile& requests,
-          const std::vector<std::size_t>& todo);
+          const std::vector<std::uint32_t>& todo);
 
   /// Plans what the policy leaves open. Throws UsageError for a machine file of another kind of machine, CapacityError
   /// where nothing fits.
@@ -31,7 +31,7 @@ class JobPlan {
   const JobOptions& options_;
   const ModelSource& source_;
   const RequestFile& requests_;
-  const std::vector<std::size_t>& todo_;
+  const std::vector<std::uint32_t>& todo_;
   std::optional<policy::Machine> machine_;
   std::optional<policy::Candidate> prediction_;
 };

@@ -43,6 +43,16 @@ Sizes brief_sizes() {
   return sizes;
 }
 
+/// Brief sizes for a run with little memory.
+Sizes small_sizes() {
+  Sizes sizes = brief_sizes();
+  sizes.links.file = 4 * kMebibyte, sizes.links.piece = kMebibyte, sizes.links.copy = kMebibyte / 2;
+  sizes.links.weights = 8 * kMebibyte, sizes.links.kv = kMebibyte;
+  sizes.weights = 4 * kMebibyte, sizes.kv = 8 * kMebibyte;
+  sizes.widths = {256, 768}, sizes.prompts = {64, 256}, sizes.slots = {64, 512};
+  return sizes;
+}
+
 /// To four digits: a figure is no more exact, and a file is easier to read.
 double rounded(double value) {
   if (!(value > 0)) return value;
@@ -204,8 +214,9 @@ class Measurement {
 
 }  // namespace
 
-policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort) {
-  const Sizes sizes = effort == Effort::brief ? brief_sizes() : Sizes{};
+policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort,
+                                std::uint64_t memory) {
+  constexpr std::uint64_t kLittle = 256 * kMebibyte;
   policy::Machine machine;
   machine.name = backend.description();
   machine.source = effort == Effort::brief ? "measured before a run, briefly" : "measured";
@@ -214,6 +225,8 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.bytes = free_bytes(backend, options.disk_directory).bytes;
   machine.device_overhead = backend.device_overhead();
   machine.rows_that_fill = backend.rows_that_fill();
+  const bool little = std::min(memory, machine[offload::Tier::host]) < kLittle;
+  const Sizes sizes = effort == Effort::full ? Sizes{} : little ? small_sizes() : brief_sizes();
   measure_links(backend, options, sizes.links, machine);
   for (double& rate : machine.bytes_per_second) rate = rounded(rate);
   machine.spilled_read = rounded(machine.spilled_read);

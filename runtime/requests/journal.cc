@@ -129,20 +129,23 @@ void Journal::lost(int error, std::uint64_t durable) {
 void Journal::append(std::string_view line) {
   require_there();
   if (groups_ && groups_->error() != 0) lost(groups_->error(), groups_->durable());
-  std::string text(line);
-  text += '\n';
   const auto give_up = std::chrono::steady_clock::now() + options_.patience;
   while (const int error = sums_->add(LineSum::of(line))) wait_for_space(error, give_up);
-  while (const int error = write_or_cut(text)) wait_for_space(error, give_up);
-  end_ += text.size();
+  while (const int error = write_or_cut(line)) wait_for_space(error, give_up);
+  end_ += line.size() + 1;
   if (groups_) groups_->wrote(end_);
 }
 
 /// 0, or the error; then only whole lines are left behind, or `broken_` is set and --resume cuts the rest.
-int Journal::write_or_cut(std::string_view text) {
+int Journal::write_or_cut(std::string_view line) {
+  // Its end and its newline in one write: the rest of a long line is not copied.
+  const std::size_t end = line.size() - std::min(line.size(), kReadBytes);
+  const std::string last = std::string(line.substr(end)) + '\n';
   std::size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t count = options_.write(fd_, text.data() + written, text.size() - written);
+  while (written < line.size() + 1) {
+    const std::string_view rest =
+        written < end ? line.substr(written, end - written) : std::string_view(last).substr(written - end);
+    const ssize_t count = options_.write(fd_, rest.data(), rest.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       const int error = count < 0 ? errno : ENOSPC;

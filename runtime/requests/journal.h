@@ -81,7 +81,7 @@ class Journal : public ResultSink {
   void require_named() const;
   [[noreturn]] void copy_deleted() const;
   [[noreturn]] void lost(int error, std::uint64_t durable);
-  int write_or_cut(std::string_view text);
+  int write_or_cut(std::string_view line);
   void wait_for_space(int error, std::chrono::steady_clock::time_point give_up);
 
   std::filesystem::path path_;

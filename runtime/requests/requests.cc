@@ -88,6 +88,7 @@ void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t
     entry.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
     entry.max_tokens = static_cast<std::uint32_t>(request.max_tokens);
     entry.n = static_cast<std::uint32_t>(request.n);
+    entry.logprobs = static_cast<std::int8_t>(request.logprobs);
     entry.prompt_hash = check_of(request.prompt);
   } catch (const BadRequest&) {
     entry.verdict = Verdict::refused;  // the reason is found again when it is reported: no text is kept

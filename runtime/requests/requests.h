@@ -45,6 +45,7 @@ class RequestFile {
     std::uint32_t bytes = 0, line = 0, prompt_tokens = 0, max_tokens = 0, n = 1;
     std::uint32_t prompt_hash = 0;  ///< of equal prompts equal
     std::uint32_t check = 0;        ///< hash of the line
+    std::int8_t logprobs = -1;      ///< alternatives at each token; -1: not even the chosen one's
     Verdict verdict = Verdict::good;
     Id id = Id::unreadable;
   };

@@ -2,6 +2,8 @@
 
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "kernels/error.h"
 #include "policy/json.h"
@@ -21,42 +23,93 @@ ordered_json token_json(std::int32_t token, float logprob, const Tokenizer* toke
   return json;
 }
 
-ordered_json logprobs_json(const Choice& choice, const Tokenizer* tokenizer) {
-  ordered_json list = ordered_json::array();
-  for (std::size_t i = 0; i < choice.tokens.size(); ++i) {
+/// Takes a line piece by piece: its length may be tens of MiB, and as one JSON value it would be ten times that.
+class LineText {
+ public:
+  /// Up to kWhole bytes are kept; of a longer text only the length.
+  static constexpr std::size_t kWhole = std::size_t{1} << 20;
+
+  void put(std::string_view piece) {
+    bytes_ += piece.size();
+    if (bytes_ <= room_) text_ += piece;
+  }
+  void put_json(const ordered_json& value) { put(policy::to_line(value)); }
+  bool whole() const { return bytes_ == text_.size(); }
+  /// Begins again, with memory for all.
+  void begin_again() {
+    text_ = {};
+    text_.reserve(bytes_);
+    room_ = std::exchange(bytes_, 0);
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+  std::size_t bytes_ = 0, room_ = kWhole;
+};
+
+/// `[one, two]` of what `element(i)` puts.
+template <class Element> void put_list(LineText& line, std::size_t count, const Element& element) {
+  line.put("[");
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i > 0) line.put(",");
+    element(i);
+  }
+  line.put("]");
+}
+
+void put_logprobs(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
+  put_list(line, choice.tokens.size(), [&](std::size_t i) {
     ordered_json json = token_json(choice.tokens[i], choice.logprobs->chosen[i], tokenizer);
     json["top"] = ordered_json::array();
     for (const TokenLogprob& other : choice.logprobs->top[i])
       json["top"].push_back(token_json(other.token, other.logprob, tokenizer));
-    list.push_back(std::move(json));
+    line.put_json(json);
+  });
+}
+
+/// Members, without braces.
+void put(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
+  line.put("\"text\":");
+  line.put_json(choice.has_text ? ordered_json(choice.text) : ordered_json());
+  line.put(",\"token_ids\":");
+  line.put_json(ordered_json(choice.tokens));
+  line.put(",\"finish_reason\":");
+  line.put_json(ordered_json(choice.finish));
+  if (!choice.logprobs) return;
+  line.put(",\"logprobs\":");
+  put_logprobs(line, choice, tokenizer);
+}
+
+/// What comes before and after the choices, which `frame` has as its last null under "choices".
+struct Frame {
+  std::string before, after;
+
+  explicit Frame(const ordered_json& frame) {
+    constexpr std::string_view kHere = "\"choices\":null";
+    before = policy::to_line(frame);
+    const std::size_t at = before.rfind(kHere);
+    after = before.substr(at + kHere.size());
+    before.resize(at);
   }
-  return list;
-}
+};
 
-void put(ordered_json& json, const Choice& choice, const Tokenizer* tokenizer) {
-  json["text"] = choice.has_text ? ordered_json(choice.text) : ordered_json();
-  json["token_ids"] = choice.tokens;
-  json["finish_reason"] = choice.finish;
-  if (choice.logprobs) json["logprobs"] = logprobs_json(choice, tokenizer);
-}
-
-ordered_json native_answer(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices,
-                           const Tokenizer* tokenizer) {
-  ordered_json json{{"id", ordered_json::parse(to.id)}};
+Frame native_frame(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices) {
   std::size_t tokens = 0;
   for (const Choice& choice : choices) tokens += choice.tokens.size();
-  if (choices.size() == 1) {
-    put(json, choices.front(), tokenizer);
-  } else {
-    json["choices"] = ordered_json::array();
-    for (const Choice& choice : choices) {
-      ordered_json one{{"index", json["choices"].size()}};
-      put(one, choice, tokenizer);
-      json["choices"].push_back(std::move(one));
-    }
-  }
-  json["usage"] = {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}};
-  return json;
+  return Frame(ordered_json{{"id", ordered_json::parse(to.id)},
+                            {"choices", nullptr},
+                            {"usage", {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}}}});
+}
+
+void put_native(LineText& line, std::span<const Choice> choices, const Tokenizer* tokenizer) {
+  if (choices.size() == 1) return put(line, choices.front(), tokenizer);
+  line.put("\"choices\":");
+  put_list(line, choices.size(), [&](std::size_t i) {
+    line.put("{\"index\":" + std::to_string(i) + ",");
+    put(line, choices[i], tokenizer);
+    line.put("}");
+  });
 }
 
 /// 16 hexadecimal digits that are the same for a request in every run.
@@ -79,8 +132,8 @@ std::string text_of(std::int32_t token, const Tokenizer* tokenizer) {
 }
 
 /// The lists of a completion's logprobs: each token, its place in the text in characters, and the likeliest there.
-ordered_json completion_logprobs(const Choice& choice, const Tokenizer* tokenizer) {
-  ordered_json tokens = ordered_json::array(), top = tokens, offsets = tokens, chosen = tokens;
+void put_completion_logprobs(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
+  ordered_json tokens = ordered_json::array(), offsets = tokens, chosen = tokens;
   std::size_t offset = 0;
   for (std::size_t i = 0; i < choice.tokens.size(); ++i) {
     const std::string text = text_of(choice.tokens[i], tokenizer);
@@ -88,12 +141,21 @@ ordered_json completion_logprobs(const Choice& choice, const Tokenizer* tokenize
     chosen.push_back(double(choice.logprobs->chosen[i]));
     offsets.push_back(offset);
     for (const char c : text) offset += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-    ordered_json here{{text, double(choice.logprobs->chosen[i])}};
+  }
+  line.put("{\"text_offset\":");
+  line.put_json(offsets);
+  line.put(",\"token_logprobs\":");
+  line.put_json(chosen);
+  line.put(",\"tokens\":");
+  line.put_json(tokens);
+  line.put(",\"top_logprobs\":");
+  put_list(line, choice.tokens.size(), [&](std::size_t i) {
+    ordered_json here{{text_of(choice.tokens[i], tokenizer), double(choice.logprobs->chosen[i])}};
     for (const TokenLogprob& other : choice.logprobs->top[i])
       here.emplace(text_of(other.token, tokenizer), double(other.logprob));
-    top.push_back(std::move(here));
-  }
-  return {{"text_offset", offsets}, {"token_logprobs", chosen}, {"tokens", tokens}, {"top_logprobs", top}};
+    line.put_json(here);
+  });
+  line.put("}");
 }
 
 ordered_json chat_token(std::int32_t token, float logprob, const Tokenizer* tokenizer) {
@@ -103,44 +165,49 @@ ordered_json chat_token(std::int32_t token, float logprob, const Tokenizer* toke
   return {{"token", text_of(token, tokenizer)}, {"logprob", double(logprob)}, {"bytes", std::move(bytes)}};
 }
 
-ordered_json chat_logprobs(const Choice& choice, const Tokenizer* tokenizer) {
-  ordered_json content = ordered_json::array();
-  for (std::size_t i = 0; i < choice.tokens.size(); ++i) {
+void put_chat_logprobs(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
+  line.put("{\"content\":");
+  put_list(line, choice.tokens.size(), [&](std::size_t i) {
     ordered_json token = chat_token(choice.tokens[i], choice.logprobs->chosen[i], tokenizer);
     token["top_logprobs"] = ordered_json::array();
     for (const TokenLogprob& other : choice.logprobs->top[i])
       token["top_logprobs"].push_back(chat_token(other.token, other.logprob, tokenizer));
-    content.push_back(std::move(token));
-  }
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
+    line.put_json(token);
+  });
+  line.put(",\"refusal\":null}");
 }
 
-ordered_json openai_answer(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices,
-                           const Tokenizer* tokenizer) {
+Frame openai_frame(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices) {
   const bool chat = to.endpoint == Endpoint::chat;
-  ordered_json list = ordered_json::array();
   std::int64_t tokens = 0;
-  for (const Choice& choice : choices) {
-    tokens += static_cast<std::int64_t>(choice.tokens.size());
-    ordered_json one{{"index", list.size()}};
-    if (chat) one["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
-    else one["text"] = choice.text;
-    one["logprobs"] = nullptr;
-    if (choice.logprobs)
-      one["logprobs"] = chat ? chat_logprobs(choice, tokenizer) : completion_logprobs(choice, tokenizer);
-    one["finish_reason"] = choice.finish;
-    list.push_back(std::move(one));
-  }
+  for (const Choice& choice : choices) tokens += static_cast<std::int64_t>(choice.tokens.size());
   const std::string tag = tag_of(to.id);
-  ordered_json body{
-      {"id", (chat ? "chatcmpl-" : "cmpl-") + tag},
-      {"object", chat ? "chat.completion" : "text_completion"},
-      {"created", std::time(nullptr)},
-      {"model", to.model},
-      {"choices", std::move(list)},
-      {"usage",
-       {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}, {"total_tokens", prompt_tokens + tokens}}}};
-  return openai_line(to.id, tag, 200, std::move(body));
+  return Frame(openai_line(
+      to.id, tag, 200,
+      {{"id", (chat ? "chatcmpl-" : "cmpl-") + tag},
+       {"object", chat ? "chat.completion" : "text_completion"},
+       {"created", std::time(nullptr)},
+       {"model", to.model},
+       {"choices", nullptr},
+       {"usage",
+        {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}, {"total_tokens", prompt_tokens + tokens}}}}));
+}
+
+void put_openai(LineText& line, bool chat, std::span<const Choice> choices, const Tokenizer* tokenizer) {
+  line.put("\"choices\":");
+  put_list(line, choices.size(), [&](std::size_t i) {
+    const Choice& choice = choices[i];
+    line.put("{\"index\":" + std::to_string(i) + (chat ? ",\"message\":" : ",\"text\":"));
+    if (chat) line.put_json(ordered_json{{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}});
+    else line.put_json(ordered_json(choice.text));
+    line.put(",\"logprobs\":");
+    if (!choice.logprobs) line.put("null");
+    else if (chat) put_chat_logprobs(line, choice, tokenizer);
+    else put_completion_logprobs(line, choice, tokenizer);
+    line.put(",\"finish_reason\":");
+    line.put_json(ordered_json(choice.finish));
+    line.put("}");
+  });
 }
 
 int status_of(const std::string& code) {
@@ -152,8 +219,21 @@ int status_of(const std::string& code) {
 
 std::string result_line(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices,
                         const Tokenizer* tokenizer) {
-  return policy::to_line(to.endpoint == Endpoint::native ? native_answer(to, prompt_tokens, choices, tokenizer)
-                                                         : openai_answer(to, prompt_tokens, choices, tokenizer));
+  const bool native = to.endpoint == Endpoint::native;
+  const Frame frame = native ? native_frame(to, prompt_tokens, choices) : openai_frame(to, prompt_tokens, choices);
+  LineText line;
+  const auto put_all = [&] {
+    line.put(frame.before);
+    if (native) put_native(line, choices, tokenizer);
+    else put_openai(line, to.endpoint == Endpoint::chat, choices, tokenizer);
+    line.put(frame.after);
+  };
+  put_all();
+  if (!line.whole()) {
+    line.begin_again();
+    put_all();
+  }
+  return line.take();
 }
 
 std::string refusal_line(const Refusal& refusal, Dialect dialect) {

@@ -39,14 +39,16 @@ def spilled(pid, folder):
     return sum(sizes)
 
 
-def wait_for(process, folder):
-    """Exit code, peak resident bytes and largest spill of this one child."""
+def wait_for(process, folder, enough=lambda: False):
+    """Exit code, peak resident bytes and largest spill of this one child, which is killed once there is enough."""
     spill = 0
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid != 0:
             process.returncode = os.waitstatus_to_exitcode(status)
             return process.returncode, usage.ru_maxrss * 1024, spill
+        if enough():
+            process.kill()
         spill = max(spill, spilled(process.pid, folder))
         time.sleep(0.005)
 
@@ -120,6 +122,57 @@ def check_many_requests(weft, folder):
         assert each <= BYTES_PER_REQUEST, "too much memory for a request"
 
 
+def peak_of(weft, folder, *flags, until_lines=None):
+    """Exit code, peak bytes and message of a job in the folder; killed once it has so many answers."""
+    output = folder / "out.jsonl"
+    process = weft.start("generate", "--model", folder / "model", "--input", folder / "in.jsonl", "--output", output, "--backend", "cpu",
+                         "--quiet", *flags)
+    code, peak, _ = wait_for(process, folder,
+                             lambda: until_lines and output.exists() and output.read_bytes().count(b"\n") >= until_lines)
+    said = process.stderr.read().decode()
+    process.stderr.close()
+    return code, peak, said
+
+
+def check_answers(weft, folder):
+    """What answers grow to is part of the budget: a job that fits stays within, and where it does not fit that is said at once."""
+    write_tiny_model(folder / "model", max_position_embeddings=1024)
+    write_lines(folder / "in.jsonl", [{"id": i, "prompt_ids": [3, i + 1], "max_tokens": 700, "n": 64, "logprobs": 20, "temperature": 1,
+                                       "seed": i} for i in range(2)])
+    flags = ["--gpu-batch-size", 16, "--num-gpu-batches", 1, "--percent", 100, 0, 100, 0, 100, 0]
+    code, peak, said = peak_of(weft, folder, *flags, "--device-memory", "24MiB")
+    assert code == 4 and "requests and answers" in said and len(said.splitlines()) == 1, (code, said)
+    assert peak <= PROCESS, "much memory for a refusal"
+    budget = 192 * MIB
+    code, peak, said = peak_of(weft, folder, *flags, "--device-memory", f"{budget // MIB}MiB")
+    assert code == 0, said
+    line = (folder / "out.jsonl").stat().st_size / 2  # not read: a child is charged with what this process held
+    print(f"answers of {line / MIB:.0f} MiB: {peak / MIB:.0f} MiB, allowed {budget // MIB} + {PROCESS // MIB}")
+    assert peak <= budget + PROCESS, "more memory than the budget"
+
+
+def check_many_choices(weft, folder):
+    """The list of what is to be computed grows with the requests, not with their choices."""
+    write_tiny_model(folder / "model")
+    with (folder / "in.jsonl").open("w") as file:
+        file.writelines(f'{{"id": {i}, "prompt_ids": [{i % 60}], "max_tokens": 1, "n": 128, "temperature": 1}}\n' for i in range(3 * MANY))
+    code, peak, said = peak_of(weft, folder, "--gpu-batch-size", 64, "--num-gpu-batches", 1, "--percent", 100, 0, 100, 0, 100, 0,
+                               "--device-memory", "128MiB", until_lines=100)
+    assert code == -9, said
+    print(f"{3 * MANY} requests of 128 choices: {peak / MIB:.0f} MiB, allowed {BYTES_PER_REQUEST * 3 * MANY / MIB:.0f} + {PROCESS // MIB}")
+    assert peak <= BYTES_PER_REQUEST * 3 * MANY + PROCESS, "too much memory for what is to be computed"
+
+
+def check_planning(weft, folder):
+    """A job that plans itself in little memory measures the machine with less."""
+    write_tiny_model(folder / "model")
+    write_lines(folder / "in.jsonl", [{"id": 1, "prompt_ids": [3], "max_tokens": 4}])
+    code, peak, said = peak_of(weft, folder, "--device-memory", "24MiB", "--threads", 2)
+    assert code == 0, said
+    print(f"planning within 24 MiB: {peak / MIB:.0f} MiB, allowed 64")
+    assert peak <= 64 * MIB, "too much memory for planning"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("weft")
@@ -141,6 +194,9 @@ def main():
             check_prediction(weft, options.source.resolve(), config, pathlib.Path(folder), weights, kv)
     with tempfile.TemporaryDirectory(prefix="weft-memory-", dir=options.work) as folder:
         check_many_requests(weft, pathlib.Path(folder))
+    for check_one in check_answers, check_many_choices, check_planning:
+        with tempfile.TemporaryDirectory(prefix="weft-memory-", dir=options.work) as folder:
+            check_one(weft, pathlib.Path(folder))
 
 
 if __name__ == "__main__":

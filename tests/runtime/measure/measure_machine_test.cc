@@ -57,6 +57,17 @@ TEST_CASE("a machine measured briefly has every figure, and its JSON reads back 
   CHECK(std::filesystem::is_empty(folder.path()));
 }
 
+TEST_CASE("with little memory every figure is measured too", "[lanes]") {
+  const test::TemporaryFolder folder;
+  const runtime::MachineOptions options{.backend = "cpu", .disk_directory = folder.path().string(), .threads = 1};
+  const auto backend = runtime::make_backend(options);
+  const policy::Machine machine = runtime::measure_machine(*backend, options, runtime::Effort::brief, 1 << 20);
+  CHECK(machine.measured);
+  for (const policy::RateTable* table : {&machine.device.linear[std::size_t(DType::f16)],
+                                         &machine.device.decode_attention, &machine.device.prefill_attention})
+    CHECK_FALSE(table->empty());
+}
+
 TEST_CASE("where the disk cannot be written to, nothing is planned to be there", "[lanes]") {
   const policy::Machine machine = runtime::measure_machine(
       {.backend = "cpu", .disk_directory = "/proc/self", .threads = 1}, runtime::Effort::brief);

@@ -92,6 +92,27 @@ TEST_CASE("an answer as OpenAI's chat completion", "[runtime]") {
                                              "logprobs":null,"finish_reason":"stop"}])"));
 }
 
+TEST_CASE("an answer of megabytes has the form of a short one", "[runtime]") {
+  const Endpoint endpoint = GENERATE(Endpoint::native, Endpoint::completions, Endpoint::chat);
+  const std::size_t tokens = GENERATE(2, 9000);  // the latter is over a MiB
+  Choice one = choice("It was \"choices\":null", std::vector<std::int32_t>(tokens, 5));
+  one.logprobs = ChoiceLogprobs{.chosen = std::vector<float>(tokens, -0.5f),
+                                .top = std::vector(tokens, std::vector<runtime::TokenLogprob>{{5, -0.5f}, {6, -1.5f}})};
+  const json line = line_of({"\"choices\"", endpoint, "\"choices\":null"}, {one, one});
+  const json& list = endpoint == Endpoint::native ? line.at("choices") : line.at("response").at("body").at("choices");
+  REQUIRE(list.size() == 2);
+  CHECK(list.at(0).at("index") == 0);
+  CHECK(list.at(1).at("index") == 1);
+  for (const json& made : list) {
+    CHECK(made.at("finish_reason") == "stop");
+    const json& logprobs = endpoint == Endpoint::native        ? made.at("logprobs")
+                           : endpoint == Endpoint::completions ? made.at("logprobs").at("top_logprobs")
+                                                               : made.at("logprobs").at("content");
+    REQUIRE(logprobs.size() == tokens);
+    CHECK(logprobs.front() == logprobs.back());
+  }
+}
+
 TEST_CASE("logprobs in OpenAI's forms", "[runtime]") {
   const auto ids = demo_tokenizer().encode("It was", false);
   REQUIRE(ids.size() == 2);
