@@ -3,7 +3,8 @@
 
 namespace weft::kernels {
 
-bool cpu_has_avx512();  ///< F, BW, VL and DQ, in addition to cpu_has_avx2()
-bool cpu_has_avx2();    ///< with FMA and F16C
+bool cpu_has_avx512();       ///< F, BW, VL and DQ, in addition to cpu_has_avx2()
+bool cpu_has_avx512_vnni();  ///< in addition to cpu_has_avx512()
+bool cpu_has_avx2();         ///< with FMA and F16C
 
 }  // namespace weft::kernels

@@ -168,30 +168,54 @@ template <int Rows, int Columns, class T> void direct_tile(const DirectTile& t) 
 
 constexpr int kPanelRows = 6, kPanelVectors = 2;
 
-void panel_tile(const PanelTile& t) {
-  constexpr std::int64_t stride = kPanelVectors * kHalf, tile = kPanelRows * stride;
-  __m256 sum[kPanelRows][kPanelVectors];
-  WEFT_UNROLLED (int i = 0; i < kPanelRows; ++i) {
+template <int Rows> void panel_tile(const PanelTile& t) {
+  constexpr std::int64_t stride = kPanelVectors * kHalf, tile = Rows * stride;
+  __m256 sum[Rows][kPanelVectors];
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
     WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j)
       sum[i][j] = t.first ? _mm256_setzero_ps() : _mm256_load_ps(t.sums + i * stride + j * kHalf);
   }
   for (std::int64_t s = 0; s < t.steps; ++s) {
-    const float* const x = t.x + s * kPanelRows;
+    const float* const x = t.x + s * Rows;
     const float* const panel = t.panel + s * stride;
     // As in linear_avx512.cc.
-    _mm_prefetch(reinterpret_cast<const char*>(x + 16 * kPanelRows), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(x + 16 * Rows), _MM_HINT_T0);
     if (s * kPartialSums < tile)
       _mm_prefetch(reinterpret_cast<const char*>(t.sums + tile + s * kPartialSums), _MM_HINT_T0);
     if (s < t.prefetch_lines) _mm_prefetch(static_cast<const char*>(t.prefetch) + s * 64, _MM_HINT_T1);
     const __m256 w0 = _mm256_load_ps(panel), w1 = _mm256_load_ps(panel + kHalf);
-    WEFT_UNROLLED (int i = 0; i < kPanelRows; ++i) {
+    WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
       const __m256 a = _mm256_set1_ps(x[i]);
       sum[i][0] = _mm256_fmadd_ps(a, w0, sum[i][0]);
       sum[i][1] = _mm256_fmadd_ps(a, w1, sum[i][1]);
     }
   }
-  WEFT_UNROLLED (int i = 0; i < kPanelRows; ++i) {
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
     WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j) _mm256_store_ps(t.sums + i * stride + j * kHalf, sum[i][j]);
+  }
+}
+
+template <bool Four> void unpack(const Unpack& u) {
+  constexpr std::int64_t line = 64, columns = Four ? 8 : 4;
+  const std::byte* from = u.from;
+  const __m256i mask = _mm256_set1_epi32(Four ? 15 : 255);
+  for (std::int64_t first = 0; first < u.steps * kPartialSums; first += u.group) {
+    const f16* const scales = reinterpret_cast<const f16*>(from);
+    from += line;
+    for (std::int64_t k = first; k < first + u.group; k += columns, from += line) {
+      if (k >= u.steps * kPartialSums) return;  // what pads the last group
+      for (int half = 0; half < 2; ++half) {
+        const __m256 scale = load_half(scales + half * kHalf),
+                     minimum = load_half(scales + kPartialSums + half * kHalf);
+        const __m256i levels = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + half);
+        float* const to = u.to + k / kPartialSums * u.step + k % kPartialSums * u.lane_step + half * kHalf;
+        WEFT_UNROLLED (int i = 0; i < columns; ++i) {
+          const int shift = i % 4 * 8 + i / 4 * 4;
+          const __m256 level = _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(levels, shift), mask));
+          _mm256_storeu_ps(to + i * u.lane_step, _mm256_fmadd_ps(level, scale, minimum));
+        }
+      }
+    }
   }
 }
 
@@ -258,6 +282,10 @@ int read(const void* from, std::int64_t bytes, std::int64_t prefetch) {
 constexpr int columns_for(int rows) {  // at most 12 sums; divisors of a task's 24 columns
   return rows == 1 ? 8 : rows == 2 ? 4 : rows <= 4 ? 3 : 2;
 }
+template <int... Rows> constexpr void fill_panels(LinearKernels& kernels) {
+  void (*const panel[])(const PanelTile&) = {panel_tile<Rows>...};
+  for (int i = 0; i < static_cast<int>(sizeof...(Rows)); ++i) kernels.panel[i] = panel[i];
+}
 template <class T, int... Rows> constexpr void fill(LinearKernels& kernels, DType type) {
   const DirectKernel direct[] = {direct_tile<Rows, columns_for(Rows), T>...}, single[] = {direct_tile<Rows, 1, T>...};
   for (int i = 0; i < static_cast<int>(sizeof...(Rows)); ++i) {
@@ -273,10 +301,13 @@ constexpr LinearKernels make_kernels() {
   kernels.direct_rows = 6;
   kernels.panel_rows = kPanelRows;
   kernels.panel_columns = kPanelVectors * kHalf;
-  kernels.panel = panel_tile;
+  fill_panels<1, 2, 3, 4, 5, 6>(kernels);
   kernels.spread = spread;
-  kernels.finish_direct = linear_finish<Avx2, false>;
-  kernels.finish_panel = linear_finish<Avx2, true>;
+  kernels.unpack4 = unpack<true>;
+  kernels.unpack8 = unpack<false>;
+  kernels.finish_direct = linear_finish<Avx2, SumsForm::direct>;
+  kernels.finish_panel = linear_finish<Avx2, SumsForm::panel>;
+  kernels.finish_sums = linear_finish<Avx2, SumsForm::whole>;
   kernels.read = read;
   fill<float, 1, 2, 3, 4, 5, 6>(kernels, DType::f32);
   fill<f16, 1, 2, 3, 4, 5, 6>(kernels, DType::f16);

@@ -122,11 +122,11 @@ template <int Rows, int Columns, class T> void direct_tile(const DirectTile& t) 
 constexpr int kPanelRows = 8, kPanelVectors = 3;
 constexpr std::int64_t kPanelStride = kPanelVectors * kPartialSums;
 
-[[gnu::always_inline]] inline void panel_step(__m512 (&sum)[kPanelRows][kPanelVectors], const float* x,
-                                              const float* panel) {
+template <int Rows>
+[[gnu::always_inline]] inline void panel_step(__m512 (&sum)[Rows][kPanelVectors], const float* x, const float* panel) {
   __m512 w[kPanelVectors];
   WEFT_UNROLLED (int j = 0; j < kPanelVectors; ++j) w[j] = _mm512_load_ps(panel + j * kPartialSums);
-  WEFT_UNROLLED (int i = 0; i < kPanelRows; ++i) {
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
     __m512 a = _mm512_set1_ps(x[i]);
     asm volatile(
         ""
@@ -135,15 +135,15 @@ constexpr std::int64_t kPanelStride = kPanelVectors * kPartialSums;
   }
 }
 
-void panel_tile(const PanelTile& t) {
-  constexpr std::int64_t tile = kPanelRows * kPanelStride;
-  __m512 sum[kPanelRows][kPanelVectors];
+template <int Rows> void panel_tile(const PanelTile& t) {
+  constexpr std::int64_t tile = Rows * kPanelStride;
+  __m512 sum[Rows][kPanelVectors];
   load_sums(sum, t.sums, kPanelStride, t.first);
   const float *x = t.x, *panel = t.panel, *next = t.sums + tile;
   const char *weights = static_cast<const char*>(t.prefetch), *const weights_end = weights + t.prefetch_lines * 64;
   // By fours, because at most 4 instructions start in a cycle, and a step's 24 products alone take 12.
   std::int64_t s = 0;
-  for (; s + 4 <= t.steps; s += 4, x += 4 * kPanelRows, panel += 4 * kPanelStride) {
+  for (; s + 4 <= t.steps; s += 4, x += 4 * Rows, panel += 4 * kPanelStride) {
     // The second-level cache is 14 cycles away; prefetches here bring x and the next tile's sums in time.
     WEFT_UNROLLED (int line = 0; line < 2; ++line)
       _mm_prefetch(reinterpret_cast<const char*>(x + (64 + line) * kPartialSums), _MM_HINT_T0);
@@ -154,9 +154,9 @@ void panel_tile(const PanelTile& t) {
       _mm_prefetch(weights + 64, _MM_HINT_T1);
       weights += 128;
     }
-    WEFT_UNROLLED (int part = 0; part < 4; ++part) panel_step(sum, x + part * kPanelRows, panel + part * kPanelStride);
+    WEFT_UNROLLED (int part = 0; part < 4; ++part) panel_step(sum, x + part * Rows, panel + part * kPanelStride);
   }
-  for (; s < t.steps; ++s, x += kPanelRows, panel += kPanelStride) panel_step(sum, x, panel);
+  for (; s < t.steps; ++s, x += Rows, panel += kPanelStride) panel_step(sum, x, panel);
   store_sums(sum, t.sums, kPanelStride);
 }
 
@@ -242,6 +242,27 @@ template <class T> void transpose_halves(const Transpose& t) {
   }
 }
 
+template <bool Four> void unpack(const Unpack& u) {
+  constexpr std::int64_t line = 64, columns = Four ? 8 : 4;
+  const std::byte* from = u.from;
+  const __m512i mask = _mm512_set1_epi32(Four ? 15 : 255);
+  for (std::int64_t first = 0; first < u.steps * kPartialSums; first += u.group) {
+    const __m512 scale = Avx512::load(reinterpret_cast<const f16*>(from));
+    const __m512 minimum = Avx512::load(reinterpret_cast<const f16*>(from + line / 2));
+    from += line;
+    for (std::int64_t k = first; k < first + u.group; k += columns, from += line) {
+      if (k >= u.steps * kPartialSums) return;  // what pads the last group
+      const __m512i levels = _mm512_loadu_si512(from);
+      float* const to = u.to + k / kPartialSums * u.step + k % kPartialSums * u.lane_step;
+      WEFT_UNROLLED (int i = 0; i < columns; ++i) {
+        const int shift = i % 4 * 8 + i / 4 * 4;
+        const __m512 level = _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(levels, shift), mask));
+        _mm512_storeu_ps(to + i * u.lane_step, _mm512_fmadd_ps(level, scale, minimum));
+      }
+    }
+  }
+}
+
 void spread(const float* from, std::int64_t k, float* to, std::int64_t step) {
   for (std::int64_t at = 0; at < k; at += kPartialSums, to += step)
     _mm512_store_ps(to, Avx512::load_first(from + at, k - at < kPartialSums ? k - at : kPartialSums));
@@ -262,6 +283,10 @@ int read(const void* from, std::int64_t bytes, std::int64_t prefetch) {
 constexpr int columns_for(int rows) {  // at most 24 sums in 32 registers
   return rows <= 2 ? 8 : rows <= 4 ? 6 : rows <= 6 ? 4 : rows <= 8 ? 3 : 2;
 }
+template <int... Rows> constexpr void fill_panels(LinearKernels& kernels) {
+  void (*const panel[])(const PanelTile&) = {panel_tile<Rows>...};
+  for (int i = 0; i < static_cast<int>(sizeof...(Rows)); ++i) kernels.panel[i] = panel[i];
+}
 template <class T, int... Rows> constexpr void fill(LinearKernels& kernels, DType type) {
   const DirectKernel direct[] = {direct_tile<Rows, columns_for(Rows), T>...}, single[] = {direct_tile<Rows, 1, T>...};
   for (int i = 0; i < static_cast<int>(sizeof...(Rows)); ++i) {
@@ -276,13 +301,16 @@ constexpr LinearKernels make_kernels() {
   kernels.direct_rows = 12;
   kernels.panel_rows = kPanelRows;
   kernels.panel_columns = kPanelVectors * kPartialSums;
-  kernels.panel = panel_tile;
+  fill_panels<1, 2, 3, 4, 5, 6, 7, 8>(kernels);
   kernels.transpose[static_cast<int>(DType::f32)] = transpose_floats;
   kernels.transpose[static_cast<int>(DType::f16)] = transpose_halves<f16>;
   kernels.transpose[static_cast<int>(DType::bf16)] = transpose_halves<bf16>;
   kernels.spread = spread;
-  kernels.finish_direct = linear_finish<Avx512, false>;
-  kernels.finish_panel = linear_finish<Avx512, true>;
+  kernels.unpack4 = unpack<true>;
+  kernels.unpack8 = unpack<false>;
+  kernels.finish_direct = linear_finish<Avx512, SumsForm::direct>;
+  kernels.finish_panel = linear_finish<Avx512, SumsForm::panel>;
+  kernels.finish_sums = linear_finish<Avx512, SumsForm::whole>;
   kernels.read = read;
   fill<float, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels, DType::f32);
   fill<f16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels, DType::f16);

@@ -11,6 +11,8 @@
 #include "kernels/error.h"
 #include "kernels/linear_kernels.h"
 #include "kernels/linear_library.h"
+#include "kernels/linear_quantised.h"
+#include "kernels/quantised.h"
 
 namespace weft::kernels {
 namespace {
@@ -30,12 +32,14 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return divide_up(
 /// direct: few rows. Each weight is converted in a register where it is used; lanes run along k.
 /// Otherwise a task's block of weights is converted and transposed into a panel, [16][steps][columns]; lanes run along
 /// columns, one of the 16 partial sums after the other. Chunks of rows are as large as their sums fit the second cache.
+/// Quantised weights lie as panels want them, so that even one row is multiplied so.
 struct Cut {
   Cut(const LinearKernels& kernels, const Linear& op, std::int64_t m)
       : rows(m), columns(op.weight.rows), in(op.x.cols) {
-    direct = m <= kDirectRows;
+    const bool few = m <= kDirectRows;
+    direct = few && !is_quantised(op.weight.dtype);
     const std::int64_t most = direct ? kernels.direct_rows : kernels.panel_rows, tiles = divide_up(m, most);
-    tile_rows = direct ? divide_up(m, tiles) : most;
+    tile_rows = few ? divide_up(m, tiles) : most;
     padded_rows = tiles * tile_rows;
     task_columns = direct ? kDirectColumns : kernels.panel_columns;
     tasks = divide_up(columns, task_columns);
@@ -46,7 +50,7 @@ struct Cut {
       group = kernels.direct_columns[tile_rows - 1];
     } else {
       k_blocks = std::max<std::int64_t>(1, divide_up(in, kPanelK));
-      k_block = round_up(divide_up(in, k_blocks), 64);
+      k_block = round_up(divide_up(in, k_blocks), std::max(64, op.weight.group));
       chunk_rows = round_up(divide_up(padded_rows, divide_up(padded_rows, rows_in_cache())), tile_rows);
     }
   }
@@ -88,7 +92,8 @@ class Pass {
  public:
   Pass(const Linear& op, const LinearKernels& kernels, std::int64_t first_row, std::int64_t rows)
       : op_(op), kernels_(kernels), cut_(kernels, op, rows), type_(static_cast<int>(op.weight.dtype)),
-        weight_size_(static_cast<std::int64_t>(size_of(op.weight.dtype))), first_row_(first_row) {}
+        weight_size_(static_cast<std::int64_t>(size_of(op.weight.dtype))), first_row_(first_row),
+        quantised_(QuantisedLayout::of(op.weight)) {}
 
   void run(ThreadPool::Turn& turn, int threads) {
     packed_ = reinterpret_cast<float*>(turn.shared(static_cast<std::size_t>(cut_.packed_floats()) * 4));
@@ -194,6 +199,7 @@ class Pass {
     }
   }
   void fill_panel(std::int64_t column, std::int64_t block, float* panel) const {
+    if (is_quantised(quantised_.dtype)) return unpack_panel(column, block, panel);
     for (std::int64_t n = 0; n < cut_.task_columns; n += kPartialSums)
       kernels_.transpose[type_]({.from = weight(std::min(column + n, cut_.columns - 1), block),
                                  .rows = std::clamp<std::int64_t>(cut_.columns - column - n, 0, kPartialSums),
@@ -205,13 +211,33 @@ class Pass {
                                  .width = kPartialSums});
   }
 
+  void unpack_panel(std::int64_t column, std::int64_t block, float* panel) const {
+    for (std::int64_t n = 0; n < cut_.task_columns; n += kPartialSums)
+      (quantised_.dtype == DType::i4 ? kernels_.unpack4
+                                     : kernels_.unpack8)({.from = groups(std::min(column + n, cut_.columns - 1), block),
+                                                          .group = quantised_.group,
+                                                          .steps = cut_.steps(block),
+                                                          .to = panel + n,
+                                                          .step = cut_.task_columns,
+                                                          .lane_step = cut_.panel_lane(block)});
+  }
+  /// Of quantised weights: the groups of a column's tile in a block.
+  const std::byte* groups(std::int64_t column, std::int64_t block) const {
+    return op_.weight.as<std::byte>() + column / QuantisedLayout::kTileRows * quantised_.tile_bytes() +
+           block * cut_.k_block / quantised_.group * quantised_.group_bytes();
+  }
+
   /// The weights of the next panel: every tile prefetches a part of them.
   struct NextPanel {
     std::int64_t column, block;
   };
   void multiply(std::int64_t row0, std::int64_t rows, std::int64_t block, const float* panel, float* sums,
                 const NextPanel& next) {
-    const std::int64_t lines = divide_up(cut_.length(next.block) * weight_size_, 64);
+    const bool tiles = is_quantised(quantised_.dtype);  // a tile's columns are one range
+    const std::int64_t lines = divide_up(tiles ? divide_up(cut_.length(next.block), quantised_.group) *
+                                                     quantised_.group_bytes() / QuantisedLayout::kTileRows
+                                               : cut_.length(next.block) * weight_size_,
+                                         64);
     const std::int64_t parts = std::max<std::int64_t>(1, rows / cut_.tile_rows * kPartialSums / cut_.task_columns);
     const std::int64_t part_lines = divide_up(lines, parts),
                        last = std::min(next.column + cut_.task_columns, cut_.columns);
@@ -222,19 +248,25 @@ class Pass {
       float* to = sums + lane * cut_.sums_lane();
       for (std::int64_t row = 0; row < rows; row += cut_.tile_rows) {
         const bool wanted = column < last && line < lines;
-        kernels_.panel({.x = x,
-                        .panel = panel + lane * cut_.panel_lane(block),
-                        .steps = steps,
-                        .sums = to,
-                        .first = block == 0,
-                        .prefetch = wanted ? weight(column, next.block) + line * 64 : nullptr,
-                        .prefetch_lines = wanted ? part_lines : 0});
+        kernels_.panel[cut_.tile_rows - 1](
+            {.x = x,
+             .panel = panel + lane * cut_.panel_lane(block),
+             .steps = steps,
+             .sums = to,
+             .first = block == 0,
+             .prefetch = wanted ? upcoming(column, next.block, lines) + line * 64 : nullptr,
+             .prefetch_lines = wanted ? part_lines : 0});
         x += cut_.tile_rows * steps;
         to += cut_.tile_rows * cut_.task_columns;
         line += part_lines;
         if (line >= lines) ++column, line = 0;
       }
     }
+  }
+
+  const std::byte* upcoming(std::int64_t column, std::int64_t block, std::int64_t lines) const {
+    if (!is_quantised(quantised_.dtype)) return weight(column, block);
+    return groups(column, block) + column % QuantisedLayout::kTileRows * lines * 64;
   }
 
   void finish(const Task& task, std::int64_t row0, std::int64_t rows, const float* sums) const {
@@ -258,6 +290,7 @@ class Pass {
   const int type_;
   const std::int64_t weight_size_;
   const std::int64_t first_row_;
+  const QuantisedLayout quantised_;
   float* packed_ = nullptr;
   alignas(64) std::atomic<std::int64_t> next_{0};
   alignas(64) std::atomic<std::int64_t> packed_tiles_{0};
@@ -272,6 +305,16 @@ void linear_by(const LinearKernels& kernels, const Linear& op, ThreadPool& pool)
   ThreadPool::Turn turn(pool);
   for (std::int64_t row = 0; row < op.x.rows; row += rows)
     Pass(op, kernels, row, std::min(rows, op.x.rows - row)).run(turn, pool.threads());
+}
+
+/// In integer arithmetic. A processor with AVX-512 but no VNNI takes AVX2.
+void linear_int8(const Linear& op, ThreadPool& pool, LinearPath path) {
+  const bool any = path == LinearPath::automatic;
+  if ((any || path == LinearPath::avx512) && cpu_has_avx512_vnni() && integer_kernels_avx512() != nullptr)
+    return linear_integer(op, *integer_kernels_avx512(), linear_kernels_avx512()->finish_sums, pool);
+  if (path != LinearPath::library && cpu_has_avx2() && integer_kernels_avx2() != nullptr)
+    return linear_integer(op, *integer_kernels_avx2(), linear_kernels_avx2()->finish_sums, pool);
+  linear_integer(op, *integer_kernels_plain(), finish_plain, pool);
 }
 
 const LinearKernels* kernels_of(LinearPath path) {
@@ -302,8 +345,10 @@ std::vector<LinearPath> linear_paths() {
 
 void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path) {
   if (op.x.rows == 0 || op.weight.rows == 0) return;
+  if (is_quantised(op.weight.dtype) && op.arithmetic == Arithmetic::int8) return linear_int8(op, pool, path);
   static const LinearPath best = linear_paths().front();
   if (path == LinearPath::automatic) path = best;
+  if (path == LinearPath::library && is_quantised(op.weight.dtype)) return linear_exact_plain(op, pool);
   if (path == LinearPath::library) return linear_library(op, pool);
   const LinearKernels* const kernels = kernels_of(path);
   if (kernels == nullptr)

@@ -113,6 +113,9 @@ void multiply(const ConstView& x, const ConstView& weight, const View& out, floa
 
 void CudaOps::run(const Linear& op, Stream& any) const {
   check(op);
+  if (is_quantised(op.weight.dtype))
+    throw UsageError(std::string("linear: the GPU does not multiply ") + name_of(op.weight.dtype) +
+                     " weights in this version; give --weight-dtype float16, or --backend cpu");
   auto& stream = static_cast<CudaStream&>(any);
   const std::int64_t rows = op.x.rows, in = op.x.cols, cols = op.out.cols;
   if (rows == 0 || cols == 0) return;

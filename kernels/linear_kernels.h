@@ -52,9 +52,19 @@ struct Transpose {
   std::int64_t step, lane_step, width;
 };
 
+/// Groups of one tile of quantised weights to the transposed form, as Transpose: to[l * lane_step + s * step + i] =
+/// number [i, s * 16 + l], for all 16 rows and `steps` * 16 columns.
+struct Unpack {
+  const std::byte* from;  // kernels/quantised.h
+  std::int64_t group, steps;
+  float* to;
+  std::int64_t step, lane_step;
+};
+
 /// One row of the result: adds up the partial sums, then bias, activation and the old value.
 struct Finish {
-  const float* sums;  // [columns rounded up to 16][16]; of panels [16][columns rounded up], lane_step apart
+  const float*
+      sums;  // [columns rounded up to 16][16]; of panels [16][columns rounded up], lane_step apart; or [columns]
   std::int64_t lane_step;
   const void* bias;  // [columns] of bias_type, or null
   DType bias_type;
@@ -71,12 +81,15 @@ struct LinearKernels {
   DirectKernel direct[kWeightTypes][kMostTileRows];
   DirectKernel single[kWeightTypes][kMostTileRows];  ///< the same with one column
   int panel_rows, panel_columns;
-  void (*panel)(const PanelTile&);
+  void (*panel[kMostTileRows])(const PanelTile&);  ///< by number of rows - 1
   void (*transpose[kWeightTypes])(const Transpose&);
+  void (*unpack4)(const Unpack&);  ///< of i4
+  void (*unpack8)(const Unpack&);
   /// to[s * step + 0..15] = from[s * 16 ...] for k numbers, zeros after them; step in floats, `to` 64-byte aligned.
   void (*spread)(const float* from, std::int64_t k, float* to, std::int64_t step);
   void (*finish_direct)(const Finish&);
   void (*finish_panel)(const Finish&);
+  void (*finish_sums)(const Finish&);  ///< of sums that are already added up
   /// Loads every byte; `prefetch` > 0 asks that many bytes ahead. For measuring memory. bytes is a multiple of 1024.
   int (*read)(const void* from, std::int64_t bytes, std::int64_t prefetch);
 };

@@ -90,11 +90,13 @@ template <class S> typename S::V linear_tree(const float* sums, std::int64_t lan
   return S::add(eight(0), eight(1));
 }
 
-template <class S, bool panel> void linear_finish(const Finish& f) {
+enum class SumsForm { direct, panel, whole };
+template <class S, SumsForm form> void linear_finish(const Finish& f) {
   for (std::int64_t n = 0; n < f.columns; n += kPartialSums) {
     const int count = f.columns - n < kPartialSums ? static_cast<int>(f.columns - n) : kPartialSums;
     typename S::V y;
-    if constexpr (panel) y = linear_tree<S>(f.sums + n, f.lane_step);
+    if constexpr (form == SumsForm::whole) y = S::load_first(f.sums + n, count);
+    else if constexpr (form == SumsForm::panel) y = linear_tree<S>(f.sums + n, f.lane_step);
     else y = S::reduce(f.sums + n * kPartialSums);
     if (f.bias != nullptr) y = S::add(y, linear_bias<S>(f, n, count));
     y = linear_activate<S>(y, f.activation);

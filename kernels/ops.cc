@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "kernels/quantised.h"
 #include "kernels/random.h"
 
 namespace weft::kernels {
@@ -206,7 +207,9 @@ void check(const Linear& op) {
   c.sound("weight", op.weight);
   c.of_type("x", op.x, DType::f32);
   c.of_type("out", op.out, DType::f32);
-  c.of_float_type("weight", op.weight);
+  if (!is_quantised(op.weight.dtype)) c.of_float_type("weight", op.weight);
+  else if (!is_group_size(op.weight.group))
+    c.refuse("weight has groups of " + text(op.weight.group) + ", wanted 32, 64 or 128");
   if (op.weight.cols != op.x.cols) c.refuse("weight is " + shape(op.weight) + ", x is " + shape(op.x));
   c.row_for("bias", op.bias, op.weight.rows, "weight", op.weight);
   c.sized("out", op.out, op.x.rows, op.weight.rows, "x is " + shape(op.x) + ", weight is " + shape(op.weight));

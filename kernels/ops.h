@@ -2,7 +2,8 @@
 // that a missing twin does not compile. The checks that all twins share are in ops.cc: check(op) throws UsageError.
 //
 // Matrices are [rows, cols] views. `tokens` counts the rows of a ragged call: the sequences' tokens one after another,
-// without padding. Activations are f32 on the CPU; weights f32, f16 or bf16; KV one of the three.
+// without padding. Activations are f32 on the CPU; weights f32, f16 or bf16, those of
+// Linear also i8 or i4; KV one of the three.
 // On the CPU a row of the result depends on that row's inputs alone: never on the other rows, on the number of rows,
 // on the number of threads or on the capacity of a KV block (batch invariance).
 #pragma once
@@ -76,13 +77,15 @@ struct Rotary {
 };
 
 /// out = activation(x weight^T + bias), or out += that if `accumulate`.
-///   x [tokens, in]   weight [out, in] row-major, as checkpoints have it   bias [1, out] or empty   out [tokens, out]
+///   x [tokens, in]   weight [out, in] row-major, as checkpoints have it, or quantised   bias [1, out] or empty
+///   out [tokens, out]
 /// x and out are f32 and do not overlap. One order of summation along `in` for every number of tokens.
 struct Linear {
   ConstView x, weight, bias;
   View out;
   Activation activation = Activation::none;
   bool accumulate = false;
+  Arithmetic arithmetic = Arithmetic::exact;  ///< of quantised weights
 };
 
 /// temperature 0 is greedy (the lowest id among equals). Otherwise softmax(logits / temperature) cut to the top_k most

@@ -15,12 +15,43 @@ struct GroupScale {
 };
 
 constexpr int levels_of(DType dtype) { return dtype == DType::i4 ? 15 : 255; }  ///< the highest level
+constexpr bool is_group_size(int group) { return group == 32 || group == 64 || group == 128; }
+
+/// How a quantised matrix [rows, cols] lies in memory: tiles of 16 rows, one after another; in a tile its groups, from
+/// the first column on; in a group 16 scales, 16 minima, then the levels in lines of 64 bytes. A line has 4 bytes for
+/// each of the 16 rows: in i8 the levels of 4 columns; in i4 of 8, the first 4 in the low halves of the bytes. So that
+/// integer products of 16 rows fill vectors as they are. Rows and columns beyond the matrix have level 0, and rows
+/// scale and minimum 0. Everything is a multiple of 64 bytes.
+struct QuantisedLayout {
+  static constexpr std::int64_t kTileRows = 16, kLine = 64;
+
+  DType dtype = DType::i4;
+  int group = 64;
+  std::int64_t rows = 0, cols = 0;
+
+  template <class Void> static constexpr QuantisedLayout of(const BasicView<Void>& v) {
+    return {v.dtype, v.group, v.rows, v.cols};
+  }
+  constexpr std::int64_t tiles() const { return (rows + kTileRows - 1) / kTileRows; }
+  constexpr std::int64_t groups() const { return (cols + group - 1) / group; }  ///< of a row
+  constexpr std::int64_t line_cols() const { return dtype == DType::i4 ? 8 : 4; }
+  constexpr std::int64_t group_bytes() const { return kLine + group / line_cols() * kLine; }
+  constexpr std::int64_t tile_bytes() const { return groups() * group_bytes(); }
+  constexpr std::int64_t bytes() const { return tiles() * tile_bytes(); }
+};
 
 namespace kernels {
 
 /// Writes the `count` levels of a group, one per byte, and their scale. False where a number is not finite or the
 /// group's scale or minimum would overflow fp16; then the outputs hold anything. A group of equal numbers has scale 0.
 bool quantise_group(const float* numbers, std::int64_t count, DType dtype, std::uint8_t* levels, GroupScale& scale);
+
+/// One tile: `rows` <= 16 rows of layout.cols numbers, `stride` numbers apart, to layout.tile_bytes() bytes. Returns
+/// the row whose group cannot be quantised, or -1.
+std::int64_t quantise_tile(const QuantisedLayout& layout, const float* numbers, std::int64_t rows, std::int64_t stride,
+                           std::byte* to);
+/// The numbers [layout.cols] that row `row` means.
+void dequantise_row(const QuantisedLayout& layout, const std::byte* from, std::int64_t row, float* numbers);
 
 }  // namespace kernels
 }  // namespace weft

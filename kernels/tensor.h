@@ -42,6 +42,11 @@ constexpr const char* name_of(DType dtype) {
   return "?";
 }
 
+/// How products with quantised weights are computed. exact: as with the fp32 numbers that the levels mean. int8: the
+/// numbers of x that meet a group of weights become 8-bit levels of a scale of their own, and products are integers.
+enum class Arithmetic : std::uint8_t { exact, int8 };
+constexpr const char* name_of(Arithmetic arithmetic) { return arithmetic == Arithmetic::int8 ? "int8" : "exact"; }
+
 /// IEEE half precision as its 16 bits; converts exactly to float and with round-to-nearest-even from it.
 struct f16 {
   std::uint16_t bits = 0;
@@ -87,11 +92,13 @@ template <class T> constexpr DType dtype_of() {
 }
 
 /// [rows, cols] of `dtype`, each row contiguous, rows `stride` elements apart. Owns nothing; data may be null only if
-/// rows * cols is 0.
+/// rows * cols is 0. A quantised matrix lies in memory as kernels/quantised.h says, whole: it has no stride and no
+/// slices.
 template <class Void> struct BasicView {
   Void* data = nullptr;
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0, stride = 0;
+  int group = 0;  ///< of a quantised matrix: how many numbers of a row share a scale
 
   BasicView() = default;
   BasicView(Void* d, DType t, std::int64_t r, std::int64_t c) : BasicView(d, t, r, c, c) {}
@@ -99,7 +106,9 @@ template <class Void> struct BasicView {
       : data(d), dtype(t), rows(r), cols(c), stride(s) {}
   template <class Other>
   requires(std::is_const_v<Void> && !std::is_const_v<Other>) BasicView(const BasicView<Other>& v)
-      : BasicView(v.data, v.dtype, v.rows, v.cols, v.stride) {}
+      : BasicView(v.data, v.dtype, v.rows, v.cols, v.stride) {
+    group = v.group;
+  }
 
   explicit operator bool() const { return data != nullptr; }
   template <class T> auto as() const {

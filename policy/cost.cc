@@ -53,18 +53,35 @@ double Cost::pointwise(double bytes) const {
   return std::max(machine_.device.launch, bytes / machine_.device.pointwise);
 }
 
-double Cost::product(double elements, double rows) const {
-  const double rate = machine_.linear(sizing_.kv, rows, std::sqrt(elements));
+double Cost::product(double elements, double rows, DType weights) const {
+  const double rate = machine_.linear(weights, rows, std::sqrt(elements));
   double seconds = std::max(machine_.device.launch, 2 * rows * elements / rate);
   if (compression_.weight_bits == 4)  // unpacked once into 16 bits, then read from there
     seconds += elements * 2 * (1 + Compression::left(4)) / machine_.device.pointwise;
   return seconds;
 }
 
+/// Of the matrices of a stage.
+DType Cost::weights_of(Stage stage) const {
+  const DType plain =
+      sizing_.weight_format && !sizing_.weight_format->quantised() ? sizing_.weight_format->dtype : sizing_.kv;
+  switch (stage) {
+    case Stage::attention_in:
+    case Stage::attend:
+    case Stage::attention_out:
+    case Stage::mlp: return sizing_.weight_format ? sizing_.weight_format->dtype : plain;
+    case Stage::embed:
+    case Stage::output:
+    case Stage::head: return plain;  // policy::quantises() leaves them
+  }
+  return plain;
+}
+
 double Cost::steps(Stage stage, double rows) const {
   double seconds = 0;
   for (const Step& step : steps_[static_cast<std::size_t>(stage)]) {
-    if (const double elements = products(model_, step, 1); elements > 0) seconds += product(elements, rows);
+    if (const double elements = products(model_, step, 1); elements > 0)
+      seconds += product(elements, rows, weights_of(stage));
     if (const double bytes = pointwise_bytes(model_, footprint_.types, step, rows); bytes > 0)
       seconds += pointwise(bytes);
   }
@@ -143,7 +160,7 @@ double Cost::mlp(double rows) const {
 /// One piece of the head.
 double Cost::head(const Unit& unit, bool last, double rows) const {
   const double choice = last ? pointwise(rows * model_.vocab * 4.0) : 0;
-  return product(double(unit.elements()), rows) + choice;
+  return product(double(unit.elements()), rows, weights_of(Stage::head)) + choice;
 }
 
 }  // namespace weft::policy

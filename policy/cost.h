@@ -52,7 +52,8 @@ class Cost {
   double head(const Unit& unit, bool last, double rows) const;
   /// All steps of a stage over `rows` rows but attention itself.
   double steps(Stage stage, double rows) const;
-  double product(double elements, double rows) const;
+  double product(double elements, double rows, DType weights) const;
+  DType weights_of(Stage stage) const;
   double pointwise(double bytes) const;
 
   const ModelSpec& model_;

@@ -40,9 +40,10 @@ struct SizingInputs {
   std::vector<std::uint64_t> unit_bytes;  ///< per unit, in memory
   std::vector<bool> unit_in_files;        ///< per unit: on disk it needs no space of its own
   DType kv = DType::f16, activation = DType::f32;
-  bool disk_reads_device = false;     ///< Backend::device_is_host_memory()
-  std::uint64_t device_overhead = 0;  ///< Backend::device_overhead()
-  std::int64_t rows_that_fill = 512;  ///< Backend::rows_that_fill()
+  std::optional<WeightFormat> weight_format;  ///< as in Policy
+  bool disk_reads_device = false;             ///< Backend::device_is_host_memory()
+  std::uint64_t device_overhead = 0;          ///< Backend::device_overhead()
+  std::int64_t rows_that_fill = 512;          ///< Backend::rows_that_fill()
 };
 
 struct Window {

@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 using offload::Lane;
 
 constexpr std::array kMoving{Lane::disk_read, Lane::disk_write, Lane::host_to_device, Lane::device_to_host};
-constexpr std::array kTypes{DType::f16, DType::bf16, DType::f32};
+constexpr std::array kTypes{DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4};
 constexpr double kLeast = 1e-12, kMost = 1e30;  // of any rate or size: what the linear program can still count with
 
 constexpr std::size_t index(Lane lane) { return static_cast<std::size_t>(lane); }

@@ -21,6 +21,7 @@ class Chooser {
         host_allowed_(host_allowed) {
     base_.budgets = budgets;
     base_.retention = partial.retention.value_or(Retention{});
+    base_.weight_format = partial.weight_format;
     base_.overlap = partial.overlap.value_or(true);
     base_.continuous = partial.continuous.value_or(true);
     base_.attention_on_host = partial.attention_on_host.value_or(0);

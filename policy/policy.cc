@@ -1,5 +1,6 @@
 #include "policy/policy.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -13,16 +14,42 @@ namespace {
 
 constexpr double kSumTolerance = 1e-6;
 
-Fractions fractions_from_json(const nlohmann::json& object, const std::string& where) {
-  Fields fields(object, where, Blame::usage);
+/// Of fields that may hold more than the fractions.
+Fractions fractions_from_fields(Fields& fields, const std::string& where) {
   Fractions fractions;
   double sum = 0;
   for (const offload::Tier tier : offload::kTiers)
     sum += fractions.of[static_cast<std::size_t>(tier)] = fields.number(name_of(tier), 0, 1, 0.0);
-  fields.refuse_unknown();
   if (std::abs(sum - 1) > kSumTolerance)
     throw UsageError(where + ": the fractions must sum to 1, they sum to " + std::to_string(sum));
   return fractions;
+}
+
+Fractions fractions_from_json(const nlohmann::json& object, const std::string& where) {
+  Fields fields(object, where, Blame::usage);
+  const Fractions fractions = fractions_from_fields(fields, where);
+  fields.refuse_unknown();
+  return fractions;
+}
+
+bool has_fractions(Fields& fields) {
+  return std::any_of(offload::kTiers.begin(), offload::kTiers.end(),
+                     [&](offload::Tier tier) { return fields.has(name_of(tier)); });
+}
+
+/// Where the weights are, their format, or both.
+void weights_from_json(const nlohmann::json& object, const std::string& where, PartialPolicy& policy) {
+  Fields fields(object, where, Blame::usage);
+  if (fields.has("dtype")) policy.weight_format = weight_format_from_text(fields.text("dtype"), where + ".dtype");
+  const bool quantised = policy.weight_format && policy.weight_format->quantised();
+  for (const char* key : {"group", "arithmetic"})
+    if (fields.has(key) && !quantised) throw UsageError(where + "." + key + ": is only for the dtypes int8 and int4");
+  if (fields.has("group"))
+    policy.weight_format->group = group_from_number(fields.integer("group", 1, 1 << 20), where + ".group");
+  if (fields.has("arithmetic"))
+    policy.weight_format->arithmetic = arithmetic_from_text(fields.text("arithmetic"), where + ".arithmetic");
+  if (has_fractions(fields) || !fields.has("dtype")) policy.weights = fractions_from_fields(fields, where);
+  fields.refuse_unknown();
 }
 
 double attention_from_json(const nlohmann::json& value, const std::string& where) {
@@ -63,7 +90,7 @@ PartialPolicy PartialPolicy::from_json(const nlohmann::json& json, const std::st
     policy.gpu_batch_size = static_cast<int>(fields.integer("gpu_batch_size", 1, kMostSequences));
   if (fields.has("num_gpu_batches"))
     policy.num_gpu_batches = static_cast<int>(fields.integer("num_gpu_batches", 1, kMostSequences));
-  if (fields.has("weights")) policy.weights = fractions_from_json(fields.at("weights"), where + ": weights");
+  if (fields.has("weights")) weights_from_json(fields.at("weights"), where + ": weights", policy);
   if (fields.has("kv")) policy.kv = fractions_from_json(fields.at("kv"), where + ": kv");
   if (fields.has("activations"))
     policy.activations = fractions_from_json(fields.at("activations"), where + ": activations");
@@ -89,6 +116,7 @@ PartialPolicy PartialPolicy::of(const Policy& policy) {
   partial.gpu_batch_size = policy.gpu_batch_size;
   partial.num_gpu_batches = policy.num_gpu_batches;
   partial.weights = policy.weights;
+  partial.weight_format = policy.weight_format;
   partial.kv = policy.kv;
   partial.activations = policy.activations;
   partial.attention_on_host = policy.attention_on_host;
@@ -115,6 +143,7 @@ PartialPolicy PartialPolicy::over(const PartialPolicy& below) const {
   both.gpu_batch_size = first(gpu_batch_size, below.gpu_batch_size);
   both.num_gpu_batches = first(num_gpu_batches, below.num_gpu_batches);
   both.weights = first(weights, below.weights);
+  both.weight_format = first(weight_format, below.weight_format);
   both.kv = first(kv, below.kv);
   both.activations = first(activations, below.activations);
   both.attention_on_host = first(attention_on_host, below.attention_on_host);
@@ -128,6 +157,13 @@ PartialPolicy PartialPolicy::over(const PartialPolicy& below) const {
 nlohmann::ordered_json Policy::to_json() const {
   nlohmann::ordered_json json{{"version", 1}, {"gpu_batch_size", gpu_batch_size}, {"num_gpu_batches", num_gpu_batches}};
   json["weights"] = policy::to_json(weights);
+  if (weight_format) {
+    json["weights"]["dtype"] = name_of(weight_format->dtype);
+    if (weight_format->quantised()) {
+      json["weights"]["group"] = weight_format->group;
+      json["weights"]["arithmetic"] = name_of(weight_format->arithmetic);
+    }
+  }
   json["kv"] = policy::to_json(kv);
   json["activations"] = policy::to_json(activations);
   if (attention_on_host == 0) json["attention"] = "device";

@@ -10,6 +10,7 @@
 
 #include "offload/tier.h"
 #include "policy/retention.h"
+#include "policy/weight_format.h"
 
 namespace weft::policy {
 
@@ -35,6 +36,7 @@ struct Budgets {
 struct Policy {
   int gpu_batch_size = 1, num_gpu_batches = 1;
   Fractions weights, kv, activations;
+  std::optional<WeightFormat> weight_format;  ///< nothing: as the checkpoint has them, by --dtype
   double attention_on_host = 0;  ///< share of the KV off the device that the host attends; the rest comes to the device
   Retention retention;
   bool overlap = true;
@@ -51,6 +53,7 @@ struct Policy {
 struct PartialPolicy {
   std::optional<int> gpu_batch_size, num_gpu_batches;
   std::optional<Fractions> weights, kv, activations;
+  std::optional<WeightFormat> weight_format;
   std::optional<double> attention_on_host;
   std::optional<Retention> retention;
   std::optional<bool> overlap, continuous;

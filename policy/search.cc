@@ -62,6 +62,7 @@ class Searcher {
         allowance_(allowance(partial, free, problem.machine.device_is_host_memory)) {
     base_.budgets = allowance_.budgets;
     base_.retention = partial.retention.value_or(Retention{});
+    base_.weight_format = partial.weight_format;
     base_.overlap = partial.overlap.value_or(true);
     base_.continuous = partial.continuous.value_or(true);
   }

@@ -20,6 +20,7 @@
 #include "runtime/base/quote.h"
 #include "runtime/base/stop.h"
 #include "runtime/checkpoint/checkpoint_error.h"
+#include "runtime/checkpoint/packed_sums.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/torch_bin.h"
 #include "runtime/checkpoint/zip_reader.h"
@@ -196,12 +197,24 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   } else {
     checkpoint.open_sharded(directory, directory / taken);
   }
-  for (std::size_t i = 0; i < checkpoint.inputs_.size(); ++i) {
-    checkpoint.paths_.push_back(checkpoint.inputs_[i].path());
-    checkpoint.states_.push_back(checkpoint.inputs_[i].state());
-    checkpoint.samples_.push_back(checkpoint.sample(i));
-  }
+  checkpoint.look_at_files();
   return checkpoint;
+}
+
+Checkpoint Checkpoint::open_file(const fs::path& file) {
+  Checkpoint checkpoint;
+  checkpoint.tensors_ = checkpoint.add_file(file);
+  std::sort(checkpoint.tensors_.begin(), checkpoint.tensors_.end(), by_name);
+  checkpoint.look_at_files();
+  return checkpoint;
+}
+
+void Checkpoint::look_at_files() {
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    paths_.push_back(inputs_[i].path());
+    states_.push_back(inputs_[i].state());
+    samples_.push_back(sample(i));
+  }
 }
 
 std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {
@@ -211,13 +224,20 @@ std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {
     fail(error.missing ? Fault::missing_file : Fault::not_a_file, error.what());
   }
   const InputFile& input = inputs_.back();
-  if (format_ == Format::safetensors || format_ == Format::sharded_safetensors) return read_safetensors(input);
+  const auto keep = [&](std::vector<Checksum> found) {
+    for (Checksum& checksum : found) {
+      checksum.file = inputs_.size() - 1;
+      checksums_.push_back(std::move(checksum));
+    }
+  };
+  if (format_ == Format::safetensors || format_ == Format::sharded_safetensors) {
+    std::vector<TensorInfo> tensors = read_safetensors(input);
+    keep(take_packed_sums(input, tensors));
+    return tensors;
+  }
   TorchFile file = read_torch_bin(input);
   notes_.insert(notes_.end(), file.notes.begin(), file.notes.end());
-  for (Checksum& checksum : file.checksums) {
-    checksum.file = inputs_.size() - 1;
-    checksums_.push_back(std::move(checksum));
-  }
+  keep(std::move(file.checksums));
   return std::move(file.tensors);
 }
 

@@ -58,6 +58,9 @@ class Checkpoint {
   /// CheckpointError with the file and the fault, IoError where the disk fails. Reads headers only.
   static Checkpoint open(const std::filesystem::path& directory);
 
+  /// One safetensors file of any name.
+  static Checkpoint open_file(const std::filesystem::path& file);
+
   Format format() const { return format_; }
   const std::vector<std::filesystem::path>& files() const { return paths_; }
   /// What a user may want to know but no reason to stop, one line each.
@@ -75,8 +78,9 @@ class Checkpoint {
   /// The names, sorted, that are in the checkpoint and not in `used`.
   std::vector<std::string> unused(std::span<const std::string> used) const;
 
-  /// Reads all bytes that have a checksum, which only PyTorch's own files do, and compares it. Throws CheckpointError,
-  /// IoError, Interrupted after `stop` was set.
+  bool has_checksums() const { return !checksums_.empty(); }
+  /// Reads all bytes that have a checksum, which only PyTorch's own files and packed ones do, and compares it. Throws
+  /// CheckpointError, IoError, Interrupted after `stop` was set.
   void verify(const std::atomic<bool>& stop) const;
 
   /// What the file system said of files()[file] when its header was read.
@@ -97,6 +101,7 @@ class Checkpoint {
  private:
   Checkpoint() = default;
   std::vector<TensorInfo> add_file(const std::filesystem::path& path);
+  void look_at_files();
   void open_sharded(const std::filesystem::path& directory, const std::filesystem::path& index);
 
   Format format_ = Format::safetensors;

@@ -9,19 +9,30 @@
 #include "runtime/cli/commands.h"
 #include "runtime/engine/convert.h"
 #include "runtime/engine/storage.h"
+#include "runtime/measure/report.h"
 
 namespace weft::runtime {
 namespace {
 
 struct Flags {
-  std::string model, output, dtype = "auto";
+  std::string model, output, dtype = "auto", weight_dtype = "auto";
+  std::optional<int> weight_group;
   bool no_verify_crc = false;
 };
+
+std::optional<policy::WeightFormat> format_of(const Flags& flags) {
+  auto format = policy::weight_format_from_text(flags.weight_dtype, "--weight-dtype");
+  if (flags.weight_group && !(format && format->quantised()))
+    throw UsageError("--weight-group: is only for --weight-dtype int8 and int4");
+  if (flags.weight_group) format->group = policy::group_from_number(*flags.weight_group, "--weight-group");
+  return format;
+}
 
 int convert(const Flags& flags, const std::atomic<bool>& stop) {
   refuse_pipe("--output", flags.output);
   try {
-    const Converted done = convert_checkpoint(flags.model, flags.output, flags.dtype, stop, !flags.no_verify_crc);
+    const Converted done = convert_checkpoint(flags.model, flags.output, flags.dtype, stop, !flags.no_verify_crc,
+                                              format_of(flags), packing_lines());
     spdlog::info("{}: {} tensors, {}{}", flags.output, done.tensors, policy::bytes_to_text(done.bytes),
                  done.left_out ? "; " + std::to_string(done.left_out) + " that are not the model's were left out" : "");
     return 0;
@@ -40,6 +51,13 @@ void add_convert(CLI::App& app, Command& chosen) {
   command->add_option("--model", flags->model, "Hugging Face checkpoint folder")->required();
   command->add_option("--output", flags->output, "Folder to create")->required();
   command->add_option("--dtype", flags->dtype, kDtypeHelp)->capture_default_str();
+  command
+      ->add_option("--weight-dtype", flags->weight_dtype,
+                   "auto, float16, bfloat16, float32, int8 or int4; with the last two the matrices of the layers are "
+                   "quantised, and only Weft reads the copy")
+      ->capture_default_str();
+  command->add_option("--weight-group", flags->weight_group,
+                      "Of int8 and int4: how many numbers of a row share a scale, 32, 64 or 128; by default 64");
   command->add_flag("--no-verify-crc", flags->no_verify_crc, kNoVerifyCrcHelp);
   command->callback(
       [flags, &chosen] { chosen.run = [flags](const std::atomic<bool>& stop) { return convert(*flags, stop); }; });

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "kernels/error.h"
 #include "policy/json.h"
@@ -33,6 +34,18 @@ void print_shape(const policy::ModelSpec& spec) {
              bytes_to_text(token * static_cast<std::uint64_t>(spec.positions) / 5));
 }
 
+/// What the weights would take in the formats that quantise them.
+void print_quantised(const ModelSource& source) {
+  std::string text;
+  for (const DType dtype : {DType::i8, DType::i4}) {
+    const Weights quantised(source.spec, source.units, 1, source.type, policy::WeightFormat{.dtype = dtype});
+    const auto& bytes = quantised.unit_bytes();
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(dtype),
+                        bytes_to_text(std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0})));
+  }
+  fmt::print("weights with --weight-dtype: {}\n", text);
+}
+
 int inspect_checkpoint(const std::string& path) {
   const auto source = open_model(path, "auto", "");
   print_shape(source->spec);
@@ -48,6 +61,7 @@ int inspect_checkpoint(const std::string& path) {
   for (const std::uint64_t bytes : source->weights->unit_bytes()) largest = std::max(largest, bytes);
   fmt::print("weights: {} in {} units, the largest {}\n", bytes_to_text(source->weight_bytes()), source->units.size(),
              bytes_to_text(largest));
+  print_quantised(*source);
   return 0;
 }
 
@@ -64,6 +78,7 @@ int inspect(const std::string& path) {
   shown.gpu_batch_size = partial.gpu_batch_size.value_or(1);
   shown.num_gpu_batches = partial.num_gpu_batches.value_or(1);
   shown.weights = partial.weights.value_or(shown.weights);
+  shown.weight_format = partial.weight_format;
   shown.kv = partial.kv.value_or(shown.kv);
   shown.activations = partial.activations.value_or(shown.activations);
   shown.attention_on_host = partial.attention_on_host.value_or(shown.attention_on_host);
@@ -81,6 +96,8 @@ int inspect(const std::string& path) {
                                   {"weights", !partial.weights},
                                   {"kv", !partial.kv}})
     if (open) full[key] = "chosen per run";
+  if (partial.weight_format && !partial.weights)
+    full["weights"] = policy::to_text(*partial.weight_format) + "; placement chosen per run";
   fmt::print("{}\n", policy::to_pretty(full));
   return 0;
 }

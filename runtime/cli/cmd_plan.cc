@@ -82,12 +82,14 @@ int run(const Flags& flags) {
   require_folder("--disk-dir", options.disk_directory);
   // A shape alone has no weights, and none are needed.
   const bool shape_only = flags.weights.empty() && !std::filesystem::is_directory(flags.model);
-  const auto source = open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights);
+  const policy::PartialPolicy policy = flags.policy.policy();
+  const auto source =
+      open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights, policy.weight_format);
   check(flags, source->spec);
   const policy::Machine machine = flags.machine.empty() ? measured(options) : read_machine(flags.machine);
   PlanRequest request{.source = *source,
                       .machine = machine,
-                      .policy = flags.policy.policy(),
+                      .policy = policy,
                       .free = {machine.bytes},
                       .work = [&](const policy::Retention& retention) { return work_of(flags, retention); },
                       .retentions = {}};
@@ -98,9 +100,9 @@ int run(const Flags& flags) {
   fmt::print("{}\n{}", title, plan_table(request, planned, flags.explain));
   if (flags.machine.empty())
     fmt::print("rates of a brief measurement; weft bench --lanes --save FILE takes its time\n");
-  const std::string policy = policy::to_pretty(planned.best().policy.to_json()) + "\n";
-  if (!flags.output.empty()) write_file_atomically(flags.output, policy);
-  else fmt::print("{}", policy);
+  const std::string text = policy::to_pretty(planned.best().policy.to_json()) + "\n";
+  if (!flags.output.empty()) write_file_atomically(flags.output, text);
+  else fmt::print("{}", text);
   if (!flags.report.empty())
     write_file_atomically(flags.report, policy::to_pretty(plan_report(request, planned)) + "\n");
   if (!flags.sweep.empty()) sweep(flags, request, title);

@@ -39,6 +39,22 @@ void PolicyFlags::add_to(CLI::App& app) {
   app.add_option("--schedule", schedule,
                  "continuous: a finished sequence gives its place to the next request; static: a block runs to its end")
       ->group("Policy");
+  CLI::Option* const dtype =
+      app.add_option("--weight-dtype", weight_dtype,
+                     "What the weights are kept in: auto (as --dtype says), float16, bfloat16, float32, int8 or int4; "
+                     "with the last two the matrices of the layers are quantised")
+          ->group("Policy");
+  app.add_flag("--compress-weight", compress_weight, "FlexGen's name of --weight-dtype int4")
+      ->excludes(dtype)
+      ->group("Policy");
+  app.add_option("--weight-group", weight_group,
+                 "Of int8 and int4: how many numbers of a row share a scale, 32, 64 or 128; by default 64")
+      ->group("Policy");
+  app.add_option(
+         "--weight-arithmetic", weight_arithmetic,
+         "Of int8 and int4: int8 (the default) rounds the numbers that meet the weights to 8 bits too, which is "
+         "faster; exact does not")
+      ->group("Policy");
   app.add_flag("--no-overlap", no_overlap, "Run one op at a time, to see what overlap gains")->group("Policy");
 
   app.add_option("--backend", machine.backend, "auto, cpu or cuda")->capture_default_str()->group("Machine");
@@ -54,6 +70,19 @@ void PolicyFlags::add_to(CLI::App& app) {
       ->group("Machine");
 }
 
+/// What the flags say of the weights, over what `policy` says already.
+void PolicyFlags::set_weight_format(policy::PartialPolicy& policy) const {
+  const std::string name = compress_weight ? "int4" : weight_dtype;
+  if (!name.empty()) policy.weight_format = policy::weight_format_from_text(name, "--weight-dtype");
+  for (const auto& [flag, given] :
+       {std::pair{"--weight-group", weight_group.has_value()}, {"--weight-arithmetic", !weight_arithmetic.empty()}})
+    if (given && !(policy.weight_format && policy.weight_format->quantised()))
+      throw UsageError(std::string(flag) + ": is only for --weight-dtype int8 and int4");
+  if (weight_group) policy.weight_format->group = policy::group_from_number(*weight_group, "--weight-group");
+  if (!weight_arithmetic.empty())
+    policy.weight_format->arithmetic = policy::arithmetic_from_text(weight_arithmetic, "--weight-arithmetic");
+}
+
 policy::PartialPolicy PolicyFlags::policy() const {
   policy::PartialPolicy file, flags;
   if (!policy_file.empty()) {
@@ -67,7 +96,9 @@ policy::PartialPolicy PolicyFlags::policy() const {
   if (!schedule.empty()) flags.continuous = policy::continuous_from_text(schedule, "--schedule");
   if (no_overlap) flags.overlap = false;
   flags.budgets = memory();
-  return flags.over(file);
+  policy::PartialPolicy both = flags.over(file);
+  set_weight_format(both);
+  return both;
 }
 
 std::array<std::optional<std::uint64_t>, 3> PolicyFlags::memory() const {

@@ -15,11 +15,11 @@ class App;
 namespace weft::runtime {
 
 struct PolicyFlags {
-  std::string policy_file, retention, attention, schedule;
+  std::string policy_file, retention, attention, schedule, weight_dtype, weight_arithmetic;
   std::string device_memory, host_memory, disk_memory;
   std::vector<double> percent;
-  std::optional<int> gpu_batch_size, num_gpu_batches;
-  bool no_overlap = false;
+  std::optional<int> gpu_batch_size, num_gpu_batches, weight_group;
+  bool no_overlap = false, compress_weight = false;
   MachineOptions machine{.disk_directory = ""};
 
   void add_to(CLI::App& app);
@@ -30,6 +30,7 @@ struct PolicyFlags {
 
  private:
   std::array<std::optional<std::uint64_t>, 3> memory() const;
+  void set_weight_format(policy::PartialPolicy& policy) const;
 };
 
 }  // namespace weft::runtime

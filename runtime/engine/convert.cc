@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
@@ -102,10 +103,13 @@ unsigned mode_of(const fs::path& path) {
   return static_cast<unsigned>(fs::status(path).permissions() & (fs::perms(0666)));
 }
 
-void write_small_files(const fs::path& from, const fs::path& to, DType type) {
+void write_small_files(const fs::path& from, const fs::path& to, DType type, const policy::WeightFormat* format) {
   json config = policy::parse_json(read_file(from / "config.json", 1 << 20), (from / "config.json").string(),
                                    policy::Blame::data, {.depth = 32});
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name_of(type);
+  if (format)
+    config["quantization_config"] = {
+        {"quant_method", "weft"}, {"version", 1}, {"dtype", name_of(format->dtype)}, {"group_size", format->group}};
   write_file_atomically(to / "config.json", policy::to_pretty(config) + "\n", {.mode = mode_of(from / "config.json")});
   for (const char* name : kCopied)
     if (fs::exists(from / name))
@@ -165,18 +169,28 @@ class NewFolder {
 }  // namespace
 
 Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std::string& dtype,
-                             const std::atomic<bool>& stop, bool verify_crc) {
+                             const std::atomic<bool>& stop, bool verify_crc,
+                             const std::optional<policy::WeightFormat>& format, const PackingProgress& progress) {
   if (!fs::is_directory(from))
     throw UsageError("--model " + from.string() + ": there is no such folder; convert wants a checkpoint folder");
   if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to)))
     throw UsageError("--output " + to.string() + ": exists; give the name of a folder that does not");
   const policy::ModelSpec spec = read_model_spec(from);
-  const DType type = dtype_named(dtype, spec.dtype);
+  if (spec.packed != DType::f32)
+    throw UsageError("--model " + from.string() + ": is packed as " + name_of(spec.packed) +
+                     " already; give the checkpoint that it was made of");
+  const DType type = format && !format->quantised() ? format->dtype : dtype_named(dtype, spec.dtype);
   const Checkpoint checkpoint = Checkpoint::open(from);
   const std::vector<Planned> planned = plan_tensors(spec, checkpoint, type);
+  const bool quantises = format && format->quantised();
+  const std::vector<policy::Unit> units = policy::model_units(spec);
+  std::optional<Weights> packed;
+  if (quantises) packed = Weights::to_pack(spec, units, checkpoint, type, *format);
   if (verify_crc) checkpoint.verify(stop);
   Converted done{.tensors = planned.size(), .left_out = checkpoint.size() - planned.size()};
-  for (const Planned& each : planned) done.bytes += each.bytes;
+  if (packed) done.bytes = std::accumulate(packed->unit_bytes().begin(), packed->unit_bytes().end(), std::uint64_t{0});
+  else
+    for (const Planned& each : planned) done.bytes += each.bytes;
 
   const fs::path parent = to.has_parent_path() ? to.parent_path() : fs::path(".");
   if (!fs::is_directory(parent))
@@ -186,13 +200,17 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
                         policy::bytes_to_text(free) + " free");
   const fs::path place = to.string() + ".partial";
   NewFolder folder(place);
-  {
-    AtomicFile file(place / "model.safetensors", {.mode = mode_of(checkpoint.files().front())});
+  const unsigned mode = mode_of(checkpoint.files().front());
+  if (packed) {
+    const auto& bytes = packed->unit_bytes();
+    write_packed(place / "model.safetensors", mode, *packed, UnitSizes(bytes.begin(), bytes.end()), stop, progress);
+  } else {
+    AtomicFile file(place / "model.safetensors", {.mode = mode});
     file.append(make_header(planned));
     for (const Planned& each : planned) write_tensor(checkpoint, each, file, stop);
     file.commit();
   }
-  write_small_files(from, place, type);
+  write_small_files(from, place, type, quantises ? &*format : nullptr);
   folder.keep_as(to);
   return done;
 }

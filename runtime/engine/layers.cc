@@ -43,7 +43,7 @@ Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::b
                kernels::Backend& backend, const std::atomic<bool>& stop)
     : model_(plan.model), retention_(plan.retention), types_(plan.types),
       activation_(activation_named(plan.model.activation, plan.model.architecture)),
-      scoring_(scoring_of(plan.retention)), chunk_tokens_(plan.chunk_tokens),
+      scoring_(scoring_of(plan.retention)), chunk_tokens_(plan.chunk_tokens), arithmetic_(plan.arithmetic),
       scale_(1 / std::sqrt(static_cast<float>(plan.model.head_dim))),
       scratch_(workspace.data(), workspace.size(), offload::Tier::device), tables_(tables), backend_(backend),
       ops_(backend.ops()), stop_(stop) {
@@ -102,7 +102,8 @@ void Layers::run(const Step& step, const UnitViews& unit, const Chunk& chunk, co
                                       .bias = of(unit, step.bias),
                                       .out = out,
                                       .activation = step.activation ? activation_ : kernels::Activation::none,
-                                      .accumulate = step.accumulate},
+                                      .accumulate = step.accumulate,
+                                      .arithmetic = arithmetic_},
                       stream);
     case StepOp::take_heads: return ops_.run(kernels::TakeHeads{in, step.part, 3, model_.head_dim, out}, stream);
     case StepOp::rotary: return ops_.run(kernels::Rotary{out, chunk.position, model_.rotary, model_.head_dim}, stream);

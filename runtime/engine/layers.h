@@ -41,6 +41,7 @@ struct LayersPlan {
   const policy::Retention& retention;
   policy::Types types;
   std::int64_t chunk_tokens = 0;
+  Arithmetic arithmetic = Arithmetic::exact;  ///< of products with quantised weights
 };
 
 /// Runs sublayers on the device, chunk by chunk of at most `chunk_tokens` rows (or one prompt), so that the work space
@@ -126,6 +127,7 @@ class Layers {
   const kernels::Activation activation_;
   const kernels::Scoring scoring_;
   const std::int64_t chunk_tokens_;
+  const Arithmetic arithmetic_;
   const float scale_;
   std::vector<std::array<std::vector<policy::Step>, policy::kStages>> steps_;  // [layers]
   offload::Arena scratch_;

@@ -19,19 +19,27 @@ struct ModelSource {
   std::string path;
   policy::ModelSpec spec;
   std::vector<policy::Unit> units;
-  DType type = DType::f16;                 ///< of the KV cache, and the widest of the weights
+  DType type = DType::f16;  ///< of the KV cache, and the widest of the weights unless weight_format says
+  std::optional<policy::WeightFormat> weight_format;
   std::unique_ptr<Checkpoint> checkpoint;  ///< null with random weights
+  PackingProgress packing;                 ///< told while a packed copy is made; may be empty
   bool verify_crc = false;                 ///< whether Session calls Checkpoint::verify() before it loads the weights
   std::unique_ptr<Weights> weights;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if the folder has none
 
   std::uint64_t weight_bytes() const;
+  /// Whether units whose home is the disk are read from a packed copy: they are quantised, and the checkpoint is not.
+  bool packs() const { return weights->converts() && weight_format && weight_format->quantised(); }
+  /// Whether a unit on disk is ranges of files, and so needs no space in the spill file.
+  bool in_files(std::size_t unit) const { return weights->in_files(unit) || packs(); }
 };
 
 /// `dtype`: auto (the checkpoint's, float16 for float32), float16, bfloat16 or float32, as in vLLM.
-/// `weights`: empty, or "random:SEED"; then `path` may be a config.json. Throws UsageError or DataError.
+/// `weights`: empty, or "random:SEED"; then `path` may be a config.json. `format`: what a policy says of the weights;
+/// nothing: by `dtype`. Throws UsageError or DataError.
 std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path, const std::string& dtype,
-                                        const std::string& weights);
+                                        const std::string& weights,
+                                        const std::optional<policy::WeightFormat>& format = {});
 
 /// What such a `dtype` means for weights stored as `stored`. Throws UsageError for another word.
 DType dtype_named(const std::string& name, DType stored);

@@ -2,11 +2,13 @@
 
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "kernels/error.h"
 #include "kernels/host_machine.h"
 #include "policy/placement.h"
+#include "runtime/engine/fingerprint.h"
 #include "runtime/engine/policy_text.h"
 
 namespace weft::runtime {
@@ -92,32 +94,41 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
     : source_(source), backend_(make_backend(machine, &backend_reason_)), disk_(make_disk(machine)) {
   require_memory(machine, *backend_);
   sizing_.unit_bytes = source.weights->unit_bytes();
-  for (std::size_t u = 0; u < source.units.size(); ++u) sizing_.unit_in_files.push_back(source.weights->in_files(u));
+  for (std::size_t u = 0; u < source.units.size(); ++u) sizing_.unit_in_files.push_back(source.in_files(u));
   sizing_.kv = source.type;
+  sizing_.weight_format = source.weight_format;
   sizing_.activation = backend_->activation_type(source.type);
   sizing_.disk_reads_device = backend_->device_is_host_memory();
   sizing_.device_overhead = backend_->device_overhead();
   sizing_.rows_that_fill = backend_->rows_that_fill();
   const policy::Budgets free = free_bytes(*backend_, machine.disk_directory);
   Decision decision = decide(*backend_, free);
+  decision.policy.weight_format = source.weight_format;
   workload_ = decision.work;
   policy_ = policy::complete(decision.policy, source.spec, source.units, workload_, sizing_, free,
                              backend_->device_is_host_memory());
   footprint_ = policy::footprint(source.spec, source.units, policy_, workload_, sizing_);
   const auto begin = std::chrono::steady_clock::now();
   if (source.checkpoint && source.verify_crc) source.checkpoint->verify(stop);
-  storage_ = std::make_unique<Storage>(source, footprint_, *backend_, *disk_, machine.disk_directory, stop, on_loaded);
+  const auto& homes = footprint_.shape.unit_home;
+  if (source.packs() && std::find(homes.begin(), homes.end(), policy::Tier::disk) != homes.end())
+    copy_ = open_packed_copy(source, machine.disk_directory, stop);
+  storage_ = std::make_unique<Storage>(source, copy_.get(), footprint_, *backend_, *disk_, machine.disk_directory,
+                                       stop, on_loaded);
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  layers_ = std::make_unique<Layers>(LayersPlan{.model = source.spec,
-                                                .retention = policy_.retention,
-                                                .types = footprint_.types,
-                                                .chunk_tokens = footprint_.workspace.chunk_tokens},
-                                     storage_->workspace(), *storage_, *backend_, stop);
+  layers_ = std::make_unique<Layers>(
+      LayersPlan{.model = source.spec,
+                 .retention = policy_.retention,
+                 .types = footprint_.types,
+                 .chunk_tokens = footprint_.workspace.chunk_tokens,
+                 .arithmetic = policy_.weight_format.value_or(policy::WeightFormat{}).arithmetic},
+      storage_->workspace(), *storage_, *backend_, stop);
   executor_ = std::make_unique<Executor>(policy_, footprint_, *layers_, *storage_, *backend_, stop);
 }
 
 void Session::require_weights() const {
   if (source_.checkpoint && storage_->reads_checkpoint()) source_.checkpoint->require_unchanged();
+  if (copy_ && storage_->reads_copy()) copy_->file.require_unchanged();
 }
 
 std::string Session::plan_line() const {

@@ -71,6 +71,7 @@ class Session {
   policy::SizingInputs sizing_;
   policy::Policy policy_;
   policy::Footprint footprint_;
+  std::unique_ptr<PackedCopy> copy_;  // of units at home on disk, where they are quantised
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<Layers> layers_;
   std::unique_ptr<Executor> executor_;

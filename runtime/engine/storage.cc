@@ -14,23 +14,29 @@ using policy::kNoSlot;
 using policy::Op;
 using policy::Tier;
 
+/// As the disk store knows them, and the ones whose headers were read.
+std::vector<offload::FileId> open_files(const Checkpoint* checkpoint, offload::DiskStore& disk) {
+  std::vector<offload::FileId> files;
+  for (std::size_t i = 0; checkpoint && i < checkpoint->files().size(); ++i) {
+    const std::filesystem::path& path = checkpoint->files()[i];
+    files.push_back(disk.open(path.string()));
+    const auto named = FileState::of(path);
+    if (!named || !named->same_file(checkpoint->state(i)))
+      throw DataError(path.string() + ": is another file than the one whose header was read; start again");
+  }
+  return files;
+}
+
 }  // namespace
 
-Storage::Storage(const ModelSource& source, const policy::Footprint& footprint, kernels::Backend& backend,
-                 offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop,
-                 const OnLoaded& on_loaded)
-    : model_(source.spec), units_(source.units), footprint_(footprint), weights_(*source.weights), backend_(backend),
-      tokens_(footprint.shape.batches), begun_(footprint.shape.batches) {
-  std::vector<offload::FileId> files;
-  if (source.checkpoint)
-    for (std::size_t i = 0; i < source.checkpoint->files().size(); ++i) {
-      const std::filesystem::path& path = source.checkpoint->files()[i];
-      files.push_back(disk.open(path.string()));
-      const auto named = FileState::of(path);
-      if (!named || !named->same_file(source.checkpoint->state(i)))
-        throw DataError(path.string() + ": is another file than the one whose header was read; start again");
-    }
-  add_buffers(files);
+Storage::Storage(const ModelSource& source, const PackedCopy* copy, const policy::Footprint& footprint,
+                 kernels::Backend& backend, offload::DiskStore& disk, const std::string& spill_directory,
+                 const std::atomic<bool>& stop, const OnLoaded& on_loaded)
+    : model_(source.spec), units_(source.units), footprint_(footprint), weights_(*source.weights), copy_(copy),
+      backend_(backend), tokens_(footprint.shape.batches), begun_(footprint.shape.batches) {
+  const auto files = open_files(source.checkpoint.get(), disk),
+             copy_files = open_files(copy ? &copy->file : nullptr, disk);
+  add_buffers(files, copy_files);
   buffers_.allocate(backend, disk, spill_directory);
   check_reach();
   gathered_ = backend.make_event();
@@ -63,11 +69,10 @@ void Storage::check_reach() const {
 }
 
 /// In the order of ScheduleShape, so that a buffer's number there is its id here.
-void Storage::add_buffers(std::span<const offload::FileId> files) {
+void Storage::add_buffers(std::span<const offload::FileId> files, std::span<const offload::FileId> copy_files) {
   const policy::ScheduleShape& shape = footprint_.shape;
   for (std::size_t u = 0; u < units_.size(); ++u)
-    buffers_.add(Kind::weights, weights_.unit_bytes()[u], shape.unit_home[u],
-                 weights_.in_files(u) ? weights_.parts(u, files) : std::vector<offload::FilePart>{});
+    buffers_.add(Kind::weights, weights_.unit_bytes()[u], shape.unit_home[u], parts(u, files, copy_files));
   for (const Tier home : shape.kv_home) buffers_.add(Kind::kv, footprint_.kv_buffer_bytes(), home);
   for (const Tier home : shape.activation_home)
     buffers_.add(Kind::activations, footprint_.activation_buffer_bytes, home);
@@ -92,12 +97,19 @@ void Storage::add_buffers(std::span<const offload::FileId> files) {
   host_kv_window_ = window(footprint_.host_kv);
 }
 
+/// What files hold of a unit as it is used; empty where it has to be made.
+std::vector<offload::FilePart> Storage::parts(std::size_t unit, std::span<const offload::FileId> files,
+                                              std::span<const offload::FileId> copy_files) const {
+  if (copied(unit)) return {copy_->units.part(unit, copy_files)};
+  return weights_.in_files(unit) ? weights_.parts(unit, files) : std::vector<offload::FilePart>{};
+}
+
 void Storage::fill(std::size_t unit) {
   const BufferId id = buffer(static_cast<std::uint32_t>(unit));
   const Tier home = buffers_.home(id);
   if (buffers_.read_only(id)) return;  // its file is its home
   const auto write = [&](std::byte* to) {
-    weights_.in_files(unit) ? buffers_.read_from_disk(id, to - shift(unit)) : weights_.make(unit, to);
+    weights_.in_files(unit) || copied(unit) ? buffers_.read_from_disk(id, to - shift(unit)) : weights_.make(unit, to);
   };
   if (home == Tier::host || (home == Tier::device && backend_.device_is_host_memory())) {
     write(buffers_.home_data(id));
@@ -116,9 +128,9 @@ void Storage::fill(std::size_t unit) {
   backend_.synchronize(*event);
 }
 
-bool Storage::reads_checkpoint() const {
+bool Storage::reads_files(bool of_copy) const {
   for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
-    if (buffers_.home(buffer(unit)) == Tier::disk && weights_.in_files(unit)) return true;
+    if (buffers_.home(buffer(unit)) == Tier::disk && (of_copy ? copied(unit) : weights_.in_files(unit))) return true;
   return false;
 }
 

@@ -27,12 +27,14 @@ class Storage : public TableRows {
  public:
   /// All references but `stop` must outlive the storage. Throws CapacityError, IoError, DataError or Interrupted; then
   /// nothing is left behind.
-  Storage(const ModelSource& source, const policy::Footprint& footprint, kernels::Backend& backend,
-          offload::DiskStore& disk, const std::string& spill_directory, const std::atomic<bool>& stop,
-          const OnLoaded& on_loaded = {});
+  /// `copy`: where units that the checkpoint does not have as they are lie packed; may be null.
+  Storage(const ModelSource& source, const PackedCopy* copy, const policy::Footprint& footprint,
+          kernels::Backend& backend, offload::DiskStore& disk, const std::string& spill_directory,
+          const std::atomic<bool>& stop, const OnLoaded& on_loaded = {});
 
-  /// Whether units are read from the checkpoint's files during the run.
-  bool reads_checkpoint() const;
+  /// Whether units are read from the checkpoint's files, or from the packed copy, during the run.
+  bool reads_checkpoint() const { return reads_files(false); }
+  bool reads_copy() const { return reads_files(true); }
   /// Does a load or store op of the schedule on the calling lane's thread. Returns the bytes moved.
   std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
 
@@ -60,7 +62,11 @@ class Storage : public TableRows {
 
  private:
   offload::BufferId buffer(std::uint32_t subject) const { return static_cast<offload::BufferId>(subject); }
-  void add_buffers(std::span<const offload::FileId> files);
+  bool copied(std::size_t unit) const { return copy_ && copy_->units.has(unit); }
+  bool reads_files(bool of_copy) const;
+  std::vector<offload::FilePart> parts(std::size_t unit, std::span<const offload::FileId> files,
+                                       std::span<const offload::FileId> copy_files) const;
+  void add_buffers(std::span<const offload::FileId> files, std::span<const offload::FileId> copy_files);
   void check_reach() const;
   void fill(std::size_t unit);
   std::size_t shift(std::size_t unit) const;  // of a unit in memory, before its place in the files' block
@@ -74,6 +80,7 @@ class Storage : public TableRows {
   const std::vector<policy::Unit>& units_;
   const policy::Footprint& footprint_;
   const Weights& weights_;
+  const PackedCopy* const copy_;
   kernels::Backend& backend_;
   offload::BufferStore buffers_;
   offload::WindowId unit_window_{}, kv_window_{}, activation_window_{}, unit_staging_{}, kv_staging_{},

@@ -1,6 +1,7 @@
 #include "runtime/engine/weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -18,6 +19,7 @@ using policy::Role;
 constexpr std::uint64_t kPart = 64;             // alignment of packed tensors
 constexpr std::uint64_t kWord = 16;             // of memory, as a GPU reads it at its best
 constexpr std::size_t kConvertBytes = 4 << 20;  // of a tensor, converted at a time
+constexpr std::int64_t kTileRows = QuantisedLayout::kTileRows;
 
 /// Calls body with a float, f16 or bf16 value for `dtype`.
 template <class Body> void with_type(DType dtype, Body&& body) {
@@ -42,6 +44,18 @@ template <class Part> void in_parallel(std::uint64_t count, const Part& part) {
   for (std::uint64_t t = 1; t < threads; ++t)
     others.emplace_back([&, t] { part(count * t / threads, count * (t + 1) / threads); });
   part(0, count / threads);
+}
+
+/// Calls one(i) for i in [0, count) on as many threads as there are cores. What one() throws is lost.
+template <class One> void for_each_of(std::int64_t count, const One& one) {
+  std::atomic<std::int64_t> next{0};
+  const auto work = [&] {
+    for (std::int64_t i = next++; i < count; i = next++) one(i);
+  };
+  const std::int64_t threads = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 16);
+  std::vector<std::jthread> others;
+  for (std::int64_t t = 1; t < std::min(threads, count); ++t) others.emplace_back(work);
+  work();
 }
 
 /// Quantiles of the normal distribution, so that 16 random bits give one deviate.
@@ -106,8 +120,8 @@ void convert_elements(DType from, const std::byte* in, DType to, std::byte* out,
 }
 
 Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
-                 DType type)
-    : checkpoint_(&checkpoint) {
+                 DType type, const std::optional<policy::WeightFormat>& format)
+    : checkpoint_(&checkpoint), type_(type) {
   checkpoint.demand(tensor_needs(model, units, checkpoint));
   for (const policy::Unit& unit : units) {
     Layout layout{.tensors = {}, .in_files = true};
@@ -116,26 +130,72 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
       const DType stored = weight_dtype(*info);
       const std::uint64_t offset = info->offset + bytes_of(stored, spec.first_row * spec.cols);
       layout.tensors.push_back({spec, stored, 0, info, offset});
-      if ((stored != type && type != DType::f32) || offset % size_of(stored) != 0) layout.in_files = false;
+      if (quantise_if(unit, layout.tensors.back(), format) || (stored != type && type != DType::f32) ||
+          offset % size_of(stored) != 0)
+        layout.in_files = false;
     }
     if (layout.in_files) {
       lay_out_in_files(layout);
     } else {
-      for (Placed& tensor : layout.tensors) tensor.dtype = type;
+      for (Placed& tensor : layout.tensors)
+        if (!is_quantised(tensor.dtype)) tensor.dtype = type;
       lay_out_packed(layout);
     }
     layouts_.push_back(std::move(layout));
   }
 }
 
-Weights::Weights(const policy::ModelSpec&, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type)
-    : seed_(seed) {
+Weights::Weights(const policy::ModelSpec&, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type,
+                 const std::optional<policy::WeightFormat>& format)
+    : seed_(seed), type_(type) {
+  lay_out(units, format);
+}
+
+Weights Weights::from_packed(const std::vector<policy::Unit>& units, const Checkpoint& packed, DType type,
+                             const policy::WeightFormat& format) {
+  Weights weights;
+  weights.type_ = type;
+  weights.lay_out(units, format);
+  for (Layout& layout : weights.layouts_) layout.in_files = true;
+  weights.packed_.emplace(packed, UnitSizes(weights.bytes_.begin(), weights.bytes_.end()));
+  return weights;
+}
+
+Weights Weights::to_pack(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
+                         const Checkpoint& checkpoint, DType type, const policy::WeightFormat& format) {
+  checkpoint.demand(tensor_needs(model, units, checkpoint));
+  Weights weights;
+  weights.checkpoint_ = &checkpoint;
+  weights.type_ = type;
+  weights.lay_out(units, format);
+  for (Layout& layout : weights.layouts_)
+    for (Placed& tensor : layout.tensors) {
+      tensor.source = checkpoint.find(stored_name(model, checkpoint, tensor.spec));
+      tensor.file_offset =
+          tensor.source->offset + bytes_of(weight_dtype(*tensor.source), tensor.spec.first_row * tensor.spec.cols);
+    }
+  return weights;
+}
+
+/// Every unit in a block of its own, in the order of its tensors.
+void Weights::lay_out(const std::vector<policy::Unit>& units, const std::optional<policy::WeightFormat>& format) {
   for (const policy::Unit& unit : units) {
     Layout layout;
-    for (const policy::TensorSpec& spec : unit.tensors) layout.tensors.push_back({spec, type, 0, nullptr, 0});
+    for (const policy::TensorSpec& spec : unit.tensors) {
+      layout.tensors.push_back({spec, type_, 0, nullptr, 0});
+      quantise_if(unit, layout.tensors.back(), format);
+    }
     lay_out_packed(layout);
     layouts_.push_back(std::move(layout));
   }
+}
+
+bool Weights::quantise_if(const policy::Unit& unit, Placed& tensor,
+                          const std::optional<policy::WeightFormat>& format) const {
+  if (!format || !format->quantised() || !policy::quantises(unit, tensor.spec)) return false;
+  tensor.dtype = format->dtype;
+  tensor.group = format->group;
+  return true;
 }
 
 void Weights::lay_out_packed(Layout& layout) {
@@ -180,13 +240,16 @@ std::size_t Weights::shift(std::size_t unit) const {
 
 UnitViews Weights::views(std::size_t unit, const std::byte* base) const {
   UnitViews views;
-  for (const Placed& tensor : layouts_[unit].tensors)
-    views[static_cast<std::size_t>(tensor.spec.role)] =
-        ConstView(base + tensor.offset, tensor.dtype, tensor.spec.rows, tensor.spec.cols);
+  for (const Placed& tensor : layouts_[unit].tensors) {
+    ConstView& view = views[static_cast<std::size_t>(tensor.spec.role)];
+    view = ConstView(base + tensor.offset, tensor.dtype, tensor.spec.rows, tensor.spec.cols);
+    view.group = tensor.group;
+  }
   return views;
 }
 
 std::vector<offload::FilePart> Weights::parts(std::size_t unit, std::span<const offload::FileId> files) const {
+  if (packed_) return {packed_->part(unit, files)};
   std::vector<offload::FilePart> parts;
   for (const Placed& tensor : layouts_[unit].tensors) {
     const offload::Extent extent{files[tensor.source->file], tensor.file_offset, tensor.bytes()};
@@ -205,7 +268,11 @@ std::vector<offload::FilePart> Weights::parts(std::size_t unit, std::span<const 
 
 void Weights::make(std::size_t unit, std::byte* to) const {
   std::memset(to, 0, bytes_[unit]);  // the gaps between tensors
-  for (const Placed& tensor : layouts_[unit].tensors) tensor.source ? convert(tensor, to) : randomize(tensor, to);
+  for (const Placed& tensor : layouts_[unit].tensors) {
+    if (is_quantised(tensor.dtype)) quantise(tensor, to);
+    else if (tensor.source) convert(tensor, to);
+    else randomize(tensor, to + tensor.offset, tensor.dtype, 0, tensor.spec.elements());
+  }
 }
 
 bool Weights::converts() const {
@@ -225,18 +292,19 @@ void Weights::convert(const Placed& tensor, std::byte* to) const {
   }
 }
 
-void Weights::randomize(const Placed& tensor, std::byte* to) const {
+/// Numbers [first, first + count) of the tensor, as `dtype`.
+void Weights::randomize(const Placed& tensor, std::byte* to, DType dtype, std::int64_t first_number,
+                        std::int64_t count) const {
   const std::vector<float>& normal = normal_table();
   const auto scale = static_cast<float>(deviation(tensor.spec));
   const float mean = tensor.spec.form == Form::norm ? 1.0f : 0.0f;
   const std::uint64_t key = mix(seed_ ^ hash(tensor.spec.name));
-  const auto first = static_cast<std::uint64_t>(tensor.spec.first_row * tensor.spec.cols);
-  const auto elements = static_cast<std::uint64_t>(tensor.spec.elements());
-  with_type(tensor.dtype, [&]<class T>(T) {
+  const auto first = static_cast<std::uint64_t>(tensor.spec.first_row * tensor.spec.cols + first_number);
+  with_type(dtype, [&]<class T>(T) {
     std::vector<T> values(normal.size());  // scaled and rounded once for all elements
     for (std::size_t i = 0; i < normal.size(); ++i) values[i] = T(mean + scale * normal[i]);
-    auto* out = reinterpret_cast<T*>(to + tensor.offset);
-    in_parallel(elements, [&](std::uint64_t begin, std::uint64_t end) {
+    auto* out = reinterpret_cast<T*>(to);
+    in_parallel(static_cast<std::uint64_t>(count), [&](std::uint64_t begin, std::uint64_t end) {
       std::uint64_t bits = 0;
       for (std::uint64_t i = begin; i < end; ++i) {
         const std::uint64_t element = first + i;
@@ -245,6 +313,43 @@ void Weights::randomize(const Placed& tensor, std::byte* to) const {
       }
     });
   });
+}
+
+/// The numbers that a run in type_ would compute with.
+void Weights::read_floats(const Placed& tensor, std::int64_t first_row, std::int64_t rows,
+                          std::vector<float>& to) const {
+  const std::int64_t first = first_row * tensor.spec.cols, count = rows * tensor.spec.cols;
+  const DType stored = tensor.source ? weight_dtype(*tensor.source) : type_;
+  std::vector<std::byte> numbers(bytes_of(stored, count));
+  if (tensor.source)
+    checkpoint_->read_range(tensor.source->file, tensor.file_offset + bytes_of(stored, first), numbers);
+  else randomize(tensor, numbers.data(), stored, first, count);
+  to.resize(static_cast<std::size_t>(count));
+  convert_elements(stored, numbers.data(), DType::f32, reinterpret_cast<std::byte*>(to.data()), to.size());
+}
+
+void Weights::quantise(const Placed& tensor, std::byte* to) const {
+  const QuantisedLayout layout = tensor.quantised();
+  const auto row_bytes = static_cast<std::int64_t>(bytes_of(DType::f32, layout.cols));
+  const std::int64_t step =
+      std::max<std::int64_t>(kTileRows, static_cast<std::int64_t>(kConvertBytes) / row_bytes / kTileRows * kTileRows);
+  std::vector<float> numbers;
+  std::atomic<std::int64_t> bad{-1};  // a row that cannot be quantised
+  for (std::int64_t first = 0; first < layout.rows; first += step) {
+    const std::int64_t rows = std::min(step, layout.rows - first);
+    read_floats(tensor, first, rows, numbers);
+    for_each_of((rows + kTileRows - 1) / kTileRows, [&](std::int64_t tile) {
+      const std::int64_t row = tile * kTileRows, some = std::min(kTileRows, rows - row);
+      const std::int64_t wrong =
+          kernels::quantise_tile(layout, numbers.data() + row * layout.cols, some, layout.cols,
+                                 to + tensor.offset + (first + row) / kTileRows * layout.tile_bytes());
+      if (wrong >= 0) bad = first + row + wrong;
+    });
+    if (bad >= 0)
+      throw DataError("tensor '" + tensor.spec.name + "', row " + std::to_string(bad) + ": cannot be " +
+                      name_of(tensor.dtype) +
+                      ": a number is not finite, or too large for a scale in float16; give --weight-dtype bfloat16");
+  }
 }
 
 }  // namespace weft::runtime

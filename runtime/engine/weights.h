@@ -8,9 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "kernels/quantised.h"
 #include "offload/buffer_store.h"
 #include "policy/model.h"
+#include "policy/weight_format.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/engine/packed.h"
 
 namespace weft::runtime {
 
@@ -30,12 +33,21 @@ void convert_elements(DType from, const std::byte* in, DType to, std::byte* out,
 class Weights {
  public:
   /// Checks all names, shapes and dtypes. `type`: what matrices must not exceed in precision; a narrower type in the
-  /// file is kept, because widening it is exact. The checkpoint must outlive this. Throws DataError.
+  /// file is kept, because widening it is exact. `format`: where it is quantised, that of the tensors that
+  /// policy::quantises() names. The checkpoint must outlive this. Throws DataError.
   Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
-          DType type);
+          DType type, const std::optional<policy::WeightFormat>& format = {});
   /// Normal deviates that depend on nothing but the seed, the tensor and the element: matrices of standard deviation
   /// 1 / sqrt(columns), embeddings and biases 0.02, norm weights 1 +- 0.02.
-  Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type);
+  Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type,
+          const std::optional<policy::WeightFormat>& format = {});
+
+  /// As a packed file is to have them: none is ranges of the checkpoint.
+  static Weights to_pack(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
+                         const Checkpoint& checkpoint, DType type, const policy::WeightFormat& format);
+  /// As such a file has them, which must outlive this. Throws DataError.
+  static Weights from_packed(const std::vector<policy::Unit>& units, const Checkpoint& packed, DType type,
+                             const policy::WeightFormat& format);
 
   const std::vector<std::uint64_t>& unit_bytes() const { return bytes_; }
   UnitViews views(std::size_t unit, const std::byte* base) const;
@@ -48,7 +60,8 @@ class Weights {
   std::size_t shift(std::size_t unit) const;
   /// `files` [checkpoint files]: as the disk store knows them.
   std::vector<offload::FilePart> parts(std::size_t unit, std::span<const offload::FileId> files) const;
-  void make(std::size_t unit, std::byte* to) const;  ///< unit_bytes()[unit] bytes
+  /// unit_bytes()[unit] bytes. Throws IoError, DataError where a number cannot be quantised.
+  void make(std::size_t unit, std::byte* to) const;
 
   /// Whether any unit has to be made although there is a checkpoint, which takes a copy.
   bool converts() const;
@@ -60,20 +73,31 @@ class Weights {
     std::size_t offset = 0;  // in the block
     const TensorInfo* source = nullptr;
     std::uint64_t file_offset = 0;  // of the tensor's first row that the unit holds
-    std::uint64_t bytes() const { return bytes_of(dtype, spec.elements()); }
+    int group = 0;                  // of a quantised one
+    QuantisedLayout quantised() const { return {dtype, group, spec.rows, spec.cols}; }
+    std::uint64_t bytes() const {
+      return is_quantised(dtype) ? static_cast<std::uint64_t>(quantised().bytes()) : bytes_of(dtype, spec.elements());
+    }
   };
   struct Layout {
     std::vector<Placed> tensors;
     bool in_files = false;
   };
   const Placed& placed(std::size_t unit, policy::Role role) const;
+  Weights() = default;
+  void lay_out(const std::vector<policy::Unit>& units, const std::optional<policy::WeightFormat>& format);
   void lay_out_packed(Layout& layout);
   void lay_out_in_files(Layout& layout);
+  bool quantise_if(const policy::Unit& unit, Placed& tensor, const std::optional<policy::WeightFormat>& format) const;
   void convert(const Placed& tensor, std::byte* to) const;
-  void randomize(const Placed& tensor, std::byte* to) const;
+  void randomize(const Placed& tensor, std::byte* to, DType dtype, std::int64_t first_number, std::int64_t count) const;
+  void quantise(const Placed& tensor, std::byte* to) const;
+  void read_floats(const Placed& tensor, std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const;
 
   const Checkpoint* checkpoint_ = nullptr;
+  std::optional<PackedUnits> packed_;
   std::uint64_t seed_ = 0;
+  DType type_ = DType::f32;  // what random numbers are rounded to before they are quantised
   std::vector<Layout> layouts_;
   std::vector<std::uint64_t> bytes_;
 };

@@ -288,8 +288,9 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
     spdlog::info("requests are read from the terminal, one JSON object per line; Ctrl-D ends them");
   if (options.output == kPipe) spdlog::info("answers go to standard output; a run that is stopped cannot be resumed");
   Progress progress(options.quiet);
-  const auto source = open_model(options.model, options.dtype, options.weights);
+  const auto source = open_model(options.model, options.dtype, options.weights, options.policy.weight_format);
   source->verify_crc = options.verify_crc;
+  source->packing = packing_lines();
   const bool pipe = options.output == kPipe;
   const std::string output_name = pipe ? "standard output" : options.output;
   std::unique_ptr<Journal> journal;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -39,6 +40,18 @@ double rate(double count, double seconds) { return seconds > 0 ? count / seconds
 std::string busiest_lane(const Totals& totals) {
   const auto most = std::max_element(totals.lane_busy.begin(), totals.lane_busy.end());
   return name_of(static_cast<offload::Lane>(most - totals.lane_busy.begin()));
+}
+
+PackingProgress packing_lines() {
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto kPause = std::chrono::seconds(5);
+  return
+      [next = Clock::time_point{}](const std::filesystem::path& file, std::uint64_t done, std::uint64_t all) mutable {
+        if (done < all && Clock::now() < next) return;
+        next = Clock::now() + kPause;
+        spdlog::info("{}: {:.0f} % of {} of weights are quantised", file.string(),
+                     all > 0 ? 100 * double(done) / double(all) : 100.0, policy::bytes_to_text(all));
+      };
 }
 
 ordered_json make_report(Session& session, const Totals& since) {

@@ -25,6 +25,9 @@ std::string busiest_lane(const Totals& totals);
 /// What a unit is, in words: "layer 5 attention", "embedding", "head, piece 2 of 4".
 std::vector<std::string> unit_names(const std::vector<policy::Unit>& units);
 
+/// Says now and then how far a packed file is.
+PackingProgress packing_lines();
+
 /// Chrome's trace format (ui.perfetto.dev opens it), one track per lane. It has its name once it is destroyed.
 class TraceFile {
  public:

@@ -69,8 +69,9 @@ policy::SizingInputs sizing_inputs(const ModelSource& source, const Machine& mac
   sizing.disk_reads_device = machine.device_is_host_memory;
   sizing.device_overhead = machine.device_overhead;
   sizing.rows_that_fill = machine.rows_that_fill;
+  sizing.weight_format = source.weight_format;
   for (std::size_t unit = 0; unit < source.units.size(); ++unit)
-    sizing.unit_in_files.push_back(source.weights->in_files(unit));
+    sizing.unit_in_files.push_back(source.in_files(unit));
   return sizing;
 }
 
@@ -85,6 +86,7 @@ Planned make_plan(const PlanRequest& request) {
     Planned planned{retention, request.work(retention), sizing_inputs(request.source, request.machine), {}};
     policy::PartialPolicy partial = request.policy;
     partial.retention = retention;
+    partial.weight_format = request.source.weight_format;
     const policy::Problem problem{request.source.spec, request.source.units, planned.work, planned.sizing,
                                   request.machine};
     planned.plan = policy::search(problem, partial, request.free);

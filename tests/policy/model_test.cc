@@ -132,7 +132,7 @@ TEST_CASE("configs that cannot be are refused by key", "[policy]") {
       {R"("eos_token_id":[2,50272])", "'eos_token_id'"},
       {R"("eos_token_id":"x")", "'eos_token_id'"},
       {R"("bos_token_id":50272)", "'bos_token_id'"},
-      {R"("quantization_config":{})", "quantization_config is present"},
+      {R"("quantization_config":{})", "names no quant_method"},
       {R"("is_encoder_decoder":true)", "'is_encoder_decoder'"},
       {R"("add_cross_attention":true)", "'add_cross_attention'"},
   };

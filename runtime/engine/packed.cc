@@ -1,0 +1,132 @@
+#include "runtime/engine/packed.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kernels/error.h"
+#include "offload/memory.h"
+#include "policy/json.h"
+#include "policy/policy.h"
+#include "runtime/base/files.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/stop.h"
+#include "runtime/checkpoint/packed_sums.h"
+#include "runtime/checkpoint/zip_reader.h"
+#include "runtime/engine/fingerprint.h"
+#include "runtime/engine/model_source.h"
+#include "runtime/engine/weights.h"
+
+namespace weft::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string name_of_unit(std::size_t unit) {
+  const std::string digits = std::to_string(unit);
+  return "unit." + std::string(6 - std::min<std::size_t>(6, digits.size()), '0') + digits;
+}
+
+/// The header: its length, the JSON and blanks up to the next page, where the units begin.
+std::string make_header(const UnitSizes& sizes) {
+  nlohmann::ordered_json header;
+  header["__metadata__"] = {{"format", "weft"}, {"version", "1"}};
+  std::uint64_t offset = 0;
+  std::size_t sums = 2;
+  const auto add = [&](const std::string& name, std::uint64_t bytes) {
+    header[name] = {{"dtype", "U8"}, {"shape", {bytes}}, {"data_offsets", {offset, offset + bytes}}};
+    offset += bytes;
+  };
+  for (std::size_t unit = 0; unit < sizes.size(); ++unit)
+    if (sizes[unit]) add(name_of_unit(unit), *sizes[unit]), ++sums;
+  add(kPackedSums, sums * sizeof(std::uint32_t));
+  std::string text = policy::to_line(header);
+  text.append((offload::kPage - (sizeof(std::uint64_t) + text.size()) % offload::kPage) % offload::kPage, ' ');
+  const std::uint64_t length = text.size();
+  std::string bytes(sizeof length, '\0');
+  std::memcpy(bytes.data(), &length, sizeof length);
+  return bytes + text;
+}
+
+void require_space(const fs::path& file, std::uint64_t wanted) {
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  if (const std::uint64_t free = fs::space(folder).available; free < wanted)
+    throw CapacityError(file.string() + ": wants " + policy::bytes_to_text(wanted) + ", the disk has " +
+                        policy::bytes_to_text(free) + " free");
+}
+
+}  // namespace
+
+void write_packed(const fs::path& file, unsigned mode, const Weights& weights, const UnitSizes& sizes,
+                  const std::atomic<bool>& stop, const PackingProgress& progress) {
+  const std::string header = make_header(sizes);
+  std::uint64_t all = 0, done = 0, largest = 0;
+  for (const auto& size : sizes) all += size.value_or(0), largest = std::max(largest, size.value_or(0));
+  require_space(file, header.size() + all + offload::kPage);
+  std::vector<std::byte> bytes(largest);
+  std::vector<std::uint32_t> sums;
+  AtomicFile to(file, {.mode = mode});
+  to.append(header);
+  for (std::size_t unit = 0; unit < sizes.size(); ++unit) {
+    if (!sizes[unit]) continue;
+    if (stop) throw Interrupted{};
+    if (progress) progress(file, done, all);
+    weights.make(unit, bytes.data());
+    const std::span<const std::byte> made(bytes.data(), *sizes[unit]);
+    sums.push_back(crc32(made));
+    to.append({reinterpret_cast<const char*>(made.data()), made.size()});
+    done += made.size();
+  }
+  to.append(packed_sums(crc32(std::as_bytes(std::span(header))), sums));
+  to.commit();
+  if (progress) progress(file, done, all);
+}
+
+std::unique_ptr<PackedCopy> open_packed_copy(const ModelSource& source, const fs::path& folder,
+                                             const std::atomic<bool>& stop) {
+  const policy::WeightFormat& format = *source.weight_format;
+  std::uint64_t sum = 0;
+  for (const auto& [name, value] : fingerprints(source)) sum = mix(sum ^ hash(name + " " + value));
+  for (std::size_t i = 0; i < source.checkpoint->files().size(); ++i)
+    sum = mix(sum ^ static_cast<std::uint64_t>(source.checkpoint->state(i).modified));
+  const fs::path file = folder / ("weft-" + to_hex(sum) + "-" + name_of(format.dtype) + "-" +
+                                  std::to_string(format.group) + "-" + name_of(source.type) + ".safetensors");
+  UnitSizes sizes;
+  for (std::size_t unit = 0; unit < source.units.size(); ++unit)
+    sizes.push_back(source.weights->in_files(unit) ? std::nullopt : std::optional(source.weights->unit_bytes()[unit]));
+  const bool there = fs::exists(file);
+  if (!there) write_packed(file, 0600, *source.weights, sizes, stop, source.packing);
+  auto copy = std::make_unique<PackedCopy>(Checkpoint::open_file(file), sizes);
+  if (there) copy->file.verify(stop);
+  return copy;
+}
+
+PackedUnits::PackedUnits(const Checkpoint& file, const UnitSizes& sizes) {
+  const auto refuse = [&](const std::string& what) {
+    throw DataError(file.files().front().string() + ": " + what +
+                    "; it was packed for another model or by another version: pack it again");
+  };
+  std::size_t wanted = 0;
+  for (std::size_t unit = 0; unit < sizes.size(); ++unit) {
+    units_.push_back(sizes[unit] ? file.find(name_of_unit(unit)) : nullptr);
+    if (!sizes[unit]) continue;
+    ++wanted;
+    const TensorInfo* const found = units_.back();
+    if (!found) refuse("there is no " + name_of_unit(unit));
+    else if (found->bytes != *sizes[unit] || found->offset % offload::kPage != 0)
+      refuse(name_of_unit(unit) + " has " + std::to_string(found->bytes) + " bytes at " +
+             std::to_string(found->offset) + ", wanted " + std::to_string(*sizes[unit]) + " at a multiple of " +
+             std::to_string(offload::kPage));
+  }
+  if (wanted != file.size())
+    refuse("it has " + std::to_string(file.size()) + " units, wanted " + std::to_string(wanted));
+  if (!file.has_checksums()) refuse("it has no checksums");
+}
+
+offload::FilePart PackedUnits::part(std::size_t unit, std::span<const offload::FileId> files) const {
+  const TensorInfo& tensor = *units_[unit];
+  return {{files[tensor.file], tensor.offset, tensor.bytes}, 0};
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,234 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu_features.h"
+#include "kernels/error.h"
+#include "kernels/linear_cpu.h"
+#include "kernels/quantised.h"
+
+using namespace weft;
+using namespace weft::kernels;
+
+namespace {
+
+std::vector<float> normal(std::size_t count, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> distribution;
+  std::vector<float> numbers(count);
+  for (float& x : numbers) x = distribution(generator);
+  return numbers;
+}
+
+/// A matrix [rows, cols] and the same quantised.
+struct Quantised {
+  Quantised(DType dtype, int group, std::int64_t rows, std::int64_t cols, const std::vector<float>& numbers)
+      : layout{dtype, group, rows, cols}, bytes(static_cast<std::size_t>(layout.bytes()) + 64) {
+    const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
+    data = bytes.data() + (64 - address % 64) % 64;
+    for (std::int64_t row = 0; row < rows; row += 16)
+      REQUIRE(quantise_tile(layout, numbers.data() + row * cols, std::min<std::int64_t>(16, rows - row), cols,
+                            data + row / 16 * layout.tile_bytes()) == -1);
+    meant.resize(static_cast<std::size_t>(rows * cols));
+    for (std::int64_t row = 0; row < rows; ++row) dequantise_row(layout, data, row, meant.data() + row * cols);
+  }
+  ConstView view() const {
+    ConstView view(data, layout.dtype, layout.rows, layout.cols);
+    view.group = layout.group;
+    return view;
+  }
+
+  QuantisedLayout layout;
+  std::vector<std::byte> bytes;
+  std::byte* data;
+  std::vector<float> meant;  // what the levels mean
+};
+
+struct Product {
+  std::int64_t m = 1, n = 16, k = 64;
+  Activation activation = Activation::none;
+  bool accumulate = false;
+};
+
+std::vector<float> multiply(const Product& p, const std::vector<float>& x, const ConstView& weight,
+                            const std::vector<float>& bias, Arithmetic arithmetic, LinearPath path, ThreadPool& pool) {
+  std::vector<float> out(static_cast<std::size_t>(p.m * p.n), 0.25f);
+  linear_cpu({.x = ConstView(x.data(), DType::f32, p.m, p.k),
+              .weight = weight,
+              .bias = ConstView(bias.data(), DType::f32, 1, p.n),
+              .out = View(out.data(), DType::f32, p.m, p.n),
+              .activation = p.activation,
+              .accumulate = p.accumulate,
+              .arithmetic = arithmetic},
+             pool, path);
+  return out;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+const std::vector<Product> kProducts{{1, 16, 64},   {1, 1, 1},
+                                     {2, 50, 200},  {7, 17, 63},
+                                     {8, 48, 128},  {9, 33, 257, Activation::gelu, true},
+                                     {13, 64, 320}, {17, 96, 192},
+                                     {40, 100, 96}, {3, 16, 3000, Activation::silu}};
+
+}  // namespace
+
+TEST_CASE("quantised: levels are the nearest, within half a step", "[quantised]") {
+  const DType dtype = GENERATE(DType::i4, DType::i8);
+  const auto numbers = normal(64, 1);
+  std::vector<std::uint8_t> levels(64);
+  GroupScale scale;
+  REQUIRE(quantise_group(numbers.data(), 64, dtype, levels.data(), scale));
+  const auto step = static_cast<float>(scale.scale), low = static_cast<float>(scale.minimum);
+  for (std::size_t i = 0; i < 64; ++i) {
+    CHECK(levels[i] <= levels_of(dtype));
+    // The ends may lie a little outside, because scale and minimum are rounded to fp16.
+    CHECK(std::abs(std::fma(static_cast<float>(levels[i]), step, low) - numbers[i]) <= 0.5f * step + 4e-3f);
+  }
+}
+
+TEST_CASE("quantised: constant, zero, tiny and huge groups are right or refused", "[quantised]") {
+  const DType dtype = GENERATE(DType::i4, DType::i8);
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<std::uint8_t> levels(32);
+  GroupScale scale;
+  const auto meant = [&](std::size_t i) {
+    return std::fma(static_cast<float>(levels[i]), static_cast<float>(scale.scale), static_cast<float>(scale.minimum));
+  };
+  const auto quantises = [&](const std::vector<float>& numbers) {
+    return quantise_group(numbers.data(), 32, dtype, levels.data(), scale);
+  };
+  for (const float same : {0.0f, 1.5f, -3.0f, 65504.0f, 1e-9f}) {
+    REQUIRE(quantises(std::vector<float>(32, same)));
+    CHECK(meant(7) == static_cast<float>(f16(same)));
+  }
+  std::vector<float> numbers(32, 1.0f);
+  numbers[3] = std::nextafter(1.0f, 2.0f);  // a range whose inverse fp16 cannot hold
+  REQUIRE(quantises(numbers));
+  CHECK(std::abs(meant(3) - 1) < 1e-3f);
+  numbers[3] = 7e5f;
+  CHECK(quantises(numbers) == (dtype == DType::i4 || dtype == DType::i8));  // the scale fits; 7e5 is 15 steps of 46666
+  CHECK(std::abs(meant(3) - 7e5f) < 3e4f);
+  for (const float bad : {infinity, -infinity, std::nanf(""), -7e4f, 3e38f}) {
+    numbers[3] = bad;
+    CHECK_FALSE(quantises(numbers));
+  }
+}
+
+TEST_CASE("quantised: a tile's layout is what quantised.h says", "[quantised]") {
+  const DType dtype = GENERATE(DType::i4, DType::i8);
+  const int group = GENERATE(32, 64, 128);
+  const std::int64_t rows = 21, cols = 150;
+  const auto numbers = normal(static_cast<std::size_t>(rows * cols), 3);
+  const Quantised q(dtype, group, rows, cols, numbers);
+  CHECK(q.layout.bytes() % 64 == 0);
+  CHECK(double(q.layout.group_bytes()) * 8 / (16 * group) == Approx(bits_of(dtype) + 32.0 / group));
+  std::vector<std::uint8_t> levels(static_cast<std::size_t>(group));
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t first = 0; first < cols; first += group) {
+      GroupScale scale;
+      const std::int64_t count = std::min<std::int64_t>(group, cols - first);
+      REQUIRE(quantise_group(numbers.data() + row * cols + first, count, dtype, levels.data(), scale));
+      for (std::int64_t i = 0; i < count; ++i)
+        REQUIRE(q.meant[static_cast<std::size_t>(row * cols + first + i)] ==
+                std::fma(static_cast<float>(levels[static_cast<std::size_t>(i)]), static_cast<float>(scale.scale),
+                         static_cast<float>(scale.minimum)));
+    }
+}
+
+TEST_CASE("linear: exact products are those with the numbers that the levels mean, to the bit", "[linear][quantised]") {
+  const DType dtype = GENERATE(DType::i4, DType::i8);
+  const int group = GENERATE(32, 64, 128);
+  ThreadPool pool(2);
+  for (const Product& p : kProducts) {
+    CAPTURE(p.m, p.n, p.k, group, name_of(dtype));
+    const auto x = normal(static_cast<std::size_t>(p.m * p.k), 5), bias = normal(static_cast<std::size_t>(p.n), 6);
+    const Quantised q(dtype, group, p.n, p.k, normal(static_cast<std::size_t>(p.n * p.k), 7));
+    for (const LinearPath path : linear_paths()) {
+      if (path == LinearPath::library && linear_paths().size() == 1) continue;
+      const LinearPath dense = path == LinearPath::library ? linear_paths().front() : path;
+      const auto wanted =
+          multiply(p, x, ConstView(q.meant.data(), DType::f32, p.n, p.k), bias, Arithmetic::exact, dense, pool);
+      CHECK(same_bits(multiply(p, x, q.view(), bias, Arithmetic::exact, path, pool), wanted));
+    }
+  }
+}
+
+TEST_CASE("linear: integer products have the same bits on every instruction set", "[linear][quantised]") {
+  const DType dtype = GENERATE(DType::i4, DType::i8);
+  const int group = GENERATE(32, 64, 128);
+  ThreadPool pool(2);
+  for (const Product& p : kProducts) {
+    CAPTURE(p.m, p.n, p.k, group, name_of(dtype));
+    auto x = normal(static_cast<std::size_t>(p.m * p.k), 8);
+    for (std::size_t i = 0; i < x.size() / 3; ++i) x[i] = 0;  // groups without a scale
+    const auto bias = normal(static_cast<std::size_t>(p.n), 9);
+    const Quantised q(dtype, group, p.n, p.k, normal(static_cast<std::size_t>(p.n * p.k), 10));
+    const auto wanted = multiply(p, x, q.view(), bias, Arithmetic::int8, LinearPath::library, pool);
+    for (const LinearPath path : linear_paths())
+      CHECK(same_bits(multiply(p, x, q.view(), bias, Arithmetic::int8, path, pool), wanted));
+    const auto exact = multiply(p, x, q.view(), bias, Arithmetic::exact, LinearPath::automatic, pool);
+    double size = 0, error = 0;
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      size += double(exact[i]) * exact[i];
+      error += std::pow(double(exact[i]) - wanted[i], 2);
+    }
+    CHECK(error <= 4e-4 * size);  // 8 bits of x: a relative error below 2 %
+  }
+}
+
+TEST_CASE("linear: a row of a quantised product depends on that row alone", "[linear][quantised]") {
+  const DType dtype = GENERATE(DType::i4, DType::i8);
+  const Arithmetic arithmetic = GENERATE(Arithmetic::exact, Arithmetic::int8);
+  const Product whole{67, 80, 400};
+  const auto x = normal(static_cast<std::size_t>(whole.m * whole.k), 11), bias = normal(80, 12);
+  const Quantised q(dtype, 64, whole.n, whole.k, normal(static_cast<std::size_t>(whole.n * whole.k), 13));
+  for (const LinearPath path : linear_paths()) {
+    ThreadPool one(1), three(3);
+    const auto all = multiply(whole, x, q.view(), bias, arithmetic, path, three);
+    for (const std::int64_t rows : {1, 2, 5, 12, 13, 30})
+      for (const std::int64_t first : {0, 31}) {
+        const Product some{rows, whole.n, whole.k};
+        const std::vector<float> part(x.begin() + first * whole.k, x.begin() + (first + rows) * whole.k);
+        const std::vector<float> wanted(all.begin() + first * whole.n, all.begin() + (first + rows) * whole.n);
+        CHECK(same_bits(multiply(some, part, q.view(), bias, arithmetic, path, one), wanted));
+      }
+  }
+}
+
+TEST_CASE("linear: a row that is not finite spoils no other row of a quantised product", "[linear][quantised]") {
+  const Arithmetic arithmetic = GENERATE(Arithmetic::exact, Arithmetic::int8);
+  const float bad = GENERATE(std::nanf(""), std::numeric_limits<float>::infinity());
+  ThreadPool pool(2);
+  const Product p{3, 16, 128};
+  auto x = normal(static_cast<std::size_t>(p.m * p.k), 14);
+  x[128 + 70] = bad;
+  const Quantised q(DType::i4, 64, p.n, p.k, normal(static_cast<std::size_t>(p.n * p.k), 15));
+  for (const LinearPath path : linear_paths()) {
+    const auto out = multiply(p, x, q.view(), std::vector<float>(16), arithmetic, path, pool);
+    for (std::size_t i = 0; i < out.size(); ++i) CHECK(std::isfinite(out[i]) == (i / 16 != 1));
+  }
+}
+
+TEST_CASE("linear: quantised weights with a strange group are refused by name", "[linear][quantised]") {
+  const std::vector<float> x(64);
+  std::vector<float> out(16);
+  std::vector<std::byte> bytes(4096);
+  Linear op{.x = ConstView(x.data(), DType::f32, 1, 64),
+            .weight = ConstView(bytes.data(), DType::i4, 16, 64),
+            .bias = {},
+            .out = View(out.data(), DType::f32, 1, 16)};
+  for (const int group : {0, 16, 48, 256}) {
+    op.weight.group = group;
+    CHECK_THROWS_WITH(check(op), Catch::Contains("groups of " + std::to_string(group) + ", wanted 32, 64 or 128"));
+  }
+  op.weight.group = 64;
+  CHECK_NOTHROW(check(op));
+}
