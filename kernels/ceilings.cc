@@ -12,6 +12,7 @@
 #include "kernels/error.h"
 #include "kernels/linear_kernels.h"
 #include "kernels/linear_library.h"
+#include "kernels/quantised.h"
 
 namespace weft::kernels {
 namespace {
@@ -101,6 +102,24 @@ int read_plainly(const void* from, std::int64_t bytes, std::int64_t) {
 constexpr std::size_t matrix_numbers = std::size_t{kMeasuredWidth} * kMeasuredWidth;
 double flops(int m) { return 2.0 * m * static_cast<double>(matrix_numbers); }
 
+constexpr int kMeasuredGroup = 64;
+QuantisedLayout quantised_matrix(DType type) { return {type, kMeasuredGroup, kMeasuredWidth, kMeasuredWidth}; }
+
+/// `count` times the same matrix.
+void fill_quantised(ThreadPool& pool, DType type, std::byte* to, std::size_t count) {
+  const QuantisedLayout layout = quantised_matrix(type);
+  const auto bytes = static_cast<std::size_t>(layout.bytes());
+  constexpr std::int64_t rows = QuantisedLayout::kTileRows;
+  std::vector<float> numbers(matrix_numbers);
+  fill_normal(pool, DType::f32, reinterpret_cast<std::byte*>(numbers.data()), static_cast<std::int64_t>(matrix_numbers),
+              1.0 / std::sqrt(kMeasuredWidth));
+  pool.run(layout.tiles(), [&](std::int64_t tile, int) {
+    quantise_tile(layout, numbers.data() + tile * rows * kMeasuredWidth, rows, kMeasuredWidth,
+                  to + tile * layout.tile_bytes());
+  });
+  for (std::size_t i = 1; i < count; ++i) std::copy_n(to, bytes, to + i * bytes);
+}
+
 }  // namespace
 
 void read_memory(ThreadPool& pool, const void* from, std::size_t bytes, std::int64_t prefetch) {
@@ -133,20 +152,29 @@ double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds) {
   return best;
 }
 
+std::size_t measured_matrix_bytes(DType weights) {
+  return is_quantised(weights) ? static_cast<std::size_t>(quantised_matrix(weights).bytes())
+                               : bytes_of(weights, static_cast<std::int64_t>(matrix_numbers));
+}
+
 double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
-                      LinearPath path) {
-  const std::size_t bytes = matrix_numbers * size_of(weights),
+                      LinearPath path, Arithmetic arithmetic) {
+  const std::size_t bytes = measured_matrix_bytes(weights),
                     count = std::max<std::size_t>(1, weight_bytes_in_rotation / bytes);
   const std::size_t activations = static_cast<std::size_t>(m) * kMeasuredWidth;
   const HugeBuffer w(bytes * count), x(activations * 4), y(activations * 4);
-  fill_normal(pool, weights, w.data(), static_cast<std::int64_t>(matrix_numbers * count),
-              1.0 / std::sqrt(kMeasuredWidth));
+  if (is_quantised(weights)) fill_quantised(pool, weights, w.data(), count);
+  else
+    fill_normal(pool, weights, w.data(), static_cast<std::int64_t>(matrix_numbers * count),
+                1.0 / std::sqrt(kMeasuredWidth));
   fill_normal(pool, DType::f32, x.data(), static_cast<std::int64_t>(activations), 1.0);
   const double time = median_seconds(seconds, [&](std::int64_t i) {
     Linear op;
     op.x = ConstView(x.data(), DType::f32, m, kMeasuredWidth);
     op.weight =
         ConstView(w.data() + static_cast<std::size_t>(i) % count * bytes, weights, kMeasuredWidth, kMeasuredWidth);
+    op.weight.group = is_quantised(weights) ? kMeasuredGroup : 0;
+    op.arithmetic = arithmetic;
     op.out = View(y.data(), DType::f32, m, kMeasuredWidth);
     linear_cpu(op, pool, path);
   });

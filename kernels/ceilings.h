@@ -21,9 +21,12 @@ double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds);
 constexpr int kMeasuredWidth = 4096;  ///< of the matrices below, which are square
 
 /// Flop per second of Linear with m rows against 4096 x 4096 weights of type `weights`, a different matrix each time:
-/// as many as fill `weight_bytes_in_rotation`, at least 1. Numbers are normally distributed.
+/// as many as fill `weight_bytes_in_rotation`, at least 1. Numbers are normally distributed; quantised ones in groups
+/// of 64.
 double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
-                      LinearPath path = LinearPath::automatic);
+                      LinearPath path = LinearPath::automatic, Arithmetic arithmetic = Arithmetic::int8);
+/// Bytes of one of these matrices.
+std::size_t measured_matrix_bytes(DType weights);
 
 /// The same by oneDNN in fp32 with weights in its own order, on as many threads as the pool has; 0 in a build
 /// without oneDNN.

@@ -1,12 +1,14 @@
 // kernels/linear_cuda.cu: matrix products by cuBLAS over row-major weights, accumulated in fp32.
 //
 // cuBLAS multiplies operands of one type, so the rows of x are rounded to the weights' type first, a slice of rows at a
-// time that fits the stream's workspace; the result, bias and activation stay fp32.
+// time that fits the stream's workspace; the result, bias and activation stay fp32. Quantised weights are unpacked into
+// the workspace, as many columns of the result at a time as fit.
 #include <algorithm>
 
 #include "kernels/device_cuda.h"
 #include "kernels/error.h"
 #include "kernels/ops_cuda.h"
+#include "kernels/quantised.h"
 
 namespace weft::kernels {
 namespace {
@@ -15,6 +17,8 @@ using namespace cuda;
 
 constexpr int kThreads = 256;
 constexpr std::size_t kAlignment = 256;  // bytes
+constexpr int kTileRows = QuantisedLayout::kTileRows;
+constexpr std::size_t kUnpacked = 48 << 20;  // of the workspace, for weights that are unpacked
 
 cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::f16 ? CUDA_R_16F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
@@ -109,26 +113,43 @@ void multiply(const ConstView& x, const ConstView& weight, const View& out, floa
         "cublasGemmEx");
 }
 
-}  // namespace
+/// A group of a tile of quantised weights to 16 rows of T, `cols` apart.
+template <class T>
+__global__ void unpack_group(const std::byte* weight, QuantisedLayout layout, std::int64_t rows, T* out) {
+  const std::byte* const group = weight + blockIdx.x * layout.tile_bytes() + blockIdx.y * layout.group_bytes();
+  const __half* const scales = reinterpret_cast<const __half*>(group);
+  const auto* const words = reinterpret_cast<const unsigned*>(group + QuantisedLayout::kLine);
+  const int width = static_cast<int>(layout.line_cols()), lines = layout.group / width;
+  const unsigned mask = layout.dtype == DType::i4 ? 15u : 255u;
+  // Neighbouring threads write neighbouring numbers of a row.
+  for (int i = threadIdx.x; i < lines * kTileRows; i += kThreads) {
+    const int row = i / lines, line = i % lines;
+    const std::int64_t to_row = std::int64_t{blockIdx.x} * kTileRows + row;
+    if (to_row >= rows) continue;
+    const unsigned levels = words[line * kTileRows + row];
+    const float scale = to_float(scales[row]), minimum = to_float(scales[kTileRows + row]);
+    const std::int64_t first = std::int64_t{blockIdx.y} * layout.group + line * width;
+    for (int j = 0; j < width && first + j < layout.cols; ++j) {
+      const unsigned level = (levels >> (j % 4 * 8 + j / 4 * 4)) & mask;
+      out[to_row * layout.cols + first + j] = from_float<T>(fmaf(static_cast<float>(level), scale, minimum));
+    }
+  }
+}
 
-void CudaOps::run(const Linear& op, Stream& any) const {
-  check(op);
-  if (is_quantised(op.weight.dtype))
-    throw UsageError(std::string("linear: the GPU does not multiply ") + name_of(op.weight.dtype) +
-                     " weights in this version; give --weight-dtype float16, or --backend cpu");
-  auto& stream = static_cast<CudaStream&>(any);
+/// `op` with weights of a float type, in `bytes` of workspace.
+void multiply_dense(const Linear& op, std::byte* workspace, std::size_t bytes, CudaStream& stream) {
   const std::int64_t rows = op.x.rows, in = op.x.cols, cols = op.out.cols;
   if (rows == 0 || cols == 0) return;
   const bool apart = op.accumulate && op.activation != Activation::none;  // the activation is of the product alone
   const auto x_bytes = op.weight.dtype == DType::f32 ? 0 : static_cast<std::size_t>(in) * size_of(op.weight.dtype);
   const auto y_bytes = apart ? static_cast<std::size_t>(cols) * sizeof(float) : 0;
   std::int64_t slice = rows;
-  if (x_bytes + y_bytes > 0)
-    slice = static_cast<std::int64_t>((CudaStream::kWorkspace - kAlignment) / (x_bytes + y_bytes));
+  if (x_bytes + y_bytes > 0) slice = static_cast<std::int64_t>((bytes - kAlignment) / (x_bytes + y_bytes));
   slice = std::clamp<std::int64_t>(slice, 1, rows);
   const std::size_t y_begin = (static_cast<std::size_t>(slice) * x_bytes + kAlignment - 1) / kAlignment * kAlignment;
-  std::byte* const workspace = stream.workspace(y_begin + static_cast<std::size_t>(slice) * y_bytes);
-
+  if (y_begin + static_cast<std::size_t>(slice) * y_bytes > bytes)
+    throw CapacityError("linear: a row of [" + std::to_string(in) + "] to [" + std::to_string(cols) +
+                        "] does not fit the workspace on the GPU");
   for (std::int64_t first = 0; first < rows; first += slice) {
     const std::int64_t count = std::min(slice, rows - first);
     const View out = op.out.slice(first, count);
@@ -138,6 +159,46 @@ void CudaOps::run(const Linear& op, Stream& any) const {
     if (apart || op.bias || op.activation != Activation::none) finish(y, op, out, apart, stream);
     stream.remember_rounded(op.x.slice(first, count), x);  // none of these wrote either: out does not overlap x
   }
+}
+
+/// Columns [first, first + count) of what `op` computes, with other weights.
+Linear columns_of(const Linear& op, std::int64_t first, std::int64_t count, const ConstView& weight) {
+  Linear part = op;
+  part.weight = weight;
+  part.out = View(static_cast<float*>(op.out.data) + first, DType::f32, op.out.rows, count, op.out.stride);
+  if (op.bias)
+    part.bias = ConstView(static_cast<const std::byte*>(op.bias.data) + bytes_of(op.bias.dtype, first), op.bias.dtype,
+                          1, count);
+  return part;
+}
+
+void multiply_quantised(const Linear& op, CudaStream& stream) {
+  const QuantisedLayout layout = QuantisedLayout::of(op.weight);
+  const auto row_bytes = static_cast<std::int64_t>(bytes_of(DType::f16, layout.cols));
+  const std::int64_t most = static_cast<std::int64_t>(kUnpacked) / row_bytes / kTileRows * kTileRows;
+  if (most == 0)
+    throw CapacityError("linear: rows of " + std::to_string(layout.cols) + " quantised weights do not fit " +
+                        mebibytes(kUnpacked) + " on the GPU");
+  std::byte* const workspace = stream.workspace(CudaStream::kWorkspace);
+  for (std::int64_t first = 0; first < layout.rows; first += most) {
+    const std::int64_t count = std::min(most, layout.rows - first);
+    launch(unpack_group<__half>,
+           dim3(static_cast<unsigned>((count + kTileRows - 1) / kTileRows), static_cast<unsigned>(layout.groups())),
+           kThreads, 0, stream, static_cast<const std::byte*>(op.weight.data) + first / kTileRows * layout.tile_bytes(),
+           layout, count, reinterpret_cast<__half*>(workspace));
+    multiply_dense(columns_of(op, first, count, ConstView(workspace, DType::f16, count, layout.cols)),
+                   workspace + kUnpacked, CudaStream::kWorkspace - kUnpacked, stream);
+  }
+}
+
+}  // namespace
+
+void CudaOps::run(const Linear& op, Stream& any) const {
+  check(op);
+  auto& stream = static_cast<CudaStream&>(any);
+  if (op.x.rows == 0 || op.out.cols == 0) return;
+  if (is_quantised(op.weight.dtype)) multiply_quantised(op, stream);
+  else multiply_dense(op, stream.workspace(CudaStream::kWorkspace), CudaStream::kWorkspace, stream);
 }
 
 }  // namespace weft::kernels

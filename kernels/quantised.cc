@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 namespace weft::kernels {
 namespace {
@@ -21,6 +23,72 @@ Place place_of(DType dtype, std::int64_t row, std::int64_t column) {
   return {column / 8 * kLine + row * 4 + column % 4, column % 8 < 4 ? 0 : 4};
 }
 
+/// The nearest whole number, of equally near ones the even one, for |x| below 2^22: nearbyint() that can be vectorised.
+float nearest(float x) {
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23, beyond which floats are whole
+  return (x + kShift) - kShift;
+}
+
+float half(float x) { return static_cast<float>(f16(x)); }
+
+/// Numbers of one group and the levels that a scale and a minimum give them.
+class Fit {
+ public:
+  Fit(const float* numbers, std::int64_t count, float top) : x_(numbers), count_(count), top_(top) {}
+
+  float scale = 0, minimum = 0;
+  double error = std::numeric_limits<double>::infinity();  ///< sum of squares
+
+  float level(std::int64_t i, float s, float m) const {
+    return s > 0 ? std::clamp(nearest(std::clamp((x_[i] - m) / s, -1.0f, top_ + 1)), 0.0f, top_) : 0.0f;
+  }
+  /// Takes over a scale and a minimum if they are better. scale * level is exact in fp32, so the sum rounds once.
+  bool offer(float s, float m) {
+    std::array<double, 4> sums{};
+    for (std::int64_t i = 0; i < count_; ++i) {
+      const float off = level(i, s, m) * s + m - x_[i];
+      sums[static_cast<std::size_t>(i % 4)] += static_cast<double>(off) * static_cast<double>(off);
+    }
+    const double found = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    if (!(found < error)) return false;
+    scale = s, minimum = m, error = found;
+    return true;
+  }
+  /// The best line through the numbers over the levels that `s` and `m` give; then its levels, and so on.
+  void refine(float s, float m) {
+    constexpr int kMost = 4;
+    Fit best(x_, count_, top_);
+    best.offer(s, m);
+    for (int i = 0; i < kMost && best.step(); ++i) {}
+    if (best.error < error) *this = best;
+  }
+
+ private:
+  bool step() {
+    double levels = 0, squares = 0, numbers = 0, products = 0;
+    for (std::int64_t i = 0; i < count_; ++i) {
+      const double l = static_cast<double>(level(i, scale, minimum)), x = static_cast<double>(x_[i]);
+      levels += l, squares += l * l, numbers += x, products += l * x;
+    }
+    const auto n = static_cast<double>(count_);
+    const double spread = n * squares - levels * levels;
+    if (spread <= 0) return false;
+    const float s = half(static_cast<float>((n * products - levels * numbers) / spread));
+    const float m = half(static_cast<float>((numbers - static_cast<double>(s) * levels) / n));
+    return s > 0 && std::isfinite(s) && std::isfinite(m) && offer(s, m);
+  }
+
+  const float* x_;
+  std::int64_t count_;
+  float top_;
+};
+
+/// How much of a group's range is cut off at its lower and its upper end before it is refined: a few numbers at the
+/// ends are worth less than a finer scale for all others. Together with the refinement this takes away a fifth of the
+/// error of normally distributed numbers (groups of 64); 25 starts would take away hardly more.
+constexpr std::array<std::pair<float, float>, 5> kCuts{
+    {{0.0f, 0.0f}, {0.08f, 0.0f}, {0.0f, 0.08f}, {0.08f, 0.08f}, {0.16f, 0.16f}}};
+
 }  // namespace
 
 bool quantise_group(const float* numbers, std::int64_t count, DType dtype, std::uint8_t* levels, GroupScale& scale) {
@@ -32,13 +100,18 @@ bool quantise_group(const float* numbers, std::int64_t count, DType dtype, std::
   }
   if (!finite) return false;
   const auto top = static_cast<float>(levels_of(dtype));
-  scale = {f16((most - least) / top), f16(least)};  // an overflow is an infinity, which f16 keeps
-  const auto step = static_cast<float>(scale.scale), low = static_cast<float>(scale.minimum);
-  if (!std::isfinite(step) || !std::isfinite(low)) return false;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float level = step > 0 ? std::nearbyint((numbers[i] - low) / step) : 0.0f;
-    levels[i] = static_cast<std::uint8_t>(std::clamp(level, 0.0f, top));
+  Fit fit(numbers, count, top);
+  const float whole = half((most - least) / top), low = half(least);  // an overflow is an infinity, which f16 keeps
+  if (!std::isfinite(whole) || !std::isfinite(low)) return false;
+  fit.offer(whole, low);
+  if (dtype == DType::i4 && whole > 0) {  // 8 bits leave nothing to gain
+    for (const auto& [below, above] : kCuts) {
+      const float from = least - below * least, to = most - above * most;
+      fit.refine(half((to - from) / top), half(from));
+    }
   }
+  scale = {f16(fit.scale), f16(fit.minimum)};
+  for (std::int64_t i = 0; i < count; ++i) levels[i] = static_cast<std::uint8_t>(fit.level(i, fit.scale, fit.minimum));
   return true;
 }
 

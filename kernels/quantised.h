@@ -44,6 +44,7 @@ namespace kernels {
 
 /// Writes the `count` levels of a group, one per byte, and their scale. False where a number is not finite or the
 /// group's scale or minimum would overflow fp16; then the outputs hold anything. A group of equal numbers has scale 0.
+/// For 4 bits, scale and minimum are searched for the least sum of squared errors.
 bool quantise_group(const float* numbers, std::int64_t count, DType dtype, std::uint8_t* levels, GroupScale& scale);
 
 /// One tile: `rows` <= 16 rows of layout.cols numbers, `stride` numbers apart, to layout.tile_bytes() bytes. Returns

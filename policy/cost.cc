@@ -56,6 +56,8 @@ double Cost::pointwise(double bytes) const {
 double Cost::product(double elements, double rows, DType weights) const {
   const double rate = machine_.linear(weights, rows, std::sqrt(elements));
   double seconds = std::max(machine_.device.launch, 2 * rows * elements / rate);
+  if (is_quantised(weights) && !machine_.device_is_host_memory)  // a GPU unpacks them for each product
+    seconds += elements * (bits_of(weights) / 8.0 + 2 * 2) / machine_.device.pointwise;
   if (compression_.weight_bits == 4)  // unpacked once into 16 bits, then read from there
     seconds += elements * 2 * (1 + Compression::left(4)) / machine_.device.pointwise;
   return seconds;

@@ -203,7 +203,9 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
   const unsigned mode = mode_of(checkpoint.files().front());
   if (packed) {
     const auto& bytes = packed->unit_bytes();
-    write_packed(place / "model.safetensors", mode, *packed, UnitSizes(bytes.begin(), bytes.end()), stop, progress);
+    write_packed(
+        place / "model.safetensors", mode, [&](std::size_t unit, std::byte* to) { packed->make(unit, to); },
+        UnitSizes(bytes.begin(), bytes.end()), stop, progress);
   } else {
     AtomicFile file(place / "model.safetensors", {.mode = mode});
     file.append(make_header(planned));

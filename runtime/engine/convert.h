@@ -8,7 +8,7 @@
 #include <string>
 
 #include "policy/weight_format.h"
-#include "runtime/engine/packed.h"
+#include "runtime/checkpoint/packed.h"
 
 namespace weft::runtime {
 

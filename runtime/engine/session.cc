@@ -8,6 +8,7 @@
 #include "kernels/error.h"
 #include "kernels/host_machine.h"
 #include "policy/placement.h"
+#include "runtime/base/hash.h"
 #include "runtime/engine/fingerprint.h"
 #include "runtime/engine/policy_text.h"
 
@@ -17,6 +18,32 @@ namespace {
 // Left to the rest of the process and the machine when the user names no budget.
 constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
 constexpr int kMostThreads = 1024;
+
+/// The units that are not in the checkpoint as they are used, in `folder`: under a name that says of which checkpoint
+/// and in which format they are, readable to this user alone. Made if they are not there, else read once to compare
+/// checksums.
+std::unique_ptr<PackedCopy> open_packed_copy(const ModelSource& source, const std::filesystem::path& folder,
+                                             const std::atomic<bool>& stop) {
+  const policy::WeightFormat& format = *source.weight_format;
+  std::uint64_t sum = 0;
+  for (const auto& [name, value] : fingerprints(source)) sum = mix(sum ^ hash(name + " " + value));
+  for (std::size_t i = 0; i < source.checkpoint->files().size(); ++i)
+    sum = mix(sum ^ static_cast<std::uint64_t>(source.checkpoint->state(i).modified));
+  const std::filesystem::path file =
+      folder / ("weft-" + to_hex(sum) + "-" + name_of(format.dtype) + "-" + std::to_string(format.group) + "-" +
+                name_of(source.type) + ".safetensors");
+  UnitSizes sizes;
+  for (std::size_t unit = 0; unit < source.units.size(); ++unit)
+    sizes.push_back(source.weights->in_files(unit) ? std::nullopt : std::optional(source.weights->unit_bytes()[unit]));
+  const bool there = std::filesystem::exists(file);
+  if (!there)
+    write_packed(
+        file, 0600, [&](std::size_t unit, std::byte* to) { source.weights->make(unit, to); }, sizes, stop,
+        source.packing);
+  auto copy = std::make_unique<PackedCopy>(Checkpoint::open_file(file), sizes);
+  if (there) copy->file.verify(stop);
+  return copy;
+}
 
 }  // namespace
 

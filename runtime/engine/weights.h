@@ -13,7 +13,7 @@
 #include "policy/model.h"
 #include "policy/weight_format.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/engine/packed.h"
+#include "runtime/checkpoint/packed.h"
 
 namespace weft::runtime {
 

@@ -69,6 +69,19 @@ ordered_json measure_host(const MachineOptions& machine, const Sizes& sizes) {
     ordered_json& cell = policy::object_at(report, "linear_f16_4096")[std::to_string(rows)];
     cell = {{"flop_per_second", flops}, {"of_dram_bound", flops / (dram * rows)}};  // 2 flop per row for 2 bytes
     if (library > 0) cell.update({{"library_flop_per_second", library}, {"of_library", flops / library}});
+    for (const DType type : {DType::i8, DType::i4}) {
+      const double integer = kernels::measure_linear(pool, rows, type, sizes.bytes, sizes.seconds);
+      const double exact = kernels::measure_linear(pool, rows, type, sizes.bytes, sizes.seconds,
+                                                   kernels::LinearPath::automatic, Arithmetic::exact);
+      const double width = double(kernels::kMeasuredWidth), bytes = double(kernels::measured_matrix_bytes(type));
+      const std::string name = std::string("linear_") + name_of(type) + "_4096";
+      policy::object_at(report, name)[std::to_string(rows)] = {
+          {"flop_per_second", integer},
+          {"of_dram_bound", integer / (dram * rows) * bytes / (2 * width * width)},
+          {"of_f16", integer / flops},
+          {"exact_flop_per_second", exact},
+          {"exact_of_f16", exact / flops}};
+    }
   }
   for (const auto& [slots, head_dim] : {std::pair{204, 128}, {204, 64}, {1024, 128}, {1024, 64}}) {
     const double bytes = kernels::measure_decode_attention(pool, sizes.bytes, slots, head_dim, sizes.seconds);

@@ -70,8 +70,7 @@ policy::SizingInputs sizing_inputs(const ModelSource& source, const Machine& mac
   sizing.device_overhead = machine.device_overhead;
   sizing.rows_that_fill = machine.rows_that_fill;
   sizing.weight_format = source.weight_format;
-  for (std::size_t unit = 0; unit < source.units.size(); ++unit)
-    sizing.unit_in_files.push_back(source.in_files(unit));
+  for (std::size_t unit = 0; unit < source.units.size(); ++unit) sizing.unit_in_files.push_back(source.in_files(unit));
   return sizing;
 }
 
@@ -117,7 +116,8 @@ std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& pla
   const auto offer = [&](std::string what, double factor) {
     if (factor >= kWorthSaying) gains.push_back({std::move(what), factor});
   };
-  offer("4-bit weights (not in this version)", what_if.gain(machine, request.free, {.weight_bits = 4}));
+  if (!(request.source.weight_format && request.source.weight_format->quantised()))
+    offer("4-bit weights (--weight-dtype int4)", what_if.gain(machine, request.free, {.weight_bits = 4}));
   offer("4-bit KV (not in this version)", what_if.gain(machine, request.free, {.kv_bits = 4}));
   if (planned.retention.rule == policy::Retention::Rule::full)
     offer("retention h2o:0.1:0.1", what_if.gain_of(policy::Retention::from_text("h2o:0.1:0.1")));

@@ -86,7 +86,26 @@ def part_lanes(args):
             f"| the same | | oneDNN fp32, packed: {cell['library_flop_per_second'] / 1e9:.0f} GFLOP/s "
             f"| {cell['of_library']:.2f} | {wanted_library} |"
         )
+    rows += quantised_rows(lanes, {("int4", "1"): ("0.7", ""), ("int4", "8"): ("", "1.5"), ("int4", "256"): ("", "1.8")})
     return "Ceilings and what is reached of them", f"weft bench --lanes; fio {FIO}", rows
+
+
+def quantised_rows(lanes, wanted):
+    """Products with int8 and int4 weights, integer arithmetic and exact, beside fp16."""
+    rows = []
+    for name in ("int8", "int4"):
+        for m, cell in lanes[f"linear_{name}_4096"].items():
+            dram, ratio = wanted.get((name, m), ("", ""))
+            rows.append(
+                f"| linear {name} 4096x4096, M = {m} | {cell['flop_per_second'] / 1e9:.0f} GFLOP/s | what DRAM allows "
+                f"| {cell['of_dram_bound']:.2f} | {dram} |"
+            )
+            rows.append(f"| the same | | the fp16 kernel | {cell['of_f16']:.2f} | {ratio} |")
+            rows.append(
+                f"| the same, exact | {cell['exact_flop_per_second'] / 1e9:.0f} GFLOP/s | the fp16 kernel "
+                f"| {cell['exact_of_f16']:.2f} | |"
+            )
+    return rows
 
 
 def part_overlap(args):

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/quantised.h"
 #include "tests/support/array.h"
 #include "tests/support/numbers.h"
 
@@ -51,4 +52,44 @@ TEST_CASE("linear on every place: types, slices, bias, activation and sums", "[k
           }
         CHECK_THAT(out.host(), near(expected, 1e-5));  // products of the same numbers: only fp32 sums differ
       }
+}
+
+TEST_CASE("linear on every place: quantised weights", "[kernels][quantised]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::i4, DType::i8);
+  const int group = GENERATE(32, 64, 128);
+  unsigned seed = 90;
+  for (const Shape s : {Shape{1, 7, 5}, Shape{3, 48, 64}, Shape{40, 33, 200}})
+    for (const bool accumulate : {false, true}) {
+      CAPTURE(place.name, name_of(dtype), group, s.m, s.n, s.k, accumulate);
+      const auto numbers = normal(static_cast<std::size_t>(s.m * s.k), ++seed);
+      const auto weight = normal(static_cast<std::size_t>(s.n * s.k), ++seed, 0.3f);
+      const auto bias = normal(static_cast<std::size_t>(s.n), ++seed);
+      const QuantisedLayout layout{dtype, group, s.n, s.k};
+      std::vector<std::int32_t> packed(static_cast<std::size_t>(layout.bytes()) / 4);
+      auto* const bytes = reinterpret_cast<std::byte*>(packed.data());
+      std::vector<float> meant(weight.size());
+      for (int row = 0; row < s.n; row += 16)
+        REQUIRE(kernels::quantise_tile(layout, weight.data() + row * s.k, std::min(16, s.n - row), s.k,
+                                       bytes + row / 16 * layout.tile_bytes()) == -1);
+      for (int row = 0; row < s.n; ++row) kernels::dequantise_row(layout, bytes, row, meant.data() + row * s.k);
+      const Array x(place, numbers, s.m, s.k), b(place, bias, 1, s.n);
+      const Array w(place, packed, 1, static_cast<std::int64_t>(packed.size()));
+      Array out(place, std::vector<float>(static_cast<std::size_t>(s.m * s.n), 1.5f), s.m, s.n);
+      ConstView view(w.data(), dtype, s.n, s.k);
+      view.group = group;
+      place.run(Linear{x, view, b, out, Activation::relu, accumulate});
+      const DType type = place.product_type(DType::f16);  // a GPU unpacks to 16 bits
+      const auto seen = rounded(numbers, type), unpacked = rounded(meant, type);
+      std::vector<double> expected;
+      for (int m = 0; m < s.m; ++m)
+        for (int n = 0; n < s.n; ++n) {
+          double sum = static_cast<double>(bias[static_cast<std::size_t>(n)]);
+          for (int k = 0; k < s.k; ++k)
+            sum += static_cast<double>(seen[static_cast<std::size_t>(m * s.k + k)]) *
+                   static_cast<double>(unpacked[static_cast<std::size_t>(n * s.k + k)]);
+          expected.push_back(activated(sum, Activation::relu) + (accumulate ? 1.5 : 0.0));
+        }
+      CHECK_THAT(out.host(), near(expected, 1e-5));
+    }
 }

@@ -48,6 +48,32 @@ TEST_CASE("an empty policy leaves everything open", "[policy]") {
                read.budgets[2]));
 }
 
+TEST_CASE("the format of weights is read with their placement or alone, and reads back", "[policy]") {
+  const PartialPolicy both = from(R"({"weights":{"disk":1,"dtype":"int4","group":32,"arithmetic":"exact"}})");
+  CHECK(both.weights == Fractions{{0, 0, 1}});
+  CHECK(both.weight_format == policy::WeightFormat{DType::i4, 32, Arithmetic::exact});
+  const PartialPolicy alone = from(R"({"weights":{"dtype":"int8"}})");
+  CHECK_FALSE(alone.weights.has_value());
+  CHECK(alone.weight_format == policy::WeightFormat{.dtype = DType::i8});
+  CHECK_FALSE(from(R"({"weights":{"device":1,"dtype":"auto"}})").weight_format.has_value());
+  CHECK(alone.over(both).weight_format == alone.weight_format);
+  policy::Policy whole;
+  for (const auto& format : {std::optional<policy::WeightFormat>{}, both.weight_format, alone.weight_format,
+                             std::optional(policy::WeightFormat{.dtype = DType::bf16})}) {
+    whole.weight_format = format;
+    CHECK(PartialPolicy::from_json(whole.to_json(), "again").weight_format == format);
+  }
+  const std::pair<const char*, const char*> refused[] = {
+      {R"({"weights":{"dtype":"int3"}})", "weights.dtype must be auto, float16, bfloat16, float32, int8 or int4"},
+      {R"({"weights":{"dtype":"int4","group":48}})", "weights.group must be 32, 64 or 128"},
+      {R"({"weights":{"dtype":"int4","arithmetic":"fast"}})", "weights.arithmetic must be exact or int8"},
+      {R"({"weights":{"dtype":"float16","group":64}})", "weights.group: is only for the dtypes int8 and int4"},
+      {R"({"weights":{"device":1,"arithmetic":"exact"}})", "weights.arithmetic: is only for the dtypes"},
+      {R"({"weights":{"dtype":"int4","devise":1}})", "devise"},
+      {R"({"weights":{}})", "sum to 1"}};
+  for (const auto& [json, words] : refused) CHECK_THROWS_WITH(from(json), Contains(words));
+}
+
 TEST_CASE("a policy's JSON reads back as itself", "[policy]") {
   const PartialPolicy read = from(kWhole);
   const policy::Policy whole{.gpu_batch_size = 4,

@@ -849,7 +849,7 @@ class Plans(Case):
         job = self.plan("--machine", SOURCE / "configs/machines/t4.json", "--prompt-len", 512, "--gen-len", 512,
                         "--retention", "h2o:0.1:0.1", "--requests", 3000)
         self.assertRegex(job, r"the whole job, 3000 sequences in blocks of \d+: \d+:\d\d:\d\d; prefill ")
-        self.assertRegex(said, r"4-bit weights \(not in this version\): \d\.\dx")
+        self.assertRegex(said, r"4-bit weights \(--weight-dtype int4\): \d\.\dx")
         shown = WEFT.run("inspect", policy)
         self.assertEqual(shown.returncode, 0, shown.stderr)
         self.assertEqual(list(json.loads(shown.stdout)["budgets"]), ["device", "host", "disk"])

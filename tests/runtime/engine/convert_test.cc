@@ -4,8 +4,11 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <span>
 
 #include "kernels/error.h"
+#include "runtime/checkpoint/checkpoint_error.h"
 #include "runtime/engine/model_source.h"
 #include "runtime/engine/storage.h"
 #include "tests/support/files.h"
@@ -106,4 +109,87 @@ TEST_CASE("what cannot be converted leaves nothing behind", "[runtime]") {
   runtime::convert_checkpoint(from, to, "auto", kGoOn);
   CHECK_THROWS_WITH(runtime::convert_checkpoint(from, to, "auto", kGoOn), Catch::Contains("exists"));
   CHECK(fs::exists(to / "model.safetensors"));
+}
+
+namespace {
+
+constexpr policy::WeightFormat kInt4{.dtype = DType::i4, .group = 32};
+
+/// A byte of a file, changed.
+void flip(const fs::path& file, std::uint64_t at) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(at));
+  const char byte = static_cast<char>(stream.get() ^ 0x10);
+  stream.seekp(static_cast<std::streamoff>(at));
+  stream.put(byte);
+}
+
+/// Everything that a run reads of the weights, in the order of the units.
+std::string bytes_of_file(const runtime::ModelSource& source) {
+  std::string all;
+  const std::vector<offload::FileId> files(source.checkpoint->files().size());
+  for (std::size_t unit = 0; unit < source.units.size(); ++unit)
+    for (const offload::FilePart& part : source.weights->parts(unit, files)) {
+      std::string bytes(part.extent.bytes, '\0');
+      source.checkpoint->read_range(0, part.extent.offset, std::as_writable_bytes(std::span(bytes)));
+      all += bytes;
+    }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a quantised copy holds what a run would make, and is told apart", "[runtime][quantised]") {
+  const std::string name = GENERATE("prenorm-tied-f16", "llama-f32", "neox-parallel-f16", "sharded-bf16");
+  CAPTURE(name);
+  const TemporaryFolder folder;
+  const fs::path from = data_path("golden") / name, to = folder / "packed";
+  const auto done = runtime::convert_checkpoint(from, to, "auto", kGoOn, true, kInt4);
+  const auto packed = runtime::open_model(to, "auto", ""), original = runtime::open_model(from, "auto", "", kInt4);
+  CHECK(one_read_per_unit(*packed));
+  CHECK_FALSE(packed->packs());
+  CHECK(original->packs());
+  CHECK(packed->weight_format == kInt4);
+  CHECK(done.bytes == packed->weight_bytes());
+  const auto made =
+      runtime::Weights::to_pack(original->spec, original->units, *original->checkpoint, original->type, kInt4);
+  std::string wanted;
+  for (std::size_t unit = 0; unit < original->units.size(); ++unit) {
+    std::string bytes(made.unit_bytes()[unit], '\0');
+    made.make(unit, reinterpret_cast<std::byte*>(bytes.data()));
+    wanted += bytes;
+  }
+  CHECK(bytes_of_file(*packed) == wanted);
+  packed->checkpoint->verify(kGoOn);
+
+  CHECK_THROWS_WITH(runtime::open_model(to, "auto", "", policy::WeightFormat{.dtype = DType::i8}),
+                    Catch::Contains("is packed as int4 in groups of 32"));
+  CHECK_THROWS_WITH(runtime::convert_checkpoint(to, folder / "again", "auto", kGoOn), Catch::Contains("already"));
+}
+
+TEST_CASE("damage to a quantised copy is found, wherever it is", "[runtime][quantised]") {
+  const TemporaryFolder folder;
+  const fs::path to = folder / "packed", file = to / "model.safetensors";
+  runtime::convert_checkpoint(data_path("golden/prenorm-tied-f16"), to, "auto", kGoOn, true, kInt4);
+  const auto size = fs::file_size(file);
+  const auto found = [&] {
+    try {
+      runtime::open_model(to, "auto", "")->checkpoint->verify(kGoOn);
+    } catch (const runtime::CheckpointError&) {
+      return true;
+    } catch (const DataError&) {  // a header that names other units
+      return true;
+    }
+    return false;
+  };
+  CHECK_FALSE(found());
+  for (const std::uint64_t at :
+       {std::uint64_t{9}, std::uint64_t{70}, std::uint64_t{4096}, size / 2, size - 300, size - 13, size - 1}) {
+    CAPTURE(at, size);
+    flip(file, at);
+    CHECK(found());
+    flip(file, at);
+  }
+  fs::resize_file(file, size - 4096);
+  CHECK(found());
 }

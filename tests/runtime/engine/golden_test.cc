@@ -99,9 +99,7 @@ void compare(const nlohmann::json& expected, const Answer& forced, const Answer&
 }
 
 /// All prompts, once to generate and once to score what transformers generated, in one block of three batches.
-void check_model(const fs::path& folder, const fs::path& expected_file, const std::string& dtype) {
-  const auto expected = nlohmann::json::parse(read_text(expected_file)).at("prompts");
-  const auto source = runtime::open_model(folder, dtype, "");
+void check_prompts(const nlohmann::json& expected, const runtime::ModelSource& source, double tolerance) {
   std::vector<Prompt> prompts;
   for (const auto& prompt : expected) {
     const auto ids = prompt.at("prompt_ids").get<std::vector<std::int32_t>>();
@@ -113,9 +111,8 @@ void check_model(const fs::path& folder, const fs::path& expected_file, const st
   policy::PartialPolicy policy;
   policy.num_gpu_batches = 3;
   policy.gpu_batch_size = static_cast<int>((prompts.size() + 2) / 3);
-  const std::vector<Answer> answers = Engine(*source, policy, prompts).run();
+  const std::vector<Answer> answers = Engine(source, policy, prompts).run();
 
-  const double tolerance = logit_tolerance(dtype);
   Deviation worst;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     CAPTURE(i);
@@ -124,6 +121,11 @@ void check_model(const fs::path& folder, const fs::path& expected_file, const st
   CHECK(worst.logits <= tolerance);
   CHECK(worst.logprobs <= 2 * tolerance);  // the logit's own deviation and the sum's
   CHECK(worst.compared > 0);
+}
+
+void check_model(const fs::path& folder, const fs::path& expected_file, const std::string& dtype) {
+  const auto expected = nlohmann::json::parse(read_text(expected_file)).at("prompts");
+  check_prompts(expected, *runtime::open_model(folder, dtype, ""), logit_tolerance(dtype));
 }
 
 /// On a GPU products are taken in the type of the stored weights, whatever --dtype says.
@@ -142,6 +144,19 @@ void check_group(std::size_t group) {
   }
 }
 
+/// The same of quantised.json (scripts/make_quantised_golden.py): the matrices of the layers are quantised there as
+/// well.
+void check_quantised(std::size_t group, DType dtype) {
+  const std::string name = GENERATE_COPY(from_range(golden_names(group)));
+  const fs::path folder = data_path("golden") / name;
+  CAPTURE(name, name_of(dtype));
+  const auto expected = nlohmann::json::parse(read_text(folder / "quantised.json"));
+  const policy::WeightFormat format{
+      .dtype = dtype, .group = expected.at("group").get<int>(), .arithmetic = Arithmetic::exact};
+  const std::string stored = name_of_type(runtime::read_model_spec(folder).dtype);
+  check_prompts(expected.at(name_of(dtype)), *runtime::open_model(folder, stored, "", format), logit_tolerance(stored));
+}
+
 }  // namespace
 
 TEST_CASE("every tiny OPT computes what transformers computes", "[runtime][golden]") { check_group(0); }
@@ -153,6 +168,17 @@ TEST_CASE("every tiny Mistral and GPT-NeoX computes what transformers computes",
 }
 
 TEST_CASE("every tiny Qwen computes what transformers computes", "[runtime][golden]") { check_group(3); }
+
+#ifndef WEFT_TEST_CUDA
+TEST_CASE("quantised tiny OPTs compute what transformers computes with the same levels", "[runtime][golden]") {
+  check_quantised(0, GENERATE(DType::i4, DType::i8));
+}
+
+TEST_CASE("other quantised families compute what transformers computes with the same levels", "[runtime][golden]") {
+  const std::size_t group = GENERATE(1, 2, 3);
+  check_quantised(group, GENERATE(DType::i4, DType::i8));
+}
+#endif
 
 TEST_CASE("the demo model computes what transformers computes", "[runtime][large]") {
   const fs::path folder = source_path("models/demo");

@@ -27,10 +27,14 @@ constexpr int kMostBatches = 8, kMostInBatch = 16;
 constexpr std::array kEngines{"io_uring", "threads", "buffered"};
 
 /// A checkpoint whose units are ranges of its files, or a shape with random weights, whose units are made.
-std::unique_ptr<runtime::ModelSource> open_source(const std::string& name, const TemporaryFolder& folder) {
-  if (name != "random") return runtime::open_model(data_path("golden") / name, "auto", "");
+/// With "int4" or "int8" behind the name, a blank between, the weights are quantised.
+std::unique_ptr<runtime::ModelSource> open_source(const std::string& model, const TemporaryFolder& folder) {
+  const std::string name = model.substr(0, model.find(' ')),
+                    dtype = model.substr(std::min(name.size() + 1, model.size()));
+  const auto format = policy::weight_format_from_text(dtype.empty() ? "auto" : dtype, "test");
+  if (name != "random") return runtime::open_model(data_path("golden") / name, "auto", "", format);
   write_text(folder / "config.json", kTinyConfig);
-  return runtime::open_model(folder / "config.json", "auto", "random:5");
+  return runtime::open_model(folder / "config.json", "auto", "random:5", format);
 }
 
 /// Of all lengths from one token on; every other one is scored instead of generated, some may not end before a length,
@@ -190,6 +194,25 @@ TEST_CASE("answers do not depend on the tiers: every corner and random points", 
     Way way = requests.random_way();
     way.weights = requests.random_fractions(), way.kv = requests.random_fractions(),
     way.activations = requests.random_fractions();
+    requests.check(way);
+  }
+}
+
+TEST_CASE("answers with quantised weights do not depend on the tiers or the block", "[runtime][quantised]") {
+  const std::string model = GENERATE("sharded-bf16 int4", "random int4", "llama-linear-biases-f16 int8"),
+                    retention = GENERATE("full", "h2o:0.1:0.1");
+  CAPTURE(model, retention);
+  Requests requests(model, retention, 14, /*seed=*/6);
+  for (const Fractions& weights : kCorners)
+    for (const Fractions& kv : kCorners) {
+      Way way = requests.random_way();
+      way.weights = weights, way.kv = kv, way.activations = kThirds;
+      requests.check(way);
+    }
+  for (int point = 0; point < 12; ++point) {
+    Way way = requests.random_way();
+    way.weights = requests.random_fractions(), way.kv = requests.random_fractions(), way.activations = kThirds;
+    way.gpu_batch_size = requests.pick(1, kMostInBatch);
     requests.check(way);
   }
 }

@@ -1,4 +1,4 @@
-// runtime/engine/packed.h: weight units that are not in a checkpoint as they are computed with, because they are
+// runtime/checkpoint/packed.h: weight units that are not in a checkpoint as they are computed with, because they are
 // quantised or converted, written once: a safetensors file with a tensor of bytes for each unit, and checksums.
 #pragma once
 
@@ -15,19 +15,17 @@
 
 namespace weft::runtime {
 
-class Weights;
-struct ModelSource;
-
 /// Told from time to time while a packed file is written: its name, and how much of how much is.
 using PackingProgress = std::function<void(const std::filesystem::path& file, std::uint64_t done, std::uint64_t all)>;
 
 /// What is written of each unit: its bytes, or nothing of those that are read from elsewhere.
 using UnitSizes = std::vector<std::optional<std::uint64_t>>;
 
-/// Writes `sizes[u]` bytes of weights.make(u) for each unit that has a size, at multiples of a page. The file appears
-/// whole. Takes the memory of one unit. Throws IoError, DataError, CapacityError where the disk is too full, or
-/// Interrupted; then nothing is left behind.
-void write_packed(const std::filesystem::path& file, unsigned mode, const Weights& weights, const UnitSizes& sizes,
+/// Writes the `sizes[u]` bytes that make(u, to) gives for each unit that has a size, at multiples of a page. The file
+/// appears whole. Takes the memory of one unit. Throws IoError, what make() throws, CapacityError where the disk is too
+/// full, or Interrupted; then nothing is left behind.
+using MakeUnit = std::function<void(std::size_t unit, std::byte* to)>;
+void write_packed(const std::filesystem::path& file, unsigned mode, const MakeUnit& make, const UnitSizes& sizes,
                   const std::atomic<bool>& stop, const PackingProgress& progress = {});
 
 /// Where the units are in such a file.
@@ -42,13 +40,6 @@ class PackedUnits {
  private:
   std::vector<const TensorInfo*> units_;  // null: not in the file
 };
-
-/// The units that are not in the checkpoint as they are used, in `folder`: under a name that says of which checkpoint
-/// and in which format they are, readable to this user alone. Made if it is not there, else read once to compare its
-/// checksums. Throws what write_packed() and PackedUnits do.
-struct PackedCopy;
-std::unique_ptr<PackedCopy> open_packed_copy(const ModelSource& source, const std::filesystem::path& folder,
-                                             const std::atomic<bool>& stop);
 
 /// A packed file that stands next to what a run spills.
 struct PackedCopy {

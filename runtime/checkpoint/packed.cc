@@ -1,4 +1,4 @@
-#include "runtime/engine/packed.h"
+#include "runtime/checkpoint/packed.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,13 +10,9 @@
 #include "policy/json.h"
 #include "policy/policy.h"
 #include "runtime/base/files.h"
-#include "runtime/base/hash.h"
 #include "runtime/base/stop.h"
 #include "runtime/checkpoint/packed_sums.h"
 #include "runtime/checkpoint/zip_reader.h"
-#include "runtime/engine/fingerprint.h"
-#include "runtime/engine/model_source.h"
-#include "runtime/engine/weights.h"
 
 namespace weft::runtime {
 namespace {
@@ -58,7 +54,7 @@ void require_space(const fs::path& file, std::uint64_t wanted) {
 
 }  // namespace
 
-void write_packed(const fs::path& file, unsigned mode, const Weights& weights, const UnitSizes& sizes,
+void write_packed(const fs::path& file, unsigned mode, const MakeUnit& make, const UnitSizes& sizes,
                   const std::atomic<bool>& stop, const PackingProgress& progress) {
   const std::string header = make_header(sizes);
   std::uint64_t all = 0, done = 0, largest = 0;
@@ -72,7 +68,7 @@ void write_packed(const fs::path& file, unsigned mode, const Weights& weights, c
     if (!sizes[unit]) continue;
     if (stop) throw Interrupted{};
     if (progress) progress(file, done, all);
-    weights.make(unit, bytes.data());
+    make(unit, bytes.data());
     const std::span<const std::byte> made(bytes.data(), *sizes[unit]);
     sums.push_back(crc32(made));
     to.append({reinterpret_cast<const char*>(made.data()), made.size()});
@@ -81,25 +77,6 @@ void write_packed(const fs::path& file, unsigned mode, const Weights& weights, c
   to.append(packed_sums(crc32(std::as_bytes(std::span(header))), sums));
   to.commit();
   if (progress) progress(file, done, all);
-}
-
-std::unique_ptr<PackedCopy> open_packed_copy(const ModelSource& source, const fs::path& folder,
-                                             const std::atomic<bool>& stop) {
-  const policy::WeightFormat& format = *source.weight_format;
-  std::uint64_t sum = 0;
-  for (const auto& [name, value] : fingerprints(source)) sum = mix(sum ^ hash(name + " " + value));
-  for (std::size_t i = 0; i < source.checkpoint->files().size(); ++i)
-    sum = mix(sum ^ static_cast<std::uint64_t>(source.checkpoint->state(i).modified));
-  const fs::path file = folder / ("weft-" + to_hex(sum) + "-" + name_of(format.dtype) + "-" +
-                                  std::to_string(format.group) + "-" + name_of(source.type) + ".safetensors");
-  UnitSizes sizes;
-  for (std::size_t unit = 0; unit < source.units.size(); ++unit)
-    sizes.push_back(source.weights->in_files(unit) ? std::nullopt : std::optional(source.weights->unit_bytes()[unit]));
-  const bool there = fs::exists(file);
-  if (!there) write_packed(file, 0600, *source.weights, sizes, stop, source.packing);
-  auto copy = std::make_unique<PackedCopy>(Checkpoint::open_file(file), sizes);
-  if (there) copy->file.verify(stop);
-  return copy;
 }
 
 PackedUnits::PackedUnits(const Checkpoint& file, const UnitSizes& sizes) {
