@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Quantised weights as a user meets them: the packed copy next to what a run spills, and what is refused.
+
+Usage: packed_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
+"""
+
+import json
+import pathlib
+import random
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from weft_process import Weft, read_lines, write_lines, write_tiny_model  # noqa: E402
+
+WEFT = None
+KILLS = 50
+USAGE, DATA = 2, 3
+REQUESTS = [{"id": i, "prompt_ids": [3, i + 1], "max_tokens": 6} for i in range(5)]
+ON_DISK = ("--percent", 0, 0, 100, 0, 100, 0)
+IN_MEMORY = ("--percent", 100, 0, 100, 0, 100, 0)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-packed-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.disk = self.folder / "disk"
+        self.disk.mkdir()
+        self.model = write_tiny_model(self.folder / "tiny", hidden_size=64, ffn_dim=256, word_embed_proj_dim=64,
+                                      num_hidden_layers=6)
+        self.count = 0
+        write_lines(self.folder / "in.jsonl", REQUESTS)
+
+    def command(self, *flags, model=None, output=None):
+        self.count += 1
+        output = output or self.folder / f"out{self.count}.jsonl"
+        return output, ["generate", "--model", model or self.model, "--input", self.folder / "in.jsonl", "--output", output,
+                        "--backend", "cpu", "--disk-dir", self.disk, "--gpu-batch-size", 3, "--num-gpu-batches", 2, "--quiet",
+                        *flags]
+
+    def answers(self, *flags, **options):
+        output, command = self.command(*flags, **options)
+        done = WEFT.run(*command)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return sorted((line["id"], line["token_ids"]) for line in read_lines(output))
+
+    def refused(self, code, words, *flags, **options):
+        _, command = self.command(*flags, **options)
+        done = WEFT.run(*command)
+        said = done.stderr.decode()
+        self.assertEqual((done.returncode, said.count("\n")), (code, 1), said)
+        for word in [words] if isinstance(words, str) else words:
+            self.assertIn(word, said)
+
+    def copies(self):
+        return sorted(self.disk.glob("weft-*.safetensors"))
+
+
+class Packed(Case):
+    def test_a_copy_is_made_once_is_private_and_changes_no_answer(self):
+        wanted = self.answers("--weight-dtype", "int4", *IN_MEMORY)
+        self.assertEqual(self.copies(), [])
+        self.assertEqual(self.answers("--weight-dtype", "int4", *ON_DISK), wanted)
+        [copy] = self.copies()
+        state = copy.stat()
+        self.assertEqual(stat.S_IMODE(state.st_mode), 0o600)
+        self.assertEqual(self.answers("--compress-weight", *ON_DISK), wanted)
+        self.assertEqual((copy.stat().st_ino, copy.stat().st_mtime_ns), (state.st_ino, state.st_mtime_ns))
+        self.answers("--weight-dtype", "int4", "--weight-group", 32, *ON_DISK)
+        self.answers("--weight-dtype", "int8", *ON_DISK)
+        self.assertEqual(len(self.copies()), 3)
+        self.assertNotEqual(self.answers(*IN_MEMORY), wanted)  # and it is not the 16-bit model's answer
+
+    def test_a_folder_that_convert_packed_gives_the_same_answers(self):
+        for dtype in ("int4", "int8"):
+            packed = self.folder / dtype
+            done = WEFT.run("convert", "--model", self.model, "--output", packed, "--weight-dtype", dtype)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            wanted = self.answers("--weight-dtype", dtype, *IN_MEMORY)
+            for placement in (ON_DISK, IN_MEMORY):
+                self.assertEqual(self.answers(*placement, model=packed), wanted)
+            self.assertEqual(self.copies(), [])
+            self.assertIn(dtype, WEFT.run("inspect", packed).stdout.decode())
+
+    def test_a_damaged_copy_is_found_and_made_again_once_it_is_removed(self):
+        wanted = self.answers("--weight-dtype", "int4", *ON_DISK)
+        [copy] = self.copies()
+        whole = copy.read_bytes()
+        generator = random.Random(3)
+        for place in [9, 100, 5000, len(whole) - 2, *(generator.randrange(len(whole)) for _ in range(12))]:
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << generator.randrange(8)
+            copy.write_bytes(damaged)
+            self.refused(DATA, copy.name, "--weight-dtype", "int4", *ON_DISK)
+        copy.write_bytes(whole[:-4096])
+        self.refused(DATA, copy.name, "--weight-dtype", "int4", *ON_DISK)
+        copy.unlink()
+        self.assertEqual(self.answers("--weight-dtype", "int4", *ON_DISK), wanted)
+
+    def test_another_checkpoint_has_another_copy(self):
+        self.answers("--weight-dtype", "int4", *ON_DISK)
+        other = write_tiny_model(self.folder / "other", seed=2, hidden_size=64, ffn_dim=256, word_embed_proj_dim=64,
+                                 num_hidden_layers=6)
+        wanted = self.answers("--weight-dtype", "int4", *IN_MEMORY, model=other)
+        self.assertEqual(self.answers("--weight-dtype", "int4", *ON_DISK, model=other), wanted)
+        self.assertEqual(len(self.copies()), 2)
+
+    def test_a_kill_while_a_copy_is_made_leaves_none_that_could_be_taken_for_one(self):
+        wanted = self.answers("--weight-dtype", "int4", *IN_MEMORY)
+        begin = time.monotonic()
+        self.answers("--weight-dtype", "int4", *ON_DISK)
+        seconds = time.monotonic() - begin
+        [copy] = self.copies()
+        whole = copy.read_bytes()
+        generator, unfinished = random.Random(4), 0
+        for _ in range(KILLS):
+            for file in self.disk.iterdir():
+                file.unlink()
+            _, command = self.command("--weight-dtype", "int4", *ON_DISK)
+            process = WEFT.start(*command)
+            time.sleep(generator.uniform(0, seconds))
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            unfinished += not self.copies()
+            for left in self.copies():
+                self.assertEqual(left.read_bytes(), whole)
+        self.assertGreater(unfinished, 0)
+        self.assertEqual(self.answers("--weight-dtype", "int4", *ON_DISK), wanted)
+
+
+class Refusals(Case):
+    def test_a_resume_with_another_format_is_refused(self):
+        output, command = self.command("--weight-dtype", "int4", *IN_MEMORY)
+        self.assertEqual(WEFT.run(*command).returncode, 0)
+        lines = output.read_bytes().splitlines(keepends=True)
+        output.write_bytes(b"".join(lines[:2]))
+        for flags in ((), ("--weight-dtype", "int8"), ("--weight-dtype", "int4", "--weight-group", 32),
+                      ("--weight-dtype", "int4", "--weight-arithmetic", "exact")):
+            self.refused(USAGE, ["another run", "weight_dtype"], "--resume", *flags, *IN_MEMORY, output=output)
+        _, command = self.command("--resume", "--weight-dtype", "int4", *ON_DISK, output=output)
+        self.assertEqual(WEFT.run(*command).returncode, 0)
+        self.assertEqual(sorted(output.read_bytes().splitlines(keepends=True)), sorted(lines))
+
+    def test_flags_that_do_not_fit_are_refused(self):
+        for words, *flags in (("must be auto, float16", "--weight-dtype", "int3"), ("--weight-group", "--weight-group", 64),
+                              ("32, 64 or 128", "--weight-dtype", "int4", "--weight-group", 63),
+                              ("exact or int8", "--weight-dtype", "int4", "--weight-arithmetic", "fast"),
+                              ("--weight-arithmetic", "--weight-arithmetic", "exact")):
+            self.refused(USAGE, words, *flags, *IN_MEMORY)
+
+    def test_numbers_that_cannot_be_quantised_are_named(self):
+        file = self.model / "model.safetensors"
+        data = bytearray(file.read_bytes())
+        header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+        name = "model.decoder.layers.2.fc1.weight"
+        at = 8 + int.from_bytes(data[:8], "little") + header[name]["data_offsets"][0] + 2 * 64 * 5
+        data[at:at + 2] = b"\x00\x7c"  # infinity
+        file.write_bytes(data)
+        for placement in (ON_DISK, IN_MEMORY):
+            self.refused(DATA, ["layers.2.fc1.weight", "row 5", "int4"], "--weight-dtype", "int4", *placement)
+        self.assertEqual(self.copies(), [])
+
+    def test_checkpoints_that_others_quantised_are_refused_by_name(self):
+        config = json.loads((self.model / "config.json").read_text())
+        for method, words in (("gptq", "'gptq'"), ("awq", "'awq'"), ("compressed-tensors", "'compressed-tensors'"),
+                              ("bitsandbytes", "'bitsandbytes'"), (None, "names no quant_method")):
+            given = {"bits": 4} if method is None else {"quant_method": method, "bits": 4}
+            (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": given}))
+            self.refused(DATA, [words, "use the unquantized model"], *IN_MEMORY)
+        for field, value in (("version", 2), ("dtype", "int3"), ("group_size", 48)):
+            good = {"quant_method": "weft", "version": 1, "dtype": "int4", "group_size": 64, field: value}
+            (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": good}))
+            self.refused(DATA, field, *IN_MEMORY)
+
+
+if __name__ == "__main__":
+    WEFT = Weft(sys.argv.pop(1))
+    sys.argv.pop(1)  # the source folder
+    unittest.main()
