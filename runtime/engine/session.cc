@@ -18,6 +18,7 @@ namespace {
 // Left to the rest of the process and the machine when the user names no budget.
 constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
 constexpr int kMostThreads = 1024;
+constexpr int kQuantiser = 1;  // to be raised with each change of what kernels/quantised.cc makes of the same numbers
 
 /// The units that are not in the checkpoint as they are used, in `folder`: under a name that says of which checkpoint
 /// and in which format they are, readable to this user alone. Made if they are not there, else read once to compare
@@ -30,8 +31,8 @@ std::unique_ptr<PackedCopy> open_packed_copy(const ModelSource& source, const st
   for (std::size_t i = 0; i < source.checkpoint->files().size(); ++i)
     sum = mix(sum ^ static_cast<std::uint64_t>(source.checkpoint->state(i).modified));
   const std::filesystem::path file =
-      folder / ("weft-" + to_hex(sum) + "-" + name_of(format.dtype) + "-" + std::to_string(format.group) + "-" +
-                name_of(source.type) + ".safetensors");
+      folder / ("weft-" + std::to_string(kQuantiser) + "-" + to_hex(sum) + "-" + name_of(format.dtype) + "-" +
+                std::to_string(format.group) + "-" + name_of(source.type) + ".safetensors");
   UnitSizes sizes;
   for (std::size_t unit = 0; unit < source.units.size(); ++unit)
     sizes.push_back(source.weights->in_files(unit) ? std::nullopt : std::optional(source.weights->unit_bytes()[unit]));
@@ -140,8 +141,8 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   const auto& homes = footprint_.shape.unit_home;
   if (source.packs() && std::find(homes.begin(), homes.end(), policy::Tier::disk) != homes.end())
     copy_ = open_packed_copy(source, machine.disk_directory, stop);
-  storage_ = std::make_unique<Storage>(source, copy_.get(), footprint_, *backend_, *disk_, machine.disk_directory,
-                                       stop, on_loaded);
+  storage_ = std::make_unique<Storage>(source, copy_.get(), footprint_, *backend_, *disk_, machine.disk_directory, stop,
+                                       on_loaded);
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   layers_ = std::make_unique<Layers>(
       LayersPlan{.model = source.spec,
