@@ -20,6 +20,12 @@ KvShape::Offsets KvShape::offsets() const {
   return at;
 }
 
+std::array<KvShape::Part, 5> KvShape::parts() const {
+  const Offsets at = offsets();
+  return {Part{at.k, row_bytes()}, Part{at.v, row_bytes()}, Part{at.score, scores ? sizeof(float) : 0},
+          Part{at.position, sizeof(std::int32_t)}, Part{at.free_slot, sizeof(std::int32_t), false}};
+}
+
 std::size_t KvShape::bytes() const { return round_up(offsets().end, kPage); }
 
 kernels::KvSlots KvShape::view(std::byte* base) const {

@@ -1,6 +1,7 @@
 // offload/kv_layout.h: the layout of a KV buffer in memory, the same on every tier.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,6 +34,15 @@ struct KvShape {
     std::size_t k = 0, v = 0, score = 0, position = 0, free_slot = 0, end = 0;
   };
   Offsets offsets() const;
+
+  /// A part of a buffer, [sequences, kv_heads, slots] or, once a head, [sequences, kv_heads].
+  struct Part {
+    std::size_t offset = 0, bytes = 0;  ///< bytes: of a slot, or of a head
+    bool per_slot = true;
+    std::size_t head_bytes(std::size_t of_slots) const { return per_slot ? of_slots * bytes : bytes; }
+  };
+  /// All of them, in the order in which they lie; those that this shape lacks have no bytes.
+  std::array<Part, 5> parts() const;
 };
 
 }  // namespace weft::offload

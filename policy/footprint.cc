@@ -111,7 +111,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.layers = model.layers;
   shape.batches = policy.num_gpu_batches;
   shape.disk_reads_device = sizing.disk_reads_device;
-  shape.refills = policy.continuous && work.requests && *work.requests > policy.block_size();
+  shape.refills = work.resumes || (policy.continuous && work.requests && *work.requests > policy.block_size());
   const std::vector<std::size_t> unit_bytes(sizing.unit_bytes.begin(), sizing.unit_bytes.end());
   shape.unit_home = spread(unit_bytes, policy.weights.of);
   shape.kv_home =

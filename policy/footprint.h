@@ -22,6 +22,7 @@ struct Workload {
   std::int64_t longest_prompt = 1;           ///< tokens
   std::int64_t slots = 1;                    ///< of the sequence that needs the most (Retention::slots)
   std::int64_t longest_generation = 1;
+  bool resumes = false;  ///< some begin amid their answers, so that prompts join sweeps in which others decode
   double mean_prompt = 0, mean_generation = 0;  ///< tokens; 0: all are as long as the longest
   std::uint64_t job_bytes = 0;    ///< of memory for what is no buffer: the list of requests, answers on their way out
   std::uint64_t place_bytes = 0;  ///< and for the sequence in each place, and its answer

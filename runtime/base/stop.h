@@ -1,9 +1,36 @@
 // runtime/base/stop.h: how work ends that a user has stopped.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
 namespace weft::runtime {
 
 /// Thrown by work that saw its `stop` flag set. Not an error: the program ends with exit code 130.
 struct Interrupted {};
+
+/// A `stop` flag after which work may go on for a moment, so that what it has computed can be saved. Any thread.
+class Grace {
+ public:
+  /// Without grace until allow(). `stop` must outlive it.
+  explicit Grace(const std::atomic<bool>& stop) : stop_(stop) {}
+
+  bool asked() const { return stop_; }
+  /// Asked, and the time since is up; it begins when somebody first sees that it was asked.
+  bool over() const {
+    if (!stop_) return false;
+    const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+    std::int64_t begin = 0;
+    if (begin_.compare_exchange_strong(begin, now)) begin = now;
+    return now - begin >= allowed_;
+  }
+  void allow(std::chrono::steady_clock::duration time) { allowed_ = time.count(); }
+
+ private:
+  const std::atomic<bool>& stop_;
+  std::atomic<std::int64_t> allowed_{0};
+  mutable std::atomic<std::int64_t> begin_{0};
+};
 
 }  // namespace weft::runtime

@@ -12,6 +12,8 @@ namespace {
 using policy::Op;
 using policy::Sublayer;
 
+constexpr double kLongestSweepRest = 4;  // seconds that a stopped run goes on to the end of a sweep
+
 /// Whether a decode step is one batch's ops on the device alone.
 bool is_resident(const policy::ScheduleShape& shape) {
   const auto on_device = [](const std::vector<policy::Tier>& homes) {
@@ -43,7 +45,7 @@ Totals Totals::operator-(const Totals& before) const {
 }
 
 Executor::Executor(const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers, Storage& storage,
-                   kernels::Backend& backend, const std::atomic<bool>& stop)
+                   kernels::Backend& backend, Grace& stop)
     : policy_(policy), footprint_(footprint), layers_(layers), storage_(storage), stop_(stop), backend_(backend),
       lanes_(backend), token_choice_(backend, policy.gpu_batch_size), resident_(is_resident(footprint.shape)) {}
 
@@ -54,7 +56,7 @@ std::uint32_t Executor::sweeps_ahead() const {
              : static_cast<std::uint32_t>(std::min<std::int64_t>(steps_per_segment_, places.sweeps_left()));
 }
 
-void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Waiting& waiting) {
+void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Waiting& waiting, Pause* pause) {
   assert(waiting.count == 0 || footprint_.shape.refills);
   // A later sweep takes along a quarter of what a batch's prefill is planned for, so that decode does not stand still.
   const Places::Shape shape{
@@ -62,29 +64,78 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
       .num_gpu_batches = policy_.num_gpu_batches,
       .admitted_tokens = std::max(footprint_.workspace.chunk_tokens, footprint_.workspace.batch_tokens / 4),
       .last_token_only = layers_.synthetic_prefill()};
-  run_ = std::make_unique<Run>(shape, block, waiting, on_token);
+  run_ = std::make_unique<Run>(shape, block, waiting, on_token, pause);
   prefill_ops_ = 0;
   const Totals before = totals();
   const double begin = lanes_.now();
   double prefill_end = begin;
-  for (std::uint32_t step = 0, steps = 1; run_->places.any_alive();
-       step += steps) {  // prefill by itself: its end is seen
-    if (step > 0) steps = sweeps_ahead();
+  std::uint32_t step = begin_amid() ? 1 : 0;
+  steps_per_segment_ = 1;
+  for (bool first = true; run_->places.any_alive(); first = false) {
+    if (!first) between_sweeps();
+    const std::uint32_t steps = first ? 1 : sweeps_ahead();  // prefill by itself: its end is seen
     policy::Schedule schedule = policy::zigzag(footprint_.shape, step, steps);
     if (!policy_.overlap) schedule = policy::serialize(std::move(schedule));
-    run_segment(schedule);
-    if (step > 0) continue;
+    const bool prefill = step == 0;
+    step += run_segment(schedule, steps);
+    if (!first) continue;
+    steps_per_segment_ = policy::steps_per_segment(schedule);
+    if (!prefill) continue;
     prefill_end = lanes_.now();
     for (std::size_t lane = 0; lane < lane_bytes_.size(); ++lane)
       totals_.prefill_lane_bytes[lane] += lane_bytes_[lane] - before.lane_bytes[lane];
-    steps_per_segment_ = policy::steps_per_segment(schedule);
   }
   const double end = lanes_.now();
   totals_.prefill_seconds += prefill_end - begin;
   totals_.decode_seconds += end - prefill_end;
 }
 
-void Executor::run_segment(const policy::Schedule& schedule) {
+bool Executor::begin_amid() {
+  std::vector<std::size_t> begun;
+  for (std::size_t place = 0; place < run_->block.size(); ++place)
+    if (run_->block[place].generated() > 0) begun.push_back(place);
+  if (begun.empty()) return false;
+  assert(run_->pause && footprint_.shape.refills);
+  run_->pause->restore(run_->block, begun, true);
+  return true;
+}
+
+/// Nothing is on its way: saves, and gives places to sequences that come with their KV.
+void Executor::between_sweeps() {
+  if (!run_->pause) return;
+  if (run_->places.can_place_begun()) {
+    const std::vector<std::size_t> filled = run_->places.place_begun();
+    run_->pause->restore(run_->block, filled, false);
+  }
+  const bool stopping = stop_.asked();
+  if (stopping || run_->pause->due()) run_->pause->save(run_->block);
+  if (stopping) throw Interrupted{};
+}
+
+/// On the device lane's thread, whose first op of a sweep this is. Ends the segment before it where there is something
+/// to do between sweeps.
+void Executor::begin_sweep(std::uint32_t step) {
+  Run& run = *run_;
+  if (step >= run.end) return;
+  const double now = lanes_.now();
+  if (step > run.segment_begin) run.sweep_seconds = now - run.sweep_begin;
+  run.sweep_begin = now;
+  if (run.pause && step > run.segment_begin && (stop_.asked() || run.pause->due() || run.places.can_place_begun()))
+    run.end = step;
+}
+
+/// On the device lane's thread. Once the run was asked to stop, it goes on only if this sweep seems to end in time.
+void Executor::look_for_stop() {
+  Run& run = *run_;
+  if (run.stopping || !stop_.asked()) return;
+  run.stopping = true;
+  const double left = run.sweep_begin + run.sweep_seconds - lanes_.now();
+  if (!run.pause || run.sweep_seconds == 0 || left > kLongestSweepRest) stop_.allow({});
+}
+
+std::uint32_t Executor::run_segment(const policy::Schedule& schedule, std::uint32_t sweeps) {
+  run_->segment_begin = schedule.ops.front().step;
+  run_->end = UINT32_MAX;
   if (on_trace_) {
     traced_ = schedule.ops.data();
     traced_bytes_.assign(schedule.ops.size(), 0);
@@ -100,13 +151,17 @@ void Executor::run_segment(const policy::Schedule& schedule) {
     throw;
   }
   lanes_.wait_all();
-  if (!on_trace_) return;
+  const std::uint32_t done = std::min(sweeps, run_->end - run_->segment_begin);
+  if (!on_trace_) return done;
+  const policy::Schedule seen = done < sweeps ? policy::truncate(schedule, done) : schedule;
   policy::Trace trace;
-  trace.spans.resize(schedule.ops.size());
+  trace.spans.resize(seen.ops.size());
   for (const offload::LaneRecord& record : lanes_.take_records())
-    trace.spans[record.label] = {record.begin, record.end};
+    if (record.label < trace.spans.size()) trace.spans[record.label] = {record.begin, record.end};
   trace.bytes = std::move(traced_bytes_);
-  on_trace_(schedule, trace);
+  trace.bytes.resize(seen.ops.size());
+  on_trace_(seen, trace);
+  return done;
 }
 
 void Executor::submit_ops(const policy::Schedule& schedule) {
@@ -143,9 +198,10 @@ std::size_t Executor::ops_together(const policy::Schedule& schedule, std::size_t
 }
 
 void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
-  if (run_->failed || !alive(ops.front())) return;
+  if (!wanted(ops.front())) return;
   try {
-    if (stop_) throw Interrupted{};
+    look_for_stop();
+    if (stop_.over()) throw Interrupted{};
     const int batch = ops.front().batch;
     const BatchRows& rows = run_->places.rows(batch);
     const auto all = [&] {
@@ -165,9 +221,13 @@ bool Executor::ends_step(const Op& op) const {
 }
 
 void Executor::run_op(const Op& op, kernels::Stream& stream) {
-  if (run_->failed || !alive(op)) return;
+  const bool on_device = op.lane == offload::Lane::device_compute;
+  if (on_device && op.batch == 0 && footprint_.shape.sublayers[op.subject].kind == Sublayer::Kind::embed)
+    begin_sweep(op.step);
+  if (!wanted(op)) return;
   try {
-    if (stop_) throw Interrupted{};
+    if (on_device) look_for_stop();
+    if (stop_.over()) throw Interrupted{};
     if (op.kind == Op::Kind::compute) compute(op, stream);
     if (op.prefill && op.kind == Op::Kind::compute && (op.part == Op::Part::whole || op.part == Op::Part::out))
       ++prefill_ops_;

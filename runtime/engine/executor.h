@@ -14,6 +14,7 @@
 #include "policy/schedule.h"
 #include "policy/simulate.h"
 #include "runtime/engine/layers.h"
+#include "runtime/engine/pause.h"
 #include "runtime/engine/places.h"
 #include "runtime/engine/sequence.h"
 #include "runtime/engine/storage.h"
@@ -48,11 +49,12 @@ class Executor {
   using OnTrace = std::function<void(const policy::Schedule&, const policy::Trace&)>;
 
   Executor(const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers, Storage& storage,
-           kernels::Backend& backend, const std::atomic<bool>& stop);
+           kernels::Backend& backend, Grace& stop);
 
-  /// At most block_size() sequences, none finished. Throws what an op threw, or Interrupted; the block is then lost,
-  /// but what on_token saw finished is finished.
-  void run(std::span<Sequence> block, const OnToken& on_token, const Waiting& waiting = {});
+  /// At most block_size() sequences, none finished; with `pause` some may have begun, if the footprint was made for
+  /// that (Workload::resumes). Throws what an op threw, or Interrupted; the block is then lost, but what on_token saw
+  /// finished is finished, and `pause` has saved it where the grace allowed.
+  void run(std::span<Sequence> block, const OnToken& on_token, const Waiting& waiting = {}, Pause* pause = nullptr);
 
   /// Which of the block's sequences are in the logits of a batch, row by row; for OnToken, while it is called.
   const BatchRows& rows(int batch) const { return run_->places.rows(batch); }
@@ -66,14 +68,28 @@ class Executor {
  private:
   /// What belongs to one run of one block.
   struct Run {
-    Run(const Places::Shape& shape, std::span<Sequence> block, const Waiting& waiting, const OnToken& called)
-        : places(shape, block, waiting), on_token(called) {}
+    Run(const Places::Shape& shape, std::span<Sequence> of, const Waiting& waiting, const OnToken& called,
+        Pause* paused)
+        : places(shape, of, waiting), block(of), on_token(called), pause(paused) {}
     Places places;
+    const std::span<Sequence> block;
     const OnToken& on_token;
+    Pause* const pause;
+    std::uint32_t segment_begin = 0;
+    std::atomic<std::uint32_t> end{UINT32_MAX};  // the first sweep that is not begun: what is queued of it does nothing
+    // Of the device lane's thread: when the sweep began, and how long the one before took; 0: there is none.
+    double sweep_begin = 0, sweep_seconds = 0;
+    bool stopping = false;
     std::atomic<bool> failed{false};  // ops that rely on the lane's order alone must not run on what a failed one left
   };
 
-  void run_segment(const policy::Schedule& schedule);
+  /// Returns how many of the schedule's `sweeps` were done, at least 1.
+  std::uint32_t run_segment(const policy::Schedule& schedule, std::uint32_t sweeps);
+  /// Brings the sequences that have begun to their places. True if there are any.
+  bool begin_amid();
+  void between_sweeps();
+  void begin_sweep(std::uint32_t step);
+  void look_for_stop();
   void submit_ops(const policy::Schedule& schedule);
   void run_op(const policy::Op& op, kernels::Stream& stream);
   void compute(const policy::Op& op, kernels::Stream& stream);
@@ -86,12 +102,13 @@ class Executor {
   bool ends_step(const policy::Op& op) const;
   void finish_step(int batch, kernels::Stream& stream);
   bool alive(const policy::Op& op) const;
+  bool wanted(const policy::Op& op) const { return !run_->failed && op.step < run_->end && alive(op); }
 
   const policy::Policy& policy_;
   const policy::Footprint& footprint_;
   Layers& layers_;
   Storage& storage_;
-  const std::atomic<bool>& stop_;
+  Grace& stop_;
   kernels::Backend& backend_;
   offload::Lanes lanes_;
   TokenChoice token_choice_;

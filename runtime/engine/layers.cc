@@ -40,7 +40,7 @@ template <class T> std::span<const T> part(const std::vector<T>& v, std::int64_t
 }  // namespace
 
 Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::byte> workspace, TableRows& tables,
-               kernels::Backend& backend, const std::atomic<bool>& stop)
+               kernels::Backend& backend, const Grace& stop)
     : model_(plan.model), retention_(plan.retention), types_(plan.types),
       activation_(activation_named(plan.model.activation, plan.model.architecture)),
       scoring_(scoring_of(plan.retention)), chunk_tokens_(plan.chunk_tokens), arithmetic_(plan.arithmetic),
@@ -55,13 +55,13 @@ Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::b
 }
 
 Layers::Layers(const LayersPlan& plan, std::span<std::byte> workspace, TableRows& tables, kernels::Backend& backend,
-               const std::atomic<bool>& stop)
+               const Grace& stop)
     : Layers(
           plan, [&](Stage stage, int layer) { return policy::steps_of(plan.model, stage, layer); }, workspace, tables,
           backend, stop) {}
 
 void Layers::begin_chunk() {
-  if (stop_) throw Interrupted{};
+  if (stop_.over()) throw Interrupted{};
   scratch_.rewind(0);
 }
 

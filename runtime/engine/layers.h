@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +13,7 @@
 #include "policy/model.h"
 #include "policy/retention.h"
 #include "policy/steps.h"
+#include "runtime/base/stop.h"
 #include "runtime/engine/batch_rows.h"
 #include "runtime/engine/weights.h"
 
@@ -45,8 +45,8 @@ struct LayersPlan {
 };
 
 /// Runs sublayers on the device, chunk by chunk of at most `chunk_tokens` rows (or one prompt), so that the work space
-/// is bounded; a row's result does not depend on the chunk. After `stop` the next chunk throws Interrupted. One thread
-/// at a time, the device lane's; attention_core the host lane's.
+/// is bounded; a row's result does not depend on the chunk. Once `stop` is over the next chunk throws Interrupted. One
+/// thread at a time, the device lane's; attention_core the host lane's.
 class Layers {
  public:
   /// By stage; for stages outside the layers `layer` is 0.
@@ -55,9 +55,9 @@ class Layers {
   /// `workspace`: device memory of Workspace::chunk bytes. The plan's references, `tables`, `backend` and `stop` must
   /// outlive the layers. `steps_of`: policy::steps_of() of the model; another one in tests.
   Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::byte> workspace, TableRows& tables,
-         kernels::Backend& backend, const std::atomic<bool>& stop);
+         kernels::Backend& backend, const Grace& stop);
   Layers(const LayersPlan& plan, std::span<std::byte> workspace, TableRows& tables, kernels::Backend& backend,
-         const std::atomic<bool>& stop);
+         const Grace& stop);
 
   void embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream);
   /// A KV buffer on the device, and its home where that is host memory and is not written as a whole: both change.
@@ -134,7 +134,7 @@ class Layers {
   TableRows& tables_;
   kernels::Backend& backend_;
   const kernels::Ops& ops_;
-  const std::atomic<bool>& stop_;
+  const Grace& stop_;
   bool synthetic_ = false;
   std::unique_ptr<kernels::Memory> random_cache_;  // of fill_cache(), made at its first call
   std::int64_t random_tokens_ = 0;

@@ -32,12 +32,31 @@ void Places::admit(int batch) {
   for (Sequence& place : this->batch(batch)) {
     if (waiting_count_ == 0 || admitted >= shape_.admitted_tokens) return;
     if (place.finish == Finish::none) continue;
-    waiting_.next(place);
+    fill(place, batch);
     if (!before || before->tokens != place.tokens) admitted += place.prompt_tokens;
     before = &place;
-    ++live_[batch], ++all_live_;  // before there is one less that waits: see alive()
-    --waiting_count_;
   }
+}
+
+void Places::fill(Sequence& place, int batch) {
+  waiting_.next(place);
+  ++live_[batch], ++all_live_;  // before there is one less that waits: see alive()
+  --waiting_count_;
+}
+
+bool Places::can_place_begun() const {
+  return waiting_count_ > 0 && waiting_.next_has_begun && waiting_.next_has_begun() &&
+         all_live_ < static_cast<std::int64_t>(block_.size());
+}
+
+std::vector<std::size_t> Places::place_begun() {
+  std::vector<std::size_t> filled;
+  for (std::size_t i = 0; i < block_.size() && can_place_begun(); ++i) {
+    if (block_[i].finish == Finish::none) continue;
+    fill(block_[i], static_cast<int>(i / static_cast<std::size_t>(shape_.gpu_batch_size)));
+    filled.push_back(i);
+  }
+  return filled;
 }
 
 RowCounts Places::gather(int batch, bool prefill) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -17,6 +18,8 @@ namespace weft::runtime {
 struct Waiting {
   std::int64_t count = 0;
   std::function<void(Sequence& place)> next = {};
+  /// Whether the next one has begun already; such a one comes with its KV and takes its place between two sweeps.
+  std::function<bool()> next_has_begun = {};
 };
 
 /// What a batch's rows of one sweep add to a run's totals.
@@ -47,6 +50,11 @@ class Places {
   /// Sweeps that the sequences with places still need.
   std::int64_t sweeps_left() const;
 
+  /// Whether a sequence that has begun already waits and there is a place for it.
+  bool can_place_begun() const;
+  /// Gives free places of the block to such sequences. Between two sweeps. Returns the places.
+  std::vector<std::size_t> place_begun();
+
   /// Who takes part in the batch's next sweep: first those that have begun, then those that begin. Except in the
   /// block's first sweep, sequences that wait get the places of finished ones before.
   RowCounts gather(int batch, bool prefill);
@@ -55,6 +63,7 @@ class Places {
 
  private:
   void admit(int batch);
+  void fill(Sequence& place, int batch);
 
   const Shape shape_;
   const std::span<Sequence> block_;

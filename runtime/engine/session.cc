@@ -119,7 +119,7 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
 
 Session::Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
                  const std::atomic<bool>& stop, const OnLoaded& on_loaded)
-    : source_(source), backend_(make_backend(machine, &backend_reason_)), disk_(make_disk(machine)) {
+    : source_(source), grace_(stop), backend_(make_backend(machine, &backend_reason_)), disk_(make_disk(machine)) {
   require_memory(machine, *backend_);
   sizing_.unit_bytes = source.weights->unit_bytes();
   for (std::size_t u = 0; u < source.units.size(); ++u) sizing_.unit_in_files.push_back(source.in_files(u));
@@ -150,8 +150,8 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
                  .types = footprint_.types,
                  .chunk_tokens = footprint_.workspace.chunk_tokens,
                  .arithmetic = policy_.weight_format.value_or(policy::WeightFormat{}).arithmetic},
-      storage_->workspace(), *storage_, *backend_, stop);
-  executor_ = std::make_unique<Executor>(policy_, footprint_, *layers_, *storage_, *backend_, stop);
+      storage_->workspace(), *storage_, *backend_, grace_);
+  executor_ = std::make_unique<Executor>(policy_, footprint_, *layers_, *storage_, *backend_, grace_);
 }
 
 void Session::require_weights() const {

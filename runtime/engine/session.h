@@ -13,6 +13,7 @@
 #include "offload/disk_store.h"
 #include "policy/footprint.h"
 #include "policy/policy.h"
+#include "runtime/base/stop.h"
 #include "runtime/engine/executor.h"
 #include "runtime/engine/machine_options.h"
 #include "runtime/engine/model_source.h"
@@ -57,6 +58,8 @@ class Session {
   void require_weights() const;
   /// What was chosen for the user, in one line.
   std::string plan_line() const;
+  /// How long a run may go on after it was asked to stop.
+  Grace& grace() { return grace_; }
   double load_seconds() const { return load_seconds_; }
 
   /// Budget of a sequence under the policy's retention.
@@ -66,6 +69,7 @@ class Session {
   const ModelSource& source_;
   policy::Workload workload_;
   std::string backend_reason_;
+  Grace grace_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<offload::DiskStore> disk_;
   policy::SizingInputs sizing_;

@@ -212,6 +212,12 @@ kernels::KvSlots Storage::host_kv(int layer, int batch, std::uint32_t slot) cons
   return footprint_.kv_shape.view(place(footprint_.shape.kv_buffer(layer, batch), slot, host_kv_window_));
 }
 
+std::byte* Storage::idle_kv_window() const {
+  const std::vector<Tier>& homes = footprint_.shape.kv_home;
+  if (std::find(homes.begin(), homes.end(), Tier::disk) == homes.end()) return nullptr;
+  return buffers_.slot(footprint_.shape.disk_reads_device ? kv_window_ : kv_staging_, 0);
+}
+
 View Storage::hidden(int batch, std::uint32_t slot, std::int64_t tokens) const {
   return {place(footprint_.shape.activation_buffer(batch), slot, activation_window_), footprint_.types.activation,
           tokens, model_.hidden};

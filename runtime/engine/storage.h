@@ -42,7 +42,9 @@ class Storage : public TableRows {
   kernels::KvSlots kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the device window
   kernels::KvSlots kv_home(int layer, int batch) const;                 ///< where the home is host memory, else null
   kernels::KvSlots host_kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the host window
-  View hidden(int batch, std::uint32_t slot, std::int64_t tokens) const;     ///< [tokens, hidden]
+  /// Host memory for a KV buffer that no op uses between two sweeps; null unless some KV is at home on the disk.
+  std::byte* idle_kv_window() const;
+  View hidden(int batch, std::uint32_t slot, std::int64_t tokens) const;  ///< [tokens, hidden]
   /// Says how many rows the hidden states of a batch have now, and how many of them may go to the host to be attended;
   /// so much of them moves.
   void set_rows(int batch, std::int64_t tokens, std::int64_t begun);

@@ -81,14 +81,50 @@ void Answers::token(Sequence& sequence) {
   if (sequence.finish == Finish::none) return;
   if (const std::int64_t never = sequence.max_tokens - sequence.generated(); never > 0)
     progress_.ended_early(static_cast<std::uint64_t>(never));
+  {
+    const std::lock_guard lock(mutex_);
+    ++handed_;
+  }
   if (!ended_.push(std::move(sequence))) std::rethrow_exception(error_);
 }
 
 void Answers::write_ended() try {
-  while (std::optional<Sequence> sequence = ended_.pop()) write(*sequence);
+  while (std::optional<Sequence> sequence = ended_.pop()) {
+    write(*sequence);
+    const std::lock_guard lock(mutex_);
+    --handed_;
+    done_.notify_one();
+  }
 } catch (...) {
+  const std::lock_guard lock(mutex_);
   error_ = std::current_exception();
+  done_.notify_one();
   ended_.close();
+}
+
+void Answers::drain() {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return handed_ == 0 || error_; });
+  if (error_) std::rethrow_exception(error_);
+}
+
+void Answers::take_up(const Request& request, const SavedChoice& saved) {
+  const std::lock_guard lock(mutex_);
+  Pending& pending = pending_[saved.request];
+  pending.to = Recipient::of(request);
+  pending.choices.resize(static_cast<std::size_t>(request.n));
+  pending.choices[static_cast<std::size_t>(saved.index)] = saved.choice;
+  ++pending.ended;
+}
+
+std::vector<SavedChoice> Answers::ended_choices() const {
+  std::vector<SavedChoice> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [request, pending] : pending_)
+    for (std::size_t i = 0; i < pending.choices.size(); ++i)
+      if (!pending.choices[i].tokens.empty())
+        all.push_back({.request = request, .choice = pending.choices[i], .index = static_cast<std::int32_t>(i)});
+  return all;
 }
 
 void Answers::write(Sequence& sequence) {

@@ -1,6 +1,7 @@
 // runtime/job/answers.h: tokens in, lines of the result file out.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include "runtime/base/handover.h"
 #include "runtime/engine/model_source.h"
 #include "runtime/engine/session.h"
+#include "runtime/engine/snapshot.h"
 #include "runtime/job/progress.h"
 #include "runtime/requests/result_line.h"
 #include "runtime/requests/result_sink.h"
@@ -34,6 +36,12 @@ class Answers {
   /// Looks for an end at the newest token. A sequence that has ended is taken away but for its `finish` and its
   /// numbers. Throws what writing an earlier answer threw.
   void token(Sequence& sequence);
+  /// A choice of an earlier run: it counts as ended. Before the request's other choices begin.
+  void take_up(const Request& request, const SavedChoice& saved);
+  /// Returns once what has ended is written or waits for the other choices of its request. Throws what writing threw.
+  void drain();
+  /// Those that wait. After drain().
+  std::vector<SavedChoice> ended_choices() const;
   /// Returns once all that has ended is written, or throws what writing threw. Nothing may follow.
   void finish();
 
@@ -55,9 +63,11 @@ class Answers {
   const ModelSource& source_;
   ResultSink& results_;
   Progress& progress_;
-  std::mutex mutex_;                                  // of pending_
+  mutable std::mutex mutex_;                          // of pending_ and handed_
   std::unordered_map<std::size_t, Pending> pending_;  // by index; few, because the choices of a request are neighbours
   Handover<Sequence> ended_;
+  std::int64_t handed_ = 0;  // to the writer, and not yet done
+  std::condition_variable done_;
   std::exception_ptr error_;  // of the writer, set before it closes ended_
   std::thread writer_;
 };

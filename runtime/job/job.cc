@@ -17,10 +17,13 @@
 #include "runtime/base/duration.h"
 #include "runtime/base/files.h"
 #include "runtime/base/standard_streams.h"
+#include "runtime/engine/snapshot.h"
 #include "runtime/job/answers.h"
 #include "runtime/job/decisions.h"
+#include "runtime/job/in_flight.h"
 #include "runtime/job/job_plan.h"
 #include "runtime/job/job_record.h"
+#include "runtime/job/place_runner.h"
 #include "runtime/job/progress.h"
 #include "runtime/job/work_list.h"
 #include "runtime/measure/report.h"
@@ -36,141 +39,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int kSomeRefused = 1;  // the exit code of a job that is done
-constexpr int kMostLost = 3;     // times that a job goes on after its spill file has lost something
-
-/// Reads requests ahead of their turn, on a thread of its own: lines are parsed and texts are tokenized while the
-/// device is busy. References must outlive it.
-class ReadAhead {
- public:
-  /// First `again`, then `count` items from `walk` on.
-  ReadAhead(std::span<const WorkItem> again, const WorkList::Walk& walk, std::size_t count, const RequestFile& requests,
-            Answers& answers)
-      : again_(again), walk_(walk), count_(count), requests_(requests), answers_(answers), begun_(kAhead),
-        reader_([this] { read(); }) {}
-  ~ReadAhead() {
-    begun_.close();
-    reader_.join();
-  }
-  ReadAhead(const ReadAhead&) = delete;
-  ReadAhead& operator=(const ReadAhead&) = delete;
-
-  /// The sequence of the next item. Throws what reading its request threw.
-  Sequence next() {
-    std::optional<Sequence> sequence = begun_.pop();
-    if (!sequence) std::rethrow_exception(error_);
-    return *std::move(sequence);
-  }
-
- private:
-  static constexpr std::size_t kAhead = 32;
-
-  void read() try {
-    std::optional<Request> request;
-    std::uint32_t held = 0;
-    for (std::size_t i = 0; i < again_.size() + count_; ++i) {
-      const WorkItem item = i < again_.size() ? again_[i] : walk_.next();
-      if (!request || held != item.request) request = requests_.read(item.request);  // choices are neighbours
-      held = item.request;
-      if (!begun_.push(answers_.begin(item.request, static_cast<std::int32_t>(item.choice), *request))) return;
-    }
-  } catch (...) {
-    error_ = std::current_exception();
-    begun_.close();
-  }
-
-  const std::span<const WorkItem> again_;
-  WorkList::Walk walk_;
-  const std::size_t count_;
-  const RequestFile& requests_;
-  Answers& answers_;
-  Handover<Sequence> begun_;
-  std::exception_ptr error_;  // set before begun_ is closed
-  std::thread reader_;
-};
-
-/// Runs sequences in the places of one block after another, or of one that is refilled.
-class PlaceRunner {
- public:
-  PlaceRunner(Session& session, const WorkList& list, const RequestFile& requests, Answers& answers)
-      : session_(session), requests_(requests), answers_(answers), walk_(list) {}
-
-  std::size_t left() const { return walk_.left(); }
-
-  /// The next `count` items: the first take the block's places, the others take those of finished sequences. A sequence
-  /// whose KV cache the spill file has lost begins again with its prompt.
-  void run(std::size_t count) {
-    std::vector<WorkItem> again;
-    while (!again.empty() || count > 0) {
-      try {
-        return run_once(again, count);
-      } catch (const offload::LostPage& lost) {
-        if (++lost_ > kMostLost) throw;
-        spdlog::warn("{}; what was computed with it is computed again", lost.what());
-      }
-      const std::size_t of_again = std::min(taken_, again.size());
-      count -= taken_ - of_again;
-      std::vector<WorkItem> rest;
-      for (const Sequence& place : places_)
-        if (place.finish == Finish::none)
-          rest.push_back({static_cast<std::uint32_t>(place.request), static_cast<std::uint32_t>(place.choice)});
-      rest.insert(rest.end(), again.begin() + static_cast<std::ptrdiff_t>(of_again), again.end());
-      again = std::move(rest);
-    }
-  }
-
- private:
-  void run_once(std::span<const WorkItem> again, std::size_t count) {
-    const std::size_t all = again.size() + count;
-    const std::size_t places = std::min(all, static_cast<std::size_t>(session_.policy().block_size()));
-    places_.assign(places, {});
-    taken_ = 0;
-    ReadAhead ahead(again, walk_, count, requests_, answers_);
-    const auto fill = [&](Sequence& place) {
-      place = ahead.next();
-      if (taken_++ >= again.size()) walk_.next();
-    };
-    for (Sequence& place : places_) fill(place);
-    session_.executor().run(places_, [&](Sequence& sequence) { answers_.token(sequence); },
-                            {.count = static_cast<std::int64_t>(all - places), .next = fill});
-  }
-
-  Session& session_;
-  const RequestFile& requests_;
-  Answers& answers_;
-  std::vector<Sequence> places_;
-  WorkList::Walk walk_;    // behind what was ever taken
-  std::size_t taken_ = 0;  // by this run_once()
-  int lost_ = 0;
-};
-
-/// Blocks that run to their end take the requests in the order of the file. Where places are refilled the longest go
-/// first, so that at the end few places are empty for long, and neighbours, which share a batch, are of a length.
-/// Continuations to be scored are short and their prompts are not: there equal prompts, whose prefill is shared, become
-/// neighbours, the longest first.
-void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests) {
-  const auto key = [&](std::uint32_t index) {
-    const RequestFile::Entry& entry = requests.entry(index);
-    return requests.kind() == RequestKind::score ? std::pair{entry.prompt_tokens, entry.prompt_hash}
-                                                 : std::pair{entry.max_tokens, std::uint32_t{0}};
-  };
-  std::stable_sort(indices.begin(), indices.end(), [&](std::uint32_t a, std::uint32_t b) { return key(a) > key(b); });
-}
-
-/// Everything; false if it was interrupted.
-bool run_requests(Session& session, const RequestFile& requests, std::vector<std::uint32_t> indices, Answers& answers) {
-  const bool continuous = session.policy().continuous;
-  if (continuous) put_in_order(indices, requests);
-  const WorkList list(std::move(indices), requests);
-  PlaceRunner places(session, list, requests, answers);
-  const std::size_t size = continuous ? places.left() : static_cast<std::size_t>(session.policy().block_size());
-  try {
-    while (places.left() > 0) places.run(std::min(size, places.left()));
-    answers.finish();
-  } catch (const Interrupted&) {
-    return false;
-  }
-  return true;
-}
 
 /// Two names of one file.
 bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
@@ -197,10 +65,12 @@ void check_files(const JobOptions& options) {
   if (options.input != kPipe) require_input("--input", options.input);
   std::vector<std::pair<const char*, std::filesystem::path>> seen;
   const std::string none, record = pipe ? none : RunRecord::place(options.output).string();
+  const std::string in_flight = pipe ? none : Snapshot::place(options.output).string();
   const std::string sorted = options.ordered ? sorted_place(options.output).string() : "";
   for (const auto& [flag, path] : {std::pair{"--input", options.input == kPipe ? &none : &options.input},
                                    {"--output", pipe ? &none : &options.output},
                                    {"--output's record", &record},
+                                   {"--checkpoint-every", &in_flight},
                                    {"--ordered", &sorted},
                                    {"--report", &options.report},
                                    {"--trace", &options.trace}}) {
@@ -214,6 +84,7 @@ void check_files(const JobOptions& options) {
   if (!pipe) require_writable("--output", options.output);
   if (!pipe) require_writable("--output's record", record);
   if (options.ordered) require_writable("--ordered", sorted);
+  if (options.save_every && !pipe) Snapshot::require_own(in_flight);
   if (options.ordered && !options.resume.on && std::filesystem::exists(sorted))
     throw UsageError("--ordered: " + sorted + " exists; remove it or give --output another name");
   require_folder("--disk-dir", options.machine.disk_directory);
@@ -292,6 +163,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   source->verify_crc = options.verify_crc;
   source->packing = packing_lines();
   const bool pipe = options.output == kPipe;
+  if (pipe) options.save_every.reset();  // there is nothing that a resume could go on with
   const std::string output_name = pipe ? "standard output" : options.output;
   std::unique_ptr<Journal> journal;
   ResultPipe to_pipe(&stop);
@@ -309,6 +181,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   const Open open = still_open(
       journal ? answered(*journal, begun, *source, requests, options, stop) : std::vector<bool>(requests.size(), false),
       requests, options);
+  const SavedWork saved(options, begun);
   LiveRecord record(std::move(begun), options.output);
   const std::vector<std::uint32_t>& todo = open.todo;
   const std::size_t mine = options.shard.size(requests.size());
@@ -322,11 +195,12 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
     progress.clear();
     spdlog::info("{} of {} requests are answered in {}{}", mine - refused, mine, output_name,
                  options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
+    if (!pipe) Snapshot::remove(Snapshot::place(options.output));
     if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine, &stop);
     return refused > 0 ? kSomeRefused : 0;
   }
 
-  JobPlan plan(options, *source, requests, todo);
+  JobPlan plan(options, *source, requests, todo, saved.snapshot().has_value());
   std::unique_ptr<Session> session;
   try {
     session = std::make_unique<Session>(
@@ -368,9 +242,14 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
     ~Clearing() { progress.clear(); }
   } const clearing{progress};
   bool complete = false;
+  std::string saved_words;
+  ordered_json checkpoints;
   {
     Answers answers(*session, results, progress, static_cast<std::size_t>(session->policy().block_size()));
-    complete = run_requests(*session, requests, todo, answers);
+    InFlight in_flight(options, saved, *session, answers);
+    complete = run_requests(*session, requests, todo, answers, in_flight);
+    saved_words = in_flight.saved_words();
+    checkpoints = in_flight.report();
   }
   session->require_weights();
   progress.stage("checking the answers");
@@ -378,14 +257,16 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   const std::size_t refused = complete ? results.finish(requests, mine) : 0;
   progress.clear();
   if (!complete) {
-    spdlog::warn("stopped; {} of {} requests are answered; {}", progress.answered(), mine,
+    spdlog::warn("stopped; {} of {} requests are answered{}; {}", progress.answered(), mine, saved_words,
                  pipe ? "the answers went to standard output, so no run can continue"
                       : "run the same command with --resume to continue");
     return 130;
   }
+  if (!pipe) Snapshot::remove(Snapshot::place(options.output));
   if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine, &stop);
   ordered_json report = make_report(*session);
   if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
+  report["checkpoints"] = std::move(checkpoints);
   if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");
   if (!options.quiet) std::fputs(table(report).c_str(), stderr);
   const std::size_t earlier = mine - todo.size() - open.refused.size();

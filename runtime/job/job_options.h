@@ -1,7 +1,9 @@
 // runtime/job/job_options.h: what a job is to do, and what its resume accepts.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,9 @@ struct Resume {
   static Resume from_text(const std::string& text);
 };
 
+/// How often to save: "10m", "90s", "1.5h"; nothing for "off". Throws UsageError.
+std::optional<std::chrono::duration<double>> interval_from_text(const std::string& text);
+
 struct JobOptions {
   RequestKind kind = RequestKind::generate;
   std::string model, weights, dtype = "auto";
@@ -31,7 +36,9 @@ struct JobOptions {
   std::int64_t max_tokens = 128;
   Resume resume;
   Durability durability = Durability::process;
-  bool ordered = false;  ///< at the end also STEM.sorted.jsonl, in the order of the requests
+  std::optional<std::chrono::duration<double>> save_every{std::chrono::minutes(10)};  ///< what is in flight; or never
+  bool save_seldom = true;  ///< less often where that costs more than a small share of the time
+  bool ordered = false;     ///< at the end also STEM.sorted.jsonl, in the order of the requests
   bool quiet = false;
   bool verbose = false;  ///< say what is decided and why
   Shard shard;           ///< of the requests, all of which are checked

@@ -48,13 +48,13 @@ struct OwnMemory {
 }  // namespace
 
 JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const RequestFile& requests,
-                 const std::vector<std::uint32_t>& todo)
-    : options_(options), source_(source), requests_(requests), todo_(todo) {
+                 const std::vector<std::uint32_t>& todo, bool resumes)
+    : options_(options), source_(source), requests_(requests), todo_(todo), resumes_(resumes) {
   if (!options.machine_file.empty()) machine_ = read_machine(options.machine_file);
 }
 
 policy::Workload JobPlan::work(const policy::Retention& retention) const {
-  policy::Workload work{.requests = 0};  // choices, each of which takes a place
+  policy::Workload work{.requests = 0, .resumes = resumes_};  // choices, each of which takes a place
   for (const std::uint32_t index : todo_) *work.requests += requests_.entry(index).n;
   OwnMemory own;
   for (const std::uint32_t index : todo_) {

@@ -13,9 +13,9 @@ namespace weft::runtime {
 /// All references must outlive it.
 class JobPlan {
  public:
-  /// Throws UsageError for a bad --machine file.
+  /// `resumes`: some begin amid their answers. Throws UsageError for a bad --machine file.
   JobPlan(const JobOptions& options, const ModelSource& source, const RequestFile& requests,
-          const std::vector<std::uint32_t>& todo);
+          const std::vector<std::uint32_t>& todo, bool resumes);
 
   /// Plans what the policy leaves open. Throws UsageError for a machine file of another kind of machine, CapacityError
   /// where nothing fits.
@@ -32,6 +32,7 @@ class JobPlan {
   const ModelSource& source_;
   const RequestFile& requests_;
   const std::vector<std::uint32_t>& todo_;
+  const bool resumes_;
   std::optional<policy::Machine> machine_;
   std::optional<policy::Candidate> prediction_;
 };

@@ -96,9 +96,10 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
   std::byte* const chunk = room(print.workspace.chunk);
   poison(chunk, print.workspace.chunk);
   const std::atomic<bool> stop{false};
+  const runtime::Grace grace(stop);
   runtime::Layers layers(
       {.model = model.spec, .retention = retention, .types = print.types, .chunk_tokens = print.workspace.chunk_tokens},
-      steps_of, {chunk, print.workspace.chunk}, model, *model.backend, stop);
+      steps_of, {chunk, print.workspace.chunk}, model, *model.backend, grace);
   std::vector<kernels::KvSlots> kv;
   for (int layer = 0; layer < model.spec.layers; ++layer) {
     std::byte* const base = room(print.kv_buffer_bytes());

@@ -1,0 +1,137 @@
+#include "runtime/engine/kv_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/attention_ops.h"
+
+namespace weft::runtime {
+namespace {
+
+using offload::KvShape;
+using offload::Tier;
+
+KvShape for_one(KvShape shape) {
+  shape.sequences = 1;
+  return shape;
+}
+
+}  // namespace
+
+KvRows::KvRows(const Storage& storage, const policy::Footprint& footprint, kernels::Backend& backend)
+    : buffers_(storage.buffers()), footprint_(footprint), backend_(backend), shape_(footprint.kv_shape),
+      one_(for_one(shape_)), window_(storage.idle_kv_window()), staging_(backend.allocate_host(one_.bytes())),
+      stream_(backend.make_stream()), copied_(backend.make_event()) {}
+
+std::string KvRows::kind(const KvShape& shape) {
+  return std::to_string(shape.kv_heads) + " heads of " + std::to_string(shape.head_dim) + " " + name_of(shape.dtype) +
+         ", " + std::to_string(shape.row_bytes()) + " bytes each" + (shape.scores ? ", scored" : "");
+}
+
+std::size_t KvRows::record_bytes(std::size_t slots) const {
+  std::size_t bytes = 0;
+  for (const KvShape::Part& part : shape_.parts())
+    bytes += static_cast<std::size_t>(shape_.kv_heads) * part.head_bytes(slots);
+  return bytes;
+}
+
+offload::BufferId KvRows::buffer(int layer, int batch) const {
+  return static_cast<offload::BufferId>(footprint_.shape.kv_buffer(layer, batch));
+}
+
+/// All of a sequence's slots between the open buffer and the staging.
+void KvRows::copy_all(std::int64_t sequence, bool to_buffer) {
+  const bool by_device = buffers_.home(open_) == Tier::device && !backend_.device_is_host_memory();
+  const auto parts = shape_.parts(), own = one_.parts();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::size_t bytes =
+        static_cast<std::size_t>(shape_.kv_heads) * parts[i].head_bytes(static_cast<std::size_t>(shape_.slots));
+    std::byte* const there = at_ + parts[i].offset + static_cast<std::size_t>(sequence) * bytes;
+    std::byte* const here = staging_->data() + own[i].offset;
+    if (bytes == 0) continue;
+    if (by_device) backend_.copy(to_buffer ? there : here, to_buffer ? here : there, bytes, *stream_);
+    else std::memcpy(to_buffer ? there : here, to_buffer ? here : there, bytes);
+  }
+  if (!by_device) return;
+  backend_.record(*copied_, *stream_);
+  backend_.synchronize(*copied_);
+}
+
+std::span<const std::byte> KvRows::read(int layer, int batch, std::int64_t sequence, std::uint32_t& slots) {
+  open_ = buffer(layer, batch);
+  const auto parts = shape_.parts(), own = one_.parts();
+  const auto heads = static_cast<std::size_t>(shape_.kv_heads);
+  if (buffers_.home(open_) == Tier::disk) {
+    std::vector<offload::BufferStore::PartRead> reads;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const std::size_t bytes = heads * parts[i].head_bytes(static_cast<std::size_t>(shape_.slots));
+      if (bytes > 0)
+        reads.push_back(
+            {parts[i].offset + static_cast<std::size_t>(sequence) * bytes, bytes, staging_->data() + own[i].offset});
+    }
+    buffers_.read_parts(open_, reads);
+  } else {
+    at_ = buffers_.home_data(open_);
+    copy_all(sequence, false);
+  }
+
+  const kernels::KvSlots view = one_.view(staging_->data());
+  std::int32_t used = 0;
+  for (std::int32_t head = 0; head < shape_.kv_heads; ++head) {
+    const std::int32_t* const position = view.position + std::int64_t{head} * shape_.slots;
+    used = std::max(used, view.free_slot[head] + 1);
+    for (std::int32_t slot = used; slot < shape_.slots; ++slot)
+      if (position[slot] >= 0) used = slot + 1;
+  }
+  used = std::min(used, shape_.slots);
+  slots = static_cast<std::uint32_t>(used);
+  record_.resize(record_bytes(slots));
+  std::byte* to = record_.data();
+  for (const KvShape::Part& part : own)
+    for (std::size_t head = 0; head < heads; ++head) {
+      const std::size_t bytes = part.head_bytes(slots);
+      const std::size_t stride = part.head_bytes(static_cast<std::size_t>(shape_.slots));
+      if (bytes > 0) std::memcpy(to, staging_->data() + part.offset + head * stride, bytes);
+      to += bytes;
+    }
+  return record_;
+}
+
+void KvRows::open(int layer, int batch, bool fresh) {
+  open_ = buffer(layer, batch);
+  if (buffers_.home(open_) != Tier::disk) {
+    at_ = buffers_.home_data(open_);
+    return;
+  }
+  at_ = window_;
+  if (fresh) std::memset(at_, 0, buffers_.bytes(open_));
+  else buffers_.read_from_disk(open_, at_);
+}
+
+void KvRows::close() {
+  if (buffers_.home(open_) == Tier::disk) buffers_.write_to_disk(open_, at_);
+}
+
+bool KvRows::write(std::int64_t sequence, std::uint32_t slots, std::span<const std::byte> record) {
+  if (slots > static_cast<std::uint32_t>(shape_.slots) || record.size() != record_bytes(slots)) return false;
+  const auto heads = static_cast<std::size_t>(shape_.kv_heads);
+  std::memset(staging_->data(), 0, one_.bytes());
+  const std::byte* from = record.data();
+  for (const KvShape::Part& part : one_.parts())
+    for (std::size_t head = 0; head < heads; ++head) {
+      const std::size_t bytes = part.head_bytes(slots);
+      const std::size_t stride = part.head_bytes(static_cast<std::size_t>(shape_.slots));
+      if (bytes > 0) std::memcpy(staging_->data() + part.offset + head * stride, from, bytes);
+      from += bytes;
+    }
+  const kernels::KvSlots view = one_.view(staging_->data());
+  for (std::int32_t head = 0; head < shape_.kv_heads; ++head) {
+    if (view.free_slot[head] < 0 || view.free_slot[head] >= shape_.slots) return false;
+    std::int32_t* const position = view.position + std::int64_t{head} * shape_.slots;
+    std::fill(position + slots, position + shape_.slots, -1);
+  }
+  copy_all(sequence, true);
+  return true;
+}
+
+}  // namespace weft::runtime

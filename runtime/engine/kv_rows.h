@@ -1,0 +1,57 @@
+// runtime/engine/kv_rows.h: the KV of single sequences, out of the buffers of a run and back into those of another.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "offload/kv_layout.h"
+#include "policy/footprint.h"
+#include "runtime/engine/storage.h"
+
+namespace weft::runtime {
+
+/// A record is what one layer keeps for one sequence: each part of the buffer, of each head as many slots as are in
+/// use, in their places, because sums over slots have the slots' order. It does not depend on the block or on the
+/// number of slots that the buffer has. Only between two sweeps, when no op of a schedule runs; one thread.
+class KvRows {
+ public:
+  /// References must outlive it.
+  KvRows(const Storage& storage, const policy::Footprint& footprint, kernels::Backend& backend);
+
+  /// What records must share: the same words mean that a record of one run fits another one.
+  static std::string kind(const offload::KvShape& shape);
+  std::size_t record_bytes(std::size_t slots) const;
+
+  /// The record of a sequence; its size is record_bytes() of the slots that are returned. It is there until the next
+  /// call. Throws offload::LostPage if the spill file has lost it.
+  std::span<const std::byte> read(int layer, int batch, std::int64_t sequence, std::uint32_t& slots);
+
+  /// Between these two, write() puts records into one buffer. `fresh`: nothing in it is in use. Throws IoError.
+  void open(int layer, int batch, bool fresh);
+  void close();
+  /// False if the record is of another size, needs more slots than there are or has no free slot; then nothing is
+  /// written.
+  bool write(std::int64_t sequence, std::uint32_t slots, std::span<const std::byte> record);
+
+ private:
+  void copy_all(std::int64_t sequence, bool to_buffer);
+  offload::BufferId buffer(int layer, int batch) const;
+
+  const offload::BufferStore& buffers_;
+  const policy::Footprint& footprint_;
+  kernels::Backend& backend_;
+  const offload::KvShape shape_, one_;        // of the buffers; of one for a single sequence
+  std::byte* const window_;                   // host memory of a buffer's size that is free between sweeps
+  std::unique_ptr<kernels::Memory> staging_;  // of `one_`, host memory
+  std::unique_ptr<kernels::Stream> stream_;
+  std::unique_ptr<kernels::Event> copied_;
+  std::vector<std::byte> record_;
+  offload::BufferId open_{};
+  std::byte* at_ = nullptr;  // of the open buffer: its home, or the window
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,115 @@
+// runtime/engine/snapshot.h: the file OUTPUT.inflight: sequences in flight as they were between two sweeps, each by
+// itself, so that they can go on in another block and with another placement.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "runtime/base/files.h"
+#include "runtime/base/input_file.h"
+#include "runtime/requests/choice.h"
+
+namespace weft::runtime {
+
+/// What a snapshot must share with the run that goes on from it.
+struct SnapshotKind {
+  std::string run;        ///< a hash of all that answers depend on, but for the retention
+  std::string retention;  ///< as the run record says it
+  std::string kv;         ///< how a slot of the KV cache looks, in words
+  std::int32_t layers = 0;
+  bool operator==(const SnapshotKind&) const = default;
+};
+
+/// One choice of a request, as far as it was computed.
+struct SavedSequence {
+  std::uint64_t request = 0;
+  std::int32_t choice = 0;
+  std::uint32_t prompt_crc = 0;  ///< CRC-32C of the prompt's ids
+  kernels::Keep keep;
+  std::vector<std::int32_t> generated;
+  std::vector<float> logprobs;  ///< Sequence's fields of these names
+  std::vector<std::uint8_t> greedy;
+  ChoiceLogprobs token_logprobs;
+};
+
+/// A choice that has ended while others of its request have not.
+struct SavedChoice {
+  std::uint64_t request = 0;
+  Choice choice;
+  std::int32_t index = 0;
+};
+
+/// The KV of one sequence and layer in a snapshot: where, how long, its checksum.
+struct SavedLayer {
+  std::uint64_t offset = 0, bytes = 0;
+  std::uint32_t slots = 0, crc = 0;
+};
+
+/// Writes a snapshot from the front to the back; the file of the name is replaced at the end, or not at all. It is
+/// put on disk piece by piece, so that the end does not wait for all of it.
+class SnapshotWriter {
+ public:
+  /// `bytes`: room that is reserved first. Throws IoError, as the other calls do.
+  SnapshotWriter(const std::filesystem::path& path, const SnapshotKind& kind, std::uint64_t bytes);
+
+  void begin(const SavedSequence& sequence);
+  /// The next layer of the sequence that began last.
+  void layer(std::uint32_t slots, std::span<const std::byte> record);
+  void ended(const SavedChoice& choice);
+  void commit();
+  std::uint64_t bytes() const { return end_; }
+
+ private:
+  struct Entry {
+    SavedSequence sequence;
+    std::vector<SavedLayer> layers;
+  };
+  void append(std::span<const std::byte> bytes);
+  [[noreturn]] void fail(const std::string& what) const;
+
+  const std::filesystem::path path_;
+  AtomicFile file_;
+  const SnapshotKind kind_;
+  std::vector<Entry> entries_;
+  std::vector<SavedChoice> ended_;
+  std::uint64_t end_ = 0, synced_ = 0;
+};
+
+/// A snapshot that is read. What it says of sequences is checked when it is opened, their KV when that is read.
+class Snapshot {
+ public:
+  static std::filesystem::path place(const std::filesystem::path& output);
+  /// Throws UsageError where something is at `path` that is no snapshot of this user's.
+  static void require_own(const std::filesystem::path& path);
+  /// Removes the file if it is one; does not throw.
+  static void remove(const std::filesystem::path& path);
+
+  /// Throws NotAFile where nothing is there, DataError where it is not whole, is another user's or a link, IoError.
+  explicit Snapshot(const std::filesystem::path& path);
+
+  const SnapshotKind& kind() const { return kind_; }
+  std::size_t size() const { return sequences_.size(); }
+  const SavedSequence& sequence(std::size_t index) const { return sequences_[index]; }
+  const SavedLayer& layer(std::size_t index, int layer) const {
+    return layers_[index * static_cast<std::size_t>(kind_.layers) + static_cast<std::size_t>(layer)];
+  }
+  std::span<const SavedChoice> ended() const { return ended_; }
+  /// Which one it is, if it is there.
+  std::optional<std::size_t> find(std::uint64_t request, std::int32_t choice) const;
+  /// [layer().bytes] Throws DataError if it is not what was written, IoError.
+  void read(std::size_t index, int layer, std::span<std::byte> to) const;
+
+ private:
+  InputFile file_;
+  SnapshotKind kind_;
+  std::vector<SavedSequence> sequences_;
+  std::vector<SavedLayer> layers_;  // [sequences, layers]
+  std::vector<SavedChoice> ended_;
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,308 @@
+#include "runtime/job/in_flight.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "kernels/error.h"
+#include "offload/crc32c.h"
+#include "policy/policy.h"
+#include "runtime/base/sha256.h"
+#include "runtime/job/job_record.h"
+
+namespace weft::runtime {
+namespace {
+
+constexpr double kMostShare = 0.03;             // of the time, that saving takes by default
+constexpr std::chrono::seconds kGrace{8};       // a stopped run ends within ten
+constexpr std::uint64_t kIndexBytes = 1 << 16;  // about what a file needs besides KV and tokens
+
+std::string run_of(const RunRecord& record) {
+  std::string text;
+  for (const auto& [name, value] : record.fields)
+    if (name != "retention") text += name + '\0' + value + '\0';
+  for (const WeightsPin& pin : record.weights)
+    text += pin.name + '\0' + std::to_string(pin.state.size) + ' ' + std::to_string(pin.state.modified) + '\0';
+  return sha256(text);
+}
+
+std::uint32_t prompt_crc(const Sequence& sequence) {
+  return offload::crc32c(reinterpret_cast<const std::byte*>(sequence.tokens.data()),
+                         static_cast<std::size_t>(sequence.prompt_tokens) * sizeof(std::int32_t));
+}
+
+bool same(const kernels::Keep& a, const kernels::Keep& b) {
+  return a.heavy == b.heavy && a.recent == b.recent && a.sinks == b.sinks && a.grace == b.grace;
+}
+
+SavedSequence saved(const Sequence& sequence) {
+  return {.request = sequence.request,
+          .choice = sequence.choice,
+          .prompt_crc = prompt_crc(sequence),
+          .keep = sequence.keep,
+          .generated = {sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end()},
+          .logprobs = sequence.logprobs,
+          .greedy = sequence.greedy,
+          .token_logprobs = sequence.token_logprobs};
+}
+
+/// What a saved sequence holds is what a run of this one would.
+bool fits(const SavedSequence& saved, const Sequence& sequence) {
+  const std::size_t count = saved.generated.size();
+  const bool scores = !sequence.forced.empty(), reports = !scores && sequence.alternatives >= 0;
+  return saved.prompt_crc == prompt_crc(sequence) && same(saved.keep, sequence.keep) && count > 0 &&
+         count < static_cast<std::size_t>(sequence.max_tokens) && saved.logprobs.size() == (scores ? count : 0) &&
+         saved.greedy.size() == saved.logprobs.size() && saved.token_logprobs.chosen.size() == (reports ? count : 0) &&
+         saved.token_logprobs.top.size() == saved.token_logprobs.chosen.size();
+}
+
+bool in_flight(const Sequence& sequence) { return sequence.finish == Finish::none && sequence.generated() > 0; }
+
+}  // namespace
+
+SavedWork::SavedWork(JobOptions& options, const RunRecord& record) : run_(run_of(record)) {
+  if (!options.resume.on) return;
+  const std::filesystem::path path = Snapshot::place(options.output);
+  try {
+    snapshot_.emplace(path);
+  } catch (const NotAFile& none) {
+    if (!none.missing) spdlog::warn("{}; what was in flight begins again", none.what());
+    return;
+  } catch (const Error& damaged) {
+    spdlog::warn("{}; what was in flight begins again", damaged.what());
+    return;
+  }
+  const std::string was = snapshot_->kind().retention;
+  const std::string* const known = record.find("retention");
+  std::vector<policy::Retention> allowed{options.policy.retention.value_or(policy::Retention{})};
+  allowed.insert(allowed.end(), options.retentions.begin(), options.retentions.end());
+  const auto it = std::find_if(allowed.begin(), allowed.end(), [&](const auto& r) { return retention_text(r) == was; });
+  if (snapshot_->kind().run != run_ || (known ? *known != was : it == allowed.end())) {
+    spdlog::warn("{}: is of another run; what was in flight begins again", path.string());
+    snapshot_.reset();
+    return;
+  }
+  if (known) return;
+  options.policy.retention = *it;
+  options.retentions.clear();
+}
+
+InFlight::InFlight(const JobOptions& options, const SavedWork& saved, Session& session, Answers& answers)
+    : interval_(options.save_every), limited_(options.save_seldom), path_(Snapshot::place(options.output)),
+      session_(session), answers_(answers),
+      snapshot_(saved.snapshot() ? &*saved.snapshot() : nullptr), kind_{
+                                                                      .run = saved.run(),
+                                                                      .retention =
+                                                                          retention_text(session.policy().retention),
+                                                                      .kv = KvRows::kind(session.footprint().kv_shape),
+                                                                      .layers = session.source().spec.layers} {
+  if (snapshot_ && snapshot_->kind() != kind_) {
+    spdlog::warn("{}: holds another kind of KV cache; what was in flight begins again", path_.string());
+    snapshot_ = nullptr;
+  }
+  for (std::size_t i = 0; snapshot_ && i < snapshot_->size(); ++i)
+    waiting_[{snapshot_->sequence(i).request, snapshot_->sequence(i).choice}] = i;
+  if (!interval_) return;
+  session_.grace().allow(kGrace);
+  next_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(*interval_);
+}
+
+KvRows& InFlight::rows() {
+  if (!rows_) rows_.emplace(session_.storage(), session_.footprint(), session_.backend());
+  return *rows_;
+}
+
+void InFlight::say(const std::string& words) {
+  if (!std::exchange(said_, true)) spdlog::warn("{}", words);
+}
+
+bool InFlight::has(std::uint64_t request, std::int32_t choice) const {
+  const std::lock_guard lock(mutex_);
+  return waiting_.contains({request, choice});
+}
+
+std::span<const SavedChoice> InFlight::ended() const {
+  return snapshot_ ? snapshot_->ended() : std::span<const SavedChoice>{};
+}
+
+void InFlight::advance(Sequence& sequence) {
+  const std::lock_guard lock(mutex_);
+  const auto it = waiting_.find({sequence.request, sequence.choice});
+  if (it == waiting_.end()) return;
+  const SavedSequence& saved = snapshot_->sequence(it->second);
+  if (!fits(saved, sequence)) {
+    waiting_.erase(it);
+    return;
+  }
+  sequence.tokens.insert(sequence.tokens.end(), saved.generated.begin(), saved.generated.end());
+  sequence.logprobs = saved.logprobs;
+  sequence.greedy = saved.greedy;
+  sequence.token_logprobs = saved.token_logprobs;
+  sequence.sampling.counter += saved.generated.size();
+  if (sequence.stop_strings.empty()) return;
+  for (const std::int32_t token : saved.generated) sequence.text += session_.source().tokenizer->piece(token);
+}
+
+void InFlight::begin_again(Sequence& sequence) const {
+  sequence.sampling.counter -= static_cast<std::uint64_t>(sequence.generated());
+  sequence.tokens.resize(static_cast<std::size_t>(sequence.prompt_tokens));
+  sequence.logprobs.clear();
+  sequence.greedy.clear();
+  sequence.token_logprobs = {};
+  sequence.text.clear();
+}
+
+bool InFlight::due() { return interval_ && Clock::now() >= next_; }
+
+void InFlight::save(std::span<const Sequence> block) {
+  saved_.reset();
+  if (!interval_) return;
+  const auto begin = Clock::now();
+  try {
+    answers_.drain();
+    write(block);
+  } catch (const Interrupted&) {  // no time is left
+  } catch (const offload::LostPage&) {
+    throw;
+  } catch (const IoError& failed) {
+    say(std::string(failed.what()) + "; what is in flight is not saved, and the job goes on");
+  } catch (const UsageError& failed) {
+    say(failed.what());
+  } catch (const std::bad_alloc&) {
+    say("no memory to save what is in flight; the job goes on");
+  }
+  const std::chrono::duration<double> took = Clock::now() - begin;
+  seconds_ += took.count();
+  const double pause = limited_ ? std::max(interval_->count(), took.count() / kMostShare) : interval_->count();
+  next_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(pause));
+}
+
+/// At most, without sequences that end before it is written.
+std::uint64_t InFlight::bytes_needed(std::span<const Sequence> block, const std::map<Key, std::size_t>& waiting) {
+  std::uint64_t bytes = kIndexBytes;
+  const auto layers = static_cast<std::uint64_t>(kind_.layers);
+  for (const Sequence& sequence : block) {
+    if (!in_flight(sequence)) continue;
+    const auto slots =
+        std::min<std::size_t>(static_cast<std::size_t>(sequence.keep.budget()), sequence.tokens.size()) + 1;
+    bytes += layers * (rows().record_bytes(slots) + sizeof(SavedLayer)) + 64 * sequence.tokens.size();
+  }
+  for (const auto& [key, index] : waiting)
+    for (int layer = 0; layer < kind_.layers; ++layer) bytes += snapshot_->layer(index, layer).bytes;
+  return bytes;
+}
+
+void InFlight::write(std::span<const Sequence> block) {
+  Snapshot::require_own(path_);
+  std::map<Key, std::size_t> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    waiting = waiting_;
+  }
+  const int batch_size = session_.policy().gpu_batch_size;
+  SnapshotWriter writer(path_, kind_, bytes_needed(block, waiting));
+  std::size_t count = waiting.size();
+  for (std::size_t place = 0; place < block.size(); ++place) {
+    if (!in_flight(block[place])) continue;
+    ++count;
+    writer.begin(saved(block[place]));
+    for (int layer = 0; layer < kind_.layers; ++layer) {
+      if (session_.grace().over()) throw Interrupted{};
+      std::uint32_t slots = 0;
+      const auto size = static_cast<std::size_t>(batch_size);
+      const auto record =
+          rows().read(layer, static_cast<int>(place / size), static_cast<std::int64_t>(place % size), slots);
+      writer.layer(slots, record);
+    }
+  }
+  copy_waiting(writer, waiting);
+  for (const SavedChoice& choice : answers_.ended_choices()) writer.ended(choice);
+  writer.commit();
+  bytes_ = writer.bytes();
+  ++count_;
+  saved_ = count;
+  spdlog::debug("saved {} sequences in flight: {}", count, policy::bytes_to_text(bytes_));
+}
+
+/// Those that still wait for a place are nowhere but in the file from which this run goes on.
+void InFlight::copy_waiting(SnapshotWriter& writer, const std::map<Key, std::size_t>& waiting) const {
+  std::vector<std::byte> record;
+  for (const auto& [key, index] : waiting) {
+    writer.begin(snapshot_->sequence(index));
+    for (int layer = 0; layer < kind_.layers; ++layer) {
+      if (session_.grace().over()) throw Interrupted{};
+      const SavedLayer& saved = snapshot_->layer(index, layer);
+      record.resize(static_cast<std::size_t>(saved.bytes));
+      snapshot_->read(index, layer, record);
+      writer.layer(saved.slots, record);
+    }
+  }
+}
+
+bool InFlight::put(std::size_t saved, int layer, std::int64_t sequence) try {
+  const SavedLayer& record = snapshot_->layer(saved, layer);
+  if (record.bytes != rows().record_bytes(record.slots)) return false;
+  record_.resize(static_cast<std::size_t>(record.bytes));
+  snapshot_->read(saved, layer, record_);
+  return rows().write(sequence, record.slots, record_);
+} catch (const Error& damaged) {
+  say(std::string(damaged.what()) + "; it begins again");
+  return false;
+}
+
+void InFlight::restore(std::span<Sequence> block, std::span<const std::size_t> places, bool fresh) {
+  struct Restored {
+    std::size_t place, saved;
+    bool lost = false;
+  };
+  std::vector<Restored> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::size_t place : places) {
+      const auto it = waiting_.find({block[place].request, block[place].choice});
+      if (it == waiting_.end()) continue;  // it did not fit and has begun with its prompt
+      all.push_back({place, it->second});
+      waiting_.erase(it);
+    }
+  }
+  const auto size = static_cast<std::size_t>(session_.policy().gpu_batch_size);
+  for (int batch = 0; batch < session_.policy().num_gpu_batches; ++batch) {
+    const bool any = std::any_of(all.begin(), all.end(), [&](const Restored& each) {
+      return each.place / size == static_cast<std::size_t>(batch);
+    });
+    if (!any && !fresh) continue;
+    for (int layer = 0; layer < kind_.layers; ++layer) {
+      if (session_.grace().asked()) throw Interrupted{};
+      rows().open(layer, batch, fresh);
+      for (Restored& each : all)
+        if (each.place / size == static_cast<std::size_t>(batch) && !each.lost)
+          each.lost = !put(each.saved, layer, static_cast<std::int64_t>(each.place % size));
+      rows().close();
+    }
+  }
+  for (const Restored& each : all) {
+    if (each.lost) {
+      begin_again(block[each.place]);
+      continue;
+    }
+    ++resumed_;
+    resumed_tokens_ += block[each.place].generated();
+  }
+}
+
+std::string InFlight::saved_words() const {
+  return saved_ && *saved_ > 0 ? " and " + std::to_string(*saved_) + " sequences in flight are saved" : "";
+}
+
+nlohmann::ordered_json InFlight::report() const {
+  return {{"count", count_},
+          {"bytes", bytes_},
+          {"seconds", seconds_},
+          {"resumed_sequences", resumed_},
+          {"resumed_tokens", resumed_tokens_}};
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,211 @@
+#include "runtime/job/place_runner.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <set>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "offload/disk_store.h"
+#include "runtime/base/handover.h"
+#include "runtime/job/work_list.h"
+
+namespace weft::runtime {
+namespace {
+
+constexpr int kMostLost = 3;  // times that a job goes on after its spill file has lost something
+
+/// Reads requests ahead of their turn, on a thread of its own: lines are parsed and texts are tokenized while the
+/// device is busy. References must outlive it.
+class ReadAhead {
+ public:
+  /// First `again`, then `count` items from `walk` on.
+  ReadAhead(std::span<const WorkItem> again, const WorkList::Walk& walk, std::size_t count, const RequestFile& requests,
+            Answers& answers, InFlight& in_flight)
+      : again_(again), walk_(walk), count_(count), requests_(requests), answers_(answers), in_flight_(in_flight),
+        begun_(kAhead), reader_([this] { read(); }) {}
+  ~ReadAhead() {
+    begun_.close();
+    reader_.join();
+  }
+  ReadAhead(const ReadAhead&) = delete;
+  ReadAhead& operator=(const ReadAhead&) = delete;
+
+  /// The sequence of the next item. Throws what reading its request threw.
+  Sequence next() {
+    std::optional<Sequence> sequence = begun_.pop();
+    if (!sequence) std::rethrow_exception(error_);
+    return *std::move(sequence);
+  }
+
+ private:
+  static constexpr std::size_t kAhead = 32;
+
+  void read() try {
+    std::optional<Request> request;
+    std::uint32_t held = 0;
+    for (std::size_t i = 0; i < again_.size() + count_; ++i) {
+      const WorkItem item = i < again_.size() ? again_[i] : walk_.next();
+      if (!request || held != item.request) request = requests_.read(item.request);  // choices are neighbours
+      held = item.request;
+      Sequence sequence = answers_.begin(item.request, static_cast<std::int32_t>(item.choice), *request);
+      in_flight_.advance(sequence);
+      if (!begun_.push(std::move(sequence))) return;
+    }
+  } catch (...) {
+    error_ = std::current_exception();
+    begun_.close();
+  }
+
+  const std::span<const WorkItem> again_;
+  WorkList::Walk walk_;
+  const std::size_t count_;
+  const RequestFile& requests_;
+  Answers& answers_;
+  InFlight& in_flight_;
+  Handover<Sequence> begun_;
+  std::exception_ptr error_;  // set before begun_ is closed
+  std::thread reader_;
+};
+
+/// Runs sequences in the places of one block after another, or of one that is refilled.
+class PlaceRunner {
+ public:
+  PlaceRunner(Session& session, const WorkList& list, const RequestFile& requests, Answers& answers,
+              InFlight& in_flight)
+      : session_(session), requests_(requests), answers_(answers), in_flight_(in_flight), walk_(list) {}
+
+  std::size_t left() const { return walk_.left(); }
+
+  /// `again`, those with KV first, then the next `count` items: the first take the block's places, the others take
+  /// those of finished sequences. A sequence whose KV cache the spill file has lost begins again with its prompt.
+  void run(std::vector<WorkItem> again, std::size_t count) {
+    while (!again.empty() || count > 0) {
+      try {
+        return run_once(again, count);
+      } catch (const offload::LostPage& lost) {
+        if (++lost_ > kMostLost) throw;
+        spdlog::warn("{}; what was computed with it is computed again", lost.what());
+      }
+      const std::size_t of_again = std::min(taken_, again.size());
+      count -= taken_ - of_again;
+      std::vector<WorkItem> rest;
+      for (const Sequence& place : places_)
+        if (place.finish == Finish::none)
+          rest.push_back({static_cast<std::uint32_t>(place.request), static_cast<std::uint32_t>(place.choice)});
+      rest.insert(rest.end(), again.begin() + static_cast<std::ptrdiff_t>(of_again), again.end());
+      std::stable_partition(rest.begin(), rest.end(), [this](const WorkItem& item) { return has_kv(item); });
+      again = std::move(rest);
+    }
+  }
+
+ private:
+  bool has_kv(const WorkItem& item) const {
+    return in_flight_.has(item.request, static_cast<std::int32_t>(item.choice));
+  }
+
+  void run_once(std::span<const WorkItem> again, std::size_t count) {
+    const std::size_t all = again.size() + count;
+    const std::size_t places = std::min(all, static_cast<std::size_t>(session_.policy().block_size()));
+    places_.assign(places, {});
+    taken_ = 0;
+    ReadAhead ahead(again, walk_, count, requests_, answers_, in_flight_);
+    const auto fill = [&](Sequence& place) {
+      place = ahead.next();
+      if (taken_++ >= again.size()) walk_.next();
+    };
+    for (Sequence& place : places_) fill(place);
+    const auto next_has_begun = [&] { return taken_ < again.size() && has_kv(again[taken_]); };
+    session_.executor().run(
+        places_, [&](Sequence& sequence) { answers_.token(sequence); },
+        {.count = static_cast<std::int64_t>(all - places), .next = fill, .next_has_begun = next_has_begun},
+        &in_flight_);
+  }
+
+  Session& session_;
+  const RequestFile& requests_;
+  Answers& answers_;
+  InFlight& in_flight_;
+  std::vector<Sequence> places_;
+  WorkList::Walk walk_;    // behind what was ever taken
+  std::size_t taken_ = 0;  // by this run_once()
+  int lost_ = 0;
+};
+
+/// Blocks that run to their end take the requests in the order of the file. Where places are refilled the longest go
+/// first, so that at the end few places are empty for long, and neighbours, which share a batch, are of a length.
+/// Continuations to be scored are short and their prompts are not: there equal prompts, whose prefill is shared, become
+/// neighbours, the longest first.
+void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests) {
+  const auto key = [&](std::uint32_t index) {
+    const RequestFile::Entry& entry = requests.entry(index);
+    return requests.kind() == RequestKind::score ? std::pair{entry.prompt_tokens, entry.prompt_hash}
+                                                 : std::pair{entry.max_tokens, std::uint32_t{0}};
+  };
+  std::stable_sort(indices.begin(), indices.end(), [&](std::uint32_t a, std::uint32_t b) { return key(a) > key(b); });
+}
+
+/// What of these requests goes on amid its answers, and the other choices of the same requests, which are taken out of
+/// `indices`. Choices that ended in an earlier run are taken up.
+std::vector<WorkItem> resumed_items(std::vector<std::uint32_t>& indices, const RequestFile& requests, Answers& answers,
+                                    InFlight& in_flight) {
+  std::set<std::pair<std::uint64_t, std::int32_t>> ended;
+  std::set<std::uint64_t> begun;  // requests
+  const auto has_kv = [&](std::uint32_t request, std::uint32_t choice) {
+    return in_flight.has(request, static_cast<std::int32_t>(choice));
+  };
+  if (!in_flight.ended().empty()) {
+    const std::set<std::uint64_t> open(indices.begin(), indices.end());
+    for (const SavedChoice& saved : in_flight.ended()) {
+      if (!open.contains(saved.request) || saved.index < 0) continue;
+      const RequestFile::Entry& entry = requests.entry(saved.request);
+      if (static_cast<std::uint32_t>(saved.index) >= entry.n || !ended.insert({saved.request, saved.index}).second)
+        continue;
+      answers.take_up(requests.read(saved.request), saved);
+      begun.insert(saved.request);
+    }
+  }
+  std::vector<WorkItem> items;
+  std::erase_if(indices, [&](std::uint32_t index) {
+    bool any = begun.contains(index);
+    for (std::uint32_t choice = 0; choice < requests.entry(index).n; ++choice) any |= has_kv(index, choice);
+    for (std::uint32_t choice = 0; any && choice < requests.entry(index).n; ++choice)
+      if (!ended.contains({index, static_cast<std::int32_t>(choice)})) items.push_back({index, choice});
+    return any;
+  });
+  std::stable_partition(items.begin(), items.end(),
+                        [&](const WorkItem& item) { return has_kv(item.request, item.choice); });
+  return items;
+}
+
+}  // namespace
+
+bool run_requests(Session& session, const RequestFile& requests, std::vector<std::uint32_t> indices, Answers& answers,
+                  InFlight& in_flight) {
+  const bool continuous = session.policy().continuous;
+  if (continuous) put_in_order(indices, requests);
+  const std::vector<WorkItem> resumed = resumed_items(indices, requests, answers, in_flight);
+  const WorkList list(std::move(indices), requests);
+  PlaceRunner places(session, list, requests, answers, in_flight);
+  const std::size_t size =
+      continuous ? places.left() + resumed.size() : static_cast<std::size_t>(session.policy().block_size());
+  try {
+    std::size_t again = 0;  // of the resumed ones, that have run
+    while (again < resumed.size() || places.left() > 0) {
+      const std::size_t some = std::min(size, resumed.size() - again);
+      const auto first = resumed.begin() + static_cast<std::ptrdiff_t>(again);
+      places.run({first, first + static_cast<std::ptrdiff_t>(some)}, std::min(size - some, places.left()));
+      again += some;
+    }
+    answers.finish();
+  } catch (const Interrupted&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,19 @@
+// runtime/job/place_runner.h: the requests of a job through the places of its blocks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/engine/session.h"
+#include "runtime/job/answers.h"
+#include "runtime/job/in_flight.h"
+#include "runtime/requests/requests.h"
+
+namespace weft::runtime {
+
+/// Everything; false if it was interrupted. What was in flight in an earlier run goes first. A sequence whose KV the
+/// spill file has lost goes on from where it was saved last, or begins again. Throws the typed errors.
+bool run_requests(Session& session, const RequestFile& requests, std::vector<std::uint32_t> indices, Answers& answers,
+                  InFlight& in_flight);
+
+}  // namespace weft::runtime
