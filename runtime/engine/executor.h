@@ -14,7 +14,6 @@
 #include "policy/schedule.h"
 #include "policy/simulate.h"
 #include "runtime/engine/layers.h"
-#include "runtime/engine/pause.h"
 #include "runtime/engine/places.h"
 #include "runtime/engine/sequence.h"
 #include "runtime/engine/storage.h"
@@ -37,6 +36,21 @@ struct Totals {
   /// How full the block was after its first sweep: 1 is always full.
   double occupancy() const { return decode_places > 0 ? double(decode_rows) / double(decode_places) : 0; }
   Totals operator-(const Totals& before) const;
+};
+
+/// What is done between two sweeps of a block, when nothing is on its way. Called by Executor::run(), never by two
+/// threads at once.
+class Pause {
+ public:
+  virtual ~Pause() = default;
+
+  /// Whether the block is to be saved before the next sweep. On the device lane's thread.
+  virtual bool due() = 0;
+  /// Saves what is in flight. On run()'s thread, as restore() is. Throws only what reading the KV cache throws.
+  virtual void save(std::span<const Sequence> block) = 0;
+  /// Brings the KV of these places' sequences, which have begun, into the block's buffers. One whose KV is lost is put
+  /// back to its prompt. `fresh`: nothing of the block has been computed.
+  virtual void restore(std::span<Sequence> block, std::span<const std::size_t> places, bool fresh) = 0;
 };
 
 /// Runs one block of sequences at a time to its end, and of what waits for a place in it all.

@@ -13,10 +13,10 @@
 #include "runtime/base/handover.h"
 #include "runtime/engine/model_source.h"
 #include "runtime/engine/session.h"
-#include "runtime/engine/snapshot.h"
 #include "runtime/job/progress.h"
 #include "runtime/requests/result_line.h"
 #include "runtime/requests/result_sink.h"
+#include "runtime/requests/snapshot.h"
 
 namespace weft::runtime {
 

@@ -169,6 +169,8 @@ void InFlight::save(std::span<const Sequence> block) {
     throw;
   } catch (const IoError& failed) {
     say(std::string(failed.what()) + "; what is in flight is not saved, and the job goes on");
+  } catch (const DataError& damaged) {  // of what waits; it is asked for again once that has a place
+    say(std::string(damaged.what()) + "; what is in flight is not saved, and the job goes on");
   } catch (const UsageError& failed) {
     say(failed.what());
   } catch (const std::bad_alloc&) {
@@ -263,7 +265,10 @@ void InFlight::restore(std::span<Sequence> block, std::span<const std::size_t> p
     const std::lock_guard lock(mutex_);
     for (const std::size_t place : places) {
       const auto it = waiting_.find({block[place].request, block[place].choice});
-      if (it == waiting_.end()) continue;  // it did not fit and has begun with its prompt
+      if (it == waiting_.end()) {  // it did not fit and begins with its prompt
+        begin_again(block[place]);
+        continue;
+      }
       all.push_back({place, it->second});
       waiting_.erase(it);
     }

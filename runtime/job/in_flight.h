@@ -13,13 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/engine/kv_rows.h"
-#include "runtime/engine/pause.h"
 #include "runtime/engine/session.h"
-#include "runtime/engine/snapshot.h"
 #include "runtime/job/answers.h"
 #include "runtime/job/job_options.h"
+#include "runtime/job/kv_rows.h"
 #include "runtime/requests/run_record.h"
+#include "runtime/requests/snapshot.h"
 
 namespace weft::runtime {
 

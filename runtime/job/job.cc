@@ -17,7 +17,6 @@
 #include "runtime/base/duration.h"
 #include "runtime/base/files.h"
 #include "runtime/base/standard_streams.h"
-#include "runtime/engine/snapshot.h"
 #include "runtime/job/answers.h"
 #include "runtime/job/decisions.h"
 #include "runtime/job/in_flight.h"
@@ -32,6 +31,7 @@
 #include "runtime/requests/result_line.h"
 #include "runtime/requests/result_lines.h"
 #include "runtime/requests/result_sink.h"
+#include "runtime/requests/snapshot.h"
 
 namespace weft::runtime {
 namespace {

@@ -1,4 +1,4 @@
-// runtime/engine/snapshot.h: the file OUTPUT.inflight: sequences in flight as they were between two sweeps, each by
+// runtime/requests/snapshot.h: the file OUTPUT.inflight: sequences in flight as they were between two sweeps, each by
 // itself, so that they can go on in another block and with another placement.
 #pragma once
 

@@ -1,4 +1,4 @@
-// runtime/engine/kv_rows.h: the KV of single sequences, out of the buffers of a run and back into those of another.
+// runtime/job/kv_rows.h: the KV of single sequences, out of the buffers of a run and back into those of another.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "runtime/engine/kv_rows.h"
+#include "runtime/job/kv_rows.h"
 
 #include <algorithm>
 #include <cstring>

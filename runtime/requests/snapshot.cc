@@ -1,6 +1,6 @@
-// runtime/engine/snapshot.cc: magic, the KV of all sequences one after another, the index, and at the end where that
+// runtime/requests/snapshot.cc: magic, the KV of all sequences one after another, the index, and at the end where that
 // is. Numbers are the processor's own; each byte is covered by a checksum or must be a certain one.
-#include "runtime/engine/snapshot.h"
+#include "runtime/requests/snapshot.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+"""Work in flight survives: runs that are killed amid their answers go on there, and answer as if undisturbed.
+
+Usage: in_flight_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
+"""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from weft_process import Weft, read_lines, write_lines, write_tiny_model  # noqa: E402
+
+WEFT = None
+SOURCE = None
+WORDS = "the sea and a dark night when old men looked at every door of that house in silence".split()
+RESIDENT = ["--percent", 100, 0, 100, 0, 100, 0]
+TIERS = ["--percent", 34, 33, 34, 33, 34, 33]
+DISK = ["--percent", 0, 0, 0, 0, 0, 0]
+
+
+def requests():
+    """Greedy, sampled, several choices, log-probabilities, stop strings."""
+    more = [{"temperature": 0.9, "logprobs": 2}, {"stop": ["xyzzy"]}, {"logprobs": 0, "min_tokens": 50}]
+    return [{"id": i, "prompt": " ".join(WORDS[i % 7:i % 7 + 3 + i % 11]), "max_tokens": 60 + 37 * i % 101, **more[i % 3],
+             **({"seed": i, "n": 1 + i % 4} if i % 3 == 0 else {})} for i in range(20)]
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-in-flight-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.input, self.output = self.folder / "in.jsonl", self.folder / "out.jsonl"
+        self.saved, self.report = self.folder / "out.jsonl.inflight", self.folder / "report.json"
+        self.model, self.verb = SOURCE / "models" / "demo", "generate"
+
+    def command(self, block, *flags, every="0.03s"):
+        return [self.verb, "--model", self.model, "--input", self.input, "--output", self.output, "--backend", "cpu",
+                "--gpu-batch-size", block[0], "--num-gpu-batches", block[1], "--checkpoint-every", every, *flags]
+
+    def undisturbed(self, lines, *flags):
+        write_lines(self.input, lines)
+        done = WEFT.run(*self.command((16, 2), *RESIDENT, *flags, every="off"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        answers = sorted(self.output.read_bytes().splitlines())
+        self.clear()
+        return answers
+
+    def clear(self):
+        for name in ("", ".inflight", ".sums", ".run.json"):
+            pathlib.Path(f"{self.output}{name}").unlink(missing_ok=True)
+
+    def start_and_kill(self, block, *flags, number=signal.SIGKILL, after=0.2):
+        """Killed a moment after it has saved something for the first time."""
+        process = WEFT.start(*self.command(block, *flags))
+        while not self.saved.exists():
+            self.assertIsNone(process.poll(), "it ended before it saved anything")
+            time.sleep(0.002)
+        time.sleep(after)
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1].decode()
+        self.assertEqual(process.returncode, -number if number == signal.SIGKILL else 130, said)
+        return said
+
+    def resume(self, answers, block, *flags):
+        done = WEFT.run(*self.command(block, "--resume", "--report", self.report, *flags))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(self.output.read_bytes().splitlines()), answers)
+        self.assertFalse(self.saved.exists())
+        return done.stderr.decode(), json.loads(self.report.read_text())["checkpoints"]
+
+
+class GoesOn(Case):
+    def ways(self, retention, ways):
+        choice = random.Random(retention)
+        keep = ["--retention", retention]
+        answers = self.undisturbed(requests(), *keep)
+        for (first, first_flags), (second, second_flags) in ways:
+            with self.subTest(retention=retention, first=(first, first_flags), second=(second, second_flags)):
+                self.start_and_kill(first, *first_flags, *keep, after=0.3 * choice.random())
+                self.assertEqual(stat.S_IMODE(self.saved.stat().st_mode), 0o600)
+                said, done = self.resume(answers, second, *second_flags, *keep)
+                self.assertNotIn("begins again", said)
+                self.assertGreater(done["resumed_sequences"], 0)
+                self.clear()
+
+    def test_in_another_block_and_place(self):
+        self.ways("full", [(((16, 2), RESIDENT), ((5, 2), TIERS)), (((5, 3), TIERS), ((16, 2), DISK)),
+                           (((4, 2), DISK), ((3, 2), [*TIERS, "--attention", "host"])),
+                           (((20, 2), [*TIERS, "--attention", "host", "--threads", 1]), ((40, 1), [*RESIDENT, "--threads", 2]))])
+
+    def test_with_scores(self):
+        self.ways("h2o:0.2:0.2", [(((16, 2), RESIDENT), ((5, 2), [*DISK, "--attention", "0.5"])),
+                                  (((5, 3), [*TIERS, "--attention", "host"]), ((4, 1), RESIDENT))])
+        self.ways("random:0.1:0.2", [(((4, 2), DISK), ((30, 1), [*TIERS, "--disk-engine", "threads"]))])
+        self.ways("recent:0.4", [(((16, 2), TIERS), ((7, 2), DISK))])
+
+    def test_in_blocks_that_run_to_their_end(self):
+        policy = self.folder / "static.json"
+        policy.write_text(json.dumps({"version": 1, "schedule": "static", "overlap": False}))
+        fixed = ["--policy", policy]
+        self.ways("full", [(((6, 2), [*TIERS, *fixed]), ((4, 2), [*DISK, *fixed])), (((6, 2), [*DISK, *fixed]), ((5, 2), TIERS)),
+                           (((6, 2), TIERS), ((4, 3), [*RESIDENT, *fixed]))])
+
+    def test_again_and_again(self):
+        """A block smaller than what is saved: what waits for a place is saved again."""
+        answers = self.undisturbed(requests())
+        self.start_and_kill((40, 1), *RESIDENT)
+        for _ in range(3):
+            before = self.saved.stat().st_mtime_ns
+            process = WEFT.start(*self.command((3, 2), "--resume", *TIERS))
+            while process.poll() is None and self.saved.stat().st_mtime_ns == before:
+                time.sleep(0.002)
+            process.kill()
+            process.communicate()
+        _, done = self.resume(answers, (4, 2), *DISK)
+        self.assertGreater(done["resumed_sequences"], 6)
+
+    def test_scores(self):
+        self.verb = "score"
+        lines = [{"id": i, "prompt": " ".join(WORDS[i % 7:i % 7 + 4]), "continuation": " ".join(WORDS * 6)} for i in range(12)]
+        answers = self.undisturbed(lines)
+        self.start_and_kill((4, 2), *TIERS, after=0.05)
+        _, done = self.resume(answers, (5, 1), *RESIDENT)
+        self.assertGreater(done["resumed_sequences"], 0)
+
+    def test_a_signal_saves(self):
+        answers = self.undisturbed(requests())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process = WEFT.start(*self.command((16, 2), "--threads", 1, *DISK, every="10m"))
+            time.sleep(1.5)
+            process.send_signal(number)
+            said = process.communicate(timeout=60)[1].decode()
+            self.assertEqual(process.returncode, 130, said)
+            self.assertRegex(said, r"sequences in flight are saved; run the same command with --resume")
+            _, done = self.resume(answers, (5, 2), *TIERS)
+            self.assertGreater(done["resumed_sequences"], 0)
+            self.clear()
+
+
+class CostsOnlyTime(Case):
+    """A snapshot that cannot be used is said in a line and ignored."""
+
+    def setUp(self):
+        super().setUp()
+        self.answers = self.undisturbed(requests())
+        self.start_and_kill((16, 2), *RESIDENT, "--quiet")
+
+    def ignored(self, words, *flags):
+        said, done = self.resume(self.answers, (8, 2), *TIERS, "--quiet", *flags)
+        self.assertEqual(said.count("\n"), 1, said)
+        self.assertIn(words, said)
+        return done["resumed_sequences"]
+
+    def test_damaged(self):
+        whole = self.saved.read_bytes()
+        files = {name: pathlib.Path(f"{self.output}{name}").read_bytes() for name in ("", ".sums", ".run.json")}
+        cases = {"its end is damaged": whole[:-100], "is too short": whole[:20], "begins as no such file does": b"x" + whole[1:],
+                 "its index is damaged": whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:]}
+        for words, data in cases.items():
+            with self.subTest(words):
+                for name, content in files.items():
+                    pathlib.Path(f"{self.output}{name}").write_bytes(content)
+                self.saved.write_bytes(data)
+                flags = ["--checkpoint-every", "off"] if "begins" in words else []  # it would not be replaced
+                if flags:
+                    done = WEFT.run(*self.command((8, 2), "--resume", *TIERS))
+                    self.assertEqual(done.returncode, 2)
+                    self.assertIn("is another file than this would write", done.stderr.decode())
+                    self.assertEqual(self.saved.read_bytes(), data)
+                    continue
+                self.assertEqual(self.ignored(words + "; what was in flight begins again"), 0)
+
+    def test_a_sequence_of_it_is_damaged(self):
+        whole = bytearray(self.saved.read_bytes())
+        whole[len(whole) // 2] ^= 1
+        self.saved.write_bytes(whole)
+        self.assertGreater(self.ignored("the KV cache of a sequence is damaged; it begins again"), 0)
+
+    def test_missing(self):
+        self.saved.unlink()
+        said, done = self.resume(self.answers, (8, 2), *TIERS, "--quiet")
+        self.assertEqual((said, done["resumed_sequences"]), ("", 0))
+
+    def test_of_another_run(self):
+        """Other requests, accepted by force: their answers are their own."""
+        lines = requests()
+        for line in lines:
+            line["prompt"] += " and"
+        shutil.copy(self.saved, self.folder / "old")
+        self.clear()
+        answers = self.undisturbed(lines)
+        process = WEFT.start(*self.command((16, 2), *RESIDENT))
+        while not self.saved.exists():
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+        shutil.copy(self.folder / "old", self.saved)
+        self.answers = answers
+        self.assertEqual(self.ignored("is of another run; what was in flight begins again"), 0)
+
+    def test_another_retention(self):
+        output = self.output
+        self.clear()
+        answers = self.undisturbed(requests(), "--retention", "h2o:0.2:0.2")
+        self.start_and_kill((16, 2), *RESIDENT, "--quiet")
+        if output.stat().st_size == 0:  # nothing is answered, so another retention may be asked for
+            self.assertEqual(self.ignored("is of another run; what was in flight begins again"), 0)
+        else:
+            self.answers = answers
+            self.resume(answers, (8, 2), *TIERS, "--retention", "h2o:0.2:0.2")
+
+
+class Files(Case):
+    def test_what_is_there_is_kept(self):
+        write_lines(self.input, requests())
+        for make in (lambda: self.saved.write_text("notes"), lambda: self.saved.symlink_to(self.input), self.saved.mkdir):
+            make()
+            done = WEFT.run(*self.command((8, 2), *RESIDENT))
+            self.assertEqual((done.returncode, done.stderr.count(b"\n")), (2, 1), done.stderr)
+            self.assertIn(b"out.jsonl.inflight: is another file than this would write", done.stderr)
+            self.assertFalse(self.output.exists())
+            shutil.rmtree(self.saved) if self.saved.is_dir() and not self.saved.is_symlink() else self.saved.unlink()
+        self.saved.write_text("notes")
+        done = WEFT.run(*self.command((8, 2), *RESIDENT, every="off"))
+        self.assertEqual((done.returncode, self.saved.read_text()), (0, "notes"), done.stderr)
+
+    def test_what_appears_meanwhile_is_kept(self):
+        answers = self.undisturbed(requests())
+        process = WEFT.start(*self.command((8, 2), "--quiet", *TIERS))
+        while not self.saved.exists():
+            time.sleep(0.001)
+        self.saved.unlink()
+        self.saved.write_text("notes")
+        said = process.communicate(timeout=120)[1].decode()
+        self.assertEqual((process.returncode, said.count("\n")), (0, 1), said)
+        self.assertIn("is another file than this would write", said)
+        self.assertEqual(self.saved.read_text(), "notes")
+        self.assertEqual(sorted(self.output.read_bytes().splitlines()), answers)
+
+    def test_a_full_disk_ends_nothing(self):
+        """A limit on the size of files, above which a write fails, as a full disk makes it fail."""
+        answers = self.undisturbed(requests())
+        limit = sum(len(line) + 1 for line in answers) + 1000
+        done = WEFT.run(*self.command((40, 1), "--quiet", *RESIDENT), preexec_fn=lambda: limit_files(limit))
+        said = done.stderr.decode()
+        self.assertEqual((done.returncode, said.count("\n")), (0, 1), said)
+        self.assertIn("what is in flight is not saved, and the job goes on", said)
+        self.assertEqual(sorted(self.output.read_bytes().splitlines()), answers)
+        self.assertEqual([p.name for p in self.folder.iterdir() if "inflight" in p.name], [])
+
+    def test_intervals(self):
+        write_lines(self.input, requests())
+        for text in ("10", "ten minutes", "-1s", "nan", "1d", "", "inf", "1e9h"):
+            done = WEFT.run(*self.command((8, 2), *RESIDENT, every=text))
+            self.assertEqual((done.returncode, done.stderr.count(b"\n")), (2, 1), done.stderr)
+            self.assertIn(b"--checkpoint-every must be off or a time such as 10m", done.stderr)
+        done = WEFT.run(*self.command((8, 2), "--report", self.report, *RESIDENT, every="0s"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = json.loads(self.report.read_text())["checkpoints"]
+        self.assertGreater(done["count"], 50)
+        self.assertGreater(done["bytes"], 1000)
+        self.assertGreater(done["seconds"], 0)
+
+
+def limit_files(most):
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+if __name__ == "__main__":
+    WEFT, SOURCE = Weft(pathlib.Path(sys.argv[1]).resolve()), pathlib.Path(sys.argv[2]).resolve()
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
