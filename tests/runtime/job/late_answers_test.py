@@ -104,7 +104,7 @@ def main():
             process = job.start(block, kv)
             if kills < options.kills:
                 time.sleep(choice.random() * seconds)
-                process.send_signal(signal.SIGSTOP)
+                os.kill(process.pid, signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
             # All runs read the same before their first sweep, and what was saved once more.
             sweeps = max(0.0, (bytes_read(process) - read[block, 1]) / sweep[block] + 1)

@@ -25,9 +25,10 @@ std::vector<std::byte> record(std::size_t sequence, int layer) {
 }
 
 std::vector<SavedSequence> sequences() {
-  SavedSequence scored{.request = 7, .choice = 0, .prompt_crc = 5, .keep = {3, 4, 1, 0}};
+  SavedSequence scored, generated;
+  scored.request = 7, scored.prompt_crc = 5, scored.keep = {3, 4, 1, 0};
   scored.generated = {1, 2}, scored.logprobs = {-0.5f, -1.25f}, scored.greedy = {1, 0};
-  SavedSequence generated{.request = 1ull << 40, .choice = 127, .prompt_crc = 6, .keep = {}};
+  generated.request = 1ull << 40, generated.choice = 127, generated.prompt_crc = 6;
   generated.generated = {9};
   generated.token_logprobs = {.chosen = {-2}, .top = {{{4, -0.5f}, {5, -1.5f}}}};
   return {scored, generated};
