@@ -70,6 +70,7 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
   const double begin = lanes_.now();
   double prefill_end = begin;
   std::uint32_t step = begin_amid() ? 1 : 0;
+  if (step > 0) prefill_ops_ = footprint_.shape.sublayers.size() * static_cast<std::uint64_t>(policy_.num_gpu_batches);
   steps_per_segment_ = 1;
   for (bool first = true; run_->places.any_alive(); first = false) {
     if (!first) between_sweeps();

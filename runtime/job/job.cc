@@ -1,7 +1,9 @@
 #include "runtime/job/job.h"
 
+#include <linux/magic.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -127,6 +129,15 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source, 
   return requests;
 }
 
+/// A spill file in memory would be no disk.
+void warn_of_memory(const Session& session, const std::string& disk_directory) {
+  const std::uint64_t bytes = session.storage().buffers().spill_bytes();
+  struct statfs status {};
+  if (bytes == 0 || ::statfs(disk_directory.c_str(), &status) != 0 || status.f_type != TMPFS_MAGIC) return;
+  spdlog::warn("--disk-dir {}: is in memory (tmpfs), so the {} that spill there count as host memory; name a disk",
+               disk_directory, policy::bytes_to_text(bytes));
+}
+
 /// Of all choices, if none ends early.
 std::uint64_t most_tokens(const RequestFile& requests, const std::vector<std::uint32_t>& todo) {
   std::uint64_t tokens = 0;
@@ -224,6 +235,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
     for (const std::string& line : decisions(*session)) spdlog::debug("{}", line);
   }
   if (const std::string warning = session->backend().warning(); !warning.empty()) spdlog::warn("{}", warning);
+  if (!options.quiet) warn_of_memory(*session, options.machine.disk_directory);
   std::unique_ptr<TraceFile> trace;
   if (!options.trace.empty()) {
     trace = std::make_unique<TraceFile>(options.trace, session->footprint().shape, source->units);

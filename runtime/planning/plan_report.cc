@@ -55,6 +55,23 @@ std::string why_not(const Candidate& best, const Candidate& other) {
                      100 * share(phase, phase.longest()));
 }
 
+/// What saving all that is in flight takes at most, when every cache is full (--checkpoint-every).
+struct Saving {
+  std::uint64_t bytes = 0;
+  double seconds = 0;
+};
+
+Saving saving(const PlanRequest& request, const Planned& planned) {
+  const policy::Policy& policy = planned.best().policy;
+  offload::KvShape shape =
+      policy::footprint(request.source.spec, request.source.units, policy, planned.work, planned.sizing).kv_shape;
+  shape.sequences = 1;
+  const auto count = static_cast<std::uint64_t>(planned.work.at_most(policy.block_size()));
+  const std::uint64_t bytes = count * static_cast<std::uint64_t>(request.source.spec.layers) * shape.offsets().end;
+  const double rate = request.machine.bytes_per_second[static_cast<std::size_t>(offload::Lane::disk_write)];
+  return {bytes, rate > 0 ? double(bytes) / rate : 0};
+}
+
 std::string runners_up(const policy::Plan& plan) {
   std::string text = fmt::format("{:<10} {:>9} {:>9} {:>11} {:>11} {:<12} {}\n", "tokens/s", "block", "", "weights",
                                  "kv", "attention", "retention; why it is not the best");
@@ -113,6 +130,9 @@ std::string plan_table(const PlanRequest& request, const Planned& planned, bool 
     text += fmt::format("{:<16} {:>7.0f}% {:>7.0f}%\n", name_of(lane), 100 * share(prediction.prefill, lane),
                         100 * share(prediction.decode, lane));
   text += "bottleneck: " + bottleneck(prediction) + "\n";
+  const Saving saved = saving(request, planned);
+  text += fmt::format("saving what is in flight (--checkpoint-every): at most {} on disk, {:.1f} s\n",
+                      bytes_to_text(saved.bytes), saved.seconds);
   for (const Gain& gain : what_would_help(request, planned))
     text += fmt::format("  {}: {:.1f}x\n", gain.what, gain.factor);
   if (explain) text += "\n" + runners_up(planned.plan);
@@ -141,6 +161,8 @@ ordered_json plan_report(const PlanRequest& request, const Planned& planned) {
                       {"machine", {{"name", request.machine.name}, {"measured", request.machine.measured}}}};
   report["policy"] = planned.best().policy.to_json();
   report["predicted"] = prediction_report(planned.best());
+  const Saving saved = saving(request, planned);
+  report["checkpoint"] = {{"bytes", saved.bytes}, {"seconds", saved.seconds}};
   report["gains"] = ordered_json::array();
   for (const Gain& gain : what_would_help(request, planned))
     report["gains"].push_back({{"what", gain.what}, {"factor", gain.factor}});

@@ -255,6 +255,14 @@ class Files(Case):
         self.assertEqual(sorted(self.output.read_bytes().splitlines()), answers)
         self.assertEqual([p.name for p in self.folder.iterdir() if "inflight" in p.name], [])
 
+    @unittest.skipUnless(os.path.ismount("/dev/shm"), "there is no tmpfs")
+    def test_a_spill_file_in_memory_is_said(self):
+        write_lines(self.input, requests()[:2])
+        for flags, said in ((DISK, True), (RESIDENT, False)):
+            done = WEFT.run(*self.command((2, 1), "--disk-dir", "/dev/shm", *flags))
+            self.assertEqual((done.returncode, b"--disk-dir /dev/shm: is in memory (tmpfs)" in done.stderr), (0, said))
+            self.clear()
+
     def test_intervals(self):
         write_lines(self.input, requests())
         for text in ("10", "ten minutes", "-1s", "nan", "1d", "inf", "1e9h"):
