@@ -14,12 +14,13 @@ namespace {
 
 constexpr double kSumTolerance = 1e-6;
 
-/// Of fields that may hold more than the fractions.
+/// Of fields of which those that are no fractions have been read.
 Fractions fractions_from_fields(Fields& fields, const std::string& where) {
   Fractions fractions;
   double sum = 0;
   for (const offload::Tier tier : offload::kTiers)
     sum += fractions.of[static_cast<std::size_t>(tier)] = fields.number(name_of(tier), 0, 1, 0.0);
+  fields.refuse_unknown();
   if (std::abs(sum - 1) > kSumTolerance)
     throw UsageError(where + ": the fractions must sum to 1, they sum to " + std::to_string(sum));
   return fractions;
@@ -27,9 +28,7 @@ Fractions fractions_from_fields(Fields& fields, const std::string& where) {
 
 Fractions fractions_from_json(const nlohmann::json& object, const std::string& where) {
   Fields fields(object, where, Blame::usage);
-  const Fractions fractions = fractions_from_fields(fields, where);
-  fields.refuse_unknown();
-  return fractions;
+  return fractions_from_fields(fields, where);
 }
 
 bool has_fractions(Fields& fields) {

@@ -72,6 +72,27 @@ def score(args, folder, windows, retention):
     return [lines[window] for window in range(args.windows)]
 
 
+FORMATS = [(dtype, group, arithmetic) for dtype in ("int8", "int4") for group in (64, 32, 128)
+           for arithmetic in ("exact", "int8") if group == 64 or (dtype, arithmetic) == ("int4", "exact")]
+
+
+def print_formats(args):
+    """What quantised weights cost, with the full cache: a table for docs/quality.md."""
+    given = list(args.flags)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        windows = make_windows(args, folder)
+        full = score(args, folder, windows, {"rule": "full"})
+        print(f"| weights | arithmetic | perplexity | change | standard error |\n|---|---|---|---|---|\n"
+              f"| as stored | | {math.exp(mean_and_error(full)[0]):.2f} | | |", flush=True)
+        for dtype, group, arithmetic in FORMATS:
+            args.flags = [*given, "--weight-dtype", dtype, "--weight-group", str(group), "--weight-arithmetic", arithmetic]
+            losses = score(args, folder, windows, {"rule": "full"})
+            change, error = mean_and_error([a - b for a, b in zip(losses, full)])
+            print(f"| {dtype}, groups of {group} | {arithmetic} | {math.exp(mean_and_error(losses)[0]):.2f} "
+                  f"| {math.expm1(change):+.2%} | {error:.2%} |", flush=True)
+
+
 def mean_and_error(values):
     mean = sum(values) / len(values)
     return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
@@ -86,8 +107,12 @@ def main():
     parser.add_argument("--scored", type=int, default=256)
     parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
     parser.add_argument("--output", default=str(ROOT / "docs/quality.md"))
+    parser.add_argument("--formats", action="store_true", help="only what quantised weights cost, printed")
     parser.add_argument("flags", nargs="*", help="of weft score, after --")
     args = parser.parse_args()
+    if args.formats:
+        print_formats(args)
+        return
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

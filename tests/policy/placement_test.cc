@@ -162,6 +162,7 @@ TEST_CASE("the fastest tiers take what they can", "[policy]") {
                          .weights = {{0, 0, 1}},
                          .kv = {},
                          .activations = {},
+                         .weight_format = {},
                          .attention_on_host = 0,
                          .retention = {},
                          .overlap = true,

@@ -81,6 +81,7 @@ TEST_CASE("a policy's JSON reads back as itself", "[policy]") {
                              .weights = *read.weights,
                              .kv = *read.kv,
                              .activations = *read.activations,
+                             .weight_format = {},
                              .attention_on_host = 0.25,
                              .retention = *read.retention,
                              .overlap = false,
