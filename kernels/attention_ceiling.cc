@@ -49,28 +49,47 @@ void fill(ThreadPool& pool, f16* to, std::int64_t count) {
   });
 }
 
+/// Rows of random levels, of which each means a number from -0.5 to 0.5 or near it.
+void fill_levels(ThreadPool& pool, DType dtype, int head_dim, std::byte* to, std::int64_t rows) {
+  const std::size_t row_bytes = kv_row_bytes(dtype, head_dim), level_bytes = kv_level_bytes(dtype, head_dim);
+  const f16 scales[2] = {f16(dtype == DType::i8 ? 1 / 256.0f : 1 / 16.0f), f16(-0.5f)};
+  constexpr std::int64_t block = 1 << 12;
+  pool.run((rows + block - 1) / block, [&](std::int64_t tile, int) {
+    for (std::int64_t r = tile * block; r < std::min(rows, (tile + 1) * block); ++r) {
+      std::byte* const row = to + static_cast<std::size_t>(r) * row_bytes;
+      for (std::size_t at = 0; at < level_bytes; at += 4) {  // rows are whole words
+        const auto bits = static_cast<std::uint32_t>(mix_bits(static_cast<std::uint64_t>(r) * level_bytes + at));
+        std::memcpy(row + at, &bits, sizeof bits);
+      }
+      for (std::size_t at = level_bytes; at < row_bytes; at += sizeof scales)
+        std::memcpy(row + at, scales, sizeof scales);
+    }
+  });
+}
+
 /// A block of sequences in the steady state: every slot but one holds a token.
 class Workload {
  public:
-  Workload(ThreadPool& pool, std::size_t kv_bytes, int slots, int head_dim)
-      : sequences_(static_cast<int>(kv_bytes / (std::size_t{4} * kHeads * slots * head_dim)) + 1),
-        numbers_(std::int64_t{sequences_} * kHeads * slots * head_dim),
-        k_(huge_buffer(static_cast<std::size_t>(numbers_) * sizeof(f16))),
-        v_(huge_buffer(static_cast<std::size_t>(numbers_) * sizeof(f16))),
-        score_(static_cast<std::size_t>(numbers_ / head_dim)), position_(score_.size()),
-        free_slot_(static_cast<std::size_t>(sequences_) * kHeads, slots - 1),
+  Workload(ThreadPool& pool, std::size_t kv_bytes, int slots, int head_dim, DType dtype)
+      : row_bytes_(kv_row_bytes(dtype, head_dim)),
+        sequences_(static_cast<int>(kv_bytes / (2 * row_bytes_ * kHeads * static_cast<std::size_t>(slots))) + 1),
+        rows_(std::int64_t{sequences_} * kHeads * slots), k_(huge_buffer(static_cast<std::size_t>(rows_) * row_bytes_)),
+        v_(huge_buffer(static_cast<std::size_t>(rows_) * row_bytes_)), score_(static_cast<std::size_t>(rows_)),
+        position_(score_.size()), free_slot_(static_cast<std::size_t>(sequences_) * kHeads, slots - 1),
         row_(static_cast<std::size_t>(sequences_) * kHeads * head_dim), out_(row_.size()),
         sequence_(static_cast<std::size_t>(sequences_)), token_(sequence_.size(), slots - 1),
         keep_(sequence_.size(), Keep{(slots - 1) / 2, slots - 1 - (slots - 1) / 2, 0, 0}) {
-    fill(pool, static_cast<f16*>(k_.get()), numbers_);
-    fill(pool, static_cast<f16*>(v_.get()), numbers_);
+    for (const Buffer* rows : {&k_, &v_}) {
+      if (is_quantised(dtype)) fill_levels(pool, dtype, head_dim, static_cast<std::byte*>(rows->get()), rows_);
+      else fill(pool, static_cast<f16*>(rows->get()), rows_ * head_dim);
+    }
     for (std::size_t i = 0; i < position_.size(); ++i) {
       const int slot = static_cast<int>(i % static_cast<std::size_t>(slots));
       position_[i] = slot + 1 < slots ? slot : -1;
     }
     for (std::size_t i = 0; i < row_.size(); ++i) row_[i] = 4 * unit_float(random_bits(1, i)) - 2;
     for (std::size_t i = 0; i < sequence_.size(); ++i) sequence_[i] = static_cast<std::int32_t>(i);
-    op_.slots = {k_.get(),   v_.get(), score_.data(), position_.data(), free_slot_.data(), DType::f16,
+    op_.slots = {k_.get(),   v_.get(), score_.data(), position_.data(), free_slot_.data(), dtype,
                  sequences_, kHeads,   slots,         head_dim};
     const std::int64_t rows = sequences_, cols = std::int64_t{kHeads} * head_dim;
     op_.q = op_.k = op_.v = ConstView(row_.data(), DType::f32, rows, cols);
@@ -81,17 +100,20 @@ class Workload {
 
   /// What a step moves: keys and values, and of each slot the position read and the score read and written.
   double bytes() const {
-    return static_cast<double>(numbers_) * 2 * sizeof(f16) +
+    return static_cast<double>(rows_) * 2 * static_cast<double>(row_bytes_) +
            static_cast<double>(score_.size()) * (sizeof(std::int32_t) + 2 * sizeof(float));
   }
+  /// Sequences, each of which gets a token.
+  double tokens() const { return static_cast<double>(sequences_); }
   void step(const Ops& ops, Stream& stream) {
     ops.run(op_, stream);
     for (std::int32_t& t : token_) ++t;
   }
 
  private:
+  std::size_t row_bytes_;
   int sequences_;
-  std::int64_t numbers_;
+  std::int64_t rows_;
   Buffer k_, v_;
   std::vector<float> score_;
   std::vector<std::int32_t> position_, free_slot_;
@@ -103,14 +125,17 @@ class Workload {
 
 }  // namespace
 
-double measure_decode_attention(ThreadPool& pool, std::size_t kv_bytes, int slots, int head_dim, double seconds) {
+DecodeRate measure_decode_attention(ThreadPool& pool, std::size_t kv_bytes, int slots, int head_dim, DType dtype,
+                                    double seconds) {
   using Clock = std::chrono::steady_clock;
   if (slots < 3 || head_dim < 1)
     throw UsageError("attention ceiling: " + std::to_string(slots) + " slots of " + std::to_string(head_dim) +
                      "; wanted at least 3 of at least 1");
+  if (dtype != DType::f16 && !is_quantised(dtype))
+    throw UsageError(std::string("attention ceiling: ") + name_of(dtype) + "; wanted float16, int8 or int4");
   const CpuOps ops(pool);
   Stream stream;
-  Workload work(pool, kv_bytes, slots, head_dim);
+  Workload work(pool, kv_bytes, slots, head_dim, dtype);
   work.step(ops, stream);  // scratch memory, clocks
   std::vector<double> steps;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
@@ -120,7 +145,8 @@ double measure_decode_attention(ThreadPool& pool, std::size_t kv_bytes, int slot
     steps.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
   } while (Clock::now() < end || steps.size() < 3);
   std::nth_element(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2), steps.end());
-  return work.bytes() / steps[steps.size() / 2];
+  const double step = steps[steps.size() / 2];
+  return {work.bytes() / step, work.tokens() * kHeads / step};
 }
 
 }  // namespace weft::kernels

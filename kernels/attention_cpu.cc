@@ -30,7 +30,7 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   const KvSlots& s = op.slots;
   const auto r = static_cast<std::size_t>(row);
   const std::int64_t index = head_index(op, row, head), first = index * s.slots;
-  const std::int64_t block_bytes = std::int64_t{s.slots} * s.head_dim * static_cast<std::int64_t>(size_of(s.dtype));
+  const std::int64_t block_bytes = std::int64_t{s.slots} * static_cast<std::int64_t>(s.row_bytes());
   DecodeTile t{};
   t.group = op.heads / s.kv_heads;
   const std::int64_t query = head * t.group, column = query * s.head_dim;
@@ -58,7 +58,7 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
 void write_back(const DecodeAttention& op, std::int64_t index, std::int32_t slot) {
   const KvSlots &from = op.slots, &to = op.home;
   const std::int64_t first = index * from.slots;
-  const std::size_t row = static_cast<std::size_t>(from.head_dim) * size_of(from.dtype);
+  const std::size_t row = from.row_bytes();
   const std::size_t offset = static_cast<std::size_t>(first + slot) * row;
   std::memcpy(static_cast<std::byte*>(to.k) + offset, static_cast<const std::byte*>(from.k) + offset, row);
   std::memcpy(static_cast<std::byte*>(to.v) + offset, static_cast<const std::byte*>(from.v) + offset, row);

@@ -38,7 +38,7 @@ __device__ void find_logits(const Args& a, const Tile<typename Layout::T>& t, in
     for (int s = 0; s < Layout::kSteps; ++s)
 #pragma unroll
       for (int i = 0; i < Layout::kVector; ++i) {
-        const int d = Layout::column(s) + i;
+        const int d = Layout::column(s, i);
         q[h][s * Layout::kVector + i] =
             d < dim ? a.scale * a.q[t.index * a.q_stride + (t.head * a.group + head + h) * dim + d] : 0.0f;
       }
@@ -52,7 +52,7 @@ __device__ void find_logits(const Args& a, const Tile<typename Layout::T>& t, in
 #pragma unroll
       for (int s = 0; s < Layout::kSteps; ++s) {
         key[u][s] = {};
-        if (visible[u] && Layout::column(s) < dim) key[u][s].load(t.k + std::int64_t{slot} * dim + Layout::column(s));
+        if (visible[u] && Layout::column(s) < dim) key[u][s].load(t.k + slot * a.row, dim, Layout::column(s));
       }
     }
 #pragma unroll
@@ -90,7 +90,7 @@ __device__ void weigh_values(const Args& a, const Tile<typename Layout::T>& t, i
 #pragma unroll
       for (int s = 0; s < Layout::kSteps; ++s) {
         value[u][s] = {};
-        if (visible && Layout::column(s) < dim) value[u][s].load(t.v + std::int64_t{slot} * dim + Layout::column(s));
+        if (visible && Layout::column(s) < dim) value[u][s].load(t.v + slot * a.row, dim, Layout::column(s));
       }
     }
 #pragma unroll
@@ -112,7 +112,7 @@ __device__ void weigh_values(const Args& a, const Tile<typename Layout::T>& t, i
     for (int s = 0; s < Layout::kSteps; ++s)
 #pragma unroll
       for (int i = 0; i < Layout::kVector; ++i) {
-        const int d = Layout::column(s) + i;
+        const int d = Layout::column(s, i);
         if (d < dim) shared[(Layout::team() * kHeads + h) * dim + d] = sum[h][s * Layout::kVector + i];
       }
   __syncthreads();
@@ -129,7 +129,10 @@ template <class Layout> constexpr std::size_t reduction_floats(int dim, int head
 }
 
 /// Blocks that fit a multiprocessor at once: tells ptxas how many registers it may use.
-template <class Layout, int kHeads> constexpr int kBlocks = kHeads == 1 && Layout::kSteps == 1 ? 8 : 4;
+template <class Layout, int kHeads>
+constexpr int kBlocks = kHeads != 1 || Layout::kSteps != 1 ? 4
+                        : is_level<typename Layout::T>     ? 6
+                                                           : 8;
 
 /// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values(). kHeads, which
 /// divides the group, at a time.
@@ -251,25 +254,27 @@ __global__ void __launch_bounds__(kThreads) decode_sum(Args a, Split split) {
 }
 
 /// Calls f.operator()<Layout, kHeads>() with the layout for rows of `dim` numbers, 16 bytes a lane if rows are
-/// multiples of it, and as many heads at a time as divide the group. fp32 and odd rows, which no model of note stores,
-/// take one.
+/// multiples of it, and as many heads at a time as divide the group; 8 levels of int8, or of int4 in whole blocks. fp32
+/// and odd rows, which no model of note stores, take one.
 template <class T, class F> void with_layout(int dim, int group, const F& f) {
-  constexpr int vector = 16 / static_cast<int>(sizeof(T));
+  constexpr int vector = is_level<T> ? 8 : 16 / static_cast<int>(sizeof(T));
+  constexpr int whole = std::is_same_v<T, Level<DType::i4>> ? kKvBlock : vector;
   const auto with_heads = [&]<class Layout>() {
-    if constexpr (sizeof(T) == 2) {
+    if constexpr (sizeof(T) <= 2) {
       if (group % kHeadsAtOnce == 0) return f.template operator()<Layout, kHeadsAtOnce>();
       if (group % 2 == 0) return f.template operator()<Layout, 2>();
     }
     f.template operator()<Layout, 1>();
   };
-  if (dim % vector == 0 && dim <= 8 * vector) with_heads.template operator()<Team<T, vector, 8, 1>>();
-  else if (dim % vector == 0 && dim <= 16 * vector) with_heads.template operator()<Team<T, vector, 16, 1>>();
-  else if (dim % vector == 0 && dim <= 32 * vector) with_heads.template operator()<Team<T, vector, 32, 1>>();
+  if (dim % whole == 0 && dim <= 8 * vector) with_heads.template operator()<Team<T, vector, 8, 1>>();
+  else if (dim % whole == 0 && dim <= 16 * vector) with_heads.template operator()<Team<T, vector, 16, 1>>();
+  else if (dim % whole == 0 && dim <= 32 * vector) with_heads.template operator()<Team<T, vector, 32, 1>>();
   else if (dim <= 256) f.template operator()<Team<T, 1, 32, 8>, 1>();
   else throw UsageError("decode_attention: head_dim is " + std::to_string(dim) + ", on a GPU at most 256");
 }
 
-Args args_of(const DecodeAttention& op, CudaStream& stream) {
+/// `unit`: bytes of what the slots consist of.
+Args args_of(const DecodeAttention& op, CudaStream& stream, std::int64_t unit) {
   std::vector<Row> rows;
   for (std::size_t r = 0; r < op.keep.size(); ++r) rows.push_back({op.sequence[r], op.position[r], op.keep[r]});
   return {.q = static_cast<const float*>(op.q.data),
@@ -282,6 +287,7 @@ Args args_of(const DecodeAttention& op, CudaStream& stream) {
           .first_row = 0,
           .slots = op.slots,
           .home = op.home,
+          .row = static_cast<std::int64_t>(op.slots.row_bytes()) / unit,
           .group = op.heads / op.slots.kv_heads,
           .scale = op.scale,
           .decay = op.decay,
@@ -327,8 +333,8 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   auto& stream = static_cast<CudaStream&>(any);
   const int rows = static_cast<int>(op.q.rows);
   if (rows == 0) return;
-  const Args args = args_of(op, stream);
-  with_float_type(op.slots.dtype, [&]<class T>() {
+  const Args args = args_of(op, stream, is_quantised(op.slots.dtype) ? 1 : std::int64_t(size_of(op.slots.dtype)));
+  with_slot_type(op.slots.dtype, [&]<class T>() {
     with_layout<T>(op.slots.head_dim, args.group, [&]<class Layout, int kHeads>() {
       const std::size_t floats =
           std::size_t{1} * (args.group + 1) * op.slots.slots + reduction_floats<Layout>(op.slots.head_dim, kHeads);

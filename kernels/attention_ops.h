@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/kv_row.h"
 #include "kernels/tensor.h"
 
 namespace weft::kernels {
@@ -46,7 +47,8 @@ struct Keep {
 };
 
 /// A KV block: what one layer keeps for one batch of sequences, in fixed slots; nothing ever moves between slots.
-///   k, v [sequences, kv_heads, slots, head_dim] of `dtype`      score [sequences, kv_heads, slots] f32
+///   k, v [sequences, kv_heads, slots], rows of head_dim numbers of `dtype`, which may be i8 or i4 (kernels/kv_row.h)
+///   score [sequences, kv_heads, slots] f32
 ///   position [sequences, kv_heads, slots] i32, -1 = empty
 ///   free_slot [sequences, kv_heads] i32: where the next goes
 /// `score` may be null with Scoring::none. A sequence needs min(budget, its tokens) + 1 slots.
@@ -56,12 +58,15 @@ struct KvSlots {
   std::int32_t *position = nullptr, *free_slot = nullptr;
   DType dtype = DType::f16;
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
+
+  constexpr std::size_t row_bytes() const { return kv_row_bytes(dtype, head_dim); }
 };
 
 /// After prefill: picks what each head keeps of each prompt and writes it into the slots, in order of position:
 /// all of it if it fits the budget, else the last `recent` tokens and, of those before, the `heavy` ones with the
 /// highest scores (sinks first; of equal scores the newer stays). All other slots of the sequence become empty.
-///   k, v [tokens, kv_heads * head_dim] of the slots' type     score [kv_heads, tokens] f32, empty unless
+///   k, v [tokens, kv_heads * head_dim] of the slots' type, f32 where that is i8 or i4; these are quantised here
+///   score [kv_heads, tokens] f32, empty unless
 ///   Scoring::attention     offsets [prompts + 1]     sequence [prompts]: its place in the block     keep [prompts]
 /// With Scoring::random a token's score is random_score(seed, head, position).
 struct KeepPrompt {
@@ -76,7 +81,8 @@ struct KeepPrompt {
 /// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, adds the
 /// probabilities (summed over the query heads of the group) to the scores after multiplying these by `decay`, and
 /// chooses the victim, whose slot becomes free for the next token.
-///   q, out [rows, heads * head_dim] f32     k, v [rows, kv_heads * head_dim] f32, rounded into the slots
+///   q, out [rows, heads * head_dim] f32     k, v [rows, kv_heads * head_dim] f32, rounded into the slots; into those
+///   of i8 or i4 quantised
 ///   sequence, position, keep [rows]: place in the block, absolute position of the new token, budget
 ///   home: a copy of the block, or null: what the step changes (the new key and value, the scores of the row's heads,
 ///   positions, the free slot) it changes there too; on a GPU memory of Backend::allocate_host()

@@ -21,6 +21,7 @@ class CpuOps final : public Ops {
   void run(const LayerNorm&, Stream&) const override;
   void run(const TakeHeads&, Stream&) const override;
   void run(const Rotary&, Stream&) const override;
+  void run(const Hadamard&, Stream&) const override;
   void run(const Linear&, Stream&) const override;
   void run(const PrefillAttention&, Stream&) const override;
   void run(const ColumnSums&, Stream&) const override;

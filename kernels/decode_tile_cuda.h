@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/device_cuda.h"
+#include "kernels/kv_row_cuda.h"
 #include "kernels/ops.h"
 #include "kernels/random.h"
 
@@ -21,7 +22,8 @@ struct Args {
   const Row* rows;
   int first_row;  // of the call, for blockIdx.y == 0
   KvSlots slots, home;
-  int group;  // query heads of one KV head
+  std::int64_t row;  // what of Tile's type one slot's key or value takes
+  int group;         // query heads of one KV head
   float scale, decay;
   Scoring scoring;
   std::uint64_t seed;
@@ -39,11 +41,11 @@ template <class T> struct Place {
   float* score = nullptr;
   std::int32_t *position = nullptr, *free_slot = nullptr;
 
-  __device__ Place(const KvSlots& slots, std::int64_t at) {  // at: sequence * kv_heads + head
+  __device__ Place(const KvSlots& slots, std::int64_t at, std::int64_t row) {  // at: sequence * kv_heads + head
     if (!slots.k) return;
     const std::int64_t first = at * slots.slots;
-    k = static_cast<T*>(slots.k) + first * slots.head_dim;
-    v = static_cast<T*>(slots.v) + first * slots.head_dim;
+    k = static_cast<T*>(slots.k) + first * row;
+    v = static_cast<T*>(slots.v) + first * row;
     score = slots.score ? slots.score + first : nullptr;
     position = slots.position + first;
     free_slot = slots.free_slot + at;
@@ -60,8 +62,9 @@ template <class T> struct Tile : Place<T> {
   /// Of a grid of KV heads and rows.
   __device__ explicit Tile(const Args& a) : Tile(a, a.rows[a.first_row + blockIdx.y]) {}
   __device__ Tile(const Args& a, const Row& its_row)
-      : Place<T>(a.slots, at(a, its_row)), home(a.home, at(a, its_row)), row(its_row), index(a.first_row + blockIdx.y),
-        head(blockIdx.x), tile(std::int64_t{blockIdx.y} * a.slots.kv_heads + blockIdx.x) {}
+      : Place<T>(a.slots, at(a, its_row), a.row), home(a.home, at(a, its_row), a.row), row(its_row),
+        index(a.first_row + blockIdx.y), head(blockIdx.x),
+        tile(std::int64_t{blockIdx.y} * a.slots.kv_heads + blockIdx.x) {}
   __device__ static std::int64_t at(const Args& a, const Row& row) {
     return std::int64_t{row.sequence} * a.slots.kv_heads + blockIdx.x;
   }
@@ -71,11 +74,15 @@ template <class T> struct Tile : Place<T> {
   }
 };
 
-/// 16 bytes or one number of T, as floats.
+/// What a lane holds of a row of `dim` numbers from `column` on: 16 bytes or one number of a float type, 8 levels or
+/// one; as floats.
 template <class T, int kVector> struct Vector {
   float at[kVector];
-  __device__ void load(const T* from) {
-    if constexpr (kVector == 1) {
+  __device__ void load(const T* row, int dim, int column) {
+    const T* const from = row + column;
+    if constexpr (is_level<T>) {
+      load_levels<T::kType>(row, dim, column, at);
+    } else if constexpr (kVector == 1) {
       at[0] = to_float(*from);
     } else {
       const uint4 raw = *reinterpret_cast<const uint4*>(from);
@@ -95,7 +102,13 @@ template <class Number, int kVectorSize, int kTeamLanes, int kVectors> struct Te
   static constexpr int kTeams = kThreads / kLanes;
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
   __device__ static int team() { return static_cast<int>(threadIdx.x) / kLanes; }
-  __device__ static int column(int step) { return (step * kLanes + lane()) * kVector; }
+  /// The number that is `i` in the lane's vector: neighbours, but of int4 both halves of four bytes.
+  __device__ static int column(int step, int i = 0) {
+    const int vector = step * kLanes + lane();
+    if constexpr (kVector > 1 && std::is_same_v<T, Level<DType::i4>>)
+      return vector / 4 * kKvBlock + vector % 4 * 4 + i % 4 + i / 4 * (kKvBlock / 2);
+    return vector * kVector + i;
+  }
 };
 
 /// The caller's mistake, which the CPU refuses: the row's output is NaN, and its block stays as it is.
@@ -106,12 +119,20 @@ template <class T> __device__ void write_token(const Args& a, const Tile<T>& t) 
   if (without_room(t)) return;
   const std::int32_t slot = *t.free_slot;
   const int dim = a.slots.head_dim;
-  for (int d = threadIdx.x; d < dim; d += kThreads) {
-    const std::int64_t to = std::int64_t{slot} * dim + d;
-    const T k = from_float<T>(a.k[t.index * a.k_stride + t.head * dim + d]);
-    const T v = from_float<T>(a.v[t.index * a.v_stride + t.head * dim + d]);
-    t.k[to] = k, t.v[to] = v;
-    if (t.home.k) t.home.k[to] = k, t.home.v[to] = v;
+  const float* const from_k = a.k + t.index * a.k_stride + t.head * dim;
+  const float* const from_v = a.v + t.index * a.v_stride + t.head * dim;
+  const std::int64_t row = slot * a.row;
+  if constexpr (is_level<T>) {
+    for (int i = threadIdx.x / kWarp; i < 2 * kv_groups(dim); i += kThreads / kWarp) {
+      T *const to = i % 2 == 0 ? t.k : t.v, *const home = i % 2 == 0 ? t.home.k : t.home.v;
+      quantise_group<T::kType>(i % 2 == 0 ? from_k : from_v, dim, i / 2, to + row, home ? home + row : nullptr);
+    }
+  } else {
+    for (int d = threadIdx.x; d < dim; d += kThreads) {
+      const T k = from_float<T>(from_k[d]), v = from_float<T>(from_v[d]);
+      t.k[row + d] = k, t.v[row + d] = v;
+      if (t.home.k) t.home.k[row + d] = k, t.home.v[row + d] = v;
+    }
   }
   if (threadIdx.x != 0) return;
   t.position[slot] = t.row.position;

@@ -49,7 +49,7 @@ struct HeadSlots {
 
   HeadSlots(const KvSlots& s, std::int64_t sequence, std::int64_t head) {
     const std::int64_t index = sequence * s.kv_heads + head, first = index * s.slots;
-    const std::int64_t offset = first * s.head_dim * static_cast<std::int64_t>(size_of(s.dtype));
+    const std::int64_t offset = first * static_cast<std::int64_t>(s.row_bytes());
     k = static_cast<std::byte*>(s.k) + offset;
     v = static_cast<std::byte*>(s.v) + offset;
     score = s.score ? s.score + first : nullptr;
@@ -58,7 +58,7 @@ struct HeadSlots {
   }
 };
 
-void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head) {
+void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const VectorKernels& vectors) {
   const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
   const float* given = op.scoring == Scoring::attention ? op.score.slice(head, 1).as<float>() + begin : nullptr;
   const auto score = [&](std::int32_t position) {
@@ -68,13 +68,16 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head) {
   const std::vector<std::int32_t> kept = kept_positions(length, op.keep[prompt], score);
 
   const HeadSlots slots(op.slots, op.sequence[prompt], head);
-  const std::size_t row_bytes = static_cast<std::size_t>(op.slots.head_dim) * size_of(op.slots.dtype);
-  const auto row = [&](const ConstView& view, std::int32_t position) {
-    return view.slice(begin + position, 1).as<std::byte>() + static_cast<std::size_t>(head) * row_bytes;
+  const std::size_t row_bytes = op.slots.row_bytes();
+  const auto copy = [&](const ConstView& from, std::int32_t position, std::byte* to) {
+    const ConstView row = from.slice(begin + position, 1);
+    if (is_quantised(op.slots.dtype))
+      vectors.quantise(row.as<float>() + head * op.slots.head_dim, op.slots.head_dim, op.slots.dtype, to);
+    else std::memcpy(to, row.as<std::byte>() + static_cast<std::size_t>(head) * row_bytes, row_bytes);
   };
   for (std::size_t slot = 0; slot < kept.size(); ++slot) {
-    std::memcpy(slots.k + slot * row_bytes, row(op.k, kept[slot]), row_bytes);
-    std::memcpy(slots.v + slot * row_bytes, row(op.v, kept[slot]), row_bytes);
+    copy(op.k, kept[slot], slots.k + slot * row_bytes);
+    copy(op.v, kept[slot], slots.v + slot * row_bytes);
     slots.position[slot] = kept[slot];
     if (slots.score) slots.score[slot] = score(kept[slot]);
   }
@@ -88,8 +91,9 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head) {
 void CpuOps::run(const KeepPrompt& op, Stream&) const {
   check(op);
   const std::int64_t heads = op.slots.kv_heads;
-  pool_.run(static_cast<std::int64_t>(op.keep.size()) * heads,
-            [&](std::int64_t tile, int) { keep_head(op, static_cast<std::size_t>(tile / heads), tile % heads); });
+  pool_.run(static_cast<std::int64_t>(op.keep.size()) * heads, [&](std::int64_t tile, int) {
+    keep_head(op, static_cast<std::size_t>(tile / heads), tile % heads, vectors_);
+  });
 }
 
 }  // namespace weft::kernels

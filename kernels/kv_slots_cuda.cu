@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "kernels/device_cuda.h"
+#include "kernels/kv_row_cuda.h"
 #include "kernels/ops_cuda.h"
 #include "kernels/random.h"
 #include "kernels/select_cuda.h"
@@ -29,6 +30,7 @@ struct Args {
   Scoring scoring;
   std::uint64_t seed;
   KvSlots slots;
+  std::int64_t row;  // what of the kernel's type one slot's key or value takes
 };
 
 /// Numbers the threads whose flag is set from 0 on, in order; -1 for the others. `total` becomes how many there are.
@@ -92,17 +94,28 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
   if (threadIdx.x == 0) a.slots.free_slot[tile] = kept;
   __syncthreads();
 
-  T* const k = static_cast<T*>(a.slots.k) + tile * slots * dim;
-  T* const v = static_cast<T*>(a.slots.v) + tile * slots * dim;
-  // kPack numbers of a row to a thread: with rows of 8 or 16 packs a warp copies several at once.
-  const int packs = dim / kPack;
-  for (int i = threadIdx.x; i < kept * packs; i += kThreads) {
-    const int s = i / packs, d = i % packs * kPack;
-    const std::int64_t row = prompt.begin + position[s], to = std::int64_t{s} * dim + d;
-    const auto keys = load_pack<kPack>(static_cast<const T*>(a.k) + row * a.k_stride + head * dim + d);
-    const auto values = load_pack<kPack>(static_cast<const T*>(a.v) + row * a.v_stride + head * dim + d);
-    store_pack(k + to, keys);
-    store_pack(v + to, values);
+  using From = std::conditional_t<is_level<T>, float, T>;
+  T* const k = static_cast<T*>(a.slots.k) + tile * slots * a.row;
+  T* const v = static_cast<T*>(a.slots.v) + tile * slots * a.row;
+  const auto from = [&](const void* rows, std::int64_t stride, int slot) {
+    return static_cast<const From*>(rows) + (prompt.begin + position[slot]) * stride + head * dim;
+  };
+  if constexpr (is_level<T>) {
+    for (int s = threadIdx.x / kWarp; s < kept; s += kWarps)
+      for (int g = 0; g < kv_groups(dim); ++g) {
+        quantise_group<T::kType>(from(a.k, a.k_stride, s), dim, g, k + s * a.row, nullptr);
+        quantise_group<T::kType>(from(a.v, a.v_stride, s), dim, g, v + s * a.row, nullptr);
+      }
+  } else {
+    // kPack numbers of a row to a thread: with rows of 8 or 16 packs a warp copies several at once.
+    const int packs = dim / kPack;
+    for (int i = threadIdx.x; i < kept * packs; i += kThreads) {
+      const int s = i / packs, d = i % packs * kPack;
+      const auto keys = load_pack<kPack>(from(a.k, a.k_stride, s) + d);
+      const auto values = load_pack<kPack>(from(a.v, a.v_stride, s) + d);
+      store_pack(k + s * a.row + d, keys);
+      store_pack(v + s * a.row + d, values);
+    }
   }
 }
 
@@ -124,14 +137,20 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
                   .prompts = stream.upload(std::span<const Prompt>(prompts)),
                   .scoring = op.scoring,
                   .seed = op.seed,
-                  .slots = op.slots};
-  with_float_type(op.slots.dtype, [&]<class T>() {
-    const bool wide = in_packs(op.k.data, op.k.stride, op.slots.head_dim, sizeof(T)) &&
-                      in_packs(op.v.data, op.v.stride, op.slots.head_dim, sizeof(T)) &&
-                      in_packs(op.slots.k, 0, op.slots.head_dim, sizeof(T)) &&
-                      in_packs(op.slots.v, 0, op.slots.head_dim, sizeof(T));
-    launch(wide ? keep_prompt<T, kWide> : keep_prompt<T, 1>,
-           dim3(op.slots.kv_heads, static_cast<unsigned>(prompts.size())), kThreads, 0, stream, args);
+                  .slots = op.slots,
+                  .row = static_cast<std::int64_t>(op.slots.row_bytes() /
+                                                   (is_quantised(op.slots.dtype) ? 1 : size_of(op.slots.dtype)))};
+  const dim3 grid(op.slots.kv_heads, static_cast<unsigned>(prompts.size()));
+  with_slot_type(op.slots.dtype, [&]<class T>() {
+    if constexpr (is_level<T>) {
+      launch(keep_prompt<T, 1>, grid, kThreads, 0, stream, args);
+    } else {
+      const bool wide = in_packs(op.k.data, op.k.stride, op.slots.head_dim, sizeof(T)) &&
+                        in_packs(op.v.data, op.v.stride, op.slots.head_dim, sizeof(T)) &&
+                        in_packs(op.slots.k, 0, op.slots.head_dim, sizeof(T)) &&
+                        in_packs(op.slots.v, 0, op.slots.head_dim, sizeof(T));
+      launch(wide ? keep_prompt<T, kWide> : keep_prompt<T, 1>, grid, kThreads, 0, stream, args);
+    }
   });
 }
 

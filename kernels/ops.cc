@@ -88,7 +88,7 @@ struct Checker {
     if (s.sequences < 0 || s.kv_heads < 1 || s.slots < 1 || s.head_dim < 1)
       refuse("slots are [" + text(s.sequences) + ", " + text(s.kv_heads) + ", " + text(s.slots) + ", " +
              text(s.head_dim) + "]");
-    if (!is_float(s.dtype)) refuse(std::string("slots are ") + name_of(s.dtype) + ", wanted a float type");
+    if (s.dtype == DType::i32) refuse("slots are int32, wanted a float type, int8 or int4");
     if (s.sequences > 0 && (!s.k || !s.v || !s.position || !s.free_slot)) refuse("slots have no data");
     if (s.sequences > 0 && scoring != Scoring::none && !s.score) refuse("slots have no score, which scoring needs");
   }
@@ -201,6 +201,14 @@ void check(const Rotary& op) {
   c.counted("position", op.position.size(), op.x.rows, "row");
 }
 
+void check(const Hadamard& op) {
+  const Checker c{"hadamard"};
+  c.sound("x", op.x);
+  c.of_type("x", op.x, DType::f32);
+  if (op.head_dim < 1 || op.x.cols % op.head_dim != 0)
+    c.refuse("x is " + shape(op.x) + ", which are no heads of " + text(op.head_dim));
+}
+
 void check(const Linear& op) {
   const Checker c{"linear"};
   c.sound("x", op.x);
@@ -256,8 +264,9 @@ void check(const KeepPrompt& op) {
   const std::int64_t tokens = op.k.rows, cols = std::int64_t{op.slots.kv_heads} * op.slots.head_dim;
   c.sized("k", op.k, tokens, cols, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
   c.sized("v", op.v, tokens, cols, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
-  c.of_type("k", op.k, op.slots.dtype);
-  c.of_type("v", op.v, op.slots.dtype);
+  const DType given = is_quantised(op.slots.dtype) ? DType::f32 : op.slots.dtype;
+  c.of_type("k", op.k, given);
+  c.of_type("v", op.v, given);
   c.offsets(op.offsets, tokens);
   const std::int64_t prompts = static_cast<std::int64_t>(op.offsets.size()) - 1;
   c.counted("sequence", op.sequence.size(), prompts, "prompt");

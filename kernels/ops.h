@@ -3,7 +3,7 @@
 //
 // Matrices are [rows, cols] views. `tokens` counts the rows of a ragged call: the sequences' tokens one after another,
 // without padding. Activations are f32 on the CPU; weights f32, f16 or bf16, those of
-// Linear also i8 or i4; KV one of the three.
+// Linear also i8 or i4; KV one of the three, or i8 or i4.
 // On the CPU a row of the result depends on that row's inputs alone: never on the other rows, on the number of rows,
 // on the number of threads or on the capacity of a KV block (batch invariance).
 #pragma once
@@ -76,6 +76,15 @@ struct Rotary {
   int head_dim = 0;
 };
 
+/// Every head times a Hadamard matrix, in place, which spreads outliers over its numbers (QuaRot, arXiv 2404.00456):
+/// one matrix for each power of two in head_dim, the largest first, each divided by the root of its size. So it is its
+/// own inverse, and keeps products of two heads. In fp32; butterflies of distance 1 first.
+///   x [tokens, heads * head_dim] f32
+struct Hadamard {
+  View x;
+  int head_dim = 0;
+};
+
 /// out = activation(x weight^T + bias), or out += that if `accumulate`.
 ///   x [tokens, in]   weight [out, in] row-major, as checkpoints have it, or quantised   bias [1, out] or empty
 ///   out [tokens, out]
@@ -143,6 +152,7 @@ void check(const Gather&);
 void check(const LayerNorm&);
 void check(const TakeHeads&);
 void check(const Rotary&);
+void check(const Hadamard&);
 void check(const Linear&);
 void check(const PrefillAttention&);
 void check(const ColumnSums&);
@@ -165,6 +175,7 @@ class Ops {
   virtual void run(const LayerNorm&, Stream&) const = 0;
   virtual void run(const TakeHeads&, Stream&) const = 0;
   virtual void run(const Rotary&, Stream&) const = 0;
+  virtual void run(const Hadamard&, Stream&) const = 0;
   virtual void run(const Linear&, Stream&) const = 0;
   virtual void run(const PrefillAttention&, Stream&) const = 0;
   virtual void run(const ColumnSums&, Stream&) const = 0;

@@ -150,4 +150,13 @@ void CpuOps::run(const Linear& op, Stream&) const {
   linear_cpu(op, pool_);
 }
 
+void CpuOps::run(const Hadamard& op, Stream&) const {
+  check(op);
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int) {
+    for (std::int64_t r = first; r < first + rows; ++r)
+      for (std::int64_t c = 0; c < op.x.cols; c += op.head_dim) vectors_.hadamard(row_of(op.x, r) + c, op.head_dim);
+  });
+}
+
 }  // namespace weft::kernels

@@ -157,6 +157,31 @@ __global__ void rotate(float* x, std::int64_t x_stride, const std::int32_t* posi
   }
 }
 
+/// A warp turns a head. Shared: a head for each warp.
+__global__ void turn_heads(float* x, std::int64_t x_stride, std::int64_t heads, int heads_of_row, int head_dim) {
+  WEFT_DYNAMIC_SHARED(float, shared);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const std::int64_t head = std::int64_t{blockIdx.x} * (kThreads / kWarp) + warp;
+  if (head >= heads) return;
+  float* const from = x + head / heads_of_row * x_stride + head % heads_of_row * head_dim;
+  float* const mine = shared + warp * head_dim;
+  for (int d = lane; d < head_dim; d += kWarp) mine[d] = from[d];
+  __syncwarp();
+  for (int first = 0, n = 1; first < head_dim; first += n) {
+    for (n = 1; 2 * n <= head_dim - first; n *= 2) {}
+    for (int distance = 1; distance < n; distance *= 2) {
+      for (int i = lane; i < n / 2; i += kWarp) {
+        float* const pair = mine + first + i / distance * 2 * distance + i % distance;
+        const float a = pair[0], b = pair[distance];
+        pair[0] = a + b, pair[distance] = a - b;
+      }
+      __syncwarp();
+    }
+    const float root = sqrtf(1.0f / static_cast<float>(n));
+    for (int d = lane; d < n; d += kWarp) from[first + d] = mine[first + d] * root;
+  }
+}
+
 }  // namespace
 
 void CudaOps::run(const Convert& op, Stream& stream) const {
@@ -224,6 +249,16 @@ void CudaOps::run(const Rotary& op, Stream& any) const {
   const std::int32_t* const position = stream.upload(op.position);
   launch(rotate, grid_for(op.x.rows, pairs), kThreads, 0, stream, op.x.as<float>(), op.x.stride, position,
          stream.upload(op.frequencies), count, op.head_dim, pairs);
+}
+
+void CudaOps::run(const Hadamard& op, Stream& stream) const {
+  check(op);
+  const std::int64_t heads = op.x.rows * (op.x.cols / op.head_dim);
+  if (heads == 0) return;
+  constexpr int warps = kThreads / kWarp;
+  launch(turn_heads, dim3(blocks_for(heads, warps)), kThreads, std::size_t{warps} * op.head_dim * sizeof(float),
+         static_cast<CudaStream&>(stream), op.x.as<float>(), op.x.stride, heads,
+         static_cast<int>(op.x.cols / op.head_dim), op.head_dim);
 }
 
 }  // namespace weft::kernels

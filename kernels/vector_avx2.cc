@@ -46,6 +46,29 @@ struct Avx2 {
     for (int i = 0; i < n; ++i) p[i] = lanes[i];
   }
 
+  static V levels(const std::uint8_t* p) { return {floats(bytes(p)), floats(bytes(p + 8))}; }
+  static V low_levels(const std::uint8_t* p) { return {floats(low_half(bytes(p))), floats(low_half(bytes(p + 8)))}; }
+  static V high_levels(const std::uint8_t* p) {
+    return {floats(_mm256_srli_epi32(bytes(p), 4)), floats(_mm256_srli_epi32(bytes(p + 8), 4))};
+  }
+  static V half_levels(const std::uint8_t* p) {
+    return {floats(low_half(bytes(p))), floats(_mm256_srli_epi32(bytes(p), 4))};
+  }
+  static void scales(const std::uint8_t* p, int stride, int count, V& scale, V& minimum) {
+    alignas(32) std::int32_t both[16] = {};
+    for (int i = 0; i < count; ++i) __builtin_memcpy(both + i, p + static_cast<std::int64_t>(i) * stride, 4);
+    const __m256i low = integers(both), high = integers(both + 8), mask = _mm256_set1_epi32(0xFFFF);
+    scale = halves(_mm256_and_si256(low, mask), _mm256_and_si256(high, mask));
+    minimum = halves(_mm256_srli_epi32(low, 16), _mm256_srli_epi32(high, 16));
+  }
+  template <int kDistance> static V swapped(V v) {
+    if constexpr (kDistance == 1) return {_mm256_permute_ps(v.low, 0xB1), _mm256_permute_ps(v.high, 0xB1)};
+    else if constexpr (kDistance == 2) return {_mm256_permute_ps(v.low, 0x4E), _mm256_permute_ps(v.high, 0x4E)};
+    else if constexpr (kDistance == 4)
+      return {_mm256_permute2f128_ps(v.low, v.low, 1), _mm256_permute2f128_ps(v.high, v.high, 1)};
+    else return {v.high, v.low};
+  }
+
   static V add(V a, V b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
   static V sub(V a, V b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
   static V mul(V a, V b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
@@ -118,6 +141,16 @@ struct Avx2 {
   }
 
  private:
+  static __m256i bytes(const std::uint8_t* p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
+  static __m256i low_half(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi32(15)); }
+  static __m256 floats(__m256i x) { return _mm256_cvtepi32_ps(x); }
+  /// The fp16 in the low 16 bits of each lane; the high ones are 0.
+  static V halves(__m256i low, __m256i high) {
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(packed)), _mm256_cvtph_ps(_mm256_extracti128_si256(packed, 1))};
+  }
   static __m128i half(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
   static __m256i integers(const std::int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
   static __m256 from_bf16(__m128i bits) {
@@ -168,8 +201,8 @@ struct Avx2 {
   }
 };
 
-constexpr VectorKernels kKernels = {"AVX2",        prefill_tile<Avx2>, column_tile<Avx2>, decode_tile<Avx2>,
-                                    convert<Avx2>, sum_exp<Avx2>};
+constexpr VectorKernels kKernels = {"AVX2",        prefill_tile<Avx2>, column_tile<Avx2>,  decode_tile<Avx2>,
+                                    convert<Avx2>, sum_exp<Avx2>,      quantise_row<Avx2>, hadamard<Avx2>};
 
 }  // namespace
 

@@ -41,6 +41,31 @@ struct Avx512 {
   static void store_first(f16* p, V v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_f16(v)); }
   static void store_first(bf16* p, V v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16(v)); }
 
+  /// Levels of slots (kv_row.h): 16 bytes; of 16 bytes the low or high halves; of 8 bytes the low halves, then the
+  /// high.
+  static V levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(bytes(p)); }
+  static V low_levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(low_half(bytes(p))); }
+  static V high_levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes(p), 4)); }
+  static V half_levels(const std::uint8_t* p) {
+    const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return _mm512_cvtepi32_ps(low_half(_mm512_cvtepu8_epi32(_mm_unpacklo_epi64(x, _mm_srli_epi16(x, 4)))));
+  }
+  /// Lane i: the scale and the minimum that lie i * stride bytes after p, for i < count; the rest are 0.
+  static void scales(const std::uint8_t* p, int stride, int count, V& scale, V& minimum) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_mullo_epi32(lane, _mm512_set1_epi32(stride));
+    const __m512i both = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), first_lanes(count), at, p, 1);
+    scale = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+    minimum = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
+  }
+  /// Lane i of the result is lane i ^ kDistance.
+  template <int kDistance> static V swapped(V v) {
+    if constexpr (kDistance == 1) return _mm512_permute_ps(v, 0xB1);
+    else if constexpr (kDistance == 2) return _mm512_permute_ps(v, 0x4E);
+    else if constexpr (kDistance == 4) return _mm512_shuffle_f32x4(v, v, 0xB1);
+    else return _mm512_shuffle_f32x4(v, v, 0x4E);
+  }
+
   static V add(V a, V b) { return _mm512_add_ps(a, b); }
   static V sub(V a, V b) { return _mm512_sub_ps(a, b); }
   static V mul(V a, V b) { return _mm512_mul_ps(a, b); }
@@ -109,6 +134,10 @@ struct Avx512 {
   }
 
  private:
+  static __m512i bytes(const std::uint8_t* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static __m512i low_half(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi32(15)); }
   static V from_bf16(__m256i bits) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)); }
   static __m256i to_f16(V v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static __m256i to_bf16(V v) {
@@ -121,8 +150,8 @@ struct Avx512 {
   }
 };
 
-constexpr VectorKernels kKernels = {"AVX-512",           prefill_tile<Avx512>, column_tile<Avx512>,
-                                    decode_tile<Avx512>, convert<Avx512>,      sum_exp<Avx512>};
+constexpr VectorKernels kKernels = {"AVX-512",       prefill_tile<Avx512>, column_tile<Avx512>,  decode_tile<Avx512>,
+                                    convert<Avx512>, sum_exp<Avx512>,      quantise_row<Avx512>, hadamard<Avx512>};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/vector_attend.h"
+#include "kernels/vector_levels.h"
 
 namespace weft::kernels {
 
@@ -19,6 +20,8 @@ template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
       const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;
       S::store(s.q + g * s.dim + d, S::mul(load_some<S>(t.q + g * t.head_dim + d, lanes), S::all(t.scale)));
     }
+  if constexpr (is_level<T>)
+    for (int g = 0; g < t.group; ++g) sum_groups<S>(s.q + g * s.dim, t.head_dim, s.q_sum + g * kv_groups(t.head_dim));
   int head = 0;
   if constexpr (S::kHeads >= 4)
     for (; head + 4 <= t.group; head += 4) logits<S, 4>(s, head);
@@ -29,17 +32,17 @@ template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
 }
 
 /// Asks for what the next tile touches first.
-template <class S, class T> void prefetch_tile(const DecodeTile& t) {
+template <class S> void prefetch_tile(const DecodeTile& t) {
   constexpr std::uintptr_t most = 512;  // the processor goes on by itself
   const auto bytes = static_cast<std::uintptr_t>(t.slots) * sizeof(float);
   for (std::uintptr_t i = 0; i < bytes && i < most; i += kLine) {
     __builtin_prefetch(reinterpret_cast<const char*>(t.position) + i, 1);
     if (t.score) __builtin_prefetch(reinterpret_cast<const char*>(t.score) + i, 1);
   }
-  const std::int64_t row = static_cast<std::int64_t>(*t.free_slot) * t.head_dim;
-  for (std::uintptr_t i = 0; i < sizeof(T) * static_cast<std::uintptr_t>(t.head_dim); i += kLine) {
-    __builtin_prefetch(reinterpret_cast<const char*>(static_cast<T*>(t.slot_k) + row) + i, 1);
-    __builtin_prefetch(reinterpret_cast<const char*>(static_cast<T*>(t.slot_v) + row) + i, 1);
+  const auto row_bytes = static_cast<std::int64_t>(kv_row_bytes(t.dtype, t.head_dim)), row = *t.free_slot * row_bytes;
+  for (std::int64_t i = row; i < row + row_bytes; i += kLine) {
+    __builtin_prefetch(static_cast<const char*>(t.slot_k) + i, 1);
+    __builtin_prefetch(static_cast<const char*>(t.slot_v) + i, 1);
   }
   __builtin_prefetch(t.position + *t.free_slot, 1);
 }
@@ -47,17 +50,24 @@ template <class S, class T> void prefetch_tile(const DecodeTile& t) {
 template <class S, class T> void decode_tile_of(const DecodeTile& t) {
   const std::int64_t entries = whole_vectors(t.slots) + kLanes;
   DecodeState<T> s{t, static_cast<T*>(t.slot_k), static_cast<T*>(t.slot_v)};
+  s.row = static_cast<std::int64_t>(kv_row_bytes(t.dtype, t.head_dim) / sizeof(T));
   s.dim = whole_vectors(t.head_dim), s.stride = entries;
   s.q = t.scratch;
   s.p = s.q + t.group * s.dim;
   s.value = s.p + t.group * entries;
   s.place = reinterpret_cast<std::int32_t*>(s.value + entries);
   s.run = reinterpret_cast<SlotRun*>(s.place + entries);
+  if constexpr (is_level<T>) {
+    const int groups = kv_groups(t.head_dim);
+    s.scale = reinterpret_cast<float*>(s.run + entries / 2);
+    s.minimum = s.scale + groups * kLanes;
+    s.q_sum = s.minimum + groups * kLanes;
+  }
 
   write_token<S>(s);
   list_entries<S>(s);
   find_probabilities<S>(s);
-  if (t.next) prefetch_tile<S, T>(*t.next);
+  if (t.next) prefetch_tile<S>(*t.next);
   int head = 0;
   if constexpr (S::kHeads >= 4)
     for (; head + 4 <= t.group; head += 4) outputs<S, 4>(s, head);
@@ -76,7 +86,9 @@ template <class S, class T> void decode_tile_of(const DecodeTile& t) {
 template <class S> void decode_tile(const DecodeTile& t) {
   if (t.dtype == DType::f32) decode_tile_of<S, float>(t);
   else if (t.dtype == DType::f16) decode_tile_of<S, f16>(t);
-  else decode_tile_of<S, bf16>(t);
+  else if (t.dtype == DType::bf16) decode_tile_of<S, bf16>(t);
+  else if (t.dtype == DType::i8) decode_tile_of<S, Level<DType::i8>>(t);
+  else decode_tile_of<S, Level<DType::i4>>(t);
 }
 
 }  // namespace weft::kernels

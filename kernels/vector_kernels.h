@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/kv_row.h"
 #include "kernels/ops.h"
 
 namespace weft::kernels {
@@ -55,7 +56,7 @@ constexpr std::size_t column_scratch(int head_dim) {
 /// One row and one KV head of DecodeAttention; the caller has checked that the free slot is one, and empty.
 struct DecodeTile {
   const float *q, *k, *v;              // [group, head_dim], [head_dim], [head_dim]
-  void *slot_k, *slot_v;               // [slots, head_dim]
+  void *slot_k, *slot_v;               // [slots] rows of head_dim (kv_row.h)
   const DecodeTile* next;              // what this thread does after this tile, or null
   float* score;                        // [slots], null with Scoring::none
   std::int32_t *position, *free_slot;  // [slots], [1]
@@ -73,7 +74,9 @@ struct DecodeTile {
 };
 constexpr std::size_t decode_scratch(int head_dim, int slots, int group) {
   const auto entries = static_cast<std::size_t>(whole_vectors(slots)) + kLanes;
-  return static_cast<std::size_t>(group) * (static_cast<std::size_t>(whole_vectors(head_dim)) + entries) + 3 * entries;
+  const auto groups = static_cast<std::size_t>(kv_groups(head_dim));  // of int8 and int4
+  return static_cast<std::size_t>(group) * (static_cast<std::size_t>(whole_vectors(head_dim)) + entries + groups) +
+         3 * entries + 2 * groups * kLanes;
 }
 
 struct VectorKernels {
@@ -85,6 +88,9 @@ struct VectorKernels {
   void (*convert)(const void* in, DType from, void* out, DType to, std::int64_t n, bool add);
   /// Sum of exp(x[i] - shift); relative error below 1e-6.
   double (*sum_exp)(const float* x, std::int64_t n, float shift);
+  /// One key or value into a slot of int8 or int4 (kv_row.h).
+  void (*quantise)(const float* x, int head_dim, DType type, std::byte* row);
+  void (*hadamard)(float* x, int head_dim);  ///< Hadamard of one head
 };
 
 /// What this processor can run, the fastest first; never empty.

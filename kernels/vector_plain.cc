@@ -37,6 +37,30 @@ struct Plain {
     for (int i = 0; i < n; ++i) p[i] = T(v.at[i]);
   }
 
+  static V levels(const std::uint8_t* p) {
+    return each([=](int i) { return static_cast<float>(p[i]); });
+  }
+  static V low_levels(const std::uint8_t* p) {
+    return each([=](int i) { return static_cast<float>(p[i] & 15); });
+  }
+  static V high_levels(const std::uint8_t* p) {
+    return each([=](int i) { return static_cast<float>(p[i] >> 4); });
+  }
+  static V half_levels(const std::uint8_t* p) {
+    return each([=](int i) { return static_cast<float>(i < 8 ? p[i] & 15 : p[i - 8] >> 4); });
+  }
+  static void scales(const std::uint8_t* p, int stride, int count, V& scale, V& minimum) {
+    scale = minimum = zero();
+    for (int i = 0; i < count; ++i) {
+      f16 both[2];
+      __builtin_memcpy(both, p + static_cast<std::int64_t>(i) * stride, sizeof both);
+      scale.at[i] = static_cast<float>(both[0]), minimum.at[i] = static_cast<float>(both[1]);
+    }
+  }
+  template <int kDistance> static V swapped(const V& v) {
+    return each([&](int i) { return v.at[i ^ kDistance]; });
+  }
+
   static V add(const V& a, const V& b) {
     return each([&](int i) { return a.at[i] + b.at[i]; });
   }
@@ -114,8 +138,8 @@ struct Plain {
   }
 };
 
-constexpr VectorKernels kKernels = {"plain C++",        prefill_tile<Plain>, column_tile<Plain>,
-                                    decode_tile<Plain>, convert<Plain>,      sum_exp<Plain>};
+constexpr VectorKernels kKernels = {"plain C++",    prefill_tile<Plain>, column_tile<Plain>,  decode_tile<Plain>,
+                                    convert<Plain>, sum_exp<Plain>,      quantise_row<Plain>, hadamard<Plain>};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/vector_math.h"
+#include "kernels/vector_quantise.h"
 
 namespace weft::kernels {
 
@@ -18,6 +19,7 @@ struct SlotRun {
 template <class T> struct DecodeState {
   const DecodeTile& tile;
   T *k, *v;
+  std::int64_t row = 0;              // what of T one slot's key or value takes
   float* q = nullptr;                // [group, dim], scaled
   float* p = nullptr;                // [group, entries]: logits, then probabilities
   float* value = nullptr;            // [entries]: scores, for the choice of the victim
@@ -25,6 +27,9 @@ template <class T> struct DecodeState {
   SlotRun* run = nullptr;            // [entries / 2]
   std::int64_t dim = 0, stride = 0;  // of a row of q, and of p
   int runs = 0, count = 0;           // visible slots
+  // Of slots of int8 and int4 (kv_row.h):
+  float* q_sum = nullptr;                      // [group, groups of numbers]
+  float *scale = nullptr, *minimum = nullptr;  // [groups of numbers, 16]
   int first_empty = -1;
 };
 
@@ -113,10 +118,16 @@ template <class S, class T> int choose_victim(const DecodeState<T>& s) {
 template <class S, class T> void write_token(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   const std::int32_t slot = *t.free_slot;
-  for (int d = 0; d < t.head_dim; d += kLanes) {
-    const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;
-    store_some<S>(s.k + static_cast<std::int64_t>(slot) * t.head_dim + d, load_some<S>(t.k + d, lanes), lanes);
-    store_some<S>(s.v + static_cast<std::int64_t>(slot) * t.head_dim + d, load_some<S>(t.v + d, lanes), lanes);
+  T *const k = s.k + slot * s.row, *const v = s.v + slot * s.row;
+  if constexpr (is_level<T>) {
+    quantise_row<S>(t.k, t.head_dim, T::kType, reinterpret_cast<std::byte*>(k));
+    quantise_row<S>(t.v, t.head_dim, T::kType, reinterpret_cast<std::byte*>(v));
+  } else {
+    for (int d = 0; d < t.head_dim; d += kLanes) {
+      const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;
+      store_some<S>(k + d, load_some<S>(t.k + d, lanes), lanes);
+      store_some<S>(v + d, load_some<S>(t.v + d, lanes), lanes);
+    }
   }
   t.position[slot] = t.token;
   if (t.score) t.score[slot] = t.new_score;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/kv_row.h"
 #include "kernels/tensor.h"
 
 namespace weft::kernels {
@@ -14,8 +15,9 @@ struct KvSlots;  // kernels/attention_ops.h
 namespace weft::offload {
 
 /// One KV buffer: what one layer keeps for one batch of sequences (kernels::KvSlots). In this order, each part starting
-/// at a multiple of 64 bytes: k, v [sequences, kv_heads, slots, head_dim]; score [sequences, kv_heads, slots] f32 if
-/// `scores`; position, of the same shape, i32; free_slot [sequences, kv_heads] i32. Moves between tiers as it is.
+/// at a multiple of 64 bytes: k, v [sequences, kv_heads, slots], rows of kernels/kv_row.h; score [sequences, kv_heads,
+/// slots] f32 if `scores`; position, of the same shape, i32; free_slot [sequences, kv_heads] i32. Moves between tiers
+/// as it is.
 struct KvShape {
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
   DType dtype = DType::f16;
@@ -23,7 +25,7 @@ struct KvShape {
 
   std::size_t bytes() const;  ///< of the whole buffer, a multiple of 4096
   kernels::KvSlots view(std::byte* base) const;
-  std::size_t row_bytes() const { return bytes_of(dtype, head_dim); }
+  std::size_t row_bytes() const { return kernels::kv_row_bytes(dtype, head_dim); }
   /// What a decode step reads and writes of one slot: key, value and position, and the score, which is read and
   /// written.
   std::size_t bytes_per_step() const {

@@ -31,8 +31,7 @@ double Cost::bytes(const Op& op, const Sweep& sweep) const {
   const ScheduleShape& shape = footprint_.shape;
   if (op.subject < shape.kv_buffer(0, 0))
     return double(sizing_.unit_bytes[op.subject]) * Compression::left(compression_.weight_bits);
-  if (op.subject < shape.activation_buffer(0))
-    return double(footprint_.kv_buffer_bytes()) * Compression::left(compression_.kv_bits);
+  if (op.subject < shape.activation_buffer(0)) return double(footprint_.kv_buffer_bytes());
   const double rows = double(sweep.rows(op.batch, policy_.gpu_batch_size));
   const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
   if (op.subject < shape.exchange_buffer(0)) return rows * sweep.tokens * bytes_of_row(Value::hidden);
@@ -124,15 +123,19 @@ double Cost::prefill_core(double sequences, double prompt) const {
     seconds += pointwise(rows * (bytes_of_row(from) + bytes_of_row(to)));
   if (policy_.retention.scored())
     seconds += 2 * pairs * model_.head_dim / device.column_sums.at(prompt, model_.head_dim);
+  if (policy_.kv_format.rotates())
+    for (const Value value : {Value::k, Value::v}) seconds += pointwise(2 * rows * bytes_of_row(value));
   return seconds + pointwise(2 * rows * stored);  // into the slots
 }
 
 double Cost::decode_core(const Engine& engine, double sequences, double visible) const {
-  const double rows = 2.0 * double(footprint_.kv_shape.row_bytes());  // a key and a value
-  const double slot =
-      double(footprint_.kv_shape.bytes_per_step()) - rows * (1 - Compression::left(compression_.kv_bits));
-  return std::max(engine.launch,
-                  sequences * model_.kv_heads * visible * slot / engine.decode_attention.at(visible, model_.head_dim));
+  const auto slot = double(footprint_.kv_shape.bytes_per_step());
+  const double rate = engine.decode(footprint_.kv_shape.dtype).at(visible, model_.head_dim);
+  double seconds = std::max(engine.launch, sequences * model_.kv_heads * visible * slot / rate);
+  if (policy_.kv_format.rotates())  // the same everywhere: small next to the slots
+    for (const Value value : {Value::q, Value::k, Value::v, Value::attended})
+      seconds += pointwise(2 * sequences * double(shape_of(value, model_, footprint_.types, 1).bytes()));
+  return seconds;
 }
 
 double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const {

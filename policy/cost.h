@@ -15,7 +15,7 @@ namespace weft::policy {
 
 /// Bits per number, to say what compression would gain; groups of 64 with a scale and a minimum in fp16.
 struct Compression {
-  int weight_bits = 16, kv_bits = 16;
+  int weight_bits = 16;
   /// Bytes left of those of 16-bit numbers: 1, or 0.28125 of 4 bits.
   static double left(int bits) { return bits == 4 ? (0.5 + 4.0 / 64) / 2 : 1; }
 };

@@ -121,12 +121,14 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.slots = shape.slots_needed(2);
 
   print.gpu_batch_size = policy.gpu_batch_size;
-  print.types = {sizing.activation, sizing.kv};
+  // A prompt attends to its own keys and values before they are quantised.
+  const DType slot_type = policy.kv_format.dtype.value_or(sizing.kv);
+  print.types = {sizing.activation, is_quantised(slot_type) ? sizing.kv : slot_type};
   print.kv_shape = {.sequences = policy.gpu_batch_size,
                     .kv_heads = model.kv_heads,
                     .slots = static_cast<int>(work.slots),
                     .head_dim = model.head_dim,
-                    .dtype = sizing.kv,
+                    .dtype = slot_type,
                     .scores = policy.retention.scored() || policy.retention.rule == Retention::Rule::random};
   print.activation_buffer_bytes =
       round_up(shape_of(Value::hidden, model, print.types, policy.gpu_batch_size * work.longest_prompt).bytes(), kPage);

@@ -38,13 +38,13 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
 
 /// What of the machine and the checkpoint sizes depend on.
 struct SizingInputs {
-  std::vector<std::uint64_t> unit_bytes;  ///< per unit, in memory
-  std::vector<bool> unit_in_files;        ///< per unit: on disk it needs no space of its own
-  DType kv = DType::f16, activation = DType::f32;
-  std::optional<WeightFormat> weight_format;  ///< as in Policy
-  bool disk_reads_device = false;             ///< Backend::device_is_host_memory()
-  std::uint64_t device_overhead = 0;          ///< Backend::device_overhead()
-  std::int64_t rows_that_fill = 512;          ///< Backend::rows_that_fill()
+  std::vector<std::uint64_t> unit_bytes;           ///< per unit, in memory
+  std::vector<bool> unit_in_files;                 ///< per unit: on disk it needs no space of its own
+  DType kv = DType::f16, activation = DType::f32;  ///< kv: what a policy without a KV format means
+  std::optional<WeightFormat> weight_format;       ///< as in Policy
+  bool disk_reads_device = false;                  ///< Backend::device_is_host_memory()
+  std::uint64_t device_overhead = 0;               ///< Backend::device_overhead()
+  std::int64_t rows_that_fill = 512;               ///< Backend::rows_that_fill()
 };
 
 struct Window {
@@ -84,7 +84,7 @@ constexpr std::uint64_t kUnchargedJob = std::uint64_t{4} << 20;
 struct Footprint {
   ScheduleShape shape;  ///< homes of all blocks, window slots
   int gpu_batch_size = 1;
-  Types types;                ///< of the hidden states and of the KV cache
+  Types types;                ///< of the hidden states and of a prompt's keys and values
   offload::KvShape kv_shape;  ///< of every KV buffer
   std::uint64_t activation_buffer_bytes = 0;
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;

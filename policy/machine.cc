@@ -30,6 +30,8 @@ constexpr Columns kLinear{"linear", "rows", "width", "flop_per_second"};
 constexpr Columns kPrefill{"prefill_attention", "prompt", "head_dim", "flop_per_second"};
 constexpr Columns kColumnSums{"column_sums", "prompt", "head_dim", "flop_per_second"};
 constexpr Columns kDecode{"decode_attention", "slots", "head_dim", "bytes_per_second"};
+constexpr Columns kDecodeInt8{"decode_attention_int8", "slots", "head_dim", "bytes_per_second"};
+constexpr Columns kDecodeInt4{"decode_attention_int4", "slots", "head_dim", "bytes_per_second"};
 
 double positive(Fields& fields, const std::string& key) {
   const nlohmann::json& value = fields.at(key);
@@ -81,6 +83,12 @@ RateTable read_table(Fields& fields, const Columns& columns, const std::string& 
   return table_from_json(fields.at(columns.name), columns, where + "." + columns.name);
 }
 
+void read_decode(Fields& fields, Engine& engine, const std::string& where) {
+  engine.decode_attention = read_table(fields, kDecode, where);
+  if (fields.has(kDecodeInt8.name)) engine.decode_int8 = read_table(fields, kDecodeInt8, where);
+  if (fields.has(kDecodeInt4.name)) engine.decode_int4 = read_table(fields, kDecodeInt4, where);
+}
+
 Engine device_from_json(const nlohmann::json& json, const std::string& where) {
   Fields fields(json, where, Blame::usage);
   Engine engine;
@@ -92,7 +100,7 @@ Engine device_from_json(const nlohmann::json& json, const std::string& where) {
   linear.refuse_unknown();
   engine.prefill_attention = read_table(fields, kPrefill, where);
   engine.column_sums = read_table(fields, kColumnSums, where);
-  engine.decode_attention = read_table(fields, kDecode, where);
+  read_decode(fields, engine, where);
   engine.pointwise = positive(fields, "pointwise_bytes_per_second");
   engine.launch = positive(fields, "launch_seconds");
   fields.refuse_unknown();
@@ -102,7 +110,7 @@ Engine device_from_json(const nlohmann::json& json, const std::string& where) {
 Engine host_from_json(const nlohmann::json& json, const std::string& where) {
   Fields fields(json, where, Blame::usage);
   Engine engine;
-  engine.decode_attention = read_table(fields, kDecode, where);
+  read_decode(fields, engine, where);
   engine.launch = positive(fields, "launch_seconds");
   fields.refuse_unknown();
   return engine;
@@ -148,6 +156,12 @@ ordered_json to_json(const RateTable& table, const Columns& columns) {
   return json;
 }
 
+void write_decode(const Engine& engine, ordered_json& json) {
+  json[kDecode.name] = to_json(engine.decode_attention, kDecode);
+  if (!engine.decode_int8.empty()) json[kDecodeInt8.name] = to_json(engine.decode_int8, kDecodeInt8);
+  if (!engine.decode_int4.empty()) json[kDecodeInt4.name] = to_json(engine.decode_int4, kDecodeInt4);
+}
+
 ordered_json together_to_json(const Machine& machine) {
   ordered_json json = ordered_json::object();
   for (const Lane lane : offload::kLanes)
@@ -185,6 +199,11 @@ double RateTable::at(double size, double width) const {
   };
   const double low = along(row.lower), high = along(row.upper);
   return low * std::pow(high / low, row.part);
+}
+
+const RateTable& Engine::decode(DType type) const {
+  const RateTable& own = type == DType::i8 ? decode_int8 : type == DType::i4 ? decode_int4 : decode_attention;
+  return own.empty() ? decode_attention : own;
 }
 
 double Machine::linear(DType dtype, double rows, double width) const {
@@ -232,10 +251,12 @@ ordered_json Machine::to_json() const {
       object_at(on_device, kLinear.name)[name_of(type)] = policy::to_json(device.linear[index(type)], kLinear);
   on_device[kPrefill.name] = policy::to_json(device.prefill_attention, kPrefill);
   on_device[kColumnSums.name] = policy::to_json(device.column_sums, kColumnSums);
-  on_device[kDecode.name] = policy::to_json(device.decode_attention, kDecode);
+  write_decode(device, on_device);
   on_device["pointwise_bytes_per_second"] = number(device.pointwise);
   on_device["launch_seconds"] = device.launch;
-  json["host"] = {{kDecode.name, policy::to_json(host.decode_attention, kDecode)}, {"launch_seconds", host.launch}};
+  ordered_json& on_host = object_at(json, "host");
+  write_decode(host, on_host);
+  on_host["launch_seconds"] = host.launch;
   return json;
 }
 

@@ -28,11 +28,15 @@ struct Engine {
   /// flop/s by DType of the weights, over rows x width of a square matrix; of quantised ones in groups of 64, in
   /// integer arithmetic where the engine has it.
   std::array<RateTable, 6> linear;
-  RateTable prefill_attention;  ///< flop/s over the causal half (4 x pairs x head_dim), over prompt x head_dim
-  RateTable column_sums;        ///< flop/s of the second pass (2 x pairs x head_dim), over the same
-  RateTable decode_attention;   ///< bytes/s: keys, values, 12 bytes a slot where scored, over slots x head_dim
-  double pointwise = 0;         ///< bytes/s read and written by norms, activations and other pointwise ops
-  double launch = 0;            ///< seconds that a kernel takes at least
+  RateTable prefill_attention;         ///< flop/s over the causal half (4 x pairs x head_dim), over prompt x head_dim
+  RateTable column_sums;               ///< flop/s of the second pass (2 x pairs x head_dim), over the same
+  RateTable decode_attention;          ///< bytes/s: keys, values, 12 bytes a slot where scored, over slots x head_dim
+  RateTable decode_int8, decode_int4;  ///< the same over slots of these types; may be empty
+  double pointwise = 0;                ///< bytes/s read and written by norms, activations and other pointwise ops
+  double launch = 0;                   ///< seconds that a kernel takes at least
+
+  /// Over slots of `type`; where it was not measured, of float16, so many bytes a second.
+  const RateTable& decode(DType type) const;
 };
 
 struct Machine {

@@ -22,6 +22,7 @@ class Chooser {
     base_.budgets = budgets;
     base_.retention = partial.retention.value_or(Retention{});
     base_.weight_format = partial.weight_format;
+    base_.kv_format = partial.kv_format.value_or(KvFormat{});
     base_.overlap = partial.overlap.value_or(true);
     base_.continuous = partial.continuous.value_or(true);
     base_.attention_on_host = partial.attention_on_host.value_or(0);

@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kSumTolerance = 1e-6;
 
-/// Of fields of which those that are no fractions have been read.
-Fractions fractions_from_fields(Fields& fields, const std::string& where) {
+/// Of all that is in `fields` last: refuses what else is there.
+Fractions last_fractions(Fields& fields, const std::string& where) {
   Fractions fractions;
   double sum = 0;
   for (const offload::Tier tier : offload::kTiers)
@@ -28,7 +28,7 @@ Fractions fractions_from_fields(Fields& fields, const std::string& where) {
 
 Fractions fractions_from_json(const nlohmann::json& object, const std::string& where) {
   Fields fields(object, where, Blame::usage);
-  return fractions_from_fields(fields, where);
+  return last_fractions(fields, where);
 }
 
 bool has_fractions(Fields& fields) {
@@ -47,8 +47,21 @@ void weights_from_json(const nlohmann::json& object, const std::string& where, P
     policy.weight_format->group = group_from_number(fields.integer("group", 1, 1 << 20), where + ".group");
   if (fields.has("arithmetic"))
     policy.weight_format->arithmetic = arithmetic_from_text(fields.text("arithmetic"), where + ".arithmetic");
-  if (has_fractions(fields) || !fields.has("dtype")) policy.weights = fractions_from_fields(fields, where);
-  fields.refuse_unknown();
+  if (has_fractions(fields) || !fields.has("dtype")) policy.weights = last_fractions(fields, where);
+  else fields.refuse_unknown();
+}
+
+/// Shares, a format or both.
+void read_kv(const nlohmann::json& object, const std::string& where, PartialPolicy& policy) {
+  Fields fields(object, where, Blame::usage);
+  KvFormat format;
+  if (fields.has("dtype")) format.dtype = kv_dtype_from_text(fields.text("dtype"), where + ".dtype");
+  if (fields.has("rotate")) format.rotate = fields.boolean("rotate");
+  else if (format.quantised()) format.rotate = true;
+  const bool formatted = fields.has("dtype") || fields.has("rotate");
+  if (formatted) policy.kv_format = format;
+  if (has_fractions(fields) || !formatted) policy.kv = last_fractions(fields, where);
+  else fields.refuse_unknown();
 }
 
 double attention_from_json(const nlohmann::json& value, const std::string& where) {
@@ -90,7 +103,7 @@ PartialPolicy PartialPolicy::from_json(const nlohmann::json& json, const std::st
   if (fields.has("num_gpu_batches"))
     policy.num_gpu_batches = static_cast<int>(fields.integer("num_gpu_batches", 1, kMostSequences));
   if (fields.has("weights")) weights_from_json(fields.at("weights"), where + ": weights", policy);
-  if (fields.has("kv")) policy.kv = fractions_from_json(fields.at("kv"), where + ": kv");
+  if (fields.has("kv")) read_kv(fields.at("kv"), where + ": kv", policy);
   if (fields.has("activations"))
     policy.activations = fractions_from_json(fields.at("activations"), where + ": activations");
   if (fields.has("attention"))
@@ -117,6 +130,7 @@ PartialPolicy PartialPolicy::of(const Policy& policy) {
   partial.weights = policy.weights;
   partial.weight_format = policy.weight_format;
   partial.kv = policy.kv;
+  partial.kv_format = policy.kv_format;
   partial.activations = policy.activations;
   partial.attention_on_host = policy.attention_on_host;
   partial.retention = policy.retention;
@@ -144,6 +158,7 @@ PartialPolicy PartialPolicy::over(const PartialPolicy& below) const {
   both.weights = first(weights, below.weights);
   both.weight_format = first(weight_format, below.weight_format);
   both.kv = first(kv, below.kv);
+  both.kv_format = first(kv_format, below.kv_format);
   both.activations = first(activations, below.activations);
   both.attention_on_host = first(attention_on_host, below.attention_on_host);
   both.retention = first(retention, below.retention);
@@ -164,6 +179,8 @@ nlohmann::ordered_json Policy::to_json() const {
     }
   }
   json["kv"] = policy::to_json(kv);
+  if (kv_format.dtype) json["kv"]["dtype"] = name_of(*kv_format.dtype);
+  if (kv_format.quantised()) json["kv"]["rotate"] = kv_format.rotates();
   json["activations"] = policy::to_json(activations);
   if (attention_on_host == 0) json["attention"] = "device";
   else if (attention_on_host == 1) json["attention"] = "host";
@@ -173,6 +190,22 @@ nlohmann::ordered_json Policy::to_json() const {
   json["schedule"] = continuous ? "continuous" : "static";
   for (const offload::Tier tier : offload::kTiers) json["budgets"][name_of(tier)] = budgets[tier];
   return json;
+}
+
+void check(const KvFormat& format, const std::string& where) {
+  if (format.rotate.value_or(false) && !format.quantised())
+    throw UsageError(where + ": rotate is for keys and values of int8 and int4; leave it out or give --kv-dtype int4");
+}
+
+std::optional<DType> kv_dtype_from_text(const std::string& text, const std::string& where) {
+  if (text == "auto") return {};
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4})
+    if (text == name_of(dtype)) return dtype;
+  throw UsageError(where + " must be auto, float16, bfloat16, float32, int8 or int4, got '" + text.substr(0, 40) + "'");
+}
+
+std::string to_text(const KvFormat& format, DType model) {
+  return std::string(name_of(format.dtype.value_or(model))) + (format.rotates() ? ", rotated" : "");
 }
 
 bool continuous_from_text(std::string_view text, const std::string& where) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/tensor.h"
 #include "offload/tier.h"
 #include "policy/retention.h"
 #include "policy/weight_format.h"
@@ -32,11 +33,30 @@ struct Budgets {
   std::uint64_t operator[](offload::Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
 };
 
+/// What keys and values are stored as.
+struct KvFormat {
+  std::optional<DType> dtype;  ///< nothing: the type that the model is computed in
+  /// Whether heads are rotated before they are quantised (kernels::Hadamard); nothing: not. Files and flags
+  /// that quantise say true unless told otherwise.
+  std::optional<bool> rotate;
+
+  bool quantised() const { return dtype && is_quantised(*dtype); }
+  bool rotates() const { return quantised() && rotate.value_or(false); }
+  bool operator==(const KvFormat&) const = default;
+};
+/// Throws UsageError where a rotation is asked for that nothing would undergo.
+void check(const KvFormat& format, const std::string& where);
+/// auto is nothing. Throws UsageError, which names `where`.
+std::optional<DType> kv_dtype_from_text(const std::string& text, const std::string& where);
+/// "int4, rotated"; of a model that is computed in `model`.
+std::string to_text(const KvFormat& format, DType model);
+
 /// A complete policy.
 struct Policy {
   int gpu_batch_size = 1, num_gpu_batches = 1;
   Fractions weights, kv, activations;
   std::optional<WeightFormat> weight_format;  ///< nothing: as the checkpoint has them, by --dtype
+  KvFormat kv_format;
   double attention_on_host = 0;  ///< share of the KV off the device that the host attends; the rest comes to the device
   Retention retention;
   bool overlap = true;
@@ -54,6 +74,7 @@ struct PartialPolicy {
   std::optional<int> gpu_batch_size, num_gpu_batches;
   std::optional<Fractions> weights, kv, activations;
   std::optional<WeightFormat> weight_format;
+  std::optional<KvFormat> kv_format;
   std::optional<double> attention_on_host;
   std::optional<Retention> retention;
   std::optional<bool> overlap, continuous;

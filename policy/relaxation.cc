@@ -182,8 +182,7 @@ class Relaxation {
   }
 
   double kv_total() const {
-    return double(footprint_.kv_buffer_bytes()) * problem_.model.layers * policy_.num_gpu_batches *
-           Compression::left(compression_.kv_bits);
+    return double(footprint_.kv_buffer_bytes()) * problem_.model.layers * policy_.num_gpu_batches;
   }
   double seconds_per_byte(Lane lane) const { return 1 / problem_.machine.bytes_per_second[index(lane)]; }
 

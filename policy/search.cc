@@ -63,6 +63,7 @@ class Searcher {
     base_.budgets = allowance_.budgets;
     base_.retention = partial.retention.value_or(Retention{});
     base_.weight_format = partial.weight_format;
+    base_.kv_format = partial.kv_format.value_or(KvFormat{});
     base_.overlap = partial.overlap.value_or(true);
     base_.continuous = partial.continuous.value_or(true);
   }

@@ -44,7 +44,7 @@ enum class Value : std::uint8_t {
   q,
   k,
   v,
-  stored_k,  ///< of prompts, in the type of the KV cache
+  stored_k,  ///< of prompts, in the type of the KV cache, or where that is quantised the model's
   stored_v,
   log_sum,  ///< of prompts, per row: PrefillAttention::lse
   score,    ///< of prompts, per token: ColumnSums::score
@@ -73,7 +73,7 @@ std::vector<Step> steps_of(const ModelSpec& model, Stage stage, int layer = 0);
 
 /// The types that a run chooses.
 struct Types {
-  DType activation = DType::f32, kv = DType::f16;
+  DType activation = DType::f32, kv = DType::f16;  ///< kv: of prompts' keys and values while they are attended to
 };
 struct ValueShape {
   DType dtype = DType::f32;

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Measures what each retention rule costs in perplexity, and writes docs/quality.md.
+"""Measures what each retention rule costs in perplexity, and writes docs/quality.md. With --kv, what keys and values of 8
+and 4 bits cost, and prints a table.
 
     scripts/quality.py [--model models/demo] [--text tests/data/text/books-valid.txt.xz] [--windows 64]
-                       [--prompt 512] [--scored 256] [--output docs/quality.md] [-- FLAGS OF WEFT ...]
+                       [--prompt 512] [--scored 256] [--kv | --output docs/quality.md] [-- FLAGS OF WEFT ...]
 
 Every window is so many tokens of prompt and so many that follow; `weft score` prefills the prompt and feeds the rest
 token by token through the decode path, so that retention acts as it does in generation. The budget is a share of the
@@ -61,10 +62,10 @@ def make_windows(args, folder):
     return folder / "windows.jsonl"
 
 
-def score(args, folder, windows, retention):
+def score(args, folder, windows, retention, kv=None):
     """Mean negative log-likelihood of each window, in order."""
     policy, output = folder / "policy.json", folder / "scores.jsonl"
-    policy.write_text(json.dumps({"retention": retention}))
+    policy.write_text(json.dumps({"retention": retention} | ({"kv": kv} if kv else {})))
     output.unlink(missing_ok=True)
     weft(args, "score", "--model", args.model, "--input", str(windows), "--output", str(output), "--policy", str(policy),
          "--quiet", *args.flags)
@@ -98,6 +99,19 @@ def mean_and_error(values):
     return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
 
 
+def print_formats(args, folder, windows):
+    print("| retention | keys and values | perplexity | change | standard error |\n|---|---|---|---|---|", flush=True)
+    for name, retention in (("full", {"rule": "full"}), ("h2o at 20 %", {"rule": "h2o", "heavy": 0.1, "recent": 0.1})):
+        plain = score(args, folder, windows, retention)
+        print(f"| {name} | as the model | {math.exp(mean_and_error(plain)[0]):.2f} | | |", flush=True)
+        for dtype in ("int8", "int4"):
+            for rotate in (False, True):
+                losses = score(args, folder, windows, retention, {"dtype": dtype, "rotate": rotate})
+                change, error = mean_and_error([a - b for a, b in zip(losses, plain)])
+                print(f"| {name} | {dtype}{', rotated' if rotate else ''} | {math.exp(mean_and_error(losses)[0]):.2f} "
+                      f"| {math.expm1(change):+.2%} | {math.exp(change) * error:.2%} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(ROOT / "models/demo"))
@@ -108,6 +122,7 @@ def main():
     parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
     parser.add_argument("--output", default=str(ROOT / "docs/quality.md"))
     parser.add_argument("--formats", action="store_true", help="only what quantised weights cost, printed")
+    parser.add_argument("--kv", action="store_true", help="formats of keys and values in place of retention rules")
     parser.add_argument("flags", nargs="*", help="of weft score, after --")
     args = parser.parse_args()
     if args.formats:
@@ -117,6 +132,8 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         windows = make_windows(args, folder)
+        if args.kv:
+            return print_formats(args, folder, windows)
         full = score(args, folder, windows, {"rule": "full"})
         mean, error = mean_and_error(full)
         rows, scores = [], {}

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "kernels/error.h"
+#include "offload/kv_layout.h"
 #include "policy/json.h"
 #include "policy/policy.h"
 #include "runtime/base/files.h"
@@ -32,6 +33,14 @@ void print_shape(const policy::ModelSpec& spec) {
   fmt::print("KV cache in 16 bits: {} per token, {} for a sequence of {} tokens, {} of it with h2o:0.1:0.1\n",
              bytes_to_text(token), bytes_to_text(token * static_cast<std::uint64_t>(spec.positions)), spec.positions,
              bytes_to_text(token * static_cast<std::uint64_t>(spec.positions) / 5));
+  for (const DType dtype : {DType::i8, DType::i4}) {
+    const offload::KvShape shape{
+        .sequences = 1, .kv_heads = spec.kv_heads, .slots = 1, .head_dim = spec.head_dim, .dtype = dtype};
+    const std::uint64_t each =
+        2 * shape.row_bytes() * static_cast<std::uint64_t>(spec.layers) * static_cast<std::uint64_t>(spec.kv_heads);
+    fmt::print("KV cache in {}: {} per token, {} for a sequence of {} tokens\n", name_of(dtype), bytes_to_text(each),
+               bytes_to_text(each * static_cast<std::uint64_t>(spec.positions)), spec.positions);
+  }
 }
 
 /// What the weights would take in the formats that quantise them.
@@ -80,6 +89,8 @@ int inspect(const std::string& path) {
   shown.weights = partial.weights.value_or(shown.weights);
   shown.weight_format = partial.weight_format;
   shown.kv = partial.kv.value_or(shown.kv);
+  shown.kv_format = partial.kv_format.value_or(shown.kv_format);
+  policy::check(shown.kv_format, path + ": kv");
   shown.activations = partial.activations.value_or(shown.activations);
   shown.attention_on_host = partial.attention_on_host.value_or(shown.attention_on_host);
   shown.retention = partial.retention.value_or(shown.retention);
@@ -95,7 +106,9 @@ int inspect(const std::string& path) {
                                   {"num_gpu_batches", !partial.num_gpu_batches},
                                   {"weights", !partial.weights},
                                   {"kv", !partial.kv}})
-    if (open) full[key] = "chosen per run";
+    if (open && key == std::string_view("kv") && shown.kv_format.dtype)
+      for (const offload::Tier tier : offload::kTiers) full["kv"].erase(name_of(tier));
+    else if (open) full[key] = "chosen per run";
   if (partial.weight_format && !partial.weights)
     full["weights"] = policy::to_text(*partial.weight_format) + "; placement chosen per run";
   fmt::print("{}\n", policy::to_pretty(full));

@@ -14,7 +14,7 @@ constexpr const char* kPlacement = "--device-memory says how much may be used, -
 constexpr const char* kNoServer = "Weft answers files of requests (weft generate) and opens no port";
 constexpr const char* kCode = "Weft runs no code of a model";
 constexpr const char* kPacked = "weft convert --help says what a packed copy of a checkpoint can be";
-constexpr const char* kCache = "--help says under Policy what the KV cache can be; --retention makes it smaller";
+constexpr const char* kCache = "--kv-dtype int8 or int4, and --retention, make the KV cache smaller";
 constexpr const char* kFixed = "it is always so";
 
 struct Word {
@@ -49,7 +49,6 @@ constexpr Word kWords[] = {
     {"cache-type-v", kCache},
     {"ctk", kCache},
     {"ctv", kCache},
-    {"compress-cache", kCache},
     {"hh-ratio", "--retention h2o:HEAVY:RECENT"},
     {"hh-all", "--retention h2o:HEAVY:RECENT"},
     {"hh-long-seq", "--retention h2o:HEAVY:RECENT"},

@@ -33,6 +33,18 @@ void PolicyFlags::add_to(CLI::App& app) {
                  "What stays in the KV cache: full, h2o:HEAVY:RECENT, recent:N, heavy:N, h2o-flexgen:HEAVY:RECENT or "
                  "random:HEAVY:RECENT; 12 is a number of tokens, 0.1 a share of them")
       ->group("Policy");
+  auto* const kv_type =
+      app.add_option("--kv-dtype", kv_dtype,
+                     "What keys and values are stored as: auto (as the model is computed), float16, bfloat16, float32, "
+                     "int8 or int4")
+          ->group("Policy");
+  app.add_flag("--compress-cache", compress_cache, "FlexGen's word for --kv-dtype int4")
+      ->excludes(kv_type)
+      ->group("Policy");
+  app.add_option("--kv-rotate", kv_rotate,
+                 "Whether keys and values are rotated before they are quantised to int8 or int4, which spreads "
+                 "outliers: true (the default) or false")
+      ->group("Policy");
   app.add_option("--attention", attention,
                  "Where KV that is not on the device is attended: device, host, or the host's share, such as 0.6")
       ->group("Policy");
@@ -92,12 +104,22 @@ policy::PartialPolicy PolicyFlags::policy() const {
   if (gpu_batch_size) flags.gpu_batch_size = checked_size(*gpu_batch_size, "--gpu-batch-size");
   if (num_gpu_batches) flags.num_gpu_batches = checked_size(*num_gpu_batches, "--num-gpu-batches");
   if (!retention.empty()) flags.retention = policy::Retention::from_text(retention);
+  if (!kv_dtype.empty() || compress_cache || kv_rotate) {
+    policy::KvFormat format = file.kv_format.value_or(policy::KvFormat{});
+    if (!kv_dtype.empty()) format.dtype = policy::kv_dtype_from_text(kv_dtype, "--kv-dtype");
+    if (compress_cache) format.dtype = DType::i4;
+    if (!format.quantised()) format.rotate.reset();
+    if (format.quantised() && !format.rotate) format.rotate = true;
+    if (kv_rotate) format.rotate = kv_rotate;
+    flags.kv_format = format;
+  }
   if (!attention.empty()) flags.attention_on_host = policy::attention_from_text(attention, "--attention");
   if (!schedule.empty()) flags.continuous = policy::continuous_from_text(schedule, "--schedule");
   if (no_overlap) flags.overlap = false;
   flags.budgets = memory();
   policy::PartialPolicy both = flags.over(file);
   set_weight_format(both);
+  policy::check(both.kv_format.value_or(policy::KvFormat{}), kv_rotate ? "--kv-rotate" : policy_file + ": kv");
   return both;
 }
 

@@ -15,11 +15,12 @@ class App;
 namespace weft::runtime {
 
 struct PolicyFlags {
-  std::string policy_file, retention, attention, schedule, weight_dtype, weight_arithmetic;
+  std::string policy_file, retention, attention, schedule, weight_dtype, weight_arithmetic, kv_dtype;
   std::string device_memory, host_memory, disk_memory;
   std::vector<double> percent;
   std::optional<int> gpu_batch_size, num_gpu_batches, weight_group;
-  bool no_overlap = false, compress_weight = false;
+  std::optional<bool> kv_rotate;
+  bool no_overlap = false, compress_weight = false, compress_cache = false;
   MachineOptions machine{.disk_directory = ""};
 
   void add_to(CLI::App& app);

@@ -41,7 +41,7 @@ template <class T> std::span<const T> part(const std::vector<T>& v, std::int64_t
 
 Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::byte> workspace, TableRows& tables,
                kernels::Backend& backend, const Grace& stop)
-    : model_(plan.model), retention_(plan.retention), types_(plan.types),
+    : model_(plan.model), retention_(plan.retention), types_(plan.types), rotate_(plan.rotate),
       activation_(activation_named(plan.model.activation, plan.model.architecture)),
       scoring_(scoring_of(plan.retention)), chunk_tokens_(plan.chunk_tokens), arithmetic_(plan.arithmetic),
       scale_(1 / std::sqrt(static_cast<float>(plan.model.head_dim))),
@@ -189,8 +189,13 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                                  .score = score},
              stream);
   }
-  kernels::KeepPrompt keep{.k = k,
-                           .v = v,
+  // Slots of int8 and int4 are filled from what the layer computed, rotated, after the prompt attended to it as it was.
+  const bool quantised = is_quantised(kv.slots.dtype);
+  const View stored_k = quantised ? at(values, Value::k) : k, stored_v = quantised ? at(values, Value::v) : v;
+  rotate(ops_, at(values, Value::k), stream);
+  rotate(ops_, at(values, Value::v), stream);
+  kernels::KeepPrompt keep{.k = stored_k,
+                           .v = stored_v,
                            .score = score,
                            .offsets = offsets,
                            .sequence = part(rows.sequence, first, last),
@@ -205,7 +210,7 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
     const std::int64_t begin = offsets[static_cast<std::size_t>(from - first)],
                        count = offsets[static_cast<std::size_t>(from - first + 1)] - begin;
     const std::array<std::int32_t, 2> whole{0, static_cast<std::int32_t>(count)};
-    keep.k = k.slice(begin, count), keep.v = v.slice(begin, count), keep.offsets = whole;
+    keep.k = stored_k.slice(begin, count), keep.v = stored_v.slice(begin, count), keep.offsets = whole;
     if (scored) keep.score = View(static_cast<float*>(score.data) + begin, DType::f32, score.rows, count, score.stride);
     keep.sequence = part(rows.sequence, s, s + 1), keep.keep = part(rows.keep, s, s + 1);
     keep_prompts(keep, kv, stream);
@@ -222,6 +227,7 @@ void Layers::keep_prompts(kernels::KeepPrompt& op, const Cache& kv, kernels::Str
 
 void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
                     const Values& values, const Cache& kv, kernels::Stream& stream) const {
+  for (const Value value : {Value::q, Value::k, Value::v}) rotate(ops, at(values, value), stream);
   ops.run(kernels::DecodeAttention{.q = at(values, Value::q),
                                    .k = at(values, Value::k),
                                    .v = at(values, Value::v),
@@ -239,6 +245,11 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
                                    .probabilities = {},
                                    .evicted = {}},
           stream);
+  rotate(ops, at(values, Value::attended), stream);  // back
+}
+
+void Layers::rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const {
+  if (rotate_) ops.run(kernels::Hadamard{heads, model_.head_dim}, stream);
 }
 
 void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
@@ -288,7 +299,9 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
     const std::int32_t tokens =
         std::min({rows.keep[index].budget(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
     const std::array<std::int32_t, 2> offsets{0, tokens};
-    const ConstView both(random_cache_->data(), types_.kv, tokens, cols);
+    // KeepPrompt quantises fp32, which follows the numbers of the KV type.
+    const ConstView both = is_quantised(kv.dtype) ? ConstView(scores, DType::f32, tokens, cols)
+                                                  : ConstView(random_cache_->data(), types_.kv, tokens, cols);
     ops_.run(kernels::KeepPrompt{.k = both,
                                  .v = both,
                                  .score = scoring_ == kernels::Scoring::attention

@@ -40,6 +40,7 @@ struct LayersPlan {
   const policy::ModelSpec& model;
   const policy::Retention& retention;
   policy::Types types;
+  bool rotate = false;  ///< keys and values before they are quantised (policy::KvFormat)
   std::int64_t chunk_tokens = 0;
   Arithmetic arithmetic = Arithmetic::exact;  ///< of products with quantised weights
 };
@@ -116,6 +117,8 @@ class Layers {
   void keep_prompts(kernels::KeepPrompt& op, const Cache& kv, kernels::Stream& stream) const;
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
               const Values& values, const Cache& kv, kernels::Stream& stream) const;
+  /// Of heads, in place; nothing unless the KV format says so.
+  void rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const;
   void fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream);
   /// Ends of the chunks of whole sequences from `first` on: indices into rows.offsets.
   std::vector<std::int64_t> chunks(const BatchRows& rows, std::int64_t first) const;
@@ -124,6 +127,7 @@ class Layers {
   const policy::ModelSpec& model_;
   const policy::Retention& retention_;
   const policy::Types types_;
+  const bool rotate_;
   const kernels::Activation activation_;
   const kernels::Scoring scoring_;
   const std::int64_t chunk_tokens_;

@@ -148,6 +148,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
       LayersPlan{.model = source.spec,
                  .retention = policy_.retention,
                  .types = footprint_.types,
+                 .rotate = policy_.kv_format.rotates(),
                  .chunk_tokens = footprint_.workspace.chunk_tokens,
                  .arithmetic = policy_.weight_format.value_or(policy::WeightFormat{}).arithmetic},
       storage_->workspace(), *storage_, *backend_, grace_);

@@ -48,9 +48,10 @@ std::vector<std::string> decisions(const Session& session) {
       session.disk().engine_line(),
       "policy: " + policy.to_json().dump(),
       fmt::format("weights: {} units, {}", footprint.shape.unit_home.size(), homes(footprint.shape.unit_home)),
-      fmt::format("KV cache: {} buffers of {}, {}; {} slots a sequence, layer and KV head",
+      fmt::format("KV cache: {} buffers of {}, {}; {} slots of {} a sequence, layer and KV head",
                   footprint.shape.kv_home.size(), bytes_to_text(footprint.kv_buffer_bytes()),
-                  homes(footprint.shape.kv_home), footprint.kv_shape.slots),
+                  homes(footprint.shape.kv_home), footprint.kv_shape.slots,
+                  policy::to_text(policy.kv_format, footprint.kv_shape.dtype)),
       fmt::format("activations: {} buffers of {}, {}", footprint.shape.activation_home.size(),
                   bytes_to_text(footprint.activation_buffer_bytes), homes(footprint.shape.activation_home))};
   add_windows(footprint, lines);

@@ -128,6 +128,8 @@ RunRecord record_of(const JobOptions& options, const ModelSource& source, const 
   record.set("requests", std::to_string(requests.size()) + ", " + to_hex(requests.fingerprint()));
   record.set("dtype", name_of(source.type));
   if (source.weight_format) record.set("weight_dtype", policy::to_text(*source.weight_format));
+  const policy::KvFormat kv = options.policy.kv_format.value_or(policy::KvFormat{});
+  if (kv.dtype.value_or(source.type) != source.type) record.set("kv", to_text(kv, source.type));
   if (options.shard.count > 1) record.set("shard", options.shard.text());
   if (options.kind == RequestKind::generate) record.set("max_tokens", std::to_string(options.max_tokens));
   if (!options.chat_template.empty())

@@ -66,7 +66,7 @@ class Measurement {
   }
 
   ordered_json decode_attention(const DeviceSizes::Cache& cache, double read) {
-    DecodeWork work(bench_, sizes_.heads, cache.slots, cache.head_dim, sizes_.bytes);
+    DecodeWork work(bench_, sizes_.heads, cache.slots, cache.head_dim, DType::f16, sizes_.bytes);
     ordered_json report = figure("bytes_per_second", rates(work.bytes(), [&](Stream& stream) { work.queue(stream); }));
     report["of_read"] = report["bytes_per_second"].get<double>() / read;
     return report;

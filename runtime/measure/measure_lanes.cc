@@ -84,9 +84,16 @@ ordered_json measure_host(const MachineOptions& machine, const Sizes& sizes) {
     }
   }
   for (const auto& [slots, head_dim] : {std::pair{204, 128}, {204, 64}, {1024, 128}, {1024, 64}}) {
-    const double bytes = kernels::measure_decode_attention(pool, sizes.bytes, slots, head_dim, sizes.seconds);
-    policy::object_at(report, "host_attention")[std::to_string(slots) + " slots of " + std::to_string(head_dim)] = {
-        {"bytes_per_second", bytes}, {"of_dram_read", bytes / dram}};
+    double of_float16 = 0;
+    for (const DType dtype : {DType::f16, DType::i8, DType::i4}) {
+      const auto rate = kernels::measure_decode_attention(pool, sizes.bytes, slots, head_dim, dtype, sizes.seconds);
+      std::string name = std::to_string(slots) + " slots of " + std::to_string(head_dim);
+      if (dtype != DType::f16) name += std::string(", ") + name_of(dtype);
+      auto& cell = policy::object_at(report, "host_attention")[name];
+      cell = {{"bytes_per_second", rate.bytes_per_second}, {"of_dram_read", rate.bytes_per_second / dram}};
+      if (dtype == DType::f16) of_float16 = rate.heads_per_second;
+      else cell["times_float16"] = rate.heads_per_second / of_float16;
+    }
   }
   return report;
 }

@@ -115,7 +115,7 @@ class Links {
         far_(backend.allocate_device(2 * sizes.copy)),
         weights_(device_.random(sizes.weights / size_of(DType::f16), DType::f16)),
         linear_(device_, DType::f16, kLinearRows, kWidth, kWidth, {weights_->data(), weights_->bytes()}, true),
-        decode_(host_, kHeads, kSlots, kHeadDim, sizes.kv) {
+        decode_(host_, kHeads, kSlots, kHeadDim, DType::f16, sizes.kv) {
     std::fill_n(near_->data(), near_->bytes(), std::byte{1});
     loads_[index(Lane::host_to_device)] = [this] { return copy(far_->data(), near_->data(), in_); };
     loads_[index(Lane::device_to_host)] = [this] {

@@ -77,7 +77,8 @@ policy::Engine median_of(const std::vector<policy::Engine>& all) {
   Engine middle;
   for (std::size_t type = 0; type < middle.linear.size(); ++type)
     middle.linear[type] = median_of(all, [&](const Engine& engine) -> const RateTable& { return engine.linear[type]; });
-  for (RateTable Engine::*const table : {&Engine::prefill_attention, &Engine::column_sums, &Engine::decode_attention})
+  for (RateTable Engine::*const table : {&Engine::prefill_attention, &Engine::column_sums, &Engine::decode_attention,
+                                         &Engine::decode_int8, &Engine::decode_int4})
     middle.*table = median_of(all, [&](const Engine& engine) -> const RateTable& { return engine.*table; });
   for (double Engine::*const figure : {&Engine::pointwise, &Engine::launch}) {
     std::vector<double> values;
@@ -102,7 +103,7 @@ class Measurement {
     policy::Engine engine;
     for (const DType type : sizes_.types) engine.linear[static_cast<std::size_t>(type)] = linear(type);
     attention_of_prompts(engine);
-    engine.decode_attention = decode_attention(bench_);
+    decode_attention(bench_, engine);
     engine.pointwise = pointwise();
     engine.launch = launch(bench_);
     return engine;
@@ -113,11 +114,12 @@ class Measurement {
     policy::Engine engine;
     if (&backend_.ops() == &backend_.host_ops()) {
       engine.decode_attention = device.decode_attention;
+      engine.decode_int8 = device.decode_int8, engine.decode_int4 = device.decode_int4;
       engine.launch = device.launch;
       return engine;
     }
     Workbench bench(backend_, Side::host);
-    engine.decode_attention = decode_attention(bench);
+    decode_attention(bench, engine);
     engine.launch = launch(bench);
     return engine;
   }
@@ -171,11 +173,17 @@ class Measurement {
       }
   }
 
-  RateTable decode_attention(Workbench& bench) {
+  void decode_attention(Workbench& bench, policy::Engine& engine) {
+    engine.decode_attention = decode_attention(bench, DType::f16);
+    engine.decode_int8 = decode_attention(bench, DType::i8);
+    engine.decode_int4 = decode_attention(bench, DType::i4);
+  }
+
+  RateTable decode_attention(Workbench& bench, DType type) {
     RateTable table;
     for (const int slots : sizes_.slots)
       for (const int head_dim : sizes_.head_dims) {
-        DecodeWork work(bench, sizes_.heads, slots, head_dim, sizes_.kv);
+        DecodeWork work(bench, sizes_.heads, slots, head_dim, type, sizes_.kv);
         const double bytes = rate(bench, work.bytes(), [&](Stream& stream) { work.queue(stream); });
         table.points.push_back({double(slots), double(head_dim), bytes});
       }

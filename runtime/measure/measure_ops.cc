@@ -1,6 +1,7 @@
 #include "runtime/measure/measure_ops.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -79,19 +80,19 @@ Workbench::Workbench(kernels::Backend& backend, Side side)
   std::mt19937 random(1);
   std::uniform_real_distribution<float> number(-1, 1);
   std::generate_n(reinterpret_cast<float*>(numbers_made->data()), kTable, [&] { return number(random); });
-  bring(table_->data(), *numbers_made);
+  bring(table_->data(), numbers_made->data(), numbers_made->bytes());
 }
 
 std::unique_ptr<Memory> Workbench::allocate(std::size_t bytes) const {
   return side_ == Side::host ? backend_.allocate_host(bytes) : backend_.allocate_device(bytes);
 }
 
-void Workbench::bring(std::byte* to, const Memory& from) {
+void Workbench::bring(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (side_ == Side::host) {
-    std::memcpy(to, from.data(), from.bytes());
+    std::memcpy(to, from, bytes);
     return;
   }
-  backend_.copy(to, from.data(), from.bytes(), timer_.stream());
+  backend_.copy(to, from, bytes, timer_.stream());
   timer_.wait();
 }
 
@@ -114,7 +115,10 @@ void Workbench::fill(std::byte* to, std::size_t count, DType type) {
 std::unique_ptr<Memory> Workbench::full_cache(const offload::KvShape& shape) {
   auto block = allocate(shape.bytes());
   const offload::KvShape::Offsets at = shape.offsets();
-  fill(block->data(), at.score / size_of(shape.dtype), shape.dtype);
+  const std::size_t rows = numbers(std::int64_t{shape.sequences} * shape.kv_heads, shape.slots);
+  if (!is_quantised(shape.dtype)) fill(block->data(), at.score / size_of(shape.dtype), shape.dtype);
+  else
+    for (const std::size_t part : {at.k, at.v}) fill_levels(block->data() + part, rows, shape);
   const auto rest = backend_.allocate_host(at.end - at.score);
   std::fill_n(rest->data(), rest->bytes(), std::byte{});
   auto* const position = reinterpret_cast<std::int32_t*>(rest->data() + (at.position - at.score));
@@ -125,8 +129,23 @@ std::unique_ptr<Memory> Workbench::full_cache(const offload::KvShape& shape) {
     for (int slot = 0; slot < shape.slots; ++slot) of_head[slot] = slot + 1 < shape.slots ? slot : -1;
     free_slot[head] = shape.slots - 1;
   }
-  bring(block->data() + at.score, *rest);
+  bring(block->data() + at.score, rest->data(), rest->bytes());
   return block;
+}
+
+void Workbench::fill_levels(std::byte* to, std::size_t rows, const offload::KvShape& shape) {
+  constexpr std::size_t piece = std::size_t{1} << 15;
+  const std::size_t row = shape.row_bytes(), levels = kernels::kv_level_bytes(shape.dtype, shape.head_dim);
+  const auto some = backend_.allocate_host(std::min(piece, rows) * row);
+  std::mt19937 random(1);
+  const std::array<f16, 2> scale_and_minimum{f16(shape.dtype == DType::i8 ? 1 / 256.0f : 1 / 16.0f), f16(-0.5f)};
+  for (std::size_t at = 0; at < some->bytes() / row * row; at += sizeof(std::uint32_t)) {  // rows are whole words
+    const auto word = static_cast<std::uint32_t>(random());
+    std::memcpy(some->data() + at, at % row < levels ? static_cast<const void*>(&word) : scale_and_minimum.data(),
+                sizeof word);
+  }
+  for (std::size_t first = 0; first < rows; first += piece)
+    bring(to + first * row, some->data(), std::min(piece, rows - first) * row);
 }
 
 LinearWork::LinearWork(Workbench& bench, DType type, int rows, int in, int out, std::span<std::byte> weights,
@@ -146,12 +165,14 @@ void LinearWork::queue(Stream& stream) {
   ops_.run(op_, stream);
 }
 
-DecodeWork::DecodeWork(Workbench& bench, int heads, int slots, int head_dim, std::size_t bytes)
-    : ops_(bench.ops()), shape_{static_cast<int>(bytes / (4 * numbers(heads, head_dim) * numbers(1, slots))) + 1,
+DecodeWork::DecodeWork(Workbench& bench, int heads, int slots, int head_dim, DType type, std::size_t bytes)
+    : ops_(bench.ops()), shape_{static_cast<int>(bytes /
+                                                 (2 * kernels::kv_row_bytes(type, head_dim) * numbers(heads, slots))) +
+                                    1,
                                 heads,
                                 slots,
                                 head_dim,
-                                DType::f16,
+                                type,
                                 true},
       cache_(bench.full_cache(shape_)) {
   const int sequences = shape_.sequences, heavy = (slots - 1) / 2;

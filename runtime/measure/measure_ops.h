@@ -67,7 +67,9 @@ class Workbench {
   std::unique_ptr<kernels::Memory> full_cache(const offload::KvShape& shape);
 
  private:
-  void bring(std::byte* to, const kernels::Memory& from);
+  /// Quantised rows of random levels.
+  void fill_levels(std::byte* to, std::size_t rows, const offload::KvShape& shape);
+  void bring(std::byte* to, const std::byte* from, std::size_t bytes);
 
   kernels::Backend& backend_;
   Side side_;
@@ -95,10 +97,10 @@ class LinearWork {
   std::size_t next_ = 0;
 };
 
-/// Decode steps of H2O that evict, over full caches of fp16 that fill `bytes` or a little more.
+/// Decode steps of H2O that evict, over full caches of slots of `type` that fill `bytes` or a little more.
 class DecodeWork {
  public:
-  DecodeWork(Workbench& bench, int heads, int slots, int head_dim, std::size_t bytes);
+  DecodeWork(Workbench& bench, int heads, int slots, int head_dim, DType type, std::size_t bytes);
   void queue(kernels::Stream& stream);
   /// What a step moves: keys and values, and of each slot the position read and the score read and written.
   double bytes() const;

@@ -23,7 +23,8 @@ void scale(policy::RateTable& table, double factor) {
 
 void scale(policy::Engine& engine, double factor) {
   for (policy::RateTable& table : engine.linear) scale(table, factor);
-  for (policy::RateTable* table : {&engine.prefill_attention, &engine.column_sums, &engine.decode_attention})
+  for (policy::RateTable* table : {&engine.prefill_attention, &engine.column_sums, &engine.decode_attention,
+                                   &engine.decode_int8, &engine.decode_int4})
     scale(*table, factor);
   engine.pointwise *= factor;
   engine.launch /= factor;
@@ -41,12 +42,22 @@ class WhatIf {
   double gain_of(const policy::Retention& retention) const {
     policy::PartialPolicy partial = partial_;
     partial.retention = retention;
+    return gain_of(partial, retention);
+  }
+  double gain_of(const policy::KvFormat& format) const {
+    policy::PartialPolicy partial = partial_;
+    partial.retention = planned_.retention;
+    partial.kv_format = format;
+    return gain_of(partial, planned_.retention);
+  }
+
+ private:
+  double gain_of(const policy::PartialPolicy& partial, const policy::Retention& retention) const {
     const policy::Workload work = request_.work(retention);
     const policy::Problem problem{request_.source.spec, request_.source.units, work, planned_.sizing, request_.machine};
     return now_ > 0 ? relaxed_tokens_per_second(problem, partial, request_.free) / now_ : 0;
   }
 
- private:
   double ask(const Machine& machine, const policy::Budgets& free, const Compression& compression) const {
     policy::PartialPolicy partial = partial_;
     partial.retention = planned_.retention;
@@ -118,7 +129,9 @@ std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& pla
   };
   if (!(request.source.weight_format && request.source.weight_format->quantised()))
     offer("4-bit weights (--weight-dtype int4)", what_if.gain(machine, request.free, {.weight_bits = 4}));
-  offer("4-bit KV (not in this version)", what_if.gain(machine, request.free, {.kv_bits = 4}));
+  if (!planned.best().policy.kv_format.quantised())
+    for (const DType dtype : {DType::i8, DType::i4})
+      offer(std::string("--kv-dtype ") + name_of(dtype), what_if.gain_of(policy::KvFormat{dtype, true}));
   if (planned.retention.rule == policy::Retention::Rule::full)
     offer("retention h2o:0.1:0.1", what_if.gain_of(policy::Retention::from_text("h2o:0.1:0.1")));
   for (const auto& [lane, back, name] : {std::tuple{Lane::host_to_device, Lane::device_to_host, "twice the link"},

@@ -72,6 +72,13 @@ def part_lanes(args):
         f"| {disk['read_bytes_per_second'] / ceiling:.2f} | 0.9 |",
     ]
     for shape, cell in lanes["host_attention"].items():
+        if "times_float16" in cell:
+            wanted = 2 if shape.endswith("int4") and shape.startswith("1024 ") else ""
+            rows.append(
+                f"| host decode attention, H2O, {shape} | {cell['bytes_per_second'] / 1e9:.1f} GB/s of KV, scores, positions "
+                f"| tokens/s against fp16 slots | {cell['times_float16']:.2f} | {wanted} |"
+            )
+            continue
         rows.append(
             f"| host decode attention, H2O, {shape} | {cell['bytes_per_second'] / 1e9:.1f} GB/s of KV, scores, positions "
             f"| DRAM read {dram / 1e9:.1f} GB/s | {cell['of_dram_read']:.2f} | 0.8 |"

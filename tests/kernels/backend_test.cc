@@ -190,6 +190,10 @@ TEST_CASE("without a GPU, CUDA's libraries or a build with CUDA the CUDA backend
 
 TEST_CASE("the attention ceiling measures blocks of any shape", "[kernels]") {
   kernels::ThreadPool pool(2);
-  CHECK(kernels::measure_decode_attention(pool, 1 << 20, 33, 20, 0.001) > 0);
-  CHECK_THROWS_AS(kernels::measure_decode_attention(pool, 1 << 20, 2, 64, 0.001), UsageError);
+  for (const DType dtype : {DType::f16, DType::i8, DType::i4}) {
+    const auto rate = kernels::measure_decode_attention(pool, 1 << 20, 33, 20, dtype, 0.001);
+    CHECK((rate.bytes_per_second > 0 && rate.heads_per_second > 0));
+  }
+  CHECK_THROWS_AS(kernels::measure_decode_attention(pool, 1 << 20, 2, 64, DType::f16, 0.001), UsageError);
+  CHECK_THROWS_AS(kernels::measure_decode_attention(pool, 1 << 20, 33, 64, DType::i32, 0.001), UsageError);
 }

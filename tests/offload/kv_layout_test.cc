@@ -12,7 +12,7 @@ using namespace weft::offload;
 TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]") {
   const auto [sequences, heads, slots, head_dim] =
       GENERATE(table<int, int, int, int>({{1, 1, 1, 1}, {3, 2, 7, 12}, {4, 8, 33, 64}, {2, 5, 101, 80}}));
-  const DType dtype = GENERATE(DType::f16, DType::f32);
+  const DType dtype = GENERATE(DType::f16, DType::f32, DType::i8, DType::i4);
   const bool scores = GENERATE(true, false);
   const KvShape shape{sequences, heads, slots, head_dim, dtype, scores};
   CAPTURE(sequences, heads, slots, head_dim, name_of(dtype), scores);
@@ -40,4 +40,23 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
   REQUIRE(reinterpret_cast<std::byte*>(view.free_slot) == base + at.free_slot);
   REQUIRE((view.sequences == sequences && view.kv_heads == heads && view.slots == slots && view.head_dim == head_dim));
   REQUIRE(view.dtype == dtype);
+}
+
+TEST_CASE("a quantised row holds its levels in whole words, then a scale and a minimum for each 64 numbers",
+          "[offload]") {
+  struct Row {
+    int head_dim;
+    std::size_t int8, int4;
+  };
+  for (const Row row : {Row{1, 4 + 4, 4 + 4}, Row{8, 8 + 4, 4 + 4}, Row{16, 16 + 4, 8 + 4}, Row{64, 64 + 4, 32 + 4},
+                        Row{80, 80 + 8, 40 + 8}, Row{96, 96 + 8, 48 + 8}, Row{112, 112 + 8, 56 + 8},
+                        Row{128, 128 + 8, 64 + 8}, Row{256, 256 + 16, 128 + 16}}) {
+    CAPTURE(row.head_dim);
+    CHECK(KvShape{1, 1, 1, row.head_dim, DType::i8}.row_bytes() == row.int8);
+    CHECK(KvShape{1, 1, 1, row.head_dim, DType::i4}.row_bytes() == row.int4);
+    for (const DType dtype : {DType::i8, DType::i4})
+      for (int d = 0; d < row.head_dim; ++d)
+        REQUIRE(kernels::kv_level(dtype, row.head_dim, d).byte <
+                static_cast<int>(kernels::kv_level_bytes(dtype, row.head_dim)));
+  }
 }

@@ -135,7 +135,8 @@ TEST_CASE("a bad machine is refused in one line that says where and what", "[pol
       {"/device/decode_attention/0/bytes_per_second", "-2",
        "m.json: device.decode_attention[0]: 'bytes_per_second' must be a number above 0, got -2"},
       {"/host/pointwise_bytes_per_second", "1",
-       "m.json: host: unknown key 'pointwise_bytes_per_second'; known are 'decode_attention' 'launch_seconds'"},
+       "m.json: host: unknown key 'pointwise_bytes_per_second'; known are "
+       "'decode_attention' 'decode_attention_int4' 'decode_attention_int8' 'launch_seconds'"},
   }));
   CAPTURE(pointer);
   try {

@@ -82,12 +82,14 @@ TEST_CASE("a policy's JSON reads back as itself", "[policy]") {
                              .kv = *read.kv,
                              .activations = *read.activations,
                              .weight_format = {},
+                             .kv_format = {DType::i8, true},
                              .attention_on_host = 0.25,
                              .retention = *read.retention,
                              .overlap = false,
                              .budgets = {{1, 2, std::uint64_t{3} << 40}}};
   const PartialPolicy again = from(whole.to_json().dump());
   CHECK(again.weights == read.weights);
+  CHECK(again.kv_format == whole.kv_format);
   CHECK(again.attention_on_host == 0.25);
   CHECK(again.overlap == false);
   CHECK(again.budgets[2] == std::uint64_t{3} << 40);
@@ -228,4 +230,37 @@ TEST_CASE("sizes are whole bytes, in binary units or GB", "[policy]") {
   CHECK(bytes_to_text(1023) == "1023 B");
   CHECK(bytes_to_text(std::uint64_t{13} << 28) == "3.25 GiB");
   CHECK(bytes_to_text(std::uint64_t{1} << 52) == "4096.00 TiB");
+}
+
+TEST_CASE("a policy says what keys and values are stored as, beside their shares or alone", "[policy]") {
+  const PartialPolicy both = from(R"({"kv":{"device":0.25,"host":0.75,"dtype":"int4","rotate":false}})");
+  CHECK(both.kv == Fractions{{0.25, 0.75, 0}});
+  CHECK(both.kv_format == policy::KvFormat{DType::i4, false});
+  const PartialPolicy alone = from(R"({"kv":{"dtype":"int8"}})");
+  CHECK_FALSE(alone.kv.has_value());
+  CHECK(alone.kv_format == policy::KvFormat{DType::i8, true});
+  CHECK(alone.kv_format->rotates());
+  CHECK_FALSE(from(R"({"kv":{"dtype":"auto"}})").kv_format->dtype);
+  CHECK_FALSE(from(R"({"kv":{"device":1}})").kv_format);
+  CHECK(PartialPolicy{}.over(alone).kv_format == alone.kv_format);
+  CHECK(both.over(alone).kv_format == both.kv_format);
+
+  policy::Policy whole;
+  CHECK_FALSE(whole.to_json()["kv"].contains("dtype"));
+  whole.kv_format = {DType::i4, {}};
+  CHECK(whole.to_json()["kv"]["dtype"] == "int4");
+  CHECK(whole.to_json()["kv"]["rotate"] == false);
+  CHECK(PartialPolicy::from_json(whole.to_json(), "p.json").kv_format == policy::KvFormat{DType::i4, false});
+  whole.kv_format = {DType::bf16, {}};
+  CHECK(whole.to_json()["kv"]["dtype"] == "bfloat16");
+  CHECK_FALSE(whole.to_json()["kv"].contains("rotate"));
+
+  CHECK_THROWS_WITH(from(R"({"kv":{"dtype":"int5"}})"),
+                    "p.json: kv.dtype must be auto, float16, bfloat16, float32, int8 or int4, got 'int5'");
+  CHECK_THROWS_AS(from(R"({"kv":{"dtype":4}})"), UsageError);
+  CHECK_THROWS_AS(from(R"({"kv":{"dtype":"int4","rotate":1}})"), UsageError);
+  CHECK_NOTHROW(policy::check(policy::KvFormat{DType::f16, false}, "p.json"));
+  CHECK_THROWS_WITH(policy::check(policy::KvFormat{DType::f16, true}, "p.json"),
+                    Contains("p.json: rotate is for") && Contains("int4"));
+  CHECK_THROWS_AS(policy::check(policy::KvFormat{{}, true}, "p.json"), UsageError);
 }

@@ -148,8 +148,8 @@ struct SlotArrays {
   kernels::KvSlots block;
 
   SlotArrays(const Place& place, int sequences, int kv_heads, int slots, int head_dim, DType dtype)
-      : k(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype),
-        v(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype),
+      : k(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype)),
+        v(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype)),
         score(place, std::int64_t{sequences} * kv_heads, slots),
         position(place, std::int64_t{sequences} * kv_heads, slots, DType::i32),
         free_slot(
@@ -166,6 +166,13 @@ struct SlotArrays {
               kv_heads,
               slots,
               head_dim} {}
+
+ private:
+  /// Quantised rows are whole words, whose bytes alone mean something.
+  static Array rows_of(const Place& place, std::int64_t rows, int head_dim, DType dtype) {
+    if (!is_quantised(dtype)) return {place, rows, head_dim, dtype};
+    return {place, rows, static_cast<std::int64_t>(kernels::kv_row_bytes(dtype, head_dim) / 4), DType::i32};
+  }
 };
 
 /// What an op writes on the host: memory of allocate_host(), all bytes 0xFF.

@@ -39,7 +39,8 @@ class KvRun {
     }
     const int n = offsets.back(), q_cols = shape_.heads * shape_.head_dim, cols = shape_.kv_heads * shape_.head_dim;
     const Array q(place_, tokens.q, n, q_cols), k(place_, tokens.k, n, cols), v(place_, tokens.v, n, cols);
-    const Array stored_k(place_, n, cols, slots_.block.dtype), stored_v(place_, n, cols, slots_.block.dtype);
+    const DType stored = is_quantised(slots_.block.dtype) ? DType::f32 : slots_.block.dtype;
+    const Array stored_k(place_, n, cols, stored), stored_v(place_, n, cols, stored);
     Array out(place_, n, q_cols), lse(place_, shape_.heads, n), sums(place_, shape_.kv_heads, n);
     place_.run(kernels::Convert{k, stored_k});
     place_.run(kernels::Convert{v, stored_v});

@@ -523,6 +523,9 @@ class CommandLine(Case):
                              (["--gpu-batch-size", "many"], "--gpu-batch-size"),
                              (["--num-gpu-batches", 1 << 20], ["--num-gpu-batches", "32768"]),
                              (["--max-tokens", 0], ["--max-tokens", "got 0"]), (["--threads", -1], ["--threads", "-1"]),
+                             (["--kv-dtype", "int3"], ["--kv-dtype must be", "int8 or int4, got 'int3'"]),
+                             (["--kv-dtype", "float16", "--kv-rotate", "true"], ["--kv-rotate: rotate is for", "int4"]),
+                             (["--kv-dtype", "int8", "--compress-cache"], ["--compress-cache", "--kv-dtype"]),
                              (["--percent", 1, 2, 3], ["--percent", "6"]),
                              (["--percent", 60, 60, 0, 0, 0, 0], ["--percent", "100"]),
                              (["--percent", -1, 0, 0, 0, 0, 0], "--percent"),
@@ -871,6 +874,20 @@ class Plans(Case):
         written = json.loads(report.read_text())
         self.assertEqual(written["policy"]["retention"]["rule"], "h2o")
         self.assertIn("full", [other["policy"]["retention"]["rule"] for other in written["runners_up"]])
+
+    def test_quantised_keys_and_values_take_less_and_are_named(self):
+        report, block = self.folder / "report.json", ("--gpu-batch-size", 8, "--num-gpu-batches", 4, "--percent", 0, 50, 0, 100, 100, 0)
+        peaks = {}
+        for dtype in ("auto", "int8", "int4"):
+            self.plan("--machine", SOURCE / "configs/machines/t4.json", "--kv-dtype", dtype, "--report", report, *block,
+                      model="opt-6.7b")
+            written = json.loads(report.read_text())
+            self.assertEqual(written["policy"]["kv"].get("dtype"), None if dtype == "auto" else dtype)
+            peaks[dtype] = written["predicted"]["peak_bytes"]["host"]
+        self.assertGreater(peaks["auto"], peaks["int8"])
+        self.assertGreater(peaks["int8"], peaks["int4"])
+        self.assertIn(" in int4, rotated", self.plan("--machine", SOURCE / "configs/machines/t4.json", "--compress-cache", *block,
+                                            model="opt-6.7b"))
 
     def test_sweeps(self):
         said = self.plan("--machine", SOURCE / "configs/machines/t4.json", "--host-memory", "24GiB", "--disk-memory", 0, "--sweep",

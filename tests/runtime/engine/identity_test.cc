@@ -87,9 +87,9 @@ class Requests {
  public:
   /// `to_a_prompt` neighbours begin with the same prompt.
   Requests(const std::string& model, const std::string& retention, std::size_t count, unsigned seed,
-           std::size_t to_a_prompt = 1)
+           std::size_t to_a_prompt = 1, const policy::KvFormat& format = {})
       : random_(seed), source_(open_source(model, folder_)), retention_(policy::Retention::from_text(retention)),
-        prompts_(random_prompts(count, source_->spec.vocab, random_)) {
+        format_(format), prompts_(random_prompts(count, source_->spec.vocab, random_)) {
     for (std::size_t i = 0; i < count; ++i) prompts_[i].ids = prompts_[i - i % to_a_prompt].ids;
     // A few per session, so that the sessions' capacities differ.
     for (std::size_t first = 0; first < count; first += kTogether) {
@@ -150,6 +150,7 @@ class Requests {
     policy::PartialPolicy policy;
     policy.weights = way.weights;
     policy.kv = way.kv;
+    policy.kv_format = format_;
     policy.activations = way.activations;
     policy.gpu_batch_size = way.gpu_batch_size;
     policy.num_gpu_batches = way.num_gpu_batches;
@@ -169,6 +170,7 @@ class Requests {
   std::mt19937 random_;
   std::unique_ptr<runtime::ModelSource> source_;
   policy::Retention retention_;
+  policy::KvFormat format_;
   std::vector<Prompt> prompts_;
   std::vector<Answer> expected_;
 };
@@ -252,6 +254,22 @@ TEST_CASE("answers do not depend on whether a prompt's prefill is shared", "[run
                         .continuous = continuous,
                         .threads = 2,
                         .in_order = true});
+}
+
+TEST_CASE("answers from quantised keys and values do not depend on how they are computed", "[runtime][kv]") {
+  const DType dtype = GENERATE(DType::i8, DType::i4);
+  const std::string model = GENERATE("random", "llama-linear-biases-f16"),
+                    retention = GENERATE("full", "h2o:0.2:0.2", "random:0.2:0.2", "recent:0.3");
+  const bool rotate = retention != "recent:0.3";
+  CAPTURE(name_of(dtype), model, retention, rotate);
+  Requests requests(model, retention, 16, /*seed=*/6, /*to_a_prompt=*/3, {dtype, rotate});
+  for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
+    for (const double on_host : {0.0, 0.5, 1.0}) {
+      Way way = requests.random_way();
+      way.weights = way.activations = kThirds, way.kv = kv, way.attention_on_host = on_host;
+      way.in_order = requests.pick(0, 1) == 1;
+      requests.check(way);
+    }
 }
 
 TEST_CASE("answers do not depend on overlap, the disk engine, the threads or the attention's place", "[runtime]") {

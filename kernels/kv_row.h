@@ -1,0 +1,59 @@
+// kernels/kv_row.h: one key or value in its slot. Of a float type it is head_dim numbers. Of int8 or int4 it is a row
+// of levels, and after them, for each group of numbers, the group's scale and minimum in fp16: a slot is one piece.
+//
+//   group g: numbers 64 g to 64 g + 63; the last group may be shorter
+//   int8: byte d is the level of number d, from 0 to 255
+//   int4: numbers come in blocks of 32, the last of which may be shorter; a block of n numbers takes h = (n + 1) / 2
+//     bytes, and byte i has the level of number i, from 0 to 15, in its low half and that of number h + i in its high
+//     half, so that 16 bytes are two vectors of 16
+//   zeros fill the levels up to a multiple of 4 bytes
+//
+// How a group is quantised; all in fp32, every operation rounded by itself:
+//   minimum = fp16(least number + 0)
+//   scale   = fp16((greatest number - minimum) / top), 0 where the difference is not above 0; top is 255 or 15
+//   level   = (number - minimum) * (1 / scale), rounded to nearest even, then brought into 0 .. top; 0 with scale 0
+// If a number is not finite, or minimum or scale is not in fp16, both are NaN and the levels 0. Attention over it is
+// then no number, as it would be over fp16's infinities.
+//
+// A level means scale * level + minimum, but decode attention never forms that:
+//   logit = sum over groups of scale * (sum of level * query), then + minimum * (sum of the group's query) per group
+//   out   = sum over slots of (p * scale) * level, then + sum over slots of p * minimum
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/tensor.h"
+
+namespace weft::kernels {
+
+constexpr int kKvGroup = 64;  ///< numbers that share a scale and a minimum
+constexpr int kKvBlock = 32;  ///< numbers of int4 whose halves share bytes
+
+constexpr int kv_groups(int head_dim) { return (head_dim + kKvGroup - 1) / kKvGroup; }
+
+/// Where a group's scale and minimum begin in a quantised row.
+constexpr std::size_t kv_level_bytes(DType type, int head_dim) {
+  const int last = head_dim % kKvBlock;
+  const int bytes = type == DType::i8 ? head_dim : head_dim / kKvBlock * (kKvBlock / 2) + (last + 1) / 2;
+  return static_cast<std::size_t>((bytes + 3) / 4 * 4);
+}
+
+/// Of one key or value, whatever its type.
+constexpr std::size_t kv_row_bytes(DType type, int head_dim) {
+  if (!is_quantised(type)) return bytes_of(type, head_dim);
+  return kv_level_bytes(type, head_dim) + static_cast<std::size_t>(kv_groups(head_dim)) * 4;
+}
+
+/// Where the level of number d is.
+struct KvLevel {
+  int byte = 0, shift = 0;
+};
+constexpr KvLevel kv_level(DType type, int head_dim, int d) {
+  if (type == DType::i8) return {d, 0};
+  const int block = d / kKvBlock, i = d % kKvBlock, left = head_dim - block * kKvBlock;
+  const int half = left < kKvBlock ? (left + 1) / 2 : kKvBlock / 2;
+  return {block * (kKvBlock / 2) + i % half, i < half ? 0 : 4};
+}
+
+}  // namespace weft::kernels

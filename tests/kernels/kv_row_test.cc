@@ -1,0 +1,175 @@
+// Slots of int8 and int4: what is written, and attention over it, against a model in numpy
+// (tests/data/kv/make_kv_rows.py).
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "tests/support/files.h"
+#include "tests/support/h2o.h"
+#include "tests/support/numbers.h"
+
+using namespace weft;
+using namespace weft::test;
+using kernels::Keep;
+using kernels::Scoring;
+using nlohmann::json;
+
+namespace {
+
+constexpr Keep kAll{0, INT32_MAX, 0, 0};
+
+std::vector<std::uint8_t> bytes_from(const std::string& hex) {
+  std::vector<std::uint8_t> bytes;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+    bytes.push_back(static_cast<std::uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
+std::vector<float> floats_from(const json& value) {
+  const auto bytes = bytes_from(value.get<std::string>());
+  std::vector<float> numbers(bytes.size() / sizeof(float));
+  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
+}
+
+const json& cases() {
+  static const json all = json::parse(read_text(data_path("kv/kv_rows.json")));
+  return all;
+}
+
+/// The bytes of one slot.
+std::vector<std::uint8_t> row_of(const Array& rows, std::size_t slot, std::size_t row_bytes) {
+  const auto all = rows.fetch();
+  std::vector<std::uint8_t> row(row_bytes);
+  std::memcpy(row.data(), all.data() + slot * row_bytes, row_bytes);
+  return row;
+}
+
+std::vector<float> joined(std::vector<float> a, const std::vector<float>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace
+
+TEST_CASE("keys and values are quantised as the model does it, by prompts and by steps", "[kernels][kv]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::i8, DType::i4);
+  for (const json& row : cases().at("rows")) {
+    const auto numbers = floats_from(row.at("numbers"));
+    const auto expected = bytes_from(row.at(name_of(dtype)));
+    const int dim = static_cast<int>(numbers.size());
+    CAPTURE(place.name, name_of(dtype), dim, row.at("note").get<std::string>());
+    REQUIRE(kernels::kv_row_bytes(dtype, dim) == expected.size());
+    KvRun run(place, 1, {1, 1, dim}, 4, dtype, Scoring::none);
+    // Its neighbours must not matter: a key between others, and a value.
+    const auto other = normal(dim, 3);
+    const std::vector<float> q(static_cast<std::size_t>(2 * dim), 0.5f);
+    run.prefill({q, joined(other, numbers), joined(numbers, other)}, {2}, {kAll});
+    CHECK(row_of(run.slots().k, 1, expected.size()) == expected);
+    CHECK(row_of(run.slots().v, 0, expected.size()) == expected);
+    run.make_home();
+    run.step({std::vector<float>(static_cast<std::size_t>(dim), 0.5f), numbers, numbers}, {0}, {2}, {kAll});
+    CHECK(row_of(run.slots().k, 2, expected.size()) == expected);
+    CHECK(row_of(run.slots().v, 2, expected.size()) == expected);
+    CHECK(run.home_is_the_same());
+  }
+}
+
+TEST_CASE("attention over quantised slots is that of what they mean", "[kernels][kv]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::i8, DType::i4);
+  for (const json& c : cases().at("attention")) {
+    const int dim = c.at("head_dim"), group = c.at("group"), slots = c.at("slots");
+    CAPTURE(place.name, name_of(dtype), dim, group, slots);
+    const auto keys = floats_from(c.at("keys")), values = floats_from(c.at("values"));
+    const auto cut = static_cast<std::ptrdiff_t>((slots - 1) * dim);
+    for (const int more : {0, 40}) {  // empty slots
+      KvRun run(place, 1, {group, 1, dim}, slots + more, dtype);
+      run.prefill({normal(std::int64_t{slots - 1} * group * dim, 5),
+                   {keys.begin(), keys.begin() + cut},
+                   {values.begin(), values.begin() + cut}},
+                  {slots - 1}, {kAll}, 1, 0, std::vector<float>(static_cast<std::size_t>(slots - 1), 0.0f));
+      const auto got =
+          run.step({floats_from(c.at("query")), {keys.begin() + cut, keys.end()}, {values.begin() + cut, values.end()}},
+                   {0}, {slots - 1}, {kAll}, 1 / std::sqrt(static_cast<float>(dim)));
+      CHECK_THAT(got.out, near(c.at(name_of(dtype)).at("out").get<std::vector<double>>(), tolerance(DType::f32)));
+      std::vector<float> score;
+      for (const auto& entry : run.kept(0, 0)) score.push_back(entry.second);
+      CHECK_THAT(score, near(c.at(name_of(dtype)).at("score").get<std::vector<double>>(), tolerance(DType::f32)));
+    }
+  }
+}
+
+TEST_CASE("quantised slots give the same bits with AVX-512, AVX2 and any threads, and skip empty ones",
+          "[kernels][kv]") {
+  const DType dtype = GENERATE(DType::i8, DType::i4);
+  for (const HeadShape shape :
+       {HeadShape{2, 2, 64}, HeadShape{4, 1, 128}, HeadShape{6, 2, 80}, HeadShape{3, 3, 20}, HeadShape{8, 2, 192}}) {
+    const int steps = 24, prompt = 30, cols = shape.kv_heads * shape.head_dim, q_cols = shape.heads * shape.head_dim;
+    const Keep keep{8, 13, 2, 0};
+    std::vector<std::byte> first_k, first_out, first_score;
+    for (const Place* place : every_place()) {
+      if (!place->exact() || place->name.find("plain") != std::string::npos) continue;
+      for (const int slots : {22, 61}) {
+        CAPTURE(place->name, name_of(dtype), shape.head_dim, slots);
+        KvRun run(*place, 1, shape, slots, dtype);
+        run.prefill({normal(std::int64_t{prompt} * q_cols, 1, 2), normal(std::int64_t{prompt} * cols, 2),
+                     normal(std::int64_t{prompt} * cols, 3)},
+                    {prompt}, {keep}, 0.2f);
+        std::vector<float> out;
+        for (int t = prompt; t < prompt + steps; ++t) {
+          const auto seed = static_cast<std::uint64_t>(10 * t);
+          out = joined(out, run.step({normal(q_cols, seed, 2), normal(cols, seed + 1), normal(cols, seed + 2)}, {0},
+                                     {t}, {keep}, 0.2f)
+                                .out);
+        }
+        std::vector<std::byte> bits(out.size() * sizeof(float)), scores;
+        std::memcpy(bits.data(), out.data(), bits.size());
+        for (int head = 0; head < shape.kv_heads; ++head)
+          for (const auto& [position, score] : run.kept(0, head)) {
+            const auto number = std::bit_cast<std::array<std::byte, 4>>(score);
+            scores.insert(scores.end(), number.begin(), number.end());
+            scores.push_back(static_cast<std::byte>(position));
+          }
+        if (first_out.empty()) first_out = bits, first_score = scores;
+        CHECK(bits == first_out);
+        CHECK(scores == first_score);
+      }
+    }
+  }
+}
+
+TEST_CASE("a key that is not finite makes attention no number, not a wrong one", "[kernels][kv]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::i8, DType::i4);
+  KvRun run(place, 1, {1, 1, 80}, 4, dtype, Scoring::none);
+  auto k = normal(80, 1);
+  k[70] = 1e9f;  // fp16 has no such minimum or scale
+  const auto got = run.step({normal(80, 2), k, normal(80, 3)}, {0}, {0}, {kAll});
+  for (const float x : got.out) CHECK(std::isnan(x));
+}
+
+TEST_CASE("a Hadamard rotation is its own inverse and keeps products", "[kernels][kv]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  for (const json& c : cases().at("hadamard")) {
+    const auto numbers = floats_from(c.at("numbers"));
+    const int dim = static_cast<int>(numbers.size()), heads = 3, rows = 5;
+    CAPTURE(place.name, dim);
+    std::vector<float> all;
+    std::vector<double> expected, before;
+    for (int i = 0; i < heads * rows; ++i) {
+      all = joined(all, numbers);
+      for (const double x : c.at("turned")) expected.push_back(x);
+      before.insert(before.end(), numbers.begin(), numbers.end());
+    }
+    Array x(place, all, rows, heads * dim);
+    place.run(kernels::Hadamard{x, dim});
+    CHECK_THAT(x.host(), near(expected, tolerance(DType::f32)));
+    place.run(kernels::Hadamard{x, dim});
+    CHECK_THAT(x.host(), near(before, tolerance(DType::f32)));
+  }
+  Array x(place, 2, 12);
+  CHECK_THROWS_WITH(place.run(kernels::Hadamard{x, 5}), "hadamard: x is [2, 12], which are no heads of 5");
+}
