@@ -99,7 +99,7 @@ def mean_and_error(values):
     return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
 
 
-def print_formats(args, folder, windows):
+def print_kv(args, folder, windows):
     print("| retention | keys and values | perplexity | change | standard error |\n|---|---|---|---|---|", flush=True)
     for name, retention in (("full", {"rule": "full"}), ("h2o at 20 %", {"rule": "h2o", "heavy": 0.1, "recent": 0.1})):
         plain = score(args, folder, windows, retention)
@@ -133,7 +133,7 @@ def main():
         folder = pathlib.Path(name)
         windows = make_windows(args, folder)
         if args.kv:
-            return print_formats(args, folder, windows)
+            return print_kv(args, folder, windows)
         full = score(args, folder, windows, {"rule": "full"})
         mean, error = mean_and_error(full)
         rows, scores = [], {}
