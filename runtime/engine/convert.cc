@@ -204,7 +204,7 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
   if (packed) {
     const auto& bytes = packed->unit_bytes();
     write_packed(
-        place / "model.safetensors", mode, [&](std::size_t unit, std::byte* to) { packed->make(unit, to); },
+        place / "model.safetensors", mode, [&](std::size_t unit, std::byte* out) { packed->make(unit, out); },
         UnitSizes(bytes.begin(), bytes.end()), stop, progress);
   } else {
     AtomicFile file(place / "model.safetensors", {.mode = mode});

@@ -163,6 +163,7 @@ TEST_CASE("the fastest tiers take what they can", "[policy]") {
                          .kv = {},
                          .activations = {},
                          .weight_format = {},
+                         .kv_format = {},
                          .attention_on_host = 0,
                          .retention = {},
                          .overlap = true,

@@ -144,6 +144,7 @@ void check_group(std::size_t group) {
   }
 }
 
+#ifndef WEFT_TEST_CUDA
 /// The same of quantised.json (scripts/make_quantised_golden.py): the matrices of the layers are quantised there as
 /// well.
 void check_quantised(std::size_t group, DType dtype) {
@@ -156,6 +157,7 @@ void check_quantised(std::size_t group, DType dtype) {
   const std::string stored = name_of_type(runtime::read_model_spec(folder).dtype);
   check_prompts(expected.at(name_of(dtype)), *runtime::open_model(folder, stored, "", format), logit_tolerance(stored));
 }
+#endif
 
 }  // namespace
 
