@@ -73,7 +73,7 @@ __device__ void quantise_group(const float* x, int dim, int group, Level<kType>*
   }
   const int level_bytes = static_cast<int>(kv_level_bytes(kType, dim));
   if (first + count == dim) {
-    const int used = kType == DType::i8 ? dim : kv_level(kType, dim, dim - 1).byte + 1;
+    const int used = kType == DType::i8 ? dim : dim / kKvBlock * (kKvBlock / 2) + (dim % kKvBlock + 1) / 2;
     if (used + lane < level_bytes) write(used + lane, 0);
   }
   std::uint16_t low = 0x7E00, high = 0x7E00;  // no numbers
