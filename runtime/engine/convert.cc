@@ -155,7 +155,8 @@ class NewFolder {
   }
   void remove_left() {
     if (!fs::exists(fs::symlink_status(path_))) return;
-    if (!fs::exists(fs::symlink_status(path_ / kMark)))
+    const bool empty = fs::is_directory(fs::symlink_status(path_)) && fs::is_empty(path_);  // it ended before the mark
+    if (!empty && !fs::exists(fs::symlink_status(path_ / kMark)))
       throw IoError(path_.string() + ": is there and was not made by a conversion; move it away");
     lock();
     fs::remove_all(path_);
