@@ -103,10 +103,13 @@ TEST_CASE("what cannot be converted leaves nothing behind", "[runtime]") {
                     Catch::Contains("there is no folder"));
   CHECK_THROWS_WITH(runtime::convert_checkpoint(from, to, "int8", kGoOn), Catch::Contains("--dtype must be"));
   fs::create_directory(folder / "packed.partial");
+  write_text(folder / "packed.partial/notes", "somebody's");
   CHECK_THROWS_WITH(runtime::convert_checkpoint(from, to, "auto", kGoOn),
                     Catch::Contains("was not made by a conversion"));
   write_text(folder / "packed.partial/.weft-convert", "");  // what a killed conversion leaves is removed
   runtime::convert_checkpoint(from, to, "auto", kGoOn);
+  fs::create_directory(folder / "again.partial");  // one that was killed before its mark was there
+  runtime::convert_checkpoint(from, folder / "again", "auto", kGoOn);
   CHECK_THROWS_WITH(runtime::convert_checkpoint(from, to, "auto", kGoOn), Catch::Contains("exists"));
   CHECK(fs::exists(to / "model.safetensors"));
 }
