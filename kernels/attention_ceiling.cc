@@ -13,6 +13,7 @@
 #include "kernels/cpu_ops.h"
 #include "kernels/error.h"
 #include "kernels/random.h"
+#include "kernels/random_rows.h"
 
 namespace weft::kernels {
 namespace {
@@ -49,21 +50,12 @@ void fill(ThreadPool& pool, f16* to, std::int64_t count) {
   });
 }
 
-/// Rows of random levels, of which each means a number from -0.5 to 0.5 or near it.
-void fill_levels(ThreadPool& pool, DType dtype, int head_dim, std::byte* to, std::int64_t rows) {
-  const std::size_t row_bytes = kv_row_bytes(dtype, head_dim), level_bytes = kv_level_bytes(dtype, head_dim);
-  const f16 scales[2] = {f16(dtype == DType::i8 ? 1 / 256.0f : 1 / 16.0f), f16(-0.5f)};
+void fill_quantised(ThreadPool& pool, DType dtype, int head_dim, std::byte* to, std::int64_t rows) {
   constexpr std::int64_t block = 1 << 12;
   pool.run((rows + block - 1) / block, [&](std::int64_t tile, int) {
-    for (std::int64_t r = tile * block; r < std::min(rows, (tile + 1) * block); ++r) {
-      std::byte* const row = to + static_cast<std::size_t>(r) * row_bytes;
-      for (std::size_t at = 0; at < level_bytes; at += 4) {  // rows are whole words
-        const auto bits = static_cast<std::uint32_t>(mix_bits(static_cast<std::uint64_t>(r) * level_bytes + at));
-        std::memcpy(row + at, &bits, sizeof bits);
-      }
-      for (std::size_t at = level_bytes; at < row_bytes; at += sizeof scales)
-        std::memcpy(row + at, scales, sizeof scales);
-    }
+    const std::int64_t first = tile * block;
+    random_rows(dtype, head_dim, first, std::min(block, rows - first),
+                to + static_cast<std::size_t>(first) * kv_row_bytes(dtype, head_dim));
   });
 }
 
@@ -80,7 +72,7 @@ class Workload {
         sequence_(static_cast<std::size_t>(sequences_)), token_(sequence_.size(), slots - 1),
         keep_(sequence_.size(), Keep{(slots - 1) / 2, slots - 1 - (slots - 1) / 2, 0, 0}) {
     for (const Buffer* rows : {&k_, &v_}) {
-      if (is_quantised(dtype)) fill_levels(pool, dtype, head_dim, static_cast<std::byte*>(rows->get()), rows_);
+      if (is_quantised(dtype)) fill_quantised(pool, dtype, head_dim, static_cast<std::byte*>(rows->get()), rows_);
       else fill(pool, static_cast<f16*>(rows->get()), rows_ * head_dim);
     }
     for (std::size_t i = 0; i < position_.size(); ++i) {

@@ -5,12 +5,7 @@
 #include <immintrin.h>
 
 #include "kernels/linear_math.h"
-
-#if defined(__clang__)
-#define WEFT_UNROLLED(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
-#else
-#define WEFT_UNROLLED(...) _Pragma("GCC unroll 16") for (__VA_ARGS__)
-#endif
+#include "kernels/unrolled.h"
 
 namespace weft::kernels {
 namespace {

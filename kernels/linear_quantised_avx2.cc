@@ -8,11 +8,7 @@
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>
 
-#if defined(__clang__)
-#define WEFT_UNROLLED(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
-#else
-#define WEFT_UNROLLED(...) _Pragma("GCC unroll 16") for (__VA_ARGS__)
-#endif
+#include "kernels/unrolled.h"
 
 namespace weft::kernels {
 namespace {

@@ -9,11 +9,7 @@
 #endif
 #include <immintrin.h>
 
-#if defined(__clang__)
-#define WEFT_UNROLLED(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
-#else
-#define WEFT_UNROLLED(...) _Pragma("GCC unroll 16") for (__VA_ARGS__)
-#endif
+#include "kernels/unrolled.h"
 
 namespace weft::kernels {
 namespace {

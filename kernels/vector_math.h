@@ -2,14 +2,8 @@
 // in an unnamed namespace, so that code for one processor is never linked into another's.
 #pragma once
 
+#include "kernels/unrolled.h"
 #include "kernels/vector_kernels.h"
-
-// A for loop of constant length over an array that must stay in registers: at -O2 GCC would keep it in memory.
-#if defined(__clang__)
-#define WEFT_UNROLLED(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
-#else
-#define WEFT_UNROLLED(...) _Pragma("GCC unroll 32") for (__VA_ARGS__)
-#endif
 
 namespace weft::kernels {
 

@@ -55,7 +55,7 @@ void weights_from_json(const nlohmann::json& object, const std::string& where, P
 void read_kv(const nlohmann::json& object, const std::string& where, PartialPolicy& policy) {
   Fields fields(object, where, Blame::usage);
   KvFormat format;
-  if (fields.has("dtype")) format.dtype = kv_dtype_from_text(fields.text("dtype"), where + ".dtype");
+  if (fields.has("dtype")) format.dtype = dtype_from_text(fields.text("dtype"), where + ".dtype");
   if (fields.has("rotate")) format.rotate = fields.boolean("rotate");
   else if (format.quantised()) format.rotate = true;
   const bool formatted = fields.has("dtype") || fields.has("rotate");
@@ -195,13 +195,6 @@ nlohmann::ordered_json Policy::to_json() const {
 void check(const KvFormat& format, const std::string& where) {
   if (format.rotate.value_or(false) && !format.quantised())
     throw UsageError(where + ": rotate is for keys and values of int8 and int4; leave it out or give --kv-dtype int4");
-}
-
-std::optional<DType> kv_dtype_from_text(const std::string& text, const std::string& where) {
-  if (text == "auto") return {};
-  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4})
-    if (text == name_of(dtype)) return dtype;
-  throw UsageError(where + " must be auto, float16, bfloat16, float32, int8 or int4, got '" + text.substr(0, 40) + "'");
 }
 
 std::string to_text(const KvFormat& format, DType model) {

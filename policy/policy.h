@@ -46,8 +46,6 @@ struct KvFormat {
 };
 /// Throws UsageError where a rotation is asked for that nothing would undergo.
 void check(const KvFormat& format, const std::string& where);
-/// auto is nothing. Throws UsageError, which names `where`.
-std::optional<DType> kv_dtype_from_text(const std::string& text, const std::string& where);
 /// "int4, rotated"; of a model that is computed in `model`.
 std::string to_text(const KvFormat& format, DType model);
 

@@ -6,12 +6,17 @@
 
 namespace weft::policy {
 
-std::optional<WeightFormat> weight_format_from_text(std::string_view name, const std::string& where) {
+std::optional<DType> dtype_from_text(std::string_view name, const std::string& where) {
   if (name == "auto") return {};
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4})
-    if (name == name_of(dtype)) return WeightFormat{.dtype = dtype};
+    if (name == name_of(dtype)) return dtype;
   throw UsageError(where + " must be auto, float16, bfloat16, float32, int8 or int4, got '" +
                    std::string(name.substr(0, 40)) + "'");
+}
+
+std::optional<WeightFormat> weight_format_from_text(std::string_view name, const std::string& where) {
+  const std::optional<DType> dtype = dtype_from_text(name, where);
+  return dtype ? std::optional(WeightFormat{.dtype = *dtype}) : std::nullopt;
 }
 
 Arithmetic arithmetic_from_text(std::string_view name, const std::string& where) {

@@ -1,7 +1,6 @@
-// policy/weight_format.h: in what form the weights of a run are: which tensors are quantised, how, and their bytes.
+// policy/weight_format.h: in what form the weights of a run are: which tensors are quantised, and how.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,7 +18,9 @@ struct WeightFormat {
   bool operator==(const WeightFormat&) const = default;
 };
 
-/// Of "auto" nothing, else the format of that name: float16, bfloat16, float32, int8, int4. Throws UsageError.
+/// Of "auto" nothing, else the type of that name: float16, bfloat16, float32, int8, int4. Throws UsageError.
+std::optional<DType> dtype_from_text(std::string_view name, const std::string& where);
+/// The same, as a format.
 std::optional<WeightFormat> weight_format_from_text(std::string_view name, const std::string& where);
 /// "exact" or "int8". Throws UsageError.
 Arithmetic arithmetic_from_text(std::string_view name, const std::string& where);

@@ -14,6 +14,7 @@
 
 #include "kernels/error.h"
 #include "policy/json.h"
+#include "policy/policy.h"
 
 namespace weft::runtime {
 
@@ -163,6 +164,12 @@ nlohmann::json read_json(const std::string& flag, const fs::path& path) {
   constexpr std::size_t largest = 1 << 20;
   require_input(flag, path);
   return policy::parse_json(read_file(path, largest), path.string(), policy::Blame::usage, {.depth = 32});
+}
+
+void require_space(const std::string& where, const fs::path& folder, std::uint64_t wanted) {
+  if (const std::uint64_t free = fs::space(folder).available; free < wanted)
+    throw CapacityError(where + ": wants " + policy::bytes_to_text(wanted) + ", the disk has " +
+                        policy::bytes_to_text(free) + " free");
 }
 
 void require_folder(const std::string& flag, const std::filesystem::path& path) {

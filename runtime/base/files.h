@@ -18,6 +18,9 @@ std::string read_file(const std::filesystem::path& path, std::size_t limit_bytes
 /// is there, IoError if its folder cannot be written to.
 void require_writable(const std::string& flag, const std::filesystem::path& path);
 
+/// Throws CapacityError, which begins with `where`, unless the disk of `folder` has `wanted` bytes free.
+void require_space(const std::string& where, const std::filesystem::path& folder, std::uint64_t wanted);
+
 /// Throws UsageError for "-", which `flag` named: only lines go to standard output.
 void refuse_pipe(const std::string& flag, const std::filesystem::path& path);
 /// Throws UsageError, which `flag` begins, unless nothing is at `path` or a file that Weft itself writes there: a JSON

@@ -38,13 +38,17 @@ fs::path temporary_folder() {
   return folder;
 }
 
+[[noreturn]] void fail_to_hold(const fs::path& folder) {
+  fail(folder.string() + ": cannot hold the requests of --input - (TMPDIR names another folder)", errno);
+}
+
 /// A file without a name.
 int open_spool(const fs::path& folder) {
   const int fd = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
   if (fd >= 0) return fd;
   std::string name = (folder / "weft-XXXXXX").string();  // where the file system has no such files
   const int named = ::mkostemp(name.data(), O_CLOEXEC);
-  if (named < 0) fail(folder.string() + ": cannot hold the requests of --input - (TMPDIR names another folder)", errno);
+  if (named < 0) fail_to_hold(folder);
   ::unlink(name.c_str());
   return named;
 }
@@ -53,8 +57,7 @@ void append_to_spool(int fd, const fs::path& folder, std::string_view text) {
   while (!text.empty()) {
     const ssize_t count = ::write(fd, text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0)
-      fail(folder.string() + ": cannot hold the requests of --input - (TMPDIR names another folder)", errno);
+    if (count < 0) fail_to_hold(folder);
     text.remove_prefix(static_cast<std::size_t>(count));
   }
 }

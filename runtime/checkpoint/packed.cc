@@ -1,17 +1,15 @@
 #include "runtime/checkpoint/packed.h"
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "kernels/error.h"
 #include "offload/memory.h"
-#include "policy/json.h"
-#include "policy/policy.h"
 #include "runtime/base/files.h"
 #include "runtime/base/stop.h"
 #include "runtime/checkpoint/packed_sums.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/zip_reader.h"
 
 namespace weft::runtime {
@@ -24,7 +22,6 @@ std::string name_of_unit(std::size_t unit) {
   return "unit." + std::string(6 - std::min<std::size_t>(6, digits.size()), '0') + digits;
 }
 
-/// The header: its length, the JSON and blanks up to the next page, where the units begin.
 std::string make_header(const UnitSizes& sizes) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "weft"}, {"version", "1"}};
@@ -37,19 +34,7 @@ std::string make_header(const UnitSizes& sizes) {
   for (std::size_t unit = 0; unit < sizes.size(); ++unit)
     if (sizes[unit]) add(name_of_unit(unit), *sizes[unit]), ++sums;
   add(kPackedSums, sums * sizeof(std::uint32_t));
-  std::string text = policy::to_line(header);
-  text.append((offload::kPage - (sizeof(std::uint64_t) + text.size()) % offload::kPage) % offload::kPage, ' ');
-  const std::uint64_t length = text.size();
-  std::string bytes(sizeof length, '\0');
-  std::memcpy(bytes.data(), &length, sizeof length);
-  return bytes + text;
-}
-
-void require_space(const fs::path& file, std::uint64_t wanted) {
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  if (const std::uint64_t free = fs::space(folder).available; free < wanted)
-    throw CapacityError(file.string() + ": wants " + policy::bytes_to_text(wanted) + ", the disk has " +
-                        policy::bytes_to_text(free) + " free");
+  return safetensors_head(header);
 }
 
 }  // namespace
@@ -59,7 +44,8 @@ void write_packed(const fs::path& file, unsigned mode, const MakeUnit& make, con
   const std::string header = make_header(sizes);
   std::uint64_t all = 0, done = 0, largest = 0;
   for (const auto& size : sizes) all += size.value_or(0), largest = std::max(largest, size.value_or(0));
-  require_space(file, header.size() + all + offload::kPage);
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  require_space(file.string(), folder, header.size() + all + offload::kPage);
   std::vector<std::byte> bytes(largest);
   std::vector<std::uint32_t> sums;
   AtomicFile to(file, {.mode = mode});

@@ -21,10 +21,12 @@ using PackingProgress = std::function<void(const std::filesystem::path& file, st
 /// What is written of each unit: its bytes, or nothing of those that are read from elsewhere.
 using UnitSizes = std::vector<std::optional<std::uint64_t>>;
 
+/// Makes one unit's bytes.
+using MakeUnit = std::function<void(std::size_t unit, std::byte* to)>;
+
 /// Writes the `sizes[u]` bytes that make(u, to) gives for each unit that has a size, at multiples of a page. The file
 /// appears whole. Takes the memory of one unit. Throws IoError, what make() throws, CapacityError where the disk is too
 /// full, or Interrupted; then nothing is left behind.
-using MakeUnit = std::function<void(std::size_t unit, std::byte* to)>;
 void write_packed(const std::filesystem::path& file, unsigned mode, const MakeUnit& make, const UnitSizes& sizes,
                   const std::atomic<bool>& stop, const PackingProgress& progress = {});
 

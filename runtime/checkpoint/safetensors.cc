@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
+#include "offload/memory.h"
+#include "policy/json.h"
 #include "runtime/base/quote.h"
 #include "runtime/checkpoint/checkpoint_error.h"
 
@@ -361,6 +364,15 @@ std::vector<TensorInfo> read_safetensors(const InputFile& file) {
   std::string header(static_cast<std::size_t>(safetensors_header_bytes(head, file.size(), where)), '\0');
   file.read(kPrefix, std::as_writable_bytes(std::span(header)));
   return parse_safetensors_header(header, file.size(), where);
+}
+
+std::string safetensors_head(const nlohmann::ordered_json& header) {
+  std::string text = policy::to_line(header);
+  text.append((offload::kPage - (kPrefix + text.size()) % offload::kPage) % offload::kPage, ' ');
+  const std::uint64_t length = text.size();
+  std::string bytes(kPrefix, '\0');
+  std::memcpy(bytes.data(), &length, sizeof length);
+  return bytes + text;
 }
 
 }  // namespace weft::runtime

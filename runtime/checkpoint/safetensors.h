@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,5 +26,9 @@ std::vector<TensorInfo> parse_safetensors_header(std::string_view header, std::u
 
 /// Both, on a file.
 std::vector<TensorInfo> read_safetensors(const InputFile& file);
+
+/// What a file begins with: the length of the header, the header, and blanks up to the next page, where the tensors
+/// begin.
+std::string safetensors_head(const nlohmann::ordered_json& header);
 
 }  // namespace weft::runtime

@@ -20,6 +20,8 @@ namespace {
 
 using policy::bytes_to_text;
 
+constexpr const char* kPerRun = "chosen per run";
+
 void print_shape(const policy::ModelSpec& spec) {
   fmt::print(
       "{}: {} layers, hidden {}, ffn {}, {} heads of {}{}, vocabulary {}, context {}, {}-norm, {} head, {:.1f} million "
@@ -74,6 +76,37 @@ int inspect_checkpoint(const std::string& path) {
   return 0;
 }
 
+/// What a policy file says. What it leaves open is chosen when a run knows its model, its requests and its machine.
+nlohmann::ordered_json shown(const policy::PartialPolicy& partial, const std::string& path) {
+  policy::Policy policy;
+  policy.gpu_batch_size = partial.gpu_batch_size.value_or(1);
+  policy.num_gpu_batches = partial.num_gpu_batches.value_or(1);
+  policy.weights = partial.weights.value_or(policy.weights);
+  policy.weight_format = partial.weight_format;
+  policy.kv = partial.kv.value_or(policy.kv);
+  policy.kv_format = partial.kv_format.value_or(policy.kv_format);
+  policy::check(policy.kv_format, path + ": kv");
+  policy.activations = partial.activations.value_or(policy.activations);
+  policy.attention_on_host = partial.attention_on_host.value_or(policy.attention_on_host);
+  policy.retention = partial.retention.value_or(policy.retention);
+  policy.overlap = partial.overlap.value_or(true);
+  policy.continuous = partial.continuous.value_or(true);
+  nlohmann::ordered_json json = policy.to_json();
+  json.erase("budgets");  // for what the file says of them
+  for (const offload::Tier tier : offload::kTiers)
+    if (const auto& bytes = partial.budgets[static_cast<std::size_t>(tier)])
+      json["budgets"][name_of(tier)] = bytes_to_text(*bytes);
+  if (!partial.gpu_batch_size) json["gpu_batch_size"] = kPerRun;
+  if (!partial.num_gpu_batches) json["num_gpu_batches"] = kPerRun;
+  if (!partial.weights)
+    json["weights"] =
+        partial.weight_format ? policy::to_text(*partial.weight_format) + "; placement " + kPerRun : kPerRun;
+  if (!partial.kv && policy.kv_format.dtype)
+    for (const offload::Tier tier : offload::kTiers) json["kv"].erase(name_of(tier));
+  else if (!partial.kv) json["kv"] = kPerRun;
+  return json;
+}
+
 int inspect(const std::string& path) {
   if (std::filesystem::is_directory(path)) return inspect_checkpoint(path);
   if (!std::filesystem::exists(path)) throw UsageError(path + ": there is no such folder or file");
@@ -82,36 +115,7 @@ int inspect(const std::string& path) {
     print_shape(read_model_spec(path));
     return 0;
   }
-  const policy::PartialPolicy partial = policy::PartialPolicy::from_json(json, path);
-  policy::Policy shown;
-  shown.gpu_batch_size = partial.gpu_batch_size.value_or(1);
-  shown.num_gpu_batches = partial.num_gpu_batches.value_or(1);
-  shown.weights = partial.weights.value_or(shown.weights);
-  shown.weight_format = partial.weight_format;
-  shown.kv = partial.kv.value_or(shown.kv);
-  shown.kv_format = partial.kv_format.value_or(shown.kv_format);
-  policy::check(shown.kv_format, path + ": kv");
-  shown.activations = partial.activations.value_or(shown.activations);
-  shown.attention_on_host = partial.attention_on_host.value_or(shown.attention_on_host);
-  shown.retention = partial.retention.value_or(shown.retention);
-  shown.overlap = partial.overlap.value_or(true);
-  shown.continuous = partial.continuous.value_or(true);
-  nlohmann::ordered_json full = shown.to_json();
-  full.erase("budgets");  // for what the file says of them
-  for (const offload::Tier tier : offload::kTiers)
-    if (const auto& bytes = partial.budgets[static_cast<std::size_t>(tier)])
-      full["budgets"][name_of(tier)] = bytes_to_text(*bytes);
-  // What the file leaves open is chosen when a run knows its model, its requests and its machine.
-  for (const auto& [key, open] : {std::pair{"gpu_batch_size", !partial.gpu_batch_size},
-                                  {"num_gpu_batches", !partial.num_gpu_batches},
-                                  {"weights", !partial.weights},
-                                  {"kv", !partial.kv}})
-    if (open && key == std::string_view("kv") && shown.kv_format.dtype)
-      for (const offload::Tier tier : offload::kTiers) full["kv"].erase(name_of(tier));
-    else if (open) full[key] = "chosen per run";
-  if (partial.weight_format && !partial.weights)
-    full["weights"] = policy::to_text(*partial.weight_format) + "; placement chosen per run";
-  fmt::print("{}\n", policy::to_pretty(full));
+  fmt::print("{}\n", policy::to_pretty(shown(policy::PartialPolicy::from_json(json, path), path)));
   return 0;
 }
 

@@ -33,7 +33,7 @@
 namespace {
 
 constexpr int kInternalError = 70;  // sysexits.h's EX_SOFTWARE; 1 says that some requests were refused
-constexpr int kOutOfMemory = 4;     // CapacityError's
+constexpr int kNoCapacity = 4;      // CapacityError's
 constexpr std::string_view kOutOfMemoryText =
     "weft: error: out of host memory; lower --device-memory or --host-memory\n";
 
@@ -46,8 +46,8 @@ void end_without_memory() {
   if (!thrown || *thrown != typeid(std::bad_alloc)) return else_terminate();
   static std::atomic_flag said = ATOMIC_FLAG_INIT;
   while (said.test_and_set()) pause();  // another thread is about to end the process
-  if (::write(STDERR_FILENO, kOutOfMemoryText.data(), kOutOfMemoryText.size()) < 0) _exit(kOutOfMemory);
-  _exit(kOutOfMemory);
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kOutOfMemoryText.data(), kOutOfMemoryText.size());
+  _exit(kNoCapacity);
 }
 
 /// Before the constructors of CLI11's globals, which allocate.
@@ -197,14 +197,14 @@ int main(int argc, char** argv) {
     return 130;
   } catch (const std::bad_alloc&) {
     std::fputs(kOutOfMemoryText.data(), stderr);
-    return kOutOfMemory;
+    return kNoCapacity;
   } catch (const std::filesystem::filesystem_error& error) {
     std::fprintf(stderr, "weft: error: %s\n", error.what());
     return 6;
   } catch (const std::system_error& error) {
     std::fprintf(stderr, "weft: error: the system refused a thread (%s); lower --threads, or raise ulimit -u\n",
                  error.what());
-    return 4;
+    return kNoCapacity;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "weft: internal error: %s\n", error.what());
     return kInternalError;

@@ -13,7 +13,7 @@ constexpr const char* kShards = "one process drives one GPU; --shard K/N and wef
 constexpr const char* kPlacement = "--device-memory says how much may be used, --percent what lies where";
 constexpr const char* kNoServer = "Weft answers files of requests (weft generate) and opens no port";
 constexpr const char* kCode = "Weft runs no code of a model";
-constexpr const char* kPacked = "weft convert --help says what a packed copy of a checkpoint can be";
+constexpr const char* kPacked = "--weight-dtype int8 or int4, of the commands that take a policy and of weft convert";
 constexpr const char* kCache = "--kv-dtype int8 or int4, and --retention, make the KV cache smaller";
 constexpr const char* kFixed = "it is always so";
 

@@ -106,7 +106,7 @@ policy::PartialPolicy PolicyFlags::policy() const {
   if (!retention.empty()) flags.retention = policy::Retention::from_text(retention);
   if (!kv_dtype.empty() || compress_cache || kv_rotate) {
     policy::KvFormat format = file.kv_format.value_or(policy::KvFormat{});
-    if (!kv_dtype.empty()) format.dtype = policy::kv_dtype_from_text(kv_dtype, "--kv-dtype");
+    if (!kv_dtype.empty()) format.dtype = policy::dtype_from_text(kv_dtype, "--kv-dtype");
     if (compress_cache) format.dtype = DType::i4;
     if (!format.quantised()) format.rotate.reset();
     if (format.quantised() && !format.rotate) format.rotate = true;

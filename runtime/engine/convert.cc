@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -15,8 +14,8 @@
 
 #include "kernels/error.h"
 #include "policy/json.h"
-#include "policy/policy.h"
 #include "runtime/base/files.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/engine/model_source.h"
 #include "runtime/engine/storage.h"
 
@@ -26,7 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::uint64_t kPage = 4096;
 constexpr std::size_t kStep = 8 << 20;  // of a tensor, converted at a time
 constexpr std::size_t kLargestCopied = 512 << 20;
 constexpr std::array kCopied{
@@ -57,7 +55,6 @@ std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoin
 
 const char* safetensors_name(DType type) { return type == DType::f32 ? "F32" : type == DType::f16 ? "F16" : "BF16"; }
 
-/// The header: its length, the JSON and blanks up to the next page, where the tensors begin.
 std::string make_header(const std::vector<Planned>& planned) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   header["__metadata__"] = {{"format", "pt"}};
@@ -68,12 +65,7 @@ std::string make_header(const std::vector<Planned>& planned) {
                                  {"data_offsets", {offset, offset + each.bytes}}};
     offset += each.bytes;
   }
-  std::string text = policy::to_line(header);
-  text.append((kPage - (sizeof(std::uint64_t) + text.size()) % kPage) % kPage, ' ');
-  const std::uint64_t length = text.size();
-  std::string bytes(sizeof length, '\0');
-  std::memcpy(bytes.data(), &length, sizeof length);
-  return bytes + text;
+  return safetensors_head(header);
 }
 
 void write_tensor(const Checkpoint& checkpoint, const Planned& planned, AtomicFile& file,
@@ -196,9 +188,7 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
   const fs::path parent = to.has_parent_path() ? to.parent_path() : fs::path(".");
   if (!fs::is_directory(parent))
     throw UsageError("--output " + to.string() + ": there is no folder " + parent.string());
-  if (const std::uint64_t free = fs::space(parent).available; free < done.bytes)
-    throw CapacityError("--output " + to.string() + ": wants " + policy::bytes_to_text(done.bytes) + ", the disk has " +
-                        policy::bytes_to_text(free) + " free");
+  require_space("--output " + to.string(), parent, done.bytes);
   const fs::path place = to.string() + ".partial";
   NewFolder folder(place);
   const unsigned mode = mode_of(checkpoint.files().front());

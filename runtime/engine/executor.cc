@@ -137,10 +137,8 @@ void Executor::look_for_stop() {
 std::uint32_t Executor::run_segment(const policy::Schedule& schedule, std::uint32_t sweeps) {
   run_->segment_begin = schedule.ops.front().step;
   run_->end = UINT32_MAX;
-  if (on_trace_) {
-    traced_ = schedule.ops.data();
-    traced_bytes_.assign(schedule.ops.size(), 0);
-  }
+  traced_ = on_trace_ ? schedule.ops.data() : nullptr;
+  if (traced_) traced_bytes_.assign(schedule.ops.size(), 0);
   try {
     submit_ops(schedule);
   } catch (...) {  // of memory for the queue: what is queued refers to the schedule, so it ends first

@@ -34,18 +34,6 @@ double deviation(const policy::TensorSpec& spec) {
 
 bool is_vector(Form form) { return form == Form::norm || form == Form::vector; }
 
-/// Calls part(begin, end) for ranges of [0, count) on as many threads as are worth it: a large model at random is tens
-/// of GB, a minute's work for one.
-template <class Part> void in_parallel(std::uint64_t count, const Part& part) {
-  constexpr std::uint64_t worth = 1 << 20;
-  const std::uint64_t most = std::clamp<std::uint64_t>(std::thread::hardware_concurrency(), 1, 16);
-  const std::uint64_t threads = std::clamp<std::uint64_t>(count / worth, 1, most);
-  std::vector<std::jthread> others;
-  for (std::uint64_t t = 1; t < threads; ++t)
-    others.emplace_back([&, t] { part(count * t / threads, count * (t + 1) / threads); });
-  part(0, count / threads);
-}
-
 /// Calls one(i) for i in [0, count) on as many threads as there are cores. What one() throws is lost.
 template <class One> void for_each_of(std::int64_t count, const One& one) {
   std::atomic<std::int64_t> next{0};
@@ -56,6 +44,17 @@ template <class One> void for_each_of(std::int64_t count, const One& one) {
   std::vector<std::jthread> others;
   for (std::int64_t t = 1; t < std::min(threads, count); ++t) others.emplace_back(work);
   work();
+}
+
+/// Calls part(begin, end) for ranges of [0, count), on several threads where that is worth it: a large model at random
+/// is tens of GB, a minute's work for one.
+template <class Part> void in_parallel(std::uint64_t count, const Part& part) {
+  constexpr std::uint64_t worth = 1 << 20;
+  const std::uint64_t parts = std::clamp<std::uint64_t>(count / worth, 1, 16);
+  for_each_of(static_cast<std::int64_t>(parts), [&](std::int64_t i) {
+    const auto at = static_cast<std::uint64_t>(i);
+    part(count * at / parts, count * (at + 1) / parts);
+  });
 }
 
 /// Quantiles of the normal distribution, so that 16 random bits give one deviate.

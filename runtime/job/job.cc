@@ -156,12 +156,23 @@ void append_refusals(const std::vector<std::uint32_t>& refused, const RequestFil
   for (const std::uint32_t index : refused) results.append(refusal_line(requests.refusal(index), requests.dialect()));
 }
 
-}  // namespace
+/// What all steps of a job share.
+struct Job {
+  const JobOptions& options;
+  const std::atomic<bool>& stop;
+  Progress& progress;
+  const ModelSource& source;
+  const RequestFile& requests;
+  const Open& open;
+  LiveRecord& record;
+  ResultSink& results;
+  const std::size_t mine;  ///< requests of this shard
 
-int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
-  JobOptions options = asked;  // a resume keeps to what the run was begun with
-  if (options.quiet) spdlog::set_level(spdlog::level::warn);
-  if (options.verbose) spdlog::set_level(spdlog::level::debug);
+  bool pipe() const { return options.output == kPipe; }
+  std::string output_name() const { return pipe() ? "standard output" : options.output; }
+};
+
+void check_and_announce(const JobOptions& options) {
   check_files(options);
   if (options.max_tokens < 1 || options.max_tokens > kMostTokens)
     throw UsageError("--max-tokens must be from 1 to " + std::to_string(kMostTokens) + ", got " +
@@ -169,125 +180,176 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   if (options.input == kPipe && isatty(STDIN_FILENO) == 1)
     spdlog::info("requests are read from the terminal, one JSON object per line; Ctrl-D ends them");
   if (options.output == kPipe) spdlog::info("answers go to standard output; a run that is stopped cannot be resumed");
+}
+
+std::unique_ptr<Journal> open_journal(const JobOptions& options, const std::atomic<bool>& stop) {
+  const auto warn = [](const std::string& text) { spdlog::warn("{}", text); };
+  return std::make_unique<Journal>(options.output, options.resume.on,
+                                   JournalOptions{.durability = options.durability, .stop = &stop, .warn = warn});
+}
+
+/// The requests that will not run are answered first.
+void begin_results(Job& job, const policy::Retention& retention) {
+  job.record.set("retention", retention_text(retention));
+  begin_output(job.results, job.record);
+  append_refusals(job.open.refused, job.requests, job.results);
+}
+
+/// Every request has its line.
+void tidy_up(const Job& job) {
+  if (!job.pipe()) Snapshot::remove(Snapshot::place(job.options.output));
+  if (job.options.ordered)
+    write_sorted(job.options.output, sorted_place(job.options.output), job.requests, job.mine, &job.stop);
+}
+
+int end_without_work(Job& job) {
+  if (!job.results.held() || !job.open.refused.empty())
+    begin_results(job, job.options.policy.retention.value_or(policy::Retention{}));
+  const std::size_t refused = job.results.finish(job.requests, job.mine);
+  job.progress.clear();
+  spdlog::info("{} of {} requests are answered in {}{}", job.mine - refused, job.mine, job.output_name(),
+               job.options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
+  tidy_up(job);
+  return refused > 0 ? kSomeRefused : 0;
+}
+
+void announce(const Session& session, const JobOptions& options) {
+  if (!options.quiet) {
+    spdlog::info("{}: {}; {}", session.backend().name(), session.backend().description(), session.disk().engine_line());
+    spdlog::info("{}", session.plan_line());
+    for (const std::string& line : decisions(session)) spdlog::debug("{}", line);
+  }
+  if (const std::string warning = session.backend().warning(); !warning.empty()) spdlog::warn("{}", warning);
+  if (!options.quiet) warn_of_memory(session, options.machine.disk_directory);
+}
+
+/// Null where a stop came first.
+std::unique_ptr<Session> open_session(Job& job, JobPlan& plan) {
+  const auto decide = [&](kernels::Backend& backend, const policy::Budgets& free) {
+    job.progress.stage("planning");
+    Decision decision = plan.decide(backend, free);
+    job.progress.stage("loading weights");
+    return decision;
+  };
+  try {
+    auto session = std::make_unique<Session>(job.source, decide, job.options.machine, job.stop,
+                                             [&](double share) { job.progress.stage_share(share); });
+    announce(*session, job.options);
+    return session;
+  } catch (const Interrupted&) {
+    job.progress.clear();
+    spdlog::warn("stopped while the weights were loaded; run the same command again");
+    return nullptr;
+  }
+}
+
+struct Ran {
+  bool complete = false;
+  std::string saved_words;
+  ordered_json checkpoints;
+};
+
+/// Computes what is open.
+Ran run_open(Job& job, JobPlan& plan, const SavedWork& saved, Session& session) {
+  const std::vector<std::uint32_t>& todo = job.open.todo;
+  job.progress.begin(
+      job.mine, job.mine - todo.size(), most_tokens(job.requests, todo), forecast_of(plan.predict(session)),
+      [&] { return session.executor().prefill_share(); }, [&] { return busiest_lane(session.executor().totals()); });
+  Ran ran;
+  {
+    Answers answers(session, job.results, job.progress, static_cast<std::size_t>(session.policy().block_size()));
+    InFlight in_flight(job.options, saved, session, answers);
+    ran.complete = run_requests(session, job.requests, todo, answers, in_flight);
+    ran.saved_words = in_flight.saved_words();
+    ran.checkpoints = in_flight.report();
+  }
+  session.require_weights();
+  return ran;
+}
+
+/// The report, its table, and the last line of a complete run.
+void summarise(Job& job, ordered_json report, std::size_t refused) {
+  if (!job.options.report.empty()) write_file_atomically(job.options.report, policy::to_pretty(report) + "\n");
+  if (!job.options.quiet) std::fputs(table(report).c_str(), stderr);
+  const std::size_t earlier = job.mine - job.open.todo.size() - job.open.refused.size();
+  spdlog::info("{} of {} requests answered{}{}, in {}; {:.1f} tokens/s; the answers are in {}", job.mine - refused,
+               job.mine, earlier > 0 ? fmt::format(" ({} of them by earlier runs)", earlier) : "",
+               refused > 0 ? fmt::format(", {} without an answer", refused) : "", duration_text(job.progress.seconds()),
+               report.at("tokens_per_second").at("total").get<double>(), job.output_name());
+  if (refused > 0) spdlog::warn("{} of {} requests have no answer; each has a line that says why", refused, job.mine);
+}
+
+int run_session(Job& job, JobPlan& plan, const SavedWork& saved) {
+  const std::unique_ptr<Session> session = open_session(job, plan);
+  if (!session) return 130;
+  std::unique_ptr<TraceFile> trace;
+  if (!job.options.trace.empty()) {
+    trace = std::make_unique<TraceFile>(job.options.trace, session->footprint().shape, job.source.units);
+    session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
+  }
+  begin_results(job, session->policy().retention);
+  std::optional<WeightsReader> reader;
+  if (job.source.checkpoint && !job.pipe()) reader.emplace(*job.source.checkpoint, job.record);
+  struct Clearing {  // before the session goes, which the progress asks
+    Progress& progress;
+    ~Clearing() { progress.clear(); }
+  } const clearing{job.progress};
+  Ran ran = run_open(job, plan, saved, *session);
+  job.progress.stage("checking the answers");
+  if (!ran.complete) {
+    job.results.finish();
+    job.progress.clear();
+    spdlog::warn("stopped; {} of {} requests are answered{}; {}", job.progress.answered(), job.mine, ran.saved_words,
+                 job.pipe() ? "the answers went to standard output, so no run can continue"
+                            : "run the same command with --resume to continue");
+    return 130;
+  }
+  const std::size_t refused = job.results.finish(job.requests, job.mine);
+  job.progress.clear();
+  tidy_up(job);
+  ordered_json report = make_report(*session);
+  if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
+  report["checkpoints"] = std::move(ran.checkpoints);
+  summarise(job, std::move(report), refused);
+  return refused > 0 ? kSomeRefused : 0;
+}
+
+}  // namespace
+
+int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
+  JobOptions options = asked;  // a resume keeps to what the run was begun with
+  if (options.quiet) spdlog::set_level(spdlog::level::warn);
+  if (options.verbose) spdlog::set_level(spdlog::level::debug);
+  check_and_announce(options);
   Progress progress(options.quiet);
   const auto source = open_model(options.model, options.dtype, options.weights, options.policy.weight_format);
   source->verify_crc = options.verify_crc;
   source->packing = packing_lines();
   const bool pipe = options.output == kPipe;
   if (pipe) options.save_every.reset();  // there is nothing that a resume could go on with
-  const std::string output_name = pipe ? "standard output" : options.output;
-  std::unique_ptr<Journal> journal;
+  const std::unique_ptr<Journal> journal = pipe ? nullptr : open_journal(options, stop);
   ResultPipe to_pipe(&stop);
-  if (!pipe)
-    journal = std::make_unique<Journal>(
-        options.output, options.resume.on,
-        JournalOptions{.durability = options.durability, .stop = &stop, .warn = [](const std::string& text) {
-                         spdlog::warn("{}", text);
-                       }});
-  ResultSink& results = pipe ? static_cast<ResultSink&>(to_pipe) : *journal;
   progress.stage(options.input == kPipe ? "reading and checking requests" : "checking requests");
   const RequestFile requests = open_requests(options, *source, stop);
   progress.stage("comparing with the earlier run");
   RunRecord begun = record_of(options, *source, requests);
-  const Open open = still_open(
-      journal ? answered(*journal, begun, *source, requests, options, stop) : std::vector<bool>(requests.size(), false),
-      requests, options);
+  const auto done =
+      journal ? answered(*journal, begun, *source, requests, options, stop) : std::vector<bool>(requests.size(), false);
+  const Open open = still_open(done, requests, options);
   const SavedWork saved(options, begun);
   LiveRecord record(std::move(begun), options.output);
-  const std::vector<std::uint32_t>& todo = open.todo;
-  const std::size_t mine = options.shard.size(requests.size());
-  if (todo.empty()) {
-    if (!results.held() || !open.refused.empty()) {
-      record.set("retention", retention_text(options.policy.retention.value_or(policy::Retention{})));
-      begin_output(results, record);
-      append_refusals(open.refused, requests, results);
-    }
-    const std::size_t refused = results.finish(requests, mine);
-    progress.clear();
-    spdlog::info("{} of {} requests are answered in {}{}", mine - refused, mine, output_name,
-                 options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
-    if (!pipe) Snapshot::remove(Snapshot::place(options.output));
-    if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine, &stop);
-    return refused > 0 ? kSomeRefused : 0;
-  }
-
-  JobPlan plan(options, *source, requests, todo, saved.snapshot().has_value());
-  std::unique_ptr<Session> session;
-  try {
-    session = std::make_unique<Session>(
-        *source,
-        [&](kernels::Backend& backend, const policy::Budgets& free) {
-          progress.stage("planning");
-          Decision decision = plan.decide(backend, free);
-          progress.stage("loading weights");
-          return decision;
-        },
-        options.machine, stop, [&](double share) { progress.stage_share(share); });
-  } catch (const Interrupted&) {
-    progress.clear();
-    spdlog::warn("stopped while the weights were loaded; run the same command again");
-    return 130;
-  }
-  if (!options.quiet) {
-    spdlog::info("{}: {}; {}", session->backend().name(), session->backend().description(),
-                 session->disk().engine_line());
-    spdlog::info("{}", session->plan_line());
-    for (const std::string& line : decisions(*session)) spdlog::debug("{}", line);
-  }
-  if (const std::string warning = session->backend().warning(); !warning.empty()) spdlog::warn("{}", warning);
-  if (!options.quiet) warn_of_memory(*session, options.machine.disk_directory);
-  std::unique_ptr<TraceFile> trace;
-  if (!options.trace.empty()) {
-    trace = std::make_unique<TraceFile>(options.trace, session->footprint().shape, source->units);
-    session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
-  }
-  record.set("retention", retention_text(session->policy().retention));
-  begin_output(results, record);
-  append_refusals(open.refused, requests, results);
-  std::optional<WeightsReader> reader;
-  if (source->checkpoint && !pipe) reader.emplace(*source->checkpoint, record);
-  progress.begin(
-      mine, mine - todo.size(), most_tokens(requests, todo), forecast_of(plan.predict(*session)),
-      [&] { return session->executor().prefill_share(); }, [&] { return busiest_lane(session->executor().totals()); });
-  struct Clearing {  // before the session goes, which the progress asks
-    Progress& progress;
-    ~Clearing() { progress.clear(); }
-  } const clearing{progress};
-  bool complete = false;
-  std::string saved_words;
-  ordered_json checkpoints;
-  {
-    Answers answers(*session, results, progress, static_cast<std::size_t>(session->policy().block_size()));
-    InFlight in_flight(options, saved, *session, answers);
-    complete = run_requests(*session, requests, todo, answers, in_flight);
-    saved_words = in_flight.saved_words();
-    checkpoints = in_flight.report();
-  }
-  session->require_weights();
-  progress.stage("checking the answers");
-  if (!complete) results.finish();
-  const std::size_t refused = complete ? results.finish(requests, mine) : 0;
-  progress.clear();
-  if (!complete) {
-    spdlog::warn("stopped; {} of {} requests are answered{}; {}", progress.answered(), mine, saved_words,
-                 pipe ? "the answers went to standard output, so no run can continue"
-                      : "run the same command with --resume to continue");
-    return 130;
-  }
-  if (!pipe) Snapshot::remove(Snapshot::place(options.output));
-  if (options.ordered) write_sorted(options.output, sorted_place(options.output), requests, mine, &stop);
-  ordered_json report = make_report(*session);
-  if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
-  report["checkpoints"] = std::move(checkpoints);
-  if (!options.report.empty()) write_file_atomically(options.report, policy::to_pretty(report) + "\n");
-  if (!options.quiet) std::fputs(table(report).c_str(), stderr);
-  const std::size_t earlier = mine - todo.size() - open.refused.size();
-  spdlog::info("{} of {} requests answered{}{}, in {}; {:.1f} tokens/s; the answers are in {}", mine - refused, mine,
-               earlier > 0 ? fmt::format(" ({} of them by earlier runs)", earlier) : "",
-               refused > 0 ? fmt::format(", {} without an answer", refused) : "", duration_text(progress.seconds()),
-               report.at("tokens_per_second").at("total").get<double>(), output_name);
-  if (refused > 0) spdlog::warn("{} of {} requests have no answer; each has a line that says why", refused, mine);
-  return refused > 0 ? kSomeRefused : 0;
+  Job job{.options = options,
+          .stop = stop,
+          .progress = progress,
+          .source = *source,
+          .requests = requests,
+          .open = open,
+          .record = record,
+          .results = pipe ? static_cast<ResultSink&>(to_pipe) : *journal,
+          .mine = options.shard.size(requests.size())};
+  if (open.todo.empty()) return end_without_work(job);
+  JobPlan plan(options, *source, requests, open.todo, saved.snapshot().has_value());
+  return run_session(job, plan, saved);
 }
 
 }  // namespace weft::runtime

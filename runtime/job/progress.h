@@ -50,7 +50,6 @@ class Progress {
   void finished() { ++finished_; }                                ///< one more request was answered
   void clear();  ///< ends what is shown, before something else is printed
   std::size_t answered() const { return already_ + finished_; }
-  std::uint64_t tokens() const { return tokens_; }
   double seconds() const;  ///< since this was made
 
  private:

@@ -1,12 +1,13 @@
 #include "runtime/measure/measure_ops.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <future>
 #include <random>
+
+#include "kernels/random_rows.h"
 
 namespace weft::runtime {
 namespace {
@@ -135,15 +136,9 @@ std::unique_ptr<Memory> Workbench::full_cache(const offload::KvShape& shape) {
 
 void Workbench::fill_levels(std::byte* to, std::size_t rows, const offload::KvShape& shape) {
   constexpr std::size_t piece = std::size_t{1} << 15;
-  const std::size_t row = shape.row_bytes(), levels = kernels::kv_level_bytes(shape.dtype, shape.head_dim);
+  const std::size_t row = shape.row_bytes();
   const auto some = backend_.allocate_host(std::min(piece, rows) * row);
-  std::mt19937 random(1);
-  const std::array<f16, 2> scale_and_minimum{f16(shape.dtype == DType::i8 ? 1 / 256.0f : 1 / 16.0f), f16(-0.5f)};
-  for (std::size_t at = 0; at < some->bytes() / row * row; at += sizeof(std::uint32_t)) {  // rows are whole words
-    const auto word = static_cast<std::uint32_t>(random());
-    std::memcpy(some->data() + at, at % row < levels ? static_cast<const void*>(&word) : scale_and_minimum.data(),
-                sizeof word);
-  }
+  kernels::random_rows(shape.dtype, shape.head_dim, 0, static_cast<std::int64_t>(std::min(piece, rows)), some->data());
   for (std::size_t first = 0; first < rows; first += piece)
     bring(to + first * row, some->data(), std::min(piece, rows - first) * row);
 }

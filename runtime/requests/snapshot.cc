@@ -251,12 +251,6 @@ Snapshot::Snapshot(const fs::path& path) : file_(path) {
   }
 }
 
-std::optional<std::size_t> Snapshot::find(std::uint64_t request, std::int32_t choice) const {
-  for (std::size_t i = 0; i < sequences_.size(); ++i)
-    if (sequences_[i].request == request && sequences_[i].choice == choice) return i;
-  return {};
-}
-
 void Snapshot::read(std::size_t index, int number, std::span<std::byte> to) const {
   const SavedLayer& saved = layer(index, number);
   if (to.size() != saved.bytes) throw DataError(file_.path().string() + ": a layer has another size");

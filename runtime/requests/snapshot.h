@@ -99,8 +99,6 @@ class Snapshot {
     return layers_[index * static_cast<std::size_t>(kind_.layers) + static_cast<std::size_t>(layer)];
   }
   std::span<const SavedChoice> ended() const { return ended_; }
-  /// Which one it is, if it is there.
-  std::optional<std::size_t> find(std::uint64_t request, std::int32_t choice) const;
   /// [layer().bytes] Throws DataError if it is not what was written, IoError.
   void read(std::size_t index, int layer, std::span<std::byte> to) const;
 
