@@ -162,6 +162,7 @@ int run(int argc, char** argv) {
   weft::runtime::add_plan(app, command);
   weft::runtime::add_bench(app, command);
   weft::runtime::add_inspect(app, command);
+  weft::runtime::add_analyze(app, command);
   weft::runtime::add_tokenize(app, command);
   weft::runtime::add_convert(app, command);
   refuse_empty_values(app);

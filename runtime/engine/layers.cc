@@ -177,17 +177,18 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
   View score;
   if (scored) {
     score = at(values, Value::score);
-    ops_.run(kernels::ColumnSums{.q = q,
-                                 .k = k,
-                                 .lse = lse,
-                                 .offsets = offsets,
-                                 .heads = model_.heads,
-                                 .kv_heads = model_.kv_heads,
-                                 .head_dim = model_.head_dim,
-                                 .scale = scale_,
-                                 .window = retention_.window,
-                                 .score = score},
-             stream);
+    const kernels::ColumnSums sums{.q = q,
+                                   .k = k,
+                                   .lse = lse,
+                                   .offsets = offsets,
+                                   .heads = model_.heads,
+                                   .kv_heads = model_.kv_heads,
+                                   .head_dim = model_.head_dim,
+                                   .scale = scale_,
+                                   .window = retention_.window,
+                                   .score = score};
+    ops_.run(sums, stream);
+    if (on_prompts_) on_prompts_(layer, sums);
   }
   // Slots of int8 and int4 are filled from what the layer computed, rotated, after the prompt attended to it as it was.
   const bool quantised = is_quantised(kv.slots.dtype);

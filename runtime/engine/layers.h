@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -83,6 +84,11 @@ class Layers {
 
   const kernels::Ops& ops() const { return ops_; }
 
+  /// Called, on the device lane's thread, once the scores of some prompts in one layer are computed, with what they
+  /// were computed from. For looking at attention.
+  using OnPrompts = std::function<void(int layer, const kernels::ColumnSums& op)>;
+  void set_on_prompts(OnPrompts on_prompts) { on_prompts_ = std::move(on_prompts); }
+
   /// For benchmarks of decode at any context: from now on prefill computes nothing but the last token of each prompt
   /// and fills the KV cache with random keys and values.
   void set_synthetic_prefill(bool on) { synthetic_ = on; }
@@ -140,6 +146,7 @@ class Layers {
   const kernels::Ops& ops_;
   const Grace& stop_;
   bool synthetic_ = false;
+  OnPrompts on_prompts_;
   std::unique_ptr<kernels::Memory> random_cache_;  // of fill_cache(), made at its first call
   std::int64_t random_tokens_ = 0;
 };

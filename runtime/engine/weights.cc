@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
-#include <thread>
 
 #include "kernels/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/parallel.h"
 
 namespace weft::runtime {
 namespace {
@@ -33,18 +33,6 @@ double deviation(const policy::TensorSpec& spec) {
 }
 
 bool is_vector(Form form) { return form == Form::norm || form == Form::vector; }
-
-/// Calls one(i) for i in [0, count) on as many threads as there are cores. What one() throws is lost.
-template <class One> void for_each_of(std::int64_t count, const One& one) {
-  std::atomic<std::int64_t> next{0};
-  const auto work = [&] {
-    for (std::int64_t i = next++; i < count; i = next++) one(i);
-  };
-  const std::int64_t threads = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 16);
-  std::vector<std::jthread> others;
-  for (std::int64_t t = 1; t < std::min(threads, count); ++t) others.emplace_back(work);
-  work();
-}
 
 /// Calls part(begin, end) for ranges of [0, count), on several threads where that is worth it: a large model at random
 /// is tens of GB, a minute's work for one.
