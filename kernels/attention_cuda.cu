@@ -72,8 +72,31 @@ __device__ void find_logits(const Args& a, const Tile<typename Layout::T>& t, in
   }
 }
 
+/// Writes what the lanes of a team hold of a row [dim] into shared memory, in words of 16 bytes. Eight lanes write at
+/// once: half of them begin with their second word, so that no two meet in a bank.
+template <class Layout> __device__ void store_row(const float* numbers, int dim, float* row) {
+#pragma unroll
+  for (int s = 0; s < Layout::kSteps; ++s) {
+    const float* const mine = numbers + s * Layout::kVector;
+    if (Layout::column(s) >= dim) continue;
+    if constexpr (Layout::kVector == 8) {
+      const int second = Layout::lane() / 4 % 2;
+#pragma unroll
+      for (int w = 0; w < 2; ++w) {
+        Pack<float, 4> word;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) word.at[i] = (w ^ second) == 0 ? mine[i] : mine[4 + i];
+        store_pack<4>(row + Layout::column(s, (w ^ second) * 4), word);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Layout::kVector; ++i) row[Layout::column(s, i)] = mine[i];
+    }
+  }
+}
+
 /// out[h * out_stride + d] = the sum over the slots from `first` to `last` of p[h * stride + slot] v[slot, d]. `shared`
-/// holds kTeams * kHeads * head_dim floats.
+/// holds kTeams * kHeads * head_dim floats from a multiple of 16 bytes on.
 template <class Layout, int kHeads>
 __device__ void weigh_values(const Args& a, const Tile<typename Layout::T>& t, int first, int last,
                              const std::int32_t* position, const float* p, std::int64_t stride, float* shared,
@@ -107,14 +130,7 @@ __device__ void weigh_values(const Args& a, const Tile<typename Layout::T>& t, i
     }
   }
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h)
-#pragma unroll
-    for (int s = 0; s < Layout::kSteps; ++s)
-#pragma unroll
-      for (int i = 0; i < Layout::kVector; ++i) {
-        const int d = Layout::column(s, i);
-        if (d < dim) shared[(Layout::team() * kHeads + h) * dim + d] = sum[h][s * Layout::kVector + i];
-      }
+  for (int h = 0; h < kHeads; ++h) store_row<Layout>(sum[h], dim, shared + (Layout::team() * kHeads + h) * dim);
   __syncthreads();
   for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
     float total = 0;
@@ -130,9 +146,13 @@ template <class Layout> constexpr std::size_t reduction_floats(int dim, int head
 
 /// Blocks that fit a multiprocessor at once: tells ptxas how many registers it may use.
 template <class Layout, int kHeads>
-constexpr int kBlocks = kHeads != 1 || Layout::kSteps != 1 ? 4
-                        : is_level<typename Layout::T>     ? 6
-                                                           : 8;
+constexpr int kBlocks = Layout::kSteps != 1            ? 3
+                        : kHeads != 1                  ? 4
+                        : is_level<typename Layout::T> ? 5
+                                                       : 8;
+
+/// Floats of positions and probabilities, in words of 16 bytes.
+__host__ __device__ inline int slot_floats(int group, int slots) { return ((group + 1) * slots + 3) / 4 * 4; }
 
 /// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values(). kHeads, which
 /// divides the group, at a time.
@@ -144,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_fu
   WEFT_SHARED(ChoiceShared, choice);
   const int slots = a.slots.slots, dim = a.slots.head_dim;
   float* const p = reinterpret_cast<float*>(position + slots);
-  float* const sums = p + a.group * slots;
+  float* const sums = reinterpret_cast<float*>(position) + slot_floats(a.group, slots);
   const Tile<T> t(a);
   float* const out = a.out + t.index * a.out_stride + t.head * a.group * dim;
   if (without_room(t)) {
@@ -337,7 +357,7 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   with_slot_type(op.slots.dtype, [&]<class T>() {
     with_layout<T>(op.slots.head_dim, args.group, [&]<class Layout, int kHeads>() {
       const std::size_t floats =
-          std::size_t{1} * (args.group + 1) * op.slots.slots + reduction_floats<Layout>(op.slots.head_dim, kHeads);
+          slot_floats(args.group, op.slots.slots) + reduction_floats<Layout>(op.slots.head_dim, kHeads);
       const bool few = rows * op.slots.kv_heads < stream.multiprocessors() && op.slots.slots > 2 * kSplitSlots;
       if (few || floats * sizeof(float) > kFusedShared) return run_split<Layout, kHeads>(args, rows, stream);
       launch(decode_fused<Layout, kHeads>, dim3(op.slots.kv_heads, rows), kThreads, floats * sizeof(float), stream,

@@ -248,6 +248,28 @@ TEST_CASE("sampling takes few atomics on 64 bits, and none without a cut", "[gpu
   CHECK(atomics({.temperature = 1, .top_k = 50}) < 2 * vocab);
 }
 
+TEST_CASE("attention of prompts meets in no bank, and two of its blocks fit the smallest card", "[gpu][prefill]") {
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  Bench bench{*backend};
+  const int dim = GENERATE(32, 64, 96, 128);
+  constexpr int tokens = 150, heads = 2;
+  const auto host = backend->allocate_host(static_cast<std::size_t>(tokens * heads * dim) * sizeof(float));
+  std::memset(host->data(), 0, host->bytes());
+  const auto q = bench.device(*host), k = bench.device(*host), out = bench.device(*host), lse = bench.device(*host);
+  const std::int32_t offsets[] = {0, tokens};
+  const View queries(q->data(), DType::f32, tokens, heads * dim), keys(k->data(), DType::f16, tokens, heads * dim),
+      outs(out->data(), DType::f32, tokens, heads * dim), sums(lse->data(), DType::f32, heads, tokens);
+  const auto before = cusim::stats();
+  backend->ops().run(kernels::PrefillAttention{queries, keys, keys, offsets, heads, heads, dim, 1, outs, sums},
+                     *bench.stream);
+  backend->ops().run(kernels::ColumnSums{queries, keys, sums, offsets, heads, heads, dim, 1, 0, sums}, *bench.stream);
+  bench.wait();
+  const auto after = cusim::stats();
+  CHECK(after.bank_conflicts == before.bank_conflicts);
+  REQUIRE(after.blocks > before.blocks);
+  CHECK((after.shared_bytes - before.shared_bytes) / (after.blocks - before.blocks) <= 32 << 10);
+}
+
 TEST_CASE("products of one x that follow each other round it once, and see that it has changed", "[gpu][linear]") {
   const auto backend = kernels::make_cuda_backend({.threads = 1});
   Bench bench{*backend};

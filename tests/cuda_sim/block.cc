@@ -209,6 +209,7 @@ void start_block(Grid& grid) {
     grid.thread_at[position] = static_cast<std::uint16_t>(i);
     grid.position_of[i] = static_cast<std::uint16_t>(position);
     grid.threads[i].at = Location("", 0);
+    grid.threads[i].copies = 0;
     set_state(grid, grid.threads[i], State::ready);
   }
   for (int w = 0; w < warps; ++w) {

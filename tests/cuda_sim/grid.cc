@@ -1,5 +1,6 @@
 // tests/cuda_sim/grid.cc: grids as a sequence of blocks; shared memory; what happens on a fault.
 #include "grid.h"
+#include "cusim_tensor.h"
 
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -200,6 +201,8 @@ void run_grid(const cudaLaunchConfig_t& c, const void* kernel, const KernelCall&
   Stats& s = counters();
   s.kernels++;
   s.wide_atomics += std::exchange(wide_atomics, 0);
+  s.bank_conflicts += std::exchange(bank_conflicts, 0);
+  s.shared_bytes += blocks * c.dynamicSmemBytes;
   s.blocks += blocks;
   s.threads += blocks * static_cast<std::uint64_t>(grid.thread_count);
   s.switches += grid.switches;

@@ -8,13 +8,19 @@
 
 namespace cusim {
 
-constexpr int kMaxThreads = 1024, kMaxWarps = 32;
+constexpr int kMaxThreads = 1024, kMaxWarps = 32, kMostCopies = 32;
 
 enum class State : std::uint8_t { ready, at_barrier, in_warp_operation, exited };
 struct DeviceThread : ThreadContext {
   Fiber fiber;
   State state = State::exited;
   Location at{"", 0};  // of its last synchronisation
+  struct Copy {
+    void* to;
+    const void* from;  // null: zeros
+  };
+  Copy under_way[kMostCopies];  // of cp.async, until the thread waits for them
+  int copies = 0;
 };
 
 using Complete = void (*)(void** payloads, unsigned mask);  // does a warp-wide operation for all lanes

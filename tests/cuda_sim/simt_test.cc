@@ -1,10 +1,9 @@
 // tests/cuda_sim/simt_test.cc: what device code computes: indices, warps, atomics, 16-bit floats, tiles, products.
-#include <mma.h>
-
 #include <cmath>
 #include <random>
 
 #include "kernels/tensor.h"
+#include "kernels/tensor_core_cuda.h"
 #include "tests/cuda_sim/support.h"
 
 using namespace weft::test;
@@ -100,32 +99,56 @@ __global__ void use_integers(unsigned long long* out) {
   out[1] = static_cast<unsigned long long>(__clz(1) * 100 + __popc(0xf0f0u) * 10 + __ffs(8));
 }
 
-template <class T> __global__ void multiply_tile(const T* a, const T* b, float* c) {
-  using namespace nvcuda::wmma;
-  fragment<matrix_a, 16, 16, 16, T, col_major> a_tile;
-  fragment<matrix_b, 16, 16, 16, T, row_major> b_tile;
-  fragment<accumulator, 16, 16, 16, float> sums;
-  load_matrix_sync(sums, c, 16, mem_col_major);
-  load_matrix_sync(a_tile, a, 16);
-  load_matrix_sync(b_tile, b, 16);
-  mma_sync(sums, a_tile, b_tile, sums);
-  for (int i = 0; i < sums.num_elements; ++i) sums.x[i] *= 2;
-  store_matrix_sync(c, sums, 16, mem_row_major);
+/// sums [16, 8] = a [16, 16] b [16, 8], all by rows.
+template <class T> __global__ void multiply_once(const T* a, const T* b, float* sums) {
+  using namespace weft::kernels::cuda;
+  WEFT_SHARED(T, tile, [512]);
+  const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
+  begin_copy(tile + lane * 8, a + lane * 8, true);
+  begin_copy(tile + 256 + lane * 8, b + lane * 8, lane < 16);
+  end_copies();
+  __syncwarp();
+  std::uint32_t a_tile[4], b_tile[4];
+  load_tiles<false>(a_tile, tile + lane % 16 * 16 + lane / 16 * 8);
+  load_tiles<true>(b_tile, tile + 256 + lane * 8);
+  float sum[4] = {1, 1, 1, 1};
+  multiply_tiles<T>(sum, a_tile, b_tile[0], b_tile[1]);
+  for (int i = 0; i < 4; ++i) sums[(g + i / 2 * 8) * 8 + t * 2 + i % 2] = sum[i];
 }
 
-template <class T> void check_tile() {
-  const std::vector<float> a = normal(256, 1), b = normal(256, 2), c = normal(256, 3);
+template <class T> void check_product() {
+  const std::vector<float> a = normal(256, 1), b = normal(128, 2);
   const std::vector<T> small_a(a.begin(), a.end()), small_b(b.begin(), b.end());
   const Device<T> device_a(small_a), device_b(small_b);
-  const Device<float> device_c(c);
-  REQUIRE(run(multiply_tile<T>, 1, 32, 0, device_a.data, device_b.data, device_c.data) == cudaSuccess);
-  const std::vector<float> got = device_c.fetch();
+  const Device<float> sums(128);
+  REQUIRE(run(multiply_once<T>, 1, 32, 0, device_a.data, device_b.data, sums.data) == cudaSuccess);
+  const std::vector<float> got = sums.fetch();
   for (std::size_t i = 0; i < 16; ++i)
-    for (std::size_t j = 0; j < 16; ++j) {
-      float sum = c[j * 16 + i];
-      for (std::size_t k = 0; k < 16; ++k) sum += float(small_a[k * 16 + i]) * float(small_b[k * 16 + j]);
-      CHECK(got[i * 16 + j] == Approx(2 * sum).margin(1e-5));
+    for (std::size_t j = 0; j < 8; ++j) {
+      float sum = 1;
+      for (std::size_t k = 0; k < 16; ++k) sum += float(small_a[i * 16 + k]) * float(small_b[k * 8 + j]);
+      CHECK(got[i * 8 + j] == Approx(sum).margin(1e-5));
     }
+}
+
+__global__ void read_before_the_wait(const float* from, float* to) {
+  using namespace weft::kernels::cuda;
+  WEFT_SHARED(float, words, [4]);
+  if (threadIdx.x != 0) return;
+  begin_copy(words, from, true);
+  to[0] = words[0];
+  end_copies();
+  to[1] = words[0];
+}
+
+__global__ void load_from_one_bank(float* to) {
+  using namespace weft::kernels::cuda;
+  WEFT_SHARED(float, words, [1024]);
+  for (int i = static_cast<int>(threadIdx.x); i < 1024; i += 32) words[i] = 0;
+  __syncwarp();
+  std::uint32_t tiles[4];
+  load_tiles<false>(tiles, words + threadIdx.x * 32);
+  to[threadIdx.x] = static_cast<float>(tiles[0]);
 }
 
 }  // namespace
@@ -233,11 +256,27 @@ TEST_CASE("integer built-ins") {
   CHECK(out.fetch() == std::vector<unsigned long long>{2, 31 * 100 + 8 * 10 + 4});
 }
 
-TEST_CASE("tiles of half and bfloat16 multiply, in every order") {
+TEST_CASE("tiles of half and bfloat16 are copied, loaded and multiplied, in every order") {
   const Restore restore;
   cusim::config().order = GENERATE(Order::forward, Order::reverse, Order::random);
-  check_tile<__half>();
-  check_tile<__nv_bfloat16>();
+  check_product<__half>();
+  check_product<__nv_bfloat16>();
+}
+
+TEST_CASE("a copy into shared memory arrives when it is waited for, and no sooner") {
+  const Restore restore;
+  cusim::config().order = GENERATE(Order::forward, Order::reverse, Order::random);
+  const Device<float> from(std::vector<float>(4, 5.0f)), to(2);
+  REQUIRE(run(read_before_the_wait, 1, 32, 0, from.data, to.data) == cudaSuccess);
+  CHECK(to.fetch()[0] != 5);
+  CHECK(to.fetch()[1] == 5);
+}
+
+TEST_CASE("rows of tiles that meet in a bank are counted") {
+  const Device<float> to(32);
+  const auto before = cusim::stats().bank_conflicts;
+  REQUIRE(run(load_from_one_bank, 1, 32, 0, to.data) == cudaSuccess);
+  CHECK(cusim::stats().bank_conflicts - before == 4 * 7);
 }
 
 TEST_CASE("cublasGemmEx multiplies all transpositions, and leaves NaN where beta is 0 out") {

@@ -47,7 +47,9 @@ Config& config();
 struct Stats {
   std::uint64_t graphs = 0;  ///< launched
   std::uint64_t kernels = 0, blocks = 0, threads = 0, switches = 0;
-  std::uint64_t wide_atomics = 0;  ///< atomicAdd() on 64 bits: in shared memory a loop on every GPU
+  std::uint64_t wide_atomics = 0;    ///< atomicAdd() on 64 bits: in shared memory a loop on every GPU
+  std::uint64_t bank_conflicts = 0;  ///< rows of ldmatrix that met another in their bank of shared memory
+  std::uint64_t shared_bytes = 0;    ///< of dynamic shared memory, of all thread blocks together
   std::uint64_t copies = 0, to_device_bytes = 0, to_host_bytes = 0, on_device_bytes = 0;
   std::uint64_t products = 0, slow_products = 0;             ///< by cuBLAS; with operands off words of 16 bytes
   std::uint64_t executables_live = 0, executables_peak = 0;  ///< graphs that could be launched
