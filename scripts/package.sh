@@ -39,7 +39,7 @@ cp -r models/demo "$package/models"
 cp -r tests/data "$package/tests"
 cp tests/support/*.py "$package/tests/support"
 for test in tests/runtime/*/*.py; do install -D "$test" "$package/$test"; done
-cp -r scripts/{gpu_check.sh,cluster,verify_against_hf.py,lm_eval_weft.py,get_model.sh,get_model.py,tasks.py,quality.py} "$package/scripts"
+cp -r scripts/{gpu_check.sh,cluster,verify_against_hf.py,verify_analysis.py,lm_eval_weft.py,get_model.sh,get_model.py,tasks.py,quality.py} "$package/scripts"
 cp scripts/compare/lm_eval.py "$package/scripts/compare"
 scripts/package_readme.py "$package"
 

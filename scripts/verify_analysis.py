@@ -22,6 +22,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+WEFT = ROOT / "bin" / "weft"  # of a package
+if not WEFT.exists():
+    WEFT = ROOT / "build" / "release" / "weft"
 SHARES = [0.5, 0.2, 0.1, 0.05]
 MOST = 1e-3
 
@@ -107,7 +110,7 @@ def main():
     parser.add_argument("--window", type=int, default=256)
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--queries", type=int, default=32)
-    parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
+    parser.add_argument("--weft", default=str(WEFT))
     parser.add_argument("--write")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -117,6 +117,12 @@ class Pages(Case):
             self.assertEqual(path.read_text(), "mine")
 
 
+    def test_the_example_of_the_readme(self):
+        shutil.copy(SOURCE / "configs/examples/texts.jsonl", self.input)
+        table, _ = self.analyze(SOURCE / "models/demo", "--window", 256, "--page", self.page)
+        self.assertEqual(len(table.splitlines()), 2 + 4 + 1)
+
+
 class BadInput(Case):
     def test_is_refused_by_name(self):
         model = write_tiny_model(self.folder / "tiny", max_position_embeddings=128)
