@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+from generation_loop import rates
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 WEFT = ROOT / "build/release/weft"
 WORK = ROOT / "build/race"
@@ -74,15 +76,13 @@ def race_accelerate(limit, args, checkpoint):
                 rows.append(f"accelerate {dtype} batch {batch}: killed for memory")
                 continue
             times = json.loads(out.splitlines()[-1])
-            decode = times["decode_tokens"] / times["decode_seconds"]
-            prefill = times["prompt_tokens"] / times["prefill_seconds"]
-            total = batch * args.gen_len / (times["prefill_seconds"] + batch * (args.gen_len - 1) / decode)
+            speed = rates(times, batch, args.gen_len)
             rows.append(
-                f"accelerate {dtype} batch {batch}: decode {decode:.2f} tok/s, prefill {prefill:.0f} tok/s, "
-                f"end to end {total:.2f} tok/s"
+                f"accelerate {dtype} batch {batch}: decode {speed['decode']:.2f} tok/s, prefill {speed['prefill']:.0f} "
+                f"tok/s, end to end {speed['total']:.2f} tok/s"
             )
-            if best is None or decode > best["decode"]:
-                best = {"decode": decode, "prefill": prefill, "total": total, "batch": batch, "dtype": dtype}
+            if best is None or speed["decode"] > best["decode"]:
+                best = speed | {"batch": batch, "dtype": dtype}
     return best, rows
 
 

@@ -1,48 +1,79 @@
 #!/usr/bin/env python3
-"""One generation by Hugging Face Accelerate with all decoder layers on disk; prints a line of JSON with its times."""
+"""One generation by Hugging Face Accelerate; prints a line of JSON with its times.
 
+With --checkpoint all decoder layers are on disk, on a machine without a GPU. With --config the weights are random, and
+Accelerate itself places them on the GPU and the host as its device_map "auto" does within --max-memory.
+"""
 import argparse
 import json
-import time
 
 import torch
-from accelerate import init_empty_weights, load_checkpoint_and_dispatch
-from transformers import OPTConfig, OPTForCausalLM
+from accelerate import dispatch_model, infer_auto_device_map, init_empty_weights, load_checkpoint_and_dispatch
+from accelerate.utils import set_module_tensor_to_device
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from generation_loop import generate, largest_that_fits
+
+
+def empty_model(config, dtype):
+    with init_empty_weights():
+        model = AutoModelForCausalLM.from_config(config).to(dtype)
+    model.tie_weights()
+    return model
+
+
+def from_disk(args, config, dtype):
+    places = {f"model.decoder.{part}": "cpu" for part in ("embed_tokens", "embed_positions", "final_layer_norm")}
+    places |= {"lm_head": "cpu"}
+    places |= {f"model.decoder.layers.{layer}": "disk" for layer in range(config.num_hidden_layers)}
+    return load_checkpoint_and_dispatch(
+        empty_model(config, dtype), args.checkpoint, device_map=places, offload_folder=args.offload, dtype=dtype,
+        no_split_module_classes=["OPTDecoderLayer"]
+    )  # fmt: skip
+
+
+def random_within(args, config, dtype):
+    """Random weights, each made where Accelerate wants it."""
+    memory = dict(part.split("=") for part in args.max_memory.split(","))
+    memory = {int(place) if place.isdigit() else place: size for place, size in memory.items()}
+    model = empty_model(config, dtype)
+    places = infer_auto_device_map(model, memory, no_split_module_classes=model._no_split_modules, dtype=dtype)
+    if "disk" in places.values():
+        raise SystemExit("the model does not fit --max-memory")
+    some = torch.randn(1 << 20).mul_(0.02).to(dtype)
+    for name, weight in list(model.named_parameters()):
+        owner = max((p for p in places if name == p or name.startswith(p + ".") or not p), key=len)
+        size = weight.numel()
+        value = some.repeat(-(-size // some.numel()))[:size].view(weight.shape)
+        set_module_tensor_to_device(model, name, places[owner], value=value)
+    model.tie_weights()
+    return dispatch_model(model, places) if len(set(places.values())) > 1 else model
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint", required=True)
-    parser.add_argument("--offload", required=True)
-    parser.add_argument("--batch", type=int, required=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--checkpoint")
+    source.add_argument("--config", help="a config.json")
+    parser.add_argument("--offload", help="with --checkpoint: the folder for the layers")
+    parser.add_argument("--max-memory", default="cpu=8GiB", help="with --config, such as 0=16GiB,cpu=96GiB")
+    parser.add_argument("--batch", required=True, help="with --config several, such as 64,32: the first that fits")
     parser.add_argument("--prompt-len", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True, help="tokens to generate, the first by prefill")
     parser.add_argument("--dtype", default="float32")
     args = parser.parse_args()
-    torch.set_num_threads(2)
-    config = OPTConfig.from_pretrained(args.checkpoint)
+    config = AutoConfig.from_pretrained(args.checkpoint or args.config)
     dtype = getattr(torch, args.dtype)
-    with init_empty_weights():
-        model = OPTForCausalLM(config).to(dtype)
-    model.tie_weights()
-    places = {"model.decoder.embed_tokens": "cpu", "model.decoder.embed_positions": "cpu", "model.decoder.final_layer_norm": "cpu", "lm_head": "cpu"}
-    places |= {f"model.decoder.layers.{layer}": "disk" for layer in range(config.num_hidden_layers)}
-    model = load_checkpoint_and_dispatch(model, args.checkpoint, device_map=places, offload_folder=args.offload, dtype=dtype,
-                                         no_split_module_classes=["OPTDecoderLayer"])
-    model.eval()
-    ids = torch.randint(4, config.vocab_size, (args.batch, args.prompt_len), generator=torch.Generator().manual_seed(1))
-    with torch.inference_mode():
-        begin = time.perf_counter()
-        out = model(ids, use_cache=True, logits_to_keep=1)
-        first = time.perf_counter()
-        token, cache = out.logits[:, -1].argmax(-1, keepdim=True), out.past_key_values
-        del out
-        for _ in range(args.steps - 1):
-            out = model(token, past_key_values=cache, use_cache=True)
-            token, cache = out.logits[:, -1].argmax(-1, keepdim=True), out.past_key_values
-        end = time.perf_counter()
-    print(json.dumps({"prefill_seconds": first - begin, "decode_seconds": end - first, "decode_tokens": args.batch * (args.steps - 1),
-                      "prompt_tokens": args.batch * args.prompt_len}))
+    if args.checkpoint:
+        torch.set_num_threads(2)
+        model = from_disk(args, config, dtype).eval()
+        times = generate(model, config, int(args.batch), args.prompt_len, args.steps, "cpu")
+    else:
+        device = "cuda" if args.max_memory[0].isdigit() else "cpu"
+        model = random_within(args, config, dtype).eval()
+        batches = [int(batch) for batch in args.batch.split(",")]
+        times = largest_that_fits(model, config, batches, args.prompt_len, args.steps, device)
+    print(json.dumps(times))
 
 
 if __name__ == "__main__":
