@@ -176,7 +176,7 @@ bool DiskChannel::settle(Piece& piece, std::int64_t result) {
   const std::size_t moved = piece.direct ? round_down(reached, kPage) : reached;
   if (moved == piece.moved) {
     struct stat now {};
-    if (!piece.write && fstat(file.fd, &now) == 0 && static_cast<std::uint64_t>(now.st_size) < file.size)
+    if (!piece.write && !file.spill && fstat(file.fd, &now) == 0 && static_cast<std::uint64_t>(now.st_size) < file.size)
       throw IoError(file.path + ": changed size while in use (was " + std::to_string(file.size) + " bytes, is " +
                     std::to_string(now.st_size) + "); restore the file and run again");
     retry(piece, place(file, piece.write, piece.bytes, piece.offset) + " stopped after " + std::to_string(reached) +

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 
 #include "kernels/error.h"
@@ -225,6 +226,7 @@ void InFlight::write(std::span<const Sequence> block) {
   writer.commit();
   bytes_ = writer.bytes();
   ++count_;
+  newer_ = true;
   saved_ = count;
   spdlog::debug("saved {} sequences in flight: {}", count, policy::bytes_to_text(bytes_));
 }
@@ -242,6 +244,30 @@ void InFlight::copy_waiting(SnapshotWriter& writer, const std::map<Key, std::siz
       writer.layer(saved.slots, record);
     }
   }
+}
+
+void InFlight::go_back(std::span<const WorkItem> open) {
+  if (std::exchange(newer_, false)) try {
+      auto saved = std::make_unique<Snapshot>(path_);
+      if (saved->kind() == kind_) {
+        own_ = std::move(saved);
+        snapshot_ = own_.get();
+      }
+    } catch (const Error& damaged) {  // what it was begun with is older, and as right
+      say(std::string(damaged.what()) + "; what was in flight begins again");
+    }
+  std::set<Key> wanted;
+  for (const WorkItem& item : open) wanted.insert({item.request, static_cast<std::int32_t>(item.choice)});
+  const std::lock_guard lock(mutex_);
+  waiting_.clear();
+  for (std::size_t i = 0; snapshot_ && i < snapshot_->size(); ++i) {
+    const Key key{snapshot_->sequence(i).request, snapshot_->sequence(i).choice};
+    if (wanted.contains(key)) waiting_[key] = i;
+  }
+}
+
+std::string InFlight::resumes_from() const {
+  return newer_ || snapshot_ ? "what " + path_.string() + " holds of those in flight" : "the answers that are written";
 }
 
 bool InFlight::put(std::size_t saved, int layer, std::int64_t sequence) try {

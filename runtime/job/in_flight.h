@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "runtime/job/answers.h"
 #include "runtime/job/job_options.h"
 #include "runtime/job/kv_rows.h"
+#include "runtime/job/work_list.h"
 #include "runtime/requests/run_record.h"
 #include "runtime/requests/snapshot.h"
 
@@ -55,6 +57,11 @@ class InFlight : public Pause {
   void save(std::span<const Sequence> block) override;
   void restore(std::span<Sequence> block, std::span<const std::size_t> places, bool fresh) override;
 
+  /// After the spill file has lost something: which of `open`, the choices that have not ended, can go on from where
+  /// they were saved last. Only while nobody else uses this.
+  void go_back(std::span<const WorkItem> open);
+  std::string resumes_from() const;  ///< what a resume would go on with, in words
+
   /// What a stopped run has saved at last, as words that follow others; empty if nothing.
   std::string saved_words() const;
   nlohmann::ordered_json report() const;
@@ -76,7 +83,8 @@ class InFlight : public Pause {
   const std::filesystem::path path_;
   Session& session_;
   Answers& answers_;
-  const Snapshot* snapshot_;  // null: none that fits
+  const Snapshot* snapshot_;       // null: none that fits
+  std::unique_ptr<Snapshot> own_;  // if it is one that this run has written
   SnapshotKind kind_;
   std::optional<KvRows> rows_;
   mutable std::mutex mutex_;            // of waiting_
@@ -87,6 +95,7 @@ class InFlight : public Pause {
   std::uint64_t bytes_ = 0;  // of the last file
   double seconds_ = 0;       // that saving took, all together
   std::int64_t count_ = 0, resumed_ = 0, resumed_tokens_ = 0;
+  bool newer_ = false;  // than snapshot_: the file of this name
   bool said_ = false;
 };
 

@@ -15,9 +15,11 @@
 #include <thread>
 
 #include "kernels/error.h"
+#include "kernels/kernel_kind.h"
 #include "policy/json.h"
 #include "runtime/base/duration.h"
 #include "runtime/base/files.h"
+#include "runtime/base/quote.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/job/answers.h"
 #include "runtime/job/decisions.h"
@@ -136,6 +138,16 @@ void warn_of_memory(const Session& session, const std::string& disk_directory) {
   if (bytes == 0 || ::statfs(disk_directory.c_str(), &status) != 0 || status.f_type != TMPFS_MAGIC) return;
   spdlog::warn("--disk-dir {}: is in memory (tmpfs), so the {} that spill there count as host memory; name a disk",
                disk_directory, policy::bytes_to_text(bytes));
+}
+
+/// Puts this run's kernels into the record.
+void name_kernels(LiveRecord& record, const kernels::Backend& backend, const std::string& output) {
+  const std::string kind = kernels::kernel_kind(backend);
+  if (const std::string others = record.add_kernels(kind); !others.empty())
+    spdlog::warn(
+        "{}: some answers were computed by {}, the rest will be by {}, which rounds in another order: a request may "
+        "get other tokens than it would have got there",
+        output, in_quotes(others), in_quotes(kind));
 }
 
 /// Of all choices, if none ends early.
@@ -287,6 +299,8 @@ int run_session(Job& job, JobPlan& plan, const SavedWork& saved) {
     trace = std::make_unique<TraceFile>(job.options.trace, session->footprint().shape, job.source.units);
     session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
   }
+  name_kernels(job.record, session->backend(), job.options.output);
+  if (job.source.checkpoint && !job.pipe()) read_small_weights(*job.source.checkpoint, job.record, job.stop);
   begin_results(job, session->policy().retention);
   std::optional<WeightsReader> reader;
   if (job.source.checkpoint && !job.pipe()) reader.emplace(*job.source.checkpoint, job.record);

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
+#include "kernels/kernel_kind.h"
 #include "policy/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/stop.h"
@@ -22,6 +23,8 @@ namespace weft::runtime {
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr std::uint64_t kSmallWeights = std::uint64_t{32} << 20;  // read in hundredths of a second
 
 /// Pins the retention that the run was begun with, where it is one of those that the job allows.
 void keep_retention(const RunRecord& before, RunRecord& now, JobOptions& options) {
@@ -88,6 +91,7 @@ void continue_run(Journal& journal, RunRecord& now, const ModelSource& source, J
   }
   require_same_weights(*before, now, source, options, stop);
   now.created = before->created;
+  now.kernels = before->kernels;
   now.durable_bytes = before->durable_bytes;
   if (!now.durable_bytes || options.durability != Durability::power) return;
   spdlog::warn("{}: a flush to disk failed; its answers after byte {} are computed again", options.output,
@@ -161,6 +165,15 @@ void LiveRecord::set(const std::string& name, const std::string& value) {
   record_.set(name, value);
 }
 
+std::string LiveRecord::add_kernels(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string>& all = record_.kernels;
+  if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(name);
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](const std::string& one) { return !kernels::same_bits(one, name); });
+  return other == all.end() ? "" : *other;
+}
+
 void LiveRecord::write() {
   const std::lock_guard lock(mutex_);
   record_.write(output_);
@@ -188,6 +201,15 @@ RunRecord LiveRecord::copy() const {
 
 void begin_output(ResultSink& results, LiveRecord& record) {
   results.open([&record] { record.write(); }, [&record](std::uint64_t durable) { record.set_durable(durable); });
+}
+
+void read_small_weights(const Checkpoint& checkpoint, LiveRecord& record, const std::atomic<bool>& stop) {
+  const RunRecord before = record.copy();
+  std::uint64_t bytes = 0;
+  for (const WeightsPin& pin : before.weights) bytes += pin.state.size;
+  if (bytes > kSmallWeights) return;
+  for (std::size_t i = 0; i < before.weights.size(); ++i)
+    if (!before.weights[i].checksum) record.set_checksum(i, checkpoint.checksum(i, stop));
 }
 
 WeightsReader::WeightsReader(const Checkpoint& checkpoint, LiveRecord& record)

@@ -32,6 +32,8 @@ class LiveRecord {
   LiveRecord(RunRecord record, std::string output) : record_(std::move(record)), output_(std::move(output)) {}
 
   void set(const std::string& name, const std::string& value);
+  /// The kernels of this run join those of earlier ones. Returns one of these that may give other bits; empty if none.
+  std::string add_kernels(const std::string& name);
   /// Throws IoError.
   void write();
   /// So much of the output is on disk for sure. Does not throw.
@@ -48,9 +50,12 @@ class LiveRecord {
 /// Creates the output and its record if there are none. `record` must outlive `results`.
 void begin_output(ResultSink& results, LiveRecord& record);
 
+/// Reads weights files that are small, together, for their checksums. Throws IoError, Interrupted.
+void read_small_weights(const Checkpoint& checkpoint, LiveRecord& record, const std::atomic<bool>& stop);
+
 /// Reads all weights files once, on a thread of its own that gives way to everything else, and puts their checksums
-/// into the record, so that a resume can tell a changed file from one that was copied or touched. Ends early when
-/// destroyed.
+/// into the record, so that a resume can tell a changed file from one that was copied or touched. Those whose checksum
+/// is known are left out. Ends early when destroyed.
 class WeightsReader {
  public:
   WeightsReader(const Checkpoint& checkpoint, LiveRecord& record);

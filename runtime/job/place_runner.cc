@@ -72,6 +72,21 @@ class ReadAhead {
   std::thread reader_;
 };
 
+/// Makes the units of weights in the spill file anew, because it has lost something. No lane may be busy. Throws
+/// DataError if the checkpoint has changed, IoError.
+void remake_spilled_weights(const Session& session) {
+  const offload::BufferStore& buffers = session.storage().buffers();
+  const ModelSource& source = session.source();
+  for (std::size_t unit = 0; unit < source.units.size(); ++unit) {
+    const auto id = static_cast<offload::BufferId>(unit);
+    if (buffers.home(id) != policy::Tier::disk || buffers.read_only(id)) continue;  // a file is its home
+    const auto memory = session.backend().allocate_host(buffers.bytes(id));
+    source.weights->make(unit, memory->data());
+    buffers.write_to_disk(id, memory->data());
+  }
+  if (source.checkpoint) source.checkpoint->require_unchanged();
+}
+
 /// Runs sequences in the places of one block after another, or of one that is refilled.
 class PlaceRunner {
  public:
@@ -82,13 +97,14 @@ class PlaceRunner {
   std::size_t left() const { return walk_.left(); }
 
   /// `again`, those with KV first, then the next `count` items: the first take the block's places, the others take
-  /// those of finished sequences. A sequence whose KV cache the spill file has lost begins again with its prompt.
+  /// those of finished sequences. What the spill file has lost is made again: units of weights from the checkpoint,
+  /// sequences from where they were saved last or else from their prompts.
   void run(std::vector<WorkItem> again, std::size_t count) {
     while (!again.empty() || count > 0) {
       try {
         return run_once(again, count);
       } catch (const offload::LostPage& lost) {
-        if (++lost_ > kMostLost) throw;
+        if (++lost_ > kMostLost) give_up(lost);
         spdlog::warn("{}; what was computed with it is computed again", lost.what());
       }
       const std::size_t of_again = std::min(taken_, again.size());
@@ -98,12 +114,19 @@ class PlaceRunner {
         if (place.finish == Finish::none)
           rest.push_back({static_cast<std::uint32_t>(place.request), static_cast<std::uint32_t>(place.choice)});
       rest.insert(rest.end(), again.begin() + static_cast<std::ptrdiff_t>(of_again), again.end());
+      remake_spilled_weights(session_);
+      in_flight_.go_back(rest);
       std::stable_partition(rest.begin(), rest.end(), [this](const WorkItem& item) { return has_kv(item); });
       again = std::move(rest);
     }
   }
 
  private:
+  [[noreturn]] void give_up(const offload::LostPage& lost) const {
+    throw offload::LostPage(
+        std::string(lost.what()) + "; that is too often in one run: check the disk or name another " +
+        "--disk-dir, and run the same command with --resume, which goes on from " + in_flight_.resumes_from());
+  }
   bool has_kv(const WorkItem& item) const {
     return in_flight_.has(item.request, static_cast<std::int32_t>(item.choice));
   }

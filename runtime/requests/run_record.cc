@@ -24,6 +24,13 @@ void read_fields(policy::Fields& top, const fs::path& path, RunRecord& record) {
   record.created = top.text("created");
   if (top.has("durable_bytes"))
     record.durable_bytes = static_cast<std::uint64_t>(top.integer("durable_bytes", 0, INT64_MAX));
+  if (top.has("kernels")) {
+    const auto& names = top.at("kernels");
+    const bool texts =
+        names.is_array() && std::all_of(names.begin(), names.end(), [](const auto& name) { return name.is_string(); });
+    if (!texts) top.refuse_field("kernels", "a list of names");
+    record.kernels = names.get<std::vector<std::string>>();
+  }
   if (top.has("weights"))
     for (const auto& [name, value] : top.at("weights").items()) {
       policy::Fields pin(value, path.string() + ": weights", policy::Blame::usage);
@@ -104,6 +111,7 @@ void RunRecord::write(const fs::path& output) const {
   nlohmann::ordered_json json{{"format", kFormat}, {"created", created}};
   if (durable_bytes) json["durable_bytes"] = *durable_bytes;
   json["run"] = std::move(run);
+  if (!kernels.empty()) json["kernels"] = kernels;
   for (const WeightsPin& pin : weights) {
     nlohmann::ordered_json& pinned = policy::object_at(json, "weights")[pin.name];
     pinned = {{"state", pin.state.text()}};

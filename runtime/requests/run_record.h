@@ -26,6 +26,7 @@ struct RunRecord {
   std::vector<std::pair<std::string, std::string>> fields;
   std::string created;                         ///< UTC; of the first run
   std::vector<WeightsPin> weights;             ///< none in the records of earlier versions
+  std::vector<std::string> kernels;            ///< kernel_kind() of each run that computed answers, once
   std::optional<std::uint64_t> durable_bytes;  ///< so much of the output is on disk for sure: a flush after it failed
 
   void set(const std::string& name, const std::string& value);

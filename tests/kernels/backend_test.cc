@@ -9,6 +9,7 @@
 #include "kernels/attention_ceiling.h"
 #include "kernels/error.h"
 #include "kernels/host_machine.h"
+#include "kernels/kernel_kind.h"
 #include "tests/support/array.h"
 #include "tests/support/files.h"
 #include "tests/support/numbers.h"
@@ -99,6 +100,18 @@ TEST_CASE("the CPU backend says what it is", "[kernels]") {
   CHECK(backend->activation_type(DType::f16) == DType::f32);
   CHECK_THROWS_AS(kernels::make_cpu_backend({.threads = -1}), UsageError);
   CHECK(kernels::processors() >= 1);
+}
+
+TEST_CASE("kernels that sum in another order are told apart", "[kernels]") {
+  const std::string mine = kernels::kernel_kind(*kernels::make_cpu_backend({}));
+  CHECK(kernels::same_bits(mine, mine));
+  CHECK(kernels::same_bits("AVX2", "AVX-512"));
+  for (const std::string vectors : {"AVX2", "AVX-512"})
+    for (const std::string other : {"plain C++", "plain C++ with oneDNN", "CUDA on AVX2", ""}) {
+      CHECK_FALSE(kernels::same_bits(vectors, other));
+      CHECK_FALSE(kernels::same_bits(other, vectors));
+    }
+  CHECK_FALSE(kernels::same_bits("CUDA on a", "CUDA on b"));
 }
 
 TEST_CASE("a paced link takes the time that its rate asks for", "[kernels]") {

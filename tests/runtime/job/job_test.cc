@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "offload/disk_store.h"
+#include "policy/json.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/files.h"
 
@@ -45,6 +48,32 @@ class LosingDisk {
   std::optional<std::uint64_t> losing_;
 };
 
+/// What was written at one place is read wrongly until it is written again.
+class RottenDisk {
+ public:
+  /// Rots at the `at`-th read after the first write, so many times.
+  RottenDisk(int at, int times) : at_(at), left_(times) {
+    faults.before = [this](offload::DiskTransfer& transfer) -> std::optional<std::int64_t> {
+      written_ |= transfer.write;
+      if (transfer.write && rotten_ == transfer.offset) rotten_.reset();
+      if (!transfer.write && written_ && !rotten_ && left_ > 0 && ++reads_ >= at_)
+        --left_, reads_ = 0, rotten_ = transfer.offset;
+      return std::nullopt;
+    };
+    faults.after_read = [this](const offload::DiskTransfer& transfer) {
+      if (rotten_ == transfer.offset) transfer.data[0] ^= std::byte{1};
+    };
+  }
+
+  DiskFaults faults;
+
+ private:
+  const int at_;
+  int left_, reads_ = 0;
+  bool written_ = false;
+  std::optional<std::uint64_t> rotten_;
+};
+
 class Job {
  public:
   Job() {
@@ -65,6 +94,10 @@ class Job {
     options.quiet = true;
     options.policy = policy;
     options.resume.on = resume;
+    options.dtype = dtype;
+    options.save_every = save_every;
+    options.save_seldom = false;
+    options.report = (folder_ / "report.json").string();
     options.machine.backend = "cpu";
     options.machine.disk_directory = folder_.path().string();
     if (faults) options.machine.decorate_disk = with_faults(*faults);
@@ -73,6 +106,15 @@ class Job {
     CHECK(code == 0);
     return lines_of(output);
   }
+
+  /// How many sequences the last job took up amid their answers.
+  std::int64_t taken_up() const {
+    const auto report = policy::parse_json(read_text(folder_ / "report.json"), "report", policy::Blame::usage);
+    return report.at("checkpoints").at("resumed_sequences").get<std::int64_t>();
+  }
+
+  std::string dtype = "auto";
+  std::optional<std::chrono::duration<double>> save_every;
 
   std::vector<std::string> lines_of(const std::string& output) const {
     std::istringstream text(read_text(folder_ / output));
@@ -125,4 +167,31 @@ TEST_CASE("a disk that loses one thing after another ends the job, which can be 
   CHECK(before.size() < expected.size());
   CHECK(std::includes(expected.begin(), expected.end(), before.begin(), before.end()));
   CHECK(job.run("lost.jsonl", policy, nullptr, /*resume=*/true) == expected);
+}
+
+TEST_CASE("sequences whose KV cache the disk has lost go on from where they were saved", "[runtime]") {
+  const bool spoils = GENERATE(false, true), continuous = GENERATE(false, true);
+  const int at = GENERATE(40, 90), times = GENERATE(1, 3);
+  CAPTURE(spoils, continuous, at, times);
+  const policy::PartialPolicy policy = spilling(continuous, 0);
+  Job job;
+  const std::vector<std::string> expected = job.run("sound.jsonl", policy);
+  job.save_every = std::chrono::seconds(0);
+  LosingDisk disk(at, times, spoils);
+  CHECK(job.run("lost.jsonl", policy, &disk.faults) == expected);
+  CHECK(job.taken_up() > 0);
+}
+
+TEST_CASE("weights that the spill file has lost are made again", "[runtime]") {
+  const int at = GENERATE(1, 9, 30), times = GENERATE(1, 3);
+  CAPTURE(at, times);
+  policy::PartialPolicy policy = spilling(true, 0);
+  policy.weights = policy::Fractions{{0, 0, 1}};
+  policy.kv = policy::Fractions{};
+  Job job;
+  job.dtype = "float32";  // of a checkpoint of float16: no file has these units
+  const std::vector<std::string> expected = job.run("sound.jsonl", policy);
+  REQUIRE(expected.size() == 12);
+  RottenDisk disk(at, times);
+  CHECK(job.run("lost.jsonl", policy, &disk.faults) == expected);
 }

@@ -80,6 +80,9 @@ class Record(Case):
         self.assertEqual(set(record["run"]), {"program", "job", "requests", "dtype", "max_tokens", "retention",
                                               "model/config.json", "model/model.safetensors"})
         self.assertTrue(record["run"]["requests"].startswith("12, "))
+        self.assertIn("crc32c", record["weights"]["model.safetensors"])
+        self.assertEqual(len(record["kernels"]), 1)
+        self.assertRegex(record["kernels"][0], "^(AVX-512|AVX2|plain C\\+\\+.*)$")
         self.resumed("--resume")
         self.assertEqual(json.loads(self.record.read_text()), record)  # `created` included
 
@@ -104,6 +107,26 @@ class Record(Case):
         self.record.write_text(json.dumps(record))
         write_lines(self.input, REQUESTS)
         self.refused(USAGE, "'program' was 'weft 0.0.1' and is now 'weft ", "--resume")
+
+    def test_other_kernels(self):
+        """Those that give other bits are warned of; AVX2 and AVX-512 give the same."""
+        mine = json.loads(self.record.read_text())["kernels"]
+        for others, warned in ((["AVX2"], mine[0] not in ("AVX2", "AVX-512")), (["AVX-512"], mine[0] not in ("AVX2", "AVX-512")),
+                               (["plain C++ with oneDNN"], mine[0] != "plain C++ with oneDNN"), (["CUDA on a\u001bcard"], True),
+                               (["AVX2", "CUDA on a card"], True), ([], False)):
+            with self.subTest(others=others):
+                record = json.loads(self.record.read_text())
+                self.record.write_text(json.dumps({**record, "kernels": others}))
+                self.output.write_bytes(b"".join(self.whole[:7]))
+                said = self.resumed("--resume")
+                self.assertEqual(said.count("some answers were computed by '"), 1 if warned else 0, said)
+                self.assertNotIn("\x1b", said)
+                self.assertEqual(json.loads(self.record.read_text())["kernels"], list(dict.fromkeys(others + mine)))
+        for damaged in "AVX2", [1], {}:
+            self.record.write_text(json.dumps({**json.loads(self.record.read_text()), "kernels": damaged}))
+            self.output.write_bytes(b"".join(self.whole[:7]))
+            self.refused(USAGE, ["'kernels'", "a list of names", "remove it"], "--resume")
+            self.record.write_text(json.dumps(record))
 
     def test_what_is_the_same(self):
         """Line ends, blank lines and where the model lies change no answer."""

@@ -232,6 +232,49 @@ class Weights(Case):
         self.assertIn(b"'dtype' was 'float16' and is now 'float32'", done.stderr)
 
 
+class Spill(Case):
+    """What others do to the nameless file under --disk-dir costs only time."""
+    LAYOUT = "--gpu-batch-size", 4, "--num-gpu-batches", 2, "--percent", 0, 0, 0, 0, 0, 0, "--disk-engine", "threads"
+
+    def disturbed(self, *flags, times):
+        """The file is cut to nothing, so many times, a moment apart."""
+        process = subprocess.Popen(self.command("--dtype", "float32", *flags, layout=self.LAYOUT), stderr=subprocess.PIPE)
+        said = b""
+        while times > 0 and process.poll() is None:
+            for fd in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
+                try:
+                    if os.readlink(fd).endswith(" (deleted)") and fd.stat().st_size > 0 and len(self.output.read_bytes()) > 0:
+                        os.truncate(fd, 0)
+                        times -= 1
+                        time.sleep(0.3)
+                except OSError:  # one that is closed by now
+                    pass
+            time.sleep(0.002)
+        said = process.communicate(timeout=120)[1].decode()
+        return process.returncode, said
+
+    def test_a_file_cut_short(self):
+        self.make(requests=300, tokens=30)
+        self.run_job("--dtype", "float32", layout=self.LAYOUT)
+        whole = self.answers()
+        self.output.unlink()
+        code, said = self.disturbed(times=1)
+        self.assertEqual(code, 0, said)
+        self.assertIn("what was computed with it is computed again", said)
+        self.assertEqual(self.answers(), whole)
+        self.output.unlink()
+        code, said = self.disturbed("--checkpoint-every", "0.01s", times=1000)
+        self.assertEqual(code, IO, said)
+        self.assertIn("that is too often in one run: check the disk or name another --disk-dir, and run the same command with "
+                      f"--resume, which goes on from what {self.output}.inflight holds of those in flight", said)
+        self.assertEqual(said.count("is computed again"), 3, said)
+        self.assertLess(len(self.answers()), len(whole))
+        report = self.folder / "report.json"
+        self.run_job("--dtype", "float32", "--resume", "--report", report)
+        self.assertEqual(self.answers(), whole)
+        self.assertGreater(json.loads(report.read_text())["checkpoints"]["resumed_sequences"], 0)
+
+
 class Rows(Case):
     """A token whose embedding is infinite: one request's trouble, not the job's."""
     BROKEN = 7
@@ -419,6 +462,7 @@ class Program(Case):
         self.assertIn("__stack_chk_fail", symbols)
         self.assertRegex(symbols, "__(snprintf|memcpy|read|fprintf|pread64)_chk")
         for path in re.findall(r"R(?:UN)?PATH\).*\[(.*)\]", dynamic):
+            self.assertNotIn("", path.split(":"), path)  # the folder in which it is started
             self.assertNotIn("$ORIGIN/..:", path.replace("$ORIGIN/../lib", "") + ":")
 
 

@@ -39,8 +39,10 @@ TEST_CASE("a record reads as it was written", "[runtime]") {
     CHECK(read->fields == record.fields);
     CHECK(read->created == record.created);
     CHECK(read->durable_bytes == record.durable_bytes);
+    CHECK(read->kernels == record.kernels);
     CHECK(record.difference(*read) == "");
     record.durable_bytes = 7;
+    record.kernels = {"AVX2", "CUDA on \"x\""};
   }
   struct stat status {};
   REQUIRE(stat((folder / "out.jsonl.run.json").c_str(), &status) == 0);
