@@ -37,6 +37,8 @@ class Install(Case):
         for name in "README.md", "LICENSE", "CHANGELOG.md", "docs/planning.md":
             self.assertTrue((there / "share/doc/weft" / name).is_file(), name)
         self.assertEqual(sorted(path.name for path in (there / "bin").iterdir()), ["weft"])
+        if shutil.which("readelf"):
+            self.assertIn("path: [$ORIGIN/../lib]", self.run_it("readelf", "-W", "-d", there / "bin" / "weft"))
 
 
 class Package(Case):
