@@ -523,6 +523,7 @@ class CommandLine(Case):
                              (["--gpu-batch-size", "many"], "--gpu-batch-size"),
                              (["--num-gpu-batches", 1 << 20], ["--num-gpu-batches", "32768"]),
                              (["--max-tokens", 0], ["--max-tokens", "got 0"]), (["--threads", -1], ["--threads", "-1"]),
+                             (["--threads", 20000], ["--threads", "20000"]), (["--max-tokens", 1 << 63], ["--max-tokens"]),
                              (["--kv-dtype", "int3"], ["--kv-dtype must be", "int8 or int4, got 'int3'"]),
                              (["--kv-dtype", "float16", "--kv-rotate", "true"], ["--kv-rotate: rotate is for", "int4"]),
                              (["--kv-dtype", "int8", "--compress-cache"], ["--compress-cache", "--kv-dtype"]),
