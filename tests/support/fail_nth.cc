@@ -4,9 +4,13 @@
 //   FAIL_AT     which call of that kind fails, from 1; 0: none
 //   FAIL_MORE   how many calls after that one fail too
 //   FAIL_COUNT  a file that gets the number of calls when the process ends
+//   FAIL_PLACES a file that then gets the numbers of those calls that were the first from their place in the program,
+//   which
+//               is the innermost four functions that were under way
 //
 // It calls what comes after it in the search order, so it works over the C library and over the address sanitizer.
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -35,9 +39,36 @@ struct Inner {
   ~Inner() { --depth; }
 };
 
+/// The places seen so far, by a hash, and the first call from each. Without a lock they would be lost to each other.
+constexpr std::size_t kMostPlaces = 1 << 16;
+std::uint64_t places[kMostPlaces];
+unsigned long firsts[kMostPlaces];
+std::size_t place_count = 0;
+std::atomic_flag places_taken = ATOMIC_FLAG_INIT;
+bool wants_places = false;
+
+void note_place(unsigned long number) {
+  const Inner inner;  // the first backtrace() allocates
+  constexpr int kOwn = 3, kFrames = 4;
+  void* frames[kOwn + kFrames];
+  const int count = backtrace(frames, kOwn + kFrames);
+  std::uint64_t hash = 14695981039346656037u;
+  for (int i = 0; i < count; ++i) hash = (hash ^ reinterpret_cast<std::uintptr_t>(frames[i])) * 1099511628211u;
+  if (hash == 0) hash = 1;
+  while (places_taken.test_and_set()) {}
+  std::size_t at = hash % kMostPlaces;
+  while (places[at] != 0 && places[at] != hash) at = (at + 1) % kMostPlaces;
+  if (places[at] == 0 && place_count < kMostPlaces / 2) {
+    places[at] = hash;
+    firsts[place_count++] = number;
+  }
+  places_taken.clear();
+}
+
 bool fails(Kind kind) {
   if (kind != chosen || depth > 0) return false;
   const unsigned long number = ++calls;
+  if (wants_places) note_place(number);
   return first_failure > 0 && number >= first_failure && number - first_failure <= more_failures;
 }
 
@@ -83,6 +114,7 @@ __attribute__((constructor)) void begin() {
   const char* kind = std::getenv("FAIL_KIND");
   if (!kind) return;
   if (const char* at = std::getenv("FAIL_AT")) first_failure = std::strtoul(at, nullptr, 10);
+  wants_places = std::getenv("FAIL_PLACES") != nullptr;
   if (const char* more = std::getenv("FAIL_MORE")) more_failures = std::strtoul(more, nullptr, 10);
   chosen = std::strcmp(kind, "memory") == 0    ? Kind::memory
            : std::strcmp(kind, "mapping") == 0 ? Kind::mapping
@@ -90,14 +122,20 @@ __attribute__((constructor)) void begin() {
                                                : Kind::none;
 }
 
-__attribute__((destructor)) void end() {
-  const char* file = std::getenv("FAIL_COUNT");
-  if (!file) return;
-  char text[32];
-  const int length = std::snprintf(text, sizeof text, "%lu\n", calls.load());
+void write_numbers(const char* file, const unsigned long* numbers, std::size_t count) {
   const int fd = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0 || write(fd, text, static_cast<std::size_t>(length)) != length) _exit(98);
+  for (std::size_t i = 0; i < count; ++i) {
+    char text[32];
+    const int length = std::snprintf(text, sizeof text, "%lu\n", numbers[i]);
+    if (fd < 0 || write(fd, text, static_cast<std::size_t>(length)) != length) _exit(98);
+  }
   close(fd);
+}
+
+__attribute__((destructor)) void end() {
+  const unsigned long all = calls.load();
+  if (const char* file = std::getenv("FAIL_COUNT")) write_numbers(file, &all, 1);
+  if (const char* file = std::getenv("FAIL_PLACES")) write_numbers(file, firsts, place_count);
 }
 
 void* out_of_memory() {

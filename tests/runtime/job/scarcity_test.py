@@ -4,9 +4,10 @@
 an undisturbed run.
 
 Usage: scarcity_test.py WEFT_BINARY FAIL_LIBRARY SOURCE_FOLDER [--points N] [--ways NAME,...] [--kinds KIND,...] [--lengths once,on]
-       [--jobs N]
+       [--jobs N] [--every-call]
 
-FAIL_LIBRARY is made of tests/support/fail_nth.cc. Of more than N calls of a kind N are taken, spread evenly; 0 takes all.
+FAIL_LIBRARY is made of tests/support/fail_nth.cc. The first call of a kind from each place in the program is a point; of
+more than N points N are taken, spread evenly; 0 takes all. With --every-call every call is a point.
 """
 
 import argparse
@@ -81,13 +82,13 @@ class Job:
                 shutil.copy(f"{undisturbed.output}{end}", f"{self.output}{end}")
             self.first = ["--resume"]
 
-    def run(self, *more, kind=None, at=0, length=0, count=None, library=None):
+    def run(self, *more, kind=None, at=0, length=0, count=None, places=None, library=None):
         environment = dict(os.environ)
         if kind:
             environment |= {"LD_PRELOAD": str(library), "FAIL_KIND": kind, "FAIL_AT": str(at), "FAIL_MORE": str(length),
                             "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"}
         if count:
-            environment["FAIL_COUNT"] = str(count)
+            environment |= {"FAIL_COUNT": str(count), "FAIL_PLACES": str(places)}
         return subprocess.run([*self.command, *(more or self.first)], cwd=self.folder, env=environment, capture_output=True,
                               timeout=120)
 
@@ -146,11 +147,11 @@ def one_point(options, weft, models, folder, way, point, undisturbed):
     return result, None
 
 
-def spread(count, points):
-    """1 to count, or `points` of them from the first to the last."""
-    if points == 0 or count <= points:
-        return list(range(1, count + 1))
-    return sorted({1 + round(i * (count - 1) / (points - 1)) for i in range(points)})
+def spread(numbers, points):
+    """All of them, or so many from the first to the last."""
+    if points == 0 or len(numbers) <= points:
+        return numbers
+    return [numbers[round(i * (len(numbers) - 1) / (points - 1))] for i in range(points)]
 
 
 def campaign(options, weft, models, root, name, way):
@@ -163,13 +164,15 @@ def campaign(options, weft, models, root, name, way):
     failed = 0
     for kind in options.kinds:
         job = Job(weft, models, root / f"counted {kind}", way, undisturbed)
-        count_file = root / f"count of {kind}"
-        done = job.run(kind=kind, count=count_file, library=options.library)
+        count_file, places_file = root / f"count of {kind}", root / f"places of {kind}"
+        done = job.run(kind=kind, count=count_file, places=places_file, library=options.library)
         assert done.returncode == 0, f"counting: exit code {done.returncode}: {done.stderr.decode()}"
         count = int(count_file.read_text())
         assert count > 0 or kind != "memory", "the library counts nothing"
+        places = sorted(map(int, places_file.read_text().split()))
+        numbers = list(range(1, count + 1)) if options.every_call else places
         for length in options.lengths:
-            points = [(kind, at, {"once": 0, "on": FOREVER}[length]) for at in spread(count, options.points)]
+            points = [(kind, at, {"once": 0, "on": FOREVER}[length]) for at in spread(numbers, options.points)]
             results, problems = collections.Counter(), 0
             with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
                 runs = [pool.submit(one_point, options, weft, models, root / f"{kind} {at} {length}", way, (kind, at, more),
@@ -180,7 +183,7 @@ def campaign(options, weft, models, root, name, way):
                     if problem:
                         problems += 1
                         print(f"  {name}: {problem}", file=sys.stderr, flush=True)
-            print(f"{name}: {kind}, {length}: {len(points)} of {count} points: " +
+            print(f"{name}: {kind}, {length}: {len(points)} points, {count} calls from {len(places)} places: " +
                   ", ".join(f"{result}: {number}" for result, number in sorted(results.items())) + f"; {problems} failed", flush=True)
             failed += problems
     return failed
@@ -196,6 +199,7 @@ def main():
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=["memory", "mapping", "thread"])
     parser.add_argument("--lengths", type=lambda text: text.split(","), default=["once", "on"])
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--every-call", action="store_true")
     options = parser.parse_args()
     weft = Weft(pathlib.Path(options.weft).resolve())
     with tempfile.TemporaryDirectory(prefix="weft-scarcity-") as folder:
