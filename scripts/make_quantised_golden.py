@@ -89,7 +89,9 @@ def quantise(model, top: int) -> int:
     count = 0
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and ".layers." in f".{name}.":
-            module.weight.data = torch.from_numpy(dequantised(module.weight.data.numpy(), top))
+            # Where 4 bits are asked for, projections of values alone have 8.
+            own = 255 if name.endswith("v_proj") else top
+            module.weight.data = torch.from_numpy(dequantised(module.weight.data.numpy(), own))
             count += 1
     return count
 

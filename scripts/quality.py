@@ -87,6 +87,8 @@ def print_formats(args):
         print(f"| weights | arithmetic | perplexity | change | standard error |\n|---|---|---|---|---|\n"
               f"| as stored | | {math.exp(mean_and_error(full)[0]):.2f} | | |", flush=True)
         for dtype, group, arithmetic in FORMATS:
+            if args.only not in f"{dtype}/{group}/{arithmetic}":
+                continue
             args.flags = [*given, "--weight-dtype", dtype, "--weight-group", str(group), "--weight-arithmetic", arithmetic]
             losses = score(args, folder, windows, {"rule": "full"})
             change, error = mean_and_error([a - b for a, b in zip(losses, full)])
@@ -122,6 +124,7 @@ def main():
     parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
     parser.add_argument("--output", default=str(ROOT / "docs/quality.md"))
     parser.add_argument("--formats", action="store_true", help="only what quantised weights cost, printed")
+    parser.add_argument("--only", default="", help="of --formats those whose DTYPE/GROUP/ARITHMETIC contains this")
     parser.add_argument("--kv", action="store_true", help="formats of keys and values in place of retention rules")
     parser.add_argument("flags", nargs="*", help="of weft score, after --")
     args = parser.parse_args()

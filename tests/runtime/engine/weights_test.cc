@@ -220,6 +220,21 @@ TEST_CASE("other types are converted with one rounding", "[runtime]") {
   }
 }
 
+TEST_CASE("int4 quantises the matrices of layers to 4 bits, what makes the values to 8", "[runtime]") {
+  const policy::ModelSpec model = small_model();
+  const std::vector<Unit> units = policy::model_units(model);
+  const DType dtype = GENERATE(DType::i4, DType::i8);
+  const Weights weights(model, units, 1, DType::f16, policy::WeightFormat{.dtype = dtype, .group = 32});
+  for (std::size_t u = 0; u < units.size(); ++u)
+    for (const policy::TensorSpec& spec : units[u].tensors) {
+      CAPTURE(spec.name);
+      const bool of_layer = units[u].kind == Unit::Kind::attention || units[u].kind == Unit::Kind::mlp;
+      DType wanted = of_layer && spec.form == policy::Form::matrix ? dtype : DType::f16;
+      if (spec.role == Role::v_weight) wanted = DType::i8;
+      CHECK(weights.tensor_dtype(u, spec.role) == wanted);
+    }
+}
+
 TEST_CASE("a checkpoint of another shape is refused by tensor", "[runtime]") {
   policy::ModelSpec model = small_model();
   const Stored file(policy::model_units(model), DType::f16);
