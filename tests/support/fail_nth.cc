@@ -4,9 +4,9 @@
 //   FAIL_AT     which call of that kind fails, from 1; 0: none
 //   FAIL_MORE   how many calls after that one fail too
 //   FAIL_COUNT  a file that gets the number of calls when the process ends
-//   FAIL_PLACES a file that then gets the numbers of those calls that were the first from their place in the program,
-//   which
-//               is the innermost four functions that were under way
+//   FAIL_PLACES a file that then gets the numbers of those calls that were the first from their place in the program:
+//   the
+//               innermost four functions that were under way
 //
 // It calls what comes after it in the search order, so it works over the C library and over the address sanitizer.
 #include <dlfcn.h>
@@ -98,6 +98,7 @@ using PosixAligned = int (*)(void**, std::size_t, std::size_t);
 using New = void* (*)(std::size_t);
 using AlignedNew = void* (*)(std::size_t, std::align_val_t);
 using Mmap = void* (*)(void*, std::size_t, int, int, int, off_t);
+using GetAttributes = int (*)(pthread_t, pthread_attr_t*);
 using CreateThread = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 
 bool finding = false;  // before there are threads
@@ -171,6 +172,7 @@ New real_new, real_new_array;
 AlignedNew real_aligned_new, real_aligned_new_array;
 Mmap real_mmap;
 CreateThread real_pthread_create;
+GetAttributes real_pthread_getattr_np;
 
 }  // namespace
 
@@ -227,6 +229,13 @@ void* mmap(void* where, std::size_t bytes, int protection, int flags, int fd, of
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*), void* argument) {
   if (fails(Kind::thread)) return EAGAIN;
   return find(real_pthread_create, "pthread_create")(thread, attributes, start, argument);
+}
+
+// The address sanitizer asks for a new thread's stack in this way, and ends the process where the C library has no
+// memory for the answer.
+int pthread_getattr_np(pthread_t thread, pthread_attr_t* attributes) {
+  const Inner inner;
+  return find(real_pthread_getattr_np, "pthread_getattr_np")(thread, attributes);
 }
 
 }  // extern "C"
