@@ -81,8 +81,11 @@ TEST_CASE("a checkpoint whose matrices lie column by column is refused, and conv
 
 TEST_CASE("the tokenizer's files and the other configuration come along", "[runtime]") {
   const TemporaryFolder folder;
-  const fs::path from = source_path("models/demo"), to = folder / "packed";
+  const fs::path from = folder / "demo", to = folder / "packed", secret = "vocab.json";
+  fs::copy(source_path("models/demo"), from);
+  fs::permissions(from / secret, fs::perms::owner_read | fs::perms::owner_write);
   runtime::convert_checkpoint(from, to, "auto", kGoOn);
+  CHECK(fs::status(to / secret).permissions() == (fs::perms::owner_read | fs::perms::owner_write));
   const auto original = runtime::open_model(from, "auto", ""), packed = runtime::open_model(to, "auto", "");
   REQUIRE(packed->tokenizer);
   CHECK(packed->tokenizer->encode("the sea", true) == original->tokenizer->encode("the sea", true));
