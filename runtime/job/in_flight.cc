@@ -259,6 +259,7 @@ void InFlight::go_back(std::span<const WorkItem> open) {
   std::set<Key> wanted;
   for (const WorkItem& item : open) wanted.insert({item.request, static_cast<std::int32_t>(item.choice)});
   const std::lock_guard lock(mutex_);
+  for (const auto& [key, index] : waiting_) wanted.insert(key);  // of later blocks
   waiting_.clear();
   for (std::size_t i = 0; snapshot_ && i < snapshot_->size(); ++i) {
     const Key key{snapshot_->sequence(i).request, snapshot_->sequence(i).choice};
