@@ -206,7 +206,9 @@ def check(weft, case):
         with tempfile.TemporaryDirectory(prefix="weft-growth-") as name:
             folder = pathlib.Path(name)
             command = weft.command(*case(folder, n))
-            runs = [cpu_seconds(command, folder) for _ in range(RUNS if before else 1)]
+            runs = [cpu_seconds(command, folder)]
+            if before is not None or runs[0][0] >= ENOUGH:
+                runs += [cpu_seconds(command, folder) for _ in range(RUNS - 1)]
         seconds, code, said = min(runs)
         if before is not None:
             ratio = seconds / before
@@ -219,16 +221,11 @@ def check(weft, case):
             print(f"{case.__name__}: {n}: refused after {seconds:.2f} s: {said.strip()[-160:]}")
             return True
         if seconds >= ENOUGH:
-            before = min([seconds] + [cpu_again(weft, case, n) for _ in range(RUNS - 1)])
+            before = seconds
         elif n >= 1 << 20:
             print(f"{case.__name__}: {n}: only {seconds:.2f} s")
             return True
-        n *= 2
-
-
-def cpu_again(weft, case, n):
-    with tempfile.TemporaryDirectory(prefix="weft-growth-") as name:
-        return cpu_seconds(weft.command(*case(pathlib.Path(name), n)), name)[0]
+        n *= 4 if before is None and seconds < ENOUGH / 8 and n < 1 << 18 else 2
 
 
 def main():
