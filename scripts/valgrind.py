@@ -64,6 +64,8 @@ class Campaign:
         report = self.options.reports / f"{number}.txt"
         if arguments and arguments[0] in ("generate", "score", "bench") and "--disk-engine" not in arguments:
             arguments = (*arguments, "--disk-engine", "threads")  # Valgrind does not see what io_uring writes to memory
+        if arguments and arguments[0] == "generate" and "--max-tokens" not in arguments:
+            arguments = (*arguments, "--max-tokens", 4)  # requests that are sound would run for minutes
         command = ["valgrind", "-q", f"--error-exitcode={FOUND}", f"--log-file={report}", self.options.weft, *map(str, arguments)]
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, timeout=600)
