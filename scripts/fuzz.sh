@@ -13,7 +13,8 @@ targets=("$@")
 done
 cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEFT_FUZZ=ON -DWEFT_TESTS=OFF \
   -DWEFT_CUDA=OFF '-DWEFT_SANITIZE=address;undefined' >/dev/null
-cmake --build build/fuzz --target "${targets[@]/#/fuzz_}"
+cmake --build build/fuzz --target weft "${targets[@]/#/fuzz_}"
+scripts/make_fuzz_seeds.py build/fuzz/weft build/fuzz/seeds
 mkdir -p build/fuzz/findings
 run() {
   local name=$1 longest=8192 seeds=()
@@ -22,7 +23,9 @@ run() {
     torch_bin) seeds=(tests/data/torch_bin/cases) ;;
     safetensors) seeds=(tests/data/checkpoint/cases) ;;
     config) seeds=(configs/models) ;;
-    policy) seeds=(configs/policies configs/machines) ;;
+    policy) seeds=(configs/policies configs/machines build/fuzz/seeds/policy) ;;
+    results | run_record) seeds=("build/fuzz/seeds/$name") ;;
+    snapshot | packed) seeds=("build/fuzz/seeds/$name") longest=65536 ;;
     json) seeds=(configs) ;;
     requests) seeds=(configs/examples) ;;
     gpt2_files) seeds=(tests/data/tokenizer/added) ;;
