@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/decode_choice_cuda.h"
+#include "kernels/decode_grouped_cuda.h"
 #include "kernels/error.h"
 #include "kernels/ops_cuda.h"
 
@@ -151,45 +151,22 @@ constexpr int kBlocks = Layout::kSteps != 1            ? 3
                         : is_level<typename Layout::T> ? 5
                                                        : 8;
 
-/// Floats of positions and probabilities, in words of 16 bytes.
-__host__ __device__ inline int slot_floats(int group, int slots) { return ((group + 1) * slots + 3) / 4 * 4; }
-
 /// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values(). kHeads, which
 /// divides the group, at a time.
 template <class Layout, int kHeads>
 __global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_fused(Args a) {
   using T = typename Layout::T;
-  WEFT_DYNAMIC_SHARED(std::int32_t, position);
-  WEFT_SHARED(float, partial, [kThreads / kWarp]);
-  WEFT_SHARED(ChoiceShared, choice);
   const int slots = a.slots.slots, dim = a.slots.head_dim;
-  float* const p = reinterpret_cast<float*>(position + slots);
-  float* const sums = reinterpret_cast<float*>(position) + slot_floats(a.group, slots);
-  const Tile<T> t(a);
-  float* const out = a.out + t.index * a.out_stride + t.head * a.group * dim;
-  if (without_room(t)) {
-    for (int i = threadIdx.x; i < a.group * dim; i += kThreads) out[i] = NAN;
-    return;
-  }
-  write_token(a, t);
-  __syncthreads();
-  for (int s = threadIdx.x; s < slots; s += kThreads) position[s] = t.position[s];
-  __syncthreads();
-  if (a.probabilities) {
-    for (int i = threadIdx.x; i < a.group * slots; i += kThreads) {
-      const float* const given = a.probabilities + (t.probabilities_row(a) + i / slots) * a.probabilities_stride;
-      p[i] = position[i % slots] >= 0 ? given[i % slots] : 0.0f;
-    }
-    __syncthreads();
-  } else {
-    for (int head = 0; head < a.group; head += kHeads)
-      find_logits<Layout, kHeads>(a, t, head, 0, slots, position, p + head * slots, slots);
-    __syncthreads();
-    for (int g = 0; g < a.group; ++g) softmax(p + g * slots, slots, partial);
-  }
-  keep_scores(a, t, position, p, slots, choice);
-  for (int head = 0; head < a.group; head += kHeads)
-    weigh_values<Layout, kHeads>(a, t, 0, slots, position, p + head * slots, slots, sums, out + head * dim, dim);
+  fused_step<T>(
+      a,
+      [&](const Tile<T>& t, const std::int32_t* position, float* p) {
+        for (int head = 0; head < a.group; head += kHeads)
+          find_logits<Layout, kHeads>(a, t, head, 0, slots, position, p + head * slots, slots);
+      },
+      [&](const Tile<T>& t, const std::int32_t* position, const float* p, float* sums, float* out) {
+        for (int head = 0; head < a.group; head += kHeads)
+          weigh_values<Layout, kHeads>(a, t, 0, slots, position, p + head * slots, slots, sums, out + head * dim, dim);
+      });
 }
 
 /// The same in four kernels over a workspace: probabilities [rows, heads, slots], positions [rows, kv_heads, slots],
@@ -354,6 +331,7 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   const int rows = static_cast<int>(op.q.rows);
   if (rows == 0) return;
   const Args args = args_of(op, stream, is_quantised(op.slots.dtype) ? 1 : std::int64_t(size_of(op.slots.dtype)));
+  if (run_grouped(args, op.slots.dtype, rows, stream)) return;
   with_slot_type(op.slots.dtype, [&]<class T>() {
     with_layout<T>(op.slots.head_dim, args.group, [&]<class Layout, int kHeads>() {
       const std::size_t floats =

@@ -98,4 +98,42 @@ __device__ void keep_scores(const Args& a, const Tile<T>& t, const std::int32_t*
   if (a.evicted) a.evicted[t.index * a.evicted_stride + t.head] = evicts ? victim.position : -1;
 }
 
+/// Floats of positions and probabilities, in words of 16 bytes.
+__host__ __device__ inline int slot_floats(int group, int slots) { return ((group + 1) * slots + 3) / 4 * 4; }
+
+/// A whole step of one row and KV head. Shared: positions [slots], probabilities [group, slots], what values() wants.
+/// logits(tile, position, p) fills p [group, slots]; values(tile, position, p, shared, out) sums the values.
+template <class T, class Logits, class Values>
+__device__ __forceinline__ void fused_step(const Args& a, const Logits& logits, const Values& values) {
+  WEFT_DYNAMIC_SHARED(std::int32_t, position);
+  WEFT_SHARED(float, partial, [kThreads / kWarp]);
+  WEFT_SHARED(ChoiceShared, choice);
+  const int slots = a.slots.slots, dim = a.slots.head_dim;
+  float* const p = reinterpret_cast<float*>(position + slots);
+  float* const sums = reinterpret_cast<float*>(position) + slot_floats(a.group, slots);
+  const Tile<T> t(a);
+  float* const out = a.out + t.index * a.out_stride + t.head * a.group * dim;
+  if (without_room(t)) {
+    for (int i = threadIdx.x; i < a.group * dim; i += kThreads) out[i] = NAN;
+    return;
+  }
+  write_token(a, t);
+  __syncthreads();
+  for (int s = threadIdx.x; s < slots; s += kThreads) position[s] = t.position[s];
+  __syncthreads();
+  if (a.probabilities) {
+    for (int i = threadIdx.x; i < a.group * slots; i += kThreads) {
+      const float* const given = a.probabilities + (t.probabilities_row(a) + i / slots) * a.probabilities_stride;
+      p[i] = position[i % slots] >= 0 ? given[i % slots] : 0.0f;
+    }
+    __syncthreads();
+  } else {
+    logits(t, position, p);
+    __syncthreads();
+    for (int g = 0; g < a.group; ++g) softmax(p + g * slots, slots, partial);
+  }
+  keep_scores(a, t, position, p, slots, choice);
+  values(t, position, p, sums, out);
+}
+
 }  // namespace weft::kernels::cuda::decode

@@ -99,22 +99,13 @@ std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int size, bo
   return blocks;
 }
 
-/// Of the code that runs, which may have been compiled for an older device than the present one.
-bool multiplies_bfloat16() {
-  static const bool known = [] {
-    cudaFuncAttributes attributes;
-    check(cudaFuncGetAttributes(&attributes, prefill_tensor<__nv_bfloat16, 64>), "cudaFuncGetAttributes");
-    return attributes.ptxVersion >= 80;
-  }();
-  return known;
-}
-
 /// Whether tensor cores do it: heads are whole chunks, each in words of 16 bytes, as in all published models.
 bool on_tensor_cores(DType dtype, int head_dim, std::initializer_list<ConstView> rows) {
+  static const bool compiled = multiplies<__nv_bfloat16>(prefill_tensor<__nv_bfloat16, 64>);
   return dtype != DType::f32 && head_dim <= kTensorDim && head_dim % kChunk == 0 &&
          std::all_of(rows.begin(), rows.end(),
                      [&](const ConstView& x) { return in_packs(x.data, x.stride, x.cols, size_of(x.dtype)); }) &&
-         (dtype != DType::bf16 || multiplies_bfloat16());
+         (dtype != DType::bf16 || compiled);
 }
 
 void check_dim(const char* op, int head_dim) {

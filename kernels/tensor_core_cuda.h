@@ -25,6 +25,14 @@ template <class T> constexpr bool kMultiplies = std::is_same_v<T, __half>;
 template <class T> constexpr bool kMultiplies = std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
 #endif
 
+/// The same of a kernel's code that runs, which may have been compiled for an older device than the present one.
+template <class T, class Kernel> bool multiplies(Kernel* kernel) {
+  if constexpr (std::is_same_v<T, __half>) return true;
+  cudaFuncAttributes attributes;
+  check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  return attributes.ptxVersion >= 80;
+}
+
 /// Two numbers, rounded, in one register; the first in the low half.
 template <class T> __device__ inline std::uint32_t pack_pair(float low, float high) {
   std::uint32_t bits;

@@ -2,7 +2,7 @@
 """The planner's policies for large OPT models on the machines of configs/machines, as the Markdown table of
 docs/planning.md. Predicted, not measured.
 
-  scripts/compare/plan_table.py [--prompt-len N] [--gen-len N]
+  scripts/compare/plan_table.py [--prompt-len N] [--gen-len N] [--weft PROGRAM]
 """
 
 import argparse
@@ -19,7 +19,7 @@ RETENTIONS = ["full", "h2o:0.1:0.1"]
 def planned(model, machine, retention, options):
     with tempfile.NamedTemporaryFile() as report:
         subprocess.run(
-            [ROOT / "build/release/weft", "plan", "--model", ROOT / f"configs/models/{model}.json", "--machine",
+            [options.weft, "plan", "--model", ROOT / f"configs/models/{model}.json", "--machine",
              ROOT / f"configs/machines/{machine}.json", "--retention", retention, "--prompt-len", str(options.prompt_len),
              "--gen-len", str(options.gen_len), "--report", report.name], check=True, stdout=subprocess.DEVNULL)
         return json.load(open(report.name))
@@ -51,6 +51,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompt-len", type=int, default=512)
     parser.add_argument("--gen-len", type=int, default=512)
+    parser.add_argument("--weft", type=pathlib.Path, default=ROOT / "build/release/weft")
     options = parser.parse_args()
     print("| model | machine | KV | block | weights | KV | attention | tokens/s | bottleneck | what would help most |")
     print("|---|---|---|---|---|---|---|---|---|---|")
