@@ -6,7 +6,7 @@ Usage: late_answers_test.py WEFT_BINARY SOURCE_FOLDER [--kills N] [--every TIME]
 All answers of the job are equally long, so that without --checkpoint-every a kill would lose everything. A run is killed at
 a moment of its life that is even over the time of an undisturbed run; its resume has another placement and block. When a job
 is done the next begins, until there were N kills. How much a run has computed is known from what it has read: its weights
-are on the disk, and each sweep reads them once.
+are on the disk, and each sweep reads them once, and as much of the KV cache as lies there, which grows.
 """
 
 import argparse
@@ -85,13 +85,12 @@ def main():
         job = Job(Weft(pathlib.Path(options.weft).resolve()), options.source / "models" / "demo", pathlib.Path(name), options.every)
         job.flags[-1] = "off"
         read = {}
-        for tokens in (1, 51):
+        for tokens in (1, TOKENS):
             write_lines(job.input, requests(tokens))
             for block, kv in layouts:
                 read[block, tokens] = whole_run(job, block, kv)[1]
                 job.clear()
-        sweep = {block: (read[block, 51] - read[block, 1]) / 50 for block, _ in layouts}
-        write_lines(job.input, requests(TOKENS))
+        sweep = {block: (read[block, TOKENS] - read[block, 1]) / (TOKENS - 1) for block, _ in layouts}
         seconds, _ = whole_run(job, *layouts[0])
         undisturbed = job.answers()
         job.clear()
@@ -100,14 +99,14 @@ def main():
         work = 0.0
         while kills < options.kills or job.output.exists():
             block, kv = choice.choice(layouts)
-            saved = job.saved.exists()
+            saved = job.saved.stat().st_size if job.saved.exists() else 0
             process = job.start(block, kv)
             if kills < options.kills:
                 time.sleep(choice.random() * seconds)
                 os.kill(process.pid, signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
             # All runs read the same before their first sweep, and what was saved once more.
-            sweeps = max(0.0, (bytes_read(process) - read[block, 1]) / sweep[block] + 1)
+            sweeps = max(0.0, (bytes_read(process) - saved - read[block, 1]) / sweep[block] + 1)
             runs += 1
             work += sweeps * SEQUENCES + (0 if saved or sweeps == 0 else SEQUENCES * len(PROMPT.split()))
             process.kill()
