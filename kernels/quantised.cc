@@ -137,6 +137,41 @@ std::int64_t quantise_tile(const QuantisedLayout& layout, const float* numbers, 
   return -1;
 }
 
+namespace {
+
+/// The low halves of four bytes, from the four lowest halves of a word.
+std::uint32_t spread(std::uint32_t word) {
+  const std::uint32_t pairs = (word & 0xFFu) | ((word & 0xFF00u) << 8);
+  return (pairs & 0x000F000Fu) | ((pairs & 0x00F000F0u) << 4);
+}
+
+}  // namespace
+
+void pack_tile(const QuantisedLayout& layout, const KnownLevels& levels, std::int64_t rows, std::byte* to) {
+  std::memset(to, 0, static_cast<std::size_t>(layout.tile_bytes()));
+  const std::int64_t words = layout.cols / 8, of_group = layout.group / 8;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::uint32_t* const from = levels.words + row * words;
+    for (std::int64_t g = 0; g < layout.groups(); ++g) {
+      std::byte* const scales = to + g * layout.group_bytes();
+      const GroupScale& scale = levels.scales[row * layout.groups() + g];
+      std::memcpy(scales + row * 2, &scale.scale, 2);
+      std::memcpy(scales + kLine / 2 + row * 2, &scale.minimum, 2);
+      std::byte* const lines = scales + kLine + row * 4;
+      for (std::int64_t i = g * of_group; i < std::min(words, (g + 1) * of_group); ++i) {
+        const std::uint32_t line = spread(from[i] & 0xFFFFu) | spread(from[i] >> 16) << 4;
+        std::memcpy(lines + (i - g * of_group) * kLine, &line, sizeof line);
+      }
+    }
+  }
+}
+
+std::optional<GroupScale> scale_with_zero(float scale, int zero) {
+  const GroupScale both{f16(scale), f16(static_cast<float>(-zero) * scale)};
+  if (!std::isfinite(static_cast<float>(both.scale)) || !std::isfinite(static_cast<float>(both.minimum))) return {};
+  return both;
+}
+
 void dequantise_row(const QuantisedLayout& layout, const std::byte* from, std::int64_t row, float* numbers) {
   const std::byte* const tile = from + row / kTileRows * layout.tile_bytes();
   row %= kTileRows;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "kernels/tensor.h"
 
@@ -51,6 +52,15 @@ bool quantise_group(const float* numbers, std::int64_t count, DType dtype, std::
 /// the row whose group cannot be quantised, or -1.
 std::int64_t quantise_tile(const QuantisedLayout& layout, const float* numbers, std::int64_t rows, std::int64_t stride,
                            std::byte* to);
+/// Rows of 4 bits whose levels are known. A word has 8 of them, the first in its lowest bits.
+struct KnownLevels {
+  const std::uint32_t* words = nullptr;  ///< [rows, cols / 8]
+  const GroupScale* scales = nullptr;    ///< [rows, layout.groups()]
+};
+/// The tile that means these `rows` <= 16 rows, of a layout of i4 whose cols are a multiple of 8.
+void pack_tile(const QuantisedLayout& layout, const KnownLevels& levels, std::int64_t rows, std::byte* to);
+/// scale * (level - zero) in that form; nothing where it overflows fp16. The scale and zero * scale are rounded.
+std::optional<GroupScale> scale_with_zero(float scale, int zero);
 /// The numbers [layout.cols] that row `row` means.
 void dequantise_row(const QuantisedLayout& layout, const std::byte* from, std::int64_t row, float* numbers);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/tensor.h"
+#include "policy/quantisation.h"
 
 namespace weft::policy {
 
@@ -32,10 +33,9 @@ struct ModelSpec {
   std::vector<bool> rotary_layers = {};  ///< [layers] which rotate; empty: all, if any
   std::string activation;                ///< as config.json names it
   float norm_epsilon = 1e-5f;
-  DType dtype = DType::f32;       ///< what the checkpoint says it is stored in
-  DType packed = DType::f32;      ///< i8 or i4: weft convert has quantised it; else it is not
-  int packed_group = 0;           ///< of packed: numbers that share a scale
-  std::vector<std::int32_t> eos;  ///< empty: nothing ends a sequence but its length
+  DType dtype = DType::f32;        ///< what the checkpoint says it is stored in
+  Quantisation quantisation = {};  ///< of the checkpoint's weights
+  std::vector<std::int32_t> eos;   ///< empty: nothing ends a sequence but its length
   std::optional<std::int32_t> bos;
 
   bool has_projections() const { return embed != hidden; }

@@ -346,27 +346,6 @@ ModelSpec neox_from_config(Fields& fields, const std::string& where) {
   return model;
 }
 
-namespace {
-
-/// What quantization_config says: only what weft convert writes is read as it is.
-void read_quantisation(const nlohmann::json& json, const std::string& where, ModelSpec& model) {
-  const std::string name = where + ": quantization_config";
-  Fields fields(json, name, Blame::data);
-  const std::string method = fields.has("quant_method") ? fields.text("quant_method") : "";
-  if (method != "weft")
-    throw DataError(name + (method.empty() ? " names no quant_method" : " is that of '" + method.substr(0, 40) + "'") +
-                    "; checkpoints that others quantised are not read: use the unquantized model, with --weight-dtype "
-                    "int4 if it is to be small");
-  fields.integer("version", 1, 1);
-  const std::string dtype = fields.text("dtype");
-  if (dtype != name_of(DType::i4) && dtype != name_of(DType::i8)) fields.refuse_field("dtype", "int4 or int8");
-  model.packed = dtype == name_of(DType::i4) ? DType::i4 : DType::i8;
-  model.packed_group = static_cast<int>(fields.integer("group_size", 32, 128));
-  if (model.packed_group % 32 != 0 || model.packed_group == 96) fields.refuse_field("group_size", "32, 64 or 128");
-}
-
-}  // namespace
-
 ModelSpec model_from_config(const nlohmann::json& config, const std::string& where) {
   Fields fields(config, where, Blame::data);
   const std::string type = fields.text("model_type");
@@ -377,8 +356,10 @@ ModelSpec model_from_config(const nlohmann::json& config, const std::string& whe
   for (const char* key : {"is_encoder_decoder", "add_cross_attention"})
     if (fields.boolean(key, false)) fields.refuse_field(key, "false: decoders only");
   ModelSpec model = architecture->from_config(fields, where);
-  if (fields.has("quantization_config") && !fields.is_null("quantization_config"))
-    read_quantisation(fields.at("quantization_config"), where, model);
+  // compression_config: what the first releases of compressed-tensors called it.
+  for (const char* key : {"quantization_config", "compression_config"})
+    if (!model.quantisation && fields.has(key) && !fields.is_null(key))
+      model.quantisation = quantisation_from_config(fields.at(key), where + ": " + key);
   return model;
 }
 

@@ -22,7 +22,8 @@ run() {
   case $name in
     torch_bin) seeds=(tests/data/torch_bin/cases) ;;
     safetensors) seeds=(tests/data/checkpoint/cases) ;;
-    config) seeds=(configs/models) ;;
+    config) seeds=(configs/models build/fuzz/seeds/config) ;;
+    quantised) seeds=(build/fuzz/seeds/quantised) ;;
     policy) seeds=(configs/policies configs/machines build/fuzz/seeds/policy) ;;
     results | run_record) seeds=("build/fuzz/seeds/$name") ;;
     snapshot | packed) seeds=("build/fuzz/seeds/$name") longest=65536 ;;

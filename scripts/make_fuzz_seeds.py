@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Writes what scripts/fuzz.sh begins with for files that weft itself writes: results with their checksums, records of runs,
-snapshots of what is in flight, packed weights; and policies that name the types of weights and KV.
+snapshots of what is in flight, packed weights; policies that name the types of weights and KV; and matrices and
+configs of checkpoints that others have quantised.
 
 Usage: make_fuzz_seeds.py WEFT_BINARY FOLDER
 
-FOLDER gets a folder for each target: results, run_record, snapshot, packed, policy. Any build of weft will do.
+FOLDER gets a folder for each target: results, run_record, snapshot, packed, policy, quantised, config. Any build of weft will do.
 """
 
 import itertools
 import json
 import pathlib
+import random
 import shutil
 import struct
 import subprocess
@@ -74,6 +76,34 @@ class Seeds:
             self.put("packed", path.read_bytes())
         shutil.rmtree(self.work / "packed")
 
+    def quantised(self):
+        """As quantised_fuzz.cc reads it: two bytes that choose format and shape, then a sound matrix `m` of 8 rows and 64
+        columns in groups of 32."""
+        rows, cols, group = 8, 64, 32
+        groups = cols // group
+        words = lambda count: bytes(random.randrange(128) & 0x77 for _ in range(4 * count))  # noqa: E731  no zero point of 15
+        scales = struct.pack(f"<{rows * groups}e", *(random.uniform(0.01, 0.1) for _ in range(rows * groups)))
+        for number, name in enumerate(("compressed-tensors", "gptq", "gptq_v2", "awq")):  # in the order of Packing
+            if number == 0:
+                tensors = {"weight_packed": ("I32", [rows, cols // 8], words(rows * cols // 8)),
+                           "weight_scale": ("F16", [rows, groups], scales),
+                           "weight_shape": ("I64", [2], struct.pack("<2q", rows, cols)),
+                           "weight_zero_point": ("I32", [rows // 8, groups], words(groups))}
+            else:
+                shape = [cols, rows // 8] if name == "awq" else [cols // 8, rows]
+                tensors = {"qweight": ("I32", shape, words(rows * cols // 8)), "scales": ("F16", [groups, rows], scales),
+                           "qzeros": ("I32", [groups, rows // 8], words(groups))}
+                if name != "awq":
+                    tensors["g_idx"] = ("I32", [cols], struct.pack(f"<{cols}i", *(i // group for i in range(cols))))
+            header, data = {}, b""
+            for part, (dtype, sizes, content) in tensors.items():
+                header[f"m.{part}"] = {"dtype": dtype, "shape": sizes, "data_offsets": [len(data), len(data) + len(content)]}
+                data += content
+            text = json.dumps(header).encode()
+            self.put("quantised", bytes([number, 12]) + struct.pack("<Q", len(text)) + text + data)
+        for config in sorted((pathlib.Path(__file__).resolve().parents[1] / "tests/data/quantised").glob("*/config.json")):
+            self.put("config", config.read_bytes())
+
 
 def main():
     weft, folder = Weft(pathlib.Path(sys.argv[1]).resolve()), pathlib.Path(sys.argv[2])
@@ -86,6 +116,7 @@ def main():
             seeds.snapshot(*flags)
         for flags in ("--weight-dtype", "int4"), ("--weight-dtype", "int8"):
             seeds.packed(*flags)
+    seeds.quantised()
     for weights, kv in itertools.product(({"dtype": "int4", "group": 32, "arithmetic": "int8"}, {"dtype": "int8", "device": 0.5, "disk": 0.5}),
                                          ({"dtype": "int4", "rotate": False}, {"dtype": "int8", "host": 1})):
         seeds.put("policy", json.dumps({"weights": weights, "kv": kv}).encode())

@@ -50,6 +50,14 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
+/// "F32, F16 or BF16"
+std::string alternatives(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+  return text;
+}
+
 /// False too for a link to nowhere. Throws IoError where it cannot be known.
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -310,6 +318,7 @@ const TensorInfo* Checkpoint::find(std::string_view name) const {
 
 void Checkpoint::demand(std::span<const TensorNeed> needs, Order order) const {
   constexpr std::size_t kShown = 20;
+  static const std::vector<std::string> kComputed{"F32", "F16", "BF16"};
   std::vector<std::string> wrong;
   Fault fault = Fault::missing_tensor;
   const auto add = [&](Fault kind, const std::string& text) {
@@ -322,10 +331,14 @@ void Checkpoint::demand(std::span<const TensorNeed> needs, Order order) const {
     else if (tensor->shape != need.shape)
       add(Fault::bad_shape,
           in_quotes(need.name) + " is " + shape_text(tensor->shape) + ", wanted " + shape_text(need.shape));
+    else if (!tensor->strides.empty() && need.row_major)
+      add(Fault::bad_shape, in_quotes(need.name) + " is not row-major in its file");
     else if (!tensor->strides.empty() && order == Order::row_major)
       add(Fault::bad_shape, in_quotes(need.name) + " is not row-major in its file; weft convert writes a copy that is");
-    else if (tensor->dtype != "F32" && tensor->dtype != "F16" && tensor->dtype != "BF16")
-      add(Fault::bad_dtype, in_quotes(need.name) + " is stored as " + tensor->dtype + ", wanted F32, F16 or BF16");
+    else if (const auto& wanted = need.dtypes.empty() ? kComputed : need.dtypes;
+             std::find(wanted.begin(), wanted.end(), tensor->dtype) == wanted.end())
+      add(Fault::bad_dtype,
+          in_quotes(need.name) + " is stored as " + tensor->dtype + ", wanted " + alternatives(wanted));
   }
   if (wrong.empty()) return;
   std::string text =

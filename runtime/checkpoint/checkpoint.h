@@ -45,6 +45,8 @@ struct Checksum {
 struct TensorNeed {
   std::string name;
   std::vector<std::int64_t> shape;
+  std::vector<std::string> dtypes = {};  ///< any of these; empty: those that are computed with
+  bool row_major = false;                ///< whatever Order is asked for
 };
 
 /// A folder in the Hugging Face layout with all of its headers read and checked. The files stay open, so that giving

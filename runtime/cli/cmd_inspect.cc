@@ -57,6 +57,34 @@ void print_quantised(const ModelSource& source) {
   fmt::print("weights with --weight-dtype: {}\n", text);
 }
 
+/// What the checkpoint's own quantisation is, and how much of the model it covers.
+void print_quantisation(const ModelSource& source) {
+  const policy::Quantisation& how = source.spec.quantisation;
+  const std::string groups = how.whole_rows ? "whole rows" : fmt::format("groups of {}", how.group);
+  if (!how.foreign()) {
+    fmt::print("quantised: by weft convert, {} in {}\n", name_of(how.dtype), groups);
+    return;
+  }
+  std::size_t matrices = 0, others = 0;
+  std::uint64_t bytes = 0, numbers = 0;
+  for (const policy::Unit& unit : source.units)
+    for (const policy::TensorSpec& tensor : unit.tensors) {
+      if (tensor.first_row != 0) continue;
+      const StoredTensor stored = stored_tensor(source.spec, unit, tensor, *source.checkpoint);
+      if (!stored.matrix) {
+        others += tensor.form == policy::Form::matrix || tensor.form == policy::Form::table;
+        continue;
+      }
+      const std::int64_t rows = stored.matrix->rows(), cols = stored.matrix->cols();
+      for (const TensorNeed& part : QuantisedMatrix::needs(*source.checkpoint, how, stored.name, rows, cols))
+        bytes += source.checkpoint->find(part.name)->bytes;
+      ++matrices, numbers += static_cast<std::uint64_t>(rows * cols);
+    }
+  fmt::print("quantised: {}, 4 bits in {}{}: {} matrices, {}, {:.2f} bits a number; {} matrices and tables are not\n",
+             name_of(how.packing), groups, how.reordered ? ", in an order of columns of their own" : "", matrices,
+             bytes_to_text(bytes), numbers ? 8 * double(bytes) / double(numbers) : 0.0, others);
+}
+
 int inspect_checkpoint(const std::string& path) {
   const auto source = open_model(path, "auto", "");
   print_shape(source->spec);
@@ -72,7 +100,8 @@ int inspect_checkpoint(const std::string& path) {
   for (const std::uint64_t bytes : source->weights->unit_bytes()) largest = std::max(largest, bytes);
   fmt::print("weights: {} in {} units, the largest {}\n", bytes_to_text(source->weight_bytes()), source->units.size(),
              bytes_to_text(largest));
-  print_quantised(*source);
+  if (source->spec.quantisation) print_quantisation(*source);
+  else print_quantised(*source);
   return 0;
 }
 

@@ -32,23 +32,39 @@ constexpr std::array kCopied{
     "special_tokens_map.json", "added_tokens.json", "tokenizer.model",       "chat_template.jinja"};
 
 struct Planned {
-  const TensorInfo* tensor = nullptr;
-  DType stored = DType::f32, type = DType::f32;
+  StoredTensor stored;
+  std::vector<std::int64_t> shape;
+  DType from = DType::f32, type = DType::f32;
   std::uint64_t bytes = 0;
 };
 
-/// In the order in which the units are read; a tensor in pieces, or of two units, comes once.
-std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoint& checkpoint, DType type) {
+/// In the order in which the units are read; a tensor in pieces, or of two units, comes once. Adds to `read` how many
+/// tensors of the checkpoint these are.
+std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoint& checkpoint, DType type,
+                                  std::size_t& read) {
   const std::vector<policy::Unit> units = policy::model_units(spec);
-  checkpoint.demand(tensor_needs(spec, units, checkpoint), Checkpoint::Order::any);
+  const std::vector<TensorNeed> needs = tensor_needs(spec, units, checkpoint);
+  checkpoint.demand(needs, Checkpoint::Order::any);
   std::vector<Planned> planned;
-  std::set<const TensorInfo*> seen;
+  std::set<std::string> seen;
+  for (const TensorNeed& need : needs) read += seen.insert(need.name).second;
+  seen.clear();
   for (const policy::Unit& unit : units)
     for (const policy::TensorSpec& tensor : unit.tensors) {
-      const TensorInfo* info = checkpoint.find(stored_name(spec, checkpoint, tensor));
-      if (!seen.insert(info).second) continue;
-      const DType stored = weight_dtype(*info), to = type == DType::f32 ? stored : type;
-      planned.push_back({info, stored, to, info->bytes / size_of(stored) * size_of(to)});
+      Planned each{.stored = stored_tensor(spec, unit, tensor, checkpoint), .shape = {}};
+      if (!seen.insert(each.stored.name).second) continue;
+      if (const auto& matrix = each.stored.matrix) {
+        each.shape = {matrix->rows(), matrix->cols()};
+        each.type = type;
+        each.bytes = bytes_of(type, matrix->rows() * matrix->cols());
+      } else {
+        const TensorInfo& info = *each.stored.info;
+        each.shape = info.shape;
+        each.from = weight_dtype(info);
+        each.type = type == DType::f32 ? each.from : type;
+        each.bytes = info.bytes / size_of(each.from) * size_of(each.type);
+      }
+      planned.push_back(std::move(each));
     }
   return planned;
 }
@@ -60,18 +76,35 @@ std::string make_header(const std::vector<Planned>& planned) {
   header["__metadata__"] = {{"format", "pt"}};
   std::uint64_t offset = 0;
   for (const Planned& each : planned) {
-    header[each.tensor->name] = {{"dtype", safetensors_name(each.type)},
-                                 {"shape", each.tensor->shape},
-                                 {"data_offsets", {offset, offset + each.bytes}}};
+    header[each.stored.name] = {
+        {"dtype", safetensors_name(each.type)}, {"shape", each.shape}, {"data_offsets", {offset, offset + each.bytes}}};
     offset += each.bytes;
   }
   return safetensors_head(header);
 }
 
+/// What others have quantised, as numbers.
+void write_matrix(const QuantisedMatrix& matrix, DType type, AtomicFile& file, const std::atomic<bool>& stop) {
+  matrix.check();
+  QuantisedRows levels;
+  std::vector<float> numbers;
+  std::vector<std::byte> out;
+  const std::int64_t step = std::max<std::int64_t>(1, static_cast<std::int64_t>(kStep / sizeof(float)) / matrix.cols());
+  for (std::int64_t first = 0; first < matrix.rows(); first += step) {
+    if (stop) throw Interrupted{};
+    matrix.read(first, std::min(step, matrix.rows() - first), levels);
+    matrix.dequantise(levels, numbers);
+    out.resize(numbers.size() * size_of(type));
+    convert_elements(DType::f32, reinterpret_cast<const std::byte*>(numbers.data()), type, out.data(), numbers.size());
+    file.append({reinterpret_cast<const char*>(out.data()), out.size()});
+  }
+}
+
 void write_tensor(const Checkpoint& checkpoint, const Planned& planned, AtomicFile& file,
                   const std::atomic<bool>& stop) {
-  const TensorInfo& tensor = *planned.tensor;
-  const std::size_t element = size_of(planned.stored), width = size_of(planned.type);
+  if (planned.stored.matrix) return write_matrix(*planned.stored.matrix, planned.type, file, stop);
+  const TensorInfo& tensor = *planned.stored.info;
+  const std::size_t element = size_of(planned.from), width = size_of(planned.type);
   std::vector<std::byte> whole, in, out;
   if (!tensor.strides.empty()) whole = checkpoint.read_tensor(tensor);
   const std::uint64_t count = tensor.bytes / element;
@@ -85,7 +118,7 @@ void write_tensor(const Checkpoint& checkpoint, const Planned& planned, AtomicFi
       from = in.data();
     }
     out.resize(some * width);
-    convert_elements(planned.stored, from, planned.type, out.data(), some);
+    convert_elements(planned.from, from, planned.type, out.data(), some);
     file.append({reinterpret_cast<const char*>(out.data()), out.size()});
   }
 }
@@ -95,13 +128,12 @@ unsigned mode_of(const fs::path& path) {
   return static_cast<unsigned>(fs::status(path).permissions() & (fs::perms(0666)));
 }
 
-void write_small_files(const fs::path& from, const fs::path& to, DType type, const policy::WeightFormat* format) {
+void write_small_files(const fs::path& from, const fs::path& to, DType type, const policy::Quantisation& quantisation) {
   json config = policy::parse_json(read_file(from / "config.json", 1 << 20), (from / "config.json").string(),
                                    policy::Blame::data, {.depth = 32});
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name_of(type);
-  if (format)
-    config["quantization_config"] = {
-        {"quant_method", "weft"}, {"version", 1}, {"dtype", name_of(format->dtype)}, {"group_size", format->group}};
+  for (const char* key : {"quantization_config", "compression_config"}) config.erase(key);
+  if (quantisation) config["quantization_config"] = policy::to_config(quantisation);
   write_file_atomically(to / "config.json", policy::to_pretty(config) + "\n", {.mode = mode_of(from / "config.json")});
   for (const char* name : kCopied)
     if (fs::exists(from / name))
@@ -163,24 +195,33 @@ class NewFolder {
 
 Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std::string& dtype,
                              const std::atomic<bool>& stop, bool verify_crc,
-                             const std::optional<policy::WeightFormat>& format, const PackingProgress& progress) {
+                             const std::optional<policy::WeightFormat>& asked, const PackingProgress& progress) {
   if (!fs::is_directory(from))
     throw UsageError("--model " + from.string() + ": there is no such folder; convert wants a checkpoint folder");
   if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to)))
     throw UsageError("--output " + to.string() + ": exists; give the name of a folder that does not");
   const policy::ModelSpec spec = read_model_spec(from);
-  if (spec.packed != DType::f32)
-    throw UsageError("--model " + from.string() + ": is packed as " + name_of(spec.packed) +
+  if (spec.quantisation.packing == policy::Quantisation::Packing::weft)
+    throw UsageError("--model " + from.string() + ": is packed as " + name_of(spec.quantisation.dtype) +
                      " already; give the checkpoint that it was made of");
+  const auto format = format_of(spec.quantisation, asked, from);
   const DType type = format && !format->quantised() ? format->dtype : dtype_named(dtype, spec.dtype);
   const Checkpoint checkpoint = Checkpoint::open(from);
-  const std::vector<Planned> planned = plan_tensors(spec, checkpoint, type);
-  const bool quantises = format && format->quantised();
+  std::size_t read = 0;
+  const std::vector<Planned> planned = plan_tensors(spec, checkpoint, type, read);
   const std::vector<policy::Unit> units = policy::model_units(spec);
+  policy::Quantisation quantisation;
   std::optional<Weights> packed;
-  if (quantises) packed = Weights::to_pack(spec, units, checkpoint, type, *format);
+  if (format && format->quantised()) {
+    packed = Weights::to_pack(spec, units, checkpoint, type, *format);
+    quantisation = {.packing = policy::Quantisation::Packing::weft,
+                    .dtype = format->dtype,
+                    .group = format->group,
+                    .uniform = spec.quantisation.uniform && format->dtype == spec.quantisation.dtype,
+                    .plain = packed->left_plain()};
+  }
   if (verify_crc) checkpoint.verify(stop);
-  Converted done{.tensors = planned.size(), .left_out = checkpoint.size() - planned.size()};
+  Converted done{.tensors = planned.size(), .left_out = checkpoint.size() - read};
   if (packed) done.bytes = std::accumulate(packed->unit_bytes().begin(), packed->unit_bytes().end(), std::uint64_t{0});
   else
     for (const Planned& each : planned) done.bytes += each.bytes;
@@ -203,7 +244,7 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
     for (const Planned& each : planned) write_tensor(checkpoint, each, file, stop);
     file.commit();
   }
-  write_small_files(from, place, type, quantises ? &*format : nullptr);
+  write_small_files(from, place, type, quantisation);
   folder.keep_as(to);
   return done;
 }

@@ -129,21 +129,19 @@ policy::ModelSpec read_model_spec(const fs::path& path) {
   return spec;
 }
 
-namespace {
-
-/// The format of a checkpoint that is quantised, with the arithmetic that was asked for; of another what was asked for.
-std::optional<policy::WeightFormat> own_format(const policy::ModelSpec& spec,
-                                               const std::optional<policy::WeightFormat>& asked, const fs::path& path) {
-  if (spec.packed == DType::f32) return asked;
-  policy::WeightFormat own{.dtype = spec.packed, .group = spec.packed_group};
-  if (asked && (asked->dtype != own.dtype || asked->group != own.group))
-    throw UsageError("--weight-dtype " + policy::to_text(*asked) + ": " + path.string() + " is packed as " +
-                     policy::to_text(own) + "; leave the flag out, or give the checkpoint that it was made of");
-  if (asked) own.arithmetic = asked->arithmetic;
-  return own;
+std::optional<policy::WeightFormat> format_of(const policy::Quantisation& stored,
+                                              const std::optional<policy::WeightFormat>& asked, const fs::path& path) {
+  if (!stored) return asked;
+  policy::WeightFormat own{.dtype = stored.dtype, .group = stored.group};
+  if (!asked) return own;
+  const bool same = asked->dtype == own.dtype && asked->group == own.group;
+  // What others have quantised can be computed with in another format. Not in other groups: that would cost quality
+  // and save nothing.
+  if (same || (stored.foreign() && asked->dtype != own.dtype)) return asked;
+  throw UsageError("--weight-dtype " + policy::to_text(*asked) + ": " + path.string() + " is " +
+                   (stored.foreign() ? "quantised" : "packed") + " as " + name_of(own.dtype) + " in groups of " +
+                   std::to_string(own.group) + "; leave the flag out, or give the checkpoint that it was made of");
 }
-
-}  // namespace
 
 std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string& dtype, const std::string& weights,
                                         const std::optional<policy::WeightFormat>& format) {
@@ -152,22 +150,23 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
   source->spec = read_model_spec(path);
   source->units = policy::model_units(source->spec);
   source->type = dtype_named(dtype, source->spec.dtype);
-  source->weight_format = own_format(source->spec, format, path);
+  source->weight_format = format_of(source->spec.quantisation, format, path);
   const DType widest = format && !format->quantised() ? format->dtype : source->type;
   const bool folder = fs::is_directory(path);
   if (!weights.empty()) {
     source->weights =
         std::make_unique<Weights>(source->spec, source->units, seed_from(weights), widest, source->weight_format);
-  } else if (folder && source->spec.packed != DType::f32) {
+  } else if (folder && source->spec.quantisation.packing == policy::Quantisation::Packing::weft) {
     source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
-    source->weights = std::make_unique<Weights>(
-        Weights::from_packed(source->units, *source->checkpoint, source->spec.dtype, *source->weight_format));
+    source->weights = std::make_unique<Weights>(Weights::from_packed(source->spec, source->units, *source->checkpoint,
+                                                                     source->spec.dtype, *source->weight_format));
   } else {
     if (!folder)
       throw UsageError("--model " + path.string() +
                        " is a file; give a checkpoint folder, or --weights random:SEED with a config");
     source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
-    source->weights = std::make_unique<Weights>(source->spec, source->units, *source->checkpoint, widest, format);
+    source->weights =
+        std::make_unique<Weights>(source->spec, source->units, *source->checkpoint, widest, source->weight_format);
   }
   if (folder && Tokenizer::present(path)) {
     source->tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(path));

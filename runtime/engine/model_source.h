@@ -44,6 +44,12 @@ std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path, const
 /// What such a `dtype` means for weights stored as `stored`. Throws UsageError for another word.
 DType dtype_named(const std::string& name, DType stored);
 
+/// The format of a run or a copy of weights that are stored as `stored`: what was asked for; where nothing was, that of
+/// weights that are quantised. Throws UsageError, which names `path`, where they cannot be had so.
+std::optional<policy::WeightFormat> format_of(const policy::Quantisation& stored,
+                                              const std::optional<policy::WeightFormat>& asked,
+                                              const std::filesystem::path& path);
+
 /// "org/name" of a snapshot in the cache of the Hugging Face Hub (.../models--org--name/snapshots/HASH); else empty.
 std::string hub_name(const std::filesystem::path& path);
 /// What people call the model: hub_name(), or `path` as it was given.

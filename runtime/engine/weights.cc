@@ -19,6 +19,7 @@ using policy::Role;
 constexpr std::uint64_t kPart = 64;             // alignment of packed tensors
 constexpr std::uint64_t kWord = 16;             // of memory, as a GPU reads it at its best
 constexpr std::size_t kConvertBytes = 4 << 20;  // of a tensor, converted at a time
+constexpr std::int64_t kRepackBytes = 8 << 20;  // of levels that others have made, repacked at a time
 constexpr std::int64_t kTileRows = QuantisedLayout::kTileRows;
 
 /// Calls body with a float, f16 or bf16 value for `dtype`.
@@ -31,8 +32,6 @@ template <class Body> void with_type(DType dtype, Body&& body) {
 double deviation(const policy::TensorSpec& spec) {
   return spec.form == Form::matrix ? 1 / std::sqrt(double(spec.cols)) : 0.02;
 }
-
-bool is_vector(Form form) { return form == Form::norm || form == Form::vector; }
 
 /// Calls part(begin, end) for ranges of [0, count), on several threads where that is worth it: a large model at random
 /// is tens of GB, a minute's work for one.
@@ -68,34 +67,6 @@ const std::vector<float>& normal_table() {
 
 }  // namespace
 
-std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
-  if (spec.role == Role::head) {
-    // What GPT-NeoX's files call embed_out, transformers 5 calls lm_head, and so does whoever saves its state_dict().
-    static const std::string kInMemory = "lm_head.weight";
-    return !checkpoint.find(spec.name) && checkpoint.find(kInMemory) ? kInMemory : spec.name;
-  }
-  const auto prefixes = policy::name_prefixes(model);
-  for (const char* prefix : prefixes)
-    if (checkpoint.find(prefix + spec.name)) return prefix + spec.name;
-  return prefixes.front() + spec.name;
-}
-
-std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
-                                     const Checkpoint& checkpoint) {
-  std::vector<TensorNeed> needs;
-  for (const policy::Unit& unit : units) {
-    for (const policy::TensorSpec& spec : unit.tensors) {
-      if (spec.first_row != 0) continue;  // another piece of the same tensor
-      std::int64_t rows = spec.rows;
-      if (unit.kind == policy::Unit::Kind::embedding || unit.kind == policy::Unit::Kind::head) rows = model.vocab;
-      if (unit.kind == policy::Unit::Kind::positions) rows = std::int64_t{model.positions} + model.position_offset;
-      const std::string name = stored_name(model, checkpoint, spec);
-      needs.push_back({name, is_vector(spec.form) ? std::vector{spec.cols} : std::vector{rows, spec.cols}});
-    }
-  }
-  return needs;
-}
-
 void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count) {
   with_type(from, [&]<class From>(From) {
     with_type(to, [&]<class To>(To) {
@@ -108,18 +79,17 @@ void convert_elements(DType from, const std::byte* in, DType to, std::byte* out,
 
 Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
                  DType type, const std::optional<policy::WeightFormat>& format)
-    : checkpoint_(&checkpoint), type_(type) {
+    : checkpoint_(&checkpoint), quantised_(model.quantisation), type_(type) {
   checkpoint.demand(tensor_needs(model, units, checkpoint));
   for (const policy::Unit& unit : units) {
     Layout layout{.tensors = {}, .in_files = true};
     for (const policy::TensorSpec& spec : unit.tensors) {
-      const TensorInfo* info = checkpoint.find(stored_name(model, checkpoint, spec));
-      const DType stored = weight_dtype(*info);
-      const std::uint64_t offset = info->offset + bytes_of(stored, spec.first_row * spec.cols);
-      layout.tensors.push_back({spec, stored, 0, info, offset});
-      if (quantise_if(unit, layout.tensors.back(), format) || (stored != type && type != DType::f32) ||
-          offset % size_of(stored) != 0)
-        layout.in_files = false;
+      Placed& tensor = layout.tensors.emplace_back(Placed{.spec = spec, .dtype = type});
+      take(model, unit, tensor);
+      if (tensor.source) tensor.dtype = weight_dtype(*tensor.source);
+      const bool narrow = tensor.dtype == type || type == DType::f32;
+      const bool whole = tensor.file_offset % size_of(tensor.dtype) == 0;
+      if (quantise_if(unit, tensor, format) || tensor.matrix || !narrow || !whole) layout.in_files = false;
     }
     if (layout.in_files) {
       lay_out_in_files(layout);
@@ -132,16 +102,17 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
   }
 }
 
-Weights::Weights(const policy::ModelSpec&, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type,
+Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type,
                  const std::optional<policy::WeightFormat>& format)
-    : seed_(seed), type_(type) {
+    : quantised_(model.quantisation), seed_(seed), type_(type) {
   lay_out(units, format);
 }
 
-Weights Weights::from_packed(const std::vector<policy::Unit>& units, const Checkpoint& packed, DType type,
-                             const policy::WeightFormat& format) {
+Weights Weights::from_packed(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
+                             const Checkpoint& packed, DType type, const policy::WeightFormat& format) {
   Weights weights;
   weights.type_ = type;
+  weights.quantised_ = model.quantisation;
   weights.lay_out(units, format);
   for (Layout& layout : weights.layouts_) layout.in_files = true;
   weights.packed_.emplace(packed, UnitSizes(weights.bytes_.begin(), weights.bytes_.end()));
@@ -154,14 +125,28 @@ Weights Weights::to_pack(const policy::ModelSpec& model, const std::vector<polic
   Weights weights;
   weights.checkpoint_ = &checkpoint;
   weights.type_ = type;
-  weights.lay_out(units, format);
-  for (Layout& layout : weights.layouts_)
-    for (Placed& tensor : layout.tensors) {
-      tensor.source = checkpoint.find(stored_name(model, checkpoint, tensor.spec));
-      tensor.file_offset =
-          tensor.source->offset + bytes_of(weight_dtype(*tensor.source), tensor.spec.first_row * tensor.spec.cols);
+  weights.quantised_ = model.quantisation;
+  for (const policy::Unit& unit : units) {
+    Layout layout;
+    for (const policy::TensorSpec& spec : unit.tensors) {
+      Placed& tensor = layout.tensors.emplace_back(Placed{.spec = spec, .dtype = type});
+      weights.take(model, unit, tensor);
+      weights.quantise_if(unit, tensor, format);
     }
+    weights.lay_out_packed(layout);
+    weights.layouts_.push_back(std::move(layout));
+  }
   return weights;
+}
+
+/// Where the checkpoint has the tensor.
+void Weights::take(const policy::ModelSpec& model, const policy::Unit& unit, Placed& tensor) const {
+  StoredTensor stored = stored_tensor(model, unit, tensor.spec, *checkpoint_);
+  tensor.matrix = std::move(stored.matrix);
+  tensor.source = stored.info;
+  if (tensor.source)
+    tensor.file_offset =
+        tensor.source->offset + bytes_of(weight_dtype(*tensor.source), tensor.spec.first_row * tensor.spec.cols);
 }
 
 /// Every unit in a block of its own, in the order of its tensors.
@@ -169,7 +154,7 @@ void Weights::lay_out(const std::vector<policy::Unit>& units, const std::optiona
   for (const policy::Unit& unit : units) {
     Layout layout;
     for (const policy::TensorSpec& spec : unit.tensors) {
-      layout.tensors.push_back({spec, type_, 0, nullptr, 0});
+      layout.tensors.emplace_back(Placed{.spec = spec, .dtype = type_});
       quantise_if(unit, layout.tensors.back(), format);
     }
     lay_out_packed(layout);
@@ -190,7 +175,14 @@ DType quantised_type(const policy::WeightFormat& format, policy::Role role) {
 bool Weights::quantise_if(const policy::Unit& unit, Placed& tensor,
                           const std::optional<policy::WeightFormat>& format) const {
   if (!format || !format->quantised() || !policy::quantises(unit, tensor.spec)) return false;
-  tensor.dtype = quantised_type(*format, tensor.spec.role);
+  const bool own = format->dtype == quantised_.dtype && format->group == quantised_.group;
+  if (own) {
+    const auto& plain = quantised_.plain;
+    tensor.plain =
+        std::binary_search(plain.begin(), plain.end(), tensor.spec.name) || (quantised_.foreign() && tensor.source);
+    if (tensor.plain) return false;
+  }
+  tensor.dtype = own && quantised_.uniform ? format->dtype : quantised_type(*format, tensor.spec.role);
   tensor.group = format->group;
   return true;
 }
@@ -266,10 +258,21 @@ std::vector<offload::FilePart> Weights::parts(std::size_t unit, std::span<const 
 void Weights::make(std::size_t unit, std::byte* to) const {
   std::memset(to, 0, bytes_[unit]);  // the gaps between tensors
   for (const Placed& tensor : layouts_[unit].tensors) {
-    if (is_quantised(tensor.dtype)) quantise(tensor, to);
+    if (tensor.matrix && tensor.dtype == quantised_.dtype && tensor.group == quantised_.group) repack(tensor, to);
+    else if (is_quantised(tensor.dtype)) quantise(tensor, to);
+    else if (tensor.matrix) dequantise(tensor, to);
     else if (tensor.source) convert(tensor, to);
     else randomize(tensor, to + tensor.offset, tensor.dtype, 0, tensor.spec.elements());
   }
+}
+
+std::vector<std::string> Weights::left_plain() const {
+  std::vector<std::string> names;
+  for (const Layout& layout : layouts_)
+    for (const Placed& tensor : layout.tensors)
+      if (tensor.plain) names.push_back(tensor.spec.name);
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 bool Weights::converts() const {
@@ -315,6 +318,12 @@ void Weights::randomize(const Placed& tensor, std::byte* to, DType dtype, std::i
 /// The numbers that a run in type_ would compute with.
 void Weights::read_floats(const Placed& tensor, std::int64_t first_row, std::int64_t rows,
                           std::vector<float>& to) const {
+  if (tensor.matrix) {
+    QuantisedRows levels;
+    tensor.matrix->read(tensor.spec.first_row + first_row, rows, levels);
+    tensor.matrix->dequantise(levels, to);
+    return;
+  }
   const std::int64_t first = first_row * tensor.spec.cols, count = rows * tensor.spec.cols;
   const DType stored = tensor.source ? weight_dtype(*tensor.source) : type_;
   std::vector<std::byte> numbers(bytes_of(stored, count));
@@ -325,8 +334,52 @@ void Weights::read_floats(const Placed& tensor, std::int64_t first_row, std::int
   convert_elements(stored, numbers.data(), DType::f32, reinterpret_cast<std::byte*>(to.data()), to.size());
 }
 
+/// The levels of others in our layout: the same, with scales and minima in float16.
+void Weights::repack(const Placed& tensor, std::byte* to) const {
+  const QuantisedLayout layout = tensor.quantised();
+  tensor.matrix->check();
+  const std::int64_t step = std::max(kTileRows, kRepackBytes / (layout.cols / 2) / kTileRows * kTileRows);
+  QuantisedRows levels;
+  std::vector<GroupScale> scales;
+  for (std::int64_t first = 0; first < layout.rows; first += step) {
+    const std::int64_t rows = std::min(step, layout.rows - first);
+    tensor.matrix->read(tensor.spec.first_row + first, rows, levels);
+    scales.clear();
+    for (std::size_t i = 0; i < levels.scales.size(); ++i) {
+      const auto scale = kernels::scale_with_zero(levels.scales[i], levels.zeros[i]);
+      if (!scale)
+        throw DataError("tensor '" + tensor.matrix->name() + "', row " +
+                        std::to_string(first + static_cast<std::int64_t>(i) / layout.groups()) +
+                        ": its scale is too large for float16; give --weight-dtype bfloat16");
+      scales.push_back(*scale);
+    }
+    for_each_of((rows + kTileRows - 1) / kTileRows, [&](std::int64_t tile) {
+      const std::int64_t row = tile * kTileRows;
+      kernels::pack_tile(
+          layout,
+          {.words = levels.words.data() + row * (layout.cols / 8), .scales = scales.data() + row * layout.groups()},
+          std::min(kTileRows, rows - row), to + tensor.offset + (first + row) / kTileRows * layout.tile_bytes());
+    });
+  }
+}
+
+/// As numbers of a float type.
+void Weights::dequantise(const Placed& tensor, std::byte* to) const {
+  tensor.matrix->check();
+  const auto row_bytes = static_cast<std::int64_t>(bytes_of(DType::f32, tensor.spec.cols));
+  const std::int64_t step = std::max(kTileRows, kRepackBytes / row_bytes);
+  std::vector<float> numbers;
+  for (std::int64_t first = 0; first < tensor.spec.rows; first += step) {
+    const std::int64_t rows = std::min(step, tensor.spec.rows - first);
+    read_floats(tensor, first, rows, numbers);
+    convert_elements(DType::f32, reinterpret_cast<const std::byte*>(numbers.data()), tensor.dtype,
+                     to + tensor.offset + bytes_of(tensor.dtype, first * tensor.spec.cols), numbers.size());
+  }
+}
+
 void Weights::quantise(const Placed& tensor, std::byte* to) const {
   const QuantisedLayout layout = tensor.quantised();
+  if (tensor.matrix) tensor.matrix->check();
   const auto row_bytes = static_cast<std::int64_t>(bytes_of(DType::f32, layout.cols));
   const std::int64_t step =
       std::max<std::int64_t>(kTileRows, static_cast<std::int64_t>(kConvertBytes) / row_bytes / kTileRows * kTileRows);

@@ -14,17 +14,13 @@
 #include "policy/weight_format.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/packed.h"
+#include "runtime/checkpoint/stored_tensor.h"
 
 namespace weft::runtime {
 
 /// The tensors of one unit by what they do; empty where the model has none.
 using UnitViews = std::array<ConstView, policy::kRoles>;
 
-/// The tensor's name in this checkpoint; where none fits, that of transformers' own files.
-std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec);
-/// What a checkpoint of the model must hold.
-std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
-                                     const Checkpoint& checkpoint);
 /// `count` elements, each rounded to the nearest.
 void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count);
 
@@ -34,7 +30,8 @@ class Weights {
  public:
   /// Checks all names, shapes and dtypes. `type`: what matrices must not exceed in precision; a narrower type in the
   /// file is kept, because widening it is exact. `format`: where it is quantised, that of the tensors that
-  /// policy::quantises() names. The checkpoint must outlive this. Throws DataError.
+  /// policy::quantises() names; of those that others have quantised to the same format, the levels are theirs. The
+  /// checkpoint must outlive this. Throws DataError.
   Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
           DType type, const std::optional<policy::WeightFormat>& format = {});
   /// Normal deviates that depend on nothing but the seed, the tensor and the element: matrices of standard deviation
@@ -46,8 +43,8 @@ class Weights {
   static Weights to_pack(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
                          const Checkpoint& checkpoint, DType type, const policy::WeightFormat& format);
   /// As such a file has them, which must outlive this. Throws DataError.
-  static Weights from_packed(const std::vector<policy::Unit>& units, const Checkpoint& packed, DType type,
-                             const policy::WeightFormat& format);
+  static Weights from_packed(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
+                             const Checkpoint& packed, DType type, const policy::WeightFormat& format);
 
   const std::vector<std::uint64_t>& unit_bytes() const { return bytes_; }
   UnitViews views(std::size_t unit, const std::byte* base) const;
@@ -63,6 +60,9 @@ class Weights {
   /// unit_bytes()[unit] bytes. Throws IoError, DataError where a number cannot be quantised.
   void make(std::size_t unit, std::byte* to) const;
 
+  /// The matrices of layers that stay in a float type although the format is a quantised one, sorted by name: whoever
+  /// quantised the checkpoint has left them out.
+  std::vector<std::string> left_plain() const;
   /// Whether any unit has to be made although there is a checkpoint, which takes a copy.
   bool converts() const;
 
@@ -72,8 +72,10 @@ class Weights {
     DType dtype = DType::f32;
     std::size_t offset = 0;  // in the block
     const TensorInfo* source = nullptr;
-    std::uint64_t file_offset = 0;  // of the tensor's first row that the unit holds
-    int group = 0;                  // of a quantised one
+    std::uint64_t file_offset = 0;               // of the tensor's first row that the unit holds
+    int group = 0;                               // of a quantised one
+    std::optional<QuantisedMatrix> matrix = {};  // in place of a source
+    bool plain = false;                          // not quantised, because the checkpoint says so
     QuantisedLayout quantised() const { return {dtype, group, spec.rows, spec.cols}; }
     std::uint64_t bytes() const {
       return is_quantised(dtype) ? static_cast<std::uint64_t>(quantised().bytes()) : bytes_of(dtype, spec.elements());
@@ -85,6 +87,7 @@ class Weights {
   };
   const Placed& placed(std::size_t unit, policy::Role role) const;
   Weights() = default;
+  void take(const policy::ModelSpec& model, const policy::Unit& unit, Placed& tensor) const;
   void lay_out(const std::vector<policy::Unit>& units, const std::optional<policy::WeightFormat>& format);
   void lay_out_packed(Layout& layout);
   void lay_out_in_files(Layout& layout);
@@ -92,10 +95,13 @@ class Weights {
   void convert(const Placed& tensor, std::byte* to) const;
   void randomize(const Placed& tensor, std::byte* to, DType dtype, std::int64_t first_number, std::int64_t count) const;
   void quantise(const Placed& tensor, std::byte* to) const;
+  void repack(const Placed& tensor, std::byte* to) const;
+  void dequantise(const Placed& tensor, std::byte* to) const;
   void read_floats(const Placed& tensor, std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const;
 
   const Checkpoint* checkpoint_ = nullptr;
   std::optional<PackedUnits> packed_;
+  policy::Quantisation quantised_;  // of the checkpoint
   std::uint64_t seed_ = 0;
   DType type_ = DType::f32;  // what random numbers are rounded to before they are quantised
   std::vector<Layout> layouts_;

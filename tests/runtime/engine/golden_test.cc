@@ -1,5 +1,6 @@
 // What Hugging Face transformers computes in fp32 with the same stored weights (scripts/make_golden.py says how).
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/convert.h"
 #include "runtime/engine/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
@@ -17,6 +19,8 @@ using namespace weft::test;
 namespace {
 
 namespace fs = std::filesystem;
+
+[[maybe_unused]] const std::atomic<bool> kGoOn{false};
 
 /// Of the largest |logit|.
 double logit_tolerance(const std::string& dtype) {
@@ -158,6 +162,21 @@ void check_quantised(std::size_t group, DType dtype) {
   const std::string stored = name_of_type(runtime::read_model_spec(folder).dtype);
   check_prompts(expected.at(name_of(dtype)), *runtime::open_model(folder, stored, "", format), logit_tolerance(stored));
 }
+
+/// The checkpoints of tests/data/quantised, of all formats that others write (scripts/make_foreign_golden.py).
+fs::path foreign_folder() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(data_path("quantised"))) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return data_path("quantised") / GENERATE_COPY(from_range(names));
+}
+
+std::unique_ptr<runtime::ModelSource> open_foreign(const fs::path& folder) {
+  const policy::Quantisation own = runtime::read_model_spec(folder).quantisation;
+  return runtime::open_model(
+      folder, "auto", "",
+      policy::WeightFormat{.dtype = own.dtype, .group = own.group, .arithmetic = Arithmetic::exact});
+}
 #endif
 
 }  // namespace
@@ -180,6 +199,69 @@ TEST_CASE("quantised tiny OPTs compute what transformers computes with the same 
 TEST_CASE("other quantised families compute what transformers computes with the same levels", "[runtime][golden]") {
   const std::size_t group = GENERATE(1, 2, 3);
   check_quantised(group, GENERATE(DType::i4, DType::i8));
+}
+
+TEST_CASE("what others have quantised computes what transformers computes with the numbers it means",
+          "[runtime][golden][foreign]") {
+  const fs::path folder = foreign_folder();
+  CAPTURE(folder);
+  const auto expected = nlohmann::json::parse(read_text(folder / "expected.json")).at("prompts");
+  const std::string stored = name_of_type(runtime::read_model_spec(folder).dtype);
+  check_prompts(expected, *open_foreign(folder), logit_tolerance(stored));
+  // Not quantised the numbers are exactly those of the reference.
+  const auto numbers = runtime::open_model(folder, "float32", "", policy::WeightFormat{.dtype = DType::f32});
+  CHECK(check_prompts(expected, *numbers, logit_tolerance("float32")) > 0);
+}
+
+TEST_CASE("what others have quantised is the same wherever it is, and converted", "[runtime][foreign]") {
+  const fs::path folder = foreign_folder();
+  CAPTURE(folder);
+  const TemporaryFolder temporary;
+  runtime::convert_checkpoint(folder, temporary / "packed", "auto", kGoOn);
+  const auto original = runtime::open_model(folder, "auto", "");
+  const auto packed = runtime::open_model(temporary / "packed", "auto", "");
+  CHECK(original->weight_format == packed->weight_format);
+  CHECK_FALSE(packed->packs());
+  const std::vector<Prompt> prompts{{{3, 4, 5, 6, 7}, 6, {}}, {{9}, 6, {}}, {{100, 2, 17}, 6, {}}};
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 2, policy.num_gpu_batches = 2;
+  policy.weights = policy::Fractions{{1, 0, 0}};
+  const runtime::MachineOptions machine{.backend = kBackend, .disk_directory = temporary.path().string()};
+  const std::vector<Answer> wanted = Engine(*original, policy, prompts, machine).run();
+  for (const policy::Fractions& where : {policy::Fractions{{0, 1, 0}}, policy::Fractions{{0, 0, 1}},
+                                         policy::Fractions{{0.3, 0.3, 0.4}}, policy::Fractions{{1, 0, 0}}}) {
+    policy.weights = where;
+    for (const auto* source : {original.get(), packed.get()}) {
+      const std::vector<Answer> got = Engine(*source, policy, prompts, machine).run();
+      for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(difference(wanted[i], got[i]) == "");
+    }
+  }
+}
+
+TEST_CASE("what others have quantised is converted to plain numbers that all can read", "[runtime][foreign]") {
+  const fs::path folder = foreign_folder();
+  CAPTURE(folder);
+  const TemporaryFolder temporary;
+  const policy::WeightFormat format{.dtype = DType::f32};
+  runtime::convert_checkpoint(folder, temporary / "plain", "float32", kGoOn, true, format);
+  const auto plain = runtime::open_model(temporary / "plain", "float32", "");
+  CHECK_FALSE(plain->spec.quantisation);
+  const auto expected = nlohmann::json::parse(read_text(folder / "expected.json")).at("prompts");
+  CHECK(check_prompts(expected, *plain, logit_tolerance("float32")) > 0);
+  // Quantised anew it is what these numbers are quantised to.
+  const policy::WeightFormat finer{.dtype = DType::i8, .group = 32};
+  const auto original = runtime::open_model(folder, "float32", "", finer);
+  const auto pack = [&](const runtime::ModelSource& source) {
+    return runtime::Weights::to_pack(source.spec, source.units, *source.checkpoint, DType::f32, finer);
+  };
+  const runtime::Weights from_levels = pack(*original), from_numbers = pack(*plain);
+  REQUIRE(from_levels.unit_bytes() == from_numbers.unit_bytes());
+  for (std::size_t unit = 0; unit < plain->units.size(); ++unit) {
+    std::vector<std::byte> a(from_levels.unit_bytes()[unit]), b(a.size());
+    from_levels.make(unit, a.data());
+    from_numbers.make(unit, b.data());
+    CHECK(a == b);
+  }
 }
 #endif
 

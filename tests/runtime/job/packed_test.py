@@ -168,11 +168,15 @@ class Refusals(Case):
 
     def test_checkpoints_that_others_quantised_are_refused_by_name(self):
         config = json.loads((self.model / "config.json").read_text())
-        for method, words in (("gptq", "'gptq'"), ("awq", "'awq'"), ("compressed-tensors", "'compressed-tensors'"),
+        for method, words in (("hqq", "'hqq'"), ("fp8", "'fp8'"), ("auto-round", "'auto-round'"),
                               ("bitsandbytes", "'bitsandbytes'"), (None, "names no quant_method")):
             given = {"bits": 4} if method is None else {"quant_method": method, "bits": 4}
             (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": given}))
             self.refused(DATA, [words, "use the unquantized model"], *IN_MEMORY)
+        for method, field, value in (("gptq", "bits", 8), ("awq", "version", "gemv"), ("compressed-tensors", "format", "dense")):
+            given = {"quant_method": method, "bits": 4, "group_size": 64, field: value}
+            (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": given}))
+            self.refused(DATA, [f"'{field}' must be", "use the unquantized model"], *IN_MEMORY)
         for field, value in (("version", 2), ("dtype", "int3"), ("group_size", 48)):
             good = {"quant_method": "weft", "version": 1, "dtype": "int4", "group_size": 64, field: value}
             (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": good}))

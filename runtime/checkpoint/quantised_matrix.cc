@@ -1,0 +1,279 @@
+#include "runtime/checkpoint/quantised_matrix.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "kernels/error.h"
+#include "kernels/tensor.h"
+#include "runtime/base/quote.h"
+#include "runtime/checkpoint/checkpoint_error.h"
+
+namespace weft::runtime {
+namespace {
+
+using policy::Quantisation;
+using Packing = Quantisation::Packing;
+
+constexpr std::int64_t kOfWord = 8;                                     // levels in a word
+constexpr std::array<std::size_t, 8> kAwqHalf{0, 4, 1, 5, 2, 6, 3, 7};  // of a word, by column
+constexpr std::uint32_t kOnes = 0x11111111;                             // 1 in each half byte
+constexpr std::string_view kWeight = ".weight";
+constexpr int kAbsentZero = 8;  // of symmetric levels
+
+std::int64_t words_for(std::int64_t count) { return (count + kOfWord - 1) / kOfWord; }
+
+std::string stem_of(const std::string& name) { return name.substr(0, name.size() - kWeight.size()); }
+
+struct Names {
+  std::string levels, scales, zeros, order, shape;
+};
+Names names_of(Packing packing, const std::string& name) {
+  const std::string stem = stem_of(name);
+  if (packing == Packing::compressed_tensors)
+    return {stem + ".weight_packed", stem + ".weight_scale", stem + ".weight_zero_point", stem + ".weight_g_idx",
+            stem + ".weight_shape"};
+  return {stem + ".qweight", stem + ".scales", stem + ".qzeros", packing == Packing::awq ? "" : stem + ".g_idx", ""};
+}
+
+std::uint32_t half_byte(std::uint32_t word, std::size_t place) { return word >> (4 * place) & 15; }
+
+/// Half byte k of word i becomes half byte i of word k.
+void transpose(std::array<std::uint32_t, 8>& words) {
+  constexpr std::array<std::pair<std::size_t, std::uint32_t>, 3> steps{
+      {{4, 0x0000FFFF}, {2, 0x00FF00FF}, {1, 0x0F0F0F0F}}};
+  for (const auto& [apart, low] : steps)
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (i & apart) continue;
+      const std::size_t bits = 4 * apart;
+      const std::uint32_t swapped = (words[i] >> bits ^ words[i + apart]) & low;
+      words[i] ^= swapped << bits;
+      words[i + apart] ^= swapped;
+    }
+}
+
+template <class T> std::vector<T> as(const std::vector<std::byte>& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  return values;
+}
+
+/// Any of the float types.
+std::vector<float> floats(DType dtype, const std::vector<std::byte>& bytes) {
+  if (dtype == DType::f32) return as<float>(bytes);
+  std::vector<float> values;
+  const auto widen = [&]<class T>(T) {
+    for (const T value : as<T>(bytes)) values.push_back(static_cast<float>(value));
+  };
+  if (dtype == DType::f16) widen(f16{});
+  else widen(bf16{});
+  return values;
+}
+
+}  // namespace
+
+bool QuantisedMatrix::is_in(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name) {
+  return how.foreign() && name.ends_with(kWeight) && checkpoint.find(names_of(how.packing, name).levels);
+}
+
+std::vector<TensorNeed> QuantisedMatrix::needs(const Checkpoint& checkpoint, const Quantisation& how,
+                                               const std::string& name, std::int64_t rows, std::int64_t cols) {
+  const Names names = names_of(how.packing, name);
+  const bool by_rows = how.packing == Packing::compressed_tensors;
+  if (cols % kOfWord != 0 || (!by_rows && rows % kOfWord != 0))
+    throw CheckpointError(Fault::bad_shape, "tensor " + in_quotes(names.levels) + ": a matrix of [" +
+                                                std::to_string(rows) + ", " + std::to_string(cols) +
+                                                "] does not fill words of 8 levels, so it is not read quantised");
+  const std::int64_t groups = how.whole_rows ? 1 : (cols + how.group - 1) / how.group;
+  const std::int64_t col_words = words_for(cols), row_words = words_for(rows);
+  std::vector<TensorNeed> needs;
+  const auto need = [&](const std::string& tensor, std::vector<std::int64_t> shape, std::vector<std::string> dtypes) {
+    needs.push_back({tensor, std::move(shape), std::move(dtypes), true});
+  };
+  const std::vector<std::string> words{"I32"};
+  if (how.packing == Packing::awq) need(names.levels, {cols, row_words}, words);
+  else if (by_rows) need(names.levels, {rows, col_words}, words);
+  else need(names.levels, {col_words, rows}, words);
+  need(names.scales, by_rows ? std::vector{rows, groups} : std::vector{groups, rows}, {});
+  if (!by_rows) {
+    need(names.zeros, {groups, row_words}, words);
+  } else if (const TensorInfo* const zeros = checkpoint.find(names.zeros); zeros || how.zero_points) {
+    const bool bytes = zeros && zeros->dtype == "I8";  // as older writers have them
+    need(names.zeros, {bytes ? rows : row_words, groups}, bytes ? std::vector<std::string>{"I8"} : words);
+  }
+  if (by_rows) need(names.shape, {2}, {"I64", "I32"});
+  if (how.packing != Packing::awq && (how.reordered || checkpoint.find(names.order))) need(names.order, {cols}, words);
+  return needs;
+}
+
+QuantisedMatrix::QuantisedMatrix(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name,
+                                 std::int64_t rows, std::int64_t cols)
+    : checkpoint_(&checkpoint), packing_(how.packing), name_(name), rows_(rows), cols_(cols), group_(how.group),
+      whole_rows_(how.whole_rows), whole_words_(how.whole_words) {
+  const Names names = names_of(packing_, name);
+  levels_ = checkpoint.find(names.levels), scales_ = checkpoint.find(names.scales);
+  zeros_ = checkpoint.find(names.zeros);
+  order_ = names.order.empty() ? nullptr : checkpoint.find(names.order);
+  shape_ = names.shape.empty() ? nullptr : checkpoint.find(names.shape);
+}
+
+void QuantisedMatrix::refuse(const TensorInfo& tensor, const std::string& what) const {
+  throw DataError(checkpoint_->files()[tensor.file].string() + ": tensor " + in_quotes(tensor.name) + ": " + what);
+}
+
+void QuantisedMatrix::check() const {
+  if (shape_) {
+    std::vector<std::int64_t> shape;
+    const std::vector<std::byte> bytes = read_block(*shape_, 0, 1, 0, 2);
+    if (shape_->dtype == "I64") shape = as<std::int64_t>(bytes);
+    else
+      for (const std::int32_t size : as<std::int32_t>(bytes)) shape.push_back(size);
+    if (shape[0] != rows_ || shape[1] != cols_)
+      refuse(*shape_, "says [" + std::to_string(shape[0]) + ", " + std::to_string(shape[1]) + "], wanted [" +
+                          std::to_string(rows_) + ", " + std::to_string(cols_) + "]");
+  }
+  if (!order_) return;
+  const auto order = as<std::int32_t>(read_block(*order_, 0, 1, 0, cols_));
+  for (std::int64_t i = 0; i < cols_; ++i)
+    if (const std::int64_t group = whole_rows_ ? 0 : i / group_; order[static_cast<std::size_t>(i)] != group)
+      refuse(*order_, "column " + std::to_string(i) + " is in group " +
+                          std::to_string(order[static_cast<std::size_t>(i)]) + ", wanted " + std::to_string(group) +
+                          ": columns in an order of their own (desc_act, actorder) are not read; quantise without it, "
+                          "or use the unquantized model with --weight-dtype int4");
+}
+
+void QuantisedMatrix::read(std::int64_t first_row, std::int64_t rows, QuantisedRows& to) const {
+  read_levels(first_row, rows, to);
+  read_scales(first_row, rows, to);
+  read_zeros(first_row, rows, to);
+}
+
+/// Rows and columns of a tensor [.., cols], row by row unless these are all columns.
+std::vector<std::byte> QuantisedMatrix::read_block(const TensorInfo& tensor, std::int64_t first_row, std::int64_t rows,
+                                                   std::int64_t first_col, std::int64_t cols) const {
+  const std::int64_t width = tensor.shape.back();
+  std::uint64_t elements = 1;
+  for (const std::int64_t size : tensor.shape) elements *= static_cast<std::uint64_t>(size);
+  const std::uint64_t element = tensor.bytes / elements;
+  const auto bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * element; };
+  std::vector<std::byte> block(bytes(rows * cols));
+  const std::span<std::byte> all(block);
+  if (cols == width) {
+    checkpoint_->read_range(tensor.file, tensor.offset + bytes(first_row * width), all);
+  } else {
+    for (std::int64_t row = 0; row < rows; ++row)
+      checkpoint_->read_range(tensor.file, tensor.offset + bytes((first_row + row) * width + first_col),
+                              all.subspan(bytes(row * cols), bytes(cols)));
+  }
+  return block;
+}
+
+void QuantisedMatrix::read_levels(std::int64_t first_row, std::int64_t rows, QuantisedRows& to) const {
+  const std::int64_t width = cols_ / kOfWord;
+  if (packing_ == Packing::compressed_tensors) {
+    to.words = as<std::uint32_t>(read_block(*levels_, first_row, rows, 0, width));
+    return;
+  }
+  to.words.resize(static_cast<std::size_t>(rows * width));
+  const auto place = [&](std::int64_t row, std::int64_t word) { return static_cast<std::size_t>(row * width + word); };
+  if (packing_ != Packing::awq) {
+    const auto block = as<std::uint32_t>(read_block(*levels_, 0, width, first_row, rows));
+    constexpr std::int64_t kTile = 16;
+    for (std::int64_t top = 0; top < rows; top += kTile)
+      for (std::int64_t word = 0; word < width; ++word)
+        for (std::int64_t row = top; row < std::min(rows, top + kTile); ++row)
+          to.words[place(row, word)] = block[static_cast<std::size_t>(word * rows + row)];
+    return;
+  }
+  const std::int64_t from = first_row / kOfWord, across = words_for(first_row + rows) - from;
+  const auto block = as<std::uint32_t>(read_block(*levels_, 0, cols_, from, across));
+  std::array<std::uint32_t, 8> eight{};
+  for (std::int64_t column = 0; column < across; ++column)
+    for (std::int64_t word = 0; word < width; ++word) {
+      for (std::int64_t i = 0; i < kOfWord; ++i)
+        eight[static_cast<std::size_t>(i)] = block[static_cast<std::size_t>((word * kOfWord + i) * across + column)];
+      transpose(eight);
+      for (std::int64_t i = 0; i < kOfWord; ++i) {
+        const std::int64_t row = (from + column) * kOfWord + i - first_row;
+        if (row >= 0 && row < rows) to.words[place(row, word)] = eight[kAwqHalf[static_cast<std::size_t>(i)]];
+      }
+    }
+}
+
+void QuantisedMatrix::read_scales(std::int64_t first_row, std::int64_t rows, QuantisedRows& to) const {
+  const std::int64_t stored = whole_rows_ ? 1 : groups();
+  const bool by_rows = packing_ == Packing::compressed_tensors;
+  const std::vector<float> scales =
+      floats(weight_dtype(*scales_), by_rows ? read_block(*scales_, first_row, rows, 0, stored)
+                                             : read_block(*scales_, 0, stored, first_row, rows));
+  to.scales.clear();
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t g = 0; g < groups(); ++g) {
+      const std::int64_t group = whole_rows_ ? 0 : g;
+      const float scale = scales[static_cast<std::size_t>(by_rows ? row * stored + group : group * rows + row)];
+      if (!std::isfinite(scale))
+        refuse(*scales_, "the scale of row " + std::to_string(first_row + row) + ", group " + std::to_string(group) +
+                             " is not finite");
+      to.scales.push_back(scale);
+    }
+}
+
+void QuantisedMatrix::read_zeros(std::int64_t first_row, std::int64_t rows, QuantisedRows& to) const {
+  const std::int64_t stored = whole_rows_ ? 1 : groups();
+  to.zeros.assign(static_cast<std::size_t>(rows * groups()), kAbsentZero);
+  if (!zeros_) return;
+  const auto out_of_range = [&](std::int64_t row, std::int64_t group, const std::string& what) {
+    refuse(*zeros_, "the zero point of row " + std::to_string(first_row + row) + ", group " + std::to_string(group) +
+                        " is out of range: " + what);
+  };
+  const auto set = [&](std::int64_t row, std::int64_t g, std::uint32_t zero) {
+    to.zeros[static_cast<std::size_t>(row * groups() + g)] = static_cast<std::uint8_t>(zero);
+  };
+  const bool by_rows = packing_ == Packing::compressed_tensors, bytes = zeros_->dtype == "I8";
+  const std::int64_t from = first_row / kOfWord, across = words_for(first_row + rows) - from;
+  const std::vector<std::byte> block = bytes     ? read_block(*zeros_, first_row, rows, 0, stored)
+                                       : by_rows ? read_block(*zeros_, from, across, 0, stored)
+                                                 : read_block(*zeros_, 0, stored, from, across);
+  const std::vector<std::uint32_t> words = bytes ? std::vector<std::uint32_t>{} : as<std::uint32_t>(block);
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t g = 0; g < groups(); ++g) {
+      const std::int64_t group = whole_rows_ ? 0 : g;
+      if (bytes) {
+        const auto zero = static_cast<std::int8_t>(block[static_cast<std::size_t>(row * stored + group)]);
+        if (zero < -8 || zero > 7) out_of_range(row, group, std::to_string(zero) + ", wanted -8 to 7");
+        set(row, g, static_cast<std::uint32_t>(zero + 8));
+        continue;
+      }
+      const std::int64_t word = (first_row + row) / kOfWord - from;
+      const auto half = static_cast<std::size_t>((first_row + row) % kOfWord);
+      const std::uint32_t eight =
+          words[static_cast<std::size_t>(by_rows ? word * stored + group : group * across + word)];
+      if (packing_ == Packing::awq) {
+        set(row, g, half_byte(eight, kAwqHalf[half]));
+      } else if (packing_ != Packing::gptq) {
+        set(row, g, half_byte(eight, half));
+      } else {
+        if (!whole_words_ && half_byte(eight, half) == 15)
+          out_of_range(row, group,
+                       "15 in the first format of GPTQ is 16 to some readers and 0 to others; save the checkpoint with "
+                       "checkpoint_format gptq_v2");
+        set(row, g, half_byte(eight + kOnes, half));
+      }
+    }
+}
+
+void QuantisedMatrix::dequantise(const QuantisedRows& from, std::vector<float>& to) const {
+  const auto width = static_cast<std::size_t>(cols_), per_row = static_cast<std::size_t>(groups()),
+             of_group = static_cast<std::size_t>(group_);
+  to.resize(from.words.size() * kOfWord);
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const std::size_t row = i / width, group = row * per_row + i % width / of_group;
+    const auto level = static_cast<int>(half_byte(from.words[i / kOfWord], i % kOfWord));
+    to[i] = static_cast<float>(level - from.zeros[group]) * from.scales[group];
+  }
+}
+
+}  // namespace weft::runtime

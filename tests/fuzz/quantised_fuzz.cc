@@ -1,0 +1,53 @@
+// tests/fuzz/quantised_fuzz.cc: two bytes that choose a format and a shape, then a safetensors file: its matrix `m` is
+// refused by a DataError, or all of its levels, scales and zero points are read, the same in parts as at once.
+#include <cmath>
+#include <cstdlib>
+
+#include "kernels/error.h"
+#include "runtime/checkpoint/quantised_matrix.h"
+#include "tests/fuzz/files.h"
+
+namespace {
+
+using namespace weft;
+
+void read_matrix(const runtime::Checkpoint& checkpoint, const policy::Quantisation& how, std::int64_t rows,
+                 std::int64_t cols) {
+  const std::string name = "m.weight";
+  if (!runtime::QuantisedMatrix::is_in(checkpoint, how, name)) return;
+  checkpoint.demand(runtime::QuantisedMatrix::needs(checkpoint, how, name, rows, cols));
+  const runtime::QuantisedMatrix matrix(checkpoint, how, name, rows, cols);
+  matrix.check();
+  runtime::QuantisedRows all, part;
+  matrix.read(0, rows, all);
+  std::vector<float> numbers, some;
+  matrix.dequantise(all, numbers);
+  if (numbers.size() != static_cast<std::size_t>(rows * cols)) std::abort();
+  for (const std::uint8_t zero : all.zeros)
+    if (zero > 15) std::abort();
+  for (std::int64_t row = 0; row < rows; row += 5) {
+    matrix.read(row, std::min<std::int64_t>(5, rows - row), part);
+    matrix.dequantise(part, some);
+    for (std::size_t i = 0; i < some.size(); ++i)
+      if (some[i] != numbers[static_cast<std::size_t>(row * cols) + i]) std::abort();
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 2) return 0;
+  const int format = data[0], shape = data[1];
+  const policy::Quantisation how{.packing = static_cast<policy::Quantisation::Packing>(2 + format % 4),
+                                 .dtype = DType::i4,
+                                 .group = 32 << (shape % 3),
+                                 .whole_rows = (format & 16) != 0,
+                                 .reordered = (format & 32) != 0,
+                                 .zero_points = (format & 64) != 0,
+                                 .whole_words = (format & 128) != 0};
+  try {
+    read_matrix(runtime::Checkpoint::open_file(fuzz::file_of("q", fuzz::text_of(data + 2, size - 2))), how,
+                8 * (1 + shape / 3 % 4), 32 * (1 + shape / 12 % 4));
+  } catch (const DataError&) {}
+  return 0;
+}

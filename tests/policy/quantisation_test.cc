@@ -1,0 +1,131 @@
+// What config.json says of weights that are quantised, as llm-compressor, AutoGPTQ, GPTQModel and AutoAWQ write it.
+#include "policy/quantisation.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+
+using namespace weft;
+using Catch::Contains;
+using nlohmann::json;
+using policy::Quantisation;
+using Packing = Quantisation::Packing;
+
+namespace {
+
+Quantisation read(const json& config) { return policy::quantisation_from_config(config, "config.json: q"); }
+Quantisation read(const json& base, const char* patch) {
+  json config = base;
+  config.merge_patch(json::parse(patch));  // null removes a key
+  return read(config);
+}
+
+const json kGptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}, {"desc_act", false}, {"sym", true}};
+const json kAwq = {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}, {"zero_point", true}, {"version", "gemm"}};
+const json kCompressed = json::parse(R"({"quant_method":"compressed-tensors","format":"pack-quantized",
+  "config_groups":{"group_0":{"targets":["Linear"],"input_activations":null,"output_activations":null,
+    "weights":{"num_bits":4,"type":"int","symmetric":true,"strategy":"group","group_size":32,"dynamic":false,
+               "actorder":null}}},
+  "ignore":["lm_head"],"kv_cache_scheme":null,"quantization_status":"compressed"})");
+
+}  // namespace
+
+TEST_CASE("quantisations of others are read as their writers mean them", "[policy]") {
+  const Quantisation gptq = read(kGptq);
+  CHECK(gptq.packing == Packing::gptq);
+  CHECK((gptq.dtype == DType::i4 && gptq.group == 128 && !gptq.whole_rows && !gptq.reordered && !gptq.whole_words));
+  CHECK(gptq.foreign());
+  CHECK(read(kGptq, R"({"desc_act":true})").reordered);
+  CHECK(read(kGptq, R"({"checkpoint_format":"gptq_v2"})").packing == Packing::gptq_v2);
+  CHECK(read(kGptq, R"({"format":"gptq_v2"})").packing == Packing::gptq_v2);
+  CHECK(read(kGptq, R"({"meta":{"quantizer":["gptqmodel:2.0.0"]}})").whole_words);
+  CHECK_FALSE(read(kGptq, R"({"meta":{"quantizer":"optimum:1.0"}})").whole_words);
+  CHECK_FALSE(read(kGptq, R"({"checkpoint_format":"gptq_v2","meta":{"quantizer":["gptqmodel:2"]}})").whole_words);
+  CHECK(read(kGptq, R"({"group_size":-1})").whole_rows);
+  CHECK(read(kGptq, R"({"group_size":-1})").group == 128);
+  CHECK(read(kGptq, R"({"dynamic":{"-:lm_head":{},"+:.*":{"bits":4,"group_size":128}}})").group == 128);
+
+  CHECK(read(kAwq).packing == Packing::awq);
+  CHECK(read(kAwq).group == 64);
+  CHECK(read(kAwq, R"({"version":"GEMM","bits":null,"w_bit":4,"group_size":null,"q_group_size":32})").group == 32);
+
+  CHECK(read(kCompressed).packing == Packing::compressed_tensors);
+  CHECK((read(kCompressed).group == 32 && !read(kCompressed).zero_points && !read(kCompressed).reordered));
+  const auto weights = [](const std::string& patch) {
+    return read(kCompressed, (R"({"config_groups":{"group_0":{"weights":)" + patch + "}}}").c_str());
+  };
+  CHECK(weights(R"({"symmetric":false})").zero_points);
+  CHECK(weights(R"({"strategy":"channel","group_size":null})").whole_rows);
+  CHECK(weights(R"({"actorder":"group"})").reordered);
+  CHECK_FALSE(weights(R"({"actorder":"weight"})").reordered);
+  CHECK_FALSE(weights(R"({"actorder":"static"})").reordered);
+
+  const Quantisation weft{
+      .packing = Packing::weft, .dtype = DType::i4, .group = 64, .uniform = true, .plain = {"a", "b"}};
+  const Quantisation again = read(policy::to_config(weft));
+  CHECK((again.packing == Packing::weft && again.dtype == DType::i4 && again.group == 64 && again.plain == weft.plain &&
+         again.uniform));
+  CHECK_FALSE(again.foreign());
+}
+
+TEST_CASE("quantisations that are not read are refused by name, with what to do", "[policy]") {
+  const auto refused = [](const json& base, const char* patch, const char* words) {
+    CAPTURE(patch);
+    CHECK_THROWS_AS(read(base, patch), DataError);
+    CHECK_THROWS_WITH(read(base, patch), Contains("config.json: q") && Contains(words));
+  };
+  for (const char* method : {"bitsandbytes", "hqq", "fp8", "fbgemm_fp8", "gguf", "auto-round", "quanto", "aqlm"}) {
+    CAPTURE(method);
+    CHECK_THROWS_WITH(read({{"quant_method", method}}),
+                      Contains(std::string("that of '") + method + "'") && Contains("use the unquantized model"));
+  }
+  refused(kGptq, R"({"quant_method":null})", "names no quant_method");
+  refused(kGptq, R"({"bits":8})", "'bits' must be 4, got");
+  refused(kGptq, R"({"bits":3})", "use the unquantized model");
+  refused(kGptq, R"({"bits":"4"})", "'bits'");
+  refused(kGptq, R"({"bits":null})", "'bits' is missing");
+  refused(kGptq, R"({"group_size":48})", "'group_size' must be 32, 64, 128 or -1");
+  refused(kGptq, R"({"group_size":0})", "'group_size'");
+  refused(kGptq, R"({"group_size":256})", "'group_size'");
+  refused(kGptq, R"({"group_size":null})", "'group_size' is missing");
+  refused(kGptq, R"({"checkpoint_format":"marlin"})", "'checkpoint_format' must be gptq or gptq_v2");
+  refused(kGptq, R"({"is_marlin_format":true})", "'is_marlin_format'");
+  refused(kGptq, R"({"pack_dtype":"int16"})", "'pack_dtype'");
+  refused(kGptq, R"({"desc_act":1})", "'desc_act'");
+  refused(kGptq, R"({"dynamic":{".*down.*":{"bits":8}}})", "mixture of bits");
+  refused(kGptq, R"({"dynamic":{".*down.*":{"group_size":32}}})", "'group_size' differs");
+  refused(kGptq, R"({"dynamic":[1]})", "'dynamic'");
+  refused(kAwq, R"({"bits":8})", "'bits'");
+  refused(kAwq, R"({"group_size":16})", "'group_size'");
+  refused(kAwq, R"({"version":"gemv"})", "'version' must be gemm");
+  refused(kAwq, R"({"zero_point":false})", "'zero_point' must be true");
+  refused(kCompressed, R"({"format":"int-quantized"})", "'format' must be pack-quantized");
+  refused(kCompressed, R"({"format":null})", "'format' is missing");
+  refused(kCompressed, R"({"kv_cache_scheme":{"num_bits":8}})", "'kv_cache_scheme' must be null");
+  refused(kCompressed, R"({"sparsity_config":{"format":"sparse-24-bitmask"}})", "'sparsity_config'");
+  refused(kCompressed, R"({"transform_config":{"config_groups":{"u":{}}}})", "'transform_config'");
+  refused(kCompressed, R"({"config_groups":{"group_0":null}})", "'config_groups'");
+  refused(kCompressed, R"({"config_groups":5})", "'config_groups'");
+  const auto group = [&](const std::string& patch, const char* words) {
+    refused(kCompressed, (R"({"config_groups":{"group_0":)" + patch + "}}").c_str(), words);
+  };
+  group(R"({"input_activations":{"num_bits":8}})", "'input_activations' must be null");
+  group(R"({"format":"nvfp4-pack-quantized"})", "'format'");
+  group(R"({"weights":null})", "'weights' is missing");
+  group(R"({"weights":{"num_bits":8}})", "'num_bits' must be 4");
+  group(R"({"weights":{"type":"float"}})", "'type' must be int");
+  group(R"({"weights":{"strategy":"tensor"}})", "'strategy' must be group or channel");
+  group(R"({"weights":{"group_size":16}})", "'group_size'");
+  group(R"({"weights":{"dynamic":true}})", "'dynamic'");
+  group(R"({"weights":{"actorder":"size"}})", "'actorder'");
+  json two = kCompressed;
+  two["config_groups"]["group_1"] = two["config_groups"]["group_0"];
+  CHECK(read(two).group == 32);
+  refused(two, R"({"config_groups":{"group_1":{"weights":{"group_size":64}}}})", "a mixture is not read");
+  refused(two, R"({"config_groups":{"group_1":{"weights":{"num_bits":8}}}})", "group_1.weights: 'num_bits' must be 4");
+
+  const json weft = policy::to_config({.packing = Packing::weft, .dtype = DType::i4, .group = 64});
+  refused(weft, R"({"modules_to_not_convert":5})", "'modules_to_not_convert'");
+  refused(weft, R"({"modules_to_not_convert":[5]})", "'modules_to_not_convert'");
+}
