@@ -1,6 +1,6 @@
 // tests/fuzz/quantised_fuzz.cc: two bytes that choose a format and a shape, then a safetensors file: its matrix `m` is
 // refused by a DataError, or all of its levels, scales and zero points are read, the same in parts as at once.
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
 
 #include "kernels/error.h"
