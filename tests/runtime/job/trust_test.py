@@ -408,6 +408,36 @@ class SideFiles(Case):
         self.assertEqual(self.output.read_bytes(), text)
 
 
+class Durable(Case):
+    def test_a_conversion(self):
+        """After a power cut it is there whole, or not at all: contents are on the disk before they have a name, and names too."""
+        write_tiny_model(self.model)
+        log = self.folder / "log"
+        strace = ["strace", "-f", "-y", "-qq", "-o", log, "-e", "trace=fsync,fdatasync,linkat,rename,renameat,renameat2"]
+        if not shutil.which("strace") or subprocess.run([*strace, "true"], capture_output=True).returncode != 0:
+            self.skipTest("strace is not there or may not trace here")
+        for flags in ([], ["--weight-dtype", "int4"]):
+            with self.subTest(flags=flags):
+                to = self.folder / f"packed{len(flags)}"
+                done = subprocess.run([*strace, *WEFT.command("convert", "--model", self.model, "--output", to, *flags)],
+                                      capture_output=True, timeout=120)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                synced, waiting, named = set(), set(), []
+                for line in log.read_text().splitlines():
+                    if match := re.search(r"f(?:data)?sync\((\d+)<(.*?)>(?:\(deleted\))?\) += 0", line):
+                        synced.add(match[1])
+                        waiting.discard(match[2])
+                    elif match := re.search(r"linkat\(.*/proc/self/fd/(\d+)", line):
+                        self.assertIn(match[1], synced, line)
+                        synced.discard(match[1])
+                    elif match := re.search(r'rename(?:at2?)?\(.*"([^"]*)"[^"]*\) += 0', line):
+                        named.append(match[1])
+                        waiting.add(os.path.dirname(match[1]))
+                self.assertEqual(waiting, set(), "folders whose new names are not on the disk")
+                self.assertEqual(named[-1], str(to))
+                self.assertEqual({os.path.basename(name) for name in named[:-1]} - {".weft-convert"}, {"model.safetensors", "config.json"})
+
+
 class Text(Case):
     """Foreign text reaches a terminal on one line and without control characters."""
 
