@@ -195,7 +195,9 @@ std::uint64_t Storage::exchange_rows(const Op& op, kernels::Stream& stream) {
 
 UnitViews Storage::unit(int unit, std::uint32_t slot) const {
   const auto index = static_cast<std::uint32_t>(unit);
-  return weights_.views(index, place(index, slot, unit_window_) - shift(index));
+  const std::byte* const at = place(index, slot, unit_window_);
+  if (!at) return {};  // a table on the disk, of which rows are gathered
+  return weights_.views(index, at - shift(index));
 }
 
 kernels::KvSlots Storage::kv(int layer, int batch, std::uint32_t slot) const {
