@@ -105,6 +105,12 @@ Where where_is(Range range);
 /// False, with a finding, where the range is not, or no longer, inside device or pinned memory.
 bool check_range(Range range);
 std::string describe(const void* address);
+/// The device or pinned memory that an address lies in; null where there is none.
+struct Extent {
+  const void* p;
+  std::size_t bytes;
+};
+Extent allocation_of(const void* address);
 
 // streams.cc
 cudaError_t submit(What what, cudaStream_t stream, std::vector<Range> ranges, std::function<void()> work);

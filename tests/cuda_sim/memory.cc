@@ -223,6 +223,13 @@ void check_words(const void* object, std::size_t bytes) {
   }
 }
 
+Extent allocation_of(const void* p) {
+  Lock lock;
+  for (const auto* all : {&tables().device, &tables().pinned})
+    if (const auto* a = find(*all, p)) return {reinterpret_cast<const void*>(a->first), a->second.bytes};
+  return {nullptr, 0};
+}
+
 std::string describe(const void* p) {  // the signal handler calls it, so it only tries the lock
   std::unique_lock lock(mutex(), std::try_to_lock);
   char text[160];

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "internal.h"
+#include "ptx/launch.h"
 
 namespace cusim {
 namespace {
@@ -57,8 +58,10 @@ cudaError_t set_max_dynamic_shared(const void* kernel, int bytes) {
 cudaError_t enqueue_launch(const cudaLaunchConfig_t& c, const void* kernel, std::shared_ptr<const KernelCall> call) {
   CUSIM_ENTER();
   if (const cudaError_t error = check_launch(c, kernel); error != cudaSuccess) return remember(error);
-  return remember(
-      submit(What::launch, c.stream, {}, [c, kernel, call = std::move(call)] { run_grid(c, kernel, *call); }));
+  return remember(submit(What::launch, c.stream, {}, [c, kernel, call = std::move(call)] {
+    if (config().ptx.empty()) run_grid(c, kernel, *call);
+    else ptx::launch(c, kernel, *call);
+  }));
 }
 
 }  // namespace cusim

@@ -40,6 +40,8 @@ Config from_environment() {
   if (const std::string seed = environment("CUSIM_SEED"); !seed.empty()) c.seed = std::stoull(seed);
   if (const std::string arch = environment("CUSIM_ARCH"); !arch.empty()) c.architecture = std::stoi(arch);
   c.lazy = environment("CUSIM_LAZY");
+  c.ptx = environment("CUSIM_PTX");
+  c.ptx_counts = !environment("CUSIM_PTX_COUNTS").empty();
   c.abort_on_finding = !environment("CUSIM_ABORT").empty();
   return c;
 }

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #define CUSIM 1
 #define CUDART_VERSION 13000
@@ -161,9 +162,15 @@ template <class T> cudaError_t cudaMalloc(T** address, std::size_t bytes) {
 
 namespace cusim {
 
+/// Of a kernel, as the bytes that a device gets.
+struct Argument {
+  const void* data;
+  std::size_t bytes;
+};
 struct KernelCall {
   virtual ~KernelCall() = default;
   virtual void run() const = 0;  // as one device thread
+  virtual std::vector<Argument> arguments() const = 0;
 };
 /// A finding where an argument, or a word of a structure that is one, points to pageable host memory.
 void check_pointer(const void* pointer);
@@ -180,6 +187,9 @@ template <class... P> class BoundCall final : public KernelCall {
     std::apply([](const auto&... each) { (check_argument(each), ...); }, args_);
   }
   void run() const override { std::apply(kernel_, args_); }
+  std::vector<Argument> arguments() const override {
+    return std::apply([](const auto&... each) { return std::vector<Argument>{{&each, sizeof each}...}; }, args_);
+  }
 
  private:
   template <class T> static void check_argument(const T& argument) {

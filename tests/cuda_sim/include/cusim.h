@@ -41,6 +41,10 @@ struct Config {
   /// CUSIM_PROTECT=none|keys|pages. Keys need a processor that has them, else pages. Pages do not trap a host access
   /// while some stream is at work.
   Protect protect = Protect::keys;
+  /// CUSIM_PTX: a folder of PTX that nvcc made of the sources. Then kernels run as it says, and not as the host's
+  /// compiler understood them; see tests/cuda_sim/ptx/README.md.
+  std::string ptx;
+  bool ptx_counts = false;  ///< CUSIM_PTX_COUNTS: looks at every request to memory, for ptx_counts() in ptx.h
 };
 Config& config();
 
