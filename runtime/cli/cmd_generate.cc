@@ -115,6 +115,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
       ->group("Progress and reports");
 
   flags->policy.add_to(*command);
+  flags->policy.add_choices_to(*command);
   command
       ->add_option("--or-retention", flags->retentions,
                    "Another acceptable retention, besides --retention; the fastest is planned; may be repeated")
@@ -144,6 +145,8 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
       options.policy = flags->policy.policy();
       for (const std::string& text : flags->retentions)
         options.retentions.push_back(policy::Retention::from_text(text));
+      options.kv_formats = flags->policy.other_kv_formats();
+      options.weight_formats = flags->policy.other_weight_formats();
       if (!flags->shard.empty()) options.shard = Shard::from_text(flags->shard);
       options.machine = flags->policy.machine_options();
       if (options.machine.disk_directory.empty()) {

@@ -92,7 +92,13 @@ int run(const Flags& flags) {
                       .policy = policy,
                       .free = {machine.bytes},
                       .work = [&](const policy::Retention& retention) { return work_of(flags, retention); },
-                      .retentions = {}};
+                      .retentions = {},
+                      .kv_formats = flags.policy.other_kv_formats()};
+  std::vector<std::unique_ptr<ModelSource>> others;
+  for (const auto& format : flags.policy.other_weight_formats()) {
+    others.push_back(open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights, format));
+    request.sources.push_back(others.back().get());
+  }
   for (const std::string& text : flags.retentions) request.retentions.push_back(policy::Retention::from_text(text));
   const Planned planned = make_plan(request);
   const std::string title =
@@ -140,6 +146,7 @@ void add_plan(CLI::App& app, Command& chosen) {
                        "reaches on the same machine; takes no other option but --machine")
           ->group("Results");
   flags->policy.add_to(*command);
+  flags->policy.add_choices_to(*command);
   command
       ->add_option("--or-retention", flags->retentions,
                    "Another acceptable retention, besides --retention; the fastest is planned; may be repeated")

@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
@@ -82,17 +83,54 @@ void PolicyFlags::add_to(CLI::App& app) {
       ->group("Machine");
 }
 
+void PolicyFlags::add_choices_to(CLI::App& app) {
+  app.add_option("--or-kv-dtype", or_kv_dtypes,
+                 "Another acceptable type of keys and values, besides --kv-dtype; the fastest is planned; may be "
+                 "repeated")
+      ->group("Policy");
+  app.add_option("--or-weight-dtype", or_weight_dtypes,
+                 "Another acceptable type of weights, besides --weight-dtype; the fastest is planned; may be repeated")
+      ->group("Policy");
+}
+
+/// What the flags say of how quantised weights are kept.
+void PolicyFlags::set_details(std::optional<policy::WeightFormat>& format) const {
+  if (!format || !format->quantised()) return;
+  if (weight_group) format->group = policy::group_from_number(*weight_group, "--weight-group");
+  if (!weight_arithmetic.empty())
+    format->arithmetic = policy::arithmetic_from_text(weight_arithmetic, "--weight-arithmetic");
+}
+
 /// What the flags say of the weights, over what `policy` says already.
 void PolicyFlags::set_weight_format(policy::PartialPolicy& policy) const {
   const std::string name = compress_weight ? "int4" : weight_dtype;
   if (!name.empty()) policy.weight_format = policy::weight_format_from_text(name, "--weight-dtype");
-  for (const auto& [flag, given] :
-       {std::pair{"--weight-group", weight_group.has_value()}, {"--weight-arithmetic", !weight_arithmetic.empty()}})
-    if (given && !(policy.weight_format && policy.weight_format->quantised()))
-      throw UsageError(std::string(flag) + ": is only for --weight-dtype int8 and int4");
-  if (weight_group) policy.weight_format->group = policy::group_from_number(*weight_group, "--weight-group");
-  if (!weight_arithmetic.empty())
-    policy.weight_format->arithmetic = policy::arithmetic_from_text(weight_arithmetic, "--weight-arithmetic");
+  const auto quantises = [](const auto& format) { return format && format->quantised(); };
+  const auto others = other_weight_formats();
+  if (!quantises(policy.weight_format) && std::none_of(others.begin(), others.end(), quantises))
+    for (const auto& [flag, given] :
+         {std::pair{"--weight-group", weight_group.has_value()}, {"--weight-arithmetic", !weight_arithmetic.empty()}})
+      if (given) throw UsageError(std::string(flag) + ": is only for --weight-dtype int8 and int4");
+  set_details(policy.weight_format);
+}
+
+std::vector<std::optional<policy::WeightFormat>> PolicyFlags::other_weight_formats() const {
+  std::vector<std::optional<policy::WeightFormat>> formats;
+  for (const std::string& name : or_weight_dtypes) {
+    formats.push_back(policy::weight_format_from_text(name, "--or-weight-dtype"));
+    set_details(formats.back());
+  }
+  return formats;
+}
+
+std::vector<policy::KvFormat> PolicyFlags::other_kv_formats() const {
+  std::vector<policy::KvFormat> formats;
+  for (const std::string& name : or_kv_dtypes) {
+    policy::KvFormat format{.dtype = policy::dtype_from_text(name, "--or-kv-dtype"), .rotate = {}};
+    if (format.quantised()) format.rotate = kv_rotate.value_or(true);
+    formats.push_back(format);
+  }
+  return formats;
 }
 
 policy::PartialPolicy PolicyFlags::policy() const {
@@ -110,7 +148,8 @@ policy::PartialPolicy PolicyFlags::policy() const {
     if (compress_cache) format.dtype = DType::i4;
     if (!format.quantised()) format.rotate.reset();
     if (format.quantised() && !format.rotate) format.rotate = true;
-    if (kv_rotate) format.rotate = kv_rotate;
+    // Where there are others it is for those of them that quantise.
+    if (kv_rotate && (format.quantised() || or_kv_dtypes.empty())) format.rotate = kv_rotate;
     flags.kv_format = format;
   }
   if (!attention.empty()) flags.attention_on_host = policy::attention_from_text(attention, "--attention");

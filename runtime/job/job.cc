@@ -23,6 +23,7 @@
 #include "runtime/base/standard_streams.h"
 #include "runtime/job/answers.h"
 #include "runtime/job/decisions.h"
+#include "runtime/job/format_choice.h"
 #include "runtime/job/in_flight.h"
 #include "runtime/job/job_plan.h"
 #include "runtime/job/job_record.h"
@@ -336,33 +337,35 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   if (options.verbose) spdlog::set_level(spdlog::level::debug);
   check_and_announce(options);
   Progress progress(options.quiet);
-  const auto source = open_model(options.model, options.dtype, options.weights, options.policy.weight_format);
-  source->verify_crc = options.verify_crc;
-  source->packing = packing_lines();
+  const auto opened = open_model(options.model, options.dtype, options.weights, options.policy.weight_format);
   const bool pipe = options.output == kPipe;
   if (pipe) options.save_every.reset();  // there is nothing that a resume could go on with
   const std::unique_ptr<Journal> journal = pipe ? nullptr : open_journal(options, stop);
   ResultPipe to_pipe(&stop);
   progress.stage(options.input == kPipe ? "reading and checking requests" : "checking requests");
-  const RequestFile requests = open_requests(options, *source, stop);
+  const RequestFile requests = open_requests(options, *opened, stop);
+  const FormatChoice choice = choose_formats(options, *opened, requests);
+  ModelSource& source = choice.source ? *choice.source : *opened;
+  source.verify_crc = options.verify_crc;
+  source.packing = packing_lines();
   progress.stage("comparing with the earlier run");
-  RunRecord begun = record_of(options, *source, requests);
+  RunRecord begun = record_of(options, source, requests);
   const auto done =
-      journal ? answered(*journal, begun, *source, requests, options, stop) : std::vector<bool>(requests.size(), false);
+      journal ? answered(*journal, begun, source, requests, options, stop) : std::vector<bool>(requests.size(), false);
   const Open open = still_open(done, requests, options);
   const SavedWork saved(options, begun);
   LiveRecord record(std::move(begun), options.output);
   Job job{.options = options,
           .stop = stop,
           .progress = progress,
-          .source = *source,
+          .source = source,
           .requests = requests,
           .open = open,
           .record = record,
           .results = pipe ? static_cast<ResultSink&>(to_pipe) : *journal,
           .mine = options.shard.size(requests.size())};
   if (open.todo.empty()) return end_without_work(job);
-  JobPlan plan(options, *source, requests, open.todo, saved.snapshot().has_value());
+  JobPlan plan(options, source, requests, open.todo, saved.snapshot().has_value(), choice.machine);
   return run_session(job, plan, saved);
 }
 

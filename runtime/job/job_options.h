@@ -49,6 +49,8 @@ struct JobOptions {
   policy::PartialPolicy policy;
   std::string machine_file;                   ///< what the job is planned for; empty: this machine, briefly measured
   std::vector<policy::Retention> retentions;  ///< that would do as well as the policy's
+  std::vector<policy::KvFormat> kv_formats;   ///< likewise
+  std::vector<std::optional<policy::WeightFormat>> weight_formats;  ///< likewise
   MachineOptions machine;
 };
 

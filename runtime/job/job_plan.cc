@@ -48,8 +48,9 @@ struct OwnMemory {
 }  // namespace
 
 JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const RequestFile& requests,
-                 const std::vector<std::uint32_t>& todo, bool resumes)
-    : options_(options), source_(source), requests_(requests), todo_(todo), resumes_(resumes) {
+                 const std::vector<std::uint32_t>& todo, bool resumes, std::optional<policy::Machine> machine)
+    : options_(options), source_(source), requests_(requests), todo_(todo), resumes_(resumes),
+      machine_(std::move(machine)) {
   if (!options.machine_file.empty()) machine_ = read_machine(options.machine_file);
 }
 
@@ -78,11 +79,31 @@ PlanRequest JobPlan::request(const policy::Budgets& free) const {
           .policy = options_.policy,
           .free = free,
           .work = [this](const policy::Retention& retention) { return work(retention); },
-          .retentions = options_.retentions};
+          .retentions = options_.retentions,
+          .kv_formats = options_.kv_formats,
+          .sources = others_};
+}
+
+/// Measures it where no file says how fast it is.
+void JobPlan::know_machine(kernels::Backend& backend) {
+  if (machine_) return;
+  std::vector<const ModelSource*> sources = others_;
+  sources.push_back(&source_);
+  std::vector<DType> quantised;
+  for (const ModelSource* source : sources)
+    if (source->weight_format && source->weight_format->quantised()) quantised.push_back(source->weight_format->dtype);
+  machine_ =
+      measure_machine(backend, options_.machine, Effort::brief, host_memory(options_.policy, backend), quantised);
+}
+
+Planned JobPlan::choose(kernels::Backend& backend, const policy::Budgets& free) {
+  if (machine_) require_same_kind(*machine_, options_.machine_file, backend);  // of a file
+  know_machine(backend);
+  return make_plan(request(free));
 }
 
 Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free) {
-  if (machine_) require_same_kind(*machine_, options_.machine_file, backend);
+  if (machine_ && !options_.machine_file.empty()) require_same_kind(*machine_, options_.machine_file, backend);
   policy::PartialPolicy policy = options_.policy;
   spdlog::debug(
       "{} choices to compute; of each tier a run may use device {}, host {}, disk {} where no budget is given",
@@ -90,7 +111,7 @@ Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free)
       policy::bytes_to_text(free[offload::Tier::device]), policy::bytes_to_text(free[offload::Tier::host]),
       policy::bytes_to_text(free[offload::Tier::disk]));
   if (policy.leaves_open() || !options_.retentions.empty()) {
-    if (!machine_) machine_ = measure_machine(backend, options_.machine, Effort::brief, host_memory(policy, backend));
+    know_machine(backend);
     const PlanRequest wanted = request(free);
     const Planned planned = make_plan(wanted);
     prediction_ = planned.best();

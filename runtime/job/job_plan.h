@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/engine/session.h"
@@ -15,7 +16,14 @@ class JobPlan {
  public:
   /// `resumes`: some begin amid their answers. Throws UsageError for a bad --machine file.
   JobPlan(const JobOptions& options, const ModelSource& source, const RequestFile& requests,
-          const std::vector<std::uint32_t>& todo, bool resumes);
+          const std::vector<std::uint32_t>& todo, bool resumes, std::optional<policy::Machine> machine = {});
+
+  /// The same model with weights in other formats that would do as well.
+  void allow(std::vector<const ModelSource*> sources) { others_ = std::move(sources); }
+  /// The fastest of all that is allowed. Throws as decide() does.
+  Planned choose(kernels::Backend& backend, const policy::Budgets& free);
+  /// What plans are made with, once one is made.
+  const std::optional<policy::Machine>& machine() const { return machine_; }
 
   /// Plans what the policy leaves open. Throws UsageError for a machine file of another kind of machine, CapacityError
   /// where nothing fits.
@@ -27,12 +35,14 @@ class JobPlan {
  private:
   policy::Workload work(const policy::Retention& retention) const;
   PlanRequest request(const policy::Budgets& free) const;
+  void know_machine(kernels::Backend& backend);
 
   const JobOptions& options_;
   const ModelSource& source_;
   const RequestFile& requests_;
   const std::vector<std::uint32_t>& todo_;
   const bool resumes_;
+  std::vector<const ModelSource*> others_;
   std::optional<policy::Machine> machine_;
   std::optional<policy::Candidate> prediction_;
 };

@@ -124,6 +124,16 @@ Resume Resume::from_text(const std::string& text) {
 
 std::string retention_text(const policy::Retention& retention) { return policy::to_line(retention.to_json()); }
 
+std::optional<std::string> weights_text(const ModelSource& source) {
+  if (!source.weight_format) return {};
+  return policy::to_text(*source.weight_format);
+}
+
+std::optional<std::string> kv_text(const policy::KvFormat& format, DType model) {
+  if (format.dtype.value_or(model) == model) return {};
+  return policy::to_text(format, model);
+}
+
 RunRecord record_of(const JobOptions& options, const ModelSource& source, const RequestFile& requests) {
   RunRecord record;
   record.created = utc_time();
@@ -131,9 +141,9 @@ RunRecord record_of(const JobOptions& options, const ModelSource& source, const 
   record.set("job", options.kind == RequestKind::score ? "score" : "generate");
   record.set("requests", std::to_string(requests.size()) + ", " + to_hex(requests.fingerprint()));
   record.set("dtype", name_of(source.type));
-  if (source.weight_format) record.set("weight_dtype", policy::to_text(*source.weight_format));
-  const policy::KvFormat kv = options.policy.kv_format.value_or(policy::KvFormat{});
-  if (kv.dtype.value_or(source.type) != source.type) record.set("kv", to_text(kv, source.type));
+  if (const auto text = weights_text(source)) record.set("weight_dtype", *text);
+  if (const auto text = kv_text(options.policy.kv_format.value_or(policy::KvFormat{}), source.type))
+    record.set("kv", *text);
   if (options.shard.count > 1) record.set("shard", options.shard.text());
   if (options.kind == RequestKind::generate) record.set("max_tokens", std::to_string(options.max_tokens));
   if (!options.chat_template.empty())

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +18,9 @@ namespace weft::runtime {
 /// All that the job's answers depend on but the retention, which the plan may choose.
 RunRecord record_of(const JobOptions& options, const ModelSource& source, const RequestFile& requests);
 std::string retention_text(const policy::Retention& retention);
+/// What it says of the formats of weights, keys and values; nothing where they are as the model has them.
+std::optional<std::string> weights_text(const ModelSource& source);
+std::optional<std::string> kv_text(const policy::KvFormat& format, DType model);
 
 /// Which requests have a line in the output. One that has something in it is compared with its record: the job keeps
 /// to the retention in there, if `options` allow it, and with Durability::power what a failed flush may have lost is

@@ -22,7 +22,7 @@ struct Sizes {
   int passes = 3;  // over all figures of the engines, so that what disturbs one for a moment leaves it a majority
   LinkSizes links;
   std::size_t weights = 512 * kMebibyte, kv = 128 * kMebibyte;  // bytes that a figure goes over
-  std::vector<DType> types{DType::f16, DType::bf16, DType::f32};
+  std::vector<DType> types{DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4};
   std::vector<int> rows{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, widths{256, 768, 2048, 4096};
   std::vector<int> prompts{64, 256, 1024}, slots{32, 128, 512, 2048}, head_dims{64, 128};
   int heads = 16, chunk = 512;  // tokens of one call in prefill, or one prompt
@@ -146,7 +146,8 @@ class Measurement {
     weights_ = bench_.allocate(std::max(sizes_.weights, widest * widest * sizeof(float)));
   }
   std::span<std::byte> fill_weights(DType type) {
-    bench_.fill(weights_->data(), weights_->bytes() / size_of(type), type);
+    if (is_quantised(type)) bench_.fill_groups({weights_->data(), weights_->bytes()}, type);
+    else bench_.fill(weights_->data(), weights_->bytes() / size_of(type), type);
     return {weights_->data(), weights_->bytes()};
   }
 
@@ -223,7 +224,7 @@ class Measurement {
 }  // namespace
 
 policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort,
-                                std::uint64_t memory) {
+                                std::uint64_t memory, const std::vector<DType>& quantised) {
   constexpr std::uint64_t kLittle = 256 * kMebibyte;
   policy::Machine machine;
   machine.name = backend.description();
@@ -234,7 +235,9 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.device_overhead = backend.device_overhead();
   machine.rows_that_fill = backend.rows_that_fill();
   const bool little = std::min(memory, machine[offload::Tier::host]) < kLittle;
-  const Sizes sizes = effort == Effort::full ? Sizes{} : little ? small_sizes() : brief_sizes();
+  Sizes sizes = effort == Effort::full ? Sizes{} : little ? small_sizes() : brief_sizes();
+  for (const DType type : quantised)
+    if (std::find(sizes.types.begin(), sizes.types.end(), type) == sizes.types.end()) sizes.types.push_back(type);
   measure_links(backend, options, sizes.links, machine);
   for (double& rate : machine.bytes_per_second) rate = rounded(rate);
   machine.spilled_read = rounded(machine.spilled_read);

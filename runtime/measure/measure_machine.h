@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "policy/machine.h"
 #include "runtime/engine/session.h"
@@ -10,7 +11,7 @@
 namespace weft::runtime {
 
 /// brief: half a second and some 64 MiB, before a run plans itself; caches make the figures of memory too good. Where a
-/// run may use less than 256 MiB of memory, some 16 MiB. full: under 45 seconds on two cores, over more memory than
+/// run may use less than 256 MiB of memory, some 16 MiB. full: under a minute on two cores, over more memory than
 /// caches hold.
 enum class Effort : std::uint8_t { brief, full };
 
@@ -18,8 +19,9 @@ enum class Effort : std::uint8_t { brief, full };
 /// the backend that `options` choose. Nothing else should run on the machine; the disk is measured in
 /// options.disk_directory. Throws CapacityError, DeviceError, and what make_backend() does.
 policy::Machine measure_machine(const MachineOptions& options, Effort effort);
-/// The same of a backend that is there already, for a run that may use `memory` bytes of the host's.
+/// The same of a backend that is there already, for a run that may use `memory` bytes of the host's, and briefly also
+/// with weights of `quantised` types, which otherwise only Effort::full measures.
 policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort,
-                                std::uint64_t memory = UINT64_MAX);
+                                std::uint64_t memory = UINT64_MAX, const std::vector<DType>& quantised = {});
 
 }  // namespace weft::runtime

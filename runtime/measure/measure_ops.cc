@@ -7,6 +7,7 @@
 #include <future>
 #include <random>
 
+#include "kernels/quantised.h"
 #include "kernels/random_rows.h"
 
 namespace weft::runtime {
@@ -21,6 +22,13 @@ constexpr std::size_t kTable = std::size_t{1} << 20;  // random numbers, of whic
 double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 std::size_t numbers(std::int64_t rows, std::int64_t cols) { return static_cast<std::size_t>(rows * cols); }
+
+constexpr int kMeasuredGroup = 64;  // of quantised weights
+
+std::size_t matrix_bytes(DType type, std::int64_t rows, std::int64_t cols) {
+  if (!is_quantised(type)) return numbers(rows, cols) * size_of(type);
+  return static_cast<std::size_t>(QuantisedLayout{type, kMeasuredGroup, rows, cols}.bytes());
+}
 
 }  // namespace
 
@@ -143,19 +151,41 @@ void Workbench::fill_levels(std::byte* to, std::size_t rows, const offload::KvSh
     bring(to + first * row, some->data(), std::min(piece, rows - first) * row);
 }
 
+void Workbench::fill_groups(std::span<std::byte> to, DType type) {
+  const QuantisedLayout layout{type, kMeasuredGroup, QuantisedLayout::kTileRows,
+                               kMeasuredGroup};  // one group of a tile
+  const auto bytes = static_cast<std::size_t>(layout.bytes()), kinds = std::min<std::size_t>(1024, to.size() / bytes);
+  const std::size_t piece = kinds * bytes;
+  if (piece == 0) return;
+  const auto some = backend_.allocate_host(piece);
+  std::mt19937 random(1);
+  std::generate_n(reinterpret_cast<std::uint32_t*>(some->data()), piece / sizeof(std::uint32_t), random);
+  const auto top = static_cast<float>(levels_of(type));
+  for (std::size_t group = 0; group < kinds; ++group) {
+    auto* const scales = reinterpret_cast<f16*>(some->data() + group * bytes);
+    std::fill_n(scales, QuantisedLayout::kTileRows, f16(1 / top));
+    std::fill_n(scales + QuantisedLayout::kTileRows, QuantisedLayout::kTileRows, f16(-0.5f));
+  }
+  for (std::size_t at = 0; at < to.size(); at += piece)
+    bring(to.data() + at, some->data(), std::min(piece, to.size() - at));
+}
+
 LinearWork::LinearWork(Workbench& bench, DType type, int rows, int in, int out, std::span<std::byte> weights,
                        bool in_layers)
-    : ops_(bench.ops()), type_(type), numbers_(numbers(out, in)), weights_(weights), in_layers_(in_layers),
-      x_(bench.random(numbers(rows, in), DType::f32)), y_(bench.random(numbers(rows, out), DType::f32)),
-      bias_(bench.random(numbers(1, out), type)) {
+    : ops_(bench.ops()), type_(type), numbers_(numbers(out, in)), bytes_(matrix_bytes(type, out, in)),
+      weights_(weights), in_layers_(in_layers), x_(bench.random(numbers(rows, in), DType::f32)),
+      y_(bench.random(numbers(rows, out), DType::f32)),
+      bias_(bench.random(numbers(1, out), is_quantised(type) ? DType::f16 : type)) {
   op_.x = ConstView(x_->data(), DType::f32, rows, in);
   op_.out = View(y_->data(), DType::f32, rows, out);
-  if (in_layers) op_.bias = ConstView(bias_->data(), type, 1, out);
+  if (in_layers) op_.bias = ConstView(bias_->data(), is_quantised(type) ? DType::f16 : type, 1, out);
+  op_.arithmetic = Arithmetic::int8;
 }
 
 void LinearWork::queue(Stream& stream) {
-  const std::size_t bytes = numbers_ * size_of(type_), matrix = next_++ % (weights_.size() / bytes);
-  op_.weight = ConstView(weights_.data() + matrix * bytes, type_, op_.out.cols, op_.x.cols);
+  const std::size_t matrix = next_++ % (weights_.size() / bytes_);
+  op_.weight = ConstView(weights_.data() + matrix * bytes_, type_, op_.out.cols, op_.x.cols);
+  op_.weight.group = is_quantised(type_) ? kMeasuredGroup : 0;
   op_.accumulate = in_layers_ && next_ % 2 == 0;
   ops_.run(op_, stream);
 }

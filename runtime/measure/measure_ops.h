@@ -63,6 +63,8 @@ class Workbench {
   /// Random numbers in [-1, 1), repeating every 2^20.
   std::unique_ptr<kernels::Memory> random(std::size_t numbers, DType type);
   void fill(std::byte* to, std::size_t numbers, DType type);
+  /// With groups of quantised weights, as many as fit, for matrices whose sides are multiples of 16 and 64.
+  void fill_groups(std::span<std::byte> to, DType type);
   /// A block in the steady state: every slot but the last holds a token, so that every step of H2O evicts one.
   std::unique_ptr<kernels::Memory> full_cache(const offload::KvShape& shape);
 
@@ -77,7 +79,8 @@ class Workbench {
   std::unique_ptr<kernels::Memory> table_;
 };
 
-/// Products with a different matrix each time, as many as `weights` has room for. [rows, in] x [out, in]
+/// Products with a different matrix each time, as many as `weights` has room for; of quantised ones in groups of
+/// 64, in integer arithmetic where there is any. [rows, in] x [out, in]
 class LinearWork {
  public:
   /// `in_layers`: with a bias, and every second product added to what is there, as layers do it; else bare. `weights`
@@ -89,7 +92,7 @@ class LinearWork {
  private:
   const kernels::Ops& ops_;
   DType type_;
-  std::size_t numbers_;  // of one matrix
+  std::size_t numbers_, bytes_;  // of one matrix
   std::span<std::byte> weights_;
   bool in_layers_;
   std::unique_ptr<kernels::Memory> x_, y_, bias_;

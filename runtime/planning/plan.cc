@@ -10,7 +10,6 @@ namespace weft::runtime {
 namespace {
 
 using policy::Candidate;
-using policy::Compression;
 using policy::Machine;
 
 constexpr double kWorthSaying = 1.05;  // of a gain
@@ -30,14 +29,50 @@ void scale(policy::Engine& engine, double factor) {
   engine.launch /= factor;
 }
 
+/// `source` with its weights in another format.
+policy::SizingInputs sizing_in(const ModelSource& source, const Machine& machine, const policy::WeightFormat& format) {
+  policy::SizingInputs sizing = sizing_inputs(source, machine);
+  sizing.unit_bytes = Weights(source.spec, source.units, 1, source.type, format).unit_bytes();
+  sizing.weight_format = format;
+  if (source.checkpoint) sizing.unit_in_files.assign(source.units.size(), true);  // a packed copy
+  return sizing;
+}
+
+/// One of the formats and retentions that a request allows.
+struct Choice {
+  const ModelSource* source;
+  policy::KvFormat kv_format;
+  policy::Retention retention;
+};
+
+template <class T> void add_new(std::vector<T>& all, const T& one) {
+  if (std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
+}
+
+/// What was asked for first comes first.
+std::vector<Choice> choices(const PlanRequest& request) {
+  std::vector<policy::Retention> retentions{request.policy.retention.value_or(policy::Retention{})};
+  for (const policy::Retention& other : request.retentions) add_new(retentions, other);
+  std::vector<policy::KvFormat> formats{request.policy.kv_format.value_or(policy::KvFormat{})};
+  for (const policy::KvFormat& other : request.kv_formats) add_new(formats, other);
+  std::vector<const ModelSource*> sources{&request.source};
+  sources.insert(sources.end(), request.sources.begin(), request.sources.end());
+  std::vector<Choice> all;
+  for (const ModelSource* source : sources)
+    for (const policy::KvFormat& format : formats)
+      for (const policy::Retention& retention : retentions) all.push_back({source, format, retention});
+  return all;
+}
+
 /// Plans again with something changed, by the linear program alone.
 class WhatIf {
  public:
   WhatIf(const PlanRequest& request, const Planned& planned)
-      : request_(request), planned_(planned), partial_(request.policy), now_(ask(request.machine, request.free, {})) {}
+      : request_(request), planned_(planned), partial_(partial_of(request, planned)),
+        now_(ask(request.machine, request.free)) {}
 
-  double gain(const Machine& machine, const policy::Budgets& free, const Compression& compression = {}) const {
-    return now_ > 0 ? ask(machine, free, compression) / now_ : 0;
+  double gain(const Machine& machine, const policy::Budgets& free) const {
+    return now_ > 0 ? ask(machine, free) / now_ : 0;
   }
   double gain_of(const policy::Retention& retention) const {
     policy::PartialPolicy partial = partial_;
@@ -50,6 +85,13 @@ class WhatIf {
     partial.kv_format = format;
     return gain_of(partial, planned_.retention);
   }
+  double gain_of(const policy::WeightFormat& format) const {
+    policy::PartialPolicy partial = partial_;
+    partial.retention = planned_.retention;
+    const policy::SizingInputs sizing = sizing_in(*planned_.source, request_.machine, format);
+    const policy::Problem problem{request_.source.spec, request_.source.units, planned_.work, sizing, request_.machine};
+    return now_ > 0 ? relaxed_tokens_per_second(problem, partial, request_.free) / now_ : 0;
+  }
 
  private:
   double gain_of(const policy::PartialPolicy& partial, const policy::Retention& retention) const {
@@ -58,11 +100,18 @@ class WhatIf {
     return now_ > 0 ? relaxed_tokens_per_second(problem, partial, request_.free) / now_ : 0;
   }
 
-  double ask(const Machine& machine, const policy::Budgets& free, const Compression& compression) const {
+  static policy::PartialPolicy partial_of(const PlanRequest& request, const Planned& planned) {
+    policy::PartialPolicy partial = request.policy;
+    partial.kv_format = planned.kv_format;
+    partial.weight_format = planned.source->weight_format;
+    return partial;
+  }
+
+  double ask(const Machine& machine, const policy::Budgets& free) const {
     policy::PartialPolicy partial = partial_;
     partial.retention = planned_.retention;
     const policy::Problem problem{request_.source.spec, request_.source.units, planned_.work, planned_.sizing, machine};
-    return relaxed_tokens_per_second(problem, partial, free, compression);
+    return relaxed_tokens_per_second(problem, partial, free);
   }
 
   const PlanRequest& request_;
@@ -85,27 +134,43 @@ policy::SizingInputs sizing_inputs(const ModelSource& source, const Machine& mac
   return sizing;
 }
 
+namespace {
+
+Planned plan_of(const PlanRequest& request, const Choice& choice) {
+  Planned planned{choice.source,
+                  choice.retention,
+                  choice.kv_format,
+                  request.work(choice.retention),
+                  sizing_inputs(*choice.source, request.machine),
+                  {}};
+  policy::PartialPolicy partial = request.policy;
+  partial.retention = choice.retention;
+  partial.kv_format = choice.kv_format;
+  partial.weight_format = choice.source->weight_format;
+  const policy::Problem problem{choice.source->spec, choice.source->units, planned.work, planned.sizing,
+                                request.machine};
+  planned.plan = policy::search(problem, partial, request.free);
+  return planned;
+}
+
+}  // namespace
+
 Planned make_plan(const PlanRequest& request) {
-  const policy::Retention own = request.policy.retention.value_or(policy::Retention{});
-  std::vector<policy::Retention> retentions{own};
-  for (const policy::Retention& other : request.retentions)
-    if (std::find(retentions.begin(), retentions.end(), other) == retentions.end()) retentions.push_back(other);
   std::optional<Planned> best;
   std::vector<Candidate> others;
-  for (const policy::Retention& retention : retentions) {
-    Planned planned{retention, request.work(retention), sizing_inputs(request.source, request.machine), {}};
-    policy::PartialPolicy partial = request.policy;
-    partial.retention = retention;
-    partial.weight_format = request.source.weight_format;
-    const policy::Problem problem{request.source.spec, request.source.units, planned.work, planned.sizing,
-                                  request.machine};
-    planned.plan = policy::search(problem, partial, request.free);
-    if (best && best->best().prediction.tokens_per_second() >= planned.best().prediction.tokens_per_second()) {
-      others.push_back(planned.best());
-      continue;
+  const std::vector<Choice> all = choices(request);
+  for (const Choice& choice : all) {
+    try {
+      Planned planned = plan_of(request, choice);
+      if (best && best->best().prediction.tokens_per_second() >= planned.best().prediction.tokens_per_second()) {
+        others.push_back(planned.best());
+        continue;
+      }
+      if (best) others.push_back(best->best());
+      best = std::move(planned);
+    } catch (const CapacityError&) {  // another may fit
+      if (&choice == &all.back() && !best) throw;
     }
-    if (best) others.push_back(best->best());
-    best = std::move(planned);
   }
   best->plan.candidates.insert(best->plan.candidates.end(), others.begin(), others.end());
   return std::move(*best);
@@ -127,8 +192,9 @@ std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& pla
   const auto offer = [&](std::string what, double factor) {
     if (factor >= kWorthSaying) gains.push_back({std::move(what), factor});
   };
-  if (!(request.source.weight_format && request.source.weight_format->quantised()))
-    offer("4-bit weights (--weight-dtype int4)", what_if.gain(machine, request.free, {.weight_bits = 4}));
+  if (!(planned.source->weight_format && planned.source->weight_format->quantised()))
+    for (const DType dtype : {DType::i8, DType::i4})
+      offer(std::string("--weight-dtype ") + name_of(dtype), what_if.gain_of(policy::WeightFormat{.dtype = dtype}));
   if (!planned.best().policy.kv_format.quantised())
     for (const DType dtype : {DType::i8, DType::i4})
       offer(std::string("--kv-dtype ") + name_of(dtype), what_if.gain_of(policy::KvFormat{dtype, true}));

@@ -22,10 +22,14 @@ struct PlanRequest {
   std::function<policy::Workload(const policy::Retention&)> work;
   /// Other retentions that would do as well; the policy's own is always tried.
   std::vector<policy::Retention> retentions;
+  std::vector<policy::KvFormat> kv_formats = {};  ///< other formats of keys and values that would do as well
+  std::vector<const ModelSource*> sources = {};   ///< the same model with weights in other formats that would
 };
 
 struct Planned {
+  const ModelSource* source = nullptr;  ///< of PlanRequest the one whose weights are taken
   policy::Retention retention;
+  policy::KvFormat kv_format;
   policy::Workload work;
   policy::SizingInputs sizing;
   policy::Plan plan;
@@ -34,8 +38,8 @@ struct Planned {
 
 policy::SizingInputs sizing_inputs(const ModelSource& source, const policy::Machine& machine);
 
-/// The fastest policy, and for every retention but its own the fastest with that, among the candidates. Throws
-/// CapacityError if nothing fits.
+/// The fastest policy, and for every other retention and format that is allowed the fastest with these, among the
+/// candidates. Throws CapacityError if nothing fits in any of them.
 Planned make_plan(const PlanRequest& request);
 
 /// What `policy`, which is complete, will do.

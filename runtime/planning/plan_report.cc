@@ -72,9 +72,17 @@ Saving saving(const PlanRequest& request, const Planned& planned) {
   return {bytes, rate > 0 ? double(bytes) / rate : 0};
 }
 
+/// "full", "h2o, kv int8 keys and int4 values, weights int4"
+std::string kept_as(const policy::Policy& policy) {
+  std::string text = name_of(policy.retention.rule);
+  if (policy.kv_format.dtype) text += std::string(", kv ") + name_of(*policy.kv_format.dtype);
+  if (policy.weight_format) text += std::string(", weights ") + name_of(policy.weight_format->dtype);
+  return text;
+}
+
 std::string runners_up(const policy::Plan& plan) {
   std::string text = fmt::format("{:<10} {:>9} {:>9} {:>11} {:>11} {:<12} {}\n", "tokens/s", "block", "", "weights",
-                                 "kv", "attention", "retention; why it is not the best");
+                                 "kv", "attention", "retention and formats; why it is not the best");
   for (std::size_t i = 0; i < std::min(plan.candidates.size(), kRunnersUp + 1); ++i) {
     const Candidate& candidate = plan.candidates[i];
     const policy::Policy& policy = candidate.policy;
@@ -83,7 +91,7 @@ std::string runners_up(const policy::Plan& plan) {
         policy.block_size(), fmt::format("{} x {}", policy.gpu_batch_size, policy.num_gpu_batches),
         percentages(policy.weights), percentages(policy.kv),
         policy.attention_on_host == 0 ? "device" : fmt::format("{:.0f} % host", 100 * policy.attention_on_host),
-        name_of(policy.retention.rule), i == 0 ? "the best" : why_not(plan.best(), candidate));
+        kept_as(policy), i == 0 ? "the best" : why_not(plan.best(), candidate));
   }
   return text;
 }

@@ -526,6 +526,8 @@ class CommandLine(Case):
                              (["--threads", 20000], ["--threads", "20000"]), (["--max-tokens", 1 << 63], ["--max-tokens"]),
                              (["--kv-dtype", "int3"], ["--kv-dtype must be", "int8 or int4, got 'int3'"]),
                              (["--kv-dtype", "float16", "--kv-rotate", "true"], ["--kv-rotate: rotate is for", "int4"]),
+                             (["--or-kv-dtype", "int5"], ["--or-kv-dtype must be", "int8 or int4, got 'int5'"]),
+                             (["--or-weight-dtype", "fp4"], ["--or-weight-dtype must be", "got 'fp4'"]),
                              (["--kv-dtype", "int8", "--compress-cache"], ["--compress-cache", "--kv-dtype"]),
                              (["--percent", 1, 2, 3], ["--percent", "6"]),
                              (["--percent", 60, 60, 0, 0, 0, 0], ["--percent", "100"]),
@@ -853,7 +855,8 @@ class Plans(Case):
         job = self.plan("--machine", SOURCE / "configs/machines/t4.json", "--prompt-len", 512, "--gen-len", 512,
                         "--retention", "h2o:0.1:0.1", "--requests", 3000)
         self.assertRegex(job, r"the whole job, 3000 sequences in blocks of \d+: \d+:\d\d:\d\d; prefill ")
-        self.assertRegex(said, r"4-bit weights \(--weight-dtype int4\): \d\.\dx")
+        self.assertRegex(said, r"--weight-dtype int4: \d\.\dx")
+        self.assertRegex(said, r"--kv-dtype int4: \d\.\dx")
         shown = WEFT.run("inspect", policy)
         self.assertEqual(shown.returncode, 0, shown.stderr)
         self.assertEqual(list(json.loads(shown.stdout)["budgets"]), ["device", "host", "disk"])
@@ -875,6 +878,26 @@ class Plans(Case):
         written = json.loads(report.read_text())
         self.assertEqual(written["policy"]["retention"]["rule"], "h2o")
         self.assertIn("full", [other["policy"]["retention"]["rule"] for other in written["runners_up"]])
+
+    def test_other_formats_are_taken_where_they_are_allowed_and_faster(self):
+        report = self.folder / "report.json"
+        asked = ("--machine", SOURCE / "configs/machines/t4.json", "--gpu-batch-size", 8, "--num-gpu-batches", 4,
+                 "--percent", 0, 100, 0, 100, 100, 0, "--attention", "device")
+        said = self.plan(*asked, "--or-weight-dtype", "int4", "--or-kv-dtype", "int8", "--weight-group", 32, "--explain",
+                         "--report", report, model="opt-6.7b")
+        written = json.loads(report.read_text())
+        self.assertEqual((written["policy"]["weights"]["dtype"], written["policy"]["weights"]["group"]), ("int4", 32))
+        self.assertEqual(written["policy"]["kv"]["dtype"], "int8")
+        formats = {(other["policy"]["weights"].get("dtype"), other["policy"]["kv"].get("dtype"))
+                   for other in [written, *written["runners_up"]]}
+        self.assertEqual(formats, {(None, None), (None, "int8"), ("int4", None), ("int4", "int8")})
+        for words in ("full, kv int8, weights int4; the best", "full, weights int4;"):
+            self.assertIn(words, said)
+        self.assertNotIn("--weight-dtype int4:", said)  # no gain of what is in use already
+        alone = self.plan(*asked, model="opt-6.7b")
+        self.assertIn("--weight-dtype int4:", alone)
+        speed = [float(re.search(r"predicted: ([\d.]+) tokens/s", text)[1]) for text in (said, alone)]
+        self.assertGreater(speed[0], speed[1])
 
     def test_quantised_keys_and_values_take_less_and_are_named(self):
         report, block = self.folder / "report.json", ("--gpu-batch-size", 8, "--num-gpu-batches", 4, "--percent", 0, 50, 0, 100, 100, 0)

@@ -195,6 +195,23 @@ class Record(Case):
         self.run_job("--resume", *allowed)
         self.assertEqual(json.loads(self.record.read_text())["run"]["retention"], chosen)
 
+    def test_chosen_formats_stay(self):
+        """The plan may choose formats among those allowed; a resume keeps to the first choice."""
+        asked = ["--or-kv-dtype", "int8", "--or-weight-dtype", "int8", "--machine", SOURCE / "configs/machines/cpu.json"]
+        for begun, said in [(["--kv-dtype", "int8", "--weight-dtype", "int8"], ("int8, rotated", "int8 in groups of 64, int8 arithmetic")),
+                            ([], (None, None))]:
+            self.output.unlink()
+            self.run_job(*begun)
+            whole = sorted(self.output.read_bytes().splitlines())
+            self.output.write_bytes(b"".join(self.output.read_bytes().splitlines(keepends=True)[:5]))
+            self.run_job("--resume", *asked)
+            run = json.loads(self.record.read_text())["run"]
+            self.assertEqual((run.get("kv"), run.get("weight_dtype")), said)
+            self.assertEqual(sorted(self.output.read_bytes().splitlines()), whole)
+        self.output.unlink()
+        self.run_job(*asked)  # and without a record the plan's is taken
+        self.assertTrue(json.loads(self.record.read_text())["run"])
+
     def test_flags(self):
         for flag, words in [("--resume=maybe", "got 'maybe'"), ("--resume=force,", "got ''"), ("--resume=no", "'no'"),
                             ("--durability=disk", "--durability must be process or power, got 'disk'")]:

@@ -68,6 +68,19 @@ TEST_CASE("with little memory every figure is measured too", "[lanes]") {
     CHECK_FALSE(table->empty());
 }
 
+TEST_CASE("products with quantised weights are measured where they are asked for", "[lanes]") {
+  const test::TemporaryFolder folder;
+  const runtime::MachineOptions options{.backend = "cpu", .disk_directory = folder.path().string(), .threads = 1};
+  const auto backend = runtime::make_backend(options);
+  const auto machine =
+      runtime::measure_machine(*backend, options, runtime::Effort::brief, 1 << 20, {DType::i4, DType::i8, DType::i4});
+  for (const DType type : {DType::i8, DType::i4})
+    check_table(machine.device.linear[static_cast<std::size_t>(type)], name_of(type));
+  CHECK(machine.device.linear[static_cast<std::size_t>(DType::bf16)].empty());
+  const auto again = policy::Machine::from_json(nlohmann::json::parse(machine.to_json().dump()), "again");
+  CHECK(again.linear(DType::i4, 4, 256) == machine.linear(DType::i4, 4, 256));
+}
+
 TEST_CASE("where the disk cannot be written to, nothing is planned to be there", "[lanes]") {
   const policy::Machine machine = runtime::measure_machine(
       {.backend = "cpu", .disk_directory = "/proc/self", .threads = 1}, runtime::Effort::brief);
