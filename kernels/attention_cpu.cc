@@ -42,10 +42,11 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   t.score = op.scoring == Scoring::none ? nullptr : s.score + first;
   t.position = s.position + first;
   t.free_slot = s.free_slot + index;
+  t.rest = s.rest ? s.rest + index * rest_numbers(s.head_dim) : nullptr;
   t.dtype = s.dtype, t.slots = s.slots, t.head_dim = s.head_dim;
   t.token = op.position[r];
   t.keep = op.keep[r];
-  t.scoring = op.scoring, t.scale = op.scale, t.decay = op.decay;
+  t.scoring = op.scoring, t.statistic = op.statistic, t.scale = op.scale, t.decay = op.decay;
   if (op.scoring == Scoring::random) t.new_score = random_score(op.seed, static_cast<int>(head), t.token);
   if (op.probabilities) t.probabilities = op.probabilities.slice(row * op.heads + query, 1).as<float>();
   t.probabilities_stride = op.probabilities.stride;
@@ -65,6 +66,8 @@ void write_back(const DecodeAttention& op, std::int64_t index, std::int32_t slot
   if (op.scoring != Scoring::none) std::copy_n(from.score + first, from.slots, to.score + first);
   std::copy_n(from.position + first, from.slots, to.position + first);
   to.free_slot[index] = from.free_slot[index];
+  const std::int64_t rest = rest_numbers(from.head_dim);
+  if (from.rest) std::copy_n(from.rest + index * rest, rest, to.rest + index * rest);
 }
 
 }  // namespace

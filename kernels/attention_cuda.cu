@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/decode_grouped_cuda.h"
+#include "kernels/decode_rest_cuda.h"
 #include "kernels/error.h"
 #include "kernels/ops_cuda.h"
 
@@ -170,11 +171,14 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_fu
 }
 
 /// The same in four kernels over a workspace: probabilities [rows, heads, slots], positions [rows, kv_heads, slots],
-/// sums [splits, rows, heads, head_dim].
+/// sums [splits, rows, heads, head_dim]. With a rest in five: its probabilities [rows, heads], victims [rows,
+/// kv_heads].
 struct Split {
   float *p, *sums;
   std::int32_t* position;
   int rows, splits;
+  float* rest;
+  std::int32_t* victim;
 };
 
 /// Grid: KV heads, rows.
@@ -208,19 +212,28 @@ template <class T> __global__ void __launch_bounds__(kThreads, 4) decode_choice(
   float* const p = split.p + t.tile * a.group * slots;
   if (without_room(t)) {
     for (int i = threadIdx.x; i < a.group * slots; i += kThreads) p[i] = NAN;
+    for (int g = threadIdx.x; t.rest && g < a.group; g += kThreads) split.rest[t.tile * a.group + g] = NAN;
+    if (t.rest && threadIdx.x == 0) split.victim[t.tile] = -1;
     return;
+  }
+  float* const rest = t.rest ? split.rest + t.tile * a.group : nullptr;
+  if (rest && !a.probabilities) {
+    find_rest_logits(a, t, rest);
+    __syncthreads();
   }
   for (int g = 0; g < a.group; ++g) {
     float* const row = p + std::int64_t{g} * slots;
     if (!a.probabilities) {
-      softmax(row, slots, partial);
+      softmax(row, slots, partial, rest ? rest + g : nullptr);
       continue;
     }
+    if (rest && threadIdx.x == 0) rest[g] = 0;
     const float* const given = a.probabilities + (t.probabilities_row(a) + g) * a.probabilities_stride;
     for (int s = threadIdx.x; s < slots; s += kThreads) row[s] = position[s] >= 0 ? given[s] : 0.0f;
     __syncthreads();
   }
-  keep_scores(a, t, position, p, slots, choice);
+  const int victim = keep_scores(a, t, position, p, slots, choice);
+  if (rest && threadIdx.x == 0) split.victim[t.tile] = victim;
 }
 
 /// Grid: KV heads, rows, splits. Shared: sums of weigh_values().
@@ -248,6 +261,15 @@ __global__ void __launch_bounds__(kThreads) decode_sum(Args a, Split split) {
     for (int s = 0; s < split.splits; ++s) sum += split.sums[(s * tiles + tile) * width + i];
     a.out[(a.first_row + blockIdx.y) * a.out_stride + std::int64_t{blockIdx.x} * width + i] = sum;
   }
+}
+
+/// Grid: KV heads, rows. After decode_sum.
+template <class T> __global__ void __launch_bounds__(kThreads) decode_rest(Args a, Split split) {
+  const Tile<T> t(a);
+  add_rest_values(a, t, split.rest + t.tile * a.group,
+                  a.out + t.index * a.out_stride + t.head * a.group * a.slots.head_dim);
+  __syncthreads();
+  add_to_rest(a, t, split.victim[t.tile]);
 }
 
 /// Calls f.operator()<Layout, kHeads>() with the layout for rows of `dim` numbers, 16 bytes a lane if rows are
@@ -289,6 +311,7 @@ Args args_of(const DecodeAttention& op, CudaStream& stream, std::int64_t unit) {
           .scale = op.scale,
           .decay = op.decay,
           .scoring = op.scoring,
+          .statistic = op.statistic,
           .seed = op.seed,
           .out = static_cast<float*>(op.out.data),
           .out_stride = op.out.stride,
@@ -305,14 +328,22 @@ template <class Layout, int kHeads> void run_split(Args a, int rows, CudaStream&
   const int splits = (slots + kSplitSlots - 1) / kSplitSlots;
   const std::size_t p = std::size_t{1} * heads * a.group * slots,
                     sums = std::size_t{1} * splits * heads * a.group * dim;
-  const std::size_t row_bytes = (p + sums + std::size_t{1} * heads * slots) * sizeof(float);
+  const std::size_t positions = std::size_t{1} * heads * slots,
+                    rest = a.slots.rest ? std::size_t{1} * heads * a.group : 0;
+  const std::size_t row_bytes = (p + sums + positions + rest + (rest > 0 ? heads : 0)) * sizeof(float);
   const int at_once = static_cast<int>(std::clamp<std::size_t>(CudaStream::kWorkspace / row_bytes, 1, rows));
   auto* const memory = reinterpret_cast<float*>(stream.workspace(at_once * row_bytes));
   for (int first = 0; first < rows; first += at_once) {
     const int count = std::min(at_once, rows - first);
     a.first_row = first;
-    const Split split{memory, memory + p * count, reinterpret_cast<std::int32_t*>(memory + (p + sums) * count), count,
-                      splits};
+    float* const after = memory + (p + sums + positions) * count;
+    const Split split{memory,
+                      memory + p * count,
+                      reinterpret_cast<std::int32_t*>(memory + (p + sums) * count),
+                      count,
+                      splits,
+                      after,
+                      reinterpret_cast<std::int32_t*>(after + rest * count)};
     const dim3 grid(heads, count), split_grid(heads, count, splits);
     launch(decode_begin<T>, grid, kThreads, 0, stream, a, split);
     if (!a.probabilities) launch(decode_logits<Layout, kHeads>, split_grid, kThreads, 0, stream, a, split);
@@ -320,6 +351,7 @@ template <class Layout, int kHeads> void run_split(Args a, int rows, CudaStream&
     launch(decode_values<Layout, kHeads>, split_grid, kThreads, reduction_floats<Layout>(dim, kHeads) * sizeof(float),
            stream, a, split);
     launch(decode_sum, grid, kThreads, 0, stream, a, split);
+    if (a.slots.rest) launch(decode_rest<T>, grid, kThreads, 0, stream, a, split);
   }
 }
 
@@ -331,13 +363,15 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   const int rows = static_cast<int>(op.q.rows);
   if (rows == 0) return;
   const Args args = args_of(op, stream, is_quantised(op.slots.dtype) ? 1 : std::int64_t(size_of(op.slots.dtype)));
-  if (run_grouped(args, op.slots.dtype, rows, stream)) return;
+  if (!op.slots.rest && run_grouped(args, op.slots.dtype, rows, stream)) return;
   with_slot_type(op.slots.dtype, [&]<class T>() {
     with_layout<T>(op.slots.head_dim, args.group, [&]<class Layout, int kHeads>() {
       const std::size_t floats =
           slot_floats(args.group, op.slots.slots) + reduction_floats<Layout>(op.slots.head_dim, kHeads);
       const bool few = rows * op.slots.kv_heads < stream.multiprocessors() && op.slots.slots > 2 * kSplitSlots;
-      if (few || floats * sizeof(float) > kFusedShared) return run_split<Layout, kHeads>(args, rows, stream);
+      // The rest is for the split kernels alone: the hot one has no registers to spare for it.
+      if (op.slots.rest || few || floats * sizeof(float) > kFusedShared)
+        return run_split<Layout, kHeads>(args, rows, stream);
       launch(decode_fused<Layout, kHeads>, dim3(op.slots.kv_heads, rows), kThreads, floats * sizeof(float), stream,
              args);
     });

@@ -22,9 +22,15 @@ struct PrefillAttention {
   View out, lse;
 };
 
-/// The attention that each prompt token received: score[g, j] = sum over the query heads of group g and the rows i >= j
-/// of exp(scale * q_i k_j - lse_i), in fp32, recomputed per key block from the row sums (H2O, arXiv 2306.14048).
-/// `window` > 0 counts only the last `window` rows of each sequence (SnapKV's observation window).
+/// How the attention that a token got from rows and from the query heads of its group becomes one score:
+///   sum      their sum (H2O, arXiv 2306.14048)
+///   largest  the largest of them, what it may cost at worst (DefensiveKV, arXiv 2510.13334)
+///   mean     the sum, compared per row that could see the token: score / (newest position - its own + 1)
+enum class Statistic : std::uint8_t { sum, largest, mean };
+
+/// The attention that each prompt token received: score[g, j] = the sum (or the largest) over the query heads of group
+/// g and the rows i >= j of exp(scale * q_i k_j - lse_i), in fp32, recomputed per key block from the row sums. `window`
+/// > 0 counts only the last `window` rows of each sequence (SnapKV's observation window, arXiv 2404.14469).
 ///   q, k, lse, offsets as in PrefillAttention      score [kv_heads, tokens] f32
 struct ColumnSums {
   ConstView q, k, lse;
@@ -33,24 +39,32 @@ struct ColumnSums {
   float scale = 1;
   int window = 0;
   View score;
+  Statistic statistic = Statistic::sum;
 };
 
 /// How a score comes about. none: scores are neither kept nor read (full attention, recent window).
 enum class Scoring : std::uint8_t { none, attention, random };
 
-/// What one sequence keeps between two steps, per layer and KV head: at most heavy + recent tokens. Once that many are
-/// stored, each step at position t evicts the stored or new token with the lowest score among those at positions
+/// What one sequence keeps between two steps, per layer and KV head: of its prompt at most heavy + recent tokens, and
+/// `spare` more that come later. Once that many are stored, each step at position t evicts the stored or new token with
+/// the lowest score among those at positions
 /// <= t - recent - grace that are not sinks (< sinks); ties evict the oldest. H2O has grace 0; its FlexGen version 1.
 struct Keep {
-  std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0;
-  constexpr std::int32_t budget() const { return heavy + recent; }
+  std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0, spare = 0;
+  constexpr std::int32_t of_prompt() const { return heavy + recent; }
+  constexpr std::int32_t budget() const { return heavy + recent + spare; }
 };
+
+constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }
 
 /// A KV block: what one layer keeps for one batch of sequences, in fixed slots; nothing ever moves between slots.
 ///   k, v [sequences, kv_heads, slots], rows of head_dim numbers of `dtype`, which may be i8 or i4 (kernels/kv_row.h)
 ///   score [sequences, kv_heads, slots] f32
 ///   position [sequences, kv_heads, slots] i32, -1 = empty
 ///   free_slot [sequences, kv_heads] i32: where the next goes
+///   rest [sequences, kv_heads, rest_numbers(head_dim)] f32, or null: of all that a head evicted, how many tokens, the
+///   sum of their keys and the sum of their values. Each query attends to it as to one more token, with the mean key
+///   and the mean value; ln(how many) is added to its logit (MomentKV, arXiv 2606.01563)
 /// `score` may be null with Scoring::none. A sequence needs min(budget, its tokens) + 1 slots.
 struct KvSlots {
   void *k = nullptr, *v = nullptr;
@@ -58,6 +72,7 @@ struct KvSlots {
   std::int32_t *position = nullptr, *free_slot = nullptr;
   DType dtype = DType::f16;
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
+  float* rest = nullptr;
 
   constexpr std::size_t row_bytes() const { return kv_row_bytes(dtype, head_dim); }
 };
@@ -68,7 +83,8 @@ struct KvSlots {
 ///   k, v [tokens, kv_heads * head_dim] of the slots' type, f32 where that is i8 or i4; these are quantised here
 ///   score [kv_heads, tokens] f32, empty unless
 ///   Scoring::attention     offsets [prompts + 1]     sequence [prompts]: its place in the block     keep [prompts]
-/// With Scoring::random a token's score is random_score(seed, head, position).
+/// With Scoring::random a token's score is random_score(seed, head, position). With `pool` > 1, which is odd, it is the
+/// mean of the scores of that many neighbours, fewer at the prompt's ends (SnapKV). Slots without scores forget them.
 struct KeepPrompt {
   ConstView k, v, score;
   std::span<const std::int32_t> offsets, sequence;
@@ -76,17 +92,19 @@ struct KeepPrompt {
   Scoring scoring = Scoring::none;
   std::uint64_t seed = 0;
   KvSlots slots;
+  int pool = 1;
+  Statistic statistic = Statistic::sum;
 };
 
-/// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, adds the
-/// probabilities (summed over the query heads of the group) to the scores after multiplying these by `decay`, and
-/// chooses the victim, whose slot becomes free for the next token.
+/// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, multiplies
+/// the scores by `decay`, adds the probabilities (summed over the query heads of the group) or takes the largest of all
+/// of them, and chooses the victim, whose slot becomes free for the next token.
 ///   q, out [rows, heads * head_dim] f32     k, v [rows, kv_heads * head_dim] f32, rounded into the slots; into those
 ///   of i8 or i4 quantised
 ///   sequence, position, keep [rows]: place in the block, absolute position of the new token, budget
 ///   home: a copy of the block, or null: what the step changes (the new key and value, the scores of the row's heads,
 ///   positions, the free slot) it changes there too; on a GPU memory of Backend::allocate_host()
-///   probabilities [rows * heads, slots] f32 or empty: used in place of the softmax (tests of ties)
+///   probabilities [rows * heads, slots] f32 or empty: used in place of the softmax (tests of ties); the rest gets none
 ///   evicted [rows, kv_heads] i32 or empty: receives the position evicted by this step, or -1
 struct DecodeAttention {
   ConstView q, k, v;
@@ -100,6 +118,7 @@ struct DecodeAttention {
   View out;
   ConstView probabilities;
   View evicted;
+  Statistic statistic = Statistic::sum;
 };
 
 /// Uniform in [0, 1), the same on every backend.

@@ -6,8 +6,9 @@
 namespace weft::kernels::cuda::decode {
 
 /// Turns the logits of one head into probabilities; 0 where empty. All threads; `shared` holds a float per warp.
-__device__ inline void softmax(float* p, int slots, float* shared) {
-  float most = -INFINITY;
+/// `rest`, if not null: one logit more, of KvSlots::rest.
+__device__ inline void softmax(float* p, int slots, float* shared, float* rest = nullptr) {
+  float most = rest ? *rest : -INFINITY;
   for (int s = threadIdx.x; s < slots; s += kThreads) most = fmaxf(most, p[s]);
   most = block_reduce(most, Largest{}, shared);
   float sum = 0;
@@ -16,8 +17,11 @@ __device__ inline void softmax(float* p, int slots, float* shared) {
     p[s] = e;
     sum += e;
   }
+  const float of_rest = rest ? __expf(*rest - most) : 0.0f;
+  if (rest && threadIdx.x == 0) sum += of_rest;
   const float inverse = 1.0f / block_reduce(sum, Sum{}, shared);
   for (int s = threadIdx.x; s < slots; s += kThreads) p[s] *= inverse;
+  if (rest && threadIdx.x == 0) *rest = of_rest * inverse;
   __syncthreads();
 }
 
@@ -57,11 +61,23 @@ struct ChoiceShared {
   int number[kThreads / kWarp];
 };
 
-/// Adds the probabilities p [group, slots] to the scores and frees a slot: the victim's once the budget is full, else
-/// the first empty one. All threads.
+/// What a slot got, of p [group, slots], and the score that this leaves it.
+__device__ inline float new_score(const Args& a, float score, const float* p, std::int64_t stride) {
+  if (a.statistic == Statistic::largest) {
+    float most = 0;
+    for (int g = 0; g < a.group; ++g) most = fmaxf(most, p[g * stride]);
+    return fmaxf(a.decay * score, most);
+  }
+  float sum = 0;
+  for (int g = 0; g < a.group; ++g) sum += p[g * stride];
+  return a.decay * score + sum;
+}
+
+/// Updates the scores by the probabilities p [group, slots] and frees a slot: the victim's once the budget is full,
+/// else the first empty one. All threads, which get the slot of the victim, or -1.
 template <class T>
-__device__ void keep_scores(const Args& a, const Tile<T>& t, const std::int32_t* position, const float* p,
-                            std::int64_t stride, ChoiceShared& shared) {
+__device__ int keep_scores(const Args& a, const Tile<T>& t, const std::int32_t* position, const float* p,
+                           std::int64_t stride, ChoiceShared& shared) {
   const int slots = a.slots.slots;
   const std::int64_t newest = std::int64_t{t.row.position} - t.row.keep.recent - t.row.keep.grace;
   Candidate mine{0, 0, -1};
@@ -75,19 +91,18 @@ __device__ void keep_scores(const Args& a, const Tile<T>& t, const std::int32_t*
     ++visible;
     float score = a.scoring == Scoring::none ? 0.0f : t.score[s];
     if (a.scoring == Scoring::attention) {
-      float sum = 0;
-      for (int g = 0; g < a.group; ++g) sum += p[g * stride + s];
-      score = a.decay * score + sum;
+      score = new_score(a, score, p + s, stride);
       t.score[s] = score;
     }
     if (t.home.k && a.scoring != Scoring::none) t.home.score[s] = score;
+    if (a.statistic == Statistic::mean) score /= static_cast<float>(t.row.position + 1 - at);
     if (at >= t.row.keep.sinks && at <= newest) mine = First{}(mine, Candidate{score, at, s});
   }
   visible = block_reduce(visible, Sum{}, shared.number);
   empty = block_reduce(empty, Lowest{}, shared.number);
   const Candidate victim = block_reduce_candidate(mine, First{}, shared.candidate);
-  if (threadIdx.x != 0) return;
   const bool evicts = visible > t.row.keep.budget() && victim.slot >= 0;
+  if (threadIdx.x != 0) return evicts ? victim.slot : -1;
   const std::int32_t free_slot = evicts ? victim.slot : empty < slots ? empty : -1;
   if (evicts) t.position[victim.slot] = -1;
   *t.free_slot = free_slot;
@@ -96,6 +111,7 @@ __device__ void keep_scores(const Args& a, const Tile<T>& t, const std::int32_t*
     *t.home.free_slot = free_slot;
   }
   if (a.evicted) a.evicted[t.index * a.evicted_stride + t.head] = evicts ? victim.position : -1;
+  return evicts ? victim.slot : -1;
 }
 
 /// Floats of positions and probabilities, in words of 16 bytes.

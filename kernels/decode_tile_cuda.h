@@ -26,6 +26,7 @@ struct Args {
   int group;         // query heads of one KV head
   float scale, decay;
   Scoring scoring;
+  Statistic statistic;
   std::uint64_t seed;
   float* out;
   std::int64_t out_stride;
@@ -40,6 +41,7 @@ template <class T> struct Place {
   T *k = nullptr, *v = nullptr;
   float* score = nullptr;
   std::int32_t *position = nullptr, *free_slot = nullptr;
+  float* rest = nullptr;
 
   __device__ Place(const KvSlots& slots, std::int64_t at, std::int64_t row) {  // at: sequence * kv_heads + head
     if (!slots.k) return;
@@ -49,6 +51,7 @@ template <class T> struct Place {
     score = slots.score ? slots.score + first : nullptr;
     position = slots.position + first;
     free_slot = slots.free_slot + at;
+    rest = slots.rest ? slots.rest + at * rest_numbers(slots.head_dim) : nullptr;
   }
 };
 

@@ -14,7 +14,7 @@ namespace {
 template <class Score>
 std::vector<std::int32_t> kept_positions(std::int32_t length, const Keep& keep, const Score& score) {
   std::vector<std::int32_t> kept;
-  if (length <= keep.budget()) {
+  if (length <= keep.of_prompt()) {
     for (std::int32_t i = 0; i < length; ++i) kept.push_back(i);
     return kept;
   }
@@ -46,6 +46,7 @@ struct HeadSlots {
   std::byte *k, *v;
   float* score;
   std::int32_t *position, *free_slot;
+  float* rest;
 
   HeadSlots(const KvSlots& s, std::int64_t sequence, std::int64_t head) {
     const std::int64_t index = sequence * s.kv_heads + head, first = index * s.slots;
@@ -55,17 +56,48 @@ struct HeadSlots {
     score = s.score ? s.score + first : nullptr;
     position = s.position + first;
     free_slot = s.free_slot + index;
+    rest = s.rest ? s.rest + index * rest_numbers(s.head_dim) : nullptr;
   }
 };
+
+/// Sums what does not stay. `kept`: ascending.
+void sum_rest(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const std::vector<std::int32_t>& kept,
+              float* rest, const VectorKernels& vectors) {
+  const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
+  const int dim = op.slots.head_dim;
+  std::fill_n(rest, rest_numbers(dim), 0.0f);
+  const auto add = [&](const ConstView& from, std::int32_t position, float* to) {
+    const auto column = static_cast<std::size_t>(head * dim) * size_of(from.dtype);
+    vectors.convert(from.slice(begin + position, 1).as<std::byte>() + column, from.dtype, to, DType::f32, dim, true);
+  };
+  auto next = kept.begin();
+  for (std::int32_t i = 0; i < length; ++i) {
+    if (next != kept.end() && *next == i) {
+      ++next;
+      continue;
+    }
+    rest[0] += 1;
+    add(op.k, i, rest + 1);
+    add(op.v, i, rest + 1 + dim);
+  }
+}
 
 void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const VectorKernels& vectors) {
   const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
   const float* given = op.scoring == Scoring::attention ? op.score.slice(head, 1).as<float>() + begin : nullptr;
+  const std::int32_t reach = op.pool / 2;
   const auto score = [&](std::int32_t position) {
     if (op.scoring == Scoring::random) return random_score(op.seed, static_cast<int>(head), position);
-    return given ? given[position] : 0.0f;
+    if (!given || reach == 0) return given ? given[position] : 0.0f;
+    const std::int32_t first = std::max(0, position - reach), last = std::min(length - 1, position + reach);
+    float sum = 0;
+    for (std::int32_t i = first; i <= last; ++i) sum += given[i];
+    return sum / static_cast<float>(last - first + 1);
   };
-  const std::vector<std::int32_t> kept = kept_positions(length, op.keep[prompt], score);
+  const bool by_row = op.statistic == Statistic::mean;
+  const std::vector<std::int32_t> kept = kept_positions(length, op.keep[prompt], [&](std::int32_t position) {
+    return by_row ? score(position) / static_cast<float>(length - position) : score(position);
+  });
 
   const HeadSlots slots(op.slots, op.sequence[prompt], head);
   const std::size_t row_bytes = op.slots.row_bytes();
@@ -84,6 +116,7 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
   std::fill(slots.position + kept.size(), slots.position + op.slots.slots, -1);
   if (slots.score) std::fill(slots.score + kept.size(), slots.score + op.slots.slots, 0.0f);
   *slots.free_slot = static_cast<std::int32_t>(kept.size());
+  if (slots.rest) sum_rest(op, prompt, head, kept, slots.rest, vectors);
 }
 
 }  // namespace

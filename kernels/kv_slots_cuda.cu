@@ -29,6 +29,8 @@ struct Args {
   const Prompt* prompts;
   Scoring scoring;
   std::uint64_t seed;
+  int reach;    // neighbours on each side whose scores are pooled
+  bool by_row;  // scores are compared per row that could see the token
   KvSlots slots;
   std::int64_t row;  // what of the kernel's type one slot's key or value takes
 };
@@ -49,6 +51,23 @@ __device__ int rank_of(bool flag, int* shared, int& total) {
   return flag ? before + __popc(votes & ((1u << lane) - 1)) : -1;
 }
 
+/// Sums what does not stay of a prompt, a column to a thread. `position` [kept]: what stays, ascending.
+template <class From>
+__device__ void sum_rest(const Args& a, const Prompt& prompt, const std::int32_t* position, int kept, int head,
+                         float* rest) {
+  const int dim = a.slots.head_dim;
+  for (int i = threadIdx.x; i < 2 * dim; i += kThreads) {
+    const std::int64_t stride = i < dim ? a.k_stride : a.v_stride;
+    const From* const column =
+        static_cast<const From*>(i < dim ? a.k : a.v) + prompt.begin * stride + head * dim + i % dim;
+    float sum = 0;
+    for (int s = 0, at = 0; s <= kept; ++s, ++at)
+      for (const int end = s < kept ? position[s] : prompt.length; at < end; ++at) sum += to_float(column[at * stride]);
+    rest[1 + i] = sum;
+  }
+  if (threadIdx.x == 0) rest[0] = static_cast<float>(prompt.length - kept);
+}
+
 /// Grid: KV heads, prompts.
 template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_prompt(Args a) {
   WEFT_SHARED(SelectShared, select);
@@ -62,12 +81,21 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
     if (a.scoring == Scoring::random)
       return unit_float(
           random_bits(a.seed, std::uint64_t{static_cast<std::uint32_t>(head)} << 32 | static_cast<std::uint32_t>(at)));
-    return a.scoring == Scoring::attention ? a.score[head * a.score_stride + prompt.begin + at] : 0.0f;
+    if (a.scoring != Scoring::attention) return 0.0f;
+    const float* const given = a.score + head * a.score_stride + prompt.begin;
+    if (a.reach == 0) return given[at];
+    const int first = max(0, at - a.reach), last = min(prompt.length - 1, at + a.reach);
+    float sum = 0;
+    for (int i = first; i <= last; ++i) sum += given[i];
+    return sum / static_cast<float>(last - first + 1);
   };
   // Of equal scores the newer stays.
-  const auto key = [&](int at) { return std::uint64_t{order_of(score(at))} << 32 | static_cast<std::uint32_t>(at); };
+  const auto key = [&](int at) {
+    const float worth = a.by_row ? score(at) / static_cast<float>(prompt.length - at) : score(at);
+    return std::uint64_t{order_of(worth)} << 32 | static_cast<std::uint32_t>(at);
+  };
 
-  const bool all = prompt.length <= prompt.keep.budget();
+  const bool all = prompt.length <= prompt.keep.of_prompt();
   const int recent = all ? 0 : prompt.length - prompt.keep.recent;  // the first of those that stay in any case
   const int sinks = min(min(prompt.keep.sinks, prompt.keep.heavy), recent), heavy = prompt.keep.heavy - sinks;
   std::uint64_t least = 0;  // key of the last heavy one
@@ -95,6 +123,8 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
   __syncthreads();
 
   using From = std::conditional_t<is_level<T>, float, T>;
+  if (a.slots.rest)
+    sum_rest<From>(a, prompt, position, kept, head, a.slots.rest + tile * rest_numbers(a.slots.head_dim));
   T* const k = static_cast<T*>(a.slots.k) + tile * slots * a.row;
   T* const v = static_cast<T*>(a.slots.v) + tile * slots * a.row;
   const auto from = [&](const void* rows, std::int64_t stride, int slot) {
@@ -137,6 +167,8 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
                   .prompts = stream.upload(std::span<const Prompt>(prompts)),
                   .scoring = op.scoring,
                   .seed = op.seed,
+                  .reach = op.pool / 2,
+                  .by_row = op.statistic == Statistic::mean,
                   .slots = op.slots,
                   .row = static_cast<std::int64_t>(op.slots.row_bytes() /
                                                    (is_quantised(op.slots.dtype) ? 1 : size_of(op.slots.dtype)))};

@@ -78,8 +78,11 @@ struct Checker {
                ", less than the one before, " + text(offsets[i - 1]));
   }
   void keep(const Keep& k) const {
-    const std::int64_t budget = std::int64_t{k.heavy} + k.recent;
-    if (k.heavy < 0 || k.recent < 0 || budget < 1 || budget > INT32_MAX || k.sinks < 0 || k.grace < 0 ||
+    const std::int64_t of_prompt = std::int64_t{k.heavy} + k.recent;
+    if (k.spare < 0 || of_prompt + k.spare > INT32_MAX)
+      refuse("keep has room for " + text(of_prompt) + " tokens and spare " + text(k.spare) +
+             "; wanted spare from 0 on");
+    if (k.heavy < 0 || k.recent < 0 || of_prompt < 1 || k.sinks < 0 || k.grace < 0 ||
         std::int64_t{k.sinks} + k.grace > k.heavy)
       refuse("keep is heavy " + text(k.heavy) + ", recent " + text(k.recent) + ", sinks " + text(k.sinks) + ", grace " +
              text(k.grace) + "; wanted a budget of at least 1, with sinks and grace inside heavy");
@@ -260,7 +263,7 @@ void check(const ColumnSums& op) {
 
 void check(const KeepPrompt& op) {
   const Checker c{"keep_prompt"};
-  c.block(op.slots, op.scoring);
+  c.block(op.slots, Scoring::none);
   const std::int64_t tokens = op.k.rows, cols = std::int64_t{op.slots.kv_heads} * op.slots.head_dim;
   c.sized("k", op.k, tokens, cols, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
   c.sized("v", op.v, tokens, cols, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
@@ -274,11 +277,12 @@ void check(const KeepPrompt& op) {
   c.places(op.sequence, op.slots);
   for (std::size_t i = 0; i < op.keep.size(); ++i) {
     c.keep(op.keep[i]);
-    const std::int32_t length = op.offsets[i + 1] - op.offsets[i], stored = std::min(length, op.keep[i].budget());
+    const std::int32_t length = op.offsets[i + 1] - op.offsets[i], stored = std::min(length, op.keep[i].of_prompt());
     if (stored >= op.slots.slots)
       c.refuse(text(op.slots.slots) + " slots, wanted " + text(stored + 1) + ": prompt " +
                text(static_cast<std::int64_t>(i)) + " keeps " + text(stored) + " tokens and needs one slot more");
   }
+  if (op.pool < 1 || op.pool % 2 == 0) c.refuse("pool is " + text(op.pool) + ", wanted an odd number from 1 on");
   if (op.scoring != Scoring::attention) {
     if (op.score) c.refuse("score is given, but scoring is not by attention");
     return;

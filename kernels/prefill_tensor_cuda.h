@@ -242,7 +242,13 @@ template <class T, int kDim> __global__ void __launch_bounds__(kThreads, 2) pref
   if constexpr (kMultiplies<T>) attend<T, kDim>(a);
 }
 
-template <class T, int kDim> __device__ __forceinline__ void sum_columns(const Args& a) {
+/// x + y, or the larger of them.
+template <bool kLargest> using Gathered = std::conditional_t<kLargest, Largest, Sum>;
+template <bool kLargest> __device__ __forceinline__ float gathered(float x, float y) {
+  return Gathered<kLargest>{}(x, y);
+}
+
+template <class T, int kDim, bool kLargest> __device__ __forceinline__ void sum_columns(const Args& a) {
   WEFT_DYNAMIC_SHARED(T, memory);
   WEFT_SHARED(float, shift, [kTile]);
   const Tile<T, kDim> queries{memory};
@@ -287,20 +293,21 @@ template <class T, int kDim> __device__ __forceinline__ void sum_columns(const A
       for (int n = 0; n < kTile / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          sum[i / 2] += fast_exp2(__fmaf_rn(p[n][i], to_exp2, shift[n * 8 + at.t * 2 + i % 2]));
+          sum[i / 2] =
+              gathered<kLargest>(sum[i / 2], fast_exp2(__fmaf_rn(p[n][i], to_exp2, shift[n * 8 + at.t * 2 + i % 2])));
     }
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float all = over_row(sum[r], Sum{});
+    const float all = over_row(sum[r], Gathered<kLargest>{});
     if (at.t == 0 && at.row + r * 8 < count)
       a.score[kv_head * a.score_stride + block.begin + block.first + at.row + r * 8] = all;
   }
 }
 
 /// Grid: KV heads of tiles of keys. Shared: a tile.
-template <class T, int kDim> __global__ void __launch_bounds__(kThreads, 2) column_sums_tensor(Args a) {
-  if constexpr (kMultiplies<T>) sum_columns<T, kDim>(a);
+template <class T, int kDim, bool kLargest> __global__ void __launch_bounds__(kThreads, 2) column_sums_tensor(Args a) {
+  if constexpr (kMultiplies<T>) sum_columns<T, kDim, kLargest>(a);
 }
 
 /// Calls f.operator()<kDim>() with the tile's numbers of a row for heads of `head_dim`.

@@ -4,6 +4,7 @@
 
 #include "kernels/vector_attend.h"
 #include "kernels/vector_levels.h"
+#include "kernels/vector_rest.h"
 
 namespace weft::kernels {
 
@@ -11,7 +12,7 @@ template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   if (t.probabilities) {
     for (int g = 0; g < t.group; ++g)
-      for (int i = 0; i < static_cast<int>(whole_vectors(s.count)); ++i)
+      for (int i = 0; i < static_cast<int>(whole_vectors(s.count + 1)); ++i)
         s.p[g * s.stride + i] = i < s.count ? t.probabilities[g * t.probabilities_stride + slot_of<S>(s, i)] : 0.0f;
     return;
   }
@@ -28,7 +29,11 @@ template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
   if constexpr (S::kHeads >= 2)
     for (; head + 2 <= t.group; head += 2) logits<S, 2>(s, head);
   for (; head < t.group; ++head) logits<S, 1>(s, head);
-  for (int g = 0; g < t.group; ++g) softmax<S>(s.p + g * s.stride, s.count);
+  const bool rest = has_rest(s);
+  for (int g = 0; g < t.group; ++g) {
+    if (rest) add_rest_logit<S>(s, g);
+    softmax<S>(s.p + g * s.stride, s.count + (rest ? 1 : 0));
+  }
 }
 
 /// Asks for what the next tile touches first.
@@ -75,10 +80,14 @@ template <class S, class T> void decode_tile_of(const DecodeTile& t) {
     for (; head + 2 <= t.group; head += 2) outputs<S, 2>(s, head);
   for (; head < t.group; ++head) outputs<S, 1>(s, head);
 
-  add_to_scores<S>(s);
+  if (has_rest(s)) add_rest_values<S>(s);
+  if (t.statistic == Statistic::largest) add_to_scores<S, true>(s);
+  else add_to_scores<S, false>(s);
+  if (t.statistic == Statistic::mean) divide_by_age(s);
   const int victim = s.count > t.keep.budget() ? choose_victim<S>(s) : -1;
   const int freed = victim >= 0 ? slot_of<S>(s, victim) : s.first_empty;
   if (victim >= 0) t.position[freed] = -1;
+  if (victim >= 0 && t.rest) add_to_rest<S>(s, freed);
   *t.free_slot = freed;
   if (t.evicted) *t.evicted = victim >= 0 ? s.place[victim] : -1;
 }

@@ -45,6 +45,7 @@ struct ColumnTile {
   DType dtype;
   int first_key, keys, first_row, length, head_dim, group;
   float scale;
+  bool largest;  // of those terms, in place of their sum
   float* score;  // [tokens of the sequence]
   float* scratch;
 };
@@ -60,11 +61,13 @@ struct DecodeTile {
   const DecodeTile* next;              // what this thread does after this tile, or null
   float* score;                        // [slots], null with Scoring::none
   std::int32_t *position, *free_slot;  // [slots], [1]
+  float* rest;                         // [rest_numbers(head_dim)] or null
   DType dtype;
   int slots, head_dim, group;
   std::int32_t token;  // the new one's position
   Keep keep;
   Scoring scoring;
+  Statistic statistic;
   float scale, decay, new_score;
   const float* probabilities;  // [group, slots] or null
   std::int64_t probabilities_stride;

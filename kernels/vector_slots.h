@@ -63,8 +63,8 @@ template <class S, class T> void list_entries(DecodeState<T>& s) {
   s.first_empty = empty;
 }
 
-/// score = decay * score + the probabilities of the group. Leaves the new scores in s.value.
-template <class S, class T> void add_to_scores(DecodeState<T>& s) {
+/// score = decay * score + the probabilities of the group, or the largest of these. Leaves the new scores in s.value.
+template <class S, bool kLargest, class T> void add_to_scores(DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   int entry = 0;
   for (int r = 0; r < s.runs; ++r)
@@ -73,14 +73,25 @@ template <class S, class T> void add_to_scores(DecodeState<T>& s) {
       typename S::V score = S::zero();
       if (t.score) score = load_some<S>(t.score + s.run[r].first + first, lanes);
       if (t.scoring == Scoring::attention) {
-        typename S::V sum = S::load(s.p + entry);
-        for (int g = 1; g < t.group; ++g) sum = S::add(sum, S::load(s.p + g * s.stride + entry));
-        score = S::fma(S::all(t.decay), score, sum);
+        typename S::V got = S::load(s.p + entry);
+        for (int g = 1; g < t.group; ++g) {
+          const typename S::V p = S::load(s.p + g * s.stride + entry);
+          if constexpr (kLargest) got = S::max(got, p);
+          else got = S::add(got, p);
+        }
+        if constexpr (kLargest) score = S::max(S::mul(S::all(t.decay), score), got);
+        else score = S::fma(S::all(t.decay), score, got);
         store_some<S>(t.score + s.run[r].first + first, score, lanes);
       }
       S::store(s.value + entry, score);
       entry += lanes;
     }
+}
+
+/// s.value = the scores per row that could see their tokens.
+template <class T> void divide_by_age(DecodeState<T>& s) {
+  const std::int32_t end = s.tile.token + 1;
+  for (int i = 0; i < s.count; ++i) s.value[i] /= static_cast<float>(end - s.place[i]);
 }
 
 /// The entry of the candidate with the lowest score, of equal ones the oldest; a score that is no number is never

@@ -5,6 +5,14 @@
 #include "offload/memory.h"
 
 namespace weft::offload {
+namespace {
+
+/// Of one head.
+std::size_t rest_bytes(const KvShape& shape) {
+  return shape.rest ? static_cast<std::size_t>(kernels::rest_numbers(shape.head_dim)) * sizeof(float) : 0;
+}
+
+}  // namespace
 
 KvShape::Offsets KvShape::offsets() const {
   const std::size_t heads = static_cast<std::size_t>(sequences) * static_cast<std::size_t>(kv_heads);
@@ -16,14 +24,19 @@ KvShape::Offsets KvShape::offsets() const {
   at.score = arena.take(scores ? places * sizeof(float) : 0, 64);
   at.position = arena.take(places * sizeof(std::int32_t), 64);
   at.free_slot = arena.take(heads * sizeof(std::int32_t), 64);
+  at.rest = rest ? arena.take(heads * rest_bytes(*this), 64) : arena.used();
   at.end = arena.used();
   return at;
 }
 
-std::array<KvShape::Part, 5> KvShape::parts() const {
+std::array<KvShape::Part, 6> KvShape::parts() const {
   const Offsets at = offsets();
-  return {Part{at.k, row_bytes()}, Part{at.v, row_bytes()}, Part{at.score, scores ? sizeof(float) : 0},
-          Part{at.position, sizeof(std::int32_t)}, Part{at.free_slot, sizeof(std::int32_t), false}};
+  return {Part{at.k, row_bytes()},
+          Part{at.v, row_bytes()},
+          Part{at.score, scores ? sizeof(float) : 0},
+          Part{at.position, sizeof(std::int32_t)},
+          Part{at.free_slot, sizeof(std::int32_t), false},
+          Part{at.rest, rest_bytes(*this), false}};
 }
 
 std::size_t KvShape::bytes() const { return round_up(offsets().end, kPage); }
@@ -41,6 +54,7 @@ kernels::KvSlots KvShape::view(std::byte* base) const {
   slots_view.kv_heads = kv_heads;
   slots_view.slots = slots;
   slots_view.head_dim = head_dim;
+  slots_view.rest = rest ? reinterpret_cast<float*>(base + at.rest) : nullptr;
   return slots_view;
 }
 

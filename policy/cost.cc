@@ -121,8 +121,12 @@ double Cost::prefill_core(double sequences, double prompt) const {
   double seconds = 4 * pairs * model_.head_dim / device.prefill_attention.at(prompt, model_.head_dim);
   for (const auto& [from, to] : {std::pair{Value::k, Value::stored_k}, {Value::v, Value::stored_v}})
     seconds += pointwise(rows * (bytes_of_row(from) + bytes_of_row(to)));
-  if (policy_.retention.scored())
-    seconds += 2 * pairs * model_.head_dim / device.column_sums.at(prompt, model_.head_dim);
+  if (policy_.retention.scored()) {
+    // Only the rows of the observation window are multiplied again.
+    const double rest = policy_.retention.window > 0 ? std::max(0.0, prompt - policy_.retention.window) : 0;
+    const double scored = pairs - sequences * model_.heads * rest * (rest + 1) / 2;
+    seconds += 2 * scored * model_.head_dim / device.column_sums.at(prompt, model_.head_dim);
+  }
   if (policy_.kv_format.rotates())
     for (const Value value : {Value::k, Value::v}) seconds += pointwise(2 * rows * bytes_of_row(value));
   return seconds + pointwise(2 * rows * stored);  // into the slots

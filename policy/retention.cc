@@ -5,6 +5,7 @@
 #include <cassert>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <vector>
 
 #include "kernels/error.h"
@@ -15,18 +16,31 @@ namespace {
 
 using Rule = Retention::Rule;
 
-/// The numbers that a rule takes, and whether it keeps scores of attention.
+using Statistic = Retention::Statistic;
+
+/// The numbers that a rule takes, whether it scores by attention, and its parameters where nothing else is said.
 struct RuleRow {
   Rule rule;
   const char* name;
   bool heavy, recent, scored;
+  std::int32_t window = 0, pool = 1;
+  double decay = 1;
+  Statistic statistic = Statistic::sum;
+  bool once = false, rest = false;
 };
-constexpr std::array kRules{RuleRow{Rule::full, "full", false, false, false},
-                            RuleRow{Rule::recent, "recent", false, true, false},
-                            RuleRow{Rule::heavy, "heavy", true, false, true},
-                            RuleRow{Rule::h2o, "h2o", true, true, true},
-                            RuleRow{Rule::h2o_flexgen, "h2o-flexgen", true, true, true},
-                            RuleRow{Rule::random, "random", true, true, false}};
+constexpr std::array kRules{
+    RuleRow{Rule::full, "full", false, false, false},
+    RuleRow{Rule::recent, "recent", false, true, false},
+    RuleRow{Rule::heavy, "heavy", true, false, true},
+    RuleRow{Rule::h2o, "h2o", true, true, true},
+    RuleRow{Rule::h2o_flexgen, "h2o-flexgen", true, true, true},
+    RuleRow{Rule::random, "random", true, true, false},
+    RuleRow{Rule::mean, "mean", true, true, true, 0, 1, 1, Statistic::mean},
+    RuleRow{Rule::tova, "tova", true, false, true, 1, 1, 0},
+    RuleRow{Rule::snapkv, "snapkv", true, true, true, 32, 7, 1, Statistic::sum, true},
+    RuleRow{Rule::defensive, "defensive", true, true, true, 32, 5, 0.99, Statistic::largest},
+};
+constexpr std::array<const char*, 3> kStatistics{"sum", "largest", "mean"};  // by Statistic
 constexpr const RuleRow& row_of(Rule rule) { return kRules[static_cast<std::size_t>(rule)]; }
 static_assert(
     [] {
@@ -36,7 +50,7 @@ static_assert(
     }(),
     "the rows are in the order of Retention::Rule");
 
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 30, kMostPooled = 1023;
 
 Rule rule_named(std::string_view name, const std::string& where) {
   std::vector<std::string> known;
@@ -69,7 +83,8 @@ Amount amount_from_json(const nlohmann::json& value, const std::string& where) {
 }
 
 void check(const Retention& retention, const std::string& where) {
-  const auto& [rule, name, heavy, recent, scored] = row_of(retention.rule);
+  const RuleRow& row = row_of(retention.rule);
+  const auto& [rule, name, heavy, recent] = std::tie(row.rule, row.name, row.heavy, row.recent);
   const auto nothing = [](const Amount& a) { return !a.is_share() && a.of(1) == 0; };
   if (recent && !heavy && nothing(retention.recent))
     throw UsageError(where + ": rule '" + name + "' needs 'recent', a number of tokens or a share");
@@ -82,6 +97,48 @@ void check(const Retention& retention, const std::string& where) {
   if (heavy && !retention.heavy.is_share() && retention.sinks > retention.heavy.of(1))
     throw UsageError(where + ": sinks are part of the heavy tokens; " + std::to_string(retention.sinks) +
                      " sinks do not fit " + retention.heavy.text() + " heavy");
+  if (retention.pool % 2 == 0)
+    throw UsageError(where + ": 'pool' must be odd, the token and its neighbours; got " +
+                     std::to_string(retention.pool));
+  if (retention.statistic == Statistic::mean && (retention.window > 0 || retention.decay != 1))
+    throw UsageError(where + ": the statistic 'mean' counts all rows alike; it takes no 'window' and no 'decay'");
+  if (retention.once && retention.decay != 1)
+    throw UsageError(where + ": with 'once' steps evict nothing, so there is no 'decay'");
+  if (retention.once && rule == Rule::h2o_flexgen)
+    throw UsageError(where + ": 'once' leaves nothing of 'h2o-flexgen', which differs from h2o only in steps");
+}
+
+/// What the JSON and the written form share.
+void read_parameters(Fields& fields, Retention& retention) {
+  const std::string of_text = fields.text("of", row_of(retention.rule).once ? "prompt" : "prompt+generation");
+  if (of_text == "prompt") retention.of = Retention::Of::prompt;
+  else if (of_text == "prompt+generation") retention.of = Retention::Of::prompt_and_generation;
+  else fields.refuse_field("of", "'prompt' or 'prompt+generation'");
+  if (retention.rule == Rule::full) return;
+  retention.sinks = static_cast<std::int32_t>(fields.integer("sinks", 0, kMostTokens, 0));
+  retention.rest = fields.boolean("rest", row_of(retention.rule).rest);
+  if (retention.rule == Rule::random)
+    retention.seed = static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0));
+  if (!retention.scored()) return;
+  const RuleRow& row = row_of(retention.rule);
+  retention.window = static_cast<std::int32_t>(fields.integer("window", 0, kMostTokens, row.window));
+  retention.pool = static_cast<std::int32_t>(fields.integer("pool", 1, kMostPooled, row.pool));
+  retention.decay = fields.number("decay", 0, 1, row.decay);
+  const auto name = fields.text("statistic", kStatistics[static_cast<std::size_t>(row.statistic)]);
+  const auto* const known = std::find(kStatistics.begin(), kStatistics.end(), name);
+  if (known == kStatistics.end()) fields.refuse_field("statistic", "'sum', 'largest' or 'mean'");
+  retention.statistic = static_cast<Statistic>(known - kStatistics.begin());
+  retention.once = fields.boolean("once", row.once);
+}
+
+/// "KEY=VALUE" as a field of an object: a number, true, false, or text.
+void add_parameter(std::string_view text, nlohmann::json& object, const std::string& where) {
+  const std::size_t equals = text.find('=');
+  const std::string key(text.substr(0, equals)), value(text.substr(equals + 1));
+  if (object.contains(key)) throw UsageError(where + ": '" + key.substr(0, 40) + "' is given twice");
+  auto parsed = nlohmann::json::parse(value, nullptr, false);
+  if (parsed.is_number() || parsed.is_boolean()) object[key] = std::move(parsed);
+  else object[key] = value;
 }
 
 }  // namespace
@@ -154,12 +211,13 @@ Kept Retention::kept(std::int64_t prompt, std::int64_t generation) const {
   if (rule == Rule::h2o_flexgen) kept.heavy = std::max(kept.heavy, kept.sinks + 1), kept.grace = 1;
   if (kept.heavy + kept.recent == 0)
     kept.recent = 1;  // shares of a short sequence floor to nothing; its newest token stays
+  if (once) kept.spare = tokens(generation);
   return kept;
 }
 
 std::int64_t Retention::slots(std::int64_t prompt, std::int64_t generation) const {
   const Kept keep = kept(prompt, generation);
-  const std::int64_t budget = std::int64_t{keep.heavy} + keep.recent,
+  const std::int64_t budget = std::int64_t{keep.heavy} + keep.recent + keep.spare,
                      stored = prompt + std::max<std::int64_t>(1, generation - 1);
   return std::min(budget + 1, stored);
 }
@@ -167,9 +225,12 @@ std::int64_t Retention::slots(std::int64_t prompt, std::int64_t generation) cons
 Retention Retention::from_text(std::string_view text) {
   const std::string where = "--retention";
   std::vector<std::string_view> parts;
+  nlohmann::json parameters = nlohmann::json::object();
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(':', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
+    const std::string_view part = text.substr(begin, end - begin);
+    if (!parts.empty() && part.find('=') != std::string_view::npos) add_parameter(part, parameters, where);
+    else parts.push_back(part);
     begin = end + 1;
   }
   Retention retention;
@@ -184,6 +245,9 @@ Retention Retention::from_text(std::string_view text) {
                      ", got '" + std::string(text.substr(0, 60)) + "'");
   if (row.heavy) retention.heavy = Amount::from_text(parts[1], where + " heavy");
   if (row.recent) retention.recent = Amount::from_text(parts.back(), where + " recent");
+  Fields fields(parameters, where, Blame::usage);
+  read_parameters(fields, retention);
+  fields.refuse_unknown();
   check(retention, where);
   return retention;
 }
@@ -192,22 +256,11 @@ Retention Retention::from_json(const nlohmann::json& object, const std::string& 
   Fields fields(object, where, Blame::usage);
   Retention retention;
   retention.rule = rule_named(fields.text("rule"), where);
-  const std::string of_text = fields.text("of", "prompt+generation");
-  if (of_text == "prompt") retention.of = Of::prompt;
-  else if (of_text != "prompt+generation") fields.refuse_field("of", "'prompt' or 'prompt+generation'");
-  if (retention.rule != Rule::full) {
-    if (row_of(retention.rule).heavy && fields.has("heavy"))
-      retention.heavy = amount_from_json(fields.at("heavy"), where + ".heavy");
-    if (row_of(retention.rule).recent && fields.has("recent"))
-      retention.recent = amount_from_json(fields.at("recent"), where + ".recent");
-    retention.sinks = static_cast<std::int32_t>(fields.integer("sinks", 0, kMostTokens, 0));
-    if (retention.rule == Rule::random)
-      retention.seed = static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0));
-    if (retention.scored()) {
-      retention.window = static_cast<std::int32_t>(fields.integer("window", 0, kMostTokens, 0));
-      retention.decay = fields.number("decay", 0, 1, 1.0);
-    }
-  }
+  if (row_of(retention.rule).heavy && fields.has("heavy"))
+    retention.heavy = amount_from_json(fields.at("heavy"), where + ".heavy");
+  if (row_of(retention.rule).recent && fields.has("recent"))
+    retention.recent = amount_from_json(fields.at("recent"), where + ".recent");
+  read_parameters(fields, retention);
   fields.refuse_unknown();
   check(retention, where);
   return retention;
@@ -224,12 +277,22 @@ nlohmann::ordered_json Retention::to_json() const {
   json["sinks"] = sinks;
   json["of"] = of == Of::prompt ? "prompt" : "prompt+generation";
   if (rule == Rule::random) json["seed"] = seed;
-  if (scored() && window > 0) json["window"] = window;
-  if (scored() && decay != 1) json["decay"] = decay;
+  // What is left out is both plain and the rule's own.
+  const RuleRow& row = row_of(rule);
+  if (rest || row.rest) json["rest"] = rest;
+  if (!scored()) return json;
+  if (window > 0 || row.window > 0) json["window"] = window;
+  if (pool > 1 || row.pool > 1) json["pool"] = pool;
+  if (decay != 1 || row.decay != 1) json["decay"] = decay;
+  if (statistic != Statistic::sum || row.statistic != Statistic::sum)
+    json["statistic"] = kStatistics[static_cast<std::size_t>(statistic)];
+  if (once || row.once) json["once"] = once;
   return json;
 }
 
 bool Retention::scored() const { return row_of(rule).scored; }
+
+bool Retention::keeps_scores() const { return !once && (scored() || rule == Rule::random); }
 
 const char* name_of(Retention::Rule rule) { return row_of(rule).name; }
 

@@ -1,5 +1,22 @@
 // policy/retention.h: which tokens stay in the KV cache. Every rule is a row of parameters of one mechanism: a number
-// of heavy hitters, a recent window, pinned sinks and a way to score (H2O, arXiv 2306.14048; sinks: arXiv 2309.17453).
+// of heavy hitters, a recent window, pinned sinks and a way to score. With p the attention that a row gives a token:
+//
+//   rule         a prompt token's score                  a step makes of a score s      from
+//   full         -                                       -                              everything stays
+//   recent       -                                       -                              arXiv 2309.17453, with sinks
+//   h2o          sum of p over rows and heads            s + sum of p over heads        H2O, arXiv 2306.14048
+//   heavy        as h2o, but without recent tokens       as h2o                         H2O's ablation
+//   h2o-flexgen  as h2o; what is no longer recent        as h2o                         h2o_flexgen by H2O's authors
+//                stays for one more step
+//   random       a random number                         s                              H2O's ablation
+//   mean         as h2o, per row that could see it       as h2o, the same               H2O, appendix
+//   tova         sum of p of the last row over heads     sum of p over heads            TOVA, arXiv 2401.06104
+//   snapkv       sum of p of the last 32 rows, mean of   s; of what comes after the     SnapKV, arXiv 2404.14469
+//                7 neighbours                            prompt everything stays
+//   defensive    largest p of the last 32 rows, mean     max(0.99 s, largest p of the   DefensiveKV, arXiv
+//                of 5 neighbours                         heads)                         2510.13334
+//
+// Scores are per layer and KV head; its query heads are the heads above. Each parameter can be given another value.
 #pragma once
 
 #include <cstdint>
@@ -27,26 +44,44 @@ class Amount {
 
 /// What one sequence keeps per layer and head; the meaning of each number is kernels::Keep's.
 struct Kept {
-  std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0;
+  std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0, spare = 0;
   bool operator==(const Kept&) const = default;
 };
 
 struct Retention {
-  enum class Rule : std::uint8_t { full, recent, heavy, h2o, h2o_flexgen, random } rule = Rule::full;
+  enum class Rule : std::uint8_t {
+    full,
+    recent,
+    heavy,
+    h2o,
+    h2o_flexgen,
+    random,
+    mean,
+    tova,
+    snapkv,
+    defensive
+  } rule = Rule::full;
   enum class Of : std::uint8_t { prompt, prompt_and_generation } of = Of::prompt_and_generation;
   Amount heavy, recent;
   std::int32_t sinks = 0;   ///< pinned first tokens; inside `heavy`, but for the rule `recent`, which adds them
   std::uint64_t seed = 0;   ///< of the rule `random`
   std::int32_t window = 0;  ///< prefill scores from the last rows only (SnapKV); 0: all rows
+  std::int32_t pool = 1;    ///< a prompt token's score is the mean of so many neighbours'; odd
   double decay = 1;         ///< of the scores, per decode step
+  enum class Statistic : std::uint8_t { sum, largest, mean } statistic = Statistic::sum;  ///< kernels::Statistic
+  bool once = false;  ///< a prompt is cut to its budget, and all that comes after stays
+  bool rest = false;  ///< what is evicted is attended to as one token more, their mean (kernels::KvSlots::rest)
 
   /// Whether tokens are kept by the attention they have received.
   bool scored() const;
+  /// Whether steps need the scores of what is stored.
+  bool keeps_scores() const;
   Kept kept(std::int64_t prompt, std::int64_t generation) const;
   /// Slots that a sequence needs per layer and head: what is kept, and one for the new token.
   std::int64_t slots(std::int64_t prompt, std::int64_t generation) const;
 
-  /// "full", "h2o:HEAVY:RECENT", "h2o-flexgen:HEAVY:RECENT", "recent:N", "heavy:N", "random:HEAVY:RECENT"
+  /// "full", "recent:N", "heavy:N", "tova:N", and NAME:HEAVY:RECENT for the others; then parameters as in the JSON
+  /// form: "h2o:0.1:0.1:window=32:sinks=4".
   static Retention from_text(std::string_view text);
   bool operator==(const Retention&) const = default;
   static Retention from_json(const nlohmann::json& object, const std::string& where);

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Measures what each retention rule costs in perplexity, and writes docs/quality.md. With --kv, what keys and values of 8
-and 4 bits cost, and prints a table.
+and 4 bits cost, with --rules, what the rules named there cost, each in the words of weft's --retention: these print a
+table.
 
     scripts/quality.py [--model models/demo] [--text tests/data/text/books-valid.txt.xz] [--windows 64]
-                       [--prompt 512] [--scored 256] [--kv | --output docs/quality.md] [-- FLAGS OF WEFT ...]
+                       [--prompt 512] [--scored 256] [--kv | --rules RULE ... | --output docs/quality.md]
+                       [-- FLAGS OF WEFT ...]
 
 Every window is so many tokens of prompt and so many that follow; `weft score` prefills the prompt and feeds the rest
 token by token through the decode path, so that retention acts as it does in generation. The budget is a share of the
@@ -65,10 +67,11 @@ def make_windows(args, folder):
 def score(args, folder, windows, retention, kv=None):
     """Mean negative log-likelihood of each window, in order."""
     policy, output = folder / "policy.json", folder / "scores.jsonl"
-    policy.write_text(json.dumps({"retention": retention} | ({"kv": kv} if kv else {})))
+    named = ["--retention", retention] if isinstance(retention, str) else []
+    policy.write_text(json.dumps(({} if named else {"retention": retention}) | ({"kv": kv} if kv else {})))
     output.unlink(missing_ok=True)
     weft(args, "score", "--model", args.model, "--input", str(windows), "--output", str(output), "--policy", str(policy),
-         "--quiet", *args.flags)
+         "--quiet", *named, *args.flags)
     lines = {r["id"]: -r["logprob"] / len(r["logprobs"]) for r in map(json.loads, open(output))}
     return [lines[window] for window in range(args.windows)]
 
@@ -114,6 +117,17 @@ def print_kv(args, folder, windows):
                       f"| {math.expm1(change):+.2%} | {math.exp(change) * error:.2%} |", flush=True)
 
 
+def print_rules(args, folder, windows):
+    full = score(args, folder, windows, "full")
+    print(f"| retention | perplexity | change | standard error |\n|---|---|---|---|\n"
+          f"| full | {math.exp(mean_and_error(full)[0]):.2f} | | |", flush=True)
+    for rule in args.rules:
+        losses = score(args, folder, windows, rule)
+        change, error = mean_and_error([a - b for a, b in zip(losses, full)])
+        print(f"| {rule} | {math.exp(mean_and_error(losses)[0]):.2f} | {math.expm1(change):+.2%} "
+              f"| {math.exp(change) * error:.2%} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(ROOT / "models/demo"))
@@ -126,6 +140,7 @@ def main():
     parser.add_argument("--formats", action="store_true", help="only what quantised weights cost, printed")
     parser.add_argument("--only", default="", help="of --formats those whose DTYPE/GROUP/ARITHMETIC contains this")
     parser.add_argument("--kv", action="store_true", help="formats of keys and values in place of retention rules")
+    parser.add_argument("--rules", nargs="+", metavar="RULE", help="only these, as --retention of weft takes them")
     parser.add_argument("flags", nargs="*", help="of weft score, after --")
     args = parser.parse_args()
     if args.formats:
@@ -137,6 +152,8 @@ def main():
         windows = make_windows(args, folder)
         if args.kv:
             return print_kv(args, folder, windows)
+        if args.rules:
+            return print_rules(args, folder, windows)
         full = score(args, folder, windows, {"rule": "full"})
         mean, error = mean_and_error(full)
         rows, scores = [], {}

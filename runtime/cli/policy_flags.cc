@@ -30,9 +30,22 @@ void PolicyFlags::add_to(CLI::App& app) {
   app.add_option("--gpu-batch-size", gpu_batch_size, "Sequences that one compute op works on")->group("Policy");
   app.add_option("--num-gpu-batches", num_gpu_batches, "Gpu batches that share one pass over the weights")
       ->group("Policy");
-  app.add_option("--retention", retention,
-                 "What stays in the KV cache: full, h2o:HEAVY:RECENT, recent:N, heavy:N, h2o-flexgen:HEAVY:RECENT or "
-                 "random:HEAVY:RECENT; 12 is a number of tokens, 0.1 a share of them")
+  app.add_option(
+         "--retention", retention,
+         "What stays in the KV cache; 12 is a number of tokens, 0.1 a share of them:\n"
+         "  full                      everything\n"
+         "  recent:N                  the newest; a step keeps no scores\n"
+         "  h2o:HEAVY:RECENT          the newest, and what was attended to most; a step updates a score a slot\n"
+         "  heavy:N                   the same without the newest; costs the same\n"
+         "  h2o-flexgen:HEAVY:RECENT  FlexGen's variant of h2o; costs the same\n"
+         "  mean:HEAVY:RECENT         h2o by attention per row that could see a token; a division a slot more\n"
+         "  tova:N                    what the last token attended to; costs what h2o does\n"
+         "  defensive:HEAVY:RECENT    what one row or head attended to most; costs what h2o does\n"
+         "  snapkv:HEAVY:RECENT       of a prompt what its last rows attended to, and all that comes after; a step\n"
+         "                            keeps no scores, but slots for all answers\n"
+         "  random:HEAVY:RECENT       the newest, and others at random; a step updates a score a slot\n"
+         "Parameters of policy files may follow, as in h2o:0.1:0.1:window=32:sinks=4. rest=true attends to the mean\n"
+         "of what was evicted, as to one token more a head and step.")
       ->group("Policy");
   auto* const kv_type =
       app.add_option("--kv-dtype", kv_dtype,

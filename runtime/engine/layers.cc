@@ -28,6 +28,16 @@ std::array<View, policy::kValues> with_hidden(View hidden) {
   return values;
 }
 
+kernels::Statistic statistic_of(const policy::Retention& retention) {
+  using From = policy::Retention::Statistic;
+  switch (retention.statistic) {
+    case From::sum: break;
+    case From::largest: return kernels::Statistic::largest;
+    case From::mean: return kernels::Statistic::mean;
+  }
+  return kernels::Statistic::sum;
+}
+
 kernels::Scoring scoring_of(const policy::Retention& retention) {
   if (retention.scored()) return kernels::Scoring::attention;
   return retention.rule == policy::Retention::Rule::random ? kernels::Scoring::random : kernels::Scoring::none;
@@ -43,8 +53,8 @@ Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::b
                kernels::Backend& backend, const Grace& stop)
     : model_(plan.model), retention_(plan.retention), types_(plan.types), rotate_(plan.rotate),
       activation_(activation_named(plan.model.activation, plan.model.architecture)),
-      scoring_(scoring_of(plan.retention)), chunk_tokens_(plan.chunk_tokens), arithmetic_(plan.arithmetic),
-      scale_(1 / std::sqrt(static_cast<float>(plan.model.head_dim))),
+      scoring_(scoring_of(plan.retention)), statistic_(statistic_of(plan.retention)), chunk_tokens_(plan.chunk_tokens),
+      arithmetic_(plan.arithmetic), scale_(1 / std::sqrt(static_cast<float>(plan.model.head_dim))),
       scratch_(workspace.data(), workspace.size(), offload::Tier::device), tables_(tables), backend_(backend),
       ops_(backend.ops()), stop_(stop) {
   for (int layer = 0; layer < model_.layers; ++layer) {
@@ -186,7 +196,8 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                                    .head_dim = model_.head_dim,
                                    .scale = scale_,
                                    .window = retention_.window,
-                                   .score = score};
+                                   .score = score,
+                                   .statistic = statistic_};
     ops_.run(sums, stream);
     if (on_prompts_) on_prompts_(layer, sums);
   }
@@ -203,7 +214,9 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                            .keep = part(rows.keep, first, last),
                            .scoring = scoring_,
                            .seed = seed(layer),
-                           .slots = {}};
+                           .slots = {},
+                           .pool = retention_.pool,
+                           .statistic = statistic_};
   keep_prompts(keep, kv, stream);
   for (std::int64_t s = rows.own(); s < rows.live(); ++s) {
     const std::int64_t from = rows.shared[static_cast<std::size_t>(s - rows.own())];
@@ -238,13 +251,14 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
                                    .heads = model_.heads,
                                    .scale = scale_,
                                    .decay = static_cast<float>(retention_.decay),
-                                   .scoring = scoring_,
+                                   .scoring = retention_.keeps_scores() ? scoring_ : kernels::Scoring::none,
                                    .seed = seed(layer),
                                    .slots = kv.slots,
                                    .home = kv.home,
                                    .out = at(values, Value::attended),
                                    .probabilities = {},
-                                   .evicted = {}},
+                                   .evicted = {},
+                                   .statistic = statistic_},
           stream);
   rotate(ops, at(values, Value::attended), stream);  // back
 }
@@ -298,7 +312,7 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
   for (std::int64_t s = 0; s < rows.live(); ++s) {
     const auto index = static_cast<std::size_t>(s);
     const std::int32_t tokens =
-        std::min({rows.keep[index].budget(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
+        std::min({rows.keep[index].of_prompt(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
     const std::array<std::int32_t, 2> offsets{0, tokens};
     // KeepPrompt quantises fp32, which follows the numbers of the KV type.
     const ConstView both = is_quantised(kv.dtype) ? ConstView(scores, DType::f32, tokens, cols)

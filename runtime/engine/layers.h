@@ -136,6 +136,7 @@ class Layers {
   const bool rotate_;
   const kernels::Activation activation_;
   const kernels::Scoring scoring_;
+  const kernels::Statistic statistic_;
   const std::int64_t chunk_tokens_;
   const Arithmetic arithmetic_;
   const float scale_;

@@ -168,7 +168,7 @@ std::string Session::plan_line() const {
 
 kernels::Keep Session::keep(std::int64_t prompt, std::int64_t generation) const {
   const policy::Kept kept = policy_.retention.kept(prompt, generation);
-  return {.heavy = kept.heavy, .recent = kept.recent, .sinks = kept.sinks, .grace = kept.grace};
+  return {.heavy = kept.heavy, .recent = kept.recent, .sinks = kept.sinks, .grace = kept.grace, .spare = kept.spare};
 }
 
 }  // namespace weft::runtime

@@ -111,7 +111,7 @@ Work decode_work(const Session& session, const Totals& totals, kernels::Keep kee
   const auto tokens = double(totals.decode_tokens);
   std::int64_t attended = 0;  // by one sequence in all sweeps
   for (std::int64_t sweep = 1; sweep <= sweeps; ++sweep)
-    attended += std::min<std::int64_t>(keep.budget() + 1, context + sweep);
+    attended += std::min<std::int64_t>(keep.budget() + 1, std::min<std::int64_t>(keep.of_prompt(), context) + sweep);
   const auto bytes_each = double(session.footprint().kv_shape.bytes_per_step());
   const double kv_bytes = double(attended) / double(sweeps) * tokens * bytes_each * spec.kv_heads * spec.layers;
   const double on_host = host_share(session.footprint().shape);

@@ -41,8 +41,8 @@ def decode_shared(heads, partial=1024):
 HOT = {
     "prefill_tensor<half, 128>": 2 * 64 * 128 * 2,
     "prefill_tensor<half, 64>": 2 * 64 * 64 * 2,
-    "column_sums_tensor<half, 128>": 64 * 128 * 2,
-    "column_sums_tensor<half, 64>": 64 * 64 * 2,
+    "column_sums_tensor<half, 128, false>": 64 * 128 * 2,
+    "column_sums_tensor<half, 64, false>": 64 * 64 * 2,
     "decode_fused<Team<half, 8, 16, 1>, 1>": decode_shared(1),
     "decode_fused<Team<half, 8, 8, 1>, 1>": decode_shared(1),
     "decode_fused<Team<Level<i8>, 8, 16, 1>, 1>": decode_shared(1),

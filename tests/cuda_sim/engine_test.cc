@@ -126,7 +126,7 @@ TEST_CASE("a job on a device that breaks ends with its answers kept, and goes on
 }
 
 TEST_CASE("a resident model's steps are repeated by graphs, and answers stay the same", "[gpu][graphs]") {
-  const std::string retention = GENERATE("full", "h2o:0.2:0.2");
+  const std::string retention = GENERATE("full", "h2o:0.2:0.2", "defensive:0.2:0.2:window=8:rest=true");
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
   std::vector<Prompt> prompts;
   for (int i = 0; i < 7; ++i) {  // they end one after another, and some are scored

@@ -355,4 +355,20 @@ TEST_CASE("attention refuses shapes that disagree, and says what it wanted", "[k
   CHECK_THROWS_WITH(place.run(sinks),
                     "decode_attention: keep is heavy 2, recent 1, sinks 3, grace 0; wanted a budget of at "
                     "least 1, with sinks and grace inside heavy");
+  keep[0] = {2, 1, 0, 0, -1};
+  CHECK_THROWS_WITH(place.run(sinks),
+                    "decode_attention: keep has room for 3 tokens and spare -1; wanted spare from 0 on");
+  keep[0].spare = 0;
+  const Array stored(place, 4, 16, DType::f16);
+  const kernels::KeepPrompt prompt{.k = stored,
+                                   .v = stored,
+                                   .score = {},
+                                   .offsets = offsets,
+                                   .sequence = good,
+                                   .keep = keep,
+                                   .scoring = Scoring::none,
+                                   .seed = 0,
+                                   .slots = kv.block,
+                                   .pool = 2};
+  CHECK_THROWS_WITH(place.run(prompt), "keep_prompt: pool is 2, wanted an odd number from 1 on");
 }

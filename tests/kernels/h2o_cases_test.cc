@@ -156,6 +156,36 @@ TEST_CASE("h2o_cases: random cases in exact arithmetic", "[kernels][h2o]") {
   }
 }
 
+TEST_CASE("h2o_cases: the other rules in exact arithmetic", "[kernels][h2o]") {
+  const json file = json::parse(read_text(data_path("h2o/rule_cases.json")));
+  REQUIRE(file.size() == 180);
+  for (const Place* place : every_place()) {
+    int close = 0;
+    for (const json& j : file) {
+      CAPTURE(place->name, j.at("name").get<std::string>());
+      H2oCase c;
+      c.weights = j.at("weights").get<std::vector<Rows>>();
+      c.prompt = j.at("prompt"), c.steps = j.at("steps");
+      c.keep = {j.at("heavy"), j.at("recent"), j.at("sinks"), 0, j.at("spare")};
+      const std::string statistic = j.at("statistic");
+      const RuleParameters rule{.statistic = statistic == "sum"       ? kernels::Statistic::sum
+                                             : statistic == "largest" ? kernels::Statistic::largest
+                                                                      : kernels::Statistic::mean,
+                                .window = j.at("window"),
+                                .pool = j.at("pool"),
+                                .decay = j.at("decay")[0].get<float>() / j.at("decay")[1].get<float>()};
+      const json& expect = j.at("expect");
+      std::vector<double> gap;
+      for (const json& g : expect.at("gap"))
+        gap.push_back(g.is_null() ? std::numeric_limits<double>::infinity() : g.get<double>());
+      const H2oTrace got = rule_on(*place, c, rule);
+      if (gap[0] >= kClear) check_scores(got.kept[0], expect.at("scores"));
+      close += check_case(got, expect, gap);
+    }
+    CHECK(close == 5);
+  }
+}
+
 TEST_CASE("h2o_cases: a file named by WEFT_H2O_CASES", "[kernels][h2o]") {
   const char* path = std::getenv("WEFT_H2O_CASES");
   if (!path) return;

@@ -13,9 +13,9 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
   const auto [sequences, heads, slots, head_dim] =
       GENERATE(table<int, int, int, int>({{1, 1, 1, 1}, {3, 2, 7, 12}, {4, 8, 33, 64}, {2, 5, 101, 80}}));
   const DType dtype = GENERATE(DType::f16, DType::f32, DType::i8, DType::i4);
-  const bool scores = GENERATE(true, false);
-  const KvShape shape{sequences, heads, slots, head_dim, dtype, scores};
-  CAPTURE(sequences, heads, slots, head_dim, name_of(dtype), scores);
+  const bool scores = GENERATE(true, false), rest = GENERATE(true, false);
+  const KvShape shape{sequences, heads, slots, head_dim, dtype, scores, rest};
+  CAPTURE(sequences, heads, slots, head_dim, name_of(dtype), scores, rest);
 
   const std::size_t places = static_cast<std::size_t>(sequences * heads * slots);
   const auto at = shape.offsets();
@@ -24,7 +24,11 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
   REQUIRE(at.score >= at.v + places * shape.row_bytes());
   REQUIRE(at.position >= at.score + (scores ? places * 4 : 0));
   REQUIRE(at.free_slot >= at.position + places * 4);
-  REQUIRE(at.end == at.free_slot + static_cast<std::size_t>(sequences * heads) * 4);
+  const std::size_t all_heads = static_cast<std::size_t>(sequences * heads);
+  REQUIRE(at.rest >= at.free_slot + all_heads * 4);
+  REQUIRE(at.end ==
+          (rest ? at.rest + all_heads * static_cast<std::size_t>(1 + 2 * head_dim) * 4 : at.free_slot + all_heads * 4));
+  if (rest) REQUIRE(at.rest % 64 == 0);
   REQUIRE(shape.bytes() % 4096 == 0);
   REQUIRE(shape.bytes() >= at.end);
   REQUIRE(shape.bytes() < at.end + 4096);
@@ -40,6 +44,7 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
   REQUIRE(reinterpret_cast<std::byte*>(view.free_slot) == base + at.free_slot);
   REQUIRE((view.sequences == sequences && view.kv_heads == heads && view.slots == slots && view.head_dim == head_dim));
   REQUIRE(view.dtype == dtype);
+  REQUIRE(reinterpret_cast<std::byte*>(view.rest) == (rest ? base + at.rest : nullptr));
 }
 
 TEST_CASE("a quantised row holds its levels in whole words, then a scale and a minimum for each 64 numbers",

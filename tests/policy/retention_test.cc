@@ -61,6 +61,14 @@ TEST_CASE("what each rule keeps, and the slots it needs", "[policy]") {
       {"h2o:7:0.29", {.heavy = 7, .recent = 29}, 37},
       {"h2o-flexgen:0.1:0.1", {.heavy = 10, .recent = 10, .sinks = 0, .grace = 1}, 21},
       {"random:5:6", {.heavy = 5, .recent = 6}, 12},
+      {"tova:0.2", {.heavy = 20, .recent = 0}, 21},
+      {"mean:5:6", {.heavy = 5, .recent = 6}, 12},
+      {"defensive:5:6:sinks=4", {.heavy = 5, .recent = 6, .sinks = 4}, 12},
+      {"snapkv:0.1:0.1", {.heavy = 6, .recent = 6, .spare = 40}, 53},  // of the prompt; what comes after stays
+      {"snapkv:0.1:0.1:of=prompt+generation", {.heavy = 10, .recent = 10, .spare = 40}, 61},
+      {"snapkv:0.5:0.5", {.heavy = 30, .recent = 30, .spare = 40}, 99},
+      {"h2o:5:6:window=8:pool=3:decay=0.5:once=false:statistic=largest", {.heavy = 5, .recent = 6}, 12},
+      {"h2o:5:6:once=true", {.heavy = 5, .recent = 6, .spare = 40}, 52},
       {"h2o:90:90", {.heavy = 90, .recent = 90}, 99},
       {"h2o:500:1.0", {.heavy = 100, .recent = 100}, 99},
   };
@@ -108,11 +116,29 @@ TEST_CASE("a retention's JSON reads back as itself", "[policy]") {
         R"({"rule":"h2o","heavy":0.1,"recent":12,"sinks":2,"of":"prompt"})",
         R"({"rule":"h2o","heavy":1.0,"recent":1,"sinks":0,"of":"prompt+generation","window":16,"decay":0.9})",
         R"({"rule":"h2o-flexgen","heavy":5,"recent":6,"sinks":0,"of":"prompt+generation"})",
-        R"({"rule":"random","heavy":5,"recent":6,"sinks":0,"of":"prompt","seed":42})"}) {
+        R"({"rule":"random","heavy":5,"recent":6,"sinks":0,"of":"prompt","seed":42})",
+        R"({"rule":"recent","recent":6,"sinks":0,"of":"prompt","rest":true})",
+        R"({"rule":"tova","heavy":5,"sinks":0,"of":"prompt","window":1,"decay":0.0})",
+        R"({"rule":"mean","heavy":5,"recent":6,"sinks":0,"of":"prompt","statistic":"mean"})",
+        R"({"rule":"snapkv","heavy":5,"recent":6,"sinks":1,"of":"prompt","window":64,"pool":5,"once":true})",
+        R"({"rule":"snapkv","heavy":5,"recent":6,"sinks":1,"of":"prompt","window":0,"pool":1,"once":false})",
+        R"({"rule":"defensive","heavy":5,"recent":6,"sinks":0,"of":"prompt","window":32,"pool":5,"decay":1.0,)"
+        R"("statistic":"sum"})"}) {
     CAPTURE(text);
     CHECK(from(text).to_json() == nlohmann::ordered_json::parse(text));
     CHECK(from(from(text).to_json().dump().c_str()).to_json() == nlohmann::ordered_json::parse(text));
   }
+}
+
+TEST_CASE("the written form takes the parameters of the JSON form", "[policy]") {
+  CHECK(Retention::from_text("h2o:0.1:12:window=16:sinks=2:of=prompt:decay=0.9:pool=3") ==
+        from(R"({"rule":"h2o","heavy":0.1,"recent":12,"sinks":2,"of":"prompt","window":16,"decay":0.9,"pool":3})"));
+  CHECK(Retention::from_text("recent:20:sinks=4") == from(R"({"rule":"recent","recent":20,"sinks":4})"));
+  CHECK(Retention::from_text("random:2:3:seed=7") == from(R"({"rule":"random","heavy":2,"recent":3,"seed":7})"));
+  CHECK(Retention::from_text("defensive:2:3") == from(R"({"rule":"defensive","heavy":2,"recent":3})"));
+  CHECK_FALSE(Retention::from_text("snapkv:2:3").keeps_scores());
+  CHECK(Retention::from_text("tova:2").keeps_scores());
+  CHECK(Retention::from_text("random:2:3").keeps_scores());
 }
 
 TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
@@ -130,6 +156,21 @@ TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
   CHECK_THROWS_WITH(from(R"({"rule":"h2o","heavy":-0.5,"recent":1})"), Contains("a share from 0 to 1"));
   CHECK(from(R"({"rule":"h2o","heavy":1e-80,"recent":1})").heavy.of(1 << 20) == 0);
   CHECK_THROWS_AS(Retention::from_text(""), UsageError);
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:windows=3"), Contains("did you mean 'window'?"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:pool=4"), Contains("'pool' must be odd"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:pool=x"), Contains("pool"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:sinks=1:sinks=1"), Contains("given twice"));
+  CHECK_THROWS_WITH(Retention::from_text("recent:1:window=3"), Contains("window"));
+  CHECK_THROWS_WITH(Retention::from_text("full:sinks=3"), Contains("sinks"));
+  CHECK_THROWS_WITH(Retention::from_text("full:rest=true"), Contains("rest"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:statistic=max"), Contains("'largest'"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:once=1"), Contains("once"));
+  CHECK_THROWS_WITH(Retention::from_text("mean:1:1:decay=0.5"), Contains("counts all rows alike"));
+  CHECK_THROWS_WITH(Retention::from_text("mean:1:1:window=5"), Contains("counts all rows alike"));
+  CHECK_THROWS_WITH(Retention::from_text("snapkv:1:1:decay=0.5"), Contains("evict nothing"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o-flexgen:1:1:once=true"), Contains("once"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:=1:1"), Contains("h2o:HEAVY:RECENT"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:=1"), Contains("unknown"));
   for (const char* text :
        {R"({})", R"({"rule":"full","heavy":1})", R"({"rule":"recent","recent":4,"heavy":1})", R"({"rule":"recent"})",
         R"({"rule":"h2o","heavy":1,"recent":1,"of":"generation"})", R"({"rule":"h2o","heavy":"1","recent":1})",

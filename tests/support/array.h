@@ -144,10 +144,11 @@ class Array {
 
 /// The arrays of a KV block, empty: every position is -1 and every free slot 0.
 struct SlotArrays {
-  Array k, v, score, position, free_slot;
+  Array k, v, score, position, free_slot, rest;
   kernels::KvSlots block;
 
-  SlotArrays(const Place& place, int sequences, int kv_heads, int slots, int head_dim, DType dtype)
+  SlotArrays(const Place& place, int sequences, int kv_heads, int slots, int head_dim, DType dtype,
+             bool with_rest = false)
       : k(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype)),
         v(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype)),
         score(place, std::int64_t{sequences} * kv_heads, slots),
@@ -156,6 +157,7 @@ struct SlotArrays {
             place,
             std::vector<std::int32_t>(static_cast<std::size_t>(sequences) * static_cast<std::size_t>(kv_heads), 0),
             sequences, kv_heads),
+        rest(place, std::int64_t{sequences} * kv_heads, kernels::rest_numbers(head_dim)),
         block{k.data(),
               v.data(),
               static_cast<float*>(score.data()),
@@ -165,7 +167,8 @@ struct SlotArrays {
               sequences,
               kv_heads,
               slots,
-              head_dim} {}
+              head_dim,
+              with_rest ? static_cast<float*>(rest.data()) : nullptr} {}
 
  private:
   /// Quantised rows are whole words, whose bytes alone mean something.

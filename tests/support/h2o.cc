@@ -23,7 +23,7 @@ const std::vector<double>& weights_of(const H2oCase& c, std::size_t head, int qu
 /// Leaves in `score` what stays of a prompt; returns how clear the choice was.
 double keep_prompt(std::map<int, double>& score, const H2oCase& c) {
   const double clear = std::numeric_limits<double>::infinity();
-  if (c.prompt <= c.keep.budget()) return clear;
+  if (c.prompt <= c.keep.of_prompt()) return clear;
   std::vector<std::pair<double, int>> rest;  // by score, then by age: the front goes first
   int pinned = 0;
   for (const auto& [position, value] : score) {
@@ -127,7 +127,10 @@ H2oTrace h2o_in_fp64(const H2oCase& c, int window) {
   return trace;
 }
 
-std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options) {
+namespace {
+
+std::vector<H2oTrace> traces_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options,
+                                const RuleParameters& rule) {
   const auto group = cases.front().weights.size();
   int head_dim = 1, slots = 1, most_steps = 0;
   for (const H2oCase& c : cases) {
@@ -136,6 +139,7 @@ std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cas
     most_steps = std::max(most_steps, c.steps);
   }
   KvRun run(place, static_cast<int>(cases.size()), {static_cast<int>(group), 1, head_dim}, slots + options.more_slots);
+  run.decay = rule.decay, run.pool = rule.pool, run.statistic = rule.statistic;
   std::vector<H2oTrace> traces(cases.size());
   prefill_cases(run, cases, head_dim, options, traces);
 
@@ -168,6 +172,16 @@ std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cas
     }
   }
   return traces;
+}
+
+}  // namespace
+
+std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options) {
+  return traces_on(place, cases, options, {});
+}
+
+H2oTrace rule_on(const Place& place, const H2oCase& c, const RuleParameters& rule) {
+  return traces_on(place, {c}, {.window = rule.window}, rule)[0];
 }
 
 }  // namespace weft::test

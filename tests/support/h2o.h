@@ -22,9 +22,9 @@ struct Tokens {
 class KvRun {
  public:
   KvRun(const Place& place, int sequences, HeadShape shape, int slots, DType dtype = DType::f32,
-        kernels::Scoring scoring = kernels::Scoring::attention)
+        kernels::Scoring scoring = kernels::Scoring::attention, bool rest = false)
       : place_(place), shape_(shape), scoring_(scoring),
-        slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, dtype) {}
+        slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, dtype, rest) {}
 
   struct Prefill {
     std::vector<float> out, score;  // [tokens, heads * head_dim], [kv_heads, tokens]
@@ -47,10 +47,11 @@ class KvRun {
     place_.run(kernels::PrefillAttention{q, stored_k, stored_v, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim,
                                          scale, out, lse});
     place_.run(kernels::ColumnSums{q, stored_k, lse, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim, scale,
-                                   window, sums});
+                                   window, sums, statistic});
     if (!score.empty()) sums.set(score);
     const ConstView scores = scoring_ == kernels::Scoring::attention ? ConstView(sums) : ConstView();
-    place_.run(kernels::KeepPrompt{stored_k, stored_v, scores, offsets, sequence, keep, scoring_, seed, block()});
+    place_.run(kernels::KeepPrompt{stored_k, stored_v, scores, offsets, sequence, keep, scoring_, seed, block(), pool,
+                                   statistic});
     return {out.host(), sums.host()};
   }
 
@@ -70,7 +71,7 @@ class KvRun {
               slots_.block.slots);
     place_.run(kernels::DecodeAttention{q, k, v, sequence, position, keep, shape_.heads, scale, decay, scoring_, seed,
                                         block(), home(), out, probabilities.empty() ? ConstView() : ConstView(fed),
-                                        evicted});
+                                        evicted, statistic});
     return {out.host(), evicted.ints()};
   }
 
@@ -89,18 +90,23 @@ class KvRun {
   /// From now on steps keep a copy of the block too.
   void make_home() {
     const kernels::KvSlots& b = slots_.block;
-    home_ = std::make_unique<SlotArrays>(place_, b.sequences, b.kv_heads, b.slots, b.head_dim, b.dtype);
+    home_ =
+        std::make_unique<SlotArrays>(place_, b.sequences, b.kv_heads, b.slots, b.head_dim, b.dtype, b.rest != nullptr);
     home_->k.set(slots_.k), home_->v.set(slots_.v), home_->score.set(slots_.score);
     home_->position.set(slots_.position), home_->free_slot.set(slots_.free_slot);
+    if (b.rest) home_->rest.set(slots_.rest);
   }
   bool home_is_the_same() const {
     const auto same = [](const Array& a, const Array& b) { return a.fetch() == b.fetch(); };
     return same(slots_.k, home_->k) && same(slots_.v, home_->v) && same(slots_.score, home_->score) &&
-           same(slots_.position, home_->position) && same(slots_.free_slot, home_->free_slot);
+           same(slots_.position, home_->position) && same(slots_.free_slot, home_->free_slot) &&
+           (!slots_.block.rest || same(slots_.rest, home_->rest));
   }
 
   std::uint64_t seed = 0;
   float decay = 1;
+  int pool = 1;
+  kernels::Statistic statistic = kernels::Statistic::sum;
 
  private:
   kernels::KvSlots block() const {
@@ -163,6 +169,15 @@ struct H2oOptions {
 /// The cases as one block of sequences (of the same group size, each with its own length) through the kernels of a
 /// place.
 std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options = {});
+
+/// How the tokens of a case are scored, if not as H2O does.
+struct RuleParameters {
+  kernels::Statistic statistic = kernels::Statistic::sum;
+  int window = 0, pool = 1;
+  float decay = 1;
+};
+/// One case by another rule.
+H2oTrace rule_on(const Place& place, const H2oCase& c, const RuleParameters& rule);
 
 /// Like h2o_in_fp64's softmax over the visible tokens of one query.
 std::map<int, double> probabilities(const std::vector<double>& weights, const std::vector<int>& visible);

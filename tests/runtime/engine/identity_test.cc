@@ -256,6 +256,21 @@ TEST_CASE("answers do not depend on whether a prompt's prefill is shared", "[run
                         .in_order = true});
 }
 
+TEST_CASE("answers by every retention rule do not depend on how they are computed", "[runtime][kv]") {
+  const std::string retention =
+      GENERATE("tova:0.3", "mean:0.2:0.2", "snapkv:0.2:0.2:window=3:rest=true", "defensive:0.2:0.2:window=4",
+               "h2o:0.2:0.2:window=4:pool=3:decay=0.9:sinks=1:rest=true", "recent:0.3:sinks=1:rest=true");
+  const DType dtype = GENERATE(DType::f16, DType::i4);
+  CAPTURE(retention, name_of(dtype));
+  Requests requests("llama-linear-biases-f16", retention, 16, /*seed=*/7, /*to_a_prompt=*/3, {dtype, std::nullopt});
+  for (const Fractions& kv : kCorners)
+    for (const double on_host : {0.0, 0.5, 1.0}) {
+      Way way = requests.random_way();
+      way.weights = way.activations = kThirds, way.kv = kv, way.attention_on_host = on_host;
+      requests.check(way);
+    }
+}
+
 TEST_CASE("answers from quantised keys and values do not depend on how they are computed", "[runtime][kv]") {
   const DType dtype = GENERATE(DType::i8, DType::i4);
   const std::string model = GENERATE("random", "llama-linear-biases-f16"),

@@ -102,6 +102,8 @@ class GoesOn(Case):
                                   (((5, 3), [*TIERS, "--attention", "host"]), ((4, 1), RESIDENT))])
         self.ways("random:0.1:0.2", [(((4, 2), DISK), ((30, 1), [*TIERS, "--disk-engine", "threads"]))])
         self.ways("recent:0.4", [(((16, 2), TIERS), ((7, 2), DISK))])
+        self.ways("defensive:0.1:0.1:rest=true", [(((16, 2), TIERS), ((7, 2), [*DISK, "--attention", "host"]))])
+        self.ways("snapkv:0.2:0.1", [(((16, 2), DISK), ((7, 2), RESIDENT))])
 
     def test_in_blocks_that_run_to_their_end(self):
         def fixed(shares):
