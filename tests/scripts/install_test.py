@@ -44,11 +44,12 @@ class Install(Case):
 class Package(Case):
     def test_its_readme_names_only_what_it_holds(self):
         package = self.folder / "package"
-        script = (SOURCE / "scripts/package.sh").read_text()
+        script = (SOURCE / "scripts/package.sh").read_text().replace("\\\n", "")  # a command over several lines is one
         held = set()
-        for line in re.findall(r"(?m)^cp (?:-r )?(\S+) \"\$package/(scripts[^\"]*)\"$", script):
-            names = re.fullmatch(r"scripts/(?:compare/)?\{(.*)\}|(\S+)", line[0])
-            held |= {f"scripts/{name}" for name in names[1].split(",")} if names[1] else {names[2]}
+        for sources in re.findall(r"(?m)^cp (?:-r )?(.*) \"\$package/scripts[^\"]*\"$", script):
+            for source in sources.split():
+                before, names, after = re.fullmatch(r"([^{]*)\{?([^}]*)\}?(.*)", source).groups()
+                held |= {before + name + after for name in names.split(",")}
         self.assertIn("scripts/gpu_check.sh", held)
         for name in held:
             (package / name).parent.mkdir(parents=True, exist_ok=True)

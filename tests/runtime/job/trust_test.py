@@ -238,12 +238,17 @@ class Spill(Case):
 
     def disturbed(self, *flags, times):
         """The file is cut to nothing, so many times, a moment apart."""
-        process = subprocess.Popen(self.command("--dtype", "float32", *flags, layout=self.LAYOUT), stderr=subprocess.PIPE)
+        disk = self.folder / "disk"  # its own folder: a checkpoint is nameless too while it is written
+        disk.mkdir(exist_ok=True)
+        process = subprocess.Popen(self.command("--dtype", "float32", "--disk-dir", disk, *flags, layout=self.LAYOUT),
+                                   stderr=subprocess.PIPE)
         said = b""
         while times > 0 and process.poll() is None:
             for fd in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
                 try:
-                    if os.readlink(fd).endswith(" (deleted)") and fd.stat().st_size > 0 and len(self.output.read_bytes()) > 0:
+                    name = os.readlink(fd)
+                    spilled = name.startswith(f"{disk}/") and name.endswith(" (deleted)") and fd.stat().st_size > 0
+                    if spilled and len(self.output.read_bytes()) > 0:
                         os.truncate(fd, 0)
                         times -= 1
                         time.sleep(0.3)
