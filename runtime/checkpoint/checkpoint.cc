@@ -6,15 +6,11 @@
 #include <array>
 #include <cstddef>
 #include <future>
-#include <map>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "offload/crc32c.h"
-#include "policy/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/quote.h"
@@ -22,13 +18,13 @@
 #include "runtime/checkpoint/checkpoint_error.h"
 #include "runtime/checkpoint/packed_sums.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/shard_index.h"
 #include "runtime/checkpoint/torch_bin.h"
 #include "runtime/checkpoint/zip_reader.h"
 
 namespace weft::runtime {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 namespace {
 
@@ -37,10 +33,6 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kTorchSingle = "pytorch_model.bin";
 constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
 constexpr std::string_view kSafetensorsSuffix = ".safetensors", kTorchSuffix = ".bin";
-constexpr std::size_t kMostIndexBytes = std::size_t{64} << 20, kMostNameBytes = 1024, kMostShardNameBytes = 255;
-constexpr int kIndexDepth = 8;
-
-using WeightMap = std::map<std::string, std::string>;  // tensor -> shard
 
 [[noreturn]] void fail(Fault fault, const std::string& message) { throw CheckpointError(fault, message); }
 
@@ -86,88 +78,6 @@ bool ends_with(std::string_view name, std::string_view suffix) {
   }
   fail(Fault::missing_file, where + ": holds neither " + kSingle + " nor " + kIndex + ", nor " + kTorchSingle +
                                 " nor " + kTorchIndex + hint);
-}
-
-bool is_plain_name(std::string_view name, std::string_view suffix) {
-  const auto letter_or_digit = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-  };
-  if (name.empty() || name.size() > kMostShardNameBytes || !letter_or_digit(name[0])) return false;
-  if (!std::all_of(name.begin(), name.end(), [&](char c) { return letter_or_digit(c) || c == '.' || c == '-'; }))
-    return false;
-  return ends_with(name, suffix);
-}
-
-WeightMap read_weight_map(const json& root, const std::string& where, std::string_view suffix) {
-  if (!root.is_object()) fail(Fault::bad_index, where + ": wanted an object, got " + policy::describe(root));
-  const auto found = root.find("weight_map");
-  if (found == root.end())
-    fail(Fault::bad_index, where + ": there is no 'weight_map', so the index does not say where a tensor is");
-  if (!found->is_object() || found->empty())
-    fail(Fault::bad_index,
-         where + ": 'weight_map' must be an object of tensor names and shards, got " + policy::describe(*found));
-  WeightMap map;
-  for (const auto& [name, shard] : found->items()) {
-    if (name.empty() || name.size() > kMostNameBytes)
-      fail(Fault::bad_index,
-           where + ": a tensor has a name of " + std::to_string(name.size()) + " bytes, wanted 1 to 1024");
-    const std::string entry = where + ": weight_map entry " + in_quotes(name);
-    if (!shard.is_string()) fail(Fault::bad_index, entry + " is not a string, wanted the name of a shard");
-    const auto& file = shard.get_ref<const std::string&>();
-    if (!is_plain_name(file, suffix))
-      fail(Fault::bad_shard_name, entry + " names " + in_quotes(file) +
-                                      "; shards must be plain file names that end in " + std::string(suffix));
-    map.emplace(name, file);
-  }
-  return map;
-}
-
-/// The sum that the index states, which tied weights make wrong in the wild; so it decides nothing.
-std::optional<std::uint64_t> stated_bytes(const json& root, const std::string& where) {
-  const auto metadata = root.find("metadata");
-  if (metadata == root.end() || metadata->is_null()) return {};
-  if (!metadata->is_object())
-    fail(Fault::bad_index, where + ": 'metadata' must be an object, got " + policy::describe(*metadata));
-  const auto total = metadata->find("total_size");
-  if (total == metadata->end()) return {};
-  // Some writers make it a float.
-  if (total->is_number_float() && total->get<double>() >= 0 && total->get<double>() < 1e18)
-    return static_cast<std::uint64_t>(total->get<double>());
-  if (!total->is_number_unsigned())
-    fail(Fault::bad_index, where + ": 'total_size' must be a number of bytes, got " + policy::describe(*total));
-  return total->get<std::uint64_t>();
-}
-
-/// model-00002-of-00003.safetensors: demands that its 1 and 3 are named too, by anything.
-void check_numbering(const std::set<std::string>& shards, const std::string& where, std::string_view suffix) {
-  constexpr std::size_t kDigits = 5;
-  constexpr std::string_view kOf = "-of-";
-  constexpr std::size_t kTail = 1 + kDigits + kOf.size() + kDigits;
-  const auto number = [](std::string_view digits) {
-    int value = 0;
-    for (const char c : digits) value = c >= '0' && c <= '9' && value >= 0 ? value * 10 + (c - '0') : -1;
-    return value;
-  };
-  std::set<std::pair<std::string, int>> sets;  // what stands before the number, and how many there should be
-  for (const std::string& shard : shards) {
-    const std::string_view stem = std::string_view(shard).substr(0, shard.size() - suffix.size());
-    if (stem.size() <= kTail) continue;
-    const std::string_view tail = stem.substr(stem.size() - kTail);
-    const int of = number(tail.substr(kTail - kDigits)), index = number(tail.substr(1, kDigits));
-    if (tail[0] == '-' && tail.substr(1 + kDigits, kOf.size()) == kOf && index >= 0 && of >= 0)
-      sets.emplace(stem.substr(0, stem.size() - kTail), of);
-  }
-  const auto padded = [](int value) {
-    const std::string digits = std::to_string(value);
-    return std::string(kDigits - digits.size(), '0') + digits;
-  };
-  for (const auto& [prefix, of] : sets)
-    for (int i = 1; i <= of; ++i) {
-      const std::string shard = prefix + "-" + padded(i) + std::string(kOf) + padded(of) + std::string(suffix);
-      if (!shards.count(shard))
-        fail(Fault::incomplete_shards,
-             where + ": no tensor is in shard " + in_quotes(shard) + "; the index is incomplete");
-    }
 }
 
 bool by_name(const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; }
@@ -252,28 +162,16 @@ std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {
 void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) {
   const std::string_view suffix = format_ == Format::sharded_torch_bin ? kTorchSuffix : kSafetensorsSuffix;
   const std::string where = index.string();
-  const json root =
-      policy::parse_json(read_file(index, kMostIndexBytes), where, policy::Blame::data, {.depth = kIndexDepth});
-  const WeightMap map = read_weight_map(root, where, suffix);
-  const std::optional<std::uint64_t> stated = stated_bytes(root, where);
-
-  std::map<std::string, std::size_t> need;
-  std::set<std::string> shards;
-  for (const auto& [name, shard] : map) {
-    ++need[shard];
-    shards.insert(shard);
-  }
-  check_numbering(shards, where, suffix);
-
+  const ShardIndex named = read_shard_index(index, suffix);
   std::size_t unlisted = 0;
-  for (const std::string& shard : shards) {
+  for (const auto& [shard, count] : named.tensors_of) {
     const fs::path path = directory / shard;
     if (!is_there(path))
-      fail(Fault::missing_file, path.string() + ": no such file; " + std::to_string(need[shard]) + " tensors of " +
+      fail(Fault::missing_file, path.string() + ": no such file; " + std::to_string(count) + " tensors of " +
                                     index.filename().string() + " are in it: download it again");
     for (TensorInfo& tensor : add_file(path)) {
-      const auto entry = map.find(tensor.name);
-      if (entry == map.end()) {
+      const auto entry = named.shard_of.find(tensor.name);
+      if (entry == named.shard_of.end()) {
         ++unlisted;
         continue;
       }
@@ -289,7 +187,7 @@ void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) 
     fail(Fault::in_two_shards, where + ": tensor " + in_quotes(twice->name) + " is in " +
                                    inputs_[twice->file].path().filename().string() + " and in " +
                                    inputs_[(twice + 1)->file].path().filename().string());
-  for (const auto& [name, shard] : map) {
+  for (const auto& [name, shard] : named.shard_of) {
     const TensorInfo* tensor = find(name);
     const std::string is = tensor ? inputs_[tensor->file].path().filename().string() : "";
     if (is == shard) continue;
@@ -299,8 +197,8 @@ void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) 
   if (unlisted)
     notes_.push_back(where + ": " + std::to_string(unlisted) +
                      " tensors of the shards are not in the index and are ignored");
-  if (stated && *stated != total_bytes())
-    notes_.push_back(where + ": total_size says " + std::to_string(*stated) + " bytes, the tensors have " +
+  if (named.stated_bytes && *named.stated_bytes != total_bytes())
+    notes_.push_back(where + ": total_size says " + std::to_string(*named.stated_bytes) + " bytes, the tensors have " +
                      std::to_string(total_bytes()));
 }
 
