@@ -39,6 +39,10 @@ Config from_environment() {
   c.protect = protect == "none" ? Protect::none : protect == "pages" ? Protect::pages : Protect::keys;
   if (const std::string seed = environment("CUSIM_SEED"); !seed.empty()) c.seed = std::stoull(seed);
   if (const std::string arch = environment("CUSIM_ARCH"); !arch.empty()) c.architecture = std::stoi(arch);
+  if (const std::string most = environment("CUSIM_REGISTER_MIB"); !most.empty())
+    c.register_most = std::stoull(most) << 20;
+  if (const std::string memory = environment("CUSIM_DEVICE_MIB"); !memory.empty())
+    c.device_capacity = std::stoull(memory) << 20;
   c.lazy = environment("CUSIM_LAZY");
   c.ptx = environment("CUSIM_PTX");
   c.ptx_counts = !environment("CUSIM_PTX_COUNTS").empty();

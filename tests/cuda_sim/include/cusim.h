@@ -21,9 +21,10 @@ struct Config {
   /// for it or asks after it, so that a missing wait shows.
   std::string lazy;
   int lazy_milliseconds = 60;  ///< after which a lazy stream runs work that nobody asked for
+  /// CUSIM_DEVICE_MIB: what the device has.
   std::size_t device_capacity = std::size_t{4} << 30, pinned_capacity = std::size_t{8} << 30;
-  /// One registration of host memory takes at most so many bytes; a larger one fails with register_error (a
-  /// cudaError_t, 0: cudaErrorInvalidValue). The drivers' own limits differ.
+  /// CUSIM_REGISTER_MIB: one registration of host memory takes at most so many bytes; a larger one fails with
+  /// register_error (a cudaError_t, 0: cudaErrorInvalidValue). The drivers' own limits differ.
   std::size_t register_most = SIZE_MAX;
   int register_error = 0;
   std::size_t graph_node_bytes = 16 << 10;         ///< of device memory that a node of an executable graph takes
