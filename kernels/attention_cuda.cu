@@ -147,10 +147,11 @@ template <class Layout> constexpr std::size_t reduction_floats(int dim, int head
 
 /// Blocks that fit a multiprocessor at once: tells ptxas how many registers it may use.
 template <class Layout, int kHeads>
-constexpr int kBlocks = Layout::kSteps != 1            ? 3
-                        : kHeads != 1                  ? 4
-                        : is_level<typename Layout::T> ? 5
-                                                       : 8;
+constexpr int kBlocks = Layout::kSteps != 1                                                   ? 3
+                        : kHeads == 4 && std::is_same_v<typename Layout::T, Level<DType::i4>> ? 3  // sm_75 would spill
+                        : kHeads != 1                                                         ? 4
+                        : is_level<typename Layout::T>                                        ? 5
+                                                                                              : 8;
 
 /// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values(). kHeads, which
 /// divides the group, at a time.
@@ -182,7 +183,7 @@ struct Split {
 };
 
 /// Grid: KV heads, rows.
-template <class T> __global__ void __launch_bounds__(kThreads) decode_begin(Args a, Split split) {
+template <class T> __global__ void __launch_bounds__(kThreads, 4) decode_begin(Args a, Split split) {
   const Tile<T> t(a);
   write_token(a, t);
   __syncthreads();

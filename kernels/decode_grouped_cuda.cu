@@ -8,8 +8,12 @@ namespace {
 
 constexpr std::size_t kMostShared = 40960;  // bytes; what every card has room for several times
 
+/// Blocks that fit a multiprocessor at once: tells ptxas how many registers it may use.
+template <int kDim, int kQuads> constexpr int kBlocks = kQuads > 1 ? 4 : kDim > 64 ? 5 : 7;
+
 /// Grid: KV heads, rows.
-template <class T, int kDim, int kQuads> __global__ void __launch_bounds__(kThreads, 4) decode_grouped(Args a) {
+template <class T, int kDim, int kQuads>
+__global__ void __launch_bounds__(kThreads, (kBlocks<kDim, kQuads>)) decode_grouped(Args a) {
   if constexpr (kMultiplies<T>)
     fused_step<T>(
         a,
