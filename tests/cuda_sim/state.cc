@@ -62,6 +62,8 @@ Config& config() {
   return c;
 }
 
+int compiled_for() { return config().ptx.empty() ? 80 : config().architecture; }
+
 std::size_t Config::shared_optin() const {
   constexpr std::size_t kib = 1024;
   if (architecture >= 120) return 99 * kib;

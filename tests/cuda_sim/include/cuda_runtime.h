@@ -208,6 +208,9 @@ template <class... P> class BoundCall final : public KernelCall {
   std::tuple<std::remove_cv_t<P>...> args_;
 };
 
+/// The architecture of the kernels' code: where it is PTX that of the device, else one that has all of tensor cores.
+int compiled_for();
+
 }  // namespace cusim
 
 template <class... P, class... A>
@@ -219,7 +222,7 @@ template <class F> cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute
   return cusim::set_max_dynamic_shared(reinterpret_cast<const void*>(kernel), value);
 }
 template <class F> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, F*) {
-  *attributes = {.ptxVersion = 80};
+  *attributes = {.ptxVersion = cusim::compiled_for()};
   return cudaSuccess;
 }
 
