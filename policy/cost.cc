@@ -31,7 +31,8 @@ double Cost::bytes(const Op& op, const Sweep& sweep) const {
   const ScheduleShape& shape = footprint_.shape;
   if (op.subject < shape.kv_buffer(0, 0))
     return double(sizing_.unit_bytes[op.subject]) * Compression::left(compression_.weight_bits);
-  if (op.subject < shape.activation_buffer(0)) return double(footprint_.kv_buffer_bytes());
+  if (op.subject < shape.activation_buffer(0))
+    return double(footprint_.kv_buffer_bytes(static_cast<int>(op.subject - shape.kv_buffer(0, 0)) / shape.batches));
   const double rows = double(sweep.rows(op.batch, policy_.gpu_batch_size));
   const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
   if (op.subject < shape.exchange_buffer(0)) return rows * sweep.tokens * bytes_of_row(Value::hidden);
@@ -112,7 +113,7 @@ double Cost::disk_rows(double rows) const {
   return read > 0 ? read / machine_.disk_rows_per_second : 0;
 }
 
-double Cost::prefill_core(double sequences, double prompt) const {
+double Cost::prefill_core(int layer, double sequences, double prompt) const {
   const double rows = sequences * prompt;
   const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
   const double stored = bytes_of_row(Value::stored_k) + bytes_of_row(Value::stored_v);
@@ -121,7 +122,7 @@ double Cost::prefill_core(double sequences, double prompt) const {
   double seconds = 4 * pairs * model_.head_dim / device.prefill_attention.at(prompt, model_.head_dim);
   for (const auto& [from, to] : {std::pair{Value::k, Value::stored_k}, {Value::v, Value::stored_v}})
     seconds += pointwise(rows * (bytes_of_row(from) + bytes_of_row(to)));
-  if (policy_.retention.scored()) {
+  if (policy_.retention.scored() && !policy_.retention.everything(layer)) {
     // Only the rows of the observation window are multiplied again.
     const double rest = policy_.retention.window > 0 ? std::max(0.0, prompt - policy_.retention.window) : 0;
     const double scored = pairs - sequences * model_.heads * rest * (rest + 1) / 2;
@@ -132,9 +133,10 @@ double Cost::prefill_core(double sequences, double prompt) const {
   return seconds + pointwise(2 * rows * stored);  // into the slots
 }
 
-double Cost::decode_core(const Engine& engine, double sequences, double visible) const {
-  const auto slot = double(footprint_.kv_shape.bytes_per_step());
-  const double rate = engine.decode(footprint_.kv_shape.dtype).at(visible, model_.head_dim);
+double Cost::decode_core(const Engine& engine, const offload::KvShape& kv, double sequences, double tokens) const {
+  const double visible = std::min(tokens, double(kv.slots));
+  const auto slot = double(kv.bytes_per_step());
+  const double rate = engine.decode(kv.dtype).at(visible, model_.head_dim);
   double seconds = std::max(engine.launch, sequences * model_.kv_heads * visible * slot / rate);
   if (policy_.kv_format.rotates())  // the same everywhere: small next to the slots
     for (const Value value : {Value::q, Value::k, Value::v, Value::attended})
@@ -144,7 +146,9 @@ double Cost::decode_core(const Engine& engine, double sequences, double visible)
 
 double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const {
   using Part = Op::Part;
-  if (op.part == Part::core) return decode_core(machine_.host, double(sequences), sweep.visible);
+  const int layer = footprint_.shape.sublayers[op.subject].layer;
+  const offload::KvShape& kv = footprint_.kv_shape(layer);
+  if (op.part == Part::core) return decode_core(machine_.host, kv, double(sequences), sweep.visible);
   // Chunks of whole sequences, as Layers::chunks() cuts them.
   const auto per_chunk =
       std::clamp<double>(std::floor(double(footprint_.workspace.chunk_tokens) / sweep.tokens), 1, double(sequences));
@@ -153,7 +157,8 @@ double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep)
     const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
     if (op.part != Part::out) seconds += steps(Stage::attention_in, rows);
     if (op.part == Part::whole)
-      seconds += sweep.prefill ? prefill_core(count, sweep.tokens) : decode_core(machine_.device, count, sweep.visible);
+      seconds += sweep.prefill ? prefill_core(layer, count, sweep.tokens)
+                               : decode_core(machine_.device, kv, count, sweep.visible);
     if (op.part != Part::in) seconds += steps(Stage::attention_out, rows);
   }
   return seconds;

@@ -25,7 +25,7 @@ struct Sweep {
   bool prefill = false;
   std::int64_t live = 1;  ///< sequences of the block that are not finished
   double tokens = 1;      ///< new tokens of each: its prompt in prefill, one in decode
-  double visible = 1;     ///< slots that decode attends to, of each
+  double visible = 1;     ///< tokens of each that decode attends to, where its layer has slots for as many
   /// Sequences of a batch, which fill up in order.
   std::int64_t rows(int batch, int gpu_batch_size) const {
     return std::clamp<std::int64_t>(live - std::int64_t{batch} * gpu_batch_size, 0, gpu_batch_size);
@@ -46,8 +46,8 @@ class Cost {
   double compute(const Op& op, const Sweep& sweep) const;
   double disk_rows(double rows) const;
   double attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const;
-  double prefill_core(double sequences, double prompt) const;
-  double decode_core(const Engine& engine, double sequences, double visible) const;
+  double prefill_core(int layer, double sequences, double prompt) const;
+  double decode_core(const Engine& engine, const offload::KvShape& kv, double sequences, double tokens) const;
   double mlp(double rows) const;
   double head(const Unit& unit, bool last, double rows) const;
   /// All steps of a stage over `rows` rows but attention itself.

@@ -73,14 +73,51 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
 }
 
 /// Which KV buffers the host attends: a share of those off the device, evenly through them.
-std::vector<bool> host_attends(const std::vector<Tier>& kv_home, double share) {
-  const auto off_device =
-      static_cast<std::size_t>(std::count_if(kv_home.begin(), kv_home.end(), [](Tier t) { return t != Tier::device; }));
+std::vector<bool> host_attends(const std::vector<Tier>& kv_home, const std::vector<std::size_t>& weight, double share) {
+  std::vector<std::size_t> off_device;
+  for (std::size_t i = 0; i < kv_home.size(); ++i)
+    if (kv_home[i] != Tier::device) off_device.push_back(weight[i]);
   const std::vector<Tier> side = spread(off_device, {1 - share, share, 0});
   std::vector<bool> attends;
   std::size_t next = 0;
   for (const Tier home : kv_home) attends.push_back(home != Tier::device && side[next++] == Tier::host);
   return attends;
+}
+
+/// Where layers keep differently, one for each of them; what keeps everything evicts nothing and needs no scores.
+std::vector<offload::KvShape> kv_shapes(const ModelSpec& model, const Policy& policy, const Workload& work,
+                                        DType slot_type) {
+  policy.retention.require_layers(model.layers);
+  std::vector<offload::KvShape> shapes;
+  const bool alike = policy.retention.alike() && work.slots.alike();
+  for (int layer = 0; layer < (alike ? 1 : model.layers); ++layer)
+    shapes.push_back({.sequences = policy.gpu_batch_size,
+                      .kv_heads = model.kv_heads,
+                      .slots = static_cast<int>(work.slots.of(layer)),
+                      .head_dim = model.head_dim,
+                      .dtype = slot_type,
+                      .scores = policy.retention.keeps_scores(layer),
+                      .rest = policy.retention.rest && !policy.retention.everything(layer)});
+  return shapes;
+}
+
+/// Of each KV buffer, [layer * batches + batch]: its bytes, or 1 where they are all alike.
+std::vector<std::size_t> kv_weights(const Footprint& print) {
+  std::vector<std::size_t> weights;
+  for (int layer = 0; layer < print.shape.layers; ++layer)
+    weights.insert(weights.end(), static_cast<std::size_t>(print.shape.batches),
+                   print.layers_alike() ? 1 : static_cast<std::size_t>(print.kv_buffer_bytes(layer)));
+  return weights;
+}
+
+/// The largest KV buffer that is away from home while it is used.
+std::uint64_t largest_moved_kv(const Footprint& print) {
+  std::uint64_t largest = 0;
+  for (int layer = 0; layer < print.shape.layers; ++layer)
+    for (int batch = 0; batch < print.shape.batches; ++batch)
+      if (print.shape.kv_home[print.shape.kv_index(layer, batch)] != Tier::device)
+        largest = std::max(largest, print.kv_buffer_bytes(layer));
+  return largest;
 }
 
 Window window(Tier tier, std::uint32_t slots, std::uint64_t slot_bytes) {
@@ -95,6 +132,13 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
           .longest_prompt = prompt,
           .slots = retention.slots(prompt, generation),
           .longest_generation = generation};
+}
+
+std::uint64_t Footprint::kv_bytes() const {
+  std::uint64_t bytes = 0;
+  for (int layer = 0; layer < shape.layers; ++layer)
+    bytes += static_cast<std::uint64_t>(shape.batches) * kv_buffer_bytes(layer);
+  return bytes;
 }
 
 std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets) {
@@ -114,23 +158,17 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.refills = work.resumes || (policy.continuous && work.requests && *work.requests > policy.block_size());
   const std::vector<std::size_t> unit_bytes(sizing.unit_bytes.begin(), sizing.unit_bytes.end());
   shape.unit_home = spread(unit_bytes, policy.weights.of);
-  shape.kv_home =
-      spread(static_cast<std::size_t>(model.layers) * static_cast<std::size_t>(shape.batches), policy.kv.of);
-  shape.host_attends = host_attends(shape.kv_home, policy.attention_on_host);
+  // A prompt attends to its own keys and values before they are quantised.
+  const DType slot_type = policy.kv_format.dtype.value_or(sizing.kv);
+  print.types = {sizing.activation, is_quantised(slot_type) ? sizing.kv : slot_type};
+  print.kv_shapes = kv_shapes(model, policy, work, slot_type);
+  const std::vector<std::size_t> kv_weight = kv_weights(print);
+  shape.kv_home = spread(kv_weight, policy.kv.of);
+  shape.host_attends = host_attends(shape.kv_home, kv_weight, policy.attention_on_host);
   shape.activation_home = spread(static_cast<std::size_t>(shape.batches), policy.activations.of);
   shape.slots = shape.slots_needed(2);
 
   print.gpu_batch_size = policy.gpu_batch_size;
-  // A prompt attends to its own keys and values before they are quantised.
-  const DType slot_type = policy.kv_format.dtype.value_or(sizing.kv);
-  print.types = {sizing.activation, is_quantised(slot_type) ? sizing.kv : slot_type};
-  print.kv_shape = {.sequences = policy.gpu_batch_size,
-                    .kv_heads = model.kv_heads,
-                    .slots = static_cast<int>(work.slots),
-                    .head_dim = model.head_dim,
-                    .dtype = slot_type,
-                    .scores = policy.retention.keeps_scores(),
-                    .rest = policy.retention.rest};
   print.activation_buffer_bytes =
       round_up(shape_of(Value::hidden, model, print.types, policy.gpu_batch_size * work.longest_prompt).bytes(), kPage);
   print.workspace = workspace_of(model, policy, work, print.types, sizing.rows_that_fill);
@@ -143,19 +181,22 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   for (std::size_t u = 0; u < units.size(); ++u)
     if (units[u].streamed && shape.unit_home[u] != Tier::device) streamed = std::max(streamed, sizing.unit_bytes[u]);
   print.unit = window(Tier::device, shape.slots.unit, streamed);
-  print.kv = window(Tier::device, shape.slots.kv, print.kv_buffer_bytes());
+  const std::uint64_t moved_kv = largest_moved_kv(print);
+  print.kv = window(Tier::device, shape.slots.kv, moved_kv);
   print.activation = window(Tier::device, shape.slots.activation, print.activation_buffer_bytes);
   print.unit_staging = window(Tier::host, shape.slots.unit_staging, streamed);
-  print.kv_staging = window(Tier::host, shape.slots.kv_staging, print.kv_buffer_bytes());
+  print.kv_staging = window(Tier::host, shape.slots.kv_staging, moved_kv);
   print.activation_staging = window(Tier::host, shape.slots.activation_staging, print.activation_buffer_bytes);
-  print.host_kv = window(Tier::host, shape.slots.host_kv, print.kv_buffer_bytes());
+  print.host_kv = window(Tier::host, shape.slots.host_kv, moved_kv);
 
   const auto count = [&](Tier tier, std::uint64_t bytes) {
     print.bytes[static_cast<std::size_t>(tier)] += round_up(bytes, tier == Tier::disk ? offload::kSpillPage : kPage);
   };
   for (std::size_t u = 0; u < units.size(); ++u)
     if (shape.unit_home[u] != Tier::disk || !sizing.unit_in_files[u]) count(shape.unit_home[u], sizing.unit_bytes[u]);
-  for (const Tier home : shape.kv_home) count(home, print.kv_buffer_bytes());
+  for (int layer = 0; layer < shape.layers; ++layer)
+    for (int batch = 0; batch < shape.batches; ++batch)
+      count(shape.kv_home[shape.kv_index(layer, batch)], print.kv_buffer_bytes(layer));
   for (const Tier home : shape.activation_home) count(home, print.activation_buffer_bytes);
   const std::array<std::uint64_t, 3> homes = print.bytes;
   for (const Window* w : {&print.unit, &print.kv, &print.activation, &print.unit_staging, &print.kv_staging,

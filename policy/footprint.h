@@ -20,7 +20,7 @@ namespace weft::policy {
 struct Workload {
   std::optional<std::int64_t> requests = 0;  ///< choices; nothing: without end, so that blocks are always full
   std::int64_t longest_prompt = 1;           ///< tokens
-  std::int64_t slots = 1;                    ///< of the sequence that needs the most (Retention::slots)
+  LayerSlots slots;                          ///< of the sequence that needs the most (Retention::slots)
   std::int64_t longest_generation = 1;
   bool resumes = false;  ///< some begin amid their answers, so that prompts join sweeps in which others decode
   double mean_prompt = 0, mean_generation = 0;  ///< tokens; 0: all are as long as the longest
@@ -84,8 +84,8 @@ constexpr std::uint64_t kUnchargedJob = std::uint64_t{4} << 20;
 struct Footprint {
   ScheduleShape shape;  ///< homes of all blocks, window slots
   int gpu_batch_size = 1;
-  Types types;                ///< of the hidden states and of a prompt's keys and values
-  offload::KvShape kv_shape;  ///< of every KV buffer
+  Types types;                              ///< of the hidden states and of a prompt's keys and values
+  std::vector<offload::KvShape> kv_shapes;  ///< of KV buffers: [1] where those of all layers are alike, else [layers]
   std::uint64_t activation_buffer_bytes = 0;
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
   Workspace workspace;
@@ -94,7 +94,12 @@ struct Footprint {
   std::array<std::uint64_t, 3> fixed{};  ///< of these, what is not the home of a block
 
   std::uint64_t operator[](Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
-  std::uint64_t kv_buffer_bytes() const { return kv_shape.bytes(); }
+  bool layers_alike() const { return kv_shapes.size() == 1; }
+  const offload::KvShape& kv_shape(int layer) const {
+    return kv_shapes[layers_alike() ? 0 : static_cast<std::size_t>(layer)];
+  }
+  std::uint64_t kv_buffer_bytes(int layer) const { return kv_shape(layer).bytes(); }
+  std::uint64_t kv_bytes() const;  ///< of all buffers
 };
 
 /// The fastest tier that has less than the blocks and windows need, if any.

@@ -40,8 +40,9 @@ class Predictor {
     const auto longest = double(work.longest_generation), count = longest - 1;
     if (count < 1) return {};
     const auto alive = static_cast<std::int64_t>(std::ceil(double(live) * std::min(1.0, work.generation() / longest)));
-    const auto at = [&](double sweep) { return sweeps(alive, std::min(double(work.slots), work.prompt() + sweep)); };
-    if (work.prompt() + 1 >= double(work.slots)) return count * at(1);
+    const auto most = double(work.slots.most());
+    const auto at = [&](double sweep) { return sweeps(alive, std::min(most, work.prompt() + sweep)); };
+    if (work.prompt() + 1 >= most) return count * at(1);
     return count / 6 * (at(1) + 4 * at((1 + count) / 2) + at(count));
   }
 
@@ -56,7 +57,7 @@ class Predictor {
     const double per_sweep = std::clamp(joining, 1.0, double(policy_.gpu_batch_size)) * double(policy_.num_gpu_batches);
     const double count = std::max({double(requests) * std::max(0.0, work.generation() - 1) / double(block),
                                    double(work.longest_generation - 1), waiting / per_sweep});
-    const double visible = std::min(double(work.slots), work.prompt() + work.generation() / 2);
+    const double visible = std::min(double(work.slots.most()), work.prompt() + work.generation() / 2);
     Prediction result{.prefill = prefill(block), .decode = {}, .requests = double(requests), .bytes = footprint_.bytes};
     if (count > 0) result.decode = count * sweeps(block, visible);
     // Of a prefill that rides along only what it computes is new; its weights come anyway.
@@ -77,7 +78,7 @@ class Predictor {
     return policy_.overlap ? made : serialize(std::move(made));
   }
   Phase phase(const Schedule& schedule, const Sweep& sweep) const {
-    // Layers are alike: what a sublayer of the first one takes is worked out once per part and number of rows.
+    // Where layers are alike, what a sublayer of the first one takes is worked out once per part and number of rows.
     struct Known {
       std::int64_t rows = -1;
       double seconds = 0;
@@ -87,7 +88,8 @@ class Predictor {
     const auto seconds = [&](const Op& op) {
       if (op.kind != Op::Kind::compute) return cost_.seconds(op, sweep);
       const auto& sub = footprint_.shape.sublayers[op.subject];
-      const std::uint32_t behind = sub.layer > 0 ? static_cast<std::uint32_t>(sub.layer) * per_layer : 0;
+      const bool as_first = sub.layer > 0 && footprint_.layers_alike();
+      const std::uint32_t behind = as_first ? static_cast<std::uint32_t>(sub.layer) * per_layer : 0;
       Known& same = known[4 * (op.subject - behind) + static_cast<std::size_t>(op.part)];
       const std::int64_t rows = sweep.rows(op.batch, policy_.gpu_batch_size);
       if (same.rows != rows) same = {rows, cost_.seconds(op, sweep)};

@@ -102,7 +102,7 @@ class Relaxation {
     if (!add_capacity(program)) return {};
     const Workload& work = problem_.work;
     const double prompt = work.prompt();
-    const auto count = double(work.longest_generation - 1), slots = double(work.slots);
+    const auto count = double(work.longest_generation - 1), slots = double(work.slots.most());
     const double visible = (std::min(slots, prompt + 1) + std::min(slots, prompt + count)) / 2;
     const std::int64_t live = policy_.block_size();
     add_lanes(program, first_sweep, lanes({.prefill = true, .live = live, .tokens = prompt}));
@@ -182,7 +182,8 @@ class Relaxation {
   }
 
   double kv_total() const {
-    return double(footprint_.kv_buffer_bytes()) * problem_.model.layers * policy_.num_gpu_batches;
+    if (!footprint_.layers_alike()) return double(footprint_.kv_bytes());
+    return double(footprint_.kv_buffer_bytes(0)) * problem_.model.layers * policy_.num_gpu_batches;
   }
   double seconds_per_byte(Lane lane) const { return 1 / problem_.machine.bytes_per_second[index(lane)]; }
 
@@ -241,8 +242,9 @@ class Relaxation {
     double device = 0, core = 0, host = 0;
     for (std::uint32_t s = 0; s < footprint_.shape.sublayers.size(); ++s) {
       const Sublayer& sub = footprint_.shape.sublayers[s];
-      if (sub.layer > 0) continue;  // layers are alike, and so are the batches of a full block
-      const double times = (sub.layer == 0 ? problem_.model.layers : 1.0) * policy_.num_gpu_batches;
+      const bool alike = footprint_.layers_alike();  // as the batches of a full block always are
+      if (sub.layer > 0 && alike) continue;
+      const double times = (sub.layer == 0 && alike ? problem_.model.layers : 1.0) * policy_.num_gpu_batches;
       Op op{.kind = Op::Kind::compute, .lane = Lane::device_compute, .subject = s};
       const double whole = cost_.seconds(op, sweep_of);
       device += times * whole;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cassert>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <tuple>
 #include <vector>
@@ -51,6 +52,7 @@ static_assert(
     "the rows are in the order of Retention::Rule");
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 30, kMostPooled = 1023;
+constexpr double kMostFactor = 1000;
 
 Rule rule_named(std::string_view name, const std::string& where) {
   std::vector<std::string> known;
@@ -82,6 +84,51 @@ Amount amount_from_json(const nlohmann::json& value, const std::string& where) {
   return Amount::from_text(text, where);
 }
 
+std::string layer_text(std::int32_t factor) {
+  if (factor == Retention::kEverything) return "full";
+  return nlohmann::json(double(factor) / Retention::kOnce).dump();
+}
+
+std::vector<std::int32_t> layers_from_json(const nlohmann::json& list, const std::string& where) {
+  if (!list.is_array() || list.empty())
+    throw UsageError(where + " must be a list with a factor or \"full\" for each layer, got " + describe(list));
+  std::vector<std::int32_t> layers;
+  for (const nlohmann::json& entry : list) {
+    const double factor = entry.is_number() ? entry.get<double>() : 0, scaled = factor * Retention::kOnce;
+    const bool exact = factor <= kMostFactor && scaled > 0.5 && std::abs(scaled - std::round(scaled)) < 1e-4;
+    if (!exact && entry != "full")
+      throw UsageError(where + "[" + std::to_string(layers.size()) + "] must be a factor from 0.0001 to 1000 with at " +
+                       "most four decimals, or \"full\"; got " + describe(entry));
+    layers.push_back(exact ? static_cast<std::int32_t>(std::lround(scaled)) : Retention::kEverything);
+  }
+  return layers;
+}
+
+/// The budget that was asked for is what the layers keep on average, and no layer is asked for more than there is.
+void check_layers(const Retention& retention, const std::string& where) {
+  double sum = 0, count = 0;
+  for (std::size_t layer = 0; layer < retention.layers.size(); ++layer) {
+    const std::int32_t factor = retention.layers[layer];
+    if (factor == Retention::kEverything) continue;
+    sum += double(factor) / Retention::kOnce, ++count;
+    const std::string place = where + ": layers[" + std::to_string(layer) + "]";
+    const auto share = [&](const Amount& amount) { return amount.is_share() ? amount.of(kMostTokens, factor) : 0; };
+    if (share(retention.heavy) + share(retention.recent) > kMostTokens)
+      throw UsageError(place + ": " + layer_text(factor) +
+                       " times the shares of 'heavy' and 'recent' is more than all " +
+                       "tokens; take \"full\" or a smaller factor");
+    if (!retention.heavy.is_share() && row_of(retention.rule).heavy && retention.sinks > retention.heavy.of(1, factor))
+      throw UsageError(place + ": " + std::to_string(retention.sinks) + " sinks do not fit " + layer_text(factor) +
+                       " times " + retention.heavy.text() + " heavy");
+  }
+  if (retention.layers.empty()) return;
+  if (count == 0) throw UsageError(where + ": 'layers' are all \"full\"; take the rule 'full'");
+  if (std::abs(sum / count - 1) > Retention::kMeanIs1)
+    throw UsageError(where + ": the factors of 'layers' must be 1 on average over the layers that are not full, so " +
+                     "that 'heavy' and 'recent' are what these keep on average; they are " +
+                     std::to_string(sum / count) + ": divide them by that");
+}
+
 void check(const Retention& retention, const std::string& where) {
   const RuleRow& row = row_of(retention.rule);
   const auto& [rule, name, heavy, recent] = std::tie(row.rule, row.name, row.heavy, row.recent);
@@ -106,10 +153,11 @@ void check(const Retention& retention, const std::string& where) {
     throw UsageError(where + ": with 'once' steps evict nothing, so there is no 'decay'");
   if (retention.once && rule == Rule::h2o_flexgen)
     throw UsageError(where + ": 'once' leaves nothing of 'h2o-flexgen', which differs from h2o only in steps");
+  check_layers(retention, where);
 }
 
 /// What the JSON and the written form share.
-void read_parameters(Fields& fields, Retention& retention) {
+void read_parameters(Fields& fields, Retention& retention, const std::string& where) {
   const std::string of_text = fields.text("of", row_of(retention.rule).once ? "prompt" : "prompt+generation");
   if (of_text == "prompt") retention.of = Retention::Of::prompt;
   else if (of_text == "prompt+generation") retention.of = Retention::Of::prompt_and_generation;
@@ -117,6 +165,7 @@ void read_parameters(Fields& fields, Retention& retention) {
   if (retention.rule == Rule::full) return;
   retention.sinks = static_cast<std::int32_t>(fields.integer("sinks", 0, kMostTokens, 0));
   retention.rest = fields.boolean("rest", row_of(retention.rule).rest);
+  if (fields.has("layers")) retention.layers = layers_from_json(fields.at("layers"), where + ": layers");
   if (retention.rule == Rule::random)
     retention.seed = static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0));
   if (!retention.scored()) return;
@@ -131,14 +180,28 @@ void read_parameters(Fields& fields, Retention& retention) {
   retention.once = fields.boolean("once", row.once);
 }
 
-/// "KEY=VALUE" as a field of an object: a number, true, false, or text.
+/// A number, true, false, or text.
+nlohmann::json value_from_text(const std::string& text) {
+  auto parsed = nlohmann::json::parse(text, nullptr, false);
+  return parsed.is_number() || parsed.is_boolean() ? parsed : nlohmann::json(text);
+}
+
+/// "KEY=VALUE" as a field of an object; of layers the value is a list with commas.
 void add_parameter(std::string_view text, nlohmann::json& object, const std::string& where) {
   const std::size_t equals = text.find('=');
   const std::string key(text.substr(0, equals)), value(text.substr(equals + 1));
   if (object.contains(key)) throw UsageError(where + ": '" + key.substr(0, 40) + "' is given twice");
-  auto parsed = nlohmann::json::parse(value, nullptr, false);
-  if (parsed.is_number() || parsed.is_boolean()) object[key] = std::move(parsed);
-  else object[key] = value;
+  if (key != "layers") {
+    object[key] = value_from_text(value);
+    return;
+  }
+  nlohmann::json list = nlohmann::json::array();
+  for (std::size_t begin = 0; begin <= value.size();) {
+    const std::size_t end = std::min(value.find(',', begin), value.size());
+    list.push_back(value_from_text(value.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  object[key] = std::move(list);
 }
 
 }  // namespace
@@ -181,10 +244,11 @@ Amount Amount::from_text(std::string_view text, const std::string& where) {
   return amount;
 }
 
-std::int64_t Amount::of(std::int64_t total) const {
-  if (!is_share()) return numerator_;
+std::int64_t Amount::of(std::int64_t total, std::int32_t factor) const {
+  constexpr std::int64_t once = Retention::kOnce;
+  if (!is_share()) return numerator_ * factor / once;
   __extension__ using Wide = __int128;
-  return static_cast<std::int64_t>(Wide{numerator_} * total / denominator_);
+  return static_cast<std::int64_t>(Wide{numerator_} * total * factor / (Wide{denominator_} * once));
 }
 
 std::string Amount::text() const {
@@ -197,13 +261,32 @@ std::string Amount::text() const {
   return decimals == 0 ? digits + "0" : digits;
 }
 
-Kept Retention::kept(std::int64_t prompt, std::int64_t generation) const {
+std::int64_t LayerSlots::most() const { return *std::max_element(of_.begin(), of_.end()); }
+
+void LayerSlots::cover(const LayerSlots& other) {
+  if (alike()) of_.resize(other.of_.size(), of_.front());
+  for (std::size_t layer = 0; layer < of_.size(); ++layer)
+    of_[layer] = std::max(of_[layer], other.of(static_cast<int>(layer)));
+}
+
+bool Retention::everything(int layer) const {
+  return rule == Rule::full || (!alike() && layers[static_cast<std::size_t>(layer)] == kEverything);
+}
+
+void Retention::require_layers(int count) const {
+  if (!alike() && std::ssize(layers) != count)
+    throw UsageError("retention: 'layers' has " + std::to_string(layers.size()) + " entries, and the model has " +
+                     std::to_string(count) + " layers; give one for each");
+}
+
+Kept Retention::kept(std::int64_t prompt, std::int64_t generation, int layer) const {
   const std::int64_t all = prompt + generation, base = of == Of::prompt ? prompt : all;
   const auto tokens = [&](std::int64_t count) {
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(count, 0, all));
   };
-  if (rule == Rule::full) return {.heavy = 0, .recent = tokens(all)};
-  Kept kept{.heavy = tokens(heavy.of(base)), .recent = tokens(recent.of(base))};
+  if (everything(layer)) return {.heavy = 0, .recent = tokens(all)};
+  const std::int32_t factor = alike() ? kOnce : layers[static_cast<std::size_t>(layer)];
+  Kept kept{.heavy = tokens(heavy.of(base, factor)), .recent = tokens(recent.of(base, factor))};
   if (rule == Rule::recent) kept.heavy = sinks;
   if (rule == Rule::heavy) kept.recent = 0;
   kept.sinks = std::min(sinks, kept.heavy);
@@ -215,11 +298,15 @@ Kept Retention::kept(std::int64_t prompt, std::int64_t generation) const {
   return kept;
 }
 
-std::int64_t Retention::slots(std::int64_t prompt, std::int64_t generation) const {
-  const Kept keep = kept(prompt, generation);
-  const std::int64_t budget = std::int64_t{keep.heavy} + keep.recent + keep.spare,
-                     stored = prompt + std::max<std::int64_t>(1, generation - 1);
-  return std::min(budget + 1, stored);
+LayerSlots Retention::slots(std::int64_t prompt, std::int64_t generation) const {
+  std::vector<std::int64_t> of_each;
+  for (int layer = 0; layer < std::max(1, static_cast<int>(layers.size())); ++layer) {
+    const Kept keep = kept(prompt, generation, layer);
+    const std::int64_t budget = std::int64_t{keep.heavy} + keep.recent + keep.spare,
+                       stored = prompt + std::max<std::int64_t>(1, generation - 1);
+    of_each.push_back(std::min(budget + 1, stored));
+  }
+  return LayerSlots(std::move(of_each));
 }
 
 Retention Retention::from_text(std::string_view text) {
@@ -246,7 +333,7 @@ Retention Retention::from_text(std::string_view text) {
   if (row.heavy) retention.heavy = Amount::from_text(parts[1], where + " heavy");
   if (row.recent) retention.recent = Amount::from_text(parts.back(), where + " recent");
   Fields fields(parameters, where, Blame::usage);
-  read_parameters(fields, retention);
+  read_parameters(fields, retention, where);
   fields.refuse_unknown();
   check(retention, where);
   return retention;
@@ -260,7 +347,7 @@ Retention Retention::from_json(const nlohmann::json& object, const std::string& 
     retention.heavy = amount_from_json(fields.at("heavy"), where + ".heavy");
   if (row_of(retention.rule).recent && fields.has("recent"))
     retention.recent = amount_from_json(fields.at("recent"), where + ".recent");
-  read_parameters(fields, retention);
+  read_parameters(fields, retention, where);
   fields.refuse_unknown();
   check(retention, where);
   return retention;
@@ -280,6 +367,9 @@ nlohmann::ordered_json Retention::to_json() const {
   // What is left out is both plain and the rule's own.
   const RuleRow& row = row_of(rule);
   if (rest || row.rest) json["rest"] = rest;
+  for (const std::int32_t factor : layers)
+    if (factor == kEverything) json["layers"].push_back("full");
+    else json["layers"].push_back(double(factor) / kOnce);
   if (!scored()) return json;
   if (window > 0 || row.window > 0) json["window"] = window;
   if (pool > 1 || row.pool > 1) json["pool"] = pool;

@@ -23,6 +23,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace weft::policy {
 
@@ -33,7 +35,8 @@ class Amount {
   static Amount tokens(std::int64_t count);
   /// "12" is tokens, "0.29" a share from 0 to 1; `where` begins the message of the UsageError otherwise.
   static Amount from_text(std::string_view text, const std::string& where);
-  std::int64_t of(std::int64_t total) const;
+  /// Times a factor in ten-thousandths, which may make a share more than 1.
+  std::int64_t of(std::int64_t total, std::int32_t factor = 10'000) const;
   bool is_share() const { return denominator_ != 0; }
   std::string text() const;  ///< what from_text() reads
   bool operator==(const Amount&) const = default;
@@ -46,6 +49,22 @@ class Amount {
 struct Kept {
   std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0, spare = 0;
   bool operator==(const Kept&) const = default;
+};
+
+/// Slots that a sequence needs per KV head: a number for all layers, or one for each.
+class LayerSlots {
+ public:
+  LayerSlots(std::int64_t of_all = 1) : of_{of_all} {}  // NOLINT(google-explicit-constructor): alike unless said
+  explicit LayerSlots(std::vector<std::int64_t> of_each) : of_(std::move(of_each)) {}
+  bool alike() const { return of_.size() == 1; }
+  std::int64_t of(int layer) const { return of_[alike() ? 0 : static_cast<std::size_t>(layer)]; }
+  std::int64_t most() const;
+  /// Enough for `other` too, which is by as many layers.
+  void cover(const LayerSlots& other);
+  bool operator==(const LayerSlots&) const = default;
+
+ private:
+  std::vector<std::int64_t> of_;  // [1] or [layers]
 };
 
 struct Retention {
@@ -71,17 +90,28 @@ struct Retention {
   enum class Statistic : std::uint8_t { sum, largest, mean } statistic = Statistic::sum;  ///< kernels::Statistic
   bool once = false;  ///< a prompt is cut to its budget, and all that comes after stays
   bool rest = false;  ///< what is evicted is attended to as one token more, their mean (kernels::KvSlots::rest)
+  /// By what each layer's `heavy` and `recent` are multiplied, in ten-thousandths; kEverything: the layer keeps all
+  /// tokens. Empty: by 1 in every layer. The mean over the layers that do not keep all tokens is 1, to within kMeanIs1.
+  std::vector<std::int32_t> layers;
+  static constexpr std::int32_t kOnce = 10'000, kEverything = -1;
+  static constexpr double kMeanIs1 = 0.005;
 
+  bool alike() const { return layers.empty(); }  ///< Every layer keeps as much.
+  /// Whether nothing is ever evicted from a layer, which so needs no scores.
+  bool everything(int layer) const;
+  /// Throws UsageError unless `layers` has an entry for each of a model's `count` layers.
+  void require_layers(int count) const;
   /// Whether tokens are kept by the attention they have received.
   bool scored() const;
   /// Whether steps need the scores of what is stored.
   bool keeps_scores() const;
-  Kept kept(std::int64_t prompt, std::int64_t generation) const;
-  /// Slots that a sequence needs per layer and head: what is kept, and one for the new token.
-  std::int64_t slots(std::int64_t prompt, std::int64_t generation) const;
+  bool keeps_scores(int layer) const { return keeps_scores() && !everything(layer); }
+  Kept kept(std::int64_t prompt, std::int64_t generation, int layer = 0) const;
+  /// What is kept, and one for the new token.
+  LayerSlots slots(std::int64_t prompt, std::int64_t generation) const;
 
   /// "full", "recent:N", "heavy:N", "tova:N", and NAME:HEAVY:RECENT for the others; then parameters as in the JSON
-  /// form: "h2o:0.1:0.1:window=32:sinks=4".
+  /// form: "h2o:0.1:0.1:window=32:sinks=4", "h2o:0.1:0.1:layers=full,1.5,0.5".
   static Retention from_text(std::string_view text);
   bool operator==(const Retention&) const = default;
   static Retention from_json(const nlohmann::json& object, const std::string& where);

@@ -10,13 +10,14 @@ void BatchRows::clear() {
   shared.clear();
   tokens.clear();
   position.clear();
-  keep.clear();
+  for (auto& of_layer : keeps) of_layer.clear();
   context.clear();
 }
 
-void BatchRows::add(std::int32_t place, const kernels::Keep& keeps, std::int32_t length) {
+void BatchRows::add(std::int32_t place, const LayerKeeps& each, std::int32_t length) {
   sequence.push_back(place);
-  keep.push_back(keeps);
+  keeps.resize(each.size());
+  for (std::size_t layer = 0; layer < each.size(); ++layer) keeps[layer].push_back(each[layer]);
   context.push_back(length);
 }
 

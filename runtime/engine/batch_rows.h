@@ -8,24 +8,34 @@
 
 namespace weft::runtime {
 
+/// What each layer keeps of a sequence: [1] where all keep alike, else [layers].
+using LayerKeeps = std::vector<kernels::Keep>;
+inline const kernels::Keep& keep_of(const LayerKeeps& keeps, int layer) {
+  return keeps[keeps.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
+}
+
 /// The live sequences of a gpu batch in one sweep; no padding. First those that have begun, one token each, then those
 /// that begin, with their whole prompts, at last those that begin with the prompt of another and so need no rows.
 struct BatchRows {
   std::int64_t begun = 0;
-  std::vector<std::int32_t> sequence;    ///< [live] place in the batch's KV blocks
-  std::vector<std::int32_t> offsets{0};  ///< [own + 1] rows of each in the hidden states
-  std::vector<std::int32_t> shared;      ///< [live - own] which of the own ones' prompts the others begin with
-  std::vector<std::int32_t> tokens;      ///< [rows] ids
-  std::vector<std::int32_t> position;    ///< [rows]
-  std::vector<kernels::Keep> keep;       ///< [live]
-  std::vector<std::int32_t> context;     ///< [live] tokens of the whole sequence
+  std::vector<std::int32_t> sequence;             ///< [live] place in the batch's KV blocks
+  std::vector<std::int32_t> offsets{0};           ///< [own + 1] rows of each in the hidden states
+  std::vector<std::int32_t> shared;               ///< [live - own] which of the own ones' prompts the others begin with
+  std::vector<std::int32_t> tokens;               ///< [rows] ids
+  std::vector<std::int32_t> position;             ///< [rows]
+  std::vector<std::vector<kernels::Keep>> keeps;  ///< [layers, live], or [1, live] where all layers keep alike
+  std::vector<std::int32_t> context;              ///< [live] tokens of the whole sequence
 
   /// Sequences with rows of their own.
   std::int64_t own() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
   std::int64_t live() const { return static_cast<std::int64_t>(sequence.size()); }
   std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
+  const std::vector<kernels::Keep>& keep(int layer) const {
+    return keeps[keeps.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
+  }
   void clear();
-  void add(std::int32_t place, const kernels::Keep& keeps, std::int32_t length);
+  /// `each`: as many as of every other sequence.
+  void add(std::int32_t place, const LayerKeeps& each, std::int32_t length);
 };
 
 }  // namespace weft::runtime

@@ -38,11 +38,6 @@ kernels::Statistic statistic_of(const policy::Retention& retention) {
   return kernels::Statistic::sum;
 }
 
-kernels::Scoring scoring_of(const policy::Retention& retention) {
-  if (retention.scored()) return kernels::Scoring::attention;
-  return retention.rule == policy::Retention::Rule::random ? kernels::Scoring::random : kernels::Scoring::none;
-}
-
 template <class T> std::span<const T> part(const std::vector<T>& v, std::int64_t first, std::int64_t last) {
   return std::span<const T>(v).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
 }
@@ -53,8 +48,8 @@ Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::b
                kernels::Backend& backend, const Grace& stop)
     : model_(plan.model), retention_(plan.retention), types_(plan.types), rotate_(plan.rotate),
       activation_(activation_named(plan.model.activation, plan.model.architecture)),
-      scoring_(scoring_of(plan.retention)), statistic_(statistic_of(plan.retention)), chunk_tokens_(plan.chunk_tokens),
-      arithmetic_(plan.arithmetic), scale_(1 / std::sqrt(static_cast<float>(plan.model.head_dim))),
+      statistic_(statistic_of(plan.retention)), chunk_tokens_(plan.chunk_tokens), arithmetic_(plan.arithmetic),
+      scale_(1 / std::sqrt(static_cast<float>(plan.model.head_dim))),
       scratch_(workspace.data(), workspace.size(), offload::Tier::device), tables_(tables), backend_(backend),
       ops_(backend.ops()), stop_(stop) {
   for (int layer = 0; layer < model_.layers; ++layer) {
@@ -138,6 +133,12 @@ std::uint64_t Layers::seed(int layer) const {
   return retention_.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(layer);
 }
 
+kernels::Scoring Layers::scoring(int layer) const {
+  if (retention_.everything(layer)) return kernels::Scoring::none;
+  if (retention_.scored()) return kernels::Scoring::attention;
+  return retention_.rule == policy::Retention::Rule::random ? kernels::Scoring::random : kernels::Scoring::none;
+}
+
 std::vector<std::int64_t> Layers::chunks(const BatchRows& rows, std::int64_t first) const {
   std::vector<std::int64_t> ends;
   std::int64_t begin = first;
@@ -171,7 +172,7 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
   std::vector<std::int32_t> offsets(rows.offsets.begin() + first, rows.offsets.begin() + last + 1);
   for (std::int32_t& offset : offsets) offset -= rows.offsets[static_cast<std::size_t>(first)];
 
-  const bool scored = scoring_ == kernels::Scoring::attention;
+  const bool scored = scoring(layer) == kernels::Scoring::attention;
   const View lse = scored ? at(values, Value::log_sum) : View{};
   ops_.run(kernels::PrefillAttention{.q = q,
                                      .k = k,
@@ -211,8 +212,8 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                            .score = score,
                            .offsets = offsets,
                            .sequence = part(rows.sequence, first, last),
-                           .keep = part(rows.keep, first, last),
-                           .scoring = scoring_,
+                           .keep = part(rows.keep(layer), first, last),
+                           .scoring = scoring(layer),
                            .seed = seed(layer),
                            .slots = {},
                            .pool = retention_.pool,
@@ -226,7 +227,7 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
     const std::array<std::int32_t, 2> whole{0, static_cast<std::int32_t>(count)};
     keep.k = stored_k.slice(begin, count), keep.v = stored_v.slice(begin, count), keep.offsets = whole;
     if (scored) keep.score = View(static_cast<float*>(score.data) + begin, DType::f32, score.rows, count, score.stride);
-    keep.sequence = part(rows.sequence, s, s + 1), keep.keep = part(rows.keep, s, s + 1);
+    keep.sequence = part(rows.sequence, s, s + 1), keep.keep = part(rows.keep(layer), s, s + 1);
     keep_prompts(keep, kv, stream);
   }
 }
@@ -247,11 +248,11 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
                                    .v = at(values, Value::v),
                                    .sequence = part(rows.sequence, first, last),
                                    .position = part(rows.position, first, last),
-                                   .keep = part(rows.keep, first, last),
+                                   .keep = part(rows.keep(layer), first, last),
                                    .heads = model_.heads,
                                    .scale = scale_,
                                    .decay = static_cast<float>(retention_.decay),
-                                   .scoring = retention_.keeps_scores() ? scoring_ : kernels::Scoring::none,
+                                   .scoring = retention_.keeps_scores() ? scoring(layer) : kernels::Scoring::none,
                                    .seed = seed(layer),
                                    .slots = kv.slots,
                                    .home = kv.home,
@@ -292,19 +293,19 @@ void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std
 void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream) {
   const std::int64_t cols = std::int64_t{model_.kv_heads} * model_.head_dim;
   if (random_tokens_ < kv.slots) {
-    random_tokens_ = kv.slots;
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
-    const auto bytes = static_cast<std::size_t>(random_tokens_ * cols) * size_of(types_.kv);
-    const auto count = static_cast<std::size_t>(random_tokens_ * cols), size = count * sizeof(float);
+    const auto count = static_cast<std::size_t>(kv.slots * cols), bytes = count * size_of(types_.kv),
+               size = count * sizeof(float);
     const auto values = backend_.allocate_host(size);
     for (std::size_t i = 0; i < count; ++i) reinterpret_cast<float*>(values->data())[i] = normal(random);
-    random_cache_ = backend_.allocate_device(bytes + size);
-    View wide(random_cache_->data() + bytes, DType::f32, random_tokens_, cols);
+    auto larger = backend_.allocate_device(bytes + size);
+    View wide(larger->data() + bytes, DType::f32, kv.slots, cols);
     const auto copied = backend_.make_event();
     backend_.copy(wide.data, values->data(), size, stream);
     backend_.record(*copied, stream);
-    backend_.synchronize(*copied);
+    backend_.synchronize(*copied);  // so no op of a layer with fewer slots still reads the numbers that go
+    random_cache_ = std::move(larger), random_tokens_ = kv.slots;
     ops_.run(kernels::Convert{wide, View(random_cache_->data(), types_.kv, random_tokens_, cols)}, stream);
   }
   // The scores are taken from the same random numbers, [kv_heads, tokens].
@@ -312,20 +313,20 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
   for (std::int64_t s = 0; s < rows.live(); ++s) {
     const auto index = static_cast<std::size_t>(s);
     const std::int32_t tokens =
-        std::min({rows.keep[index].of_prompt(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
+        std::min({rows.keep(layer)[index].of_prompt(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
     const std::array<std::int32_t, 2> offsets{0, tokens};
     // KeepPrompt quantises fp32, which follows the numbers of the KV type.
     const ConstView both = is_quantised(kv.dtype) ? ConstView(scores, DType::f32, tokens, cols)
                                                   : ConstView(random_cache_->data(), types_.kv, tokens, cols);
     ops_.run(kernels::KeepPrompt{.k = both,
                                  .v = both,
-                                 .score = scoring_ == kernels::Scoring::attention
+                                 .score = scoring(layer) == kernels::Scoring::attention
                                               ? ConstView(scores, DType::f32, model_.kv_heads, tokens)
                                               : ConstView{},
                                  .offsets = offsets,
                                  .sequence = part(rows.sequence, s, s + 1),
-                                 .keep = part(rows.keep, s, s + 1),
-                                 .scoring = scoring_,
+                                 .keep = part(rows.keep(layer), s, s + 1),
+                                 .scoring = scoring(layer),
                                  .seed = seed(layer),
                                  .slots = kv},
              stream);

@@ -129,13 +129,13 @@ class Layers {
   /// Ends of the chunks of whole sequences from `first` on: indices into rows.offsets.
   std::vector<std::int64_t> chunks(const BatchRows& rows, std::int64_t first) const;
   std::uint64_t seed(int layer) const;
+  kernels::Scoring scoring(int layer) const;
 
   const policy::ModelSpec& model_;
   const policy::Retention& retention_;
   const policy::Types types_;
   const bool rotate_;
   const kernels::Activation activation_;
-  const kernels::Scoring scoring_;
   const kernels::Statistic statistic_;
   const std::int64_t chunk_tokens_;
   const Arithmetic arithmetic_;

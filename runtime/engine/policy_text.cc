@@ -14,6 +14,7 @@ std::string policy_line(const policy::Policy& policy) {
          " sequences; device/host/disk percent: weights " + percentages(policy.weights) + ", kv " +
          percentages(policy.kv) + (policy.kv_format.dtype ? " in " + to_text(policy.kv_format, DType::f16) : "") +
          ", activations " + percentages(policy.activations) + "; retention " + name_of(policy.retention.rule) +
+         (policy.retention.alike() ? "" : " by layer") +
          (policy.weight_format ? "; weights " + policy::to_text(*policy.weight_format) : "") + "; attention on " +
          policy::attention_to_text(policy.attention_on_host) + "; " + (policy.continuous ? "continuous" : "static") +
          " schedule";

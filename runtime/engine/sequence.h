@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "runtime/engine/batch_rows.h"
 #include "runtime/requests/choice.h"
 
 namespace weft::runtime {
@@ -19,7 +20,7 @@ struct Sequence {
   std::int32_t choice = 0;           ///< which of the request's n
   std::vector<std::int32_t> tokens;  ///< the prompt, then what was generated
   std::int64_t prompt_tokens = 0, min_tokens = 0, max_tokens = 0;
-  kernels::Keep keep;
+  LayerKeeps keep;
   kernels::SampleParams sampling;    ///< counter: of the next token
   std::vector<std::int32_t> forced;  ///< to be scored: fed in place of samples, [max_tokens] if not empty
   std::vector<float> logprobs;       ///< of the forced tokens so far

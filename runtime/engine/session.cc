@@ -166,9 +166,14 @@ std::string Session::plan_line() const {
          policy::bytes_to_text(policy_.budgets[policy::Tier::device]) + " device memory";
 }
 
-kernels::Keep Session::keep(std::int64_t prompt, std::int64_t generation) const {
-  const policy::Kept kept = policy_.retention.kept(prompt, generation);
-  return {.heavy = kept.heavy, .recent = kept.recent, .sinks = kept.sinks, .grace = kept.grace, .spare = kept.spare};
+LayerKeeps Session::keep(std::int64_t prompt, std::int64_t generation) const {
+  LayerKeeps keeps(footprint_.kv_shapes.size());
+  for (std::size_t layer = 0; layer < keeps.size(); ++layer) {
+    const policy::Kept kept = policy_.retention.kept(prompt, generation, static_cast<int>(layer));
+    keeps[layer] = {
+        .heavy = kept.heavy, .recent = kept.recent, .sinks = kept.sinks, .grace = kept.grace, .spare = kept.spare};
+  }
+  return keeps;
 }
 
 }  // namespace weft::runtime

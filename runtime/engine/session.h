@@ -63,7 +63,7 @@ class Session {
   double load_seconds() const { return load_seconds_; }
 
   /// Budget of a sequence under the policy's retention.
-  kernels::Keep keep(std::int64_t prompt, std::int64_t generation) const;
+  LayerKeeps keep(std::int64_t prompt, std::int64_t generation) const;
 
  private:
   const ModelSource& source_;

@@ -73,7 +73,9 @@ void Storage::add_buffers(std::span<const offload::FileId> files, std::span<cons
   const policy::ScheduleShape& shape = footprint_.shape;
   for (std::size_t u = 0; u < units_.size(); ++u)
     buffers_.add(Kind::weights, weights_.unit_bytes()[u], shape.unit_home[u], parts(u, files, copy_files));
-  for (const Tier home : shape.kv_home) buffers_.add(Kind::kv, footprint_.kv_buffer_bytes(), home);
+  for (int layer = 0; layer < shape.layers; ++layer)
+    for (int batch = 0; batch < shape.batches; ++batch)
+      buffers_.add(Kind::kv, footprint_.kv_buffer_bytes(layer), shape.kv_home[shape.kv_index(layer, batch)]);
   for (const Tier home : shape.activation_home)
     buffers_.add(Kind::activations, footprint_.activation_buffer_bytes, home);
   workspace_ = buffers_.add(Kind::workspace, footprint_.workspace.chunk, Tier::device);
@@ -201,17 +203,17 @@ UnitViews Storage::unit(int unit, std::uint32_t slot) const {
 }
 
 kernels::KvSlots Storage::kv(int layer, int batch, std::uint32_t slot) const {
-  return footprint_.kv_shape.view(place(footprint_.shape.kv_buffer(layer, batch), slot, kv_window_));
+  return footprint_.kv_shape(layer).view(place(footprint_.shape.kv_buffer(layer, batch), slot, kv_window_));
 }
 
 kernels::KvSlots Storage::kv_home(int layer, int batch) const {
-  const std::uint32_t subject = footprint_.shape.kv_buffer(layer, batch);
-  return buffers_.home(buffer(subject)) == Tier::host ? footprint_.kv_shape.view(buffers_.home_data(buffer(subject)))
-                                                      : kernels::KvSlots{};
+  const BufferId id = buffer(footprint_.shape.kv_buffer(layer, batch));
+  if (buffers_.home(id) != Tier::host) return {};
+  return footprint_.kv_shape(layer).view(buffers_.home_data(id));
 }
 
 kernels::KvSlots Storage::host_kv(int layer, int batch, std::uint32_t slot) const {
-  return footprint_.kv_shape.view(place(footprint_.shape.kv_buffer(layer, batch), slot, host_kv_window_));
+  return footprint_.kv_shape(layer).view(place(footprint_.shape.kv_buffer(layer, batch), slot, host_kv_window_));
 }
 
 std::byte* Storage::idle_kv_window() const {

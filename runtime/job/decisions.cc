@@ -8,6 +8,7 @@
 namespace weft::runtime {
 namespace {
 
+using offload::KvShape;
 using offload::Tier;
 using policy::bytes_to_text;
 using policy::Footprint;
@@ -26,6 +27,15 @@ std::string window(const char* of, const policy::Window& window) {
   if (window.slots == 0) return {};
   return fmt::format("window of {}: {} slots of {} on the {}", of, window.slots, bytes_to_text(window.slot_bytes),
                      name_of(window.tier));
+}
+
+/// "20", or where layers keep differently "8 to 61".
+template <class Number, class Text>
+std::string by_layer(const Footprint& footprint, const Number& number, const Text& text) {
+  std::uint64_t least = UINT64_MAX, most = 0;
+  for (const KvShape& shape : footprint.kv_shapes)
+    least = std::min<std::uint64_t>(least, number(shape)), most = std::max<std::uint64_t>(most, number(shape));
+  return least == most ? text(least) : text(least) + " to " + text(most);
 }
 
 void add_windows(const Footprint& footprint, std::vector<std::string>& lines) {
@@ -49,9 +59,14 @@ std::vector<std::string> decisions(const Session& session) {
       "policy: " + policy.to_json().dump(),
       fmt::format("weights: {} units, {}", footprint.shape.unit_home.size(), homes(footprint.shape.unit_home)),
       fmt::format("KV cache: {} buffers of {}, {}; {} slots of {} a sequence, layer and KV head",
-                  footprint.shape.kv_home.size(), bytes_to_text(footprint.kv_buffer_bytes()),
-                  homes(footprint.shape.kv_home), footprint.kv_shape.slots,
-                  policy::to_text(policy.kv_format, footprint.kv_shape.dtype)),
+                  footprint.shape.kv_home.size(),
+                  by_layer(
+                      footprint, [&](const KvShape& s) { return s.bytes(); }, bytes_to_text),
+                  homes(footprint.shape.kv_home),
+                  by_layer(
+                      footprint, [](const KvShape& s) { return static_cast<std::uint64_t>(s.slots); },
+                      [](std::uint64_t n) { return std::to_string(n); }),
+                  policy::to_text(policy.kv_format, footprint.kv_shapes.front().dtype)),
       fmt::format("activations: {} buffers of {}, {}", footprint.shape.activation_home.size(),
                   bytes_to_text(footprint.activation_buffer_bytes), homes(footprint.shape.activation_home))};
   add_windows(footprint, lines);

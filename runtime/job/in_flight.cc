@@ -43,7 +43,7 @@ SavedSequence saved(const Sequence& sequence) {
   return {.request = sequence.request,
           .choice = sequence.choice,
           .prompt_crc = prompt_crc(sequence),
-          .keep = sequence.keep,
+          .keep = sequence.keep.front(),
           .generated = {sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end()},
           .logprobs = sequence.logprobs,
           .greedy = sequence.greedy,
@@ -54,7 +54,7 @@ SavedSequence saved(const Sequence& sequence) {
 bool fits(const SavedSequence& saved, const Sequence& sequence) {
   const std::size_t count = saved.generated.size();
   const bool scores = !sequence.forced.empty(), reports = !scores && sequence.alternatives >= 0;
-  return saved.prompt_crc == prompt_crc(sequence) && same(saved.keep, sequence.keep) && count > 0 &&
+  return saved.prompt_crc == prompt_crc(sequence) && same(saved.keep, sequence.keep.front()) && count > 0 &&
          count < static_cast<std::size_t>(sequence.max_tokens) && saved.logprobs.size() == (scores ? count : 0) &&
          saved.greedy.size() == saved.logprobs.size() && saved.token_logprobs.chosen.size() == (reports ? count : 0) &&
          saved.token_logprobs.top.size() == saved.token_logprobs.chosen.size();
@@ -94,12 +94,11 @@ SavedWork::SavedWork(JobOptions& options, const RunRecord& record) : run_(run_of
 InFlight::InFlight(const JobOptions& options, const SavedWork& saved, Session& session, Answers& answers)
     : interval_(options.save_every), limited_(options.save_seldom), path_(Snapshot::place(options.output)),
       session_(session), answers_(answers),
-      snapshot_(saved.snapshot() ? &*saved.snapshot() : nullptr), kind_{
-                                                                      .run = saved.run(),
-                                                                      .retention =
-                                                                          retention_text(session.policy().retention),
-                                                                      .kv = KvRows::kind(session.footprint().kv_shape),
-                                                                      .layers = session.source().spec.layers} {
+      snapshot_(saved.snapshot() ? &*saved.snapshot() : nullptr), kind_{.run = saved.run(),
+                                                                        .retention =
+                                                                            retention_text(session.policy().retention),
+                                                                        .kv = KvRows::kind(session.footprint()),
+                                                                        .layers = session.source().spec.layers} {
   if (snapshot_ && snapshot_->kind() != kind_) {
     spdlog::warn("{}: holds another kind of KV cache; what was in flight begins again", path_.string());
     snapshot_ = nullptr;
@@ -186,12 +185,13 @@ void InFlight::save(std::span<const Sequence> block) {
 /// At most, without sequences that end before it is written.
 std::uint64_t InFlight::bytes_needed(std::span<const Sequence> block, const std::map<Key, std::size_t>& waiting) {
   std::uint64_t bytes = kIndexBytes;
-  const auto layers = static_cast<std::uint64_t>(kind_.layers);
   for (const Sequence& sequence : block) {
     if (!in_flight(sequence)) continue;
-    const auto slots =
-        std::min<std::size_t>(static_cast<std::size_t>(sequence.keep.budget()), sequence.tokens.size()) + 1;
-    bytes += layers * (rows().record_bytes(slots) + sizeof(SavedLayer)) + 64 * sequence.tokens.size();
+    bytes += 64 * sequence.tokens.size();
+    for (int layer = 0; layer < kind_.layers; ++layer) {
+      const auto budget = static_cast<std::size_t>(keep_of(sequence.keep, layer).budget());
+      bytes += rows().record_bytes(layer, std::min(budget, sequence.tokens.size()) + 1) + sizeof(SavedLayer);
+    }
   }
   for (const auto& [key, index] : waiting)
     for (int layer = 0; layer < kind_.layers; ++layer) bytes += snapshot_->layer(index, layer).bytes;
@@ -273,7 +273,7 @@ std::string InFlight::resumes_from() const {
 
 bool InFlight::put(std::size_t saved, int layer, std::int64_t sequence) try {
   const SavedLayer& record = snapshot_->layer(saved, layer);
-  if (record.bytes != rows().record_bytes(record.slots)) return false;
+  if (record.bytes != rows().record_bytes(layer, record.slots)) return false;
   record_.resize(static_cast<std::size_t>(record.bytes));
   snapshot_->read(saved, layer, record_);
   return rows().write(sequence, record.slots, record_);

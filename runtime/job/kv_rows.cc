@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "kernels/attention_ops.h"
 
@@ -16,28 +17,48 @@ KvShape for_one(KvShape shape) {
   return shape;
 }
 
-}  // namespace
+std::size_t record_bytes_of(const KvShape& shape, std::size_t slots) {
+  std::size_t bytes = 0;
+  for (const KvShape::Part& part : shape.parts())
+    bytes += static_cast<std::size_t>(shape.kv_heads) * part.head_bytes(slots);
+  return bytes;
+}
 
-KvRows::KvRows(const Storage& storage, const policy::Footprint& footprint, kernels::Backend& backend)
-    : buffers_(storage.buffers()), footprint_(footprint), backend_(backend), shape_(footprint.kv_shape),
-      one_(for_one(shape_)), window_(storage.idle_kv_window()), staging_(backend.allocate_host(one_.bytes())),
-      stream_(backend.make_stream()), copied_(backend.make_event()) {}
+std::size_t largest_of_one(const policy::Footprint& footprint) {
+  std::size_t largest = 0;
+  for (const KvShape& shape : footprint.kv_shapes) largest = std::max(largest, for_one(shape).bytes());
+  return largest;
+}
 
-std::string KvRows::kind(const KvShape& shape) {
+std::string kind_of(const KvShape& shape) {
   return std::to_string(shape.kv_heads) + " heads of " + std::to_string(shape.head_dim) + " " + name_of(shape.dtype) +
          ", " + std::to_string(shape.row_bytes()) + " bytes each" + (shape.scores ? ", scored" : "") +
          (shape.rest ? ", with a rest" : "");
 }
 
-std::size_t KvRows::record_bytes(std::size_t slots) const {
-  std::size_t bytes = 0;
-  for (const KvShape::Part& part : shape_.parts())
-    bytes += static_cast<std::size_t>(shape_.kv_heads) * part.head_bytes(slots);
-  return bytes;
+}  // namespace
+
+KvRows::KvRows(const Storage& storage, const policy::Footprint& footprint, kernels::Backend& backend)
+    : buffers_(storage.buffers()), footprint_(footprint), backend_(backend), window_(storage.idle_kv_window()),
+      staging_(backend.allocate_host(largest_of_one(footprint))), stream_(backend.make_stream()),
+      copied_(backend.make_event()) {}
+
+std::string KvRows::kind(const policy::Footprint& footprint) {
+  std::set<std::string> kinds;
+  for (const KvShape& shape : footprint.kv_shapes) kinds.insert(kind_of(shape));
+  std::string text;
+  for (const std::string& kind : kinds) text += (text.empty() ? "" : "; ") + kind;
+  return text;
 }
 
-offload::BufferId KvRows::buffer(int layer, int batch) const {
-  return static_cast<offload::BufferId>(footprint_.shape.kv_buffer(layer, batch));
+std::size_t KvRows::record_bytes(int layer, std::size_t slots) const {
+  return record_bytes_of(footprint_.kv_shape(layer), slots);
+}
+
+void KvRows::select(int layer, int batch) {
+  open_ = static_cast<offload::BufferId>(footprint_.shape.kv_buffer(layer, batch));
+  shape_ = footprint_.kv_shape(layer);
+  one_ = for_one(shape_);
 }
 
 /// All of a sequence's slots between the open buffer and the staging.
@@ -59,7 +80,7 @@ void KvRows::copy_all(std::int64_t sequence, bool to_buffer) {
 }
 
 std::span<const std::byte> KvRows::read(int layer, int batch, std::int64_t sequence, std::uint32_t& slots) {
-  open_ = buffer(layer, batch);
+  select(layer, batch);
   const auto parts = shape_.parts(), own = one_.parts();
   const auto heads = static_cast<std::size_t>(shape_.kv_heads);
   if (buffers_.home(open_) == Tier::disk) {
@@ -86,7 +107,7 @@ std::span<const std::byte> KvRows::read(int layer, int batch, std::int64_t seque
   }
   used = std::min(used, shape_.slots);
   slots = static_cast<std::uint32_t>(used);
-  record_.resize(record_bytes(slots));
+  record_.resize(record_bytes_of(shape_, slots));
   std::byte* to = record_.data();
   for (const KvShape::Part& part : own)
     for (std::size_t head = 0; head < heads; ++head) {
@@ -99,7 +120,7 @@ std::span<const std::byte> KvRows::read(int layer, int batch, std::int64_t seque
 }
 
 void KvRows::open(int layer, int batch, bool fresh) {
-  open_ = buffer(layer, batch);
+  select(layer, batch);
   if (buffers_.home(open_) != Tier::disk) {
     at_ = buffers_.home_data(open_);
     return;
@@ -114,7 +135,7 @@ void KvRows::close() {
 }
 
 bool KvRows::write(std::int64_t sequence, std::uint32_t slots, std::span<const std::byte> record) {
-  if (slots > static_cast<std::uint32_t>(shape_.slots) || record.size() != record_bytes(slots)) return false;
+  if (slots > static_cast<std::uint32_t>(shape_.slots) || record.size() != record_bytes_of(shape_, slots)) return false;
   const auto heads = static_cast<std::size_t>(shape_.kv_heads);
   std::memset(staging_->data(), 0, one_.bytes());
   const std::byte* from = record.data();

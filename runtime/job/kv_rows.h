@@ -22,9 +22,9 @@ class KvRows {
   /// References must outlive it.
   KvRows(const Storage& storage, const policy::Footprint& footprint, kernels::Backend& backend);
 
-  /// What records must share: the same words mean that a record of one run fits another one.
-  static std::string kind(const offload::KvShape& shape);
-  std::size_t record_bytes(std::size_t slots) const;
+  /// What records must share: the same words mean that a record of one run fits another one under the same retention.
+  static std::string kind(const policy::Footprint& footprint);
+  std::size_t record_bytes(int layer, std::size_t slots) const;
 
   /// The record of a sequence; its size is record_bytes() of the slots that are returned. It is there until the next
   /// call. Throws offload::LostPage if the spill file has lost it.
@@ -39,19 +39,19 @@ class KvRows {
 
  private:
   void copy_all(std::int64_t sequence, bool to_buffer);
-  offload::BufferId buffer(int layer, int batch) const;
+  void select(int layer, int batch);
 
   const offload::BufferStore& buffers_;
   const policy::Footprint& footprint_;
   kernels::Backend& backend_;
-  const offload::KvShape shape_, one_;        // of the buffers; of one for a single sequence
   std::byte* const window_;                   // host memory of a buffer's size that is free between sweeps
-  std::unique_ptr<kernels::Memory> staging_;  // of `one_`, host memory
+  std::unique_ptr<kernels::Memory> staging_;  // of one sequence in any layer, host memory
   std::unique_ptr<kernels::Stream> stream_;
   std::unique_ptr<kernels::Event> copied_;
   std::vector<std::byte> record_;
   offload::BufferId open_{};
-  std::byte* at_ = nullptr;  // of the open buffer: its home, or the window
+  offload::KvShape shape_, one_;  // of the open buffer; the same for a single sequence
+  std::byte* at_ = nullptr;       // of the open buffer: its home, or the window
 };
 
 }  // namespace weft::runtime

@@ -54,7 +54,7 @@ std::int64_t blocks_of(const Session& session, std::int64_t requests) {
 /// the growing context.
 Work project_decode(Session& session, const BenchOptions& options, std::int64_t requests, ordered_json& points) {
   const std::int64_t sweeps = options.project_sweeps, last = options.prompt + options.generation - 1 - sweeps;
-  const kernels::Keep keep = session.keep(options.prompt, options.generation);
+  const LayerKeeps keep = session.keep(options.prompt, options.generation);
   std::array<Work, 3> work;
   for (std::size_t point = 0; point < work.size(); ++point) {
     const std::int64_t context = options.prompt + (last - options.prompt) * static_cast<std::int64_t>(point) / 2;

@@ -105,15 +105,20 @@ Work prefill_work(const Session& session, const Totals& totals, std::int64_t pro
   return 1 / tokens * work;
 }
 
-Work decode_work(const Session& session, const Totals& totals, kernels::Keep keep, std::int64_t context,
+Work decode_work(const Session& session, const Totals& totals, const LayerKeeps& keep, std::int64_t context,
                  std::int64_t sweeps, std::int64_t blocks) {
   const policy::ModelSpec& spec = session.source().spec;
   const auto tokens = double(totals.decode_tokens);
-  std::int64_t attended = 0;  // by one sequence in all sweeps
-  for (std::int64_t sweep = 1; sweep <= sweeps; ++sweep)
-    attended += std::min<std::int64_t>(keep.budget() + 1, std::min<std::int64_t>(keep.of_prompt(), context) + sweep);
-  const auto bytes_each = double(session.footprint().kv_shape.bytes_per_step());
-  const double kv_bytes = double(attended) / double(sweeps) * tokens * bytes_each * spec.kv_heads * spec.layers;
+  double read = 0;  // by one sequence and KV head, in all sweeps and layers
+  for (std::size_t layer = 0; layer < keep.size(); ++layer) {
+    std::int64_t attended = 0;
+    const kernels::Keep& own = keep[layer];
+    for (std::int64_t sweep = 1; sweep <= sweeps; ++sweep)
+      attended += std::min<std::int64_t>(own.budget() + 1, std::min<std::int64_t>(own.of_prompt(), context) + sweep);
+    read += double(attended) * double(session.footprint().kv_shape(static_cast<int>(layer)).bytes_per_step());
+  }
+  if (keep.size() == 1) read *= spec.layers;
+  const double kv_bytes = read / double(sweeps) * tokens * spec.kv_heads;
   const double on_host = host_share(session.footprint().shape);
   Work work{.seconds = totals.decode_seconds,
             .flops = tokens * policy::flops_per_token(spec, 0, true),

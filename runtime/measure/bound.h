@@ -36,7 +36,7 @@ Work operator*(double factor, const Work& work);
 /// Of one prompt token, on average: `totals` are those of prompts of `prompt` tokens in `blocks` blocks.
 Work prefill_work(const Session& session, const Totals& totals, std::int64_t prompt, std::int64_t blocks);
 /// Of one generated token, on average over `sweeps` decode sweeps that follow a context of `context` tokens.
-Work decode_work(const Session& session, const Totals& totals, kernels::Keep keep, std::int64_t context,
+Work decode_work(const Session& session, const Totals& totals, const LayerKeeps& keep, std::int64_t context,
                  std::int64_t sweeps, std::int64_t blocks);
 
 /// Seconds that the work takes at least, by lane:

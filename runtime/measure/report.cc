@@ -86,7 +86,8 @@ ordered_json make_report(Session& session, const Totals& since) {
   for (const Tier tier : offload::kTiers)
     policy::object_at(report, "peak_bytes")[name_of(tier)] =
         tier == Tier::disk ? buffers.spill_bytes() : buffers.bytes(tier);
-  report["kv"] = {{"dtype", name_of(session.footprint().kv_shape.dtype)}, {"rotate", policy.kv_format.rotates()}};
+  report["kv"] = {{"dtype", name_of(session.footprint().kv_shapes.front().dtype)},
+                  {"rotate", policy.kv_format.rotates()}};
   report["policy"] = policy.to_json();
   report["machine"] = {{"backend", session.backend().name()},
                        {"device", session.backend().description()},

@@ -63,11 +63,15 @@ struct Saving {
 
 Saving saving(const PlanRequest& request, const Planned& planned) {
   const policy::Policy& policy = planned.best().policy;
-  offload::KvShape shape =
-      policy::footprint(request.source.spec, request.source.units, policy, planned.work, planned.sizing).kv_shape;
-  shape.sequences = 1;
-  const auto count = static_cast<std::uint64_t>(planned.work.at_most(policy.block_size()));
-  const std::uint64_t bytes = count * static_cast<std::uint64_t>(request.source.spec.layers) * shape.offsets().end;
+  const policy::Footprint print =
+      policy::footprint(request.source.spec, request.source.units, policy, planned.work, planned.sizing);
+  std::uint64_t each = 0;  // of a sequence
+  for (int layer = 0; layer < request.source.spec.layers; ++layer) {
+    offload::KvShape shape = print.kv_shape(layer);
+    shape.sequences = 1;
+    each += shape.offsets().end;
+  }
+  const std::uint64_t bytes = static_cast<std::uint64_t>(planned.work.at_most(policy.block_size())) * each;
   const double rate = request.machine.bytes_per_second[static_cast<std::size_t>(offload::Lane::disk_write)];
   return {bytes, rate > 0 ? double(bytes) / rate : 0};
 }
@@ -75,6 +79,7 @@ Saving saving(const PlanRequest& request, const Planned& planned) {
 /// "full", "h2o, kv int8 keys and int4 values, weights int4"
 std::string kept_as(const policy::Policy& policy) {
   std::string text = name_of(policy.retention.rule);
+  if (!policy.retention.alike()) text += " by layer";
   if (policy.kv_format.dtype) text += std::string(", kv ") + name_of(*policy.kv_format.dtype);
   if (policy.weight_format) text += std::string(", weights ") + name_of(policy.weight_format->dtype);
   return text;

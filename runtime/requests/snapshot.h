@@ -30,7 +30,7 @@ struct SavedSequence {
   std::uint64_t request = 0;
   std::int32_t choice = 0;
   std::uint32_t prompt_crc = 0;  ///< CRC-32C of the prompt's ids
-  kernels::Keep keep;
+  kernels::Keep keep;            ///< in the first layer; the others' follow with SnapshotKind::retention
   std::vector<std::int32_t> generated;
   std::vector<float> logprobs;  ///< Sequence's fields of these names
   std::vector<std::uint8_t> greedy;

@@ -112,6 +112,47 @@ TEST_CASE("prompts are computed in chunks that fill the device, and no larger th
   CHECK(chunk(16, 40) == 64);  // a whole prompt
 }
 
+TEST_CASE("where layers keep differently, bytes are those of each layer, and homes have their share of them",
+          "[policy]") {
+  Setting setting;
+  const auto retention = policy::Retention::from_text("h2o:0.1:0.1:layers=full,0.25,1.75,0.5,1.5,1");
+  Policy policy;
+  policy.gpu_batch_size = 3, policy.num_gpu_batches = 5;
+  policy.retention = retention;
+  policy.kv = {{0.2, 0.5, 0.3}};
+  setting.work = policy::alike(200, 64, 32, retention);
+  const policy::Footprint print = policy::footprint(setting.model, setting.units, policy, setting.work, setting.sizing);
+  const auto plain = [&](const char* text) {  // of one buffer where all layers are as this
+    Policy alone = policy;
+    alone.retention = policy::Retention::from_text(text);
+    return policy::footprint(setting.model, setting.units, alone, policy::alike(200, 64, 32, alone.retention),
+                             setting.sizing)
+        .kv_buffer_bytes(0);
+  };
+  CHECK(print.kv_buffer_bytes(0) == plain("full"));  // no scores where nothing is evicted
+  CHECK(print.kv_buffer_bytes(2) == plain("h2o:0.175:0.175"));
+  CHECK(print.kv_buffer_bytes(5) == plain("h2o:0.1:0.1"));
+  std::array<std::uint64_t, 3> kv{};
+  std::uint64_t moved = 0, largest = 0;
+  for (int layer = 0; layer < 6; ++layer)
+    for (int batch = 0; batch < 5; ++batch) {
+      const Tier home = print.shape.kv_home[print.shape.kv_index(layer, batch)];
+      kv[static_cast<std::size_t>(home)] += print.kv_buffer_bytes(layer);
+      largest = std::max(largest, print.kv_buffer_bytes(layer));
+      if (home != Tier::device) moved = std::max(moved, print.kv_buffer_bytes(layer));
+    }
+  CHECK(print.kv_bytes() == kv[0] + kv[1] + kv[2]);
+  for (std::size_t tier = 0; tier < 3; ++tier)
+    CHECK(std::abs(double(kv[tier]) - policy.kv.of[tier] * double(print.kv_bytes())) <= double(largest));
+  CHECK(print.kv.slot_bytes == moved);
+  // What is at home on a tier is all of its bytes but what is fixed; weights and hidden states are on the device.
+  CHECK(print[Tier::host] - print.fixed[1] == kv[1]);
+  CHECK(print[Tier::disk] - print.fixed[2] >= kv[2]);
+  policy.retention = policy::Retention::from_text("h2o:0.1:0.1:layers=1,1");
+  CHECK_THROWS_WITH(policy::footprint(setting.model, setting.units, policy, setting.work, setting.sizing),
+                    Catch::Contains("'layers' has 2 entries, and the model has 6 layers"));
+}
+
 TEST_CASE("a spread refuses what is no division", "[policy]") {
   CHECK_THROWS_AS(policy::spread(3, {0.5, 0.4, 0}), UsageError);
   CHECK_THROWS_AS(policy::spread(3, {1.5, -0.5, 0}), UsageError);

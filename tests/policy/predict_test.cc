@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <string>
 
 #include "tests/policy/machines.h"
 
@@ -105,6 +106,27 @@ TEST_CASE("predict: H2O's budget bounds what attention reads; full contexts grow
   const double each = 24 * 64 * 2048 * 2 * 2 / 250e9 * 512;                           // seconds per visible slot
   CHECK(core("full") - rest == Approx(each * (513 + 1024) / 2).epsilon(0.02));
   CHECK(core("recent:204") - rest == Approx(each * 204).epsilon(0.05));
+}
+
+TEST_CASE("predict: each layer's slots bound what its attention reads", "[predict]") {
+  const auto busy_of = [](const std::string& text, const Fractions& kv) {
+    const auto retention = Retention::from_text(text);
+    const Made made(test::decoder(4, 2048, 32, 50272), 512, 513, 64,
+                    test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}), retention);
+    Policy policy = policy_of(64, 1, {}, kv);
+    policy.retention = retention;
+    return predicted(made, policy).decode;
+  };
+  const auto device = [&](const std::string& text) { return busy(busy_of(text, {}), Lane::device_compute); };
+  const double alike = device("h2o:100:100"), full = device("full");
+  CHECK(device("h2o:100:100:layers=1,1,1,1") == Approx(alike).epsilon(1e-9));
+  CHECK(device("h2o:100:100:layers=0.5,1.5,0.9,1.1") == Approx(alike).epsilon(1e-9));
+  // One layer in four reads what all of them read of the full cache.
+  CHECK(device("h2o:100:100:layers=full,1,1,1") == Approx(0.75 * alike + 0.25 * full).epsilon(0.01));
+  const auto link = [&](const std::string& text) { return busy(busy_of(text, {{0, 1, 0}}), Lane::host_to_device); };
+  CHECK(link("h2o:100:100:layers=0.5,1.5,0.9,1.1") == Approx(link("h2o:100:100")).epsilon(0.01));
+  CHECK(link("h2o:100:100:layers=full,1,1,1") ==
+        Approx(0.75 * link("h2o:100:100") + 0.25 * link("full")).epsilon(0.02));
 }
 
 TEST_CASE("predict: 4-bit weights are 0.28 of the bytes, and cost their unpacking", "[predict]") {

@@ -3,6 +3,9 @@
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
 
 #include "kernels/error.h"
 
@@ -87,6 +90,101 @@ TEST_CASE("what each rule keeps, and the slots it needs", "[policy]") {
   CHECK(Retention{}.slots(60, 2) == 61);
 }
 
+TEST_CASE("a layer keeps its factor of the budget, exactly, or everything", "[policy]") {
+  const Retention retention = Retention::from_text("h2o:0.1:0.2:sinks=4:layers=full,1.5,0.5,1");
+  CHECK(retention.kept(60, 40, 0) == Kept{.heavy = 0, .recent = 100});
+  CHECK(retention.kept(60, 40, 1) == Kept{.heavy = 15, .recent = 30, .sinks = 4});
+  CHECK(retention.kept(60, 40, 2) == Kept{.heavy = 5, .recent = 10, .sinks = 4});
+  CHECK(retention.kept(60, 40, 3) == Kept{.heavy = 10, .recent = 20, .sinks = 4});
+  // The share is multiplied before it is floored: 1.5 * 0.1 * 45 is 6.75, and 1.5 * floor(4.5) would be 6 too, but of
+  // 0.2 it is 13.5 against 1.5 * 9.
+  CHECK(retention.kept(25, 20, 1) == Kept{.heavy = 6, .recent = 13, .sinks = 4});
+  const policy::LayerSlots slots = retention.slots(60, 40);
+  CHECK_FALSE(slots.alike());
+  for (const auto& [layer, wanted] : {std::pair{0, 99}, {1, 46}, {2, 16}, {3, 31}}) CHECK(slots.of(layer) == wanted);
+  CHECK(slots.most() == 99);
+  // In binary 0.58 is below 58/100; 0.58 * 50 tokens are 29.
+  const Retention tokens = Retention::from_text("h2o:50:7:layers=0.58,1.42");
+  CHECK(tokens.kept(600, 400, 0) == Kept{.heavy = 29, .recent = 4});
+  CHECK(tokens.kept(600, 400, 1) == Kept{.heavy = 71, .recent = 9});
+  CHECK(Retention::from_text("recent:20:sinks=4:layers=0.5,1.5").kept(60, 40, 0) ==
+        Kept{.heavy = 4, .recent = 10, .sinks = 4});
+  CHECK(Retention::from_text("snapkv:0.1:0.1:layers=0.5,1.5").kept(60, 40, 1) ==
+        Kept{.heavy = 9, .recent = 9, .spare = 40});
+  CHECK(Retention::from_text("snapkv:0.1:0.1:layers=full,1").kept(60, 40, 0) == Kept{.heavy = 0, .recent = 100});
+}
+
+TEST_CASE("layers together keep no more than was asked for, and each of them less than a token less", "[policy]") {
+  std::mt19937 random(8);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<int> factors(std::uniform_int_distribution<std::size_t>(2, 12)(random), 10'000);
+    for (std::size_t i = 0; i + 1 < factors.size(); i += 2) {
+      const int moved = std::uniform_int_distribution<int>(0, 9'999)(random);
+      factors[i] -= moved, factors[i + 1] += moved;
+    }
+    std::string text = "h2o:0.13:0.09:layers=";
+    for (const int factor : factors)
+      text += (text.back() == '=' ? "" : ",") + std::to_string(factor / 10'000) + "." +
+              std::to_string(10'000 + factor % 10'000).substr(1);
+    CAPTURE(text);
+    const Retention retention = Retention::from_text(text);
+    const int prompt = std::uniform_int_distribution<int>(20, 900)(random);
+    double heavy = 0, recent = 0;
+    for (std::size_t layer = 0; layer < factors.size(); ++layer) {
+      const Kept kept = retention.kept(prompt, 100, static_cast<int>(layer));
+      heavy += kept.heavy, recent += kept.recent;
+    }
+    const auto layers = static_cast<double>(factors.size()), all = double(prompt + 100);
+    CHECK(heavy <= 0.13 * all * layers + 1e-6);
+    CHECK(heavy > 0.13 * all * layers - layers);
+    CHECK(recent <= 0.09 * all * layers + layers);  // a layer that would keep nothing keeps its newest token
+    CHECK(recent > 0.09 * all * layers - layers);
+  }
+}
+
+TEST_CASE("of two sequences a layer has the slots of the one that needs more there", "[policy]") {
+  const Retention retention = Retention::from_text("h2o:0.1:0.1:layers=full,1");
+  policy::LayerSlots slots;
+  slots.cover(retention.slots(60, 40));
+  slots.cover(retention.slots(10, 150));
+  CHECK(slots.of(0) == 159);
+  CHECK(slots.of(1) == 33);
+  policy::LayerSlots plain;
+  plain.cover(Retention{}.slots(60, 40));
+  CHECK(plain == 99);
+}
+
+TEST_CASE("layers' factors are read with their places, and refused by them", "[policy]") {
+  using Catch::Matchers::Contains;
+  const auto refused = [](const char* layers, const char* words) {
+    CAPTURE(layers);
+    CHECK_THROWS_WITH(from((std::string(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":)") + layers + "}").c_str()),
+                      Contains(words));
+  };
+  refused("3", "layers must be a list with a factor or \"full\" for each layer, got 3");
+  refused("[]", "layers must be a list");
+  refused(R"([1.0, "ful"])", "layers[1] must be a factor from 0.0001 to 1000 with at most four decimals, or \"full\"");
+  refused("[1.0, 0]", "layers[1] must be a factor");
+  refused("[1.0, -1]", "layers[1] must be a factor");
+  refused("[1.0, 1.00001]", "layers[1] must be a factor");
+  refused("[1e300, 1.0]", "layers[0] must be a factor");
+  refused("[1.0, true]", "layers[1] must be a factor");
+  refused("[1.5, 0.8]", "must be 1 on average over the layers that are not full");
+  refused(R"([1.5, "full"])", "they are 1.5");
+  refused(R"(["full", "full"])", "take the rule 'full'");
+  refused("[1.8, 0.2]", "layers[0]: 1.8 times the shares of 'heavy' and 'recent' is more than all tokens");
+  CHECK_THROWS_WITH(from(R"({"rule":"full","layers":[1.0]})"), Contains("layers"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:4:4:sinks=3:layers=1.5,0.5"), Contains("layers[1]: 3 sinks do not fit"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:4:4:layers=1,,1"), Contains("layers[1] must be a factor"));
+  CHECK_NOTHROW(from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1.33,"full",0.67]})"));
+  CHECK(Retention::from_text("h2o:0.4:0.2:layers=1.25,full,0.75") ==
+        from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1.25,"full",0.75]})"));
+  const Retention three = Retention::from_text("h2o:0.1:0.1:layers=full,1,1");
+  CHECK_NOTHROW(three.require_layers(3));
+  CHECK_THROWS_WITH(three.require_layers(4), Contains("'layers' has 3 entries, and the model has 4 layers"));
+  CHECK_NOTHROW(Retention::from_text("h2o:0.1:0.1").require_layers(4));
+}
+
 TEST_CASE("shares are of the prompt where the policy says so", "[policy]") {
   const Retention of_prompt = from(R"({"rule":"h2o","heavy":0.1,"recent":0.2,"of":"prompt"})");
   CHECK(of_prompt.kept(60, 40) == Kept{.heavy = 6, .recent = 12});
@@ -118,6 +216,8 @@ TEST_CASE("a retention's JSON reads back as itself", "[policy]") {
         R"({"rule":"h2o-flexgen","heavy":5,"recent":6,"sinks":0,"of":"prompt+generation"})",
         R"({"rule":"random","heavy":5,"recent":6,"sinks":0,"of":"prompt","seed":42})",
         R"({"rule":"recent","recent":6,"sinks":0,"of":"prompt","rest":true})",
+        R"({"rule":"h2o","heavy":0.1,"recent":12,"sinks":0,"of":"prompt","layers":[0.5,"full",1.5,1.0],"window":16})",
+        R"({"rule":"recent","recent":6,"sinks":0,"of":"prompt","rest":true,"layers":[0.0001,1.9999]})",
         R"({"rule":"tova","heavy":5,"sinks":0,"of":"prompt","window":1,"decay":0.0})",
         R"({"rule":"mean","heavy":5,"recent":6,"sinks":0,"of":"prompt","statistic":"mean"})",
         R"({"rule":"snapkv","heavy":5,"recent":6,"sinks":1,"of":"prompt","window":64,"pool":5,"once":true})",

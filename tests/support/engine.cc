@@ -13,7 +13,7 @@ policy::Workload workload_of(const std::vector<Prompt>& prompts, const policy::R
     const auto length = static_cast<std::int64_t>(prompt.ids.size());
     work.longest_prompt = std::max(work.longest_prompt, length);
     work.longest_generation = std::max(work.longest_generation, prompt.tokens);
-    work.slots = std::max(work.slots, retention.slots(length, prompt.tokens));
+    work.slots.cover(retention.slots(length, prompt.tokens));
   }
   return work;
 }
@@ -56,6 +56,12 @@ std::string difference(const Answer& expected, const Answer& got) {
   if (expected.tokens != got.tokens || expected.logits.size() != got.logits.size()) return "the number of tokens";
   if (!same_logprobs(expected.token_logprobs, got.token_logprobs)) return "a log-probability that was asked for";
   return same_bits(expected.logprobs, got.logprobs) ? "" : "a log-probability";
+}
+
+std::string by_layer(const std::string& rule, int layers) {
+  std::string text = rule + ":layers=";
+  for (int layer = 0; layer + 1 < layers; layer += 2) text += layer == 0 ? "0.5,1.5" : ",0.5,1.5";
+  return text + (layers % 2 == 1 ? ",full" : "");
 }
 
 Engine::Engine(const runtime::ModelSource& source, const policy::PartialPolicy& policy, std::vector<Prompt> prompts,

@@ -37,6 +37,10 @@ struct Answer {
 /// The first place where two answers are not the same bits, or nothing.
 std::string difference(const Answer& expected, const Answer& got);
 
+/// A retention rule by which layers keep differently: alternately half as much and half as much again; with an odd
+/// number of layers the last one keeps everything.
+std::string by_layer(const std::string& rule, int layers);
+
 /// A session large enough for all of `prompts`. `source` must outlive it.
 class Engine {
  public:

@@ -431,6 +431,24 @@ class Records(Case):
         self.assertEqual(json.loads(report.read_text())["policy"], ran)
 
 
+    def test_layers_that_keep_differently_are_in_reports_and_plans(self):
+        policy, report = self.folder / "policy.json", self.folder / "report.json"
+        kept = {"rule": "h2o", "heavy": 0.25, "recent": 0.25, "sinks": 0, "of": "prompt+generation", "layers": ["full", 1.0]}
+        policy.write_text(json.dumps({"retention": kept, "gpu_batch_size": 2, "num_gpu_batches": 1}))
+        requests = [{"id": i, "prompt_ids": [2] * 20, "max_tokens": 20} for i in range(2)]
+        first = self.job(self.tiny(), requests, "--policy", policy, "--report", report, planned=True)
+        self.assertEqual(json.loads(report.read_text())["policy"]["retention"], kept)
+        text = self.job(self.tiny(), requests, "--retention", "h2o:0.25:0.25:layers=full,1", planned=True)
+        self.assertEqual(first, text)
+        self.output.unlink()
+        done = WEFT.run("generate", "--model", self.tiny(), "--input", self.input, "--output", self.output, "--backend", "cpu",
+                        "--policy", policy, "--verbose")
+        self.assertIn("21 to 39 slots", done.stderr.decode())
+        self.assertIn("retention h2o by layer", done.stderr.decode())
+        machine = SOURCE / "configs/machines/cpu.json"
+        self.refused(USAGE, ["'layers' has 2 entries", "48 layers"], "plan", "--model", SOURCE / "configs/models/opt-30b.json",
+                     "--machine", machine, "--retention", "h2o:0.1:0.1:layers=1.5,0.5")
+
     def test_verbose_says_what_is_decided_and_why(self):
         write_lines(self.input, [{"prompt_ids": [2, 3]}])
         command = ["generate", "--model", self.tiny(), "--input", self.input, "--output", self.output, "--backend", "cpu"]
@@ -645,7 +663,11 @@ class CommandLine(Case):
                  ('{"retention":{"rule":"h2o","heavy":1.5,"recent":1}}', ["retention.heavy", "1.5"]),
                  ('{"retention":{"rule":"h2o","heavy":-1,"recent":1}}', ["retention.heavy", "-1"]),
                  ('{"retention":{"rule":"h2o","heavy":4,"recent":4,"sinks":5}}', ["retention", "sinks"]),
+                 ('{"retention":{"rule":"h2o","heavy":4,"recent":4,"layers":[1.5,0.8]}}', ["retention", "'layers'", "1 on average", "1.15"]),
+                 ('{"retention":{"rule":"h2o","heavy":4,"recent":4,"layers":[1,"all"]}}', ["retention: layers[1]", "all"]),
+                 ('{"retention":{"rule":"h2o","heavy":4,"recent":4,"layers":[1,1,"full"]}}', ["'layers' has 3 entries", "2 layers"]),
                  ('{"retention":{"rule":"full","heavy":4}}', ["retention", "heavy"]),
+                 ('{"retention":{"rule":"full","layers":[1,1]}}', ["retention", "layers"]),
                  ('{"retention":{"rule":"h2o","heavy":4,"recent":4,"seed":1}}', ["retention", "seed"]),
                  ('{"overlap":true,"overlap":false}', "overlap"), ('{"overlap":true,}', "policy.json"), ("// hi\n{}", "policy.json"),
                  ("\ufeff{}", "byte order mark"), ("", "empty"), ("[]", "object"), ('{"overlap":NaN}', "policy.json"),

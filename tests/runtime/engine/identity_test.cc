@@ -37,6 +37,12 @@ std::unique_ptr<runtime::ModelSource> open_source(const std::string& model, cons
   return runtime::open_model(folder / "config.json", "auto", "random:5", format);
 }
 
+/// With "by layer" behind it, a blank between, layers keep differently.
+policy::Retention retention_of(const std::string& text, int layers) {
+  const std::string rule = text.substr(0, text.find(' '));
+  return policy::Retention::from_text(rule == text ? text : by_layer(rule, layers));
+}
+
 /// Of all lengths from one token on; every other one is scored instead of generated, some may not end before a length,
 /// some report log-probabilities.
 std::vector<Prompt> random_prompts(std::size_t count, int vocab, std::mt19937& random) {
@@ -88,7 +94,7 @@ class Requests {
   /// `to_a_prompt` neighbours begin with the same prompt.
   Requests(const std::string& model, const std::string& retention, std::size_t count, unsigned seed,
            std::size_t to_a_prompt = 1, const policy::KvFormat& format = {})
-      : random_(seed), source_(open_source(model, folder_)), retention_(policy::Retention::from_text(retention)),
+      : random_(seed), source_(open_source(model, folder_)), retention_(retention_of(retention, source_->spec.layers)),
         format_(format), prompts_(random_prompts(count, source_->spec.vocab, random_)) {
     for (std::size_t i = 0; i < count; ++i) prompts_[i].ids = prompts_[i - i % to_a_prompt].ids;
     // A few per session, so that the sessions' capacities differ.
@@ -267,6 +273,25 @@ TEST_CASE("answers by every retention rule do not depend on how they are compute
     for (const double on_host : {0.0, 0.5, 1.0}) {
       Way way = requests.random_way();
       way.weights = way.activations = kThirds, way.kv = kv, way.attention_on_host = on_host;
+      requests.check(way);
+    }
+}
+
+TEST_CASE("answers do not depend on how they are computed where layers keep differently", "[runtime][kv][layers]") {
+  const std::string model = GENERATE("random", "sharded-bf16", "llama-llama3-gqa-bf16"),
+                    retention = GENERATE("h2o:0.2:0.2 by layer", "random:0.2:0.2 by layer", "recent:0.3 by layer",
+                                         "snapkv:0.2:0.2:window=3:rest=true by layer",
+                                         "defensive:0.2:0.2:window=4:rest=true by layer");
+  const DType dtype = GENERATE(DType::f16, DType::i8, DType::i4);
+  CAPTURE(model, retention, name_of(dtype));
+  std::optional<DType> type;
+  if (dtype != DType::f16) type = dtype;
+  Requests requests(model, retention, 14, /*seed=*/8, /*to_a_prompt=*/3, {type, std::nullopt});
+  for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
+    for (const double on_host : {0.0, 0.5, 1.0}) {
+      Way way = requests.random_way();
+      way.weights = way.activations = kThirds, way.kv = kv, way.attention_on_host = on_host;
+      way.in_order = requests.pick(0, 1) == 1;
       requests.check(way);
     }
 }

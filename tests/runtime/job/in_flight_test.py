@@ -103,6 +103,8 @@ class GoesOn(Case):
         self.ways("random:0.1:0.2", [(((4, 2), DISK), ((30, 1), [*TIERS, "--disk-engine", "threads"]))])
         self.ways("recent:0.4", [(((16, 2), TIERS), ((7, 2), DISK))])
         self.ways("defensive:0.1:0.1:rest=true", [(((16, 2), TIERS), ((7, 2), [*DISK, "--attention", "host"]))])
+        self.ways("h2o:0.2:0.2:layers=full,1.5,0.5,1", [(((16, 2), RESIDENT), ((5, 2), [*DISK, "--attention", "0.5"])),
+                                                       (((5, 3), [*TIERS, "--attention", "host"]), ((4, 1), RESIDENT))])
         self.ways("snapkv:0.2:0.1", [(((16, 2), DISK), ((7, 2), RESIDENT))])
 
     def test_in_blocks_that_run_to_their_end(self):
@@ -214,9 +216,11 @@ class CostsOnlyTime(Case):
 
     def test_another_retention(self):
         self.clear()
-        self.start_and_kill((16, 2), *RESIDENT, "--quiet", "--retention", "h2o:0.2:0.2", after=0)
-        self.output.write_bytes(b"")  # where nothing is answered, another retention may be asked for
-        self.assertEqual(self.ignored("is of another run; what was in flight begins again"), 0)
+        for layers in ("", ":layers=1.5,0.5,1,1"):
+            self.start_and_kill((16, 2), *RESIDENT, "--quiet", "--retention", "h2o:0.2:0.2" + layers, after=0)
+            self.output.write_bytes(b"")  # where nothing is answered, another retention may be asked for
+            self.assertEqual(self.ignored("is of another run; what was in flight begins again"), 0)
+            self.clear()
 
 
 class Files(Case):

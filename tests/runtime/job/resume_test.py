@@ -90,6 +90,7 @@ class Record(Case):
         for flags, words in [(["--dtype", "bfloat16"], ["'dtype' was 'float16' and is now 'bfloat16'"]),
                              (["--max-tokens", 9], ["'max_tokens' was '128' and is now '9'"]),
                              (["--retention", "recent:9"], ["'retention' was"]),
+                             (["--retention", "recent:9:layers=1.5,0.5"], ["'retention' was", "[1.5,0.5]"]),
                              (["--kv-dtype", "int4"], ["'kv' was not said and is now 'int4, rotated'"]),
                              (["--compress-cache", "--kv-rotate", "false"], ["is now 'int4'"]),
                              (["--weights", "random:3"], ["'weights' was not said and is now 'random:3'"])]:
