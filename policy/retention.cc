@@ -41,6 +41,7 @@ constexpr std::array kRules{
     RuleRow{Rule::defensive, "defensive", true, true, true, 32, 5, 0.99, Statistic::largest},
 };
 constexpr std::array<const char*, 3> kStatistics{"sum", "largest", "mean"};  // by Statistic
+constexpr std::array<const char*, 2> kPositions{"absolute", "rolled"};       // by Positions
 constexpr const RuleRow& row_of(Rule rule) { return kRules[static_cast<std::size_t>(rule)]; }
 static_assert(
     [] {
@@ -82,6 +83,18 @@ Amount amount_from_json(const nlohmann::json& value, const std::string& where) {
   return Amount::from_text(text, where);
 }
 
+/// Rolled positions need steps that evict, and nothing that would have to know where a token was.
+void check_rolled(const Retention& retention, const std::string& where) {
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(where + ": 'positions' is 'rolled', but " + why);
+  };
+  if (retention.rule == Rule::full) refuse("rule 'full' keeps everything; choose a rule that evicts, such as 'h2o'");
+  if (retention.once) refuse("with 'once' steps evict nothing, so the cache would outgrow the context");
+  if (retention.rest) refuse("the mean of what was evicted ('rest') has no position that could be rolled");
+  if (retention.statistic == Statistic::mean)
+    refuse("the statistic 'mean' counts rows by positions, which say less once they are rolled");
+}
+
 void check(const Retention& retention, const std::string& where) {
   const RuleRow& row = row_of(retention.rule);
   const auto& [rule, name, heavy, recent] = std::tie(row.rule, row.name, row.heavy, row.recent);
@@ -106,6 +119,7 @@ void check(const Retention& retention, const std::string& where) {
     throw UsageError(where + ": with 'once' steps evict nothing, so there is no 'decay'");
   if (retention.once && rule == Rule::h2o_flexgen)
     throw UsageError(where + ": 'once' leaves nothing of 'h2o-flexgen', which differs from h2o only in steps");
+  if (retention.rolled()) check_rolled(retention, where);
 }
 
 /// What the JSON and the written form share.
@@ -114,6 +128,9 @@ void read_parameters(Fields& fields, Retention& retention) {
   if (of_text == "prompt") retention.of = Retention::Of::prompt;
   else if (of_text == "prompt+generation") retention.of = Retention::Of::prompt_and_generation;
   else fields.refuse_field("of", "'prompt' or 'prompt+generation'");
+  const std::string positions = fields.text("positions", kPositions[0]);
+  if (positions == kPositions[1]) retention.positions = Retention::Positions::rolled;
+  else if (positions != kPositions[0]) fields.refuse_field("positions", "'absolute' or 'rolled'");
   if (retention.rule == Rule::full) return;
   retention.sinks = static_cast<std::int32_t>(fields.integer("sinks", 0, kMostTokens, 0));
   retention.rest = fields.boolean("rest", row_of(retention.rule).rest);
@@ -280,6 +297,7 @@ nlohmann::ordered_json Retention::to_json() const {
   // What is left out is both plain and the rule's own.
   const RuleRow& row = row_of(rule);
   if (rest || row.rest) json["rest"] = rest;
+  if (rolled()) json["positions"] = kPositions[static_cast<std::size_t>(positions)];
   if (!scored()) return json;
   if (window > 0 || row.window > 0) json["window"] = window;
   if (pool > 1 || row.pool > 1) json["pool"] = pool;

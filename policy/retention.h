@@ -71,11 +71,15 @@ struct Retention {
   enum class Statistic : std::uint8_t { sum, largest, mean } statistic = Statistic::sum;  ///< kernels::Statistic
   bool once = false;  ///< a prompt is cut to its budget, and all that comes after stays
   bool rest = false;  ///< what is evicted is attended to as one token more, their mean (kernels::KvSlots::rest)
+  /// What a token's place is. absolute: that in its sequence, which therefore ends with the model's context. rolled:
+  /// that in the cache, from time to time, so that a sequence has no end (policy/rolling.h).
+  enum class Positions : std::uint8_t { absolute, rolled } positions = Positions::absolute;
 
   /// Whether tokens are kept by the attention they have received.
   bool scored() const;
   /// Whether steps need the scores of what is stored.
   bool keeps_scores() const;
+  bool rolled() const { return positions == Positions::rolled; }
   Kept kept(std::int64_t prompt, std::int64_t generation) const;
   /// Slots that a sequence needs per layer and head: what is kept, and one for the new token.
   std::int64_t slots(std::int64_t prompt, std::int64_t generation) const;

@@ -45,7 +45,8 @@ void PolicyFlags::add_to(CLI::App& app) {
          "                            keeps no scores, but slots for all answers\n"
          "  random:HEAVY:RECENT       the newest, and others at random; a step updates a score a slot\n"
          "Parameters of policy files may follow, as in h2o:0.1:0.1:window=32:sinks=4. rest=true attends to the mean\n"
-         "of what was evicted, as to one token more a head and step.")
+         "of what was evicted, as to one token more a head and step. positions=rolled lets answers go on past the\n"
+         "model's context.")
       ->group("Policy");
   auto* const kv_type =
       app.add_option("--kv-dtype", kv_dtype,

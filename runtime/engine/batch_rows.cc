@@ -12,6 +12,7 @@ void BatchRows::clear() {
   position.clear();
   keep.clear();
   context.clear();
+  moved.clear();
 }
 
 void BatchRows::add(std::int32_t place, const kernels::Keep& keeps, std::int32_t length) {

@@ -19,6 +19,7 @@ struct BatchRows {
   std::vector<std::int32_t> position;    ///< [rows]
   std::vector<kernels::Keep> keep;       ///< [live]
   std::vector<std::int32_t> context;     ///< [live] tokens of the whole sequence
+  std::vector<std::int32_t> moved;       ///< which of those that have begun store what has to move to lower positions
 
   /// Sequences with rows of their own.
   std::int64_t own() const { return static_cast<std::int64_t>(offsets.size()) - 1; }

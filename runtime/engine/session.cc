@@ -8,6 +8,7 @@
 #include "kernels/error.h"
 #include "kernels/host_machine.h"
 #include "policy/placement.h"
+#include "policy/rolling.h"
 #include "runtime/base/hash.h"
 #include "runtime/engine/fingerprint.h"
 #include "runtime/engine/policy_text.h"
@@ -168,6 +169,10 @@ std::string Session::plan_line() const {
 
 kernels::Keep Session::keep(std::int64_t prompt, std::int64_t generation) const {
   const policy::Kept kept = policy_.retention.kept(prompt, generation);
+  if (const auto why = policy::too_long(source_.spec, policy_.retention, prompt, generation);
+      why && policy_.retention.rolled())
+    throw UsageError("a sequence of " + std::to_string(prompt) + " and " + std::to_string(generation) +
+                     " tokens: the model's context is " + policy::context_text(source_.spec) + *why);
   return {.heavy = kept.heavy, .recent = kept.recent, .sinks = kept.sinks, .grace = kept.grace, .spare = kept.spare};
 }
 
