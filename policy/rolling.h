@@ -4,7 +4,9 @@
 // The first tokens have the positions that they have in the sequence. Where the next one would be at the context's end,
 // what is stored moves first: each head's tokens, in their order, get positions 0 to budget - 1 (kernels::Reposition).
 // The next token is then at position `budget`, and positions count on to the context's end again. So a token's position
-// follows from its index, the budget and the context alone, and nothing has to be remembered for it.
+// follows from its index, the budget and the context alone, and nothing has to be remembered for it. (The rule `random`
+// scores a token by its position, so with rolled ones the same numbers come again; of equal ones the oldest is
+// evicted.)
 #pragma once
 
 #include <cstdint>

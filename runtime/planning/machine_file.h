@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "policy/machine.h"
 #include "policy/model.h"
+#include "policy/retention.h"
 
 namespace weft::runtime {
 
