@@ -35,7 +35,7 @@ struct File {
   explicit File(std::string_view text) { write_text(path, text); }
   RequestFile open(RequestKind kind = RequestKind::generate) const { return {path, kind, nullptr, model, 128}; }
   RequestFile open_rolled(const std::string& retention) const {
-    return {path,
+    return {runtime::InputFile(path),
             RequestKind::generate,
             nullptr,
             model,
