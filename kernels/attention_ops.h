@@ -121,6 +121,22 @@ struct DecodeAttention {
   Statistic statistic = Statistic::sum;
 };
 
+/// Moves what some sequences hold to positions next to each other, so that they can go on without leaving the model's
+/// context (StreamingLLM, arXiv 2309.17453). Of each KV head the slots in use, ordered by position, get the positions
+/// that end before `next`; keys turn by the difference, in fp32, and are rounded again. Scores, values and the free
+/// slot stay, and so does a key whose position does.
+///   sequence, next [rows]: place in the block; a position, at least as many as any head has slots in use
+///   frequencies [n]: of Rotary, with which the keys were turned before they were stored; empty: keys do not depend on
+///   positions
+///   hadamard: whether keys were multiplied by Hadamard's matrix after that; they are again
+///   home: as in DecodeAttention
+struct Reposition {
+  std::span<const std::int32_t> sequence, next;
+  std::span<const float> frequencies;
+  bool hadamard = false;
+  KvSlots slots, home;
+};
+
 /// Uniform in [0, 1), the same on every backend.
 float random_score(std::uint64_t seed, int kv_head, std::int32_t position);
 

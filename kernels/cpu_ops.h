@@ -27,6 +27,7 @@ class CpuOps final : public Ops {
   void run(const ColumnSums&, Stream&) const override;
   void run(const KeepPrompt&, Stream&) const override;
   void run(const DecodeAttention&, Stream&) const override;
+  void run(const Reposition&, Stream&) const override;
   void run(const Sample&, Stream&) const override;
   void run(const Forbid&, Stream&) const override;
   void run(const LogProbs&, Stream&) const override;

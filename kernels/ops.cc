@@ -321,6 +321,19 @@ void check(const DecodeAttention& op) {
   }
 }
 
+void check(const Reposition& op) {
+  const Checker c{"reposition"};
+  c.block(op.slots, Scoring::none);
+  c.counted("next", op.next.size(), static_cast<std::int64_t>(op.sequence.size()), "sequence");
+  c.places(op.sequence, op.slots);
+  for (const std::int32_t next : op.next)
+    if (next < 0) c.refuse("next is " + text(next));
+  if (2 * op.frequencies.size() > static_cast<std::size_t>(op.slots.head_dim))
+    c.refuse(text(static_cast<std::int64_t>(op.frequencies.size())) + " frequencies for heads of " +
+             text(op.slots.head_dim));
+  if (op.slots.rest) c.refuse("slots have a rest, a sum of keys of many positions, which cannot be moved");
+}
+
 void check(const Sample& op) {
   const Checker c{"sample"};
   c.sound("logits", op.logits);

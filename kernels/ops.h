@@ -158,6 +158,7 @@ void check(const PrefillAttention&);
 void check(const ColumnSums&);
 void check(const KeepPrompt&);
 void check(const DecodeAttention&);
+void check(const Reposition&);
 void check(const Sample&);
 void check(const Forbid&);
 void check(const LogProbs&);
@@ -181,6 +182,7 @@ class Ops {
   virtual void run(const ColumnSums&, Stream&) const = 0;
   virtual void run(const KeepPrompt&, Stream&) const = 0;
   virtual void run(const DecodeAttention&, Stream&) const = 0;
+  virtual void run(const Reposition&, Stream&) const = 0;
   virtual void run(const Sample&, Stream&) const = 0;
   virtual void run(const Forbid&, Stream&) const = 0;
   virtual void run(const LogProbs&, Stream&) const = 0;

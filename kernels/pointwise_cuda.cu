@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/device_cuda.h"
+#include "kernels/hadamard_cuda.h"
 #include "kernels/ops_cuda.h"
 
 namespace weft::kernels {
@@ -167,19 +168,8 @@ __global__ void turn_heads(float* x, std::int64_t x_stride, std::int64_t heads, 
   float* const mine = shared + warp * head_dim;
   for (int d = lane; d < head_dim; d += kWarp) mine[d] = from[d];
   __syncwarp();
-  for (int first = 0, n = 1; first < head_dim; first += n) {
-    for (n = 1; 2 * n <= head_dim - first; n *= 2) {}
-    for (int distance = 1; distance < n; distance *= 2) {
-      for (int i = lane; i < n / 2; i += kWarp) {
-        float* const pair = mine + first + i / distance * 2 * distance + i % distance;
-        const float a = pair[0], b = pair[distance];
-        pair[0] = a + b, pair[distance] = a - b;
-      }
-      __syncwarp();
-    }
-    const float root = sqrtf(1.0f / static_cast<float>(n));
-    for (int d = lane; d < n; d += kWarp) from[first + d] = mine[first + d] * root;
-  }
+  turn_head(mine, head_dim);
+  for (int d = lane; d < head_dim; d += kWarp) from[d] = mine[d];
 }
 
 }  // namespace

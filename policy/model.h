@@ -14,7 +14,7 @@
 namespace weft::policy {
 
 /// A decoder as its config.json describes it, every absent key filled in as the Hugging Face config class does.
-/// With `rotary` keys are rotated before they are cached, by their original positions.
+/// With `rotary` keys are rotated before they are cached, by their positions.
 struct ModelSpec {
   std::string architecture = "opt";  ///< model_type of config.json
   int layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0;

@@ -42,6 +42,7 @@ constexpr std::array kRules{
     RuleRow{Rule::defensive, "defensive", true, true, true, 32, 5, 0.99, Statistic::largest},
 };
 constexpr std::array<const char*, 3> kStatistics{"sum", "largest", "mean"};  // by Statistic
+constexpr std::array<const char*, 2> kPositions{"absolute", "rolled"};       // by Positions
 constexpr const RuleRow& row_of(Rule rule) { return kRules[static_cast<std::size_t>(rule)]; }
 static_assert(
     [] {
@@ -129,6 +130,19 @@ void check_layers(const Retention& retention, const std::string& where) {
                      std::to_string(sum / count) + ": divide them by that");
 }
 
+/// Rolled positions need steps that evict, and nothing that would have to know where a token was.
+void check_rolled(const Retention& retention, const std::string& where) {
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(where + ": 'positions' is 'rolled', but " + why);
+  };
+  if (retention.rule == Rule::full) refuse("rule 'full' keeps everything; choose a rule that evicts, such as 'h2o'");
+  if (!retention.layers.empty()) refuse("'layers' have budgets of their own, and so would move at different times");
+  if (retention.once) refuse("with 'once' steps evict nothing, so the cache would outgrow the context");
+  if (retention.rest) refuse("the mean of what was evicted ('rest') has no position that could be rolled");
+  if (retention.statistic == Statistic::mean)
+    refuse("the statistic 'mean' counts rows by positions, which say less once they are rolled");
+}
+
 void check(const Retention& retention, const std::string& where) {
   const RuleRow& row = row_of(retention.rule);
   const auto& [rule, name, heavy, recent] = std::tie(row.rule, row.name, row.heavy, row.recent);
@@ -154,6 +168,7 @@ void check(const Retention& retention, const std::string& where) {
   if (retention.once && rule == Rule::h2o_flexgen)
     throw UsageError(where + ": 'once' leaves nothing of 'h2o-flexgen', which differs from h2o only in steps");
   check_layers(retention, where);
+  if (retention.rolled()) check_rolled(retention, where);
 }
 
 /// What the JSON and the written form share.
@@ -162,6 +177,9 @@ void read_parameters(Fields& fields, Retention& retention, const std::string& wh
   if (of_text == "prompt") retention.of = Retention::Of::prompt;
   else if (of_text == "prompt+generation") retention.of = Retention::Of::prompt_and_generation;
   else fields.refuse_field("of", "'prompt' or 'prompt+generation'");
+  const std::string positions = fields.text("positions", kPositions[0]);
+  if (positions == kPositions[1]) retention.positions = Retention::Positions::rolled;
+  else if (positions != kPositions[0]) fields.refuse_field("positions", "'absolute' or 'rolled'");
   if (retention.rule == Rule::full) return;
   retention.sinks = static_cast<std::int32_t>(fields.integer("sinks", 0, kMostTokens, 0));
   retention.rest = fields.boolean("rest", row_of(retention.rule).rest);
@@ -370,6 +388,7 @@ nlohmann::ordered_json Retention::to_json() const {
   for (const std::int32_t factor : layers)
     if (factor == kEverything) json["layers"].push_back("full");
     else json["layers"].push_back(double(factor) / kOnce);
+  if (rolled()) json["positions"] = kPositions[static_cast<std::size_t>(positions)];
   if (!scored()) return json;
   if (window > 0 || row.window > 0) json["window"] = window;
   if (pool > 1 || row.pool > 1) json["pool"] = pool;

@@ -95,6 +95,9 @@ struct Retention {
   std::vector<std::int32_t> layers;
   static constexpr std::int32_t kOnce = 10'000, kEverything = -1;
   static constexpr double kMeanIs1 = 0.005;
+  /// What a token's place is. absolute: that in its sequence, which therefore ends with the model's context. rolled:
+  /// that in the cache, from time to time, so that a sequence has no end (policy/rolling.h).
+  enum class Positions : std::uint8_t { absolute, rolled } positions = Positions::absolute;
 
   bool alike() const { return layers.empty(); }  ///< Every layer keeps as much.
   /// Whether nothing is ever evicted from a layer, which so needs no scores.
@@ -106,6 +109,7 @@ struct Retention {
   /// Whether steps need the scores of what is stored.
   bool keeps_scores() const;
   bool keeps_scores(int layer) const { return keeps_scores() && !everything(layer); }
+  bool rolled() const { return positions == Positions::rolled; }
   Kept kept(std::int64_t prompt, std::int64_t generation, int layer = 0) const;
   /// What is kept, and one for the new token.
   LayerSlots slots(std::int64_t prompt, std::int64_t generation) const;

@@ -27,9 +27,11 @@ struct Flags {
   PolicyFlags policy;
 };
 
-void check(const Flags& flags, const policy::ModelSpec& spec) {
+void check(const Flags& flags, const policy::ModelSpec& spec, const policy::PartialPolicy& policy) {
   if (flags.requests < 0) throw UsageError("--requests must be 0 or more, got " + std::to_string(flags.requests));
-  check_lengths(flags.prompt, flags.generation, spec);
+  check_lengths(flags.prompt, flags.generation, spec, policy.retention.value_or(policy::Retention{}));
+  for (const std::string& text : flags.retentions)
+    check_lengths(flags.prompt, flags.generation, spec, policy::Retention::from_text(text));
   if (!flags.output.empty()) require_own("--output", flags.output, "gpu_batch_size");
   if (!flags.report.empty()) require_own("--report", flags.report, "machine");
   if (!flags.sweep.empty() && std::filesystem::exists(flags.sweep) && !std::filesystem::is_directory(flags.sweep))
@@ -85,7 +87,7 @@ int run(const Flags& flags) {
   const policy::PartialPolicy policy = flags.policy.policy();
   const auto source =
       open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights, policy.weight_format);
-  check(flags, source->spec);
+  check(flags, source->spec, policy);
   const policy::Machine machine = flags.machine.empty() ? measured(options) : read_machine(flags.machine);
   PlanRequest request{.source = *source,
                       .machine = machine,

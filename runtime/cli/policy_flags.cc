@@ -46,7 +46,8 @@ void PolicyFlags::add_to(CLI::App& app) {
          "  random:HEAVY:RECENT       the newest, and others at random; a step updates a score a slot\n"
          "Parameters of policy files may follow, as in h2o:0.1:0.1:window=32:sinks=4. rest=true attends to the mean\n"
          "of what was evicted, as to one token more a head and step. layers=full,1.5,0.5 has an entry for each layer:\n"
-         "a factor of HEAVY and RECENT, 1 on average, or full.")
+         "a factor of HEAVY and RECENT, 1 on average, or full. positions=rolled lets answers go on past the model's\n"
+         "context.")
       ->group("Policy");
   auto* const kv_type =
       app.add_option("--kv-dtype", kv_dtype,

@@ -12,6 +12,7 @@ void BatchRows::clear() {
   position.clear();
   for (auto& of_layer : keeps) of_layer.clear();
   context.clear();
+  moved.clear();
 }
 
 void BatchRows::add(std::int32_t place, const LayerKeeps& each, std::int32_t length) {

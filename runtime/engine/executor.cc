@@ -63,7 +63,8 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
       .gpu_batch_size = policy_.gpu_batch_size,
       .num_gpu_batches = policy_.num_gpu_batches,
       .admitted_tokens = std::max(footprint_.workspace.chunk_tokens, footprint_.workspace.batch_tokens / 4),
-      .last_token_only = layers_.synthetic_prefill()};
+      .last_token_only = layers_.synthetic_prefill(),
+      .rolling = layers_.rolling()};
   run_ = std::make_unique<Run>(shape, block, waiting, on_token, pause);
   prefill_ops_ = 0;
   const Totals before = totals();
@@ -206,7 +207,8 @@ void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
     const auto all = [&] {
       for (const Op& op : ops) compute(op, stream);
     };
-    if (rows.begun < rows.live()) all();  // prompts among them: no two such steps are alike
+    // With prompts among them no two steps are alike; that positions move is rare.
+    if (rows.begun < rows.live() || !rows.moved.empty()) all();
     else backend_.repeat(stream, logit_request_of(run_->places.batch(batch), rows).signature(rows), all);
     finish_step(batch, stream);
   } catch (...) {

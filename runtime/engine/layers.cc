@@ -242,6 +242,7 @@ void Layers::keep_prompts(kernels::KeepPrompt& op, const Cache& kv, kernels::Str
 
 void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
                     const Values& values, const Cache& kv, kernels::Stream& stream) const {
+  roll(ops, layer, rows, first, last, kv, stream);
   for (const Value value : {Value::q, Value::k, Value::v}) rotate(ops, at(values, value), stream);
   ops.run(kernels::DecodeAttention{.q = at(values, Value::q),
                                    .k = at(values, Value::k),
@@ -262,6 +263,25 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
                                    .statistic = statistic_},
           stream);
   rotate(ops, at(values, Value::attended), stream);  // back
+}
+
+void Layers::roll(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
+                  const Cache& kv, kernels::Stream& stream) const {
+  std::vector<std::int32_t> sequence, next;
+  for (const std::int32_t row : rows.moved) {
+    if (row < first || row >= last) continue;
+    sequence.push_back(rows.sequence[static_cast<std::size_t>(row)]);
+    next.push_back(rows.position[static_cast<std::size_t>(row)]);
+  }
+  if (sequence.empty()) return;
+  const bool turns = model_.rotates(layer);
+  ops.run(kernels::Reposition{.sequence = sequence,
+                              .next = next,
+                              .frequencies = turns ? std::span<const float>(model_.rotary) : std::span<const float>{},
+                              .hadamard = rotate_,
+                              .slots = kv.slots,
+                              .home = kv.home},
+          stream);
 }
 
 void Layers::rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const {

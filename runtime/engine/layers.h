@@ -13,6 +13,7 @@
 #include "offload/memory.h"
 #include "policy/model.h"
 #include "policy/retention.h"
+#include "policy/rolling.h"
 #include "policy/steps.h"
 #include "runtime/base/stop.h"
 #include "runtime/engine/batch_rows.h"
@@ -83,6 +84,7 @@ class Layers {
   void head(const UnitViews& piece, View last_embed, View logits_columns, kernels::Stream& stream);
 
   const kernels::Ops& ops() const { return ops_; }
+  policy::Rolling rolling() const { return policy::rolling_of(model_, retention_); }  ///< of positions
 
   /// Called, on the device lane's thread, once the scores of some prompts in one layer are computed, with what they
   /// were computed from. For looking at attention.
@@ -123,6 +125,9 @@ class Layers {
   void keep_prompts(kernels::KeepPrompt& op, const Cache& kv, kernels::Stream& stream) const;
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
               const Values& values, const Cache& kv, kernels::Stream& stream) const;
+  /// Moves what some of these sequences store to lower positions, where the next would leave the context.
+  void roll(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
+            const Cache& kv, kernels::Stream& stream) const;
   /// Of heads, in place; nothing unless the KV format says so.
   void rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const;
   void fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream);

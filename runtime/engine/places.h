@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "policy/rolling.h"
 #include "runtime/engine/batch_rows.h"
 #include "runtime/engine/sequence.h"
 
@@ -35,6 +36,7 @@ class Places {
     int gpu_batch_size = 1, num_gpu_batches = 1;
     std::int64_t admitted_tokens = 0;  ///< of prompts, that may join a later sweep of a batch
     bool last_token_only = false;      ///< prompts have one row: their keys and values are made up
+    policy::Rolling rolling = {};      ///< of positions
   };
   /// At most as many sequences as there are places, none finished. `block` and `waiting` must outlive it.
   Places(const Shape& shape, std::span<Sequence> block, const Waiting& waiting);

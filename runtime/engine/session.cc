@@ -8,6 +8,7 @@
 #include "kernels/error.h"
 #include "kernels/host_machine.h"
 #include "policy/placement.h"
+#include "policy/rolling.h"
 #include "runtime/base/hash.h"
 #include "runtime/engine/fingerprint.h"
 #include "runtime/engine/policy_text.h"
@@ -167,6 +168,10 @@ std::string Session::plan_line() const {
 }
 
 LayerKeeps Session::keep(std::int64_t prompt, std::int64_t generation) const {
+  if (const auto why = policy::too_long(source_.spec, policy_.retention, prompt, generation);
+      why && policy_.retention.rolled())
+    throw UsageError("a sequence of " + std::to_string(prompt) + " and " + std::to_string(generation) +
+                     " tokens: the model's context is " + policy::context_text(source_.spec) + *why);
   LayerKeeps keeps(footprint_.kv_shapes.size());
   for (std::size_t layer = 0; layer < keeps.size(); ++layer) {
     const policy::Kept kept = policy_.retention.kept(prompt, generation, static_cast<int>(layer));

@@ -17,6 +17,7 @@
 #include "kernels/error.h"
 #include "kernels/kernel_kind.h"
 #include "policy/json.h"
+#include "policy/rolling.h"
 #include "runtime/base/duration.h"
 #include "runtime/base/files.h"
 #include "runtime/base/quote.h"
@@ -115,6 +116,15 @@ Open still_open(const std::vector<bool>& done, const RequestFile& requests, cons
   return open;
 }
 
+/// The retentions that the job allows, if all of them roll positions.
+std::vector<policy::Retention> rolled_retentions(const JobOptions& options, const policy::ModelSpec& model) {
+  std::vector<policy::Retention> all{options.policy.retention.value_or(policy::Retention{})};
+  all.insert(all.end(), options.retentions.begin(), options.retentions.end());
+  for (const policy::Retention& retention : all) policy::check_rolled(retention, model, "retention");
+  const bool rolled = std::all_of(all.begin(), all.end(), [](const policy::Retention& r) { return r.rolled(); });
+  return rolled ? all : std::vector<policy::Retention>{};
+}
+
 RequestFile open_requests(const JobOptions& options, const ModelSource& source, const std::atomic<bool>& stop) {
   OpenAiRules openai{.model_names = options.served_names.empty() ? model_names(options.model) : options.served_names,
                      .model_folder = std::filesystem::is_directory(options.model) ? options.model : "",
@@ -122,7 +132,8 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source, 
                      .chat = {},
                      .strict = options.strict_openai};
   RequestFile requests(open_input(options.input, stop), options.kind, source.tokenizer.get(), source.spec,
-                       options.max_tokens, std::move(openai), options.on_bad_request, &stop);
+                       options.max_tokens, std::move(openai), options.on_bad_request, &stop,
+                       rolled_retentions(options, source.spec));
   if (requests.dialect() == Dialect::native && !options.served_names.empty())
     throw UsageError(requests.path().string() +
                      ": holds Weft's own request lines, which name no model; leave out --served-model-name");

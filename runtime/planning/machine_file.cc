@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
+#include "policy/rolling.h"
 #include "runtime/base/files.h"
 
 namespace weft::runtime {
@@ -19,11 +20,13 @@ void require_same_kind(const policy::Machine& machine, const std::string& path, 
                    ", but this run is on " + backend.name() + "; measure this one by weft bench --lanes --save");
 }
 
-void check_lengths(std::int64_t prompt, std::int64_t generation, const policy::ModelSpec& spec) {
+void check_lengths(std::int64_t prompt, std::int64_t generation, const policy::ModelSpec& spec,
+                   const policy::Retention& retention) {
+  policy::check_rolled(retention, spec, "retention");
   if (prompt < 1 || generation < 1) throw UsageError("--prompt-len and --gen-len must be at least 1");
-  if (prompt > spec.positions || generation > spec.positions - prompt)
+  if (const auto why = policy::too_long(spec, retention, prompt, generation))
     throw UsageError("--prompt-len " + std::to_string(prompt) + " and --gen-len " + std::to_string(generation) +
-                     " go beyond the model's context of " + policy::context_text(spec));
+                     " go beyond the model's context of " + policy::context_text(spec) + *why);
 }
 
 }  // namespace weft::runtime

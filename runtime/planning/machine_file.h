@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "policy/machine.h"
 #include "policy/model.h"
+#include "policy/retention.h"
 
 namespace weft::runtime {
 
@@ -17,7 +18,9 @@ policy::Machine read_machine(const std::string& path);
 /// own or not.
 void require_same_kind(const policy::Machine& machine, const std::string& path, const kernels::Backend& backend);
 
-/// Throws UsageError if --prompt-len and --gen-len are not positive or go beyond the model's context.
-void check_lengths(std::int64_t prompt, std::int64_t generation, const policy::ModelSpec& spec);
+/// Throws UsageError if --prompt-len and --gen-len are not positive or go beyond the model's context,
+/// though the retention does not roll positions or cannot.
+void check_lengths(std::int64_t prompt, std::int64_t generation, const policy::ModelSpec& spec,
+                   const policy::Retention& retention);
 
 }  // namespace weft::runtime

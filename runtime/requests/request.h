@@ -10,6 +10,7 @@
 #include "kernels/error.h"
 #include "kernels/ops.h"
 #include "policy/model.h"
+#include "policy/retention.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
 
@@ -67,6 +68,8 @@ struct RequestRules {
   const policy::ModelSpec& model;
   std::int64_t default_max_tokens = 0;
   OpenAiRules openai;
+  /// Retentions under which sequences go on past the model's context: those that the job allows, if all do.
+  std::vector<policy::Retention> rolled = {};
 };
 
 /// The request that a line holds. `where` begins the messages; `default_id`, as JSON, is that of a line without one.

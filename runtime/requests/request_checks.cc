@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "policy/rolling.h"
+
 namespace weft::runtime {
 
 std::vector<std::int32_t> token_ids(policy::Fields& fields, const std::string& key, int vocab) {
@@ -86,7 +88,8 @@ void refuse_unknown_keys(policy::Fields& fields, const std::string& where) {
   }
 }
 
-std::int64_t room_after_prompt(const Request& request, const policy::ModelSpec& model, const std::string& where) {
+std::int64_t room_after_prompt(const Request& request, const RequestRules& rules, const std::string& where) {
+  const policy::ModelSpec& model = rules.model;
   if (request.prompt.empty()) throw BadRequest(where, "invalid_value", "prompt", "the prompt has no tokens");
   for (const std::int32_t token : request.prompt)
     if (token >= model.vocab)
@@ -98,7 +101,7 @@ std::int64_t room_after_prompt(const Request& request, const policy::ModelSpec& 
     throw BadRequest(where, "context_length_exceeded", "prompt",
                      "the prompt has " + std::to_string(request.prompt.size()) + " tokens; the model's context is " +
                          policy::context_text(model) + ", one of which must be left for an answer");
-  return room;
+  return rules.rolled.empty() ? room : kMostTokens;
 }
 
 void check_choices(const Request& request, const RequestRules& rules, const std::string& where) {
@@ -117,12 +120,17 @@ void check_choices(const Request& request, const RequestRules& rules, const std:
     refuse("stop_token_ids", "has the whole vocabulary, 'min_tokens' leaves nothing to choose");
 }
 
-void check_length(const Request& request, std::int64_t room, const policy::ModelSpec& model, const std::string& where) {
-  if (request.max_tokens > room)
+void check_length(const Request& request, std::int64_t room, const RequestRules& rules, const std::string& where) {
+  const auto refuse = [&](const std::string& why) {
     throw BadRequest(where, "context_length_exceeded", "max_tokens",
                      "the prompt has " + std::to_string(request.prompt.size()) + " tokens and " +
                          std::to_string(request.max_tokens) + " are to follow; the model's context is " +
-                         policy::context_text(model));
+                         policy::context_text(rules.model) + why);
+  };
+  if (request.max_tokens > room) refuse("");
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  for (const policy::Retention& retention : rules.rolled)
+    if (const auto why = policy::too_long(rules.model, retention, prompt, request.max_tokens)) refuse(*why);
 }
 
 }  // namespace weft::runtime

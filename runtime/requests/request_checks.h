@@ -37,12 +37,12 @@ std::uint64_t refused_line(const nlohmann::json& result);
 /// Throws BadRequest for the first key that is not known.
 void refuse_unknown_keys(policy::Fields& fields, const std::string& where);
 
-/// How many tokens may follow the prompt: at least one. Throws BadRequest for a prompt that has no tokens, has one
-/// beyond the vocabulary or fills the context.
-std::int64_t room_after_prompt(const Request& request, const policy::ModelSpec& model, const std::string& where);
+/// How many tokens may follow the prompt: at least one, and where positions are rolled any number. Throws BadRequest
+/// for a prompt that has no tokens, has one beyond the vocabulary or fills the context.
+std::int64_t room_after_prompt(const Request& request, const RequestRules& rules, const std::string& where);
 /// Throws BadRequest where n, logprobs, echo and min_tokens do not go together, or not with this model.
 void check_choices(const Request& request, const RequestRules& rules, const std::string& where);
-/// Throws BadRequest if the answer does not fit in that room.
-void check_length(const Request& request, std::int64_t room, const policy::ModelSpec& model, const std::string& where);
+/// Throws BadRequest if the answer does not fit in that room, or what is kept of the sequence not in the context.
+void check_length(const Request& request, std::int64_t room, const RequestRules& rules, const std::string& where);
 
 }  // namespace weft::runtime

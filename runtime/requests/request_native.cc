@@ -18,7 +18,7 @@ class Reader {
   Request read(const std::string& default_id) {
     read_id(default_id);
     request_.prompt = tokens("prompt", "prompt_ids", true);
-    const std::int64_t room = room_after_prompt(request_, rules_.model, where_);
+    const std::int64_t room = room_after_prompt(request_, rules_, where_);
     if (rules_.kind == RequestKind::score) {
       request_.continuation = tokens("continuation", "continuation_ids", false);
       if (request_.continuation.empty()) throw UsageError(where_ + ": the continuation has no tokens");
@@ -27,7 +27,7 @@ class Reader {
       read_options(room);
     }
     refuse_unknown_keys(fields_, where_);
-    check_length(request_, room, rules_.model, where_);
+    check_length(request_, room, rules_, where_);
     return std::move(request_);
   }
 

@@ -61,7 +61,7 @@ class Body {
   void read() {
     read_model();
     request_.prompt = chat_ ? conversation() : prompt();
-    const std::int64_t room = room_after_prompt(request_, rules_.model, where_);
+    const std::int64_t room = room_after_prompt(request_, rules_, where_);
     read_length(room);
     read_sampling();
     read_logprobs();
@@ -73,7 +73,7 @@ class Body {
     for (const char* key : kIgnored) fields_.has(key);
     refuse_unknown_keys(fields_, where_);
     check_choices(request_, rules_, where_);
-    check_length(request_, room, rules_.model, where_);
+    check_length(request_, room, rules_, where_);
   }
 
  private:

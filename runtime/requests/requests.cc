@@ -45,8 +45,8 @@ void for_each_line(const InputFile& file,
 
 RequestFile::RequestFile(InputFile file, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
                          std::int64_t default_max_tokens, OpenAiRules openai, OnBadRequest on_bad,
-                         const std::atomic<bool>* stop)
-    : path_(file.path()), rules_{kind, tokenizer, model, default_max_tokens, std::move(openai)},
+                         const std::atomic<bool>* stop, std::vector<policy::Retention> rolled)
+    : path_(file.path()), rules_{kind, tokenizer, model, default_max_tokens, std::move(openai), std::move(rolled)},
       file_(std::move(file)) {
   for_each_line(file_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     if (stop && *stop) throw Interrupted{};

@@ -50,12 +50,12 @@ class RequestFile {
     Id id = Id::unreadable;
   };
   /// Reads and checks all lines; the first one that is an object says in which dialect they are. `tokenizer` may be
-  /// null: then only prompt_ids are taken. Throws UsageError, which lists the first 20 lines that are refused (with
-  /// OnBadRequest::fail) with file, line, what was wanted and what was found, or says what is wrong with the file;
-  /// Interrupted once `stop` is set.
+  /// null: then only prompt_ids are taken. `rolled` as in RequestRules. Throws UsageError, which lists the first 20
+  /// lines that are refused (with OnBadRequest::fail) with file, line, what was wanted and what was found, or says what
+  /// is wrong with the file; Interrupted once `stop` is set.
   RequestFile(InputFile file, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
               std::int64_t default_max_tokens, OpenAiRules openai = {}, OnBadRequest on_bad = OnBadRequest::fail,
-              const std::atomic<bool>* stop = nullptr);
+              const std::atomic<bool>* stop = nullptr, std::vector<policy::Retention> rolled = {});
   RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
               const policy::ModelSpec& model, std::int64_t default_max_tokens, OpenAiRules openai = {},
               OnBadRequest on_bad = OnBadRequest::fail, const std::atomic<bool>* stop = nullptr)

@@ -218,6 +218,8 @@ TEST_CASE("a retention's JSON reads back as itself", "[policy]") {
         R"({"rule":"recent","recent":6,"sinks":0,"of":"prompt","rest":true})",
         R"({"rule":"h2o","heavy":0.1,"recent":12,"sinks":0,"of":"prompt","layers":[0.5,"full",1.5,1.0],"window":16})",
         R"({"rule":"recent","recent":6,"sinks":0,"of":"prompt","rest":true,"layers":[0.0001,1.9999]})",
+        R"({"rule":"recent","recent":6,"sinks":4,"of":"prompt","positions":"rolled"})",
+        R"({"rule":"h2o","heavy":5,"recent":6,"sinks":0,"of":"prompt","positions":"rolled","window":16})",
         R"({"rule":"tova","heavy":5,"sinks":0,"of":"prompt","window":1,"decay":0.0})",
         R"({"rule":"mean","heavy":5,"recent":6,"sinks":0,"of":"prompt","statistic":"mean"})",
         R"({"rule":"snapkv","heavy":5,"recent":6,"sinks":1,"of":"prompt","window":64,"pool":5,"once":true})",
@@ -236,6 +238,10 @@ TEST_CASE("the written form takes the parameters of the JSON form", "[policy]") 
   CHECK(Retention::from_text("recent:20:sinks=4") == from(R"({"rule":"recent","recent":20,"sinks":4})"));
   CHECK(Retention::from_text("random:2:3:seed=7") == from(R"({"rule":"random","heavy":2,"recent":3,"seed":7})"));
   CHECK(Retention::from_text("defensive:2:3") == from(R"({"rule":"defensive","heavy":2,"recent":3})"));
+  CHECK(Retention::from_text("recent:20:positions=rolled") ==
+        from(R"({"rule":"recent","recent":20,"positions":"rolled"})"));
+  CHECK(Retention::from_text("recent:20:positions=rolled").rolled());
+  CHECK(Retention::from_text("recent:20:positions=absolute") == Retention::from_text("recent:20"));
   CHECK_FALSE(Retention::from_text("snapkv:2:3").keeps_scores());
   CHECK(Retention::from_text("tova:2").keeps_scores());
   CHECK(Retention::from_text("random:2:3").keeps_scores());
@@ -269,6 +275,11 @@ TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
   CHECK_THROWS_WITH(Retention::from_text("mean:1:1:window=5"), Contains("counts all rows alike"));
   CHECK_THROWS_WITH(Retention::from_text("snapkv:1:1:decay=0.5"), Contains("evict nothing"));
   CHECK_THROWS_WITH(Retention::from_text("h2o-flexgen:1:1:once=true"), Contains("once"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:positions=relative"), Contains("'absolute' or 'rolled'"));
+  CHECK_THROWS_WITH(Retention::from_text("full:positions=rolled"), Contains("'full' keeps everything"));
+  CHECK_THROWS_WITH(Retention::from_text("snapkv:1:1:positions=rolled"), Contains("'once'"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:rest=true:positions=rolled"), Contains("'rest'"));
+  CHECK_THROWS_WITH(Retention::from_text("mean:1:1:positions=rolled"), Contains("'mean'"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:=1:1"), Contains("h2o:HEAVY:RECENT"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:=1"), Contains("unknown"));
   for (const char* text :

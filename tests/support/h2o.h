@@ -96,6 +96,7 @@ class KvRun {
     home_->position.set(slots_.position), home_->free_slot.set(slots_.free_slot);
     if (b.rest) home_->rest.set(slots_.rest);
   }
+  kernels::KvSlots home() const { return home_ ? home_->block : kernels::KvSlots{}; }
   bool home_is_the_same() const {
     const auto same = [](const Array& a, const Array& b) { return a.fetch() == b.fetch(); };
     return same(slots_.k, home_->k) && same(slots_.v, home_->v) && same(slots_.score, home_->score) &&
@@ -114,7 +115,6 @@ class KvRun {
     if (scoring_ == kernels::Scoring::none) block.score = nullptr;
     return block;
   }
-  kernels::KvSlots home() const { return home_ ? home_->block : kernels::KvSlots{}; }
   /// probabilities by position, laid out by slot.
   std::vector<float> fed_slots(const std::vector<std::int32_t>& sequence, const std::vector<std::int32_t>& token,
                                const std::vector<std::map<int, float>>& probabilities) const {

@@ -93,9 +93,10 @@ class Requests {
  public:
   /// `to_a_prompt` neighbours begin with the same prompt.
   Requests(const std::string& model, const std::string& retention, std::size_t count, unsigned seed,
-           std::size_t to_a_prompt = 1, const policy::KvFormat& format = {})
+           std::size_t to_a_prompt = 1, const policy::KvFormat& format = {}, int context = 0)
       : random_(seed), source_(open_source(model, folder_)), retention_(retention_of(retention, source_->spec.layers)),
         format_(format), prompts_(random_prompts(count, source_->spec.vocab, random_)) {
+    if (context > 0) go_past(context);
     for (std::size_t i = 0; i < count; ++i) prompts_[i].ids = prompts_[i - i % to_a_prompt].ids;
     // A few per session, so that the sessions' capacities differ.
     for (std::size_t first = 0; first < count; first += kTogether) {
@@ -145,6 +146,20 @@ class Requests {
 
  private:
   static constexpr std::size_t kTogether = 7;
+
+  /// The model's context becomes that short, and most answers several times as long.
+  void go_past(int context) {
+    source_->spec.positions = context;
+    for (Prompt& prompt : prompts_) {
+      if (prompt.ids.size() >= static_cast<std::size_t>(context))
+        prompt.ids.resize(static_cast<std::size_t>(context) - 1);
+      prompt.tokens = pick(1, 4 * context);
+      prompt.min_tokens = std::min(prompt.min_tokens, prompt.tokens);
+      if (prompt.forced.empty()) continue;
+      prompt.forced.resize(static_cast<std::size_t>(prompt.tokens));
+      for (std::int32_t& token : prompt.forced) token = pick(0, source_->spec.vocab - 1);
+    }
+  }
 
   static std::vector<std::size_t> in_order(std::size_t count) {
     std::vector<std::size_t> order(count);
@@ -308,6 +323,23 @@ TEST_CASE("answers from quantised keys and values do not depend on how they are 
       Way way = requests.random_way();
       way.weights = way.activations = kThirds, way.kv = kv, way.attention_on_host = on_host;
       way.in_order = requests.pick(0, 1) == 1;
+      requests.check(way);
+    }
+}
+
+TEST_CASE("answers that go on past the context do not depend on how they are computed", "[runtime][rolled]") {
+  const auto [model, retention, dtype] = GENERATE(table<const char*, const char*, DType>(
+      {{"llama-llama3-gqa-bf16", "h2o:4:4:positions=rolled", DType::bf16},
+       {"llama-linear-biases-f16", "recent:5:sinks=2:positions=rolled", DType::i4},
+       {"smollm3-interval-bf16", "h2o-flexgen:4:3:sinks=1:positions=rolled", DType::i8},
+       {"neox-parallel-f16", "tova:6:positions=rolled", DType::f16}}));
+  CAPTURE(model, retention);
+  Requests requests(model, retention, 12, /*seed=*/8, /*to_a_prompt=*/3,
+                    {dtype, is_quantised(dtype) ? std::optional(true) : std::nullopt}, /*context=*/16);
+  for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
+    for (const double on_host : {0.0, 0.5, 1.0}) {
+      Way way = requests.random_way();
+      way.weights = way.activations = kThirds, way.kv = kv, way.attention_on_host = on_host;
       requests.check(way);
     }
 }

@@ -58,11 +58,14 @@ class Case(unittest.TestCase):
         for name in ("", ".inflight", ".sums", ".run.json"):
             pathlib.Path(f"{self.output}{name}").unlink(missing_ok=True)
 
-    def start_and_kill(self, block, *flags, number=signal.SIGKILL, after=0.2):
-        """Killed a moment after it has saved something for the first time."""
+    def start_and_kill(self, block, *flags, number=signal.SIGKILL, after=0.2, grown=0):
+        """Killed a moment after it has saved something for the first time, and what it saves has grown by so many bytes."""
         process = WEFT.start(*self.command(block, *flags))
-        while not self.saved.exists():
-            self.assertIsNone(process.poll(), "it ended before it saved anything")
+        first = None
+        while first is None or self.saved.stat().st_size < first + grown:
+            self.assertIsNone(process.poll(), "it ended before it saved enough")
+            if first is None and self.saved.exists():
+                first = self.saved.stat().st_size
             time.sleep(0.002)
         time.sleep(after)
         process.send_signal(number)
@@ -106,6 +109,37 @@ class GoesOn(Case):
         self.ways("h2o:0.2:0.2:layers=full,1.5,0.5,1", [(((16, 2), RESIDENT), ((5, 2), [*DISK, "--attention", "0.5"])),
                                                        (((5, 3), [*TIERS, "--attention", "host"]), ((4, 1), RESIDENT))])
         self.ways("snapkv:0.2:0.1", [(((16, 2), DISK), ((7, 2), RESIDENT))])
+
+    def test_past_the_context(self):
+        """Answers many times as long as the context: those in flight have rolled their positions, or are about to."""
+        self.model = self.folder / "model"
+        shutil.copytree(SOURCE / "tests/data/golden/llama-linear-biases-f16", self.model)
+        config = self.model / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 32}))
+        lines = [{"id": i, "prompt_ids": [(7 * i + k) % 130 for k in range(18 + i)], "max_tokens": 2000 + 31 * i,
+                  **({"temperature": 0.9, "seed": i} if i % 2 else {})} for i in range(12)]
+        for retention, format in (("h2o:8:8:positions=rolled", []), ("recent:9:sinks=2:positions=rolled", ["--kv-dtype", "int4"])):
+            keep = ["--retention", retention, *format]
+            answers = self.undisturbed(lines, *keep)
+            self.assertEqual({len(json.loads(line)["token_ids"]) for line in answers}, {2000 + 31 * i for i in range(12)})
+            for (first, first_flags), (second, second_flags) in (
+                    (((12, 1), RESIDENT), ((5, 2), [*DISK, "--attention", "0.5"])),
+                    (((4, 3), [*TIERS, "--attention", "host"]), ((7, 1), RESIDENT))):
+                with self.subTest(retention=retention, first=(first, first_flags), second=(second, second_flags)):
+                    self.start_and_kill(first, *first_flags, *keep, after=0, grown=4000)  # some hundred tokens
+                    said, done = self.resume(answers, second, *second_flags, *keep)
+                    self.assertNotIn("begins again", said)
+                    self.assertGreater(done["resumed_sequences"], 0)
+                    self.assertGreater(done["resumed_tokens"], 12 * 32)
+                    self.clear()
+        write_lines(self.input, lines)
+        refused = WEFT.run(*self.command((12, 1), *RESIDENT, "--retention", "h2o:8:8"))
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn(b"the model's context is 32", refused.stderr)
+        self.model = SOURCE / "models" / "demo"
+        refused = WEFT.run(*self.command((12, 1), *RESIDENT, "--retention", "h2o:8:8:positions=rolled"))
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn(b"opt adds learned positions", refused.stderr)
 
     def test_in_blocks_that_run_to_their_end(self):
         def fixed(shares):

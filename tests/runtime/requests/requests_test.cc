@@ -34,6 +34,17 @@ struct File {
 
   explicit File(std::string_view text) { write_text(path, text); }
   RequestFile open(RequestKind kind = RequestKind::generate) const { return {path, kind, nullptr, model, 128}; }
+  RequestFile open_rolled(const std::string& retention) const {
+    return {runtime::InputFile(path),
+            RequestKind::generate,
+            nullptr,
+            model,
+            128,
+            {},
+            OnBadRequest::fail,
+            nullptr,
+            {policy::Retention::from_text(retention)}};
+  }
   RequestFile record() const { return {path, RequestKind::generate, nullptr, model, 128, {}, OnBadRequest::record}; }
 };
 
@@ -269,6 +280,22 @@ TEST_CASE("the context bounds prompt and answer together", "[runtime]") {
   CHECK_NOTHROW(with(1, 31).open());
   CHECK_THROWS_WITH(with(32, 1).open(), Contains("in.jsonl:1:") && Contains("32 tokens") && Contains("context is 32"));
   CHECK_THROWS_WITH(with(30, 3).open(), Contains("30 tokens") && Contains("3 are to follow"));
+}
+
+TEST_CASE("where positions are rolled the context bounds the prompt alone", "[runtime]") {
+  const auto with = [](int prompt, const std::string& rest) {
+    std::string ids = "1";
+    for (int i = 1; i < prompt; ++i) ids += ",1";
+    return File(R"({"id":1,"prompt_ids":[)" + ids + "]" + rest + "}");
+  };
+  const std::string tokens = "h2o:4:4:positions=rolled", shares = "h2o:0.25:0.25:positions=rolled";
+  CHECK(with(31, "").open_rolled(tokens).read(0).max_tokens == 128);  // the default, which the context does not cut
+  CHECK(with(3, R"(,"max_tokens":5000)").open_rolled(tokens).read(0).max_tokens == 5000);
+  CHECK_THROWS_WITH(with(32, "").open_rolled(tokens), Contains("32 tokens") && Contains("context is 32"));
+  CHECK_NOTHROW(with(3, R"(,"max_tokens":59)").open_rolled(shares));
+  CHECK_THROWS_WITH(with(3, R"(,"max_tokens":61)").open_rolled(shares), Contains("61 are to follow") &&
+                                                                            Contains("the retention keeps 32") &&
+                                                                            Contains("a number of tokens"));
 }
 
 TEST_CASE("ids are unique among many", "[runtime]") {
