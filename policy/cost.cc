@@ -1,5 +1,6 @@
 #include "policy/cost.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -54,10 +55,9 @@ double Cost::pointwise(double bytes) const {
 }
 
 double Cost::product(double elements, double rows, DType weights) const {
-  const double rate = machine_.linear(weights, rows, std::sqrt(elements));
+  const bool unpacked = is_quantised(weights) && !sizing_.unpacked_bytes.empty();  // by an op of its own, see unpack()
+  const double rate = machine_.linear(unpacked ? DType::f16 : weights, rows, std::sqrt(elements));
   double seconds = std::max(machine_.device.launch, 2 * rows * elements / rate);
-  if (is_quantised(weights) && !machine_.device_is_host_memory)  // a GPU unpacks them for each product
-    seconds += elements * (bits_of(weights) / 8.0 + 2 * 2) / machine_.device.pointwise;
   if (compression_.weight_bits == 4)  // unpacked once into 16 bits, then read from there
     seconds += elements * 2 * (1 + Compression::left(4)) / machine_.device.pointwise;
   return seconds;
@@ -90,8 +90,21 @@ double Cost::steps(Stage stage, double rows) const {
   return seconds;
 }
 
+/// Reads a unit's levels and scales and writes `bytes` of 16-bit numbers, a kernel for each matrix.
+double Cost::unpack(const Unit& unit, double bytes) const {
+  const auto matrices = std::count_if(unit.tensors.begin(), unit.tensors.end(),
+                                      [&](const TensorSpec& tensor) { return quantises(unit, tensor); });
+  const WeightFormat format = sizing_.weight_format.value_or(WeightFormat{});
+  const double bits = bits_of(format.dtype) + 32.0 / format.group;  // a scale and a minimum in fp16
+  return std::max(double(matrices) * machine_.device.launch, bytes * (1 + bits / 16) / machine_.device.pointwise);
+}
+
 double Cost::compute(const Op& op, const Sweep& sweep) const {
   const Sublayer& sub = footprint_.shape.sublayers[op.subject];
+  if (op.part == Op::Part::unpack) {
+    const auto unit = static_cast<std::size_t>(sub.unit);
+    return unpack(units_[unit], double(sizing_.unpacked_bytes[unit]));
+  }
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
   const double rows = double(sequences) * sweep.tokens;
   switch (sub.kind) {

@@ -44,6 +44,7 @@ class Cost {
 
  private:
   double compute(const Op& op, const Sweep& sweep) const;
+  double unpack(const Unit& unit, double bytes) const;
   double disk_rows(double rows) const;
   double attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const;
   double prefill_core(int layer, double sequences, double prompt) const;

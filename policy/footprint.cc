@@ -56,6 +56,20 @@ ExchangeLayout exchange_layout(const ModelSpec& model, const Types& types, std::
   return layout;
 }
 
+UnpackedLayout unpacked_layout(const ScheduleShape& shape, const std::vector<std::uint64_t>& unpacked_bytes) {
+  UnpackedLayout layout;
+  for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s) {
+    if (!shape.unpacks_for(s)) continue;
+    std::uint64_t& size = layout.size[shape.unpacked_space(s)];
+    size = std::max(size, unpacked_bytes[static_cast<std::size_t>(shape.sublayers[s].unit)]);
+  }
+  Arena counting;
+  for (std::size_t space = 0; space < layout.size.size(); ++space)
+    layout.at[space] = counting.take(layout.size[space], kPage);
+  layout.bytes = round_up(counting.used(), kPage);
+  return layout;
+}
+
 Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Types& types,
                        std::int64_t rows_that_fill) {
   Workspace space;
@@ -166,12 +180,14 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.kv_home = spread(kv_weight, policy.kv.of);
   shape.host_attends = host_attends(shape.kv_home, kv_weight, policy.attention_on_host);
   shape.activation_home = spread(static_cast<std::size_t>(shape.batches), policy.activations.of);
+  for (const std::uint64_t bytes : sizing.unpacked_bytes) shape.unpacks.push_back(bytes > 0);
   shape.slots = shape.slots_needed(2);
 
   print.gpu_batch_size = policy.gpu_batch_size;
   print.activation_buffer_bytes =
       round_up(shape_of(Value::hidden, model, print.types, policy.gpu_batch_size * work.longest_prompt).bytes(), kPage);
   print.workspace = workspace_of(model, policy, work, print.types, sizing.rows_that_fill);
+  print.workspace.unpacked = unpacked_layout(shape, sizing.unpacked_bytes);
   bool gathered_from_disk = false;
   for (std::size_t u = 0; u < units.size(); ++u)
     gathered_from_disk |= shape.unit_home[u] == Tier::disk && units[u].gathered;
@@ -202,7 +218,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   for (const Window* w : {&print.unit, &print.kv, &print.activation, &print.unit_staging, &print.kv_staging,
                           &print.activation_staging, &print.host_kv})
     count(w->tier, w->slots * w->slot_bytes);
-  count(Tier::device, print.workspace.chunk + print.workspace.output.bytes + print.workspace.exchange_device.bytes);
+  count(Tier::device, print.workspace.chunk + print.workspace.output.bytes + print.workspace.unpacked.bytes +
+                          print.workspace.exchange_device.bytes);
   count(Tier::host, print.workspace.exchange_host.bytes);
   count(sizing.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
   const std::uint64_t job =

@@ -42,9 +42,11 @@ struct SizingInputs {
   std::vector<bool> unit_in_files;                 ///< per unit: on disk it needs no space of its own
   DType kv = DType::f16, activation = DType::f32;  ///< kv: what a policy without a KV format means
   std::optional<WeightFormat> weight_format;       ///< as in Policy
-  bool disk_reads_device = false;                  ///< Backend::device_is_host_memory()
-  std::uint64_t device_overhead = 0;               ///< Backend::device_overhead()
-  std::int64_t rows_that_fill = 512;               ///< Backend::rows_that_fill()
+  /// Per unit, of its quantised matrices in 16 bits, for Backend::unpacks_weights(); empty: they are used as they are.
+  std::vector<std::uint64_t> unpacked_bytes = {};
+  bool disk_reads_device = false;     ///< Backend::device_is_host_memory()
+  std::uint64_t device_overhead = 0;  ///< Backend::device_overhead()
+  std::int64_t rows_that_fill = 512;  ///< Backend::rows_that_fill()
 };
 
 struct Window {
@@ -68,12 +70,19 @@ struct ExchangeLayout {
   std::uint64_t bytes = 0;     ///< 0: the host attends nothing
 };
 
+/// Where units are while they are unpacked: offsets in one work space, by ScheduleShape::unpacked_space().
+struct UnpackedLayout {
+  std::array<std::uint64_t, ScheduleShape::kUnpackedSpaces> at{}, size{};
+  std::uint64_t bytes = 0;  ///< 0: nothing is unpacked
+};
+
 /// Per chunk of tokens and per block, what the kernels need in addition to the buffers.
 struct Workspace {
   std::int64_t batch_tokens = 0;  ///< of a batch of the longest prompts
   std::int64_t chunk_tokens = 0;  ///< a compute op works on whole prompts of at most this many tokens together
   std::uint64_t chunk = 0;        ///< bytes, device: projections, attention, mlp of one chunk
   OutputLayout output;            ///< device
+  UnpackedLayout unpacked;        ///< device
   ExchangeLayout exchange_device, exchange_host;
   std::uint64_t gather = 0;  ///< bytes, where disk reads land: rows of tables that are on disk
 };

@@ -219,6 +219,9 @@ Machine Machine::from_json(const nlohmann::json& json, const std::string& where)
   machine.source = fields.text("source");
   machine.measured = fields.boolean("measured");
   machine.device_is_host_memory = fields.boolean("device_is_host_memory");
+  // The machines that are planned for are computers without a GPU, or GPUs.
+  machine.unpacks_weights =
+      fields.has("unpacks_weights") ? fields.boolean("unpacks_weights") : !machine.device_is_host_memory;
   read_memory(machine, fields.at("memory"), where + ": memory");
   if (fields.has("rows_that_fill")) machine.rows_that_fill = fields.integer("rows_that_fill", 1, 1 << 20);
   Fields lanes(fields.at("lanes"), where + ": lanes", Blame::usage);
@@ -236,8 +239,11 @@ Machine Machine::from_json(const nlohmann::json& json, const std::string& where)
 }
 
 ordered_json Machine::to_json() const {
-  ordered_json json{
-      {"name", name}, {"source", source}, {"measured", measured}, {"device_is_host_memory", device_is_host_memory}};
+  ordered_json json{{"name", name},
+                    {"source", source},
+                    {"measured", measured},
+                    {"device_is_host_memory", device_is_host_memory},
+                    {"unpacks_weights", unpacks_weights}};
   for (const offload::Tier tier : offload::kTiers) object_at(json, "memory")[name_of(tier)] = (*this)[tier];
   object_at(json, "memory")["device_overhead"] = device_overhead;
   json["rows_that_fill"] = rows_that_fill;

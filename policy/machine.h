@@ -43,6 +43,7 @@ struct Machine {
   std::string name, source;  ///< source: where the figures come from, in a sentence
   bool measured = false;     ///< by weft bench --lanes on the machine itself
   bool device_is_host_memory = false;
+  bool unpacks_weights = false;                                   ///< Backend::unpacks_weights()
   std::array<std::uint64_t, 3> bytes{};                           ///< by offload::Tier: what a run may use
   std::uint64_t device_overhead = 0;                              ///< of these, what the backend takes for itself
   std::int64_t rows_that_fill = 512;                              ///< tokens of prompts that it works on at once

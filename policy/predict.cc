@@ -83,14 +83,15 @@ class Predictor {
       std::int64_t rows = -1;
       double seconds = 0;
     };
-    std::vector<Known> known(4 * footprint_.shape.sublayers.size());
+    constexpr auto parts = static_cast<std::size_t>(Op::Part::unpack) + 1;
+    std::vector<Known> known(parts * footprint_.shape.sublayers.size());
     const std::uint32_t per_layer = footprint_.shape.sublayers_per_layer();
     const auto seconds = [&](const Op& op) {
       if (op.kind != Op::Kind::compute) return cost_.seconds(op, sweep);
       const auto& sub = footprint_.shape.sublayers[op.subject];
       const bool as_first = sub.layer > 0 && footprint_.layers_alike();
       const std::uint32_t behind = as_first ? static_cast<std::uint32_t>(sub.layer) * per_layer : 0;
-      Known& same = known[4 * (op.subject - behind) + static_cast<std::size_t>(op.part)];
+      Known& same = known[parts * (op.subject - behind) + static_cast<std::size_t>(op.part)];
       const std::int64_t rows = sweep.rows(op.batch, policy_.gpu_batch_size);
       if (same.rows != rows) same = {rows, cost_.seconds(op, sweep)};
       return same.seconds;

@@ -248,6 +248,11 @@ class Relaxation {
       Op op{.kind = Op::Kind::compute, .lane = Lane::device_compute, .subject = s};
       const double whole = cost_.seconds(op, sweep_of);
       device += times * whole;
+      if (footprint_.shape.unpacks_for(s)) {  // once for all batches
+        Op once = op;
+        once.part = Op::Part::unpack;
+        device += times / policy_.num_gpu_batches * cost_.seconds(once, sweep_of);
+      }
       if (sub.kind != Sublayer::Kind::attention || sweep_of.prefill) continue;
       const auto part = [&](Op::Part p) {
         op.part = p;

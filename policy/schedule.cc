@@ -12,6 +12,8 @@ using Clock = std::array<std::uint32_t, offload::kLanes.size()>;  // per lane: 1
 
 std::size_t index(Lane lane) { return static_cast<std::size_t>(lane); }
 
+bool any(const std::vector<bool>& flags) { return std::find(flags.begin(), flags.end(), true) != flags.end(); }
+
 /// A window as the generator sees it: whose turn it is, and the op after which each slot may be refilled.
 struct Window {
   std::vector<std::uint32_t> last_user;
@@ -42,8 +44,7 @@ class Generator {
   bool on_host(int layer, int batch) const { return shape_.attended_on_host(layer, batch, step_ == 0); }
   /// Whether any batch's attention in the layers from sublayer `s` on is the host's.
   bool host_attends(std::uint32_t s) const {
-    return step_ > 0 && shape_.sublayers[s].kind == Sublayer::Kind::attention &&
-           std::find(shape_.host_attends.begin(), shape_.host_attends.end(), true) != shape_.host_attends.end();
+    return step_ > 0 && shape_.sublayers[s].kind == Sublayer::Kind::attention && any(shape_.host_attends);
   }
   Tier kv_home(int layer, int batch) const { return shape_.kv_home[shape_.kv_index(layer, batch)]; }
 
@@ -121,17 +122,31 @@ class Generator {
     stored_[block] = last;
   }
 
-  /// The unit of a sublayer where it is used: its slot, or none on the device, and the op that loads it.
+  /// The unit of a sublayer where it is used: its slot, or none on the device, the op that loads it, and whether it
+  /// is still to be unpacked.
   struct Loaded {
     std::uint32_t slot = kNoSlot, ready = kNone;
+    bool packed = false;
   };
   Loaded load_unit(std::uint32_t s) {
     const int unit = shape_.sublayers[s].unit;
     if (unit < 0) return {};
+    const bool packed = shape_.unpacks_for(s);
     const Tier home = shape_.unit_home[static_cast<std::size_t>(unit)];
-    if (home == Tier::device) return {};
+    if (home == Tier::device) return {.packed = packed};
     const std::uint32_t slot = unit_.take();
-    return {slot, load_buffer(home, 0, static_cast<std::uint32_t>(unit), unit_, unit_staging_, slot)};
+    return {slot, load_buffer(home, 0, static_cast<std::uint32_t>(unit), unit_, unit_staging_, slot), packed};
+  }
+  /// Right before the first use, so that no gpu batch waits for a unit that only later ones need.
+  void unpack(std::uint32_t s, Loaded& unit) {
+    if (!unit.packed) return;
+    unit.packed = false;
+    unit.ready = add({.kind = Op::Kind::compute,
+                      .part = Op::Part::unpack,
+                      .lane = Lane::device_compute,
+                      .subject = s,
+                      .unit_slot = unit.slot},
+                     {unit.ready});
   }
   void used(const Loaded& unit, std::uint32_t last) {
     if (unit.slot != kNoSlot) unit_.last_user[unit.slot] = last;
@@ -139,7 +154,8 @@ class Generator {
 
   /// All batches through one sublayer. Returns the next one.
   std::uint32_t sublayer(std::uint32_t s) {
-    const Loaded unit = load_unit(s);
+    Loaded unit = load_unit(s);
+    unpack(s, unit);
     std::uint32_t last = kNone;
     for (int batch = 0; batch < shape_.batches; ++batch) last = compute(s, batch, Op::Part::whole, unit, {});
     used(unit, last);
@@ -158,16 +174,17 @@ class Generator {
     for (int layer = 0; layer <= shape_.layers; ++layer) {
       const std::uint32_t attention = first + per_layer * static_cast<std::uint32_t>(layer), mlp = attention - 1;
       const bool ends = layer > 0, begins = layer < shape_.layers;
-      const Loaded mlp_unit = ends && has_mlp ? load_unit(mlp) : Loaded{},
-                   unit = begins ? load_unit(attention) : Loaded{};
+      Loaded mlp_unit = ends && has_mlp ? load_unit(mlp) : Loaded{}, unit = begins ? load_unit(attention) : Loaded{};
       for (int batch = 0; batch < shape_.batches; ++batch) {
         std::uint32_t& result = attended[static_cast<std::size_t>(batch)];
         if (ends) {
           const Loaded attending{before.slot, result};
           if (result != kNone) used(before, compute(attention - per_layer, batch, Op::Part::out, attending, {}));
+          unpack(mlp, mlp_unit);
           if (has_mlp) used(mlp_unit, compute(mlp, batch, Op::Part::whole, mlp_unit, {}));
         }
         if (!begins) continue;
+        unpack(attention, unit);
         result = kNone;
         if (on_host(layer, batch)) result = attend_on_host(attention, layer, batch, unit);
         else used(unit, compute(attention, batch, Op::Part::whole, unit, {}));
@@ -259,6 +276,11 @@ class Generator {
 
 }  // namespace
 
+std::size_t ScheduleShape::unpacked_space(std::uint32_t sublayer) const {
+  const Sublayer& sub = sublayers[sublayer];
+  return sub.kind == Sublayer::Kind::attention && any(host_attends) ? 1 + static_cast<std::size_t>(sub.layer) % 2 : 0;
+}
+
 WindowSlots ScheduleShape::slots_needed(std::uint32_t ahead) const {
   const auto streams = [](const std::vector<Tier>& homes, Tier tier) {
     return std::find(homes.begin(), homes.end(), tier) != homes.end();
@@ -269,15 +291,14 @@ WindowSlots ScheduleShape::slots_needed(std::uint32_t ahead) const {
     unit_host |= unit_home[static_cast<std::size_t>(sub.unit)] == Tier::host;
     unit_disk |= unit_home[static_cast<std::size_t>(sub.unit)] == Tier::disk;
   }
-  bool host_any = false, host_from_disk = false;
-  for (std::size_t block = 0; block < kv_home.size(); ++block) {
-    host_any |= host_attends[block];
+  bool host_from_disk = false;
+  for (std::size_t block = 0; block < kv_home.size(); ++block)
     host_from_disk |= host_attends[block] && kv_home[block] == Tier::disk;
-  }
   const bool kv_disk = streams(kv_home, Tier::disk), kv_host = streams(kv_home, Tier::host);
   const bool act_disk = streams(activation_home, Tier::disk), act_host = streams(activation_home, Tier::host);
   const auto slots_if = [&](bool used) { return used ? 1 + ahead : 0; };
-  const std::uint32_t overlapping = host_any ? 2 : 0;  // units more in use at once, see Generator::layers_of_batches()
+  const std::uint32_t overlapping =
+      any(host_attends) ? 2 : 0;  // units more in use at once, see Generator::layers_of_batches()
   return {.unit = unit_host || unit_disk ? slots_if(true) + overlapping : 0,
           .kv = slots_if(kv_host || kv_disk),
           .activation = slots_if(act_host || act_disk),

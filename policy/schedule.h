@@ -20,8 +20,8 @@ inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 struct Op {
   enum class Kind : std::uint8_t { load, compute, store } kind;
   /// Of a compute op: an attention sublayer whose KV is attended on the host runs in three parts, the core on
-  /// host_compute.
-  enum class Part : std::uint8_t { whole, in, core, out } part = Part::whole;
+  /// host_compute. unpack comes before the first op that uses a sublayer's unit, once a sweep, for all gpu batches.
+  enum class Part : std::uint8_t { whole, in, core, out, unpack } part = Part::whole;
   Lane lane;                     ///< what it occupies
   std::uint32_t step = 0;        ///< sweep of the block
   std::uint16_t batch = 0;       ///< of the block
@@ -54,6 +54,7 @@ struct WindowSlots {
 struct ScheduleShape {
   std::vector<Sublayer> sublayers;
   std::vector<Tier> unit_home, kv_home, activation_home;
+  std::vector<bool> unpacks = {};  ///< [units] whose weights are unpacked to 16 bits before use; empty: none are
   int layers = 0, batches = 1;
   std::vector<bool> host_attends;  ///< [layer * batches + batch]: attended on the host in decode; never on the device
   bool disk_reads_device = false;  ///< Backend::device_is_host_memory()
@@ -65,6 +66,14 @@ struct ScheduleShape {
   std::size_t kv_index(int layer, int batch) const {
     return static_cast<std::size_t>(layer) * static_cast<std::size_t>(batches) + static_cast<std::size_t>(batch);
   }
+  bool unpacks_for(std::uint32_t sublayer) const {
+    return sublayers[sublayer].unit >= 0 && !unpacks.empty() &&
+           unpacks[static_cast<std::size_t>(sublayers[sublayer].unit)];
+  }
+  /// Which space a sublayer's unit is unpacked into. All share one, but where the host attends: then units of three
+  /// sublayers are in use at once, those of two attentions and of the mlp between them.
+  static constexpr std::size_t kUnpackedSpaces = 3;
+  std::size_t unpacked_space(std::uint32_t sublayer) const;
   bool attended_on_host(int layer, int batch, bool prefill) const {
     return !prefill && host_attends[kv_index(layer, batch)];
   }

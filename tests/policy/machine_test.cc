@@ -88,6 +88,9 @@ TEST_CASE("a machine is read as it says, its points in any order", "[policy]") {
   CHECK(read.linear(DType::f32, 1, 4096) == 1e11);
   CHECK(read.host.decode_attention.at(512, 128) == 6e10);
   CHECK(read.rows_that_fill == 512);  // not said
+  CHECK(read.unpacks_weights);        // not said: a GPU does
+  CHECK_FALSE(Machine::from_json(with("/device_is_host_memory", "true"), "m.json").unpacks_weights);
+  CHECK_FALSE(Machine::from_json(with("/unpacks_weights", "false"), "m.json").unpacks_weights);
 }
 
 TEST_CASE("a machine's JSON reads back as itself", "[policy]") {
@@ -96,6 +99,7 @@ TEST_CASE("a machine's JSON reads back as itself", "[policy]") {
   const Machine again = Machine::from_json(json::parse(text), "again");
   CHECK(policy::to_line(again.to_json()) == text);
   CHECK(again.bytes == read.bytes);
+  CHECK(again.unpacks_weights);
   CHECK(again.together == read.together);
   CHECK(again.bytes_per_second == read.bytes_per_second);
   CHECK(again.disk_rows_per_second == read.disk_rows_per_second);

@@ -264,6 +264,36 @@ TEST_CASE("a block that does not fit is refused with the largest that does", "[p
   CHECK_THROWS_AS(setting.complete(partial, {{0, 0, 1024 * kMiB}}), CapacityError);
 }
 
+TEST_CASE("room to unpack one unit is counted, and of three where the host attends", "[policy]") {
+  Setting setting(false);
+  Policy policy;
+  policy.gpu_batch_size = 4, policy.num_gpu_batches = 2;
+  policy.kv = Fractions{{0, 1, 0}};
+  const auto device = [&] {
+    return policy::footprint(setting.model, setting.units, policy, setting.work, setting.sizing)[Tier::device];
+  };
+  const auto extra = [&] {
+    setting.sizing.unpacked_bytes.clear();
+    const std::uint64_t before = device();
+    for (const Unit& unit : setting.units) {
+      const bool of_layer = unit.kind == Unit::Kind::attention || unit.kind == Unit::Kind::mlp;
+      setting.sizing.unpacked_bytes.push_back(of_layer ? static_cast<std::uint64_t>(unit.elements()) * 2 : 0);
+    }
+    return device() - before;
+  };
+  const auto pages = [](std::int64_t elements) {
+    return (static_cast<std::uint64_t>(elements) * 2 + 4095) / 4096 * 4096;
+  };
+  std::int64_t attention = 0, mlp = 0;
+  for (const Unit& unit : setting.units) {
+    if (unit.kind == Unit::Kind::attention) attention = unit.elements();
+    if (unit.kind == Unit::Kind::mlp) mlp = unit.elements();
+  }
+  CHECK(extra() == pages(std::max(attention, mlp)));
+  policy.attention_on_host = 1;
+  CHECK(extra() == 2 * pages(attention) + pages(mlp));
+}
+
 TEST_CASE("the tier that lacks room is named", "[policy]") {
   const Setting setting;
   PartialPolicy partial;

@@ -139,6 +139,33 @@ TEST_CASE("predict: 4-bit weights are 0.28 of the bytes, and cost their unpackin
   CHECK(busy(packed.decode, Lane::device_compute) > busy(plain.decode, Lane::device_compute));
 }
 
+TEST_CASE("predict: a GPU unpacks quantised weights once a sweep and multiplies 16-bit ones", "[predict]") {
+  Made made(test::decoder(24, 2048, 32, 50272), 64, 33, 32,
+            test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));
+  auto& of_int4 = made.machine.device.linear[static_cast<std::size_t>(DType::i4)].points;
+  of_int4 = {{1, 1, 1e6}};  // a rate that would be seen
+  for (const int batches : {1, 4, 8}) {
+    CAPTURE(batches);
+    const Policy policy = policy_of(32 / batches, batches, {{0, 1, 0}});
+    made.sizing.weight_format.reset();
+    made.sizing.unpacked_bytes.clear();
+    const Prediction plain = predicted(made, policy);
+    made.sizing.weight_format = WeightFormat{.dtype = DType::i4, .group = 64};
+    double bytes = 0;
+    for (const Unit& unit : made.units) {
+      const auto of_unit = unit.layer >= 0 ? static_cast<std::uint64_t>(unit.elements()) * 2 : 0;
+      made.sizing.unpacked_bytes.push_back(of_unit);
+      bytes += double(of_unit) * (1 + 4.5 / 16);  // written, and read as 4 bits and a 16th of a scale and a minimum
+    }
+    const Prediction packed = predicted(made, policy);
+    const auto more = [&](const Phase Prediction::*phase) {
+      return busy(packed.*phase, Lane::device_compute) - busy(plain.*phase, Lane::device_compute);
+    };
+    CHECK(more(&Prediction::prefill) == Approx(bytes / 250e9).epsilon(1e-6));
+    CHECK(more(&Prediction::decode) == Approx(32 * bytes / 250e9).epsilon(1e-6));
+  }
+}
+
 TEST_CASE("predict: requests beyond whole blocks are counted, and sequences that end early", "[predict]") {
   Made made(test::decoder(4, 512, 8, 2000), 32, 20, 25,  // slow products, so that every row counts
             test::machine_of({.flops = 1e10}, {64 * kGiB, 64 * kGiB, 64 * kGiB}));

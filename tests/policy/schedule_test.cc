@@ -23,6 +23,7 @@ namespace {
 enum class Place {
   home,
   unit,
+  unpacked,
   kv,
   activation,
   unit_staging,
@@ -133,6 +134,11 @@ class Checker {
     if (sub.unit >= 0 && op.part != Op::Part::core) {
       const auto u = static_cast<std::uint32_t>(sub.unit);
       list.push_back({at(Place::unit, op.unit_slot, u), u, true, false});
+      // Unpacked a unit is another block, with a version for each sweep.
+      const Resource space{Place::unpacked, static_cast<std::uint32_t>(shape_.unpacked_space(op.subject))};
+      const bool unpacks = op.part == Op::Part::unpack;
+      if (unpacks || shape_.unpacks_for(op.subject)) list.push_back({space, u + 2000, !unpacks, unpacks, unpacks});
+      if (unpacks) return list;
     }
     const Resource hidden_at = at(Place::activation, op.activation_slot, hidden);
     if (op.part == Op::Part::core) {
@@ -195,6 +201,21 @@ TEST_CASE("a schedule orders every access, and none of its dependencies can be s
     CAPTURE(dep);
     REQUIRE(check(shape, without_dep(schedule, dep)) != "");
   }
+}
+
+TEST_CASE("a sweep unpacks every unit that is to be unpacked once, before any batch uses it", "[policy]") {
+  std::mt19937 random(GENERATE(range(1, 61)));
+  const ScheduleShape shape = test::random_shape(random);
+  std::map<std::tuple<std::uint32_t, std::uint32_t>, int> unpacked;  // by sweep and sublayer
+  for (const Op& op : zigzag(shape, 0, 3).ops) {
+    if (op.kind != Op::Kind::compute || op.part == Op::Part::core || !shape.unpacks_for(op.subject)) continue;
+    int& times = unpacked[{op.step, op.subject}];
+    if (op.part == Op::Part::unpack) ++times;
+    CHECK(times == 1);
+  }
+  std::size_t wanted = 0;
+  for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s) wanted += shape.unpacks_for(s) ? 3 : 0;
+  CHECK(unpacked.size() == wanted);
 }
 
 TEST_CASE("a serialized schedule is the same ops, one after another", "[policy]") {

@@ -44,6 +44,9 @@ inline policy::ScheduleShape random_shape(std::mt19937& random) {
   shape.disk_reads_device = pick(0, 1) == 1;
   shape.refills = pick(0, 1) == 1;
   shape.slots = shape.slots_needed(static_cast<std::uint32_t>(pick(0, 3)));
+  const int unpacked = pick(0, 2);  // nothing, every unit of a layer, some of them
+  for (const policy::Unit& unit : units)
+    shape.unpacks.push_back(unit.layer >= 0 && (unpacked == 1 || (unpacked == 2 && pick(0, 1) == 1)));
   return shape;
 }
 
