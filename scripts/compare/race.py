@@ -5,7 +5,8 @@ all layers on disk, each inside one memory cgroup that counts the page cache too
 Weft runs the block that its planner picks for the limit: full cache, H2O at 20 %, and that with int4 weights and int4 KV.
 Peers run at the largest batch that is not killed, looked for from --first-batch on. Where a peer fits at no batch, the
 limit grows for it and for Weft in steps of 512 MiB. After every run the record (JSON) is written anew, and the next call
-goes on with what is missing; at the end the table of the record is printed.
+goes on with what is missing; at the end the table of the record is printed. llama.cpp, which has no OPT, races Weft with
+--shape tinyllama-1.1b.
 
 Usage: race.py [--peers LIST] [--workloads LIST] [--minutes 9]
        race.py --dry-run           what would run
@@ -19,11 +20,11 @@ import json
 import pathlib
 import platform
 import shlex
-import shutil
 import subprocess
 import sys
 import time
 
+import llama_cpp
 from generation_loop import rates
 from memory_limit import forget, run_within
 from race_table import table
@@ -33,8 +34,16 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 INT4 = "--weight-dtype int4 --kv-dtype int4"
 WEFT = {"weft": "--retention full", "weft-h2o": "--retention h2o:0.1:0.1",
-        "weft-h2o-int4": f"--retention h2o:0.1:0.1 {INT4}"}
-PEERS = {"accelerate": "run_accelerate.py", "deepspeed": "run_deepspeed.py", "flexgen": "run_flexgen_cpu.py"}
+        "weft-int4": "--retention full --weight-dtype int4", "weft-h2o-int4": f"--retention h2o:0.1:0.1 {INT4}"}
+PEERS = {"accelerate": ("torch", "transformers", "accelerate"), "deepspeed": ("torch", "transformers", "deepspeed"),
+         "flexgen": (), "llama.cpp": ("gguf", "safetensors")}
+# Of each shape: its file, a tiny one, who races, and in what formats the peers have the weights.
+SHAPES = {
+    "opt-1.3b": (ROOT / "configs/models/opt-1.3b.json", HERE / "tiny-opt.json",
+                 ["weft-h2o-int4", "weft-h2o", "weft", "accelerate", "deepspeed", "flexgen"], "float16,bfloat16"),
+    "tinyllama-1.1b": (HERE / "tinyllama-1.1b.json", HERE / "tiny-llama.json",
+                       ["weft", "weft-int4", "weft-h2o-int4", "llama.cpp"], "F16,Q4_0"),
+}
 STEP_MIB, MOST_STEPS = 512, 4
 OWN_MIB = (250, 350, 500)  # what the process takes besides its budget; more if it was killed
 
@@ -55,7 +64,7 @@ class Race:
     def __init__(self, options, record):
         self.options, self.record = options, record
         self.deadline = time.monotonic() + 60 * options.minutes
-        shape = HERE / "tiny-opt.json" if options.tiny else ROOT / "configs/models/opt-1.3b.json"
+        shape = SHAPES[options.shape][1 if options.tiny else 0]
         self.checkpoint = options.work / shape.stem
         self.shape = json.loads(shape.read_text())
 
@@ -67,7 +76,8 @@ class Race:
             print("#", shlex.join(map(str, command)))
         elif not made.exists():
             print("$", shlex.join(map(str, command)), file=sys.stderr, flush=True)
-            done = subprocess.run([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            done = subprocess.run([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                  text=True)
             if done.returncode != 0:
                 raise CannotRun(f"exit code {done.returncode}: {(done.stderr.splitlines() or ['no word'])[-1][:300]}")
         return made
@@ -84,7 +94,8 @@ class Race:
     def machine(self):
         file = self.options.work / "machine.json"
         quick = ["--quick"] if self.options.tiny else []
-        return self.once(file, self.options.weft, "bench", "--lanes", "--save", file, *quick, "--disk-dir", self.options.work)
+        return self.once(file, self.options.weft, "bench", "--lanes", "--save", file, *quick, "--disk-dir",
+                         self.options.work)
 
     # One run.
 
@@ -115,6 +126,13 @@ class Race:
         write_record(self.options.record, self.record)
         return key | entry
 
+    def say_or_keep(self, entry, key):
+        """An entry in the record, or what it says where this is a dry run."""
+        if not self.options.dry_run:
+            return self.keep(entry, **key)
+        print(entry["reason"])
+        return key | entry
+
     # Weft.
 
     def plan(self, peer, workload, limit, own, model):
@@ -125,8 +143,8 @@ class Race:
         budget = "64MiB" if self.options.tiny else f"{limit - own}MiB"
         for old in (file, report):
             old.unlink(missing_ok=True)
-        self.once(report, self.options.weft, "plan", "--model", model, "--machine", self.machine(), "--prompt-len", prompt,
-                  "--gen-len", tokens, "--device-memory", budget, "--output", file, "--report", report,
+        self.once(report, self.options.weft, "plan", "--model", model, "--machine", self.machine(), "--prompt-len",
+                  prompt, "--gen-len", tokens, "--device-memory", budget, "--output", file, "--report", report,
                   "--disk-dir", self.options.work, *WEFT[peer].split())
         return file, json.loads(report.read_text()) if report.exists() else None
 
@@ -155,15 +173,14 @@ class Race:
                 entry = {"reason": "its time was over"}
             if not entry.get("killed"):
                 break
-        return self.keep(entry, **key)
+        return self.say_or_keep(entry, key)
 
     def weft_once(self, peer, workload, limit, own):
         model = self.model(peer)
         policy, plan = self.plan(peer, workload, limit, own, model)
         if self.options.dry_run:
-            for command in self.weft_commands(workload, model, policy, 1 << 20):
-                print(shlex.join(map(str, command)))
-            raise CannotRun("a dry run")
+            commands = self.weft_commands(workload, model, policy, 1 << 20)
+            raise CannotRun("\n".join(shlex.join(map(str, command)) for command in commands))
         block = plan["policy"]["gpu_batch_size"] * plan["policy"]["num_gpu_batches"]
         commands = self.weft_commands(workload, model, policy, block)
         reports, peaks, seconds = [], [], 0
@@ -181,7 +198,8 @@ class Race:
         decode, prefill = speed[0]["decode"], speed[-1]["prefill"]
         few = reports[-1]["workload"]["requests"]
         how = "to its end" if len(reports) == 1 else (
-            f"decode from {self.options.sweeps} sweeps each at the beginning, middle and end; prefill of {few} of {block} prompts")
+            f"decode from {self.options.sweeps} sweeps each at the beginning, middle and end; prefill of {few} of {block} "
+            "prompts")
         return {"batch": block, "decode": decode, "prefill": prefill,
                 "total": tokens / (prompt / prefill + (tokens - 1) / decode), "measured": how,
                 "predicted": plan["predicted"]["tokens_per_second"], "policy": plan["policy"], "own_mib": own,
@@ -191,24 +209,41 @@ class Race:
     # The others.
 
     def peer_command(self, peer, workload, dtype, batch):
+        """The command, what it reads from the disk, and how many tokens it decodes."""
         prompt, tokens = lengths(workload)
-        steps = min(tokens, self.options.sweeps + 1) if self.options.sweeps else tokens
-        command = [sys.executable, HERE / PEERS[peer], "--checkpoint", self.model(peer), "--batch", batch, "--prompt-len",
-                   prompt, "--steps", steps, "--dtype", dtype]
+        sweeps = min(tokens - 1, self.options.sweeps or tokens)
+        if peer == "llama.cpp":
+            if self.options.dry_run:
+                raise CannotRun("a dry run makes no GGUF files")
+            write_checkpoint(self.checkpoint, self.shape)
+            file = llama_cpp.gguf_of(self.checkpoint, dtype)
+            return llama_cpp.llama_command(file, prompt, sweeps, batch), file.parent, sweeps
+        command = [sys.executable, HERE / f"run_{peer}.py", "--checkpoint", self.model(peer), "--batch", batch, "--prompt-len",
+                   prompt, "--steps", sweeps + 1, "--dtype", dtype]
         folder = self.checkpoint.with_name(f"{self.checkpoint.name}-{peer}-{dtype}")
         command += ["--offload", folder]
         if peer == "accelerate":
             self.once(folder / "index.json", *command, "--prepare")
-        return command, folder, steps
+        return command, folder, sweeps
 
     def missing(self, peer):
-        wanted = {"accelerate": ("torch", "transformers", "accelerate"),
-                  "deepspeed": ("torch", "transformers", "deepspeed"), "flexgen": ("torch", "transformers")}[peer]
-        for name in wanted:
+        if peer == "flexgen":
+            raise CannotRun("not in this race: its code computes and stores on a GPU")
+        if peer == "llama.cpp" and not llama_cpp.BENCH.exists():
+            raise CannotRun(f"{llama_cpp.BENCH} is missing; llama_cpp.py --help says how it is built")
+        for name in PEERS[peer]:
             if importlib.util.find_spec(name) is None:
                 raise CannotRun(f"Python's package {name} is not installed")
-        if not (HERE / PEERS[peer]).exists():
-            raise CannotRun("not in this race: its code computes and stores on a GPU")
+
+    def figures(self, peer, said, batch, workload, sweeps):
+        """Tokens a second, and what was measured."""
+        prompt, tokens = lengths(workload)
+        how = "to its end" if sweeps == tokens - 1 else f"decode from its first {sweeps} sweeps"
+        if peer != "llama.cpp":
+            return rates(json.loads(said.splitlines()[-1]), batch, tokens) | {"measured": how}
+        speed = llama_cpp.llama_figures(said)
+        total = tokens / (prompt / speed["prefill"] + (tokens - 1) / speed["decode"])
+        return speed | {"total": total, "measured": how}
 
     def one(self, peer, workload, limit, dtype, batch):
         key = {"workload": workload, "peer": peer, "limit_mib": limit, "dtype": dtype, "batch": batch}
@@ -217,22 +252,18 @@ class Race:
             return done
         try:
             self.missing(peer)
-            command, folder, steps = self.peer_command(peer, workload, dtype, batch)
+            command, folder, sweeps = self.peer_command(peer, workload, dtype, batch)
             if self.options.dry_run:
-                print(shlex.join(map(str, command)))
-                return {"reason": "a dry run"}
+                raise CannotRun(shlex.join(map(str, command)))
             outcome = self.run(command, limit, self.checkpoint, folder)
         except CannotRun as reason:
-            return self.keep({"reason": str(reason)}, **key)
+            return self.say_or_keep({"reason": str(reason)}, key)
         except OutOfTime:
             return {"reason": "its time was over"}
         entry = {"seconds": outcome.seconds, "peak_mib": outcome.peak_mib, "commands": [shlex.join(map(str, command))]}
         if outcome.reason:
             return self.keep(entry | {"reason": outcome.reason, "killed": outcome.killed}, **key)
-        _, tokens = lengths(workload)
-        how = "to its end" if steps == tokens else f"decode from its first {steps - 1} sweeps"
-        figures = rates(json.loads(outcome.said.splitlines()[-1]), batch, tokens)
-        return self.keep(entry | figures | {"measured": how}, **key)
+        return self.keep(entry | self.figures(peer, outcome.said, batch, workload, sweeps), **key)
 
     def best_batch(self, peer, workload, limit, dtype):
         """Looks for the largest batch that is not killed. True: found; False: killed at every batch; None: not known."""
@@ -293,7 +324,7 @@ def processor():
 
 def open_record(options):
     record = {"version": 1, "date": datetime.date.today().isoformat(), "machine": f"{processor()}, {platform.release()}",
-              "shape": "tiny-opt" if options.tiny else "opt-1.3b", "limit": not options.no_limit, "entries": []}
+              "shape": SHAPES[options.shape][1 if options.tiny else 0].stem, "limit": not options.no_limit, "entries": []}
     if options.record.exists():
         kept = json.loads(options.record.read_text())
         for key in ("machine", "shape", "limit"):
@@ -305,11 +336,13 @@ def open_record(options):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", help=f"by default all: {', '.join([*WEFT, *PEERS])}")
+    parser.add_argument("--shape", choices=SHAPES, default="opt-1.3b")
+    parser.add_argument("--peers", help="by default those of the shape: "
+                        + "; ".join(f"{', '.join(peers)} ({shape})" for shape, (_, _, peers, _) in SHAPES.items()))
     parser.add_argument("--workloads", help="prompt + output tokens; by default 512+512,512+128")
     parser.add_argument("--minutes", type=float, default=9, help="after which no run is begun, and a run is ended")
     parser.add_argument("--memory-mib", type=int, default=2048, help="the limit of each program")
-    parser.add_argument("--dtypes", default="float16,bfloat16", help="of the peers")
+    parser.add_argument("--dtypes", help="of the peers; by default float16,bfloat16, or F16,Q4_0 of llama.cpp")
     parser.add_argument("--first-batch", type=int, default=4, help="where peers begin to look for their best batch")
     parser.add_argument("--most-batch", type=int, default=64)
     parser.add_argument("--sweeps", type=int, default=4,
@@ -324,13 +357,14 @@ def parse():
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE")
     options = parser.parse_args()
-    options.peers = options.peers.split(",") if options.peers else [*WEFT, *PEERS]
+    _, _, peers, dtypes = SHAPES[options.shape]
+    options.peers = options.peers.split(",") if options.peers else peers
     for peer in options.peers:
-        if peer not in WEFT and peer not in PEERS:
-            parser.error(f"no peer '{peer}'; there are {', '.join([*WEFT, *PEERS])}")
+        if peer not in peers:
+            parser.error(f"no peer '{peer}' for the shape of {options.shape}; there are {', '.join(peers)}")
     options.workloads = (options.workloads or ("16+40" if options.tiny else "512+512,512+128")).split(",")
-    options.dtypes = options.dtypes.split(",")
-    options.record = options.record or options.work / "race.json"
+    options.dtypes = (options.dtypes or dtypes).split(",")
+    options.record = options.record or options.work / f"race-{options.shape}.json"
     return options
 
 

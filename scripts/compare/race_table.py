@@ -1,9 +1,11 @@
 """The table of a record of race.py, as Markdown."""
 
-WEFT, PEERS = ("weft", "weft-h2o", "weft-h2o-int4"), ("accelerate", "deepspeed")
+WEFT = ("weft", "weft-h2o", "weft-int4", "weft-h2o-int4")
+PEERS = {"opt": ("accelerate", "deepspeed"), "llama": ("llama.cpp",)}
 NAMES = {"weft": "Weft, fp16, full cache", "weft-h2o": "Weft, fp16, h2o 20 %",
-         "weft-h2o-int4": "Weft, int4 weights and KV, h2o 20 %", "accelerate": "Accelerate", "deepspeed": "ZeRO-Inference",
-         "flexgen": "FlexGen"}
+         "weft-int4": "Weft, int4 weights, full cache", "weft-h2o-int4": "Weft, int4 weights and KV, h2o 20 %",
+         "accelerate": "Accelerate", "deepspeed": "ZeRO-Inference",
+         "flexgen": "FlexGen", "llama.cpp": "llama.cpp"}
 
 
 def number(value, digits=2):
@@ -18,10 +20,10 @@ def best(entries, peer, what):
     return max((e[what] for e in entries if e["peer"] == peer and what in e), default=None)
 
 
-def ratios(entry, entries):
+def ratios(entry, entries, peers):
     """How many times as fast as the best of each peer within the same limit, in decode and end to end."""
     cells = []
-    for peer in PEERS:
+    for peer in peers:
         both = [(entry[what], best(entries, peer, what)) for what in ("decode", "total")]
         told = entry["peer"] in WEFT and all(theirs for _, theirs in both)
         cells.append(" / ".join(f"{own / theirs:.1f}x" for own, theirs in both) if told else "")
@@ -29,11 +31,12 @@ def ratios(entry, entries):
 
 
 def table(record):
+    peers = PEERS["llama" if "llama" in record["shape"] else "opt"]
+    columns = " | ".join(f"to {NAMES[peer]}, decode / end to end" for peer in peers)
     lines = [f"{record['machine']}, {record['date']}; shape of {record['shape']}, random weights, each program "
              + ("inside one memory cgroup." if record["limit"] else "without a limit."), "",
              "| prompt + output | limit MiB | program | batch | decode tok/s | prefill tok/s | end to end tok/s | predicted "
-             "decode / prefill / end to end | to Accelerate, decode / end to end | to ZeRO-Inference | measured |",
-             "|---|---|---|---|---|---|---|---|---|---|---|"]
+             f"decode / prefill / end to end | {columns} | measured |", "|" + "---|" * (9 + len(peers))]
     reasons = []
     places = dict.fromkeys((e["workload"], e["limit_mib"]) for e in record["entries"])
     for workload, limit in places:
@@ -43,7 +46,7 @@ def table(record):
             predicted = " / ".join(number(said[what]) for what in ("decode", "prefill", "total")) if said else ""
             lines.append("| " + " | ".join([
                 workload, str(limit), name_of(e), str(e["batch"]), number(e["decode"]), number(e["prefill"], 1),
-                number(e["total"]), predicted, *ratios(e, entries), e["measured"]]) + " |")
+                number(e["total"]), predicted, *ratios(e, entries, peers), e["measured"]]) + " |")
         reasons += [f"- {workload}, {limit} MiB, {name_of(e)}" + (f", batch {e['batch']}" if "batch" in e else "") +
                     f": {e['reason']}" for e in entries if "reason" in e]
     return "\n".join([*lines, "", *reasons]).rstrip()

@@ -53,7 +53,7 @@ class Search(unittest.TestCase):
         sys.path.insert(0, str(SOURCE / "scripts/compare"))
         from race import Race
 
-        options = argparse.Namespace(minutes=1, tiny=True, work=pathlib.Path("."), first_batch=first, most_batch=16,
+        options = argparse.Namespace(minutes=1, tiny=True, shape="opt-1.3b", work=pathlib.Path("."), first_batch=first, most_batch=16,
                                      memory_mib=2048, dtypes=["float16"])
         race = Race(options, {"entries": []})
         self.tried = []
@@ -78,11 +78,26 @@ class Search(unittest.TestCase):
         self.assertEqual(self.tried, [(2048, 2), (2048, 1), (2560, 2), (2560, 1)])
 
 
+class LlamaCpp(unittest.TestCase):
+    def test_what_it_prints(self):
+        sys.path.insert(0, str(SOURCE / "scripts/compare"))
+        from llama_cpp import llama_figures, table
+
+        line = '{"n_kv_max": 256, "is_pp_shared": 0, "pp": 16, "tg": 4, "pl": 2, "speed_pp": 90.5, "speed_tg": 8.0}'
+        self.assertEqual(llama_figures("\n" + line + "\n\n"), {"decode": 8.0, "prefill": 90.5})
+        self.assertEqual(llama_figures(line.replace('shared": 0', 'shared": 1')), {"decode": 8.0})
+        with self.assertRaises(ValueError):
+            llama_figures("\n")
+        entries = [{"program": "weft", "format": "F16", "prompt": 128, "batch": 8, "decode": 12.0, "prefill": 100.0},
+                   {"program": "llama.cpp", "format": "F16", "prompt": 128, "batch": 8, "decode": 8.0}]
+        self.assertIn("| 128 | 8 | float16 / F16 | 12.00 | 8.00 | 1.50x | 100.00 |  |  |", table(entries))
+
+
 class Race(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-race-"))
         self.addCleanup(shutil.rmtree, self.folder)
-        self.record = self.folder / "race.json"
+        self.record = self.folder / "race-opt-1.3b.json"
 
     def run_script(self, *flags):
         return subprocess.run([sys.executable, SOURCE / "scripts/compare/race.py", "--tiny", "--no-limit", "--work",
@@ -108,6 +123,13 @@ class Race(unittest.TestCase):
         run = self.run_script("--table", self.record)
         self.assertEqual(sum(line.startswith("| 16+40 ") for line in run.stdout.splitlines()), 2)
 
+    def test_a_dry_run_runs_nothing(self):
+        run = self.run_script("--weft", WEFT, "--peers", "weft-h2o-int4,weft", "--dry-run")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        for words in ("weft convert ", "weft plan ", "weft bench --lanes ", "--skip-prefill --project 4", "--kv-dtype int4"):
+            self.assertIn(words, run.stdout)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
     def test_without_time_nothing_runs(self):
         run = self.run_script("--weft", WEFT, "--peers", "weft", "--minutes", "0")
         self.assertEqual(run.returncode, 0, run.stderr)
@@ -115,7 +137,7 @@ class Race(unittest.TestCase):
         self.assertEqual(entry["reason"], "its time was over")
 
     def test_what_is_refused(self):
-        for words, *flags in (("no peer 'vllm'", "--peers", "vllm"), ("nowhere is missing", "--weft", "nowhere")):
+        for words, *flags in (("no peer 'vllm'", "--peers", "vllm"), ("no peer 'llama.cpp'", "--peers", "llama.cpp"), ("nowhere is missing", "--weft", "nowhere")):
             run = self.run_script(*flags)
             self.assertNotEqual(run.returncode, 0)
             self.assertIn(words, run.stderr)
