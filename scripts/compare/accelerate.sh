@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Weft against Hugging Face Accelerate with its layers on disk: the OPT-1.3B shape, both inside one memory limit (a cgroup,
+# Weft against its peers on a CPU, the layers on disk: the OPT-1.3B shape, each program inside one memory limit (a cgroup,
 # which counts the page cache too). Installs torch, transformers and accelerate from PyPI into build/venv. Needs root for
-# the cgroup, 12 GB of disk and a machine that does nothing else.
-#   scripts/compare/accelerate.sh [--prompt-len 512] [--gen-len 128] [--memory-mib 2048] [--batches 4,8] [--sweeps 0]
+# the cgroup, 12 GB of disk and a machine that does nothing else. The flags are those of race.py.
+#   scripts/compare/accelerate.sh [--peers weft-h2o-int4,accelerate] [--workloads 512+512] [--minutes 9]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scripts/setup.sh

@@ -1,142 +1,386 @@
 #!/usr/bin/env python3
-"""Runs both programs inside one memory cgroup and prints what each reached at its best; see accelerate.sh."""
+"""The race of H2O's comparison on one CPU machine: Weft and its peers generate with OPT-1.3B's shape and random weights,
+all layers on disk, each inside one memory cgroup that counts the page cache too; see accelerate.sh.
 
+Weft runs the block that its planner picks for the limit: full cache, H2O at 20 %, and that with int4 weights and int4 KV.
+Peers run at the largest batch that is not killed, looked for from --first-batch on. Where a peer fits at no batch, the
+limit grows for it and for Weft in steps of 512 MiB. After every run the record (JSON) is written anew, and the next call
+goes on with what is missing; at the end the table of the record is printed. llama.cpp, which has no OPT, races Weft with
+--shape tinyllama-1.1b.
+
+Usage: race.py [--peers LIST] [--workloads LIST] [--minutes 9]
+       race.py --dry-run           what would run
+       race.py --table FILE        the table of a record
+       race.py --tiny --no-limit   a tiny shape without a cgroup, which shows that the script works and nothing else
+"""
 import argparse
+import datetime
+import importlib.util
 import json
-import os
 import pathlib
-import signal
+import platform
+import shlex
 import subprocess
 import sys
-import tempfile
+import time
 
+import llama_cpp
 from generation_loop import rates
+from memory_limit import forget, run_within
+from race_table import table
+from random_checkpoint import write_checkpoint
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-WEFT = ROOT / "build/release/weft"
-WORK = ROOT / "build/race"
-SHAPE = ROOT / "configs/models/opt-1.3b.json"
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+INT4 = "--weight-dtype int4 --kv-dtype int4"
+WEFT = {"weft": "--retention full", "weft-h2o": "--retention h2o:0.1:0.1",
+        "weft-int4": "--retention full --weight-dtype int4", "weft-h2o-int4": f"--retention h2o:0.1:0.1 {INT4}"}
+PEERS = {"accelerate": ("torch", "transformers", "accelerate"), "deepspeed": ("torch", "transformers", "deepspeed"),
+         "flexgen": (), "llama.cpp": ("gguf", "safetensors")}
+# Of each shape: its file, a tiny one, who races, and in what formats the peers have the weights.
+SHAPES = {
+    "opt-1.3b": (ROOT / "configs/models/opt-1.3b.json", HERE / "tiny-opt.json",
+                 ["weft-h2o-int4", "weft-h2o", "weft", "accelerate", "deepspeed", "flexgen"], "float16,bfloat16"),
+    "tinyllama-1.1b": (HERE / "tinyllama-1.1b.json", HERE / "tiny-llama.json",
+                       ["weft", "weft-int4", "weft-h2o-int4", "llama.cpp"], "F16,Q4_0"),
+}
+STEP_MIB, MOST_STEPS = 512, 4
+OWN_MIB = (250, 350, 500)  # what the process takes besides its budget; more if it was killed
 
 
-class Limit:
-    """A memory cgroup, version 1 or 2, that counts the page cache of what runs in it too."""
+class OutOfTime(Exception):
+    pass
 
-    def __init__(self, mib):
-        v1 = pathlib.Path("/sys/fs/cgroup/memory")
-        self.folder = (v1 if (v1 / "memory.limit_in_bytes").exists() else pathlib.Path("/sys/fs/cgroup")) / "weft-race"
-        self.folder.mkdir(exist_ok=True)
-        name = "memory.limit_in_bytes" if (self.folder / "memory.limit_in_bytes").exists() else "memory.max"
-        (self.folder / name).write_text(str(mib << 20))
-        swap = self.folder / "memory.swap.max"
-        if swap.exists():
-            swap.write_text("0")
 
-    def run(self, command):
-        """The output of a program in the limit, or None if the kernel killed it for memory."""
+class CannotRun(Exception):
+    pass
 
-        def enter():
-            (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
-        print("$", *command, file=sys.stderr, flush=True)
-        with tempfile.TemporaryFile("w+") as errors:
-            result = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, preexec_fn=enter)
-            if result.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+def packed(peer):
+    return "int4" in peer
+
+
+class Race:
+    def __init__(self, options, record):
+        self.options, self.record = options, record
+        self.deadline = time.monotonic() + 60 * options.minutes
+        shape = SHAPES[options.shape][1 if options.tiny else 0]
+        self.checkpoint = options.work / shape.stem
+        self.shape = json.loads(shape.read_text())
+
+    # What is made once, outside the limit.
+
+    def once(self, made, *command):
+        """Runs a command outside the limit that makes a file or folder."""
+        if self.options.dry_run:
+            print("#", shlex.join(map(str, command)))
+        elif not made.exists():
+            print("$", shlex.join(map(str, command)), file=sys.stderr, flush=True)
+            done = subprocess.run([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                  text=True)
+            if done.returncode != 0:
+                raise CannotRun(f"exit code {done.returncode}: {(done.stderr.splitlines() or ['no word'])[-1][:300]}")
+        return made
+
+    def model(self, peer):
+        if not self.options.dry_run:
+            write_checkpoint(self.checkpoint, self.shape)
+        if not packed(peer):
+            return self.checkpoint
+        folder = self.checkpoint.with_name(self.checkpoint.name + "-int4")
+        return self.once(folder, self.options.weft, "convert", "--model", self.checkpoint, "--output", folder,
+                         "--weight-dtype", "int4")
+
+    def machine(self):
+        file = self.options.work / "machine.json"
+        quick = ["--quick"] if self.options.tiny else []
+        return self.once(file, self.options.weft, "bench", "--lanes", "--save", file, *quick, "--disk-dir",
+                         self.options.work)
+
+    # One run.
+
+    def run(self, command, limit, *cold):
+        """An Outcome within the limit, with nothing of the folders `cold` in the page cache."""
+        left = self.deadline - time.monotonic()
+        if left < 5:
+            raise OutOfTime
+        for folder in cold:
+            forget(folder)
+        print("$", shlex.join(map(str, command)), file=sys.stderr, flush=True)
+        mib = None if self.options.no_limit else limit
+        outcome = run_within([str(word) for word in command], mib, left)
+        print(f"  {outcome.reason or 'done'} after {outcome.seconds} s, at most {outcome.peak_mib} MiB", file=sys.stderr)
+        return outcome
+
+    def find(self, **key):
+        return next((e for e in self.record["entries"] if all(e.get(k) == v for k, v in key.items())), None)
+
+    def settled(self, **key):
+        """What the record has for good: figures, or that the kernel killed it."""
+        entry = self.find(**key)
+        return entry if entry and ("decode" in entry or entry.get("killed")) else None
+
+    def keep(self, entry, **key):
+        self.record["entries"] = [e for e in self.record["entries"] if not all(e.get(k) == v for k, v in key.items())]
+        self.record["entries"].append(key | entry)
+        write_record(self.options.record, self.record)
+        return key | entry
+
+    def say_or_keep(self, entry, key):
+        """An entry in the record, or what it says where this is a dry run."""
+        if not self.options.dry_run:
+            return self.keep(entry, **key)
+        print(entry["reason"])
+        return key | entry
+
+    # Weft.
+
+    def plan(self, peer, workload, limit, own, model):
+        """The planner's policy for the limit, in a file, and what it predicts."""
+        prompt, tokens = lengths(workload)
+        file = self.options.work / f"policy-{peer}-{workload}-{limit}.json"
+        report = file.with_suffix(".plan")
+        budget = "64MiB" if self.options.tiny else f"{limit - own}MiB"
+        for old in (file, report):
+            old.unlink(missing_ok=True)
+        self.once(report, self.options.weft, "plan", "--model", model, "--machine", self.machine(), "--prompt-len",
+                  prompt, "--gen-len", tokens, "--device-memory", budget, "--output", file, "--report", report,
+                  "--disk-dir", self.options.work, *WEFT[peer].split())
+        return file, json.loads(report.read_text()) if report.exists() else None
+
+    def weft_commands(self, workload, model, policy, block):
+        """Of decode and of prefill; one command for both where all is measured."""
+        prompt, tokens = lengths(workload)
+        base = [self.options.weft, "bench", "--model", model, "--policy", policy, "--prompt-len", prompt, "--gen-len",
+                tokens, "--disk-dir", self.options.work, "--no-warm-up"]
+        if not self.options.sweeps:
+            return [base]
+        few = max(1, min(block, self.options.prefill_tokens // prompt))
+        return [[*base, "--skip-prefill", "--project", self.options.sweeps],
+                [*base, "--project", "1", "--requests", few]]
+
+    def weft(self, peer, workload, limit):
+        key = {"workload": workload, "peer": peer, "limit_mib": limit}
+        done = self.settled(**key)
+        if done:
+            return done
+        for own in OWN_MIB:
+            try:
+                entry = self.weft_once(peer, workload, limit, own)
+            except CannotRun as reason:
+                entry = {"reason": str(reason)}
+            except OutOfTime:
+                entry = {"reason": "its time was over"}
+            if not entry.get("killed"):
+                break
+        return self.say_or_keep(entry, key)
+
+    def weft_once(self, peer, workload, limit, own):
+        model = self.model(peer)
+        policy, plan = self.plan(peer, workload, limit, own, model)
+        if self.options.dry_run:
+            commands = self.weft_commands(workload, model, policy, 1 << 20)
+            raise CannotRun("\n".join(shlex.join(map(str, command)) for command in commands))
+        block = plan["policy"]["gpu_batch_size"] * plan["policy"]["num_gpu_batches"]
+        commands = self.weft_commands(workload, model, policy, block)
+        reports, peaks, seconds = [], [], 0
+        for command in commands:
+            outcome = self.run(command, limit, model)
+            if outcome.killed:
+                return {"killed": True, "reason": "killed for memory", "own_mib": own}
+            if outcome.reason:
+                raise CannotRun(outcome.reason)
+            reports.append(json.loads(outcome.said))
+            peaks.append(outcome.peak_mib)
+            seconds += outcome.seconds
+        speed = [{k: (v or {}).get("median") for k, v in report["tokens_per_second"].items()} for report in reports]
+        prompt, tokens = lengths(workload)
+        decode, prefill = speed[0]["decode"], speed[-1]["prefill"]
+        few = reports[-1]["workload"]["requests"]
+        how = "to its end" if len(reports) == 1 else (
+            f"decode from {self.options.sweeps} sweeps each at the beginning, middle and end; prefill of {few} of {block} "
+            "prompts")
+        return {"batch": block, "decode": decode, "prefill": prefill,
+                "total": tokens / (prompt / prefill + (tokens - 1) / decode), "measured": how,
+                "predicted": plan["predicted"]["tokens_per_second"], "policy": plan["policy"], "own_mib": own,
+                "peak_mib": max((p for p in peaks if p), default=None), "seconds": seconds,
+                "commands": [shlex.join(map(str, command)) for command in commands]}
+
+    # The others.
+
+    def peer_command(self, peer, workload, dtype, batch):
+        """The command, what it reads from the disk, and how many tokens it decodes."""
+        prompt, tokens = lengths(workload)
+        sweeps = min(tokens - 1, self.options.sweeps or tokens)
+        if peer == "llama.cpp":
+            if self.options.dry_run:
+                raise CannotRun("a dry run makes no GGUF files")
+            write_checkpoint(self.checkpoint, self.shape)
+            file = llama_cpp.gguf_of(self.checkpoint, dtype)
+            return llama_cpp.llama_command(file, prompt, sweeps, batch), file.parent, sweeps
+        command = [sys.executable, HERE / f"run_{peer}.py", "--checkpoint", self.model(peer), "--batch", batch, "--prompt-len",
+                   prompt, "--steps", sweeps + 1, "--dtype", dtype]
+        folder = self.checkpoint.with_name(f"{self.checkpoint.name}-{peer}-{dtype}")
+        command += ["--offload", folder]
+        if peer == "accelerate":
+            self.once(folder / "index.json", *command, "--prepare")
+        return command, folder, sweeps
+
+    def missing(self, peer):
+        if peer == "flexgen":
+            raise CannotRun("not in this race: its code computes and stores on a GPU")
+        if peer == "llama.cpp" and not llama_cpp.BENCH.exists():
+            raise CannotRun(f"{llama_cpp.BENCH} is missing; llama_cpp.py --help says how it is built")
+        for name in PEERS[peer]:
+            if importlib.util.find_spec(name) is None:
+                raise CannotRun(f"Python's package {name} is not installed")
+
+    def figures(self, peer, said, batch, workload, sweeps):
+        """Tokens a second, and what was measured."""
+        prompt, tokens = lengths(workload)
+        how = "to its end" if sweeps == tokens - 1 else f"decode from its first {sweeps} sweeps"
+        if peer != "llama.cpp":
+            return rates(json.loads(said.splitlines()[-1]), batch, tokens) | {"measured": how}
+        speed = llama_cpp.llama_figures(said)
+        total = tokens / (prompt / speed["prefill"] + (tokens - 1) / speed["decode"])
+        return speed | {"total": total, "measured": how}
+
+    def one(self, peer, workload, limit, dtype, batch):
+        key = {"workload": workload, "peer": peer, "limit_mib": limit, "dtype": dtype, "batch": batch}
+        done = self.settled(**key)
+        if done:
+            return done
+        try:
+            self.missing(peer)
+            command, folder, sweeps = self.peer_command(peer, workload, dtype, batch)
+            if self.options.dry_run:
+                raise CannotRun(shlex.join(map(str, command)))
+            outcome = self.run(command, limit, self.checkpoint, folder)
+        except CannotRun as reason:
+            return self.say_or_keep({"reason": str(reason)}, key)
+        except OutOfTime:
+            return {"reason": "its time was over"}
+        entry = {"seconds": outcome.seconds, "peak_mib": outcome.peak_mib, "commands": [shlex.join(map(str, command))]}
+        if outcome.reason:
+            return self.keep(entry | {"reason": outcome.reason, "killed": outcome.killed}, **key)
+        return self.keep(entry | self.figures(peer, outcome.said, batch, workload, sweeps), **key)
+
+    def best_batch(self, peer, workload, limit, dtype):
+        """Looks for the largest batch that is not killed. True: found; False: killed at every batch; None: not known."""
+        batch, fits, killed = self.options.first_batch, 0, None
+        while True:
+            entry = self.one(peer, workload, limit, dtype, batch)
+            if "decode" in entry:
+                fits = batch
+            elif entry.get("killed"):
+                killed = batch
+            else:
                 return None
-            if result.returncode != 0:
-                errors.seek(0)
-                sys.exit(f"{command[0]} failed with exit code {result.returncode}:\n{errors.read()[-2000:]}")
-            return result.stdout
+            batch = 2 * fits if fits else killed // 2
+            if batch < 1:
+                return False
+            if fits and (killed or batch > self.options.most_batch):
+                return True
+
+    def peer(self, peer, workload):
+        """Looks through the limits until it fits one, which is returned."""
+        for step in range(MOST_STEPS + 1):
+            limit = self.options.memory_mib + step * STEP_MIB
+            found = [self.best_batch(peer, workload, limit, dtype) for dtype in self.options.dtypes]
+            if any(found) or None in found:
+                return limit
+        return self.options.memory_mib
+
+    def all(self):
+        for workload in self.options.workloads:
+            variants = [peer for peer in self.options.peers if peer in WEFT]
+            limits = {self.options.memory_mib}
+            for peer in variants:
+                self.weft(peer, workload, self.options.memory_mib)
+            for peer in (p for p in self.options.peers if p in PEERS):
+                limits.add(self.peer(peer, workload))
+            for limit in sorted(limits - {self.options.memory_mib}):
+                for peer in variants:
+                    self.weft(peer, workload, limit)
 
 
-def make_checkpoint(folder):
-    """The shape with random weights in fp16, written a piece at a time by transformers itself."""
-    import torch
-    from transformers import OPTConfig, OPTForCausalLM
-
-    if (folder / "config.json").exists():
-        return
-    torch.manual_seed(1)
-    torch.set_default_dtype(torch.float16)
-    config = OPTConfig(
-        **{k: v for k, v in json.loads(SHAPE.read_text()).items() if k not in ("architectures", "torch_dtype", "dtype")}
-    )
-    OPTForCausalLM(config).save_pretrained(folder)
-    torch.set_default_dtype(torch.float32)
+def lengths(workload):
+    prompt, tokens = map(int, workload.split("+"))
+    return prompt, tokens
 
 
-def race_accelerate(limit, args, checkpoint):
-    best, rows = None, []
-    for dtype in args.dtypes.split(","):
-        for batch in map(int, args.batches.split(",")):
-            steps = args.sweeps + 1 if args.sweeps else args.gen_len
-            flags = f"--batch {batch} --prompt-len {args.prompt_len} --steps {steps} --dtype {dtype}"
-            program = [sys.executable, str(ROOT / "scripts/compare/run_accelerate.py"), *flags.split()]
-            out = limit.run([*program, "--checkpoint", str(checkpoint), "--offload", str(WORK / f"offload-{dtype}")])
-            if out is None:
-                rows.append(f"accelerate {dtype} batch {batch}: killed for memory")
-                continue
-            times = json.loads(out.splitlines()[-1])
-            speed = rates(times, batch, args.gen_len)
-            rows.append(
-                f"accelerate {dtype} batch {batch}: decode {speed['decode']:.2f} tok/s, prefill {speed['prefill']:.0f} "
-                f"tok/s, end to end {speed['total']:.2f} tok/s"
-            )
-            if best is None or speed["decode"] > best["decode"]:
-                best = speed | {"batch": batch, "dtype": dtype}
-    return best, rows
+def write_record(path, record):
+    following = path.with_name(path.name + ".next")
+    following.write_text(json.dumps(record, indent=1) + "\n")
+    following.replace(path)
 
 
-def race_weft(limit, args, checkpoint):
-    flags = f"--prompt-len {args.prompt_len} --gen-len {args.gen_len} --percent 0 0 100 0 100 0 --retention h2o:0.1:0.1"
-    flags += f" --device-memory {args.memory_mib - 250}MiB --no-warm-up"
-    if args.sweeps:
-        flags += f" --project {args.sweeps}"
-    if args.decode_only:
-        flags += " --skip-prefill"
-    out = limit.run([str(WEFT), "bench", "--model", str(checkpoint), "--disk-dir", str(WORK), *flags.split()])
-    if out is None:
-        sys.exit("weft was killed for memory")
-    return json.loads(out)
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.processor()
+
+
+def open_record(options):
+    record = {"version": 1, "date": datetime.date.today().isoformat(), "machine": f"{processor()}, {platform.release()}",
+              "shape": SHAPES[options.shape][1 if options.tiny else 0].stem, "limit": not options.no_limit, "entries": []}
+    if options.record.exists():
+        kept = json.loads(options.record.read_text())
+        for key in ("machine", "shape", "limit"):
+            if kept[key] != record[key]:
+                sys.exit(f"race: error: {options.record} is of another race ({key} {kept[key]}); name another --record")
+        return kept
+    return record
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="opt-1.3b")
+    parser.add_argument("--peers", help="by default those of the shape: "
+                        + "; ".join(f"{', '.join(peers)} ({shape})" for shape, (_, _, peers, _) in SHAPES.items()))
+    parser.add_argument("--workloads", help="prompt + output tokens; by default 512+512,512+128")
+    parser.add_argument("--minutes", type=float, default=9, help="after which no run is begun, and a run is ended")
+    parser.add_argument("--memory-mib", type=int, default=2048, help="the limit of each program")
+    parser.add_argument("--dtypes", help="of the peers; by default float16,bfloat16, or F16,Q4_0 of llama.cpp")
+    parser.add_argument("--first-batch", type=int, default=4, help="where peers begin to look for their best batch")
+    parser.add_argument("--most-batch", type=int, default=64)
+    parser.add_argument("--sweeps", type=int, default=4,
+                        help="time this many decode sweeps and project the rest; 0 runs all to the end")
+    parser.add_argument("--prefill-tokens", type=int, default=8192,
+                        help="with --sweeps: of how many tokens Weft's prefill is timed")
+    parser.add_argument("--record", type=pathlib.Path, help="by default race.json in --work")
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/race", help="a folder on a disk, 12 GB")
+    parser.add_argument("--weft", type=pathlib.Path, default=ROOT / "build/release/weft")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--no-limit", action="store_true", help="without a cgroup, which needs root")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--table", type=pathlib.Path, metavar="FILE")
+    options = parser.parse_args()
+    _, _, peers, dtypes = SHAPES[options.shape]
+    options.peers = options.peers.split(",") if options.peers else peers
+    for peer in options.peers:
+        if peer not in peers:
+            parser.error(f"no peer '{peer}' for the shape of {options.shape}; there are {', '.join(peers)}")
+    options.workloads = (options.workloads or ("16+40" if options.tiny else "512+512,512+128")).split(",")
+    options.dtypes = (options.dtypes or dtypes).split(",")
+    options.record = options.record or options.work / f"race-{options.shape}.json"
+    return options
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prompt-len", type=int, default=512)
-    parser.add_argument("--gen-len", type=int, default=128)
-    parser.add_argument("--memory-mib", type=int, default=2048)
-    parser.add_argument("--batches", default="4,8,16", help="batch sizes for Accelerate")
-    parser.add_argument("--dtypes", default="float32,float16", help="types for Accelerate")
-    parser.add_argument(
-        "--sweeps", type=int, default=0, help="time this many decode sweeps and project the rest; 0 runs all"
-    )
-    parser.add_argument(
-        "--decode-only", action="store_true", help="Weft fills its cache with random numbers in place of prefill"
-    )
-    args = parser.parse_args()
-    if args.decode_only and not args.sweeps:
-        parser.error("--decode-only needs --sweeps")
-    WORK.mkdir(parents=True, exist_ok=True)
-    checkpoint = WORK / "opt-1.3b"
-    make_checkpoint(checkpoint)
-    limit = Limit(args.memory_mib)
-    weft = race_weft(limit, args, checkpoint)
-    speed = {key: (value or {}).get("median") for key, value in weft["tokens_per_second"].items()}
-    how = "projected from sweeps at the beginning, middle and end" if args.sweeps else "measured to the end"
-    print(f"OPT-1.3B shape, {args.prompt_len}+{args.gen_len}, both inside {args.memory_mib} MiB; {how}")
-    print(f"weft fp16, h2o 20 %, block {weft['workload']['requests']}: decode {speed['decode']:.2f} tok/s")
-    if not args.decode_only:
-        bound = speed["prefill"] * args.gen_len / args.prompt_len
-        print(
-            f"weft: prefill {speed['prefill']:.0f} tok/s, end to end {speed['total']:.2f} tok/s, which prefill alone "
-            f"bounds at {bound:.2f} tok/s",
-            flush=True,
-        )
-    best, rows = race_accelerate(limit, args, checkpoint)
-    print("\n".join(rows))
-    if best:
-        print(
-            f"decode: weft {speed['decode'] / best['decode']:.1f}x accelerate's best (batch {best['batch']}, {best['dtype']})"
-        )
+    options = parse()
+    if options.table:
+        print(table(json.loads(options.table.read_text())))
+        return
+    if not options.dry_run and not options.weft.exists():
+        sys.exit(f"race: error: {options.weft} is missing; build it, or say --weft")
+    options.work.mkdir(parents=True, exist_ok=True)
+    options.record.parent.mkdir(parents=True, exist_ok=True)
+    race = Race(options, open_record(options))
+    race.all()
+    if not options.dry_run:
+        print(table(race.record))
 
 
 if __name__ == "__main__":
