@@ -30,20 +30,19 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   const KvSlots& s = op.slots;
   const auto r = static_cast<std::size_t>(row);
   const std::int64_t index = head_index(op, row, head), first = index * s.slots;
-  const std::int64_t block_bytes = std::int64_t{s.slots} * static_cast<std::int64_t>(s.row_bytes());
   DecodeTile t{};
   t.group = op.heads / s.kv_heads;
   const std::int64_t query = head * t.group, column = query * s.head_dim;
   t.q = op.q.slice(row, 1).as<float>() + column;
   t.k = op.k.slice(row, 1).as<float>() + head * s.head_dim;
   t.v = op.v.slice(row, 1).as<float>() + head * s.head_dim;
-  t.slot_k = static_cast<std::byte*>(s.k) + index * block_bytes;
-  t.slot_v = static_cast<std::byte*>(s.v) + index * block_bytes;
+  t.slot_k = static_cast<std::byte*>(s.k) + first * static_cast<std::int64_t>(s.key_bytes());
+  t.slot_v = static_cast<std::byte*>(s.v) + first * static_cast<std::int64_t>(s.value_bytes());
   t.score = op.scoring == Scoring::none ? nullptr : s.score + first;
   t.position = s.position + first;
   t.free_slot = s.free_slot + index;
   t.rest = s.rest ? s.rest + index * rest_numbers(s.head_dim) : nullptr;
-  t.dtype = s.dtype, t.slots = s.slots, t.head_dim = s.head_dim;
+  t.dtype = s.dtype, t.key_type = s.key_type(), t.slots = s.slots, t.head_dim = s.head_dim;
   t.token = op.position[r];
   t.keep = op.keep[r];
   t.scoring = op.scoring, t.statistic = op.statistic, t.scale = op.scale, t.decay = op.decay;
@@ -59,10 +58,12 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
 void write_back(const DecodeAttention& op, std::int64_t index, std::int32_t slot) {
   const KvSlots &from = op.slots, &to = op.home;
   const std::int64_t first = index * from.slots;
-  const std::size_t row = from.row_bytes();
-  const std::size_t offset = static_cast<std::size_t>(first + slot) * row;
-  std::memcpy(static_cast<std::byte*>(to.k) + offset, static_cast<const std::byte*>(from.k) + offset, row);
-  std::memcpy(static_cast<std::byte*>(to.v) + offset, static_cast<const std::byte*>(from.v) + offset, row);
+  const auto copy_row = [&](const void* source, void* target, std::size_t row) {
+    const std::size_t offset = static_cast<std::size_t>(first + slot) * row;
+    std::memcpy(static_cast<std::byte*>(target) + offset, static_cast<const std::byte*>(source) + offset, row);
+  };
+  copy_row(from.k, to.k, from.key_bytes());
+  copy_row(from.v, to.v, from.value_bytes());
   if (op.scoring != Scoring::none) std::copy_n(from.score + first, from.slots, to.score + first);
   std::copy_n(from.position + first, from.slots, to.position + first);
   to.free_slot[index] = from.free_slot[index];

@@ -30,44 +30,44 @@ constexpr int kSplitSlots = 256;             // slots of one block where they ar
 template <class Layout, int kHeads>
 __device__ void find_logits(const Args& a, const Tile<typename Layout::T>& t, int head, int first, int last,
                             const std::int32_t* position, float* p, std::int64_t stride) {
-  using T = typename Layout::T;
+  using Keys = KeyTeam<Layout>;
   const int dim = a.slots.head_dim;
-  float q[kHeads][Layout::kSteps * Layout::kVector];
+  float q[kHeads][Keys::kSteps * Keys::kVector];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h)
 #pragma unroll
-    for (int s = 0; s < Layout::kSteps; ++s)
+    for (int s = 0; s < Keys::kSteps; ++s)
 #pragma unroll
-      for (int i = 0; i < Layout::kVector; ++i) {
-        const int d = Layout::column(s, i);
-        q[h][s * Layout::kVector + i] =
+      for (int i = 0; i < Keys::kVector; ++i) {
+        const int d = Keys::column(s, i);
+        q[h][s * Keys::kVector + i] =
             d < dim ? a.scale * a.q[t.index * a.q_stride + (t.head * a.group + head + h) * dim + d] : 0.0f;
       }
-  for (int base = first; base < last; base += Layout::kTeams * kUnroll) {
-    Vector<T, Layout::kVector> key[kUnroll][Layout::kSteps];
+  for (int base = first; base < last; base += Keys::kTeams * kUnroll) {
+    Vector<typename Keys::T, Keys::kVector> key[kUnroll][Keys::kSteps];
     bool visible[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int slot = base + u * Layout::kTeams + Layout::team();
+      const int slot = base + u * Keys::kTeams + Keys::team();
       visible[u] = slot < last && position[slot] >= 0;
 #pragma unroll
-      for (int s = 0; s < Layout::kSteps; ++s) {
+      for (int s = 0; s < Keys::kSteps; ++s) {
         key[u][s] = {};
-        if (visible[u] && Layout::column(s) < dim) key[u][s].load(t.k + slot * a.row, dim, Layout::column(s));
+        if (visible[u] && Keys::column(s) < dim) key[u][s].load(t.k + slot * a.k_row, dim, Keys::column(s));
       }
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int slot = base + u * Layout::kTeams + Layout::team();
+      const int slot = base + u * Keys::kTeams + Keys::team();
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         float dot = 0;
 #pragma unroll
-        for (int s = 0; s < Layout::kSteps; ++s)
+        for (int s = 0; s < Keys::kSteps; ++s)
 #pragma unroll
-          for (int i = 0; i < Layout::kVector; ++i) dot += q[h][s * Layout::kVector + i] * key[u][s].at[i];
-        dot = warp_reduce<Layout::kLanes>(dot, Sum{});
-        if (Layout::lane() == 0 && slot < last) p[h * stride + slot] = visible[u] ? dot : -INFINITY;
+          for (int i = 0; i < Keys::kVector; ++i) dot += q[h][s * Keys::kVector + i] * key[u][s].at[i];
+        dot = warp_reduce<Keys::kLanes>(dot, Sum{});
+        if (Keys::lane() == 0 && slot < last) p[h * stride + slot] = visible[u] ? dot : -INFINITY;
       }
     }
   }
@@ -102,40 +102,40 @@ template <class Layout, int kHeads>
 __device__ void weigh_values(const Args& a, const Tile<typename Layout::T>& t, int first, int last,
                              const std::int32_t* position, const float* p, std::int64_t stride, float* shared,
                              float* out, std::int64_t out_stride) {
-  using T = typename Layout::T;
+  using Values = ValueTeam<Layout>;
   const int dim = a.slots.head_dim;
-  float sum[kHeads][Layout::kSteps * Layout::kVector] = {};
-  for (int base = first; base < last; base += Layout::kTeams * kUnroll) {
-    Vector<T, Layout::kVector> value[kUnroll][Layout::kSteps];
+  float sum[kHeads][Values::kSteps * Values::kVector] = {};
+  for (int base = first; base < last; base += Values::kTeams * kUnroll) {
+    Vector<typename Values::T, Values::kVector> value[kUnroll][Values::kSteps];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int slot = base + u * Layout::kTeams + Layout::team();
+      const int slot = base + u * Values::kTeams + Values::team();
       const bool visible = slot < last && position[slot] >= 0;
 #pragma unroll
-      for (int s = 0; s < Layout::kSteps; ++s) {
+      for (int s = 0; s < Values::kSteps; ++s) {
         value[u][s] = {};
-        if (visible && Layout::column(s) < dim) value[u][s].load(t.v + slot * a.row, dim, Layout::column(s));
+        if (visible && Values::column(s) < dim) value[u][s].load(t.v + slot * a.v_row, dim, Values::column(s));
       }
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int slot = base + u * Layout::kTeams + Layout::team();
+      const int slot = base + u * Values::kTeams + Values::team();
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         const float weight = slot < last ? p[h * stride + slot] : 0.0f;
 #pragma unroll
-        for (int s = 0; s < Layout::kSteps; ++s)
+        for (int s = 0; s < Values::kSteps; ++s)
 #pragma unroll
-          for (int i = 0; i < Layout::kVector; ++i) sum[h][s * Layout::kVector + i] += weight * value[u][s].at[i];
+          for (int i = 0; i < Values::kVector; ++i) sum[h][s * Values::kVector + i] += weight * value[u][s].at[i];
       }
     }
   }
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) store_row<Layout>(sum[h], dim, shared + (Layout::team() * kHeads + h) * dim);
+  for (int h = 0; h < kHeads; ++h) store_row<Values>(sum[h], dim, shared + (Values::team() * kHeads + h) * dim);
   __syncthreads();
   for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
     float total = 0;
-    for (int team = 0; team < Layout::kTeams; ++team) total += shared[team * kHeads * dim + i];
+    for (int team = 0; team < Values::kTeams; ++team) total += shared[team * kHeads * dim + i];
     out[i / dim * out_stride + i % dim] = total;
   }
   __syncthreads();
@@ -147,11 +147,12 @@ template <class Layout> constexpr std::size_t reduction_floats(int dim, int head
 
 /// Blocks that fit a multiprocessor at once: tells ptxas how many registers it may use.
 template <class Layout, int kHeads>
-constexpr int kBlocks = Layout::kSteps != 1                                                   ? 3
-                        : kHeads == 4 && std::is_same_v<typename Layout::T, Level<DType::i4>> ? 3  // sm_75 would spill
-                        : kHeads != 1                                                         ? 4
-                        : is_level<typename Layout::T>                                        ? 5
-                                                                                              : 8;
+constexpr int kBlocks =
+    Layout::kSteps != 1                                                            ? 3
+    : kHeads == 4 && std::is_same_v<ValueOf<typename Layout::T>, Level<DType::i4>> ? 3  // sm_75 would spill
+    : kHeads != 1                                                                  ? 4
+    : is_level<typename Layout::T>                                                 ? 5
+                                                                                   : 8;
 
 /// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values(). kHeads, which
 /// divides the group, at a time.
@@ -278,7 +279,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) decode_rest(Args 
 /// and odd rows, which no model of note stores, take one.
 template <class T, class F> void with_layout(int dim, int group, const F& f) {
   constexpr int vector = is_level<T> ? 8 : 16 / static_cast<int>(sizeof(T));
-  constexpr int whole = std::is_same_v<T, Level<DType::i4>> ? kKvBlock : vector;
+  constexpr int whole = std::is_same_v<ValueOf<T>, Level<DType::i4>> ? kKvBlock : vector;
   const auto with_heads = [&]<class Layout>() {
     if constexpr (sizeof(T) <= 2) {
       if (group % kHeadsAtOnce == 0) return f.template operator()<Layout, kHeadsAtOnce>();
@@ -307,7 +308,8 @@ Args args_of(const DecodeAttention& op, CudaStream& stream, std::int64_t unit) {
           .first_row = 0,
           .slots = op.slots,
           .home = op.home,
-          .row = static_cast<std::int64_t>(op.slots.row_bytes()) / unit,
+          .k_row = static_cast<std::int64_t>(op.slots.key_bytes()) / unit,
+          .v_row = static_cast<std::int64_t>(op.slots.value_bytes()) / unit,
           .group = op.heads / op.slots.kv_heads,
           .scale = op.scale,
           .decay = op.decay,
@@ -365,7 +367,7 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   if (rows == 0) return;
   const Args args = args_of(op, stream, is_quantised(op.slots.dtype) ? 1 : std::int64_t(size_of(op.slots.dtype)));
   if (!op.slots.rest && run_grouped(args, op.slots.dtype, rows, stream)) return;
-  with_slot_type(op.slots.dtype, [&]<class T>() {
+  with_slot_type(op.slots, [&]<class T>() {
     with_layout<T>(op.slots.head_dim, args.group, [&]<class Layout, int kHeads>() {
       const std::size_t floats =
           slot_floats(args.group, op.slots.slots) + reduction_floats<Layout>(op.slots.head_dim, kHeads);

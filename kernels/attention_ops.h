@@ -73,8 +73,11 @@ struct KvSlots {
   DType dtype = DType::f16;
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
   float* rest = nullptr;
+  bool int8_keys = false;  ///< of slots of i4: keys are rows of i8
 
-  constexpr std::size_t row_bytes() const { return kv_row_bytes(dtype, head_dim); }
+  constexpr DType key_type() const { return int8_keys ? DType::i8 : dtype; }
+  constexpr std::size_t key_bytes() const { return kv_row_bytes(key_type(), head_dim); }
+  constexpr std::size_t value_bytes() const { return kv_row_bytes(dtype, head_dim); }
 };
 
 /// After prefill: picks what each head keeps of each prompt and writes it into the slots, in order of position:

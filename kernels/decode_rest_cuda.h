@@ -34,14 +34,17 @@ template <class T> __device__ void add_to_rest(const Args& a, const Tile<T>& t, 
   for (int i = threadIdx.x; i <= 2 * dim; i += kThreads) {
     float x = 1;
     if (i < 2 * dim) {
-      const T* const row = (i < dim ? t.k : t.v) + slot * a.row;
-      if constexpr (is_level<T>) {
-        float number[1];
-        load_levels<T::kType>(row, dim, i % dim, number);
-        x = number[0];
-      } else {
-        x = to_float(row[i % dim]);
-      }
+      const auto number_of = [&](const auto* row) {
+        using Number = std::remove_cvref_t<decltype(*row)>;
+        if constexpr (is_level<Number>) {
+          float number[1];
+          load_levels<Number::kType>(row, dim, i % dim, number);
+          return number[0];
+        } else {
+          return to_float(row[i % dim]);
+        }
+      };
+      x = i < dim ? number_of(t.k + slot * a.k_row) : number_of(t.v + slot * a.v_row);
     }
     const int at = i < 2 * dim ? 1 + i : 0;
     const float sum = t.rest[at] + x;

@@ -50,7 +50,7 @@ __device__ void find_group_logits(const Args& a, const Tile<T>& t, const std::in
       const int slot = base + group + 8 * r;
       visible[r] = slot < slots && position[slot] >= 0;
 #pragma unroll
-      for (int s = 0; s < kSegments; ++s) key[r][s] = load_word(t.k, a.row, slot, s * 32 + part * 8, visible[r]);
+      for (int s = 0; s < kSegments; ++s) key[r][s] = load_word(t.k, a.k_row, slot, s * 32 + part * 8, visible[r]);
     }
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) {
@@ -85,7 +85,7 @@ __device__ void weigh_group_values(const Args& a, const Tile<T>& t, const std::i
       const int slot = base + 2 * part + r % 2 + r / 2 * 8;
       const bool visible = slot < slots && position[slot] >= 0;
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) value[r][c] = load_word(t.v, a.row, slot, c * 64 + group * 8, visible);
+      for (int c = 0; c < kColumns; ++c) value[r][c] = load_word(t.v, a.v_row, slot, c * 64 + group * 8, visible);
     }
     std::uint32_t weight[kQuads][2];
 #pragma unroll

@@ -22,8 +22,8 @@ struct Args {
   const Row* rows;
   int first_row;  // of the call, for blockIdx.y == 0
   KvSlots slots, home;
-  std::int64_t row;  // what of Tile's type one slot's key or value takes
-  int group;         // query heads of one KV head
+  std::int64_t k_row, v_row;  // what of Tile's types one slot's key and value take
+  int group;                  // query heads of one KV head
   float scale, decay;
   Scoring scoring;
   Statistic statistic;
@@ -38,16 +38,17 @@ struct Args {
 
 /// One row and KV head of a block.
 template <class T> struct Place {
-  T *k = nullptr, *v = nullptr;
+  KeyOf<T>* k = nullptr;
+  ValueOf<T>* v = nullptr;
   float* score = nullptr;
   std::int32_t *position = nullptr, *free_slot = nullptr;
   float* rest = nullptr;
 
-  __device__ Place(const KvSlots& slots, std::int64_t at, std::int64_t row) {  // at: sequence * kv_heads + head
+  __device__ Place(const Args& a, const KvSlots& slots, std::int64_t at) {  // at: sequence * kv_heads + head
     if (!slots.k) return;
     const std::int64_t first = at * slots.slots;
-    k = static_cast<T*>(slots.k) + first * row;
-    v = static_cast<T*>(slots.v) + first * row;
+    k = static_cast<KeyOf<T>*>(slots.k) + first * a.k_row;
+    v = static_cast<ValueOf<T>*>(slots.v) + first * a.v_row;
     score = slots.score ? slots.score + first : nullptr;
     position = slots.position + first;
     free_slot = slots.free_slot + at;
@@ -65,7 +66,7 @@ template <class T> struct Tile : Place<T> {
   /// Of a grid of KV heads and rows.
   __device__ explicit Tile(const Args& a) : Tile(a, a.rows[a.first_row + blockIdx.y]) {}
   __device__ Tile(const Args& a, const Row& its_row)
-      : Place<T>(a.slots, at(a, its_row), a.row), home(a.home, at(a, its_row), a.row), row(its_row),
+      : Place<T>(a, a.slots, at(a, its_row)), home(a, a.home, at(a, its_row)), row(its_row),
         index(a.first_row + blockIdx.y), head(blockIdx.x),
         tile(std::int64_t{blockIdx.y} * a.slots.kv_heads + blockIdx.x) {}
   __device__ static std::int64_t at(const Args& a, const Row& row) {
@@ -114,6 +115,12 @@ template <class Number, int kVectorSize, int kTeamLanes, int kVectors> struct Te
   }
 };
 
+/// A layout as its keys and as its values see it.
+template <class Layout>
+using KeyTeam = Team<KeyOf<typename Layout::T>, Layout::kVector, Layout::kLanes, Layout::kSteps>;
+template <class Layout>
+using ValueTeam = Team<ValueOf<typename Layout::T>, Layout::kVector, Layout::kLanes, Layout::kSteps>;
+
 /// The caller's mistake, which the CPU refuses: the row's output is NaN, and its block stays as it is.
 template <class T> __device__ bool without_room(const Tile<T>& t) { return *t.free_slot < 0; }
 
@@ -124,13 +131,15 @@ template <class T> __device__ void write_token(const Args& a, const Tile<T>& t) 
   const int dim = a.slots.head_dim;
   const float* const from_k = a.k + t.index * a.k_stride + t.head * dim;
   const float* const from_v = a.v + t.index * a.v_stride + t.head * dim;
-  const std::int64_t row = slot * a.row;
   if constexpr (is_level<T>) {
     for (int i = threadIdx.x / kWarp; i < 2 * kv_groups(dim); i += kThreads / kWarp) {
-      T *const to = i % 2 == 0 ? t.k : t.v, *const home = i % 2 == 0 ? t.home.k : t.home.v;
-      quantise_group<T::kType>(i % 2 == 0 ? from_k : from_v, dim, i / 2, to + row, home ? home + row : nullptr);
+      const std::int64_t k_row = slot * a.k_row, v_row = slot * a.v_row;
+      if (i % 2 == 0)
+        quantise_group<KeyOf<T>::kType>(from_k, dim, i / 2, t.k + k_row, t.home.k ? t.home.k + k_row : nullptr);
+      else quantise_group<ValueOf<T>::kType>(from_v, dim, i / 2, t.v + v_row, t.home.v ? t.home.v + v_row : nullptr);
     }
   } else {
+    const std::int64_t row = slot * a.k_row;
     for (int d = threadIdx.x; d < dim; d += kThreads) {
       const T k = from_float<T>(from_k[d]), v = from_float<T>(from_v[d]);
       t.k[row + d] = k, t.v[row + d] = v;

@@ -18,6 +18,8 @@
 // A level means scale * level + minimum, but decode attention never forms that:
 //   logit = sum over groups of scale * (sum of level * query), then + minimum * (sum of the group's query) per group
 //   out   = sum over slots of (p * scale) * level, then + sum over slots of p * minimum
+//
+// Of slots of int4 the keys may be rows of int8: choosing among tokens takes more bits than adding up their values.
 #pragma once
 
 #include <cstddef>
@@ -55,5 +57,28 @@ constexpr KvLevel kv_level(DType type, int head_dim, int d) {
   const int half = left < kKvBlock ? (left + 1) / 2 : kKvBlock / 2;
   return {block * (kKvBlock / 2) + i % half, i < half ? 0 : 4};
 }
+
+/// A byte of a quantised row; stands where a float type stands for other slots.
+template <DType kLevelType> struct Level {
+  static constexpr DType kType = kLevelType;
+  std::uint8_t byte;
+};
+/// Slots whose keys are int8 and whose values are int4.
+struct MixedLevels {};
+template <class T> constexpr bool is_level = false;
+template <DType kType> constexpr bool is_level<Level<kType>> = true;
+template <> constexpr bool is_level<MixedLevels> = true;
+
+/// What the keys and the values of slots of a type consist of.
+template <class T> struct RowTypes {
+  using Key = T;
+  using Value = T;
+};
+template <> struct RowTypes<MixedLevels> {
+  using Key = Level<DType::i8>;
+  using Value = Level<DType::i4>;
+};
+template <class T> using KeyOf = typename RowTypes<T>::Key;
+template <class T> using ValueOf = typename RowTypes<T>::Value;
 
 }  // namespace weft::kernels

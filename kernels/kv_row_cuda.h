@@ -1,24 +1,18 @@
 // kernels/kv_row_cuda.h: rows of KV slots of int8 and int4 (kv_row.h), as the threads of a warp write and read them.
 #pragma once
 
+#include "kernels/attention_ops.h"
 #include "kernels/device_cuda.h"
 #include "kernels/kv_row.h"
 
 namespace weft::kernels::cuda {
 
-/// A byte of a quantised row; stands where a float type stands for other slots.
-template <DType kLevelType> struct Level {
-  static constexpr DType kType = kLevelType;
-  std::uint8_t byte;
-};
-template <class T> constexpr bool is_level = false;
-template <DType kType> constexpr bool is_level<Level<kType>> = true;
-
-/// Calls f.operator()<T>() with what slots of `dtype` consist of: float, __half, __nv_bfloat16 or a Level.
-template <class F> void with_slot_type(DType dtype, F&& f) {
-  if (dtype == DType::i8) f.template operator()<Level<DType::i8>>();
-  else if (dtype == DType::i4) f.template operator()<Level<DType::i4>>();
-  else with_float_type(dtype, f);
+/// Calls f.operator()<T>() with what slots consist of: float, __half, __nv_bfloat16, a Level or MixedLevels.
+template <class F> void with_slot_type(const KvSlots& slots, F&& f) {
+  if (slots.int8_keys) f.template operator()<MixedLevels>();
+  else if (slots.dtype == DType::i8) f.template operator()<Level<DType::i8>>();
+  else if (slots.dtype == DType::i4) f.template operator()<Level<DType::i4>>();
+  else with_float_type(slots.dtype, f);
 }
 
 struct Smallest {

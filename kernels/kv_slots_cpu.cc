@@ -50,9 +50,8 @@ struct HeadSlots {
 
   HeadSlots(const KvSlots& s, std::int64_t sequence, std::int64_t head) {
     const std::int64_t index = sequence * s.kv_heads + head, first = index * s.slots;
-    const std::int64_t offset = first * static_cast<std::int64_t>(s.row_bytes());
-    k = static_cast<std::byte*>(s.k) + offset;
-    v = static_cast<std::byte*>(s.v) + offset;
+    k = static_cast<std::byte*>(s.k) + first * static_cast<std::int64_t>(s.key_bytes());
+    v = static_cast<std::byte*>(s.v) + first * static_cast<std::int64_t>(s.value_bytes());
     score = s.score ? s.score + first : nullptr;
     position = s.position + first;
     free_slot = s.free_slot + index;
@@ -100,16 +99,16 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
   });
 
   const HeadSlots slots(op.slots, op.sequence[prompt], head);
-  const std::size_t row_bytes = op.slots.row_bytes();
-  const auto copy = [&](const ConstView& from, std::int32_t position, std::byte* to) {
+  const auto copy = [&](const ConstView& from, std::int32_t position, DType type, std::byte* rows, std::size_t slot) {
     const ConstView row = from.slice(begin + position, 1);
-    if (is_quantised(op.slots.dtype))
-      vectors.quantise(row.as<float>() + head * op.slots.head_dim, op.slots.head_dim, op.slots.dtype, to);
-    else std::memcpy(to, row.as<std::byte>() + static_cast<std::size_t>(head) * row_bytes, row_bytes);
+    const std::size_t bytes = kv_row_bytes(type, op.slots.head_dim);
+    std::byte* const to = rows + slot * bytes;
+    if (is_quantised(type)) vectors.quantise(row.as<float>() + head * op.slots.head_dim, op.slots.head_dim, type, to);
+    else std::memcpy(to, row.as<std::byte>() + static_cast<std::size_t>(head) * bytes, bytes);
   };
   for (std::size_t slot = 0; slot < kept.size(); ++slot) {
-    copy(op.k, kept[slot], slots.k + slot * row_bytes);
-    copy(op.v, kept[slot], slots.v + slot * row_bytes);
+    copy(op.k, kept[slot], op.slots.key_type(), slots.k, slot);
+    copy(op.v, kept[slot], op.slots.dtype, slots.v, slot);
     slots.position[slot] = kept[slot];
     if (slots.score) slots.score[slot] = score(kept[slot]);
   }

@@ -32,7 +32,7 @@ struct Args {
   int reach;    // neighbours on each side whose scores are pooled
   bool by_row;  // scores are compared per row that could see the token
   KvSlots slots;
-  std::int64_t row;  // what of the kernel's type one slot's key or value takes
+  std::int64_t k_row, v_row;  // what of the kernel's types one slot's key and value take
 };
 
 /// Numbers the threads whose flag is set from 0 on, in order; -1 for the others. `total` becomes how many there are.
@@ -125,16 +125,16 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
   using From = std::conditional_t<is_level<T>, float, T>;
   if (a.slots.rest)
     sum_rest<From>(a, prompt, position, kept, head, a.slots.rest + tile * rest_numbers(a.slots.head_dim));
-  T* const k = static_cast<T*>(a.slots.k) + tile * slots * a.row;
-  T* const v = static_cast<T*>(a.slots.v) + tile * slots * a.row;
+  KeyOf<T>* const k = static_cast<KeyOf<T>*>(a.slots.k) + tile * slots * a.k_row;
+  ValueOf<T>* const v = static_cast<ValueOf<T>*>(a.slots.v) + tile * slots * a.v_row;
   const auto from = [&](const void* rows, std::int64_t stride, int slot) {
     return static_cast<const From*>(rows) + (prompt.begin + position[slot]) * stride + head * dim;
   };
   if constexpr (is_level<T>) {
     for (int s = threadIdx.x / kWarp; s < kept; s += kWarps)
       for (int g = 0; g < kv_groups(dim); ++g) {
-        quantise_group<T::kType>(from(a.k, a.k_stride, s), dim, g, k + s * a.row, nullptr);
-        quantise_group<T::kType>(from(a.v, a.v_stride, s), dim, g, v + s * a.row, nullptr);
+        quantise_group<KeyOf<T>::kType>(from(a.k, a.k_stride, s), dim, g, k + s * a.k_row, nullptr);
+        quantise_group<ValueOf<T>::kType>(from(a.v, a.v_stride, s), dim, g, v + s * a.v_row, nullptr);
       }
   } else {
     // kPack numbers of a row to a thread: with rows of 8 or 16 packs a warp copies several at once.
@@ -143,8 +143,8 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
       const int s = i / packs, d = i % packs * kPack;
       const auto keys = load_pack<kPack>(from(a.k, a.k_stride, s) + d);
       const auto values = load_pack<kPack>(from(a.v, a.v_stride, s) + d);
-      store_pack(k + s * a.row + d, keys);
-      store_pack(v + s * a.row + d, values);
+      store_pack(k + s * a.k_row + d, keys);
+      store_pack(v + s * a.v_row + d, values);
     }
   }
 }
@@ -158,6 +158,7 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
   for (std::size_t i = 0; i < op.keep.size(); ++i)
     prompts.push_back({op.offsets[i], op.offsets[i + 1] - op.offsets[i], op.sequence[i], op.keep[i]});
   if (prompts.empty()) return;
+  const std::size_t unit = is_quantised(op.slots.dtype) ? 1 : size_of(op.slots.dtype);
   const Args args{.k = op.k.data,
                   .v = op.v.data,
                   .k_stride = op.k.stride,
@@ -170,10 +171,10 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
                   .reach = op.pool / 2,
                   .by_row = op.statistic == Statistic::mean,
                   .slots = op.slots,
-                  .row = static_cast<std::int64_t>(op.slots.row_bytes() /
-                                                   (is_quantised(op.slots.dtype) ? 1 : size_of(op.slots.dtype)))};
+                  .k_row = static_cast<std::int64_t>(op.slots.key_bytes() / unit),
+                  .v_row = static_cast<std::int64_t>(op.slots.value_bytes() / unit)};
   const dim3 grid(op.slots.kv_heads, static_cast<unsigned>(prompts.size()));
-  with_slot_type(op.slots.dtype, [&]<class T>() {
+  with_slot_type(op.slots, [&]<class T>() {
     if constexpr (is_level<T>) {
       launch(keep_prompt<T, 1>, grid, kThreads, 0, stream, args);
     } else {

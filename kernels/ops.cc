@@ -92,6 +92,8 @@ struct Checker {
       refuse("slots are [" + text(s.sequences) + ", " + text(s.kv_heads) + ", " + text(s.slots) + ", " +
              text(s.head_dim) + "]");
     if (s.dtype == DType::i32) refuse("slots are int32, wanted a float type, int8 or int4");
+    if (s.int8_keys && s.dtype != DType::i4)
+      refuse(std::string("slots have int8 keys and ") + name_of(s.dtype) + " values, wanted int4 values");
     if (s.sequences > 0 && (!s.k || !s.v || !s.position || !s.free_slot)) refuse("slots have no data");
     if (s.sequences > 0 && scoring != Scoring::none && !s.score) refuse("slots have no score, which scoring needs");
   }

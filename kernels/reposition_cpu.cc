@@ -42,7 +42,7 @@ void turn(float* key, std::span<const float> frequencies, std::int32_t from, std
 void move_key(const Reposition& op, std::byte* row, std::int32_t from, std::int32_t to, float* key,
               const VectorKernels& vectors) {
   const int dim = op.slots.head_dim;
-  const DType type = op.slots.dtype;
+  const DType type = op.slots.key_type();
   if (is_quantised(type)) read_levels(row, type, dim, key, vectors);
   else vectors.convert(row, type, key, DType::f32, dim, false);
   if (op.hadamard) vectors.hadamard(key, dim);
@@ -66,7 +66,7 @@ void move_head(const Reposition& op, std::int64_t row, std::int64_t head, const 
     throw UsageError("reposition: head " + std::to_string(head) + " of sequence " + std::to_string(op.sequence[r]) +
                      " holds " + std::to_string(count) + " tokens, wanted at most " + std::to_string(op.next[r]) +
                      ", the positions before the next");
-  const auto row_bytes = static_cast<std::int64_t>(s.row_bytes());
+  const auto row_bytes = static_cast<std::int64_t>(s.key_bytes());
   std::vector<float> key(static_cast<std::size_t>(whole_vectors(s.head_dim)));
   std::int32_t to = op.next[r] - count;
   for (const auto& [from, slot] : held) {

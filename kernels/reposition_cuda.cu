@@ -115,14 +115,14 @@ void CudaOps::run(const Reposition& op, Stream& any) const {
             .hadamard = op.hadamard,
             .slots = op.slots,
             .home = op.home,
-            .row = static_cast<std::int64_t>(op.slots.row_bytes() /
+            .row = static_cast<std::int64_t>(op.slots.key_bytes() /
                                              (is_quantised(op.slots.dtype) ? 1 : size_of(op.slots.dtype)))};
   const std::size_t shared = std::size_t{kWarps} * static_cast<std::size_t>(op.slots.head_dim) * sizeof(float);
   for (std::size_t first = 0; first < rows.size(); first += at_once) {
     args.rows = all + first;
     const dim3 grid(op.slots.kv_heads, static_cast<unsigned>(std::min(at_once, rows.size() - first)));
-    with_slot_type(op.slots.dtype,
-                   [&]<class T>() { launch(reposition<T>, grid, kThreads, shared, stream, args, target); });
+    with_slot_type(op.slots,
+                   [&]<class T>() { launch(reposition<KeyOf<T>>, grid, kThreads, shared, stream, args, target); });
   }
 }
 

@@ -44,18 +44,21 @@ template <class S> void prefetch_tile(const DecodeTile& t) {
     __builtin_prefetch(reinterpret_cast<const char*>(t.position) + i, 1);
     if (t.score) __builtin_prefetch(reinterpret_cast<const char*>(t.score) + i, 1);
   }
-  const auto row_bytes = static_cast<std::int64_t>(kv_row_bytes(t.dtype, t.head_dim)), row = *t.free_slot * row_bytes;
-  for (std::int64_t i = row; i < row + row_bytes; i += kLine) {
-    __builtin_prefetch(static_cast<const char*>(t.slot_k) + i, 1);
-    __builtin_prefetch(static_cast<const char*>(t.slot_v) + i, 1);
-  }
+  const auto prefetch_row = [&t](const void* rows, DType type) {
+    const auto row_bytes = static_cast<std::int64_t>(kv_row_bytes(type, t.head_dim)), row = *t.free_slot * row_bytes;
+    for (std::int64_t i = row; i < row + row_bytes; i += kLine)
+      __builtin_prefetch(static_cast<const char*>(rows) + i, 1);
+  };
+  prefetch_row(t.slot_k, t.key_type);
+  prefetch_row(t.slot_v, t.dtype);
   __builtin_prefetch(t.position + *t.free_slot, 1);
 }
 
 template <class S, class T> void decode_tile_of(const DecodeTile& t) {
   const std::int64_t entries = whole_vectors(t.slots) + kLanes;
-  DecodeState<T> s{t, static_cast<T*>(t.slot_k), static_cast<T*>(t.slot_v)};
-  s.row = static_cast<std::int64_t>(kv_row_bytes(t.dtype, t.head_dim) / sizeof(T));
+  DecodeState<T> s{t, static_cast<KeyOf<T>*>(t.slot_k), static_cast<ValueOf<T>*>(t.slot_v)};
+  s.k_row = static_cast<std::int64_t>(kv_row_bytes(t.key_type, t.head_dim) / sizeof(KeyOf<T>));
+  s.v_row = static_cast<std::int64_t>(kv_row_bytes(t.dtype, t.head_dim) / sizeof(ValueOf<T>));
   s.dim = whole_vectors(t.head_dim), s.stride = entries;
   s.q = t.scratch;
   s.p = s.q + t.group * s.dim;
@@ -97,6 +100,7 @@ template <class S> void decode_tile(const DecodeTile& t) {
   else if (t.dtype == DType::f16) decode_tile_of<S, f16>(t);
   else if (t.dtype == DType::bf16) decode_tile_of<S, bf16>(t);
   else if (t.dtype == DType::i8) decode_tile_of<S, Level<DType::i8>>(t);
+  else if (t.key_type == DType::i8) decode_tile_of<S, MixedLevels>(t);
   else decode_tile_of<S, Level<DType::i4>>(t);
 }
 

@@ -62,7 +62,7 @@ struct DecodeTile {
   float* score;                        // [slots], null with Scoring::none
   std::int32_t *position, *free_slot;  // [slots], [1]
   float* rest;                         // [rest_numbers(head_dim)] or null
-  DType dtype;
+  DType dtype, key_type;               // of values and of keys
   int slots, head_dim, group;
   std::int32_t token;  // the new one's position
   Keep keep;

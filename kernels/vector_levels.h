@@ -70,8 +70,11 @@ template <class S> void prefetch_rows(const Ahead<S>& ahead, int first, int rows
 }
 
 /// logits() of vector_attend.h.
-template <class S, int H, DType kType> void logits(const DecodeState<Level<kType>>& s, int head) {
+template <class S, int H, class T>
+requires is_level<T>
+void logits(const DecodeState<T>& s, int head) {
   constexpr int R = H == 1 ? 4 : 2;
+  constexpr DType kType = KeyOf<T>::kType;
   const int head_dim = s.tile.head_dim, groups = kv_groups(head_dim);
   const std::size_t level_bytes = kv_level_bytes(kType, head_dim);
   const float* q = s.q + head * s.dim;
@@ -79,16 +82,17 @@ template <class S, int H, DType kType> void logits(const DecodeState<Level<kType
   float* out = s.p + head * s.stride;
   for (int r = 0; r < s.runs; ++r) {
     const SlotRun& run = s.run[r];
-    const Level<kType>* next = r + 1 < s.runs ? s.k : s.v;  // after the last keys come the first values
-    next += static_cast<std::int64_t>(s.run[r + 1 < s.runs ? r + 1 : 0].first) * s.row;
-    const auto ahead = ahead_in<S>(s.k, next, run, static_cast<std::uintptr_t>(s.row));
-    const std::uint8_t* const rows = &s.k->byte + static_cast<std::int64_t>(run.first) * s.row;
+    const std::uint8_t* const next =  // after the last keys come the first values
+        r + 1 < s.runs ? &s.k->byte + static_cast<std::int64_t>(s.run[r + 1].first) * s.k_row
+                       : &s.v->byte + static_cast<std::int64_t>(s.run[0].first) * s.v_row;
+    const auto ahead = ahead_in<S>(&s.k->byte, next, run, static_cast<std::uintptr_t>(s.k_row));
+    const std::uint8_t* const rows = &s.k->byte + static_cast<std::int64_t>(run.first) * s.k_row;
     for (int first = 0; first < run.count; first += kLanes, out += kLanes) {
       const int count = run.count - first < kLanes ? run.count - first : kLanes;
-      const std::uint8_t* const block = rows + static_cast<std::int64_t>(first) * s.row;
+      const std::uint8_t* const block = rows + static_cast<std::int64_t>(first) * s.k_row;
       for (int g = 0; g < groups; ++g) {
         typename S::V scale, minimum;
-        S::scales(block + level_bytes + 4 * g, static_cast<int>(s.row), count, scale, minimum);
+        S::scales(block + level_bytes + 4 * g, static_cast<int>(s.k_row), count, scale, minimum);
         S::store(s.scale + g * kLanes, scale);
         S::store(s.minimum + g * kLanes, minimum);
       }
@@ -96,9 +100,9 @@ template <class S, int H, DType kType> void logits(const DecodeState<Level<kType
       WEFT_UNROLLED (int u = 0; u < kLanes; u += R) {
         const std::uint8_t* row[R];
         WEFT_UNROLLED (int i = 0; i < R; ++i)
-          row[i] = block + static_cast<std::int64_t>(u + i < count ? u + i : count - 1) * s.row;
+          row[i] = block + static_cast<std::int64_t>(u + i < count ? u + i : count - 1) * s.k_row;
         typename S::V sum[H][R];
-        prefetch_rows<S>(ahead, first + u, R, static_cast<std::uintptr_t>(s.row));
+        prefetch_rows<S>(ahead, first + u, R, static_cast<std::uintptr_t>(s.k_row));
         multiply_levels<S, H, R, kType>(q, s.dim, row, head_dim, s.scale + u, sum);
         WEFT_UNROLLED (int h = 0; h < H; ++h)
           WEFT_UNROLLED (int i = 0; i < R; ++i) sums[h][u + i] = sum[h][i];
@@ -127,8 +131,8 @@ template <class S> void sum_groups(const float* q, int head_dim, float* sums) {
 }
 
 /// out[H, 16 * N columns from vector n0, a group's first, on] = p v, for H query heads.
-template <class S, int H, int N, bool kWhole, DType kType>
-void weigh_levels(const DecodeState<Level<kType>>& s, int head, int n0) {
+template <class S, int H, int N, bool kWhole, class T> void weigh_levels(const DecodeState<T>& s, int head, int n0) {
+  constexpr DType kType = ValueOf<T>::kType;
   constexpr int kGroups = (N + kGroupVectors - 1) / kGroupVectors;
   const DecodeTile& t = s.tile;
   const std::size_t level_bytes = kv_level_bytes(kType, t.head_dim);
@@ -140,23 +144,23 @@ void weigh_levels(const DecodeState<Level<kType>>& s, int head, int n0) {
   alignas(64) float weight[kGroups][H][kLanes], minima[kGroups][H][kLanes];
   for (int r = 0; r < s.runs; ++r) {
     const SlotRun& run = s.run[r];
-    const Level<kType>* next = t.next ? static_cast<const Level<kType>*>(t.next->slot_k) : nullptr;
-    if (r + 1 < s.runs) next = s.v + static_cast<std::int64_t>(s.run[r + 1].first) * s.row;
-    const auto ahead = ahead_in<S>(s.v, next, run, static_cast<std::uintptr_t>(s.row));
-    const std::uint8_t* row = &s.v->byte + static_cast<std::int64_t>(run.first) * s.row;
+    const std::uint8_t* next = t.next ? static_cast<const std::uint8_t*>(t.next->slot_k) : nullptr;
+    if (r + 1 < s.runs) next = &s.v->byte + static_cast<std::int64_t>(s.run[r + 1].first) * s.v_row;
+    const auto ahead = ahead_in<S>(&s.v->byte, next, run, static_cast<std::uintptr_t>(s.v_row));
+    const std::uint8_t* row = &s.v->byte + static_cast<std::int64_t>(run.first) * s.v_row;
     for (int first = 0; first < run.count; first += kLanes) {
       const int count = run.count - first < kLanes ? run.count - first : kLanes;
       for (int g = 0; g < kGroups; ++g) {
         typename S::V scale, minimum;
-        S::scales(row + level_bytes + 4 * (n0 / kGroupVectors + g), static_cast<int>(s.row), count, scale, minimum);
+        S::scales(row + level_bytes + 4 * (n0 / kGroupVectors + g), static_cast<int>(s.v_row), count, scale, minimum);
         for (int h = 0; h < H; ++h) {
           const typename S::V probability = S::load(p + h * s.stride);
           S::store(weight[g][h], S::mul(probability, scale));
           S::store(minima[g][h], S::mul(probability, minimum));
         }
       }
-      for (int i = 0; i < count; ++i, row += s.row) {
-        if (n0 == 0) prefetch_rows<S>(ahead, first + i, 1, static_cast<std::uintptr_t>(s.row));
+      for (int i = 0; i < count; ++i, row += s.v_row) {
+        if (n0 == 0) prefetch_rows<S>(ahead, first + i, 1, static_cast<std::uintptr_t>(s.v_row));
         WEFT_UNROLLED (int n = 0; n < N; ++n) {
           const typename S::V x = levels_of<S, kType, kWhole>(row, t.head_dim, n0 + n);
           WEFT_UNROLLED (int h = 0; h < H; ++h)
@@ -178,21 +182,22 @@ void weigh_levels(const DecodeState<Level<kType>>& s, int head, int n0) {
 }
 
 /// weigh_levels() of a last group of `vectors` <= N vectors.
-template <class S, int H, int N, DType kType>
-void weigh_last(const DecodeState<Level<kType>>& s, int head, int n0, int vectors) {
-  if (vectors == N) weigh_levels<S, H, N, false, kType>(s, head, n0);
-  else if constexpr (N > 1) weigh_last<S, H, N - 1, kType>(s, head, n0, vectors);
+template <class S, int H, int N, class T> void weigh_last(const DecodeState<T>& s, int head, int n0, int vectors) {
+  if (vectors == N) weigh_levels<S, H, N, false>(s, head, n0);
+  else if constexpr (N > 1) weigh_last<S, H, N - 1>(s, head, n0, vectors);
 }
 
 /// outputs() of vector_attend.h: two groups at once where registers allow.
-template <class S, int H, DType kType> void outputs(const DecodeState<Level<kType>>& s, int head) {
+template <class S, int H, class T>
+requires is_level<T>
+void outputs(const DecodeState<T>& s, int head) {
   const int whole = s.tile.head_dim / kKvGroup, vectors = static_cast<int>(s.dim / kLanes);
   int g = 0;
   if constexpr (S::kHeads >= 4 && H <= 2)
-    for (; g + 2 <= whole; g += 2) weigh_levels<S, H, 2 * kGroupVectors, true, kType>(s, head, g * kGroupVectors);
-  for (; g < whole; ++g) weigh_levels<S, H, kGroupVectors, true, kType>(s, head, g * kGroupVectors);
+    for (; g + 2 <= whole; g += 2) weigh_levels<S, H, 2 * kGroupVectors, true>(s, head, g * kGroupVectors);
+  for (; g < whole; ++g) weigh_levels<S, H, kGroupVectors, true>(s, head, g * kGroupVectors);
   if (const int left = vectors - whole * kGroupVectors; left > 0)
-    weigh_last<S, H, kGroupVectors, kType>(s, head, whole * kGroupVectors, left);
+    weigh_last<S, H, kGroupVectors>(s, head, whole * kGroupVectors, left);
 }
 
 }  // namespace weft::kernels

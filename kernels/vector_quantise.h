@@ -7,14 +7,6 @@
 
 namespace weft::kernels {
 
-/// A byte of a quantised row; what DecodeState points at in place of a float type.
-template <DType kLevelType> struct Level {
-  static constexpr DType kType = kLevelType;
-  std::uint8_t byte;
-};
-template <class T> constexpr bool is_level = false;
-template <DType kType> constexpr bool is_level<Level<kType>> = true;
-
 /// The nearest fp16, which it leaves at `to`, as a float.
 template <class S> float to_half(float x, std::uint8_t* to) {
   f16 half[1];

@@ -63,8 +63,8 @@ template <class S, class T> void add_to_rest(const DecodeState<T>& s, int slot) 
   float* const rest = s.tile.rest;
   const int dim = s.tile.head_dim;
   rest[0] += 1;
-  add_row<S>(s.k + slot * s.row, dim, rest + 1);
-  add_row<S>(s.v + slot * s.row, dim, rest + 1 + dim);
+  add_row<S>(s.k + slot * s.k_row, dim, rest + 1);
+  add_row<S>(s.v + slot * s.v_row, dim, rest + 1 + dim);
 }
 
 }  // namespace weft::kernels

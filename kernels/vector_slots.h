@@ -18,15 +18,16 @@ struct SlotRun {
 /// What the parts of one decode tile share. Entries are the visible slots in order; lists hold whole vectors.
 template <class T> struct DecodeState {
   const DecodeTile& tile;
-  T *k, *v;
-  std::int64_t row = 0;              // what of T one slot's key or value takes
-  float* q = nullptr;                // [group, dim], scaled
-  float* p = nullptr;                // [group, entries]: logits, then probabilities
-  float* value = nullptr;            // [entries]: scores, for the choice of the victim
-  std::int32_t* place = nullptr;     // [entries]: the position
-  SlotRun* run = nullptr;            // [entries / 2]
-  std::int64_t dim = 0, stride = 0;  // of a row of q, and of p
-  int runs = 0, count = 0;           // visible slots
+  KeyOf<T>* k;
+  ValueOf<T>* v;
+  std::int64_t k_row = 0, v_row = 0;  // what of these types one slot takes
+  float* q = nullptr;                 // [group, dim], scaled
+  float* p = nullptr;                 // [group, entries]: logits, then probabilities
+  float* value = nullptr;             // [entries]: scores, for the choice of the victim
+  std::int32_t* place = nullptr;      // [entries]: the position
+  SlotRun* run = nullptr;             // [entries / 2]
+  std::int64_t dim = 0, stride = 0;   // of a row of q, and of p
+  int runs = 0, count = 0;            // visible slots
   // Of slots of int8 and int4 (kv_row.h):
   float* q_sum = nullptr;                      // [group, groups of numbers]
   float *scale = nullptr, *minimum = nullptr;  // [groups of numbers, 16]
@@ -129,10 +130,11 @@ template <class S, class T> int choose_victim(const DecodeState<T>& s) {
 template <class S, class T> void write_token(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   const std::int32_t slot = *t.free_slot;
-  T *const k = s.k + slot * s.row, *const v = s.v + slot * s.row;
+  KeyOf<T>* const k = s.k + slot * s.k_row;
+  ValueOf<T>* const v = s.v + slot * s.v_row;
   if constexpr (is_level<T>) {
-    quantise_row<S>(t.k, t.head_dim, T::kType, reinterpret_cast<std::byte*>(k));
-    quantise_row<S>(t.v, t.head_dim, T::kType, reinterpret_cast<std::byte*>(v));
+    quantise_row<S>(t.k, t.head_dim, KeyOf<T>::kType, reinterpret_cast<std::byte*>(k));
+    quantise_row<S>(t.v, t.head_dim, ValueOf<T>::kType, reinterpret_cast<std::byte*>(v));
   } else {
     for (int d = 0; d < t.head_dim; d += kLanes) {
       const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;

@@ -19,8 +19,8 @@ KvShape::Offsets KvShape::offsets() const {
   const std::size_t places = heads * static_cast<std::size_t>(slots);
   Arena arena;  // counting
   Offsets at;
-  at.k = arena.take(places * row_bytes(), 64);
-  at.v = arena.take(places * row_bytes(), 64);
+  at.k = arena.take(places * key_bytes(), 64);
+  at.v = arena.take(places * value_bytes(), 64);
   at.score = arena.take(scores ? places * sizeof(float) : 0, 64);
   at.position = arena.take(places * sizeof(std::int32_t), 64);
   at.free_slot = arena.take(heads * sizeof(std::int32_t), 64);
@@ -31,8 +31,8 @@ KvShape::Offsets KvShape::offsets() const {
 
 std::array<KvShape::Part, 6> KvShape::parts() const {
   const Offsets at = offsets();
-  return {Part{at.k, row_bytes()},
-          Part{at.v, row_bytes()},
+  return {Part{at.k, key_bytes()},
+          Part{at.v, value_bytes()},
           Part{at.score, scores ? sizeof(float) : 0},
           Part{at.position, sizeof(std::int32_t)},
           Part{at.free_slot, sizeof(std::int32_t), false},
@@ -55,6 +55,7 @@ kernels::KvSlots KvShape::view(std::byte* base) const {
   slots_view.slots = slots;
   slots_view.head_dim = head_dim;
   slots_view.rest = rest ? reinterpret_cast<float*>(base + at.rest) : nullptr;
+  slots_view.int8_keys = int8_keys;
   return slots_view;
 }
 

@@ -21,16 +21,19 @@ namespace weft::offload {
 struct KvShape {
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
   DType dtype = DType::f16;
-  bool scores = true;  ///< false with Scoring::none
-  bool rest = false;   ///< what was evicted is summed
+  bool scores = true;      ///< false with Scoring::none
+  bool rest = false;       ///< what was evicted is summed
+  bool int8_keys = false;  ///< of i4: keys are rows of i8
 
   std::size_t bytes() const;  ///< of the whole buffer, a multiple of 4096
   kernels::KvSlots view(std::byte* base) const;
-  std::size_t row_bytes() const { return kernels::kv_row_bytes(dtype, head_dim); }
+  DType key_type() const { return int8_keys ? DType::i8 : dtype; }
+  std::size_t key_bytes() const { return kernels::kv_row_bytes(key_type(), head_dim); }
+  std::size_t value_bytes() const { return kernels::kv_row_bytes(dtype, head_dim); }
   /// What a decode step reads and writes of one slot: key, value and position, and the score, which is read and
   /// written.
   std::size_t bytes_per_step() const {
-    return 2 * row_bytes() + sizeof(std::int32_t) + (scores ? 2 * sizeof(float) : 0);
+    return key_bytes() + value_bytes() + sizeof(std::int32_t) + (scores ? 2 * sizeof(float) : 0);
   }
 
   struct Offsets {

@@ -111,7 +111,8 @@ std::vector<offload::KvShape> kv_shapes(const ModelSpec& model, const Policy& po
                       .head_dim = model.head_dim,
                       .dtype = slot_type,
                       .scores = policy.retention.keeps_scores(layer),
-                      .rest = policy.retention.rest && !policy.retention.everything(layer)});
+                      .rest = policy.retention.rest && !policy.retention.everything(layer),
+                      .int8_keys = policy.kv_format.int8_keys()});
   return shapes;
 }
 

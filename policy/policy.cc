@@ -55,10 +55,10 @@ void weights_from_json(const nlohmann::json& object, const std::string& where, P
 void read_kv(const nlohmann::json& object, const std::string& where, PartialPolicy& policy) {
   Fields fields(object, where, Blame::usage);
   KvFormat format;
-  if (fields.has("dtype")) format.dtype = dtype_from_text(fields.text("dtype"), where + ".dtype");
+  if (fields.has("dtype")) format = KvFormat::of(dtype_from_text(fields.text("dtype"), where + ".dtype"));
   if (fields.has("rotate")) format.rotate = fields.boolean("rotate");
-  else if (format.quantised()) format.rotate = true;
-  const bool formatted = fields.has("dtype") || fields.has("rotate");
+  if (fields.has("keys")) format.keys = dtype_from_text(fields.text("keys"), where + ".keys");
+  const bool formatted = fields.has("dtype") || fields.has("rotate") || fields.has("keys");
   if (formatted) policy.kv_format = format;
   if (has_fractions(fields) || !formatted) policy.kv = last_fractions(fields, where);
   else fields.refuse_unknown();
@@ -181,6 +181,7 @@ nlohmann::ordered_json Policy::to_json() const {
   json["kv"] = policy::to_json(kv);
   if (kv_format.dtype) json["kv"]["dtype"] = name_of(*kv_format.dtype);
   if (kv_format.quantised()) json["kv"]["rotate"] = kv_format.rotates();
+  if (kv_format.dtype == DType::i4) json["kv"]["keys"] = name_of(kv_format.keys.value_or(DType::i4));
   json["activations"] = policy::to_json(activations);
   if (attention_on_host == 0) json["attention"] = "device";
   else if (attention_on_host == 1) json["attention"] = "host";
@@ -192,13 +193,27 @@ nlohmann::ordered_json Policy::to_json() const {
   return json;
 }
 
+KvFormat KvFormat::of(DType dtype) {
+  KvFormat format{.dtype = dtype, .rotate = {}, .keys = {}};
+  if (format.quantised()) format.rotate = true;
+  if (dtype == DType::i4) format.keys = DType::i8;
+  return format;
+}
+
 void check(const KvFormat& format, const std::string& where) {
+  if (format.keys && format.dtype != DType::i4)
+    throw UsageError(where +
+                     ": keys have a type of their own only with values of int4; leave it out or give "
+                     "--kv-dtype int4");
+  if (format.keys && *format.keys != DType::i8 && *format.keys != DType::i4)
+    throw UsageError(where + ": keys are " + name_of(*format.keys) + ", wanted int8 or int4");
   if (format.rotate.value_or(false) && !format.quantised())
     throw UsageError(where + ": rotate is for keys and values of int8 and int4; leave it out or give --kv-dtype int4");
 }
 
 std::string to_text(const KvFormat& format, DType model) {
-  return std::string(name_of(format.dtype.value_or(model))) + (format.rotates() ? ", rotated" : "");
+  return std::string(name_of(format.dtype.value_or(model))) + (format.int8_keys() ? ", keys int8" : "") +
+         (format.rotates() ? ", rotated" : "");
 }
 
 bool continuous_from_text(std::string_view text, const std::string& where) {

@@ -39,14 +39,20 @@ struct KvFormat {
   /// Whether heads are rotated before they are quantised (kernels::Hadamard); nothing: not. Files and flags
   /// that quantise say true unless told otherwise.
   std::optional<bool> rotate;
+  /// Of int4: what keys are stored as, int8 or int4; nothing: as values are. Files and flags that say int4 say int8
+  /// here unless told otherwise.
+  std::optional<DType> keys;
 
+  /// What files and flags mean by a type alone.
+  static KvFormat of(DType dtype);
+  bool int8_keys() const { return dtype == DType::i4 && keys == DType::i8; }
   bool quantised() const { return dtype && is_quantised(*dtype); }
   bool rotates() const { return quantised() && rotate.value_or(false); }
   bool operator==(const KvFormat&) const = default;
 };
-/// Throws UsageError where a rotation is asked for that nothing would undergo.
+/// Throws UsageError where a rotation is asked for that nothing would undergo, or a type of keys that is not to be had.
 void check(const KvFormat& format, const std::string& where);
-/// "int4, rotated"; of a model that is computed in `model`.
+/// "int4, keys int8, rotated"; of a model that is computed in `model`.
 std::string to_text(const KvFormat& format, DType model);
 
 /// A complete policy.

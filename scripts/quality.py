@@ -109,11 +109,12 @@ def print_kv(args, folder, windows):
     for name, retention in (("full", {"rule": "full"}), ("h2o at 20 %", {"rule": "h2o", "heavy": 0.1, "recent": 0.1})):
         plain = score(args, folder, windows, retention)
         print(f"| {name} | as the model | {math.exp(mean_and_error(plain)[0]):.2f} | | |", flush=True)
-        for dtype in ("int8", "int4"):
+        for words, kv in (("int8", {"dtype": "int8"}), ("int4, keys int8", {"dtype": "int4", "keys": "int8"}),
+                          ("int4", {"dtype": "int4", "keys": "int4"})):
             for rotate in (False, True):
-                losses = score(args, folder, windows, retention, {"dtype": dtype, "rotate": rotate})
+                losses = score(args, folder, windows, retention, {**kv, "rotate": rotate})
                 change, error = mean_and_error([a - b for a, b in zip(losses, plain)])
-                print(f"| {name} | {dtype}{', rotated' if rotate else ''} | {math.exp(mean_and_error(losses)[0]):.2f} "
+                print(f"| {name} | {words}{', rotated' if rotate else ''} | {math.exp(mean_and_error(losses)[0]):.2f} "
                       f"| {math.expm1(change):+.2%} | {math.exp(change) * error:.2%} |", flush=True)
 
 

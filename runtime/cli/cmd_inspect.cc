@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <tuple>
 
 #include "kernels/error.h"
 #include "offload/kv_layout.h"
@@ -35,12 +36,17 @@ void print_shape(const policy::ModelSpec& spec) {
   fmt::print("KV cache in 16 bits: {} per token, {} for a sequence of {} tokens, {} of it with h2o:0.1:0.1\n",
              bytes_to_text(token), bytes_to_text(token * static_cast<std::uint64_t>(spec.positions)), spec.positions,
              bytes_to_text(token * static_cast<std::uint64_t>(spec.positions) / 5));
-  for (const DType dtype : {DType::i8, DType::i4}) {
-    const offload::KvShape shape{
-        .sequences = 1, .kv_heads = spec.kv_heads, .slots = 1, .head_dim = spec.head_dim, .dtype = dtype};
-    const std::uint64_t each =
-        2 * shape.row_bytes() * static_cast<std::uint64_t>(spec.layers) * static_cast<std::uint64_t>(spec.kv_heads);
-    fmt::print("KV cache in {}: {} per token, {} for a sequence of {} tokens\n", name_of(dtype), bytes_to_text(each),
+  for (const auto& [name, dtype, int8_keys] :
+       {std::tuple{"int8", DType::i8, false}, {"int4, keys int8", DType::i4, true}, {"int4", DType::i4, false}}) {
+    const offload::KvShape shape{.sequences = 1,
+                                 .kv_heads = spec.kv_heads,
+                                 .slots = 1,
+                                 .head_dim = spec.head_dim,
+                                 .dtype = dtype,
+                                 .int8_keys = int8_keys};
+    const std::uint64_t each = (shape.key_bytes() + shape.value_bytes()) * static_cast<std::uint64_t>(spec.layers) *
+                               static_cast<std::uint64_t>(spec.kv_heads);
+    fmt::print("KV cache in {}: {} per token, {} for a sequence of {} tokens\n", name, bytes_to_text(each),
                bytes_to_text(each * static_cast<std::uint64_t>(spec.positions)), spec.positions);
   }
 }

@@ -61,6 +61,10 @@ void PolicyFlags::add_to(CLI::App& app) {
                  "Whether keys and values are rotated before they are quantised to int8 or int4, which spreads "
                  "outliers: true (the default) or false")
       ->group("Policy");
+  app.add_option("--kv-keys", kv_keys,
+                 "Of --kv-dtype int4: what keys are stored as, int8 (the default) or int4, which takes less and costs "
+                 "quality")
+      ->group("Policy");
   app.add_option("--attention", attention,
                  "Where KV that is not on the device is attended: device, host, or the host's share, such as 0.6")
       ->group("Policy");
@@ -138,12 +142,17 @@ std::vector<std::optional<policy::WeightFormat>> PolicyFlags::other_weight_forma
   return formats;
 }
 
+/// What the flags say of a format that quantises.
+void PolicyFlags::set_details(policy::KvFormat& format) const {
+  if (format.quantised() && kv_rotate) format.rotate = kv_rotate;
+  if (format.dtype == DType::i4 && !kv_keys.empty()) format.keys = policy::dtype_from_text(kv_keys, "--kv-keys");
+}
+
 std::vector<policy::KvFormat> PolicyFlags::other_kv_formats() const {
   std::vector<policy::KvFormat> formats;
   for (const std::string& name : or_kv_dtypes) {
-    policy::KvFormat format{.dtype = policy::dtype_from_text(name, "--or-kv-dtype"), .rotate = {}};
-    if (format.quantised()) format.rotate = kv_rotate.value_or(true);
-    formats.push_back(format);
+    formats.push_back(policy::KvFormat::of(policy::dtype_from_text(name, "--or-kv-dtype")));
+    set_details(formats.back());
   }
   return formats;
 }
@@ -157,14 +166,17 @@ policy::PartialPolicy PolicyFlags::policy() const {
   if (gpu_batch_size) flags.gpu_batch_size = checked_size(*gpu_batch_size, "--gpu-batch-size");
   if (num_gpu_batches) flags.num_gpu_batches = checked_size(*num_gpu_batches, "--num-gpu-batches");
   if (!retention.empty()) flags.retention = policy::Retention::from_text(retention);
-  if (!kv_dtype.empty() || compress_cache || kv_rotate) {
-    policy::KvFormat format = file.kv_format.value_or(policy::KvFormat{});
-    if (!kv_dtype.empty()) format.dtype = policy::dtype_from_text(kv_dtype, "--kv-dtype");
-    if (compress_cache) format.dtype = DType::i4;
-    if (!format.quantised()) format.rotate.reset();
-    if (format.quantised() && !format.rotate) format.rotate = true;
-    // Where there are others it is for those of them that quantise.
-    if (kv_rotate && (format.quantised() || or_kv_dtypes.empty())) format.rotate = kv_rotate;
+  if (!kv_dtype.empty() || compress_cache || kv_rotate || !kv_keys.empty()) {
+    const policy::KvFormat said = file.kv_format.value_or(policy::KvFormat{});
+    policy::KvFormat format = said;
+    if (compress_cache) format = policy::KvFormat::of(DType::i4);
+    if (!kv_dtype.empty()) format = policy::KvFormat::of(policy::dtype_from_text(kv_dtype, "--kv-dtype"));
+    if (format.quantised() && said.rotate) format.rotate = said.rotate;
+    if (format.dtype == DType::i4 && said.keys) format.keys = said.keys;
+    set_details(format);
+    // Where there are others these flags are for them too; else check() says that they are for nothing.
+    if (or_kv_dtypes.empty() && kv_rotate) format.rotate = kv_rotate;
+    if (or_kv_dtypes.empty() && !kv_keys.empty()) format.keys = policy::dtype_from_text(kv_keys, "--kv-keys");
     flags.kv_format = format;
   }
   if (!attention.empty()) flags.attention_on_host = policy::attention_from_text(attention, "--attention");
@@ -173,7 +185,9 @@ policy::PartialPolicy PolicyFlags::policy() const {
   flags.budgets = memory();
   policy::PartialPolicy both = flags.over(file);
   set_weight_format(both);
-  policy::check(both.kv_format.value_or(policy::KvFormat{}), kv_rotate ? "--kv-rotate" : policy_file + ": kv");
+  policy::check(both.kv_format.value_or(policy::KvFormat{}), !kv_keys.empty() ? "--kv-keys"
+                                                             : kv_rotate      ? "--kv-rotate"
+                                                                              : policy_file + ": kv");
   return both;
 }
 

@@ -15,7 +15,7 @@ class App;
 namespace weft::runtime {
 
 struct PolicyFlags {
-  std::string policy_file, retention, attention, schedule, weight_dtype, weight_arithmetic, kv_dtype;
+  std::string policy_file, retention, attention, schedule, weight_dtype, weight_arithmetic, kv_dtype, kv_keys;
   std::string device_memory, host_memory, disk_memory;
   std::vector<double> percent;
   std::optional<int> gpu_batch_size, num_gpu_batches, weight_group;
@@ -29,7 +29,7 @@ struct PolicyFlags {
   void add_choices_to(CLI::App& app);
   /// The policy file under the flags: a flag beats the file. Throws UsageError.
   policy::PartialPolicy policy() const;
-  /// Of --or-kv-dtype, with what --kv-rotate says; of --or-weight-dtype, with --weight-group and
+  /// Of --or-kv-dtype, with what --kv-rotate and --kv-keys say; of --or-weight-dtype, with --weight-group and
   /// --weight-arithmetic. Throw UsageError.
   std::vector<policy::KvFormat> other_kv_formats() const;
   std::vector<std::optional<policy::WeightFormat>> other_weight_formats() const;
@@ -37,6 +37,7 @@ struct PolicyFlags {
   MachineOptions machine_options() const;
 
  private:
+  void set_details(policy::KvFormat& format) const;
   std::array<std::optional<std::uint64_t>, 3> memory() const;
   void set_details(std::optional<policy::WeightFormat>& format) const;
   void set_weight_format(policy::PartialPolicy& policy) const;

@@ -144,7 +144,7 @@ std::unique_ptr<Memory> Workbench::full_cache(const offload::KvShape& shape) {
 
 void Workbench::fill_levels(std::byte* to, std::size_t rows, const offload::KvShape& shape) {
   constexpr std::size_t piece = std::size_t{1} << 15;
-  const std::size_t row = shape.row_bytes();
+  const std::size_t row = shape.value_bytes();  // keys are of the same type
   const auto some = backend_.allocate_host(std::min(piece, rows) * row);
   kernels::random_rows(shape.dtype, shape.head_dim, 0, static_cast<std::int64_t>(std::min(piece, rows)), some->data());
   for (std::size_t first = 0; first < rows; first += piece)
@@ -221,7 +221,7 @@ void DecodeWork::queue(Stream& stream) {
 
 double DecodeWork::bytes() const {
   return double(shape_.sequences) * shape_.kv_heads * shape_.slots *
-         (2.0 * double(shape_.row_bytes()) + sizeof(std::int32_t) + 2 * sizeof(float));
+         (double(shape_.key_bytes() + shape_.value_bytes()) + sizeof(std::int32_t) + 2 * sizeof(float));
 }
 
 PrefillWork::PrefillWork(Workbench& bench, int heads, int head_dim, int prompt, int prompts)

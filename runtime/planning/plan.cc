@@ -197,7 +197,7 @@ std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& pla
       offer(std::string("--weight-dtype ") + name_of(dtype), what_if.gain_of(policy::WeightFormat{.dtype = dtype}));
   if (!planned.best().policy.kv_format.quantised())
     for (const DType dtype : {DType::i8, DType::i4})
-      offer(std::string("--kv-dtype ") + name_of(dtype), what_if.gain_of(policy::KvFormat{dtype, true}));
+      offer(std::string("--kv-dtype ") + name_of(dtype), what_if.gain_of(policy::KvFormat::of(dtype)));
   if (planned.retention.rule == policy::Retention::Rule::full)
     offer("retention h2o:0.1:0.1", what_if.gain_of(policy::Retention::from_text("h2o:0.1:0.1")));
   for (const auto& [lane, back, name] : {std::tuple{Lane::host_to_device, Lane::device_to_host, "twice the link"},

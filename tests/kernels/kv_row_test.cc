@@ -38,6 +38,8 @@ const json& cases() {
   return all;
 }
 
+const std::array kKinds{SlotType(DType::i8), SlotType(DType::i4), SlotType(DType::i4, true)};
+
 /// The bytes of one slot.
 std::vector<std::uint8_t> row_of(const Array& rows, std::size_t slot, std::size_t row_bytes) {
   const auto all = rows.fetch();
@@ -55,38 +57,40 @@ std::vector<float> joined(std::vector<float> a, const std::vector<float>& b) {
 
 TEST_CASE("keys and values are quantised as the model does it, by prompts and by steps", "[kernels][kv]") {
   const Place& place = *GENERATE(from_range(every_place()));
-  const DType dtype = GENERATE(DType::i8, DType::i4);
+  const SlotType type = GENERATE(from_range(kKinds));
   for (const json& row : cases().at("rows")) {
     const auto numbers = floats_from(row.at("numbers"));
-    const auto expected = bytes_from(row.at(name_of(dtype)));
+    const auto key = bytes_from(row.at(name_of(type.key_type()))), value = bytes_from(row.at(name_of(type.dtype)));
     const int dim = static_cast<int>(numbers.size());
-    CAPTURE(place.name, name_of(dtype), dim, row.at("note").get<std::string>());
-    REQUIRE(kernels::kv_row_bytes(dtype, dim) == expected.size());
-    KvRun run(place, 1, {1, 1, dim}, 4, dtype, Scoring::none);
+    CAPTURE(place.name, type.name(), dim, row.at("note").get<std::string>());
+    REQUIRE(kernels::kv_row_bytes(type.key_type(), dim) == key.size());
+    REQUIRE(kernels::kv_row_bytes(type.dtype, dim) == value.size());
+    KvRun run(place, 1, {1, 1, dim}, 4, type, Scoring::none);
     // Its neighbours must not matter: a key between others, and a value.
     const auto other = normal(dim, 3);
     const std::vector<float> q(static_cast<std::size_t>(2 * dim), 0.5f);
     run.prefill({q, joined(other, numbers), joined(numbers, other)}, {2}, {kAll});
-    CHECK(row_of(run.slots().k, 1, expected.size()) == expected);
-    CHECK(row_of(run.slots().v, 0, expected.size()) == expected);
+    CHECK(row_of(run.slots().k, 1, key.size()) == key);
+    CHECK(row_of(run.slots().v, 0, value.size()) == value);
     run.make_home();
     run.step({std::vector<float>(static_cast<std::size_t>(dim), 0.5f), numbers, numbers}, {0}, {2}, {kAll});
-    CHECK(row_of(run.slots().k, 2, expected.size()) == expected);
-    CHECK(row_of(run.slots().v, 2, expected.size()) == expected);
+    CHECK(row_of(run.slots().k, 2, key.size()) == key);
+    CHECK(row_of(run.slots().v, 2, value.size()) == value);
     CHECK(run.home_is_the_same());
   }
 }
 
 TEST_CASE("attention over quantised slots is that of what they mean", "[kernels][kv]") {
   const Place& place = *GENERATE(from_range(every_place()));
-  const DType dtype = GENERATE(DType::i8, DType::i4);
+  const SlotType type = GENERATE(from_range(kKinds));
+  const char* const kind = type.int8_keys ? "int8-int4" : name_of(type.dtype);
   for (const json& c : cases().at("attention")) {
     const int dim = c.at("head_dim"), group = c.at("group"), slots = c.at("slots");
-    CAPTURE(place.name, name_of(dtype), dim, group, slots);
+    CAPTURE(place.name, kind, dim, group, slots);
     const auto keys = floats_from(c.at("keys")), values = floats_from(c.at("values"));
     const auto cut = static_cast<std::ptrdiff_t>((slots - 1) * dim);
     for (const int more : {0, 40}) {  // empty slots
-      KvRun run(place, 1, {group, 1, dim}, slots + more, dtype);
+      KvRun run(place, 1, {group, 1, dim}, slots + more, type);
       run.prefill({normal(std::int64_t{slots - 1} * group * dim, 5),
                    {keys.begin(), keys.begin() + cut},
                    {values.begin(), values.begin() + cut}},
@@ -94,17 +98,17 @@ TEST_CASE("attention over quantised slots is that of what they mean", "[kernels]
       const auto got =
           run.step({floats_from(c.at("query")), {keys.begin() + cut, keys.end()}, {values.begin() + cut, values.end()}},
                    {0}, {slots - 1}, {kAll}, 1 / std::sqrt(static_cast<float>(dim)));
-      CHECK_THAT(got.out, near(c.at(name_of(dtype)).at("out").get<std::vector<double>>(), tolerance(DType::f32)));
+      CHECK_THAT(got.out, near(c.at(kind).at("out").get<std::vector<double>>(), tolerance(DType::f32)));
       std::vector<float> score;
       for (const auto& entry : run.kept(0, 0)) score.push_back(entry.second);
-      CHECK_THAT(score, near(c.at(name_of(dtype)).at("score").get<std::vector<double>>(), tolerance(DType::f32)));
+      CHECK_THAT(score, near(c.at(kind).at("score").get<std::vector<double>>(), tolerance(DType::f32)));
     }
   }
 }
 
 TEST_CASE("quantised slots give the same bits with AVX-512, AVX2 and any threads, and skip empty ones",
           "[kernels][kv]") {
-  const DType dtype = GENERATE(DType::i8, DType::i4);
+  const SlotType type = GENERATE(from_range(kKinds));
   for (const HeadShape shape :
        {HeadShape{2, 2, 64}, HeadShape{4, 1, 128}, HeadShape{6, 2, 80}, HeadShape{3, 3, 20}, HeadShape{8, 2, 192}}) {
     const int steps = 24, prompt = 30, cols = shape.kv_heads * shape.head_dim, q_cols = shape.heads * shape.head_dim;
@@ -113,8 +117,8 @@ TEST_CASE("quantised slots give the same bits with AVX-512, AVX2 and any threads
     for (const Place* place : every_place()) {
       if (!place->exact() || place->name.find("plain") != std::string::npos) continue;
       for (const int slots : {22, 61}) {
-        CAPTURE(place->name, name_of(dtype), shape.head_dim, slots);
-        KvRun run(*place, 1, shape, slots, dtype);
+        CAPTURE(place->name, type.name(), shape.head_dim, slots);
+        KvRun run(*place, 1, shape, slots, type);
         run.prefill({normal(std::int64_t{prompt} * q_cols, 1, 2), normal(std::int64_t{prompt} * cols, 2),
                      normal(std::int64_t{prompt} * cols, 3)},
                     {prompt}, {keep}, 0.2f);
@@ -143,8 +147,8 @@ TEST_CASE("quantised slots give the same bits with AVX-512, AVX2 and any threads
 
 TEST_CASE("a key that is not finite makes attention no number, not a wrong one", "[kernels][kv]") {
   const Place& place = *GENERATE(from_range(every_place()));
-  const DType dtype = GENERATE(DType::i8, DType::i4);
-  KvRun run(place, 1, {1, 1, 80}, 4, dtype, Scoring::none);
+  const SlotType type = GENERATE(from_range(kKinds));
+  KvRun run(place, 1, {1, 1, 80}, 4, type, Scoring::none);
   auto k = normal(80, 1);
   k[70] = 1e9f;  // fp16 has no such minimum or scale
   const auto got = run.step({normal(80, 2), k, normal(80, 3)}, {0}, {0}, {kAll});

@@ -70,10 +70,10 @@ double number_of(const std::vector<std::byte>& rows, std::size_t slot, DType typ
 
 /// Three prompts of random keys at their positions, of which heads keep different tokens.
 struct Cache {
-  Cache(const Place& place, DType dtype, int dim, bool turns, bool hadamard)
-      : type(dtype), head_dim(dim), rotated(hadamard), turn(turns ? frequencies(dim / 2 - 1) : std::vector<float>{}),
+  Cache(const Place& place, SlotType slots, int dim, bool turns, bool hadamard)
+      : type(slots.key_type()), head_dim(dim), rotated(hadamard), turn(turns ? frequencies(dim / 2 - 1) : std::vector<float>{}),
         base(normal(std::int64_t{kSequences} * kPrompt * kKvHeads * dim, 5)),
-        run(place, kSequences, {kKvHeads, kKvHeads, dim}, kSlots, dtype) {
+        run(place, kSequences, {kKvHeads, kKvHeads, dim}, kSlots, slots) {
     std::vector<float> keys(base.size());
     for (int row = 0; row < kSequences * kPrompt; ++row)
       for (int head = 0; head < kKvHeads; ++head) {
@@ -92,7 +92,7 @@ struct Cache {
   }
 
   static constexpr int kSlots = 17;  // two more than are in use
-  DType type;
+  DType type;  // of keys
   int head_dim;
   bool rotated;
   std::vector<float> turn, base;
@@ -115,8 +115,8 @@ double worst_of(Cache& cache, const std::vector<std::byte>& rows, std::size_t sl
   return worst;
 }
 
-void check_moves(const Place& place, DType type, int dim, bool turns, bool hadamard) {
-  CAPTURE(place.name, name_of(type), dim, turns, hadamard);
+void check_moves(const Place& place, SlotType type, int dim, bool turns, bool hadamard) {
+  CAPTURE(place.name, type.name(), dim, turns, hadamard);
   Cache cache(place, type, dim, turns, hadamard);
   SlotArrays& slots = cache.run.slots();
   const auto before = slots.position.ints();
@@ -134,7 +134,7 @@ void check_moves(const Place& place, DType type, int dim, bool turns, bool hadam
   CHECK(slots.v.fetch() == values);
   CHECK(slots.score.fetch() == scores);
   CHECK(slots.free_slot.ints() == free_slots);
-  const std::size_t row_bytes = kernels::kv_row_bytes(type, dim);
+  const std::size_t row_bytes = kernels::kv_row_bytes(type.key_type(), dim);
   for (int s = 0; s < kSequences; ++s)
     for (int head = 0; head < kKvHeads; ++head) {
       const auto first = static_cast<std::size_t>((s * kKvHeads + head) * Cache::kSlots);
@@ -168,11 +168,12 @@ void check_moves(const Place& place, DType type, int dim, bool turns, bool hadam
 TEST_CASE("reposition: heads' tokens get positions next to each other, and keys turn with them",
           "[kernels][reposition]") {
   const Place& place = *GENERATE(from_range(every_place()));
-  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::i8, DType::i4}) {
+  for (const SlotType type : {SlotType(DType::f32), SlotType(DType::f16), SlotType(DType::bf16), SlotType(DType::i8),
+                              SlotType(DType::i4), SlotType(DType::i4, true)}) {
     check_moves(place, type, 64, true, false);
     check_moves(place, type, 20, true, false);
     check_moves(place, type, 16, false, false);
-    if (is_quantised(type)) check_moves(place, type, 64, true, true), check_moves(place, type, 16, true, true);
+    if (is_quantised(type.dtype)) check_moves(place, type, 64, true, true), check_moves(place, type, 16, true, true);
   }
 }
 

@@ -103,10 +103,10 @@ void check_rest(KvRun& run, const Life& life, int end, double tolerance) {
 }
 
 /// From the prompt on, each step against fp64 where the slots hold the numbers as they are.
-void check_life(const Place& place, HeadShape shape, int prompt, int steps, Keep keep, int slots, DType dtype,
+void check_life(const Place& place, HeadShape shape, int prompt, int steps, Keep keep, int slots, SlotType type,
                 Scoring scoring, double tolerance) {
   Life life(shape, prompt + steps);
-  KvRun run(place, 1, shape, slots, dtype, scoring, true);
+  KvRun run(place, 1, shape, slots, type, scoring, true);
   const auto scale = static_cast<float>(life.scale());
   run.prefill(life.rows(0, prompt), {prompt}, {keep}, scale);
   run.make_home();
@@ -120,10 +120,10 @@ void check_life(const Place& place, HeadShape shape, int prompt, int steps, Keep
   look();
   check_rest(run, life, prompt, tolerance);
   for (int t = prompt; t < prompt + steps; ++t) {
-    CAPTURE(place.name, t, name_of(dtype));
+    CAPTURE(place.name, t, type.name());
     const auto expected = life.step(t);
     const auto out = run.step(life.rows(t, 1), {0}, {t}, {keep}, scale).out;
-    if (!is_quantised(dtype)) CHECK_THAT(out, near(expected, test::tolerance(dtype)));
+    if (!is_quantised(type.dtype)) CHECK_THAT(out, near(expected, test::tolerance(type.dtype)));
     look();
     check_rest(run, life, t + 1, tolerance);
     REQUIRE(run.home_is_the_same());
@@ -153,4 +153,5 @@ TEST_CASE("rest: rows of every type join it", "[kernels][rest]") {
   check_life(place, {2, 1, dim}, 40, 6, {6, 6}, 13, DType::bf16, Scoring::attention, 2e-2);
   check_life(place, {2, 1, dim}, 40, 6, {6, 6}, 13, DType::i8, Scoring::attention, 2e-2);
   check_life(place, {2, 1, dim}, 40, 6, {6, 6}, 13, DType::i4, Scoring::attention, 0.3);
+  check_life(place, {2, 1, dim}, 40, 6, {6, 6}, 13, SlotType(DType::i4, true), Scoring::attention, 0.2);
 }

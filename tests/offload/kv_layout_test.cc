@@ -14,14 +14,22 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
       GENERATE(table<int, int, int, int>({{1, 1, 1, 1}, {3, 2, 7, 12}, {4, 8, 33, 64}, {2, 5, 101, 80}}));
   const DType dtype = GENERATE(DType::f16, DType::f32, DType::i8, DType::i4);
   const bool scores = GENERATE(true, false), rest = GENERATE(true, false);
-  const KvShape shape{sequences, heads, slots, head_dim, dtype, scores, rest};
-  CAPTURE(sequences, heads, slots, head_dim, name_of(dtype), scores, rest);
+  const bool int8_keys = dtype == DType::i4 && GENERATE(true, false);
+  const KvShape shape{.sequences = sequences,
+                      .kv_heads = heads,
+                      .slots = slots,
+                      .head_dim = head_dim,
+                      .dtype = dtype,
+                      .scores = scores,
+                      .rest = rest,
+                      .int8_keys = int8_keys};
+  CAPTURE(sequences, heads, slots, head_dim, name_of(dtype), scores, rest, int8_keys);
 
   const std::size_t places = static_cast<std::size_t>(sequences * heads * slots);
   const auto at = shape.offsets();
   for (const std::size_t offset : {at.k, at.v, at.score, at.position, at.free_slot}) REQUIRE(offset % 64 == 0);
-  REQUIRE(at.v >= at.k + places * shape.row_bytes());
-  REQUIRE(at.score >= at.v + places * shape.row_bytes());
+  REQUIRE(at.v >= at.k + places * kernels::kv_row_bytes(int8_keys ? DType::i8 : dtype, head_dim));
+  REQUIRE(at.score >= at.v + places * kernels::kv_row_bytes(dtype, head_dim));
   REQUIRE(at.position >= at.score + (scores ? places * 4 : 0));
   REQUIRE(at.free_slot >= at.position + places * 4);
   const std::size_t all_heads = static_cast<std::size_t>(sequences * heads);
@@ -44,6 +52,7 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
   REQUIRE(reinterpret_cast<std::byte*>(view.free_slot) == base + at.free_slot);
   REQUIRE((view.sequences == sequences && view.kv_heads == heads && view.slots == slots && view.head_dim == head_dim));
   REQUIRE(view.dtype == dtype);
+  REQUIRE(view.int8_keys == int8_keys);
   REQUIRE(reinterpret_cast<std::byte*>(view.rest) == (rest ? base + at.rest : nullptr));
 }
 
@@ -57,8 +66,8 @@ TEST_CASE("a quantised row holds its levels in whole words, then a scale and a m
                         Row{80, 80 + 8, 40 + 8}, Row{96, 96 + 8, 48 + 8}, Row{112, 112 + 8, 56 + 8},
                         Row{128, 128 + 8, 64 + 8}, Row{256, 256 + 16, 128 + 16}}) {
     CAPTURE(row.head_dim);
-    CHECK(KvShape{1, 1, 1, row.head_dim, DType::i8}.row_bytes() == row.int8);
-    CHECK(KvShape{1, 1, 1, row.head_dim, DType::i4}.row_bytes() == row.int4);
+    CHECK(KvShape{1, 1, 1, row.head_dim, DType::i8}.value_bytes() == row.int8);
+    CHECK(KvShape{1, 1, 1, row.head_dim, DType::i4}.value_bytes() == row.int4);
     for (const DType dtype : {DType::i8, DType::i4})
       for (int d = 0; d < row.head_dim; ++d)
         REQUIRE(kernels::kv_level(dtype, row.head_dim, d).byte <

@@ -82,7 +82,7 @@ TEST_CASE("a policy's JSON reads back as itself", "[policy]") {
                              .kv = *read.kv,
                              .activations = *read.activations,
                              .weight_format = {},
-                             .kv_format = {DType::i8, true},
+                             .kv_format = {DType::i4, true, DType::i8},
                              .attention_on_host = 0.25,
                              .retention = *read.retention,
                              .overlap = false,
@@ -235,10 +235,16 @@ TEST_CASE("sizes are whole bytes, in binary units or GB", "[policy]") {
 TEST_CASE("a policy says what keys and values are stored as, beside their shares or alone", "[policy]") {
   const PartialPolicy both = from(R"({"kv":{"device":0.25,"host":0.75,"dtype":"int4","rotate":false}})");
   CHECK(both.kv == Fractions{{0.25, 0.75, 0}});
-  CHECK(both.kv_format == policy::KvFormat{DType::i4, false});
+  CHECK(both.kv_format == policy::KvFormat{DType::i4, false, DType::i8});
+  CHECK(both.kv_format->int8_keys());
+  const PartialPolicy small = from(R"({"kv":{"dtype":"int4","keys":"int4"}})");
+  CHECK(small.kv_format == policy::KvFormat{DType::i4, true, DType::i4});
+  CHECK_FALSE(small.kv_format->int8_keys());
+  CHECK(policy::to_text(*both.kv_format, DType::f16) == "int4, keys int8");
+  CHECK(policy::to_text(*small.kv_format, DType::f16) == "int4, rotated");
   const PartialPolicy alone = from(R"({"kv":{"dtype":"int8"}})");
   CHECK_FALSE(alone.kv.has_value());
-  CHECK(alone.kv_format == policy::KvFormat{DType::i8, true});
+  CHECK(alone.kv_format == policy::KvFormat{DType::i8, true, {}});
   CHECK(alone.kv_format->rotates());
   CHECK_FALSE(from(R"({"kv":{"dtype":"auto"}})").kv_format->dtype);
   CHECK_FALSE(from(R"({"kv":{"device":1}})").kv_format);
@@ -247,17 +253,23 @@ TEST_CASE("a policy says what keys and values are stored as, beside their shares
 
   policy::Policy whole;
   CHECK_FALSE(whole.to_json()["kv"].contains("dtype"));
-  whole.kv_format = {DType::i4, {}};
+  whole.kv_format = {DType::i4, {}, {}};
   CHECK(whole.to_json()["kv"]["dtype"] == "int4");
   CHECK(whole.to_json()["kv"]["rotate"] == false);
-  CHECK(PartialPolicy::from_json(whole.to_json(), "p.json").kv_format == policy::KvFormat{DType::i4, false});
-  whole.kv_format = {DType::bf16, {}};
+  CHECK(whole.to_json()["kv"]["keys"] == "int4");
+  CHECK(PartialPolicy::from_json(whole.to_json(), "p.json").kv_format == policy::KvFormat{DType::i4, false, DType::i4});
+  whole.kv_format = {DType::bf16, {}, {}};
   CHECK(whole.to_json()["kv"]["dtype"] == "bfloat16");
   CHECK_FALSE(whole.to_json()["kv"].contains("rotate"));
 
   CHECK_THROWS_WITH(from(R"({"kv":{"dtype":"int5"}})"),
                     "p.json: kv.dtype must be auto, float16, bfloat16, float32, int8 or int4, got 'int5'");
   CHECK_THROWS_AS(from(R"({"kv":{"dtype":4}})"), UsageError);
+  for (const char* text : {R"({"kv":{"dtype":"int8","keys":"int8"}})", R"({"kv":{"keys":"int8"}})"})
+    CHECK_THROWS_WITH(policy::check(*from(text).kv_format, "p.json: kv"),
+                      Contains("p.json: kv: keys have a type of their own only with values of int4"));
+  CHECK_THROWS_WITH(policy::check(*from(R"({"kv":{"dtype":"int4","keys":"float16"}})").kv_format, "p.json: kv"),
+                    "p.json: kv: keys are float16, wanted int8 or int4");
   CHECK_THROWS_AS(from(R"({"kv":{"dtype":"int4","rotate":1}})"), UsageError);
   CHECK_NOTHROW(policy::check(policy::KvFormat{DType::f16, false}, "p.json"));
   CHECK_THROWS_WITH(policy::check(policy::KvFormat{DType::f16, true}, "p.json"),

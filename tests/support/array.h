@@ -143,14 +143,24 @@ class Array {
 };
 
 /// The arrays of a KV block, empty: every position is -1 and every free slot 0.
+/// What slots hold; of int4 the keys may be int8.
+struct SlotType {
+  DType dtype;
+  bool int8_keys = false;
+
+  SlotType(DType type, bool keys = false) : dtype(type), int8_keys(keys) {}
+  DType key_type() const { return int8_keys ? DType::i8 : dtype; }
+  std::string name() const { return std::string(name_of(dtype)) + (int8_keys ? ", keys int8" : ""); }
+};
+
 struct SlotArrays {
   Array k, v, score, position, free_slot, rest;
   kernels::KvSlots block;
 
-  SlotArrays(const Place& place, int sequences, int kv_heads, int slots, int head_dim, DType dtype,
+  SlotArrays(const Place& place, int sequences, int kv_heads, int slots, int head_dim, SlotType type,
              bool with_rest = false)
-      : k(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype)),
-        v(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype)),
+      : k(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, type.key_type())),
+        v(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, type.dtype)),
         score(place, std::int64_t{sequences} * kv_heads, slots),
         position(place, std::int64_t{sequences} * kv_heads, slots, DType::i32),
         free_slot(
@@ -163,12 +173,14 @@ struct SlotArrays {
               static_cast<float*>(score.data()),
               static_cast<std::int32_t*>(position.data()),
               static_cast<std::int32_t*>(free_slot.data()),
-              dtype,
+              type.dtype,
               sequences,
               kv_heads,
               slots,
               head_dim,
-              with_rest ? static_cast<float*>(rest.data()) : nullptr} {}
+              with_rest ? static_cast<float*>(rest.data()) : nullptr} {
+    block.int8_keys = type.int8_keys;
+  }
 
  private:
   /// Quantised rows are whole words, whose bytes alone mean something.

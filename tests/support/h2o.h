@@ -21,10 +21,10 @@ struct Tokens {
 /// A block of sequences, and the ops that a layer calls on it.
 class KvRun {
  public:
-  KvRun(const Place& place, int sequences, HeadShape shape, int slots, DType dtype = DType::f32,
+  KvRun(const Place& place, int sequences, HeadShape shape, int slots, SlotType type = DType::f32,
         kernels::Scoring scoring = kernels::Scoring::attention, bool rest = false)
       : place_(place), shape_(shape), scoring_(scoring),
-        slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, dtype, rest) {}
+        slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, type, rest) {}
 
   struct Prefill {
     std::vector<float> out, score;  // [tokens, heads * head_dim], [kv_heads, tokens]
@@ -90,8 +90,8 @@ class KvRun {
   /// From now on steps keep a copy of the block too.
   void make_home() {
     const kernels::KvSlots& b = slots_.block;
-    home_ =
-        std::make_unique<SlotArrays>(place_, b.sequences, b.kv_heads, b.slots, b.head_dim, b.dtype, b.rest != nullptr);
+    home_ = std::make_unique<SlotArrays>(place_, b.sequences, b.kv_heads, b.slots, b.head_dim,
+                                         SlotType(b.dtype, b.int8_keys), b.rest != nullptr);
     home_->k.set(slots_.k), home_->v.set(slots_.v), home_->score.set(slots_.score);
     home_->position.set(slots_.position), home_->free_slot.set(slots_.free_slot);
     if (b.rest) home_->rest.set(slots_.rest);

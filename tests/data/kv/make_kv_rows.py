@@ -3,7 +3,8 @@
 
 `rows`: numbers (fp32, as hexadecimal bytes, little endian) and the bytes that kernels/kv_row.h makes of them.
 `attention`: one head of queries over quantised keys and values, in fp64 of what the slots mean:
-  query [group, head_dim], keys and values [slots, head_dim] before they are quantised, scale; out and probabilities.
+  query [group, head_dim], keys and values [slots, head_dim] before they are quantised, scale; out and probabilities;
+  "int8-int4": with keys of int8 and values of int4.
 `hadamard`: a head before and after the rotation, in fp64.
 """
 import json, math, sys
@@ -97,12 +98,12 @@ def main():
             keys[:, :2] *= 8  # channels that stand out, as models have them
             case = {"head_dim": dim, "group": group, "slots": slots, "query": hexed(query), "keys": hexed(keys),
                     "values": hexed(values)}
-            for bits in (8, 4):
-                k, v = (np.array([meaning(x, bits) for x in m]) for m in (keys, values))
+            for name, k_bits, v_bits in (("int8", 8, 8), ("int4", 4, 4), ("int8-int4", 8, 4)):
+                k, v = (np.array([meaning(x, bits) for x in m]) for m, bits in ((keys, k_bits), (values, v_bits)))
                 logits = query.astype(np.float64) @ k.T / math.sqrt(dim)
                 p = np.exp(logits - logits.max(1, keepdims=True))
                 p /= p.sum(1, keepdims=True)
-                case[f"int{bits}"] = {"score": [round(x, 9) for x in p.sum(0)], "out": [round(x, 9) for x in (p @ v).ravel()]}
+                case[name] = {"score": [round(x, 9) for x in p.sum(0)], "out": [round(x, 9) for x in (p @ v).ravel()]}
             attention.append(case)
     turned = []
     for dim in (1, 2, 6, 16, 64, 80, 96, 112, 128):

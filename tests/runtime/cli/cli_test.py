@@ -544,6 +544,8 @@ class CommandLine(Case):
                              (["--threads", 20000], ["--threads", "20000"]), (["--max-tokens", 1 << 63], ["--max-tokens"]),
                              (["--kv-dtype", "int3"], ["--kv-dtype must be", "int8 or int4, got 'int3'"]),
                              (["--kv-dtype", "float16", "--kv-rotate", "true"], ["--kv-rotate: rotate is for", "int4"]),
+                             (["--kv-dtype", "int8", "--kv-keys", "int8"], ["--kv-keys: keys have a type", "int4"]),
+                             (["--kv-dtype", "int4", "--kv-keys", "float16"], ["--kv-keys: keys are float16"]),
                              (["--or-kv-dtype", "int5"], ["--or-kv-dtype must be", "int8 or int4, got 'int5'"]),
                              (["--or-weight-dtype", "fp4"], ["--or-weight-dtype must be", "got 'fp4'"]),
                              (["--kv-dtype", "int8", "--compress-cache"], ["--compress-cache", "--kv-dtype"]),

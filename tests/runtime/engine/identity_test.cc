@@ -283,7 +283,8 @@ TEST_CASE("answers by every retention rule do not depend on how they are compute
                "h2o:0.2:0.2:window=4:pool=3:decay=0.9:sinks=1:rest=true", "recent:0.3:sinks=1:rest=true");
   const DType dtype = GENERATE(DType::f16, DType::i4);
   CAPTURE(retention, name_of(dtype));
-  Requests requests("llama-linear-biases-f16", retention, 16, /*seed=*/7, /*to_a_prompt=*/3, {dtype, std::nullopt});
+  Requests requests("llama-linear-biases-f16", retention, 16, /*seed=*/7, /*to_a_prompt=*/3,
+                    {dtype, std::nullopt, std::nullopt});
   for (const Fractions& kv : kCorners)
     for (const double on_host : {0.0, 0.5, 1.0}) {
       Way way = requests.random_way();
@@ -312,12 +313,13 @@ TEST_CASE("answers do not depend on how they are computed where layers keep diff
 }
 
 TEST_CASE("answers from quantised keys and values do not depend on how they are computed", "[runtime][kv]") {
-  const DType dtype = GENERATE(DType::i8, DType::i4);
+  const policy::KvFormat format = GENERATE(policy::KvFormat::of(DType::i8), policy::KvFormat::of(DType::i4),
+                                           policy::KvFormat{DType::i4, true, DType::i4});
   const std::string model = GENERATE("random", "llama-linear-biases-f16"),
                     retention = GENERATE("full", "h2o:0.2:0.2", "random:0.2:0.2", "recent:0.3");
   const bool rotate = retention != "recent:0.3";
-  CAPTURE(name_of(dtype), model, retention, rotate);
-  Requests requests(model, retention, 16, /*seed=*/6, /*to_a_prompt=*/3, {dtype, rotate});
+  CAPTURE(policy::to_text(format, DType::f16), model, retention, rotate);
+  Requests requests(model, retention, 16, /*seed=*/6, /*to_a_prompt=*/3, {format.dtype, rotate, format.keys});
   for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
     for (const double on_host : {0.0, 0.5, 1.0}) {
       Way way = requests.random_way();
@@ -335,7 +337,7 @@ TEST_CASE("answers that go on past the context do not depend on how they are com
        {"neox-parallel-f16", "tova:6:positions=rolled", DType::f16}}));
   CAPTURE(model, retention);
   Requests requests(model, retention, 12, /*seed=*/8, /*to_a_prompt=*/3,
-                    {dtype, is_quantised(dtype) ? std::optional(true) : std::nullopt}, /*context=*/16);
+                    policy::KvFormat::of(dtype), /*context=*/16);
   for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
     for (const double on_host : {0.0, 0.5, 1.0}) {
       Way way = requests.random_way();
