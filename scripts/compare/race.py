@@ -36,7 +36,7 @@ INT4 = "--weight-dtype int4 --kv-dtype int4"
 WEFT = {"weft": "--retention full", "weft-h2o": "--retention h2o:0.1:0.1",
         "weft-int4": "--retention full --weight-dtype int4", "weft-h2o-int4": f"--retention h2o:0.1:0.1 {INT4}"}
 PEERS = {"accelerate": ("torch", "transformers", "accelerate"), "deepspeed": ("torch", "transformers", "deepspeed"),
-         "flexgen": (), "llama.cpp": ("gguf", "safetensors")}
+         "flexgen": ("torch", "transformers", "attr"), "llama.cpp": ("gguf", "safetensors")}
 # Of each shape: its file, a tiny one, who races, and in what formats the peers have the weights.
 SHAPES = {
     "opt-1.3b": (ROOT / "configs/models/opt-1.3b.json", HERE / "tiny-opt.json",
@@ -218,6 +218,11 @@ class Race:
             write_checkpoint(self.checkpoint, self.shape)
             file = llama_cpp.gguf_of(self.checkpoint, dtype)
             return llama_cpp.llama_command(file, prompt, sweeps, batch), file.parent, sweeps
+        if peer == "flexgen":  # it writes its layers within the limit, as it always does
+            folder = self.options.work / "flexgen"
+            model = "facebook/opt-125m" if self.options.tiny else f"facebook/{self.options.shape}"
+            return [sys.executable, HERE / "run_flexgen_cpu.py", "--flexgen", self.options.flexgen, "--model", model,
+                    "--offload", folder, "--batch", batch, "--prompt-len", prompt, "--steps", sweeps + 1], folder, sweeps
         command = [sys.executable, HERE / f"run_{peer}.py", "--checkpoint", self.model(peer), "--batch", batch, "--prompt-len",
                    prompt, "--steps", sweeps + 1, "--dtype", dtype]
         folder = self.checkpoint.with_name(f"{self.checkpoint.name}-{peer}-{dtype}")
@@ -227,8 +232,8 @@ class Race:
         return command, folder, sweeps
 
     def missing(self, peer):
-        if peer == "flexgen":
-            raise CannotRun("not in this race: its code computes and stores on a GPU")
+        if peer == "flexgen" and not self.options.flexgen.exists():
+            raise CannotRun(f"{self.options.flexgen} is missing; run_flexgen.py says where it comes from")
         if peer == "llama.cpp" and not llama_cpp.BENCH.exists():
             raise CannotRun(f"{llama_cpp.BENCH} is missing; llama_cpp.py --help says how it is built")
         for name in PEERS[peer]:
@@ -286,7 +291,8 @@ class Race:
         """Looks through the limits until it fits one, which is returned."""
         for step in range(MOST_STEPS + 1):
             limit = self.options.memory_mib + step * STEP_MIB
-            found = [self.best_batch(peer, workload, limit, dtype) for dtype in self.options.dtypes]
+            dtypes = ["float16"] if peer == "flexgen" else self.options.dtypes  # it has no other
+            found = [self.best_batch(peer, workload, limit, dtype) for dtype in dtypes]
             if any(found) or None in found:
                 return limit
         return self.options.memory_mib
@@ -352,6 +358,7 @@ def parse():
     parser.add_argument("--record", type=pathlib.Path, help="by default race.json in --work")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/race", help="a folder on a disk, 12 GB")
     parser.add_argument("--weft", type=pathlib.Path, default=ROOT / "build/release/weft")
+    parser.add_argument("--flexgen", type=pathlib.Path, default=ROOT / "build/peers/flexgen", help="its repository")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--no-limit", action="store_true", help="without a cgroup, which needs root")
     parser.add_argument("--dry-run", action="store_true")
