@@ -57,7 +57,8 @@ void read_kv(const nlohmann::json& object, const std::string& where, PartialPoli
   KvFormat format;
   if (fields.has("dtype")) format = KvFormat::of(dtype_from_text(fields.text("dtype"), where + ".dtype"));
   if (fields.has("rotate")) format.rotate = fields.boolean("rotate");
-  if (fields.has("keys")) format.keys = dtype_from_text(fields.text("keys"), where + ".keys");
+  if (fields.has("keys"))
+    if (const auto keys = dtype_from_text(fields.text("keys"), where + ".keys")) format.keys = keys;  // auto: as it is
   const bool formatted = fields.has("dtype") || fields.has("rotate") || fields.has("keys");
   if (formatted) policy.kv_format = format;
   if (has_fractions(fields) || !formatted) policy.kv = last_fractions(fields, where);
@@ -193,7 +194,7 @@ nlohmann::ordered_json Policy::to_json() const {
   return json;
 }
 
-KvFormat KvFormat::of(DType dtype) {
+KvFormat KvFormat::of(std::optional<DType> dtype) {
   KvFormat format{.dtype = dtype, .rotate = {}, .keys = {}};
   if (format.quantised()) format.rotate = true;
   if (dtype == DType::i4) format.keys = DType::i8;

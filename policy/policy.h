@@ -43,8 +43,8 @@ struct KvFormat {
   /// here unless told otherwise.
   std::optional<DType> keys;
 
-  /// What files and flags mean by a type alone.
-  static KvFormat of(DType dtype);
+  /// What files and flags mean by a type alone; nothing: the model's.
+  static KvFormat of(std::optional<DType> dtype);
   bool int8_keys() const { return dtype == DType::i4 && keys == DType::i8; }
   bool quantised() const { return dtype && is_quantised(*dtype); }
   bool rotates() const { return quantised() && rotate.value_or(false); }

@@ -142,10 +142,15 @@ std::vector<std::optional<policy::WeightFormat>> PolicyFlags::other_weight_forma
   return formats;
 }
 
+/// What --kv-keys says; nothing with auto too.
+std::optional<DType> PolicyFlags::key_type() const {
+  return kv_keys.empty() ? std::nullopt : policy::dtype_from_text(kv_keys, "--kv-keys");
+}
+
 /// What the flags say of a format that quantises.
 void PolicyFlags::set_details(policy::KvFormat& format) const {
   if (format.quantised() && kv_rotate) format.rotate = kv_rotate;
-  if (format.dtype == DType::i4 && !kv_keys.empty()) format.keys = policy::dtype_from_text(kv_keys, "--kv-keys");
+  if (format.dtype == DType::i4 && key_type()) format.keys = key_type();
 }
 
 std::vector<policy::KvFormat> PolicyFlags::other_kv_formats() const {
@@ -176,7 +181,7 @@ policy::PartialPolicy PolicyFlags::policy() const {
     set_details(format);
     // Where there are others these flags are for them too; else check() says that they are for nothing.
     if (or_kv_dtypes.empty() && kv_rotate) format.rotate = kv_rotate;
-    if (or_kv_dtypes.empty() && !kv_keys.empty()) format.keys = policy::dtype_from_text(kv_keys, "--kv-keys");
+    if (or_kv_dtypes.empty() && key_type()) format.keys = key_type();
     flags.kv_format = format;
   }
   if (!attention.empty()) flags.attention_on_host = policy::attention_from_text(attention, "--attention");

@@ -37,6 +37,7 @@ struct PolicyFlags {
   MachineOptions machine_options() const;
 
  private:
+  std::optional<DType> key_type() const;
   void set_details(policy::KvFormat& format) const;
   std::array<std::optional<std::uint64_t>, 3> memory() const;
   void set_details(std::optional<policy::WeightFormat>& format) const;
