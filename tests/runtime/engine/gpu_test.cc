@@ -87,11 +87,16 @@ std::size_t compare(const Answer& expected, const Answer& got) {
 }  // namespace
 
 TEST_CASE("on a GPU answers do not depend on the tiers, overlap or the disk engine", "[gpu][tiers]") {
-  const std::string retention = GENERATE("full", "h2o:0.1:0.1", "h2o:0.2:0.1:layers=0.5,1.5,full");
+  const std::string retention = GENERATE("full", "h2o:0.1:0.1", "h2o:0.2:0.1:layers=0.5,1.5,full",
+                                         "h2o:4:4:positions=rolled");
+  const bool rolled = retention.ends_with("rolled");
   std::mt19937 random(4);
   const TemporaryFolder spill;
-  const auto source = runtime::open_model(data_path("golden") / "sharded-bf16", "auto", "");
-  const auto prompts = random_prompts(13, source->spec.vocab, 9, random);
+  const auto source =
+      runtime::open_model(data_path("golden") / (rolled ? "llama-linear-biases-f16" : "sharded-bf16"), "auto", "");
+  auto prompts = random_prompts(13, source->spec.vocab, rolled ? 40 : 9, random);
+  if (rolled) source->spec.positions = 24;
+  for (Prompt& prompt : prompts) prompt.ids.resize(std::min<std::size_t>(prompt.ids.size(), rolled ? 20 : 60));
   const auto run = [&](const policy::PartialPolicy& policy, const std::string& engine) {
     return Engine(*source, policy, prompts,
                   {.backend = kBackend, .disk_engine = engine, .disk_directory = spill.path().string()})
