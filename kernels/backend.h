@@ -48,6 +48,9 @@ class Backend {
   virtual bool device_is_host_memory() const = 0;
   /// The type of activations that the ops take together with weights of the type `weights`.
   virtual DType activation_type(DType weights) const = 0;
+  /// Whether quantised weights are to be unpacked to 16 bits (UnpackWeights) before many products use them. Products
+  /// with quantised weights work all the same, but then each unpacks them for itself.
+  virtual bool unpacks_weights() const { return false; }
 
   /// Bytes that could be allocated now.
   virtual std::size_t device_bytes_free() const = 0;

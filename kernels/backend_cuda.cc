@@ -115,6 +115,7 @@ class CudaBackend final : public Backend {
   std::string warning() const override { return host_ranges_.trouble(); }
   bool device_is_host_memory() const override { return false; }
   DType activation_type(DType) const override { return DType::f32; }
+  bool unpacks_weights() const override { return true; }
 
   std::size_t device_bytes_free() const override {
     std::size_t free = 0, total = 0;

@@ -23,6 +23,7 @@ class CpuOps final : public Ops {
   void run(const Rotary&, Stream&) const override;
   void run(const Hadamard&, Stream&) const override;
   void run(const Linear&, Stream&) const override;
+  void run(const UnpackWeights&, Stream&) const override;
   void run(const PrefillAttention&, Stream&) const override;
   void run(const ColumnSums&, Stream&) const override;
   void run(const KeepPrompt&, Stream&) const override;

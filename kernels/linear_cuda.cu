@@ -1,9 +1,11 @@
 // kernels/linear_cuda.cu: matrix products by cuBLAS over row-major weights, accumulated in fp32.
 //
 // cuBLAS multiplies operands of one type, so the rows of x are rounded to the weights' type first, a slice of rows at a
-// time that fits the stream's workspace; the result, bias and activation stay fp32. Quantised weights are unpacked into
-// the workspace, as many columns of the result at a time as fit.
+// time that fits the stream's workspace; the result, bias and activation stay fp32. Quantised weights are unpacked by
+// an op of their own, once for all products; a product whose weights are not unpacked yet does so into the workspace,
+// as many columns of the result at a time as fit.
 #include <algorithm>
+#include <bit>
 
 #include "kernels/device_cuda.h"
 #include "kernels/error.h"
@@ -113,27 +115,45 @@ void multiply(const ConstView& x, const ConstView& weight, const View& out, floa
         "cublasGemmEx");
 }
 
-/// A group of a tile of quantised weights to 16 rows of T, `cols` apart.
-template <class T>
-__global__ void unpack_group(const std::byte* weight, QuantisedLayout layout, std::int64_t rows, T* out) {
-  const std::byte* const group = weight + blockIdx.x * layout.tile_bytes() + blockIdx.y * layout.group_bytes();
-  const __half* const scales = reinterpret_cast<const __half*>(group);
-  const auto* const words = reinterpret_cast<const unsigned*>(group + QuantisedLayout::kLine);
-  const int width = static_cast<int>(layout.line_cols()), lines = layout.group / width;
-  const unsigned mask = layout.dtype == DType::i4 ? 15u : 255u;
-  // Neighbouring threads write neighbouring numbers of a row.
-  for (int i = threadIdx.x; i < lines * kTileRows; i += kThreads) {
-    const int row = i / lines, line = i % lines;
-    const std::int64_t to_row = std::int64_t{blockIdx.x} * kTileRows + row;
-    if (to_row >= rows) continue;
-    const unsigned levels = words[line * kTileRows + row];
-    const float scale = to_float(scales[row]), minimum = to_float(scales[kTileRows + row]);
-    const std::int64_t first = std::int64_t{blockIdx.y} * layout.group + line * width;
-    for (int j = 0; j < width && first + j < layout.cols; ++j) {
-      const unsigned level = (levels >> (j % 4 * 8 + j / 4 * 4)) & mask;
-      out[to_row * layout.cols + first + j] = from_float<T>(fmaf(static_cast<float>(level), scale, minimum));
-    }
+/// Tiles of quantised weights to rows of 16 bits, `layout.cols` apart. A thread has a line's bytes of one row, and
+/// neighbouring threads have neighbouring lines, so that they write next to each other.
+template <int kWidth, bool kWhole>
+__global__ void unpack_tiles(const std::byte* __restrict__ weight, QuantisedLayout layout, std::int64_t rows,
+                             int line_bits, __half* __restrict__ out) {
+  const int item = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  const int line = item & ((1 << line_bits) - 1), row = (item >> line_bits) & (kTileRows - 1);
+  const std::int64_t group = (item >> line_bits) / kTileRows, to_row = std::int64_t{blockIdx.x} * kTileRows + row;
+  const std::int64_t first = group * layout.group + line * kWidth;
+  if (first >= layout.cols || to_row >= rows) return;
+  const std::byte* const from = weight + blockIdx.x * layout.tile_bytes() + group * layout.group_bytes();
+  const __half* const scales = reinterpret_cast<const __half*>(from);
+  const unsigned levels = reinterpret_cast<const unsigned*>(from + QuantisedLayout::kLine)[line * kTileRows + row];
+  const float scale = to_float(scales[row]), minimum = to_float(scales[kTileRows + row]);
+  constexpr unsigned mask = kWidth == 8 ? 15u : 255u;
+  Pack<__half, kWidth> numbers;
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    const unsigned level = (levels >> (j % 4 * 8 + j / 4 * 4)) & mask;
+    numbers.at[j] = from_float<__half>(fmaf(static_cast<float>(level), scale, minimum));
   }
+  out += to_row * layout.cols + first;
+  if constexpr (kWhole) {
+    store_pack(out, numbers);
+  } else {
+    for (int j = 0; j < kWidth && first + j < layout.cols; ++j) out[j] = numbers.at[j];
+  }
+}
+
+/// The first `rows` rows of tiles, all of `layout`'s columns.
+void unpack(const std::byte* weight, const QuantisedLayout& layout, std::int64_t rows, __half* out,
+            CudaStream& stream) {
+  const int width = static_cast<int>(layout.line_cols()), lines = layout.group / width;
+  const bool whole = layout.cols % width == 0 && reinterpret_cast<std::uintptr_t>(out) % (width * sizeof(__half)) == 0;
+  const auto kernel = width == 8 ? whole ? unpack_tiles<8, true> : unpack_tiles<8, false>
+                      : whole ? unpack_tiles<4, true>
+                                 : unpack_tiles<4, false>;
+  launch(kernel, dim3(blocks_for(rows, kTileRows), blocks_for(layout.groups() * lines * kTileRows, kThreads)), kThreads,
+         0, stream, weight, layout, rows, std::countr_zero(static_cast<unsigned>(lines)), out);
 }
 
 /// `op` with weights of a float type, in `bytes` of workspace.
@@ -182,10 +202,8 @@ void multiply_quantised(const Linear& op, CudaStream& stream) {
   std::byte* const workspace = stream.workspace(CudaStream::kWorkspace);
   for (std::int64_t first = 0; first < layout.rows; first += most) {
     const std::int64_t count = std::min(most, layout.rows - first);
-    launch(unpack_group<__half>,
-           dim3(static_cast<unsigned>((count + kTileRows - 1) / kTileRows), static_cast<unsigned>(layout.groups())),
-           kThreads, 0, stream, static_cast<const std::byte*>(op.weight.data) + first / kTileRows * layout.tile_bytes(),
-           layout, count, reinterpret_cast<__half*>(workspace));
+    unpack(static_cast<const std::byte*>(op.weight.data) + first / kTileRows * layout.tile_bytes(), layout, count,
+           reinterpret_cast<__half*>(workspace), stream);
     multiply_dense(columns_of(op, first, count, ConstView(workspace, DType::f16, count, layout.cols)),
                    workspace + kUnpacked, CudaStream::kWorkspace - kUnpacked, stream);
   }
@@ -199,6 +217,14 @@ void CudaOps::run(const Linear& op, Stream& any) const {
   if (op.x.rows == 0 || op.out.cols == 0) return;
   if (is_quantised(op.weight.dtype)) multiply_quantised(op, stream);
   else multiply_dense(op, stream.workspace(CudaStream::kWorkspace), CudaStream::kWorkspace, stream);
+}
+
+void CudaOps::run(const UnpackWeights& op, Stream& any) const {
+  check(op);
+  const QuantisedLayout layout = QuantisedLayout::of(op.weight);
+  if (layout.rows == 0 || layout.cols == 0) return;
+  unpack(op.weight.as<std::byte>(), layout, layout.rows, static_cast<__half*>(op.out.data),
+         static_cast<CudaStream&>(any));
 }
 
 }  // namespace weft::kernels

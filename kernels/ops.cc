@@ -229,6 +229,20 @@ void check(const Linear& op) {
   if (overlap(op.x, op.out)) c.refuse("out overlaps x");
 }
 
+void check(const UnpackWeights& op) {
+  const Checker c{"unpack_weights"};
+  c.sound("weight", op.weight);
+  if (!is_quantised(op.weight.dtype))
+    c.refuse("weight is " + std::string(name_of(op.weight.dtype)) + ", wanted int8 or int4");
+  if (!is_group_size(op.weight.group))
+    c.refuse("weight has groups of " + text(op.weight.group) + ", wanted 32, 64 or 128");
+  c.like("out", op.out, "weight", op.weight);
+  c.of_type("out", op.out, DType::f16);
+  if (op.out.rows > 1 && op.out.stride != op.out.cols)
+    c.refuse("out is " + shape(op.out) + ", its rows are " + text(op.out.stride) + " apart, wanted " +
+             text(op.out.cols));
+}
+
 void check(const PrefillAttention& op) {
   const Checker c{"prefill_attention"};
   c.heads(op.heads, op.kv_heads, op.head_dim);

@@ -97,6 +97,14 @@ struct Linear {
   Arithmetic arithmetic = Arithmetic::exact;  ///< of quantised weights
 };
 
+/// out = the numbers that the levels mean, each rounded to 16 bits, for products where weights are used again and
+/// again.
+///   weight [out, in] quantised   out [out, in] f16, its rows next to each other
+struct UnpackWeights {
+  ConstView weight;
+  View out;
+};
+
 /// temperature 0 is greedy (the lowest id among equals). Otherwise softmax(logits / temperature) cut to the top_k most
 /// likely (0: all), then to the smallest set whose probability reaches top_p; one uniform number from (key, counter),
 /// so that a token depends on nothing but its own request.
@@ -154,6 +162,7 @@ void check(const TakeHeads&);
 void check(const Rotary&);
 void check(const Hadamard&);
 void check(const Linear&);
+void check(const UnpackWeights&);
 void check(const PrefillAttention&);
 void check(const ColumnSums&);
 void check(const KeepPrompt&);
@@ -178,6 +187,7 @@ class Ops {
   virtual void run(const Rotary&, Stream&) const = 0;
   virtual void run(const Hadamard&, Stream&) const = 0;
   virtual void run(const Linear&, Stream&) const = 0;
+  virtual void run(const UnpackWeights&, Stream&) const = 0;
   virtual void run(const PrefillAttention&, Stream&) const = 0;
   virtual void run(const ColumnSums&, Stream&) const = 0;
   virtual void run(const KeepPrompt&, Stream&) const = 0;

@@ -1,9 +1,11 @@
 // kernels/pointwise_cpu.cc: ops that treat rows, or single numbers, apart.
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/cpu_ops.h"
 #include "kernels/linear_cpu.h"
+#include "kernels/quantised.h"
 
 namespace weft::kernels {
 namespace {
@@ -148,6 +150,20 @@ void CpuOps::run(const Rotary& op, Stream&) const {
 void CpuOps::run(const Linear& op, Stream&) const {
   check(op);
   linear_cpu(op, pool_);
+}
+
+void CpuOps::run(const UnpackWeights& op, Stream&) const {
+  check(op);
+  const QuantisedLayout layout = QuantisedLayout::of(op.weight);
+  ThreadPool::Turn turn(pool_);
+  std::vector<float> numbers(static_cast<std::size_t>(pool_.threads() * layout.cols));
+  for_row_blocks(turn, layout.rows, layout.cols, [&](std::int64_t first, std::int64_t rows, int thread) {
+    float* const row = numbers.data() + thread * layout.cols;
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      dequantise_row(layout, op.weight.as<std::byte>(), r, row);
+      vectors_.convert(row, DType::f32, op.out.slice(r, 1).data, DType::f16, layout.cols, false);
+    }
+  });
 }
 
 void CpuOps::run(const Hadamard& op, Stream&) const {

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Sets up, builds, and makes build/weft-VERSION-linux-x86_64.tar.xz: weft, its tests, the demo model, and the libraries
 # that a bare machine lacks. It runs where it is unpacked, on any x86-64 Linux with AVX2 and glibc 2.34 (and a C++
-# library as new as GCC 12's; the one in the package wants glibc 2.36). For the GPU it wants a driver for CUDA 13 and
-# cuBLAS 13 from /usr/local/cuda, the system's folders, pip or LD_LIBRARY_PATH; without these it runs on the CPU.
-# oneDNN, which only processors without AVX2 need, would be a third of the package and is left out.
+# library as new as GCC 12's; the one in the package wants glibc 2.36). For the GPU it wants a driver and cuBLAS of
+# nvcc's CUDA (13, or 12 with that toolkit's nvcc on the PATH), cuBLAS from /usr/local/cuda, the system's folders, pip
+# or LD_LIBRARY_PATH; without these it runs on the CPU. oneDNN, which only processors without AVX2 need, would be a
+# third of the package and is left out.
 #
 #   tar xJf weft-*.tar.xz && cd weft-*/
 #   bin/weft generate --model models/demo --input configs/examples/prompts.jsonl --output answers.jsonl
@@ -19,7 +20,7 @@ if command -v nvcc >/dev/null; then
   cuda=$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
   # Where cuBLAS may be if the system does not know: NVIDIA's packages, containers' mounts, pip's for the whole machine.
   folders=(/usr/local/cuda/lib64 "/usr/local/cuda-$cuda/lib64" /usr/local/nvidia/lib64
-           /usr/local/lib/python3.{10..14}/{dist,site}-packages/nvidia/"cu$cuda"/lib)
+           /usr/local/lib/python3.{10..14}/{dist,site}-packages/nvidia/{"cu$cuda",cublas}/lib)  # cublas: of CUDA 12
   flags+=(-DWEFT_CUDA=ON "-DCMAKE_INSTALL_RPATH=$(IFS=';'; echo "${folders[*]}")")
 else
   echo "package: there is no nvcc, so this package is for the CPU alone"

@@ -181,9 +181,10 @@ void Executor::submit_ops(const policy::Schedule& schedule) {
   }
 }
 
-/// What a unit's move is for is any batch.
+/// What a unit is moved or unpacked for is any batch.
 bool Executor::alive(const Op& op) const {
-  const bool of_unit = op.kind != Op::Kind::compute && op.subject < footprint_.shape.kv_buffer(0, 0);
+  const bool of_unit =
+      op.kind == Op::Kind::compute ? op.part == Op::Part::unpack : op.subject < footprint_.shape.kv_buffer(0, 0);
   return of_unit ? run_->places.any_alive() : run_->places.alive(op.batch);
 }
 
@@ -252,7 +253,14 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
     gather_rows(op);
     if (rows.live() == 0) return;  // other batches took the last that waited
   }
-  const UnitViews unit = sub.unit < 0 ? UnitViews{} : storage_.unit(sub.unit, op.unit_slot);
+  UnitViews unit = sub.unit < 0 ? UnitViews{} : storage_.unit(sub.unit, op.unit_slot);
+  const auto unpacked = storage_.unpacked(op.subject, unit);
+  for (std::size_t role = 0; role < unit.size(); ++role) {
+    if (!unpacked[role]) continue;
+    if (op.part == Op::Part::unpack) backend_.ops().run(kernels::UnpackWeights{unit[role], unpacked[role]}, stream);
+    unit[role] = unpacked[role];
+  }
+  if (op.part == Op::Part::unpack) return;
   const View hidden = storage_.hidden(batch, op.activation_slot, rows.rows());
   switch (sub.kind) {
     case Sublayer::Kind::embed: layers_.embed(unit, rows, hidden, stream); break;
@@ -275,6 +283,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
         case Op::Part::out:
           layers_.attention_out(sub.layer, unit, rows, hidden, storage_.exchange(batch, true).attended, stream);
           break;
+        case Op::Part::unpack: break;  // above
       }
       break;
     case Sublayer::Kind::mlp: layers_.mlp(sub.layer, unit, hidden, stream); break;

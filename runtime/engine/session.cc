@@ -128,6 +128,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   sizing_.kv = source.type;
   sizing_.weight_format = source.weight_format;
   sizing_.activation = backend_->activation_type(source.type);
+  if (backend_->unpacks_weights()) sizing_.unpacked_bytes = source.weights->unpacked_bytes();
   sizing_.disk_reads_device = backend_->device_is_host_memory();
   sizing_.device_overhead = backend_->device_overhead();
   sizing_.rows_that_fill = backend_->rows_that_fill();

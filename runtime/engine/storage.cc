@@ -80,6 +80,8 @@ void Storage::add_buffers(std::span<const offload::FileId> files, std::span<cons
     buffers_.add(Kind::activations, footprint_.activation_buffer_bytes, home);
   workspace_ = buffers_.add(Kind::workspace, footprint_.workspace.chunk, Tier::device);
   output_ = buffers_.add(Kind::workspace, footprint_.workspace.output.bytes, Tier::device);
+  if (footprint_.workspace.unpacked.bytes > 0)
+    unpacked_ = buffers_.add(Kind::workspace, footprint_.workspace.unpacked.bytes, Tier::device);
   if (footprint_.workspace.exchange_device.bytes > 0) {
     exchange_device_ = buffers_.add(Kind::workspace, footprint_.workspace.exchange_device.bytes, Tier::device);
     exchange_host_ = buffers_.add(Kind::workspace, footprint_.workspace.exchange_host.bytes, Tier::host);
@@ -200,6 +202,20 @@ UnitViews Storage::unit(int unit, std::uint32_t slot) const {
   const std::byte* const at = place(index, slot, unit_window_);
   if (!at) return {};  // a table on the disk, of which rows are gathered
   return weights_.views(index, at - shift(index));
+}
+
+std::array<View, policy::kRoles> Storage::unpacked(std::uint32_t sublayer, const UnitViews& unit) const {
+  if (!footprint_.shape.unpacks_for(sublayer)) return {};
+  const policy::UnpackedLayout& layout = footprint_.workspace.unpacked;
+  const std::size_t space = footprint_.shape.unpacked_space(sublayer);
+  offload::Arena arena(buffers_.home_data(unpacked_) + layout.at[space], layout.size[space], Tier::device);
+  std::array<View, policy::kRoles> views;
+  for (std::size_t role = 0; role < unit.size(); ++role) {
+    const ConstView& packed = unit[role];
+    if (!is_quantised(packed.dtype)) continue;
+    views[role] = View(arena.at(take_unpacked(arena, packed.rows * packed.cols)), DType::f16, packed.rows, packed.cols);
+  }
+  return views;
 }
 
 kernels::KvSlots Storage::kv(int layer, int batch, std::uint32_t slot) const {

@@ -39,6 +39,8 @@ class Storage : public TableRows {
   std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
 
   UnitViews unit(int unit, std::uint32_t slot) const;
+  /// Where the quantised matrices of the sublayer's unit are while they are unpacked; empty for what stays as it is.
+  std::array<View, policy::kRoles> unpacked(std::uint32_t sublayer, const UnitViews& unit) const;
   kernels::KvSlots kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the device window
   kernels::KvSlots kv_home(int layer, int batch) const;                 ///< where the home is host memory, else null
   kernels::KvSlots host_kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the host window
@@ -87,7 +89,7 @@ class Storage : public TableRows {
   offload::BufferStore buffers_;
   offload::WindowId unit_window_{}, kv_window_{}, activation_window_{}, unit_staging_{}, kv_staging_{},
       activation_staging_{}, host_kv_window_{};
-  offload::BufferId workspace_{}, output_{}, exchange_device_{}, exchange_host_{}, gather_{};
+  offload::BufferId workspace_{}, output_{}, unpacked_{}, exchange_device_{}, exchange_host_{}, gather_{};
   std::unique_ptr<kernels::Event> gathered_;               // the last rows read have left the work space
   std::vector<std::atomic<std::int64_t>> tokens_, begun_;  // [batches]
 };

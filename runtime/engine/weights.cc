@@ -17,6 +17,7 @@ using policy::Form;
 using policy::Role;
 
 constexpr std::uint64_t kPart = 64;             // alignment of packed tensors
+constexpr std::size_t kUnpacked = 256;          // of unpacked ones
 constexpr std::uint64_t kWord = 16;             // of memory, as a GPU reads it at its best
 constexpr std::size_t kConvertBytes = 4 << 20;  // of a tensor, converted at a time
 constexpr std::int64_t kRepackBytes = 8 << 20;  // of levels that others have made, repacked at a time
@@ -66,6 +67,10 @@ const std::vector<float>& normal_table() {
 }
 
 }  // namespace
+
+std::size_t take_unpacked(offload::Arena& space, std::int64_t elements) {
+  return space.take(offload::round_up(bytes_of(DType::f16, elements), kUnpacked), kUnpacked);
+}
 
 void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count) {
   with_type(from, [&]<class From>(From) {
@@ -225,6 +230,17 @@ const Weights::Placed& Weights::placed(std::size_t unit, policy::Role role) cons
 std::size_t Weights::shift(std::size_t unit) const {
   const Layout& layout = layouts_[unit];
   return layout.in_files ? layout.tensors.front().offset % kWord : 0;
+}
+
+std::vector<std::uint64_t> Weights::unpacked_bytes() const {
+  std::vector<std::uint64_t> bytes;
+  for (const Layout& layout : layouts_) {
+    offload::Arena counting;
+    for (const Placed& tensor : layout.tensors)
+      if (is_quantised(tensor.dtype)) take_unpacked(counting, tensor.spec.elements());
+    bytes.push_back(counting.used());
+  }
+  return bytes;
 }
 
 UnitViews Weights::views(std::size_t unit, const std::byte* base) const {

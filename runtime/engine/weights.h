@@ -21,6 +21,9 @@ namespace weft::runtime {
 /// The tensors of one unit by what they do; empty where the model has none.
 using UnitViews = std::array<ConstView, policy::kRoles>;
 
+/// Room for a matrix of so many elements in 16 bits. In any order the matrices of a unit take the same room.
+std::size_t take_unpacked(offload::Arena& space, std::int64_t elements);
+
 /// `count` elements, each rounded to the nearest.
 void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count);
 
@@ -47,6 +50,8 @@ class Weights {
                              const Checkpoint& packed, DType type, const policy::WeightFormat& format);
 
   const std::vector<std::uint64_t>& unit_bytes() const { return bytes_; }
+  /// [units] in 16 bits, of the quantised matrices, each by take_unpacked().
+  std::vector<std::uint64_t> unpacked_bytes() const;
   UnitViews views(std::size_t unit, const std::byte* base) const;
   std::size_t tensor_offset(std::size_t unit, policy::Role role) const { return placed(unit, role).offset; }
   DType tensor_dtype(std::size_t unit, policy::Role role) const { return placed(unit, role).dtype; }

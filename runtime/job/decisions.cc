@@ -73,6 +73,8 @@ std::vector<std::string> decisions(const Session& session) {
   lines.push_back(fmt::format("work space: {} for chunks of at most {} tokens, {} for the output",
                               bytes_to_text(footprint.workspace.chunk), footprint.workspace.chunk_tokens,
                               bytes_to_text(footprint.workspace.output.bytes)));
+  if (footprint.workspace.unpacked.bytes > 0)
+    lines.back() += ", " + bytes_to_text(footprint.workspace.unpacked.bytes) + " for weights that are unpacked";
   for (const Tier tier : offload::kTiers)
     lines.push_back(fmt::format("{}: {} of {}", name_of(tier), bytes_to_text(footprint[tier]),
                                 bytes_to_text(policy.budgets[tier])));

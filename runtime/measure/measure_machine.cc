@@ -233,11 +233,13 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.device_is_host_memory = backend.device_is_host_memory();
   machine.bytes = free_bytes(backend, options.disk_directory).bytes;
   machine.device_overhead = backend.device_overhead();
+  machine.unpacks_weights = backend.unpacks_weights();
   machine.rows_that_fill = backend.rows_that_fill();
   const bool little = std::min(memory, machine[offload::Tier::host]) < kLittle;
   Sizes sizes = effort == Effort::full ? Sizes{} : little ? small_sizes() : brief_sizes();
   for (const DType type : quantised)
     if (std::find(sizes.types.begin(), sizes.types.end(), type) == sizes.types.end()) sizes.types.push_back(type);
+  if (machine.unpacks_weights) std::erase_if(sizes.types, is_quantised);  // their products are those of float16
   measure_links(backend, options, sizes.links, machine);
   for (double& rate : machine.bytes_per_second) rate = rounded(rate);
   machine.spilled_read = rounded(machine.spilled_read);

@@ -178,10 +178,11 @@ void TraceFile::require_own(const std::filesystem::path& path) {
 std::string TraceFile::label(const policy::Op& op) const {
   if (op.kind == policy::Op::Kind::compute) {
     const policy::Sublayer& sub = shape_.sublayers[op.subject];
-    const char* part = op.part == policy::Op::Part::in     ? " in"
-                       : op.part == policy::Op::Part::core ? " core"
-                       : op.part == policy::Op::Part::out  ? " out"
-                                                           : "";
+    const char* part = op.part == policy::Op::Part::in       ? " in"
+                       : op.part == policy::Op::Part::core   ? " core"
+                       : op.part == policy::Op::Part::out    ? " out"
+                       : op.part == policy::Op::Part::unpack ? " unpack"
+                                                             : "";
     return (sub.layer >= 0 ? fmt::format("layer {} ", sub.layer) : "") + name_of(sub.kind) + part;
   }
   const char* verb = op.kind == policy::Op::Kind::load ? "load " : "store ";

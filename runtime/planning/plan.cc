@@ -32,7 +32,9 @@ void scale(policy::Engine& engine, double factor) {
 /// `source` with its weights in another format.
 policy::SizingInputs sizing_in(const ModelSource& source, const Machine& machine, const policy::WeightFormat& format) {
   policy::SizingInputs sizing = sizing_inputs(source, machine);
-  sizing.unit_bytes = Weights(source.spec, source.units, 1, source.type, format).unit_bytes();
+  const Weights weights(source.spec, source.units, 1, source.type, format);
+  sizing.unit_bytes = weights.unit_bytes();
+  if (machine.unpacks_weights) sizing.unpacked_bytes = weights.unpacked_bytes();
   sizing.weight_format = format;
   if (source.checkpoint) sizing.unit_in_files.assign(source.units.size(), true);  // a packed copy
   return sizing;
@@ -125,6 +127,7 @@ class WhatIf {
 policy::SizingInputs sizing_inputs(const ModelSource& source, const Machine& machine) {
   policy::SizingInputs sizing;
   sizing.unit_bytes = source.weights->unit_bytes();
+  if (machine.unpacks_weights) sizing.unpacked_bytes = source.weights->unpacked_bytes();
   sizing.kv = source.type;
   sizing.disk_reads_device = machine.device_is_host_memory;
   sizing.device_overhead = machine.device_overhead;

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <map>
 
 constinit thread_local uint3 threadIdx{}, blockIdx{};
 constinit thread_local dim3 blockDim{}, gridDim{};
@@ -24,6 +25,11 @@ thread_local void* fault_address = nullptr;
 
 std::vector<Grid*>& idle_grids() {  // under the lock
   static auto& all = *new std::vector<Grid*>;
+  return all;
+}
+
+std::map<const void*, std::uint64_t>& ran() {  // under the lock: how often each kernel
+  static auto& all = *new std::map<const void*, std::uint64_t>;
   return all;
 }
 
@@ -200,6 +206,7 @@ void run_grid(const cudaLaunchConfig_t& c, const void* kernel, const KernelCall&
   Lock lock;
   Stats& s = counters();
   s.kernels++;
+  ran()[kernel]++;
   s.wide_atomics += std::exchange(wide_atomics, 0);
   s.bank_conflicts += std::exchange(bank_conflicts, 0);
   s.shared_bytes += blocks * c.dynamicSmemBytes;
@@ -207,6 +214,18 @@ void run_grid(const cudaLaunchConfig_t& c, const void* kernel, const KernelCall&
   s.threads += blocks * static_cast<std::uint64_t>(grid.thread_count);
   s.switches += grid.switches;
   idle_grids().push_back(&grid);
+}
+
+std::uint64_t kernels_named(const std::string& part) {
+  std::map<const void*, std::uint64_t> all;
+  {
+    Lock lock;
+    all = ran();
+  }
+  std::uint64_t sum = 0;
+  for (const auto& [kernel, count] : all)
+    if (kernel_name(kernel).find(part) != std::string::npos) sum += count;
+  return sum;
 }
 
 // --------------------------------------------------------------------------------------------------------- faults

@@ -11,6 +11,7 @@ using namespace weft;
 using namespace weft::test;
 using kernels::Activation;
 using kernels::Linear;
+using kernels::UnpackWeights;
 
 namespace {
 
@@ -92,4 +93,54 @@ TEST_CASE("linear on every place: quantised weights", "[kernels][quantised]") {
         }
       CHECK_THAT(out.host(), near(expected, 1e-5));
     }
+}
+
+TEST_CASE("weights unpacked by an op of their own are those that a product unpacks, to the bit",
+          "[kernels][quantised]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::i4, DType::i8);
+  const int group = GENERATE(32, 64, 128);
+  unsigned seed = 130;
+  for (const Shape s : {Shape{1, 7, 5}, Shape{3, 48, 64}, Shape{4, 33, 200}, Shape{2, 16, 516}}) {
+    CAPTURE(place.name, name_of(dtype), group, s.n, s.k);
+    const auto weight = normal(static_cast<std::size_t>(s.n * s.k), ++seed, 0.3f);
+    const QuantisedLayout layout{dtype, group, s.n, s.k};
+    std::vector<std::int32_t> packed(static_cast<std::size_t>(layout.bytes()) / 4);
+    auto* const bytes = reinterpret_cast<std::byte*>(packed.data());
+    std::vector<float> meant(weight.size());
+    for (int row = 0; row < s.n; row += 16)
+      REQUIRE(kernels::quantise_tile(layout, weight.data() + row * s.k, std::min(16, s.n - row), s.k,
+                                     bytes + row / 16 * layout.tile_bytes()) == -1);
+    for (int row = 0; row < s.n; ++row) kernels::dequantise_row(layout, bytes, row, meant.data() + row * s.k);
+    const Array w(place, packed, 1, static_cast<std::int64_t>(packed.size()));
+    Array unpacked(place, s.n, s.k, DType::f16);
+    ConstView view(w.data(), dtype, s.n, s.k);
+    view.group = group;
+    place.run(UnpackWeights{view, unpacked});
+    CHECK(unpacked.host() == rounded(meant, DType::f16));
+    if (place.exact()) continue;  // there products are with the levels themselves, or with fp32 numbers
+    const Array x(place, normal(static_cast<std::size_t>(s.m * s.k), ++seed), s.m, s.k);
+    Array by_one(place, s.m, s.n), by_two(place, s.m, s.n);
+    place.run(Linear{.x = x, .weight = view, .bias = {}, .out = by_one});
+    place.run(Linear{.x = x, .weight = unpacked, .bias = {}, .out = by_two});
+    CHECK(by_one.fetch() == by_two.fetch());
+  }
+}
+
+TEST_CASE("weights that are not quantised, and room of another shape or type, are refused", "[kernels][quantised]") {
+  const Place& place = *every_place().front();
+  const Array w(place, 16, 64), half(place, 16, 64, DType::f16), narrow(place, 16, 32, DType::f16);
+  ConstView view(w.data(), DType::i4, 16, 64);
+  CHECK_THROWS_WITH(place.run(UnpackWeights{view, View(half)}),
+                    "unpack_weights: weight has groups of 0, wanted 32, 64 or 128");
+  view.group = 64;
+  CHECK_THROWS_WITH(place.run(UnpackWeights{view, View(narrow)}),
+                    "unpack_weights: out is [16, 32], weight is [16, 64]");
+  CHECK_THROWS_WITH(place.run(UnpackWeights{view, View(w)}), "unpack_weights: out is float32, wanted float16");
+  CHECK_THROWS_WITH(place.run(UnpackWeights{ConstView(w), View(half)}),
+                    "unpack_weights: weight is float32, wanted int8 or int4");
+  View apart(half.data(), DType::f16, 8, 64, 128);
+  view.rows = 8;
+  CHECK_THROWS_WITH(place.run(UnpackWeights{view, apart}),
+                    "unpack_weights: out is [8, 64], its rows are 128 apart, wanted 64");
 }

@@ -61,6 +61,8 @@ struct Stats {
   std::uint64_t device_live = 0, device_peak = 0, pinned_live = 0, streams_live = 0, events_live = 0;  ///< for leaks
 };
 Stats stats();
+/// How many kernels have run whose name, with its parameters, contains `part`.
+std::uint64_t kernels_named(const std::string& part);
 
 /// The n-th call of that kind from now on, from 1, fails with `error` (a cudaError_t): at the call, or, of work that is
 /// queued and if `asynchronous`, when it would have run, as a sticky error like that of a broken device.
