@@ -274,5 +274,5 @@ TEST_CASE("a policy says what keys and values are stored as, beside their shares
   CHECK_NOTHROW(policy::check(policy::KvFormat{DType::f16, false}, "p.json"));
   CHECK_THROWS_WITH(policy::check(policy::KvFormat{DType::f16, true}, "p.json"),
                     Contains("p.json: rotate is for") && Contains("int4"));
-  CHECK_THROWS_AS(policy::check(policy::KvFormat{{}, true}, "p.json"), UsageError);
+  CHECK_THROWS_AS(policy::check(policy::KvFormat{{}, true, {}}, "p.json"), UsageError);
 }
