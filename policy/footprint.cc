@@ -150,10 +150,10 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
 }
 
 std::uint64_t Footprint::kv_bytes() const {
-  std::uint64_t bytes = 0;
+  std::uint64_t total = 0;
   for (int layer = 0; layer < shape.layers; ++layer)
-    bytes += static_cast<std::uint64_t>(shape.batches) * kv_buffer_bytes(layer);
-  return bytes;
+    total += static_cast<std::uint64_t>(shape.batches) * kv_buffer_bytes(layer);
+  return total;
 }
 
 std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets) {

@@ -20,7 +20,7 @@ namespace weft::policy {
 struct Workload {
   std::optional<std::int64_t> requests = 0;  ///< choices; nothing: without end, so that blocks are always full
   std::int64_t longest_prompt = 1;           ///< tokens
-  LayerSlots slots;                          ///< of the sequence that needs the most (Retention::slots)
+  LayerSlots slots = 1;                      ///< of the sequence that needs the most (Retention::slots)
   std::int64_t longest_generation = 1;
   bool resumes = false;  ///< some begin amid their answers, so that prompts join sweeps in which others decode
   double mean_prompt = 0, mean_generation = 0;  ///< tokens; 0: all are as long as the longest

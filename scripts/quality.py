@@ -110,7 +110,7 @@ def print_kv(args, folder, windows):
         plain = score(args, folder, windows, retention)
         print(f"| {name} | as the model | {math.exp(mean_and_error(plain)[0]):.2f} | | |", flush=True)
         for words, kv in (("int8", {"dtype": "int8"}), ("int4, keys int8", {"dtype": "int4", "keys": "int8"}),
-                          ("int4", {"dtype": "int4", "keys": "int4"})):
+                          ("int4, keys int4", {"dtype": "int4", "keys": "int4"})):
             for rotate in (False, True):
                 losses = score(args, folder, windows, retention, {**kv, "rotate": rotate})
                 change, error = mean_and_error([a - b for a, b in zip(losses, plain)])

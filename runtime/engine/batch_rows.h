@@ -25,7 +25,7 @@ struct BatchRows {
   std::vector<std::int32_t> position;             ///< [rows]
   std::vector<std::vector<kernels::Keep>> keeps;  ///< [layers, live], or [1, live] where all layers keep alike
   std::vector<std::int32_t> context;              ///< [live] tokens of the whole sequence
-  std::vector<std::int32_t> moved;                ///< which of those that have begun store what has to move to lower positions
+  std::vector<std::int32_t> moved;  ///< which of those that have begun store what has to move to lower positions
 
   /// Sequences with rows of their own.
   std::int64_t own() const { return static_cast<std::int64_t>(offsets.size()) - 1; }

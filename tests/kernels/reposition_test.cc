@@ -71,7 +71,8 @@ double number_of(const std::vector<std::byte>& rows, std::size_t slot, DType typ
 /// Three prompts of random keys at their positions, of which heads keep different tokens.
 struct Cache {
   Cache(const Place& place, SlotType slots, int dim, bool turns, bool hadamard)
-      : type(slots.key_type()), head_dim(dim), rotated(hadamard), turn(turns ? frequencies(dim / 2 - 1) : std::vector<float>{}),
+      : type(slots.key_type()), head_dim(dim), rotated(hadamard),
+        turn(turns ? frequencies(dim / 2 - 1) : std::vector<float>{}),
         base(normal(std::int64_t{kSequences} * kPrompt * kKvHeads * dim, 5)),
         run(place, kSequences, {kKvHeads, kKvHeads, dim}, kSlots, slots) {
     std::vector<float> keys(base.size());
@@ -92,7 +93,7 @@ struct Cache {
   }
 
   static constexpr int kSlots = 17;  // two more than are in use
-  DType type;  // of keys
+  DType type;                        // of keys
   int head_dim;
   bool rotated;
   std::vector<float> turn, base;

@@ -271,8 +271,8 @@ TEST_CASE("a policy says what keys and values are stored as, beside their shares
   CHECK_THROWS_WITH(policy::check(*from(R"({"kv":{"dtype":"int4","keys":"float16"}})").kv_format, "p.json: kv"),
                     "p.json: kv: keys are float16, wanted int8 or int4");
   CHECK_THROWS_AS(from(R"({"kv":{"dtype":"int4","rotate":1}})"), UsageError);
-  CHECK_NOTHROW(policy::check(policy::KvFormat{DType::f16, false}, "p.json"));
-  CHECK_THROWS_WITH(policy::check(policy::KvFormat{DType::f16, true}, "p.json"),
+  CHECK_NOTHROW(policy::check(policy::KvFormat{DType::f16, false, {}}, "p.json"));
+  CHECK_THROWS_WITH(policy::check(policy::KvFormat{DType::f16, true, {}}, "p.json"),
                     Contains("p.json: rotate is for") && Contains("int4"));
   CHECK_THROWS_AS(policy::check(policy::KvFormat{{}, true, {}}, "p.json"), UsageError);
 }

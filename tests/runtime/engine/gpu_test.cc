@@ -87,8 +87,8 @@ std::size_t compare(const Answer& expected, const Answer& got) {
 }  // namespace
 
 TEST_CASE("on a GPU answers do not depend on the tiers, overlap or the disk engine", "[gpu][tiers]") {
-  const std::string retention = GENERATE("full", "h2o:0.1:0.1", "h2o:0.2:0.1:layers=0.5,1.5,full",
-                                         "h2o:4:4:positions=rolled");
+  const std::string retention =
+      GENERATE("full", "h2o:0.1:0.1", "h2o:0.2:0.1:layers=0.5,1.5,full", "h2o:4:4:positions=rolled");
   const bool rolled = retention.ends_with("rolled");
   std::mt19937 random(4);
   const TemporaryFolder spill;

@@ -302,7 +302,7 @@ TEST_CASE("answers do not depend on how they are computed where layers keep diff
   CAPTURE(model, retention, name_of(dtype));
   std::optional<DType> type;
   if (dtype != DType::f16) type = dtype;
-  Requests requests(model, retention, 14, /*seed=*/8, /*to_a_prompt=*/3, {type, std::nullopt});
+  Requests requests(model, retention, 14, /*seed=*/8, /*to_a_prompt=*/3, {type, std::nullopt, std::nullopt});
   for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
     for (const double on_host : {0.0, 0.5, 1.0}) {
       Way way = requests.random_way();
@@ -336,8 +336,7 @@ TEST_CASE("answers that go on past the context do not depend on how they are com
        {"smollm3-interval-bf16", "h2o-flexgen:4:3:sinks=1:positions=rolled", DType::i8},
        {"neox-parallel-f16", "tova:6:positions=rolled", DType::f16}}));
   CAPTURE(model, retention);
-  Requests requests(model, retention, 12, /*seed=*/8, /*to_a_prompt=*/3,
-                    policy::KvFormat::of(dtype), /*context=*/16);
+  Requests requests(model, retention, 12, /*seed=*/8, /*to_a_prompt=*/3, policy::KvFormat::of(dtype), /*context=*/16);
   for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
     for (const double on_host : {0.0, 0.5, 1.0}) {
       Way way = requests.random_way();
