@@ -109,7 +109,7 @@ def print_kv(args, folder, windows):
     for name, retention in (("full", {"rule": "full"}), ("h2o at 20 %", {"rule": "h2o", "heavy": 0.1, "recent": 0.1})):
         plain = score(args, folder, windows, retention)
         print(f"| {name} | as the model | {math.exp(mean_and_error(plain)[0]):.2f} | | |", flush=True)
-        for words, kv in (("int8", {"dtype": "int8"}), ("int4, keys int8", {"dtype": "int4", "keys": "int8"}),
+        for words, kv in (("int8", {"dtype": "int8"}), ("int4", {"dtype": "int4", "keys": "int8"}),
                           ("int4, keys int4", {"dtype": "int4", "keys": "int4"})):
             for rotate in (False, True):
                 losses = score(args, folder, windows, retention, {**kv, "rotate": rotate})
