@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures what each retention rule costs in perplexity, and writes docs/quality.md. With --kv, what keys and values of 8
-and 4 bits cost, with --rules, what the rules named there cost, each in the words of weft's --retention: these print a
-table.
+and 4 bits cost, with --rules, what the rules named there cost, each in the words of weft's --retention, and how they
+compare with the first of them: these print a table.
 
     scripts/quality.py [--model models/demo] [--text tests/data/text/books-valid.txt.xz] [--windows 64]
                        [--prompt 512] [--scored 256] [--kv | --rules RULE ... | --output docs/quality.md]
@@ -122,11 +122,16 @@ def print_rules(args, folder, windows):
     full = score(args, folder, windows, "full")
     print(f"| retention | perplexity | change | standard error |\n|---|---|---|---|\n"
           f"| full | {math.exp(mean_and_error(full)[0]):.2f} | | |", flush=True)
+    scores = []
     for rule in args.rules:
         losses = score(args, folder, windows, rule)
+        scores.append(losses)
         change, error = mean_and_error([a - b for a, b in zip(losses, full)])
         print(f"| {rule} | {math.exp(mean_and_error(losses)[0]):.2f} | {math.expm1(change):+.2%} "
               f"| {math.exp(change) * error:.2%} |", flush=True)
+    for rule, losses in zip(args.rules[1:], scores[1:]):
+        change, error = mean_and_error([a - b for a, b in zip(losses, scores[0])])
+        print(f"{rule} against {args.rules[0]}: {math.expm1(change):+.2%} (standard error {math.exp(change) * error:.2%}, paired)")
 
 
 def main():

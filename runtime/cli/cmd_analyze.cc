@@ -25,7 +25,7 @@ constexpr std::string_view kPageMark = "<!-- weft analyze -->";
 
 struct Flags {
   AnalysisOptions analysis;
-  std::string output, page;
+  std::string output, page, retention;
 };
 
 /// Only a page that Weft wrote is replaced.
@@ -43,6 +43,11 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
   options.machine.backend = "cpu";
   if (!flags.output.empty()) require_own("--output", flags.output, "layers");
   if (!flags.page.empty()) require_own_page(flags.page);
+  if (!flags.retention.empty()) require_own("--save-retention", flags.retention, "retention");
+  if (options.budget && flags.retention.empty())
+    throw UsageError("--budget divides a KV budget among layers; say with --save-retention where the policy goes");
+  if (!options.budget && !flags.retention.empty())
+    throw UsageError("--save-retention needs --budget, the share of all tokens that the layers keep on average");
   nlohmann::ordered_json report;
   try {
     report = run_analysis(options, stop, [said = Clock::now()](std::int64_t tokens) mutable {
@@ -56,6 +61,10 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
   }
   if (!flags.output.empty()) write_file_atomically(flags.output, policy::to_pretty(report) + "\n");
   if (!flags.page.empty()) write_file_atomically(flags.page, std::string(kPageMark) + "\n" + analysis_page(report));
+  if (!flags.retention.empty()) {
+    const nlohmann::ordered_json policy{{"retention", report.at("by_layer").at("retention")}};
+    write_file_atomically(flags.retention, policy::to_pretty(policy) + "\n");
+  }
   std::fputs(analysis_table(report).c_str(), stdout);
   return 0;
 }
@@ -72,6 +81,11 @@ void add_analyze(CLI::App& app, Command& chosen) {
       ->required();
   command->add_option("--output", flags->output, "Write the figures of every layer and head to this file, as JSON");
   command->add_option("--page", flags->page, "Write them as pictures to this file, one HTML page that loads nothing");
+  command->add_option("--save-retention", flags->retention,
+                      "Write a policy to this file that divides --budget among the layers so that together they cost "
+                      "little; generate and score take it as --policy");
+  command->add_option("--budget", analysis.budget,
+                      "The share of all tokens that the layers keep on average, half of it recent tokens");
   command->add_option(
       "--window", analysis.window,
       "Tokens that are read at a time, by default 2048 or what the context holds; what is left of a line at "

@@ -16,6 +16,8 @@
 #include "runtime/base/stop.h"
 #include "runtime/engine/session.h"
 #include "runtime/measure/attention_profile.h"
+#include "runtime/measure/layer_budgets.h"
+#include "runtime/measure/layer_losses.h"
 #include "runtime/requests/requests.h"
 
 namespace weft::runtime {
@@ -127,6 +129,22 @@ ordered_json to_json(const LayerProfile& layer, int index) {
   return json;
 }
 
+/// A policy's retention, and what it keeps.
+ordered_json divided(const AttentionProfile& profile, const std::vector<double>& losses, double budget) {
+  std::vector<std::vector<double>> kept;
+  for (const LayerProfile& layer : profile.layers) kept.push_back(layer.kept);
+  const LayerBudgets budgets = layer_budgets(kept, losses, budget);
+  ordered_json json{{"budget", budget},
+                    {"retention", budgets.retention.to_json()},
+                    {"kept", rounded_list(budgets.kept)},
+                    {"kept_evenly", rounded_list(budgets.kept_evenly)},
+                    {"losses", rounded_list(losses)},
+                    {"loss", rounded(budgets.loss)},
+                    {"loss_evenly", rounded(budgets.loss_evenly)}};
+  for (const auto& curve : kept) json["kept_at_64ths"].push_back(rounded_list(curve));
+  return json;
+}
+
 struct Shape {
   std::int64_t window = 0, queries = 0;
 };
@@ -142,6 +160,8 @@ Shape shape_of(const AnalysisOptions& options, const policy::ModelSpec& spec) {
   if (shape.queries < 1 || shape.queries > shape.window / 2)
     throw UsageError("--queries must be from 1 to half of --window, " + std::to_string(shape.window / 2) + "; got " +
                      std::to_string(shape.queries));
+  if (options.budget && !(*options.budget >= 0.001 && *options.budget <= 1))
+    throw UsageError("--budget must be a share of all tokens from 0.001 to 1, got " + std::to_string(*options.budget));
   if (options.most_tokens < 0) throw UsageError("--max-tokens must be 0 or more");
   return shape;
 }
@@ -173,10 +193,15 @@ ordered_json run_analysis(const AnalysisOptions& options, const std::atomic<bool
   const auto [window, queries] = shape_of(options, source->spec);
   const InputFile input(options.input);
   Session session(
-      *source, [length = window](kernels::Backend&, const policy::Budgets&) { return one_window(length); },
+      *source,
+      [&, length = window](kernels::Backend&, const policy::Budgets&) {
+        return options.budget ? LayerLosses::decision(length, source->spec.layers) : one_window(length);
+      },
       options.machine, stop);
-  AttentionObserver observer(source->spec, window, queries, session.layers().ops());
-  session.layers().set_on_prompts([&](int layer, const kernels::ColumnSums& op) { observer.see(layer, op); });
+  AttentionObserver observer(source->spec, window, queries, options.budget.has_value(), session.layers().ops());
+  const auto see = [&](int layer, const kernels::ColumnSums& op) { observer.see(layer, op); };
+  std::optional<LayerLosses> losses;
+  if (options.budget) losses.emplace(session, *options.budget);
   Windows windows(*source, window);
   std::int64_t read = 0;
   const auto enough = [&] { return options.most_tokens > 0 && read >= options.most_tokens; };
@@ -185,7 +210,10 @@ ordered_json run_analysis(const AnalysisOptions& options, const std::atomic<bool
     windows.of_line(line, options.input + ":" + std::to_string(number), number, [&](std::vector<std::int32_t> tokens) {
       if (stop) throw Interrupted{};
       read += std::ssize(tokens);
-      run_window(session, std::move(tokens));
+      session.layers().set_on_prompts(see);
+      run_window(session, tokens);
+      session.layers().set_on_prompts({});
+      if (losses) losses->see(tokens);
       if (progress) progress(read);
       return !enough();
     });
@@ -202,8 +230,21 @@ ordered_json run_analysis(const AnalysisOptions& options, const std::atomic<bool
   report["uniform"]["ranked"] = rounded_list(profile.uniform_ranked);
   for (std::size_t layer = 0; layer < profile.layers.size(); ++layer)
     report["layers"].push_back(to_json(profile.layers[layer], static_cast<int>(layer)));
+  if (options.budget) report["by_layer"] = divided(profile, losses->losses(), *options.budget);
   return report;
 }
+
+namespace {
+
+/// "1.5, 0.5"
+std::string joined(const ordered_json& numbers, const char* format, double scale) {
+  std::string text;
+  for (const ordered_json& number : numbers)
+    text += (text.empty() ? "" : ", ") + fmt::format(fmt::runtime(format), scale * number.get<double>());
+  return text;
+}
+
+}  // namespace
 
 std::string analysis_table(const ordered_json& report) {
   std::string text = fmt::format("{:>6} {:>9}  {:^31}  {:^31}  {:>8} {:>9} {:>8}\n", "", "below 1 %",
@@ -226,6 +267,14 @@ std::string analysis_table(const ordered_json& report) {
   };
   for (const auto& layer : report.at("layers")) row(std::to_string(layer.at("layer").get<int>()), layer);
   row("even", report.at("uniform"));
+  if (!report.contains("by_layer")) return text;
+  const ordered_json& divided = report.at("by_layer");
+  text += fmt::format("\nof {:.4g}% of all tokens on average the layers get {} times as much\n",
+                      100 * divided.at("budget").get<double>(), joined(divided.at("retention").at("layers"), "{}", 1));
+  text += fmt::format("and keep {}% of the attention; evenly they would keep {}%\n",
+                      joined(divided.at("kept"), "{:.1f}", 100), joined(divided.at("kept_evenly"), "{:.1f}", 100));
+  text += fmt::format("the even budget costs {} nats a token in one layer alone\n",
+                      joined(divided.at("losses"), "{:.4f}", 1));
   return text;
 }
 

@@ -8,6 +8,7 @@
 
 #include "kernels/backend.h"
 #include "runtime/base/parallel.h"
+#include "runtime/measure/layer_budgets.h"
 
 namespace weft::runtime {
 namespace {
@@ -87,6 +88,7 @@ double overlap_of(std::span<const float> middle, std::span<const float> end) {
 struct Queries {
   HeadProfile head;
   std::array<double, kShares.size()> held{};
+  std::array<double, kBudgetSteps> kept{};
 };
 
 class QueryReader {
@@ -97,10 +99,12 @@ class QueryReader {
       : op_(op), first_(first), window_(window), keys_(keys), heavy_(heavy),
         weights_(static_cast<std::size_t>(window)) {}
 
-  void read(int head, std::int64_t query, Queries& to) {
+  /// `order`: what the query sees, the highest score first; empty where `kept` is not wanted.
+  void read(int head, std::int64_t query, std::span<const std::int32_t> order, Queries& to) {
     weigh(head, query);
     const auto seen = std::span<float>(weights_).first(static_cast<std::size_t>(query + 1));
     const double all = sum(seen), first_half = sum(seen.first(static_cast<std::size_t>(window_ / 2)));
+    if (!order.empty()) add_kept(seen, order, window_, to.kept);
     const float largest_weight = *std::max_element(seen.begin(), seen.end());
     const auto below = std::count_if(seen.begin(), seen.end(), [&](float weight) {
       return static_cast<double>(weight) < kNegligible * static_cast<double>(largest_weight);
@@ -161,11 +165,12 @@ std::vector<float> uniform_scores(std::int64_t window) {
 }  // namespace
 
 AttentionObserver::AttentionObserver(const policy::ModelSpec& model, std::int64_t window, std::int64_t queries,
-                                     const kernels::Ops& ops)
-    : model_(model), window_(window), queries_(queries), ops_(ops), seen_(static_cast<std::size_t>(model.layers)),
-      ranks_(powers_of_two(window)) {
+                                     bool budgets, const kernels::Ops& ops)
+    : model_(model), window_(window), queries_(queries), budgets_(budgets), ops_(ops),
+      seen_(static_cast<std::size_t>(model.layers)), ranks_(powers_of_two(window)) {
   const LayerProfile none{.heads = std::vector<HeadProfile>(static_cast<std::size_t>(model.heads)),
                           .kv_heads = std::vector<KvHeadProfile>(static_cast<std::size_t>(model.kv_heads)),
+                          .kept = std::vector<double>(budgets ? kBudgetSteps : 0),
                           .ranked = std::vector<double>(ranks_.size())};
   sums_.assign(static_cast<std::size_t>(model.layers), none);
 }
@@ -208,11 +213,15 @@ void AttentionObserver::see_window(int layer, const kernels::ColumnSums& op, std
     kv.overlap += overlap_of(at_middle, at_end);
     const std::vector<float> keys = transposed(op.k, first, window_, g * op.head_dim, op.head_dim);
     const std::vector<std::int32_t> heavy = largest(at_middle, count_of(kShares.front(), half));
+    std::vector<std::vector<std::int32_t>> orders(static_cast<std::size_t>(queries_));
+    const auto query_at = [&](std::int64_t i) { return half + i * (window_ - half) / queries_; };
+    for (std::int64_t i = 0; budgets_ && i < queries_; ++i)
+      orders[static_cast<std::size_t>(i)] = largest(scores_at(query_at(i), at_middle, at_end), query_at(i) + 1);
     QueryReader reader(op, first, window_, keys, heavy);
     for (std::int64_t head = g * group; head < (g + 1) * group; ++head) {
       Queries read;
       for (std::int64_t i = 0; i < queries_; ++i)
-        reader.read(static_cast<int>(head), half + i * (window_ - half) / queries_, read);
+        reader.read(static_cast<int>(head), query_at(i), orders[static_cast<std::size_t>(i)], read);
       HeadProfile& to = sums.heads[static_cast<std::size_t>(head)];
       const double weight = 1.0 / static_cast<double>(queries_);
       to.sparsity += weight * read.head.sparsity;
@@ -220,6 +229,9 @@ void AttentionObserver::see_window(int layer, const kernels::ColumnSums& op, std
         to.best[i] += weight * read.head.best[i];
         kv.held[i] += weight / group * read.held[i];
       }
+      const std::lock_guard lock(ranked);
+      for (std::size_t step = 0; step < sums.kept.size(); ++step)
+        sums.kept[step] += weight / op.heads * read.kept[step];
     }
   });
 }
@@ -245,6 +257,7 @@ AttentionProfile AttentionObserver::profile() const {
       for (double& mass : kv.held) mass *= each;
     }
     for (double& share : layer.ranked) share *= each;
+    for (double& share : layer.kept) share *= each;
   }
   return result;
 }

@@ -36,6 +36,7 @@ struct KvHeadProfile {
 struct LayerProfile {
   std::vector<HeadProfile> heads;
   std::vector<KvHeadProfile> kv_heads;
+  std::vector<double> kept;    ///< [kBudgetSteps] attention that h2o keeps, if asked for; of add_kept()
   std::vector<double> ranked;  ///< [ranks] accumulated scores by rank, as shares of all; mean over heads and windows
 };
 
@@ -52,7 +53,9 @@ class AttentionObserver {
  public:
   /// `queries`: how many queries of each window's second half are looked at, evenly spaced. `ops`: of a backend whose
   /// memory is the host's; must outlive this.
-  AttentionObserver(const policy::ModelSpec& model, std::int64_t window, std::int64_t queries, const kernels::Ops& ops);
+  /// `budgets`: whether LayerProfile::kept is wanted.
+  AttentionObserver(const policy::ModelSpec& model, std::int64_t window, std::int64_t queries, bool budgets,
+                    const kernels::Ops& ops);
 
   /// Layers::OnPrompts; the numbers that `op` reads are there.
   void see(int layer, const kernels::ColumnSums& op);
@@ -64,6 +67,7 @@ class AttentionObserver {
 
   const policy::ModelSpec& model_;
   const std::int64_t window_, queries_;
+  const bool budgets_;
   const kernels::Ops& ops_;
   std::vector<LayerProfile> sums_;
   std::vector<std::int64_t> seen_;  // [layers] windows

@@ -123,6 +123,61 @@ class Pages(Case):
         self.assertEqual(len(table.splitlines()), 2 + 4 + 1)
 
 
+class Budgets(Case):
+    def setUp(self):
+        super().setUp()
+        self.policy = self.folder / "policy.json"
+        self.demo = SOURCE / "models/demo"
+        shutil.copy(SOURCE / "configs/examples/texts.jsonl", self.input)
+
+    def divide(self, budget, *flags):
+        table, _ = self.analyze(self.demo, "--window", 256, "--max-tokens", 512, "--budget", budget, "--save-retention",
+                                self.policy, "--output", self.output, *flags)
+        return table, json.loads(self.output.read_text())["by_layer"]
+
+    def test_a_budget_is_divided_so_that_it_costs_less(self):
+        for budget in 0.1, 0.2, 0.5:
+            with self.subTest(budget=budget):
+                table, found = self.divide(budget)
+                kept = json.loads(self.policy.read_text())["retention"]
+                self.assertEqual(kept, found["retention"])
+                self.assertEqual((kept["rule"], kept["heavy"], kept["recent"]), ("h2o", budget / 2, budget / 2))
+                self.assertEqual(round(1e4 * sum(kept["layers"])), 4 * 10**4)
+                self.assertTrue(all(0.2 - 1e-4 <= factor <= 1 / budget for factor in kept["layers"]), kept)
+                self.assertLess(found["loss"], found["loss_evenly"])
+                self.assertLessEqual(found["loss_evenly"], 1.02 * sum(max(0, loss) for loss in found["losses"]) + 2e-5)
+                self.assertIn("times as much", table)
+                for curve in found["kept_at_64ths"]:
+                    self.assertEqual(len(curve), 64)
+                    self.assertAlmostEqual(curve[-1], 1, delta=1e-3)
+                    self.assertTrue(all(0 < share < 1.001 for share in curve))
+        self.assertEqual(self.divide(1)[1]["retention"]["layers"], [1.0] * 4)
+
+    def test_what_is_saved_is_a_policy(self):
+        self.divide(0.2)
+        lines, answers = self.folder / "prompts.jsonl", self.folder / "answers.jsonl"
+        write_lines(lines, [{"prompt": "The sea was " * 30, "max_tokens": 8}])
+        done = WEFT.run("generate", "--model", self.demo, "--input", lines, "--output", answers, "--policy", self.policy,
+                        "--verbose")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("retention h2o by layer", done.stderr.decode())
+
+    def test_the_same_whatever_the_threads(self):
+        self.assertEqual(self.divide(0.2, "--threads", 1)[1], self.divide(0.2, "--threads", 2)[1])
+
+    def test_mistakes_are_named(self):
+        for flags, words in (
+            (("--budget", 0.2), "--save-retention"),
+            (("--save-retention", self.policy), "--budget"),
+            (("--save-retention", self.policy, "--budget", 0), "--budget must be a share of all tokens from 0.001 to 1"),
+            (("--save-retention", self.policy, "--budget", 1.5), "--budget"),
+        ):
+            self.assertIn(words, self.refused(self.demo, "--window", 256, *flags))
+        self.policy.write_text("mine")
+        self.assertIn("--save-retention", self.refused(self.demo, "--save-retention", self.policy, "--budget", 0.2))
+        self.assertEqual(self.policy.read_text(), "mine")
+
+
 class BadInput(Case):
     def test_is_refused_by_name(self):
         model = write_tiny_model(self.folder / "tiny", max_position_embeddings=128)

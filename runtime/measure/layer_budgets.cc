@@ -1,0 +1,131 @@
+#include "runtime/measure/layer_budgets.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+namespace weft::runtime {
+namespace {
+
+constexpr std::int32_t kOnce = policy::Retention::kOnce;
+constexpr double kNothingDropped = 0.01;  // less than this share of the attention is noise
+constexpr double kNoLoss = 1e-6;          // so that attention decides where no loss could be measured
+
+/// A curve at a budget in steps, linear between two of them and flat before the first.
+double at(const std::vector<double>& curve, double steps) {
+  const double whole = std::floor(steps);
+  const auto value = [&](double step) {
+    return curve[static_cast<std::size_t>(std::clamp(step, 1.0, double(kBudgetSteps))) - 1];
+  };
+  return value(whole) + (steps - whole) * (value(whole + 1) - value(whole));
+}
+
+/// A piece of a layer's curve: so much attention a step, for so many steps.
+struct Piece {
+  double slope = 0, steps = 0;
+  std::size_t layer = 0;
+};
+
+/// The least concave curve above one from `least` steps on, piece by piece.
+void add_pieces(const std::vector<double>& kept, double least, std::size_t layer, std::vector<Piece>& pieces) {
+  double from = least, value = at(kept, least);
+  while (from < double(kBudgetSteps)) {
+    Piece best{-std::numeric_limits<double>::infinity(), 0, layer};
+    for (double to = std::floor(from) + 1; to <= double(kBudgetSteps); ++to) {
+      const double slope = (at(kept, to) - value) / (to - from);
+      if (slope >= best.slope) best = {slope, to - from, layer};
+    }
+    pieces.push_back(best);
+    from += best.steps, value = at(kept, from);
+  }
+}
+
+/// In ten-thousandths of their mean, which sum to exactly as many times that; none is more than `most`.
+std::vector<std::int32_t> factors_of(const std::vector<double>& budgets, std::int32_t most) {
+  const double mean = std::accumulate(budgets.begin(), budgets.end(), 0.0) / double(budgets.size());
+  std::vector<std::int32_t> factors;
+  for (const double budget : budgets)
+    factors.push_back(std::clamp(static_cast<std::int32_t>(budget / mean * kOnce + 1e-6), 1, most));
+  std::int64_t left =
+      std::int64_t{kOnce} * std::ssize(factors) - std::accumulate(factors.begin(), factors.end(), std::int64_t{0});
+  for (bool moved = true; left > 0 && moved;) {
+    moved = false;
+    for (std::int32_t& factor : factors)
+      if (left > 0 && factor < most) ++factor, --left, moved = true;
+  }
+  return factors;
+}
+
+}  // namespace
+
+void add_kept(std::span<const float> weights, std::span<const std::int32_t> order, std::int64_t window,
+              std::span<double> kept) {
+  const std::int64_t seen = std::ssize(weights);
+  double recent_sum = 0;
+  std::int64_t recent = 0;
+  for (std::int64_t step = 1; step <= kBudgetSteps; ++step) {
+    const std::int64_t half = step * window / (2 * kBudgetSteps);
+    for (; recent < std::min(std::max<std::int64_t>(half, 1), seen); ++recent)
+      recent_sum += double(weights[static_cast<std::size_t>(seen - 1 - recent)]);
+    double heavy_sum = 0;
+    std::int64_t heavy = 0;
+    for (std::size_t i = 0; i < order.size() && heavy < half; ++i) {
+      if (order[i] >= seen - recent) continue;
+      heavy_sum += double(weights[static_cast<std::size_t>(order[i])]), ++heavy;
+    }
+    kept[static_cast<std::size_t>(step - 1)] += recent_sum + heavy_sum;
+  }
+}
+
+std::vector<float> scores_at(std::int64_t query, std::span<const float> middle, std::span<const float> end) {
+  const std::int64_t half = std::ssize(middle), window = std::ssize(end);
+  std::vector<float> scores(static_cast<std::size_t>(query + 1));
+  for (std::int64_t j = 0; j <= query; ++j) {
+    const std::int64_t from = std::max(j, half);
+    const float before = j < half ? middle[static_cast<std::size_t>(j)] : 0,
+                share = static_cast<float>(query + 1 - from) / static_cast<float>(window - from);
+    scores[static_cast<std::size_t>(j)] = before + share * (end[static_cast<std::size_t>(j)] - before);
+  }
+  return scores;
+}
+
+policy::Retention h2o_of(double budget) {
+  // Not rounded up, so that the largest factor asks for no more than all tokens.
+  const double half = std::floor(budget / 2 * 1e6 + 1e-6) / 1e6;
+  return policy::Retention::from_json({{"rule", "h2o"}, {"heavy", half}, {"recent", half}}, "a budget by layer");
+}
+
+LayerBudgets layer_budgets(const std::vector<std::vector<double>>& kept, const std::vector<double>& losses,
+                           double budget) {
+  const double even = budget * double(kBudgetSteps), least = kLeast * even;
+  std::vector<std::vector<double>> gains;  // [layers][kBudgetSteps] the loss, with its sign changed
+  std::vector<Piece> pieces;
+  for (std::size_t layer = 0; layer < kept.size(); ++layer) {
+    const double dropped = std::max(1 - at(kept[layer], even), kNothingDropped);
+    const double steepness = (std::max(losses[layer], 0.0) + kNoLoss) / (dropped * dropped);
+    std::vector<double>& gain = gains.emplace_back();
+    for (const double share : kept[layer]) gain.push_back(-steepness * std::pow(std::max(0.0, 1 - share), 2));
+    add_pieces(gain, least, layer, pieces);
+  }
+  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.slope > b.slope; });
+  std::vector<double> budgets(kept.size(), least);
+  double left = double(kept.size()) * (even - least);
+  for (const Piece& piece : pieces) {
+    const double steps = std::min(left, piece.steps);
+    budgets[piece.layer] += steps, left -= steps;
+  }
+  LayerBudgets result{.retention = h2o_of(budget), .kept = {}, .kept_evenly = {}};
+  result.retention.layers = factors_of(budgets, static_cast<std::int32_t>(kOnce / budget));
+  for (std::size_t layer = 0; layer < kept.size(); ++layer) {
+    const double steps = even * result.retention.layers[layer] / kOnce;
+    result.kept.push_back(at(kept[layer], steps));
+    result.kept_evenly.push_back(at(kept[layer], even));
+    result.loss -= at(gains[layer], steps);
+    result.loss_evenly -= at(gains[layer], even);
+  }
+  return result;
+}
+
+}  // namespace weft::runtime
