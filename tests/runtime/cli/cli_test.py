@@ -926,15 +926,16 @@ class Plans(Case):
     def test_quantised_keys_and_values_take_less_and_are_named(self):
         report, block = self.folder / "report.json", ("--gpu-batch-size", 8, "--num-gpu-batches", 4, "--percent", 0, 50, 0, 100, 100, 0)
         peaks = {}
-        for dtype in ("auto", "int8", "int4"):
+        for dtype, *keys in (["auto"], ["int8"], ["int4"], ["int4", "int4"]):
             self.plan("--machine", SOURCE / "configs/machines/t4.json", "--kv-dtype", dtype, "--report", report, *block,
-                      model="opt-6.7b")
+                      *(["--kv-keys", *keys] if keys else []), model="opt-6.7b")
             written = json.loads(report.read_text())
             self.assertEqual(written["policy"]["kv"].get("dtype"), None if dtype == "auto" else dtype)
-            peaks[dtype] = written["predicted"]["peak_bytes"]["host"]
-        self.assertGreater(peaks["auto"], peaks["int8"])
-        self.assertGreater(peaks["int8"], peaks["int4"])
-        self.assertIn(" in int4, rotated", self.plan("--machine", SOURCE / "configs/machines/t4.json", "--compress-cache", *block,
+            self.assertEqual(written["policy"]["kv"].get("keys"), (keys or ["int8"])[0] if dtype == "int4" else None)
+            peaks[dtype, *keys] = written["predicted"]["peak_bytes"]["host"]
+        self.assertEqual(sorted(peaks.values(), reverse=True), list(peaks.values()))
+        self.assertEqual(len(set(peaks.values())), 4)
+        self.assertIn(" in int4, keys int8, rotated", self.plan("--machine", SOURCE / "configs/machines/t4.json", "--compress-cache", *block,
                                             model="opt-6.7b"))
 
     def test_sweeps(self):
