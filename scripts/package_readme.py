@@ -21,6 +21,8 @@ def of_package(readme):
     assert len(kept) + len(ABOUT_THE_SOURCES) == len(sections), "README.md has other sections than this script knows"
     text = title + "".join(kept)
     text = re.sub(r"(?m)^- `scripts/package\.sh`.*\n(?:  .*\n)*", "", text)
+    # Of the item about drivers the first sentence; then comes how to build for older ones.
+    text = re.sub(r"(?m)^(- Drivers:.*?\bon\.).*\n(?:(?:  .*)?\n)*?(?=- )", r"\1\n", text)
     text = text.replace("in the package too, ", "").replace("build/release/weft", "bin/weft")
     return re.sub(r"\bbuild/(?=[\w.]+)", "", text)
 
