@@ -130,7 +130,9 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
                     .head_dim = model.head_dim,
                     .dtype = slot_type,
                     .scores = policy.retention.keeps_scores(),
-                    .rest = policy.retention.rest};
+                    .rest = policy.retention.rest,
+                    .key_sums = policy.retention.keeps_key_sums(),
+                    .value_norms = policy.retention.keeps_value_norms()};
   print.activation_buffer_bytes =
       round_up(shape_of(Value::hidden, model, print.types, policy.gpu_batch_size * work.longest_prompt).bytes(), kPage);
   print.workspace = workspace_of(model, policy, work, print.types, sizing.rows_that_fill);

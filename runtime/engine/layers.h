@@ -137,6 +137,8 @@ class Layers {
   const kernels::Activation activation_;
   const kernels::Scoring scoring_;
   const kernels::Statistic statistic_;
+  const bool by_value_;
+  const std::int32_t stride_;
   const std::int64_t chunk_tokens_;
   const Arithmetic arithmetic_;
   const float scale_;

@@ -26,7 +26,8 @@ KvRows::KvRows(const Storage& storage, const policy::Footprint& footprint, kerne
 std::string KvRows::kind(const KvShape& shape) {
   return std::to_string(shape.kv_heads) + " heads of " + std::to_string(shape.head_dim) + " " + name_of(shape.dtype) +
          ", " + std::to_string(shape.row_bytes()) + " bytes each" + (shape.scores ? ", scored" : "") +
-         (shape.rest ? ", with a rest" : "");
+         (shape.rest ? ", with a rest" : "") + (shape.key_sums ? ", with sums of keys" : "") +
+         (shape.value_norms ? ", with norms of values" : "");
 }
 
 std::size_t KvRows::record_bytes(std::size_t slots) const {

@@ -144,11 +144,11 @@ class Array {
 
 /// The arrays of a KV block, empty: every position is -1 and every free slot 0.
 struct SlotArrays {
-  Array k, v, score, position, free_slot, rest;
+  Array k, v, score, position, free_slot, rest, key_sum, value_norm;
   kernels::KvSlots block;
 
   SlotArrays(const Place& place, int sequences, int kv_heads, int slots, int head_dim, DType dtype,
-             bool with_rest = false)
+             bool with_rest = false, bool with_worth = false)
       : k(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype)),
         v(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, dtype)),
         score(place, std::int64_t{sequences} * kv_heads, slots),
@@ -158,6 +158,8 @@ struct SlotArrays {
             std::vector<std::int32_t>(static_cast<std::size_t>(sequences) * static_cast<std::size_t>(kv_heads), 0),
             sequences, kv_heads),
         rest(place, std::int64_t{sequences} * kv_heads, kernels::rest_numbers(head_dim)),
+        key_sum(place, std::int64_t{sequences} * kv_heads, head_dim),
+        value_norm(place, std::int64_t{sequences} * kv_heads, slots),
         block{k.data(),
               v.data(),
               static_cast<float*>(score.data()),
@@ -168,7 +170,9 @@ struct SlotArrays {
               kv_heads,
               slots,
               head_dim,
-              with_rest ? static_cast<float*>(rest.data()) : nullptr} {}
+              with_rest ? static_cast<float*>(rest.data()) : nullptr,
+              with_worth ? static_cast<float*>(key_sum.data()) : nullptr,
+              with_worth ? static_cast<float*>(value_norm.data()) : nullptr} {}
 
  private:
   /// Quantised rows are whole words, whose bytes alone mean something.
