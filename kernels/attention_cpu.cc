@@ -42,11 +42,14 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   t.position = s.position + first;
   t.free_slot = s.free_slot + index;
   t.rest = s.rest ? s.rest + index * rest_numbers(s.head_dim) : nullptr;
+  t.key_sum = s.key_sum ? s.key_sum + index * s.head_dim : nullptr;
+  t.value_norm = s.value_norm ? s.value_norm + first : nullptr;
   t.dtype = s.dtype, t.key_type = s.key_type(), t.slots = s.slots, t.head_dim = s.head_dim;
   t.token = op.position[r];
   t.keep = op.keep[r];
   t.scoring = op.scoring, t.statistic = op.statistic, t.scale = op.scale, t.decay = op.decay;
   if (op.scoring == Scoring::random) t.new_score = random_score(op.seed, static_cast<int>(head), t.token);
+  if (op.scoring == Scoring::positions) t.new_score = position_score(t.token, op.stride);
   if (op.probabilities) t.probabilities = op.probabilities.slice(row * op.heads + query, 1).as<float>();
   t.probabilities_stride = op.probabilities.stride;
   t.out = op.out.slice(row, 1).as<float>() + column;
@@ -69,6 +72,9 @@ void write_back(const DecodeAttention& op, std::int64_t index, std::int32_t slot
   to.free_slot[index] = from.free_slot[index];
   const std::int64_t rest = rest_numbers(from.head_dim);
   if (from.rest) std::copy_n(from.rest + index * rest, rest, to.rest + index * rest);
+  if (from.key_sum)
+    std::copy_n(from.key_sum + index * from.head_dim, from.head_dim, to.key_sum + index * from.head_dim);
+  if (from.value_norm) to.value_norm[first + slot] = from.value_norm[first + slot];
 }
 
 }  // namespace

@@ -315,6 +315,7 @@ Args args_of(const DecodeAttention& op, CudaStream& stream, std::int64_t unit) {
           .decay = op.decay,
           .scoring = op.scoring,
           .statistic = op.statistic,
+          .stride = op.stride,
           .seed = op.seed,
           .out = static_cast<float*>(op.out.data),
           .out_stride = op.out.stride,

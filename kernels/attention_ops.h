@@ -26,11 +26,15 @@ struct PrefillAttention {
 ///   sum      their sum (H2O, arXiv 2306.14048)
 ///   largest  the largest of them, what it may cost at worst (DefensiveKV, arXiv 2510.13334)
 ///   mean     the sum, compared per row that could see the token: score / (newest position - its own + 1)
-enum class Statistic : std::uint8_t { sum, largest, mean };
+///   count    of how many rows and heads it got more than an even share, which is at least kMoreThanEven / the tokens
+///            that the row sees (Scissorhands, arXiv 2305.17118)
+enum class Statistic : std::uint8_t { sum, largest, mean, count };
+constexpr float kMoreThanEven = 1 + 1.0f / 1024;  ///< so that what is even stays so whatever exp rounds
 
-/// The attention that each prompt token received: score[g, j] = the sum (or the largest) over the query heads of group
-/// g and the rows i >= j of exp(scale * q_i k_j - lse_i), in fp32, recomputed per key block from the row sums. `window`
-/// > 0 counts only the last `window` rows of each sequence (SnapKV's observation window, arXiv 2404.14469).
+/// The attention that each prompt token received: score[g, j] = the sum (by another statistic the largest, or how many
+/// are more than an even share) over the query heads of group g and the rows i >= j of exp(scale * q_i k_j - lse_i), in
+/// fp32, recomputed per key block from the row sums. `window` > 0 counts only the last `window` rows of each sequence
+/// (SnapKV's observation window, arXiv 2404.14469).
 ///   q, k, lse, offsets as in PrefillAttention      score [kv_heads, tokens] f32
 struct ColumnSums {
   ConstView q, k, lse;
@@ -42,8 +46,14 @@ struct ColumnSums {
   Statistic statistic = Statistic::sum;
 };
 
-/// How a score comes about. none: scores are neither kept nor read (full attention, recent window).
-enum class Scoring : std::uint8_t { none, attention, random };
+/// How a score comes about. All but `attention` leave a score as it was when its token came.
+///   none       scores are neither kept nor read (full attention, recent window)
+///   random     random_score(seed, head, position)
+///   keys       -cos(its key, the sum of the unit keys of its head): of the whole prompt, and for a token of a step of
+///   all
+///              up to it (KeyDiff, arXiv 2504.15364); 0 where a key has no direction, which then adds nothing
+///   positions  1 where the position is a multiple of `stride`, else 0 (Sparse Transformer, arXiv 1904.10509)
+enum class Scoring : std::uint8_t { none, attention, random, keys, positions };
 
 /// What one sequence keeps between two steps, per layer and KV head: of its prompt at most heavy + recent tokens, and
 /// `spare` more that come later. Once that many are stored, each step at position t evicts the stored or new token with
@@ -65,6 +75,10 @@ constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }
 ///   rest [sequences, kv_heads, rest_numbers(head_dim)] f32, or null: of all that a head evicted, how many tokens, the
 ///   sum of their keys and the sum of their values. Each query attends to it as to one more token, with the mean key
 ///   and the mean value; ln(how many) is added to its logit (MomentKV, arXiv 2606.01563)
+///   key_sum [sequences, kv_heads, head_dim] f32: of the unit keys of all tokens that a head has seen; steps with
+///   Scoring::keys need it, else it is null
+///   value_norm [sequences, kv_heads, slots] f32, or null: the sum of the sizes of a value's numbers; a step multiplies
+///   scores by it when it compares them (VATP, arXiv 2406.12335)
 /// `score` may be null with Scoring::none. A sequence needs min(budget, its tokens) + 1 slots.
 struct KvSlots {
   void *k = nullptr, *v = nullptr;
@@ -72,7 +86,7 @@ struct KvSlots {
   std::int32_t *position = nullptr, *free_slot = nullptr;
   DType dtype = DType::f16;
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
-  float* rest = nullptr;
+  float *rest = nullptr, *key_sum = nullptr, *value_norm = nullptr;
   bool int8_keys = false;  ///< of slots of i4: keys are rows of i8
 
   constexpr DType key_type() const { return int8_keys ? DType::i8 : dtype; }
@@ -86,8 +100,11 @@ struct KvSlots {
 ///   k, v [tokens, kv_heads * head_dim] of the slots' type, f32 where that is i8 or i4; these are quantised here
 ///   score [kv_heads, tokens] f32, empty unless
 ///   Scoring::attention     offsets [prompts + 1]     sequence [prompts]: its place in the block     keep [prompts]
-/// With Scoring::random a token's score is random_score(seed, head, position). With `pool` > 1, which is odd, it is the
-/// mean of the scores of that many neighbours, fewer at the prompt's ends (SnapKV). Slots without scores forget them.
+/// With `pool` > 1, which is odd, a score is the mean of the scores of that many neighbours, fewer at the prompt's ends
+/// (SnapKV). Slots without scores forget them. Scores by attention are compared multiplied by KvSlots::value_norm with
+/// `by_value`, whether the slots keep that or not.
+///   work [kv_heads, tokens] f32: with Scoring::keys or `by_value`, room for what is computed of the keys or values; of
+///   these as they are given, so after a rotation, and in the slots' type where that is a float type
 struct KeepPrompt {
   ConstView k, v, score;
   std::span<const std::int32_t> offsets, sequence;
@@ -97,11 +114,15 @@ struct KeepPrompt {
   KvSlots slots;
   int pool = 1;
   Statistic statistic = Statistic::sum;
+  bool by_value = false;
+  View work;
+  std::int32_t stride = 1;
 };
 
 /// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, multiplies
 /// the scores by `decay`, adds the probabilities (summed over the query heads of the group) or takes the largest of all
-/// of them, and chooses the victim, whose slot becomes free for the next token.
+/// of them, or adds how many are more than even, and chooses the victim, whose slot becomes free for the next token.
+/// The rest is none of the tokens that share evenly.
 ///   q, out [rows, heads * head_dim] f32     k, v [rows, kv_heads * head_dim] f32, rounded into the slots; into those
 ///   of i8 or i4 quantised
 ///   sequence, position, keep [rows]: place in the block, absolute position of the new token, budget
@@ -122,6 +143,7 @@ struct DecodeAttention {
   ConstView probabilities;
   View evicted;
   Statistic statistic = Statistic::sum;
+  std::int32_t stride = 1;
 };
 
 /// Moves what some sequences hold to positions next to each other, so that they can go on without leaving the model's
@@ -142,5 +164,9 @@ struct Reposition {
 
 /// Uniform in [0, 1), the same on every backend.
 float random_score(std::uint64_t seed, int kv_head, std::int32_t position);
+/// Of Scoring::positions.
+constexpr float position_score(std::int32_t position, std::int32_t stride) {
+  return position % stride == 0 ? 1.0f : 0.0f;
+}
 
 }  // namespace weft::kernels

@@ -61,16 +61,27 @@ struct ChoiceShared {
   int number[kThreads / kWarp];
 };
 
-/// What a slot got, of p [group, slots], and the score that this leaves it.
-__device__ inline float new_score(const Args& a, float score, const float* p, std::int64_t stride) {
+/// What a slot got, of p [group, slots], and the score that this leaves it. `more`: what is more than an even share.
+__device__ inline float new_score(const Args& a, float score, const float* p, std::int64_t stride, float more) {
   if (a.statistic == Statistic::largest) {
     float most = 0;
     for (int g = 0; g < a.group; ++g) most = fmaxf(most, p[g * stride]);
     return fmaxf(a.decay * score, most);
   }
   float sum = 0;
-  for (int g = 0; g < a.group; ++g) sum += p[g * stride];
+  if (a.statistic == Statistic::count) {
+    for (int g = 0; g < a.group; ++g) sum += p[g * stride] >= more ? 1.0f : 0.0f;
+  } else {
+    for (int g = 0; g < a.group; ++g) sum += p[g * stride];
+  }
   return a.decay * score + sum;
+}
+
+/// What is more than an even share of the visible slots. All threads.
+__device__ inline float more_than_even(int slots, const std::int32_t* position, int* shared) {
+  int visible = 0;
+  for (int s = threadIdx.x; s < slots; s += kThreads) visible += position[s] >= 0 ? 1 : 0;
+  return kMoreThanEven / static_cast<float>(block_reduce(visible, Sum{}, shared));
 }
 
 /// Updates the scores by the probabilities p [group, slots] and frees a slot: the victim's once the budget is full,
@@ -80,6 +91,7 @@ __device__ int keep_scores(const Args& a, const Tile<T>& t, const std::int32_t* 
                            std::int64_t stride, ChoiceShared& shared) {
   const int slots = a.slots.slots;
   const std::int64_t newest = std::int64_t{t.row.position} - t.row.keep.recent - t.row.keep.grace;
+  const float more = a.statistic == Statistic::count ? more_than_even(slots, position, shared.number) : 0.0f;
   Candidate mine{0, 0, -1};
   int visible = 0, empty = slots;
   for (int s = threadIdx.x; s < slots; s += kThreads) {
@@ -91,11 +103,12 @@ __device__ int keep_scores(const Args& a, const Tile<T>& t, const std::int32_t* 
     ++visible;
     float score = a.scoring == Scoring::none ? 0.0f : t.score[s];
     if (a.scoring == Scoring::attention) {
-      score = new_score(a, score, p + s, stride);
+      score = new_score(a, score, p + s, stride, more);
       t.score[s] = score;
     }
     if (t.home.k && a.scoring != Scoring::none) t.home.score[s] = score;
     if (a.statistic == Statistic::mean) score /= static_cast<float>(t.row.position + 1 - at);
+    if (t.value_norm) score *= t.value_norm[s];
     if (at >= t.row.keep.sinks && at <= newest) mine = First{}(mine, Candidate{score, at, s});
   }
   visible = block_reduce(visible, Sum{}, shared.number);

@@ -27,6 +27,7 @@ struct Args {
   float scale, decay;
   Scoring scoring;
   Statistic statistic;
+  std::int32_t stride;
   std::uint64_t seed;
   float* out;
   std::int64_t out_stride;
@@ -42,7 +43,7 @@ template <class T> struct Place {
   ValueOf<T>* v = nullptr;
   float* score = nullptr;
   std::int32_t *position = nullptr, *free_slot = nullptr;
-  float* rest = nullptr;
+  float *rest = nullptr, *key_sum = nullptr, *value_norm = nullptr;
 
   __device__ Place(const Args& a, const KvSlots& slots, std::int64_t at) {  // at: sequence * kv_heads + head
     if (!slots.k) return;
@@ -53,6 +54,8 @@ template <class T> struct Place {
     position = slots.position + first;
     free_slot = slots.free_slot + at;
     rest = slots.rest ? slots.rest + at * rest_numbers(slots.head_dim) : nullptr;
+    key_sum = slots.key_sum ? slots.key_sum + at * slots.head_dim : nullptr;
+    value_norm = slots.value_norm ? slots.value_norm + first : nullptr;
   }
 };
 
@@ -124,6 +127,50 @@ using ValueTeam = Team<ValueOf<typename Layout::T>, Layout::kVector, Layout::kLa
 /// The caller's mistake, which the CPU refuses: the row's output is NaN, and its block stays as it is.
 template <class T> __device__ bool without_room(const Tile<T>& t) { return *t.free_slot < 0; }
 
+/// Adds the unit key [dim] to the sum of its head, and leaves that at `home` too unless it is null. A warp, whose lanes
+/// get Scoring::keys.
+__device__ inline float score_key(const float* key, int dim, float* sum, float* home) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float square = 0, of_sum = 0, dot = 0;
+  for (int d = lane; d < dim; d += kWarp) square += key[d] * key[d];
+  const float inverse = inverse_length(warp_reduce(square, Sum{}));
+  for (int d = lane; d < dim; d += kWarp) {
+    const float with = inverse > 0 ? sum[d] + key[d] * inverse : sum[d];
+    sum[d] = with;
+    if (home) home[d] = with;
+    of_sum += with * with;
+    dot += key[d] * with;
+  }
+  of_sum = inverse_length(warp_reduce(of_sum, Sum{}));
+  dot = warp_reduce(dot, Sum{});
+  return inverse > 0 && of_sum > 0 ? -dot * inverse * of_sum : 0.0f;
+}
+
+/// What the new token alone is worth: its score so far, and the norm of its value. All threads.
+template <class T> __device__ void write_worth(const Args& a, const Tile<T>& t, std::int32_t slot) {
+  const int dim = a.slots.head_dim, warp = static_cast<int>(threadIdx.x) / kWarp;
+  if (t.value_norm && warp == 1) {
+    const float* const v = a.v + t.index * a.v_stride + t.head * dim;
+    float norm = 0;
+    for (int d = static_cast<int>(threadIdx.x) % kWarp; d < dim; d += kWarp) norm += fabsf(v[d]);
+    norm = warp_reduce(norm, Sum{});
+    if (threadIdx.x == kWarp) {
+      t.value_norm[slot] = norm;
+      if (t.home.k) t.home.value_norm[slot] = norm;
+    }
+  }
+  if (a.scoring == Scoring::none || warp != 0) return;
+  float score = 0;
+  if (a.scoring == Scoring::keys)
+    score = score_key(a.k + t.index * a.k_stride + t.head * dim, dim, t.key_sum, t.home.key_sum);
+  if (threadIdx.x != 0) return;
+  if (a.scoring == Scoring::positions) score = position_score(t.row.position, a.stride);
+  if (a.scoring == Scoring::random)
+    score = unit_float(random_bits(
+        a.seed, std::uint64_t{static_cast<std::uint32_t>(t.head)} << 32 | static_cast<std::uint32_t>(t.row.position)));
+  t.score[slot] = score;
+}
+
 /// Rounds the new key and value into the free slot. All threads; visible to the block after the next barrier.
 template <class T> __device__ void write_token(const Args& a, const Tile<T>& t) {
   if (without_room(t)) return;
@@ -146,13 +193,10 @@ template <class T> __device__ void write_token(const Args& a, const Tile<T>& t) 
       if (t.home.k) t.home.k[row + d] = k, t.home.v[row + d] = v;
     }
   }
+  write_worth(a, t, slot);
   if (threadIdx.x != 0) return;
   t.position[slot] = t.row.position;
   if (t.home.k) t.home.position[slot] = t.row.position;
-  if (a.scoring == Scoring::none) return;
-  const std::uint64_t key =
-      std::uint64_t{static_cast<std::uint32_t>(t.head)} << 32 | static_cast<std::uint32_t>(t.row.position);
-  t.score[slot] = a.scoring == Scoring::random ? unit_float(random_bits(a.seed, key)) : 0.0f;
 }
 
 }  // namespace weft::kernels::cuda::decode

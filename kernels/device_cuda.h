@@ -59,6 +59,11 @@ template <int kLanes = kWarp, class T, class Op> __device__ T warp_reduce(T x, O
   return x;
 }
 
+/// 1 / the length of a vector, from its square; 0 where it has no direction.
+__device__ inline float inverse_length(float square) {
+  return square > 0 && square < INFINITY ? 1.0f / sqrtf(square) : 0.0f;
+}
+
 /// Every thread of a block of whole warps gets the result; `shared` holds one T per warp and may be reused after.
 template <class T, class Op> __device__ T block_reduce(T x, Op op, T* shared) {
   const int warps = static_cast<int>(blockDim.x) / kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;

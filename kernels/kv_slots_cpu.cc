@@ -46,7 +46,7 @@ struct HeadSlots {
   std::byte *k, *v;
   float* score;
   std::int32_t *position, *free_slot;
-  float* rest;
+  float *rest, *key_sum, *value_norm;
 
   HeadSlots(const KvSlots& s, std::int64_t sequence, std::int64_t head) {
     const std::int64_t index = sequence * s.kv_heads + head, first = index * s.slots;
@@ -56,6 +56,8 @@ struct HeadSlots {
     position = s.position + first;
     free_slot = s.free_slot + index;
     rest = s.rest ? s.rest + index * rest_numbers(s.head_dim) : nullptr;
+    key_sum = s.key_sum ? s.key_sum + index * s.head_dim : nullptr;
+    value_norm = s.value_norm ? s.value_norm + first : nullptr;
   }
 };
 
@@ -81,12 +83,42 @@ void sum_rest(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const
   }
 }
 
+/// One head's keys or values of a prompt.
+struct HeadRows {
+  const ConstView& rows;
+  std::int64_t begin, column;  // in bytes
+  const void* operator()(std::int32_t position) const {
+    return rows.slice(begin + position, 1).as<std::byte>() + column;
+  }
+};
+HeadRows rows_of(const KeepPrompt& op, const ConstView& rows, std::size_t prompt, std::int64_t head) {
+  return {rows, op.offsets[prompt], head * op.slots.head_dim * static_cast<std::int64_t>(size_of(rows.dtype))};
+}
+
+/// score [length] = Scoring::keys of a prompt; the sum of its unit keys goes into the slots, if these have one.
+void score_keys(const KeepPrompt& op, std::size_t prompt, std::int64_t head, float* score, float* key_sum,
+                const VectorKernels& vectors) {
+  const std::int32_t length = op.offsets[prompt + 1] - op.offsets[prompt];
+  const HeadRows key = rows_of(op, op.k, prompt, head);
+  const int dim = op.slots.head_dim;
+  std::vector<float> sum(static_cast<std::size_t>(dim));
+  for (std::int32_t i = 0; i < length; ++i) vectors.add_unit(key(i), op.k.dtype, dim, sum.data());
+  for (std::int32_t i = 0; i < length; ++i) score[i] = vectors.key_score(key(i), op.k.dtype, dim, sum.data());
+  if (key_sum) std::copy(sum.begin(), sum.end(), key_sum);
+}
+
 void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const VectorKernels& vectors) {
   const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
+  const HeadSlots slots(op.slots, op.sequence[prompt], head);
   const float* given = op.scoring == Scoring::attention ? op.score.slice(head, 1).as<float>() + begin : nullptr;
+  float* const work = op.work ? op.work.slice(head, 1).as<float>() + begin : nullptr;
+  if (op.scoring == Scoring::keys) score_keys(op, prompt, head, work, slots.key_sum, vectors), given = work;
+  for (std::int32_t i = 0; op.by_value && i < length; ++i)
+    work[i] = vectors.value_norm(rows_of(op, op.v, prompt, head)(i), op.v.dtype, op.slots.head_dim);
   const std::int32_t reach = op.pool / 2;
   const auto score = [&](std::int32_t position) {
     if (op.scoring == Scoring::random) return random_score(op.seed, static_cast<int>(head), position);
+    if (op.scoring == Scoring::positions) return position_score(position, op.stride);
     if (!given || reach == 0) return given ? given[position] : 0.0f;
     const std::int32_t first = std::max(0, position - reach), last = std::min(length - 1, position + reach);
     float sum = 0;
@@ -95,10 +127,10 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
   };
   const bool by_row = op.statistic == Statistic::mean;
   const std::vector<std::int32_t> kept = kept_positions(length, op.keep[prompt], [&](std::int32_t position) {
-    return by_row ? score(position) / static_cast<float>(length - position) : score(position);
+    const float worth = by_row ? score(position) / static_cast<float>(length - position) : score(position);
+    return op.by_value ? worth * work[position] : worth;
   });
 
-  const HeadSlots slots(op.slots, op.sequence[prompt], head);
   const auto copy = [&](const ConstView& from, std::int32_t position, DType type, std::byte* rows, std::size_t slot) {
     const ConstView row = from.slice(begin + position, 1);
     const std::size_t bytes = kv_row_bytes(type, op.slots.head_dim);
@@ -111,9 +143,11 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
     copy(op.v, kept[slot], op.slots.dtype, slots.v, slot);
     slots.position[slot] = kept[slot];
     if (slots.score) slots.score[slot] = score(kept[slot]);
+    if (slots.value_norm) slots.value_norm[slot] = work[kept[slot]];
   }
   std::fill(slots.position + kept.size(), slots.position + op.slots.slots, -1);
   if (slots.score) std::fill(slots.score + kept.size(), slots.score + op.slots.slots, 0.0f);
+  if (slots.value_norm) std::fill(slots.value_norm + kept.size(), slots.value_norm + op.slots.slots, 0.0f);
   *slots.free_slot = static_cast<std::int32_t>(kept.size());
   if (slots.rest) sum_rest(op, prompt, head, kept, slots.rest, vectors);
 }

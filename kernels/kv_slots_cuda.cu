@@ -29,8 +29,12 @@ struct Args {
   const Prompt* prompts;
   Scoring scoring;
   std::uint64_t seed;
-  int reach;    // neighbours on each side whose scores are pooled
-  bool by_row;  // scores are compared per row that could see the token
+  int reach;      // neighbours on each side whose scores are pooled
+  bool by_row;    // scores are compared per row that could see the token
+  bool by_value;  // and times the norms of values, which `work` has
+  float* work;
+  std::int32_t stride;
+  std::int64_t work_stride;
   KvSlots slots;
   std::int64_t k_row, v_row;  // what of the kernel's types one slot's key and value take
 };
@@ -68,6 +72,75 @@ __device__ void sum_rest(const Args& a, const Prompt& prompt, const std::int32_t
   if (threadIdx.x == 0) rest[0] = static_cast<float>(prompt.length - kept);
 }
 
+/// One head's keys or values of a prompt.
+template <class From>
+__device__ const From* rows_of(const void* rows, std::int64_t stride, const Prompt& prompt, int head, int dim) {
+  return static_cast<const From*>(rows) + prompt.begin * stride + head * dim;
+}
+
+/// Scoring::keys of a prompt into `work`, and the sum of its unit keys into the slots. Grid: KV heads, prompts. Shared:
+/// sums [kWarps, head_dim]; the first row becomes that of all.
+template <class From> __global__ void __launch_bounds__(kThreads) score_keys(Args a) {
+  WEFT_DYNAMIC_SHARED(float, sums);
+  const int head = blockIdx.x, dim = a.slots.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const Prompt prompt = a.prompts[blockIdx.y];
+  const From* const keys = rows_of<From>(a.k, a.k_stride, prompt, head, dim);
+  float* const score = a.work + head * a.work_stride + prompt.begin;
+  const auto inverse_of = [&](const From* key) {
+    float square = 0;
+    for (int d = lane; d < dim; d += kWarp) square += to_float(key[d]) * to_float(key[d]);
+    return inverse_length(warp_reduce(square, Sum{}));
+  };
+  float* const mine = sums + warp * dim;
+  for (int d = lane; d < dim; d += kWarp) mine[d] = 0;
+  for (int at = warp; at < prompt.length; at += kWarps) {
+    const From* const key = keys + at * a.k_stride;
+    const float inverse = inverse_of(key);
+    for (int d = lane; inverse > 0 && d < dim; d += kWarp) mine[d] += to_float(key[d]) * inverse;
+  }
+  __syncthreads();
+  for (int d = threadIdx.x; d < dim; d += kThreads) {
+    for (int w = 1; w < kWarps; ++w) sums[d] += sums[w * dim + d];
+    if (a.slots.key_sum) a.slots.key_sum[(std::int64_t{prompt.sequence} * a.slots.kv_heads + head) * dim + d] = sums[d];
+  }
+  __syncthreads();
+  float square = 0;
+  for (int d = lane; d < dim; d += kWarp) square += sums[d] * sums[d];
+  const float of_sum = inverse_length(warp_reduce(square, Sum{}));
+  for (int at = warp; at < prompt.length; at += kWarps) {
+    const From* const key = keys + at * a.k_stride;
+    const float inverse = inverse_of(key);
+    float dot = 0;
+    for (int d = lane; d < dim; d += kWarp) dot += to_float(key[d]) * sums[d];
+    dot = warp_reduce(dot, Sum{});
+    if (lane == 0) score[at] = inverse > 0 && of_sum > 0 ? -dot * inverse * of_sum : 0.0f;
+  }
+}
+
+/// The norms of a prompt's values into `work`. Grid: KV heads, prompts.
+template <class From> __global__ void __launch_bounds__(kThreads) norm_values(Args a) {
+  const int head = blockIdx.x, dim = a.slots.head_dim, lane = threadIdx.x % kWarp;
+  const Prompt prompt = a.prompts[blockIdx.y];
+  const From* const values = rows_of<From>(a.v, a.v_stride, prompt, head, dim);
+  for (int at = threadIdx.x / kWarp; at < prompt.length; at += kWarps) {
+    float norm = 0;
+    for (int d = lane; d < dim; d += kWarp) norm += fabsf(to_float(values[at * a.v_stride + d]));
+    norm = warp_reduce(norm, Sum{});
+    if (lane == 0) a.work[head * a.work_stride + prompt.begin + at] = norm;
+  }
+}
+
+/// Takes the norms of what is kept into the slots: keep_prompt would spill registers for it. Grid: KV heads, prompts.
+__global__ void __launch_bounds__(kThreads) keep_norms(Args a) {
+  const int head = blockIdx.x;
+  const Prompt prompt = a.prompts[blockIdx.y];
+  const std::int64_t first = (std::int64_t{prompt.sequence} * a.slots.kv_heads + head) * a.slots.slots;
+  for (int s = threadIdx.x; s < a.slots.slots; s += kThreads) {
+    const std::int32_t at = a.slots.position[first + s];
+    a.slots.value_norm[first + s] = at < 0 ? 0.0f : a.work[head * a.work_stride + prompt.begin + at];
+  }
+}
+
 /// Grid: KV heads, prompts.
 template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_prompt(Args a) {
   WEFT_SHARED(SelectShared, select);
@@ -81,7 +154,8 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
     if (a.scoring == Scoring::random)
       return unit_float(
           random_bits(a.seed, std::uint64_t{static_cast<std::uint32_t>(head)} << 32 | static_cast<std::uint32_t>(at)));
-    if (a.scoring != Scoring::attention) return 0.0f;
+    if (a.scoring == Scoring::positions) return position_score(at, a.stride);
+    if (!a.score) return 0.0f;
     const float* const given = a.score + head * a.score_stride + prompt.begin;
     if (a.reach == 0) return given[at];
     const int first = max(0, at - a.reach), last = min(prompt.length - 1, at + a.reach);
@@ -91,7 +165,8 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
   };
   // Of equal scores the newer stays.
   const auto key = [&](int at) {
-    const float worth = a.by_row ? score(at) / static_cast<float>(prompt.length - at) : score(at);
+    float worth = a.by_row ? score(at) / static_cast<float>(prompt.length - at) : score(at);
+    if (a.by_value) worth *= a.work[head * a.work_stride + prompt.begin + at];
     return std::uint64_t{order_of(worth)} << 32 | static_cast<std::uint32_t>(at);
   };
 
@@ -159,21 +234,31 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
     prompts.push_back({op.offsets[i], op.offsets[i + 1] - op.offsets[i], op.sequence[i], op.keep[i]});
   if (prompts.empty()) return;
   const std::size_t unit = is_quantised(op.slots.dtype) ? 1 : size_of(op.slots.dtype);
+  const ConstView scores = op.scoring == Scoring::keys ? ConstView(op.work) : op.score;
   const Args args{.k = op.k.data,
                   .v = op.v.data,
                   .k_stride = op.k.stride,
                   .v_stride = op.v.stride,
-                  .score = static_cast<const float*>(op.score.data),
-                  .score_stride = op.score.stride,
+                  .score = static_cast<const float*>(scores.data),
+                  .score_stride = scores.stride,
                   .prompts = stream.upload(std::span<const Prompt>(prompts)),
                   .scoring = op.scoring,
                   .seed = op.seed,
                   .reach = op.pool / 2,
                   .by_row = op.statistic == Statistic::mean,
+                  .by_value = op.by_value,
+                  .work = static_cast<float*>(op.work.data),
+                  .stride = op.stride,
+                  .work_stride = op.work.stride,
                   .slots = op.slots,
                   .k_row = static_cast<std::int64_t>(op.slots.key_bytes() / unit),
                   .v_row = static_cast<std::int64_t>(op.slots.value_bytes() / unit)};
   const dim3 grid(op.slots.kv_heads, static_cast<unsigned>(prompts.size()));
+  with_float_type(op.k.dtype, [&]<class From>() {
+    if (op.scoring == Scoring::keys)
+      launch(score_keys<From>, grid, kThreads, kWarps * op.slots.head_dim * sizeof(float), stream, args);
+    if (op.by_value) launch(norm_values<From>, grid, kThreads, 0, stream, args);
+  });
   with_slot_type(op.slots, [&]<class T>() {
     if constexpr (is_level<T>) {
       launch(keep_prompt<T, 1>, grid, kThreads, 0, stream, args);
@@ -185,6 +270,7 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
       launch(wide ? keep_prompt<T, kWide> : keep_prompt<T, 1>, grid, kThreads, 0, stream, args);
     }
   });
+  if (op.slots.value_norm) launch(keep_norms, grid, kThreads, 0, stream, args);
 }
 
 }  // namespace weft::kernels

@@ -76,7 +76,7 @@ void CpuOps::run(const ColumnSums& op, Stream&) const {
     t.first_row = op.window > 0 ? std::max(0, block.length - op.window) : 0;
     t.length = block.length;
     t.scale = op.scale;
-    t.largest = op.statistic == Statistic::largest;
+    t.statistic = op.statistic;
     t.score = static_cast<float*>(at(op.score, kv_head, block.begin));
     t.scratch = reinterpret_cast<float*>(turn.scratch(thread, column_scratch(op.head_dim) * sizeof(float)));
     vectors_.column_sums(t);

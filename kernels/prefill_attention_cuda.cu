@@ -71,7 +71,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Arg
 }
 
 /// Grid: keys (blocks of one), KV heads.
-template <class T, bool kLargest> __global__ void __launch_bounds__(kThreads) column_sums_plain(Args a) {
+template <class T, class How> __global__ void __launch_bounds__(kThreads) column_sums_plain(Args a) {
   WEFT_SHARED(float, partial, [kWarps]);
   const Block block = a.blocks[blockIdx.x];
   const int kv_head = blockIdx.y, first_row = a.window > 0 ? max(0, block.length - a.window) : 0;
@@ -81,11 +81,11 @@ template <class T, bool kLargest> __global__ void __launch_bounds__(kThreads) co
     const int head = kv_head * a.group + g;
     for (int i = max(block.first, first_row) + static_cast<int>(threadIdx.x); i < block.length; i += kThreads) {
       const float* const q = a.q + (block.begin + i) * a.q_stride + head * a.head_dim;
-      sum = gathered<kLargest>(sum,
-                               __expf(a.scale * dot(q, k, a.head_dim) - a.lse[head * a.lse_stride + block.begin + i]));
+      sum =
+          gathered<How>(sum, __expf(a.scale * dot(q, k, a.head_dim) - a.lse[head * a.lse_stride + block.begin + i]), i);
     }
   }
-  sum = block_reduce(sum, Gathered<kLargest>{}, partial);
+  sum = block_reduce(sum, How{}, partial);
   if (threadIdx.x == 0) a.score[kv_head * a.score_stride + block.begin + block.first] = sum;
 }
 
@@ -162,16 +162,20 @@ void CudaOps::run(const ColumnSums& op, Stream& any) const {
   args.window = op.window;
   args.blocks = stream.upload(std::span<const Block>(blocks));
   const auto count = static_cast<unsigned>(blocks.size());
-  const bool largest = op.statistic == Statistic::largest;
+  const bool largest = op.statistic == Statistic::largest, counts = op.statistic == Statistic::count;
   with_float_type(op.k.dtype, [&]<class T>() {
     if constexpr (!std::is_same_v<T, float>)
       if (tensor)
         return with_tile(op.head_dim, [&]<int kDim>() {
-          launch(largest ? column_sums_tensor<T, kDim, true> : column_sums_tensor<T, kDim, false>, count * op.kv_heads,
-                 kThreads, Tile<T, kDim>::kBytes, stream, args);
+          launch(counts    ? column_counts_tensor<T, kDim>
+                 : largest ? column_sums_tensor<T, kDim, true>
+                           : column_sums_tensor<T, kDim, false>,
+                 count * op.kv_heads, kThreads, Tile<T, kDim>::kBytes, stream, args);
         });
-    launch(largest ? column_sums_plain<T, true> : column_sums_plain<T, false>, dim3(count, op.kv_heads), kThreads, 0,
-           stream, args);
+    launch(counts    ? column_sums_plain<T, Count>
+           : largest ? column_sums_plain<T, Largest>
+                     : column_sums_plain<T, Sum>,
+           dim3(count, op.kv_heads), kThreads, 0, stream, args);
   });
 }
 

@@ -242,13 +242,16 @@ template <class T, int kDim> __global__ void __launch_bounds__(kThreads, 2) pref
   if constexpr (kMultiplies<T>) attend<T, kDim>(a);
 }
 
-/// x + y, or the larger of them.
 template <bool kLargest> using Gathered = std::conditional_t<kLargest, Largest, Sum>;
-template <bool kLargest> __device__ __forceinline__ float gathered(float x, float y) {
-  return Gathered<kLargest>{}(x, y);
+/// Sums how many are more than an even share.
+struct Count : Sum {};
+/// The sum, the largest or the count of what there is and what row `row` of the sequence gives.
+template <class How> __device__ __forceinline__ float gathered(float x, float p, int row) {
+  if constexpr (std::is_same_v<How, Count>) p = p * static_cast<float>(row + 1) >= kMoreThanEven ? 1.0f : 0.0f;
+  return How{}(x, p);
 }
 
-template <class T, int kDim, bool kLargest> __device__ __forceinline__ void sum_columns(const Args& a) {
+template <class T, int kDim, class How> __device__ __forceinline__ void sum_columns(const Args& a) {
   WEFT_DYNAMIC_SHARED(T, memory);
   WEFT_SHARED(float, shift, [kTile]);
   const Tile<T, kDim> queries{memory};
@@ -294,12 +297,13 @@ template <class T, int kDim, bool kLargest> __device__ __forceinline__ void sum_
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           sum[i / 2] =
-              gathered<kLargest>(sum[i / 2], fast_exp2(__fmaf_rn(p[n][i], to_exp2, shift[n * 8 + at.t * 2 + i % 2])));
+              gathered<How>(sum[i / 2], fast_exp2(__fmaf_rn(p[n][i], to_exp2, shift[n * 8 + at.t * 2 + i % 2])),
+                            first + n * 8 + at.t * 2 + i % 2);
     }
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float all = over_row(sum[r], Gathered<kLargest>{});
+    const float all = over_row(sum[r], How{});
     if (at.t == 0 && at.row + r * 8 < count)
       a.score[kv_head * a.score_stride + block.begin + block.first + at.row + r * 8] = all;
   }
@@ -307,7 +311,10 @@ template <class T, int kDim, bool kLargest> __device__ __forceinline__ void sum_
 
 /// Grid: KV heads of tiles of keys. Shared: a tile.
 template <class T, int kDim, bool kLargest> __global__ void __launch_bounds__(kThreads, 2) column_sums_tensor(Args a) {
-  if constexpr (kMultiplies<T>) sum_columns<T, kDim, kLargest>(a);
+  if constexpr (kMultiplies<T>) sum_columns<T, kDim, Gathered<kLargest>>(a);
+}
+template <class T, int kDim> __global__ void __launch_bounds__(kThreads, 2) column_counts_tensor(Args a) {
+  if constexpr (kMultiplies<T>) sum_columns<T, kDim, Count>(a);
 }
 
 /// Calls f.operator()<kDim>() with the tile's numbers of a row for heads of `head_dim`.

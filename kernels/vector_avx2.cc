@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "kernels/vector_decode.h"
+#include "kernels/vector_keys.h"
 #include "kernels/vector_math.h"
 #include "kernels/vector_prefill.h"
 
@@ -201,8 +202,17 @@ struct Avx2 {
   }
 };
 
-constexpr VectorKernels kKernels = {"AVX2",        prefill_tile<Avx2>, column_tile<Avx2>,  decode_tile<Avx2>,
-                                    convert<Avx2>, sum_exp<Avx2>,      quantise_row<Avx2>, hadamard<Avx2>};
+constexpr VectorKernels kKernels = {"AVX2",
+                                    prefill_tile<Avx2>,
+                                    column_tile<Avx2>,
+                                    decode_tile<Avx2>,
+                                    convert<Avx2>,
+                                    sum_exp<Avx2>,
+                                    quantise_row<Avx2>,
+                                    hadamard<Avx2>,
+                                    add_unit_row<Avx2>,
+                                    key_score_row<Avx2>,
+                                    value_norm_row<Avx2>};
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include <immintrin.h>
 
 #include "kernels/vector_decode.h"
+#include "kernels/vector_keys.h"
 #include "kernels/vector_math.h"
 #include "kernels/vector_prefill.h"
 
@@ -150,8 +151,17 @@ struct Avx512 {
   }
 };
 
-constexpr VectorKernels kKernels = {"AVX-512",       prefill_tile<Avx512>, column_tile<Avx512>,  decode_tile<Avx512>,
-                                    convert<Avx512>, sum_exp<Avx512>,      quantise_row<Avx512>, hadamard<Avx512>};
+constexpr VectorKernels kKernels = {"AVX-512",
+                                    prefill_tile<Avx512>,
+                                    column_tile<Avx512>,
+                                    decode_tile<Avx512>,
+                                    convert<Avx512>,
+                                    sum_exp<Avx512>,
+                                    quantise_row<Avx512>,
+                                    hadamard<Avx512>,
+                                    add_unit_row<Avx512>,
+                                    key_score_row<Avx512>,
+                                    value_norm_row<Avx512>};
 
 }  // namespace
 

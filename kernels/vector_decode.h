@@ -43,6 +43,7 @@ template <class S> void prefetch_tile(const DecodeTile& t) {
   for (std::uintptr_t i = 0; i < bytes && i < most; i += kLine) {
     __builtin_prefetch(reinterpret_cast<const char*>(t.position) + i, 1);
     if (t.score) __builtin_prefetch(reinterpret_cast<const char*>(t.score) + i, 1);
+    if (t.value_norm) __builtin_prefetch(reinterpret_cast<const char*>(t.value_norm) + i, 1);
   }
   const auto prefetch_row = [&t](const void* rows, DType type) {
     const auto row_bytes = static_cast<std::int64_t>(kv_row_bytes(type, t.head_dim)), row = *t.free_slot * row_bytes;
@@ -84,9 +85,11 @@ template <class S, class T> void decode_tile_of(const DecodeTile& t) {
   for (; head < t.group; ++head) outputs<S, 1>(s, head);
 
   if (has_rest(s)) add_rest_values<S>(s);
-  if (t.statistic == Statistic::largest) add_to_scores<S, true>(s);
-  else add_to_scores<S, false>(s);
+  if (t.statistic == Statistic::largest) add_to_scores<S, Statistic::largest>(s);
+  else if (t.statistic == Statistic::count) add_to_scores<S, Statistic::count>(s);
+  else add_to_scores<S, Statistic::sum>(s);
   if (t.statistic == Statistic::mean) divide_by_age(s);
+  if (t.value_norm) weigh_by_value<S>(s);
   const int victim = s.count > t.keep.budget() ? choose_victim<S>(s) : -1;
   const int freed = victim >= 0 ? slot_of<S>(s, victim) : s.first_empty;
   if (victim >= 0) t.position[freed] = -1;

@@ -45,8 +45,8 @@ struct ColumnTile {
   DType dtype;
   int first_key, keys, first_row, length, head_dim, group;
   float scale;
-  bool largest;  // of those terms, in place of their sum
-  float* score;  // [tokens of the sequence]
+  Statistic statistic;  // of those terms
+  float* score;         // [tokens of the sequence]
   float* scratch;
 };
 constexpr std::size_t column_scratch(int head_dim) {
@@ -62,6 +62,7 @@ struct DecodeTile {
   float* score;                        // [slots], null with Scoring::none
   std::int32_t *position, *free_slot;  // [slots], [1]
   float* rest;                         // [rest_numbers(head_dim)] or null
+  float *key_sum, *value_norm;         // [head_dim] with Scoring::keys; [slots] or null
   DType dtype, key_type;               // of values and of keys
   int slots, head_dim, group;
   std::int32_t token;  // the new one's position
@@ -94,6 +95,10 @@ struct VectorKernels {
   /// One key or value into a slot of int8 or int4 (kv_row.h).
   void (*quantise)(const float* x, int head_dim, DType type, std::byte* row);
   void (*hadamard)(float* x, int head_dim);  ///< Hadamard of one head
+  /// sum[n] += key / its length, and then its Scoring::keys; the sum of the sizes of a row's numbers. Of float types.
+  void (*add_unit)(const void* key, DType type, int n, float* sum);
+  float (*key_score)(const void* key, DType type, int n, const float* sum);
+  float (*value_norm)(const void* row, DType type, int n);
 };
 
 /// What this processor can run, the fastest first; never empty.

@@ -3,6 +3,7 @@
 
 #include "kernels/vector_decode.h"
 #include "kernels/vector_kernels.h"
+#include "kernels/vector_keys.h"
 #include "kernels/vector_math.h"
 #include "kernels/vector_prefill.h"
 
@@ -138,8 +139,9 @@ struct Plain {
   }
 };
 
-constexpr VectorKernels kKernels = {"plain C++",    prefill_tile<Plain>, column_tile<Plain>,  decode_tile<Plain>,
-                                    convert<Plain>, sum_exp<Plain>,      quantise_row<Plain>, hadamard<Plain>};
+constexpr VectorKernels kKernels = {"plain C++",         prefill_tile<Plain>,  column_tile<Plain>,   decode_tile<Plain>,
+                                    convert<Plain>,      sum_exp<Plain>,       quantise_row<Plain>,  hadamard<Plain>,
+                                    add_unit_row<Plain>, key_score_row<Plain>, value_norm_row<Plain>};
 
 }  // namespace
 

@@ -89,13 +89,13 @@ template <class S> void prefill_tile(const PrefillTile& t) {
 }
 
 /// x + y, or the larger of them.
-template <class S, bool kLargest> typename S::V gathered(typename S::V x, typename S::V y) {
-  if constexpr (kLargest) return S::max(x, y);
+template <class S, Statistic kStatistic> typename S::V gathered(typename S::V x, typename S::V y) {
+  if constexpr (kStatistic == Statistic::largest) return S::max(x, y);
   else return S::add(x, y);
 }
 
 /// Gathers in sum[kKeyColumns] what rows first .. first + count of one head give to each key of the block.
-template <class S, bool kLargest>
+template <class S, Statistic kStatistic>
 void add_columns(const ColumnTile& t, int head, int first, int count, const float* keys, float* q, float* logits,
                  typename S::V* sum) {
   constexpr int vectors = kKeyColumns / kLanes;
@@ -106,14 +106,16 @@ void add_columns(const ColumnTile& t, int head, int first, int count, const floa
     const int row = first + r, seen = row - t.first_key + 1;
     const typename S::V lse = S::all(t.lse[head * t.lse_stride + row]);
     for (int n = 0; n < vectors && n * kLanes < seen; ++n) {
-      const typename S::V p = exp_of<S>(S::sub(S::load(logits + r * kKeyColumns + n * kLanes), lse));
+      typename S::V p = exp_of<S>(S::sub(S::load(logits + r * kKeyColumns + n * kLanes), lse));
+      if constexpr (kStatistic == Statistic::count)
+        p = S::zero_below(p, kMoreThanEven / static_cast<float>(row + 1), S::all(1.0f));
       const int left = seen - n * kLanes;
-      sum[n] = gathered<S, kLargest>(sum[n], left < kLanes ? S::first(p, left, 0.0f) : p);
+      sum[n] = gathered<S, kStatistic>(sum[n], left < kLanes ? S::first(p, left, 0.0f) : p);
     }
   }
 }
 
-template <class S, bool kLargest, class T> void column_tile_of(const ColumnTile& t) {
+template <class S, Statistic kStatistic, class T> void column_tile_of(const ColumnTile& t) {
   constexpr int R = S::kTileRows, vectors = kKeyColumns / kLanes;
   const std::int64_t dim = whole_vectors(t.head_dim);
   float* keys = t.scratch;
@@ -131,8 +133,8 @@ template <class S, bool kLargest, class T> void column_tile_of(const ColumnTile&
       for (auto& v : sum) v = S::zero();
       const int end = t.length < chunk + kQueryRows ? t.length : chunk + kQueryRows;
       for (int row = chunk; row < end; row += R)
-        add_columns<S, kLargest>(t, head, row, end - row < R ? end - row : R, keys, q, logits, sum);
-      for (int n = 0; n < vectors; ++n) total[n] = gathered<S, kLargest>(total[n], sum[n]);
+        add_columns<S, kStatistic>(t, head, row, end - row < R ? end - row : R, keys, q, logits, sum);
+      for (int n = 0; n < vectors; ++n) total[n] = gathered<S, kStatistic>(total[n], sum[n]);
     }
   for (int n = 0; n < vectors; ++n) {
     const int left = t.keys - n * kLanes;
@@ -140,15 +142,16 @@ template <class S, bool kLargest, class T> void column_tile_of(const ColumnTile&
   }
 }
 
-template <class S, bool kLargest> void column_tile_by(const ColumnTile& t) {
-  if (t.dtype == DType::f32) column_tile_of<S, kLargest, float>(t);
-  else if (t.dtype == DType::f16) column_tile_of<S, kLargest, f16>(t);
-  else column_tile_of<S, kLargest, bf16>(t);
+template <class S, Statistic kStatistic> void column_tile_by(const ColumnTile& t) {
+  if (t.dtype == DType::f32) column_tile_of<S, kStatistic, float>(t);
+  else if (t.dtype == DType::f16) column_tile_of<S, kStatistic, f16>(t);
+  else column_tile_of<S, kStatistic, bf16>(t);
 }
 
 template <class S> void column_tile(const ColumnTile& t) {
-  if (t.largest) column_tile_by<S, true>(t);
-  else column_tile_by<S, false>(t);
+  if (t.statistic == Statistic::largest) column_tile_by<S, Statistic::largest>(t);
+  else if (t.statistic == Statistic::count) column_tile_by<S, Statistic::count>(t);
+  else column_tile_by<S, Statistic::sum>(t);
 }
 
 }  // namespace weft::kernels

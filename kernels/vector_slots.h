@@ -5,6 +5,7 @@
 // order, however many slots the KV buffer has. Nearly always the visible slots are one run that begins with the first.
 #pragma once
 
+#include "kernels/vector_keys.h"
 #include "kernels/vector_math.h"
 #include "kernels/vector_quantise.h"
 
@@ -64,9 +65,15 @@ template <class S, class T> void list_entries(DecodeState<T>& s) {
   s.first_empty = empty;
 }
 
-/// score = decay * score + the probabilities of the group, or the largest of these. Leaves the new scores in s.value.
-template <class S, bool kLargest, class T> void add_to_scores(DecodeState<T>& s) {
+/// score = decay * score + the probabilities of the group, or the largest of these, or + how many are more than even.
+/// Leaves the new scores in s.value.
+template <class S, Statistic kStatistic, class T> void add_to_scores(DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
+  const float more = kMoreThanEven / static_cast<float>(s.count);
+  const auto one_of = [&](typename S::V p) {
+    if constexpr (kStatistic == Statistic::count) return S::zero_below(p, more, S::all(1.0f));
+    else return p;
+  };
   int entry = 0;
   for (int r = 0; r < s.runs; ++r)
     for (int first = 0; first < s.run[r].count; first += kLanes) {
@@ -74,13 +81,13 @@ template <class S, bool kLargest, class T> void add_to_scores(DecodeState<T>& s)
       typename S::V score = S::zero();
       if (t.score) score = load_some<S>(t.score + s.run[r].first + first, lanes);
       if (t.scoring == Scoring::attention) {
-        typename S::V got = S::load(s.p + entry);
+        typename S::V got = one_of(S::load(s.p + entry));
         for (int g = 1; g < t.group; ++g) {
-          const typename S::V p = S::load(s.p + g * s.stride + entry);
-          if constexpr (kLargest) got = S::max(got, p);
+          const typename S::V p = one_of(S::load(s.p + g * s.stride + entry));
+          if constexpr (kStatistic == Statistic::largest) got = S::max(got, p);
           else got = S::add(got, p);
         }
-        if constexpr (kLargest) score = S::max(S::mul(S::all(t.decay), score), got);
+        if constexpr (kStatistic == Statistic::largest) score = S::max(S::mul(S::all(t.decay), score), got);
         else score = S::fma(S::all(t.decay), score, got);
         store_some<S>(t.score + s.run[r].first + first, score, lanes);
       }
@@ -93,6 +100,18 @@ template <class S, bool kLargest, class T> void add_to_scores(DecodeState<T>& s)
 template <class T> void divide_by_age(DecodeState<T>& s) {
   const std::int32_t end = s.tile.token + 1;
   for (int i = 0; i < s.count; ++i) s.value[i] /= static_cast<float>(end - s.place[i]);
+}
+
+/// s.value = the scores times the norms of their tokens' values.
+template <class S, class T> void weigh_by_value(DecodeState<T>& s) {
+  int entry = 0;
+  for (int r = 0; r < s.runs; ++r)
+    for (int first = 0; first < s.run[r].count; first += kLanes) {
+      const int left = s.run[r].count - first, lanes = left < kLanes ? left : kLanes;
+      const typename S::V norm = load_some<S>(s.tile.value_norm + s.run[r].first + first, lanes);
+      store_some<S>(s.value + entry, S::mul(S::load(s.value + entry), norm), lanes);  // behind it is the next run
+      entry += lanes;
+    }
 }
 
 /// The entry of the candidate with the lowest score, of equal ones the oldest; a score that is no number is never
@@ -143,7 +162,13 @@ template <class S, class T> void write_token(const DecodeState<T>& s) {
     }
   }
   t.position[slot] = t.token;
-  if (t.score) t.score[slot] = t.new_score;
+  if (t.scoring == Scoring::keys) {
+    add_unit<S>(t.k, t.head_dim, t.key_sum);
+    t.score[slot] = key_score<S>(t.k, t.head_dim, t.key_sum);
+  } else if (t.score) {
+    t.score[slot] = t.new_score;
+  }
+  if (t.value_norm) t.value_norm[slot] = value_norm<S>(t.v, t.head_dim);
 }
 
 /// The slot of an entry.

@@ -12,6 +12,10 @@ std::size_t rest_bytes(const KvShape& shape) {
   return shape.rest ? static_cast<std::size_t>(kernels::rest_numbers(shape.head_dim)) * sizeof(float) : 0;
 }
 
+std::size_t key_sum_bytes(const KvShape& shape) {
+  return shape.key_sums ? static_cast<std::size_t>(shape.head_dim) * sizeof(float) : 0;
+}
+
 }  // namespace
 
 KvShape::Offsets KvShape::offsets() const {
@@ -25,18 +29,22 @@ KvShape::Offsets KvShape::offsets() const {
   at.position = arena.take(places * sizeof(std::int32_t), 64);
   at.free_slot = arena.take(heads * sizeof(std::int32_t), 64);
   at.rest = rest ? arena.take(heads * rest_bytes(*this), 64) : arena.used();
+  at.key_sum = key_sums ? arena.take(heads * key_sum_bytes(*this), 64) : arena.used();
+  at.value_norm = value_norms ? arena.take(places * sizeof(float), 64) : arena.used();
   at.end = arena.used();
   return at;
 }
 
-std::array<KvShape::Part, 6> KvShape::parts() const {
+std::array<KvShape::Part, 8> KvShape::parts() const {
   const Offsets at = offsets();
   return {Part{at.k, key_bytes()},
           Part{at.v, value_bytes()},
           Part{at.score, scores ? sizeof(float) : 0},
           Part{at.position, sizeof(std::int32_t)},
           Part{at.free_slot, sizeof(std::int32_t), false},
-          Part{at.rest, rest_bytes(*this), false}};
+          Part{at.rest, rest_bytes(*this), false},
+          Part{at.key_sum, key_sum_bytes(*this), false},
+          Part{at.value_norm, value_norms ? sizeof(float) : 0}};
 }
 
 std::size_t KvShape::bytes() const { return round_up(offsets().end, kPage); }
@@ -56,6 +64,8 @@ kernels::KvSlots KvShape::view(std::byte* base) const {
   slots_view.head_dim = head_dim;
   slots_view.rest = rest ? reinterpret_cast<float*>(base + at.rest) : nullptr;
   slots_view.int8_keys = int8_keys;
+  slots_view.key_sum = key_sums ? reinterpret_cast<float*>(base + at.key_sum) : nullptr;
+  slots_view.value_norm = value_norms ? reinterpret_cast<float*>(base + at.value_norm) : nullptr;
   return slots_view;
 }
 

@@ -17,27 +17,30 @@ namespace weft::offload {
 /// One KV buffer: what one layer keeps for one batch of sequences (kernels::KvSlots). In this order, each part starting
 /// at a multiple of 64 bytes: k, v [sequences, kv_heads, slots], rows of kernels/kv_row.h; score [sequences, kv_heads,
 /// slots] f32 if `scores`; position, of the same shape, i32; free_slot [sequences, kv_heads] i32; rest [sequences,
-/// kv_heads, kernels::rest_numbers(head_dim)] f32 if `rest`. Moves between tiers as it is.
+/// kv_heads, kernels::rest_numbers(head_dim)] f32 if `rest`; key_sum [sequences, kv_heads, head_dim] f32 if `key_sums`;
+/// value_norm [sequences, kv_heads, slots] f32 if `value_norms`. Moves between tiers as it is.
 struct KvShape {
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
   DType dtype = DType::f16;
   bool scores = true;      ///< false with Scoring::none
   bool rest = false;       ///< what was evicted is summed
   bool int8_keys = false;  ///< of i4: keys are rows of i8
+  bool key_sums = false, value_norms = false;
 
   std::size_t bytes() const;  ///< of the whole buffer, a multiple of 4096
   kernels::KvSlots view(std::byte* base) const;
   DType key_type() const { return int8_keys ? DType::i8 : dtype; }
   std::size_t key_bytes() const { return kernels::kv_row_bytes(key_type(), head_dim); }
   std::size_t value_bytes() const { return kernels::kv_row_bytes(dtype, head_dim); }
-  /// What a decode step reads and writes of one slot: key, value and position, and the score, which is read and
-  /// written.
+  /// What a decode step reads and writes of one slot: key, value and position, the value's norm, and the score, which
+  /// is read and written.
   std::size_t bytes_per_step() const {
-    return key_bytes() + value_bytes() + sizeof(std::int32_t) + (scores ? 2 * sizeof(float) : 0);
+    return key_bytes() + value_bytes() + sizeof(std::int32_t) + (scores ? 2 * sizeof(float) : 0) +
+           (value_norms ? sizeof(float) : 0);
   }
 
   struct Offsets {
-    std::size_t k = 0, v = 0, score = 0, position = 0, free_slot = 0, rest = 0, end = 0;
+    std::size_t k = 0, v = 0, score = 0, position = 0, free_slot = 0, rest = 0, key_sum = 0, value_norm = 0, end = 0;
   };
   Offsets offsets() const;
 
@@ -48,7 +51,7 @@ struct KvShape {
     std::size_t head_bytes(std::size_t of_slots) const { return per_slot ? of_slots * bytes : bytes; }
   };
   /// All of them, in the order in which they lie; those that this shape lacks have no bytes.
-  std::array<Part, 6> parts() const;
+  std::array<Part, 8> parts() const;
 };
 
 }  // namespace weft::offload

@@ -141,6 +141,9 @@ double Cost::prefill_core(int layer, double sequences, double prompt) const {
     const double scored = pairs - sequences * model_.heads * rest * (rest + 1) / 2;
     seconds += 2 * scored * model_.head_dim / device.column_sums.at(prompt, model_.head_dim);
   }
+  if (policy_.retention.rule == Retention::Rule::keydiff)
+    seconds += pointwise(2 * rows * bytes_of_row(Value::stored_k));
+  if (policy_.retention.weight == Retention::Weight::value) seconds += pointwise(rows * bytes_of_row(Value::stored_v));
   if (policy_.kv_format.rotates())
     for (const Value value : {Value::k, Value::v}) seconds += pointwise(2 * rows * bytes_of_row(value));
   return seconds + pointwise(2 * rows * stored);  // into the slots

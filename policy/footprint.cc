@@ -112,7 +112,9 @@ std::vector<offload::KvShape> kv_shapes(const ModelSpec& model, const Policy& po
                       .dtype = slot_type,
                       .scores = policy.retention.keeps_scores(layer),
                       .rest = policy.retention.rest && !policy.retention.everything(layer),
-                      .int8_keys = policy.kv_format.int8_keys()});
+                      .int8_keys = policy.kv_format.int8_keys(),
+                      .key_sums = policy.retention.keeps_key_sums(layer),
+                      .value_norms = policy.retention.keeps_value_norms(layer)});
   return shapes;
 }
 

@@ -18,6 +18,7 @@ namespace {
 using Rule = Retention::Rule;
 
 using Statistic = Retention::Statistic;
+using Weight = Retention::Weight;
 
 /// The numbers that a rule takes, whether it scores by attention, and its parameters where nothing else is said.
 struct RuleRow {
@@ -40,9 +41,13 @@ constexpr std::array kRules{
     RuleRow{Rule::tova, "tova", true, false, true, 1, 1, 0},
     RuleRow{Rule::snapkv, "snapkv", true, true, true, 32, 7, 1, Statistic::sum, true},
     RuleRow{Rule::defensive, "defensive", true, true, true, 32, 5, 0.99, Statistic::largest},
+    RuleRow{Rule::scissorhands, "scissorhands", true, true, true, 0, 1, 1, Statistic::count},
+    RuleRow{Rule::keydiff, "keydiff", true, true, false},
+    RuleRow{Rule::strided, "strided", true, true, false},
 };
-constexpr std::array<const char*, 3> kStatistics{"sum", "largest", "mean"};  // by Statistic
-constexpr std::array<const char*, 2> kPositions{"absolute", "rolled"};       // by Positions
+constexpr std::array<const char*, 4> kStatistics{"sum", "largest", "mean", "count"};  // by Statistic
+constexpr std::array<const char*, 2> kWeights{"none", "value"};                       // by Weight
+constexpr std::array<const char*, 2> kPositions{"absolute", "rolled"};                // by Positions
 constexpr const RuleRow& row_of(Rule rule) { return kRules[static_cast<std::size_t>(rule)]; }
 static_assert(
     [] {
@@ -138,6 +143,8 @@ void check_rolled(const Retention& retention, const std::string& where) {
   if (retention.rule == Rule::full) refuse("rule 'full' keeps everything; choose a rule that evicts, such as 'h2o'");
   if (!retention.layers.empty()) refuse("'layers' have budgets of their own, and so would move at different times");
   if (retention.once) refuse("with 'once' steps evict nothing, so the cache would outgrow the context");
+  if (retention.rule == Rule::keydiff || retention.rule == Rule::strided)
+    refuse(std::string("rule '") + name_of(retention.rule) + "' scores a token by the position it had when it came");
   if (retention.rest) refuse("the mean of what was evicted ('rest') has no position that could be rolled");
   if (retention.statistic == Statistic::mean)
     refuse("the statistic 'mean' counts rows by positions, which say less once they are rolled");
@@ -163,6 +170,8 @@ void check(const Retention& retention, const std::string& where) {
                      std::to_string(retention.pool));
   if (retention.statistic == Statistic::mean && (retention.window > 0 || retention.decay != 1))
     throw UsageError(where + ": the statistic 'mean' counts all rows alike; it takes no 'window' and no 'decay'");
+  if (rule == Rule::strided && retention.stride == 0)
+    throw UsageError(where + ": rule 'strided' needs 'stride', as in strided:0.1:0.1:stride=8");
   if (retention.once && retention.decay != 1)
     throw UsageError(where + ": with 'once' steps evict nothing, so there is no 'decay'");
   if (retention.once && rule == Rule::h2o_flexgen)
@@ -186,16 +195,21 @@ void read_parameters(Fields& fields, Retention& retention, const std::string& wh
   if (fields.has("layers")) retention.layers = layers_from_json(fields.at("layers"), where + ": layers");
   if (retention.rule == Rule::random)
     retention.seed = static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0));
-  if (!retention.scored()) return;
+  if (retention.rule == Rule::strided)
+    retention.stride = static_cast<std::int32_t>(fields.integer("stride", 2, kMostTokens, 0));
   const RuleRow& row = row_of(retention.rule);
+  if (retention.scored() || retention.rule == Rule::keydiff) retention.once = fields.boolean("once", row.once);
+  if (!retention.scored()) return;
   retention.window = static_cast<std::int32_t>(fields.integer("window", 0, kMostTokens, row.window));
   retention.pool = static_cast<std::int32_t>(fields.integer("pool", 1, kMostPooled, row.pool));
   retention.decay = fields.number("decay", 0, 1, row.decay);
   const auto name = fields.text("statistic", kStatistics[static_cast<std::size_t>(row.statistic)]);
   const auto* const known = std::find(kStatistics.begin(), kStatistics.end(), name);
-  if (known == kStatistics.end()) fields.refuse_field("statistic", "'sum', 'largest' or 'mean'");
+  if (known == kStatistics.end()) fields.refuse_field("statistic", "'sum', 'largest', 'mean' or 'count'");
   retention.statistic = static_cast<Statistic>(known - kStatistics.begin());
-  retention.once = fields.boolean("once", row.once);
+  const auto weight = fields.text("weight", kWeights[0]);
+  if (weight == kWeights[1]) retention.weight = Weight::value;
+  else if (weight != kWeights[0]) fields.refuse_field("weight", "'none' or 'value'");
 }
 
 /// A number, true, false, or text.
@@ -385,6 +399,8 @@ nlohmann::ordered_json Retention::to_json() const {
   // What is left out is both plain and the rule's own.
   const RuleRow& row = row_of(rule);
   if (rest || row.rest) json["rest"] = rest;
+  if (rule == Rule::strided) json["stride"] = stride;
+  if (rule == Rule::keydiff && once) json["once"] = once;
   for (const std::int32_t factor : layers)
     if (factor == kEverything) json["layers"].push_back("full");
     else json["layers"].push_back(double(factor) / kOnce);
@@ -395,13 +411,18 @@ nlohmann::ordered_json Retention::to_json() const {
   if (decay != 1 || row.decay != 1) json["decay"] = decay;
   if (statistic != Statistic::sum || row.statistic != Statistic::sum)
     json["statistic"] = kStatistics[static_cast<std::size_t>(statistic)];
+  if (weight != Weight::none) json["weight"] = kWeights[static_cast<std::size_t>(weight)];
   if (once || row.once) json["once"] = once;
   return json;
 }
 
 bool Retention::scored() const { return row_of(rule).scored; }
 
-bool Retention::keeps_scores() const { return !once && (scored() || rule == Rule::random); }
+bool Retention::keeps_scores() const {
+  return !once && (scored() || rule == Rule::random || rule == Rule::keydiff || rule == Rule::strided);
+}
+bool Retention::keeps_key_sums(int layer) const { return keeps_scores(layer) && rule == Rule::keydiff; }
+bool Retention::keeps_value_norms(int layer) const { return keeps_scores(layer) && weight == Weight::value; }
 
 const char* name_of(Retention::Rule rule) { return row_of(rule).name; }
 

@@ -15,8 +15,16 @@
 //                7 neighbours                            prompt everything stays
 //   defensive    largest p of the last 32 rows, mean     max(0.99 s, largest p of the   DefensiveKV, arXiv
 //                of 5 neighbours                         heads)                         2510.13334
+//   scissorhands in how many rows and heads p is at      s + in how many heads it is    Scissorhands, arXiv
+//                least 1025/1024 of an even share                                       2305.17118
+//   keydiff      -cos(key, mean unit key of the prompt)  s; of the new token -cos(key,  KeyDiff, arXiv 2504.15364
+//                                                        mean unit key so far)
+//   strided      1 for each position that is a multiple  s                              Sparse Transformer, arXiv
+//                of `stride`, else 0                                                    1904.10509; H2O's ablation
 //
-// Scores are per layer and KV head; its query heads are the heads above. Each parameter can be given another value.
+// An even share is 1 / the tokens that the row sees. Scores are per layer and KV head; its query heads are the heads
+// above. Each parameter can be given another value. With weight = value the scores by p are compared times the sum of
+// the sizes of the token's value as it is stored (VATP, arXiv 2406.12335).
 #pragma once
 
 #include <cstdint>
@@ -78,7 +86,10 @@ struct Retention {
     mean,
     tova,
     snapkv,
-    defensive
+    defensive,
+    scissorhands,
+    keydiff,
+    strided
   } rule = Rule::full;
   enum class Of : std::uint8_t { prompt, prompt_and_generation } of = Of::prompt_and_generation;
   Amount heavy, recent;
@@ -87,7 +98,9 @@ struct Retention {
   std::int32_t window = 0;  ///< prefill scores from the last rows only (SnapKV); 0: all rows
   std::int32_t pool = 1;    ///< a prompt token's score is the mean of so many neighbours'; odd
   double decay = 1;         ///< of the scores, per decode step
-  enum class Statistic : std::uint8_t { sum, largest, mean } statistic = Statistic::sum;  ///< kernels::Statistic
+  enum class Statistic : std::uint8_t { sum, largest, mean, count } statistic = Statistic::sum;  ///< kernels::Statistic
+  enum class Weight : std::uint8_t { none, value } weight = Weight::none;  ///< of scores when they are compared
+  std::int32_t stride = 0;                                                 ///< of the rule `strided`
   bool once = false;  ///< a prompt is cut to its budget, and all that comes after stays
   bool rest = false;  ///< what is evicted is attended to as one token more, their mean (kernels::KvSlots::rest)
   /// By what each layer's `heavy` and `recent` are multiplied, in ten-thousandths; kEverything: the layer keeps all
@@ -109,13 +122,16 @@ struct Retention {
   /// Whether steps need the scores of what is stored.
   bool keeps_scores() const;
   bool keeps_scores(int layer) const { return keeps_scores() && !everything(layer); }
+  /// Whether they need the sum of a head's unit keys, the norms of values.
+  bool keeps_key_sums(int layer) const;
+  bool keeps_value_norms(int layer) const;
   bool rolled() const { return positions == Positions::rolled; }
   Kept kept(std::int64_t prompt, std::int64_t generation, int layer = 0) const;
   /// What is kept, and one for the new token.
   LayerSlots slots(std::int64_t prompt, std::int64_t generation) const;
 
   /// "full", "recent:N", "heavy:N", "tova:N", and NAME:HEAVY:RECENT for the others; then parameters as in the JSON
-  /// form: "h2o:0.1:0.1:window=32:sinks=4", "h2o:0.1:0.1:layers=full,1.5,0.5".
+  /// form: "h2o:0.1:0.1:window=32:sinks=4", "h2o:0.1:0.1:weight=value:layers=full,1.5,0.5".
   static Retention from_text(std::string_view text);
   bool operator==(const Retention&) const = default;
   static Retention from_json(const nlohmann::json& object, const std::string& where);

@@ -43,11 +43,18 @@ void PolicyFlags::add_to(CLI::App& app) {
          "  defensive:HEAVY:RECENT    what one row or head attended to most; costs what h2o does\n"
          "  snapkv:HEAVY:RECENT       of a prompt what its last rows attended to, and all that comes after; a step\n"
          "                            keeps no scores, but slots for all answers\n"
+         "  scissorhands:HEAVY:RECENT what rows and heads gave more than an even share most often; costs what h2o "
+         "does\n"
+         "  keydiff:HEAVY:RECENT      keys unlike the mean key; prompts need no scores of attention, a step reads a\n"
+         "                            score a slot and updates a sum of keys a head\n"
+         "  strided:HEAVY:RECENT:stride=N  every Nth token; needs no attention either, a step reads a score a slot\n"
          "  random:HEAVY:RECENT       the newest, and others at random; a step updates a score a slot\n"
          "Parameters of policy files may follow, as in h2o:0.1:0.1:window=32:sinks=4. rest=true attends to the mean\n"
-         "of what was evicted, as to one token more a head and step. layers=full,1.5,0.5 has an entry for each layer:\n"
-         "a factor of HEAVY and RECENT, 1 on average, or full. positions=rolled lets answers go on past the model's\n"
-         "context.")
+         "of what was evicted, as to one token more a head and step. weight=value multiplies scores by the norms of\n"
+         "values when they are compared; a step reads one more number a slot. layers=full,1.5,0.5 has an entry for "
+         "each\n"
+         "layer: a factor of HEAVY and RECENT, 1 on average, or full. positions=rolled lets answers go on past the\n"
+         "model's context.")
       ->group("Policy");
   auto* const kv_type =
       app.add_option("--kv-dtype", kv_dtype,

@@ -34,6 +34,7 @@ kernels::Statistic statistic_of(const policy::Retention& retention) {
     case From::sum: break;
     case From::largest: return kernels::Statistic::largest;
     case From::mean: return kernels::Statistic::mean;
+    case From::count: return kernels::Statistic::count;
   }
   return kernels::Statistic::sum;
 }
@@ -48,7 +49,8 @@ Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::b
                kernels::Backend& backend, const Grace& stop)
     : model_(plan.model), retention_(plan.retention), types_(plan.types), rotate_(plan.rotate),
       activation_(activation_named(plan.model.activation, plan.model.architecture)),
-      statistic_(statistic_of(plan.retention)), chunk_tokens_(plan.chunk_tokens), arithmetic_(plan.arithmetic),
+      statistic_(statistic_of(plan.retention)), stride_(std::max(1, plan.retention.stride)),
+      chunk_tokens_(plan.chunk_tokens), arithmetic_(plan.arithmetic),
       scale_(1 / std::sqrt(static_cast<float>(plan.model.head_dim))),
       scratch_(workspace.data(), workspace.size(), offload::Tier::device), tables_(tables), backend_(backend),
       ops_(backend.ops()), stop_(stop) {
@@ -136,7 +138,14 @@ std::uint64_t Layers::seed(int layer) const {
 kernels::Scoring Layers::scoring(int layer) const {
   if (retention_.everything(layer)) return kernels::Scoring::none;
   if (retention_.scored()) return kernels::Scoring::attention;
-  return retention_.rule == policy::Retention::Rule::random ? kernels::Scoring::random : kernels::Scoring::none;
+  using Rule = policy::Retention::Rule;
+  if (retention_.rule == Rule::random) return kernels::Scoring::random;
+  if (retention_.rule == Rule::keydiff) return kernels::Scoring::keys;
+  return retention_.rule == Rule::strided ? kernels::Scoring::positions : kernels::Scoring::none;
+}
+
+bool Layers::by_value(int layer) const {
+  return retention_.weight == policy::Retention::Weight::value && scoring(layer) == kernels::Scoring::attention;
 }
 
 std::vector<std::int64_t> Layers::chunks(const BatchRows& rows, std::int64_t first) const {
@@ -173,6 +182,11 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
   for (std::int32_t& offset : offsets) offset -= rows.offsets[static_cast<std::size_t>(first)];
 
   const bool scored = scoring(layer) == kernels::Scoring::attention;
+  // Nobody reads the row sums once there are scores.
+  const auto worth_of = [&](std::int64_t begin, std::int64_t count) {
+    const View sums = at(values, Value::log_sum);
+    return View(static_cast<float*>(sums.data) + begin, DType::f32, model_.kv_heads, count, sums.stride);
+  };
   const View lse = scored ? at(values, Value::log_sum) : View{};
   ops_.run(kernels::PrefillAttention{.q = q,
                                      .k = k,
@@ -217,7 +231,10 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                            .seed = seed(layer),
                            .slots = {},
                            .pool = retention_.pool,
-                           .statistic = statistic_};
+                           .statistic = statistic_,
+                           .by_value = by_value(layer),
+                           .work = worth_of(0, q.rows),
+                           .stride = stride_};
   keep_prompts(keep, kv, stream);
   for (std::int64_t s = rows.own(); s < rows.live(); ++s) {
     const std::int64_t from = rows.shared[static_cast<std::size_t>(s - rows.own())];
@@ -227,6 +244,7 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
     const std::array<std::int32_t, 2> whole{0, static_cast<std::int32_t>(count)};
     keep.k = stored_k.slice(begin, count), keep.v = stored_v.slice(begin, count), keep.offsets = whole;
     if (scored) keep.score = View(static_cast<float*>(score.data) + begin, DType::f32, score.rows, count, score.stride);
+    keep.work = worth_of(begin, count);
     keep.sequence = part(rows.sequence, s, s + 1), keep.keep = part(rows.keep(layer), s, s + 1);
     keep_prompts(keep, kv, stream);
   }
@@ -260,7 +278,8 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
                                    .out = at(values, Value::attended),
                                    .probabilities = {},
                                    .evicted = {},
-                                   .statistic = statistic_},
+                                   .statistic = statistic_,
+                                   .stride = stride_},
           stream);
   rotate(ops, at(values, Value::attended), stream);  // back
 }
@@ -319,7 +338,7 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
                size = count * sizeof(float);
     const auto values = backend_.allocate_host(size);
     for (std::size_t i = 0; i < count; ++i) reinterpret_cast<float*>(values->data())[i] = normal(random);
-    auto larger = backend_.allocate_device(bytes + size);
+    auto larger = backend_.allocate_device(bytes + 2 * size);  // behind the numbers what is computed of them
     View wide(larger->data() + bytes, DType::f32, kv.slots, cols);
     const auto copied = backend_.make_event();
     backend_.copy(wide.data, values->data(), size, stream);
@@ -329,7 +348,8 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
     ops_.run(kernels::Convert{wide, View(random_cache_->data(), types_.kv, random_tokens_, cols)}, stream);
   }
   // The scores are taken from the same random numbers, [kv_heads, tokens].
-  const auto* scores = random_cache_->data() + static_cast<std::size_t>(random_tokens_ * cols) * size_of(types_.kv);
+  auto* const scores = random_cache_->data() + static_cast<std::size_t>(random_tokens_ * cols) * size_of(types_.kv);
+  auto* const work = scores + static_cast<std::size_t>(random_tokens_ * cols) * sizeof(float);
   for (std::int64_t s = 0; s < rows.live(); ++s) {
     const auto index = static_cast<std::size_t>(s);
     const std::int32_t tokens =
@@ -348,7 +368,10 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
                                  .keep = part(rows.keep(layer), s, s + 1),
                                  .scoring = scoring(layer),
                                  .seed = seed(layer),
-                                 .slots = kv},
+                                 .slots = kv,
+                                 .by_value = by_value(layer),
+                                 .work = View(work, DType::f32, model_.kv_heads, tokens),
+                                 .stride = stride_},
              stream);
   }
 }

@@ -135,6 +135,8 @@ class Layers {
   std::vector<std::int64_t> chunks(const BatchRows& rows, std::int64_t first) const;
   std::uint64_t seed(int layer) const;
   kernels::Scoring scoring(int layer) const;
+  /// Whether prompts are kept by their scores times the norms of values.
+  bool by_value(int layer) const;
 
   const policy::ModelSpec& model_;
   const policy::Retention& retention_;
@@ -142,6 +144,7 @@ class Layers {
   const bool rotate_;
   const kernels::Activation activation_;
   const kernels::Statistic statistic_;
+  const std::int32_t stride_;
   const std::int64_t chunk_tokens_;
   const Arithmetic arithmetic_;
   const float scale_;

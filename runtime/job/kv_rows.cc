@@ -33,7 +33,8 @@ std::size_t largest_of_one(const policy::Footprint& footprint) {
 std::string kind_of(const KvShape& shape) {
   return std::to_string(shape.kv_heads) + " heads of " + std::to_string(shape.head_dim) + " " + name_of(shape.dtype) +
          ", " + std::to_string(shape.key_bytes()) + " and " + std::to_string(shape.value_bytes()) + " bytes each" +
-         (shape.scores ? ", scored" : "") + (shape.rest ? ", with a rest" : "");
+         (shape.scores ? ", scored" : "") + (shape.rest ? ", with a rest" : "") +
+         (shape.key_sums ? ", with sums of keys" : "") + (shape.value_norms ? ", with norms of values" : "");
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ TEST_CASE("costs: what stays of a prompt is copied by words of 16 bytes", "[gpu]
                                                 .keep = keep,
                                                 .scoring = kernels::Scoring::none,
                                                 .seed = 0,
-                                                .slots = kv.block},
+                                                .slots = kv.block,
+                                                .work = {}},
                             "keep_prompt");
   const double copied = 4.0 * (tokens - 1) * heads * dim * 2;  // keys and values, read and written
   CHECK(double(cost.global_requests) < 2 * copied / 512);

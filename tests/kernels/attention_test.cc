@@ -369,6 +369,7 @@ TEST_CASE("attention refuses shapes that disagree, and says what it wanted", "[k
                                    .scoring = Scoring::none,
                                    .seed = 0,
                                    .slots = kv.block,
-                                   .pool = 2};
+                                   .pool = 2,
+                                   .work = {}};
   CHECK_THROWS_WITH(place.run(prompt), "keep_prompt: pool is 2, wanted an odd number from 1 on");
 }

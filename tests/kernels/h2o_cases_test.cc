@@ -157,8 +157,14 @@ TEST_CASE("h2o_cases: random cases in exact arithmetic", "[kernels][h2o]") {
 }
 
 TEST_CASE("h2o_cases: the other rules in exact arithmetic", "[kernels][h2o]") {
-  const json file = json::parse(read_text(data_path("h2o/rule_cases.json")));
-  REQUIRE(file.size() == 180);
+  struct File {
+    const char* name;
+    std::size_t cases;
+    int close;
+  };
+  const File named = GENERATE(File{"h2o/rule_cases.json", 180, 5}, File{"h2o/worth_cases.json", 150, 7});
+  const json file = json::parse(read_text(data_path(named.name)));
+  REQUIRE(file.size() == named.cases);
   for (const Place* place : every_place()) {
     int close = 0;
     for (const json& j : file) {
@@ -170,10 +176,13 @@ TEST_CASE("h2o_cases: the other rules in exact arithmetic", "[kernels][h2o]") {
       const std::string statistic = j.at("statistic");
       const RuleParameters rule{.statistic = statistic == "sum"       ? kernels::Statistic::sum
                                              : statistic == "largest" ? kernels::Statistic::largest
+                                             : statistic == "count"   ? kernels::Statistic::count
                                                                       : kernels::Statistic::mean,
                                 .window = j.at("window"),
                                 .pool = j.at("pool"),
-                                .decay = j.at("decay")[0].get<float>() / j.at("decay")[1].get<float>()};
+                                .decay = j.at("decay")[0].get<float>() / j.at("decay")[1].get<float>(),
+                                .by_value = j.contains("norms") && !j.at("norms").is_null()};
+      if (rule.by_value) c.value_norms = j.at("norms").get<std::vector<double>>();
       const json& expect = j.at("expect");
       std::vector<double> gap;
       for (const json& g : expect.at("gap"))
@@ -182,7 +191,7 @@ TEST_CASE("h2o_cases: the other rules in exact arithmetic", "[kernels][h2o]") {
       if (gap[0] >= kClear) check_scores(got.kept[0], expect.at("scores"));
       close += check_case(got, expect, gap);
     }
-    CHECK(close == 5);
+    CHECK(close == named.close);
   }
 }
 

@@ -71,6 +71,11 @@ TEST_CASE("what each rule keeps, and the slots it needs", "[policy]") {
       {"snapkv:0.1:0.1:of=prompt+generation", {.heavy = 10, .recent = 10, .spare = 40}, 61},
       {"snapkv:0.5:0.5", {.heavy = 30, .recent = 30, .spare = 40}, 99},
       {"h2o:5:6:window=8:pool=3:decay=0.5:once=false:statistic=largest", {.heavy = 5, .recent = 6}, 12},
+      {"scissorhands:5:6", {.heavy = 5, .recent = 6}, 12},
+      {"keydiff:0.1:0:sinks=4", {.heavy = 10, .recent = 0, .sinks = 4}, 11},
+      {"keydiff:5:6:once=true", {.heavy = 5, .recent = 6, .spare = 40}, 52},
+      {"strided:5:6:stride=8", {.heavy = 5, .recent = 6}, 12},
+      {"h2o:5:6:weight=value", {.heavy = 5, .recent = 6}, 12},
       {"h2o:5:6:once=true", {.heavy = 5, .recent = 6, .spare = 40}, 52},
       {"h2o:90:90", {.heavy = 90, .recent = 90}, 99},
       {"h2o:500:1.0", {.heavy = 100, .recent = 100}, 99},
@@ -209,7 +214,8 @@ TEST_CASE("an integer in JSON is tokens, a number with a decimal point a share",
 
 TEST_CASE("a retention's JSON reads back as itself", "[policy]") {
   for (const char* text :
-       {R"({"rule":"full"})", R"({"rule":"recent","recent":20,"sinks":4,"of":"prompt"})",
+       {R"({"rule":"full"})",
+        R"({"rule":"recent","recent":20,"sinks":4,"of":"prompt"})",
         R"({"rule":"heavy","heavy":0.29,"sinks":0,"of":"prompt+generation"})",
         R"({"rule":"h2o","heavy":0.1,"recent":12,"sinks":2,"of":"prompt"})",
         R"({"rule":"h2o","heavy":1.0,"recent":1,"sinks":0,"of":"prompt+generation","window":16,"decay":0.9})",
@@ -222,6 +228,13 @@ TEST_CASE("a retention's JSON reads back as itself", "[policy]") {
         R"({"rule":"h2o","heavy":5,"recent":6,"sinks":0,"of":"prompt","positions":"rolled","window":16})",
         R"({"rule":"tova","heavy":5,"sinks":0,"of":"prompt","window":1,"decay":0.0})",
         R"({"rule":"mean","heavy":5,"recent":6,"sinks":0,"of":"prompt","statistic":"mean"})",
+        R"({"rule":"scissorhands","heavy":5,"recent":6,"sinks":0,"of":"prompt","decay":0.5,"statistic":"count"})",
+        R"({"rule":"scissorhands","heavy":5,"recent":6,"sinks":0,"of":"prompt","statistic":"sum","weight":"value"})",
+        R"({"rule":"keydiff","heavy":5,"recent":6,"sinks":2,"of":"prompt"})",
+        R"({"rule":"keydiff","heavy":5,"recent":6,"sinks":0,"of":"prompt","rest":true,"once":true})",
+        R"({"rule":"strided","heavy":5,"recent":6,"sinks":0,"of":"prompt","stride":9})",
+        R"({"rule":"snapkv","heavy":5,"recent":6,"sinks":1,"of":"prompt","window":64,"pool":5,"weight":"value",)"
+        R"("once":true})",
         R"({"rule":"snapkv","heavy":5,"recent":6,"sinks":1,"of":"prompt","window":64,"pool":5,"once":true})",
         R"({"rule":"snapkv","heavy":5,"recent":6,"sinks":1,"of":"prompt","window":0,"pool":1,"once":false})",
         R"({"rule":"defensive","heavy":5,"recent":6,"sinks":0,"of":"prompt","window":32,"pool":5,"decay":1.0,)"
@@ -245,6 +258,30 @@ TEST_CASE("the written form takes the parameters of the JSON form", "[policy]") 
   CHECK_FALSE(Retention::from_text("snapkv:2:3").keeps_scores());
   CHECK(Retention::from_text("tova:2").keeps_scores());
   CHECK(Retention::from_text("random:2:3").keeps_scores());
+  CHECK(Retention::from_text("strided:2:3:stride=4").stride == 4);
+  CHECK(Retention::from_text("h2o:2:3:weight=none") == Retention::from_text("h2o:2:3"));
+}
+
+TEST_CASE("what a rule's steps keep besides scores, and whether the prompt's attention is needed", "[policy]") {
+  struct Row {
+    const char* text;
+    bool scored, scores, key_sums, value_norms;
+  };
+  for (const Row& row : {Row{"full", false, false, false, false},
+                         {"h2o:2:3", true, true, false, false},
+                         {"h2o:2:3:weight=value", true, true, false, true},
+                         {"snapkv:2:3:weight=value", true, false, false, false},
+                         {"scissorhands:2:3", true, true, false, false},
+                         {"keydiff:2:3", false, true, true, false},
+                         {"keydiff:2:3:once=true", false, false, false, false},
+                         {"strided:2:3:stride=4", false, true, false, false}}) {
+    CAPTURE(row.text);
+    const Retention retention = Retention::from_text(row.text);
+    CHECK(retention.scored() == row.scored);
+    CHECK(retention.keeps_scores() == row.scores);
+    CHECK(retention.keeps_key_sums(0) == row.key_sums);
+    CHECK(retention.keeps_value_norms(0) == row.value_norms);
+  }
 }
 
 TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
@@ -280,6 +317,19 @@ TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
   CHECK_THROWS_WITH(Retention::from_text("snapkv:1:1:positions=rolled"), Contains("'once'"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:rest=true:positions=rolled"), Contains("'rest'"));
   CHECK_THROWS_WITH(Retention::from_text("mean:1:1:positions=rolled"), Contains("'mean'"));
+  CHECK_THROWS_WITH(Retention::from_text("keydiff:1:1:positions=rolled"), Contains("'keydiff'"));
+  CHECK_THROWS_WITH(Retention::from_text("strided:1:1:stride=4:positions=rolled"), Contains("'strided'"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:weight=key"), Contains("'none' or 'value'"));
+  CHECK_THROWS_WITH(Retention::from_text("strided:1:1"), Contains("needs 'stride'"));
+  CHECK_THROWS_WITH(Retention::from_text("strided:1:1:stride=1"), Contains("stride"));
+  for (const char* rule : {"keydiff:1:1", "random:1:1", "strided:1:1:stride=4", "recent:1", "full"})
+    for (const char* parameter : {"weight=value", "statistic=count", "window=3", "pool=3", "decay=0.5"}) {
+      const std::string text = std::string(rule) + ":" + parameter;
+      CAPTURE(text);
+      CHECK_THROWS_WITH(Retention::from_text(text),
+                        Contains(std::string("'") + std::string(parameter).substr(0, 4)));  // by its name
+    }
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:stride=4"), Contains("stride"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:=1:1"), Contains("h2o:HEAVY:RECENT"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:=1"), Contains("unknown"));
   for (const char* text :

@@ -154,11 +154,11 @@ struct SlotType {
 };
 
 struct SlotArrays {
-  Array k, v, score, position, free_slot, rest;
+  Array k, v, score, position, free_slot, rest, key_sum, value_norm;
   kernels::KvSlots block;
 
   SlotArrays(const Place& place, int sequences, int kv_heads, int slots, int head_dim, SlotType type,
-             bool with_rest = false)
+             bool with_rest = false, bool with_worth = false)
       : k(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, type.key_type())),
         v(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, type.dtype)),
         score(place, std::int64_t{sequences} * kv_heads, slots),
@@ -168,6 +168,8 @@ struct SlotArrays {
             std::vector<std::int32_t>(static_cast<std::size_t>(sequences) * static_cast<std::size_t>(kv_heads), 0),
             sequences, kv_heads),
         rest(place, std::int64_t{sequences} * kv_heads, kernels::rest_numbers(head_dim)),
+        key_sum(place, std::int64_t{sequences} * kv_heads, head_dim),
+        value_norm(place, std::int64_t{sequences} * kv_heads, slots),
         block{k.data(),
               v.data(),
               static_cast<float*>(score.data()),
@@ -178,7 +180,9 @@ struct SlotArrays {
               kv_heads,
               slots,
               head_dim,
-              with_rest ? static_cast<float*>(rest.data()) : nullptr} {
+              with_rest ? static_cast<float*>(rest.data()) : nullptr,
+              with_worth ? static_cast<float*>(key_sum.data()) : nullptr,
+              with_worth ? static_cast<float*>(value_norm.data()) : nullptr} {
     block.int8_keys = type.int8_keys;
   }
 

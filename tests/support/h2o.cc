@@ -47,6 +47,13 @@ Tokens tokens_of(const H2oCase& c, int first, int count, int head_dim) {
       for (int j = 0; j < head_dim; ++j)
         t.q.push_back(j <= i ? static_cast<float>(std::log(weights_of(c, h, i)[static_cast<std::size_t>(j)])) : 0.0f);
     for (int j = 0; j < head_dim; ++j) t.k.push_back(j == i ? 1.0f : 0.0f);
+    if (!c.value_norms.empty()) {  // in two numbers, one below 0
+      const auto norm = static_cast<float>(c.value_norms[static_cast<std::size_t>(i)]);
+      float* const v = t.v.data() + std::int64_t{i - first} * head_dim;
+      std::fill_n(v, head_dim, 0.0f);
+      v[0] = head_dim > 1 ? 1 - norm : norm;
+      if (head_dim > 1) v[head_dim - 1] = 1;
+    }
   }
   return t;
 }
@@ -138,7 +145,8 @@ std::vector<H2oTrace> traces_on(const Place& place, const std::vector<H2oCase>& 
     slots = std::max(slots, std::min(c.keep.budget(), c.prompt + c.steps) + 1);
     most_steps = std::max(most_steps, c.steps);
   }
-  KvRun run(place, static_cast<int>(cases.size()), {static_cast<int>(group), 1, head_dim}, slots + options.more_slots);
+  KvRun run(place, static_cast<int>(cases.size()), {static_cast<int>(group), 1, head_dim}, slots + options.more_slots,
+            DType::f32, kernels::Scoring::attention, false, rule.by_value);
   run.decay = rule.decay, run.pool = rule.pool, run.statistic = rule.statistic;
   std::vector<H2oTrace> traces(cases.size());
   prefill_cases(run, cases, head_dim, options, traces);

@@ -22,9 +22,9 @@ struct Tokens {
 class KvRun {
  public:
   KvRun(const Place& place, int sequences, HeadShape shape, int slots, SlotType type = DType::f32,
-        kernels::Scoring scoring = kernels::Scoring::attention, bool rest = false)
-      : place_(place), shape_(shape), scoring_(scoring),
-        slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, type, rest) {}
+        kernels::Scoring scoring = kernels::Scoring::attention, bool rest = false, bool by_value = false)
+      : place_(place), shape_(shape), scoring_(scoring), by_value_(by_value),
+        slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, type, rest, true) {}
 
   struct Prefill {
     std::vector<float> out, score;  // [tokens, heads * head_dim], [kv_heads, tokens]
@@ -42,6 +42,7 @@ class KvRun {
     const DType stored = is_quantised(slots_.block.dtype) ? DType::f32 : slots_.block.dtype;
     const Array stored_k(place_, n, cols, stored), stored_v(place_, n, cols, stored);
     Array out(place_, n, q_cols), lse(place_, shape_.heads, n), sums(place_, shape_.kv_heads, n);
+    const Array work(place_, shape_.kv_heads, n);
     place_.run(kernels::Convert{k, stored_k});
     place_.run(kernels::Convert{v, stored_v});
     place_.run(kernels::PrefillAttention{q, stored_k, stored_v, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim,
@@ -51,8 +52,8 @@ class KvRun {
     if (!score.empty()) sums.set(score);
     const ConstView scores = scoring_ == kernels::Scoring::attention ? ConstView(sums) : ConstView();
     place_.run(kernels::KeepPrompt{stored_k, stored_v, scores, offsets, sequence, keep, scoring_, seed, block(), pool,
-                                   statistic});
-    return {out.host(), sums.host()};
+                                   statistic, by_value_, work, stride});
+    return {out.host(), scoring_ == kernels::Scoring::keys ? work.host() : sums.host()};
   }
 
   struct Step {
@@ -71,7 +72,7 @@ class KvRun {
               slots_.block.slots);
     place_.run(kernels::DecodeAttention{q, k, v, sequence, position, keep, shape_.heads, scale, decay, scoring_, seed,
                                         block(), home(), out, probabilities.empty() ? ConstView() : ConstView(fed),
-                                        evicted, statistic});
+                                        evicted, statistic, stride});
     return {out.host(), evicted.ints()};
   }
 
@@ -91,27 +92,33 @@ class KvRun {
   void make_home() {
     const kernels::KvSlots& b = slots_.block;
     home_ = std::make_unique<SlotArrays>(place_, b.sequences, b.kv_heads, b.slots, b.head_dim,
-                                         SlotType(b.dtype, b.int8_keys), b.rest != nullptr);
+                                         SlotType(b.dtype, b.int8_keys), b.rest != nullptr, true);
     home_->k.set(slots_.k), home_->v.set(slots_.v), home_->score.set(slots_.score);
     home_->position.set(slots_.position), home_->free_slot.set(slots_.free_slot);
     if (b.rest) home_->rest.set(slots_.rest);
+    home_->key_sum.set(slots_.key_sum), home_->value_norm.set(slots_.value_norm);
   }
-  kernels::KvSlots home() const { return home_ ? home_->block : kernels::KvSlots{}; }
+  kernels::KvSlots home() const { return home_ ? trimmed(home_->block) : kernels::KvSlots{}; }
   bool home_is_the_same() const {
     const auto same = [](const Array& a, const Array& b) { return a.fetch() == b.fetch(); };
     return same(slots_.k, home_->k) && same(slots_.v, home_->v) && same(slots_.score, home_->score) &&
            same(slots_.position, home_->position) && same(slots_.free_slot, home_->free_slot) &&
-           (!slots_.block.rest || same(slots_.rest, home_->rest));
+           (!slots_.block.rest || same(slots_.rest, home_->rest)) && same(slots_.key_sum, home_->key_sum) &&
+           same(slots_.value_norm, home_->value_norm);
   }
 
   std::uint64_t seed = 0;
   float decay = 1;
   int pool = 1;
   kernels::Statistic statistic = kernels::Statistic::sum;
+  std::int32_t stride = 1;
 
  private:
-  kernels::KvSlots block() const {
-    kernels::KvSlots block = slots_.block;
+  kernels::KvSlots block() const { return trimmed(slots_.block); }
+  /// What this way to score does not keep is not there.
+  kernels::KvSlots trimmed(kernels::KvSlots block) const {
+    if (scoring_ != kernels::Scoring::keys) block.key_sum = nullptr;
+    if (!by_value_) block.value_norm = nullptr;
     if (scoring_ == kernels::Scoring::none) block.score = nullptr;
     return block;
   }
@@ -139,6 +146,7 @@ class KvRun {
   const Place& place_;
   HeadShape shape_;
   kernels::Scoring scoring_;
+  bool by_value_;
   SlotArrays slots_;
   std::unique_ptr<SlotArrays> home_;
 };
@@ -148,6 +156,7 @@ struct H2oCase {
   std::vector<std::vector<std::vector<double>>> weights;
   int prompt = 0, steps = 0;
   kernels::Keep keep;
+  std::vector<double> value_norms = {};  // [tokens], 1 or more; or empty: any values
 };
 
 struct H2oTrace {
@@ -175,6 +184,7 @@ struct RuleParameters {
   kernels::Statistic statistic = kernels::Statistic::sum;
   int window = 0, pool = 1;
   float decay = 1;
+  bool by_value = false;
 };
 /// One case by another rule.
 H2oTrace rule_on(const Place& place, const H2oCase& c, const RuleParameters& rule);
