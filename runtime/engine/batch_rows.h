@@ -8,11 +8,13 @@
 
 namespace weft::runtime {
 
-/// What each layer keeps of a sequence: [1] where all keep alike, else [layers].
-using LayerKeeps = std::vector<kernels::Keep>;
-inline const kernels::Keep& keep_of(const LayerKeeps& keeps, int layer) {
-  return keeps[keeps.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
+/// The entry of a layer: of one where all layers are alike, else of [layers].
+template <class T> const T& of_layer(const std::vector<T>& entries, int layer) {
+  return entries[entries.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
 }
+
+/// What each layer keeps of a sequence, for of_layer().
+using LayerKeeps = std::vector<kernels::Keep>;
 
 /// The live sequences of a gpu batch in one sweep; no padding. First those that have begun, one token each, then those
 /// that begin, with their whole prompts, at last those that begin with the prompt of another and so need no rows.
@@ -23,7 +25,7 @@ struct BatchRows {
   std::vector<std::int32_t> shared;               ///< [live - own] which of the own ones' prompts the others begin with
   std::vector<std::int32_t> tokens;               ///< [rows] ids
   std::vector<std::int32_t> position;             ///< [rows]
-  std::vector<std::vector<kernels::Keep>> keeps;  ///< [layers, live], or [1, live] where all layers keep alike
+  std::vector<std::vector<kernels::Keep>> keeps;  ///< of_layer(), [live] each
   std::vector<std::int32_t> context;              ///< [live] tokens of the whole sequence
   std::vector<std::int32_t> moved;  ///< which of those that have begun store what has to move to lower positions
 
@@ -31,9 +33,7 @@ struct BatchRows {
   std::int64_t own() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
   std::int64_t live() const { return static_cast<std::int64_t>(sequence.size()); }
   std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
-  const std::vector<kernels::Keep>& keep(int layer) const {
-    return keeps[keeps.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
-  }
+  const std::vector<kernels::Keep>& keep(int layer) const { return of_layer(keeps, layer); }
   void clear();
   /// `each`: as many as of every other sequence.
   void add(std::int32_t place, const LayerKeeps& each, std::int32_t length);

@@ -189,7 +189,7 @@ std::uint64_t InFlight::bytes_needed(std::span<const Sequence> block, const std:
     if (!in_flight(sequence)) continue;
     bytes += 64 * sequence.tokens.size();
     for (int layer = 0; layer < kind_.layers; ++layer) {
-      const auto budget = static_cast<std::size_t>(keep_of(sequence.keep, layer).budget());
+      const auto budget = static_cast<std::size_t>(of_layer(sequence.keep, layer).budget());
       bytes += rows().record_bytes(layer, std::min(budget, sequence.tokens.size()) + 1) + sizeof(SavedLayer);
     }
   }
