@@ -10,6 +10,9 @@ namespace weft::kernels {
 /// "AVX-512", "AVX2", "plain C++ with oneDNN" of the CPU; "CUDA on ..." of a card.
 std::string kernel_kind(const Backend& backend);
 
+/// Whether this processor can compute in Arithmetic::bfloat16.
+bool multiplies_bf16();
+
 /// Whether kernels of these kinds give the same bits.
 bool same_bits(const std::string& a, const std::string& b);
 

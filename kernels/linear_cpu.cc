@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <string>
 
 #include "kernels/cpu_features.h"
 #include "kernels/error.h"
+#include "kernels/kernel_kind.h"
 #include "kernels/linear_kernels.h"
 #include "kernels/linear_library.h"
 #include "kernels/linear_quantised.h"
@@ -21,6 +23,7 @@ constexpr std::int64_t kDirectRows = 16;          // up to this many, transposin
 constexpr std::int64_t kDirectColumns = 24;       // of a task
 constexpr std::int64_t kDirectTileFloats = 4096;  // of x: half of the first cache
 constexpr std::int64_t kPanelK = 1408;            // 1/16 of 48 columns is half of a first cache of 32 KiB
+constexpr std::int64_t kMostPacked = 8 * (kPanelK + 64);  // numbers of x that are packed at a time
 constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; below, waking a thread costs more
 
@@ -35,7 +38,7 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return divide_up(
 /// Quantised weights lie as panels want them, so that even one row is multiplied so.
 struct Cut {
   Cut(const LinearKernels& kernels, const Linear& op, std::int64_t m)
-      : rows(m), columns(op.weight.rows), in(op.x.cols) {
+      : rows(m), columns(op.weight.rows), in(op.weight.cols) {
     const bool few = m <= kDirectRows;
     direct = few && !is_quantised(op.weight.dtype);
     const std::int64_t most = direct ? kernels.direct_rows : kernels.panel_rows, tiles = divide_up(m, most);
@@ -87,7 +90,8 @@ struct Cut {
   std::int64_t group = 0;  // columns of a direct tile
 };
 
-/// One pass: some rows of x against all weights. Threads first pack x, then take tasks, both from one counter.
+/// One pass: some rows of x against all weights. Threads first pack x, then take tasks, both from one counter. Pairs of
+/// bf16 numbers are numbers of f32 to it: op.weight has half the columns that x has.
 class Pass {
  public:
   Pass(const Linear& op, const LinearKernels& kernels, std::int64_t first_row, std::int64_t rows)
@@ -133,8 +137,18 @@ class Pass {
     return packed_ + before * kPartialSums * block + row * cut_.steps(block) * (cut_.direct ? kPartialSums : 1);
   }
   void pack(std::int64_t row, std::int64_t block) {
-    const std::int64_t rows = std::min(cut_.tile_rows, cut_.rows - row), stride = op_.x.stride;
-    const float* const from = op_.x.as<float>() + (first_row_ + row) * stride + block * cut_.k_block;
+    const std::int64_t rows = std::min(cut_.tile_rows, cut_.rows - row);
+    std::int64_t stride = op_.x.stride;
+    const float* from = op_.x.as<float>() + (first_row_ + row) * stride;
+    alignas(64) std::array<float, kMostPacked> pairs;
+    if (kernels_.round_pairs != nullptr) {
+      const std::int64_t length = cut_.length(block);
+      for (std::int64_t i = 0; i < rows; ++i)
+        kernels_.round_pairs(from + i * stride + 2 * block * cut_.k_block, length, pairs.data() + i * length);
+      from = pairs.data(), stride = length;
+    } else {
+      from += block * cut_.k_block;
+    }
     float* const to = packed_tile(row, block);
     if (!cut_.direct)
       return kernels_.transpose[static_cast<int>(DType::f32)]({.from = from,
@@ -307,6 +321,15 @@ void linear_by(const LinearKernels& kernels, const Linear& op, ThreadPool& pool)
     Pass(op, kernels, row, std::min(rows, op.x.rows - row)).run(turn, pool.threads());
 }
 
+/// In Arithmetic::bfloat16, of weights whose rows are whole pairs.
+void linear_pairs(const Linear& op, ThreadPool& pool) {
+  if (!multiplies_bf16())
+    throw UsageError("linear: this processor does not multiply bfloat16 numbers (AVX512-BF16); use exact arithmetic");
+  Linear pairs = op;
+  pairs.weight = ConstView(op.weight.data, DType::f32, op.weight.rows, op.weight.cols / 2, op.weight.stride / 2);
+  linear_by(*pair_kernels_avx512(), pairs, pool);
+}
+
 /// In integer arithmetic. A processor with AVX-512 but no VNNI takes AVX2.
 void linear_int8(const Linear& op, ThreadPool& pool, LinearPath path) {
   const bool any = path == LinearPath::automatic;
@@ -335,6 +358,8 @@ const char* name_of(LinearPath path) {
   return "?";
 }
 
+bool multiplies_bf16() { return cpu_has_avx512_bf16() && pair_kernels_avx512() != nullptr; }
+
 std::vector<LinearPath> linear_paths() {
   std::vector<LinearPath> paths;
   for (const LinearPath path : {LinearPath::avx512, LinearPath::avx2})
@@ -346,6 +371,9 @@ std::vector<LinearPath> linear_paths() {
 void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path) {
   if (op.x.rows == 0 || op.weight.rows == 0) return;
   if (is_quantised(op.weight.dtype) && op.arithmetic == Arithmetic::int8) return linear_int8(op, pool, path);
+  if (op.weight.dtype == DType::bf16 && op.arithmetic == Arithmetic::bfloat16 && path == LinearPath::automatic &&
+      op.weight.cols % 2 == 0 && op.weight.stride % 2 == 0)
+    return linear_pairs(op, pool);
   static const LinearPath best = linear_paths().front();
   if (path == LinearPath::automatic) path = best;
   if (path == LinearPath::library && is_quantised(op.weight.dtype)) return linear_exact_plain(op, pool);

@@ -92,9 +92,14 @@ struct LinearKernels {
   void (*finish_sums)(const Finish&);  ///< of sums that are already added up
   /// Loads every byte; `prefetch` > 0 asks that many bytes ahead. For measuring memory. bytes is a multiple of 1024.
   int (*read)(const void* from, std::int64_t bytes, std::int64_t prefetch);
+  /// Of Arithmetic::bfloat16, else null: 2 * `pairs` numbers, each rounded to bf16, two in the place of one.
+  void (*round_pairs)(const float* from, std::int64_t pairs, float* to);
 };
 
 const LinearKernels* linear_kernels_avx512();  ///< null where the file was compiled without the instructions
 const LinearKernels* linear_kernels_avx2();
+/// Where the others have an f32 number of x or of the weights, these have two of bf16: x[m, 2k] and x[m, 2k + 1] times
+/// weight[n, 2k] and weight[n, 2k + 1] are added to a sum as the processor does that. Only for f32.
+const LinearKernels* pair_kernels_avx512();
 
 }  // namespace weft::kernels

@@ -94,7 +94,8 @@ struct Linear {
   View out;
   Activation activation = Activation::none;
   bool accumulate = false;
-  Arithmetic arithmetic = Arithmetic::exact;  ///< of quantised weights
+  /// On a CPU: what is meant for other types of weights is exact. A GPU multiplies 16-bit numbers, whatever this says.
+  Arithmetic arithmetic = Arithmetic::exact;
 };
 
 /// out = the numbers that the levels mean, each rounded to 16 bits, for products where weights are used again and

@@ -42,10 +42,19 @@ constexpr const char* name_of(DType dtype) {
   return "?";
 }
 
-/// How products with quantised weights are computed. exact: as with the fp32 numbers that the levels mean. int8: the
-/// numbers of x that meet a group of weights become 8-bit levels of a scale of their own, and products are integers.
-enum class Arithmetic : std::uint8_t { exact, int8 };
-constexpr const char* name_of(Arithmetic arithmetic) { return arithmetic == Arithmetic::int8 ? "int8" : "exact"; }
+/// How products with weights are computed. exact: of fp32 numbers; of quantised weights with those that the levels
+/// mean. int8, of quantised weights: the numbers of x that meet a group of weights become 8-bit levels of a scale of
+/// their own, and products are integers. bfloat16, of bf16 weights: x is rounded to bf16, and pairs of products are
+/// added to fp32 sums by one instruction, which each kind of processor may round in its own way.
+enum class Arithmetic : std::uint8_t { exact, int8, bfloat16 };
+constexpr const char* name_of(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::exact: return "exact";
+    case Arithmetic::int8: return "int8";
+    case Arithmetic::bfloat16: return "bfloat16";
+  }
+  return "?";
+}
 
 /// IEEE half precision as its 16 bits; converts exactly to float and with round-to-nearest-even from it.
 struct f16 {

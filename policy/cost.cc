@@ -63,15 +63,18 @@ double Cost::product(double elements, double rows, DType weights) const {
   return seconds;
 }
 
-/// Of the matrices of a stage.
+/// Of the matrices of a stage: the type whose rates these are.
 DType Cost::weights_of(Stage stage) const {
-  const DType plain =
+  DType plain =
       sizing_.weight_format && !sizing_.weight_format->quantised() ? sizing_.weight_format->dtype : sizing_.kv;
+  const bool pairs = sizing_.weight_format && sizing_.weight_format->arithmetic == Arithmetic::bfloat16;
+  if (plain == DType::bf16 && machine_.device_is_host_memory && !pairs) plain = DType::f16;  // exact, the same work
   switch (stage) {
     case Stage::attention_in:
     case Stage::attend:
     case Stage::attention_out:
-    case Stage::mlp: return sizing_.weight_format ? sizing_.weight_format->dtype : plain;
+    case Stage::mlp:
+      return sizing_.weight_format && sizing_.weight_format->quantised() ? sizing_.weight_format->dtype : plain;
     case Stage::embed:
     case Stage::output:
     case Stage::head: return plain;  // policy::quantises() leaves them

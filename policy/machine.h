@@ -26,7 +26,7 @@ struct RateTable {
 /// An engine that computes: the device, or the host where it attends.
 struct Engine {
   /// flop/s by DType of the weights, over rows x width of a square matrix; of quantised ones in groups of 64, in
-  /// integer arithmetic where the engine has it.
+  /// integer arithmetic where the engine has it; of bf16 on a CPU in Arithmetic::bfloat16, if that has it.
   std::array<RateTable, 6> linear;
   RateTable prefill_attention;         ///< flop/s over the causal half (4 x pairs x head_dim), over prompt x head_dim
   RateTable column_sums;               ///< flop/s of the second pass (2 x pairs x head_dim), over the same

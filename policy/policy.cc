@@ -40,13 +40,16 @@ bool has_fractions(Fields& fields) {
 void weights_from_json(const nlohmann::json& object, const std::string& where, PartialPolicy& policy) {
   Fields fields(object, where, Blame::usage);
   if (fields.has("dtype")) policy.weight_format = weight_format_from_text(fields.text("dtype"), where + ".dtype");
-  const bool quantised = policy.weight_format && policy.weight_format->quantised();
-  for (const char* key : {"group", "arithmetic"})
-    if (fields.has(key) && !quantised) throw UsageError(where + "." + key + ": is only for the dtypes int8 and int4");
-  if (fields.has("group"))
+  if (fields.has("group")) {
+    if (!policy.weight_format || !policy.weight_format->quantised())
+      throw UsageError(where + ".group: is only for the dtypes int8 and int4");
     policy.weight_format->group = group_from_number(fields.integer("group", 1, 1 << 20), where + ".group");
-  if (fields.has("arithmetic"))
-    policy.weight_format->arithmetic = arithmetic_from_text(fields.text("arithmetic"), where + ".arithmetic");
+  }
+  if (fields.has("arithmetic")) {
+    if (!policy.weight_format) throw UsageError(where + ".arithmetic: needs a dtype of the weights beside it");
+    policy.weight_format->arithmetic =
+        arithmetic_from_text(fields.text("arithmetic"), policy.weight_format->dtype, where + ".arithmetic");
+  }
   if (has_fractions(fields) || !fields.has("dtype")) policy.weights = last_fractions(fields, where);
   else fields.refuse_unknown();
 }
@@ -174,10 +177,9 @@ nlohmann::ordered_json Policy::to_json() const {
   json["weights"] = policy::to_json(weights);
   if (weight_format) {
     json["weights"]["dtype"] = name_of(weight_format->dtype);
-    if (weight_format->quantised()) {
-      json["weights"]["group"] = weight_format->group;
+    if (weight_format->quantised()) json["weights"]["group"] = weight_format->group;
+    if (weight_format->quantised() || weight_format->arithmetic == Arithmetic::bfloat16)
       json["weights"]["arithmetic"] = name_of(weight_format->arithmetic);
-    }
   }
   json["kv"] = policy::to_json(kv);
   if (kv_format.dtype) json["kv"]["dtype"] = name_of(*kv_format.dtype);

@@ -1,6 +1,6 @@
 #include "policy/weight_format.h"
 
-#include <array>
+#include <vector>
 
 #include "kernels/error.h"
 
@@ -19,10 +19,17 @@ std::optional<WeightFormat> weight_format_from_text(std::string_view name, const
   return dtype ? std::optional(WeightFormat{.dtype = *dtype}) : std::nullopt;
 }
 
-Arithmetic arithmetic_from_text(std::string_view name, const std::string& where) {
-  for (const Arithmetic arithmetic : {Arithmetic::exact, Arithmetic::int8})
+Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std::string& where) {
+  std::vector<Arithmetic> known{Arithmetic::exact};
+  if (is_quantised(weights)) known.push_back(Arithmetic::int8);
+  if (weights == DType::bf16) known.push_back(Arithmetic::bfloat16);
+  std::string list;
+  for (const Arithmetic arithmetic : known) {
     if (name == name_of(arithmetic)) return arithmetic;
-  throw UsageError(where + " must be exact or int8, got '" + std::string(name.substr(0, 40)) + "'");
+    list += std::string(list.empty() ? "" : " or ") + name_of(arithmetic);
+  }
+  throw UsageError(where + " must be " + list + " for weights of " + name_of(weights) + ", got '" +
+                   std::string(name.substr(0, 40)) + "'");
 }
 
 int group_from_number(std::int64_t group, const std::string& where) {
@@ -31,9 +38,11 @@ int group_from_number(std::int64_t group, const std::string& where) {
 }
 
 std::string to_text(const WeightFormat& format) {
-  if (!format.quantised()) return name_of(format.dtype);
-  return std::string(name_of(format.dtype)) + " in groups of " + std::to_string(format.group) + ", " +
-         name_of(format.arithmetic) + " arithmetic";
+  std::string text = name_of(format.dtype);
+  if (format.quantised()) text += " in groups of " + std::to_string(format.group);
+  if (format.quantised() || format.arithmetic == Arithmetic::bfloat16)
+    text += std::string(", ") + name_of(format.arithmetic) + " arithmetic";
+  return text;
 }
 
 bool quantises(const Unit& unit, const TensorSpec& tensor) {

@@ -12,7 +12,7 @@ namespace weft::policy {
 struct WeightFormat {
   DType dtype = DType::f16;                  ///< of a float type: what the weights must not exceed in precision
   int group = 64;                            ///< of a quantised one: how many numbers of a row share a scale
-  Arithmetic arithmetic = Arithmetic::int8;  ///< of products with quantised weights
+  Arithmetic arithmetic = Arithmetic::int8;  ///< of products with quantised weights, or bfloat16 of those of bf16
 
   bool quantised() const { return is_quantised(dtype); }
   bool operator==(const WeightFormat&) const = default;
@@ -22,8 +22,8 @@ struct WeightFormat {
 std::optional<DType> dtype_from_text(std::string_view name, const std::string& where);
 /// The same, as a format.
 std::optional<WeightFormat> weight_format_from_text(std::string_view name, const std::string& where);
-/// "exact" or "int8". Throws UsageError.
-Arithmetic arithmetic_from_text(std::string_view name, const std::string& where);
+/// "exact", or "int8" of quantised weights, or "bfloat16" of weights of that type. Throws UsageError.
+Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std::string& where);
 /// 32, 64 or 128. Throws UsageError.
 int group_from_number(std::int64_t group, const std::string& where);
 /// "float16", "int4 in groups of 64, int8 arithmetic"

@@ -92,7 +92,8 @@ void PolicyFlags::add_to(CLI::App& app) {
   app.add_option(
          "--weight-arithmetic", weight_arithmetic,
          "Of int8 and int4: int8 (the default) rounds the numbers that meet the weights to 8 bits too, which is "
-         "faster; exact does not")
+         "faster; exact does not. Of bfloat16: bfloat16 rounds those numbers to bfloat16, on processors that multiply "
+         "such numbers; exact (the default) does not")
       ->group("Policy");
   app.add_flag("--no-overlap", no_overlap, "Run one op at a time, to see what overlap gains")->group("Policy");
 
@@ -119,24 +120,26 @@ void PolicyFlags::add_choices_to(CLI::App& app) {
       ->group("Policy");
 }
 
-/// What the flags say of how quantised weights are kept.
+/// What the flags say of how weights of this format are kept and multiplied.
 void PolicyFlags::set_details(std::optional<policy::WeightFormat>& format) const {
-  if (!format || !format->quantised()) return;
-  if (weight_group) format->group = policy::group_from_number(*weight_group, "--weight-group");
+  if (!format) return;
+  if (weight_group && format->quantised()) format->group = policy::group_from_number(*weight_group, "--weight-group");
   if (!weight_arithmetic.empty())
-    format->arithmetic = policy::arithmetic_from_text(weight_arithmetic, "--weight-arithmetic");
+    format->arithmetic = policy::arithmetic_from_text(weight_arithmetic, format->dtype, "--weight-arithmetic");
 }
 
 /// What the flags say of the weights, over what `policy` says already.
 void PolicyFlags::set_weight_format(policy::PartialPolicy& policy) const {
   const std::string name = compress_weight ? "int4" : weight_dtype;
   if (!name.empty()) policy.weight_format = policy::weight_format_from_text(name, "--weight-dtype");
-  const auto quantises = [](const auto& format) { return format && format->quantised(); };
   const auto others = other_weight_formats();
-  if (!quantises(policy.weight_format) && std::none_of(others.begin(), others.end(), quantises))
-    for (const auto& [flag, given] :
-         {std::pair{"--weight-group", weight_group.has_value()}, {"--weight-arithmetic", !weight_arithmetic.empty()}})
-      if (given) throw UsageError(std::string(flag) + ": is only for --weight-dtype int8 and int4");
+  const auto none = [&](const auto& test) {
+    return !test(policy.weight_format) && std::none_of(others.begin(), others.end(), test);
+  };
+  if (weight_group && none([](const auto& format) { return format && format->quantised(); }))
+    throw UsageError("--weight-group: is only for --weight-dtype int8 and int4");
+  if (!weight_arithmetic.empty() && none([](const auto& format) { return format.has_value(); }))
+    throw UsageError("--weight-arithmetic: is only for --weight-dtype int8, int4 and bfloat16");
   set_details(policy.weight_format);
 }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/error.h"
 #include "kernels/host_machine.h"
+#include "kernels/kernel_kind.h"
 #include "policy/placement.h"
 #include "policy/rolling.h"
 #include "runtime/base/hash.h"
@@ -46,6 +47,14 @@ std::unique_ptr<PackedCopy> open_packed_copy(const ModelSource& source, const st
   auto copy = std::make_unique<PackedCopy>(Checkpoint::open_file(file), sizes);
   if (there) copy->file.verify(stop);
   return copy;
+}
+
+void require_arithmetic(const std::optional<policy::WeightFormat>& format, const kernels::Backend& backend) {
+  if (format && format->arithmetic == Arithmetic::bfloat16 && backend.device_is_host_memory() &&
+      !kernels::multiplies_bf16())
+    throw UsageError(
+        "--weight-arithmetic bfloat16: this processor does not multiply bfloat16 numbers (AVX512-BF16); "
+        "leave it out, and products are exact");
 }
 
 }  // namespace
@@ -133,6 +142,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   sizing_.device_overhead = backend_->device_overhead();
   sizing_.rows_that_fill = backend_->rows_that_fill();
   const policy::Budgets free = free_bytes(*backend_, machine.disk_directory);
+  require_arithmetic(source.weight_format, *backend_);
   Decision decision = decide(*backend_, free);
   decision.policy.weight_format = source.weight_format;
   workload_ = decision.work;

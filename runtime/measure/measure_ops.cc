@@ -179,7 +179,7 @@ LinearWork::LinearWork(Workbench& bench, DType type, int rows, int in, int out, 
   op_.x = ConstView(x_->data(), DType::f32, rows, in);
   op_.out = View(y_->data(), DType::f32, rows, out);
   if (in_layers) op_.bias = ConstView(bias_->data(), is_quantised(type) ? DType::f16 : type, 1, out);
-  op_.arithmetic = Arithmetic::int8;
+  op_.arithmetic = type == DType::bf16 && kernels::multiplies_bf16() ? Arithmetic::bfloat16 : Arithmetic::int8;
 }
 
 void LinearWork::queue(Stream& stream) {

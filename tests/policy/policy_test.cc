@@ -59,7 +59,8 @@ TEST_CASE("the format of weights is read with their placement or alone, and read
   CHECK(alone.over(both).weight_format == alone.weight_format);
   policy::Policy whole;
   for (const auto& format : {std::optional<policy::WeightFormat>{}, both.weight_format, alone.weight_format,
-                             std::optional(policy::WeightFormat{.dtype = DType::bf16})}) {
+                             std::optional(policy::WeightFormat{.dtype = DType::bf16}),
+                             std::optional(policy::WeightFormat{DType::bf16, 64, Arithmetic::bfloat16})}) {
     whole.weight_format = format;
     CHECK(PartialPolicy::from_json(whole.to_json(), "again").weight_format == format);
   }
@@ -68,7 +69,10 @@ TEST_CASE("the format of weights is read with their placement or alone, and read
       {R"({"weights":{"dtype":"int4","group":48}})", "weights.group must be 32, 64 or 128"},
       {R"({"weights":{"dtype":"int4","arithmetic":"fast"}})", "weights.arithmetic must be exact or int8"},
       {R"({"weights":{"dtype":"float16","group":64}})", "weights.group: is only for the dtypes int8 and int4"},
-      {R"({"weights":{"device":1,"arithmetic":"exact"}})", "weights.arithmetic: is only for the dtypes"},
+      {R"({"weights":{"device":1,"arithmetic":"exact"}})", "weights.arithmetic: needs a dtype"},
+      {R"({"weights":{"dtype":"bfloat16","arithmetic":"int8"}})",
+       "weights.arithmetic must be exact or bfloat16 for weights of bfloat16"},
+      {R"({"weights":{"dtype":"float16","arithmetic":"bfloat16"}})", "weights.arithmetic must be exact for weights of"},
       {R"({"weights":{"dtype":"int4","devise":1}})", "devise"},
       {R"({"weights":{}})", "sum to 1"}};
   for (const auto& [json, words] : refused) CHECK_THROWS_WITH(from(json), Contains(words));

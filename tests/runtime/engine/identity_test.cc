@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/kernel_kind.h"
 #include "runtime/engine/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
@@ -27,11 +28,13 @@ constexpr int kMostBatches = 8, kMostInBatch = 16;
 constexpr std::array kEngines{"io_uring", "threads", "buffered"};
 
 /// A checkpoint whose units are ranges of its files, or a shape with random weights, whose units are made.
-/// With "int4" or "int8" behind the name, a blank between, the weights are quantised.
+/// With "int4" or "int8" behind the name, a blank between, the weights are quantised; with "bfloat16" they are of that
+/// type, and multiplied in its arithmetic where this processor can.
 std::unique_ptr<runtime::ModelSource> open_source(const std::string& model, const TemporaryFolder& folder) {
   const std::string name = model.substr(0, model.find(' ')),
                     dtype = model.substr(std::min(name.size() + 1, model.size()));
-  const auto format = policy::weight_format_from_text(dtype.empty() ? "auto" : dtype, "test");
+  auto format = policy::weight_format_from_text(dtype.empty() ? "auto" : dtype, "test");
+  if (format && format->dtype == DType::bf16 && kernels::multiplies_bf16()) format->arithmetic = Arithmetic::bfloat16;
   if (name != "random") return runtime::open_model(data_path("golden") / name, "auto", "", format);
   write_text(folder / "config.json", kTinyConfig);
   return runtime::open_model(folder / "config.json", "auto", "random:5", format);
@@ -221,8 +224,9 @@ TEST_CASE("answers do not depend on the tiers: every corner and random points", 
   }
 }
 
-TEST_CASE("answers with quantised weights do not depend on the tiers or the block", "[runtime][quantised]") {
-  const std::string model = GENERATE("sharded-bf16 int4", "random int4", "llama-linear-biases-f16 int8"),
+TEST_CASE("answers by other arithmetic do not depend on the tiers or the block", "[runtime][quantised]") {
+  const std::string model = GENERATE("sharded-bf16 int4", "random int4", "llama-linear-biases-f16 int8",
+                                     "sharded-bf16 bfloat16", "random bfloat16"),
                     retention = GENERATE("full", "h2o:0.1:0.1");
   CAPTURE(model, retention);
   Requests requests(model, retention, 14, /*seed=*/6);
@@ -297,7 +301,8 @@ TEST_CASE("answers by every retention rule do not depend on how they are compute
 
 TEST_CASE("answers do not depend on how they are computed where layers keep differently", "[runtime][kv][layers]") {
   const std::string model = GENERATE("random", "sharded-bf16", "llama-llama3-gqa-bf16"),
-                    retention = GENERATE("h2o:0.2:0.2 by layer", "random:0.2:0.2 by layer", "recent:0.3 by layer",
+                    retention = GENERATE("h2o:0.2:0.2 by layer", "random:0.2:0.2 by layer", "keydiff:0.2:0.2 by layer",
+                                         "h2o:0.2:0.2:weight=value by layer", "recent:0.3 by layer",
                                          "snapkv:0.2:0.2:window=3:rest=true by layer",
                                          "defensive:0.2:0.2:window=4:rest=true by layer");
   const DType dtype = GENERATE(DType::f16, DType::i8, DType::i4);
