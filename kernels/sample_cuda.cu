@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 __global__ void forbid(float* logits, std::int64_t stride, const std::int32_t* row, const std::int32_t* token,
                        int pairs) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < pairs) logits[row[i] * stride + token[i]] = -INFINITY;
+  if (i < pairs) atomicExch(&logits[row[i] * stride + token[i]], -INFINITY);  // a pair may be given more than once
 }
 
 /// Grid: rows.
