@@ -152,6 +152,7 @@ constexpr int kBlocks =
     : kHeads == 4 && std::is_same_v<ValueOf<typename Layout::T>, Level<DType::i4>> ? 3  // sm_75 would spill
     : kHeads != 1                                                                  ? 4
     : is_level<typename Layout::T>                                                 ? 5
+    : std::is_same_v<typename Layout::T, float>                                    ? 6  // with 8 ptxas would spill
                                                                                    : 8;
 
 /// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values(). kHeads, which

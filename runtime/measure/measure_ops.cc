@@ -7,6 +7,7 @@
 #include <future>
 #include <random>
 
+#include "kernels/kernel_kind.h"
 #include "kernels/quantised.h"
 #include "kernels/random_rows.h"
 
