@@ -10,6 +10,7 @@
 #include "kernels/attention_ceiling.h"
 #include "kernels/ceilings.h"
 #include "kernels/error.h"
+#include "kernels/kernel_kind.h"
 #include "policy/json.h"
 #include "runtime/engine/session.h"
 #include "runtime/measure/measure_device.h"
@@ -69,6 +70,12 @@ ordered_json measure_host(const MachineOptions& machine, const Sizes& sizes) {
     ordered_json& cell = policy::object_at(report, "linear_f16_4096")[std::to_string(rows)];
     cell = {{"flop_per_second", flops}, {"of_dram_bound", flops / (dram * rows)}};  // 2 flop per row for 2 bytes
     if (library > 0) cell.update({{"library_flop_per_second", library}, {"of_library", flops / library}});
+    if (kernels::multiplies_bf16()) {
+      const double pairs = kernels::measure_linear(pool, rows, DType::bf16, sizes.bytes, sizes.seconds,
+                                                   kernels::LinearPath::automatic, Arithmetic::bfloat16);
+      policy::object_at(report, "linear_bfloat16_4096")[std::to_string(rows)] = {
+          {"flop_per_second", pairs}, {"of_dram_bound", pairs / (dram * rows)}, {"of_f16", pairs / flops}};
+    }
     for (const DType type : {DType::i8, DType::i4}) {
       const double integer = kernels::measure_linear(pool, rows, type, sizes.bytes, sizes.seconds);
       const double exact = kernels::measure_linear(pool, rows, type, sizes.bytes, sizes.seconds,

@@ -98,10 +98,11 @@ def part_lanes(args):
 
 
 def quantised_rows(lanes, wanted):
-    """Products with int8 and int4 weights, integer arithmetic and exact, beside fp16."""
+    """Products with int8 and int4 weights in integer arithmetic, and with pairs of bfloat16 numbers where the processor
+    has them, beside fp16."""
     rows = []
-    for name in ("int8", "int4"):
-        for m, cell in lanes[f"linear_{name}_4096"].items():
+    for name in ("int8", "int4", "bfloat16"):
+        for m, cell in lanes.get(f"linear_{name}_4096", {}).items():
             dram, ratio = wanted.get((name, m), ("", ""))
             rows.append(
                 f"| linear {name} 4096x4096, M = {m} | {cell['flop_per_second'] / 1e9:.0f} GFLOP/s | what DRAM allows "
