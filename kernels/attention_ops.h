@@ -49,9 +49,8 @@ struct ColumnSums {
 /// How a score comes about. All but `attention` leave a score as it was when its token came.
 ///   none       scores are neither kept nor read (full attention, recent window)
 ///   random     random_score(seed, head, position)
-///   keys       -cos(its key, the sum of the unit keys of its head): of the whole prompt, and for a token of a step of
-///   all
-///              up to it (KeyDiff, arXiv 2504.15364); 0 where a key has no direction, which then adds nothing
+///   keys       -cos(its key, the sum of its head's unit keys): those of the whole prompt, and for a token of a step
+///              those up to it (KeyDiff, arXiv 2504.15364); 0 where a key has no direction, which then adds nothing
 ///   positions  1 where the position is a multiple of `stride`, else 0 (Sparse Transformer, arXiv 1904.10509)
 enum class Scoring : std::uint8_t { none, attention, random, keys, positions };
 
@@ -122,7 +121,7 @@ struct KeepPrompt {
 /// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, multiplies
 /// the scores by `decay`, adds the probabilities (summed over the query heads of the group) or takes the largest of all
 /// of them, or adds how many are more than even, and chooses the victim, whose slot becomes free for the next token.
-/// The rest is none of the tokens that share evenly.
+/// The rest of what was evicted is not counted among the tokens that share evenly.
 ///   q, out [rows, heads * head_dim] f32     k, v [rows, kv_heads * head_dim] f32, rounded into the slots; into those
 ///   of i8 or i4 quantised
 ///   sequence, position, keep [rows]: place in the block, absolute position of the new token, budget

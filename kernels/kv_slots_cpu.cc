@@ -113,8 +113,9 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
   const float* given = op.scoring == Scoring::attention ? op.score.slice(head, 1).as<float>() + begin : nullptr;
   float* const work = op.work ? op.work.slice(head, 1).as<float>() + begin : nullptr;
   if (op.scoring == Scoring::keys) score_keys(op, prompt, head, work, slots.key_sum, vectors), given = work;
+  const HeadRows value = rows_of(op, op.v, prompt, head);
   for (std::int32_t i = 0; op.by_value && i < length; ++i)
-    work[i] = vectors.value_norm(rows_of(op, op.v, prompt, head)(i), op.v.dtype, op.slots.head_dim);
+    work[i] = vectors.value_norm(value(i), op.v.dtype, op.slots.head_dim);
   const std::int32_t reach = op.pool / 2;
   const auto score = [&](std::int32_t position) {
     if (op.scoring == Scoring::random) return random_score(op.seed, static_cast<int>(head), position);

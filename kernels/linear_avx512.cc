@@ -16,56 +16,6 @@ struct Fma {
   static __m512 add(__m512 a, __m512 w, __m512 sum) { return _mm512_fmadd_ps(a, w, sum); }
 };
 
-/// Rows i and i + 8 as the halves of v[i], to columns l and l + 8 as the halves of v[l].
-[[gnu::always_inline]] inline void transpose_16x16(__m512i (&v)[8]) {
-  __m512i t[8], u[8];
-  WEFT_UNROLLED (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_unpacklo_epi16(v[2 * i], v[2 * i + 1]);
-    t[i + 4] = _mm512_unpackhi_epi16(v[2 * i], v[2 * i + 1]);
-  }
-  WEFT_UNROLLED (int i = 0; i < 8; i += 4) {
-    u[i] = _mm512_unpacklo_epi32(t[i], t[i + 1]), u[i + 1] = _mm512_unpackhi_epi32(t[i], t[i + 1]);
-    u[i + 2] = _mm512_unpacklo_epi32(t[i + 2], t[i + 3]), u[i + 3] = _mm512_unpackhi_epi32(t[i + 2], t[i + 3]);
-  }
-  WEFT_UNROLLED (int i = 0; i < 4; ++i) {
-    const int low = i / 2 * 4 + i % 2;
-    v[2 * i] = _mm512_unpacklo_epi64(u[low], u[low + 2]);
-    v[2 * i + 1] = _mm512_unpackhi_epi64(u[low], u[low + 2]);
-  }
-  WEFT_UNROLLED (int l = 0; l < 8; ++l) v[l] = _mm512_shuffle_i64x2(v[l], v[l], 0xD8);
-}
-
-/// Of 16-bit numbers, as such: half the shuffles. Widened from memory, which spares the shuffle that a register costs.
-template <class T> void transpose_halves(const Transpose& t) {
-  const T* const from = static_cast<const T*>(t.from);
-  float* to = t.to;
-  for (std::int64_t at = 0; at < t.k; at += kPartialSums, to += t.step) {
-    __m512i v[8];
-    if (t.rows == 16 && t.k - at >= kPartialSums) {
-      WEFT_UNROLLED (int i = 0; i < 8; ++i) {
-        const T *const low = from + i * t.stride + at, *const high = low + 8 * t.stride;
-        _mm_prefetch(reinterpret_cast<const char*>(low + 4 * kPartialSums), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(high + 4 * kPartialSums), _MM_HINT_T0);
-        v[i] = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low))),
-                                  _mm256_loadu_si256(reinterpret_cast<const __m256i*>(high)), 1);
-      }
-    } else {
-      const __mmask16 some = first_lanes(t.k - at < kPartialSums ? t.k - at : kPartialSums);
-      for (int i = 0; i < 8; ++i) {
-        const T* const row = from + i * t.stride + at;
-        const __m256i low = _mm256_maskz_loadu_epi16(i < t.rows ? some : __mmask16{0}, row);
-        const __m256i high = _mm256_maskz_loadu_epi16(i + 8 < t.rows ? some : __mmask16{0}, row + 8 * t.stride);
-        v[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-      }
-    }
-    transpose_16x16(v);
-    alignas(64) char columns[8][64];
-    WEFT_UNROLLED (int l = 0; l < 8; ++l) _mm512_store_si512(columns[l], v[l]);
-    WEFT_UNROLLED (int l = 0; l < 16; ++l)
-      _mm512_storeu_ps(to + l * t.lane_step, Avx512::load(reinterpret_cast<const T*>(columns[l % 8] + l / 8 * 32)));
-  }
-}
-
 template <bool Four> void unpack(const Unpack& u) {
   constexpr std::int64_t line = 64, columns = Four ? 8 : 4;
   const std::byte* from = u.from;

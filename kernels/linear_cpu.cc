@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cassert>
 #include <cstring>
 #include <string>
 
@@ -19,11 +20,11 @@
 namespace weft::kernels {
 namespace {
 
-constexpr std::int64_t kDirectRows = 16;          // up to this many, transposing the weights costs more than it saves
-constexpr std::int64_t kDirectColumns = 24;       // of a task
-constexpr std::int64_t kDirectTileFloats = 4096;  // of x: half of the first cache
-constexpr std::int64_t kPanelK = 1408;            // 1/16 of 48 columns is half of a first cache of 32 KiB
-constexpr std::int64_t kMostPacked = 8 * (kPanelK + 64);  // numbers of x that are packed at a time
+constexpr std::int64_t kDirectRows = 16;           // up to this many, transposing the weights costs more than it saves
+constexpr std::int64_t kDirectColumns = 24;        // of a task
+constexpr std::int64_t kDirectTileFloats = 4096;   // of x: half of the first cache
+constexpr std::int64_t kPanelK = 1408;             // 1/16 of 48 columns is half of a first cache of 32 KiB
+constexpr std::int64_t kMostPacked = 8 * kPanelK;  // numbers of x that are packed at a time
 constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; below, waking a thread costs more
 
@@ -137,18 +138,17 @@ class Pass {
     return packed_ + before * kPartialSums * block + row * cut_.steps(block) * (cut_.direct ? kPartialSums : 1);
   }
   void pack(std::int64_t row, std::int64_t block) {
-    const std::int64_t rows = std::min(cut_.tile_rows, cut_.rows - row);
-    std::int64_t stride = op_.x.stride;
-    const float* from = op_.x.as<float>() + (first_row_ + row) * stride;
-    alignas(64) std::array<float, kMostPacked> pairs;
-    if (kernels_.round_pairs != nullptr) {
-      const std::int64_t length = cut_.length(block);
-      for (std::int64_t i = 0; i < rows; ++i)
-        kernels_.round_pairs(from + i * stride + 2 * block * cut_.k_block, length, pairs.data() + i * length);
-      from = pairs.data(), stride = length;
-    } else {
-      from += block * cut_.k_block;
-    }
+    const std::int64_t rows = std::min(cut_.tile_rows, cut_.rows - row), stride = op_.x.stride;
+    const float* const from = op_.x.as<float>() + (first_row_ + row) * stride;
+    if (kernels_.round_pairs == nullptr) return pack_rows(from + block * cut_.k_block, stride, row, rows, block);
+    const std::int64_t length = cut_.length(block);
+    assert(rows * length <= kMostPacked);
+    std::array<float, kMostPacked> pairs;
+    for (std::int64_t i = 0; i < rows; ++i)
+      kernels_.round_pairs(from + i * stride + 2 * block * cut_.k_block, length, pairs.data() + i * length);
+    pack_rows(pairs.data(), length, row, rows, block);
+  }
+  void pack_rows(const float* from, std::int64_t stride, std::int64_t row, std::int64_t rows, std::int64_t block) {
     float* const to = packed_tile(row, block);
     if (!cut_.direct)
       return kernels_.transpose[static_cast<int>(DType::f32)]({.from = from,
@@ -357,8 +357,6 @@ const char* name_of(LinearPath path) {
   }
   return "?";
 }
-
-bool multiplies_bf16() { return cpu_has_avx512_bf16() && pair_kernels_avx512() != nullptr; }
 
 std::vector<LinearPath> linear_paths() {
   std::vector<LinearPath> paths;

@@ -94,7 +94,7 @@ struct Linear {
   View out;
   Activation activation = Activation::none;
   bool accumulate = false;
-  /// On a CPU: what is meant for other types of weights is exact. A GPU multiplies 16-bit numbers, whatever this says.
+  /// Of a CPU. An arithmetic that is not for this type of weights means exact. A GPU always multiplies 16-bit numbers.
   Arithmetic arithmetic = Arithmetic::exact;
 };
 

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/column_sums_tensor_cuda.h"
 #include "kernels/error.h"
 #include "kernels/ops_cuda.h"
 #include "kernels/prefill_tensor_cuda.h"

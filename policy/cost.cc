@@ -63,23 +63,15 @@ double Cost::product(double elements, double rows, DType weights) const {
   return seconds;
 }
 
-/// Of the matrices of a stage: the type whose rates these are.
+/// The type of weights whose rates are those of a stage's matrices.
 DType Cost::weights_of(Stage stage) const {
-  DType plain =
-      sizing_.weight_format && !sizing_.weight_format->quantised() ? sizing_.weight_format->dtype : sizing_.kv;
-  const bool pairs = sizing_.weight_format && sizing_.weight_format->arithmetic == Arithmetic::bfloat16;
-  if (plain == DType::bf16 && machine_.device_is_host_memory && !pairs) plain = DType::f16;  // exact, the same work
-  switch (stage) {
-    case Stage::attention_in:
-    case Stage::attend:
-    case Stage::attention_out:
-    case Stage::mlp:
-      return sizing_.weight_format && sizing_.weight_format->quantised() ? sizing_.weight_format->dtype : plain;
-    case Stage::embed:
-    case Stage::output:
-    case Stage::head: return plain;  // policy::quantises() leaves them
-  }
-  return plain;
+  // policy::quantises() leaves the matrices of these.
+  const bool left = stage == Stage::embed || stage == Stage::output || stage == Stage::head;
+  const std::optional<WeightFormat>& format = sizing_.weight_format;
+  const DType type = !format || (format->quantised() && left) ? sizing_.kv : format->dtype;
+  const bool pairs = format && format->arithmetic == Arithmetic::bfloat16;
+  // On a CPU exact products take as long with either type of 16 bits.
+  return type == DType::bf16 && machine_.device_is_host_memory && !pairs ? DType::f16 : type;
 }
 
 double Cost::steps(Stage stage, double rows) const {

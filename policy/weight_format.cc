@@ -5,6 +5,15 @@
 #include "kernels/error.h"
 
 namespace weft::policy {
+namespace {
+
+std::vector<Arithmetic> arithmetics_of(DType weights) {
+  if (is_quantised(weights)) return {Arithmetic::exact, Arithmetic::int8};
+  if (weights == DType::bf16) return {Arithmetic::exact, Arithmetic::bfloat16};
+  return {Arithmetic::exact};
+}
+
+}  // namespace
 
 std::optional<DType> dtype_from_text(std::string_view name, const std::string& where) {
   if (name == "auto") return {};
@@ -19,15 +28,17 @@ std::optional<WeightFormat> weight_format_from_text(std::string_view name, const
   return dtype ? std::optional(WeightFormat{.dtype = *dtype}) : std::nullopt;
 }
 
-Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std::string& where) {
-  std::vector<Arithmetic> known{Arithmetic::exact};
-  if (is_quantised(weights)) known.push_back(Arithmetic::int8);
-  if (weights == DType::bf16) known.push_back(Arithmetic::bfloat16);
-  std::string list;
-  for (const Arithmetic arithmetic : known) {
+std::optional<Arithmetic> arithmetic_named(std::string_view name, DType weights) {
+  for (const Arithmetic arithmetic : arithmetics_of(weights))
     if (name == name_of(arithmetic)) return arithmetic;
-    list += std::string(list.empty() ? "" : " or ") + name_of(arithmetic);
-  }
+  return {};
+}
+
+Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std::string& where) {
+  if (const auto arithmetic = arithmetic_named(name, weights)) return *arithmetic;
+  std::string list;
+  for (const Arithmetic known : arithmetics_of(weights))
+    list += std::string(list.empty() ? "" : " or ") + name_of(known);
   throw UsageError(where + " must be " + list + " for weights of " + name_of(weights) + ", got '" +
                    std::string(name.substr(0, 40)) + "'");
 }

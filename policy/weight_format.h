@@ -22,7 +22,9 @@ struct WeightFormat {
 std::optional<DType> dtype_from_text(std::string_view name, const std::string& where);
 /// The same, as a format.
 std::optional<WeightFormat> weight_format_from_text(std::string_view name, const std::string& where);
-/// "exact", or "int8" of quantised weights, or "bfloat16" of weights of that type. Throws UsageError.
+/// By its name what is for these weights: exact, and int8 of quantised ones or bfloat16 of those of that type.
+std::optional<Arithmetic> arithmetic_named(std::string_view name, DType weights);
+/// The same. Throws UsageError.
 Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std::string& where);
 /// 32, 64 or 128. Throws UsageError.
 int group_from_number(std::int64_t group, const std::string& where);

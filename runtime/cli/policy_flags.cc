@@ -43,18 +43,16 @@ void PolicyFlags::add_to(CLI::App& app) {
          "  defensive:HEAVY:RECENT    what one row or head attended to most; costs what h2o does\n"
          "  snapkv:HEAVY:RECENT       of a prompt what its last rows attended to, and all that comes after; a step\n"
          "                            keeps no scores, but slots for all answers\n"
-         "  scissorhands:HEAVY:RECENT what rows and heads gave more than an even share most often; costs what h2o "
-         "does\n"
+         "  scissorhands:HEAVY:RECENT what got more than an even share most often; costs what h2o does\n"
          "  keydiff:HEAVY:RECENT      keys unlike the mean key; prompts need no scores of attention, a step reads a\n"
          "                            score a slot and updates a sum of keys a head\n"
          "  strided:HEAVY:RECENT:stride=N  every Nth token; needs no attention either, a step reads a score a slot\n"
          "  random:HEAVY:RECENT       the newest, and others at random; a step updates a score a slot\n"
          "Parameters of policy files may follow, as in h2o:0.1:0.1:window=32:sinks=4. rest=true attends to the mean\n"
          "of what was evicted, as to one token more a head and step. weight=value multiplies scores by the norms of\n"
-         "values when they are compared; a step reads one more number a slot. layers=full,1.5,0.5 has an entry for "
-         "each\n"
-         "layer: a factor of HEAVY and RECENT, 1 on average, or full. positions=rolled lets answers go on past the\n"
-         "model's context.")
+         "values when they are compared; a step reads one more number a slot. layers=full,1.5,0.5 has an entry for\n"
+         "each layer: a factor of HEAVY and RECENT, 1 on average, or full. positions=rolled lets answers go on past\n"
+         "the model's context.")
       ->group("Policy");
   auto* const kv_type =
       app.add_option("--kv-dtype", kv_dtype,
@@ -124,22 +122,27 @@ void PolicyFlags::add_choices_to(CLI::App& app) {
 void PolicyFlags::set_details(std::optional<policy::WeightFormat>& format) const {
   if (!format) return;
   if (weight_group && format->quantised()) format->group = policy::group_from_number(*weight_group, "--weight-group");
-  if (!weight_arithmetic.empty())
-    format->arithmetic = policy::arithmetic_from_text(weight_arithmetic, format->dtype, "--weight-arithmetic");
+  if (const auto arithmetic = policy::arithmetic_named(weight_arithmetic, format->dtype))
+    format->arithmetic = *arithmetic;
 }
 
 /// What the flags say of the weights, over what `policy` says already.
 void PolicyFlags::set_weight_format(policy::PartialPolicy& policy) const {
   const std::string name = compress_weight ? "int4" : weight_dtype;
   if (!name.empty()) policy.weight_format = policy::weight_format_from_text(name, "--weight-dtype");
-  const auto others = other_weight_formats();
-  const auto none = [&](const auto& test) {
-    return !test(policy.weight_format) && std::none_of(others.begin(), others.end(), test);
-  };
-  if (weight_group && none([](const auto& format) { return format && format->quantised(); }))
+  // A detail is for those of the acceptable formats that have it.
+  auto all = other_weight_formats();
+  all.insert(all.begin(), policy.weight_format);
+  std::erase(all, std::nullopt);
+  if (weight_group && std::none_of(all.begin(), all.end(), [](const auto& format) { return format->quantised(); }))
     throw UsageError("--weight-group: is only for --weight-dtype int8 and int4");
-  if (!weight_arithmetic.empty() && none([](const auto& format) { return format.has_value(); }))
-    throw UsageError("--weight-arithmetic: is only for --weight-dtype int8, int4 and bfloat16");
+  const auto knows = [&](const auto& format) {
+    return policy::arithmetic_named(weight_arithmetic, format->dtype).has_value();
+  };
+  if (!weight_arithmetic.empty() && std::none_of(all.begin(), all.end(), knows)) {
+    if (all.empty()) throw UsageError("--weight-arithmetic: is only for --weight-dtype int8, int4 and bfloat16");
+    policy::arithmetic_from_text(weight_arithmetic, all.front()->dtype, "--weight-arithmetic");  // which refuses it
+  }
   set_details(policy.weight_format);
 }
 

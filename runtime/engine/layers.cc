@@ -182,8 +182,8 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
   for (std::int32_t& offset : offsets) offset -= rows.offsets[static_cast<std::size_t>(first)];
 
   const bool scored = scoring(layer) == kernels::Scoring::attention;
-  // Nobody reads the row sums once there are scores.
-  const auto worth_of = [&](std::int64_t begin, std::int64_t count) {
+  // KeepPrompt's work space is that of the row sums, which nobody reads once there are scores.
+  const auto work_of = [&](std::int64_t begin, std::int64_t count) {
     const View sums = at(values, Value::log_sum);
     return View(static_cast<float*>(sums.data) + begin, DType::f32, model_.kv_heads, count, sums.stride);
   };
@@ -233,7 +233,7 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                            .pool = retention_.pool,
                            .statistic = statistic_,
                            .by_value = by_value(layer),
-                           .work = worth_of(0, q.rows),
+                           .work = work_of(0, q.rows),
                            .stride = stride_};
   keep_prompts(keep, kv, stream);
   for (std::int64_t s = rows.own(); s < rows.live(); ++s) {
@@ -244,7 +244,7 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
     const std::array<std::int32_t, 2> whole{0, static_cast<std::int32_t>(count)};
     keep.k = stored_k.slice(begin, count), keep.v = stored_v.slice(begin, count), keep.offsets = whole;
     if (scored) keep.score = View(static_cast<float*>(score.data) + begin, DType::f32, score.rows, count, score.stride);
-    keep.work = worth_of(begin, count);
+    keep.work = work_of(begin, count);
     keep.sequence = part(rows.sequence, s, s + 1), keep.keep = part(rows.keep(layer), s, s + 1);
     keep_prompts(keep, kv, stream);
   }
@@ -338,7 +338,8 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
                size = count * sizeof(float);
     const auto values = backend_.allocate_host(size);
     for (std::size_t i = 0; i < count; ++i) reinterpret_cast<float*>(values->data())[i] = normal(random);
-    auto larger = backend_.allocate_device(bytes + 2 * size);  // behind the numbers what is computed of them
+    const auto work = static_cast<std::size_t>(kv.slots * model_.kv_heads) * sizeof(float);  // KeepPrompt's
+    auto larger = backend_.allocate_device(bytes + size + work);
     View wide(larger->data() + bytes, DType::f32, kv.slots, cols);
     const auto copied = backend_.make_event();
     backend_.copy(wide.data, values->data(), size, stream);

@@ -142,7 +142,6 @@ class Array {
   std::unique_ptr<kernels::Memory> device_;
 };
 
-/// The arrays of a KV block, empty: every position is -1 and every free slot 0.
 /// What slots hold; of int4 the keys may be int8.
 struct SlotType {
   DType dtype;
@@ -153,6 +152,7 @@ struct SlotType {
   std::string name() const { return std::string(name_of(dtype)) + (int8_keys ? ", keys int8" : ""); }
 };
 
+/// The arrays of a KV block, empty: every position is -1 and every free slot 0.
 struct SlotArrays {
   Array k, v, score, position, free_slot, rest, key_sum, value_norm;
   kernels::KvSlots block;

@@ -903,6 +903,10 @@ class Plans(Case):
         self.assertEqual(written["policy"]["retention"]["rule"], "h2o")
         self.assertIn("full", [other["policy"]["retention"]["rule"] for other in written["runners_up"]])
 
+    def test_an_arithmetic_is_for_those_of_the_formats_that_have_it(self):
+        both = ("--machine", SOURCE / "configs/machines/t4.json", "--weight-dtype", "int4", "--or-weight-dtype", "float16")
+        self.assertIn("predicted:", self.plan(*both, "--weight-arithmetic", "int8", model="opt-6.7b"))
+
     def test_other_formats_are_taken_where_they_are_allowed_and_faster(self):
         report = self.folder / "report.json"
         asked = ("--machine", SOURCE / "configs/machines/t4.json", "--gpu-batch-size", 8, "--num-gpu-batches", 4,
