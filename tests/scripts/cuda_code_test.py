@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""That the CUDA library holds machine code for the GPUs that there are, so that none waits for a compiler at its first
-start, and PTX of the newest alone, for GPUs to come.
+"""That the CUDA library holds machine code for each generation of GPUs, so that few wait for a compiler at their first
+start, and PTX of one that they all have at least, for those in between and those to come.
 
 Usage: cuda_code_test.py LIBWEFT_CUDA ARCHITECTURES   (CMake's list; nothing is tested where the user chose it)
 """
@@ -29,8 +29,8 @@ while at >= 0:
         entry += entry_header + entry_size
     at = data.find(MAGIC, end)
 print(f"machine code: {sorted(found[CODE])}, PTX: {sorted(found[PTX])}")
-missing = {75, 80, 86, 89, 90} - found[CODE]
+missing = {75, 80, 90} - found[CODE]
 if missing:
     sys.exit(f"{library}: no machine code for {sorted(missing)}")
-if found[PTX] != {max(found[CODE])}:
-    sys.exit(f"{library}: wanted PTX of the newest, {max(found[CODE])}, alone, got {sorted(found[PTX])}")
+if len(found[PTX]) != 1 or not found[PTX] <= found[CODE]:
+    sys.exit(f"{library}: wanted PTX of one of these alone, got {sorted(found[PTX])}")

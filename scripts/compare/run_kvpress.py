@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Asks the tasks of scripts/tasks.py of NVIDIA's kvpress, through transformers, and of Weft, at equal numbers of kept slots.
+
+    python3 -m venv build/venv-kvpress && build/venv-kvpress/bin/pip install kvpress
+    build/venv-kvpress/bin/python scripts/compare/run_kvpress.py --model models/smollm2 [--items 15] [--tokens 1000]
+        [--budgets 0.2 0.1] [--presses NAME ...] [--rules RULE ...] [--output FILE.md] [-- FLAGS OF WEFT ...]
+
+A press compresses the whole prompt, question and all, to the budget's share of its tokens, and keeps what is generated; the
+answer is greedy. A BUDGET in a rule of Weft stands for the budget, HALF for half of it. Both compute in float32.
+"""
+import argparse
+import json
+import pathlib
+import sys
+import tempfile
+
+import kvpress
+import torch
+import transformers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import tasks  # noqa: E402
+
+PRESSES = {
+    "SnapKV": kvpress.SnapKVPress,
+    "KeyDiff": kvpress.KeyDiffPress,
+    "TOVA": kvpress.TOVAPress,
+    "ExpectedAttention": kvpress.ExpectedAttentionPress,
+    "ObservedAttention": kvpress.ObservedAttentionPress,
+    "AdaKV(SnapKV)": lambda compression_ratio: kvpress.AdaKVPress(kvpress.SnapKVPress(compression_ratio)),
+}
+RULES = ["h2o:HALF:HALF", "snapkv:BUDGET:0", "keydiff:HALF:HALF", "tova:BUDGET"]
+
+
+@torch.no_grad()
+def generate(model, tokenizer, press, line):
+    ids = tokenizer(line["prompt"], return_tensors="pt")["input_ids"]
+    cache = transformers.DynamicCache()
+    with press(model):
+        logits = model(ids, past_key_values=cache, logits_to_keep=1).logits
+    answer = []
+    for step in range(line["max_tokens"]):
+        token = logits[0, -1].argmax().item()
+        if token == tokenizer.eos_token_id:
+            break
+        answer.append(token)
+        logits = model(torch.tensor([[token]]), past_key_values=cache, position_ids=torch.tensor([[ids.shape[1] + step]])).logits
+    return tokenizer.decode(answer)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--budgets", nargs="+", type=float, default=[0.2, 0.1])
+    parser.add_argument("--presses", nargs="*", choices=PRESSES, default=list(PRESSES))
+    parser.add_argument("--rules", nargs="*", default=RULES)
+    parser.add_argument("--tasks", nargs="+", choices=tasks.TASKS, default=["needle", "needles", "copying"])
+    parser.add_argument("--items", type=int, default=15)
+    parser.add_argument("--tokens", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--question", choices=["last", "first"], default="last")
+    parser.add_argument("--text", default=str(ROOT / "tests/data/text/books-valid.txt.xz"))
+    parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
+    parser.add_argument("--output")
+    parser.add_argument("flags", nargs="*", help="of weft generate, after --")
+    args = parser.parse_args()
+    args.flags = ["--dtype", "float32", *args.flags]
+
+    rules = [rule.replace("BUDGET", f"{budget:g}").replace("HALF", f"{budget / 2:g}")
+             for budget in args.budgets for rule in args.rules]
+    args.rules = ["full"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
+    model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        wanted, text = tasks.make_items(args)
+        (folder / "items.jsonl").write_text(text)
+        lines = [json.loads(line) for line in text.splitlines()]
+        answers = {}
+        for rule in ["full", *rules]:
+            answers[rule] = tasks.answer(args, folder, rule)
+            print(tasks.table(args, wanted, answers), flush=True)
+        for budget in args.budgets:
+            for press in args.presses:
+                row = f"kvpress {press} {budget:g}"
+                # Only eager attention returns its weights, and AdaKV takes every other.
+                model.set_attn_implementation("eager" if press == "ObservedAttention" else "sdpa")
+                of_press = PRESSES[press](compression_ratio=1 - budget)
+                answers[row] = {line["id"]: generate(model, tokenizer, of_press, line) for line in lines}
+                print(tasks.table(args, wanted, answers), flush=True)
+        if args.output:
+            pathlib.Path(args.output).write_text(tasks.table(args, wanted, answers))
+
+
+if __name__ == "__main__":
+    main()
