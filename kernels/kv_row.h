@@ -38,7 +38,7 @@ constexpr int kv_groups(int head_dim) { return (head_dim + kKvGroup - 1) / kKvGr
 constexpr std::size_t kv_level_bytes(DType type, int head_dim) {
   const int last = head_dim % kKvBlock;
   const int bytes = type == DType::i8 ? head_dim : head_dim / kKvBlock * (kKvBlock / 2) + (last + 1) / 2;
-  return static_cast<std::size_t>((bytes + 3) / 4 * 4);
+  return static_cast<std::size_t>(bytes + 3) / 4 * 4;
 }
 
 /// Of one key or value, whatever its type.
@@ -65,9 +65,9 @@ template <DType kLevelType> struct Level {
 };
 /// Slots whose keys are int8 and whose values are int4.
 struct MixedLevels {};
-template <class T> constexpr bool is_level = false;
-template <DType kType> constexpr bool is_level<Level<kType>> = true;
-template <> constexpr bool is_level<MixedLevels> = true;
+template <class T> inline constexpr bool is_level = false;
+template <DType kType> inline constexpr bool is_level<Level<kType>> = true;
+template <> inline constexpr bool is_level<MixedLevels> = true;
 
 /// What the keys and the values of slots of a type consist of.
 template <class T> struct RowTypes {

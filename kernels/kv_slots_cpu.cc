@@ -111,11 +111,13 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
   const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
   const HeadSlots slots(op.slots, op.sequence[prompt], head);
   const float* given = op.scoring == Scoring::attention ? op.score.slice(head, 1).as<float>() + begin : nullptr;
-  float* const work = op.work ? op.work.slice(head, 1).as<float>() + begin : nullptr;
-  if (op.scoring == Scoring::keys) score_keys(op, prompt, head, work, slots.key_sum, vectors), given = work;
+  const auto work = [&](std::int32_t position) -> float& {  // where keys are scored, or by_value
+    return op.work.slice(head, 1).as<float>()[begin + position];
+  };
+  if (op.scoring == Scoring::keys) score_keys(op, prompt, head, &work(0), slots.key_sum, vectors), given = &work(0);
   const HeadRows value = rows_of(op, op.v, prompt, head);
   for (std::int32_t i = 0; op.by_value && i < length; ++i)
-    work[i] = vectors.value_norm(value(i), op.v.dtype, op.slots.head_dim);
+    work(i) = vectors.value_norm(value(i), op.v.dtype, op.slots.head_dim);
   const std::int32_t reach = op.pool / 2;
   const auto score = [&](std::int32_t position) {
     if (op.scoring == Scoring::random) return random_score(op.seed, static_cast<int>(head), position);
@@ -129,7 +131,7 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
   const bool by_row = op.statistic == Statistic::mean;
   const std::vector<std::int32_t> kept = kept_positions(length, op.keep[prompt], [&](std::int32_t position) {
     const float worth = by_row ? score(position) / static_cast<float>(length - position) : score(position);
-    return op.by_value ? worth * work[position] : worth;
+    return op.by_value ? worth * work(position) : worth;
   });
 
   const auto copy = [&](const ConstView& from, std::int32_t position, DType type, std::byte* rows, std::size_t slot) {
@@ -144,7 +146,7 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
     copy(op.v, kept[slot], op.slots.dtype, slots.v, slot);
     slots.position[slot] = kept[slot];
     if (slots.score) slots.score[slot] = score(kept[slot]);
-    if (slots.value_norm) slots.value_norm[slot] = work[kept[slot]];
+    if (slots.value_norm) slots.value_norm[slot] = work(kept[slot]);
   }
   std::fill(slots.position + kept.size(), slots.position + op.slots.slots, -1);
   if (slots.score) std::fill(slots.score + kept.size(), slots.score + op.slots.slots, 0.0f);

@@ -59,8 +59,8 @@ template <class Product, int Rows, int Columns, class T> void direct_tile(const 
   store_sums(sum, t.sums, t.sums_stride);
 }
 
-constexpr int kPanelRows = 8, kPanelVectors = 3;
-constexpr std::int64_t kPanelStride = kPanelVectors * kPartialSums;
+inline constexpr int kPanelRows = 8, kPanelVectors = 3;
+inline constexpr std::int64_t kPanelStride = kPanelVectors * kPartialSums;
 
 template <class Product, int Rows>
 [[gnu::always_inline]] inline void panel_step(__m512 (&sum)[Rows][kPanelVectors], const float* x, const float* panel) {
@@ -101,7 +101,7 @@ template <class Product, int Rows> void panel_tile(const PanelTile& t) {
   store_sums(sum, t.sums, kPanelStride);
 }
 
-void spread(const float* from, std::int64_t k, float* to, std::int64_t step) {
+inline void spread(const float* from, std::int64_t k, float* to, std::int64_t step) {
   for (std::int64_t at = 0; at < k; at += kPartialSums, to += step)
     _mm512_store_ps(to, Avx512::load_first(from + at, k - at < kPartialSums ? k - at : kPartialSums));
 }

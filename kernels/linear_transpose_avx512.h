@@ -10,7 +10,7 @@
 namespace weft::kernels {
 namespace {
 
-__mmask16 first_lanes(std::int64_t count) { return static_cast<__mmask16>((1u << count) - 1u); }
+inline __mmask16 first_lanes(std::int64_t count) { return static_cast<__mmask16>((1u << count) - 1u); }
 
 struct Avx512 {
   using V = __m512;
@@ -77,7 +77,7 @@ struct Avx512 {
   }
 }
 
-void transpose_floats(const Transpose& t) {
+inline void transpose_floats(const Transpose& t) {
   const float* const from = static_cast<const float*>(t.from);
   const __mmask16 width = first_lanes(t.width);
   float* to = t.to;

@@ -31,8 +31,7 @@ void quantise_group(const float* x, int count, float top, std::uint8_t* levels, 
   }
   const float minimum = to_half<S>(S::smallest(least) + 0.0f, scales + 2), range = S::largest(most) - minimum;
   const float scale = to_half<S>(range > 0 ? range / top : 0.0f, scales);
-  if (S::sum(trouble) != 0 || S::sum(trouble) != S::sum(trouble) || !__builtin_isfinite(scale) ||
-      !__builtin_isfinite(minimum)) {
+  if (S::sum(trouble) != 0 || !__builtin_isfinite(scale) || !__builtin_isfinite(minimum)) {  // NaN is not 0 either
     to_half<S>(__builtin_nanf(""), scales);
     to_half<S>(__builtin_nanf(""), scales + 2);
     for (int d = 0; d < count; ++d) levels[d] = 0;

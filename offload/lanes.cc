@@ -234,7 +234,7 @@ void Lanes::retire_oldest(Queue& q, Lock& lock) {
   finish(oldest.number, error);
 }
 
-void Lanes::finish(std::uint64_t number, std::exception_ptr error) {
+void Lanes::finish(std::uint64_t number, const std::exception_ptr& error) {
   Piece& piece = *find(number);
   const double end = now();
   piece.state = error ? State::failed : State::done;

@@ -118,7 +118,7 @@ class Lanes {
   std::exception_ptr await(Queue& queue, Ticket dep, Lock& lock);
   void retire_oldest(Queue& queue, Lock& lock);
   void reserve_for_one_more();
-  void finish(std::uint64_t number, std::exception_ptr error);
+  void finish(std::uint64_t number, const std::exception_ptr& error);
   void announce(std::uint64_t number);
   void wait_finished(std::uint64_t number, Lock& lock);
   Piece* find(std::uint64_t number);
