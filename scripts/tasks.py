@@ -187,17 +187,22 @@ def table(args, wanted, texts):
     return "\n".join(lines) + "\n"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--rules", nargs="+", default=["full", "h2o:0.1:0.1", "h2o:0.05:0.05", "recent:0.2"])
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--items", type=int, default=100)
-    parser.add_argument("--tokens", type=int, default=2000)
+def add_items(parser, of, items, tokens):
+    """The arguments of make_items(), and weft, with these by default."""
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=of)
+    parser.add_argument("--items", type=int, default=items)
+    parser.add_argument("--tokens", type=int, default=tokens)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--question", choices=["last", "first"], default="last")
     parser.add_argument("--text", default=str(ROOT / "tests/data/text/books-valid.txt.xz"))
     parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--rules", nargs="+", default=["full", "h2o:0.1:0.1", "h2o:0.05:0.05", "recent:0.2"])
+    add_items(parser, list(TASKS), 100, 2000)
     parser.add_argument("--output")
     parser.add_argument("flags", nargs="*", help="of weft generate, after --")
     args = parser.parse_args()

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -62,7 +63,8 @@ std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoin
         each.shape = info.shape;
         each.from = weight_dtype(info);
         each.type = type == DType::f32 ? each.from : type;
-        each.bytes = info.bytes / size_of(each.from) * size_of(each.type);
+        each.bytes = bytes_of(
+            each.type, std::accumulate(info.shape.begin(), info.shape.end(), std::int64_t{1}, std::multiplies<>()));
       }
       planned.push_back(std::move(each));
     }

@@ -14,7 +14,6 @@ namespace weft::runtime {
 namespace {
 
 using policy::Form;
-using policy::Role;
 
 constexpr std::uint64_t kPart = 64;             // alignment of packed tensors
 constexpr std::size_t kUnpacked = 256;          // of unpacked ones
@@ -93,7 +92,7 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
       take(model, unit, tensor);
       if (tensor.source) tensor.dtype = weight_dtype(*tensor.source);
       const bool narrow = tensor.dtype == type || type == DType::f32;
-      const bool whole = tensor.file_offset % size_of(tensor.dtype) == 0;
+      const bool whole = !is_quantised(tensor.dtype) && tensor.file_offset % size_of(tensor.dtype) == 0;
       if (quantise_if(unit, tensor, format) || tensor.matrix || !narrow || !whole) layout.in_files = false;
     }
     if (layout.in_files) {
@@ -298,7 +297,7 @@ bool Weights::converts() const {
 void Weights::convert(const Placed& tensor, std::byte* to) const {
   const DType stored = weight_dtype(*tensor.source);
   const auto elements = static_cast<std::size_t>(tensor.spec.elements());
-  const std::size_t step = kConvertBytes / size_of(stored);
+  const std::size_t step = kConvertBytes / sizeof(float);
   std::vector<std::byte> buffer(std::min(elements, step) * size_of(stored));
   for (std::size_t first = 0; first < elements; first += step) {
     const std::size_t count = std::min(step, elements - first);

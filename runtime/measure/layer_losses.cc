@@ -1,6 +1,7 @@
 #include "runtime/measure/layer_losses.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <string>
 
@@ -34,7 +35,7 @@ void LayerLosses::see(std::span<const std::int32_t> tokens) {
   for (int first = 0; first < count; first += session_.policy().gpu_batch_size) {
     const int some = std::min(session_.policy().gpu_batch_size, count - first);
     const std::vector<double> found = likelihoods(tokens, first - 1, some);
-    for (int i = 0; i < some; ++i) sums_[static_cast<std::size_t>(first + i)] += found[static_cast<std::size_t>(i)];
+    std::transform(found.begin(), found.end(), sums_.begin() + first, sums_.begin() + first, std::plus<>());
   }
   ++windows_;
 }
@@ -49,8 +50,8 @@ std::vector<double> LayerLosses::likelihoods(std::span<const std::int32_t> token
     sequence.forced.assign(tokens.begin() + prompt, tokens.end());
     sequence.prompt_tokens = prompt, sequence.max_tokens = rest;
     sequence.keep = session_.keep(prompt, rest);
-    if (first + i >= 0)
-      sequence.keep[static_cast<std::size_t>(first + i)] = {.heavy = kept.heavy, .recent = kept.recent};
+    if (const int layer = first + i; layer >= 0)
+      sequence.keep[static_cast<std::size_t>(layer)] = {.heavy = kept.heavy, .recent = kept.recent};
   }
   session_.executor().run(block, [](const Sequence& sequence) {
     if (sequence.finish == Finish::failed)

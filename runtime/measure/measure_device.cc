@@ -56,7 +56,8 @@ class Measurement {
     ordered_json report = ordered_json::object();
     for (const auto& [rows, in, out] : sizes_.products) {
       const std::size_t numbers = static_cast<std::size_t>(in) * static_cast<std::size_t>(out);
-      const std::size_t matrices = std::max<std::size_t>(1, bytes_ / (numbers * size_of(type)));
+      const std::size_t matrix = std::max<std::size_t>(1, bytes_of(type, static_cast<std::int64_t>(numbers)));
+      const std::size_t matrices = std::max<std::size_t>(1, bytes_ / matrix);
       const auto weights = bench_.random(numbers * matrices, type);
       LinearWork work(bench_, type, rows, in, out, {weights->data(), weights->bytes()}, false);
       report[std::to_string(rows) + " x " + std::to_string(in) + " x " + std::to_string(out)] =
