@@ -167,8 +167,9 @@ class Reader {
     Fields model = make(fields_.at("model"), "model");
     if (const std::string type = model.text("type", "BPE"); type != "BPE")
       refuse("model", "is " + type.substr(0, 40) + ", which is not supported; only BPE is");
+    const json no_text("");
     for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
-      if (model.has(key) && !model.is_null(key) && model.at(key) != std::string()) model.refuse_field(key, "null");
+      if (model.has(key) && !model.is_null(key) && model.at(key) != no_text) model.refuse_field(key, "null");
     const bool fallback = model.boolean("byte_fallback", false), sentences = parts_.names == Names::sentences;
     if (fallback != sentences)
       refuse("model", std::string("has byte_fallback ") + (fallback ? "true" : "false") +
