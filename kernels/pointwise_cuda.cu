@@ -78,7 +78,8 @@ struct Numbers {
   }
 };
 
-/// One row per block. The row is read three times; the second and third time the caches have it.
+/// One row per block, of a single warp for what is as narrow as a head. The row is read three times; the second and
+/// third time the caches have it.
 template <class T, int kPack>
 __global__ void layer_norm(const T* x, std::int64_t x_stride, Numbers weight, Numbers bias, T* out,
                            std::int64_t out_stride, int cols, float eps, bool rms) {
@@ -86,7 +87,7 @@ __global__ void layer_norm(const T* x, std::int64_t x_stride, Numbers weight, Nu
   x += blockIdx.x * x_stride;
   out += blockIdx.x * out_stride;
   const int first = static_cast<int>(threadIdx.x) * kPack;
-  constexpr int step = kThreads * kPack;
+  const int step = static_cast<int>(blockDim.x) * kPack;
   float mean = 0;
   if (!rms) {
     float sum = 0;
@@ -215,7 +216,8 @@ void CudaOps::run(const LayerNorm& op, Stream& stream) const {
     const bool wide = in_packs(op.x.data, op.x.stride, op.x.cols, sizeof(T)) &&
                       in_packs(op.out.data, op.out.stride, op.out.cols, sizeof(T)) && aligned(op.weight) &&
                       aligned(op.bias);
-    launch(wide ? layer_norm<T, kWide> : layer_norm<T, 1>, dim3(static_cast<unsigned>(op.x.rows)), kThreads, 0,
+    const int threads = op.x.cols <= kWarp * kWide ? kWarp : kThreads;
+    launch(wide ? layer_norm<T, kWide> : layer_norm<T, 1>, dim3(static_cast<unsigned>(op.x.rows)), threads, 0,
            static_cast<CudaStream&>(stream), static_cast<const T*>(op.x.data), op.x.stride,
            Numbers{op.weight.data, op.weight.dtype}, Numbers{op.bias.data, op.bias.dtype}, static_cast<T*>(op.out.data),
            op.out.stride, static_cast<int>(op.x.cols), op.eps, op.rms);

@@ -32,7 +32,7 @@ run() {
     gpt2_files) seeds=(tests/data/tokenizer/added) ;;
     tokenizer) seeds=(tests/data/tokenizer/{neox,llama2,llama3,mistral,qwen2}) longest=65536 ;;
   esac
-  if "build/fuzz/fuzz_$name" -max_total_time="${SECONDS_EACH:-60}" -timeout=10 -rss_limit_mb=2048 -max_len="$longest" \
+  if "build/fuzz/tests/fuzz/fuzz_$name" -max_total_time="${SECONDS_EACH:-60}" -timeout=10 -rss_limit_mb=2048 -max_len="$longest" \
       -print_final_stats=1 -artifact_prefix="build/fuzz/findings/$name-" "build/fuzz/corpus/$name" "${seeds[@]}" \
       >"build/fuzz/$name.log" 2>&1; then
     echo "$name: $(sed -n 's/.*number_of_executed_units: *//p' "build/fuzz/$name.log") runs, no finding"

@@ -227,7 +227,8 @@ void block_barrier(Location at) {
   Grid& grid = *current_grid;
   DeviceThread& thread = *grid.current;
   thread.at = at;
-  if (grid.waiting > 0 && (grid.barrier_at.line != at.line || std::strcmp(grid.barrier_at.file, at.file) != 0))
+  if (grid.waiting > 0 && (grid.barrier_at.line != at.line ||
+                           (grid.barrier_at.file != at.file && std::strcmp(grid.barrier_at.file, at.file) != 0)))
     abandon("barrier divergence", [&] {
       return who(thread) + " is at the barrier " + where(at) + " while others wait at " + where(grid.barrier_at);
     });

@@ -35,17 +35,23 @@ struct Gemm {
   float alpha, beta;
 };
 
-// Memory of the program passes through memcpy, which the sanitizers see; the arithmetic is on copies.
-void load_column(const Matrix& matrix, int c, std::vector<char>& raw, float* to) {
-  if (matrix.rows == 0) return;
-  std::memcpy(raw.data(), matrix.column(c), matrix.column_bytes());
-  for (std::size_t r = 0; r < static_cast<std::size_t>(matrix.rows); ++r) {
-    std::uint16_t bits = 0;
-    if (matrix.type == CUDA_R_32F) std::memcpy(&to[r], &raw[r * 4], 4);
-    else std::memcpy(&bits, &raw[r * 2], 2);
-    if (matrix.type == CUDA_R_16F) to[r] = from_half_bits(bits);
-    if (matrix.type == CUDA_R_16BF) to[r] = from_bfloat_bits(bits);
+template <float (*kNumber)(std::uint16_t)> void widen(const char* raw, std::size_t count, float* to) {
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint16_t bits;
+    std::memcpy(&bits, raw + i * sizeof bits, sizeof bits);
+    to[i] = kNumber(bits);
   }
+}
+
+/// `count` numbers of a column. Memory of the program passes through memcpy, which the sanitizers see; the arithmetic
+/// is on copies.
+void load(const Matrix& matrix, std::size_t c, std::size_t first, std::size_t count, std::vector<char>& raw,
+          float* to) {
+  if (count == 0) return;
+  std::memcpy(raw.data(), matrix.column(static_cast<int>(c)) + first * matrix.element(), count * matrix.element());
+  if (matrix.type == CUDA_R_32F) std::memcpy(to, raw.data(), count * sizeof(float));
+  else if (matrix.type == CUDA_R_16F) widen<from_half_bits>(raw.data(), count, to);
+  else widen<from_bfloat_bits>(raw.data(), count, to);
 }
 void store_column(const Matrix& matrix, int c, std::vector<char>& raw, const float* from) {
   for (std::size_t r = 0; r < static_cast<std::size_t>(matrix.rows); ++r) {
@@ -58,26 +64,24 @@ void store_column(const Matrix& matrix, int c, std::vector<char>& raw, const flo
 
 constexpr std::size_t kRows = 16, kCols = 4;  // of C at a time: what registers hold
 
-/// op(A) as [m / kRows, k, kRows], padded with zeros.
-std::vector<float> panels_of(const Gemm& g) {
-  std::vector<float> panels((g.m + kRows - 1) / kRows * kRows * g.k), column(static_cast<std::size_t>(g.a.rows));
-  std::vector<char> raw(g.a.column_bytes());
-  for (int c = 0; c < g.a.cols; ++c) {
-    load_column(g.a, c, raw, column.data());
-    for (std::size_t r = 0; r < column.size(); ++r) {
-      const std::size_t row = g.transpose_a ? static_cast<std::size_t>(c) : r;
-      const std::size_t l = g.transpose_a ? r : static_cast<std::size_t>(c);
-      panels[(row / kRows * g.k + l) * kRows + row % kRows] = column[r];
-    }
+/// Rows [first, first + kRows) of op(A) as [k, kRows]; beyond its last row: zeros, or what an earlier panel left.
+void load_panel(const Gemm& g, std::size_t first, std::vector<char>& raw, std::vector<float>& lines,
+                std::vector<float>& panel) {
+  const std::size_t count = std::min(kRows, g.m - first);
+  if (!g.transpose_a) {
+    for (std::size_t l = 0; l < g.k; ++l) load(g.a, l, first, count, raw, &panel[l * kRows]);
+    return;
   }
-  return panels;
+  for (std::size_t r = 0; r < count; ++r) load(g.a, first + r, 0, g.k, raw, &lines[r * g.k]);
+  for (std::size_t l = 0; l < g.k; ++l)
+    for (std::size_t r = 0; r < kRows; ++r) panel[l * kRows + r] = lines[r * g.k + l];
 }
 /// op(B) as [n, k], with zeros up to a multiple of kCols.
 std::vector<float> columns_of(const Gemm& g) {
   std::vector<float> columns((g.n + kCols - 1) / kCols * kCols * g.k), column(static_cast<std::size_t>(g.b.rows));
   std::vector<char> raw(g.b.column_bytes());
   for (int c = 0; c < g.b.cols; ++c) {
-    load_column(g.b, c, raw, column.data());
+    load(g.b, static_cast<std::size_t>(c), 0, column.size(), raw, column.data());
     for (std::size_t r = 0; r < column.size(); ++r)
       columns[g.transpose_b ? r * g.k + static_cast<std::size_t>(c) : static_cast<std::size_t>(c) * g.k + r] =
           column[r];
@@ -99,22 +103,24 @@ std::vector<float> columns_of(const Gemm& g) {
 }
 
 void run(const Gemm& g) {
-  const std::vector<float> panels = panels_of(g), columns = columns_of(g);
+  const std::vector<float> columns = columns_of(g);
   const std::size_t rows = (g.m + kRows - 1) / kRows * kRows;
-  std::vector<float> products(rows * kCols), old(g.m);
-  std::vector<char> raw(g.c.column_bytes());
-  for (std::size_t first = 0; first < g.n; first += kCols) {
-    for (std::size_t row = 0; row < rows; row += kRows) {
+  std::vector<float> panel(g.k * kRows), lines(g.transpose_a ? g.k * kRows : 0);
+  std::vector<float> products((g.n + kCols - 1) / kCols * kCols * rows), old(g.m);
+  std::vector<char> raw(std::max({g.a.column_bytes(), kRows * g.a.element(), g.c.column_bytes()}));
+  for (std::size_t row = 0; row < rows; row += kRows) {
+    load_panel(g, row, raw, lines, panel);
+    for (std::size_t first = 0; first < g.n; first += kCols) {
       float sums[kCols][kRows];
-      multiply(panels.data() + row * g.k, columns.data() + first * g.k, g.k, sums);
-      for (std::size_t c = 0; c < kCols; ++c) std::copy_n(sums[c], kRows, &products[c * rows + row]);
+      multiply(panel.data(), columns.data() + first * g.k, g.k, sums);
+      for (std::size_t c = 0; c < kCols; ++c) std::copy_n(sums[c], kRows, &products[(first + c) * rows + row]);
     }
-    for (std::size_t c = 0; c < std::min(kCols, g.n - first); ++c) {
-      float* const column = &products[c * rows];
-      if (g.beta != 0) load_column(g.c, static_cast<int>(first + c), raw, old.data());  // else C may hold NaN
-      for (std::size_t r = 0; r < g.m; ++r) column[r] = g.alpha * column[r] + (g.beta != 0 ? g.beta * old[r] : 0.0f);
-      store_column(g.c, static_cast<int>(first + c), raw, column);
-    }
+  }
+  for (std::size_t c = 0; c < g.n; ++c) {
+    float* const column = &products[c * rows];
+    if (g.beta != 0) load(g.c, c, 0, g.m, raw, old.data());  // else C may hold NaN
+    for (std::size_t r = 0; r < g.m; ++r) column[r] = g.alpha * column[r] + (g.beta != 0 ? g.beta * old[r] : 0.0f);
+    store_column(g.c, static_cast<int>(c), raw, column);
   }
 }
 

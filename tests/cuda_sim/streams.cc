@@ -46,7 +46,8 @@ struct CUstream_st {  // never freed, so that events may outlive their stream; u
   std::uint64_t last = 0, done = 0, demanded = 0;  // numbers of work: enqueued, finished, asked for
   bool lazy = false, stopping = false;
   char tag = 0;
-  CUgraph_st* capture = nullptr;  // of the thread that submits
+  std::condition_variable wanted, finished;  // the worker waits for work, others wait for its end
+  CUgraph_st* capture = nullptr;             // of the thread that submits
   std::thread worker;
 };
 struct CUevent_st {
@@ -57,7 +58,6 @@ namespace cusim {
 namespace {
 
 struct Streams {
-  std::condition_variable changed;
   std::vector<CUstream_st*> all, retired;  // under the lock
   std::uint64_t created = 0;
 };
@@ -73,11 +73,11 @@ bool is_asked_for(const CUstream_st* s, const Work& work) {  // under the lock
 /// Takes the next piece of work; null when the stream is to end.
 std::unique_ptr<Work> next_work(CUstream_st* s) {
   Lock lock;
-  streams().changed.wait(lock.lock, [&] { return s->stopping || !s->queue.empty(); });
+  s->wanted.wait(lock.lock, [&] { return s->stopping || !s->queue.empty(); });
   if (s->queue.empty()) return nullptr;
   const auto asked = [&] { return is_asked_for(s, *s->queue.front()); };
   const std::chrono::milliseconds patience(config().lazy_milliseconds);
-  if (!streams().changed.wait_for(lock.lock, patience, asked)) s->demanded = s->last;
+  if (!s->wanted.wait_for(lock.lock, patience, asked)) s->demanded = s->last;
   std::unique_ptr<Work> work = std::move(s->queue.front());
   s->queue.pop_front();
   return work;
@@ -105,7 +105,7 @@ void serve(CUstream_st* s) {
     if (is_idle(s)) access.reset();  // before anybody hears that the work is done
     Lock lock;
     s->done = number;
-    streams().changed.notify_all();
+    s->finished.notify_all();
   }
   sigaltstack(&previous, nullptr);
 }
@@ -118,20 +118,20 @@ std::uint64_t enqueue(CUstream_st* s, bool touches_device, std::function<void()>
   Lock lock;
   work->number = ++s->last;
   s->queue.push_back(std::move(work));
-  streams().changed.notify_all();
+  s->wanted.notify_one();
   return s->last;
 }
 
 bool is_done(CUstream_st* s, std::uint64_t number) {  // who asks makes even a lazy stream go on
   Lock lock;
   s->demanded = std::max(s->demanded, number);
-  streams().changed.notify_all();
+  s->wanted.notify_one();
   return s->done >= number;
 }
 void await(CUstream_st* s, std::uint64_t number) {
   is_done(s, number);
   Lock lock;
-  streams().changed.wait(lock.lock, [&] { return s->done >= number; });
+  s->finished.wait(lock.lock, [&] { return s->done >= number; });
 }
 void drain(CUstream_st* s) {
   std::uint64_t last;
@@ -147,7 +147,7 @@ void retire(CUstream_st* s) {
   {
     Lock lock;
     s->stopping = true;
-    streams().changed.notify_all();
+    s->wanted.notify_one();
     std::erase(streams().all, s);
     streams().retired.push_back(s);
   }
