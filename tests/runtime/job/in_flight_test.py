@@ -176,11 +176,15 @@ class GoesOn(Case):
     def test_a_signal_saves(self):
         answers = self.undisturbed(requests())
         for number in (signal.SIGTERM, signal.SIGINT):
-            process = WEFT.start(*self.command((16, 2), "--threads", 1, *DISK, every="10m"))
-            time.sleep(1.5)
-            process.send_signal(number)
-            said = process.communicate(timeout=60)[1].decode()
-            self.assertEqual(process.returncode, 130, said)
+            for seconds in (1.5, 6, 24):  # until it has got as far
+                process = WEFT.start(*self.command((16, 2), "--threads", 1, *DISK, every="10m"))
+                time.sleep(seconds)
+                process.send_signal(number)
+                said = process.communicate(timeout=60)[1].decode()
+                self.assertEqual(process.returncode, 130, said)
+                if "in flight are saved" in said:
+                    break
+                self.clear()
             self.assertRegex(said, r"sequences in flight are saved; run the same command with --resume")
             _, done = self.resume(answers, (5, 2), *TIERS)
             self.assertGreater(done["resumed_sequences"], 0)
