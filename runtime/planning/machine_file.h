@@ -18,8 +18,8 @@ policy::Machine read_machine(const std::string& path);
 /// own or not.
 void require_same_kind(const policy::Machine& machine, const std::string& path, const kernels::Backend& backend);
 
-/// Throws UsageError if --prompt-len and --gen-len are not positive or go beyond the model's context, though the retention
-/// does not roll positions or cannot, or if the retention is for another number of layers.
+/// Throws UsageError if --prompt-len and --gen-len are not positive or go beyond the model's context, though the
+/// retention does not roll positions or cannot, or if the retention is for another number of layers.
 void check_lengths(std::int64_t prompt, std::int64_t generation, const policy::ModelSpec& spec,
                    const policy::Retention& retention);
 
