@@ -116,11 +116,14 @@ Open still_open(const std::vector<bool>& done, const RequestFile& requests, cons
   return open;
 }
 
-/// The retentions that the job allows, if all of them roll positions.
+/// The retentions that the job allows, if all of them roll positions. Throws UsageError if one does not fit the model.
 std::vector<policy::Retention> rolled_retentions(const JobOptions& options, const policy::ModelSpec& model) {
   std::vector<policy::Retention> all{options.policy.retention.value_or(policy::Retention{})};
   all.insert(all.end(), options.retentions.begin(), options.retentions.end());
-  for (const policy::Retention& retention : all) policy::check_rolled(retention, model, "retention");
+  for (const policy::Retention& retention : all) {
+    retention.require_layers(model.layers);
+    policy::check_rolled(retention, model, "retention");
+  }
   const bool rolled = std::all_of(all.begin(), all.end(), [](const policy::Retention& r) { return r.rolled(); });
   return rolled ? all : std::vector<policy::Retention>{};
 }

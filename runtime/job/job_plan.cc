@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <sstream>
 
-#include "policy/rolling.h"
 #include "runtime/base/duration.h"
 #include "runtime/measure/measure_machine.h"
 #include "runtime/planning/machine_file.h"
@@ -53,12 +52,6 @@ JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const Req
     : options_(options), source_(source), requests_(requests), todo_(todo), resumes_(resumes),
       machine_(std::move(machine)) {
   if (!options.machine_file.empty()) machine_ = read_machine(options.machine_file);
-  std::vector<policy::Retention> retentions = options.retentions;
-  if (options.policy.retention) retentions.push_back(*options.policy.retention);
-  for (const policy::Retention& retention : retentions) {  // before the machine is measured, which takes a while
-    retention.require_layers(source.spec.layers);
-    policy::check_rolled(retention, source.spec, "retention");
-  }
 }
 
 policy::Workload JobPlan::work(const policy::Retention& retention) const {

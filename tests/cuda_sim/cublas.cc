@@ -18,13 +18,11 @@ struct Matrix {  // as it is stored
   int rows, cols, stride;
 
   std::size_t element() const { return type == CUDA_R_32F ? 4 : 2; }
-  char* column(int c) const {
-    return data + static_cast<std::size_t>(c) * static_cast<std::size_t>(stride) * element();
-  }
+  char* column(std::size_t c) const { return data + c * static_cast<std::size_t>(stride) * element(); }
   std::size_t column_bytes() const { return static_cast<std::size_t>(rows) * element(); }
   Range range() const {
     if (rows == 0 || cols == 0) return {data, 0};
-    return {data, static_cast<std::size_t>(column(cols - 1) - data) + column_bytes()};
+    return {data, static_cast<std::size_t>(column(static_cast<std::size_t>(cols) - 1) - data) + column_bytes()};
   }
 };
 
@@ -48,12 +46,12 @@ template <float (*kNumber)(std::uint16_t)> void widen(const char* raw, std::size
 void load(const Matrix& matrix, std::size_t c, std::size_t first, std::size_t count, std::vector<char>& raw,
           float* to) {
   if (count == 0) return;
-  std::memcpy(raw.data(), matrix.column(static_cast<int>(c)) + first * matrix.element(), count * matrix.element());
+  std::memcpy(raw.data(), matrix.column(c) + first * matrix.element(), count * matrix.element());
   if (matrix.type == CUDA_R_32F) std::memcpy(to, raw.data(), count * sizeof(float));
   else if (matrix.type == CUDA_R_16F) widen<from_half_bits>(raw.data(), count, to);
   else widen<from_bfloat_bits>(raw.data(), count, to);
 }
-void store_column(const Matrix& matrix, int c, std::vector<char>& raw, const float* from) {
+void store_column(const Matrix& matrix, std::size_t c, std::vector<char>& raw, const float* from) {
   for (std::size_t r = 0; r < static_cast<std::size_t>(matrix.rows); ++r) {
     const std::uint16_t bits = matrix.type == CUDA_R_16F ? half_bits(from[r]) : bfloat_bits(from[r]);
     if (matrix.type == CUDA_R_32F) std::memcpy(&raw[r * 4], &from[r], 4);
@@ -120,7 +118,7 @@ void run(const Gemm& g) {
     float* const column = &products[c * rows];
     if (g.beta != 0) load(g.c, c, 0, g.m, raw, old.data());  // else C may hold NaN
     for (std::size_t r = 0; r < g.m; ++r) column[r] = g.alpha * column[r] + (g.beta != 0 ? g.beta * old[r] : 0.0f);
-    store_column(g.c, static_cast<int>(c), raw, column);
+    store_column(g.c, c, raw, column);
   }
 }
 
