@@ -34,7 +34,8 @@ constexpr float kMoreThanEven = 1 + 1.0f / 1024;  ///< so that what is even stay
 /// The attention that each prompt token received: score[g, j] = the sum (by another statistic the largest, or how many
 /// are more than an even share) over the query heads of group g and the rows i >= j of exp(scale * q_i k_j - lse_i), in
 /// fp32, recomputed per key block from the row sums. `window` > 0 counts only the last `window` rows of each sequence
-/// (SnapKV's observation window, arXiv 2404.14469).
+/// (SnapKV's observation window, arXiv 2404.14469). With `together` each group gets the mean of all groups' scores, so
+/// that all of them choose alike (as TOVA does, arXiv 2401.06104).
 ///   q, k, lse, offsets as in PrefillAttention      score [kv_heads, tokens] f32
 struct ColumnSums {
   ConstView q, k, lse;
@@ -44,6 +45,7 @@ struct ColumnSums {
   int window = 0;
   View score;
   Statistic statistic = Statistic::sum;
+  bool together = false;
 };
 
 /// How a score comes about. All but `attention` leave a score as it was when its token came.

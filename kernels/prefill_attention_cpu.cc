@@ -28,6 +28,18 @@ template <class T> T* at(const BasicView<T>& view, std::int64_t row, std::int64_
   return static_cast<Byte*>(view.slice(row, 1).data) + col * static_cast<std::int64_t>(size_of(view.dtype));
 }
 
+/// Each row becomes the mean of all rows.
+void share_scores(const View& score) {
+  const auto of = [&](std::int64_t head, std::int64_t token) -> float& {
+    return score.slice(head, 1).as<float>()[token];
+  };
+  for (std::int64_t token = 0; token < score.cols; ++token) {
+    float sum = 0;
+    for (std::int64_t head = 0; head < score.rows; ++head) sum += of(head, token);
+    for (std::int64_t head = 0; head < score.rows; ++head) of(head, token) = sum / static_cast<float>(score.rows);
+  }
+}
+
 }  // namespace
 
 void CpuOps::run(const PrefillAttention& op, Stream&) const {
@@ -81,6 +93,7 @@ void CpuOps::run(const ColumnSums& op, Stream&) const {
     t.scratch = reinterpret_cast<float*>(turn.scratch(thread, column_scratch(op.head_dim) * sizeof(float)));
     vectors_.column_sums(t);
   });
+  if (op.together) share_scores(op.score);
 }
 
 }  // namespace weft::kernels

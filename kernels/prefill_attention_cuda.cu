@@ -116,6 +116,16 @@ void check_dim(const char* op, int head_dim) {
                      std::to_string(kMostDim));
 }
 
+/// Each row of score [kv_heads, tokens] becomes the mean of all rows. Grid: tokens.
+__global__ void __launch_bounds__(kThreads)
+    share_scores(float* score, std::int64_t stride, int kv_heads, std::int64_t tokens) {
+  const std::int64_t token = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (token >= tokens) return;
+  float sum = 0;
+  for (int head = 0; head < kv_heads; ++head) sum += score[head * stride + token];
+  for (int head = 0; head < kv_heads; ++head) score[head * stride + token] = sum / static_cast<float>(kv_heads);
+}
+
 template <class Op> Args args_of(const Op& op) {
   Args args{};
   args.q = static_cast<const float*>(op.q.data), args.q_stride = op.q.stride;
@@ -178,6 +188,9 @@ void CudaOps::run(const ColumnSums& op, Stream& any) const {
                      : column_sums_plain<T, Sum>,
            dim3(count, op.kv_heads), kThreads, 0, stream, args);
   });
+  if (op.together)
+    launch(share_scores, static_cast<unsigned>((op.score.cols + kThreads - 1) / kThreads), kThreads, 0, stream,
+           static_cast<float*>(op.score.data), op.score.stride, op.kv_heads, op.score.cols);
 }
 
 }  // namespace weft::kernels

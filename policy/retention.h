@@ -24,7 +24,8 @@
 //
 // An even share is 1 / the tokens that the row sees. Scores are per layer and KV head; its query heads are the heads
 // above. Each parameter can be given another value. With weight = value the scores by p are compared times the sum of
-// the sizes of the token's value as it is stored (VATP, arXiv 2406.12335).
+// the sizes of the token's value as it is stored (VATP, arXiv 2406.12335). With heads = together a prompt's scores by p
+// are the mean over the layer's KV heads, which so keep the same tokens of it; steps go on with each head's own.
 #pragma once
 
 #include <cstdint>
@@ -100,6 +101,7 @@ struct Retention {
   double decay = 1;         ///< of the scores, per decode step
   enum class Statistic : std::uint8_t { sum, largest, mean, count } statistic = Statistic::sum;  ///< kernels::Statistic
   enum class Weight : std::uint8_t { none, value } weight = Weight::none;  ///< of scores when they are compared
+  enum class Heads : std::uint8_t { each, together } heads = Heads::each;  ///< whose scores choose of a prompt
   std::int32_t stride = 0;                                                 ///< of the rule `strided`
   bool once = false;  ///< a prompt is cut to its budget, and all that comes after stays
   bool rest = false;  ///< what is evicted is attended to as one token more, their mean (kernels::KvSlots::rest)

@@ -17,9 +17,11 @@ namespace {
 using Rule = Retention::Rule;
 using Statistic = Retention::Statistic;
 using Weight = Retention::Weight;
+using Heads = Retention::Heads;
 
 constexpr std::array<const char*, 4> kStatistics{"sum", "largest", "mean", "count"};  // by Statistic
 constexpr std::array<const char*, 2> kWeights{"none", "value"};                       // by Weight
+constexpr std::array<const char*, 2> kHeads{"each", "together"};                      // by Heads
 constexpr std::array<const char*, 2> kPositions{"absolute", "rolled"};                // by Positions
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 30, kMostPooled = 1023;
 constexpr double kMostFactor = 1000;
@@ -174,6 +176,9 @@ void read_parameters(Fields& fields, Retention& retention, const std::string& wh
   const auto weight = fields.text("weight", kWeights[0]);
   if (weight == kWeights[1]) retention.weight = Weight::value;
   else if (weight != kWeights[0]) fields.refuse_field("weight", "'none' or 'value'");
+  const auto heads = fields.text("heads", kHeads[0]);
+  if (heads == kHeads[1]) retention.heads = Heads::together;
+  else if (heads != kHeads[0]) fields.refuse_field("heads", "'each' or 'together'");
 }
 
 /// A number, true, false, or text.
@@ -315,6 +320,7 @@ nlohmann::ordered_json Retention::to_json() const {
   if (statistic != Statistic::sum || row.statistic != Statistic::sum)
     json["statistic"] = kStatistics[static_cast<std::size_t>(statistic)];
   if (weight != Weight::none) json["weight"] = kWeights[static_cast<std::size_t>(weight)];
+  if (heads != Heads::each) json["heads"] = kHeads[static_cast<std::size_t>(heads)];
   if (once || row.once) json["once"] = once;
   return json;
 }

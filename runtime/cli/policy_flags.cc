@@ -50,9 +50,11 @@ void PolicyFlags::add_to(CLI::App& app) {
          "  random:HEAVY:RECENT       the newest, and others at random; a step updates a score a slot\n"
          "Parameters of policy files may follow, as in h2o:0.1:0.1:window=32:sinks=4. rest=true attends to the mean\n"
          "of what was evicted, as to one token more a head and step. weight=value multiplies scores by the norms of\n"
-         "values when they are compared; a step reads one more number a slot. layers=full,1.5,0.5 has an entry for\n"
-         "each layer: a factor of HEAVY and RECENT, 1 on average, or full. positions=rolled lets answers go on past\n"
-         "the model's context.")
+         "values when they are compared; a step reads one more number a slot. heads=together lets the heads of a "
+         "layer\n"
+         "keep the same tokens of a prompt, by their mean score. layers=full,1.5,0.5 has an entry for each layer: a\n"
+         "factor of HEAVY and RECENT, 1 on average, or full. positions=rolled lets answers go on past the model's\n"
+         "context.")
       ->group("Policy");
   auto* const kv_type =
       app.add_option("--kv-dtype", kv_dtype,

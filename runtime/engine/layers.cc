@@ -212,7 +212,8 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                                    .scale = scale_,
                                    .window = retention_.window,
                                    .score = score,
-                                   .statistic = statistic_};
+                                   .statistic = statistic_,
+                                   .together = retention_.heads == policy::Retention::Heads::together};
     ops_.run(sums, stream);
     if (on_prompts_) on_prompts_(layer, sums);
   }

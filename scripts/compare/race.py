@@ -44,6 +44,7 @@ SHAPES = {
     "tinyllama-1.1b": (HERE / "tinyllama-1.1b.json", HERE / "tiny-llama.json",
                        ["weft", "weft-int4", "weft-h2o-int4", "llama.cpp"], "F16,Q4_0"),
 }
+FLEXGEN_DTYPES = ["float32", "float16"]  # it has no bfloat16
 STEP_MIB, MOST_STEPS = 512, 4
 OWN_MIB = (250, 350, 500)  # what the process takes besides its budget; more if it was killed
 
@@ -222,7 +223,8 @@ class Race:
             folder = self.options.work / "flexgen"
             model = "facebook/opt-125m" if self.options.tiny else f"facebook/{self.options.shape}"
             return [sys.executable, HERE / "run_flexgen_cpu.py", "--flexgen", self.options.flexgen, "--model", model,
-                    "--offload", folder, "--batch", batch, "--prompt-len", prompt, "--steps", sweeps + 1], folder, sweeps
+                    "--offload", folder, "--batch", batch, "--prompt-len", prompt, "--steps", sweeps + 1, "--dtype",
+                    dtype], folder, sweeps
         command = [sys.executable, HERE / f"run_{peer}.py", "--checkpoint", self.model(peer), "--batch", batch, "--prompt-len",
                    prompt, "--steps", sweeps + 1, "--dtype", dtype]
         folder = self.checkpoint.with_name(f"{self.checkpoint.name}-{peer}-{dtype}")
@@ -291,7 +293,7 @@ class Race:
         """Looks through the limits until it fits one, which is returned."""
         for step in range(MOST_STEPS + 1):
             limit = self.options.memory_mib + step * STEP_MIB
-            dtypes = ["float16"] if peer == "flexgen" else self.options.dtypes  # it has no other
+            dtypes = FLEXGEN_DTYPES if peer == "flexgen" else self.options.dtypes
             found = [self.best_batch(peer, workload, limit, dtype) for dtype in dtypes]
             if any(found) or None in found:
                 return limit

@@ -10,7 +10,9 @@ import pathlib
 
 import deepspeed
 import torch
+import torch._dynamo  # noqa: F401  later it would meet zero.Init's own torch.Tensor, and fails
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations import HfDeepSpeedConfig
 
 from generation_loop import generate, largest_that_fits
 
@@ -65,9 +67,9 @@ def main():
     place = on_disk(args, config) if args.checkpoint else {"device": "cpu", "pin_memory": True}
     settings = settings_of(config, dtype, place)
     deepspeed.init_distributed("gloo" if args.checkpoint else "nccl")
-    with deepspeed.zero.Init(config_dict_or_path=settings, dtype=dtype):
-        model = AutoModelForCausalLM.from_config(config, torch_dtype=dtype)
-    engine, *_ = deepspeed.initialize(model=model, config_params=settings)
+    partitions = HfDeepSpeedConfig(settings)  # as long as it lives, models are made in parts, where they belong
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    engine, *_ = deepspeed.initialize(model=model, config=partitions.config)
     if args.checkpoint:
         times = generate(engine.module.eval(), config, int(args.batch), args.prompt_len, args.steps, "cpu")
     else:

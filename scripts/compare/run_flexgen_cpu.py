@@ -7,6 +7,7 @@ run_flexgen.py says where it comes from, and what stands in for the tokenizer.
 """
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import io
 import json
@@ -15,6 +16,7 @@ import pathlib
 import shutil
 import sys
 
+import numpy as np
 import torch
 
 from run_flexgen import StandIn, times_of
@@ -38,6 +40,17 @@ def without_cuda():
     torch.empty = lambda *size, pin_memory=None, **more: empty(*size, **more)
 
 
+def in_float32(flex_opt):
+    """All of it in 4 bytes a number in place of 2, which it knows no flag for: processors without products of float16
+    compute that many times as slowly."""
+    torch.Tensor.half = lambda self: self
+    shape_of = flex_opt.get_opt_config
+    flex_opt.get_opt_config = lambda name: dataclasses.replace(shape_of(name), dtype=np.float32)
+    allocate = flex_opt.TorchDevice.allocate
+    flex_opt.TorchDevice.allocate = lambda self, shape, dtype, *more, **named: allocate(
+        self, shape, np.float32 if dtype == np.float16 else dtype, *more, **named)
+
+
 def find_module(folder):
     """FlexGen's package, by its older or its newer name."""
     for name in ("flexgen", "flexllmgen"):
@@ -55,6 +68,7 @@ def main():
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--prompt-len", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True, help="tokens to generate, the first by prefill")
+    parser.add_argument("--dtype", choices=["float16", "float32"], default="float16", help="float16 is its own")
     args = parser.parse_args()
     import transformers
 
@@ -62,6 +76,8 @@ def main():
     without_cuda()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     flex_opt = find_module(args.flexgen)
+    if args.dtype == "float32":
+        in_float32(flex_opt)
     device = flex_opt.TorchDevice
     flex_opt.TorchDevice = lambda name, *more: device("cpu" if name.startswith("cuda") else name, *more)
     shutil.rmtree(args.offload, ignore_errors=True)

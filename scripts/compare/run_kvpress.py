@@ -30,7 +30,8 @@ PRESSES = {
     "ObservedAttention": kvpress.ObservedAttentionPress,
     "AdaKV(SnapKV)": lambda compression_ratio: kvpress.AdaKVPress(kvpress.SnapKVPress(compression_ratio)),
 }
-RULES = ["h2o:HALF:HALF", "snapkv:BUDGET:0", "keydiff:HALF:HALF", "tova:BUDGET"]
+RULES = ["h2o:HALF:HALF", "snapkv:BUDGET:0", "snapkv:BUDGET:0:window=4:pool=31", "h2o:HALF:HALF:window=4:pool=31",
+         "keydiff:HALF:HALF", "tova:BUDGET"]
 
 
 @torch.no_grad()

@@ -77,6 +77,7 @@ TEST_CASE("what each rule keeps, and the slots it needs", "[policy]") {
       {"strided:5:6:stride=8", {.heavy = 5, .recent = 6}, 12},
       {"h2o:5:6:weight=value", {.heavy = 5, .recent = 6}, 12},
       {"h2o:5:6:once=true", {.heavy = 5, .recent = 6, .spare = 40}, 52},
+      {"tova:0.2:heads=together", {.heavy = 20, .recent = 0}, 21},
       {"h2o:90:90", {.heavy = 90, .recent = 90}, 99},
       {"h2o:500:1.0", {.heavy = 100, .recent = 100}, 99},
   };
@@ -227,6 +228,7 @@ TEST_CASE("a retention's JSON reads back as itself", "[policy]") {
         R"({"rule":"recent","recent":6,"sinks":4,"of":"prompt","positions":"rolled"})",
         R"({"rule":"h2o","heavy":5,"recent":6,"sinks":0,"of":"prompt","positions":"rolled","window":16})",
         R"({"rule":"tova","heavy":5,"sinks":0,"of":"prompt","window":1,"decay":0.0})",
+        R"({"rule":"tova","heavy":5,"sinks":0,"of":"prompt","window":1,"decay":0.0,"heads":"together"})",
         R"({"rule":"mean","heavy":5,"recent":6,"sinks":0,"of":"prompt","statistic":"mean"})",
         R"({"rule":"scissorhands","heavy":5,"recent":6,"sinks":0,"of":"prompt","decay":0.5,"statistic":"count"})",
         R"({"rule":"scissorhands","heavy":5,"recent":6,"sinks":0,"of":"prompt","statistic":"sum","weight":"value"})",
@@ -259,6 +261,7 @@ TEST_CASE("the written form takes the parameters of the JSON form", "[policy]") 
   CHECK(Retention::from_text("tova:2").keeps_scores());
   CHECK(Retention::from_text("random:2:3").keeps_scores());
   CHECK(Retention::from_text("strided:2:3:stride=4").stride == 4);
+  CHECK(Retention::from_text("h2o:2:3:heads=each") == Retention::from_text("h2o:2:3"));
   CHECK(Retention::from_text("h2o:2:3:weight=none") == Retention::from_text("h2o:2:3"));
 }
 
@@ -320,10 +323,12 @@ TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
   CHECK_THROWS_WITH(Retention::from_text("keydiff:1:1:positions=rolled"), Contains("'keydiff'"));
   CHECK_THROWS_WITH(Retention::from_text("strided:1:1:stride=4:positions=rolled"), Contains("'strided'"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:weight=key"), Contains("'none' or 'value'"));
+  CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:heads=all"), Contains("'each' or 'together'"));
   CHECK_THROWS_WITH(Retention::from_text("strided:1:1"), Contains("needs 'stride'"));
   CHECK_THROWS_WITH(Retention::from_text("strided:1:1:stride=1"), Contains("stride"));
   for (const char* rule : {"keydiff:1:1", "random:1:1", "strided:1:1:stride=4", "recent:1", "full"})
-    for (const char* parameter : {"weight=value", "statistic=count", "window=3", "pool=3", "decay=0.5"}) {
+    for (const char* parameter :
+         {"weight=value", "statistic=count", "window=3", "pool=3", "decay=0.5", "heads=together"}) {
       const std::string text = std::string(rule) + ":" + parameter;
       CAPTURE(text);
       CHECK_THROWS_WITH(Retention::from_text(text),

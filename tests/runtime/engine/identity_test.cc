@@ -286,7 +286,7 @@ TEST_CASE("answers by every retention rule do not depend on how they are compute
       GENERATE("tova:0.3", "mean:0.2:0.2", "snapkv:0.2:0.2:window=3:rest=true", "defensive:0.2:0.2:window=4",
                "h2o:0.2:0.2:window=4:pool=3:decay=0.9:sinks=1:rest=true", "recent:0.3:sinks=1:rest=true",
                "scissorhands:0.2:0.2:decay=0.9:weight=value", "keydiff:0.3:0.1:rest=true", "strided:0.2:0.2:stride=3",
-               "snapkv:0.2:0.2:window=3:weight=value", "keydiff:0.2:0.1:once=true");
+               "snapkv:0.2:0.2:window=3:weight=value", "keydiff:0.2:0.1:once=true", "tova:0.3:heads=together");
   const DType dtype = GENERATE(DType::f16, DType::i4);
   CAPTURE(retention, name_of(dtype));
   Requests requests("llama-linear-biases-f16", retention, 16, /*seed=*/7, /*to_a_prompt=*/3,
