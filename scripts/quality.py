@@ -27,7 +27,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUDGETS = [0.5, 0.2, 0.1, 0.05]
 SINKS = 4
 SPLITS = [0.25, 0.75, 0.1]  # of 20 %, the heavy hitters' part, in addition to the even split of the rules
-BY_HAND = "<!-- From here on written by hand; the script keeps it. -->\n"
+GENERATED = "<!-- From here on written by scripts/quality.py. -->\n"
+BY_HAND = "<!-- From here on written by hand; the script keeps it, and what stands before its own. -->\n"
 
 
 def rules(budget, length):
@@ -182,9 +183,11 @@ def main():
     for other in ("recent + 4 sinks", "random"):
         against[other] = mean_and_error([a - b for a, b in zip(scores["h2o", 0.2], scores[other, 0.2])])
     output = pathlib.Path(args.output)
-    _, marker, by_hand = output.read_text().partition(BY_HAND) if output.exists() else ("", "", "")
+    before, _, rest = output.read_text().partition(GENERATED) if output.exists() else ("", "", "")
+    by_hand = rest.partition(BY_HAND)[2]
     with open(output, "w") as out:
-        out.write(f"""# What retention costs in quality
+        out.write(f"""{before}{GENERATED}
+## The demo model
 
 Measured on {datetime.date.today()} with `scripts/quality.py --windows {args.windows}` on the CPU backend: the model in
 `{pathlib.Path(args.model).name}`, {args.windows} windows of the validation books (`tests/data/text`) that do not overlap, each {args.prompt} tokens
@@ -213,7 +216,7 @@ How to read it: `heavy` keeps what was attended to most and no window of recent 
 tokens and the newest, `random` a random set that changes only as tokens arrive. `h2o` splits its budget evenly between
 heavy hitters and recent tokens.
 
-""" + (marker or BY_HAND) + by_hand)
+""" + BY_HAND + by_hand)
     print(f"wrote {args.output}")
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How long a decode step takes by each retention rule, against h2o's of as many slots. Prints a table.
 
-    scripts/bench/rules.py [--model models/demo] [--slots 1024] [--batch 8] [--tokens 65] [--rounds 5] [--rules RULE ...]
-                           [-- FLAGS OF WEFT ...]
+    scripts/bench/rules.py [--model configs/models/opt-125m.json] [--slots 1024] [--batch 8] [--tokens 65] [--rounds 5]
+                           [--rules RULE ...] [-- FLAGS OF WEFT ...]
 
 Blocks begin with random keys and values in all slots, and nothing but decode steps is timed. The rules take turns, round
 after round, and of each the median of its ratios to h2o in the same round is printed with their range. In a RULE, HALF stands
@@ -27,13 +27,15 @@ def decode_speed(arguments, rule):
     said = subprocess.run([arguments.weft, "bench", "--model", arguments.model, "--retention", rule, "--skip-prefill",
                            "--prompt-len", str(arguments.slots), "--gen-len", str(arguments.tokens), "--gpu-batch-size",
                            str(arguments.batch), "--num-gpu-batches", "1", "--percent", *"100 0 100 0 100 0".split(),
-                           *arguments.flags], check=True, stdout=subprocess.PIPE, text=True).stdout
+                           *(["--weights", "random:1"] if arguments.model.is_file() else []), *arguments.flags],
+                          check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(said)["tokens_per_second"]["decode"]["median"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=ROOT / "models/demo")
+    parser.add_argument("--model", type=Path, default=ROOT / "configs/models/opt-125m.json",
+                        help="a folder, or a config.json, whose weights are then random")
     parser.add_argument("--slots", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=65)

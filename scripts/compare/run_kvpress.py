@@ -62,7 +62,7 @@ def main():
     args = parser.parse_args()
     args.flags = ["--dtype", "float32", *args.flags]
 
-    rules = [rule.replace("BUDGET", f"{budget:g}").replace("HALF", f"{budget / 2:g}")
+    rules = [rule.replace("BUDGET", str(budget)).replace("HALF", str(budget / 2))  # 1.0 is all, and 1 one token
              for budget in args.budgets for rule in args.rules]
     args.rules = ["full"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)

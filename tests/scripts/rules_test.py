@@ -13,8 +13,8 @@ import rules  # noqa: E402
 
 class Rules(unittest.TestCase):
     def test_each_rule_is_compared_with_h2o_of_as_many_slots(self):
-        command = [SOURCE / "scripts/bench/rules.py", "--weft", WEFT, "--slots", "16", "--batch", "2", "--tokens", "3", "--rounds",
-                   "1", "--rules", *rules.RULES[1:]]
+        command = [SOURCE / "scripts/bench/rules.py", "--weft", WEFT, "--model", SOURCE / "models/demo", "--slots", "16", "--batch",
+                   "2", "--tokens", "3", "--rounds", "1", "--rules", *rules.RULES[1:]]
         said = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True).stdout
         rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines()[2:]]
         self.assertEqual([row[0] for row in rows], rules.RULES)
