@@ -183,7 +183,8 @@ def main():
     for other in ("recent + 4 sinks", "random"):
         against[other] = mean_and_error([a - b for a, b in zip(scores["h2o", 0.2], scores[other, 0.2])])
     output = pathlib.Path(args.output)
-    before, _, rest = output.read_text().partition(GENERATED) if output.exists() else ("", "", "")
+    text = output.read_text() if output.exists() else "# What retention costs in quality\n\n"
+    before, _, rest = text.partition(GENERATED)
     by_hand = rest.partition(BY_HAND)[2]
     with open(output, "w") as out:
         out.write(f"""{before}{GENERATED}

@@ -13,7 +13,7 @@ of each layer sees
            here with the full cache's attention. Nothing that evicts can know this
   row      of all tokens as many, those that this row attends to most, chosen anew: nothing is evicted
 
-No rule with so many slots can do better than about `future`, and none that reads as little better than `row`.
+`future` and `row` are no strict bounds: they choose by the full cache's attention, and one token at a time.
 """
 import argparse
 import json

@@ -350,7 +350,8 @@ def parse():
     parser.add_argument("--workloads", help="prompt + output tokens; by default 512+512,512+128")
     parser.add_argument("--minutes", type=float, default=9, help="after which no run is begun, and a run is ended")
     parser.add_argument("--memory-mib", type=int, default=2048, help="the limit of each program")
-    parser.add_argument("--dtypes", help="of the peers; by default float16,bfloat16, or F16,Q4_0 of llama.cpp")
+    parser.add_argument("--dtypes", help="of the peers but FlexGen, which runs in all it has; by default float16,bfloat16, or F16,Q4_0 of "
+                        "llama.cpp")
     parser.add_argument("--first-batch", type=int, default=4, help="where peers begin to look for their best batch")
     parser.add_argument("--most-batch", type=int, default=64)
     parser.add_argument("--sweeps", type=int, default=4,

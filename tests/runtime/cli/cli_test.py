@@ -293,6 +293,17 @@ class Answers(Case):
         self.assertEqual(scores["s"]["greedy"], [True] * len(generated))
         self.assertFalse(scores["t"]["greedy"][0])
 
+    def test_every_parameter_of_a_retention_changes_what_stays(self):
+        ids = [(7 * i * i + 11 * i) % 4000 + 4 for i in range(80)]
+        request = [{"id": 0, "prompt_ids": ids[:60], "continuation_ids": ids[60:]}]
+        parameters = ["", ":sinks=4", ":window=3", ":pool=3", ":decay=0.5", ":statistic=largest", ":statistic=mean",
+                      ":statistic=count", ":weight=value", ":heads=together", ":rest=true", ":once=true"]
+        scores = {p: self.job(self.demo, request, "--retention", "h2o:6:6" + p, command="score")[0]["logprobs"]
+                  for p in parameters}
+        for p in parameters[1:]:
+            with self.subTest(p):
+                self.assertNotEqual(scores[p], scores[""])
+
     def test_continuations_of_one_prompt_share_its_prefill(self):
         prompts = [[3, 4, 5, 6], [7, 8, 9], [3, 4, 5, 6], [3, 4, 5, 6], [7, 8, 9]]
         requests = [{"id": i, "prompt_ids": prompt, "continuation_ids": list(range(10 + i, 14 + 2 * i))}
