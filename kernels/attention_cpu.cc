@@ -49,7 +49,7 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   t.keep = op.keep[r];
   t.scoring = op.scoring, t.statistic = op.statistic, t.scale = op.scale, t.decay = op.decay;
   if (op.scoring == Scoring::random) t.new_score = random_score(op.seed, static_cast<int>(head), t.token);
-  if (op.scoring == Scoring::positions) t.new_score = position_score(t.token, op.stride);
+  if (op.scoring == Scoring::positions) t.new_score = position_score(t.token, op.stride, op.summary);
   if (op.probabilities) t.probabilities = op.probabilities.slice(row * op.heads + query, 1).as<float>();
   t.probabilities_stride = op.probabilities.stride;
   t.out = op.out.slice(row, 1).as<float>() + column;

@@ -317,6 +317,7 @@ Args args_of(const DecodeAttention& op, CudaStream& stream, std::int64_t unit) {
           .scoring = op.scoring,
           .statistic = op.statistic,
           .stride = op.stride,
+          .summary = op.summary,
           .seed = op.seed,
           .out = static_cast<float*>(op.out.data),
           .out_stride = op.out.stride,

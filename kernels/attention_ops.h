@@ -53,7 +53,7 @@ struct ColumnSums {
 ///   random     random_score(seed, head, position)
 ///   keys       -cos(its key, the sum of its head's unit keys): those of the whole prompt, and for a token of a step
 ///              those up to it (KeyDiff, arXiv 2504.15364); 0 where a key has no direction, which then adds nothing
-///   positions  1 where the position is a multiple of `stride`, else 0 (Sparse Transformer, arXiv 1904.10509)
+///   positions  position_score(), of the patterns of the Sparse Transformer (arXiv 1904.10509)
 enum class Scoring : std::uint8_t { none, attention, random, keys, positions };
 
 /// What one sequence keeps between two steps, per layer and KV head: of its prompt at most heavy + recent tokens, and
@@ -117,7 +117,7 @@ struct KeepPrompt {
   Statistic statistic = Statistic::sum;
   bool by_value = false;
   View work;
-  std::int32_t stride = 1;
+  std::int32_t stride = 1, summary = 0;
 };
 
 /// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, multiplies
@@ -144,7 +144,7 @@ struct DecodeAttention {
   ConstView probabilities;
   View evicted;
   Statistic statistic = Statistic::sum;
-  std::int32_t stride = 1;
+  std::int32_t stride = 1, summary = 0;
 };
 
 /// Moves what some sequences hold to positions next to each other, so that they can go on without leaving the model's
@@ -165,9 +165,11 @@ struct Reposition {
 
 /// Uniform in [0, 1), the same on every backend.
 float random_score(std::uint64_t seed, int kv_head, std::int32_t position);
-/// Of Scoring::positions.
-constexpr float position_score(std::int32_t position, std::int32_t stride) {
-  return position % stride == 0 ? 1.0f : 0.0f;
+/// Of Scoring::positions: 1 for the first of every `stride` positions, or for their last `summary` where that is not 0;
+/// 0 for the others.
+constexpr float position_score(std::int32_t position, std::int32_t stride, std::int32_t summary) {
+  const std::int32_t place = position % stride;
+  return (summary == 0 ? place == 0 : place >= stride - summary) ? 1.0f : 0.0f;
 }
 
 }  // namespace weft::kernels

@@ -27,7 +27,7 @@ struct Args {
   float scale, decay;
   Scoring scoring;
   Statistic statistic;
-  std::int32_t stride;
+  std::int32_t stride, summary;
   std::uint64_t seed;
   float* out;
   std::int64_t out_stride;
@@ -164,7 +164,7 @@ template <class T> __device__ void write_worth(const Args& a, const Tile<T>& t, 
   if (a.scoring == Scoring::keys)
     score = score_key(a.k + t.index * a.k_stride + t.head * dim, dim, t.key_sum, t.home.key_sum);
   if (threadIdx.x != 0) return;
-  if (a.scoring == Scoring::positions) score = position_score(t.row.position, a.stride);
+  if (a.scoring == Scoring::positions) score = position_score(t.row.position, a.stride, a.summary);
   if (a.scoring == Scoring::random)
     score = unit_float(random_bits(
         a.seed, std::uint64_t{static_cast<std::uint32_t>(t.head)} << 32 | static_cast<std::uint32_t>(t.row.position)));

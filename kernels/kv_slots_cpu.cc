@@ -121,7 +121,7 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
   const std::int32_t reach = op.pool / 2;
   const auto score = [&](std::int32_t position) {
     if (op.scoring == Scoring::random) return random_score(op.seed, static_cast<int>(head), position);
-    if (op.scoring == Scoring::positions) return position_score(position, op.stride);
+    if (op.scoring == Scoring::positions) return position_score(position, op.stride, op.summary);
     if (!given || reach == 0) return given ? given[position] : 0.0f;
     const std::int32_t first = std::max(0, position - reach), last = std::min(length - 1, position + reach);
     float sum = 0;

@@ -33,7 +33,7 @@ struct Args {
   bool by_row;    // scores are compared per row that could see the token
   bool by_value;  // and times the norms of values, which `work` has
   float* work;
-  std::int32_t stride;
+  std::int32_t stride, summary;
   std::int64_t work_stride;
   KvSlots slots;
   std::int64_t k_row, v_row;  // what of the kernel's types one slot's key and value take
@@ -154,7 +154,7 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
     if (a.scoring == Scoring::random)
       return unit_float(
           random_bits(a.seed, std::uint64_t{static_cast<std::uint32_t>(head)} << 32 | static_cast<std::uint32_t>(at)));
-    if (a.scoring == Scoring::positions) return position_score(at, a.stride);
+    if (a.scoring == Scoring::positions) return position_score(at, a.stride, a.summary);
     if (!a.score) return 0.0f;
     const float* const given = a.score + head * a.score_stride + prompt.begin;
     if (a.reach == 0) return given[at];
@@ -249,6 +249,7 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
                   .by_value = op.by_value,
                   .work = static_cast<float*>(op.work.data),
                   .stride = op.stride,
+                  .summary = op.summary,
                   .work_stride = op.work.stride,
                   .slots = op.slots,
                   .k_row = static_cast<std::int64_t>(op.slots.key_bytes() / unit),

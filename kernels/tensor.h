@@ -129,6 +129,11 @@ template <class Void> struct BasicView {
     using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
     return {static_cast<Byte*>(data) + bytes_of(dtype, first * stride), dtype, count, cols, stride};
   }
+  /// Columns [first, first + count) of all rows.
+  BasicView columns(std::int64_t first, std::int64_t count) const {
+    using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
+    return {static_cast<Byte*>(data) + bytes_of(dtype, first), dtype, rows, count, stride};
+  }
 };
 using View = BasicView<void>;
 using ConstView = BasicView<const void>;

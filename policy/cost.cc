@@ -144,11 +144,15 @@ double Cost::prefill_core(int layer, double sequences, double prompt) const {
   return seconds + pointwise(2 * rows * stored);  // into the slots
 }
 
-double Cost::decode_core(const Engine& engine, const offload::KvShape& kv, double sequences, double tokens) const {
-  const double visible = std::min(tokens, double(kv.slots));
-  const auto slot = double(kv.bytes_per_step());
-  const double rate = engine.decode(kv.dtype).at(visible, model_.head_dim);
-  double seconds = std::max(engine.launch, sequences * model_.kv_heads * visible * slot / rate);
+double Cost::decode_core(const Engine& engine, std::span<const offload::KvShape> runs, double sequences,
+                         double tokens) const {
+  double seconds = 0;
+  for (const offload::KvShape& kv : runs) {
+    const double visible = std::min(tokens, double(kv.slots));
+    const auto slot = double(kv.bytes_per_step());
+    const double rate = engine.decode(kv.dtype).at(visible, model_.head_dim);
+    seconds += std::max(engine.launch, sequences * kv.kv_heads * visible * slot / rate);
+  }
   if (policy_.kv_format.rotates())  // the same everywhere: small next to the slots
     for (const Value value : {Value::q, Value::k, Value::v, Value::attended})
       seconds += pointwise(2 * sequences * double(shape_of(value, model_, footprint_.types, 1).bytes()));
@@ -158,7 +162,7 @@ double Cost::decode_core(const Engine& engine, const offload::KvShape& kv, doubl
 double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const {
   using Part = Op::Part;
   const int layer = footprint_.shape.sublayers[op.subject].layer;
-  const offload::KvShape& kv = footprint_.kv_shape(layer);
+  const std::vector<offload::KvShape>& kv = footprint_.kv_runs(layer);
   if (op.part == Part::core) return decode_core(machine_.host, kv, double(sequences), sweep.visible);
   // Chunks of whole sequences, as Layers::chunks() cuts them.
   const auto per_chunk =

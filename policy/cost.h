@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "policy/footprint.h"
@@ -48,7 +49,8 @@ class Cost {
   double disk_rows(double rows) const;
   double attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const;
   double prefill_core(int layer, double sequences, double prompt) const;
-  double decode_core(const Engine& engine, const offload::KvShape& kv, double sequences, double tokens) const;
+  double decode_core(const Engine& engine, std::span<const offload::KvShape> runs, double sequences,
+                     double tokens) const;
   double mlp(double rows) const;
   double head(const Unit& unit, bool last, double rows) const;
   /// All steps of a stage over `rows` rows but attention itself.

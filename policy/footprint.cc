@@ -98,23 +98,25 @@ std::vector<bool> host_attends(const std::vector<Tier>& kv_home, const std::vect
   return attends;
 }
 
-/// Where layers keep differently, one for each of them; what keeps everything evicts nothing and needs no scores.
-std::vector<offload::KvShape> kv_shapes(const ModelSpec& model, const Policy& policy, const Workload& work,
-                                        DType slot_type) {
-  policy.retention.require_layers(model.layers);
-  std::vector<offload::KvShape> shapes;
-  const bool alike = policy.retention.alike() && work.slots.alike();
-  for (int layer = 0; layer < (alike ? 1 : model.layers); ++layer)
-    shapes.push_back({.sequences = policy.gpu_batch_size,
-                      .kv_heads = model.kv_heads,
-                      .slots = static_cast<int>(work.slots.of(layer)),
-                      .head_dim = model.head_dim,
-                      .dtype = slot_type,
-                      .scores = policy.retention.keeps_scores(layer),
-                      .rest = policy.retention.rest && !policy.retention.everything(layer),
-                      .int8_keys = policy.kv_format.int8_keys(),
-                      .key_sums = policy.retention.keeps_key_sums(layer),
-                      .value_norms = policy.retention.keeps_value_norms(layer)});
+/// Where layers keep differently, those of each; what keeps everything evicts nothing and needs no scores.
+std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, const Policy& policy, const Workload& work,
+                                                     DType slot_type) {
+  const Retention& retention = policy.retention;
+  retention.require_layers(model.layers, model.kv_heads);
+  const bool alike = retention.alike() && work.slots.alike();
+  std::vector<std::vector<offload::KvShape>> shapes(alike ? 1 : static_cast<std::size_t>(model.layers));
+  for (int layer = 0; layer < std::ssize(shapes); ++layer)
+    for (const auto& [head, count] : retention.runs(layer, model.kv_heads))
+      shapes[static_cast<std::size_t>(layer)].push_back({.sequences = policy.gpu_batch_size,
+                                                         .kv_heads = count,
+                                                         .slots = static_cast<int>(work.slots.of(layer, head)),
+                                                         .head_dim = model.head_dim,
+                                                         .dtype = slot_type,
+                                                         .scores = retention.keeps_scores(layer, head),
+                                                         .rest = retention.rest && !retention.everything(layer, head),
+                                                         .int8_keys = policy.kv_format.int8_keys(),
+                                                         .key_sums = retention.keeps_key_sums(layer, head),
+                                                         .value_norms = retention.keeps_value_norms(layer, head)});
   return shapes;
 }
 
@@ -149,6 +151,12 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
           .longest_prompt = prompt,
           .slots = retention.slots(prompt, generation),
           .longest_generation = generation};
+}
+
+std::uint64_t Footprint::kv_buffer_bytes(int layer) const {
+  std::uint64_t total = 0;
+  for (const offload::KvShape& shape : kv_runs(layer)) total += shape.bytes();
+  return total;
 }
 
 std::uint64_t Footprint::kv_bytes() const {

@@ -93,8 +93,10 @@ constexpr std::uint64_t kUnchargedJob = std::uint64_t{4} << 20;
 struct Footprint {
   ScheduleShape shape;  ///< homes of all blocks, window slots
   int gpu_batch_size = 1;
-  Types types;                              ///< of the hidden states and of a prompt's keys and values
-  std::vector<offload::KvShape> kv_shapes;  ///< of KV buffers: [1] where those of all layers are alike, else [layers]
+  Types types;  ///< of the hidden states and of a prompt's keys and values
+  /// What lies in a KV buffer, one after the other: a block of slots for each of Retention::runs(). [1] where the
+  /// buffers of all layers are alike, else [layers].
+  std::vector<std::vector<offload::KvShape>> kv_shapes;
   std::uint64_t activation_buffer_bytes = 0;
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
   Workspace workspace;
@@ -104,10 +106,8 @@ struct Footprint {
 
   std::uint64_t operator[](Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
   bool layers_alike() const { return kv_shapes.size() == 1; }
-  const offload::KvShape& kv_shape(int layer) const {
-    return kv_shapes[layers_alike() ? 0 : static_cast<std::size_t>(layer)];
-  }
-  std::uint64_t kv_buffer_bytes(int layer) const { return kv_shape(layer).bytes(); }
+  const std::vector<offload::KvShape>& kv_runs(int layer) const { return entry_of(kv_shapes, layer); }
+  std::uint64_t kv_buffer_bytes(int layer) const;
   std::uint64_t kv_bytes() const;  ///< of all buffers
 };
 

@@ -21,6 +21,8 @@
 //                                                        mean unit key so far)
 //   strided      1 for each position that is a multiple  s                              Sparse Transformer, arXiv
 //                of `stride`, else 0                                                    1904.10509; H2O's ablation
+//   fixed        1 for the last `summary` of every       s                              the same
+//                `stride` positions, else 0
 //
 // An even share is 1 / the tokens that the row sees. Scores are per layer and KV head; its query heads are the heads
 // above. Each parameter can be given another value. With weight = value the scores by p are compared times the sum of
@@ -60,20 +62,30 @@ struct Kept {
   bool operator==(const Kept&) const = default;
 };
 
-/// Slots that a sequence needs per KV head: a number for all layers, or one for each.
+/// The entry of a layer or KV head: of one where all are alike, else of one for each.
+template <class T> const T& entry_of(const std::vector<T>& entries, int index) {
+  return entries[entries.size() == 1 ? 0 : static_cast<std::size_t>(index)];
+}
+
+/// Slots that a sequence needs per KV head: a number for all layers, or one for each, or for each of its KV heads.
 class LayerSlots {
  public:
-  LayerSlots(std::int64_t of_all = 1) : of_{of_all} {}  // NOLINT(google-explicit-constructor): alike unless said
-  explicit LayerSlots(std::vector<std::int64_t> of_each) : of_(std::move(of_each)) {}
+  LayerSlots(std::int64_t of_all = 1) : of_{{of_all}} {}  // NOLINT(google-explicit-constructor): alike unless said
+  explicit LayerSlots(std::vector<std::vector<std::int64_t>> of_each) : of_(std::move(of_each)) {}
   bool alike() const { return of_.size() == 1; }
-  std::int64_t of(int layer) const { return of_[alike() ? 0 : static_cast<std::size_t>(layer)]; }
+  std::int64_t of(int layer, int head = 0) const { return entry_of(entry_of(of_, layer), head); }
   std::int64_t most() const;
-  /// Enough for `other` too, which is by as many layers.
+  /// Enough for `other` too, which is by as many layers and heads.
   void cover(const LayerSlots& other);
   bool operator==(const LayerSlots&) const = default;
 
  private:
-  std::vector<std::int64_t> of_;  // [1] or [layers]
+  std::vector<std::vector<std::int64_t>> of_;  // [1] or [layers], each [1] or [KV heads]
+};
+
+/// KV heads of a layer next to each other.
+struct HeadRun {
+  int first = 0, count = 0;
 };
 
 struct Retention {
@@ -90,7 +102,8 @@ struct Retention {
     defensive,
     scissorhands,
     keydiff,
-    strided
+    strided,
+    fixed
   } rule = Rule::full;
   enum class Of : std::uint8_t { prompt, prompt_and_generation } of = Of::prompt_and_generation;
   Amount heavy, recent;
@@ -102,42 +115,49 @@ struct Retention {
   enum class Statistic : std::uint8_t { sum, largest, mean, count } statistic = Statistic::sum;  ///< kernels::Statistic
   enum class Weight : std::uint8_t { none, value } weight = Weight::none;  ///< of scores when they are compared
   enum class Heads : std::uint8_t { each, together } heads = Heads::each;  ///< whose scores choose of a prompt
-  std::int32_t stride = 0;                                                 ///< of the rule `strided`
+  std::int32_t stride = 0, summary = 0;                                    ///< of the rules `strided` and `fixed`
   bool once = false;  ///< a prompt is cut to its budget, and all that comes after stays
   bool rest = false;  ///< what is evicted is attended to as one token more, their mean (kernels::KvSlots::rest)
-  /// By what each layer's `heavy` and `recent` are multiplied, in ten-thousandths; kEverything: the layer keeps all
-  /// tokens. Empty: by 1 in every layer. The mean over the layers that do not keep all tokens is 1, to within kMeanIs1.
-  std::vector<std::int32_t> layers;
+  /// By what `heavy` and `recent` are multiplied in each layer, or in each of its KV heads, in ten-thousandths;
+  /// kEverything: all tokens are kept there. Empty: by 1 everywhere. The mean over the heads that do not keep all
+  /// tokens is 1, to within kMeanIs1.
+  std::vector<std::vector<std::int32_t>> layers;  // [layers], each [1] or [KV heads]
   static constexpr std::int32_t kOnce = 10'000, kEverything = -1;
   static constexpr double kMeanIs1 = 0.005;
   /// What a token's place is. absolute: that in its sequence, which therefore ends with the model's context. rolled:
   /// that in the cache, from time to time, so that a sequence has no end (policy/rolling.h).
   enum class Positions : std::uint8_t { absolute, rolled } positions = Positions::absolute;
 
-  bool alike() const { return layers.empty(); }  ///< Every layer keeps as much.
-  /// Whether nothing is ever evicted from a layer, which so needs no scores.
+  bool alike() const { return layers.empty(); }  ///< Every layer and head keeps as much.
+  /// Whether nothing is ever evicted from a KV head, or from all of a layer's, which so need no scores.
+  bool everything(int layer, int head) const;
   bool everything(int layer) const;
-  /// Throws UsageError unless `layers` has an entry for each of a model's `count` layers.
-  void require_layers(int count) const;
+  /// A layer's KV heads, of which there are `kv_heads`, cut where what they keep changes.
+  std::vector<HeadRun> runs(int layer, int kv_heads) const;
+  /// Throws UsageError unless `layers` has an entry for each of a model's `count` layers, of one factor or `kv_heads`.
+  void require_layers(int count, int kv_heads) const;
   /// Whether tokens are kept by the attention they have received.
   bool scored() const;
   /// Whether steps need the scores of what is stored.
   bool keeps_scores() const;
-  bool keeps_scores(int layer) const { return keeps_scores() && !everything(layer); }
+  bool keeps_scores(int layer, int head) const { return keeps_scores() && !everything(layer, head); }
   /// Whether they need the sum of a head's unit keys, the norms of values.
-  bool keeps_key_sums(int layer) const;
-  bool keeps_value_norms(int layer) const;
+  bool keeps_key_sums(int layer, int head) const;
+  bool keeps_value_norms(int layer, int head) const;
   bool rolled() const { return positions == Positions::rolled; }
-  Kept kept(std::int64_t prompt, std::int64_t generation, int layer = 0) const;
+  Kept kept(std::int64_t prompt, std::int64_t generation, int layer = 0, int head = 0) const;
   /// What is kept, and one for the new token.
   LayerSlots slots(std::int64_t prompt, std::int64_t generation) const;
 
   /// "full", "recent:N", "heavy:N", "tova:N", and NAME:HEAVY:RECENT for the others; then parameters as in the JSON
-  /// form: "h2o:0.1:0.1:window=32:sinks=4", "h2o:0.1:0.1:weight=value:layers=full,1.5,0.5".
+  /// form: "h2o:0.1:0.1:window=32:sinks=4", "h2o:0.1:0.1:layers=full,1.5,0.5", of KV heads "layers=1.2,0.5/1.1".
   static Retention from_text(std::string_view text);
   bool operator==(const Retention&) const = default;
   static Retention from_json(const nlohmann::json& object, const std::string& where);
   nlohmann::ordered_json to_json() const;
+
+ private:
+  std::int32_t factor(int layer, int head) const;
 };
 const char* name_of(Retention::Rule rule);
 

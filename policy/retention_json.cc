@@ -56,48 +56,74 @@ Amount amount_from_json(const nlohmann::json& value, const std::string& where) {
   return Amount::from_text(text, where);
 }
 
-std::string layer_text(std::int32_t factor) {
+nlohmann::ordered_json factor_json(std::int32_t factor) {
   if (factor == Retention::kEverything) return "full";
-  return nlohmann::json(double(factor) / Retention::kOnce).dump();
+  return double(factor) / Retention::kOnce;
 }
 
-std::vector<std::int32_t> layers_from_json(const nlohmann::json& list, const std::string& where) {
+std::string factor_text(std::int32_t factor) {
+  return factor == Retention::kEverything ? "full" : factor_json(factor).dump();
+}
+
+std::int32_t factor_from_json(const nlohmann::json& entry, const std::string& where) {
+  const double factor = entry.is_number() ? entry.get<double>() : 0, scaled = factor * Retention::kOnce;
+  const bool exact = factor <= kMostFactor && scaled > 0.5 && std::abs(scaled - std::round(scaled)) < 1e-4;
+  if (!exact && entry != "full")
+    throw UsageError(where + " must be a factor from 0.0001 to 1000 with at most four decimals, \"full\", or a list " +
+                     "of these for the KV heads; got " + describe(entry));
+  return exact ? static_cast<std::int32_t>(std::lround(scaled)) : Retention::kEverything;
+}
+
+std::vector<std::vector<std::int32_t>> layers_from_json(const nlohmann::json& list, const std::string& where) {
   if (!list.is_array() || list.empty())
     throw UsageError(where + " must be a list with a factor or \"full\" for each layer, got " + describe(list));
-  std::vector<std::int32_t> layers;
+  std::vector<std::vector<std::int32_t>> layers;
   for (const nlohmann::json& entry : list) {
-    const double factor = entry.is_number() ? entry.get<double>() : 0, scaled = factor * Retention::kOnce;
-    const bool exact = factor <= kMostFactor && scaled > 0.5 && std::abs(scaled - std::round(scaled)) < 1e-4;
-    if (!exact && entry != "full")
-      throw UsageError(where + "[" + std::to_string(layers.size()) + "] must be a factor from 0.0001 to 1000 with at " +
-                       "most four decimals, or \"full\"; got " + describe(entry));
-    layers.push_back(exact ? static_cast<std::int32_t>(std::lround(scaled)) : Retention::kEverything);
+    const std::string place = where + "[" + std::to_string(layers.size()) + "]";
+    std::vector<std::int32_t>& heads = layers.emplace_back();
+    if (!entry.is_array() || entry.empty()) heads.push_back(factor_from_json(entry, place));
+    else
+      for (const nlohmann::json& of_head : entry)
+        heads.push_back(factor_from_json(of_head, place + "[" + std::to_string(heads.size()) + "]"));
   }
   return layers;
 }
 
-/// The budget that was asked for is what the layers keep on average, and no layer is asked for more than there is.
+/// No head is asked for more than there is.
+void check_factor(const Retention& retention, std::int32_t factor, const std::string& place) {
+  const auto share = [&](const Amount& amount) { return amount.is_share() ? amount.of(kMostTokens, factor) : 0; };
+  if (share(retention.heavy) + share(retention.recent) > kMostTokens)
+    throw UsageError(place + ": " + factor_text(factor) +
+                     " times the shares of 'heavy' and 'recent' is more than all " +
+                     "tokens; take \"full\" or a smaller factor");
+  if (!retention.heavy.is_share() && row_of(retention.rule).heavy && retention.sinks > retention.heavy.of(1, factor))
+    throw UsageError(place + ": " + std::to_string(retention.sinks) + " sinks do not fit " + factor_text(factor) +
+                     " times " + retention.heavy.text() + " heavy");
+}
+
+/// The budget that was asked for is what the heads keep on average.
 void check_layers(const Retention& retention, const std::string& where) {
+  std::size_t most = 1;  // heads of a layer
+  for (const auto& heads : retention.layers) most = std::max(most, heads.size());
   double sum = 0, count = 0;
   for (std::size_t layer = 0; layer < retention.layers.size(); ++layer) {
-    const std::int32_t factor = retention.layers[layer];
-    if (factor == Retention::kEverything) continue;
-    sum += double(factor) / Retention::kOnce, ++count;
+    const std::vector<std::int32_t>& heads = retention.layers[layer];
     const std::string place = where + ": layers[" + std::to_string(layer) + "]";
-    const auto share = [&](const Amount& amount) { return amount.is_share() ? amount.of(kMostTokens, factor) : 0; };
-    if (share(retention.heavy) + share(retention.recent) > kMostTokens)
-      throw UsageError(place + ": " + layer_text(factor) +
-                       " times the shares of 'heavy' and 'recent' is more than all " +
-                       "tokens; take \"full\" or a smaller factor");
-    if (!retention.heavy.is_share() && row_of(retention.rule).heavy && retention.sinks > retention.heavy.of(1, factor))
-      throw UsageError(place + ": " + std::to_string(retention.sinks) + " sinks do not fit " + layer_text(factor) +
-                       " times " + retention.heavy.text() + " heavy");
+    if (heads.size() != 1 && heads.size() != most)
+      throw UsageError(place + " has " + std::to_string(heads.size()) + " factors, and another layer has " +
+                       std::to_string(most) + "; give one for each KV head, or one for all");
+    const double weight = double(most) / double(heads.size());
+    for (const std::int32_t factor : heads) {
+      if (factor == Retention::kEverything) continue;
+      sum += weight * factor / Retention::kOnce, count += weight;
+      check_factor(retention, factor, place);
+    }
   }
   if (retention.layers.empty()) return;
   if (count == 0) throw UsageError(where + ": 'layers' are all \"full\"; take the rule 'full'");
   if (std::abs(sum / count - 1) > Retention::kMeanIs1)
-    throw UsageError(where + ": the factors of 'layers' must be 1 on average over the layers that are not full, so " +
-                     "that 'heavy' and 'recent' are what these keep on average; they are " +
+    throw UsageError(where + ": the factors of 'layers' must be 1 on average over the layers and heads that are not " +
+                     "full, so that 'heavy' and 'recent' are what these keep on average; they are " +
                      std::to_string(sum / count) + ": divide them by that");
 }
 
@@ -109,7 +135,7 @@ void check_rolled(const Retention& retention, const std::string& where) {
   if (retention.rule == Rule::full) refuse("rule 'full' keeps everything; choose a rule that evicts, such as 'h2o'");
   if (!retention.layers.empty()) refuse("'layers' have budgets of their own, and so would move at different times");
   if (retention.once) refuse("with 'once' steps evict nothing, so the cache would outgrow the context");
-  if (retention.rule == Rule::keydiff || retention.rule == Rule::strided)
+  if (retention.rule == Rule::keydiff || by_position(retention.rule))
     refuse(std::string("rule '") + name_of(retention.rule) + "' scores a token by the position it had when it came");
   if (retention.rest) refuse("the mean of what was evicted ('rest') has no position that could be rolled");
   if (retention.statistic == Statistic::mean)
@@ -136,8 +162,11 @@ void check(const Retention& retention, const std::string& where) {
                      std::to_string(retention.pool));
   if (retention.statistic == Statistic::mean && (retention.window > 0 || retention.decay != 1))
     throw UsageError(where + ": the statistic 'mean' counts all rows alike; it takes no 'window' and no 'decay'");
-  if (rule == Rule::strided && retention.stride == 0)
-    throw UsageError(where + ": rule 'strided' needs 'stride', as in strided:0.1:0.1:stride=8");
+  if (by_position(rule) && retention.stride == 0)
+    throw UsageError(where + ": rule '" + name + "' needs 'stride', as in " + name + ":0.1:0.1:stride=8");
+  if (retention.summary >= retention.stride && rule == Rule::fixed)
+    throw UsageError(where + ": 'summary' is of the last of 'stride' positions, and so less; got " +
+                     std::to_string(retention.summary) + " of " + std::to_string(retention.stride));
   if (retention.once && retention.decay != 1)
     throw UsageError(where + ": with 'once' steps evict nothing, so there is no 'decay'");
   if (retention.once && rule == Rule::h2o_flexgen)
@@ -161,8 +190,10 @@ void read_parameters(Fields& fields, Retention& retention, const std::string& wh
   if (fields.has("layers")) retention.layers = layers_from_json(fields.at("layers"), where + ": layers");
   if (retention.rule == Rule::random)
     retention.seed = static_cast<std::uint64_t>(fields.integer("seed", 0, INT64_MAX, 0));
-  if (retention.rule == Rule::strided)
+  if (by_position(retention.rule))
     retention.stride = static_cast<std::int32_t>(fields.integer("stride", 2, kMostTokens, 0));
+  if (retention.rule == Rule::fixed)
+    retention.summary = static_cast<std::int32_t>(fields.integer("summary", 1, kMostTokens, 1));
   const RuleRow& row = row_of(retention.rule);
   if (retention.scored() || retention.rule == Rule::keydiff) retention.once = fields.boolean("once", row.once);
   if (!retention.scored()) return;
@@ -187,7 +218,19 @@ nlohmann::json value_from_text(const std::string& text) {
   return parsed.is_number() || parsed.is_boolean() ? parsed : nlohmann::json(text);
 }
 
-/// "KEY=VALUE" as a field of an object; of layers the value is a list with commas.
+/// Texts between separators.
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// "KEY=VALUE" as a field of an object; of layers the value is a list with commas, whose entries may be lists with
+/// strokes.
 void add_parameter(std::string_view text, nlohmann::json& object, const std::string& where) {
   const std::size_t equals = text.find('=');
   const std::string key(text.substr(0, equals)), value(text.substr(equals + 1));
@@ -197,10 +240,11 @@ void add_parameter(std::string_view text, nlohmann::json& object, const std::str
     return;
   }
   nlohmann::json list = nlohmann::json::array();
-  for (std::size_t begin = 0; begin <= value.size();) {
-    const std::size_t end = std::min(value.find(',', begin), value.size());
-    list.push_back(value_from_text(value.substr(begin, end - begin)));
-    begin = end + 1;
+  for (const std::string& layer : split(value, ',')) {
+    const std::vector<std::string> heads = split(layer, '/');
+    nlohmann::json entry = nlohmann::json::array();
+    for (const std::string& head : heads) entry.push_back(value_from_text(head));
+    list.push_back(heads.size() == 1 ? entry[0] : entry);
   }
   object[key] = std::move(list);
 }
@@ -307,11 +351,14 @@ nlohmann::ordered_json Retention::to_json() const {
   // What is left out is both plain and the rule's own.
   const RuleRow& row = row_of(rule);
   if (rest || row.rest) json["rest"] = rest;
-  if (rule == Rule::strided) json["stride"] = stride;
+  if (by_position(rule)) json["stride"] = stride;
+  if (rule == Rule::fixed) json["summary"] = summary;
   if (rule == Rule::keydiff && once) json["once"] = once;
-  for (const std::int32_t factor : layers)
-    if (factor == kEverything) json["layers"].push_back("full");
-    else json["layers"].push_back(double(factor) / kOnce);
+  for (const std::vector<std::int32_t>& heads : layers) {
+    nlohmann::ordered_json entry = nlohmann::ordered_json::array();
+    for (const std::int32_t factor : heads) entry.push_back(factor_json(factor));
+    json["layers"].push_back(heads.size() == 1 ? entry[0] : entry);
+  }
   if (rolled()) json["positions"] = kPositions[static_cast<std::size_t>(positions)];
   if (!scored()) return json;
   if (window > 0 || row.window > 0) json["window"] = window;

@@ -32,7 +32,12 @@ inline constexpr std::array kRules{
     RuleRow{Retention::Rule::scissorhands, "scissorhands", true, true, true, 0, 1, 1, Retention::Statistic::count},
     RuleRow{Retention::Rule::keydiff, "keydiff", true, true, false},
     RuleRow{Retention::Rule::strided, "strided", true, true, false},
+    RuleRow{Retention::Rule::fixed, "fixed", true, true, false},
 };
+/// Whether a token's score is its position's.
+constexpr bool by_position(Retention::Rule rule) {
+  return rule == Retention::Rule::strided || rule == Retention::Rule::fixed;
+}
 constexpr const RuleRow& row_of(Retention::Rule rule) { return kRules[static_cast<std::size_t>(rule)]; }
 static_assert(
     [] {

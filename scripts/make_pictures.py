@@ -9,7 +9,6 @@ the least.
 """
 
 import argparse
-import html
 import json
 import pathlib
 import re
@@ -17,44 +16,9 @@ import subprocess
 import tempfile
 
 from check_includes import FLOORS, ROOMS
+from svg import FONT, GREY, PAPER, Svg
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FONT = "font-family='Helvetica, Arial, DejaVu Sans, sans-serif'"
-INK, GREY, PAPER = "#1f2933", "#616e7c", "#ffffff"
-
-
-class Svg:
-    """Shapes and text on a light ground."""
-
-    def __init__(self, width, height, title):
-        self.width, self.height = width, height
-        self.parts = [f"<title>{html.escape(title)}</title>", f"<rect width='{width}' height='{height}' fill='{PAPER}'/>"]
-
-    def box(self, x, y, width, height, fill, edge="none", radius=6, dash=""):
-        dash = f" stroke-dasharray='{dash}'" if dash else ""
-        self.parts.append(f"<rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}' rx='{radius}' "
-                          f"fill='{fill}' stroke='{edge}'{dash}/>")
-
-    def text(self, x, y, words, size=14, fill=INK, weight="normal", anchor="start", mono=False, halo=False):
-        font = "font-family='DejaVu Sans Mono, Menlo, Consolas, monospace'" if mono else FONT
-        around = f" stroke='{PAPER}' stroke-width='4' paint-order='stroke'" if halo else ""
-        self.parts.append(f"<text x='{x:.1f}' y='{y:.1f}' {font} font-size='{size}' fill='{fill}' font-weight='{weight}' "
-                          f"text-anchor='{anchor}'{around}>{html.escape(words)}</text>")
-
-    def line(self, points, stroke, width=1.0, dash="", arrow=False):
-        dash = f" stroke-dasharray='{dash}'" if dash else ""
-        self.parts.append(f"<polyline points='{' '.join(f'{x:.1f},{y:.1f}' for x, y in points)}' fill='none' "
-                          f"stroke='{stroke}' stroke-width='{width}'{dash}/>")
-        if arrow:
-            x, y = points[-1]
-            self.parts.append(f"<polygon points='{x - 4:.1f},{y - 7:.1f} {x + 4:.1f},{y - 7:.1f} {x:.1f},{y:.1f}' "
-                              f"fill='{stroke}'/>")
-
-    def write(self, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {self.width} {self.height}' "
-                        f"width='{self.width}' height='{self.height}'>\n" + "\n".join(self.parts) + "\n</svg>\n")
-        print(path.relative_to(ROOT))
 
 
 # The floors and rooms.

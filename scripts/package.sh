@@ -40,7 +40,8 @@ cp -r models/demo "$package/models"
 cp -r tests/data "$package/tests"
 cp tests/support/*.py "$package/tests/support"
 for test in tests/runtime/*/*.py; do install -D "$test" "$package/$test"; done
-cp -r scripts/{gpu_check.sh,cluster,verify_against_hf.py,verify_analysis.py,lm_eval_weft.py,get_model.sh,get_model.py,tasks.py,quality.py,streaming.py} "$package/scripts"
+cp -r scripts/{gpu_check.sh,cluster,verify_against_hf.py,verify_analysis.py,lm_eval_weft.py,get_model.sh,get_model.py} \
+  scripts/{tasks,quality,curves,svg,streaming}.py "$package/scripts"
 cp scripts/compare/{lm_eval,race_gpu,generation_loop,run_accelerate,run_deepspeed,run_flexgen,run_kvpress}.py \
   scripts/compare/tiny-opt.json "$package/scripts/compare"
 scripts/package_readme.py "$package"

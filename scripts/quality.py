@@ -5,7 +5,10 @@ compare with the first of them: these print a table.
 
     scripts/quality.py [--model models/demo] [--text tests/data/text/books-valid.txt.xz] [--windows 64]
                        [--prompt 512] [--scored 256] [--kv | --rules RULE ... | --output docs/quality.md]
-                       [-- FLAGS OF WEFT ...]
+                       [--budgets 0.5 0.2 0.1 0.05] [--picture FILE.svg] [--losses FILE.json] [-- FLAGS OF WEFT ...]
+
+A RULE with factors in braces, such as h2o:{0.5}:{0.5}, is measured at each of --budgets and compared with the first
+rule at the same budget. --picture draws the rules over the budgets, --losses keeps what was measured for later calls.
 
 Every window is so many tokens of prompt and so many that follow; `weft score` prefills the prompt and feeds the rest
 token by token through the decode path, so that retention acts as it does in generation. The budget is a share of the
@@ -23,8 +26,9 @@ import subprocess
 import sys
 import tempfile
 
+import curves
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUDGETS = [0.5, 0.2, 0.1, 0.05]
 SINKS = 4
 SPLITS = [0.25, 0.75, 0.1]  # of 20 %, the heavy hitters' part, in addition to the even split of the rules
 GENERATED = "<!-- From here on written by scripts/quality.py. -->\n"
@@ -119,20 +123,38 @@ def print_kv(args, folder, windows):
                       f"| {math.expm1(change):+.2%} | {math.exp(change) * error:.2%} |", flush=True)
 
 
-def print_rules(args, folder, windows):
-    full = score(args, folder, windows, "full")
+def print_rules(args, folder):
+    runs = curves.runs(args)
+    settings = {"model": str(pathlib.Path(args.model).resolve()), "text": str(pathlib.Path(args.text).resolve()),
+                "prompt": args.prompt, "scored": args.scored, "windows": args.windows, "flags": args.flags}
+    kept = curves.Kept(args.losses, settings, args.windows)
+
+    def measure(rule):
+        windows = folder / "windows.jsonl"
+        return score(args, folder, windows if windows.exists() else make_windows(args, folder), rule)
+    full = kept.of("full", measure)
     print(f"| retention | perplexity | change | standard error |\n|---|---|---|---|\n"
           f"| full | {math.exp(mean_and_error(full)[0]):.2f} | | |", flush=True)
-    scores = []
-    for rule in args.rules:
-        losses = score(args, folder, windows, rule)
-        scores.append(losses)
-        change, error = mean_and_error([a - b for a, b in zip(losses, full)])
-        print(f"| {rule} | {math.exp(mean_and_error(losses)[0]):.2f} | {math.expm1(change):+.2%} "
-              f"| {math.exp(change) * error:.2%} |", flush=True)
-    for rule, losses in zip(args.rules[1:], scores[1:]):
-        change, error = mean_and_error([a - b for a, b in zip(losses, scores[0])])
-        print(f"{rule} against {args.rules[0]}: {math.expm1(change):+.2%} (standard error {math.exp(change) * error:.2%}, paired)")
+    measured = []
+    for run in runs:
+        losses = kept.of(run.text, measure)
+        change, error = relative_change(losses, full)
+        measured.append((run, 100 * change, 100 * error))
+        print(f"| {run.text} | {math.exp(mean_and_error(losses)[0]):.2f} | {change:+.2%} | {error:.2%} |", flush=True)
+    for run in runs:
+        if run.first and run.rule != args.rules[0]:
+            change, error = relative_change(kept.of(run.text, measure), kept.of(run.first, measure))
+            print(f"{run.text} against {run.first}: {change:+.2%} (standard error {error:.2%}, paired)")
+    if args.picture:
+        curves.draw(args.picture, f"{pathlib.Path(args.model).resolve().name}, {args.prompt}+{args.scored} tokens, "
+                    f"{args.windows} windows", "Bars: standard error of the paired differences.",
+                    "change of perplexity against the full cache, %", measured)
+
+
+def relative_change(losses, of):
+    """Of the perplexity, and its standard error."""
+    change, error = mean_and_error([a - b for a, b in zip(losses, of)])
+    return math.expm1(change), math.exp(change) * error
 
 
 def main():
@@ -148,24 +170,27 @@ def main():
     parser.add_argument("--only", default="", help="of --formats those whose DTYPE/GROUP/ARITHMETIC contains this")
     parser.add_argument("--kv", action="store_true", help="formats of keys and values in place of retention rules")
     parser.add_argument("--rules", nargs="+", metavar="RULE", help="only these, as --retention of weft takes them")
+    curves.add_options(parser, "--losses", "the losses")
     parser.add_argument("flags", nargs="*", help="of weft score, after --")
     args = parser.parse_args()
+    if (args.budgets or args.picture or args.losses) and not args.rules:
+        parser.error("--budgets, --picture and --losses go with --rules")
     if args.formats:
         print_formats(args)
         return
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
+        if args.rules:
+            return print_rules(args, folder)
         windows = make_windows(args, folder)
         if args.kv:
             return print_kv(args, folder, windows)
-        if args.rules:
-            return print_rules(args, folder, windows)
         full = score(args, folder, windows, {"rule": "full"})
         mean, error = mean_and_error(full)
         rows, scores = [], {}
         print(f"full: perplexity {math.exp(mean):.2f}", flush=True)
-        for budget in BUDGETS:
+        for budget in curves.BUDGETS:
             for rule, retention in rules(budget, args.prompt + args.scored):
                 losses = score(args, folder, windows, retention)
                 scores[rule, budget] = losses

@@ -2,7 +2,8 @@
 """Measures what retention costs on tasks that need something far back in the prompt, made from a seed.
 
     scripts/tasks.py --model models/smollm2 [--rules full h2o:0.1:0.1 ...] [--items 100] [--tokens 2000] [--seed 1]
-                     [--question last|first] [--tasks NAME ...] [--output FILE.md] [-- FLAGS OF WEFT ...]
+                     [--question last|first] [--tasks NAME ...] [--output FILE.md] [--budgets 0.5 0.2 0.1 0.05]
+                     [--picture FILE.svg] [--answers FILE.json] [-- FLAGS OF WEFT ...]
 
   needle      one sentence with a number is hidden in a book; the number is asked for
   needles     eight such sentences; one number is asked for
@@ -15,6 +16,8 @@
 The first five follow RULER's definitions (arXiv 2404.06654) in other words. The score of an item is the share of what was
 asked for that stands in the answer. The error is that of the mean of the paired differences to the first rule. A prompt
 with `--question first` has its question before the context too, in full, and after it only what the answer begins with.
+A rule with factors in braces, such as h2o:{0.5}:{0.5}, is measured at each of --budgets and compared with the first
+rule at the same budget. --picture draws the rules over the budgets, --answers keeps the scores for later calls.
 Needs only Python's standard library and weft.
 """
 
@@ -26,6 +29,8 @@ import pathlib
 import random
 import subprocess
 import tempfile
+
+import curves
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CHARACTERS = 4.2  # of a token, about
@@ -158,7 +163,7 @@ def share_found(text, answers):
 
 
 def answer(args, folder, rule):
-    """{id: score} under a rule."""
+    """{id: text} under a rule."""
     output = folder / "answers.jsonl"
     for file in folder.glob("answers.jsonl*"):
         file.unlink()
@@ -172,18 +177,25 @@ def mean_and_error(values):
     return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / max(1, len(values) - 1) / len(values))
 
 
-def table(args, wanted, texts):
-    """A row for each rule, a column for each task."""
-    scores = {rule: {name: share_found(text, wanted[name][1]) for name, text in of_rule.items()}
-              for rule, of_rule in texts.items()}
+def scored(wanted, texts):
+    """The scores of the items, in their order."""
+    return [share_found(texts[name], answers) for name, (_, answers) in wanted.items()]
+
+
+def difference(scores, first):
+    return mean_and_error([a - b for a, b in zip(scores, first)])
+
+
+def table(args, wanted, scores, firsts):
+    """A row for each rule, a column for each task. `firsts`: the rule, if any, that a rule is compared with."""
     lines = ["| rule | " + " | ".join(args.tasks) + " | mean | difference |", "|---" * (len(args.tasks) + 3) + "|"]
     for rule, of_rule in scores.items():
         columns = []
         for task in args.tasks:
-            columns.append(mean_and_error([of_rule[name] for name in wanted if wanted[name][0] == task])[0])
-        change, error = mean_and_error([of_rule[name] - scores[args.rules[0]][name] for name in wanted])
+            columns.append(mean_and_error([score for score, (of, _) in zip(of_rule, wanted.values()) if of == task])[0])
+        compared = "{:+.3f} ({:.3f})".format(*difference(of_rule, scores[firsts[rule]])) if firsts[rule] else ""
         lines.append(f"| {rule} | " + " | ".join(f"{column:.2f}" for column in columns) +
-                     f" | {sum(columns) / len(columns):.3f} | {change:+.3f} ({error:.3f}) |")
+                     f" | {sum(columns) / len(columns):.3f} | {compared} |")
     return "\n".join(lines) + "\n"
 
 
@@ -198,25 +210,43 @@ def add_items(parser, of, items, tokens):
     parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
 
 
+def draw(args, runs, scores):
+    measured = []
+    for run in runs:
+        _, error = difference(scores[run.text], scores[run.first or run.text])
+        measured.append((run, mean_and_error(scores[run.text])[0], error))
+    title = f"{pathlib.Path(args.model).resolve().name}, {args.items} items of {args.tokens} tokens of each task"
+    curves.draw(args.picture, title + (", question first" if args.question == "first" else ""),
+                f"Bars: standard error of the paired differences to {args.rules[0]}.",
+                f"mean score of {', '.join(args.tasks)}", measured, ends=(0, 1))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--rules", nargs="+", default=["full", "h2o:0.1:0.1", "h2o:0.05:0.05", "recent:0.2"])
     add_items(parser, list(TASKS), 100, 2000)
     parser.add_argument("--output")
+    curves.add_options(parser, "--answers", "the scores of the items")
     parser.add_argument("flags", nargs="*", help="of weft generate, after --")
     args = parser.parse_args()
+    runs = curves.runs(args)
+    firsts = {run.text: run.first for run in runs}
+    wanted, lines = make_items(args)
+    settings = {"model": str(pathlib.Path(args.model).resolve()), "text": str(pathlib.Path(args.text).resolve()),
+                **{name: getattr(args, name) for name in ("tasks", "items", "tokens", "seed", "question", "flags")}}
+    kept, scores = curves.Kept(args.answers, settings, len(wanted)), {}
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        wanted, lines = make_items(args)
         (folder / "items.jsonl").write_text(lines)
-        texts = {}
-        for rule in args.rules:
-            texts[rule] = answer(args, folder, rule)
-            print(table(args, wanted, texts), flush=True)
+        for run in runs:
+            scores[run.text] = kept.of(run.text, lambda rule: scored(wanted, answer(args, folder, rule)))
+            print(table(args, wanted, scores, firsts), flush=True)
     if args.output:
-        pathlib.Path(args.output).write_text(table(args, wanted, texts))
+        pathlib.Path(args.output).write_text(table(args, wanted, scores, firsts))
+    if args.picture:
+        draw(args, runs, scores)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ constexpr std::string_view kPageMark = "<!-- weft analyze -->";
 
 struct Flags {
   AnalysisOptions analysis;
-  std::string output, page, retention;
+  std::string output, page, retention, divide;
 };
 
 /// Only a page that Weft wrote is replaced.
@@ -48,6 +48,11 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
     throw UsageError("--budget divides a KV budget among layers; say with --save-retention where the policy goes");
   if (!options.budget && !flags.retention.empty())
     throw UsageError("--save-retention needs --budget, the share of all tokens that the layers keep on average");
+  if (!flags.divide.empty() && !options.budget)
+    throw UsageError("--divide says among what --budget is divided; give that too");
+  using Divide = AnalysisOptions::Divide;
+  if (!flags.divide.empty())
+    options.divide = flags.divide == "both" ? Divide::both : flags.divide == "heads" ? Divide::heads : Divide::layers;
   nlohmann::ordered_json report;
   try {
     report = run_analysis(options, stop, [said = Clock::now()](std::int64_t tokens) mutable {
@@ -86,6 +91,11 @@ void add_analyze(CLI::App& app, Command& chosen) {
                       "little; generate and score take it as --policy");
   command->add_option("--budget", analysis.budget,
                       "The share of all tokens that the layers keep on average, half of it recent tokens");
+  command
+      ->add_option("--divide", flags->divide,
+                   "Among what --budget is divided: layers; the KV heads of each layer, so that they keep the most "
+                   "attention, which is quickly found; or both")
+      ->transform(CLI::IsMember({"layers", "heads", "both"}));
   command->add_option(
       "--window", analysis.window,
       "Tokens that are read at a time, by default 2048 or what the context holds; what is left of a line at "

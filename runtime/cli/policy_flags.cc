@@ -47,13 +47,15 @@ void PolicyFlags::add_to(CLI::App& app) {
          "  keydiff:HEAVY:RECENT      keys unlike the mean key; prompts need no scores of attention, a step reads a\n"
          "                            score a slot and updates a sum of keys a head\n"
          "  strided:HEAVY:RECENT:stride=N  every Nth token; needs no attention either, a step reads a score a slot\n"
+         "  fixed:HEAVY:RECENT:stride=N:summary=C  the last C of every N tokens; costs the same\n"
          "  random:HEAVY:RECENT       the newest, and others at random; a step updates a score a slot\n"
          "Parameters of policy files may follow, as in h2o:0.1:0.1:window=32:sinks=4. rest=true attends to the mean\n"
          "of what was evicted, as to one token more a head and step. weight=value multiplies scores by the norms of\n"
          "values when they are compared; a step reads one more number a slot. heads=together lets the heads of a "
          "layer\n"
-         "keep the same tokens of a prompt, by their mean score. layers=full,1.5,0.5 has an entry for each layer: a\n"
-         "factor of HEAVY and RECENT, 1 on average, or full. positions=rolled lets answers go on past the model's\n"
+         "keep the same tokens of a prompt, by their mean score. layers=full,1.5,0.5/0.8 has an entry for each layer,\n"
+         "or one for each of its KV heads with strokes between them: a factor of HEAVY and RECENT, 1 on average, or\n"
+         "full. positions=rolled lets answers go on past the model's\n"
          "context.")
       ->group("Policy");
   auto* const kv_type =

@@ -10,7 +10,8 @@ void BatchRows::clear() {
   shared.clear();
   tokens.clear();
   position.clear();
-  for (auto& of_layer : keeps) of_layer.clear();
+  for (auto& of_layer : keeps)
+    for (auto& of_run : of_layer) of_run.clear();
   context.clear();
   moved.clear();
 }
@@ -18,7 +19,10 @@ void BatchRows::clear() {
 void BatchRows::add(std::int32_t place, const LayerKeeps& each, std::int32_t length) {
   sequence.push_back(place);
   keeps.resize(each.size());
-  for (std::size_t layer = 0; layer < each.size(); ++layer) keeps[layer].push_back(each[layer]);
+  for (std::size_t layer = 0; layer < each.size(); ++layer) {
+    keeps[layer].resize(each[layer].size());
+    for (std::size_t run = 0; run < each[layer].size(); ++run) keeps[layer][run].push_back(each[layer][run]);
+  }
   context.push_back(length);
 }
 

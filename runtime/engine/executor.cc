@@ -267,10 +267,10 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
     case Sublayer::Kind::attention:
       switch (op.part) {
         case Op::Part::whole:
-          layers_.attention(sub.layer, unit, rows, hidden,
-                            {storage_.kv(sub.layer, batch, op.kv_slot),
-                             op.prefill ? kernels::KvSlots{} : storage_.kv_home(sub.layer, batch)},
-                            stream);
+          layers_.attention(
+              sub.layer, unit, rows, hidden,
+              {storage_.kv(sub.layer, batch, op.kv_slot), op.prefill ? KvRuns{} : storage_.kv_home(sub.layer, batch)},
+              stream);
           break;
         case Op::Part::in:
           layers_.attention_in(sub.layer, unit, rows, hidden, storage_.exchange(batch, false),

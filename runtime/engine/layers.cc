@@ -131,21 +131,24 @@ void Layers::norm(const Step& step, const UnitViews& unit, View in, View out, ke
   ops_.run(kernels::LayerNorm{in, weight, of(unit, step.bias), out, model_.norm_epsilon, model_.rms_norm}, stream);
 }
 
-std::uint64_t Layers::seed(int layer) const {
-  return retention_.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(layer);
+/// Kernels count heads from `head`, the first of a run.
+std::uint64_t Layers::seed(int layer, int head) const {
+  return retention_.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(layer) +
+         static_cast<std::uint64_t>(head) * 0xD1B54A32D192ED03u;
 }
 
-kernels::Scoring Layers::scoring(int layer) const {
-  if (retention_.everything(layer)) return kernels::Scoring::none;
+kernels::Scoring Layers::scoring(int layer, int head) const {
+  if (retention_.everything(layer, head)) return kernels::Scoring::none;
   if (retention_.scored()) return kernels::Scoring::attention;
   using Rule = policy::Retention::Rule;
   if (retention_.rule == Rule::random) return kernels::Scoring::random;
   if (retention_.rule == Rule::keydiff) return kernels::Scoring::keys;
-  return retention_.rule == Rule::strided ? kernels::Scoring::positions : kernels::Scoring::none;
+  const bool by_position = retention_.rule == Rule::strided || retention_.rule == Rule::fixed;
+  return by_position ? kernels::Scoring::positions : kernels::Scoring::none;
 }
 
-bool Layers::by_value(int layer) const {
-  return retention_.weight == policy::Retention::Weight::value && scoring(layer) == kernels::Scoring::attention;
+bool Layers::by_value(int layer, int head) const {
+  return retention_.weight == policy::Retention::Weight::value && scoring(layer, head) == kernels::Scoring::attention;
 }
 
 std::vector<std::int64_t> Layers::chunks(const BatchRows& rows, std::int64_t first) const {
@@ -181,7 +184,7 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
   std::vector<std::int32_t> offsets(rows.offsets.begin() + first, rows.offsets.begin() + last + 1);
   for (std::int32_t& offset : offsets) offset -= rows.offsets[static_cast<std::size_t>(first)];
 
-  const bool scored = scoring(layer) == kernels::Scoring::attention;
+  const bool scored = retention_.scored() && !retention_.everything(layer);
   // KeepPrompt's work space is that of the row sums, which nobody reads once there are scores.
   const auto work_of = [&](std::int64_t begin, std::int64_t count) {
     const View sums = at(values, Value::log_sum);
@@ -218,7 +221,7 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
     if (on_prompts_) on_prompts_(layer, sums);
   }
   // Slots of int8 and int4 are filled from what the layer computed, rotated, after the prompt attended to it as it was.
-  const bool quantised = is_quantised(kv.slots.dtype);
+  const bool quantised = is_quantised(kv.slots.front().dtype);
   const View stored_k = quantised ? at(values, Value::k) : k, stored_v = quantised ? at(values, Value::v) : v;
   rotate(ops_, at(values, Value::k), stream);
   rotate(ops_, at(values, Value::v), stream);
@@ -227,16 +230,14 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                            .score = score,
                            .offsets = offsets,
                            .sequence = part(rows.sequence, first, last),
-                           .keep = part(rows.keep(layer), first, last),
-                           .scoring = scoring(layer),
-                           .seed = seed(layer),
+                           .keep = {},
                            .slots = {},
                            .pool = retention_.pool,
                            .statistic = statistic_,
-                           .by_value = by_value(layer),
                            .work = work_of(0, q.rows),
-                           .stride = stride_};
-  keep_prompts(keep, kv, stream);
+                           .stride = stride_,
+                           .summary = retention_.summary};
+  keep_prompts(layer, keep, rows, first, last, kv, stream);
   for (std::int64_t s = rows.own(); s < rows.live(); ++s) {
     const std::int64_t from = rows.shared[static_cast<std::size_t>(s - rows.own())];
     if (from < first || from >= last) continue;
@@ -245,17 +246,28 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
     const std::array<std::int32_t, 2> whole{0, static_cast<std::int32_t>(count)};
     keep.k = stored_k.slice(begin, count), keep.v = stored_v.slice(begin, count), keep.offsets = whole;
     if (scored) keep.score = View(static_cast<float*>(score.data) + begin, DType::f32, score.rows, count, score.stride);
-    keep.work = work_of(begin, count);
-    keep.sequence = part(rows.sequence, s, s + 1), keep.keep = part(rows.keep(layer), s, s + 1);
-    keep_prompts(keep, kv, stream);
+    keep.work = work_of(begin, count), keep.sequence = part(rows.sequence, s, s + 1);
+    keep_prompts(layer, keep, rows, s, s + 1, kv, stream);
   }
 }
 
-void Layers::keep_prompts(kernels::KeepPrompt& op, const Cache& kv, kernels::Stream& stream) const {
-  for (const kernels::KvSlots* slots : {&kv.slots, &kv.home}) {
-    if (!slots->k) continue;
-    op.slots = *slots;
-    ops_.run(op, stream);
+void Layers::keep_prompts(int layer, const kernels::KeepPrompt& op, const BatchRows& rows, std::int64_t first,
+                          std::int64_t last, const Cache& kv, kernels::Stream& stream) const {
+  int head = 0;
+  for (std::size_t run = 0; run < kv.slots.size(); ++run) {
+    const int heads = kv.slots[run].kv_heads, dim = model_.head_dim;
+    kernels::KeepPrompt own = op;
+    own.k = op.k.columns(head * dim, heads * dim), own.v = op.v.columns(head * dim, heads * dim);
+    own.scoring = scoring(layer, head), own.seed = seed(layer, head), own.by_value = by_value(layer, head);
+    own.score = own.scoring == kernels::Scoring::attention ? op.score.slice(head, heads) : ConstView{};
+    own.work = op.work.slice(head, heads);
+    own.keep = part(rows.keep(layer)[run], first, last);
+    for (const KvRuns* runs : {&kv.slots, &kv.home}) {
+      if (runs->empty()) continue;
+      own.slots = (*runs)[run];
+      ops_.run(own, stream);
+    }
+    head += heads;
   }
 }
 
@@ -263,25 +275,36 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
                     const Values& values, const Cache& kv, kernels::Stream& stream) const {
   roll(ops, layer, rows, first, last, kv, stream);
   for (const Value value : {Value::q, Value::k, Value::v}) rotate(ops, at(values, value), stream);
-  ops.run(kernels::DecodeAttention{.q = at(values, Value::q),
-                                   .k = at(values, Value::k),
-                                   .v = at(values, Value::v),
-                                   .sequence = part(rows.sequence, first, last),
-                                   .position = part(rows.position, first, last),
-                                   .keep = part(rows.keep(layer), first, last),
-                                   .heads = model_.heads,
-                                   .scale = scale_,
-                                   .decay = static_cast<float>(retention_.decay),
-                                   .scoring = retention_.keeps_scores() ? scoring(layer) : kernels::Scoring::none,
-                                   .seed = seed(layer),
-                                   .slots = kv.slots,
-                                   .home = kv.home,
-                                   .out = at(values, Value::attended),
-                                   .probabilities = {},
-                                   .evicted = {},
-                                   .statistic = statistic_,
-                                   .stride = stride_},
-          stream);
+  const int group = model_.heads / model_.kv_heads, dim = model_.head_dim;
+  int head = 0;
+  for (std::size_t run = 0; run < kv.slots.size(); ++run) {
+    const int heads = kv.slots[run].kv_heads;
+    const auto of_queries = [&](Value value) {
+      return at(values, value).columns(std::int64_t{head} * group * dim, std::int64_t{heads} * group * dim);
+    };
+    ops.run(
+        kernels::DecodeAttention{.q = of_queries(Value::q),
+                                 .k = at(values, Value::k).columns(head * dim, heads * dim),
+                                 .v = at(values, Value::v).columns(head * dim, heads * dim),
+                                 .sequence = part(rows.sequence, first, last),
+                                 .position = part(rows.position, first, last),
+                                 .keep = part(rows.keep(layer)[run], first, last),
+                                 .heads = heads * group,
+                                 .scale = scale_,
+                                 .decay = static_cast<float>(retention_.decay),
+                                 .scoring = retention_.keeps_scores() ? scoring(layer, head) : kernels::Scoring::none,
+                                 .seed = seed(layer, head),
+                                 .slots = kv.slots[run],
+                                 .home = kv.home.empty() ? kernels::KvSlots{} : kv.home[run],
+                                 .out = of_queries(Value::attended),
+                                 .probabilities = {},
+                                 .evicted = {},
+                                 .statistic = statistic_,
+                                 .stride = stride_,
+                                 .summary = retention_.summary},
+        stream);
+    head += heads;
+  }
   rotate(ops, at(values, Value::attended), stream);  // back
 }
 
@@ -295,13 +318,14 @@ void Layers::roll(const kernels::Ops& ops, int layer, const BatchRows& rows, std
   }
   if (sequence.empty()) return;
   const bool turns = model_.rotates(layer);
-  ops.run(kernels::Reposition{.sequence = sequence,
-                              .next = next,
-                              .frequencies = turns ? std::span<const float>(model_.rotary) : std::span<const float>{},
-                              .hadamard = rotate_,
-                              .slots = kv.slots,
-                              .home = kv.home},
-          stream);
+  for (std::size_t run = 0; run < kv.slots.size(); ++run)
+    ops.run(kernels::Reposition{.sequence = sequence,
+                                .next = next,
+                                .frequencies = turns ? std::span<const float>(model_.rotary) : std::span<const float>{},
+                                .hadamard = rotate_,
+                                .slots = kv.slots[run],
+                                .home = kv.home.empty() ? kernels::KvSlots{} : kv.home[run]},
+            stream);
 }
 
 void Layers::rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const {
@@ -330,7 +354,16 @@ void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std
   }
 }
 
-void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream) {
+void Layers::fill_cache(int layer, const BatchRows& rows, const KvRuns& kv, kernels::Stream& stream) {
+  int head = 0;
+  for (std::size_t run = 0; run < kv.size(); ++run) {
+    fill_run(layer, rows, run, head, kv[run], stream);
+    head += kv[run].kv_heads;
+  }
+}
+
+void Layers::fill_run(int layer, const BatchRows& rows, std::size_t run, int first_head, const kernels::KvSlots& kv,
+                      kernels::Stream& stream) {
   const std::int64_t cols = std::int64_t{model_.kv_heads} * model_.head_dim;
   if (random_tokens_ < kv.slots) {
     std::mt19937 random(1);
@@ -355,31 +388,34 @@ void Layers::fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots
   for (std::int64_t s = 0; s < rows.live(); ++s) {
     const auto index = static_cast<std::size_t>(s);
     const std::int32_t tokens =
-        std::min({rows.keep(layer)[index].of_prompt(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
+        std::min({rows.keep(layer)[run][index].of_prompt(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
     const std::array<std::int32_t, 2> offsets{0, tokens};
     // KeepPrompt quantises fp32, which follows the numbers of the KV type.
     const ConstView both = is_quantised(kv.dtype) ? ConstView(scores, DType::f32, tokens, cols)
                                                   : ConstView(random_cache_->data(), types_.kv, tokens, cols);
-    ops_.run(kernels::KeepPrompt{.k = both,
-                                 .v = both,
-                                 .score = scoring(layer) == kernels::Scoring::attention
-                                              ? ConstView(scores, DType::f32, model_.kv_heads, tokens)
+    const ConstView of_heads =
+        both.columns(std::int64_t{first_head} * model_.head_dim, std::int64_t{kv.kv_heads} * model_.head_dim);
+    ops_.run(kernels::KeepPrompt{.k = of_heads,
+                                 .v = of_heads,
+                                 .score = scoring(layer, first_head) == kernels::Scoring::attention
+                                              ? ConstView(scores, DType::f32, kv.kv_heads, tokens)
                                               : ConstView{},
                                  .offsets = offsets,
                                  .sequence = part(rows.sequence, s, s + 1),
-                                 .keep = part(rows.keep(layer), s, s + 1),
-                                 .scoring = scoring(layer),
-                                 .seed = seed(layer),
+                                 .keep = part(rows.keep(layer)[run], s, s + 1),
+                                 .scoring = scoring(layer, first_head),
+                                 .seed = seed(layer, first_head),
                                  .slots = kv,
-                                 .by_value = by_value(layer),
-                                 .work = View(work, DType::f32, model_.kv_heads, tokens),
-                                 .stride = stride_},
+                                 .by_value = by_value(layer, first_head),
+                                 .work = View(work, DType::f32, kv.kv_heads, tokens),
+                                 .stride = stride_,
+                                 .summary = retention_.summary},
              stream);
   }
 }
 
 void Layers::attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Exchange& out,
-                          const kernels::KvSlots& kv, kernels::Stream& stream) {
+                          const KvRuns& kv, kernels::Stream& stream) {
   for (std::int64_t first = 0; first < rows.begun; first += chunk_tokens_) {  // one row each
     const std::int64_t count = std::min(chunk_tokens_, rows.begun - first);
     begin_chunk();
@@ -393,7 +429,7 @@ void Layers::attention_in(int layer, const UnitViews& unit, const BatchRows& row
   attend(layer, unit, rows, rows.begun, hidden, {.slots = kv, .home = {}}, stream);
 }
 
-void Layers::attention_core(int layer, const BatchRows& rows, const Exchange& host, const kernels::KvSlots& kv) {
+void Layers::attention_core(int layer, const BatchRows& rows, const Exchange& host, const KvRuns& kv) {
   const std::int64_t begun = rows.begun;
   if (begun == 0) return;
   Values values;

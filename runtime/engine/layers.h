@@ -37,6 +37,9 @@ struct Exchange {
   View q, k, v, attended;
 };
 
+/// The slots of a KV buffer, for each run of heads (policy::Footprint::kv_shapes).
+using KvRuns = std::vector<kernels::KvSlots>;
+
 /// What a model's layers are made for.
 struct LayersPlan {
   const policy::ModelSpec& model;
@@ -65,15 +68,15 @@ class Layers {
   void embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream);
   /// A KV buffer on the device, and its home where that is host memory and is not written as a whole: both change.
   struct Cache {
-    kernels::KvSlots slots, home;
+    KvRuns slots, home;
   };
   void attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
                  kernels::Stream& stream);
   /// The three parts of attention whose core runs on the host. Prompts do not go there: the first part does all of
   /// theirs and leaves what is kept in `kv`, on the host.
   void attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Exchange& out,
-                    const kernels::KvSlots& kv, kernels::Stream& stream);
-  void attention_core(int layer, const BatchRows& rows, const Exchange& host, const kernels::KvSlots& kv);
+                    const KvRuns& kv, kernels::Stream& stream);
+  void attention_core(int layer, const BatchRows& rows, const Exchange& host, const KvRuns& kv);
   void attention_out(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, View attended,
                      kernels::Stream& stream);
   void mlp(int layer, const UnitViews& unit, View hidden, kernels::Stream& stream);
@@ -121,8 +124,10 @@ class Layers {
   /// All of attention for the sequences from `first` on.
   void attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, View hidden, const Cache& kv,
               kernels::Stream& stream);
-  /// To the buffer, and to its home where that is written along.
-  void keep_prompts(kernels::KeepPrompt& op, const Cache& kv, kernels::Stream& stream) const;
+  /// `op` is of all heads and has neither slots nor budgets; to the buffer, and to its home where that is written
+  /// along, for the sequences [first, last).
+  void keep_prompts(int layer, const kernels::KeepPrompt& op, const BatchRows& rows, std::int64_t first,
+                    std::int64_t last, const Cache& kv, kernels::Stream& stream) const;
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
               const Values& values, const Cache& kv, kernels::Stream& stream) const;
   /// Moves what some of these sequences store to lower positions, where the next would leave the context.
@@ -130,13 +135,15 @@ class Layers {
             const Cache& kv, kernels::Stream& stream) const;
   /// Of heads, in place; nothing unless the KV format says so.
   void rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const;
-  void fill_cache(int layer, const BatchRows& rows, const kernels::KvSlots& kv, kernels::Stream& stream);
+  void fill_cache(int layer, const BatchRows& rows, const KvRuns& kv, kernels::Stream& stream);
+  void fill_run(int layer, const BatchRows& rows, std::size_t run, int first_head, const kernels::KvSlots& kv,
+                kernels::Stream& stream);
   /// Ends of the chunks of whole sequences from `first` on: indices into rows.offsets.
   std::vector<std::int64_t> chunks(const BatchRows& rows, std::int64_t first) const;
-  std::uint64_t seed(int layer) const;
-  kernels::Scoring scoring(int layer) const;
+  std::uint64_t seed(int layer, int head) const;
+  kernels::Scoring scoring(int layer, int head) const;
   /// Whether prompts are kept by their scores times the norms of values.
-  bool by_value(int layer) const;
+  bool by_value(int layer, int head) const;
 
   const policy::ModelSpec& model_;
   const policy::Retention& retention_;

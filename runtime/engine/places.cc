@@ -81,9 +81,10 @@ RowCounts Places::gather(int batch, bool prefill) {
       const auto length = static_cast<std::int32_t>(sequence.tokens.size());
       for (std::int32_t p = begun || shape_.last_token_only ? length - 1 : 0; p < length; ++p) {
         rows.tokens.push_back(sequence.tokens[p]);
-        rows.position.push_back(static_cast<std::int32_t>(shape_.rolling.position(p, sequence.keep.front().budget())));
+        rows.position.push_back(
+            static_cast<std::int32_t>(shape_.rolling.position(p, sequence.keep.front().front().budget())));
       }
-      if (begun && shape_.rolling.moves_before(length - 1, sequence.keep.front().budget()))
+      if (begun && shape_.rolling.moves_before(length - 1, sequence.keep.front().front().budget()))
         rows.moved.push_back(static_cast<std::int32_t>(rows.live()));
       rows.add(place, sequence.keep, length);
       rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));

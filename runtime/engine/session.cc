@@ -185,9 +185,13 @@ LayerKeeps Session::keep(std::int64_t prompt, std::int64_t generation) const {
                      " tokens: the model's context is " + policy::context_text(source_.spec) + *why);
   LayerKeeps keeps(footprint_.kv_shapes.size());
   for (std::size_t layer = 0; layer < keeps.size(); ++layer) {
-    const policy::Kept kept = policy_.retention.kept(prompt, generation, static_cast<int>(layer));
-    keeps[layer] = {
-        .heavy = kept.heavy, .recent = kept.recent, .sinks = kept.sinks, .grace = kept.grace, .spare = kept.spare};
+    int head = 0;
+    for (const offload::KvShape& run : footprint_.kv_shapes[layer]) {
+      const policy::Kept kept = policy_.retention.kept(prompt, generation, static_cast<int>(layer), head);
+      keeps[layer].push_back(
+          {.heavy = kept.heavy, .recent = kept.recent, .sinks = kept.sinks, .grace = kept.grace, .spare = kept.spare});
+      head += run.kv_heads;
+    }
   }
   return keeps;
 }

@@ -218,18 +218,27 @@ std::array<View, policy::kRoles> Storage::unpacked(std::uint32_t sublayer, const
   return views;
 }
 
-kernels::KvSlots Storage::kv(int layer, int batch, std::uint32_t slot) const {
-  return footprint_.kv_shape(layer).view(place(footprint_.shape.kv_buffer(layer, batch), slot, kv_window_));
+KvRuns Storage::kv(int layer, int batch, std::uint32_t slot) const {
+  return runs(layer, place(footprint_.shape.kv_buffer(layer, batch), slot, kv_window_));
 }
 
-kernels::KvSlots Storage::kv_home(int layer, int batch) const {
+KvRuns Storage::kv_home(int layer, int batch) const {
   const BufferId id = buffer(footprint_.shape.kv_buffer(layer, batch));
   if (buffers_.home(id) != Tier::host) return {};
-  return footprint_.kv_shape(layer).view(buffers_.home_data(id));
+  return runs(layer, buffers_.home_data(id));
 }
 
-kernels::KvSlots Storage::host_kv(int layer, int batch, std::uint32_t slot) const {
-  return footprint_.kv_shape(layer).view(place(footprint_.shape.kv_buffer(layer, batch), slot, host_kv_window_));
+KvRuns Storage::host_kv(int layer, int batch, std::uint32_t slot) const {
+  return runs(layer, place(footprint_.shape.kv_buffer(layer, batch), slot, host_kv_window_));
+}
+
+KvRuns Storage::runs(int layer, std::byte* buffer) const {
+  KvRuns runs;
+  for (const offload::KvShape& shape : footprint_.kv_runs(layer)) {
+    runs.push_back(shape.view(buffer));
+    buffer += shape.bytes();
+  }
+  return runs;
 }
 
 std::byte* Storage::idle_kv_window() const {

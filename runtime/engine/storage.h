@@ -41,9 +41,9 @@ class Storage : public TableRows {
   UnitViews unit(int unit, std::uint32_t slot) const;
   /// Where the quantised matrices of the sublayer's unit are while they are unpacked; empty for what stays as it is.
   std::array<View, policy::kRoles> unpacked(std::uint32_t sublayer, const UnitViews& unit) const;
-  kernels::KvSlots kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the device window
-  kernels::KvSlots kv_home(int layer, int batch) const;                 ///< where the home is host memory, else null
-  kernels::KvSlots host_kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the host window
+  KvRuns kv(int layer, int batch, std::uint32_t slot) const;       ///< slot: of the device window
+  KvRuns kv_home(int layer, int batch) const;                      ///< where the home is host memory, else empty
+  KvRuns host_kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the host window
   /// Host memory for a KV buffer that no op uses between two sweeps; null unless some KV is at home on the disk.
   std::byte* idle_kv_window() const;
   View hidden(int batch, std::uint32_t slot, std::int64_t tokens) const;  ///< [tokens, hidden]
@@ -68,6 +68,7 @@ class Storage : public TableRows {
   offload::BufferId buffer(std::uint32_t subject) const { return static_cast<offload::BufferId>(subject); }
   bool copied(std::size_t unit) const { return copy_ && copy_->units.has(unit); }
   bool reads_files(bool of_copy) const;
+  KvRuns runs(int layer, std::byte* buffer) const;
   std::vector<offload::FilePart> parts(std::size_t unit, std::span<const offload::FileId> files,
                                        std::span<const offload::FileId> copy_files) const;
   void add_buffers(std::span<const offload::FileId> files, std::span<const offload::FileId> copy_files);

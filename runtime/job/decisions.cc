@@ -33,8 +33,9 @@ std::string window(const char* of, const policy::Window& window) {
 template <class Number, class Text>
 std::string by_layer(const Footprint& footprint, const Number& number, const Text& text) {
   std::uint64_t least = UINT64_MAX, most = 0;
-  for (const KvShape& shape : footprint.kv_shapes)
-    least = std::min<std::uint64_t>(least, number(shape)), most = std::max<std::uint64_t>(most, number(shape));
+  for (const auto& runs : footprint.kv_shapes)
+    for (const KvShape& shape : runs)
+      least = std::min<std::uint64_t>(least, number(shape)), most = std::max<std::uint64_t>(most, number(shape));
   return least == most ? text(least) : text(least) + " to " + text(most);
 }
 
@@ -66,7 +67,7 @@ std::vector<std::string> decisions(const Session& session) {
                   by_layer(
                       footprint, [](const KvShape& s) { return static_cast<std::uint64_t>(s.slots); },
                       [](std::uint64_t n) { return std::to_string(n); }),
-                  policy::to_text(policy.kv_format, footprint.kv_shapes.front().dtype)),
+                  policy::to_text(policy.kv_format, footprint.kv_shapes.front().front().dtype)),
       fmt::format("activations: {} buffers of {}, {}", footprint.shape.activation_home.size(),
                   bytes_to_text(footprint.activation_buffer_bytes), homes(footprint.shape.activation_home))};
   add_windows(footprint, lines);

@@ -43,7 +43,7 @@ SavedSequence saved(const Sequence& sequence) {
   return {.request = sequence.request,
           .choice = sequence.choice,
           .prompt_crc = prompt_crc(sequence),
-          .keep = sequence.keep.front(),
+          .keep = sequence.keep.front().front(),
           .generated = {sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end()},
           .logprobs = sequence.logprobs,
           .greedy = sequence.greedy,
@@ -54,7 +54,7 @@ SavedSequence saved(const Sequence& sequence) {
 bool fits(const SavedSequence& saved, const Sequence& sequence) {
   const std::size_t count = saved.generated.size();
   const bool scores = !sequence.forced.empty(), reports = !scores && sequence.alternatives >= 0;
-  return saved.prompt_crc == prompt_crc(sequence) && same(saved.keep, sequence.keep.front()) && count > 0 &&
+  return saved.prompt_crc == prompt_crc(sequence) && same(saved.keep, sequence.keep.front().front()) && count > 0 &&
          count < static_cast<std::size_t>(sequence.max_tokens) && saved.logprobs.size() == (scores ? count : 0) &&
          saved.greedy.size() == saved.logprobs.size() && saved.token_logprobs.chosen.size() == (reports ? count : 0) &&
          saved.token_logprobs.top.size() == saved.token_logprobs.chosen.size();
@@ -93,12 +93,11 @@ SavedWork::SavedWork(JobOptions& options, const RunRecord& record) : run_(run_of
 
 InFlight::InFlight(const JobOptions& options, const SavedWork& saved, Session& session, Answers& answers)
     : interval_(options.save_every), limited_(options.save_seldom), path_(Snapshot::place(options.output)),
-      session_(session), answers_(answers),
-      snapshot_(saved.snapshot() ? &*saved.snapshot() : nullptr), kind_{.run = saved.run(),
-                                                                        .retention =
-                                                                            retention_text(session.policy().retention),
-                                                                        .kv = KvRows::kind(session.footprint()),
-                                                                        .layers = session.source().spec.layers} {
+      session_(session), answers_(answers), snapshot_(saved.snapshot() ? &*saved.snapshot() : nullptr),
+      parts_(KvRows::runs(session.footprint())), kind_{.run = saved.run(),
+                                                       .retention = retention_text(session.policy().retention),
+                                                       .kv = KvRows::kind(session.footprint()),
+                                                       .records = static_cast<std::int32_t>(parts_.size())} {
   if (snapshot_ && snapshot_->kind() != kind_) {
     spdlog::warn("{}: holds another kind of KV cache; what was in flight begins again", path_.string());
     snapshot_ = nullptr;
@@ -188,13 +187,14 @@ std::uint64_t InFlight::bytes_needed(std::span<const Sequence> block, const std:
   for (const Sequence& sequence : block) {
     if (!in_flight(sequence)) continue;
     bytes += 64 * sequence.tokens.size();
-    for (int layer = 0; layer < kind_.layers; ++layer) {
-      const auto budget = static_cast<std::size_t>(of_layer(sequence.keep, layer).budget());
-      bytes += rows().record_bytes(layer, std::min(budget, sequence.tokens.size()) + 1) + sizeof(SavedLayer);
+    for (const KvRows::Run& part : parts_) {
+      const std::vector<kernels::Keep>& keeps = policy::entry_of(sequence.keep, part.layer);
+      const auto budget = static_cast<std::size_t>(keeps[static_cast<std::size_t>(part.run)].budget());
+      bytes += rows().record_bytes(part, std::min(budget, sequence.tokens.size()) + 1) + sizeof(SavedRecord);
     }
   }
   for (const auto& [key, index] : waiting)
-    for (int layer = 0; layer < kind_.layers; ++layer) bytes += snapshot_->layer(index, layer).bytes;
+    for (std::size_t part = 0; part < parts_.size(); ++part) bytes += snapshot_->record(index, part).bytes;
   return bytes;
 }
 
@@ -212,13 +212,13 @@ void InFlight::write(std::span<const Sequence> block) {
     if (!in_flight(block[place])) continue;
     ++count;
     writer.begin(saved(block[place]));
-    for (int layer = 0; layer < kind_.layers; ++layer) {
+    for (const KvRows::Run& part : parts_) {
       if (session_.grace().over()) throw Interrupted{};
       std::uint32_t slots = 0;
       const auto size = static_cast<std::size_t>(batch_size);
       const auto record =
-          rows().read(layer, static_cast<int>(place / size), static_cast<std::int64_t>(place % size), slots);
-      writer.layer(slots, record);
+          rows().read(part, static_cast<int>(place / size), static_cast<std::int64_t>(place % size), slots);
+      writer.record(slots, record);
     }
   }
   copy_waiting(writer, waiting);
@@ -236,12 +236,12 @@ void InFlight::copy_waiting(SnapshotWriter& writer, const std::map<Key, std::siz
   std::vector<std::byte> record;
   for (const auto& [key, index] : waiting) {
     writer.begin(snapshot_->sequence(index));
-    for (int layer = 0; layer < kind_.layers; ++layer) {
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
       if (session_.grace().over()) throw Interrupted{};
-      const SavedLayer& saved = snapshot_->layer(index, layer);
+      const SavedRecord& saved = snapshot_->record(index, part);
       record.resize(static_cast<std::size_t>(saved.bytes));
-      snapshot_->read(index, layer, record);
-      writer.layer(saved.slots, record);
+      snapshot_->read(index, part, record);
+      writer.record(saved.slots, record);
     }
   }
 }
@@ -271,12 +271,12 @@ std::string InFlight::resumes_from() const {
   return newer_ || snapshot_ ? "what " + path_.string() + " holds of those in flight" : "the answers that are written";
 }
 
-bool InFlight::put(std::size_t saved, int layer, std::int64_t sequence) try {
-  const SavedLayer& record = snapshot_->layer(saved, layer);
-  if (record.bytes != rows().record_bytes(layer, record.slots)) return false;
+bool InFlight::put(std::size_t saved, std::size_t part, std::int64_t sequence) try {
+  const SavedRecord& record = snapshot_->record(saved, part);
+  if (record.bytes != rows().record_bytes(parts_[part], record.slots)) return false;
   record_.resize(static_cast<std::size_t>(record.bytes));
-  snapshot_->read(saved, layer, record_);
-  return rows().write(sequence, record.slots, record_);
+  snapshot_->read(saved, part, record_);
+  return rows().write(parts_[part].run, sequence, record.slots, record_);
 } catch (const Error& damaged) {
   say(std::string(damaged.what()) + "; it begins again");
   return false;
@@ -306,12 +306,14 @@ void InFlight::restore(std::span<Sequence> block, std::span<const std::size_t> p
       return each.place / size == static_cast<std::size_t>(batch);
     });
     if (!any && !fresh) continue;
-    for (int layer = 0; layer < kind_.layers; ++layer) {
+    for (std::size_t part = 0; part < parts_.size();) {
       if (session_.grace().asked()) throw Interrupted{};
+      const int layer = parts_[part].layer;
       rows().open(layer, batch, fresh);
-      for (Restored& each : all)
-        if (each.place / size == static_cast<std::size_t>(batch) && !each.lost)
-          each.lost = !put(each.saved, layer, static_cast<std::int64_t>(each.place % size));
+      for (; part < parts_.size() && parts_[part].layer == layer; ++part)
+        for (Restored& each : all)
+          if (each.place / size == static_cast<std::size_t>(batch) && !each.lost)
+            each.lost = !put(each.saved, part, static_cast<std::int64_t>(each.place % size));
       rows().close();
     }
   }

@@ -74,7 +74,8 @@ class InFlight : public Pause {
   void write(std::span<const Sequence> block);
   void copy_waiting(SnapshotWriter& writer, const std::map<Key, std::size_t>& waiting) const;
   std::uint64_t bytes_needed(std::span<const Sequence> block, const std::map<Key, std::size_t>& waiting);
-  bool put(std::size_t saved, int layer, std::int64_t sequence);
+  /// The record `part` (KvRows::runs()) of a saved sequence into the buffer that is open.
+  bool put(std::size_t saved, std::size_t part, std::int64_t sequence);
   void begin_again(Sequence& sequence) const;
   void say(const std::string& words);
 
@@ -83,8 +84,9 @@ class InFlight : public Pause {
   const std::filesystem::path path_;
   Session& session_;
   Answers& answers_;
-  const Snapshot* snapshot_;       // null: none that fits
-  std::unique_ptr<Snapshot> own_;  // if it is one that this run has written
+  const Snapshot* snapshot_;              // null: none that fits
+  std::unique_ptr<Snapshot> own_;         // if it is one that this run has written
+  const std::vector<KvRows::Run> parts_;  // of a sequence: each has a record
   SnapshotKind kind_;
   std::optional<KvRows> rows_;
   mutable std::mutex mutex_;            // of waiting_

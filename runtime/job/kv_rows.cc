@@ -26,7 +26,8 @@ std::size_t record_bytes_of(const KvShape& shape, std::size_t slots) {
 
 std::size_t largest_of_one(const policy::Footprint& footprint) {
   std::size_t largest = 0;
-  for (const KvShape& shape : footprint.kv_shapes) largest = std::max(largest, for_one(shape).bytes());
+  for (const auto& runs : footprint.kv_shapes)
+    for (const KvShape& shape : runs) largest = std::max(largest, for_one(shape).bytes());
   return largest;
 }
 
@@ -46,19 +47,29 @@ KvRows::KvRows(const Storage& storage, const policy::Footprint& footprint, kerne
 
 std::string KvRows::kind(const policy::Footprint& footprint) {
   std::set<std::string> kinds;
-  for (const KvShape& shape : footprint.kv_shapes) kinds.insert(kind_of(shape));
+  for (const auto& runs : footprint.kv_shapes)
+    for (const KvShape& shape : runs) kinds.insert(kind_of(shape));
   std::string text;
   for (const std::string& kind : kinds) text += (text.empty() ? "" : "; ") + kind;
   return text;
 }
 
-std::size_t KvRows::record_bytes(int layer, std::size_t slots) const {
-  return record_bytes_of(footprint_.kv_shape(layer), slots);
+std::vector<KvRows::Run> KvRows::runs(const policy::Footprint& footprint) {
+  std::vector<Run> all;
+  for (int layer = 0; layer < footprint.shape.layers; ++layer)
+    for (int run = 0; run < std::ssize(footprint.kv_runs(layer)); ++run) all.push_back({layer, run});
+  return all;
 }
 
-void KvRows::select(int layer, int batch) {
-  open_ = static_cast<offload::BufferId>(footprint_.shape.kv_buffer(layer, batch));
-  shape_ = footprint_.kv_shape(layer);
+std::size_t KvRows::record_bytes(Run run, std::size_t slots) const {
+  return record_bytes_of(footprint_.kv_runs(run.layer)[static_cast<std::size_t>(run.run)], slots);
+}
+
+void KvRows::select(int layer, int run) {
+  const std::vector<KvShape>& shapes = footprint_.kv_runs(layer);
+  begin_ = 0;
+  for (int before = 0; before < run; ++before) begin_ += shapes[static_cast<std::size_t>(before)].bytes();
+  shape_ = shapes[static_cast<std::size_t>(run)];
   one_ = for_one(shape_);
 }
 
@@ -69,7 +80,7 @@ void KvRows::copy_all(std::int64_t sequence, bool to_buffer) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::size_t bytes =
         static_cast<std::size_t>(shape_.kv_heads) * parts[i].head_bytes(static_cast<std::size_t>(shape_.slots));
-    std::byte* const there = at_ + parts[i].offset + static_cast<std::size_t>(sequence) * bytes;
+    std::byte* const there = at_ + begin_ + parts[i].offset + static_cast<std::size_t>(sequence) * bytes;
     std::byte* const here = staging_->data() + own[i].offset;
     if (bytes == 0) continue;
     if (by_device) backend_.copy(to_buffer ? there : here, to_buffer ? here : there, bytes, *stream_);
@@ -80,8 +91,9 @@ void KvRows::copy_all(std::int64_t sequence, bool to_buffer) {
   backend_.synchronize(*copied_);
 }
 
-std::span<const std::byte> KvRows::read(int layer, int batch, std::int64_t sequence, std::uint32_t& slots) {
-  select(layer, batch);
+std::span<const std::byte> KvRows::read(Run run, int batch, std::int64_t sequence, std::uint32_t& slots) {
+  open_ = static_cast<offload::BufferId>(footprint_.shape.kv_buffer(run.layer, batch));
+  select(run.layer, run.run);
   const auto parts = shape_.parts(), own = one_.parts();
   const auto heads = static_cast<std::size_t>(shape_.kv_heads);
   if (buffers_.home(open_) == Tier::disk) {
@@ -89,8 +101,8 @@ std::span<const std::byte> KvRows::read(int layer, int batch, std::int64_t seque
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const std::size_t bytes = heads * parts[i].head_bytes(static_cast<std::size_t>(shape_.slots));
       if (bytes > 0)
-        reads.push_back(
-            {parts[i].offset + static_cast<std::size_t>(sequence) * bytes, bytes, staging_->data() + own[i].offset});
+        reads.push_back({begin_ + parts[i].offset + static_cast<std::size_t>(sequence) * bytes, bytes,
+                         staging_->data() + own[i].offset});
     }
     buffers_.read_parts(open_, reads);
   } else {
@@ -121,7 +133,8 @@ std::span<const std::byte> KvRows::read(int layer, int batch, std::int64_t seque
 }
 
 void KvRows::open(int layer, int batch, bool fresh) {
-  select(layer, batch);
+  layer_ = layer;
+  open_ = static_cast<offload::BufferId>(footprint_.shape.kv_buffer(layer, batch));
   if (buffers_.home(open_) != Tier::disk) {
     at_ = buffers_.home_data(open_);
     return;
@@ -135,7 +148,8 @@ void KvRows::close() {
   if (buffers_.home(open_) == Tier::disk) buffers_.write_to_disk(open_, at_);
 }
 
-bool KvRows::write(std::int64_t sequence, std::uint32_t slots, std::span<const std::byte> record) {
+bool KvRows::write(int run, std::int64_t sequence, std::uint32_t slots, std::span<const std::byte> record) {
+  select(layer_, run);
   if (slots > static_cast<std::uint32_t>(shape_.slots) || record.size() != record_bytes_of(shape_, slots)) return false;
   const auto heads = static_cast<std::size_t>(shape_.kv_heads);
   std::memset(staging_->data(), 0, one_.bytes());

@@ -115,6 +115,13 @@ HeadProfile mean_of(const std::vector<HeadProfile>& all) {
   return mean;
 }
 
+std::vector<double> mean_of(const std::vector<std::vector<double>>& curves) {
+  std::vector<double> mean(curves.front().size());
+  for (const std::vector<double>& curve : curves)
+    for (std::size_t step = 0; step < mean.size(); ++step) mean[step] += curve[step] / double(curves.size());
+  return mean;
+}
+
 ordered_json to_json(const HeadProfile& head) {
   return {{"sparsity", rounded(head.sparsity)}, {"best", rounded_list(head.best)}};
 }
@@ -130,18 +137,25 @@ ordered_json to_json(const LayerProfile& layer, int index) {
 }
 
 /// A policy's retention, and what it keeps.
-ordered_json divided(const AttentionProfile& profile, const std::vector<double>& losses, double budget) {
-  std::vector<std::vector<double>> kept;
-  for (const LayerProfile& layer : profile.layers) kept.push_back(layer.kept);
-  const LayerBudgets budgets = layer_budgets(kept, losses, budget);
-  ordered_json json{{"budget", budget},
+ordered_json divided(const AttentionProfile& profile, const std::vector<double>& losses,
+                     const AnalysisOptions& options) {
+  const bool among_heads = options.divide != AnalysisOptions::Divide::layers;
+  std::vector<std::vector<std::vector<double>>> kept;  // [layers][1 or KV heads][kBudgetSteps]
+  for (const LayerProfile& layer : profile.layers) {
+    std::vector<std::vector<double>>& heads = kept.emplace_back();
+    for (const KvHeadProfile& kv : layer.kv_heads) heads.push_back(kv.kept);
+    if (!among_heads) heads = {mean_of(heads)};
+  }
+  const LayerBudgets budgets = layer_budgets(kept, losses, *options.budget);
+  ordered_json json{{"budget", *options.budget},
                     {"retention", budgets.retention.to_json()},
                     {"kept", rounded_list(budgets.kept)},
-                    {"kept_evenly", rounded_list(budgets.kept_evenly)},
-                    {"losses", rounded_list(losses)},
-                    {"loss", rounded(budgets.loss)},
-                    {"loss_evenly", rounded(budgets.loss_evenly)}};
-  for (const auto& curve : kept) json["kept_at_64ths"].push_back(rounded_list(curve));
+                    {"kept_evenly", rounded_list(budgets.kept_evenly)}};
+  if (!losses.empty())
+    json.update({{"losses", rounded_list(losses)},
+                 {"loss", rounded(budgets.loss)},
+                 {"loss_evenly", rounded(budgets.loss_evenly)}});
+  for (const auto& heads : kept) json["kept_at_64ths"].push_back(rounded_list(mean_of(heads)));
   return json;
 }
 
@@ -192,16 +206,17 @@ ordered_json run_analysis(const AnalysisOptions& options, const std::atomic<bool
   const auto source = open_model(options.model, options.dtype, options.weights);
   const auto [window, queries] = shape_of(options, source->spec);
   const InputFile input(options.input);
+  const bool measures_losses = options.budget && options.divide != AnalysisOptions::Divide::heads;
   Session session(
       *source,
       [&, length = window](kernels::Backend&, const policy::Budgets&) {
-        return options.budget ? LayerLosses::decision(length, source->spec.layers) : one_window(length);
+        return measures_losses ? LayerLosses::decision(length, source->spec.layers) : one_window(length);
       },
       options.machine, stop);
   AttentionObserver observer(source->spec, window, queries, options.budget.has_value(), session.layers().ops());
   const auto see = [&](int layer, const kernels::ColumnSums& op) { observer.see(layer, op); };
   std::optional<LayerLosses> losses;
-  if (options.budget) losses.emplace(session, *options.budget);
+  if (measures_losses) losses.emplace(session, *options.budget);
   Windows windows(*source, window);
   std::int64_t read = 0;
   const auto enough = [&] { return options.most_tokens > 0 && read >= options.most_tokens; };
@@ -230,17 +245,19 @@ ordered_json run_analysis(const AnalysisOptions& options, const std::atomic<bool
   report["uniform"]["ranked"] = rounded_list(profile.uniform_ranked);
   for (std::size_t layer = 0; layer < profile.layers.size(); ++layer)
     report["layers"].push_back(to_json(profile.layers[layer], static_cast<int>(layer)));
-  if (options.budget) report["by_layer"] = divided(profile, losses->losses(), *options.budget);
+  if (options.budget) report["by_layer"] = divided(profile, losses ? losses->losses() : std::vector<double>{}, options);
   return report;
 }
 
 namespace {
 
-/// "1.5, 0.5"
+/// "1.5, 0.5"; of lists "(1.5, 0.5), (1, 1)"
 std::string joined(const ordered_json& numbers, const char* format, double scale) {
   std::string text;
   for (const ordered_json& number : numbers)
-    text += (text.empty() ? "" : ", ") + fmt::format(fmt::runtime(format), scale * number.get<double>());
+    text += (text.empty() ? "" : ", ") + (number.is_array()
+                                              ? "(" + joined(number, format, scale) + ")"
+                                              : fmt::format(fmt::runtime(format), scale * number.get<double>()));
   return text;
 }
 
@@ -269,12 +286,15 @@ std::string analysis_table(const ordered_json& report) {
   row("even", report.at("uniform"));
   if (!report.contains("by_layer")) return text;
   const ordered_json& divided = report.at("by_layer");
-  text += fmt::format("\nof {:.4g}% of all tokens on average the layers get {} times as much\n",
-                      100 * divided.at("budget").get<double>(), joined(divided.at("retention").at("layers"), "{}", 1));
+  text += fmt::format("\nof {:.4g}% of all tokens on average the {} get {} times as much\n",
+                      100 * divided.at("budget").get<double>(),
+                      divided.at("retention").at("layers").at(0).is_array() ? "layers' heads" : "layers",
+                      joined(divided.at("retention").at("layers"), "{}", 1));
   text += fmt::format("and keep {}% of the attention; evenly they would keep {}%\n",
                       joined(divided.at("kept"), "{:.1f}", 100), joined(divided.at("kept_evenly"), "{:.1f}", 100));
-  text += fmt::format("the even budget costs {} nats a token in one layer alone\n",
-                      joined(divided.at("losses"), "{:.4f}", 1));
+  if (divided.contains("losses"))
+    text += fmt::format("the even budget costs {} nats a token in one layer alone\n",
+                        joined(divided.at("losses"), "{:.4f}", 1));
   return text;
 }
 

@@ -17,8 +17,9 @@ struct AnalysisOptions {
   std::optional<std::int64_t> window;   ///< tokens; by default 2048, or as many as the context holds
   std::optional<std::int64_t> queries;  ///< of each window's second half, that are looked at; by default at most 64
   std::int64_t most_tokens = 0;         ///< 0: all of the input
-  std::optional<double> budget;         ///< a share of all tokens, to be divided among layers (layer_budgets())
-  MachineOptions machine;               ///< whose backend must be the CPU's
+  std::optional<double> budget;         ///< a share of all tokens, to be divided (layer_budgets())
+  enum class Divide : std::uint8_t { layers, heads, both } divide = Divide::layers;  ///< among what; heads: of a layer
+  MachineOptions machine;  ///< whose backend must be the CPU's
 };
 
 /// Told after each window how many tokens were read.

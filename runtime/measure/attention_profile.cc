@@ -168,10 +168,11 @@ AttentionObserver::AttentionObserver(const policy::ModelSpec& model, std::int64_
                                      bool budgets, const kernels::Ops& ops)
     : model_(model), window_(window), queries_(queries), budgets_(budgets), ops_(ops),
       seen_(static_cast<std::size_t>(model.layers)), ranks_(powers_of_two(window)) {
-  const LayerProfile none{.heads = std::vector<HeadProfile>(static_cast<std::size_t>(model.heads)),
-                          .kv_heads = std::vector<KvHeadProfile>(static_cast<std::size_t>(model.kv_heads)),
-                          .kept = std::vector<double>(budgets ? kBudgetSteps : 0),
-                          .ranked = std::vector<double>(ranks_.size())};
+  const LayerProfile none{
+      .heads = std::vector<HeadProfile>(static_cast<std::size_t>(model.heads)),
+      .kv_heads = std::vector<KvHeadProfile>(static_cast<std::size_t>(model.kv_heads),
+                                             KvHeadProfile{.kept = std::vector<double>(budgets ? kBudgetSteps : 0)}),
+      .ranked = std::vector<double>(ranks_.size())};
   sums_.assign(static_cast<std::size_t>(model.layers), none);
 }
 
@@ -229,9 +230,7 @@ void AttentionObserver::see_window(int layer, const kernels::ColumnSums& op, std
         to.best[i] += weight * read.head.best[i];
         kv.held[i] += weight / group * read.held[i];
       }
-      const std::lock_guard lock(ranked);
-      for (std::size_t step = 0; step < sums.kept.size(); ++step)
-        sums.kept[step] += weight / op.heads * read.kept[step];
+      for (std::size_t step = 0; step < kv.kept.size(); ++step) kv.kept[step] += weight / group * read.kept[step];
     }
   });
 }
@@ -255,9 +254,9 @@ AttentionProfile AttentionObserver::profile() const {
     for (KvHeadProfile& kv : layer.kv_heads) {
       for (double* const figure : {&kv.exponent, &kv.top_fifth, &kv.overlap}) *figure *= each;
       for (double& mass : kv.held) mass *= each;
+      for (double& share : kv.kept) share *= each;
     }
     for (double& share : layer.ranked) share *= each;
-    for (double& share : layer.kept) share *= each;
   }
   return result;
 }

@@ -31,12 +31,12 @@ struct KvHeadProfile {
   /// Attention of the window's second half to its first: share on as many tokens of the first with the highest scores
   /// at the middle. What H2O's heavy hitters hold, once they are chosen.
   std::array<double, kShares.size()> held{};
+  std::vector<double> kept;  ///< [kBudgetSteps] attention that h2o keeps, if asked for; of add_kept()
 };
 
 struct LayerProfile {
   std::vector<HeadProfile> heads;
   std::vector<KvHeadProfile> kv_heads;
-  std::vector<double> kept;    ///< [kBudgetSteps] attention that h2o keeps, if asked for; of add_kept()
   std::vector<double> ranked;  ///< [ranks] accumulated scores by rank, as shares of all; mean over heads and windows
 };
 
@@ -53,7 +53,7 @@ class AttentionObserver {
  public:
   /// `queries`: how many queries of each window's second half are looked at, evenly spaced. `ops`: of a backend whose
   /// memory is the host's; must outlive this.
-  /// `budgets`: whether LayerProfile::kept is wanted.
+  /// `budgets`: whether KvHeadProfile::kept is wanted.
   AttentionObserver(const policy::ModelSpec& model, std::int64_t window, std::int64_t queries, bool budgets,
                     const kernels::Ops& ops);
 

@@ -109,16 +109,18 @@ Work decode_work(const Session& session, const Totals& totals, const LayerKeeps&
                  std::int64_t sweeps, std::int64_t blocks) {
   const policy::ModelSpec& spec = session.source().spec;
   const auto tokens = double(totals.decode_tokens);
-  double read = 0;  // by one sequence and KV head, in all sweeps and layers
-  for (std::size_t layer = 0; layer < keep.size(); ++layer) {
-    std::int64_t attended = 0;
-    const kernels::Keep& own = keep[layer];
-    for (std::int64_t sweep = 1; sweep <= sweeps; ++sweep)
-      attended += std::min<std::int64_t>(own.budget() + 1, std::min<std::int64_t>(own.of_prompt(), context) + sweep);
-    read += double(attended) * double(session.footprint().kv_shape(static_cast<int>(layer)).bytes_per_step());
-  }
+  double read = 0;  // by one sequence, in all sweeps and layers
+  for (std::size_t layer = 0; layer < keep.size(); ++layer)
+    for (std::size_t run = 0; run < keep[layer].size(); ++run) {
+      std::int64_t attended = 0;
+      const kernels::Keep& own = keep[layer][run];
+      for (std::int64_t sweep = 1; sweep <= sweeps; ++sweep)
+        attended += std::min<std::int64_t>(own.budget() + 1, std::min<std::int64_t>(own.of_prompt(), context) + sweep);
+      const offload::KvShape& shape = session.footprint().kv_shapes[layer][run];
+      read += double(attended) * double(shape.bytes_per_step()) * shape.kv_heads;
+    }
   if (keep.size() == 1) read *= spec.layers;
-  const double kv_bytes = read / double(sweeps) * tokens * spec.kv_heads;
+  const double kv_bytes = read / double(sweeps) * tokens;
   const double on_host = host_share(session.footprint().shape);
   Work work{.seconds = totals.decode_seconds,
             .flops = tokens * policy::flops_per_token(spec, 0, true),

@@ -22,24 +22,57 @@ double at(const std::vector<double>& curve, double steps) {
   return value(whole) + (steps - whole) * (value(whole + 1) - value(whole));
 }
 
-/// A piece of a layer's curve: so much attention a step, for so many steps.
+/// A piece of a curve: so much gain a step, for so many steps.
 struct Piece {
   double slope = 0, steps = 0;
-  std::size_t layer = 0;
+  std::size_t curve = 0;
 };
 
 /// The least concave curve above one from `least` steps on, piece by piece.
-void add_pieces(const std::vector<double>& kept, double least, std::size_t layer, std::vector<Piece>& pieces) {
-  double from = least, value = at(kept, least);
+void add_pieces(const std::vector<double>& gain, double least, std::size_t curve, std::vector<Piece>& pieces) {
+  double from = least, value = at(gain, least);
   while (from < double(kBudgetSteps)) {
-    Piece best{-std::numeric_limits<double>::infinity(), 0, layer};
+    Piece best{-std::numeric_limits<double>::infinity(), 0, curve};
     for (double to = std::floor(from) + 1; to <= double(kBudgetSteps); ++to) {
-      const double slope = (at(kept, to) - value) / (to - from);
-      if (slope >= best.slope) best = {slope, to - from, layer};
+      const double slope = (at(gain, to) - value) / (to - from);
+      if (slope >= best.slope) best = {slope, to - from, curve};
     }
     pieces.push_back(best);
-    from += best.steps, value = at(kept, from);
+    from += best.steps, value = at(gain, from);
   }
+}
+
+/// Steps for each curve, `even` on average and at least kLeast of that, so that the gains are the largest together.
+std::vector<double> divide(const std::vector<std::vector<double>>& gains, double even) {
+  const double least = kLeast * even;
+  std::vector<Piece> pieces;
+  for (std::size_t curve = 0; curve < gains.size(); ++curve) add_pieces(gains[curve], least, curve, pieces);
+  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.slope > b.slope; });
+  std::vector<double> budgets(gains.size(), least);
+  double left = double(gains.size()) * (even - least);
+  for (auto begin = pieces.begin(); begin != pieces.end();) {
+    const auto end = std::find_if(begin, pieces.end(), [&](const Piece& other) { return other.slope < begin->slope; });
+    const double all = std::accumulate(begin, end, 0.0, [](double sum, const Piece& p) { return sum + p.steps; });
+    const double share = std::min(1.0, left / all);  // what gains alike gets alike
+    for (; begin != end; ++begin) budgets[begin->curve] += share * begin->steps;
+    left -= share * all;
+  }
+  return budgets;
+}
+
+/// What a layer's heads keep together.
+double kept_by(const std::vector<std::vector<double>>& heads, const std::vector<double>& budgets) {
+  double sum = 0;
+  for (std::size_t head = 0; head < heads.size(); ++head) sum += at(heads[head], budgets[head]);
+  return sum / double(heads.size());
+}
+
+/// [kBudgetSteps] And what they keep by the best division of each budget.
+std::vector<double> best_of(const std::vector<std::vector<double>>& heads) {
+  if (heads.size() == 1) return heads.front();
+  std::vector<double> best;
+  for (std::int64_t step = 1; step <= kBudgetSteps; ++step) best.push_back(kept_by(heads, divide(heads, double(step))));
+  return best;
 }
 
 /// In ten-thousandths of their mean, which sum to exactly as many times that; none is more than `most`.
@@ -97,33 +130,43 @@ policy::Retention h2o_of(double budget) {
   return policy::Retention::from_json({{"rule", "h2o"}, {"heavy", half}, {"recent", half}}, "a budget by layer");
 }
 
-LayerBudgets layer_budgets(const std::vector<std::vector<double>>& kept, const std::vector<double>& losses,
+LayerBudgets layer_budgets(const std::vector<std::vector<std::vector<double>>>& kept, const std::vector<double>& losses,
                            double budget) {
-  const double even = budget * double(kBudgetSteps), least = kLeast * even;
+  const double even = budget * double(kBudgetSteps);
+  const bool among_layers = !losses.empty();
   std::vector<std::vector<double>> gains;  // [layers][kBudgetSteps] the loss, with its sign changed
-  std::vector<Piece> pieces;
-  for (std::size_t layer = 0; layer < kept.size(); ++layer) {
-    const double dropped = std::max(1 - at(kept[layer], even), kNothingDropped);
-    const double steepness = (std::max(losses[layer], 0.0) + kNoLoss) / (dropped * dropped);
-    std::vector<double>& gain = gains.emplace_back();
-    for (const double share : kept[layer]) gain.push_back(-steepness * std::pow(std::max(0.0, 1 - share), 2));
-    add_pieces(gain, least, layer, pieces);
-  }
-  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.slope > b.slope; });
-  std::vector<double> budgets(kept.size(), least);
-  double left = double(kept.size()) * (even - least);
-  for (const Piece& piece : pieces) {
-    const double steps = std::min(left, piece.steps);
-    budgets[piece.layer] += steps, left -= steps;
-  }
+  std::vector<double> steepness;
   LayerBudgets result{.retention = h2o_of(budget), .kept = {}, .kept_evenly = {}};
-  result.retention.layers = factors_of(budgets, static_cast<std::int32_t>(kOnce / budget));
   for (std::size_t layer = 0; layer < kept.size(); ++layer) {
-    const double steps = even * result.retention.layers[layer] / kOnce;
-    result.kept.push_back(at(kept[layer], steps));
-    result.kept_evenly.push_back(at(kept[layer], even));
-    result.loss -= at(gains[layer], steps);
-    result.loss_evenly -= at(gains[layer], even);
+    result.kept_evenly.push_back(kept_by(kept[layer], std::vector<double>(kept[layer].size(), even)));
+    const double dropped = std::max(1 - result.kept_evenly.back(), kNothingDropped);
+    if (!among_layers) continue;
+    steepness.push_back((std::max(losses[layer], 0.0) + kNoLoss) / (dropped * dropped));
+    std::vector<double>& gain = gains.emplace_back();
+    for (const double share : best_of(kept[layer]))
+      gain.push_back(-steepness.back() * std::pow(std::max(0.0, 1 - share), 2));
+  }
+  std::vector<double> budgets;  // of all heads, layer after layer
+  const std::vector<double> of_layers = among_layers ? divide(gains, even) : std::vector<double>(kept.size(), even);
+  for (std::size_t layer = 0; layer < kept.size(); ++layer) {
+    if (kept[layer].size() == 1) budgets.push_back(of_layers[layer]);
+    else
+      for (const double of_head : divide(kept[layer], of_layers[layer])) budgets.push_back(of_head);
+  }
+  const std::vector<std::int32_t> factors = factors_of(budgets, static_cast<std::int32_t>(kOnce / budget));
+  auto factor = factors.begin();
+  for (std::size_t layer = 0; layer < kept.size(); ++layer) {
+    std::vector<double> steps;
+    std::vector<std::int32_t>& own = result.retention.layers.emplace_back();
+    for (std::size_t head = 0; head < kept[layer].size(); ++head, ++factor) {
+      own.push_back(*factor);
+      steps.push_back(even * *factor / kOnce);
+    }
+    result.kept.push_back(kept_by(kept[layer], steps));
+    if (!among_layers) continue;
+    const auto loss = [&](double share) { return steepness[layer] * std::pow(std::max(0.0, 1 - share), 2); };
+    result.loss += loss(result.kept.back());
+    result.loss_evenly += loss(result.kept_evenly[layer]);
   }
   return result;
 }

@@ -1,5 +1,5 @@
-// runtime/measure/layer_budgets.h: how a KV budget is divided among layers, from what attention each of them keeps and
-// what that costs the model.
+// runtime/measure/layer_budgets.h: how a KV budget is divided among layers and their KV heads, from what attention each
+// of them keeps and what that costs the model.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ std::vector<float> scores_at(std::int64_t query, std::span<const float> middle, 
 policy::Retention h2o_of(double budget);
 
 struct LayerBudgets {
-  policy::Retention retention;       ///< h2o_of(budget), with a factor for each layer
+  policy::Retention retention;       ///< h2o_of(budget), with a factor for each layer, or each KV head
   std::vector<double> kept;          ///< [layers] attention kept by these budgets, as a share of all
   std::vector<double> kept_evenly;   ///< [layers] and by the same budget in each layer
   double loss = 0, loss_evenly = 0;  ///< nats per token that either costs by the formula below
@@ -41,10 +41,12 @@ struct LayerBudgets {
 /// layer and much in another. (PyramidKV, arXiv 2406.02069, gives early layers more by a formula, LAVa, arXiv
 /// 2509.09754, those whose attention is spread.) The curves are made concave, and budget goes where the slope is
 /// largest, as water is filled in; kLeast is AdaKV's safeguard.
-///   kept [layers][kBudgetSteps]: as add_kept() adds, shares of all attention
-///   losses [layers]: nats per token that `budget` costs in each layer alone, of LayerLosses
-///   budget: more than 0, at most 1
-LayerBudgets layer_budgets(const std::vector<std::vector<double>>& kept, const std::vector<double>& losses,
+/// With several heads a layer's budget is divided among them so that they keep the most attention together, which is
+/// what AdaKV does with a layer's scores; kept_l(b) is then what they keep by the best division of b.
+///   kept [layers][1 or KV heads][kBudgetSteps]: as add_kept() adds, shares of all attention
+///   losses [layers]: nats per token that `budget` costs in each layer alone, of LayerLosses; empty: no budget goes
+///   from one layer to another, and there is no loss to tell budget: more than 0, at most 1
+LayerBudgets layer_budgets(const std::vector<std::vector<std::vector<double>>>& kept, const std::vector<double>& losses,
                            double budget);
 inline constexpr double kLeast = 0.2;
 

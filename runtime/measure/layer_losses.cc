@@ -22,7 +22,7 @@ Decision LayerLosses::decision(std::int64_t window, int layers) {
   decision.policy.num_gpu_batches = 1;
   decision.policy.continuous = false;
   policy::Retention retention = policy::Retention::from_text("h2o:" + std::to_string(window) + ":1");
-  retention.layers.assign(static_cast<std::size_t>(layers), policy::Retention::kOnce);  // each its own
+  retention.layers.assign(static_cast<std::size_t>(layers), {policy::Retention::kOnce});  // each its own
   decision.work = policy::alike(*decision.policy.gpu_batch_size, window, 1, retention);
   decision.work.longest_generation = window - window / 2;
   decision.policy.retention = std::move(retention);
@@ -51,7 +51,7 @@ std::vector<double> LayerLosses::likelihoods(std::span<const std::int32_t> token
     sequence.prompt_tokens = prompt, sequence.max_tokens = rest;
     sequence.keep = session_.keep(prompt, rest);
     if (const int layer = first + i; layer >= 0)
-      sequence.keep[static_cast<std::size_t>(layer)] = {.heavy = kept.heavy, .recent = kept.recent};
+      sequence.keep[static_cast<std::size_t>(layer)] = {{.heavy = kept.heavy, .recent = kept.recent}};
   }
   session_.executor().run(block, [](const Sequence& sequence) {
     if (sequence.finish == Finish::failed)

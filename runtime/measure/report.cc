@@ -86,7 +86,7 @@ ordered_json make_report(Session& session, const Totals& since) {
   for (const Tier tier : offload::kTiers)
     policy::object_at(report, "peak_bytes")[name_of(tier)] =
         tier == Tier::disk ? buffers.spill_bytes() : buffers.bytes(tier);
-  const offload::KvShape& kv = session.footprint().kv_shapes.front();
+  const offload::KvShape& kv = session.footprint().kv_shapes.front().front();
   report["kv"] = {
       {"dtype", name_of(kv.dtype)}, {"keys", name_of(kv.key_type())}, {"rotate", policy.kv_format.rotates()}};
   report["policy"] = policy.to_json();

@@ -66,11 +66,11 @@ Saving saving(const PlanRequest& request, const Planned& planned) {
   const policy::Footprint print =
       policy::footprint(request.source.spec, request.source.units, policy, planned.work, planned.sizing);
   std::uint64_t each = 0;  // of a sequence
-  for (int layer = 0; layer < request.source.spec.layers; ++layer) {
-    offload::KvShape shape = print.kv_shape(layer);
-    shape.sequences = 1;
-    each += shape.offsets().end;
-  }
+  for (int layer = 0; layer < request.source.spec.layers; ++layer)
+    for (offload::KvShape shape : print.kv_runs(layer)) {
+      shape.sequences = 1;
+      each += shape.offsets().end;
+    }
   const std::uint64_t bytes = static_cast<std::uint64_t>(planned.work.at_most(policy.block_size())) * each;
   const double rate = request.machine.bytes_per_second[static_cast<std::size_t>(offload::Lane::disk_write)];
   return {bytes, rate > 0 ? double(bytes) / rate : 0};

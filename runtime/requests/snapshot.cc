@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::string_view kMagic = "weft in flight 1";
 constexpr std::uint64_t kMostIndex = std::uint64_t{1} << 30, kSyncBytes = std::uint64_t{32} << 20;
-constexpr int kMostLayers = 1 << 16;
+constexpr int kMostRecords = 1 << 16;
 
 /// The last bytes of the file.
 struct Trailer {
@@ -87,7 +87,7 @@ class Unpacker {
 
 template <class Walk, class Kind> void walk_kind(Walk& walk, Kind& kind) {
   walk.list(kind.run), walk.list(kind.retention), walk.list(kind.kv);
-  walk.number(kind.layers);
+  walk.number(kind.records);
 }
 
 template <class Walk, class Logprobs> void walk_logprobs(Walk& walk, Logprobs& logprobs) {
@@ -165,8 +165,8 @@ void SnapshotWriter::append(std::span<const std::byte> bytes) {
 
 void SnapshotWriter::begin(const SavedSequence& sequence) { entries_.push_back({sequence, {}}); }
 
-void SnapshotWriter::layer(std::uint32_t slots, std::span<const std::byte> record) {
-  entries_.back().layers.push_back({end_, record.size(), slots, offload::crc32c(record.data(), record.size())});
+void SnapshotWriter::record(std::uint32_t slots, std::span<const std::byte> record) {
+  entries_.back().records.push_back({end_, record.size(), slots, offload::crc32c(record.data(), record.size())});
   append(record);
 }
 
@@ -178,7 +178,7 @@ void SnapshotWriter::commit() {
   index.number<std::uint64_t>(entries_.size());
   for (const Entry& entry : entries_) {
     walk_sequence(index, entry.sequence);
-    index.list(entry.layers);
+    index.list(entry.records);
   }
   index.number<std::uint64_t>(ended_.size());
   for (const SavedChoice& choice : ended_) pack_choice(index, choice);
@@ -228,19 +228,19 @@ Snapshot::Snapshot(const fs::path& path) : file_(path) {
   try {
     Unpacker index(bytes);
     walk_kind(index, kind_);
-    if (kind_.layers < 1 || kind_.layers > kMostLayers) throw DataError("the number of layers is wrong");
+    if (kind_.records < 1 || kind_.records > kMostRecords) throw DataError("the number of records is wrong");
     std::uint64_t at = sizeof magic;  // the next KV: they leave no gap
-    const std::uint64_t count = index.count(0, sizeof(SavedLayer) * static_cast<std::size_t>(kind_.layers));
+    const std::uint64_t count = index.count(0, sizeof(SavedRecord) * static_cast<std::size_t>(kind_.records));
     for (std::uint64_t i = 0; i < count; ++i) {
       walk_sequence(index, sequences_.emplace_back());
-      std::vector<SavedLayer> layers;
-      index.list(layers);
-      if (layers.size() != static_cast<std::size_t>(kind_.layers)) throw DataError("layers are missing");
-      for (const SavedLayer& layer : layers) {
-        if (layer.offset != at || layer.bytes > trailer.index_at - at) throw DataError("KV lies elsewhere");
-        at += layer.bytes;
+      std::vector<SavedRecord> records;
+      index.list(records);
+      if (records.size() != static_cast<std::size_t>(kind_.records)) throw DataError("records are missing");
+      for (const SavedRecord& record : records) {
+        if (record.offset != at || record.bytes > trailer.index_at - at) throw DataError("KV lies elsewhere");
+        at += record.bytes;
       }
-      layers_.insert(layers_.end(), layers.begin(), layers.end());
+      records_.insert(records_.end(), records.begin(), records.end());
     }
     if (at != trailer.index_at) throw DataError("something else is in it");
     for (std::uint64_t left = index.count(0, sizeof(std::uint64_t)); left > 0; --left)
@@ -251,9 +251,9 @@ Snapshot::Snapshot(const fs::path& path) : file_(path) {
   }
 }
 
-void Snapshot::read(std::size_t index, int number, std::span<std::byte> to) const {
-  const SavedLayer& saved = layer(index, number);
-  if (to.size() != saved.bytes) throw DataError(file_.path().string() + ": a layer has another size");
+void Snapshot::read(std::size_t index, std::size_t number, std::span<std::byte> to) const {
+  const SavedRecord& saved = record(index, number);
+  if (to.size() != saved.bytes) throw DataError(file_.path().string() + ": a record has another size");
   file_.read(saved.offset, to);
   if (offload::crc32c(to.data(), to.size()) != saved.crc)
     throw DataError(file_.path().string() + ": the KV cache of a sequence is damaged");

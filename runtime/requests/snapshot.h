@@ -18,10 +18,10 @@ namespace weft::runtime {
 
 /// What a snapshot must share with the run that goes on from it.
 struct SnapshotKind {
-  std::string run;        ///< a hash of all that answers depend on, but for the retention
-  std::string retention;  ///< as the run record says it
-  std::string kv;         ///< how a slot of the KV cache looks, in words
-  std::int32_t layers = 0;
+  std::string run;           ///< a hash of all that answers depend on, but for the retention
+  std::string retention;     ///< as the run record says it
+  std::string kv;            ///< how a slot of the KV cache looks, in words
+  std::int32_t records = 0;  ///< of a sequence: one for each run of a layer's heads that keeps alike (KvRows)
   bool operator==(const SnapshotKind&) const = default;
 };
 
@@ -30,7 +30,7 @@ struct SavedSequence {
   std::uint64_t request = 0;
   std::int32_t choice = 0;
   std::uint32_t prompt_crc = 0;  ///< CRC-32C of the prompt's ids
-  kernels::Keep keep;            ///< in the first layer; the others' follow with SnapshotKind::retention
+  kernels::Keep keep;            ///< in the first record; the others' follow with SnapshotKind::retention
   std::vector<std::int32_t> generated;
   std::vector<float> logprobs;  ///< Sequence's fields of these names
   std::vector<std::uint8_t> greedy;
@@ -44,8 +44,8 @@ struct SavedChoice {
   std::int32_t index = 0;
 };
 
-/// The KV of one sequence and layer in a snapshot: where, how long, its checksum.
-struct SavedLayer {
+/// One of a sequence's records in a snapshot: where, how long, its checksum.
+struct SavedRecord {
   std::uint64_t offset = 0, bytes = 0;
   std::uint32_t slots = 0, crc = 0;
 };
@@ -58,8 +58,8 @@ class SnapshotWriter {
   SnapshotWriter(const std::filesystem::path& path, const SnapshotKind& kind, std::uint64_t bytes);
 
   void begin(const SavedSequence& sequence);
-  /// The next layer of the sequence that began last.
-  void layer(std::uint32_t slots, std::span<const std::byte> record);
+  /// The next record of the sequence that began last.
+  void record(std::uint32_t slots, std::span<const std::byte> record);
   void ended(const SavedChoice& choice);
   void commit();
   std::uint64_t bytes() const { return end_; }
@@ -67,7 +67,7 @@ class SnapshotWriter {
  private:
   struct Entry {
     SavedSequence sequence;
-    std::vector<SavedLayer> layers;
+    std::vector<SavedRecord> records;
   };
   void append(std::span<const std::byte> bytes);
   [[noreturn]] void fail(const std::string& what) const;
@@ -95,18 +95,18 @@ class Snapshot {
   const SnapshotKind& kind() const { return kind_; }
   std::size_t size() const { return sequences_.size(); }
   const SavedSequence& sequence(std::size_t index) const { return sequences_[index]; }
-  const SavedLayer& layer(std::size_t index, int layer) const {
-    return layers_[index * static_cast<std::size_t>(kind_.layers) + static_cast<std::size_t>(layer)];
+  const SavedRecord& record(std::size_t index, std::size_t number) const {
+    return records_[index * static_cast<std::size_t>(kind_.records) + number];
   }
   std::span<const SavedChoice> ended() const { return ended_; }
-  /// [layer().bytes] Throws DataError if it is not what was written, IoError.
-  void read(std::size_t index, int layer, std::span<std::byte> to) const;
+  /// [record().bytes] Throws DataError if it is not what was written, IoError.
+  void read(std::size_t index, std::size_t number, std::span<std::byte> to) const;
 
  private:
   InputFile file_;
   SnapshotKind kind_;
   std::vector<SavedSequence> sequences_;
-  std::vector<SavedLayer> layers_;  // [sequences, layers]
+  std::vector<SavedRecord> records_;  // [sequences, SnapshotKind::records]
   std::vector<SavedChoice> ended_;
 };
 

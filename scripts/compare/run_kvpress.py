@@ -64,7 +64,6 @@ def main():
 
     rules = [rule.replace("BUDGET", str(budget)).replace("HALF", str(budget / 2))  # 1.0 is all, and 1 one token
              for budget in args.budgets for rule in args.rules]
-    args.rules = ["full"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
     model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     with tempfile.TemporaryDirectory() as name:
@@ -72,20 +71,24 @@ def main():
         wanted, text = tasks.make_items(args)
         (folder / "items.jsonl").write_text(text)
         lines = [json.loads(line) for line in text.splitlines()]
-        answers = {}
+        scores = {}
+
+        def table():
+            return tasks.table(args, wanted, scores, dict.fromkeys(scores, "full"))
         for rule in ["full", *rules]:
-            answers[rule] = tasks.answer(args, folder, rule)
-            print(tasks.table(args, wanted, answers), flush=True)
+            scores[rule] = tasks.scored(wanted, tasks.answer(args, folder, rule))
+            print(table(), flush=True)
         for budget in args.budgets:
             for press in args.presses:
                 row = f"kvpress {press} {budget:g}"
                 # Only eager attention returns its weights, and AdaKV takes every other.
                 model.set_attn_implementation("eager" if press == "ObservedAttention" else "sdpa")
                 of_press = PRESSES[press](compression_ratio=1 - budget)
-                answers[row] = {line["id"]: generate(model, tokenizer, of_press, line) for line in lines}
-                print(tasks.table(args, wanted, answers), flush=True)
+                answers = {line["id"]: generate(model, tokenizer, of_press, line) for line in lines}
+                scores[row] = tasks.scored(wanted, answers)
+                print(table(), flush=True)
         if args.output:
-            pathlib.Path(args.output).write_text(tasks.table(args, wanted, answers))
+            pathlib.Path(args.output).write_text(table())
 
 
 if __name__ == "__main__":

@@ -39,12 +39,12 @@ void check(const std::string& bytes) {
   try {
     const runtime::Snapshot snapshot(path);
     for (std::size_t i = 0; i < snapshot.size(); ++i)
-      for (int layer = 0; layer < snapshot.kind().layers; ++layer) {
-        const runtime::SavedLayer& saved = snapshot.layer(i, layer);
+      for (std::size_t number = 0; number < static_cast<std::size_t>(snapshot.kind().records); ++number) {
+        const runtime::SavedRecord& saved = snapshot.record(i, number);
         if (saved.offset + saved.bytes > bytes.size()) std::abort();
         std::vector<std::byte> record(static_cast<std::size_t>(saved.bytes));
         try {
-          snapshot.read(i, layer, record);
+          snapshot.read(i, number, record);
         } catch (const DataError&) {}
       }
   } catch (const DataError&) {}

@@ -93,6 +93,28 @@ H2oCase parse_case(const json& j) {
   return c;
 }
 
+Keep keep_of(const json& j) { return {j.at("heavy"), j.at("recent"), j.at("sinks"), 0, j.at("spare")}; }
+
+RuleParameters rule_of(const json& j) {
+  const std::string statistic = j.at("statistic");
+  return {.statistic = statistic == "sum"       ? kernels::Statistic::sum
+                       : statistic == "largest" ? kernels::Statistic::largest
+                       : statistic == "count"   ? kernels::Statistic::count
+                                                : kernels::Statistic::mean,
+          .window = j.at("window"),
+          .pool = j.at("pool"),
+          .decay = j.at("decay")[0].get<float>() / j.at("decay")[1].get<float>(),
+          .by_value = j.contains("norms") && !j.at("norms").is_null()};
+}
+
+/// How clear each choice was, by the file.
+std::vector<double> gaps_of(const json& expect) {
+  std::vector<double> gap;
+  for (const json& g : expect.at("gap"))
+    gap.push_back(g.is_null() ? std::numeric_limits<double>::infinity() : g.get<double>());
+  return gap;
+}
+
 /// Checks up to the first choice that is too close; returns whether there was one.
 bool check_case(const H2oTrace& got, const json& expect, const std::vector<double>& gap) {
   const std::vector<double> scores = numbers(expect.at("prefill_scores"));
@@ -171,27 +193,48 @@ TEST_CASE("h2o_cases: the other rules in exact arithmetic", "[kernels][h2o]") {
       CAPTURE(place->name, j.at("name").get<std::string>());
       H2oCase c;
       c.weights = j.at("weights").get<std::vector<Rows>>();
-      c.prompt = j.at("prompt"), c.steps = j.at("steps");
-      c.keep = {j.at("heavy"), j.at("recent"), j.at("sinks"), 0, j.at("spare")};
-      const std::string statistic = j.at("statistic");
-      const RuleParameters rule{.statistic = statistic == "sum"       ? kernels::Statistic::sum
-                                             : statistic == "largest" ? kernels::Statistic::largest
-                                             : statistic == "count"   ? kernels::Statistic::count
-                                                                      : kernels::Statistic::mean,
-                                .window = j.at("window"),
-                                .pool = j.at("pool"),
-                                .decay = j.at("decay")[0].get<float>() / j.at("decay")[1].get<float>(),
-                                .by_value = j.contains("norms") && !j.at("norms").is_null()};
+      c.prompt = j.at("prompt"), c.steps = j.at("steps"), c.keep = keep_of(j);
+      const RuleParameters rule = rule_of(j);
       if (rule.by_value) c.value_norms = j.at("norms").get<std::vector<double>>();
       const json& expect = j.at("expect");
-      std::vector<double> gap;
-      for (const json& g : expect.at("gap"))
-        gap.push_back(g.is_null() ? std::numeric_limits<double>::infinity() : g.get<double>());
+      const std::vector<double> gap = gaps_of(expect);
       const H2oTrace got = rule_on(*place, c, rule);
       if (gap[0] >= kClear) check_scores(got.kept[0], expect.at("scores"));
       close += check_case(got, expect, gap);
     }
     CHECK(close == named.close);
+  }
+}
+
+TEST_CASE("h2o_cases: KV heads that choose together, in exact arithmetic", "[kernels][h2o]") {
+  const json file = json::parse(read_text(data_path("h2o/together_cases.json")));
+  REQUIRE(file.size() == 120);
+  for (const Place* place : every_place()) {
+    int close = 0, ties = 0;
+    for (const json& j : file) {
+      CAPTURE(place->name, j.at("name").get<std::string>());
+      RuleParameters rule = rule_of(j);
+      rule.together = true;
+      std::vector<H2oCase> heads;
+      for (const json& weights : j.at("weights")) {
+        H2oCase& c = heads.emplace_back();
+        c.weights = weights.get<std::vector<Rows>>();
+        c.prompt = j.at("prompt"), c.steps = j.at("steps"), c.keep = keep_of(j);
+        if (rule.by_value) c.value_norms = j.at("norms")[heads.size() - 1].get<std::vector<double>>();
+      }
+      const std::vector<H2oTrace> got = heads_on(*place, heads, rule);
+      for (std::size_t head = 0; head < heads.size(); ++head) {
+        CAPTURE(head);
+        const json& expect = j.at("expect")[head];
+        const std::vector<double> gap = gaps_of(expect);
+        if (gap[0] >= kClear) check_scores(got[head].kept[0], expect.at("scores"));
+        close += check_case(got[head], expect, gap);
+        if (!rule.by_value) CHECK(set_of(got[head].kept[0]) == set_of(got[0].kept[0]));
+      }
+      ties += j.at("tied").get<bool>();
+    }
+    CHECK(close == 32);
+    CHECK(ties == 30);
   }
 }
 

@@ -274,6 +274,27 @@ TEST_CASE("worth: every so many tokens stay, and the newest", "[kernels][h2o]") 
   }
 }
 
+TEST_CASE("worth: the last of every so many tokens stay, and the newest", "[kernels][h2o]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const HeadShape shape{2, 2, 8};
+  const Keep keep{6, 5};
+  KvRun run(place, 1, shape, 12, DType::f16, Scoring::positions);
+  run.stride = 8, run.summary = 2;
+  const Tokens all = random_tokens(shape, 60, 52);
+  run.prefill(cut(all, shape, 0, 30), {30}, {keep});
+  // Of each 8 the last two, before the last five.
+  CHECK(positions(run.kept(0, 1)) == std::vector<int>{6, 7, 14, 15, 22, 23, 25, 26, 27, 28, 29});
+  for (int t = 30; t < 60; ++t) {
+    run.step(cut(all, shape, t, 1), {0}, {t}, {keep});
+    std::set<int> expected;
+    for (int i = t - 4; i <= t; ++i) expected.insert(i);
+    for (int i = t - 5; i >= 0 && expected.size() < 11; --i)
+      if (i % 8 >= 6) expected.insert(i);
+    CAPTURE(place.name, t);
+    CHECK(positions(run.kept(0, 0)) == std::vector<int>(expected.begin(), expected.end()));
+  }
+}
+
 TEST_CASE("worth: what is missing for a way to score is refused", "[kernels][h2o]") {
   using Catch::Matchers::Contains;
   const Place& place = *every_place().front();

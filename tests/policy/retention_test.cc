@@ -75,6 +75,7 @@ TEST_CASE("what each rule keeps, and the slots it needs", "[policy]") {
       {"keydiff:0.1:0:sinks=4", {.heavy = 10, .recent = 0, .sinks = 4}, 11},
       {"keydiff:5:6:once=true", {.heavy = 5, .recent = 6, .spare = 40}, 52},
       {"strided:5:6:stride=8", {.heavy = 5, .recent = 6}, 12},
+      {"fixed:5:6:stride=8:summary=2", {.heavy = 5, .recent = 6}, 12},
       {"h2o:5:6:weight=value", {.heavy = 5, .recent = 6}, 12},
       {"h2o:5:6:once=true", {.heavy = 5, .recent = 6, .spare = 40}, 52},
       {"tova:0.2:heads=together", {.heavy = 20, .recent = 0}, 21},
@@ -169,13 +170,14 @@ TEST_CASE("layers' factors are read with their places, and refused by them", "[p
   };
   refused("3", "layers must be a list with a factor or \"full\" for each layer, got 3");
   refused("[]", "layers must be a list");
-  refused(R"([1.0, "ful"])", "layers[1] must be a factor from 0.0001 to 1000 with at most four decimals, or \"full\"");
+  refused(R"([1.0, "ful"])",
+          "layers[1] must be a factor from 0.0001 to 1000 with at most four decimals, \"full\", or a list");
   refused("[1.0, 0]", "layers[1] must be a factor");
   refused("[1.0, -1]", "layers[1] must be a factor");
   refused("[1.0, 1.00001]", "layers[1] must be a factor");
   refused("[1e300, 1.0]", "layers[0] must be a factor");
   refused("[1.0, true]", "layers[1] must be a factor");
-  refused("[1.5, 0.8]", "must be 1 on average over the layers that are not full");
+  refused("[1.5, 0.8]", "must be 1 on average over the layers and heads that are not full");
   refused(R"([1.5, "full"])", "they are 1.5");
   refused(R"(["full", "full"])", "take the rule 'full'");
   refused("[1.8, 0.2]", "layers[0]: 1.8 times the shares of 'heavy' and 'recent' is more than all tokens");
@@ -186,9 +188,58 @@ TEST_CASE("layers' factors are read with their places, and refused by them", "[p
   CHECK(Retention::from_text("h2o:0.4:0.2:layers=1.25,full,0.75") ==
         from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1.25,"full",0.75]})"));
   const Retention three = Retention::from_text("h2o:0.1:0.1:layers=full,1,1");
-  CHECK_NOTHROW(three.require_layers(3));
-  CHECK_THROWS_WITH(three.require_layers(4), Contains("'layers' has 3 entries, and the model has 4 layers"));
-  CHECK_NOTHROW(Retention::from_text("h2o:0.1:0.1").require_layers(4));
+  CHECK_NOTHROW(three.require_layers(3, 2));
+  CHECK_THROWS_WITH(three.require_layers(4, 2), Contains("'layers' has 3 entries, and the model has 4 layers"));
+  CHECK_NOTHROW(Retention::from_text("h2o:0.1:0.1").require_layers(4, 2));
+}
+
+TEST_CASE("KV heads of a layer keep their own budgets, and lie together where these are alike", "[policy]") {
+  const Retention retention = Retention::from_text("h2o:0.1:0.2:sinks=4:layers=1,0.5/0.5/1.5/1.5,full/1/full/1");
+  CHECK(retention == from(R"({"rule":"h2o","heavy":0.1,"recent":0.2,"sinks":4,
+                             "layers":[1,[0.5,0.5,1.5,1.5],["full",1,"full",1]]})"));
+  CHECK(retention == Retention::from_json(nlohmann::json(retention.to_json()), "test"));
+  CHECK(retention.kept(60, 40, 0, 3) == Kept{.heavy = 10, .recent = 20, .sinks = 4});
+  CHECK(retention.kept(60, 40, 1, 1) == Kept{.heavy = 5, .recent = 10, .sinks = 4});
+  CHECK(retention.kept(60, 40, 1, 2) == Kept{.heavy = 15, .recent = 30, .sinks = 4});
+  CHECK(retention.kept(60, 40, 2, 2) == Kept{.heavy = 0, .recent = 100});
+  const auto runs = [&](int layer) {
+    std::vector<std::pair<int, int>> all;
+    for (const auto& [first, count] : retention.runs(layer, 4)) all.emplace_back(first, count);
+    return all;
+  };
+  using Runs = std::vector<std::pair<int, int>>;
+  CHECK(runs(0) == Runs{{0, 4}});
+  CHECK(runs(1) == Runs{{0, 2}, {2, 2}});
+  CHECK(runs(2) == Runs{{0, 1}, {1, 1}, {2, 1}, {3, 1}});
+  CHECK(retention.everything(2, 0));
+  CHECK_FALSE(retention.everything(2, 1));
+  CHECK_FALSE(retention.everything(2));
+  policy::LayerSlots slots = retention.slots(60, 40);
+  CHECK(slots.of(0, 2) == 31);
+  CHECK(slots.of(1, 0) == 16);
+  CHECK(slots.of(1, 3) == 46);
+  CHECK(slots.of(2, 2) == 99);
+  CHECK(slots.most() == 99);
+  slots.cover(retention.slots(100, 100));
+  CHECK(slots.of(1, 0) == 31);
+  CHECK(slots.of(2, 0) == 199);
+  CHECK_NOTHROW(retention.require_layers(3, 4));
+  using Catch::Matchers::Contains;
+  CHECK_THROWS_WITH(retention.require_layers(3, 2), Contains("layers[1] has 4 factors, and the model has 2 KV heads"));
+  const auto refused = [](const char* layers, const char* words) {
+    CAPTURE(layers);
+    CHECK_THROWS_WITH(Retention::from_text(std::string("h2o:0.4:0.2:layers=") + layers), Contains(words));
+  };
+  refused("0.5/1.5,1/1/1", "layers[0] has 2 factors, and another layer has 3");
+  refused("1,0.5/1.6", "must be 1 on average over the layers and heads that are not full");
+  refused("1,0.5/0.5/1", "they are 0.833333");
+  refused("1,0.2/1.8", "layers[1]: 1.8 times the shares of 'heavy' and 'recent' is more than all tokens");
+  refused("full,full/full", "take the rule 'full'");
+  refused("1,/1", "layers[1][0] must be a factor");
+  refused("1,1/x", "layers[1][1] must be a factor");
+  CHECK_THROWS_WITH(from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1,[]]})"), Contains("layers[1] must be"));
+  CHECK_THROWS_WITH(from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1,[[1],1]]})"),
+                    Contains("layers[1][0] must be"));
 }
 
 TEST_CASE("shares are of the prompt where the policy says so", "[policy]") {
@@ -235,6 +286,8 @@ TEST_CASE("a retention's JSON reads back as itself", "[policy]") {
         R"({"rule":"keydiff","heavy":5,"recent":6,"sinks":2,"of":"prompt"})",
         R"({"rule":"keydiff","heavy":5,"recent":6,"sinks":0,"of":"prompt","rest":true,"once":true})",
         R"({"rule":"strided","heavy":5,"recent":6,"sinks":0,"of":"prompt","stride":9})",
+        R"({"rule":"fixed","heavy":5,"recent":6,"sinks":0,"of":"prompt","stride":9,"summary":8})",
+        R"({"rule":"h2o","heavy":0.1,"recent":12,"sinks":0,"of":"prompt","layers":[[0.5,"full",1.5],1.0]})",
         R"({"rule":"snapkv","heavy":5,"recent":6,"sinks":1,"of":"prompt","window":64,"pool":5,"weight":"value",)"
         R"("once":true})",
         R"({"rule":"snapkv","heavy":5,"recent":6,"sinks":1,"of":"prompt","window":64,"pool":5,"once":true})",
@@ -261,6 +314,7 @@ TEST_CASE("the written form takes the parameters of the JSON form", "[policy]") 
   CHECK(Retention::from_text("tova:2").keeps_scores());
   CHECK(Retention::from_text("random:2:3").keeps_scores());
   CHECK(Retention::from_text("strided:2:3:stride=4").stride == 4);
+  CHECK(Retention::from_text("fixed:2:3:stride=4").summary == 1);
   CHECK(Retention::from_text("h2o:2:3:heads=each") == Retention::from_text("h2o:2:3"));
   CHECK(Retention::from_text("h2o:2:3:weight=none") == Retention::from_text("h2o:2:3"));
 }
@@ -277,13 +331,14 @@ TEST_CASE("what a rule's steps keep besides scores, and whether the prompt's att
                          {"scissorhands:2:3", true, true, false, false},
                          {"keydiff:2:3", false, true, true, false},
                          {"keydiff:2:3:once=true", false, false, false, false},
-                         {"strided:2:3:stride=4", false, true, false, false}}) {
+                         {"strided:2:3:stride=4", false, true, false, false},
+                         {"fixed:2:3:stride=4", false, true, false, false}}) {
     CAPTURE(row.text);
     const Retention retention = Retention::from_text(row.text);
     CHECK(retention.scored() == row.scored);
     CHECK(retention.keeps_scores() == row.scores);
-    CHECK(retention.keeps_key_sums(0) == row.key_sums);
-    CHECK(retention.keeps_value_norms(0) == row.value_norms);
+    CHECK(retention.keeps_key_sums(0, 0) == row.key_sums);
+    CHECK(retention.keeps_value_norms(0, 0) == row.value_norms);
   }
 }
 
@@ -325,6 +380,10 @@ TEST_CASE("bad retentions are refused with what was wanted", "[policy]") {
   CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:weight=key"), Contains("'none' or 'value'"));
   CHECK_THROWS_WITH(Retention::from_text("h2o:1:1:heads=all"), Contains("'each' or 'together'"));
   CHECK_THROWS_WITH(Retention::from_text("strided:1:1"), Contains("needs 'stride'"));
+  CHECK_THROWS_WITH(Retention::from_text("fixed:1:1"), Contains("as in fixed:0.1:0.1:stride=8"));
+  CHECK_THROWS_WITH(Retention::from_text("fixed:1:1:stride=4:summary=4"), Contains("got 4 of 4"));
+  CHECK_THROWS_WITH(Retention::from_text("strided:1:1:stride=4:summary=2"), Contains("'summary'"));
+  CHECK_THROWS_WITH(Retention::from_text("fixed:1:1:stride=4:positions=rolled"), Contains("'fixed'"));
   CHECK_THROWS_WITH(Retention::from_text("strided:1:1:stride=1"), Contains("stride"));
   for (const char* rule : {"keydiff:1:1", "random:1:1", "strided:1:1:stride=4", "recent:1", "full"})
     for (const char* parameter :

@@ -64,6 +64,19 @@ std::string by_layer(const std::string& rule, int layers) {
   return text + (layers % 2 == 1 ? ",full" : "");
 }
 
+std::string by_head(const std::string& rule, int layers, int kv_heads) {
+  std::string text = rule + ":layers=";
+  for (int layer = 0; layer < layers; ++layer) {
+    if (layer > 0) text += ",";
+    const int width = 1 + layer % 2, paired = kv_heads / (2 * width) * 2 * width;
+    for (int head = 0; head < kv_heads; ++head) {
+      if (head > 0) text += "/";
+      text += head >= paired ? (layer % 2 == 0 ? "full" : "1") : (head / width + layer) % 2 == 0 ? "0.5" : "1.5";
+    }
+  }
+  return text;
+}
+
 Engine::Engine(const runtime::ModelSource& source, const policy::PartialPolicy& policy, std::vector<Prompt> prompts,
                const runtime::MachineOptions& machine)
     : prompts_(std::move(prompts)),

@@ -40,6 +40,8 @@ std::string difference(const Answer& expected, const Answer& got);
 /// A retention rule by which layers keep differently: alternately half as much and half as much again; with an odd
 /// number of layers the last one keeps everything.
 std::string by_layer(const std::string& rule, int layers);
+/// The same, with KV heads that keep differently too, in runs of one and of two.
+std::string by_head(const std::string& rule, int layers, int kv_heads);
 
 /// A session large enough for all of `prompts`. `source` must outlive it.
 class Engine {

@@ -48,11 +48,11 @@ class KvRun {
     place_.run(kernels::PrefillAttention{q, stored_k, stored_v, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim,
                                          scale, out, lse});
     place_.run(kernels::ColumnSums{q, stored_k, lse, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim, scale,
-                                   window, sums, statistic});
+                                   window, sums, statistic, together});
     if (!score.empty()) sums.set(score);
     const ConstView scores = scoring_ == kernels::Scoring::attention ? ConstView(sums) : ConstView();
     place_.run(kernels::KeepPrompt{stored_k, stored_v, scores, offsets, sequence, keep, scoring_, seed, block(), pool,
-                                   statistic, by_value_, work, stride});
+                                   statistic, by_value_, work, stride, summary});
     return {out.host(), scoring_ == kernels::Scoring::keys ? work.host() : sums.host()};
   }
 
@@ -72,7 +72,7 @@ class KvRun {
               slots_.block.slots);
     place_.run(kernels::DecodeAttention{q, k, v, sequence, position, keep, shape_.heads, scale, decay, scoring_, seed,
                                         block(), home(), out, probabilities.empty() ? ConstView() : ConstView(fed),
-                                        evicted, statistic, stride});
+                                        evicted, statistic, stride, summary});
     return {out.host(), evicted.ints()};
   }
 
@@ -111,7 +111,8 @@ class KvRun {
   float decay = 1;
   int pool = 1;
   kernels::Statistic statistic = kernels::Statistic::sum;
-  std::int32_t stride = 1;
+  bool together = false;  ///< as in ColumnSums
+  std::int32_t stride = 1, summary = 0;
 
  private:
   kernels::KvSlots block() const { return trimmed(slots_.block); }
@@ -185,9 +186,12 @@ struct RuleParameters {
   int window = 0, pool = 1;
   float decay = 1;
   bool by_value = false;
+  bool together = false;
 };
 /// One case by another rule.
 H2oTrace rule_on(const Place& place, const H2oCase& c, const RuleParameters& rule);
+/// The KV heads of one sequence, which differ only in weights and norms.
+std::vector<H2oTrace> heads_on(const Place& place, const std::vector<H2oCase>& heads, const RuleParameters& rule);
 
 /// Like h2o_in_fp64's softmax over the visible tokens of one query.
 std::map<int, double> probabilities(const std::vector<double>& weights, const std::vector<int>& visible);

@@ -4,6 +4,7 @@
     make_rule_cases.py SEED COUNT > rule_cases.json           1 180
     make_rule_cases.py SEED COUNT worth > worth_cases.json    2 150: counts, and scores weighted by values
     make_rule_cases.py SEED COUNT keys > key_cases.json       3 80: scores of keys
+    make_rule_cases.py SEED COUNT together > together_cases.json    4 120: the mean of the KV heads' scores
 
 As make_h2o_cases.py has them, with what the rules change:
   statistic              "sum", "largest" (over rows and heads), or "mean": sums, compared per row that could see the token
@@ -18,6 +19,11 @@ expect.prefill_scores are those before pooling. Scores are exact fractions "a/b"
 
 Cases of keys have keys [KV head][token], of whole numbers and with lengths that are whole numbers, and `expect` by KV
 head. A score is -cos(key, sum of the unit keys); what is compared are exact squares with the scores' signs.
+
+Cases of the KV heads of one sequence together have weights [KV head][query head of its group][query][key], norms
+[KV head][token], and `expect` by KV head. The heads' scores of the prompt are the mean over all of them; each step adds
+to a head's scores what its own query heads give. In cases with "tied" of two equal scores one leaves the prompt, the
+older; two heads give them what is the same but for which of the tokens gets which, so they are equal in fp32 too.
 """
 import json, math, random, sys
 from fractions import Fraction as F
@@ -45,11 +51,13 @@ def counts(p, visible):
 def gathered(case, seen):
     return max(seen) if case["statistic"] == "largest" else sum(seen)
 
-def choose(ranked, leaving, exact=False):
-    """The `leaving` first of (worth, position), and by how much they lost."""
+def choose(ranked, leaving, exact=False, marks=None):
+    """The `leaving` first of (worth, position), and by how much they lost. Equal ones tie in fp32 too if `exact`, or if
+    their positions have equal marks."""
     ranked = sorted(ranked)
     clear = ranked[leaving][0] - ranked[leaving - 1][0] if 0 < leaving < len(ranked) else None
-    if exact and clear == 0: clear = None      # a tie in fp32 too
+    if clear == 0 and (exact or marks and len({marks[k] for x, k in ranked if x == ranked[leaving][0]}) == 1):
+        clear = None
     return [k for _, k in ranked[:leaving]], None if clear is None else float(clear)
 
 def prompt_scores(case):
@@ -61,17 +69,19 @@ def prompt_scores(case):
                 seen[k].append(counts(p, q + 1) if case["statistic"] == "count" else p)
     return [gathered(case, seen[k]) for k in range(S)]
 
-def run(case):
+def run(case, raw=None, marks=None):
+    """`raw`: scores of the prompt's tokens, if not the case's own; `marks` of these tokens: see choose()."""
     S, H, R, sinks, spare = (case[k] for k in ("prompt", "heavy", "recent", "sinks", "spare"))
-    raw, reach = prompt_scores(case), case["pool"] // 2
+    raw, reach = raw or prompt_scores(case), case["pool"] // 2
     exact = case["statistic"] == "count" and case["pool"] == 1      # whole numbers and halves
+    exact = exact and all(x.denominator in (1, 2, 4) for x in raw + [F(*case["decay"])])
     near = [raw[max(0, k - reach):k + reach + 1] for k in range(S)]
     score = {k: sum(near[k]) / len(near[k]) for k in range(S)}
     expect = {"prefill_scores": [text(x) for x in raw], "gap": [None]}
     if S > H + R:
         pinned = [k for k in range(S - R) if k < sinks][:H]
         rest = [(worth(case, score[k], k, S - 1), k) for k in range(S - R) if k not in pinned]
-        gone, expect["gap"][0] = choose(rest, len(rest) - (H - len(pinned)), exact)
+        gone, expect["gap"][0] = choose(rest, len(rest) - (H - len(pinned)), exact, marks)
         for k in gone: del score[k]
     expect["kept"] = sorted(score)
     expect["scores"] = {str(k): text(score[k]) for k in sorted(score)}
@@ -139,6 +149,96 @@ def make_worth(seed, count):
                             for q in range(S + steps)] for _ in range(G)]
         try:
             case["expect"] = run(case)
+        except ValueError:      # no candidate left, or a share too close to more than even
+            continue
+        cases.append(case)
+    return cases
+
+def by_head(case):
+    """A case of several KV heads as cases of one."""
+    norms = case["norms"] or [None] * len(case["weights"])
+    return [dict(case, weights=w, norms=n) for w, n in zip(case["weights"], norms)]
+
+def mark(case, k, mean):
+    """What fp32 makes a prompt token's mean score of; the first two heads may be exchanged."""
+    S, statistic = case["prompt"], case["statistic"]
+    if statistic == "mean": return k
+    if statistic == "count": return mean
+    heads = []
+    for head in case["weights"]:
+        got = [(q, row[q][k], sum(row[q])) for q in range(max(k, S - case["window"]) if case["window"] else k, S)
+               for row in head]
+        if statistic == "largest":
+            most = max((F(w, total) for _, w, total in got), default=0)
+            got = sorted({(w, total) for _, w, total in got if F(w, total) == most})
+        heads.append(got)
+    return str(sorted(heads[:2]) + heads[2:])
+
+def run_together(case):
+    heads = by_head(case)
+    raw = [sum(scores) / len(heads) for scores in zip(*map(prompt_scores, heads))]
+    marks = None
+    if case["pool"] == 1 and not case["norms"]: marks = [mark(case, k, raw[k]) for k in range(case["prompt"])]
+    return [run(head, raw, marks) for head in heads]
+
+def tied_weights(rng, case, heads, group):
+    """Each of the window's rows gives the tokens a and b what it likes; the second head's as the first head's, but with
+    a and b exchanged and the other tokens in another order. Further heads give both the same. Powers of 2, whose sums
+    are exact in fp32 in any order."""
+    S, end = case["prompt"], case["prompt"] + case["steps"]
+    a, b = sorted(rng.sample(range(case["sinks"], S - case["recent"]), 2))
+    case["window"] = rng.randint(1, min(4, S - b))
+    weights = [[[[rng.choice([1, 1, 2, 4, 16]) for k in range(q + 1)] for q in range(end)] for _ in range(group)]
+               for _ in range(heads)]
+    for g in range(group):
+        for q in range(S - case["window"], S):
+            row = weights[0][g][q]
+            others = [row[k] for k in range(q + 1) if k not in (a, b)]
+            rng.shuffle(others)
+            weights[1][g][q] = [row[b] if k == a else row[a] if k == b else others.pop() for k in range(q + 1)]
+            for head in weights[2:]: head[g][q][a] = head[g][q][b]
+    return weights
+
+def is_tied(case):
+    """Whether the oldest of equal scores leaves the prompt and the next one stays, where a head by itself chooses
+    otherwise."""
+    first = case["expect"][0]
+    score, kept = [F(x) for x in first["prefill_scores"]], first["kept"]
+    left = [k for k in range(case["sinks"], case["prompt"]) if k not in kept]
+    stayed = [k for k in kept if case["sinks"] <= k < case["prompt"] - case["recent"]]
+    if first["gap"][0] is not None or not left or not stayed: return False
+    return max(score[k] for k in left) == min(score[k] for k in stayed) and any(
+        run(head)["kept"] != kept for head in by_head(case))
+
+def make_together(seed, count):
+    rng, cases = random.Random(seed), []
+    while len(cases) < count:
+        heads, G = rng.choice([2, 2, 3, 4]), rng.choice([1, 1, 2, 3])
+        S, steps = rng.randint(1, 16), rng.randint(1, 6)
+        H, R = rng.randint(0, 6), rng.randint(0, 4)
+        sinks = rng.choice([0, 0, min(H, 1), min(H, 2)])
+        if H + R == 0 or (H == sinks and R == 0): continue
+        statistic = ["sum", "largest", "count", "mean"][len(cases) % 4]
+        mean, tied = statistic == "mean", statistic != "mean" and len(cases) // 4 % 3 == 0
+        if tied and (S <= H + R or S - R - sinks < 2): continue
+        case = dict(name=f"seed {seed} case {len(cases)}", statistic=statistic, prompt=S, steps=steps, heavy=H,
+                    recent=R, sinks=sinks, spare=rng.choice([0, 0, 0, 2, steps]),
+                    window=0 if mean else rng.choice([0, 1, 4, 30]),
+                    pool=1 if tied else rng.choice([1, 1, 3, 7]), tied=tied,
+                    decay=[1, 1] if mean else rng.choice([[1, 1], [9, 10], [1, 2], [0, 1]]), norms=None)
+        if tied and statistic != "count":
+            case["weights"] = tied_weights(rng, case, heads, G)
+        else:
+            case["weights"] = []
+            for _ in range(heads):      # each has its own heavy tokens
+                heavy = [rng.random() < 0.2 for _ in range(S + steps)]
+                case["weights"].append([[[rng.randint(20, 90) if heavy[k] else rng.randint(1, 9) for k in range(q + 1)]
+                                         for q in range(S + steps)] for _ in range(G)])
+        if not tied and rng.random() < 0.2:
+            case["norms"] = [[rng.choice([1, 1, 2, 3, 9]) for _ in range(S + steps)] for _ in range(heads)]
+        try:
+            case["expect"] = run_together(case)
+            if tied and not is_tied(case): continue
         except ValueError:      # no candidate left, or a share too close to more than even
             continue
         cases.append(case)
@@ -219,5 +319,5 @@ def make_keys(seed, count):
     return cases
 
 if __name__ == "__main__":
-    made = {"": make, "worth": make_worth, "keys": make_keys}["".join(sys.argv[3:])]
+    made = {"": make, "worth": make_worth, "keys": make_keys, "together": make_together}["".join(sys.argv[3:])]
     json.dump(made(int(sys.argv[1]), int(sys.argv[2])), sys.stdout, separators=(",", ":"))

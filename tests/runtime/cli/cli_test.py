@@ -298,11 +298,13 @@ class Answers(Case):
         request = [{"id": 0, "prompt_ids": ids[:60], "continuation_ids": ids[60:]}]
         parameters = ["", ":sinks=4", ":window=3", ":pool=3", ":decay=0.5", ":statistic=largest", ":statistic=mean",
                       ":statistic=count", ":weight=value", ":heads=together", ":rest=true", ":once=true"]
-        scores = {p: self.job(self.demo, request, "--retention", "h2o:6:6" + p, command="score")[0]["logprobs"]
-                  for p in parameters}
-        for p in parameters[1:]:
-            with self.subTest(p):
-                self.assertNotEqual(scores[p], scores[""])
+        rules = ["h2o:6:6" + p for p in parameters]
+        rules += ["h2o:6:6:layers=1,1.5,0.5,1", "h2o:6:6:layers=1,1.5/0.5/0.5/1.5,1,full/1/1/1"]
+        rules += [f"{rule}:6:6:stride={p}" for rule in ("strided", "fixed") for p in (4, 5)] + ["fixed:6:6:stride=4:summary=3"]
+        scores = {rule: self.job(self.demo, request, "--retention", rule, command="score")[0]["logprobs"] for rule in rules}
+        for rule in rules:
+            with self.subTest(rule):
+                self.assertEqual([rule], [other for other in rules if scores[other] == scores[rule]])
 
     def test_continuations_of_one_prompt_share_its_prefill(self):
         prompts = [[3, 4, 5, 6], [7, 8, 9], [3, 4, 5, 6], [3, 4, 5, 6], [7, 8, 9]]
@@ -456,6 +458,15 @@ class Records(Case):
                         "--policy", policy, "--verbose")
         self.assertIn("21 to 39 slots", done.stderr.decode())
         self.assertIn("retention h2o by layer", done.stderr.decode())
+        self.output.unlink()
+        by_head = {**kept, "layers": [1.0, ["full", 1.0]]}
+        policy.write_text(json.dumps({"retention": by_head, "gpu_batch_size": 2, "num_gpu_batches": 1}))
+        text = self.job(self.tiny(), requests, "--policy", policy, "--report", report, planned=True)
+        self.assertEqual(json.loads(report.read_text())["policy"]["retention"], by_head)
+        self.assertEqual(text, self.job(self.tiny(), requests, "--retention", "h2o:0.25:0.25:layers=1,full/1", planned=True))
+        self.output.unlink()
+        self.refused(USAGE, ["layers[1] has 3 factors", "2 KV heads"], "generate", "--model", self.tiny(), "--input",
+                     self.input, "--output", self.output, "--retention", "h2o:0.25:0.25:layers=1,1/1/1")
         machine = SOURCE / "configs/machines/cpu.json"
         self.refused(USAGE, ["'layers' has 2 entries", "48 layers"], "plan", "--model", SOURCE / "configs/models/opt-30b.json",
                      "--machine", machine, "--retention", "h2o:0.1:0.1:layers=1.5,0.5")

@@ -88,12 +88,15 @@ std::size_t compare(const Answer& expected, const Answer& got) {
 
 TEST_CASE("on a GPU answers do not depend on the tiers, overlap or the disk engine", "[gpu][tiers]") {
   const std::string retention =
-      GENERATE("full", "h2o:0.1:0.1", "h2o:0.2:0.1:layers=0.5,1.5,full", "h2o:4:4:positions=rolled");
-  const bool rolled = retention.ends_with("rolled");
+      GENERATE("full", "h2o:0.1:0.1", "h2o:0.2:0.1:layers=0.5,1.5,full",
+               "h2o:0.2:0.1:layers=1.5/0.5/0.5/1.5,1,full/full/1/1", "h2o:4:4:positions=rolled");
+  const bool rolled = retention.ends_with("rolled"), by_head = retention.find('/') != std::string::npos;
   std::mt19937 random(4);
   const TemporaryFolder spill;
-  const auto source =
-      runtime::open_model(data_path("golden") / (rolled ? "llama-linear-biases-f16" : "sharded-bf16"), "auto", "");
+  const auto source = runtime::open_model(data_path("golden") / (rolled    ? "llama-linear-biases-f16"
+                                                                 : by_head ? "prenorm-tied-f16"
+                                                                           : "sharded-bf16"),
+                                          "auto", "");
   auto prompts = random_prompts(13, source->spec.vocab, rolled ? 40 : 9, random);
   if (rolled) source->spec.positions = 24;
   for (Prompt& prompt : prompts) prompt.ids.resize(std::min<std::size_t>(prompt.ids.size(), rolled ? 20 : 60));

@@ -40,10 +40,12 @@ std::unique_ptr<runtime::ModelSource> open_source(const std::string& model, cons
   return runtime::open_model(folder / "config.json", "auto", "random:5", format);
 }
 
-/// With "by layer" behind it, a blank between, layers keep differently.
-policy::Retention retention_of(const std::string& text, int layers) {
+/// With "by layer" behind it, a blank between, layers keep differently; with "by head", KV heads too.
+policy::Retention retention_of(const std::string& text, const policy::ModelSpec& model) {
   const std::string rule = text.substr(0, text.find(' '));
-  return policy::Retention::from_text(rule == text ? text : by_layer(rule, layers));
+  if (rule == text) return policy::Retention::from_text(text);
+  return policy::Retention::from_text(text.ends_with("by head") ? by_head(rule, model.layers, model.kv_heads)
+                                                                : by_layer(rule, model.layers));
 }
 
 /// Of all lengths from one token on; every other one is scored instead of generated, some may not end before a length,
@@ -97,7 +99,7 @@ class Requests {
   /// `to_a_prompt` neighbours begin with the same prompt.
   Requests(const std::string& model, const std::string& retention, std::size_t count, unsigned seed,
            std::size_t to_a_prompt = 1, const policy::KvFormat& format = {}, int context = 0)
-      : random_(seed), source_(open_source(model, folder_)), retention_(retention_of(retention, source_->spec.layers)),
+      : random_(seed), source_(open_source(model, folder_)), retention_(retention_of(retention, source_->spec)),
         format_(format), prompts_(random_prompts(count, source_->spec.vocab, random_)) {
     if (context > 0) go_past(context);
     for (std::size_t i = 0; i < count; ++i) prompts_[i].ids = prompts_[i - i % to_a_prompt].ids;
@@ -310,6 +312,23 @@ TEST_CASE("answers do not depend on how they are computed where layers keep diff
   std::optional<DType> type;
   if (dtype != DType::f16) type = dtype;
   Requests requests(model, retention, 14, /*seed=*/8, /*to_a_prompt=*/3, {type, std::nullopt, std::nullopt});
+  for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
+    for (const double on_host : {0.0, 0.5, 1.0}) {
+      Way way = requests.random_way();
+      way.weights = way.activations = kThirds, way.kv = kv, way.attention_on_host = on_host;
+      way.in_order = requests.pick(0, 1) == 1;
+      requests.check(way);
+    }
+}
+
+TEST_CASE("answers do not depend on how they are computed where KV heads keep differently", "[runtime][kv][layers]") {
+  const std::string model = GENERATE("prenorm-tied-f16", "smollm2-gqa-tied-bf16"),
+                    retention =
+                        GENERATE("h2o:0.2:0.2 by head", "random:0.2:0.2 by head", "keydiff:0.2:0.2:rest=true by head",
+                                 "snapkv:0.2:0.2:window=3:weight=value by head", "recent:0.3:sinks=1 by head");
+  const DType dtype = GENERATE(DType::f16, DType::i4);
+  CAPTURE(model, retention, name_of(dtype));
+  Requests requests(model, retention, 14, /*seed=*/9, /*to_a_prompt=*/3, policy::KvFormat::of(dtype));
   for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
     for (const double on_host : {0.0, 0.5, 1.0}) {
       Way way = requests.random_way();

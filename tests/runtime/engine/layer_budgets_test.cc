@@ -1,4 +1,4 @@
-// Where layers keep differently: what each of them holds after a run, on every tier.
+// Where layers or KV heads keep differently: what each of them holds after a run, on every tier.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -39,12 +39,12 @@ policy::PartialPolicy policy_of(const policy::Retention& retention, const policy
   return policy;
 }
 
-/// The positions that one sequence's heads hold in a layer, head after head in order.
-std::vector<std::vector<std::int32_t>> positions(runtime::Session& session, runtime::KvRows& rows, int layer, int batch,
-                                                 std::int64_t sequence) {
+/// The positions that one sequence's heads hold in a run of a layer's heads, head after head in order.
+std::vector<std::vector<std::int32_t>> positions(runtime::Session& session, runtime::KvRows& rows,
+                                                 const runtime::KvRows::Run& run, int batch, std::int64_t sequence) {
   std::uint32_t slots = 0;
-  const auto record = rows.read(layer, batch, sequence, slots);
-  const offload::KvShape& shape = session.footprint().kv_shape(layer);
+  const auto record = rows.read(run, batch, sequence, slots);
+  const offload::KvShape& shape = session.footprint().kv_runs(run.layer)[static_cast<std::size_t>(run.run)];
   const auto parts = shape.parts();
   const auto heads = static_cast<std::size_t>(shape.kv_heads);
   std::size_t at = 0;
@@ -63,27 +63,32 @@ std::vector<std::vector<std::int32_t>> positions(runtime::Session& session, runt
 }  // namespace
 
 TEST_CASE("each layer holds its own budget of tokens, and its most recent ones", "[runtime][layers]") {
-  const std::string name = GENERATE("sharded-bf16", "llama-llama3-gqa-bf16"),
+  const std::string name =
+                        GENERATE("sharded-bf16", "llama-llama3-gqa-bf16", "prenorm-tied-f16", "smollm2-gqa-tied-bf16"),
                     rule = GENERATE("h2o:0.2:0.1", "random:0.1:0.2", "snapkv:0.2:0.1:window=4");
   const policy::Fractions kv = GENERATE(policy::Fractions{}, policy::Fractions{{0.4, 0.3, 0.3}});
-  CAPTURE(name, rule, kv.device());
+  const bool heads = name == "prenorm-tied-f16" || name == "smollm2-gqa-tied-bf16";
+  CAPTURE(name, rule, heads, kv.device());
   const TemporaryFolder spill;
   const auto source = runtime::open_model(data_path("golden") / name, "auto", "");
-  const auto retention = policy::Retention::from_text(by_layer(rule, source->spec.layers));
+  const policy::ModelSpec& spec = source->spec;
+  const auto retention =
+      policy::Retention::from_text(heads ? by_head(rule, spec.layers, spec.kv_heads) : by_layer(rule, spec.layers));
   Engine engine(*source, policy_of(retention, kv), prompts_of(source->spec.vocab),
                 {.backend = kBackend, .disk_directory = spill.path().string()});
   engine.run();
   runtime::KvRows rows(engine.session().storage(), engine.session().footprint(), engine.session().backend());
   std::vector<std::size_t> counts;
-  for (int layer = 0; layer < source->spec.layers; ++layer) {
-    const policy::Kept kept = retention.kept(kPrompt, kTokens, layer);
+  for (const runtime::KvRows::Run& run : runtime::KvRows::runs(engine.session().footprint())) {
+    const int first = retention.runs(run.layer, spec.kv_heads)[static_cast<std::size_t>(run.run)].first;
+    const policy::Kept kept = retention.kept(kPrompt, kTokens, run.layer, first);
     const std::int64_t stored = kPrompt + kTokens - 1,  // the last token is never fed
         of_prompt = std::min<std::int64_t>(kept.heavy + kept.recent, kPrompt),
                        wanted = std::min<std::int64_t>(kept.heavy + kept.recent + kept.spare,
                                                        kept.spare > 0 ? of_prompt + kTokens - 1 : stored);
     for (int batch = 0; batch < 2; ++batch)
-      for (const auto& of_head : positions(engine.session(), rows, layer, batch, kLookedAt)) {
-        CAPTURE(layer, batch);
+      for (const auto& of_head : positions(engine.session(), rows, run, batch, kLookedAt)) {
+        CAPTURE(run.layer, first, batch);
         REQUIRE(std::ssize(of_head) == wanted);
         for (std::int64_t back = 1; back <= std::min<std::int64_t>(kept.recent, wanted); ++back)
           CHECK(of_head[of_head.size() - static_cast<std::size_t>(back)] == stored - back);
@@ -91,11 +96,12 @@ TEST_CASE("each layer holds its own budget of tokens, and its most recent ones",
     counts.push_back(static_cast<std::size_t>(wanted));
   }
   CHECK(counts[0] < counts[1]);
+  if (heads) CHECK(counts.size() > static_cast<std::size_t>(spec.layers));
 }
 
 TEST_CASE("a factor of 1 in every layer changes nothing, another one does", "[runtime][layers]") {
   const TemporaryFolder spill;
-  const auto source = runtime::open_model(data_path("golden") / "sharded-bf16", "auto", "");
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
   const auto run = [&](const std::string& retention) {
     return Engine(*source, policy_of(policy::Retention::from_text(retention), {}), prompts_of(source->spec.vocab),
                   {.backend = kBackend, .disk_directory = spill.path().string()})
@@ -108,8 +114,11 @@ TEST_CASE("a factor of 1 in every layer changes nothing, another one does", "[ru
   };
   const auto alike = run("h2o:0.1:0.1"), full = run("full");
   CHECK(same(alike, run("h2o:0.1:0.1:layers=1,1,1")));
-  for (const char* factors : {"0.5,1.5,1", "1,0.5,1.5", "1.5,1,0.5", "full,1,1"})
+  CHECK(same(alike, run("h2o:0.1:0.1:layers=1,1/1/1/1,1/1/1/1")));
+  for (const char* factors :
+       {"0.5,1.5,1", "1,0.5,1.5", "1.5,1,0.5", "full,1,1", "1,0.5/1.5/0.5/1.5,1", "1,1,1/1/1/full", "1,1/0.5/1.5/1,1"})
     CHECK_FALSE(same(alike, run(std::string("h2o:0.1:0.1:layers=") + factors)));
   // A budget for all that is stored is the full cache, by the other path.
   CHECK(same(full, run("h2o:42:42:layers=full,1,full")));
+  CHECK(same(full, run("h2o:42:42:layers=full,1/full/1/1,1/1/full/full")));
 }

@@ -100,11 +100,11 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
   runtime::Layers layers(
       {.model = model.spec, .retention = retention, .types = print.types, .chunk_tokens = print.workspace.chunk_tokens},
       steps_of, {chunk, print.workspace.chunk}, model, *model.backend, grace);
-  std::vector<kernels::KvSlots> kv;
+  std::vector<runtime::KvRuns> kv;
   for (int layer = 0; layer < model.spec.layers; ++layer) {
     std::byte* const base = room(print.kv_buffer_bytes(0));
     std::memset(base, 0, print.kv_buffer_bytes(0));
-    kv.push_back(print.kv_shape(0).view(base));
+    kv.push_back({print.kv_runs(0)[0].view(base)});
   }
 
   const auto stream = model.backend->make_stream();
@@ -117,7 +117,7 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
       rows.tokens.push_back(static_cast<std::int32_t>((7 * p + 3) % model.spec.vocab));
       rows.position.push_back(static_cast<std::int32_t>(p));
     }
-    rows.add(0, {{.heavy = 2, .recent = 2}}, static_cast<std::int32_t>(length));
+    rows.add(0, {{{.heavy = 2, .recent = 2}}}, static_cast<std::int32_t>(length));
     rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));
     if (!prompt) rows.begun = 1;
     const View hidden = view(Value::hidden, rows.rows()), last = view(Value::last_hidden, 1),

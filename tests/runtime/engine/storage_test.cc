@@ -19,7 +19,7 @@ using offload::Tier;
 namespace {
 
 /// Says anything or nothing about each part of a policy, under budgets that may be too small.
-policy::PartialPolicy random_policy(std::mt19937& random, int layers) {
+policy::PartialPolicy random_policy(std::mt19937& random, const policy::ModelSpec& model) {
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   const auto fractions = [&]() -> std::optional<policy::Fractions> {
     if (pick(0, 1) == 0) return {};
@@ -34,8 +34,11 @@ policy::PartialPolicy random_policy(std::mt19937& random, int layers) {
   if (pick(0, 1)) partial.num_gpu_batches = pick(1, 4);
   if (pick(0, 1)) partial.attention_on_host = pick(1, 2) / 2.0;
   if (pick(0, 1)) {
-    const bool alike = pick(0, 1) == 0;
-    partial.retention = policy::Retention::from_text(alike ? "h2o:0.1:0.1" : by_layer("h2o:0.1:0.1", layers));
+    const std::string rule = "h2o:0.1:0.1";
+    const int how = pick(0, 3);
+    partial.retention = policy::Retention::from_text(how == 0   ? by_layer(rule, model.layers)
+                                                     : how == 1 ? by_head(rule, model.layers, model.kv_heads)
+                                                                : rule);
   }
   std::uniform_real_distribution<double> magnitude(std::log(3e5), std::log(2e7));
   for (auto& budget : partial.budgets)
@@ -53,7 +56,7 @@ TEST_CASE("what is allocated is what was counted, within the budgets", "[runtime
   const std::vector<Prompt> prompts(24, {std::vector<std::int32_t>(40, 3), 20, {}});
   int fitted = 0;
   for (int trial = 0; trial < 60; ++trial) {
-    const policy::PartialPolicy partial = random_policy(random, source->spec.layers);
+    const policy::PartialPolicy partial = random_policy(random, source->spec);
     CAPTURE(name, trial);
     try {
       Engine engine(*source, partial, prompts,

@@ -153,14 +153,39 @@ class Budgets(Case):
                     self.assertTrue(all(0 < share < 1.001 for share in curve))
         self.assertEqual(self.divide(1)[1]["retention"]["layers"], [1.0] * 4)
 
+    def test_heads_keep_more_than_evenly(self):
+        even = self.divide(0.2)[1]
+        for what in "heads", "both":
+            with self.subTest(what):
+                table, found = self.divide(0.2, "--divide", what)
+                kept = json.loads(self.policy.read_text())["retention"]
+                self.assertEqual([len(heads) for heads in kept["layers"]], [4] * 4)
+                self.assertEqual(round(1e4 * sum(map(sum, kept["layers"]))), 16 * 10**4)
+                self.assertEqual(found["kept_at_64ths"], even["kept_at_64ths"])
+                self.assertEqual(found["kept_evenly"], even["kept_evenly"])
+                self.assertIn("the layers' heads get (", table)
+                if what == "both":
+                    self.assertLessEqual(found["loss"], even["loss"])
+                    continue
+                self.assertNotIn("losses", found)
+                for heads, by_heads, evenly in zip(kept["layers"], found["kept"], found["kept_evenly"]):
+                    self.assertAlmostEqual(sum(heads), 4, delta=2e-3)
+                    self.assertGreaterEqual(by_heads, evenly - 1e-3)
+
     def test_what_is_saved_is_a_policy(self):
+        self.divide(0.2, "--divide", "heads")
+        self.generate()
         self.divide(0.2)
+        self.generate()
+
+    def generate(self):
         lines, answers = self.folder / "prompts.jsonl", self.folder / "answers.jsonl"
         write_lines(lines, [{"prompt": "The sea was " * 30, "max_tokens": 8}])
         done = WEFT.run("generate", "--model", self.demo, "--input", lines, "--output", answers, "--policy", self.policy,
                         "--verbose")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("retention h2o by layer", done.stderr.decode())
+        answers.unlink()
 
     def test_the_same_whatever_the_threads(self):
         self.assertEqual(self.divide(0.2, "--threads", 1)[1], self.divide(0.2, "--threads", 2)[1])
@@ -169,6 +194,8 @@ class Budgets(Case):
         for flags, words in (
             (("--budget", 0.2), "--save-retention"),
             (("--save-retention", self.policy), "--budget"),
+            (("--divide", "heads"), "give that too"),
+            (("--save-retention", self.policy, "--budget", 0.2, "--divide", "all"), "--divide"),
             (("--save-retention", self.policy, "--budget", 0), "--budget must be a share of all tokens from 0.001 to 1"),
             (("--save-retention", self.policy, "--budget", 1.5), "--budget"),
         ):

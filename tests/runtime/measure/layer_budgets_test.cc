@@ -31,28 +31,31 @@ std::vector<double> concave(std::mt19937& random) {
   return kept;
 }
 
+using Factors = std::vector<std::vector<std::int32_t>>;
+using Curves = std::vector<std::vector<double>>;
+
 }  // namespace
 
 TEST_CASE("what a layer can use goes to it first, and no layer gets less than a fifth of the even budget",
           "[budgets]") {
   // 16 of 64 steps each: the first layer can use 8 of them, the second as many as there are.
-  CHECK(layer_budgets({ramp(8), ramp(64)}, {1, 1}, 0.25).retention.layers == std::vector<std::int32_t>{5'000, 15'000});
-  const LayerBudgets steep = layer_budgets({ramp(1), ramp(64), ramp(1)}, {1, 1, 1}, 0.25);
-  CHECK(steep.retention.layers == std::vector<std::int32_t>{2'000, 26'000, 2'000});
+  CHECK(layer_budgets({{ramp(8)}, {ramp(64)}}, {1, 1}, 0.25).retention.layers == Factors{{5'000}, {15'000}});
+  const LayerBudgets steep = layer_budgets({{ramp(1)}, {ramp(64)}, {ramp(1)}}, {1, 1, 1}, 0.25);
+  CHECK(steep.retention.layers == Factors{{2'000}, {26'000}, {2'000}});
   CHECK(steep.kept[1] == Approx(2.6 * 0.25));
   CHECK(steep.kept_evenly[1] == Approx(0.25));
-  CHECK(layer_budgets({ramp(64), ramp(64)}, {1, 1}, 1).retention.layers == std::vector<std::int32_t>{10'000, 10'000});
+  CHECK(layer_budgets({{ramp(64)}, {ramp(64)}}, {1, 1}, 1).retention.layers == Factors{{10'000}, {10'000}});
 }
 
 TEST_CASE("no other division of concave curves costs less", "[budgets]") {
   std::mt19937 random(3);
   for (int trial = 0; trial < 30; ++trial) {
-    const std::vector<std::vector<double>> kept{concave(random), concave(random), concave(random)};
+    const std::vector<Curves> kept{{concave(random)}, {concave(random)}, {concave(random)}};
     std::vector<double> losses(3);
     for (double& loss : losses) loss = std::uniform_real_distribution<double>(0.001, 0.1)(random);
     const LayerBudgets found = layer_budgets(kept, losses, 20.0 / 64);
     const auto cost = [&](std::size_t layer, std::size_t steps) {
-      const auto dropped = [&](std::size_t at) { return std::max(0.0, 1 - kept[layer][at - 1]); };
+      const auto dropped = [&](std::size_t at) { return std::max(0.0, 1 - kept[layer][0][at - 1]); };
       return losses[layer] * std::pow(dropped(steps) / std::max(0.01, dropped(20)), 2);
     };
     double best = 1e9;
@@ -68,30 +71,77 @@ TEST_CASE("of layers that are alike the one in which a budget costs more gets mo
   std::mt19937 random(6);
   const std::vector<double> curve = concave(random);
   const auto factors = [&](const std::vector<double>& losses) {
-    return layer_budgets({curve, curve}, losses, 0.25).retention.layers;
+    return layer_budgets({{curve}, {curve}}, losses, 0.25).retention.layers;
   };
-  CHECK(factors({0.1, 0.001})[0] > 12'000);
-  CHECK(factors({0.001, 0.1})[0] < 8'000);
-  CHECK(factors({0.1, 0.1}) == std::vector<std::int32_t>{10'000, 10'000});
-  CHECK(factors({0, -0.01}) == std::vector<std::int32_t>{10'000, 10'000});  // no loss to be measured
+  CHECK(factors({0.1, 0.001})[0][0] > 12'000);
+  CHECK(factors({0.001, 0.1})[0][0] < 8'000);
+  CHECK(factors({0.1, 0.1}) == Factors{{10'000}, {10'000}});
+  CHECK(factors({0, -0.01}) == Factors{{10'000}, {10'000}});  // no loss to be measured
 }
 
 TEST_CASE("a step that only pays after others is taken with them", "[budgets]") {
   std::vector<double> late(static_cast<std::size_t>(kBudgetSteps), 0.0);  // nothing until half of all tokens are kept
   std::fill(late.begin() + 31, late.end(), 1.0);
-  const LayerBudgets found = layer_budgets({late, ramp(640)}, {1, 1}, 0.3);
+  const LayerBudgets found = layer_budgets({{late}, {ramp(640)}}, {1, 1}, 0.3);
   CHECK(found.kept[0] > 0.9);
   CHECK(found.kept_evenly[0] == 0);
+}
+
+TEST_CASE("of a layer's budget a head gets what it can use, and no less than a fifth of its share", "[budgets]") {
+  // 16 of 64 steps each on average; the heads of a layer that can use more have them from one that is full with 8.
+  const LayerBudgets found = layer_budgets({{ramp(8), ramp(64)}, {ramp(64), ramp(64)}}, {0, 0}, 0.25);
+  CHECK(found.retention.layers[0][0] == 5'000);
+  CHECK(found.retention.layers[0][1] > 10'000);
+  CHECK(found.retention.layers[1][0] == found.retention.layers[1][1]);
+  CHECK(layer_budgets({{ramp(1), ramp(64)}}, {1}, 0.25).retention.layers == Factors{{2'000, 18'000}});
+}
+
+TEST_CASE("without losses each layer keeps its budget, and its heads share that", "[budgets]") {
+  const LayerBudgets found = layer_budgets({{ramp(1), ramp(64)}, {ramp(64), ramp(64)}}, {}, 0.25);
+  CHECK(found.retention.layers == Factors{{2'000, 18'000}, {10'000, 10'000}});
+  CHECK(found.kept[0] == Approx((1 + 1.8 * 0.25) / 2));
+  CHECK(found.kept_evenly[0] == Approx((1 + 0.25) / 2));
+  CHECK(found.loss == 0);
+}
+
+TEST_CASE("no other division of a layer's budget among its heads keeps more", "[budgets]") {
+  std::mt19937 random(12);
+  for (int trial = 0; trial < 30; ++trial) {
+    const Curves heads{concave(random), concave(random), concave(random)};
+    const LayerBudgets found = layer_budgets({heads}, {1}, 20.0 / 64);
+    double best = 0;
+    for (std::size_t a = 4; a <= 52; ++a)
+      for (std::size_t b = 4; a + b <= 56; ++b)
+        best = std::max(best, (heads[0][a - 1] + heads[1][b - 1] + heads[2][60 - a - b - 1]) / 3);
+    CHECK(found.kept[0] == Approx(best).epsilon(1e-3));
+    CHECK(found.kept_evenly[0] == Approx((heads[0][19] + heads[1][19] + heads[2][19]) / 3));
+  }
+}
+
+TEST_CASE("what is divided among heads is a retention that reads back", "[budgets]") {
+  std::mt19937 random(13);
+  for (const double budget : {0.001, 0.1, 1.0 / 3, 0.77}) {
+    std::vector<Curves> kept(5);
+    for (Curves& heads : kept) heads = {concave(random), concave(random), concave(random)};
+    const policy::Retention retention = layer_budgets(kept, {0, 1, 2, 3, 4}, budget).retention;
+    CAPTURE(budget);
+    std::int32_t sum = 0;
+    for (const auto& heads : retention.layers) sum += std::accumulate(heads.begin(), heads.end(), 0);
+    CHECK(sum == 150'000);
+    CHECK(policy::Retention::from_json(nlohmann::json(retention.to_json()), "test") == retention);
+  }
 }
 
 TEST_CASE("what a division says is a retention that reads back", "[budgets]") {
   std::mt19937 random(4);
   for (const double budget : {0.001, 0.05, 0.0625, 0.1, 1.0 / 3, 0.5, 0.77, 1.0}) {
-    std::vector<std::vector<double>> kept;
-    for (int layer = 0; layer < 7; ++layer) kept.push_back(concave(random));
+    std::vector<Curves> kept;
+    for (int layer = 0; layer < 7; ++layer) kept.push_back({concave(random)});
     const policy::Retention retention = layer_budgets(kept, {0, 1, 2, 3, 4, 5, 6}, budget).retention;
     CAPTURE(budget);
-    CHECK(std::accumulate(retention.layers.begin(), retention.layers.end(), 0) == 70'000);
+    std::int32_t sum = 0;
+    for (const auto& of_layer : retention.layers) sum += of_layer.at(0);
+    CHECK(sum == 70'000);
     CHECK(policy::Retention::from_json(nlohmann::json(retention.to_json()), "test") == retention);
   }
 }

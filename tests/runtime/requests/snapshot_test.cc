@@ -16,10 +16,11 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-const SnapshotKind kKind{.run = "a run", .retention = "full", .kv = "2 heads", .layers = 2};
+constexpr std::size_t kRecords = 2;
+const SnapshotKind kKind{.run = "a run", .retention = "full", .kv = "2 heads", .records = kRecords};
 
-std::vector<std::byte> record(std::size_t sequence, int layer) {
-  std::vector<std::byte> bytes(5 + 3 * sequence + static_cast<std::size_t>(layer));
+std::vector<std::byte> record(std::size_t sequence, std::size_t number) {
+  std::vector<std::byte> bytes(5 + 3 * sequence + number);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(31 * i + 7 * sequence + 1);
   return bytes;
 }
@@ -47,8 +48,8 @@ void write(const std::filesystem::path& path) {
   const auto all = sequences();
   for (std::size_t i = 0; i < all.size(); ++i) {
     writer.begin(all[i]);
-    for (int layer = 0; layer < kKind.layers; ++layer)
-      writer.layer(40 + static_cast<unsigned>(layer), record(i, layer));
+    for (std::size_t number = 0; number < kRecords; ++number)
+      writer.record(40 + static_cast<unsigned>(number), record(i, number));
   }
   writer.ended(ended());
   writer.commit();
@@ -67,9 +68,9 @@ bool same(const ChoiceLogprobs& a, const ChoiceLogprobs& b) {
 bool is_whole(const std::filesystem::path& path) try {
   const Snapshot snapshot(path);
   for (std::size_t i = 0; i < snapshot.size(); ++i)
-    for (int layer = 0; layer < snapshot.kind().layers; ++layer) {
-      std::vector<std::byte> bytes(static_cast<std::size_t>(snapshot.layer(i, layer).bytes));
-      snapshot.read(i, layer, bytes);
+    for (std::size_t number = 0; number < static_cast<std::size_t>(snapshot.kind().records); ++number) {
+      std::vector<std::byte> bytes(static_cast<std::size_t>(snapshot.record(i, number).bytes));
+      snapshot.read(i, number, bytes);
     }
   return true;
 } catch (const DataError&) {
@@ -97,11 +98,11 @@ TEST_CASE("a snapshot reads as it was written", "[runtime]") {
       CHECK(read.logprobs == all[i].logprobs);
       CHECK(read.greedy == all[i].greedy);
       CHECK(same(read.token_logprobs, all[i].token_logprobs));
-      for (int layer = 0; layer < kKind.layers; ++layer) {
-        CHECK(snapshot.layer(i, layer).slots == 40 + static_cast<unsigned>(layer));
-        std::vector<std::byte> bytes(static_cast<std::size_t>(snapshot.layer(i, layer).bytes));
-        snapshot.read(i, layer, bytes);
-        CHECK(bytes == record(i, layer));
+      for (std::size_t number = 0; number < kRecords; ++number) {
+        CHECK(snapshot.record(i, number).slots == 40 + static_cast<unsigned>(number));
+        std::vector<std::byte> bytes(static_cast<std::size_t>(snapshot.record(i, number).bytes));
+        snapshot.read(i, number, bytes);
+        CHECK(bytes == record(i, number));
       }
     }
     REQUIRE(snapshot.ended().size() == 1);
@@ -150,7 +151,7 @@ TEST_CASE("a snapshot that is not committed leaves the one before; other files a
   {
     SnapshotWriter writer(path, kKind, 0);
     writer.begin(sequences()[0]);
-    writer.layer(1, record(0, 0));
+    writer.record(1, record(0, 0));
   }
   CHECK(read_text(path) == before);
 
