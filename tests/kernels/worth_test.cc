@@ -253,44 +253,27 @@ TEST_CASE("worth: counts are of rows and heads, and nothing is more than an even
   }
 }
 
-TEST_CASE("worth: every so many tokens stay, and the newest", "[kernels][h2o]") {
+TEST_CASE("worth: the first or the last of every so many tokens stay, and the newest", "[kernels][h2o]") {
   const Place& place = *GENERATE(from_range(every_place()));
+  const int summary = GENERATE(0, 2);
   const HeadShape shape{2, 2, 8};
   const Keep keep{6, 5};
   KvRun run(place, 1, shape, 12, DType::f16, Scoring::positions);
-  run.stride = 8;
+  run.stride = 8, run.summary = summary;
+  const auto stays = [&](int position) { return summary == 0 ? position % 8 == 0 : position % 8 >= 6; };
   const Tokens all = random_tokens(shape, 60, 51);
   run.prefill(cut(all, shape, 0, 30), {30}, {keep});
-  // The multiples of 8 before the last five, and the newest of the others.
-  CHECK(positions(run.kept(0, 1)) == std::vector<int>{0, 8, 16, 22, 23, 24, 25, 26, 27, 28, 29});
-  for (int t = 30; t < 60; ++t) {
-    run.step(cut(all, shape, t, 1), {0}, {t}, {keep});
-    std::set<int> expected;
-    for (int i = t - 4; i <= t; ++i) expected.insert(i);
-    for (int i = (t - 5) / 8 * 8; i >= 0 && expected.size() < 11; i -= 8) expected.insert(i);
-    for (int i = t - 5; expected.size() < 11; --i) expected.insert(i);
-    CAPTURE(place.name, t);
-    CHECK(positions(run.kept(0, 0)) == std::vector<int>(expected.begin(), expected.end()));
-  }
-}
-
-TEST_CASE("worth: the last of every so many tokens stay, and the newest", "[kernels][h2o]") {
-  const Place& place = *GENERATE(from_range(every_place()));
-  const HeadShape shape{2, 2, 8};
-  const Keep keep{6, 5};
-  KvRun run(place, 1, shape, 12, DType::f16, Scoring::positions);
-  run.stride = 8, run.summary = 2;
-  const Tokens all = random_tokens(shape, 60, 52);
-  run.prefill(cut(all, shape, 0, 30), {30}, {keep});
-  // Of each 8 the last two, before the last five.
-  CHECK(positions(run.kept(0, 1)) == std::vector<int>{6, 7, 14, 15, 22, 23, 25, 26, 27, 28, 29});
+  // Those before the last five, and the newest of the others.
+  CHECK(positions(run.kept(0, 1)) == (summary == 0 ? std::vector<int>{0, 8, 16, 22, 23, 24, 25, 26, 27, 28, 29}
+                                                   : std::vector<int>{6, 7, 14, 15, 22, 23, 25, 26, 27, 28, 29}));
   for (int t = 30; t < 60; ++t) {
     run.step(cut(all, shape, t, 1), {0}, {t}, {keep});
     std::set<int> expected;
     for (int i = t - 4; i <= t; ++i) expected.insert(i);
     for (int i = t - 5; i >= 0 && expected.size() < 11; --i)
-      if (i % 8 >= 6) expected.insert(i);
-    CAPTURE(place.name, t);
+      if (stays(i)) expected.insert(i);
+    for (int i = t - 5; expected.size() < 11; --i) expected.insert(i);
+    CAPTURE(place.name, summary, t);
     CHECK(positions(run.kept(0, 0)) == std::vector<int>(expected.begin(), expected.end()));
   }
 }

@@ -94,6 +94,9 @@ struct Way {
   }
 };
 
+constexpr std::array<Fractions, 3> kCorners{{{{1, 0, 0}}, {{0, 1, 0}}, {{0, 0, 1}}}};
+constexpr Fractions kThirds{{0.34, 0.33, 0.33}};
+
 class Requests {
  public:
   /// `to_a_prompt` neighbours begin with the same prompt.
@@ -109,6 +112,17 @@ class Requests {
                              prompts_.begin() + static_cast<std::ptrdiff_t>(std::min(first + kTogether, count)));
       for (Answer& answer : run(Way{}, some, in_order(some.size()))) expected_.push_back(std::move(answer));
     }
+  }
+
+  /// With KV on each tier and on all of them, attended by the device, the host and both.
+  void check_everywhere() {
+    for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
+      for (const double on_host : {0.0, 0.5, 1.0}) {
+        Way way = random_way();
+        way.weights = way.activations = kThirds, way.kv = kv, way.attention_on_host = on_host;
+        way.in_order = pick(0, 1) == 1;
+        check(way);
+      }
   }
 
   /// All requests in a random order; compares with each run alone in its block, where nothing moves, on one thread.
@@ -200,9 +214,6 @@ class Requests {
   std::vector<Prompt> prompts_;
   std::vector<Answer> expected_;
 };
-
-constexpr std::array<Fractions, 3> kCorners{{{{1, 0, 0}}, {{0, 1, 0}}, {{0, 0, 1}}}};
-constexpr Fractions kThirds{{0.34, 0.33, 0.33}};
 
 }  // namespace
 
@@ -312,13 +323,7 @@ TEST_CASE("answers do not depend on how they are computed where layers keep diff
   std::optional<DType> type;
   if (dtype != DType::f16) type = dtype;
   Requests requests(model, retention, 14, /*seed=*/8, /*to_a_prompt=*/3, {type, std::nullopt, std::nullopt});
-  for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
-    for (const double on_host : {0.0, 0.5, 1.0}) {
-      Way way = requests.random_way();
-      way.weights = way.activations = kThirds, way.kv = kv, way.attention_on_host = on_host;
-      way.in_order = requests.pick(0, 1) == 1;
-      requests.check(way);
-    }
+  requests.check_everywhere();
 }
 
 TEST_CASE("answers do not depend on how they are computed where KV heads keep differently", "[runtime][kv][layers]") {
@@ -329,13 +334,7 @@ TEST_CASE("answers do not depend on how they are computed where KV heads keep di
   const DType dtype = GENERATE(DType::f16, DType::i4);
   CAPTURE(model, retention, name_of(dtype));
   Requests requests(model, retention, 14, /*seed=*/9, /*to_a_prompt=*/3, policy::KvFormat::of(dtype));
-  for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
-    for (const double on_host : {0.0, 0.5, 1.0}) {
-      Way way = requests.random_way();
-      way.weights = way.activations = kThirds, way.kv = kv, way.attention_on_host = on_host;
-      way.in_order = requests.pick(0, 1) == 1;
-      requests.check(way);
-    }
+  requests.check_everywhere();
 }
 
 TEST_CASE("answers from quantised keys and values do not depend on how they are computed", "[runtime][kv]") {
@@ -346,13 +345,7 @@ TEST_CASE("answers from quantised keys and values do not depend on how they are 
   const bool rotate = retention != "recent:0.3";
   CAPTURE(policy::to_text(format, DType::f16), model, retention, rotate);
   Requests requests(model, retention, 16, /*seed=*/6, /*to_a_prompt=*/3, {format.dtype, rotate, format.keys});
-  for (const Fractions& kv : {kCorners[0], kCorners[1], kCorners[2], kThirds})
-    for (const double on_host : {0.0, 0.5, 1.0}) {
-      Way way = requests.random_way();
-      way.weights = way.activations = kThirds, way.kv = kv, way.attention_on_host = on_host;
-      way.in_order = requests.pick(0, 1) == 1;
-      requests.check(way);
-    }
+  requests.check_everywhere();
 }
 
 TEST_CASE("answers that go on past the context do not depend on how they are computed", "[runtime][rolled]") {
