@@ -27,7 +27,8 @@
 // An even share is 1 / the tokens that the row sees. Scores are per layer and KV head; its query heads are the heads
 // above. Each parameter can be given another value. With weight = value the scores by p are compared times the sum of
 // the sizes of the token's value as it is stored (VATP, arXiv 2406.12335). With heads = together a prompt's scores by p
-// are the mean over the layer's KV heads, which so keep the same tokens of it; steps go on with each head's own.
+// are the mean over the layer's KV heads, which so keep the same tokens of it where their budgets are equal; steps go
+// on with each head's own.
 #pragma once
 
 #include <cstdint>
@@ -150,7 +151,7 @@ struct Retention {
   LayerSlots slots(std::int64_t prompt, std::int64_t generation) const;
 
   /// "full", "recent:N", "heavy:N", "tova:N", and NAME:HEAVY:RECENT for the others; then parameters as in the JSON
-  /// form: "h2o:0.1:0.1:window=32:sinks=4", "h2o:0.1:0.1:layers=full,1.5,0.5", of KV heads "layers=1.2,0.5/1.1".
+  /// form: "h2o:0.1:0.1:window=32:sinks=4", "h2o:0.1:0.1:layers=full,1.5,0.5", of KV heads "layers=1.1,0.8/1".
   static Retention from_text(std::string_view text);
   bool operator==(const Retention&) const = default;
   static Retention from_json(const nlohmann::json& object, const std::string& where);

@@ -65,12 +65,13 @@ std::string factor_text(std::int32_t factor) {
   return factor == Retention::kEverything ? "full" : factor_json(factor).dump();
 }
 
-std::int32_t factor_from_json(const nlohmann::json& entry, const std::string& where) {
+/// Where the entry may be a list instead, or_list says so in the message.
+std::int32_t factor_from_json(const nlohmann::json& entry, const std::string& where, const char* or_list) {
   const double factor = entry.is_number() ? entry.get<double>() : 0, scaled = factor * Retention::kOnce;
   const bool exact = factor <= kMostFactor && scaled > 0.5 && std::abs(scaled - std::round(scaled)) < 1e-4;
   if (!exact && entry != "full")
-    throw UsageError(where + " must be a factor from 0.0001 to 1000 with at most four decimals, \"full\", or a list " +
-                     "of these for the KV heads; got " + describe(entry));
+    throw UsageError(where + " must be a factor from 0.0001 to 1000 with at most four decimals, or \"full\"" + or_list +
+                     "; got " + describe(entry));
   return exact ? static_cast<std::int32_t>(std::lround(scaled)) : Retention::kEverything;
 }
 
@@ -81,10 +82,11 @@ std::vector<std::vector<std::int32_t>> layers_from_json(const nlohmann::json& li
   for (const nlohmann::json& entry : list) {
     const std::string place = where + "[" + std::to_string(layers.size()) + "]";
     std::vector<std::int32_t>& heads = layers.emplace_back();
-    if (!entry.is_array() || entry.empty()) heads.push_back(factor_from_json(entry, place));
+    if (!entry.is_array() || entry.empty())
+      heads.push_back(factor_from_json(entry, place, ", or a list of these for the KV heads"));
     else
       for (const nlohmann::json& of_head : entry)
-        heads.push_back(factor_from_json(of_head, place + "[" + std::to_string(heads.size()) + "]"));
+        heads.push_back(factor_from_json(of_head, place + "[" + std::to_string(heads.size()) + "]", ""));
   }
   return layers;
 }
@@ -113,10 +115,10 @@ void check_layers(const Retention& retention, const std::string& where) {
       throw UsageError(place + " has " + std::to_string(heads.size()) + " factors, and another layer has " +
                        std::to_string(most) + "; give one for each KV head, or one for all");
     const double weight = double(most) / double(heads.size());
-    for (const std::int32_t factor : heads) {
-      if (factor == Retention::kEverything) continue;
-      sum += weight * factor / Retention::kOnce, count += weight;
-      check_factor(retention, factor, place);
+    for (std::size_t head = 0; head < heads.size(); ++head) {
+      if (heads[head] == Retention::kEverything) continue;
+      sum += weight * heads[head] / Retention::kOnce, count += weight;
+      check_factor(retention, heads[head], heads.size() == 1 ? place : place + "[" + std::to_string(head) + "]");
     }
   }
   if (retention.layers.empty()) return;

@@ -45,9 +45,10 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
   if (!flags.page.empty()) require_own_page(flags.page);
   if (!flags.retention.empty()) require_own("--save-retention", flags.retention, "retention");
   if (options.budget && flags.retention.empty())
-    throw UsageError("--budget divides a KV budget among layers; say with --save-retention where the policy goes");
+    throw UsageError(
+        "--budget divides a KV budget among layers or heads; say with --save-retention where the policy goes");
   if (!options.budget && !flags.retention.empty())
-    throw UsageError("--save-retention needs --budget, the share of all tokens that the layers keep on average");
+    throw UsageError("--save-retention needs --budget, the share of all tokens that is kept on average");
   if (!flags.divide.empty() && !options.budget)
     throw UsageError("--divide says among what --budget is divided; give that too");
   using Divide = AnalysisOptions::Divide;
@@ -87,13 +88,14 @@ void add_analyze(CLI::App& app, Command& chosen) {
   command->add_option("--output", flags->output, "Write the figures of every layer and head to this file, as JSON");
   command->add_option("--page", flags->page, "Write them as pictures to this file, one HTML page that loads nothing");
   command->add_option("--save-retention", flags->retention,
-                      "Write a policy to this file that divides --budget among the layers so that together they cost "
-                      "little; generate and score take it as --policy");
+                      "Write a policy to this file that divides --budget so that it costs little (--divide says among "
+                      "what); generate and score take it as --policy");
   command->add_option("--budget", analysis.budget,
-                      "The share of all tokens that the layers keep on average, half of it recent tokens");
+                      "The share of all tokens that is kept on average, half of it recent tokens");
   command
       ->add_option("--divide", flags->divide,
-                   "Among what --budget is divided: layers; the KV heads of each layer, so that they keep the most "
+                   "Among what --budget is divided: layers, as by default; the KV heads of each layer, so that they "
+                   "keep the most "
                    "attention, which is quickly found; or both")
       ->transform(CLI::IsMember({"layers", "heads", "both"}));
   command->add_option(

@@ -7,7 +7,8 @@
 
 namespace weft::runtime {
 
-std::string percentages(const policy::Fractions& shares);  ///< "20/80/0"
+std::string percentages(const policy::Fractions& shares);        ///< "20/80/0"
+std::string retention_name(const policy::Retention& retention);  ///< "h2o", "h2o by layer", "h2o by head"
 std::string policy_line(const policy::Policy& policy);
 
 }  // namespace weft::runtime

@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 namespace weft::runtime {
@@ -29,14 +30,24 @@ std::string window(const char* of, const policy::Window& window) {
                      name_of(window.tier));
 }
 
-/// "20", or where layers keep differently "8 to 61".
-template <class Number, class Text>
-std::string by_layer(const Footprint& footprint, const Number& number, const Text& text) {
-  std::uint64_t least = UINT64_MAX, most = 0;
-  for (const auto& runs : footprint.kv_shapes)
-    for (const KvShape& shape : runs)
-      least = std::min<std::uint64_t>(least, number(shape)), most = std::max<std::uint64_t>(most, number(shape));
+/// "20", or where layers or heads keep differently "8 to 61".
+std::string from_to(std::vector<std::uint64_t> numbers, const std::function<std::string(std::uint64_t)>& text) {
+  const auto [least, most] = std::ranges::minmax(numbers);
   return least == most ? text(least) : text(least) + " to " + text(most);
+}
+
+std::string kv_buffer_bytes(const Footprint& footprint) {
+  std::vector<std::uint64_t> bytes;
+  for (int layer = 0; layer < std::ssize(footprint.kv_shapes); ++layer)
+    bytes.push_back(footprint.kv_buffer_bytes(layer));
+  return from_to(bytes, bytes_to_text);
+}
+
+std::string kv_slots(const Footprint& footprint) {
+  std::vector<std::uint64_t> slots;
+  for (const auto& runs : footprint.kv_shapes)
+    for (const KvShape& shape : runs) slots.push_back(static_cast<std::uint64_t>(shape.slots));
+  return from_to(slots, [](std::uint64_t n) { return std::to_string(n); });
 }
 
 void add_windows(const Footprint& footprint, std::vector<std::string>& lines) {
@@ -60,14 +71,8 @@ std::vector<std::string> decisions(const Session& session) {
       "policy: " + policy.to_json().dump(),
       fmt::format("weights: {} units, {}", footprint.shape.unit_home.size(), homes(footprint.shape.unit_home)),
       fmt::format("KV cache: {} buffers of {}, {}; {} slots of {} a sequence, layer and KV head",
-                  footprint.shape.kv_home.size(),
-                  by_layer(
-                      footprint, [&](const KvShape& s) { return s.bytes(); }, bytes_to_text),
-                  homes(footprint.shape.kv_home),
-                  by_layer(
-                      footprint, [](const KvShape& s) { return static_cast<std::uint64_t>(s.slots); },
-                      [](std::uint64_t n) { return std::to_string(n); }),
-                  policy::to_text(policy.kv_format, footprint.kv_shapes.front().front().dtype)),
+                  footprint.shape.kv_home.size(), kv_buffer_bytes(footprint), homes(footprint.shape.kv_home),
+                  kv_slots(footprint), policy::to_text(policy.kv_format, footprint.kv_shapes.front().front().dtype)),
       fmt::format("activations: {} buffers of {}, {}", footprint.shape.activation_home.size(),
                   bytes_to_text(footprint.activation_buffer_bytes), homes(footprint.shape.activation_home))};
   add_windows(footprint, lines);

@@ -206,6 +206,8 @@ ordered_json run_analysis(const AnalysisOptions& options, const std::atomic<bool
   const auto source = open_model(options.model, options.dtype, options.weights);
   const auto [window, queries] = shape_of(options, source->spec);
   const InputFile input(options.input);
+  if (options.budget && options.divide == AnalysisOptions::Divide::heads && source->spec.kv_heads == 1)
+    throw UsageError("--divide heads: the model has one KV head a layer, which leaves nothing to divide; take layers");
   const bool measures_losses = options.budget && options.divide != AnalysisOptions::Divide::heads;
   Session session(
       *source,

@@ -78,8 +78,7 @@ Saving saving(const PlanRequest& request, const Planned& planned) {
 
 /// "full", "h2o, kv int8 keys and int4 values, weights int4"
 std::string kept_as(const policy::Policy& policy) {
-  std::string text = name_of(policy.retention.rule);
-  if (!policy.retention.alike()) text += " by layer";
+  std::string text = retention_name(policy.retention);
   if (policy.kv_format.dtype) text += std::string(", kv ") + name_of(*policy.kv_format.dtype);
   if (policy.weight_format) text += std::string(", weights ") + name_of(policy.weight_format->dtype);
   return text;

@@ -171,7 +171,7 @@ TEST_CASE("layers' factors are read with their places, and refused by them", "[p
   refused("3", "layers must be a list with a factor or \"full\" for each layer, got 3");
   refused("[]", "layers must be a list");
   refused(R"([1.0, "ful"])",
-          "layers[1] must be a factor from 0.0001 to 1000 with at most four decimals, \"full\", or a list");
+          "layers[1] must be a factor from 0.0001 to 1000 with at most four decimals, or \"full\", or a list");
   refused("[1.0, 0]", "layers[1] must be a factor");
   refused("[1.0, -1]", "layers[1] must be a factor");
   refused("[1.0, 1.00001]", "layers[1] must be a factor");
@@ -233,13 +233,14 @@ TEST_CASE("KV heads of a layer keep their own budgets, and lie together where th
   refused("0.5/1.5,1/1/1", "layers[0] has 2 factors, and another layer has 3");
   refused("1,0.5/1.6", "must be 1 on average over the layers and heads that are not full");
   refused("1,0.5/0.5/1", "they are 0.833333");
-  refused("1,0.2/1.8", "layers[1]: 1.8 times the shares of 'heavy' and 'recent' is more than all tokens");
+  refused("1,0.2/1.8", "layers[1][1]: 1.8 times the shares of 'heavy' and 'recent' is more than all tokens");
   refused("full,full/full", "take the rule 'full'");
   refused("1,/1", "layers[1][0] must be a factor");
   refused("1,1/x", "layers[1][1] must be a factor");
   CHECK_THROWS_WITH(from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1,[]]})"), Contains("layers[1] must be"));
-  CHECK_THROWS_WITH(from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1,[[1],1]]})"),
-                    Contains("layers[1][0] must be"));
+  CHECK_THROWS_WITH(
+      from(R"({"rule":"h2o","heavy":0.4,"recent":0.2,"layers":[1,[[1],1]]})"),
+      Contains("layers[1][0] must be a factor from 0.0001 to 1000 with at most four decimals, or \"full\"; "));
 }
 
 TEST_CASE("shares are of the prompt where the policy says so", "[policy]") {

@@ -463,6 +463,11 @@ class Records(Case):
         policy.write_text(json.dumps({"retention": by_head, "gpu_batch_size": 2, "num_gpu_batches": 1}))
         text = self.job(self.tiny(), requests, "--policy", policy, "--report", report, planned=True)
         self.assertEqual(json.loads(report.read_text())["policy"]["retention"], by_head)
+        self.output.unlink()
+        done = WEFT.run("generate", "--model", self.tiny(), "--input", self.input, "--output", self.output, "--backend", "cpu",
+                        "--policy", policy, "--verbose")
+        self.assertIn("KV cache: 2 buffers of 4.00 KiB to 8.00 KiB", done.stderr.decode())
+        self.assertIn("retention h2o by head", done.stderr.decode())
         self.assertEqual(text, self.job(self.tiny(), requests, "--retention", "h2o:0.25:0.25:layers=1,full/1", planned=True))
         self.output.unlink()
         self.refused(USAGE, ["layers[1] has 3 factors", "2 KV heads"], "generate", "--model", self.tiny(), "--input",

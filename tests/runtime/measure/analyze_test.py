@@ -174,17 +174,17 @@ class Budgets(Case):
 
     def test_what_is_saved_is_a_policy(self):
         self.divide(0.2, "--divide", "heads")
-        self.generate()
+        self.generate("head")
         self.divide(0.2)
-        self.generate()
+        self.generate("layer")
 
-    def generate(self):
+    def generate(self, by):
         lines, answers = self.folder / "prompts.jsonl", self.folder / "answers.jsonl"
         write_lines(lines, [{"prompt": "The sea was " * 30, "max_tokens": 8}])
         done = WEFT.run("generate", "--model", self.demo, "--input", lines, "--output", answers, "--policy", self.policy,
                         "--verbose")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("retention h2o by layer", done.stderr.decode())
+        self.assertIn(f"retention h2o by {by}", done.stderr.decode())
         answers.unlink()
 
     def test_the_same_whatever_the_threads(self):
@@ -226,6 +226,12 @@ class BadInput(Case):
         ):
             write_lines(self.input, [line])
             self.assertIn(words, self.refused(model, "--window", 100))
+
+    def test_one_kv_head_is_not_divided(self):
+        model = write_tiny_model(self.folder / "tiny", num_attention_heads=1, max_position_embeddings=128)
+        write_lines(self.input, [{"ids": [1] * 200}])
+        flags = "--window", 64, "--budget", 0.2, "--save-retention", self.folder / "policy.json", "--divide", "heads"
+        self.assertIn("one KV head a layer", self.refused(model, *flags))
 
 
 if __name__ == "__main__":
