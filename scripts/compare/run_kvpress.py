@@ -22,6 +22,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import tasks  # noqa: E402
 
+
+
+def snapkv_of_ours(compression_ratio):
+    """With the window and the pool of the rule that keeps these tasks best."""
+    return kvpress.SnapKVPress(compression_ratio, window_size=4, kernel_size=31)
+
+
 PRESSES = {
     "SnapKV": kvpress.SnapKVPress,
     "KeyDiff": kvpress.KeyDiffPress,
@@ -29,6 +36,8 @@ PRESSES = {
     "ExpectedAttention": kvpress.ExpectedAttentionPress,
     "ObservedAttention": kvpress.ObservedAttentionPress,
     "AdaKV(SnapKV)": lambda compression_ratio: kvpress.AdaKVPress(kvpress.SnapKVPress(compression_ratio)),
+    "SnapKV(4,31)": snapkv_of_ours,
+    "AdaKV(SnapKV(4,31))": lambda compression_ratio: kvpress.AdaKVPress(snapkv_of_ours(compression_ratio)),
 }
 RULES = ["h2o:HALF:HALF", "snapkv:BUDGET:0", "snapkv:BUDGET:0:window=4:pool=31", "h2o:HALF:HALF:window=4:pool=31",
          "keydiff:HALF:HALF", "tova:BUDGET"]

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import sys
 import tempfile
 import time
@@ -48,7 +49,7 @@ def wait_for(process, folder, enough=lambda: False):
             process.returncode = os.waitstatus_to_exitcode(status)
             return process.returncode, usage.ru_maxrss * 1024, spill
         if enough():
-            process.kill()
+            os.kill(process.pid, signal.SIGKILL)  # Popen.kill() would reap one that has just ended
         spill = max(spill, spilled(process.pid, folder))
         time.sleep(0.005)
 
