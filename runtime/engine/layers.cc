@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <random>
 #include <utility>
 
 #include "runtime/base/stop.h"
-#include "runtime/engine/activation.h"
+#include "runtime/engine/kernel_terms.h"
 
 namespace weft::runtime {
 namespace {
@@ -28,17 +27,6 @@ std::array<View, policy::kValues> with_hidden(View hidden) {
   return values;
 }
 
-kernels::Statistic statistic_of(const policy::Retention& retention) {
-  using From = policy::Retention::Statistic;
-  switch (retention.statistic) {
-    case From::sum: break;
-    case From::largest: return kernels::Statistic::largest;
-    case From::mean: return kernels::Statistic::mean;
-    case From::count: return kernels::Statistic::count;
-  }
-  return kernels::Statistic::sum;
-}
-
 template <class T> std::span<const T> part(const std::vector<T>& v, std::int64_t first, std::int64_t last) {
   return std::span<const T>(v).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
 }
@@ -49,11 +37,10 @@ Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::b
                kernels::Backend& backend, const Grace& stop)
     : model_(plan.model), retention_(plan.retention), types_(plan.types), rotate_(plan.rotate),
       activation_(activation_named(plan.model.activation, plan.model.architecture)),
-      statistic_(statistic_of(plan.retention)), stride_(std::max(1, plan.retention.stride)),
-      chunk_tokens_(plan.chunk_tokens), arithmetic_(plan.arithmetic),
-      scale_(1 / std::sqrt(static_cast<float>(plan.model.head_dim))),
+      statistic_(statistic_of(plan.retention)), stride_(stride_of(plan.retention)), chunk_tokens_(plan.chunk_tokens),
+      arithmetic_(plan.arithmetic), scale_(1 / std::sqrt(static_cast<float>(plan.model.head_dim))),
       scratch_(workspace.data(), workspace.size(), offload::Tier::device), tables_(tables), backend_(backend),
-      ops_(backend.ops()), stop_(stop) {
+      ops_(backend.ops()), stop_(stop), random_cache_(plan.model, plan.retention, plan.types.kv, backend) {
   for (int layer = 0; layer < model_.layers; ++layer) {
     auto& stages = steps_.emplace_back();
     for (std::size_t stage = 0; stage < stages.size(); ++stage)
@@ -129,26 +116,6 @@ void Layers::norm(const Step& step, const UnitViews& unit, View in, View out, ke
     out = View(out.data, out.dtype, in.rows, width);
   }
   ops_.run(kernels::LayerNorm{in, weight, of(unit, step.bias), out, model_.norm_epsilon, model_.rms_norm}, stream);
-}
-
-/// Kernels count heads from `head`, the first of a run.
-std::uint64_t Layers::seed(int layer, int head) const {
-  return retention_.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(layer) +
-         static_cast<std::uint64_t>(head) * 0xD1B54A32D192ED03u;
-}
-
-kernels::Scoring Layers::scoring(int layer, int head) const {
-  if (retention_.everything(layer, head)) return kernels::Scoring::none;
-  if (retention_.scored()) return kernels::Scoring::attention;
-  using Rule = policy::Retention::Rule;
-  if (retention_.rule == Rule::random) return kernels::Scoring::random;
-  if (retention_.rule == Rule::keydiff) return kernels::Scoring::keys;
-  const bool by_position = retention_.rule == Rule::strided || retention_.rule == Rule::fixed;
-  return by_position ? kernels::Scoring::positions : kernels::Scoring::none;
-}
-
-bool Layers::by_value(int layer, int head) const {
-  return retention_.weight == policy::Retention::Weight::value && scoring(layer, head) == kernels::Scoring::attention;
 }
 
 std::vector<std::int64_t> Layers::chunks(const BatchRows& rows, std::int64_t first) const {
@@ -258,7 +225,8 @@ void Layers::keep_prompts(int layer, const kernels::KeepPrompt& op, const BatchR
     const int heads = kv.slots[run].kv_heads, dim = model_.head_dim;
     kernels::KeepPrompt own = op;
     own.k = op.k.columns(head * dim, heads * dim), own.v = op.v.columns(head * dim, heads * dim);
-    own.scoring = scoring(layer, head), own.seed = seed(layer, head), own.by_value = by_value(layer, head);
+    own.scoring = scoring_of(retention_, layer, head), own.seed = seed_of(retention_, layer, head);
+    own.by_value = by_value(retention_, layer, head);
     own.score = own.scoring == kernels::Scoring::attention ? op.score.slice(head, heads) : ConstView{};
     own.work = op.work.slice(head, heads);
     own.keep = part(rows.keep(layer)[run], first, last);
@@ -282,27 +250,27 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
     const auto of_queries = [&](Value value) {
       return at(values, value).columns(std::int64_t{head} * group * dim, std::int64_t{heads} * group * dim);
     };
-    ops.run(
-        kernels::DecodeAttention{.q = of_queries(Value::q),
-                                 .k = at(values, Value::k).columns(head * dim, heads * dim),
-                                 .v = at(values, Value::v).columns(head * dim, heads * dim),
-                                 .sequence = part(rows.sequence, first, last),
-                                 .position = part(rows.position, first, last),
-                                 .keep = part(rows.keep(layer)[run], first, last),
-                                 .heads = heads * group,
-                                 .scale = scale_,
-                                 .decay = static_cast<float>(retention_.decay),
-                                 .scoring = retention_.keeps_scores() ? scoring(layer, head) : kernels::Scoring::none,
-                                 .seed = seed(layer, head),
-                                 .slots = kv.slots[run],
-                                 .home = kv.home.empty() ? kernels::KvSlots{} : kv.home[run],
-                                 .out = of_queries(Value::attended),
-                                 .probabilities = {},
-                                 .evicted = {},
-                                 .statistic = statistic_,
-                                 .stride = stride_,
-                                 .summary = retention_.summary},
-        stream);
+    ops.run(kernels::DecodeAttention{.q = of_queries(Value::q),
+                                     .k = at(values, Value::k).columns(head * dim, heads * dim),
+                                     .v = at(values, Value::v).columns(head * dim, heads * dim),
+                                     .sequence = part(rows.sequence, first, last),
+                                     .position = part(rows.position, first, last),
+                                     .keep = part(rows.keep(layer)[run], first, last),
+                                     .heads = heads * group,
+                                     .scale = scale_,
+                                     .decay = static_cast<float>(retention_.decay),
+                                     .scoring = retention_.keeps_scores() ? scoring_of(retention_, layer, head)
+                                                                          : kernels::Scoring::none,
+                                     .seed = seed_of(retention_, layer, head),
+                                     .slots = kv.slots[run],
+                                     .home = kv.home.empty() ? kernels::KvSlots{} : kv.home[run],
+                                     .out = of_queries(Value::attended),
+                                     .probabilities = {},
+                                     .evicted = {},
+                                     .statistic = statistic_,
+                                     .stride = stride_,
+                                     .summary = retention_.summary},
+            stream);
     head += heads;
   }
   rotate(ops, at(values, Value::attended), stream);  // back
@@ -334,7 +302,7 @@ void Layers::rotate(const kernels::Ops& ops, const View& heads, kernels::Stream&
 
 void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
                        kernels::Stream& stream) {
-  if (rows.begun == 0 && synthetic_) return fill_cache(layer, rows, kv.slots, stream);
+  if (rows.begun == 0 && synthetic_) return random_cache_.fill(layer, rows, kv.slots, stream);
   attend(layer, unit, rows, 0, hidden, kv, stream);
 }
 
@@ -351,66 +319,6 @@ void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std
     else decode(ops_, layer, rows, first, last, values, kv, stream);
     run(Stage::attention_out, layer, unit, chunk, values, stream);
     first = last;
-  }
-}
-
-void Layers::fill_cache(int layer, const BatchRows& rows, const KvRuns& kv, kernels::Stream& stream) {
-  int head = 0;
-  for (std::size_t run = 0; run < kv.size(); ++run) {
-    fill_run(layer, rows, run, head, kv[run], stream);
-    head += kv[run].kv_heads;
-  }
-}
-
-void Layers::fill_run(int layer, const BatchRows& rows, std::size_t run, int first_head, const kernels::KvSlots& kv,
-                      kernels::Stream& stream) {
-  const std::int64_t cols = std::int64_t{model_.kv_heads} * model_.head_dim;
-  if (random_tokens_ < kv.slots) {
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal;
-    const auto count = static_cast<std::size_t>(kv.slots * cols), bytes = count * size_of(types_.kv),
-               size = count * sizeof(float);
-    const auto values = backend_.allocate_host(size);
-    for (std::size_t i = 0; i < count; ++i) reinterpret_cast<float*>(values->data())[i] = normal(random);
-    const auto work = static_cast<std::size_t>(kv.slots * model_.kv_heads) * sizeof(float);  // KeepPrompt's
-    auto larger = backend_.allocate_device(bytes + size + work);
-    View wide(larger->data() + bytes, DType::f32, kv.slots, cols);
-    const auto copied = backend_.make_event();
-    backend_.copy(wide.data, values->data(), size, stream);
-    backend_.record(*copied, stream);
-    backend_.synchronize(*copied);  // so no op of a layer with fewer slots still reads the numbers that go
-    random_cache_ = std::move(larger), random_tokens_ = kv.slots;
-    ops_.run(kernels::Convert{wide, View(random_cache_->data(), types_.kv, random_tokens_, cols)}, stream);
-  }
-  // The scores are taken from the same random numbers, [kv_heads, tokens].
-  auto* const scores = random_cache_->data() + static_cast<std::size_t>(random_tokens_ * cols) * size_of(types_.kv);
-  auto* const work = scores + static_cast<std::size_t>(random_tokens_ * cols) * sizeof(float);
-  for (std::int64_t s = 0; s < rows.live(); ++s) {
-    const auto index = static_cast<std::size_t>(s);
-    const std::int32_t tokens =
-        std::min({rows.keep(layer)[run][index].of_prompt(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
-    const std::array<std::int32_t, 2> offsets{0, tokens};
-    // KeepPrompt quantises fp32, which follows the numbers of the KV type.
-    const ConstView both = is_quantised(kv.dtype) ? ConstView(scores, DType::f32, tokens, cols)
-                                                  : ConstView(random_cache_->data(), types_.kv, tokens, cols);
-    const ConstView of_heads =
-        both.columns(std::int64_t{first_head} * model_.head_dim, std::int64_t{kv.kv_heads} * model_.head_dim);
-    ops_.run(kernels::KeepPrompt{.k = of_heads,
-                                 .v = of_heads,
-                                 .score = scoring(layer, first_head) == kernels::Scoring::attention
-                                              ? ConstView(scores, DType::f32, kv.kv_heads, tokens)
-                                              : ConstView{},
-                                 .offsets = offsets,
-                                 .sequence = part(rows.sequence, s, s + 1),
-                                 .keep = part(rows.keep(layer)[run], s, s + 1),
-                                 .scoring = scoring(layer, first_head),
-                                 .seed = seed(layer, first_head),
-                                 .slots = kv,
-                                 .by_value = by_value(layer, first_head),
-                                 .work = View(work, DType::f32, kv.kv_heads, tokens),
-                                 .stride = stride_,
-                                 .summary = retention_.summary},
-             stream);
   }
 }
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "policy/steps.h"
 #include "runtime/base/stop.h"
 #include "runtime/engine/batch_rows.h"
+#include "runtime/engine/random_cache.h"
 #include "runtime/engine/weights.h"
 
 namespace weft::runtime {
@@ -135,15 +135,8 @@ class Layers {
             const Cache& kv, kernels::Stream& stream) const;
   /// Of heads, in place; nothing unless the KV format says so.
   void rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const;
-  void fill_cache(int layer, const BatchRows& rows, const KvRuns& kv, kernels::Stream& stream);
-  void fill_run(int layer, const BatchRows& rows, std::size_t run, int first_head, const kernels::KvSlots& kv,
-                kernels::Stream& stream);
   /// Ends of the chunks of whole sequences from `first` on: indices into rows.offsets.
   std::vector<std::int64_t> chunks(const BatchRows& rows, std::int64_t first) const;
-  std::uint64_t seed(int layer, int head) const;
-  kernels::Scoring scoring(int layer, int head) const;
-  /// Whether prompts are kept by their scores times the norms of values.
-  bool by_value(int layer, int head) const;
 
   const policy::ModelSpec& model_;
   const policy::Retention& retention_;
@@ -161,10 +154,9 @@ class Layers {
   kernels::Backend& backend_;
   const kernels::Ops& ops_;
   const Grace& stop_;
+  RandomCache random_cache_;  // of synthetic prefill
   bool synthetic_ = false;
   OnPrompts on_prompts_;
-  std::unique_ptr<kernels::Memory> random_cache_;  // of fill_cache(), made at its first call
-  std::int64_t random_tokens_ = 0;
 };
 
 }  // namespace weft::runtime

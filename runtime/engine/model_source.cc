@@ -12,7 +12,7 @@
 #include "policy/architecture.h"
 #include "policy/json.h"
 #include "runtime/base/files.h"
-#include "runtime/engine/activation.h"
+#include "runtime/engine/kernel_terms.h"
 
 namespace weft::runtime {
 namespace {

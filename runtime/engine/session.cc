@@ -9,10 +9,10 @@
 #include "kernels/host_machine.h"
 #include "kernels/kernel_kind.h"
 #include "policy/placement.h"
+#include "policy/policy_text.h"
 #include "policy/rolling.h"
 #include "runtime/base/hash.h"
 #include "runtime/engine/fingerprint.h"
-#include "runtime/engine/policy_text.h"
 
 namespace weft::runtime {
 namespace {

@@ -31,7 +31,7 @@ std::string window(const char* of, const policy::Window& window) {
 }
 
 /// "20", or where layers or heads keep differently "8 to 61".
-std::string from_to(std::vector<std::uint64_t> numbers, const std::function<std::string(std::uint64_t)>& text) {
+std::string from_to(const std::vector<std::uint64_t>& numbers, const std::function<std::string(std::uint64_t)>& text) {
   const auto [least, most] = std::ranges::minmax(numbers);
   return least == most ? text(least) : text(least) + " to " + text(most);
 }

@@ -3,9 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <set>
 #include <sstream>
-#include <utility>
 
 #include "runtime/base/duration.h"
 #include "runtime/measure/measure_machine.h"
@@ -60,14 +58,12 @@ policy::Workload JobPlan::work(const policy::Retention& retention) const {
   policy::Workload work{.requests = 0, .resumes = resumes_};  // choices, each of which takes a place
   for (const std::uint32_t index : todo_) *work.requests += requests_.entry(index).n;
   OwnMemory own;
-  std::set<std::pair<std::int64_t, std::int64_t>> covered;  // many requests are alike, and every KV head is asked
   for (const std::uint32_t index : todo_) {
     const RequestFile::Entry& entry = requests_.entry(index);
     own.add(entry);
     work.longest_prompt = std::max<std::int64_t>(work.longest_prompt, entry.prompt_tokens);
     work.longest_generation = std::max<std::int64_t>(work.longest_generation, entry.max_tokens);
-    if (covered.emplace(entry.prompt_tokens, entry.max_tokens).second)
-      work.slots.cover(retention.slots(entry.prompt_tokens, entry.max_tokens));
+    work.slots.cover(retention.slots(entry.prompt_tokens, entry.max_tokens));
     const double share = double(entry.n) / double(*work.requests);
     work.mean_prompt += share * double(entry.prompt_tokens);
     work.mean_generation += share * double(entry.max_tokens);

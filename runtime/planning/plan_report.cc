@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "policy/json.h"
+#include "policy/policy_text.h"
 #include "runtime/base/duration.h"
-#include "runtime/engine/policy_text.h"
 #include "runtime/planning/plan.h"
 
 namespace weft::runtime {

@@ -23,7 +23,6 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import tasks  # noqa: E402
 
 
-
 def snapkv_of_ours(compression_ratio):
     """With the window and the pool of the rule that keeps these tasks best."""
     return kvpress.SnapKVPress(compression_ratio, window_size=4, kernel_size=31)

@@ -1,0 +1,82 @@
+#include "runtime/engine/random_cache.h"
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <utility>
+
+#include "runtime/engine/kernel_terms.h"
+
+namespace weft::runtime {
+
+RandomCache::RandomCache(const policy::ModelSpec& model, const policy::Retention& retention, DType kv,
+                         kernels::Backend& backend)
+    : model_(model), retention_(retention), kv_(kv), backend_(backend) {}
+
+void RandomCache::make(std::int64_t tokens, kernels::Stream& stream) {
+  if (tokens <= tokens_) return;
+  const std::int64_t cols = std::int64_t{model_.kv_heads} * model_.head_dim;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  const auto count = static_cast<std::size_t>(tokens * cols), bytes = count * size_of(kv_),
+             size = count * sizeof(float);
+  const auto values = backend_.allocate_host(size);
+  for (std::size_t i = 0; i < count; ++i) reinterpret_cast<float*>(values->data())[i] = normal(random);
+  const auto work = static_cast<std::size_t>(tokens * model_.kv_heads) * sizeof(float);  // KeepPrompt's
+  auto larger = backend_.allocate_device(bytes + size + work);
+  View wide(larger->data() + bytes, DType::f32, tokens, cols);
+  const auto copied = backend_.make_event();
+  backend_.copy(wide.data, values->data(), size, stream);
+  backend_.record(*copied, stream);
+  backend_.synchronize(*copied);  // so no op of a layer with fewer slots still reads the numbers that go
+  numbers_ = std::move(larger), tokens_ = tokens;
+  backend_.ops().run(kernels::Convert{wide, View(numbers_->data(), kv_, tokens_, cols)}, stream);
+}
+
+void RandomCache::fill(int layer, const BatchRows& rows, std::span<const kernels::KvSlots> runs,
+                       kernels::Stream& stream) {
+  int head = 0;
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    fill_run(layer, rows, run, head, runs[run], stream);
+    head += runs[run].kv_heads;
+  }
+}
+
+void RandomCache::fill_run(int layer, const BatchRows& rows, std::size_t run, int first_head,
+                           const kernels::KvSlots& kv, kernels::Stream& stream) {
+  make(kv.slots, stream);
+  const std::int64_t cols = std::int64_t{model_.kv_heads} * model_.head_dim;
+  // The scores are taken from the same random numbers, [kv_heads, tokens].
+  auto* const scores = numbers_->data() + static_cast<std::size_t>(tokens_ * cols) * size_of(kv_);
+  auto* const work = scores + static_cast<std::size_t>(tokens_ * cols) * sizeof(float);
+  for (std::int64_t s = 0; s < rows.live(); ++s) {
+    const auto index = static_cast<std::size_t>(s);
+    const std::int32_t tokens =
+        std::min({rows.keep(layer)[run][index].of_prompt(), rows.context[index], static_cast<std::int32_t>(kv.slots)});
+    const std::array<std::int32_t, 2> offsets{0, tokens};
+    // KeepPrompt quantises fp32, which follows the numbers of the KV type.
+    const ConstView both = is_quantised(kv.dtype) ? ConstView(scores, DType::f32, tokens, cols)
+                                                  : ConstView(numbers_->data(), kv_, tokens, cols);
+    const ConstView of_heads =
+        both.columns(std::int64_t{first_head} * model_.head_dim, std::int64_t{kv.kv_heads} * model_.head_dim);
+    backend_.ops().run(
+        kernels::KeepPrompt{.k = of_heads,
+                            .v = of_heads,
+                            .score = scoring_of(retention_, layer, first_head) == kernels::Scoring::attention
+                                         ? ConstView(scores, DType::f32, kv.kv_heads, tokens)
+                                         : ConstView{},
+                            .offsets = offsets,
+                            .sequence = std::span(rows.sequence).subspan(index, 1),
+                            .keep = std::span(rows.keep(layer)[run]).subspan(index, 1),
+                            .scoring = scoring_of(retention_, layer, first_head),
+                            .seed = seed_of(retention_, layer, first_head),
+                            .slots = kv,
+                            .by_value = by_value(retention_, layer, first_head),
+                            .work = View(work, DType::f32, kv.kv_heads, tokens),
+                            .stride = stride_of(retention_),
+                            .summary = retention_.summary},
+        stream);
+  }
+}
+
+}  // namespace weft::runtime

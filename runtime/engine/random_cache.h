@@ -1,0 +1,37 @@
+// runtime/engine/random_cache.h: fills a KV cache with random keys and values, for benchmarks of decode at any context.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "kernels/backend.h"
+#include "policy/model.h"
+#include "policy/retention.h"
+#include "runtime/engine/batch_rows.h"
+
+namespace weft::runtime {
+
+/// Takes device memory for as many tokens as the longest sequence filled so far has slots.
+class RandomCache {
+ public:
+  /// `kv`: the type of a model's keys and values. The references must outlive the cache.
+  RandomCache(const policy::ModelSpec& model, const policy::Retention& retention, DType kv, kernels::Backend& backend);
+  /// The prompts of all live sequences, as `retention` keeps them; `runs`: the layer's runs of heads.
+  void fill(int layer, const BatchRows& rows, std::span<const kernels::KvSlots> runs, kernels::Stream& stream);
+
+ private:
+  void make(std::int64_t tokens, kernels::Stream& stream);
+  void fill_run(int layer, const BatchRows& rows, std::size_t run, int first_head, const kernels::KvSlots& kv,
+                kernels::Stream& stream);
+
+  const policy::ModelSpec& model_;
+  const policy::Retention& retention_;
+  const DType kv_;
+  kernels::Backend& backend_;
+  std::unique_ptr<kernels::Memory> numbers_;  // as kv_, as fp32, work space of KeepPrompt; made at the first call
+  std::int64_t tokens_ = 0;
+};
+
+}  // namespace weft::runtime
