@@ -97,9 +97,6 @@ struct Checker {
     if (s.sequences > 0 && (!s.k || !s.v || !s.position || !s.free_slot)) refuse("slots have no data");
     if (s.sequences > 0 && scoring != Scoring::none && !s.score) refuse("slots have no score, which scoring needs");
   }
-  void at_least_one(const char* name, std::int64_t number) const {
-    if (number < 1) refuse(std::string(name) + " is " + text(number) + ", wanted 1 or more");
-  }
   /// Each from 0 to below `count`, which is the size of `what`.
   void ids(const char* name, std::span<const std::int32_t> ids, std::int64_t count, const char* what) const {
     for (const std::int32_t id : ids)
@@ -277,7 +274,7 @@ void check(const ColumnSums& op) {
   c.of_type("lse", op.lse, DType::f32);
   c.of_type("score", op.score, DType::f32);
   c.offsets(op.offsets, tokens);
-  if (op.window < 0) c.refuse("window is " + text(op.window) + ", wanted 0 (all rows) or more");
+  if (op.observation < 0) c.refuse("observation is " + text(op.observation) + ", wanted 0 (all rows) or more");
 }
 
 void check(const KeepPrompt& op) {
@@ -301,11 +298,8 @@ void check(const KeepPrompt& op) {
       c.refuse(text(op.slots.slots) + " slots, wanted " + text(stored + 1) + ": prompt " +
                text(static_cast<std::int64_t>(i)) + " keeps " + text(stored) + " tokens and needs one slot more");
   }
-  c.at_least_one("stride", op.stride);
   if (op.pool < 1 || op.pool % 2 == 0) c.refuse("pool is " + text(op.pool) + ", wanted an odd number from 1 on");
-  if (op.by_value && op.scoring != Scoring::attention) c.refuse("by_value is true, but scoring is not by attention");
-  if (op.slots.value_norm && !op.by_value) c.refuse("slots have value_norm, but by_value is false");
-  if (op.scoring == Scoring::keys || op.by_value) {
+  if (op.scoring == Scoring::keys) {
     c.sized("work", op.work, op.slots.kv_heads, tokens, "a number for each kv_head and token");
     c.of_type("work", op.work, DType::f32);
   }
@@ -320,11 +314,8 @@ void check(const KeepPrompt& op) {
 void check(const DecodeAttention& op) {
   const Checker c{"decode_attention"};
   c.block(op.slots, op.scoring);
-  c.at_least_one("stride", op.stride);
   if (op.slots.sequences > 0 && op.scoring == Scoring::keys && !op.slots.key_sum)
     c.refuse("slots have no key_sum, which scoring by keys needs");
-  if (op.slots.value_norm && op.scoring != Scoring::attention)
-    c.refuse("slots have value_norm, but scoring is not by attention");
   c.heads(op.heads, op.slots.kv_heads, op.slots.head_dim);
   const std::int64_t rows = op.q.rows, dim = op.slots.head_dim;
   c.sized("q", op.q, rows, op.heads * dim, per_head(op.heads, op.slots.head_dim, "heads"));

@@ -1,5 +1,6 @@
-// kernels/ops.h: the vocabulary. One struct per operation with its shapes; class Ops has one pure run() for each, so
-// that a missing twin does not compile. The checks that all twins share are in ops.cc: check(op) throws UsageError.
+// kernels/ops.h: the vocabulary. One struct per operation with its shapes, and WEFT_KERNEL_OPS, the list of them all.
+// class Ops has one pure run() for each, and the backends' classes declare one twin for each, so that a missing twin
+// does not link. The checks that all twins share are in ops.cc: check(op) throws UsageError.
 //
 // Matrices are [rows, cols] views. `tokens` counts the rows of a ragged call: the sequences' tokens one after another,
 // without padding. Activations are f32 on the CPU; weights f32, f16 or bf16, those of
@@ -153,51 +154,43 @@ struct TopLogProbs {
   std::span<double> log_sum;
 };
 
+/// X(Op) for every op.
+#define WEFT_KERNEL_OPS(X) \
+  X(Convert)               \
+  X(Add)                   \
+  X(Multiply)              \
+  X(Gather)                \
+  X(LayerNorm)             \
+  X(TakeHeads)             \
+  X(Rotary)                \
+  X(Hadamard)              \
+  X(Linear)                \
+  X(UnpackWeights)         \
+  X(PrefillAttention)      \
+  X(ColumnSums)            \
+  X(KeepPrompt)            \
+  X(DecodeAttention)       \
+  X(Reposition)            \
+  X(Sample)                \
+  X(Forbid)                \
+  X(LogProbs)              \
+  X(TopLogProbs)
+
 // Each throws UsageError, which names the op and both shapes, where an op's shapes or types disagree.
-void check(const Convert&);
-void check(const Add&);
-void check(const Multiply&);
-void check(const Gather&);
-void check(const LayerNorm&);
-void check(const TakeHeads&);
-void check(const Rotary&);
-void check(const Hadamard&);
-void check(const Linear&);
-void check(const UnpackWeights&);
-void check(const PrefillAttention&);
-void check(const ColumnSums&);
-void check(const KeepPrompt&);
-void check(const DecodeAttention&);
-void check(const Reposition&);
-void check(const Sample&);
-void check(const Forbid&);
-void check(const LogProbs&);
-void check(const TopLogProbs&);
+#define WEFT_DECLARE_CHECK(Op) void check(const Op&);
+WEFT_KERNEL_OPS(WEFT_DECLARE_CHECK)
+#undef WEFT_DECLARE_CHECK
 
 /// A backend's arithmetic. On the CPU an op is done when run() returns; on a GPU it is queued on the stream: spans that
 /// are read are copied at once, spans that are written must be memory of Backend::allocate_host().
 class Ops {
  public:
   virtual ~Ops() = default;
-  virtual void run(const Convert&, Stream&) const = 0;
-  virtual void run(const Add&, Stream&) const = 0;
-  virtual void run(const Multiply&, Stream&) const = 0;
-  virtual void run(const Gather&, Stream&) const = 0;
-  virtual void run(const LayerNorm&, Stream&) const = 0;
-  virtual void run(const TakeHeads&, Stream&) const = 0;
-  virtual void run(const Rotary&, Stream&) const = 0;
-  virtual void run(const Hadamard&, Stream&) const = 0;
-  virtual void run(const Linear&, Stream&) const = 0;
-  virtual void run(const UnpackWeights&, Stream&) const = 0;
-  virtual void run(const PrefillAttention&, Stream&) const = 0;
-  virtual void run(const ColumnSums&, Stream&) const = 0;
-  virtual void run(const KeepPrompt&, Stream&) const = 0;
-  virtual void run(const DecodeAttention&, Stream&) const = 0;
-  virtual void run(const Reposition&, Stream&) const = 0;
-  virtual void run(const Sample&, Stream&) const = 0;
-  virtual void run(const Forbid&, Stream&) const = 0;
-  virtual void run(const LogProbs&, Stream&) const = 0;
-  virtual void run(const TopLogProbs&, Stream&) const = 0;
+#define WEFT_DECLARE_RUN(Op) virtual void run(const Op&, Stream&) const = 0;
+  WEFT_KERNEL_OPS(WEFT_DECLARE_RUN)
+#undef WEFT_DECLARE_RUN
 };
+/// In a class of twins: declares the run() of one op.
+#define WEFT_DECLARE_TWIN(Op) void run(const Op&, Stream&) const override;
 
 }  // namespace weft::kernels

@@ -49,7 +49,7 @@ std::size_t BufferStore::window_bytes(Tier tier) const { return in_windows_[inde
 
 void BufferStore::allocate(kernels::Backend& backend, DiskStore& disk, const std::string& spill_directory) {
   disk_ = &disk;
-  // The disk first: it is quick to refuse.
+  // The disk comes first because its refusal is quick.
   if (spill_.peak() > 0) spill_file_ = disk.create_spill(spill_directory, spill_.peak());
   if (const std::size_t bytes = memory_[index_of(Tier::device)].peak())
     allocated_[index_of(Tier::device)] = backend.allocate_device(bytes);
@@ -93,7 +93,8 @@ void BufferStore::write_to_disk(BufferId buffer, const std::byte* from, std::siz
   disk_->write({spill_file_, e.offset, spilled(e, bytes)}, from);
 }
 
-/// Whole pages, or all: so a page is never read shorter than it was written.
+/// Rounds `bytes` up to whole spill pages, or to the whole buffer, so that a page is never read shorter than it was
+/// written.
 std::size_t BufferStore::spilled(const Entry& e, std::size_t bytes) {
   if (bytes > e.bytes)
     throw UsageError("buffer store: " + std::to_string(bytes) + " bytes of a buffer of " + std::to_string(e.bytes));
@@ -123,7 +124,8 @@ void BufferStore::read_parts(BufferId buffer, std::span<const PartRead> parts) c
   disk_->read(requests);
 }
 
-/// Only whole pages can be checked: reads those that the ranges touch, each once, and copies out of them.
+/// Reads each page that the ranges touch once, since only whole pages can be checked, and copies the ranges out of
+/// them.
 void BufferStore::read_spilled(const Entry& e, std::span<const PartRead> parts) const {
   if (e.home != Tier::disk)
     throw UsageError(std::string("buffer store: a buffer on ") + name_of(e.home) + " is not on disk");
@@ -144,7 +146,7 @@ void BufferStore::read_spilled(const Entry& e, std::span<const PartRead> parts) 
   std::vector<ReadRequest> requests;
   for (std::size_t first = 0, last = 0; first < fragments.size(); first = last) {
     requests.clear();
-    std::vector<const std::byte*> source;  // of each fragment in [first, last)
+    std::vector<const std::byte*> source;  // one per fragment in [first, last)
     for (; last < fragments.size(); ++last) {
       const std::size_t page = fragments[last].page;
       if (last == first || page != fragments[last - 1].page) {

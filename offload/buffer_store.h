@@ -1,5 +1,4 @@
-// offload/buffer_store.h: everything that moves is a buffer with a home: weight units, KV buffers and activations
-// alike.
+// offload/buffer_store.h: buffers, each with a home tier: weight units, KV buffers and activations alike.
 #pragma once
 
 #include <array>
@@ -20,7 +19,7 @@ namespace weft::offload {
 enum class BufferId : std::uint32_t {};
 enum class WindowId : std::uint32_t {};
 
-/// What a buffer holds; for reports only.
+/// The contents of a buffer, for reports only.
 enum class Kind : std::uint8_t { weights, kv, activations, workspace };
 inline constexpr std::array kKinds{Kind::weights, Kind::kv, Kind::activations, Kind::workspace};
 constexpr const char* name_of(Kind kind) {
@@ -28,33 +27,36 @@ constexpr const char* name_of(Kind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
-/// A range of a checkpoint file and where it belongs inside a buffer. Moved without a copy if extent.offset and offset
-/// are equal modulo kPage.
+/// A range of a checkpoint file and its offset in a buffer. It moves without a copy if extent.offset and offset are
+/// equal modulo kPage.
 struct FilePart {
   Extent extent;
   std::size_t offset = 0;
 };
 
-/// Buffers are added first, which only counts; allocate() then makes room for exactly what was counted. After that all
-/// calls but add*() may come from any thread; two that touch one buffer, or one window slot, are the caller's to order.
+/// Holds all buffers. They are added first, which only counts their bytes; allocate() then allocates exactly that many.
+/// Afterwards all calls except add*() may come from any thread. The caller must order calls that touch the same buffer
+/// or the same window slot.
 class BufferStore {
  public:
-  /// `bytes` at home on `home`. With `parts`, a buffer on disk is those ranges, read-only; a buffer in memory can be
-  /// filled from them. Without, a buffer on disk gets room in the spill file.
-  /// Throws UsageError if a part leaves the buffer.
+  /// Adds a buffer of `bytes` bytes whose home is `home`. With `parts`, a buffer on disk consists of those ranges and
+  /// is read-only; a buffer in memory can be filled from them. Without `parts`, a buffer on disk gets room in the spill
+  /// file. Throws UsageError if a part reaches past the end of the buffer.
   BufferId add(Kind kind, std::size_t bytes, Tier home, std::vector<FilePart> parts = {});
-  /// `slots` places of `slot_bytes` each for streamed buffers, in memory (device or host).
+  /// Adds a window: `slots` places of `slot_bytes` each for streamed buffers, in device or host memory.
   WindowId add_window(Tier tier, int slots, std::size_t slot_bytes);
 
-  /// What is needed on a tier, padding included; on disk spill space and the bytes of buffers read from their files.
+  /// The bytes needed on a tier, padding included. On disk these are the spill space and the buffers that are read from
+  /// their files.
   std::size_t bytes(Tier tier) const;
-  /// The buffers of one kind at home there, without windows and padding: what a placement achieved.
+  /// The bytes of the buffers of one kind whose home is `tier`, without windows and padding: what a placement achieved.
   std::size_t bytes(Tier tier, Kind kind) const;
   std::size_t window_bytes(Tier tier) const;  ///< the part of bytes(tier) that windows take
   std::size_t spill_bytes() const { return spill_.peak(); }
 
-  /// Once, after the last add*(). Both references must outlive the store. `spill_directory` is used only if
-  /// spill_bytes() > 0. Throws CapacityError or IoError; then the store can only be destroyed.
+  /// Allocates memory and the spill file. Call it once, after the last add*(). Both references must outlive the store.
+  /// `spill_directory` is used only if spill_bytes() > 0. Throws CapacityError or IoError; then the store can only be
+  /// destroyed.
   void allocate(kernels::Backend& backend, DiskStore& disk, const std::string& spill_directory);
 
   Tier home(BufferId buffer) const { return entry(buffer).home; }
@@ -63,28 +65,28 @@ class BufferStore {
   std::size_t buffers() const { return buffers_.size(); }
   bool read_only(BufferId buffer) const { return home(buffer) == Tier::disk && !entry(buffer).parts.empty(); }
 
-  /// Where the buffer lives in memory; null for a buffer on disk. kPage aligned.
+  /// The buffer's address in memory, aligned to kPage; null if its home is the disk.
   std::byte* home_data(BufferId buffer) const;
   std::byte* slot(WindowId window, int index) const;
   int slots(WindowId window) const { return windows_[static_cast<std::size_t>(window)].slots; }
 
-  /// Blocks until the buffer's bytes are at `to`, host memory: from its file parts, else from the spill file. A part of
-  /// the buffer that no file part covers is left as it is.
+  /// Blocks until the buffer has been read to `to`, in host memory, from its file parts or else from the spill file.
+  /// Bytes that no file part covers are left unchanged.
   void read_from_disk(BufferId buffer, std::byte* to) const { read_from_disk(buffer, to, bytes(buffer)); }
   /// Blocks until the spilled buffer is on disk. Throws UsageError if the buffer's home is not the spill file.
   void write_to_disk(BufferId buffer, const std::byte* from) const { write_to_disk(buffer, from, bytes(buffer)); }
-  /// The same for the first `bytes` bytes of a spilled buffer, whose work space is as large as the buffer; what is read
-  /// must have been written with at least as many.
+  /// Like the calls above, but for the first `bytes` bytes of a spilled buffer. `to` and `from` must be as large as the
+  /// whole buffer, because whole pages move. The last write must have written at least as many bytes as are read.
   void read_from_disk(BufferId buffer, std::byte* to, std::size_t bytes) const;
   void write_to_disk(BufferId buffer, const std::byte* from, std::size_t bytes) const;
 
-  /// A range of a buffer that is wanted by itself, such as one row of an embedding.
+  /// A range of a buffer to be read by itself, such as one row of an embedding.
   struct PartRead {
     std::size_t offset = 0, bytes = 0;
     std::byte* to = nullptr;
   };
-  /// Blocks until all ranges of a buffer on disk are read. The ranges are in order of offset; one that is in a single
-  /// file part is read from there.
+  /// Blocks until all ranges of a buffer on disk have been read. They must be in order of offset. What file parts cover
+  /// is read directly from there.
   void read_parts(BufferId buffer, std::span<const PartRead> parts) const;
 
  private:
@@ -106,7 +108,7 @@ class BufferStore {
 
   std::vector<Entry> buffers_;
   std::vector<Window> windows_;
-  std::array<Arena, 2> memory_;  // counting: device, host
+  std::array<Arena, 2> memory_;  // counting arenas: device, host
   Arena spill_;
   std::array<std::array<std::size_t, kKinds.size()>, kTiers.size()> by_kind_{};
   std::array<std::size_t, kTiers.size()> in_windows_{};

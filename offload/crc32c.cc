@@ -26,11 +26,11 @@ std::uint32_t by_table(std::uint32_t crc, const std::byte* data, std::size_t byt
 
 #if defined(__x86_64__)
 
-// The instruction takes three cycles but starts every cycle: three streams side by side hide that. Four rounds of three
-// streams nearly fill a spill page.
+// The instruction takes three cycles but can start in every cycle, so three streams side by side hide its latency. Four
+// rounds of three streams nearly fill a spill page.
 constexpr std::size_t kStream = 5456;
 
-/// What kStream zero bytes do to a checksum, which is linear: one table per byte of it.
+/// The effect of kStream zero bytes on a checksum. It is linear, so there is one table per byte of the checksum.
 struct AppendZeros {
   std::array<std::array<std::uint32_t, 256>, 4> table{};
 

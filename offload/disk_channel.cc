@@ -35,7 +35,7 @@ void DiskFile::set_direct(bool on) {
   direct = false;
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0) return;
-  // O_NONBLOCK was for opening; io_uring would take it seriously.
+  // O_NONBLOCK was needed only for opening; io_uring would obey it.
   const bool done = fcntl(fd, F_SETFL, (on ? flags | O_DIRECT : flags & ~O_DIRECT) & ~O_NONBLOCK) == 0;
   if (!done && on) fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
   direct = on && done;
@@ -67,7 +67,7 @@ void DiskChannel::add(DiskFile& file, bool write, std::uint64_t offset, std::uin
     piece.required = write ? piece.length : std::min(stop, std::max(file.size, offset)) - piece.begin;
     if (write)
       for (std::uint64_t page = offset / kSpillPage; page * kSpillPage < stop; ++page) file.pages[page].bytes = 0;
-    // All of it may be padding past the end.
+    // The whole piece may be padding past the end.
     if (write || offset < file.size) pieces_.push_back(piece);
     memory += stop - offset;
     offset = stop;
@@ -95,7 +95,7 @@ void DiskChannel::run() {
     } catch (...) {
       error = std::current_exception();
     }
-    if (in_flight == 0) break;  // whatever failed, nothing may land in the caller's memory after we return
+    if (in_flight == 0) break;  // even after a failure nothing may be written to the caller's memory once this returns
 
     DiskResult result;
     try {
@@ -148,7 +148,7 @@ void DiskChannel::submit(Piece& piece) {
                piece.data + piece.moved, static_cast<std::size_t>(&piece - pieces_.data())});
 }
 
-/// True if the piece is done, false if the rest of it must be submitted.
+/// Returns true if the piece is done, false if the rest of it must be submitted.
 bool DiskChannel::settle(Piece& piece, std::int64_t result) {
   DiskFile& file = *piece.file;
   if (result < 0) {

@@ -1,4 +1,4 @@
-// offload/disk_channel.h: cuts requests into transfers, keeps many in flight, and sees each one through.
+// offload/disk_channel.h: cuts requests into transfers, keeps many in flight, and retries and checks each one.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,11 @@
 
 namespace weft::offload {
 
-/// A file of the disk store. `fd` is its own.
+/// A file of the disk store. It owns `fd`.
 struct DiskFile {
-  /// What was last written to a page of a spill file. Pages are touched by one thread at a time.
+  /// The last write to a page of a spill file. Only one thread at a time touches a page.
   struct Page {
-    std::uint32_t crc = 0, bytes = 0;  // 0 bytes: nothing that could be read
+    std::uint32_t crc = 0, bytes = 0;  // bytes is 0 if nothing can be read
     std::uint32_t generation = 0;      // counts the writes
   };
 
@@ -27,7 +27,7 @@ struct DiskFile {
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
 
-  /// Tries to switch O_DIRECT on or off; `direct` says what is.
+  /// Tries to switch O_DIRECT on or off, and sets `direct` to the outcome.
   void set_direct(bool on);
 
   const std::string path;
@@ -38,23 +38,24 @@ struct DiskFile {
   std::vector<Page> pages;  ///< empty unless `spill`
 };
 
-/// One caller's transfers: an engine, and bounce buffers for what O_DIRECT cannot move as it is. One thread at a time.
+/// The transfers of one caller: an engine, and bounce buffers for bytes that O_DIRECT cannot move in place. Used by one
+/// thread at a time.
 class DiskChannel {
  public:
   static constexpr std::size_t kPiece = std::size_t{1} << 20;  ///< the most that one transfer moves
   static constexpr std::size_t kLarge = 16;                    ///< pieces in flight
   static constexpr std::size_t kSmallPiece = std::size_t{64} << 10;
-  static constexpr std::size_t kSmall = DiskIo::kMostInFlight - kLarge;  ///< and small ones in addition
+  static constexpr std::size_t kSmall = DiskIo::kMostInFlight - kLarge;  ///< small pieces in flight in addition
 
   explicit DiskChannel(std::unique_ptr<DiskIo> io) : io_(std::move(io)) {}
 
   /// Adds a request to the next run(). The caller has checked its range.
   void add(DiskFile& file, bool write, std::uint64_t offset, std::uint64_t bytes, std::byte* memory);
-  /// Does what was added. Throws after all transfers in flight have ended.
+  /// Carries out the added requests. If one fails, it throws after all transfers in flight have ended.
   void run();
-  /// Drops what was added and not run.
+  /// Drops requests that were added but not run.
   void forget() { pieces_.clear(); }
-  /// False once the engine itself failed: then the channel must be thrown away.
+  /// False once the engine itself has failed; then the channel must be discarded.
   bool usable() const { return usable_; }
   DiskIo& io() { return *io_; }
 
@@ -62,14 +63,14 @@ class DiskChannel {
   std::uint64_t take_bytes_written() { return std::exchange(bytes_written_, 0); }
 
  private:
-  /// What is wanted, [offset, offset + bytes) <-> memory, and the transfer that does it, [begin, begin + length) <->
-  /// data.
+  /// The requested range, [offset, offset + bytes) <-> memory, and the transfer that covers it, [begin, begin + length)
+  /// <-> data.
   struct Piece {
     DiskFile* file = nullptr;
     bool write = false, bounce = false, direct = false, reread = false;
     std::uint64_t offset = 0, begin = 0;
     std::size_t bytes = 0, length = 0;
-    std::size_t required = 0;  // of length: all but what is past the end of the file
+    std::size_t required = 0;  // the part of length that is not past the end of the file
     std::size_t moved = 0;
     std::byte *memory = nullptr, *data = nullptr;
     int failures = 0;
@@ -89,7 +90,7 @@ class DiskChannel {
   std::vector<std::size_t>& slots_for(const Piece& piece);
 
   std::unique_ptr<std::byte, FreeAligned> bounce_;  // kLarge pieces, then kSmall small ones
-  std::unique_ptr<DiskIo> io_;                      // ends before its buffers do
+  std::unique_ptr<DiskIo> io_;                      // destroyed before its buffers
   std::vector<Piece> pieces_;
   std::vector<std::size_t> large_, small_;  // free slots
   bool usable_ = true;

@@ -8,7 +8,7 @@
 
 namespace weft::offload {
 
-/// One transfer. `tag` comes back with its result.
+/// One transfer. Its result carries the same `tag`.
 struct DiskTransfer {
   int fd = -1;
   bool write = false;
@@ -19,24 +19,25 @@ struct DiskTransfer {
 };
 struct DiskResult {
   std::size_t tag = 0;
-  std::int64_t result = 0;  ///< bytes moved, or -errno; fewer than asked is no error here
+  std::int64_t result = 0;  ///< bytes moved, or -errno; moving fewer bytes than asked is not an error here
 };
 
-/// Transfers in flight. Used by one thread at a time. Memory and file must live until the result was reaped.
+/// An engine that carries out transfers. Used by one thread at a time. Memory and file must live until the result has
+/// been reaped.
 class DiskIo {
  public:
   virtual ~DiskIo() = default;
-  /// Never more in flight than kMostInFlight.
+  /// Starts a transfer. At most kMostInFlight may be in flight.
   virtual void submit(const DiskTransfer& transfer) = 0;
-  /// Waits for any one of those in flight. Throws IoError if the engine itself failed.
+  /// Waits for any one transfer in flight and returns its result. Throws IoError if the engine itself failed.
   virtual DiskResult reap() = 0;
-  /// Reserves the first `bytes` bytes of a file. 0 or an errno.
+  /// Reserves the first `bytes` bytes of a file. Returns 0 or an errno.
   virtual int allocate(int fd, std::uint64_t bytes);
 
   static constexpr std::size_t kMostInFlight = 64;
 };
 
-/// Null where the kernel has no io_uring for us; `reason` then says why.
+/// Returns null if io_uring cannot be used, and sets `reason` to the cause.
 std::unique_ptr<DiskIo> make_io_uring(std::string& reason);
 std::unique_ptr<DiskIo> make_io_threads(int threads);
 

@@ -1,4 +1,4 @@
-// offload/disk_io_threads.cc: transfers by pread and pwrite on a few threads, where there is no io_uring.
+// offload/disk_io_threads.cc: transfers by pread and pwrite on a few threads, for systems without io_uring.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ class ThreadsIo : public DiskIo {
     try {
       for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
     } catch (...) {
-      if (threads_.empty()) throw;  // fewer will do
+      if (threads_.empty()) throw;  // fewer threads will do
     }
   }
   ~ThreadsIo() override {
@@ -77,11 +77,12 @@ class ThreadsIo : public DiskIo {
     }
   }
 
-  std::mutex mutex_;  // guards all but the threads
+  std::mutex mutex_;  // guards all members except threads_
   std::condition_variable work_, done_;
   std::array<DiskTransfer, kMostInFlight> queue_;  // a ring
   std::size_t first_ = 0, count_ = 0;
-  std::vector<DiskResult> results_;  // has its memory from the start: nobody catches what a thread here throws
+  // Reserved in the constructor, because an exception in one of these threads would end the process.
+  std::vector<DiskResult> results_;
   bool quit_ = false;
   std::vector<std::thread> threads_;
 };

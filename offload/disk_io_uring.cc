@@ -1,4 +1,4 @@
-// offload/disk_io_uring.cc: transfers by io_uring. The only file that knows liburing.
+// offload/disk_io_uring.cc: transfers by io_uring. The only file that uses liburing.
 #include <liburing.h>
 #include <sched.h>
 
@@ -16,11 +16,11 @@ class UringIo : public DiskIo {
   ~UringIo() override {
     if (made_) io_uring_queue_exit(&ring_);
   }
-  /// 0 or -errno.
+  /// Creates the ring and tries it out. Returns 0 or -errno.
   int make() {
     if (const int status = io_uring_queue_init(kMostInFlight, &ring_, 0); status != 0) return status;
     made_ = true;
-    // Some sandboxes allow the ring but not its use.
+    // Some sandboxes allow creating the ring but not using it.
     io_uring_prep_nop(io_uring_get_sqe(&ring_));
     int status = io_uring_submit(&ring_);
     io_uring_cqe* entry = nullptr;
@@ -32,8 +32,8 @@ class UringIo : public DiskIo {
   }
 
   void submit(const DiskTransfer& transfer) override {
-    // Never null: at most kMostInFlight, the size of the ring, are in flight. The kernel sees it in reap(), in one call
-    // with its neighbours.
+    // Never null: at most kMostInFlight, the size of the ring, are in flight. reap() hands the entry to the kernel
+    // together with its neighbours, in one call.
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
     const auto bytes = static_cast<unsigned>(transfer.bytes);
     if (transfer.write) io_uring_prep_write(entry, transfer.fd, transfer.data, bytes, transfer.offset);

@@ -25,7 +25,7 @@ constexpr int kThreads = 16;
   throw IoError(path + ": " + what + ": " + std::strerror(code) + "; " + hint);
 }
 
-/// A file without a name, or one that loses it at once.
+/// Opens a file without a name, or one that loses its name at once.
 int open_nameless(int directory) {
   const int fd = openat(directory, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
   if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOENT)) return fd;
@@ -36,15 +36,16 @@ int open_nameless(int directory) {
   return named;
 }
 
-/// 0 or an errno. The space of a process that was just killed comes back within about a second.
+/// Returns 0 or an errno. Tries again for a while, because the space of a process that was just killed becomes free
+/// within about a second.
 int reserve(DiskIo& io, int fd, std::uint64_t bytes) {
   constexpr int kTries = 8;
   for (int attempt = 1;; ++attempt) {
     int code = bytes == 0 ? 0 : io.allocate(fd, bytes);
-    // Where space cannot be reserved, a full disk shows when it is written.
+    // If space cannot be reserved, a full disk shows only when it is written.
     if (code == EOPNOTSUPP) code = ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
     if (code == 0) return 0;
-    // What a failed attempt got, ext4 keeps until it is cut off.
+    // ext4 keeps what a failed attempt reserved until the file is truncated.
     const bool cut = ftruncate(fd, 0) == 0;
     if (!cut || (code != ENOSPC && code != EDQUOT) || attempt == kTries) return code;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -103,7 +104,7 @@ template <class Use> auto DiskStore::with_channel(const Use& use) {
   if (!channel) {
     channel = std::make_unique<DiskChannel>(make_io());
     const std::lock_guard lock(mutex_);
-    idle_.reserve(++channels_);  // giving it back cannot fail
+    idle_.reserve(++channels_);  // so that giving it back cannot fail
   }
   struct Return {
     DiskStore& store;
@@ -139,7 +140,7 @@ std::uint64_t DiskStore::size(FileId id) const { return file(id).size; }
 const std::string& DiskStore::path(FileId id) const { return file(id).path; }
 
 FileId DiskStore::open(const std::string& path) {
-  // O_NONBLOCK: a FIFO of that name must not stop us here.
+  // O_NONBLOCK: opening a FIFO of that name must not block.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) fail(path, "cannot be opened for reading", errno, "check the path and its permissions");
   auto file = std::make_unique<DiskFile>(path, fd);
@@ -231,7 +232,7 @@ void DiskStore::write(std::span<const WriteRequest> requests) {
     if (!to.spill) throw UsageError(to.path + ": is open for reading only");
   }
   with_channel([&](DiskChannel& channel) {
-    // Nothing is written through the pointer: one kind of transfer serves both directions.
+    // Nothing is written through the pointer; the type serves transfers in both directions.
     for (const auto& [extent, from] : requests)
       channel.add(file(extent.file), true, extent.offset, extent.bytes, const_cast<std::byte*>(from));
     channel.run();

@@ -7,7 +7,7 @@
 namespace weft::offload {
 namespace {
 
-/// Of one head.
+/// Bytes of the rest of one head.
 std::size_t rest_bytes(const KvShape& shape) {
   return shape.rest ? static_cast<std::size_t>(kernels::rest_numbers(shape.head_dim)) * sizeof(float) : 0;
 }
@@ -30,12 +30,11 @@ KvShape::Offsets KvShape::offsets() const {
   at.free_slot = arena.take(heads * sizeof(std::int32_t), 64);
   at.rest = rest ? arena.take(heads * rest_bytes(*this), 64) : arena.used();
   at.key_sum = key_sums ? arena.take(heads * key_sum_bytes(*this), 64) : arena.used();
-  at.value_norm = value_norms ? arena.take(places * sizeof(float), 64) : arena.used();
   at.end = arena.used();
   return at;
 }
 
-std::array<KvShape::Part, 8> KvShape::parts() const {
+std::array<KvShape::Part, 7> KvShape::parts() const {
   const Offsets at = offsets();
   return {Part{at.k, key_bytes()},
           Part{at.v, value_bytes()},
@@ -43,8 +42,7 @@ std::array<KvShape::Part, 8> KvShape::parts() const {
           Part{at.position, sizeof(std::int32_t)},
           Part{at.free_slot, sizeof(std::int32_t), false},
           Part{at.rest, rest_bytes(*this), false},
-          Part{at.key_sum, key_sum_bytes(*this), false},
-          Part{at.value_norm, value_norms ? sizeof(float) : 0}};
+          Part{at.key_sum, key_sum_bytes(*this), false}};
 }
 
 std::size_t KvShape::bytes() const { return round_up(offsets().end, kPage); }
@@ -65,7 +63,6 @@ kernels::KvSlots KvShape::view(std::byte* base) const {
   slots_view.rest = rest ? reinterpret_cast<float*>(base + at.rest) : nullptr;
   slots_view.int8_keys = int8_keys;
   slots_view.key_sum = key_sums ? reinterpret_cast<float*>(base + at.key_sum) : nullptr;
-  slots_view.value_norm = value_norms ? reinterpret_cast<float*>(base + at.value_norm) : nullptr;
   return slots_view;
 }
 

@@ -49,7 +49,7 @@ double Lanes::now() const { return std::chrono::duration<double>(std::chrono::st
 Ticket Lanes::submit(Lane lane, std::span<const Ticket> deps, Work work, std::uint32_t label) {
   Lock lock(mutex_);
   Queue& q = queue(lane);
-  // Waking only at half saves a switch of threads per piece.
+  // Waking only when the queue is half empty saves a thread switch per piece.
   if (q.count == kRunAhead) space_.wait(lock, [&] { return q.count <= kRunAhead / 2; });
   const std::uint64_t number = first_ + pieces_.size();
   for (const Ticket dep : deps)
@@ -63,7 +63,7 @@ Ticket Lanes::submit(Lane lane, std::span<const Ticket> deps, Work work, std::ui
   Piece piece;
   piece.lane = lane;
   piece.label = label;
-  pieces_.push_back(piece);  // the last that can fail: a piece without an entry would never end
+  pieces_.push_back(piece);  // the last call that can fail: a piece without an entry would never end
   entry.number = number;
   entry.work = std::move(work);
   if (++q.count == 1) q.wake.notify_one();
@@ -162,7 +162,7 @@ void Lanes::run_entry(Queue& q, Entry& entry, Lock& lock) {
   std::exception_ptr error;
   for (const Ticket dep : entry.deps)
     if ((error = await(q, dep, lock))) break;
-  Piece& piece = *find(entry.number);  // stays where it is until it is finished
+  Piece& piece = *find(entry.number);  // its address is valid until it is finished
   piece.begin = now();
   if (!error) {
     lock.unlock();
@@ -179,7 +179,8 @@ void Lanes::run_entry(Queue& q, Entry& entry, Lock& lock) {
   }
   if (!error && q.stream && !issue_is_completion_) {
     try {
-      // Under the lock: another thread might still take this event for that of the piece which had it before.
+      // This happens under the lock because another thread might still take the event for that of the piece that had it
+      // before.
       backend_.record(*issued.event, *q.stream);
       piece.event = issued.event.get();
       piece.state = State::issued;
@@ -193,7 +194,7 @@ void Lanes::run_entry(Queue& q, Entry& entry, Lock& lock) {
   finish(entry.number, error);
 }
 
-/// Until `dep` is done, or is ahead of this lane's stream. Its failure, or null.
+/// Waits until `dep` is done, or until this lane's stream is ordered after it. Returns its failure, or null.
 std::exception_ptr Lanes::await(Queue& q, Ticket dep, Lock& lock) {
   for (;;) {
     const Piece* piece = find(dep.number);
@@ -208,7 +209,7 @@ std::exception_ptr Lanes::await(Queue& q, Ticket dep, Lock& lock) {
       q.issued[(q.first_issued + q.issued_count) % kInFlight].after.push_back(dep.number);
       return nullptr;
     }
-    // Others may wait to hear that our own work is done.
+    // Other lanes may be waiting for this lane's issued work.
     if (q.issued_count > 0) {
       retire_oldest(q, lock);
       continue;
@@ -241,7 +242,7 @@ void Lanes::finish(std::uint64_t number, const std::exception_ptr& error) {
   if (error) failures_.insert(std::lower_bound(failures_.begin(), failures_.end(), number, kBefore), {number, error});
   if (piece.ran) {
     Queue& q = queue(piece.lane);
-    // Work that was issued early began when what was before it on its stream ended.
+    // Work that was issued early began when the work before it on its stream ended.
     const double begin = std::min(std::max(piece.begin, q.last_end), end);
     q.last_end = end;
     q.busy += end - begin;

@@ -1,4 +1,4 @@
-// offload/lanes.h: one thread per lane; work in order within a lane, by dependencies across lanes.
+// offload/lanes.h: one thread per lane. Work runs in order within a lane, and by dependencies across lanes.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ struct Ticket {
   std::uint64_t number = 0;
 };
 
-/// When work ran, in seconds since its Lanes were made. On a GPU's lanes: as the host saw it.
+/// The time when work ran, in seconds since its Lanes were made. For a GPU's lanes, the time as the host saw it.
 struct LaneRecord {
   Lane lane{};
   std::uint32_t label = 0;
@@ -37,37 +37,37 @@ struct LaneRecord {
 /// Backend::host_stream().
 class Lanes {
  public:
-  /// Captures of up to two pointers cost no allocation. They live until the work was issued, not until it is done.
+  /// Captures of up to two pointers cost no allocation. They live until the work has been issued, not until it is done.
   using Work = std::function<void(kernels::Stream&)>;
 
   explicit Lanes(kernels::Backend& backend);
-  /// Finishes what was submitted; failures that no wait() has thrown are lost.
+  /// Finishes all submitted work. Failures that no wait() has thrown are lost.
   ~Lanes();
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
-  /// Runs `work` after `deps` and after what was submitted to the same lane before. If a dep failed, work does not run
-  /// and fails with the same exception. Blocks while kRunAhead pieces wait in the lane. Any thread but the lanes' own.
-  /// If it throws, for want of memory, nothing was submitted.
+  /// Runs `work` after `deps` and after all earlier work of the same lane. If a dep failed, `work` does not run and
+  /// fails with the same exception. Blocks while kRunAhead pieces wait in the lane. Any thread except the lanes' own
+  /// may call this. If it throws because memory ran out, nothing was submitted.
   Ticket submit(Lane lane, std::span<const Ticket> deps, Work work, std::uint32_t label = 0);
   static constexpr std::size_t kRunAhead = 256;
 
-  /// Blocks until the work is done; rethrows what it failed with.
+  /// Blocks until the work is done, and rethrows its failure.
   void wait(Ticket ticket);
-  /// Blocks until all submitted work is done; rethrows the failure of the lowest ticket, if any, and forgets them all,
-  /// so that the lanes are as good as new.
+  /// Blocks until all submitted work is done. Rethrows the failure of the lowest ticket, if any, and forgets all
+  /// failures, so that the lanes can be used again.
   void wait_all();
 
-  /// From now on every piece that ran to its end leaves a LaneRecord.
+  /// Starts recording: every piece that runs to its end leaves a LaneRecord.
   void start_recording();
-  /// The records so far, in order of completion; keeps none.
+  /// Returns the records so far, in order of completion, and drops them.
   std::vector<LaneRecord> take_records();
   /// Seconds during which each lane had work running, so far.
   std::array<double, kLanes.size()> busy_seconds() const;
-  double now() const;  ///< on the clock of the records
+  double now() const;  ///< seconds on the clock of the records
 
  private:
-  static constexpr std::size_t kInFlight = 4;  // issued to a GPU's stream, not yet seen done
+  static constexpr std::size_t kInFlight = 4;  // pieces issued to a GPU's stream and not yet seen done
 
   enum class State : std::uint8_t { queued, issued, done, failed };
   struct Piece {
@@ -75,7 +75,7 @@ class Lanes {
     bool ran = false;
     Lane lane{};
     std::uint32_t label = 0;
-    const kernels::Event* event = nullptr;  // while issued
+    const kernels::Event* event = nullptr;  // set while issued
     double begin = 0;
   };
   struct Entry {
@@ -86,20 +86,20 @@ class Lanes {
   struct Issued {
     std::uint64_t number = 0;
     std::unique_ptr<kernels::Event> event;
-    std::vector<std::uint64_t> after;  // what the stream waits for
+    std::vector<std::uint64_t> after;  // the pieces that the stream waits for
   };
   struct Queue {
     std::thread thread;
     std::condition_variable wake;
     std::array<Entry, kRunAhead> ring;  // reused, so that dependency lists keep their memory
     std::size_t first = 0, count = 0;
-    std::uint64_t waits_for = 0;  // a ticket number; 0: for none
+    std::uint64_t waits_for = 0;  // a ticket number, or 0 for none
     double last_end = 0, busy = 0;
-    std::unique_ptr<kernels::Stream> stream;  // null: a host lane
+    std::unique_ptr<kernels::Stream> stream;  // null for a host lane
     std::array<Issued, kInFlight> issued;     // a ring too
     std::size_t first_issued = 0, issued_count = 0;
   };
-  /// On the stack of who waits.
+  /// Lives on the stack of the waiting thread.
   struct Waiter {
     std::uint64_t number = 0;
     std::condition_variable wake;
@@ -127,13 +127,14 @@ class Lanes {
   kernels::Backend& backend_;
   const bool issue_is_completion_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  mutable std::mutex mutex_;       // guards all that follows
-  std::condition_variable space_;  // a full queue is half empty again
+  mutable std::mutex mutex_;       // guards all members below
+  std::condition_variable space_;  // signals that a full queue is half empty again
   Waiter* waiters_ = nullptr;
-  std::deque<Piece> pieces_;  // of the tickets first_, first_ + 1, ...; finished ones leave at the front
+  std::deque<Piece> pieces_;  // those with tickets first_, first_ + 1, ...; finished ones are removed at the front
   std::uint64_t first_ = 1;
-  // With room for all of pieces_, so that a lane, which nobody catches, allocates nothing.
-  std::vector<Failure> failures_;  // by number
+  // Both have room for all of pieces_, so that a lane's thread, in which an exception would end the process, never
+  // allocates.
+  std::vector<Failure> failures_;  // sorted by number
   std::vector<LaneRecord> records_;
   bool recording_ = false, quit_ = false;
   std::array<Queue, kLanes.size()> queues_;

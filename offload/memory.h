@@ -1,4 +1,4 @@
-// offload/memory.h: sizes first, then memory: arenas that count or hand out.
+// offload/memory.h: arenas, which first count bytes and then hand out memory.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace weft::offload {
 
-inline constexpr std::size_t kPage = 4096;  ///< what O_DIRECT asks of addresses, offsets and lengths
+inline constexpr std::size_t kPage = 4096;  ///< the alignment that O_DIRECT requires of addresses, offsets and lengths
 /// Granularity of a spill file: writes start at multiples of this, and a read covers what one write wrote.
 inline constexpr std::size_t kSpillPage = std::size_t{64} << 10;
 
@@ -19,13 +19,13 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { retu
 /// "does it fit?" and "allocate it" are one piece of code. Not thread-safe.
 class Arena {
  public:
-  /// Counts only: unlimited, and at() must not be called.
+  /// Makes an arena that only counts. It is unlimited, and at() must not be called.
   Arena() = default;
-  /// Over memory that the caller owns and that starts at a multiple of every alignment used.
+  /// Makes an arena over memory that the caller owns and that starts at a multiple of every alignment used.
   Arena(std::byte* base, std::size_t capacity, Tier tier) : base_(base), capacity_(capacity), tier_(tier) {}
 
-  /// The offset of `bytes` bytes at a multiple of `alignment`, a power of two. Throws CapacityError, which names the
-  /// tier, what was wanted and what is free; then nothing was taken.
+  /// Takes `bytes` bytes at a multiple of `alignment`, a power of two, and returns their offset. Throws CapacityError,
+  /// which names the tier and the bytes wanted and free; then nothing was taken.
   std::size_t take(std::size_t bytes, std::size_t alignment = kPage);
   std::byte* at(std::size_t offset) const { return base_ + offset; }
 

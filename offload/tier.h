@@ -1,7 +1,8 @@
-// offload/tier.h: where bytes can be, and the lanes on which they move or are worked on.
+// offload/tier.h: the tiers, where bytes can be, and the lanes, on which they move or are worked on.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace weft::offload {
@@ -22,5 +23,6 @@ constexpr const char* name_of(Lane lane) {
                              "device_to_host", "device_compute", "host_compute"};
   return names[static_cast<std::size_t>(lane)];
 }
+constexpr std::size_t index(Lane lane) { return static_cast<std::size_t>(lane); }
 
 }  // namespace weft::offload

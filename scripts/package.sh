@@ -3,8 +3,7 @@
 # that a bare machine lacks. It runs where it is unpacked, on any x86-64 Linux with AVX2 and glibc 2.34 (and a C++
 # library as new as GCC 12's; the one in the package wants glibc 2.36). For the GPU it wants a driver and cuBLAS of
 # nvcc's CUDA (13, or 12 with that toolkit's nvcc on the PATH), cuBLAS from /usr/local/cuda, the system's folders, pip
-# or LD_LIBRARY_PATH; without these it runs on the CPU. oneDNN, which only processors without AVX2 need, would be a
-# third of the package and is left out.
+# or LD_LIBRARY_PATH; without these it runs on the CPU.
 #
 #   tar xJf weft-*.tar.xz && cd weft-*/
 #   bin/weft generate --model models/demo --input configs/examples/prompts.jsonl --output answers.jsonl
@@ -15,7 +14,7 @@ most_bytes=30000000
 scripts/setup.sh
 
 build=build/package
-flags=(-DWEFT_PACKAGE=ON -DWEFT_ONEDNN=OFF "-DCMAKE_CXX_FLAGS=-ffile-prefix-map=$PWD/=")
+flags=(-DWEFT_PACKAGE=ON "-DCMAKE_CXX_FLAGS=-ffile-prefix-map=$PWD/=")
 if command -v nvcc >/dev/null; then
   cuda=$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
   # Where cuBLAS may be if the system does not know: NVIDIA's packages, containers' mounts, pip's for the whole machine.
@@ -40,11 +39,10 @@ cp -r models/demo "$package/models"
 cp -r tests/data "$package/tests"
 cp tests/support/*.py "$package/tests/support"
 for test in tests/runtime/*/*.py; do install -D "$test" "$package/$test"; done
-cp -r scripts/{gpu_check.sh,cluster,verify_against_hf.py,verify_analysis.py,lm_eval_weft.py,get_model.sh,get_model.py} \
-  scripts/{tasks,quality,curves,svg,streaming}.py "$package/scripts"
+cp -r scripts/{gpu_check.sh,cluster,evaluate,get_model.sh,get_model.py} "$package/scripts"
 cp scripts/compare/{lm_eval,race_gpu,generation_loop,run_accelerate,run_deepspeed,run_flexgen,run_kvpress}.py \
   scripts/compare/tiny-opt.json "$package/scripts/compare"
-scripts/package_readme.py "$package"
+scripts/dev/package_readme.py "$package"
 
 # Every library that a program here names or that those name, without glibc's and CUDA's.
 elsewhere='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread)|lib(cuda|cudart|cublas|cublasLt))\.so'

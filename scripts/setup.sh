@@ -3,7 +3,7 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config python3 python3-venv git
-          liburing-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libdnnl-dev coinor-libclp-dev libutf8proc-dev zlib1g-dev catch2 xz-utils strace)
+          liburing-dev libcli11-dev libspdlog-dev nlohmann-json3-dev coinor-libclp-dev libutf8proc-dev zlib1g-dev catch2 xz-utils strace)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")

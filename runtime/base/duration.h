@@ -1,11 +1,11 @@
-// runtime/base/duration.h: seconds as people write them.
+// runtime/base/duration.h: durations as text.
 #pragma once
 
 #include <string>
 
 namespace weft::runtime {
 
-/// "1:05" or "2:03:10", or with days "3 d 02:10".
+/// Formats a duration as "1:05", as "2:03:10", or with days as "3 d 02:10".
 std::string duration_text(double seconds);
 
 }  // namespace weft::runtime

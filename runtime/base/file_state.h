@@ -1,4 +1,4 @@
-// runtime/base/file_state.h: which file it is and when it last changed, as the file system says.
+// runtime/base/file_state.h: a file's identity, size and times of change, as the file system reports them.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@ namespace weft::runtime {
 
 struct FileState {
   std::uint64_t device = 0, inode = 0, size = 0;
-  std::int64_t modified = 0, changed = 0;  ///< ns since 1970: of the contents; of the contents, the mode, a name
+  /// In ns since 1970. `modified` covers the contents; `changed` covers the contents, the mode and the names.
+  std::int64_t modified = 0, changed = 0;
 
   bool operator==(const FileState&) const = default;
   bool same_file(const FileState& other) const { return device == other.device && inode == other.inode; }
 
-  /// Nothing where it cannot be known.
+  /// Returns nothing if the state cannot be read.
   static std::optional<FileState> of(int fd);
   static std::optional<FileState> of(const std::filesystem::path& path);
-  /// The five numbers, with blanks between them.
+  /// The five numbers, separated by blanks.
   std::string text() const;
   static std::optional<FileState> from_text(const std::string& text);
 };

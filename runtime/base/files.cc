@@ -1,4 +1,4 @@
-// runtime/base/files.cc: small files over POSIX calls.
+// runtime/base/files.cc: files over POSIX calls.
 #include "runtime/base/files.h"
 
 #include <fcntl.h>
@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "kernels/error.h"
-#include "policy/json.h"
-#include "policy/policy.h"
+#include "policy/base/json.h"
+#include "policy/layout/policy.h"
 
 namespace weft::runtime {
 
@@ -47,21 +47,22 @@ const char* kind_name(mode_t mode) {
   return "a device";
 }
 
-/// The other name of `target` while it is made; with one writer always the same one.
+/// The other name of `target`, which it has while it is written. With only one writer, it is always the same.
 std::string temporary_name(const fs::path& target, bool only_writer) {
   static std::atomic<unsigned> counter{0};
   const std::string unique = only_writer ? "" : "-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
   return (target.parent_path() / ("." + target.filename().string() + ".weft-part" + unique)).string();
 }
 
-/// Removes a regular file of this user.
+/// Removes the file if it is a regular file of this user.
 void remove_own(const std::string& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid())
     ::unlink(path.c_str());
 }
 
-/// A file without a name in the folder of `target`; -1 where the system has no such files, or no /proc to name them by.
+/// Opens a file without a name in the folder of `target`. Returns -1 if the system has no such files, or no /proc
+/// through which to name them.
 int open_nameless(const fs::path& target, unsigned mode) {
   if (::access("/proc/self/fd", X_OK) != 0) return -1;
   const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
@@ -79,7 +80,7 @@ bool is_own_file(const fs::path& path, unsigned owner) {
 
 namespace {
 
-/// What is at `path` may be replaced; throws otherwise. Says whether there is a file, and with which mode.
+/// Throws unless the file at `path` may be replaced. Returns whether there is one, and sets `mode` to its mode.
 bool may_replace(const fs::path& path, const fs::path& target, AtomicFile::Link link, mode_t& mode) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) return false;
@@ -109,7 +110,7 @@ std::string read_file(const fs::path& path, std::size_t limit_bytes) {
   if (!S_ISREG(status.st_mode))
     throw DataError(path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
 
-  // The size is a hint: the file may grow while it is read, and those of /proc say 0.
+  // The size is only a hint: the file may grow while it is read, and files of /proc have size 0.
   const auto too_large = [&] {
     return DataError(path.string() + ": is larger than " + std::to_string(limit_bytes) +
                      " bytes, the most for such a file");
@@ -155,7 +156,7 @@ void require_own(const std::string& flag, const fs::path& path, const std::strin
     const auto json = text.empty() ? nlohmann::json{{key, 0}}
                                    : policy::parse_json(text, path.string(), policy::Blame::usage, {.depth = 32});
     own = json.is_object() && json.contains(key);
-  } catch (const Error&) {  // then it is something else
+  } catch (const Error&) {  // then it is another file
   }
   if (!own) throw UsageError(flag + " " + path.string() + ": is another file than this would write; give another name");
 }
@@ -248,7 +249,7 @@ void AtomicFile::commit() {
 void remove_half_written(const fs::path& path) { remove_own(temporary_name(path, true)); }
 
 void sync_folder_of(const fs::path& path) {
-  // A folder that may be written but not read cannot be opened, and some file systems cannot sync one.
+  // A folder that may be written to but not read cannot be opened, and some file systems cannot sync a folder.
   const fs::path parent = path.parent_path();
   const File folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.fd() < 0 && errno != EACCES) fail(path, "open the folder of", errno);

@@ -1,4 +1,4 @@
-// runtime/base/handover.h: values from one thread to another, in order.
+// runtime/base/handover.h: a queue that hands values from one thread to another.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +15,7 @@ template <class T> class Handover {
  public:
   explicit Handover(std::size_t capacity) : capacity_(capacity) {}
 
-  /// Waits while the queue is full. False once it was closed; then the value is dropped.
+  /// Waits while the queue is full. Returns false once the queue is closed; then the value is dropped.
   bool push(T value) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return closed_ || values_.size() < capacity_; });
@@ -24,7 +24,7 @@ template <class T> class Handover {
     changed_.notify_all();
     return true;
   }
-  /// Waits for a value. Nothing once the queue was closed and has been emptied.
+  /// Waits for a value. Returns nothing once the queue is closed and empty.
   std::optional<T> pop() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return closed_ || !values_.empty(); });
@@ -34,7 +34,7 @@ template <class T> class Handover {
     changed_.notify_all();
     return value;
   }
-  /// What is in the queue can still be popped; nothing more comes in.
+  /// Closes the queue. Values in it can still be popped, but no more are accepted.
   void close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;

@@ -1,4 +1,4 @@
-// runtime/base/input_file.cc: pread loops.
+// runtime/base/input_file.cc: reads through loops over pread.
 #include "runtime/base/input_file.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kLargestRead = std::size_t{1} << 30;  // the kernel itself cuts a read at 2 GiB
 
-[[noreturn]] void fail(const std::filesystem::path& path, const std::string& what, int error) {
+[[noreturn]] void fail_reading(const std::filesystem::path& path, const std::string& what, int error) {
   throw IoError(path.string() + ": cannot " + what + ": " + std::generic_category().message(error));
 }
 
@@ -36,7 +36,7 @@ InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   if (fd_ < 0) {
     if (errno == ENOENT || errno == ENOTDIR) throw NotAFile(path.string() + ": no such file", true);
     if (errno == ENXIO) throw NotAFile(path.string() + ": is a socket or a device, wanted a regular file", false);
-    fail(path, "open", errno);
+    fail_reading(path, "open", errno);
   }
   struct stat status {};
   const bool known = ::fstat(fd_, &status) == 0;
@@ -46,7 +46,7 @@ InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   }
   const int error = errno;
   ::close(std::exchange(fd_, -1));
-  if (!known) fail(path, "look at", error);
+  if (!known) fail_reading(path, "look at", error);
   throw NotAFile(path.string() + ": is " + kind(status.st_mode) + ", wanted a regular file", false);
 }
 
@@ -73,7 +73,8 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
     const ssize_t count = ::pread(fd_, out.data(), std::min(out.size(), kLargestRead), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(path_, "read " + std::to_string(out.size()) + " bytes at " + std::to_string(offset), errno);
+    if (count < 0)
+      fail_reading(path_, "read " + std::to_string(out.size()) + " bytes at " + std::to_string(offset), errno);
     if (count == 0) {
       struct stat status {};
       const bool known = ::fstat(fd_, &status) == 0;
@@ -89,7 +90,7 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
 
 FileState InputFile::state() const {
   const auto state = FileState::of(fd_);
-  if (!state) fail(path_, "look at", errno);
+  if (!state) fail_reading(path_, "look at", errno);
   return *state;
 }
 

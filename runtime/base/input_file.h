@@ -13,19 +13,19 @@
 
 namespace weft::runtime {
 
-/// A path that names no regular file, or nothing at all.
+/// Thrown if a path names nothing, or something that is not a regular file.
 struct NotAFile : DataError {
   NotAFile(const std::string& message, bool nothing_there) : DataError(message), missing(nothing_there) {}
-  bool missing;  ///< nothing is there; else something else is
+  bool missing;  ///< true if nothing is there, false if something else is
 };
 
-/// An open regular file and the size it had when it was opened. Never mapped: a file cut short meanwhile is then an
-/// error and no SIGBUS. Any number of threads may read.
+/// An open regular file and its size when it was opened. It is never mapped, so that a file cut short meanwhile causes
+/// an error and no SIGBUS. Any number of threads may read.
 class InputFile {
  public:
-  /// Throws NotAFile if it is missing or no regular file (a pipe could block), IoError if it cannot be opened.
+  /// Throws NotAFile if it is missing or not a regular file (a pipe could block), IoError if it cannot be opened.
   explicit InputFile(const std::filesystem::path& path);
-  /// Takes over the descriptor of a regular file, which messages call `name`.
+  /// Takes over the descriptor of a regular file. Messages call the file `name`.
   InputFile(int fd, std::filesystem::path name) : path_(std::move(name)), fd_(fd) { refresh_size(); }
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
@@ -33,12 +33,12 @@ class InputFile {
 
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }
-  void refresh_size();  ///< for the one who has written it
-  /// Now. Throws IoError.
+  void refresh_size();  ///< call it after writing to the file
+  /// The present state of the file. Throws IoError.
   FileState state() const;
 
-  /// Fills `out` with the bytes from `offset` on. Throws IoError where the disk fails or the file has become shorter;
-  /// `out` then holds anything.
+  /// Fills `out` with the bytes from `offset` on. Throws IoError if the disk fails or the file has become shorter; then
+  /// the contents of `out` are undefined.
   void read(std::uint64_t offset, std::span<std::byte> out) const;
 
  private:

@@ -1,4 +1,4 @@
-// runtime/base/parallel.h: loops over independent pieces on all cores, where no backend with its pool is at hand.
+// runtime/base/parallel.h: loops over independent pieces on all cores, for code without a backend and its thread pool.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace weft::runtime {
 
-/// Calls one(i) for i in [0, count) on as many threads as there are cores. What one() throws ends the process. Throws
-/// std::system_error where the system refuses a thread.
+/// Calls one(i) for i in [0, count) on as many threads as there are cores, at most 16. one() must not throw, because an
+/// exception in another thread ends the process. Throws std::system_error if the system refuses a thread.
 template <class One> void for_each_of(std::int64_t count, const One& one) {
   std::atomic<std::int64_t> next{0};
   const auto work = [&] {

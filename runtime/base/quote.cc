@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "policy/json.h"
+#include "policy/base/json.h"
 
 namespace weft::runtime {
 

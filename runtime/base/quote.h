@@ -1,4 +1,4 @@
-// runtime/base/quote.h: foreign text in messages.
+// runtime/base/quote.h: quotes foreign text in messages.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace weft::runtime {
 
-/// A name from a file, for a message: always on one line, and not too long.
+/// Quotes a name that a file contains, for a message. The result fits one line and is not too long.
 std::string in_quotes(std::string_view name);
 
 }  // namespace weft::runtime

@@ -1,4 +1,4 @@
-// runtime/base/standard_streams.cc: poll, read and write, and a file in the temporary folder.
+// runtime/base/standard_streams.cc: pipes by poll, read and write, with a file in the temporary folder.
 #include "runtime/base/standard_streams.h"
 
 #include <fcntl.h>
@@ -42,11 +42,11 @@ fs::path temporary_folder() {
   fail(folder.string() + ": cannot hold the requests of --input - (TMPDIR names another folder)", errno);
 }
 
-/// A file without a name.
+/// Opens a file without a name.
 int open_spool(const fs::path& folder) {
   const int fd = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
   if (fd >= 0) return fd;
-  std::string name = (folder / "weft-XXXXXX").string();  // where the file system has no such files
+  std::string name = (folder / "weft-XXXXXX").string();  // for a file system that has no such files
   const int named = ::mkostemp(name.data(), O_CLOEXEC);
   if (named < 0) fail_to_hold(folder);
   ::unlink(name.c_str());
@@ -67,7 +67,7 @@ void append_to_spool(int fd, const fs::path& folder, std::string_view text) {
 InputFile spool_standard_input(const std::atomic<bool>& stop) {
   const fs::path folder = temporary_folder();
   const int spool = open_spool(folder);
-  InputFile file(spool, kInputName);  // owns it from here on
+  InputFile file(spool, kInputName);  // owns the descriptor from here on
   std::vector<char> piece(kReadBytes);
   while (true) {
     if (stop) throw Interrupted{};
@@ -87,7 +87,7 @@ InputFile open_input(const fs::path& path, const std::atomic<bool>& stop) {
   return path == kPipe ? spool_standard_input(stop) : InputFile(path);
 }
 
-/// Until a pipe takes PIPE_BUF bytes at once. A file always does.
+/// Waits until a pipe takes PIPE_BUF bytes at once. A file always does.
 void StandardOutput::wait() const {
   auto give_up = std::chrono::steady_clock::time_point::max();
   while (true) {

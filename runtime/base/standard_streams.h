@@ -1,4 +1,4 @@
-// runtime/base/standard_streams.h: standard input and output in the place of files: pipes.
+// runtime/base/standard_streams.h: pipes, that is, standard input and output in the place of files.
 #pragma once
 
 #include <atomic>
@@ -8,22 +8,23 @@
 
 namespace weft::runtime {
 
-/// What --input and --output call the pipe.
+/// The name of the pipe in --input and --output.
 constexpr std::string_view kPipe = "-";
 
-/// All of standard input, in a file without a name that only this process can open, in the folder $TMPDIR or /tmp. So
-/// it can be checked first and read again later, as any input. Throws IoError, Interrupted once `stop` is set.
+/// Copies all of standard input to a file without a name that only this process can open, in the folder $TMPDIR or
+/// /tmp. Like any input, it can then be checked first and read again later. Throws IoError, or Interrupted once `stop`
+/// is set.
 InputFile spool_standard_input(const std::atomic<bool>& stop);
 
-/// The file at `path`, or standard input where `path` is kPipe.
+/// Opens the file at `path`, or standard input if `path` is kPipe.
 InputFile open_input(const std::filesystem::path& path, const std::atomic<bool>& stop);
 
-/// Writes to standard output past all buffers. A reader that stops reading holds up the caller.
+/// Writes to standard output without a buffer. A reader that stops reading holds up the caller.
 class StandardOutput {
  public:
-  /// `stop`: once it is set, a reader that takes nothing for five seconds ends the writing.
+  /// Once `stop` is set, writing ends when the reader takes nothing for five seconds.
   explicit StandardOutput(const std::atomic<bool>* stop = nullptr) : stop_(stop) {}
-  /// Throws IoError where nobody reads, or where the device is full; Interrupted.
+  /// Throws IoError if the reader has gone or the device is full, Interrupted if `stop` ended the writing.
   void append(std::string_view text);
 
  private:

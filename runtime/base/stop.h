@@ -1,4 +1,4 @@
-// runtime/base/stop.h: how work ends that a user has stopped.
+// runtime/base/stop.h: the end of work that a user has stopped.
 #pragma once
 
 #include <atomic>
@@ -10,14 +10,14 @@ namespace weft::runtime {
 /// Thrown by work that saw its `stop` flag set. Not an error: the program ends with exit code 130.
 struct Interrupted {};
 
-/// A `stop` flag after which work may go on for a moment, so that what it has computed can be saved. Any thread.
-class Grace {
+/// A `stop` flag with a grace period, in which work may continue so that its results can be saved. Thread-safe.
+class GracePeriod {
  public:
-  /// Without grace until allow(). `stop` must outlive it.
-  explicit Grace(const std::atomic<bool>& stop) : stop_(stop) {}
+  /// There is no grace until allow(). `stop` must outlive this object.
+  explicit GracePeriod(const std::atomic<bool>& stop) : stop_(stop) {}
 
   bool asked() const { return stop_; }
-  /// Asked, and the time since is up; it begins when somebody first sees that it was asked.
+  /// Whether a stop was asked for and the grace period has ended. The period begins with the first call after the stop.
   bool over() const {
     if (!stop_) return false;
     const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();

@@ -10,36 +10,36 @@ namespace weft::runtime {
 
 enum class Utf8 : std::uint8_t {
   valid,
-  invalid,  ///< can become no character, whatever follows
-  cut,      ///< the text ends inside what could become one
+  invalid,  ///< cannot become a character, whatever follows
+  cut,      ///< the text ends inside what could become a character
 };
 
-/// What stands at a place in a text: a character, or the longest run of bytes that begins one and fails (what Unicode
-/// calls a maximal subpart; each is one U+FFFD to every careful decoder).
+/// The character at a place in a text, or the longest run of bytes that begins one and fails. Unicode calls the latter
+/// a maximal subpart; every careful decoder replaces each by one U+FFFD.
 struct Utf8Char {
   char32_t code = 0xFFFD;
   std::uint8_t bytes = 1;
   Utf8 state = Utf8::invalid;
 };
 
-/// `at` must be less than text.size().
+/// Reads the character at `at`, which must be less than text.size().
 Utf8Char utf8_at(std::string_view text, std::size_t at);
 
-/// Whether all of it is well-formed.
+/// Whether all of `text` is well-formed.
 bool is_utf8(std::string_view text);
 
-/// Passes bytes on as they come, except that a character is held back until it is whole and an ill-formed sequence
-/// comes out as U+FFFD. The pieces together do not depend on how the bytes were cut.
+/// Passes bytes on as they come, but holds a character back until it is whole and replaces an ill-formed sequence by
+/// U+FFFD. The joined output does not depend on how the bytes were cut.
 class Utf8Stream {
  public:
   std::string push(std::string_view bytes);
-  std::string finish();  ///< what was held back; resets the stream
+  std::string finish();  ///< U+FFFD if anything was held back; resets the stream
 
  private:
   std::string held_;  // at most three bytes between calls
 };
 
-/// The text with each ill-formed sequence as U+FFFD.
+/// The text with each ill-formed sequence replaced by U+FFFD.
 std::string with_replacements(std::string_view bytes);
 
 }  // namespace weft::runtime

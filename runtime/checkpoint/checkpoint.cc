@@ -1,5 +1,4 @@
-// runtime/checkpoint/checkpoint.cc: which files a checkpoint folder consists of, and what all of them together must
-// hold.
+// runtime/checkpoint/checkpoint.cc: finds the files of a checkpoint folder, and checks what they must hold together.
 #include "runtime/checkpoint/checkpoint.h"
 
 #include <algorithm>
@@ -42,7 +41,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
-/// "F32, F16 or BF16"
+/// Joins names, such as "F32, F16 or BF16".
 std::string alternatives(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < names.size(); ++i)
@@ -50,7 +49,7 @@ std::string alternatives(const std::vector<std::string>& names) {
   return text;
 }
 
-/// False too for a link to nowhere. Throws IoError where it cannot be known.
+/// Whether something is at `path`; false also for a link to nowhere. Throws IoError if that cannot be known.
 bool is_there(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -62,7 +61,7 @@ bool ends_with(std::string_view name, std::string_view suffix) {
   return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
 }
 
-/// Why a folder with neither file has none, as far as its other files tell.
+/// Explains missing weights from the other files of the folder.
 [[noreturn]] void fail_without_weights(const fs::path& directory) {
   const std::string where = directory.string();
   if (!is_there(directory))
@@ -313,11 +312,11 @@ void Checkpoint::verify(const std::atomic<bool>& stop) const {
     try {
       for (std::size_t i = next++; i < checksums_.size() && !stop; i = next++) check(checksums_[i], buffer);
     } catch (...) {
-      next = checksums_.size();  // the others need not go on
+      next = checksums_.size();  // the other threads need not continue
       throw;
     }
   };
-  // A processor sums about as fast as a disk reads, or slower.
+  // One core sums about as fast as a disk reads, or slower, so several cores share the work.
   const std::size_t threads =
       std::min({std::size_t{std::max(1U, std::thread::hardware_concurrency())}, kMostThreads, checksums_.size()});
   std::vector<std::future<void>> workers;

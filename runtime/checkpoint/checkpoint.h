@@ -17,55 +17,56 @@
 
 namespace weft::runtime {
 
-/// `bytes` bytes at `offset` of files()[file], row-major and without gaps. `dtype` is the file's own word, such as
-/// "BF16". The offset is a multiple of nothing: a tensor may begin at any byte.
+/// A tensor of `bytes` bytes at `offset` of files()[file], row-major and without gaps. `dtype` is the file's own word,
+/// such as "BF16". The offset has no alignment: a tensor may begin at any byte.
 struct TensorInfo {
   std::string name, dtype;
   std::vector<std::int64_t> shape;
   std::size_t file = 0;
   std::uint64_t offset = 0, bytes = 0;
-  /// In elements, where the tensor is not row-major in its file, as a transposed one of PyTorch's; empty where it is.
-  /// Then `bytes` are spread over a range that may be longer, and only read_tensor() puts them in order.
+  /// Strides in elements, if the tensor is not row-major in its file, such as a transposed tensor of PyTorch; empty if
+  /// it is. With strides, `bytes` are spread over a range that may be longer, and only read_tensor() puts them in
+  /// order.
   std::vector<std::int64_t> strides = {};
 };
 
-/// The dtype of a tensor that is to be computed with. Throws CheckpointError,
-/// naming the tensor, unless it is F32, F16 or BF16.
+/// The dtype of a tensor that is to be computed with. Throws CheckpointError, which names the tensor, unless it is F32,
+/// F16 or BF16.
 DType weight_dtype(const TensorInfo& tensor);
 
-/// Bytes [offset, offset + bytes) of files()[file] and the CRC-32 that the file says they have.
+/// Bytes [offset, offset + bytes) of files()[file], and the CRC-32 that the file states for them.
 struct Checksum {
   std::size_t file = 0;
-  std::string record;  ///< what the file calls them
+  std::string record;  ///< the file's name for these bytes
   std::uint64_t offset = 0, bytes = 0;
   std::uint32_t crc = 0;
 };
 
-/// A tensor that a model cannot do without.
+/// A tensor that a model needs.
 struct TensorNeed {
   std::string name;
   std::vector<std::int64_t> shape;
-  std::vector<std::string> dtypes = {};  ///< any of these; empty: those that are computed with
-  bool row_major = false;                ///< whatever Order is asked for
+  std::vector<std::string> dtypes = {};  ///< the dtypes allowed; empty: those that kernels compute with
+  bool row_major = false;                ///< must be row-major, whatever Order is asked for
 };
 
-/// A folder in the Hugging Face layout with all of its headers read and checked. The files stay open, so that giving
-/// one's name to another file does no harm. Constant once open; any thread may read.
+/// A folder in the Hugging Face layout with all of its headers read and checked. The files stay open, so that replacing
+/// one by another of the same name does no harm. Constant once open; any thread may read.
 class Checkpoint {
  public:
   enum class Format : std::uint8_t { safetensors, sharded_safetensors, torch_bin, sharded_torch_bin };
 
-  /// Takes the first that is there of model.safetensors, model.safetensors.index.json and the shards it names,
-  /// pytorch_model.bin, pytorch_model.bin.index.json and its shards; notes() say what was passed over. Throws
-  /// CheckpointError with the file and the fault, IoError where the disk fails. Reads headers only.
+  /// Opens the first of these that is there: model.safetensors; model.safetensors.index.json with the shards that it
+  /// names; pytorch_model.bin; pytorch_model.bin.index.json with its shards. notes() lists what was passed over. Throws
+  /// CheckpointError with the file and the fault, IoError if the disk fails. Reads headers only.
   static Checkpoint open(const std::filesystem::path& directory);
 
-  /// One safetensors file of any name.
+  /// Opens one safetensors file of any name.
   static Checkpoint open_file(const std::filesystem::path& file);
 
   Format format() const { return format_; }
   const std::vector<std::filesystem::path>& files() const { return paths_; }
-  /// What a user may want to know but no reason to stop, one line each.
+  /// Facts that a user may want to know but that are no reason to stop, one line each.
   const std::vector<std::string>& notes() const { return notes_; }
 
   std::size_t size() const { return tensors_.size(); }
@@ -74,30 +75,31 @@ class Checkpoint {
   const TensorInfo* find(std::string_view name) const;                 ///< null if there is none
 
   enum class Order : std::uint8_t { row_major, any };
-  /// Throws CheckpointError naming all of the first twenty that are missing, of another shape, not in this order or of
-  /// a dtype that no kernel computes with.
+  /// Throws CheckpointError, which names the first twenty tensors that are missing, have another shape, are not in this
+  /// order or have a dtype that is not allowed.
   void demand(std::span<const TensorNeed> needs, Order order = Order::row_major) const;
-  /// The names, sorted, that are in the checkpoint and not in `used`.
+  /// The sorted names of the tensors that are in the checkpoint and not in `used`.
   std::vector<std::string> unused(std::span<const std::string> used) const;
 
   bool has_checksums() const { return !checksums_.empty(); }
-  /// Reads all bytes that have a checksum, which only PyTorch's own files and packed ones do, and compares it. Throws
-  /// CheckpointError, IoError, Interrupted after `stop` was set.
+  /// Reads all bytes that have a checksum and compares it. Only PyTorch's own files and packed files have checksums.
+  /// Throws CheckpointError, IoError, or Interrupted after `stop` was set.
   void verify(const std::atomic<bool>& stop) const;
 
-  /// What the file system said of files()[file] when its header was read.
+  /// The state of files()[file] in the file system when its header was read.
   const FileState& state(std::size_t file) const { return states_[file]; }
-  /// Throws DataError, which says what changed, unless all files are as when their headers were read. A file that only
-  /// got another mode or name is read again in three places.
+  /// Throws DataError, which states what changed, unless all files are as they were when their headers were read. If
+  /// only a file's mode or name changed, it is read again in three places and compared.
   void require_unchanged() const;
-  /// The CRC-32C of all of files()[file]. Throws IoError, Interrupted.
+  /// The CRC-32C of the whole of files()[file]. Throws IoError or Interrupted.
   std::uint32_t checksum(std::size_t file, const std::atomic<bool>& stop) const;
   /// A hash of `before` and of 64 KiB each at the beginning, the middle and the end of files()[file]. Throws IoError.
   std::uint64_t sample(std::size_t file, std::uint64_t before = 0) const;
 
-  /// Bytes [offset, offset + out.size()) of files()[file]. Throws IoError; `out` then holds anything.
+  /// Reads bytes [offset, offset + out.size()) of files()[file]. Throws IoError; then the contents of `out` are
+  /// undefined.
   void read_range(std::size_t file, std::uint64_t offset, std::span<std::byte> out) const;
-  /// Row-major, even where the file's order is another.
+  /// Reads a tensor in row-major order, even if the file's order is another.
   std::vector<std::byte> read_tensor(const TensorInfo& tensor) const;
 
  private:
@@ -108,8 +110,8 @@ class Checkpoint {
 
   Format format_ = Format::safetensors;
   std::vector<InputFile> inputs_;
-  std::vector<FileState> states_;       // of inputs_
-  std::vector<std::uint64_t> samples_;  // of inputs_
+  std::vector<FileState> states_;       // one per file of inputs_
+  std::vector<std::uint64_t> samples_;  // one per file of inputs_
   std::vector<std::filesystem::path> paths_;
   std::vector<TensorInfo> tensors_;
   std::vector<Checksum> checksums_;

@@ -39,7 +39,8 @@ constexpr const char* name_of(Fault fault) {
 }
 // clang-format on
 
-/// A DataError that knows its fault. The message begins with the file; it holds names and numbers of it, no contents.
+/// A DataError with its fault. The message begins with the file's path; it holds names and numbers from the file, but
+/// no contents.
 struct CheckpointError : DataError {
   CheckpointError(Fault f, const std::string& message) : DataError(message), fault(f) {}
   Fault fault;

@@ -48,7 +48,7 @@ std::vector<Checksum> take_packed_sums(const InputFile& file, std::vector<Tensor
                           file.path().string() + ": " + what + ": the file is damaged; pack it again");
   };
   const TensorInfo held = *sums;
-  tensors.erase(sums);  // by offset, so the first is where the tensors begin
+  tensors.erase(sums);  // the others are in order of offset, so the first is where the tensors begin
   if (held.dtype != "U8" || held.bytes != (tensors.size() + 2) * kSum || tensors.empty())
     refuse("its checksums are " + std::to_string(held.bytes) + " bytes of " + held.dtype + ", wanted " +
            std::to_string((tensors.size() + 2) * kSum) + " of U8");

@@ -1,5 +1,4 @@
-// runtime/checkpoint/pickle.cc: the 31 opcodes and 13 names of PyTorch's state_dicts; everything else is refused by its
-// number.
+// runtime/checkpoint/pickle.cc: reads the 31 opcodes and 13 names of PyTorch's state_dicts and refuses everything else.
 #include "runtime/checkpoint/pickle.h"
 
 #include <algorithm>
@@ -19,13 +18,13 @@ using Handle = std::uint32_t;
 
 constexpr std::size_t kMostValues = 4'000'000, kMostItems = 8'000'000, kMostStack = 1'000'000, kMostMemo = 4'000'000;
 constexpr std::size_t kMostMarks = 64, kMostLineBytes = 256, kMostTextBytes = 64 << 10, kMostKeyDigits = 20;
-constexpr std::size_t kMostDimensions = 8;  // a long tuple, named by each of many tensors, would take for ever
+constexpr std::size_t kMostDimensions = 8;  // a long tuple that many tensors name would take for ever
 constexpr Handle kUnset = ~Handle{0};
 enum Function : std::uint8_t { kOrderedDict, kRebuildTensor, kRebuildParameter };
 
 constexpr const char* kSaveAnew = "; save a plain state_dict, or convert it to safetensors";
 
-/// What a file holds that names something of a module.
+/// Describes the contents of a file that names `name` of `module`.
 std::string contents_behind(std::string_view module, std::string_view name) {
   const auto begins = [](std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; };
   if (name == "_rebuild_tensor_v3" || name == "UntypedStorage") return "tensors of a newer dtype such as float8";
@@ -80,7 +79,7 @@ class PickleReader {
     at_ += bytes;
     return text_.substr(at_ - bytes, bytes);
   }
-  /// Little-endian, of at most 8 bytes.
+  /// Takes a little-endian number of at most 8 bytes.
   std::uint64_t number(std::size_t bytes) {
     std::uint64_t value = 0;
     const std::string_view taken = take(bytes);
@@ -220,7 +219,7 @@ class PickleReader {
       case 'u': set_items(pop_marked()); return true;
       case 'a': append_items({pop()}); return true;
       case 'e': append_items(pop_marked()); return true;
-      case 'b': {  // attributes of an OrderedDict, of which state_dicts have _metadata
+      case 'b': {  // attributes of an OrderedDict; those of state_dicts have _metadata
         const Handle state = pop();
         demand(is(top(), Kind::ordered_dict) && is(state, Kind::dict), "attributes are set of no OrderedDict");
         return true;
@@ -262,7 +261,7 @@ class PickleReader {
     push(memo_[static_cast<std::size_t>(index)]);
   }
 
-  /// ("storage", type, key, location, elements), and None in a legacy file.
+  /// The id is a tuple ("storage", type, key, location, elements), with None as a sixth element in a legacy file.
   void push_storage() {
     const Handle id = pop();
     demand(is(id, Kind::tuple), "a persistent id is no tuple");

@@ -1,5 +1,5 @@
-// runtime/checkpoint/pickle.h: a reader of the few pickles that a state_dict needs. It executes nothing: what a pickle
-// may name and call is a table of 13 entries, and each gives a value of one of the kinds below.
+// runtime/checkpoint/pickle.h: a reader of the few pickles that a state_dict needs. It executes nothing: a table of 13
+// entries lists what a pickle may name and call, and each entry gives a value of one of the kinds below.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,13 @@
 
 namespace weft::runtime {
 
-/// Which file a pickle is in and where, for messages and for what differs between the two formats.
+/// The text that holds a pickle, the beginning of messages about it, and which of two formats it has.
 struct PickleSource {
   std::string_view text;
-  std::size_t begin = 0;  ///< where in `text` it begins
-  std::string where;      ///< what an error begins with
-  bool legacy = false;    ///< another five-pickle file: storage references have a sixth element, more may follow
+  std::size_t begin = 0;  ///< offset in `text` at which the pickle begins
+  std::string where;      ///< the beginning of error messages
+  /// The five-pickle format: storage references have a sixth element, and more may follow the pickle.
+  bool legacy = false;
 };
 
 struct PickleValue {
@@ -35,16 +36,17 @@ struct PickleValue {
     tensor
   };
   Kind kind = Kind::none;
-  std::uint8_t type = 0;     ///< of a storage or storage type: which of kStorageTypes; of a function: which
-  std::int64_t integer = 0;  ///< an integer or boolean; of a storage: its elements; of a tensor: its first element
-  std::string_view text;     ///< into the source's text: a string; of a storage: its key
-  /// Indices of values. Of a dict: keys and values in turn. Of a tensor: storage, size and stride.
+  /// The index into kStorageTypes for a storage or storage type, and the number of a function.
+  std::uint8_t type = 0;
+  std::int64_t integer = 0;  ///< an integer or boolean, a storage's number of elements, or a tensor's first element
+  std::string_view text;     ///< a string, or a storage's key; points into the source's text
+  /// Indices of values. A dict has its keys and values in turn; a tensor has storage, size and stride.
   std::vector<std::uint32_t> items;
 };
 
 struct StorageType {
-  const char *name, *dtype;  ///< PyTorch's and safetensors' words
-  unsigned bytes;            ///< of an element
+  const char *name, *dtype;  ///< the type's names in PyTorch and in safetensors
+  unsigned bytes;            ///< size of one element
 };
 inline constexpr StorageType kStorageTypes[] = {
     {"FloatStorage", "F32", 4}, {"HalfStorage", "F16", 2}, {"BFloat16Storage", "BF16", 2}, {"DoubleStorage", "F64", 8},
@@ -54,11 +56,11 @@ inline constexpr StorageType kStorageTypes[] = {
 struct Pickle {
   std::vector<PickleValue> values;
   std::uint32_t root = 0;
-  std::size_t end = 0;  ///< in the source's text
+  std::size_t end = 0;  ///< offset in the source's text after the pickle
 };
 
-/// Reads one pickle of protocol 2. Throws CheckpointError. Cycles are possible among the values; depth is the caller's
-/// to limit. Memory is at most a multiple of the text's size and never more than 4,000,000 values and 8,000,000 items.
+/// Reads one pickle of protocol 2. Throws CheckpointError. The values may form cycles; the caller must limit the depth.
+/// Memory is at most a multiple of the text's size, and never more than 4,000,000 values and 8,000,000 items.
 Pickle read_pickle(const PickleSource& source);
 
 }  // namespace weft::runtime

@@ -19,10 +19,10 @@ using policy::Quantisation;
 using Packing = Quantisation::Packing;
 
 constexpr std::int64_t kOfWord = 8;                                     // levels in a word
-constexpr std::array<std::size_t, 8> kAwqHalf{0, 4, 1, 5, 2, 6, 3, 7};  // of a word, by column
+constexpr std::array<std::size_t, 8> kAwqHalf{0, 4, 1, 5, 2, 6, 3, 7};  // half bytes of a word, by column
 constexpr std::uint32_t kOnes = 0x11111111;                             // 1 in each half byte
 constexpr std::string_view kWeight = ".weight";
-constexpr int kAbsentZero = 8;  // of symmetric levels
+constexpr int kAbsentZero = 8;  // zero point of symmetric levels
 
 std::int64_t words_for(std::int64_t count) { return (count + kOfWord - 1) / kOfWord; }
 
@@ -61,7 +61,7 @@ template <class T> std::vector<T> as(const std::vector<std::byte>& bytes) {
   return values;
 }
 
-/// Any of the float types.
+/// Converts numbers of any float type.
 std::vector<float> floats(DType dtype, const std::vector<std::byte>& bytes) {
   if (dtype == DType::f32) return as<float>(bytes);
   std::vector<float> values;
@@ -101,7 +101,7 @@ std::vector<TensorNeed> QuantisedMatrix::needs(const Checkpoint& checkpoint, con
   if (!by_rows) {
     need(names.zeros, {groups, row_words}, words);
   } else if (const TensorInfo* const zeros = checkpoint.find(names.zeros); zeros || how.zero_points) {
-    const bool bytes = zeros && zeros->dtype == "I8";  // as older writers have them
+    const bool bytes = zeros && zeros->dtype == "I8";  // older writers store them so
     need(names.zeros, {bytes ? rows : row_words, groups}, bytes ? std::vector<std::string>{"I8"} : words);
   }
   if (by_rows) need(names.shape, {2}, {"I64", "I32"});
@@ -151,7 +151,7 @@ void QuantisedMatrix::read(std::int64_t first_row, std::int64_t rows, QuantisedR
   read_zeros(first_row, rows, to);
 }
 
-/// Rows and columns of a tensor [.., cols], row by row unless these are all columns.
+/// Reads rows and columns of a tensor [.., cols]: row by row, or at once if these are all columns.
 std::vector<std::byte> QuantisedMatrix::read_block(const TensorInfo& tensor, std::int64_t first_row, std::int64_t rows,
                                                    std::int64_t first_col, std::int64_t cols) const {
   const std::int64_t width = tensor.shape.back();

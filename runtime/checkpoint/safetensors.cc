@@ -1,4 +1,4 @@
-// runtime/checkpoint/safetensors.cc: nlohmann's lexer under a state machine: nothing is built that the format does not
+// runtime/checkpoint/safetensors.cc: a state machine over nlohmann's lexer. It builds nothing that the format does not
 // have.
 #include "runtime/checkpoint/safetensors.h"
 
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "offload/memory.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/quote.h"
 #include "runtime/checkpoint/checkpoint_error.h"
 
@@ -23,15 +23,15 @@ namespace {
 
 constexpr std::uint64_t kPrefix = 8;  // the header's length, little-endian
 constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
-constexpr std::size_t kMostTensors = 1'000'000, kMostNameBytes = 1024, kMostDimensions = 8;
+constexpr std::size_t kMostTensors = 1'000'000, kMostNameBytes = 1024, kMostHeaderDimensions = 8;
 constexpr std::uint64_t kMostRows = std::uint64_t{1} << 48;
 constexpr std::size_t kMostMetadataBytes = std::size_t{16} << 20;
 constexpr std::string_view kWhiteSpace = " \t\r\n";
 
-// The format's types of less than a byte. Weft computes with none of them.
+// The format's types that are smaller than a byte. Weft computes with none of them.
 constexpr std::array<std::string_view, 3> kPartsOfBytes{"F4", "F6_E2M3", "F6_E3M2"};
 
-// Bytes of one element of the others.
+// The other types, with the bytes of one element.
 constexpr std::array<std::pair<std::string_view, unsigned>, 19> kDtypes{{
     {"BOOL", 1},        {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1}, {"F8_E4M3FNUZ", 1},
     {"F8_E5M2FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},     {"BF16", 2},    {"I32", 4},     {"U32", 4},
@@ -53,21 +53,22 @@ const char* remedy(Fault fault) {
   throw CheckpointError(fault, where + ": " + what + remedy(fault));
 }
 
-/// What a file is that is no safetensors file, where its first bytes say so.
+/// Describes a file that is not a safetensors file, if its first bytes show what it is.
 const char* other_kind(std::string_view head) {
   const auto begins = [head](std::string_view magic) { return head.substr(0, magic.size()) == magic; };
   if (begins("version https://git-lfs")) return "a git-lfs pointer, not the file itself: run git lfs pull";
   if (begins("PK\x03\x04")) return "a zip archive (a PyTorch .bin checkpoint?): convert it to safetensors";
   if (begins("\x80\x02\x8A\x0A")) return "a Python pickle (an old PyTorch .bin checkpoint?): convert it to safetensors";
   if (begins("GGUF")) return "a GGUF file: use the safetensors checkpoint that it was made from";
-  // '<' alone would also be the length 60.
+  // '<' alone could also be the length 60.
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   if (begins("<") && head.size() > 1 && (head[1] == '!' || head[1] == '?' || letter(head[1])))
     return "an HTML or XML page, not a checkpoint: download it again, with access to it";
   return nullptr;
 }
 
-/// Takes nlohmann's events, whose names these are, and refuses the first that the format does not have at that place.
+/// Takes nlohmann's events, after which the functions are named, and refuses the first that the format does not allow
+/// at its place.
 class HeaderReader {
  public:
   HeaderReader(std::uint64_t data_bytes, std::uint64_t data_begin, const std::string& where)
@@ -82,8 +83,9 @@ class HeaderReader {
 
   bool number_unsigned(std::uint64_t value) {
     if (at_ == At::dimension) {
-      if (shape_.size() == kMostDimensions)
-        fail(Fault::bad_shape, where_, tensor() + " has more than " + std::to_string(kMostDimensions) + " dimensions");
+      if (shape_.size() == kMostHeaderDimensions)
+        fail(Fault::bad_shape, where_,
+             tensor() + " has more than " + std::to_string(kMostHeaderDimensions) + " dimensions");
       shape_.push_back(value);
     } else if (at_ == At::offset && offsets_.size() < 2) {
       offsets_.push_back(value);
@@ -133,7 +135,7 @@ class HeaderReader {
 
   bool end_object() {
     if (at_ == At::field) finish_tensor();
-    at_ = At::tensor;  // the lexer refuses whatever follows the outermost one
+    at_ = At::tensor;  // the lexer refuses whatever follows the outermost object
     return true;
   }
 
@@ -218,7 +220,8 @@ class HeaderReader {
     else fail(Fault::unknown_field, where_, tensor() + " has the unknown field " + in_quotes(name));
   }
 
-  /// Wrong by its type or its place. The lexer has seen to it that every state gets some value or end.
+  /// Refuses a value of the wrong type or in the wrong place. The lexer ensures that every state gets some value or
+  /// end.
   bool refuse_value() {
     switch (at_) {
       case At::entry: fail(Fault::bad_entry, where_, "the entry of " + tensor() + " is not an object");
@@ -287,7 +290,7 @@ void check_names(std::vector<TensorInfo>& tensors, const std::string& where) {
     fail(Fault::duplicate_tensor, where, "tensor " + in_quotes(twice->name) + " appears twice");
 }
 
-/// Sorts by place. An empty tensor shares its beginning with the next one, hence the second key.
+/// Sorts by offset. An empty tensor shares its beginning with the next one, hence the second key.
 void check_layout(std::vector<TensorInfo>& tensors, std::uint64_t data_begin, std::uint64_t file_bytes,
                   const std::string& where) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
@@ -311,7 +314,7 @@ void check_layout(std::vector<TensorInfo>& tensors, std::uint64_t data_begin, st
 void check_first_byte(std::string_view header, const std::string& where) {
   const std::size_t first = header.find_first_not_of(kWhiteSpace);
   if (first == std::string_view::npos) fail(Fault::header_empty, where, "the header is empty");
-  if (header[first] != '{') {  // a byte order mark too, which nlohmann would skip
+  if (header[first] != '{') {  // this refuses a byte order mark too, which nlohmann would skip
     constexpr std::string_view kDigits = "0123456789ABCDEF";
     const auto byte = static_cast<unsigned char>(header[first]);
     fail(Fault::not_an_object, where,
@@ -334,7 +337,7 @@ std::uint64_t safetensors_header_bytes(std::string_view head, std::uint64_t file
     refuse(Fault::too_small, "the file has " + size + " bytes; a safetensors file has at least 8");
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < kPrefix; ++i) bytes |= std::uint64_t{static_cast<unsigned char>(head[i])} << (8 * i);
-  // The limit comes before the file's end: what is no safetensors file at all nearly always breaks it.
+  // The limit is checked before the file's end, because a file of another kind nearly always breaks it.
   if (bytes > kMostHeaderBytes)
     refuse(Fault::header_too_large, "header length " + std::to_string(bytes) + " is over the limit of " +
                                         std::to_string(kMostHeaderBytes) + " bytes");

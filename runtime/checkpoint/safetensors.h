@@ -12,22 +12,23 @@
 
 namespace weft::runtime {
 
-/// How much of a file's beginning safetensors_header_bytes() reads; of a smaller file, all.
+/// The number of bytes at the beginning of a file that safetensors_header_bytes() reads; it reads all of a smaller
+/// file.
 inline constexpr std::size_t kSafetensorsHeadBytes = 64;
 
-/// The bytes of JSON that follow the first 8, at most 100,000,000 and within the file. Throws CheckpointError, which
-/// says what the file is instead where its first bytes tell.
+/// The number of bytes of JSON after the first 8 bytes, at most 100,000,000 and within the file. Throws
+/// CheckpointError, which states what the file is instead if its first bytes show it.
 std::uint64_t safetensors_header_bytes(std::string_view head, std::uint64_t file_bytes, const std::string& where);
 
-/// The tensors by offset, of file 0: a partition of what follows the header, without gap, overlap or rest. Throws
-/// CheckpointError. `header` is the whole header. Allocates a small multiple of its size at most.
+/// The tensors of file 0 in order of offset. They cover what follows the header without gap, overlap or rest. `header`
+/// is the whole header. Throws CheckpointError. Allocates at most a small multiple of the header's size.
 std::vector<TensorInfo> parse_safetensors_header(std::string_view header, std::uint64_t file_bytes,
                                                  const std::string& where);
 
-/// Both, on a file.
+/// Does both for a file.
 std::vector<TensorInfo> read_safetensors(const InputFile& file);
 
-/// What a file begins with: the length of the header, the header, and blanks up to the next page, where the tensors
+/// The beginning of a file: the length of the header, the header, and blanks up to the next page, where the tensors
 /// begin.
 std::string safetensors_head(const nlohmann::ordered_json& header);
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/quote.h"
 #include "runtime/checkpoint/checkpoint_error.h"
@@ -17,10 +17,10 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::size_t kMostIndexBytes = std::size_t{64} << 20, kMostNameBytes = 1024, kMostShardNameBytes = 255;
+constexpr std::size_t kMostIndexBytes = std::size_t{64} << 20, kMostIndexedNameBytes = 1024, kMostShardNameBytes = 255;
 constexpr int kIndexDepth = 8;
 
-[[noreturn]] void fail(Fault fault, const std::string& message) { throw CheckpointError(fault, message); }
+[[noreturn]] void fail_index(Fault fault, const std::string& message) { throw CheckpointError(fault, message); }
 
 bool is_plain_name(std::string_view name, std::string_view suffix) {
   const auto letter_or_digit = [](char c) {
@@ -34,24 +34,24 @@ bool is_plain_name(std::string_view name, std::string_view suffix) {
 
 std::map<std::string, std::string> read_weight_map(const json& root, const std::string& where,
                                                    std::string_view suffix) {
-  if (!root.is_object()) fail(Fault::bad_index, where + ": wanted an object, got " + policy::describe(root));
+  if (!root.is_object()) fail_index(Fault::bad_index, where + ": wanted an object, got " + policy::describe(root));
   const auto found = root.find("weight_map");
   if (found == root.end())
-    fail(Fault::bad_index, where + ": there is no 'weight_map', so the index does not say where a tensor is");
+    fail_index(Fault::bad_index, where + ": there is no 'weight_map', so the index does not say where a tensor is");
   if (!found->is_object() || found->empty())
-    fail(Fault::bad_index,
-         where + ": 'weight_map' must be an object of tensor names and shards, got " + policy::describe(*found));
+    fail_index(Fault::bad_index,
+               where + ": 'weight_map' must be an object of tensor names and shards, got " + policy::describe(*found));
   std::map<std::string, std::string> map;
   for (const auto& [name, shard] : found->items()) {
-    if (name.empty() || name.size() > kMostNameBytes)
-      fail(Fault::bad_index,
-           where + ": a tensor has a name of " + std::to_string(name.size()) + " bytes, wanted 1 to 1024");
+    if (name.empty() || name.size() > kMostIndexedNameBytes)
+      fail_index(Fault::bad_index,
+                 where + ": a tensor has a name of " + std::to_string(name.size()) + " bytes, wanted 1 to 1024");
     const std::string entry = where + ": weight_map entry " + in_quotes(name);
-    if (!shard.is_string()) fail(Fault::bad_index, entry + " is not a string, wanted the name of a shard");
+    if (!shard.is_string()) fail_index(Fault::bad_index, entry + " is not a string, wanted the name of a shard");
     const auto& file = shard.get_ref<const std::string&>();
     if (!is_plain_name(file, suffix))
-      fail(Fault::bad_shard_name, entry + " names " + in_quotes(file) +
-                                      "; shards must be plain file names that end in " + std::string(suffix));
+      fail_index(Fault::bad_shard_name, entry + " names " + in_quotes(file) +
+                                            "; shards must be plain file names that end in " + std::string(suffix));
     map.emplace(name, file);
   }
   return map;
@@ -61,18 +61,18 @@ std::optional<std::uint64_t> stated_bytes(const json& root, const std::string& w
   const auto metadata = root.find("metadata");
   if (metadata == root.end() || metadata->is_null()) return {};
   if (!metadata->is_object())
-    fail(Fault::bad_index, where + ": 'metadata' must be an object, got " + policy::describe(*metadata));
+    fail_index(Fault::bad_index, where + ": 'metadata' must be an object, got " + policy::describe(*metadata));
   const auto total = metadata->find("total_size");
   if (total == metadata->end()) return {};
   // Some writers make it a float.
   if (total->is_number_float() && total->get<double>() >= 0 && total->get<double>() < 1e18)
     return static_cast<std::uint64_t>(total->get<double>());
   if (!total->is_number_unsigned())
-    fail(Fault::bad_index, where + ": 'total_size' must be a number of bytes, got " + policy::describe(*total));
+    fail_index(Fault::bad_index, where + ": 'total_size' must be a number of bytes, got " + policy::describe(*total));
   return total->get<std::uint64_t>();
 }
 
-/// model-00002-of-00003.safetensors: demands that its 1 and 3 are named too, by anything.
+/// Checks the numbers of shards: next to model-00002-of-00003.safetensors, numbers 1 and 3 must each hold some tensor.
 void check_numbering(const std::map<std::string, std::size_t>& shards, const std::string& where,
                      std::string_view suffix) {
   constexpr std::size_t kDigits = 5;
@@ -83,7 +83,7 @@ void check_numbering(const std::map<std::string, std::size_t>& shards, const std
     for (const char c : digits) value = c >= '0' && c <= '9' && value >= 0 ? value * 10 + (c - '0') : -1;
     return value;
   };
-  std::set<std::pair<std::string, int>> sets;  // what stands before the number, and how many there should be
+  std::set<std::pair<std::string, int>> sets;  // the text before the number, and how many shards there should be
   for (const auto& [shard, count] : shards) {
     const std::string_view stem = std::string_view(shard).substr(0, shard.size() - suffix.size());
     if (stem.size() <= kTail) continue;
@@ -100,8 +100,8 @@ void check_numbering(const std::map<std::string, std::size_t>& shards, const std
     for (int i = 1; i <= of; ++i) {
       const std::string shard = prefix + "-" + padded(i) + std::string(kOf) + padded(of) + std::string(suffix);
       if (!shards.count(shard))
-        fail(Fault::incomplete_shards,
-             where + ": no tensor is in shard " + in_quotes(shard) + "; the index is incomplete");
+        fail_index(Fault::incomplete_shards,
+                   where + ": no tensor is in shard " + in_quotes(shard) + "; the index is incomplete");
     }
 }
 

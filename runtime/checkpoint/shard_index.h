@@ -1,5 +1,5 @@
-// runtime/checkpoint/shard_index.h: model.safetensors.index.json and pytorch_model.bin.index.json, which say in which
-// of a checkpoint's files each tensor is.
+// runtime/checkpoint/shard_index.h: model.safetensors.index.json and pytorch_model.bin.index.json, which name the
+// checkpoint shard of each tensor.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,15 @@
 namespace weft::runtime {
 
 struct ShardIndex {
-  std::map<std::string, std::string> shard_of;    ///< by tensor; shards are plain names of files in the index's folder
-  std::map<std::string, std::size_t> tensors_of;  ///< how many, by shard
-  /// The sum that the index states. Tied weights make it wrong in the wild, so it decides nothing.
+  /// The shard of each tensor: the plain name of a file in the index's folder.
+  std::map<std::string, std::string> shard_of;
+  std::map<std::string, std::size_t> tensors_of;  ///< the number of tensors per shard
+  /// The sum that the index states. Tied weights make it wrong in real checkpoints, so nothing depends on it.
   std::optional<std::uint64_t> stated_bytes;
 };
 
-/// Names of shards must end in `suffix`, and where they are numbered ("-00002-of-00003"), each number must be there.
-/// Throws CheckpointError, DataError where the file is no JSON, IoError.
+/// Reads an index. Names of shards must end in `suffix`, and if they are numbered ("-00002-of-00003"), each number must
+/// be there. Throws CheckpointError, DataError if the file is not JSON, or IoError.
 ShardIndex read_shard_index(const std::filesystem::path& index, std::string_view suffix);
 
 }  // namespace weft::runtime

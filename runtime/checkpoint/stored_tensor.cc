@@ -16,14 +16,14 @@ bool is_there(const policy::ModelSpec& model, const Checkpoint& checkpoint, cons
   return checkpoint.find(name) || QuantisedMatrix::is_in(checkpoint, model.quantisation, name);
 }
 
-/// Of all rows of the tensor, where a unit holds only some.
+/// The number of rows of the whole tensor, even if the unit holds only some of them.
 std::int64_t whole_rows(const policy::ModelSpec& model, const policy::Unit& unit, const policy::TensorSpec& spec) {
   if (unit.kind == policy::Unit::Kind::embedding || unit.kind == policy::Unit::Kind::head) return model.vocab;
   if (unit.kind == policy::Unit::Kind::positions) return std::int64_t{model.positions} + model.position_offset;
   return spec.rows;
 }
 
-/// What changes results and is no tensor of the model.
+/// Refuses tensors that change results and are not tensors of the model.
 void refuse_extras(const policy::ModelSpec& model, const Checkpoint& checkpoint) {
   if (!model.quantisation) {
     for (const TensorInfo& tensor : checkpoint.tensors())
@@ -46,11 +46,10 @@ void refuse_extras(const policy::ModelSpec& model, const Checkpoint& checkpoint)
 }  // namespace
 
 std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
-  if (spec.role ==
-      policy::Role::head)  // what GPT-NeoX's files call embed_out, transformers 5 calls lm_head, and so does
-    return !is_there(model, checkpoint, spec.name) && is_there(model, checkpoint, kHeadInMemory)  // state_dict()
-               ? kHeadInMemory
-               : spec.name;
+  // GPT-NeoX's files call this tensor embed_out; transformers 5 calls it lm_head, and so does its state_dict().
+  if (spec.role == policy::Role::head)
+    return !is_there(model, checkpoint, spec.name) && is_there(model, checkpoint, kHeadInMemory) ? kHeadInMemory
+                                                                                                 : spec.name;
   const auto prefixes = policy::name_prefixes(model);
   for (const char* prefix : prefixes)
     if (is_there(model, checkpoint, prefix + spec.name)) return prefix + spec.name;

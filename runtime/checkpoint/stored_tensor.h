@@ -1,29 +1,30 @@
-// runtime/checkpoint/stored_tensor.h: where a checkpoint has the tensors of a model.
+// runtime/checkpoint/stored_tensor.h: finds the tensors of a model in a checkpoint.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "policy/model.h"
+#include "policy/model/model.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/quantised_matrix.h"
 
 namespace weft::runtime {
 
-/// The tensor's name in this checkpoint; where none fits, that of transformers' own files.
+/// The tensor's name in this checkpoint; if none fits, its name in transformers' own files.
 std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec);
 
-/// Where a checkpoint has a tensor: as it is, or quantised by others.
+/// A tensor in a checkpoint: `info` if it is stored as it is, `matrix` if others have quantised it.
 struct StoredTensor {
   std::string name;
   const TensorInfo* info = nullptr;
   std::optional<QuantisedMatrix> matrix;
 };
-/// Of a checkpoint that has all tensor_needs().
+/// Finds a tensor in a checkpoint that has all tensor_needs().
 StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::Unit& unit, const policy::TensorSpec& spec,
                            const Checkpoint& checkpoint);
-/// What a checkpoint of the model must hold. Throws DataError for what nobody can compute with.
+/// The tensors that a checkpoint of the model must hold. Throws DataError if the checkpoint holds something that
+/// changes results and that Weft cannot compute with.
 std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
                                      const Checkpoint& checkpoint);
 

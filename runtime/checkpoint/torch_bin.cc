@@ -1,4 +1,4 @@
-// runtime/checkpoint/torch_bin.cc: where the storages of a PyTorch file are, and which part of them each tensor is.
+// runtime/checkpoint/torch_bin.cc: finds the storages of a PyTorch file, and the part of a storage that each tensor is.
 #include "runtime/checkpoint/torch_bin.h"
 
 #include <algorithm>
@@ -24,12 +24,12 @@ namespace {
 using Kind = PickleValue::Kind;
 
 constexpr std::uint64_t kMostPickleBytes = std::uint64_t{64} << 20;
-constexpr std::size_t kMostNameBytes = 1024, kShownKeys = 5;
-constexpr std::int64_t kMostRows = std::int64_t{1} << 48;
+constexpr std::size_t kMostTensorNameBytes = 1024, kShownKeys = 5;
+constexpr std::int64_t kMostTensorRows = std::int64_t{1} << 48;
 constexpr std::string_view kMagic("\x80\x02\x8A\x0A\x6C\xFC\x9C\x46\xF9\x20\x6A\xA8\x50\x19.", 15);
 constexpr std::string_view kVersion("\x80\x02M\xE9\x03.", 6);
 
-[[noreturn]] void fail(Fault fault, const std::string& where, const std::string& what) {
+[[noreturn]] void fail_pickle(Fault fault, const std::string& where, const std::string& what) {
   throw CheckpointError(fault, where + ": " + what);
 }
 
@@ -46,7 +46,8 @@ struct Storage {
 };
 using Storages = std::map<std::string, Storage, std::less<>>;
 
-/// Every storage that a pickle names, not yet placed. Each key has one type and size, whose bytes fit 63 bits.
+/// Every storage that a pickle names, without its offset in the file. Each key has one type and size, whose bytes fit
+/// 63 bits.
 Storages storages_of(const Pickle& pickle, const std::string& where) {
   Storages storages;
   for (const PickleValue& value : pickle.values) {
@@ -56,11 +57,11 @@ Storages storages_of(const Pickle& pickle, const std::string& where) {
     std::uint64_t bytes = 0;
     if (__builtin_mul_overflow(storage.elements, std::uint64_t{storage.element_bytes()}, &bytes) ||
         bytes > std::uint64_t{std::numeric_limits<std::int64_t>::max()})
-      fail(Fault::bad_storage, where,
-           what + " of " + std::to_string(storage.elements) + " elements is impossibly large");
+      fail_pickle(Fault::bad_storage, where,
+                  what + " of " + std::to_string(storage.elements) + " elements is impossibly large");
     const auto [known, fresh] = storages.emplace(value.text, storage);
     if (!fresh && (known->second.type != storage.type || known->second.elements != storage.elements))
-      fail(Fault::bad_storage, where, what + " is named with two types or sizes");
+      fail_pickle(Fault::bad_storage, where, what + " is named with two types or sizes");
   }
   return storages;
 }
@@ -71,11 +72,12 @@ std::vector<std::int64_t> integers(const Pickle& pickle, std::uint32_t tuple) {
   return values;
 }
 
-/// The number of elements, with everything checked that lets two of them, or one outside, be read.
+/// Returns the number of elements, after checking that none is outside the storage and that no two are in one place.
 std::uint64_t check_extent(const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& strides,
                            std::uint64_t first, std::uint64_t available, const std::string& where) {
   const auto outside = [&] {
-    fail(Fault::data_past_end, where, "it reaches past its storage of " + std::to_string(available) + " elements");
+    fail_pickle(Fault::data_past_end, where,
+                "it reaches past its storage of " + std::to_string(available) + " elements");
   };
   std::uint64_t count = 1, last = first;
   for (const std::int64_t rows : shape)
@@ -86,7 +88,8 @@ std::uint64_t check_extent(const std::vector<std::int64_t>& shape, const std::ve
   for (std::size_t i = 0; i < shape.size(); ++i) {
     const auto rows = static_cast<std::uint64_t>(shape[i]), stride = static_cast<std::uint64_t>(strides[i]);
     std::uint64_t reach = 0;
-    if (__builtin_mul_overflow(count, rows, &count)) fail(Fault::shape_too_large, where, "its size is over 64 bits");
+    if (__builtin_mul_overflow(count, rows, &count))
+      fail_pickle(Fault::shape_too_large, where, "its size is over 64 bits");
     if (__builtin_mul_overflow(rows - 1, stride, &reach) || __builtin_add_overflow(last, reach, &last)) outside();
     if (rows > 1) steps.emplace_back(stride, rows - 1);
   }
@@ -94,7 +97,7 @@ std::uint64_t check_extent(const std::vector<std::int64_t>& shape, const std::ve
   std::sort(steps.begin(), steps.end());
   std::uint64_t reached = 0;  // no overflow: at most `last`
   for (const auto& [stride, more] : steps) {
-    if (stride <= reached) fail(Fault::overlap, where, "its strides put two elements on one place");
+    if (stride <= reached) fail_pickle(Fault::overlap, where, "its strides put two elements on one place");
     reached += stride * more;
   }
   return count;
@@ -119,13 +122,13 @@ TensorInfo tensor_of(const Pickle& pickle, std::string_view name, const PickleVa
   tensor.shape = integers(pickle, value.items[1]);
   std::vector<std::int64_t> strides = integers(pickle, value.items[2]);
   if (tensor.shape.size() != strides.size())
-    fail(Fault::bad_shape, where,
-         "it has " + std::to_string(tensor.shape.size()) + " dimensions and " + std::to_string(strides.size()) +
-             " strides");
-  if (value.integer < 0) fail(Fault::bad_offsets, where, "its offset is negative");
+    fail_pickle(Fault::bad_shape, where,
+                "it has " + std::to_string(tensor.shape.size()) + " dimensions and " + std::to_string(strides.size()) +
+                    " strides");
+  if (value.integer < 0) fail_pickle(Fault::bad_offsets, where, "its offset is negative");
   for (std::size_t i = 0; i < strides.size(); ++i) {
-    if (tensor.shape[i] < 0 || strides[i] < 0) fail(Fault::bad_shape, where, "it has a negative size or stride");
-    if (tensor.shape[i] > kMostRows) fail(Fault::shape_too_large, where, "it has a dimension over 2^48");
+    if (tensor.shape[i] < 0 || strides[i] < 0) fail_pickle(Fault::bad_shape, where, "it has a negative size or stride");
+    if (tensor.shape[i] > kMostTensorRows) fail_pickle(Fault::shape_too_large, where, "it has a dimension over 2^48");
   }
   const auto first = static_cast<std::uint64_t>(value.integer);
   const std::uint64_t count = check_extent(tensor.shape, strides, first, storage.elements, where);
@@ -135,7 +138,7 @@ TensorInfo tensor_of(const Pickle& pickle, std::string_view name, const PickleVa
   return tensor;
 }
 
-/// "'model', 'optimizer' and 3 more": what the outermost dict holds.
+/// Lists the keys of the outermost dict, such as "'model', 'optimizer' and 3 more".
 std::string keys_of(const Pickle& pickle, const PickleValue& dict) {
   std::string text;
   const std::size_t count = dict.items.size() / 2;
@@ -149,20 +152,20 @@ std::string keys_of(const Pickle& pickle, const PickleValue& dict) {
 std::vector<TensorInfo> tensors_of(const Pickle& pickle, const Storages& storages, const std::string& where) {
   const PickleValue& root = pickle.values[pickle.root];
   if (root.kind != Kind::dict && root.kind != Kind::ordered_dict)
-    fail(Fault::not_an_object, where, "it holds no dict of tensors; save model.state_dict()");
+    fail_pickle(Fault::not_an_object, where, "it holds no dict of tensors; save model.state_dict()");
   std::vector<TensorInfo> tensors;
   std::set<std::string_view> names;
   for (std::size_t i = 0; i < root.items.size(); i += 2) {
     const PickleValue &key = pickle.values[root.items[i]], &value = pickle.values[root.items[i + 1]];
     if (key.kind != Kind::text || value.kind != Kind::tensor)
-      fail(
+      fail_pickle(
           Fault::bad_entry, where,
           "not every entry is a tensor with a name: it holds " + keys_of(pickle, root) + "; save the state_dict alone");
-    if (key.text.empty() || key.text.size() > kMostNameBytes)
-      fail(Fault::bad_name, where,
-           "a tensor has a name of " + std::to_string(key.text.size()) + " bytes, wanted 1 to 1024");
+    if (key.text.empty() || key.text.size() > kMostTensorNameBytes)
+      fail_pickle(Fault::bad_name, where,
+                  "a tensor has a name of " + std::to_string(key.text.size()) + " bytes, wanted 1 to 1024");
     if (!names.insert(key.text).second)
-      fail(Fault::duplicate_tensor, where, "tensor " + in_quotes(key.text) + " appears twice");
+      fail_pickle(Fault::duplicate_tensor, where, "tensor " + in_quotes(key.text) + " appears twice");
     tensors.push_back(tensor_of(pickle, key.text, value, storages, where));
   }
   return tensors;
@@ -174,7 +177,7 @@ const ZipRecord* find(const std::vector<ZipRecord>& records, std::string_view na
   return at != records.end() && at->name == name ? &*at : nullptr;
 }
 
-/// Checks the small records that say how to read data.pkl and the storages.
+/// Checks the small records that specify how to read data.pkl and the storages.
 void check_records(const InputFile& file, const std::vector<ZipRecord>& records, const std::string& where) {
   constexpr std::uint64_t kMostWordBytes = 16;
   const auto word = [&](const ZipRecord& record) {
@@ -183,20 +186,21 @@ void check_records(const InputFile& file, const std::vector<ZipRecord>& records,
     return text;
   };
   if (find(records, "constants.pkl") || find(records, "model.json"))
-    fail(Fault::bad_record, where, "it is a TorchScript program; save model.state_dict()");
+    fail_pickle(Fault::bad_record, where, "it is a TorchScript program; save model.state_dict()");
   const ZipRecord *version = find(records, "version"), *order = find(records, "byteorder");
   if (!version) version = find(records, ".data/version");
-  if (!version) fail(Fault::bad_record, where, "the record 'version' is missing");
+  if (!version) fail_pickle(Fault::bad_record, where, "the record 'version' is missing");
   const std::string number = word(*version);
   const bool one_digit = number.size() == 1 && number[0] >= '1' && number[0] <= '9';
-  if (!one_digit && number != "10") fail(Fault::bad_record, where, "the record 'version' is none of 1 to 10");
+  if (!one_digit && number != "10") fail_pickle(Fault::bad_record, where, "the record 'version' is none of 1 to 10");
   const std::string endian = order ? word(*order) : "little";
-  if (endian == "big") fail(Fault::bad_record, where, "it is big-endian; convert it on the machine that wrote it");
-  if (endian != "little") fail(Fault::bad_record, where, "the record 'byteorder' is neither little nor big");
+  if (endian == "big")
+    fail_pickle(Fault::bad_record, where, "it is big-endian; convert it on the machine that wrote it");
+  if (endian != "little") fail_pickle(Fault::bad_record, where, "the record 'byteorder' is neither little nor big");
   for (const ZipRecord& record : records) {
     const std::string& name = record.name;
     if (name[0] != '.' && name.rfind("data/", 0) != 0 && name != "data.pkl" && name != "version" && name != "byteorder")
-      fail(Fault::bad_record, where, "the record " + in_quotes(name) + " is none that torch.save() writes");
+      fail_pickle(Fault::bad_record, where, "the record " + in_quotes(name) + " is none that torch.save() writes");
   }
 }
 
@@ -205,22 +209,22 @@ TorchFile read_archive(const InputFile& file) {
   const std::vector<ZipRecord> records = read_zip(file);
   check_records(file, records, where);
   const ZipRecord* program = find(records, "data.pkl");
-  if (!program) fail(Fault::bad_record, where, "the record 'data.pkl' is missing");
-  if (program->bytes > kMostPickleBytes) fail(Fault::bad_record, where, "the record 'data.pkl' is over 64 MiB");
+  if (!program) fail_pickle(Fault::bad_record, where, "the record 'data.pkl' is missing");
+  if (program->bytes > kMostPickleBytes) fail_pickle(Fault::bad_record, where, "the record 'data.pkl' is over 64 MiB");
   const std::string text = read_at(file, program->offset, program->bytes);
   if (crc32(std::as_bytes(std::span(text))) != program->crc)
-    fail(Fault::bad_record, where, "the record 'data.pkl' does not have its checksum; download the file again");
+    fail_pickle(Fault::bad_record, where, "the record 'data.pkl' does not have its checksum; download the file again");
 
   const Pickle pickle = read_pickle({text, 0, where + ": data.pkl", false});
   Storages storages = storages_of(pickle, where);
   TorchFile result;
   for (auto& [key, storage] : storages) {
     const ZipRecord* record = find(records, "data/" + key);
-    if (!record) fail(Fault::bad_storage, where, "the record 'data/" + key + "' is missing");
+    if (!record) fail_pickle(Fault::bad_storage, where, "the record 'data/" + key + "' is missing");
     if (record->bytes != storage.elements * storage.element_bytes())
-      fail(Fault::size_mismatch, where,
-           "the record 'data/" + key + "' has " + std::to_string(record->bytes) + " bytes, wanted " +
-               std::to_string(storage.elements * storage.element_bytes()));
+      fail_pickle(Fault::size_mismatch, where,
+                  "the record 'data/" + key + "' has " + std::to_string(record->bytes) + " bytes, wanted " +
+                      std::to_string(storage.elements * storage.element_bytes()));
     storage.offset = record->offset;
     result.checksums.push_back({0, record->name, record->offset, record->bytes, record->crc});
   }
@@ -233,39 +237,40 @@ TorchFile read_archive(const InputFile& file) {
   return result;
 }
 
-/// Where each storage of the list of keys is, up to the very end of the file.
+/// Finds the place of each storage in the list of keys, up to the very end of the file.
 void place_legacy(const InputFile& file, const Pickle& keys, std::uint64_t at, Storages& storages,
                   const std::string& where) {
   const PickleValue& list = keys.values[keys.root];
-  if (list.kind != Kind::list) fail(Fault::bad_storage, where, "there is no list of storages");
+  if (list.kind != Kind::list) fail_pickle(Fault::bad_storage, where, "there is no list of storages");
   std::set<std::string_view> placed;
   for (const std::uint32_t item : list.items) {
     const std::string_view key = keys.values[item].text;
     const auto found = storages.find(key);
     const std::string what = "storage " + in_quotes(key);
     if (keys.values[item].kind != Kind::text || found == storages.end())
-      fail(Fault::bad_storage, where, what + " belongs to no tensor");
-    if (!placed.insert(key).second) fail(Fault::bad_storage, where, what + " appears twice");
+      fail_pickle(Fault::bad_storage, where, what + " belongs to no tensor");
+    if (!placed.insert(key).second) fail_pickle(Fault::bad_storage, where, what + " appears twice");
     Storage& storage = found->second;
-    if (file.size() - at < 8) fail(Fault::data_past_end, where, what + " begins past the end: download it again");
+    if (file.size() - at < 8)
+      fail_pickle(Fault::data_past_end, where, what + " begins past the end: download it again");
     const std::string head = read_at(file, at, 8);
     std::uint64_t elements = 0;
     for (std::size_t i = 0; i < 8; ++i) elements |= std::uint64_t{static_cast<unsigned char>(head[i])} << (8 * i);
     if (elements != storage.elements)
-      fail(Fault::size_mismatch, where,
-           what + " has " + std::to_string(elements) + " elements, wanted " + std::to_string(storage.elements));
+      fail_pickle(Fault::size_mismatch, where,
+                  what + " has " + std::to_string(elements) + " elements, wanted " + std::to_string(storage.elements));
     storage.offset = at + 8;
     const std::uint64_t bytes = storage.elements * storage.element_bytes();
     if (file.size() - storage.offset < bytes)
-      fail(Fault::data_past_end, where,
-           what + " of " + std::to_string(bytes) + " bytes ends past the end of the file: download it again");
+      fail_pickle(Fault::data_past_end, where,
+                  what + " of " + std::to_string(bytes) + " bytes ends past the end of the file: download it again");
     at = storage.offset + bytes;
   }
   if (placed.size() != storages.size())
-    fail(Fault::bad_storage, where,
-         std::to_string(storages.size() - placed.size()) + " storages of tensors are not in the file");
+    fail_pickle(Fault::bad_storage, where,
+                std::to_string(storages.size() - placed.size()) + " storages of tensors are not in the file");
   if (at != file.size())
-    fail(Fault::trailing_data, where, std::to_string(file.size() - at) + " bytes follow the last storage");
+    fail_pickle(Fault::trailing_data, where, std::to_string(file.size() - at) + " bytes follow the last storage");
 }
 
 TorchFile read_legacy(const InputFile& file) {
@@ -273,9 +278,9 @@ TorchFile read_legacy(const InputFile& file) {
   const std::string text = read_at(file, 0, std::min(file.size(), kMostPickleBytes));
   const std::string_view view = text;
   if (view.substr(0, kMagic.size()) != kMagic)
-    fail(Fault::wrong_file, where, "it is a Python pickle, but does not begin as torch.save() of old does");
+    fail_pickle(Fault::wrong_file, where, "it is a Python pickle, but does not begin as torch.save() of old does");
   if (view.substr(kMagic.size(), kVersion.size()) != kVersion)
-    fail(Fault::bad_record, where, "it is of another version than 1001, or cut off");
+    fail_pickle(Fault::bad_record, where, "it is of another version than 1001, or cut off");
   const Pickle system = read_pickle({view, kMagic.size() + kVersion.size(), where + ": second header", true});
   const PickleValue& facts = system.values[system.root];
   bool little = false;
@@ -283,7 +288,8 @@ TorchFile read_legacy(const InputFile& file) {
     const PickleValue& value = system.values[facts.items[i + 1]];
     if (system.values[facts.items[i]].text == "little_endian") little = value.kind == Kind::boolean && value.integer;
   }
-  if (!little) fail(Fault::bad_record, where, "it is not little-endian; convert it on the machine that wrote it");
+  if (!little)
+    fail_pickle(Fault::bad_record, where, "it is not little-endian; convert it on the machine that wrote it");
   const Pickle pickle = read_pickle({view, system.end, where + ": tensors", true});
   Storages storages = storages_of(pickle, where);
   const Pickle keys = read_pickle({view, pickle.end, where + ": storage keys", true});
@@ -304,7 +310,7 @@ TorchFile read_torch_bin(const InputFile& file) {
   else if (begins("<")) kind = "an HTML or XML page, not a checkpoint: download it again, with access to it";
   else if (begins("7z\xBC\xAF") || begins("\x1F\x8B")) kind = "a compressed archive: unpack it";
   else if (head.size() > 8 && head[8] == '{') kind = "a safetensors file: name it model.safetensors";
-  fail(Fault::wrong_file, file.path().string(), std::string("this is ") + kind);
+  fail_pickle(Fault::wrong_file, file.path().string(), std::string("this is ") + kind);
 }
 
 }  // namespace weft::runtime

@@ -10,13 +10,13 @@
 namespace weft::runtime {
 
 struct TorchFile {
-  std::vector<TensorInfo> tensors;  ///< of file 0, each inside the file; tied ones share their bytes
-  std::vector<Checksum> checksums;  ///< of the storages that hold tensors; none before PyTorch 1.6
-  std::vector<std::string> notes;   ///< what is no reason to stop, one line each
+  std::vector<TensorInfo> tensors;  ///< the tensors of file 0, each inside the file; tied ones share their bytes
+  std::vector<Checksum> checksums;  ///< one per storage that holds tensors; none before PyTorch 1.6
+  std::vector<std::string> notes;   ///< facts that are no reason to stop, one line each
 };
 
-/// Executes nothing of the file. Throws CheckpointError with the file and the place in it. Verifies the checksum of
-/// data.pkl, and reads no tensor's bytes.
+/// Reads where the tensors are. Executes nothing of the file, verifies the checksum of data.pkl, and reads no tensor's
+/// bytes. Throws CheckpointError with the file and the place in it.
 TorchFile read_torch_bin(const InputFile& file);
 
 }  // namespace weft::runtime

@@ -1,4 +1,5 @@
-// runtime/checkpoint/zip_reader.cc: end record, central directory and local headers, each held against the others.
+// runtime/checkpoint/zip_reader.cc: reads the end record, the central directory and the local headers, and compares
+// them.
 #include "runtime/checkpoint/zip_reader.h"
 
 #include <zlib.h>
@@ -18,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr std::uint64_t kMostEntries = 1'000'000, kMostDirectoryBytes = std::uint64_t{256} << 20;
-constexpr std::size_t kMostNameBytes = 1024;
+constexpr std::size_t kMostEntryNameBytes = 1024;
 constexpr std::uint32_t kAllOnes = 0xFFFFFFFF, kCentralMagic = 0x02014B50, kEndMagic = 0x06054B50;
 constexpr std::uint32_t kLocalMagic = 0x04034B50, kEnd64Magic = 0x06064B50, kLocatorMagic = 0x07064B50;
 constexpr unsigned kSizesFollow = 8, kUtf8Names = 0x800, kZip64Extra = 1;
@@ -32,8 +33,8 @@ unsigned u16(std::string_view bytes, std::size_t at) { return static_cast<unsign
 std::uint32_t u32(std::string_view bytes, std::size_t at) { return static_cast<std::uint32_t>(number(bytes, at, 4)); }
 std::uint64_t u64(std::string_view bytes, std::size_t at) { return number(bytes, at, 8); }
 
-/// `bytes` was compared with the file's size before.
-std::string read_at(const InputFile& file, std::uint64_t offset, std::uint64_t bytes) {
+/// The caller has compared `bytes` with the file's size.
+std::string read_text_at(const InputFile& file, std::uint64_t offset, std::uint64_t bytes) {
   std::string text(static_cast<std::size_t>(bytes), '\0');
   file.read(offset, std::as_writable_bytes(std::span(text)));
   return text;
@@ -43,13 +44,13 @@ struct Directory {
   std::uint64_t entries, offset, bytes;
 };
 
-/// An entry as its central header has it.
+/// An entry as its central header describes it.
 struct Entry {
   std::string name;
   unsigned flags;
   std::uint32_t crc;
   std::uint64_t bytes, header;
-  std::uint64_t offset = 0;  // of its data, once the local header is read
+  std::uint64_t offset = 0;  // offset of its data, known once the local header is read
 };
 
 class ZipReader {
@@ -81,15 +82,15 @@ class ZipReader {
   Directory find_directory() const {
     const std::uint64_t size = file_.size();
     if (size < kEndBytes) fail("the file has only " + std::to_string(size) + " bytes");
-    if (u32(read_at(file_, 0, 4), 0) != kLocalMagic) fail("no entry begins at byte 0");
-    const std::string end = read_at(file_, size - kEndBytes, kEndBytes);
+    if (u32(read_text_at(file_, 0, 4), 0) != kLocalMagic) fail("no entry begins at byte 0");
+    const std::string end = read_text_at(file_, size - kEndBytes, kEndBytes);
     if (u32(end, 0) != kEndMagic || u16(end, 20) != 0) fail("there is no end record in the last 22 bytes");
     if (u16(end, 4) != 0 || u16(end, 6) != 0) fail("it is spread over several disks");
     if (u16(end, 8) != u16(end, 10)) fail("the end record's two counts differ");
     Directory directory{u16(end, 10), u32(end, 16), u32(end, 12)};
     std::uint64_t records_begin = size - kEndBytes;
     const bool far = size >= kEndBytes + kLocatorBytes &&
-                     u32(read_at(file_, size - kEndBytes - kLocatorBytes, 4), 0) == kLocatorMagic;
+                     u32(read_text_at(file_, size - kEndBytes - kLocatorBytes, 4), 0) == kLocatorMagic;
     if (far) {
       records_begin = read_far_directory(directory);
     } else if (directory.entries == 0xFFFF || directory.offset == kAllOnes || directory.bytes == kAllOnes) {
@@ -104,11 +105,11 @@ class ZipReader {
     return directory;
   }
 
-  /// Takes the zip64 end record's numbers; returns where that begins.
+  /// Takes the numbers of the zip64 end record and returns the offset at which it begins.
   std::uint64_t read_far_directory(Directory& directory) const {
     const std::uint64_t size = file_.size(), tail = kEnd64Bytes + kLocatorBytes + kEndBytes;
     if (size < tail) fail("the zip64 end record is missing");
-    const std::string text = read_at(file_, size - tail, kEnd64Bytes + kLocatorBytes);
+    const std::string text = read_text_at(file_, size - tail, kEnd64Bytes + kLocatorBytes);
     const std::string_view end = std::string_view(text).substr(0, kEnd64Bytes),
                            locator = std::string_view(text).substr(kEnd64Bytes);
     if (u64(locator, 8) != size - tail || u32(locator, 4) != 0 || u32(locator, 16) != 1)
@@ -127,7 +128,7 @@ class ZipReader {
   }
 
   void read_entries(const Directory& directory) {
-    const std::string text = read_at(file_, directory.offset, directory.bytes);
+    const std::string text = read_text_at(file_, directory.offset, directory.bytes);
     std::size_t at = 0;
     for (std::uint64_t i = 0; i < directory.entries; ++i) {
       const std::string which = "entry " + std::to_string(i);
@@ -156,7 +157,8 @@ class ZipReader {
     if (at != text.size()) fail("the directory has more than its " + std::to_string(directory.entries) + " entries");
   }
 
-  /// Replaces each value that is all ones by the next number of the zip64 field. `whole`: there were enough.
+  /// Replaces each value that is all ones by the next number of the zip64 field. Sets `whole` to false if the field has
+  /// too few.
   static void take_far(std::string_view extra, std::initializer_list<std::uint64_t*> values, bool& whole) {
     std::string_view field;
     while (extra.size() >= 4) {
@@ -178,7 +180,7 @@ class ZipReader {
 
   void check_name(const std::string& name) {
     const std::string what = "the name " + in_quotes(name);
-    if (name.empty() || name.size() > kMostNameBytes) fail("a name has " + std::to_string(name.size()) + " bytes");
+    if (name.empty() || name.size() > kMostEntryNameBytes) fail("a name has " + std::to_string(name.size()) + " bytes");
     if (!is_utf8(name)) fail(what + " is no UTF-8");
     if (name.find('\0') != name.npos || name.find('\\') != name.npos) fail(what + " holds a NUL or a backslash");
     const std::size_t slash = name.find('/');
@@ -197,11 +199,11 @@ class ZipReader {
   void read_local(Entry& entry, std::uint64_t end) const {
     const std::string what = in_quotes(entry.name);
     if (entry.header > end || end - entry.header < kLocalBytes) fail(what + " begins past the entries");
-    const std::string local = read_at(file_, entry.header, kLocalBytes);
+    const std::string local = read_text_at(file_, entry.header, kLocalBytes);
     const std::uint64_t name = u16(local, 26), extra = u16(local, 28);
     if (u32(local, 0) != kLocalMagic) fail(what + " has no local header at byte " + std::to_string(entry.header));
     if (end - entry.header - kLocalBytes < name + extra) fail(what + " ends past the entries");
-    const std::string more = read_at(file_, entry.header + kLocalBytes, name + extra);
+    const std::string more = read_text_at(file_, entry.header + kLocalBytes, name + extra);
     if (more.compare(0, static_cast<std::size_t>(name), entry.name) != 0)
       fail(what + " has another name in its local header");
     if (u16(local, 6) != entry.flags || u16(local, 8) != 0)

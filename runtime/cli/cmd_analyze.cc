@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
+#include "runtime/analyze/analysis.h"
 #include "runtime/base/files.h"
 #include "runtime/base/stop.h"
 #include "runtime/cli/commands.h"
-#include "runtime/measure/analysis.h"
 
 namespace weft::runtime {
 namespace {
@@ -23,12 +23,12 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kSaid{10};  // between two lines of progress
 constexpr std::string_view kPageMark = "<!-- weft analyze -->";
 
-struct Flags {
+struct AnalyzeFlags {
   AnalysisOptions analysis;
   std::string output, page, retention, divide;
 };
 
-/// Only a page that Weft wrote is replaced.
+/// Throws UsageError if `page` exists and Weft did not write it.
 void require_own_page(const std::string& page) {
   if (!std::filesystem::exists(std::filesystem::symlink_status(page))) return require_writable("--page", page);
   constexpr std::size_t kLargestPage = 64 << 20;
@@ -36,7 +36,7 @@ void require_own_page(const std::string& page) {
     throw UsageError("--page " + page + ": is there, and weft analyze did not write it; give another name");
 }
 
-int run(const Flags& flags, const std::atomic<bool>& stop) {
+int run_analyze(const AnalyzeFlags& flags, const std::atomic<bool>& stop) {
   AnalysisOptions options = flags.analysis;
   require_input("--input", options.input);
   require_folder("--disk-dir", options.machine.disk_directory);
@@ -46,11 +46,11 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
   if (!flags.retention.empty()) require_own("--save-retention", flags.retention, "retention");
   if (options.budget && flags.retention.empty())
     throw UsageError(
-        "--budget divides a KV budget among layers or heads; say with --save-retention where the policy goes");
+        "--budget divides a KV budget among layers or heads; name a file for the policy with --save-retention");
   if (!options.budget && !flags.retention.empty())
     throw UsageError("--save-retention needs --budget, the share of all tokens that is kept on average");
   if (!flags.divide.empty() && !options.budget)
-    throw UsageError("--divide says among what --budget is divided; give that too");
+    throw UsageError("--divide needs --budget, the share of all tokens that is divided");
   using Divide = AnalysisOptions::Divide;
   if (!flags.divide.empty())
     options.divide = flags.divide == "both" ? Divide::both : flags.divide == "heads" ? Divide::heads : Divide::layers;
@@ -80,47 +80,50 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
 void add_analyze(CLI::App& app, Command& chosen) {
   CLI::App* command =
       app.add_subcommand("analyze", "Show what a model's attention looks like on given text, layer by layer");
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<AnalyzeFlags>();
   AnalysisOptions& analysis = flags->analysis;
   command->add_option("--model", analysis.model, "Hugging Face checkpoint folder")->required();
   command->add_option("--input", analysis.input, "{\"text\": ...} or {\"ids\": [...]}, one JSON object per line")
       ->required();
   command->add_option("--output", flags->output, "Write the figures of every layer and head to this file, as JSON");
-  command->add_option("--page", flags->page, "Write them as pictures to this file, one HTML page that loads nothing");
+  command->add_option("--page", flags->page,
+                      "Write the figures as charts to this file, an HTML page that loads nothing");
   command->add_option("--save-retention", flags->retention,
-                      "Write a policy to this file that divides --budget so that it costs little (--divide says among "
-                      "what); generate and score take it as --policy");
+                      "Write a policy to this file that divides --budget so that little is lost (see --divide); "
+                      "generate and score take it as --policy");
   command->add_option("--budget", analysis.budget,
-                      "The share of all tokens that is kept on average, half of it recent tokens");
+                      "Share of all tokens to keep on average; half of it goes to recent tokens");
   command
       ->add_option("--divide", flags->divide,
-                   "Among what --budget is divided: layers, as by default; the KV heads of each layer, so that they "
-                   "keep the most "
-                   "attention, which is quickly found; or both")
+                   "Divide --budget among layers (the default); heads, the KV heads of each layer, so that they keep "
+                   "the most attention, which is quick to find; or both")
       ->transform(CLI::IsMember({"layers", "heads", "both"}));
   command->add_option(
       "--window", analysis.window,
-      "Tokens that are read at a time, by default 2048 or what the context holds; what is left of a line at "
-      "its end is left out");
+      "Tokens to read at a time, by default 2048 or what the context holds; the rest of a line is left out");
   command->add_option(
       "--queries", analysis.queries,
-      "Of the second half of each window, how many tokens' attention is looked at, evenly spaced; by default 64");
-  command->add_option("--max-tokens", analysis.most_tokens, "Stop after so many tokens of the input; 0: read all of it")
+      "Number of tokens in the second half of each window whose attention is looked at, evenly spaced; by default 64");
+  command
+      ->add_option("--max-tokens", analysis.most_tokens, "Stop after this many tokens of the input; 0: read all of it")
       ->capture_default_str();
   command->add_option("--dtype", analysis.dtype, kDtypeHelp)->capture_default_str();
   command->add_option("--threads", analysis.machine.threads, "CPU threads; 0: one per core")->capture_default_str();
-  command->add_option("--disk-dir", analysis.machine.disk_directory, "Where what does not fit in memory goes")
+  command->add_option("--disk-dir", analysis.machine.disk_directory, "Folder for what does not fit in memory")
       ->capture_default_str();
   command->footer(
       "Example:\n  weft analyze --model models/demo --input texts.jsonl --window 512 --page analysis.html\n\n"
-      "Computes on the CPU. Columns: the share of weights below 1 % of their row's largest; the attention on the best\n"
-      "50, 20, 10 and 5 % of a window's tokens, chosen anew for each query; of the attention that the second half of "
-      "a\n"
-      "window pays to the first, the share on so many of its tokens that had the most at the middle; the power law of\n"
-      "the accumulated scores, the share of their best fifth, and how many of the first half's best fifth stay among\n"
-      "the best. The last line is what attention that is spread evenly would give.");
+      "Computes on the CPU. The columns are, from left to right:\n"
+      "  the share of weights that are below 1 % of the largest in their row\n"
+      "  the attention on the best 50, 20, 10 and 5 % of a window's tokens, chosen for each query by itself\n"
+      "  the share of the second half's attention to the first half that goes to the best 50, 20, 10 and 5 % of the\n"
+      "    first half's tokens, chosen at the middle of the window\n"
+      "  the exponent of the power law of accumulated scores\n"
+      "  the share of all attention that the fifth with the highest scores gets\n"
+      "  how much of the first half's best fifth is still among the best at the end\n"
+      "The last line shows the figures of attention that is spread evenly.");
   command->callback(
-      [flags, &chosen] { chosen.run = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });
+      [flags, &chosen] { chosen.run = [flags](const std::atomic<bool>& stop) { return run_analyze(*flags, stop); }; });
 }
 
 }  // namespace weft::runtime

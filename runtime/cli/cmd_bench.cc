@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/policy_flags.h"
@@ -15,15 +15,15 @@
 namespace weft::runtime {
 namespace {
 
-struct Flags {
+struct BenchFlags {
   BenchOptions bench;
   PolicyFlags policy;
   std::string report, save, name;
   bool lanes = false, quick = false, no_warm_up = false;
 };
 
-/// What --lanes shows: the ceilings, or the machine as plans need it, for a file.
-nlohmann::ordered_json measure(const Flags& flags, const MachineOptions& options) {
+/// Measures for --lanes: the ceilings, or with --save the machine's rates, which are written to a file.
+nlohmann::ordered_json measure(const BenchFlags& flags, const MachineOptions& options) {
   if (flags.save.empty()) return measure_lanes(options, flags.quick);
   require_own("--save", flags.save, "disk_rows_per_second");
   policy::Machine machine = measure_machine(options, flags.quick ? Effort::brief : Effort::full);
@@ -34,7 +34,7 @@ nlohmann::ordered_json measure(const Flags& flags, const MachineOptions& options
   return machine.to_json();
 }
 
-int run(const Flags& flags, const std::atomic<bool>& stop) {
+int run_bench(const BenchFlags& flags, const std::atomic<bool>& stop) {
   BenchOptions options = flags.bench;
   options.policy = flags.policy.policy();
   options.machine = flags.policy.machine_options();
@@ -59,7 +59,7 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
 
 void add_bench(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("bench", "Time a policy on a made-up job, or measure the machine");
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<BenchFlags>();
   BenchOptions& bench = flags->bench;
   constexpr const char *kMachine = "Measuring the machine", *kPolicy = "Timing a policy";
   CLI::Option* const lanes =
@@ -67,17 +67,18 @@ void add_bench(CLI::App& app, Command& chosen) {
           ->add_flag("--lanes", flags->lanes,
                      "Measure the machine's ceilings: disk, memory, matrix products, attention and the GPU")
           ->group(kMachine);
-  command->add_flag("--quick", flags->quick, "With --lanes: take seconds, and report figures that caches flatter")
+  command->add_flag("--quick", flags->quick, "With --lanes: take only seconds; caches make these figures too good")
       ->needs(lanes)
       ->group(kMachine);
   CLI::Option* const save =
       command
-          ->add_option("--save", flags->save,
-                       "With --lanes: measure, in under a minute and in place of the ceilings, the rates at which the "
-                       "machine does what runs do, and write them to this machine file (weft plan --machine)")
+          ->add_option(
+              "--save", flags->save,
+              "With --lanes: measure the machine's rates for plans in place of its ceilings, in under a minute, "
+              "and write them to this machine file (weft plan --machine)")
           ->needs(lanes)
           ->group(kMachine);
-  command->add_option("--name", flags->name, "Name of the machine in the file of --save; by default its processor")
+  command->add_option("--name", flags->name, "Name of the machine in the --save file; by default its processor")
       ->needs(save)
       ->group(kMachine);
 
@@ -94,7 +95,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   command->add_option("--requests", bench.requests, "Number of requests; 0: one block")
       ->capture_default_str()
       ->group(kPolicy);
-  command->add_option("--repetitions", bench.repetitions, "Runs, of which median, least and most are reported")
+  command->add_option("--repetitions", bench.repetitions, "Number of runs; the report has their median, least and most")
       ->capture_default_str()
       ->group(kPolicy);
   command
@@ -107,20 +108,21 @@ void add_bench(CLI::App& app, Command& chosen) {
       ->group(kPolicy);
   command->add_flag("--no-warm-up", flags->no_warm_up, "Count the first run too")->group(kPolicy);
   command
-      ->add_option("--ceilings", bench.ceilings,
-                   "Report of --lanes; adds how fast the busiest lane could have been, and what share was reached")
+      ->add_option(
+          "--ceilings", bench.ceilings,
+          "Report of --lanes; adds the best possible speed of the busiest lane, and the share that was reached")
       ->group(kPolicy);
   command->add_option("--report", flags->report, "Write the result to this file too")->group(kPolicy);
   flags->policy.add_to(*command);
   command
       ->add_option("--machine", bench.machine_file,
-                   "Machine file of --save: plan what the policy leaves open, and report what is predicted")
+                   "Machine file (--save): plan what the policy leaves open, and report the prediction")
       ->excludes("--skip-prefill")
       ->excludes(lanes)
       ->group("Machine");
-  command->remove_option(command->get_option("--schedule"));  // its sequences are all alike and end together
+  command->remove_option(command->get_option("--schedule"));  // bench's sequences are all alike and end together
   command->callback([flags, &chosen] {
-    chosen = {.run = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); },
+    chosen = {.run = [flags](const std::atomic<bool>& stop) { return run_bench(*flags, stop); },
               .ends_at_once = flags->lanes};
   });
 }

@@ -11,7 +11,7 @@
 namespace weft::runtime {
 namespace {
 
-struct Flags {
+struct GenerateFlags {
   JobOptions job;
   std::string on_bad_request = "fail";
   std::vector<std::string> retentions;
@@ -28,7 +28,7 @@ OnBadRequest on_bad_request_named(const std::string& name) {
 
 void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind, Command& chosen) {
   CLI::App* command = app.add_subcommand(name, what);
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<GenerateFlags>();
   flags->job.kind = kind;
   JobOptions& job = flags->job;
   const bool generates = kind == RequestKind::generate;
@@ -48,18 +48,19 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
       ->required()
       ->group(kRequests);
   if (generates)
-    command->add_option("--max-tokens", job.max_tokens, "Longest answer to a request that does not give max_tokens")
+    command->add_option("--max-tokens", job.max_tokens, "Longest answer, in tokens, for requests without max_tokens")
         ->capture_default_str()
         ->group(kRequests);
   command
-      ->add_option("--on-bad-request", flags->on_bad_request,
-                   "fail: run nothing if a request is refused; record: run the others and write a line that says why "
-                   "for each refused one")
+      ->add_option(
+          "--on-bad-request", flags->on_bad_request,
+          "fail: run nothing if a request is refused; record: run the others, and write a line with the reason "
+          "for each refused one")
       ->capture_default_str()
       ->group(kRequests);
   command
       ->add_option("--shard", flags->shard,
-                   "K/N: answer only every N-th request, beginning with the K-th (from 1); weft merge joins the "
+                   "K/N: answer only every N-th request, starting with the K-th (from 1); weft merge joins the "
                    "outputs of 1/N to N/N")
       ->group(kRequests);
   command
@@ -73,7 +74,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
         ->group(kRequests);
     command
         ->add_option("--chat-template", job.chat_template,
-                     "Chat template of OpenAI's conversations in place of the model's own: " +
+                     "Chat template for OpenAI's conversations, in place of the model's own: " +
                          ChatTemplate::family_names() + ", or a file with the text of one of these")
         ->group(kRequests);
     command
@@ -92,24 +93,25 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
       ->group("Interruption");
   CLI::Option* const save =
       command
-          ->add_option("--checkpoint-every", flags->checkpoint_every,
-                       "How often to save what is in flight to OUTPUT.inflight, so that --resume goes on amid the "
-                       "answers: 10m, 90s, 1.5h, or off. Without this flag every ten minutes, less often where that "
-                       "would take more than 3 % of the time")
+          ->add_option(
+              "--checkpoint-every", flags->checkpoint_every,
+              "How often to save unfinished answers to OUTPUT.inflight, so that --resume continues in the middle "
+              "of them: 10m, 90s, 1.5h, or off. Without this flag: every ten minutes, or less often if that "
+              "would take more than 3 % of the time")
           ->capture_default_str()
           ->group("Interruption");
   command
       ->add_option("--durability", flags->durability,
-                   "What a finished answer survives: process, a kill; power, a power cut too")
+                   "process: a finished answer survives a kill; power: it survives a power cut too")
       ->capture_default_str()
       ->group("Interruption");
 
   CLI::Option* quiet =
       command->add_flag("--quiet", job.quiet, "Print only warnings and errors")->group("Progress and reports");
-  command->add_flag("-v,--verbose", job.verbose, "Also print what is decided, and why")
+  command->add_flag("-v,--verbose", job.verbose, "Also print what the run decides, and why")
       ->excludes(quiet)
       ->group("Progress and reports");
-  command->add_option("--report", job.report, "Write what the run did to this file, as JSON")
+  command->add_option("--report", job.report, "Write a report of the run to this file, as JSON")
       ->group("Progress and reports");
   command->add_option("--trace", job.trace, "Write a Perfetto trace to this file, one track per lane")
       ->group("Progress and reports");
@@ -118,12 +120,12 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   flags->policy.add_choices_to(*command);
   command
       ->add_option("--or-retention", flags->retentions,
-                   "Another acceptable retention, besides --retention; the fastest is planned; may be repeated")
+                   "Another acceptable --retention; the plan takes the fastest; may be repeated")
       ->group("Policy");
   command
       ->add_option("--machine", job.machine_file,
-                   "Machine file to plan for (weft bench --lanes --save); without it this machine is briefly "
-                   "measured where the policy leaves something open")
+                   "Machine file to plan for (weft bench --lanes --save); without it, this machine is measured briefly "
+                   "if the policy leaves something open")
       ->group("Machine");
   if (generates)
     command->footer(
@@ -131,7 +133,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   else
     command->footer(
         "Example:\n  weft score --model models/demo --input pairs.jsonl --output scores.jsonl\n"
-        "where a line is {\"id\": 1, \"prompt\": \"...\", \"continuation\": \"...\"}");
+        "A line of pairs.jsonl is {\"id\": 1, \"prompt\": \"...\", \"continuation\": \"...\"}");
   command->callback([flags, command, save, &chosen] {
     if (command->count("--resume") > 0 && flags->resume.empty()) flags->resume = "true";
     chosen.run = [flags, save](const std::atomic<bool>& stop) {

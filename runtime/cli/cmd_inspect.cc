@@ -10,11 +10,11 @@
 
 #include "kernels/error.h"
 #include "offload/kv_layout.h"
-#include "policy/json.h"
-#include "policy/policy.h"
+#include "policy/base/json.h"
+#include "policy/layout/policy.h"
 #include "runtime/base/files.h"
 #include "runtime/cli/commands.h"
-#include "runtime/engine/model_source.h"
+#include "runtime/model/model_source.h"
 
 namespace weft::runtime {
 namespace {
@@ -51,7 +51,7 @@ void print_shape(const policy::ModelSpec& spec) {
   }
 }
 
-/// What the weights would take in the formats that quantise them.
+/// Prints the bytes that the weights would take in the quantised formats.
 void print_quantised(const ModelSource& source) {
   std::string text;
   for (const DType dtype : {DType::i8, DType::i4}) {
@@ -63,7 +63,7 @@ void print_quantised(const ModelSource& source) {
   fmt::print("weights with --weight-dtype: {}\n", text);
 }
 
-/// What the checkpoint's own quantisation is, and how much of the model it covers.
+/// Prints the checkpoint's own quantisation, and how much of the model it covers.
 void print_quantisation(const ModelSource& source) {
   const policy::Quantisation& how = source.spec.quantisation;
   const std::string groups = how.whole_rows ? "whole rows" : fmt::format("groups of {}", how.group);
@@ -111,23 +111,12 @@ int inspect_checkpoint(const std::string& path) {
   return 0;
 }
 
-/// What a policy file says. What it leaves open is chosen when a run knows its model, its requests and its machine.
+/// The contents of a policy file. What it leaves open is chosen once a run knows its model, requests and machine.
 nlohmann::ordered_json shown(const policy::PartialPolicy& partial, const std::string& path) {
-  policy::Policy policy;
-  policy.gpu_batch_size = partial.gpu_batch_size.value_or(1);
-  policy.num_gpu_batches = partial.num_gpu_batches.value_or(1);
-  policy.weights = partial.weights.value_or(policy.weights);
-  policy.weight_format = partial.weight_format;
-  policy.kv = partial.kv.value_or(policy.kv);
-  policy.kv_format = partial.kv_format.value_or(policy.kv_format);
+  const policy::Policy policy = partial.over(policy::Policy{});
   policy::check(policy.kv_format, path + ": kv");
-  policy.activations = partial.activations.value_or(policy.activations);
-  policy.attention_on_host = partial.attention_on_host.value_or(policy.attention_on_host);
-  policy.retention = partial.retention.value_or(policy.retention);
-  policy.overlap = partial.overlap.value_or(true);
-  policy.continuous = partial.continuous.value_or(true);
   nlohmann::ordered_json json = policy.to_json();
-  json.erase("budgets");  // for what the file says of them
+  json.erase("budgets");  // replaced by those of the file
   for (const offload::Tier tier : offload::kTiers)
     if (const auto& bytes = partial.budgets[static_cast<std::size_t>(tier)])
       json["budgets"][name_of(tier)] = bytes_to_text(*bytes);

@@ -7,17 +7,17 @@
 #include "runtime/base/files.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/cli/commands.h"
-#include "runtime/requests/merge.h"
+#include "runtime/results/merge.h"
 
 namespace weft::runtime {
 namespace {
 
-struct Flags {
+struct MergeFlags {
   std::string input, output;
   std::vector<std::filesystem::path> parts;
 };
 
-int run(const Flags& flags, const std::atomic<bool>& stop) {
+int run_merge(const MergeFlags& flags, const std::atomic<bool>& stop) {
   if (flags.input != kPipe) require_input("--input", flags.input);
   for (const auto& part : flags.parts) require_input("part", part);
   if (flags.output != kPipe) {
@@ -39,14 +39,14 @@ int run(const Flags& flags, const std::atomic<bool>& stop) {
 
 void add_merge(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("merge", "Join the outputs of all shards of a job");
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<MergeFlags>();
   command->add_option("--input", flags->input, "Requests that the shards answered; -: standard input")->required();
   command->add_option("--output", flags->output, "All answers, in the order of the requests; -: standard output")
       ->required();
   command->add_option("parts", flags->parts, "Outputs of the shards")->required();
   command->footer("Example:\n  weft merge --input in.jsonl --output all.jsonl part1.jsonl part2.jsonl");
   command->callback(
-      [flags, &chosen] { chosen.run = [flags](const std::atomic<bool>& stop) { return run(*flags, stop); }; });
+      [flags, &chosen] { chosen.run = [flags](const std::atomic<bool>& stop) { return run_merge(*flags, stop); }; });
 }
 
 }  // namespace weft::runtime

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/policy_flags.h"
@@ -19,7 +19,7 @@
 namespace weft::runtime {
 namespace {
 
-struct Flags {
+struct PlanFlags {
   std::string model, weights, dtype = "auto", machine, output, report, sweep, published;
   std::vector<std::string> retentions;
   std::int64_t prompt = 512, generation = 32, requests = 0;
@@ -27,7 +27,7 @@ struct Flags {
   PolicyFlags policy;
 };
 
-void check(const Flags& flags, const policy::ModelSpec& spec, const policy::PartialPolicy& policy) {
+void check(const PlanFlags& flags, const policy::ModelSpec& spec, const policy::PartialPolicy& policy) {
   if (flags.requests < 0) throw UsageError("--requests must be 0 or more, got " + std::to_string(flags.requests));
   check_lengths(flags.prompt, flags.generation, spec, policy.retention.value_or(policy::Retention{}));
   for (const std::string& text : flags.retentions)
@@ -38,19 +38,19 @@ void check(const Flags& flags, const policy::ModelSpec& spec, const policy::Part
     throw UsageError("--sweep " + flags.sweep + ": is a file; give the name of a folder");
 }
 
-policy::Workload work_of(const Flags& flags, const policy::Retention& retention) {
+policy::Workload work_of(const PlanFlags& flags, const policy::Retention& retention) {
   return policy::alike(flags.requests > 0 ? std::optional(flags.requests) : std::nullopt, flags.prompt,
                        flags.generation, retention);
 }
 
-/// This machine.
+/// Measures this machine.
 policy::Machine measured(const MachineOptions& options) {
   const auto backend = make_backend(options);
   require_memory(options, *backend);
   return measure_machine(*backend, options, Effort::brief);
 }
 
-void sweep(const Flags& flags, const PlanRequest& request, const std::string& title) {
+void sweep(const PlanFlags& flags, const PlanRequest& request, const std::string& title) {
   const std::array<Curve, 2> curves{sweep_block_size(request), sweep_kv_budget(request)};
   for (const Curve& curve : curves) {
     fmt::print("\n{:>12} {:>12}  {}\n", "", "tokens/s", "over the " + curve.name);
@@ -64,9 +64,9 @@ void sweep(const Flags& flags, const PlanRequest& request, const std::string& ti
   fmt::print("\nwrote {} and sweep.svg\n", (folder / "sweep.csv").string());
 }
 
-/// Published figures, what FlexGen's arithmetic gives for the same runs, and what this planner predicts on the same
-/// machine. The files of the models and of the machine are in folders next to that of the figures.
-int show_published(const Flags& flags) {
+/// Prints published figures, the results of FlexGen's arithmetic for the same runs, and this planner's predictions for
+/// the same machine. The folders of the models and the machine are next to that of the figures.
+int show_published(const PlanFlags& flags) {
   const auto configs = std::filesystem::weakly_canonical(flags.published).parent_path();
   const auto results = simulate_published(
       flags.published, read_flexgen_machine(configs / "machines" / "t4-flexgen.json"), configs / "models");
@@ -76,7 +76,7 @@ int show_published(const Flags& flags) {
   return 0;
 }
 
-int run(const Flags& flags) {
+int run_plan(const PlanFlags& flags) {
   if (!flags.published.empty()) return show_published(flags);
   if (flags.model.empty()) throw UsageError("plan: --model or --published is required");
   MachineOptions options = flags.policy.machine_options();
@@ -107,7 +107,7 @@ int run(const Flags& flags) {
       fmt::format("{}, {} + {} tokens, {}", shown_name(flags.model), flags.prompt, flags.generation, machine.name);
   fmt::print("{}\n{}", title, plan_table(request, planned, flags.explain));
   if (flags.machine.empty())
-    fmt::print("rates of a brief measurement; weft bench --lanes --save FILE takes its time\n");
+    fmt::print("the rates are those of a brief measurement; weft bench --lanes --save FILE measures more exactly\n");
   const std::string text = policy::to_pretty(planned.best().policy.to_json()) + "\n";
   if (!flags.output.empty()) write_file_atomically(flags.output, text);
   else fmt::print("{}", text);
@@ -122,9 +122,10 @@ int run(const Flags& flags) {
 void add_plan(CLI::App& app, Command& chosen) {
   CLI::App* command =
       app.add_subcommand("plan", "Find the fastest policy for a model, a machine and a job, and predict what it does");
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<PlanFlags>();
   command->add_option("--model", flags->model, "Hugging Face checkpoint folder, or a config.json")->group("Model");
-  command->add_option("--weights", flags->weights, "random:SEED in place of a checkpoint's")->group("Model");
+  command->add_option("--weights", flags->weights, "random:SEED: random weights in place of a checkpoint's")
+      ->group("Model");
   command->add_option("--dtype", flags->dtype, kDtypeHelp)->capture_default_str()->group("Model");
   command->add_option("--prompt-len", flags->prompt, "Tokens per prompt")->capture_default_str()->group("Job");
   command->add_option("--gen-len", flags->generation, "Tokens to generate per prompt")
@@ -144,32 +145,33 @@ void add_plan(CLI::App& app, Command& chosen) {
   CLI::Option* const published =
       command
           ->add_option("--published", flags->published,
-                       "Simulate figures that others published (configs/published), and predict what the best policy "
-                       "reaches on the same machine; takes no other option but --machine")
+                       "Simulate the published figures of other systems (configs/published), and predict the best "
+                       "policy on the same machine; takes no other option but --machine")
           ->group("Results");
   flags->policy.add_to(*command);
   flags->policy.add_choices_to(*command);
   command
       ->add_option("--or-retention", flags->retentions,
-                   "Another acceptable retention, besides --retention; the fastest is planned; may be repeated")
+                   "Another acceptable --retention; the plan takes the fastest; may be repeated")
       ->group("Policy");
   command
       ->add_option(
           "--machine", flags->machine,
-          "Machine file to plan for (configs/machines, or weft bench --lanes --save); by default this machine, "
-          "briefly measured")
+          "Machine file to plan for (configs/machines, or weft bench --lanes --save); without it, this machine is "
+          "measured briefly")
       ->group("Machine");
   command->footer(
       "Example:\n  weft plan --model configs/models/opt-30b.json --machine configs/machines/t4.json --retention "
       "h2o:0.1:0.1");
-  // What would be ignored is refused: a machine file says what these would measure, and published rows bring their own.
+  // PlanFlags that would be ignored are refused: a machine file has what these would measure, and published rows bring
+  // their own.
   for (const char* measured : {"--backend", "--threads", "--disk-engine"})
     command->get_option("--machine")->excludes(command->get_option(measured));
   command->callback([flags, command, published, &chosen] {
     for (const CLI::Option* option : command->get_options())
       if (published->count() > 0 && option->count() > 0 && option != published && option->get_name() != "--machine")
         throw UsageError("--published excludes " + option->get_name() + ": it takes no other option but --machine");
-    chosen = {.run = [flags](const std::atomic<bool>&) { return run(*flags); }, .ends_at_once = true};
+    chosen = {.run = [flags](const std::atomic<bool>&) { return run_plan(*flags); }, .ends_at_once = true};
   });
 }
 

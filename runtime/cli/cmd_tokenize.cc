@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/stop.h"
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kWriteBytes = 1 << 20;
 
-struct Flags {
+struct TokenizeFlags {
   std::string model, input, output;
   bool no_first_token = false;
 };
@@ -34,7 +34,7 @@ nlohmann::ordered_json tokenize_line(const Tokenizer& tokenizer, std::string_vie
   return {{"id", id}, {"ids", tokenizer.encode(text, add_first_token)}};
 }
 
-int tokenize(const Flags& flags, const std::atomic<bool>& stop) {
+int tokenize(const TokenizeFlags& flags, const std::atomic<bool>& stop) {
   if (flags.input != kPipe) require_input("--input", flags.input);
   if (!std::filesystem::is_directory(flags.model))
     throw UsageError("--model " + flags.model + ": there is no such folder");
@@ -75,12 +75,12 @@ int tokenize(const Flags& flags, const std::atomic<bool>& stop) {
 
 void add_tokenize(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("tokenize", "Turn texts into token ids");
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<TokenizeFlags>();
   command->add_option("--model", flags->model, "Folder with the tokenizer's files")->required();
   command
       ->add_option(
           "--input", flags->input,
-          "{\"id\": ..., \"text\": ...}, one JSON object per line; without an id the line's number is it; -: standard "
+          "{\"id\": ..., \"text\": ...}, one JSON object per line; the id defaults to the line's number; -: standard "
           "input")
       ->required();
   command

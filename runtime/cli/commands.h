@@ -10,11 +10,11 @@ class App;
 
 namespace weft::runtime {
 
-/// What main runs once the command line is parsed. A command holds its flags in a shared_ptr, because CLI11 copies the
-/// callbacks in which it sits.
+/// The subcommand that main runs once the command line is parsed. Commands hold their flags in a shared_ptr, because
+/// CLI11 copies the callbacks that hold them.
 struct Command {
   std::function<int(const std::atomic<bool>& stop)> run;  ///< empty until a subcommand is chosen; returns the exit code
-  bool ends_at_once = false;                              ///< when it is stopped: it writes nothing before its end
+  bool ends_at_once = false;  ///< a stop ends the process: nothing is written before its end
 };
 
 /// Help that several commands share.

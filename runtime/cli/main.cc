@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/stop.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/other_words.h"
@@ -32,15 +32,15 @@
 
 namespace {
 
-constexpr int kInternalError = 70;  // sysexits.h's EX_SOFTWARE; 1 says that some requests were refused
-constexpr int kNoCapacity = 4;      // CapacityError's
+constexpr int kInternalError = 70;  // sysexits.h's EX_SOFTWARE; 1 means that some requests were refused
+constexpr int kNoCapacity = 4;      // the exit code of CapacityError
 constexpr std::string_view kOutOfMemoryText =
     "weft: error: out of host memory; lower --device-memory or --host-memory\n";
 
 std::terminate_handler else_terminate = nullptr;
 
-/// Memory that is wanted where nobody can catch it, as in a library's destructors: the process ends as if main() had
-/// caught it. Nothing is lost by that, as nothing is by a kill. Allocates nothing.
+/// Handles a lack of memory that cannot be caught, as in a library's destructors: ends the process as if main() had
+/// caught it. Like a kill, that loses nothing. Allocates nothing.
 void end_without_memory() {
   const std::type_info* thrown = abi::__cxa_current_exception_type();
   if (!thrown || *thrown != typeid(std::bad_alloc)) return else_terminate();
@@ -50,10 +50,10 @@ void end_without_memory() {
   _exit(kNoCapacity);
 }
 
-/// Before the constructors of CLI11's globals, which allocate.
+/// Runs before the constructors of CLI11's globals, which allocate.
 [[gnu::constructor(101)]] void watch_for_lack_of_memory() { else_terminate = std::set_terminate(end_without_memory); }
 
-/// The message of a log line: it may hold text out of any file.
+/// Formats the message of a log line, which may hold text from any file.
 class Printable : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
@@ -66,8 +66,8 @@ class Printable : public spdlog::custom_flag_formatter {
 /// Lives until the process ends: the thread that waits for signals outlives every job.
 std::atomic<bool> stop_requested{false};
 
-/// Descriptors 0 to 2 are open afterwards: otherwise a file opened later would get one of them, and what is printed
-/// would land in that file. A standard output that was closed stays one that cannot be written.
+/// Opens descriptors 0 to 2 if they are closed. Otherwise a file opened later would get one of them, and output would
+/// land in that file. A standard output that was closed still cannot be written.
 void open_standard_descriptors() {
   for (int fd = 0; fd <= 2; ++fd) {
     const int mode = fd == STDOUT_FILENO ? O_RDONLY : O_RDWR;
@@ -75,7 +75,7 @@ void open_standard_descriptors() {
   }
 }
 
-/// A core would hold prompts and answers.
+/// Switches core dumps off, because a core would hold prompts and answers.
 void leave_no_core() {
   rlimit limit{};
   if (getrlimit(RLIMIT_CORE, &limit) != 0) return;
@@ -89,19 +89,20 @@ void make_logger() {
   formatter->add_flag<Printable>('*').set_pattern(
       weft::runtime::is_drawn_on(STDERR_FILENO) ? "\r\033[Kweft: %*" : "weft: %*");  // over the line of progress
   logger->set_formatter(std::move(formatter));
-  logger->set_error_handler([](const std::string&) {});  // a line that there is no memory for
+  logger->set_error_handler([](const std::string&) {});  // drops a line that there is no memory for
   spdlog::set_default_logger(logger);
 }
 
-/// What commands print is their result: a full disk or a closed pipe must not look like success.
+/// Throws IoError if output failed. What commands print is their result, so a full disk or a closed pipe must not look
+/// like success.
 void flush_standard_output() {
   std::cout.flush();
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return;
   throw weft::IoError("standard output cannot be written: " + std::generic_category().message(errno));
 }
 
-/// One thread waits for SIGINT, SIGTERM and SIGHUP: the first requests a clean stop, the second ends the process, as
-/// does the first with `end_at_once`. A signal that the parent had ignored, as nohup does, stays ignored.
+/// Starts a thread that waits for SIGINT, SIGTERM and SIGHUP. The first signal requests a clean stop, or ends the
+/// process with `end_at_once`; the second ends it. A signal that the parent had ignored, as nohup does, stays ignored.
 void watch_signals(bool end_at_once) {
   sigset_t set;
   sigemptyset(&set);
@@ -119,7 +120,7 @@ void watch_signals(bool end_at_once) {
   }).detach();
 }
 
-/// An empty value, as an unset variable of a script gives it, must not be taken for an absent flag.
+/// Refuses empty values. A script's unset variable gives one, which must not be taken for an absent flag.
 void refuse_empty_values(CLI::App& app) {
   const CLI::Validator not_empty(
       [](const std::string& value) { return std::string(value.empty() ? "the value is empty" : ""); }, "");
@@ -128,13 +129,13 @@ void refuse_empty_values(CLI::App& app) {
       if (option->get_items_expected_max() > 0) option->check(not_empty);
 }
 
-/// What is wrong with the command line, in one line.
+/// Explains in one line what is wrong with the command line.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const auto chosen = app.get_subcommands();
   const CLI::App& command = chosen.empty() ? app : *chosen.front();
   std::string message = error.what();
   if (const std::vector<std::string> unknown = app.remaining(true); !unknown.empty()) {
-    // What follows an unknown flag is its value; CLI11 puts such values first.
+    // Values follow their unknown flag on the command line, but CLI11 puts them first.
     const auto first =
         std::find_if(unknown.begin(), unknown.end(), [](const std::string& word) { return word.starts_with('-'); });
     const std::string& flag = first == unknown.end() ? unknown.front() : *first;

@@ -6,22 +6,22 @@
 namespace weft::runtime {
 namespace {
 
-constexpr const char* kBlock = "--gpu-batch-size and --num-gpu-batches say how many sequences run at once";
+constexpr const char* kBlock = "--gpu-batch-size and --num-gpu-batches set how many sequences run at once";
 constexpr const char* kFolder = "--model takes a folder; download it first";
-constexpr const char* kInFolder = "it is read from the folder of --model";
-constexpr const char* kShards = "one process drives one GPU; --shard K/N and weft merge share a job out among several";
-constexpr const char* kPlacement = "--device-memory says how much may be used, --percent what lies where";
+constexpr const char* kInFolder = "Weft reads it from the --model folder";
+constexpr const char* kShards = "one process drives one GPU; --shard K/N and weft merge split a job among several";
+constexpr const char* kPlacement = "--device-memory sets how much may be used, --percent how much lies on each tier";
 constexpr const char* kNoServer = "Weft answers files of requests (weft generate) and opens no port";
-constexpr const char* kCode = "Weft runs no code of a model";
-constexpr const char* kPacked = "--weight-dtype int8 or int4, of the commands that take a policy and of weft convert";
+constexpr const char* kCode = "Weft never runs a model's code";
+constexpr const char* kPacked = "--weight-dtype int8 or int4, for commands that take a policy and for weft convert";
 constexpr const char* kCache = "--kv-dtype int8 or int4, and --retention, make the KV cache smaller";
-constexpr const char* kFixed = "it is always so";
+constexpr const char* kFixed = "Weft always does this";
 
 struct Word {
   std::string_view theirs, ours;
 };
 
-// Flags without their dashes, _ as -.
+// Flags without their leading dashes, and with - for _.
 constexpr Word kWords[] = {
     // model
     {"m", "--model"},
@@ -78,7 +78,7 @@ constexpr Word kWords[] = {
     {"s", "a request's \"seed\""},
     {"seed", "a request's \"seed\""},
     {"num-return-sequences", "a request's \"n\""},
-    {"best-of", "a request's \"n\" gives several answers; none is chosen"},
+    {"best-of", "a request's \"n\" gives several answers; Weft does not choose one"},
     {"stop", "a request's \"stop\""},
     {"r", "a request's \"stop\""},
     {"reverse-prompt", "a request's \"stop\""},
@@ -91,17 +91,17 @@ constexpr Word kWords[] = {
     {"presence-penalty", "there are no penalties"},
     {"frequency-penalty", "there are no penalties"},
     {"min-p", "a request's \"top_p\" or \"top_k\" cuts; there is no min_p"},
-    {"grammar", "answers cannot be held to a grammar"},
+    {"grammar", "answers cannot be constrained by a grammar"},
     {"lora", "adapters must be merged into the model first"},
     {"lora-modules", "adapters must be merged into the model first"},
     {"enable-lora", "adapters must be merged into the model first"},
     // memory and batches
     {"gpu-memory-utilization", "--device-memory, in bytes such as 16GiB"},
-    {"max-model-len", "the model's config.json says it; the longest request decides how much is used"},
-    {"c", "the model's config.json says it; the longest request decides how much is used"},
-    {"ctx-size", "the model's config.json says it; the longest request decides how much is used"},
+    {"max-model-len", "the model's config.json sets it; the longest request decides how much is used"},
+    {"c", "the model's config.json sets it; the longest request decides how much is used"},
+    {"ctx-size", "the model's config.json sets it; the longest request decides how much is used"},
     {"swap-space", "--host-memory"},
-    {"cpu-offload-gb", "--percent says what lies where, --host-memory how much of the host may be used"},
+    {"cpu-offload-gb", "--percent sets how much lies on each tier, --host-memory how much host memory may be used"},
     {"max-memory", kPlacement},
     {"device-map", kPlacement},
     {"ngl", kPlacement},
@@ -125,7 +125,7 @@ constexpr Word kWords[] = {
     {"cpu-cache-compute", "--attention host"},
     {"sep-layer", kFixed},
     {"enable-chunked-prefill", kFixed},
-    {"enable-prefix-caching", "equal prompts share their prefill by themselves"},
+    {"enable-prefix-caching", "equal prompts share their prefill automatically"},
     {"fa", kFixed},
     {"flash-attn", kFixed},
     // machine

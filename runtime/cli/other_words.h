@@ -1,4 +1,4 @@
-// runtime/cli/other_words.h: what users type who know vLLM, llama.cpp, transformers or FlexGen, in Weft's words.
+// runtime/cli/other_words.h: translates flags of vLLM, llama.cpp, transformers and FlexGen into Weft's words.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace weft::runtime {
 
-/// What does here what the flag or command `word` does there; nothing where no such tool has it.
+/// Weft's words for the flag or command `word` of another tool; nothing if none of these tools has it.
 std::optional<std::string> our_words(std::string_view word);
 
 }  // namespace weft::runtime

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/cli/policy_flags.h"
 
@@ -20,7 +20,7 @@ int checked_size(int value, const char* flag) {
 }  // namespace
 
 void PolicyFlags::add_to(CLI::App& app) {
-  app.add_option("--policy", policy_file, "Policy, a JSON file; a flag overrides what it says")->group("Policy");
+  app.add_option("--policy", policy_file, "Policy file, as JSON; flags override it")->group("Policy");
   app.add_option("--percent", percent,
                  "FlexGen's six percentages: weights, KV cache and activations, each on device and host; the rest is "
                  "on disk")
@@ -38,41 +38,33 @@ void PolicyFlags::add_to(CLI::App& app) {
          "  h2o:HEAVY:RECENT          the newest, and what was attended to most; a step updates a score a slot\n"
          "  heavy:N                   the same without the newest; costs the same\n"
          "  h2o-flexgen:HEAVY:RECENT  FlexGen's variant of h2o; costs the same\n"
-         "  mean:HEAVY:RECENT         h2o by attention per row that could see a token; a division a slot more\n"
          "  tova:N                    what the last token attended to; costs what h2o does\n"
          "  defensive:HEAVY:RECENT    what one row or head attended to most; costs what h2o does\n"
          "  snapkv:HEAVY:RECENT       of a prompt what its last rows attended to, and all that comes after; a step\n"
          "                            keeps no scores, but slots for all answers\n"
-         "  scissorhands:HEAVY:RECENT what got more than an even share most often; costs what h2o does\n"
          "  keydiff:HEAVY:RECENT      keys unlike the mean key; prompts need no scores of attention, a step reads a\n"
          "                            score a slot and updates a sum of keys a head\n"
-         "  strided:HEAVY:RECENT:stride=N  every Nth token; needs no attention either, a step reads a score a slot\n"
-         "  fixed:HEAVY:RECENT:stride=N:summary=C  the last C of every N tokens; costs the same\n"
          "  random:HEAVY:RECENT       the newest, and others at random; a step updates a score a slot\n"
-         "Parameters of policy files may follow, as in h2o:0.1:0.1:window=32:sinks=4. rest=true attends to the mean\n"
-         "of what was evicted, as to one token more a head and step. weight=value multiplies scores by the norms of\n"
-         "values when they are compared; a step reads one more number a slot. heads=together lets the heads of a "
-         "layer\n"
-         "keep the same tokens of a prompt, by their mean score. layers=full,1.5,0.5/0.8 has an entry for each layer,\n"
-         "or one for each of its KV heads with strokes between them: a factor of HEAVY and RECENT, 1 on average, or\n"
-         "full. positions=rolled lets answers go on past the model's\n"
-         "context.")
+         "Parameters of policy files may follow, as in h2o:0.1:0.1:window=32:sinks=4. layers=full,1.5,0.5/0.8 has an\n"
+         "entry for each layer, or one for each of its KV heads with strokes between them: a factor of HEAVY and\n"
+         "RECENT, 1 on average, or full. positions=rolled lets answers go on past the model's context.")
       ->group("Policy");
   auto* const kv_type =
       app.add_option("--kv-dtype", kv_dtype,
-                     "What keys and values are stored as: auto (as the model is computed), float16, bfloat16, float32, "
-                     "int8 or int4")
+                     "Type that keys and values are stored in: auto (the type that the model is computed in), float16, "
+                     "bfloat16, float32, int8 or int4")
           ->group("Policy");
-  app.add_flag("--compress-cache", compress_cache, "FlexGen's word for --kv-dtype int4")
+  app.add_flag("--compress-cache", compress_cache, "FlexGen's name for --kv-dtype int4")
       ->excludes(kv_type)
       ->group("Policy");
   app.add_option("--kv-rotate", kv_rotate,
-                 "Whether keys and values are rotated before they are quantised to int8 or int4, which spreads "
-                 "outliers: true (the default) or false")
+                 "Rotate keys and values before they are quantised to int8 or int4, which spreads outliers: true (the "
+                 "default) or false")
       ->group("Policy");
-  app.add_option("--kv-keys", kv_keys,
-                 "Of --kv-dtype int4: what keys are stored as, int8 (the default) or int4, which takes less and costs "
-                 "quality")
+  app.add_option(
+         "--kv-keys", kv_keys,
+         "Type that keys are stored in with --kv-dtype int4: int8 (the default), or int4, which takes less memory "
+         "and costs quality")
       ->group("Policy");
   app.add_option("--attention", attention,
                  "Where KV that is not on the device is attended: device, host, or the host's share, such as 0.6")
@@ -81,21 +73,22 @@ void PolicyFlags::add_to(CLI::App& app) {
                  "continuous: a finished sequence gives its place to the next request; static: a block runs to its end")
       ->group("Policy");
   CLI::Option* const dtype =
-      app.add_option("--weight-dtype", weight_dtype,
-                     "What the weights are kept in: auto (as --dtype says), float16, bfloat16, float32, int8 or int4; "
-                     "with the last two the matrices of the layers are quantised")
+      app.add_option(
+             "--weight-dtype", weight_dtype,
+             "Type that weights are stored in: auto (that of --dtype), float16, bfloat16, float32, int8 or int4; "
+             "int8 and int4 quantise the matrices of the layers")
           ->group("Policy");
-  app.add_flag("--compress-weight", compress_weight, "FlexGen's name of --weight-dtype int4")
+  app.add_flag("--compress-weight", compress_weight, "FlexGen's name for --weight-dtype int4")
       ->excludes(dtype)
       ->group("Policy");
   app.add_option("--weight-group", weight_group,
-                 "Of int8 and int4: how many numbers of a row share a scale, 32, 64 or 128; by default 64")
+                 "Group size for int8 and int4 weights: 32, 64 (default) or 128 numbers of a row share a scale")
       ->group("Policy");
   app.add_option(
          "--weight-arithmetic", weight_arithmetic,
-         "Of int8 and int4: int8 (the default) rounds the numbers that meet the weights to 8 bits too, which is "
-         "faster; exact does not. Of bfloat16: bfloat16 rounds those numbers to bfloat16, on processors that multiply "
-         "such numbers; exact (the default) does not")
+         "For int8 and int4 weights: int8 (the default) also rounds the numbers that they are multiplied with to 8 "
+         "bits, which is faster; exact does not. For bfloat16 weights: bfloat16 rounds those numbers to bfloat16, on "
+         "processors that can multiply bfloat16; exact (the default) does not")
       ->group("Policy");
   app.add_flag("--no-overlap", no_overlap, "Run one op at a time, to see what overlap gains")->group("Policy");
 
@@ -114,15 +107,14 @@ void PolicyFlags::add_to(CLI::App& app) {
 
 void PolicyFlags::add_choices_to(CLI::App& app) {
   app.add_option("--or-kv-dtype", or_kv_dtypes,
-                 "Another acceptable type of keys and values, besides --kv-dtype; the fastest is planned; may be "
-                 "repeated")
+                 "Another acceptable --kv-dtype; the plan takes the fastest; may be repeated")
       ->group("Policy");
   app.add_option("--or-weight-dtype", or_weight_dtypes,
-                 "Another acceptable type of weights, besides --weight-dtype; the fastest is planned; may be repeated")
+                 "Another acceptable --weight-dtype; the plan takes the fastest; may be repeated")
       ->group("Policy");
 }
 
-/// What the flags say of how weights of this format are kept and multiplied.
+/// Applies the flags for the storage and the arithmetic of quantised weights to `format`.
 void PolicyFlags::set_details(std::optional<policy::WeightFormat>& format) const {
   if (!format) return;
   if (weight_group && format->quantised()) format->group = policy::group_from_number(*weight_group, "--weight-group");
@@ -130,11 +122,11 @@ void PolicyFlags::set_details(std::optional<policy::WeightFormat>& format) const
     format->arithmetic = *arithmetic;
 }
 
-/// What the flags say of the weights, over what `policy` says already.
+/// Applies the flags for weights to `policy`.
 void PolicyFlags::set_weight_format(policy::PartialPolicy& policy) const {
   const std::string name = compress_weight ? "int4" : weight_dtype;
   if (!name.empty()) policy.weight_format = policy::weight_format_from_text(name, "--weight-dtype");
-  // A detail is for those of the acceptable formats that have it.
+  // A detail applies to those acceptable formats that have it.
   auto all = other_weight_formats();
   all.insert(all.begin(), policy.weight_format);
   std::erase(all, std::nullopt);
@@ -145,7 +137,7 @@ void PolicyFlags::set_weight_format(policy::PartialPolicy& policy) const {
   };
   if (!weight_arithmetic.empty() && std::none_of(all.begin(), all.end(), knows)) {
     if (all.empty()) throw UsageError("--weight-arithmetic: is only for --weight-dtype int8, int4 and bfloat16");
-    policy::arithmetic_from_text(weight_arithmetic, all.front()->dtype, "--weight-arithmetic");  // which refuses it
+    policy::arithmetic_from_text(weight_arithmetic, all.front()->dtype, "--weight-arithmetic");  // refuses it
   }
   set_details(policy.weight_format);
 }
@@ -159,12 +151,12 @@ std::vector<std::optional<policy::WeightFormat>> PolicyFlags::other_weight_forma
   return formats;
 }
 
-/// What --kv-keys says; nothing with auto too.
+/// The type of --kv-keys; nothing without the flag, and nothing with auto.
 std::optional<DType> PolicyFlags::key_type() const {
   return kv_keys.empty() ? std::nullopt : policy::dtype_from_text(kv_keys, "--kv-keys");
 }
 
-/// What the flags say of a format that quantises.
+/// Applies the flags for quantised keys and values to `format`.
 void PolicyFlags::set_details(policy::KvFormat& format) const {
   if (format.quantised() && kv_rotate) format.rotate = kv_rotate;
   if (format.dtype == DType::i4 && key_type()) format.keys = key_type();
@@ -196,7 +188,7 @@ policy::PartialPolicy PolicyFlags::policy() const {
     if (format.quantised() && said.rotate) format.rotate = said.rotate;
     if (format.dtype == DType::i4 && said.keys) format.keys = said.keys;
     set_details(format);
-    // Where there are others these flags are for them too; else check() says that they are for nothing.
+    // With other formats, these flags are for them too. Otherwise check() refuses flags that do not fit the format.
     if (or_kv_dtypes.empty() && kv_rotate) format.rotate = kv_rotate;
     if (or_kv_dtypes.empty() && key_type()) format.keys = key_type();
     flags.kv_format = format;

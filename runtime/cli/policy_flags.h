@@ -1,11 +1,11 @@
-// runtime/cli/policy_flags.h: the flags that say how a run is laid out; generate, score, bench and plan share them.
+// runtime/cli/policy_flags.h: the flags that set how a run is laid out. generate, score, bench and plan share them.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "policy/policy.h"
+#include "policy/layout/policy.h"
 #include "runtime/engine/machine_options.h"
 
 namespace CLI {
@@ -25,15 +25,15 @@ struct PolicyFlags {
   MachineOptions machine{.disk_directory = ""};
 
   void add_to(CLI::App& app);
-  /// --or-kv-dtype and --or-weight-dtype, of commands that plan.
+  /// Adds --or-kv-dtype and --or-weight-dtype, for commands that plan.
   void add_choices_to(CLI::App& app);
-  /// The policy file under the flags: a flag beats the file. Throws UsageError.
+  /// The policy of the file and the flags; a flag overrides the file. Throws UsageError.
   policy::PartialPolicy policy() const;
-  /// Of --or-kv-dtype, with what --kv-rotate and --kv-keys say; of --or-weight-dtype, with --weight-group and
-  /// --weight-arithmetic. Throw UsageError.
+  /// The formats of --or-kv-dtype, with --kv-rotate and --kv-keys applied, and of --or-weight-dtype, with
+  /// --weight-group and --weight-arithmetic applied. Throw UsageError.
   std::vector<policy::KvFormat> other_kv_formats() const;
   std::vector<std::optional<policy::WeightFormat>> other_weight_formats() const;
-  /// `machine`, with the memory that the flags ask for. Throws UsageError.
+  /// `machine` with the memory that the flags ask for. Throws UsageError.
   MachineOptions machine_options() const;
 
  private:

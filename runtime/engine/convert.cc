@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/engine/model_source.h"
 #include "runtime/engine/storage.h"
+#include "runtime/model/model_source.h"
 
 namespace weft::runtime {
 namespace {
@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::size_t kStep = 8 << 20;  // of a tensor, converted at a time
+constexpr std::size_t kStep = 8 << 20;  // bytes of a tensor that are converted at a time
 constexpr std::size_t kLargestCopied = 512 << 20;
 constexpr std::array kCopied{
     "generation_config.json",  "tokenizer.json",    "tokenizer_config.json", "vocab.json",         "merges.txt",
@@ -39,8 +39,8 @@ struct Planned {
   std::uint64_t bytes = 0;
 };
 
-/// In the order in which the units are read; a tensor in pieces, or of two units, comes once. Adds to `read` how many
-/// tensors of the checkpoint these are.
+/// Lists the tensors in the order in which the units are read. A tensor in pieces, or in two units, is listed once.
+/// Adds to `read` the number of checkpoint tensors that they need.
 std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoint& checkpoint, DType type,
                                   std::size_t& read) {
   const std::vector<policy::Unit> units = policy::model_units(spec);
@@ -85,7 +85,7 @@ std::string make_header(const std::vector<Planned>& planned) {
   return safetensors_head(header);
 }
 
-/// What others have quantised, as numbers.
+/// Writes a matrix that the checkpoint has quantised, as plain numbers.
 void write_matrix(const QuantisedMatrix& matrix, DType type, AtomicFile& file, const std::atomic<bool>& stop) {
   matrix.check();
   QuantisedRows levels;
@@ -125,7 +125,7 @@ void write_tensor(const Checkpoint& checkpoint, const Planned& planned, AtomicFi
   }
 }
 
-/// Who may read and write a file may read and write its copy, and nobody else.
+/// The mode of a file's copy: the read and write permissions of the original.
 unsigned mode_of(const fs::path& path) {
   return static_cast<unsigned>(fs::status(path).permissions() & (fs::perms(0666)));
 }
@@ -142,8 +142,8 @@ void write_small_files(const fs::path& from, const fs::path& to, DType type, con
       write_file_atomically(to / name, read_file(from / name, kLargestCopied), {.mode = mode_of(from / name)});
 }
 
-/// A folder that is removed again unless it was kept. It is locked and marked while it is made, so that what a killed
-/// conversion has left is known, and removed by the next one.
+/// A folder that is removed again unless it is kept. It is locked and marked while it is made, so that the next
+/// conversion recognises what a killed one has left, and removes it.
 class NewFolder {
  public:
   explicit NewFolder(const fs::path& path) : path_(path) {
@@ -162,7 +162,7 @@ class NewFolder {
   }
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
-  /// On disk under its new name when it returns.
+  /// Renames the folder. On return it is on disk under its new name.
   void keep_as(const fs::path& name) {
     fs::remove(path_ / kMark);
     fs::rename(path_, name);
@@ -181,7 +181,8 @@ class NewFolder {
   }
   void remove_left() {
     if (!fs::exists(fs::symlink_status(path_))) return;
-    const bool empty = fs::is_directory(fs::symlink_status(path_)) && fs::is_empty(path_);  // it ended before the mark
+    const bool empty =
+        fs::is_directory(fs::symlink_status(path_)) && fs::is_empty(path_);  // killed before it was marked
     if (!empty && !fs::exists(fs::symlink_status(path_ / kMark)))
       throw IoError(path_.string() + ": is there and was not made by a conversion; move it away");
     lock();

@@ -12,9 +12,9 @@ namespace {
 using policy::Op;
 using policy::Sublayer;
 
-constexpr double kLongestSweepRest = 4;  // seconds that a stopped run goes on to the end of a sweep
+constexpr double kLongestSweepRest = 4;  // seconds that a stopped run may take to end its sweep
 
-/// Whether a decode step is one batch's ops on the device alone.
+/// Whether a decode sweep consists of one batch's ops on the device alone.
 bool is_resident(const policy::ScheduleShape& shape) {
   const auto on_device = [](const std::vector<policy::Tier>& homes) {
     return std::all_of(homes.begin(), homes.end(), [](policy::Tier tier) { return tier == policy::Tier::device; });
@@ -45,20 +45,21 @@ Totals Totals::operator-(const Totals& before) const {
 }
 
 Executor::Executor(const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers, Storage& storage,
-                   kernels::Backend& backend, Grace& stop)
+                   kernels::Backend& backend, GracePeriod& stop)
     : policy_(policy), footprint_(footprint), layers_(layers), storage_(storage), stop_(stop), backend_(backend),
       lanes_(backend), token_choice_(backend, policy.gpu_batch_size), resident_(is_resident(footprint.shape)) {}
 
 std::uint32_t Executor::sweeps_ahead() const {
   const Places& places = run_->places;
   return places.any_waiting()
-             ? steps_per_segment_
-             : static_cast<std::uint32_t>(std::min<std::int64_t>(steps_per_segment_, places.sweeps_left()));
+             ? sweeps_per_segment_
+             : static_cast<std::uint32_t>(std::min<std::int64_t>(sweeps_per_segment_, places.sweeps_left()));
 }
 
 void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Waiting& waiting, Pause* pause) {
   assert(waiting.count == 0 || footprint_.shape.refills);
-  // A later sweep takes along a quarter of what a batch's prefill is planned for, so that decode does not stand still.
+  // A later sweep admits a quarter of the prompt tokens that a batch's prefill is planned for, so that decode does not
+  // stall.
   const Places::Shape shape{
       .gpu_batch_size = policy_.gpu_batch_size,
       .num_gpu_batches = policy_.num_gpu_batches,
@@ -72,16 +73,16 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
   double prefill_end = begin;
   std::uint32_t step = begin_amid() ? 1 : 0;
   if (step > 0) prefill_ops_ = footprint_.shape.sublayers.size() * static_cast<std::uint64_t>(policy_.num_gpu_batches);
-  steps_per_segment_ = 1;
+  sweeps_per_segment_ = 1;
   for (bool first = true; run_->places.any_alive(); first = false) {
     if (!first) between_sweeps();
-    const std::uint32_t steps = first ? 1 : sweeps_ahead();  // prefill by itself: its end is seen
+    const std::uint32_t steps = first ? 1 : sweeps_ahead();  // prefill is a segment, so that its end is seen
     policy::Schedule schedule = policy::zigzag(footprint_.shape, step, steps);
     if (!policy_.overlap) schedule = policy::serialize(std::move(schedule));
     const bool prefill = step == 0;
     step += run_segment(schedule, steps);
     if (!first) continue;
-    steps_per_segment_ = policy::steps_per_segment(schedule);
+    sweeps_per_segment_ = policy::sweeps_per_segment(schedule);
     if (!prefill) continue;
     prefill_end = lanes_.now();
     for (std::size_t lane = 0; lane < lane_bytes_.size(); ++lane)
@@ -102,7 +103,7 @@ bool Executor::begin_amid() {
   return true;
 }
 
-/// Nothing is on its way: saves, and gives places to sequences that come with their KV.
+/// Gives places to sequences that come with their KV, and saves the block. The lanes are empty.
 void Executor::between_sweeps() {
   if (!run_->pause) return;
   if (run_->places.can_place_begun()) {
@@ -114,8 +115,8 @@ void Executor::between_sweeps() {
   if (stopping) throw Interrupted{};
 }
 
-/// On the device lane's thread, whose first op of a sweep this is. Ends the segment before it where there is something
-/// to do between sweeps.
+/// Called on the device lane's thread by the first op of a sweep. Ends the segment before this sweep if there is
+/// something to do between sweeps.
 void Executor::begin_sweep(std::uint32_t step) {
   Run& run = *run_;
   if (step >= run.end) return;
@@ -126,7 +127,8 @@ void Executor::begin_sweep(std::uint32_t step) {
     run.end = step;
 }
 
-/// On the device lane's thread. Once the run was asked to stop, it goes on only if this sweep seems to end in time.
+/// Called on the device lane's thread. Once the run is asked to stop, lets it continue only if this sweep should end
+/// in time.
 void Executor::look_for_stop() {
   Run& run = *run_;
   if (run.stopping || !stop_.asked()) return;
@@ -136,13 +138,13 @@ void Executor::look_for_stop() {
 }
 
 std::uint32_t Executor::run_segment(const policy::Schedule& schedule, std::uint32_t sweeps) {
-  run_->segment_begin = schedule.ops.front().step;
+  run_->segment_begin = schedule.ops.front().sweep;
   run_->end = UINT32_MAX;
   traced_ = on_trace_ ? schedule.ops.data() : nullptr;
   if (traced_) traced_bytes_.assign(schedule.ops.size(), 0);
   try {
     submit_ops(schedule);
-  } catch (...) {  // of memory for the queue: what is queued refers to the schedule, so it ends first
+  } catch (...) {  // no memory for the queue; queued ops refer to the schedule, so they end first
     run_->failed = true;
     try {
       lanes_.wait_all();
@@ -181,7 +183,7 @@ void Executor::submit_ops(const policy::Schedule& schedule) {
   }
 }
 
-/// What a unit is moved or unpacked for is any batch.
+/// Ops that move or unpack a unit serve all batches, and so are alive while any batch is.
 bool Executor::alive(const Op& op) const {
   const bool of_unit =
       op.kind == Op::Kind::compute ? op.part == Op::Part::unpack : op.subject < footprint_.shape.kv_buffer(0, 0);
@@ -190,11 +192,11 @@ bool Executor::alive(const Op& op) const {
 
 std::size_t Executor::ops_together(const policy::Schedule& schedule, std::size_t first) const {
   const Op& op = schedule.ops[first];
-  // Embedding reads the tables piece by piece, as the tokens say; what follows is the same ops in every step.
+  // Embedding reads pieces of the tables that depend on the tokens. All other ops are the same in every sweep.
   if (!resident_ || on_trace_ || op.prefill || footprint_.shape.sublayers[op.subject].kind == Sublayer::Kind::embed)
     return 1;
   std::size_t end = first;
-  while (end < schedule.ops.size() && schedule.ops[end].step == op.step) ++end;
+  while (end < schedule.ops.size() && schedule.ops[end].sweep == op.sweep) ++end;
   return end - first;
 }
 
@@ -208,7 +210,7 @@ void Executor::run_together(std::span<const Op> ops, kernels::Stream& stream) {
     const auto all = [&] {
       for (const Op& op : ops) compute(op, stream);
     };
-    // With prompts among them no two steps are alike; that positions move is rare.
+    // Sweeps with prompts differ from each other, and positions move rarely, so neither kind is recorded.
     if (rows.begun < rows.live() || !rows.moved.empty()) all();
     else backend_.repeat(stream, logit_request_of(run_->places.batch(batch), rows).signature(rows), all);
     finish_step(batch, stream);
@@ -225,7 +227,7 @@ bool Executor::ends_step(const Op& op) const {
 void Executor::run_op(const Op& op, kernels::Stream& stream) {
   const bool on_device = op.lane == offload::Lane::device_compute;
   if (on_device && op.batch == 0 && footprint_.shape.sublayers[op.subject].kind == Sublayer::Kind::embed)
-    begin_sweep(op.step);
+    begin_sweep(op.sweep);
   if (!wanted(op)) return;
   try {
     if (on_device) look_for_stop();
@@ -251,7 +253,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
   const BatchRows& rows = run_->places.rows(batch);
   if (sub.kind == Sublayer::Kind::embed) {
     gather_rows(op);
-    if (rows.live() == 0) return;  // other batches took the last that waited
+    if (rows.live() == 0) return;  // other batches took the last waiting sequences
   }
   UnitViews unit = sub.unit < 0 ? UnitViews{} : storage_.unit(sub.unit, op.unit_slot);
   const auto unpacked = storage_.unpacked(op.subject, unit);
@@ -267,10 +269,10 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
     case Sublayer::Kind::attention:
       switch (op.part) {
         case Op::Part::whole:
-          layers_.attention(
-              sub.layer, unit, rows, hidden,
-              {storage_.kv(sub.layer, batch, op.kv_slot), op.prefill ? KvRuns{} : storage_.kv_home(sub.layer, batch)},
-              stream);
+          layers_.attention(sub.layer, unit, rows, hidden,
+                            {storage_.kv(sub.layer, batch, op.kv_slot),
+                             op.prefill ? HeadRunSlots{} : storage_.kv_home(sub.layer, batch)},
+                            stream);
           break;
         case Op::Part::in:
           layers_.attention_in(sub.layer, unit, rows, hidden, storage_.exchange(batch, false),
@@ -283,7 +285,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
         case Op::Part::out:
           layers_.attention_out(sub.layer, unit, rows, hidden, storage_.exchange(batch, true).attended, stream);
           break;
-        case Op::Part::unpack: break;  // above
+        case Op::Part::unpack: break;  // handled above
       }
       break;
     case Sublayer::Kind::mlp: layers_.mlp(sub.layer, unit, hidden, stream); break;
@@ -316,7 +318,7 @@ void Executor::gather_rows(const Op& op) {
   storage_.set_rows(op.batch, rows.rows(), rows.begun);
 }
 
-/// The batch's sequences get their tokens, and some of them end.
+/// Gives the batch's sequences their new tokens and ends those that are done.
 void Executor::finish_step(int batch, kernels::Stream& stream) {
   const BatchRows& rows = run_->places.rows(batch);
   const std::span<Sequence> all = run_->places.batch(batch);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/base/stop.h"
-#include "runtime/engine/kernel_terms.h"
+#include "runtime/model/kernel_terms.h"
 
 namespace weft::runtime {
 namespace {
@@ -34,10 +34,9 @@ template <class T> std::span<const T> part(const std::vector<T>& v, std::int64_t
 }  // namespace
 
 Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::byte> workspace, TableRows& tables,
-               kernels::Backend& backend, const Grace& stop)
+               kernels::Backend& backend, const GracePeriod& stop)
     : model_(plan.model), retention_(plan.retention), types_(plan.types), rotate_(plan.rotate),
-      activation_(activation_named(plan.model.activation, plan.model.architecture)),
-      statistic_(statistic_of(plan.retention)), stride_(stride_of(plan.retention)), chunk_tokens_(plan.chunk_tokens),
+      activation_(activation_named(plan.model.activation, plan.model.architecture)), chunk_tokens_(plan.chunk_tokens),
       arithmetic_(plan.arithmetic), scale_(1 / std::sqrt(static_cast<float>(plan.model.head_dim))),
       scratch_(workspace.data(), workspace.size(), offload::Tier::device), tables_(tables), backend_(backend),
       ops_(backend.ops()), stop_(stop), random_cache_(plan.model, plan.retention, plan.types.kv, backend) {
@@ -49,7 +48,7 @@ Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::b
 }
 
 Layers::Layers(const LayersPlan& plan, std::span<std::byte> workspace, TableRows& tables, kernels::Backend& backend,
-               const Grace& stop)
+               const GracePeriod& stop)
     : Layers(
           plan, [&](Stage stage, int layer) { return policy::steps_of(plan.model, stage, layer); }, workspace, tables,
           backend, stop) {}
@@ -104,11 +103,12 @@ void Layers::run(const Step& step, const UnitViews& unit, const Chunk& chunk, co
     case StepOp::multiply: return ops_.run(kernels::Multiply{out, in}, stream);
     case StepOp::add: return ops_.run(kernels::Add{out, in}, stream);
     case StepOp::convert: return ops_.run(kernels::Convert{in, out}, stream);
-    case StepOp::attend: break;  // prefill() and decode(), which know the KV cache
+    case StepOp::attend: break;  // done by prefill() and decode(), which know the KV cache
   }
 }
 
-/// Any of the model's norms; over runs of a row where its weight is narrower than the row, as norms of heads are.
+/// Runs any of the model's norms. A weight that is narrower than the row, as norms of heads have, norms each run of its
+/// width.
 void Layers::norm(const Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream) const {
   const ConstView& weight = of(unit, step.weight);
   if (const std::int64_t width = weight ? weight.cols : in.cols; width != in.cols) {
@@ -152,7 +152,7 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
   for (std::int32_t& offset : offsets) offset -= rows.offsets[static_cast<std::size_t>(first)];
 
   const bool scored = retention_.scored() && !retention_.everything(layer);
-  // KeepPrompt's work space is that of the row sums, which nobody reads once there are scores.
+  // KeepPrompt uses the memory of the row sums, which are not read once there are scores.
   const auto work_of = [&](std::int64_t begin, std::int64_t count) {
     const View sums = at(values, Value::log_sum);
     return View(static_cast<float*>(sums.data) + begin, DType::f32, model_.kv_heads, count, sums.stride);
@@ -180,14 +180,14 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                                    .kv_heads = model_.kv_heads,
                                    .head_dim = model_.head_dim,
                                    .scale = scale_,
-                                   .window = retention_.window,
+                                   .observation = retention_.observation,
                                    .score = score,
-                                   .statistic = statistic_,
-                                   .together = retention_.heads == policy::Retention::Heads::together};
+                                   .statistic = retention_.statistic};
     ops_.run(sums, stream);
     if (on_prompts_) on_prompts_(layer, sums);
   }
-  // Slots of int8 and int4 are filled from what the layer computed, rotated, after the prompt attended to it as it was.
+  // Slots of int8 and int4 are filled from the numbers that the layer computed, rotated. The prompt has already
+  // attended to them unrotated.
   const bool quantised = is_quantised(kv.slots.front().dtype);
   const View stored_k = quantised ? at(values, Value::k) : k, stored_v = quantised ? at(values, Value::v) : v;
   rotate(ops_, at(values, Value::k), stream);
@@ -200,10 +200,7 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                            .keep = {},
                            .slots = {},
                            .pool = retention_.pool,
-                           .statistic = statistic_,
-                           .work = work_of(0, q.rows),
-                           .stride = stride_,
-                           .summary = retention_.summary};
+                           .work = work_of(0, q.rows)};
   keep_prompts(layer, keep, rows, first, last, kv, stream);
   for (std::int64_t s = rows.own(); s < rows.live(); ++s) {
     const std::int64_t from = rows.shared[static_cast<std::size_t>(s - rows.own())];
@@ -226,11 +223,10 @@ void Layers::keep_prompts(int layer, const kernels::KeepPrompt& op, const BatchR
     kernels::KeepPrompt own = op;
     own.k = op.k.columns(head * dim, heads * dim), own.v = op.v.columns(head * dim, heads * dim);
     own.scoring = scoring_of(retention_, layer, head), own.seed = seed_of(retention_, layer, head);
-    own.by_value = by_value(retention_, layer, head);
     own.score = own.scoring == kernels::Scoring::attention ? op.score.slice(head, heads) : ConstView{};
     own.work = op.work.slice(head, heads);
     own.keep = part(rows.keep(layer)[run], first, last);
-    for (const KvRuns* runs : {&kv.slots, &kv.home}) {
+    for (const HeadRunSlots* runs : {&kv.slots, &kv.home}) {
       if (runs->empty()) continue;
       own.slots = (*runs)[run];
       ops_.run(own, stream);
@@ -267,13 +263,11 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
                                      .out = of_queries(Value::attended),
                                      .probabilities = {},
                                      .evicted = {},
-                                     .statistic = statistic_,
-                                     .stride = stride_,
-                                     .summary = retention_.summary},
+                                     .statistic = retention_.statistic},
             stream);
     head += heads;
   }
-  rotate(ops, at(values, Value::attended), stream);  // back
+  rotate(ops, at(values, Value::attended), stream);  // rotates back
 }
 
 void Layers::roll(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
@@ -323,8 +317,8 @@ void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std
 }
 
 void Layers::attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Exchange& out,
-                          const KvRuns& kv, kernels::Stream& stream) {
-  for (std::int64_t first = 0; first < rows.begun; first += chunk_tokens_) {  // one row each
+                          const HeadRunSlots& kv, kernels::Stream& stream) {
+  for (std::int64_t first = 0; first < rows.begun; first += chunk_tokens_) {  // each has one row
     const std::int64_t count = std::min(chunk_tokens_, rows.begun - first);
     begin_chunk();
     Values values = with_hidden(hidden.slice(first, count));
@@ -337,7 +331,7 @@ void Layers::attention_in(int layer, const UnitViews& unit, const BatchRows& row
   attend(layer, unit, rows, rows.begun, hidden, {.slots = kv, .home = {}}, stream);
 }
 
-void Layers::attention_core(int layer, const BatchRows& rows, const Exchange& host, const KvRuns& kv) {
+void Layers::attention_core(int layer, const BatchRows& rows, const Exchange& host, const HeadRunSlots& kv) {
   const std::int64_t begun = rows.begun;
   if (begun == 0) return;
   Values values;
@@ -370,7 +364,7 @@ void Layers::mlp(int layer, const UnitViews& unit, View hidden, kernels::Stream&
 void Layers::output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,
                     kernels::Stream& stream) {
   const std::int64_t live = rows.live();
-  std::vector<std::int32_t> last;  // row of each sequence
+  std::vector<std::int32_t> last;  // last row of each sequence
   for (std::int64_t s = 0; s < live; ++s) {
     const std::int64_t own = s < rows.own() ? s : rows.shared[s - rows.own()];
     last.push_back(rows.offsets[own + 1] - 1);

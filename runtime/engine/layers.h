@@ -1,4 +1,4 @@
-// runtime/engine/layers.h: interprets the steps of sublayers (policy/steps.h) as kernel ops over views.
+// runtime/engine/layers.h: runs the steps of sublayers (policy/model/steps.h) as kernel ops over views.
 #pragma once
 
 #include <array>
@@ -10,18 +10,18 @@
 
 #include "kernels/backend.h"
 #include "offload/memory.h"
-#include "policy/model.h"
-#include "policy/retention.h"
-#include "policy/rolling.h"
-#include "policy/steps.h"
+#include "policy/layout/retention.h"
+#include "policy/layout/rolling.h"
+#include "policy/model/model.h"
+#include "policy/model/steps.h"
 #include "runtime/base/stop.h"
 #include "runtime/engine/batch_rows.h"
 #include "runtime/engine/random_cache.h"
-#include "runtime/engine/weights.h"
+#include "runtime/model/weights.h"
 
 namespace weft::runtime {
 
-/// Rows of a model's tables, each table in one or several pieces of memory.
+/// Access to the rows of a model's tables. Each table lies in one or several pieces of memory.
 class TableRows {
  public:
   virtual ~TableRows() = default;
@@ -31,78 +31,79 @@ class TableRows {
                       kernels::Stream& stream) = 0;
 };
 
-/// The rows of a batch that the host attends: on the device what goes there; on the host that and the result.
-/// [sequences, heads * head_dim] each.
+/// The rows of a batch that the host attends, [sequences, heads * head_dim] each. On the device these are q, k and v,
+/// which go to the host; on the host also the result, `attended`.
 struct Exchange {
   View q, k, v, attended;
 };
 
-/// The slots of a KV buffer, for each run of heads (policy::Footprint::kv_shapes).
-using KvRuns = std::vector<kernels::KvSlots>;
+/// The slots of a KV buffer, one entry for each run of heads (policy::Footprint::kv_shapes).
+using HeadRunSlots = std::vector<kernels::KvSlots>;
 
-/// What a model's layers are made for.
+/// The model, and how its layers compute and store.
 struct LayersPlan {
   const policy::ModelSpec& model;
   const policy::Retention& retention;
   policy::Types types;
-  bool rotate = false;  ///< keys and values before they are quantised (policy::KvFormat)
+  bool rotate = false;  ///< rotate keys and values before they are quantised (policy::KvFormat)
   std::int64_t chunk_tokens = 0;
-  Arithmetic arithmetic = Arithmetic::exact;  ///< of products with quantised weights
+  Arithmetic arithmetic = Arithmetic::exact;  ///< used for products with quantised weights
 };
 
-/// Runs sublayers on the device, chunk by chunk of at most `chunk_tokens` rows (or one prompt), so that the work space
-/// is bounded; a row's result does not depend on the chunk. Once `stop` is over the next chunk throws Interrupted. One
-/// thread at a time, the device lane's; attention_core the host lane's.
+/// Runs sublayers on the device in chunks of at most `chunk_tokens` rows (or one prompt), so that the work space is
+/// bounded. A row's result does not depend on its chunk. Once `stop` is over, the next chunk throws Interrupted.
+/// attention_core() is called by the host lane's thread, everything else by the device lane's, one thread at a time.
 class Layers {
  public:
-  /// By stage; for stages outside the layers `layer` is 0.
+  /// Returns the steps of a stage. `layer` is 0 for stages outside the layers.
   using StepsOf = std::function<std::vector<policy::Step>(policy::Stage stage, int layer)>;
 
   /// `workspace`: device memory of Workspace::chunk bytes. The plan's references, `tables`, `backend` and `stop` must
-  /// outlive the layers. `steps_of`: policy::steps_of() of the model; another one in tests.
+  /// outlive the layers. `steps_of` is policy::steps_of() of the model, except in tests.
   Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::byte> workspace, TableRows& tables,
-         kernels::Backend& backend, const Grace& stop);
+         kernels::Backend& backend, const GracePeriod& stop);
   Layers(const LayersPlan& plan, std::span<std::byte> workspace, TableRows& tables, kernels::Backend& backend,
-         const Grace& stop);
+         const GracePeriod& stop);
 
   void embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream);
-  /// A KV buffer on the device, and its home where that is host memory and is not written as a whole: both change.
+  /// A KV buffer on the device. `home` is its home in host memory, if ops write their changes there as well; it is
+  /// empty if the buffer is stored as a whole or its home is elsewhere.
   struct Cache {
-    KvRuns slots, home;
+    HeadRunSlots slots, home;
   };
   void attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
                  kernels::Stream& stream);
-  /// The three parts of attention whose core runs on the host. Prompts do not go there: the first part does all of
-  /// theirs and leaves what is kept in `kv`, on the host.
+  /// The three parts of attention whose core runs on the host. Prompts stay on the device: attention_in() does all of
+  /// their attention and writes what is kept to `kv`, on the host.
   void attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Exchange& out,
-                    const KvRuns& kv, kernels::Stream& stream);
-  void attention_core(int layer, const BatchRows& rows, const Exchange& host, const KvRuns& kv);
+                    const HeadRunSlots& kv, kernels::Stream& stream);
+  void attention_core(int layer, const BatchRows& rows, const Exchange& host, const HeadRunSlots& kv);
   void attention_out(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, View attended,
                      kernels::Stream& stream);
   void mlp(int layer, const UnitViews& unit, View hidden, kernels::Stream& stream);
-  /// Last rows of each live sequence, normed and projected, to the first rows of `last_embed`.
+  /// Writes the last row of each live sequence, normed and projected, to the first rows of `last_embed`.
   void output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,
               kernels::Stream& stream);
-  /// One piece of the head: `columns` of the logits.
+  /// Computes one piece of the head: `logits_columns` of the logits.
   void head(const UnitViews& piece, View last_embed, View logits_columns, kernels::Stream& stream);
 
   const kernels::Ops& ops() const { return ops_; }
-  policy::Rolling rolling() const { return policy::rolling_of(model_, retention_); }  ///< of positions
+  policy::Rolling rolling() const { return policy::rolling_of(model_, retention_); }
 
-  /// Called, on the device lane's thread, once the scores of some prompts in one layer are computed, with what they
-  /// were computed from. For looking at attention.
+  /// Called on the device lane's thread once the scores of some prompts in one layer are computed, with the op that
+  /// computed them. Serves the analysis of attention.
   using OnPrompts = std::function<void(int layer, const kernels::ColumnSums& op)>;
   void set_on_prompts(OnPrompts on_prompts) { on_prompts_ = std::move(on_prompts); }
 
-  /// For benchmarks of decode at any context: from now on prefill computes nothing but the last token of each prompt
+  /// Serves benchmarks of decode at any context. While it is on, prefill computes only the last token of each prompt
   /// and fills the KV cache with random keys and values.
   void set_synthetic_prefill(bool on) { synthetic_ = on; }
   bool synthetic_prefill() const { return synthetic_; }
 
  private:
-  /// What steps work on, by policy::Value; empty: not there.
+  /// The matrices that steps work on, by policy::Value. An empty view is absent.
   using Values = std::array<View, policy::kValues>;
-  /// The rows that steps work on; a stage needs only what its steps use.
+  /// The rows that steps work on. A stage needs only the fields that its steps use.
   struct Chunk {
     std::span<const std::int32_t> tokens, position;  // [rows]
     std::span<const std::int32_t> last;              // [sequences] the last row of each
@@ -112,8 +113,8 @@ class Layers {
   const std::vector<policy::Step>& steps(policy::Stage stage, int layer = 0) const;
   /// Makes room in the work space for a value of `rows` rows.
   View take(policy::Value value, std::int64_t rows);
-  /// Runs the steps of a stage. What they write and `values` does not have lies in the work space, and in `values`
-  /// from then on.
+  /// Runs the steps of a stage. Values that they write and `values` lacks get room in the work space and are added to
+  /// `values`.
   void run(policy::Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, Values& values,
            kernels::Stream& stream);
   void run(const policy::Step& step, const UnitViews& unit, const Chunk& chunk, const Values& values,
@@ -121,21 +122,21 @@ class Layers {
   void norm(const policy::Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream) const;
   void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,
                const Cache& kv, kernels::Stream& stream);
-  /// All of attention for the sequences from `first` on.
+  /// Runs all of attention for the sequences from `first` on.
   void attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, View hidden, const Cache& kv,
               kernels::Stream& stream);
-  /// `op` is of all heads and has neither slots nor budgets; to the buffer, and to its home where that is written
-  /// along, for the sequences [first, last).
+  /// Writes what the sequences [first, last) keep of their prompts to the buffer, and to its home if that is written as
+  /// well. `op` covers all heads and has neither slots nor budgets.
   void keep_prompts(int layer, const kernels::KeepPrompt& op, const BatchRows& rows, std::int64_t first,
                     std::int64_t last, const Cache& kv, kernels::Stream& stream) const;
   void decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
               const Values& values, const Cache& kv, kernels::Stream& stream) const;
-  /// Moves what some of these sequences store to lower positions, where the next would leave the context.
+  /// Moves the stored tokens of sequences whose next position would leave the context to lower positions.
   void roll(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
             const Cache& kv, kernels::Stream& stream) const;
-  /// Of heads, in place; nothing unless the KV format says so.
+  /// Rotates heads in place if the KV format asks for it; otherwise does nothing.
   void rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const;
-  /// Ends of the chunks of whole sequences from `first` on: indices into rows.offsets.
+  /// The ends of the chunks of whole sequences from `first` on, as indices into rows.offsets.
   std::vector<std::int64_t> chunks(const BatchRows& rows, std::int64_t first) const;
 
   const policy::ModelSpec& model_;
@@ -143,8 +144,6 @@ class Layers {
   const policy::Types types_;
   const bool rotate_;
   const kernels::Activation activation_;
-  const kernels::Statistic statistic_;
-  const std::int32_t stride_;
   const std::int64_t chunk_tokens_;
   const Arithmetic arithmetic_;
   const float scale_;
@@ -153,8 +152,8 @@ class Layers {
   TableRows& tables_;
   kernels::Backend& backend_;
   const kernels::Ops& ops_;
-  const Grace& stop_;
-  RandomCache random_cache_;  // of synthetic prefill
+  const GracePeriod& stop_;
+  RandomCache random_cache_;  // for synthetic prefill
   bool synthetic_ = false;
   OnPrompts on_prompts_;
 };

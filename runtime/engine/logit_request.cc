@@ -34,7 +34,8 @@ LogitRequest logit_request_of(std::span<const Sequence> batch, const BatchRows& 
       request.forbidden_token.push_back(token);
     }
   }
-  // A pair may come again: so there are few counts, and a step's ops are more often those of an earlier one.
+  // The last pair is repeated up to a power of two. So there are few different counts, and the ops of a sweep are more
+  // often the same as those of an earlier one.
   if (const std::size_t pairs = request.forbidden_row.size(); pairs > 0) {
     request.forbidden_row.resize(std::bit_ceil(pairs), request.forbidden_row.back());
     request.forbidden_token.resize(std::bit_ceil(pairs), request.forbidden_token.back());

@@ -1,4 +1,4 @@
-// runtime/engine/logit_request.h: what the rows of a batch ask of their logits in one step.
+// runtime/engine/logit_request.h: the results that one sweep computes from the logits of a batch.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace weft::runtime {
 
-/// Scores, samples and log-probabilities of one step.
+/// The scores, samples and log-probabilities that one sweep computes from a batch's logits.
 struct LogitRequest {
   bool scores = false, samples = false;
-  std::vector<std::int32_t> forbidden_row, forbidden_token;  ///< [pairs] of sequences below their min_tokens
+  std::vector<std::int32_t> forbidden_row, forbidden_token;  ///< [pairs] for sequences below their min_tokens
   std::vector<std::int32_t> logprob_rows;                    ///< rows whose log-probabilities are reported
-  int alternatives = 0;                                      ///< the most that one of these rows wants
+  int alternatives = 0;                                      ///< the most that any of these rows asks for
 
-  /// The same for two steps whose ops are the same but for the contents of their spans: see Backend::repeat().
+  /// Equal for two sweeps whose ops differ only in the contents of their spans: see Backend::repeat().
   std::uint64_t signature(const BatchRows& rows) const;
 };
 
-/// `batch`: the sequences that `rows` speaks of.
+/// `batch`: the sequences that `rows` refers to.
 LogitRequest logit_request_of(std::span<const Sequence> batch, const BatchRows& rows);
 
 }  // namespace weft::runtime

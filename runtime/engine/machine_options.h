@@ -1,4 +1,4 @@
-// runtime/engine/machine_options.h: the machine part of the flags.
+// runtime/engine/machine_options.h: the options that choose which parts of the machine a run uses.
 #pragma once
 
 #include <array>
@@ -10,14 +10,14 @@
 
 namespace weft::runtime {
 
-/// Which backend, disk engine and threads a run takes; the machine part of the flags.
+/// The backend, disk engine, threads and memory of a run, as flags give them.
 struct MachineOptions {
   std::string backend = "auto", disk_engine = "auto", disk_directory = ".";
   int threads = 0;
-  /// What --device-memory, --host-memory and --disk-memory ask for.
+  /// Bytes that --device-memory, --host-memory and --disk-memory ask for.
   std::array<std::optional<std::uint64_t>, 3> memory{};
-  bool separate_device = false;  ///< kernels::CpuOptions: the CPU plays a card with memory of its own
-  offload::DiskStore::Decorate decorate_disk = {};  ///< tests: faults
+  bool separate_device = false;                     ///< the CPU plays a GPU with separate memory (kernels::CpuOptions)
+  offload::DiskStore::Decorate decorate_disk = {};  ///< tests inject faults here
 };
 
 }  // namespace weft::runtime

@@ -24,11 +24,11 @@ std::int64_t Places::sweeps_left() const {
 
 void Places::finished(int batch) { --live_[batch], --all_live_; }
 
-/// Gives the places of finished sequences to those that wait, as many as a sweep takes along without decode standing
-/// still. What they find in their places prefill overwrites.
+/// Gives the places of finished sequences to waiting ones, as many as one sweep can prefill without stalling decode.
+/// Prefill overwrites what is left in these places.
 void Places::admit(int batch) {
   std::int64_t admitted = 0;
-  const Sequence* before = nullptr;  // those with its prompt cost nothing more
+  const Sequence* before = nullptr;  // sequences with the same prompt cost nothing more
   for (Sequence& place : this->batch(batch)) {
     if (waiting_count_ == 0 || admitted >= shape_.admitted_tokens) return;
     if (place.finish == Finish::none) continue;
@@ -40,7 +40,7 @@ void Places::admit(int batch) {
 
 void Places::fill(Sequence& place, int batch) {
   waiting_.next(place);
-  ++live_[batch], ++all_live_;  // before there is one less that waits: see alive()
+  ++live_[batch], ++all_live_;  // before waiting_count_ falls, for alive()
   --waiting_count_;
 }
 
@@ -65,7 +65,7 @@ RowCounts Places::gather(int batch, bool prefill) {
   rows.clear();
   if (!prefill) admit(batch);
   const std::span<Sequence> all = this->batch(batch);
-  std::vector<std::int32_t> sharing;  // places
+  std::vector<std::int32_t> sharing;  // places whose sequence shares a prefill
   for (const bool begun : {true, false}) {
     const Sequence* before = nullptr;
     for (std::int32_t place = 0; place < static_cast<std::int32_t>(all.size()); ++place) {

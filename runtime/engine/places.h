@@ -1,4 +1,4 @@
-// runtime/engine/places.h: the places of a block in one run: whose sequences take part in a sweep, and who waits.
+// runtime/engine/places.h: the places of a block in one run: which sequences take part in a sweep, and which wait.
 #pragma once
 
 #include <atomic>
@@ -8,57 +8,57 @@
 #include <span>
 #include <vector>
 
-#include "policy/rolling.h"
+#include "policy/layout/rolling.h"
 #include "runtime/engine/batch_rows.h"
 #include "runtime/engine/sequence.h"
 
 namespace weft::runtime {
 
 /// Sequences that take the places of finished ones. `next` replaces a finished sequence; it is called on the device
-/// lane's thread, `count` times at most.
+/// lane's thread, at most `count` times.
 struct Waiting {
   std::int64_t count = 0;
   std::function<void(Sequence& place)> next = {};
-  /// Whether the next one has begun already; such a one comes with its KV and takes its place between two sweeps.
+  /// Whether the next one has already begun. Such a sequence comes with its KV and takes its place between two sweeps.
   std::function<bool()> next_has_begun = {};
 };
 
-/// What a batch's rows of one sweep add to a run's totals.
+/// Counts that one sweep of a batch adds to a run's totals.
 struct RowCounts {
-  std::int64_t prompt_tokens = 0;  ///< of sequences that begin
-  std::int64_t shared_tokens = 0;  ///< of those, in addition, that have them from another one's prefill
+  std::int64_t prompt_tokens = 0;  ///< tokens of prompts that have rows
+  std::int64_t shared_tokens = 0;  ///< tokens of prompts that share another's prefill; not in prompt_tokens
 };
 
-/// Belongs to one run of one block. gather() and finished() are the device lane's thread's; the rest is any thread's.
+/// Belongs to one run of one block. gather() and finished() are for the device lane's thread, the rest for any thread.
 class Places {
  public:
   struct Shape {
     int gpu_batch_size = 1, num_gpu_batches = 1;
-    std::int64_t admitted_tokens = 0;  ///< of prompts, that may join a later sweep of a batch
-    bool last_token_only = false;      ///< prompts have one row: their keys and values are made up
-    policy::Rolling rolling = {};      ///< of positions
+    std::int64_t admitted_tokens = 0;  ///< prompt tokens that may join a later sweep of a batch
+    bool last_token_only = false;      ///< prompts have one row, since their keys and values are made up
+    policy::Rolling rolling = {};      ///< rule for rolled positions
   };
-  /// At most as many sequences as there are places, none finished. `block` and `waiting` must outlive it.
+  /// `block` has at most as many sequences as there are places, none finished. It and `waiting` must outlive this.
   Places(const Shape& shape, std::span<Sequence> block, const Waiting& waiting);
 
   /// The sequences of a batch, finished ones too.
   std::span<Sequence> batch(int batch) const;
   const BatchRows& rows(int batch) const { return rows_[batch]; }
 
-  /// A batch whose sequences have all finished needs nothing any more unless others wait for their places.
+  /// False once all sequences of the batch have finished and no others wait for their places.
   bool alive(int batch) const { return waiting_count_ > 0 || live_[batch] > 0; }
   bool any_alive() const { return waiting_count_ > 0 || all_live_ > 0; }
   bool any_waiting() const { return waiting_count_ > 0; }
   /// Sweeps that the sequences with places still need.
   std::int64_t sweeps_left() const;
 
-  /// Whether a sequence that has begun already waits and there is a place for it.
+  /// Whether a waiting sequence has already begun and there is a place for it.
   bool can_place_begun() const;
-  /// Gives free places of the block to such sequences. Between two sweeps. Returns the places.
+  /// Gives free places of the block to such sequences, between two sweeps. Returns the places.
   std::vector<std::size_t> place_begun();
 
-  /// Who takes part in the batch's next sweep: first those that have begun, then those that begin. Except in the
-  /// block's first sweep, sequences that wait get the places of finished ones before.
+  /// Makes the rows of the batch's next sweep: first sequences that have begun, then those that begin. Except in the
+  /// block's first sweep, waiting sequences get the places of finished ones before that.
   RowCounts gather(int batch, bool prefill);
   /// One sequence of the batch has finished.
   void finished(int batch);

@@ -5,7 +5,7 @@
 #include <random>
 #include <utility>
 
-#include "runtime/engine/kernel_terms.h"
+#include "runtime/model/kernel_terms.h"
 
 namespace weft::runtime {
 
@@ -22,13 +22,13 @@ void RandomCache::make(std::int64_t tokens, kernels::Stream& stream) {
              size = count * sizeof(float);
   const auto values = backend_.allocate_host(size);
   for (std::size_t i = 0; i < count; ++i) reinterpret_cast<float*>(values->data())[i] = normal(random);
-  const auto work = static_cast<std::size_t>(tokens * model_.kv_heads) * sizeof(float);  // KeepPrompt's
+  const auto work = static_cast<std::size_t>(tokens * model_.kv_heads) * sizeof(float);  // KeepPrompt's work space
   auto larger = backend_.allocate_device(bytes + size + work);
   View wide(larger->data() + bytes, DType::f32, tokens, cols);
   const auto copied = backend_.make_event();
   backend_.copy(wide.data, values->data(), size, stream);
   backend_.record(*copied, stream);
-  backend_.synchronize(*copied);  // so no op of a layer with fewer slots still reads the numbers that go
+  backend_.synchronize(*copied);  // so that no op of a layer with fewer slots still reads the old numbers
   numbers_ = std::move(larger), tokens_ = tokens;
   backend_.ops().run(kernels::Convert{wide, View(numbers_->data(), kv_, tokens_, cols)}, stream);
 }
@@ -71,10 +71,7 @@ void RandomCache::fill_run(int layer, const BatchRows& rows, std::size_t run, in
                             .scoring = scoring_of(retention_, layer, first_head),
                             .seed = seed_of(retention_, layer, first_head),
                             .slots = kv,
-                            .by_value = by_value(retention_, layer, first_head),
-                            .work = View(work, DType::f32, kv.kv_heads, tokens),
-                            .stride = stride_of(retention_),
-                            .summary = retention_.summary},
+                            .work = View(work, DType::f32, kv.kv_heads, tokens)},
         stream);
   }
 }

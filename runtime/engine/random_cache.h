@@ -7,8 +7,8 @@
 #include <span>
 
 #include "kernels/backend.h"
-#include "policy/model.h"
-#include "policy/retention.h"
+#include "policy/layout/retention.h"
+#include "policy/model/model.h"
 #include "runtime/engine/batch_rows.h"
 
 namespace weft::runtime {
@@ -18,7 +18,7 @@ class RandomCache {
  public:
   /// `kv`: the type of a model's keys and values. The references must outlive the cache.
   RandomCache(const policy::ModelSpec& model, const policy::Retention& retention, DType kv, kernels::Backend& backend);
-  /// The prompts of all live sequences, as `retention` keeps them; `runs`: the layer's runs of heads.
+  /// Fills the slots of all live sequences as `retention` keeps their prompts. `runs`: the layer's runs of heads.
   void fill(int layer, const BatchRows& rows, std::span<const kernels::KvSlots> runs, kernels::Stream& stream);
 
  private:
@@ -30,7 +30,7 @@ class RandomCache {
   const policy::Retention& retention_;
   const DType kv_;
   kernels::Backend& backend_;
-  std::unique_ptr<kernels::Memory> numbers_;  // as kv_, as fp32, work space of KeepPrompt; made at the first call
+  std::unique_ptr<kernels::Memory> numbers_;  // the numbers as kv_, the same as fp32, KeepPrompt's work space; lazy
   std::int64_t tokens_ = 0;
 };
 

@@ -6,26 +6,26 @@
 #include <chrono>
 
 #include "kernels/error.h"
-#include "kernels/host_machine.h"
-#include "kernels/kernel_kind.h"
-#include "policy/placement.h"
-#include "policy/policy_text.h"
-#include "policy/rolling.h"
+#include "kernels/linear/linear_cpu.h"
+#include "kernels/machine/host_machine.h"
+#include "policy/layout/placement.h"
+#include "policy/layout/policy_text.h"
+#include "policy/layout/rolling.h"
 #include "runtime/base/hash.h"
-#include "runtime/engine/fingerprint.h"
+#include "runtime/model/fingerprint.h"
 
 namespace weft::runtime {
 namespace {
 
-// Left to the rest of the process and the machine when the user names no budget.
+// Shares that a run may take if the user names no budget. The rest is left to the process and the machine.
 constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
 constexpr int kMostThreads = 1024;
-// To be raised with each change of what is made of the same numbers (kernels/quantised.cc, Weights::quantise()).
+// Raise this whenever the same numbers are quantised to something else (kernels/quantised.cc, Weights::quantise()).
 constexpr int kQuantiser = 2;
 
-/// The units that are not in the checkpoint as they are used, in `folder`: under a name that says of which checkpoint
-/// and in which format they are, readable to this user alone. Made if they are not there, else read once to compare
-/// checksums.
+/// Opens the copy, in `folder`, of the units that the checkpoint does not have as they are used. Its name identifies
+/// the checkpoint and the format, and only this user may read it. A missing copy is written; one that is there is read
+/// once to compare checksums.
 std::unique_ptr<PackedCopy> open_packed_copy(const ModelSource& source, const std::filesystem::path& folder,
                                              const std::atomic<bool>& stop) {
   const policy::WeightFormat& format = *source.weight_format;
@@ -61,7 +61,7 @@ void require_arithmetic(const std::optional<policy::WeightFormat>& format, const
 
 policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory) {
   policy::Budgets budgets;
-  // What the backend has taken already counts as part of the budget (SizingInputs::device_overhead).
+  // Memory that the backend has already taken counts as part of the budget (SizingInputs::device_overhead).
   budgets.bytes[0] =
       static_cast<std::uint64_t>(kMemoryShare * double(backend.device_bytes_free() + backend.device_overhead()));
   budgets.bytes[1] = static_cast<std::uint64_t>(kMemoryShare * double(backend.host_bytes_free()));
@@ -106,7 +106,7 @@ std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options, st
     try {
       say("--backend auto found a GPU");
       return kernels::make_cuda_backend({.threads = options.threads});
-    } catch (const DeviceError& missing) {  // no GPU, or built without: the CPU plays the device
+    } catch (const DeviceError& missing) {  // no GPU, or a build without CUDA: the CPU plays the device
       say(std::string("--backend auto found no GPU: ") + missing.what());
     }
   } else if (options.backend != "cpu") {
@@ -187,9 +187,7 @@ LayerKeeps Session::keep(std::int64_t prompt, std::int64_t generation) const {
   for (std::size_t layer = 0; layer < keeps.size(); ++layer) {
     int head = 0;
     for (const offload::KvShape& run : footprint_.kv_shapes[layer]) {
-      const policy::Kept kept = policy_.retention.kept(prompt, generation, static_cast<int>(layer), head);
-      keeps[layer].push_back(
-          {.heavy = kept.heavy, .recent = kept.recent, .sinks = kept.sinks, .grace = kept.grace, .spare = kept.spare});
+      keeps[layer].push_back(policy_.retention.kept(prompt, generation, static_cast<int>(layer), head));
       head += run.kv_heads;
     }
   }

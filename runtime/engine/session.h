@@ -11,37 +11,38 @@
 
 #include "kernels/backend.h"
 #include "offload/disk_store.h"
-#include "policy/footprint.h"
-#include "policy/policy.h"
+#include "policy/layout/footprint.h"
+#include "policy/layout/policy.h"
 #include "runtime/base/stop.h"
 #include "runtime/engine/executor.h"
 #include "runtime/engine/machine_options.h"
-#include "runtime/engine/model_source.h"
+#include "runtime/model/model_source.h"
 
 namespace weft::runtime {
 
-/// `reason`, if given, gets why it is this backend.
+/// `reason`, if given, receives why this backend was chosen.
 std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options, std::string* reason = nullptr);
 std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options);
-/// What a run may take of each tier when the user names no budget; the backend's own overhead counts as free.
+/// Bytes of each tier that a run may take if the user names no budget. The backend's own overhead counts as free.
 policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory);
 
-/// Throws UsageError where options.memory asks for more than there is: of host memory, used or not; of a GPU's, free.
+/// Throws UsageError if options.memory asks for more than there is. All of the host's memory counts, in use or not; of
+/// a GPU's memory only what is free.
 void require_memory(const MachineOptions& options, const kernels::Backend& backend);
 
-/// How a job is laid out, as far as that is decided, and the job under that retention.
+/// The part of a job's policy that is decided, and the job's workload under its retention.
 struct Decision {
   policy::PartialPolicy policy;
   policy::Workload work;
 };
-/// Asked once the backend is there; `free` is free_bytes().
+/// Called once the backend exists; `free` is free_bytes().
 using Decide = std::function<Decision(kernels::Backend& backend, const policy::Budgets& free)>;
 
 class Session {
  public:
   /// Completes the policy, allocates everything and loads the weights. `source` must outlive the session. Throws what
-  /// the parts throw; CapacityError before anything is allocated if the policy does not fit, Interrupted after `stop`
-  /// was set.
+  /// the parts throw, CapacityError before anything is allocated if the policy does not fit, and Interrupted after
+  /// `stop` was set.
   Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine, const std::atomic<bool>& stop,
           const OnLoaded& on_loaded = {});
 
@@ -51,31 +52,32 @@ class Session {
   const policy::Footprint& footprint() const { return footprint_; }
   const Storage& storage() const { return *storage_; }
   kernels::Backend& backend() const { return *backend_; }
-  const std::string& backend_reason() const { return backend_reason_; }  ///< why it is this one
+  const std::string& backend_reason() const { return backend_reason_; }  ///< why this backend was chosen
   const offload::DiskStore& disk() const { return *disk_; }
   const ModelSource& source() const { return source_; }
   /// Throws DataError if the run reads weights from files that have changed since it began.
   void require_weights() const;
-  /// What was chosen for the user, in one line.
+  /// The policy and the device memory that it takes, in one line.
   std::string plan_line() const;
-  /// How long a run may go on after it was asked to stop.
-  Grace& grace() { return grace_; }
+  /// The time that a run may still take after it was asked to stop.
+  GracePeriod& grace() { return grace_; }
   double load_seconds() const { return load_seconds_; }
 
-  /// Budget of a sequence under the policy's retention.
+  /// The budgets of a sequence under the policy's retention. Throws UsageError if the sequence is too long for rolled
+  /// positions.
   LayerKeeps keep(std::int64_t prompt, std::int64_t generation) const;
 
  private:
   const ModelSource& source_;
   policy::Workload workload_;
   std::string backend_reason_;
-  Grace grace_;
+  GracePeriod grace_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<offload::DiskStore> disk_;
   policy::SizingInputs sizing_;
   policy::Policy policy_;
   policy::Footprint footprint_;
-  std::unique_ptr<PackedCopy> copy_;  // of units at home on disk, where they are quantised
+  std::unique_ptr<PackedCopy> copy_;  // of the units that are at home on disk, if they are quantised
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<Layers> layers_;
   std::unique_ptr<Executor> executor_;

@@ -14,7 +14,7 @@ using policy::kNoSlot;
 using policy::Op;
 using policy::Tier;
 
-/// As the disk store knows them, and the ones whose headers were read.
+/// Opens the files of a checkpoint in the disk store. Throws DataError unless they are those whose headers were read.
 std::vector<offload::FileId> open_files(const Checkpoint* checkpoint, offload::DiskStore& disk) {
   std::vector<offload::FileId> files;
   for (std::size_t i = 0; checkpoint && i < checkpoint->files().size(); ++i) {
@@ -48,8 +48,8 @@ Storage::Storage(const ModelSource& source, const PackedCopy* copy, const policy
   if (source.checkpoint) source.checkpoint->require_unchanged();
 }
 
-/// Most of what moves is copied; but the device itself writes KV home, reads the host's attention and gathers rows of
-/// tables.
+/// Checks that the device reaches the host memory that it uses without a copy: it writes KV to its home, reads the
+/// host's attention and gathers rows of tables.
 void Storage::check_reach() const {
   const auto refuse_at = [&](const std::byte* data, const char* what) {
     if (!backend_.device_reaches(data))
@@ -68,7 +68,7 @@ void Storage::check_reach() const {
     refuse_at(buffers_.slot(host_kv_window_, static_cast<int>(slot)), "KV from disk");
 }
 
-/// In the order of ScheduleShape, so that a buffer's number there is its id here.
+/// Adds the buffers in the order of ScheduleShape, so that a buffer's number there is its id here.
 void Storage::add_buffers(std::span<const offload::FileId> files, std::span<const offload::FileId> copy_files) {
   const policy::ScheduleShape& shape = footprint_.shape;
   for (std::size_t u = 0; u < units_.size(); ++u)
@@ -101,7 +101,7 @@ void Storage::add_buffers(std::span<const offload::FileId> files, std::span<cons
   host_kv_window_ = window(footprint_.host_kv);
 }
 
-/// What files hold of a unit as it is used; empty where it has to be made.
+/// The parts of files that hold a unit as it is used; empty if the unit has to be made.
 std::vector<offload::FilePart> Storage::parts(std::size_t unit, std::span<const offload::FileId> files,
                                               std::span<const offload::FileId> copy_files) const {
   if (copied(unit)) return {copy_->units.part(unit, copy_files)};
@@ -164,7 +164,7 @@ std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
   const offload::WindowId at_disk = for_host ? host_kv_window_ : shape.disk_reads_device ? device : staging;
   const std::uint64_t bytes = size_to_move(op.subject);
   if (bytes == 0) return 0;
-  // A unit that a file was read into lies there as in the file.
+  // A unit that was read from a file lies in host memory as it does in the file.
   const bool of_file = op.subject < units_.size() && buffers_.home(id) == Tier::disk;
   const std::size_t skipped = of_file ? shift(op.subject) : 0;
   switch (op.lane) {
@@ -200,7 +200,7 @@ std::uint64_t Storage::exchange_rows(const Op& op, kernels::Stream& stream) {
 UnitViews Storage::unit(int unit, std::uint32_t slot) const {
   const auto index = static_cast<std::uint32_t>(unit);
   const std::byte* const at = place(index, slot, unit_window_);
-  if (!at) return {};  // a table on the disk, of which rows are gathered
+  if (!at) return {};  // a table on the disk, whose rows are gathered
   return weights_.views(index, at - shift(index));
 }
 
@@ -218,22 +218,22 @@ std::array<View, policy::kRoles> Storage::unpacked(std::uint32_t sublayer, const
   return views;
 }
 
-KvRuns Storage::kv(int layer, int batch, std::uint32_t slot) const {
+HeadRunSlots Storage::kv(int layer, int batch, std::uint32_t slot) const {
   return runs(layer, place(footprint_.shape.kv_buffer(layer, batch), slot, kv_window_));
 }
 
-KvRuns Storage::kv_home(int layer, int batch) const {
+HeadRunSlots Storage::kv_home(int layer, int batch) const {
   const BufferId id = buffer(footprint_.shape.kv_buffer(layer, batch));
   if (buffers_.home(id) != Tier::host) return {};
   return runs(layer, buffers_.home_data(id));
 }
 
-KvRuns Storage::host_kv(int layer, int batch, std::uint32_t slot) const {
+HeadRunSlots Storage::host_kv(int layer, int batch, std::uint32_t slot) const {
   return runs(layer, place(footprint_.shape.kv_buffer(layer, batch), slot, host_kv_window_));
 }
 
-KvRuns Storage::runs(int layer, std::byte* buffer) const {
-  KvRuns runs;
+HeadRunSlots Storage::runs(int layer, std::byte* buffer) const {
+  HeadRunSlots runs;
   for (const offload::KvShape& shape : footprint_.kv_runs(layer)) {
     runs.push_back(shape.view(buffer));
     buffer += shape.bytes();
@@ -297,7 +297,7 @@ void Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids,
     return ids[static_cast<std::size_t>(a)] < ids[static_cast<std::size_t>(b)];
   });
   std::size_t next = 0;
-  std::vector<std::int32_t> rows;  // of the piece at hand
+  std::vector<std::int32_t> rows;  // of the current piece
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (units_[unit].kind != kind) continue;
     const policy::TensorSpec& table = units_[unit].tensors.front();
@@ -316,7 +316,7 @@ void Storage::gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids,
   }
 }
 
-/// Reads the rows `ids`, ascending, of a piece on disk, each once, and renumbers `ids` by where the rows now are.
+/// Reads the rows `ids`, ascending, of a piece on disk, each row once. Renumbers `ids` to the rows that were read.
 ConstView Storage::read_rows(std::size_t unit, const policy::TensorSpec& table, std::span<std::int32_t> ids) {
   backend_.synchronize(*gathered_);
   const DType dtype = weights_.tensor_dtype(unit, table.role);

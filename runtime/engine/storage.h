@@ -12,22 +12,22 @@
 
 #include "offload/buffer_store.h"
 #include "offload/kv_layout.h"
-#include "policy/footprint.h"
+#include "policy/layout/footprint.h"
 #include "runtime/engine/layers.h"
-#include "runtime/engine/model_source.h"
+#include "runtime/model/model_source.h"
 
 namespace weft::runtime {
 
-/// Told which share of the weights has been brought home.
+/// Called with the share of the weights that has been brought to its home.
 using OnLoaded = std::function<void(double share)>;
 
-/// Allocates exactly what the footprint counted and brings the weights home. Afterwards the addresses never change; who
-/// may touch which buffer when is the schedule's business.
+/// Allocates exactly what the footprint counted and brings the weights to their homes. Afterwards no address changes.
+/// The schedule decides when a buffer may be used; nothing here synchronises.
 class Storage : public TableRows {
  public:
-  /// All references but `stop` must outlive the storage. Throws CapacityError, IoError, DataError or Interrupted; then
-  /// nothing is left behind.
-  /// `copy`: where units that the checkpoint does not have as they are lie packed; may be null.
+  /// All references but `stop` must outlive the storage. `copy` holds the units that the checkpoint does not have as
+  /// they are used, packed; it may be null. Throws CapacityError, IoError, DataError or Interrupted; nothing is left
+  /// behind then.
   Storage(const ModelSource& source, const PackedCopy* copy, const policy::Footprint& footprint,
           kernels::Backend& backend, offload::DiskStore& disk, const std::string& spill_directory,
           const std::atomic<bool>& stop, const OnLoaded& on_loaded = {});
@@ -35,27 +35,29 @@ class Storage : public TableRows {
   /// Whether units are read from the checkpoint's files, or from the packed copy, during the run.
   bool reads_checkpoint() const { return reads_files(false); }
   bool reads_copy() const { return reads_files(true); }
-  /// Does a load or store op of the schedule on the calling lane's thread. Returns the bytes moved.
+  /// Runs a load or store op of the schedule on the calling lane's thread. Returns the bytes moved.
   std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
 
   UnitViews unit(int unit, std::uint32_t slot) const;
-  /// Where the quantised matrices of the sublayer's unit are while they are unpacked; empty for what stays as it is.
+  /// Room for the quantised matrices of the sublayer's unit once unpacked, by role; empty for matrices that stay as
+  /// they are.
   std::array<View, policy::kRoles> unpacked(std::uint32_t sublayer, const UnitViews& unit) const;
-  KvRuns kv(int layer, int batch, std::uint32_t slot) const;       ///< slot: of the device window
-  KvRuns kv_home(int layer, int batch) const;                      ///< where the home is host memory, else empty
-  KvRuns host_kv(int layer, int batch, std::uint32_t slot) const;  ///< slot: of the host window
-  /// Host memory for a KV buffer that no op uses between two sweeps; null unless some KV is at home on the disk.
+  HeadRunSlots kv(int layer, int batch, std::uint32_t slot) const;       ///< `slot` is of the device window
+  HeadRunSlots kv_home(int layer, int batch) const;                      ///< empty unless the home is host memory
+  HeadRunSlots host_kv(int layer, int batch, std::uint32_t slot) const;  ///< `slot` is of the host window
+  /// Host memory with room for a KV buffer, which no op uses between two sweeps; null unless some KV is at home on the
+  /// disk.
   std::byte* idle_kv_window() const;
   View hidden(int batch, std::uint32_t slot, std::int64_t tokens) const;  ///< [tokens, hidden]
-  /// Says how many rows the hidden states of a batch have now, and how many of them may go to the host to be attended;
-  /// so much of them moves.
+  /// Sets how many rows the hidden states of a batch have now, and how many of these may go to the host to be attended.
+  /// Ops that move them then move that many rows.
   void set_rows(int batch, std::int64_t tokens, std::int64_t begun);
 
-  std::span<std::byte> workspace() const;  ///< of one chunk, on the device
+  std::span<std::byte> workspace() const;  ///< memory for one chunk, on the device
   View last_hidden(int batch) const;       ///< [gpu_batch_size, hidden]
   View last_embed(int batch) const;        ///< [gpu_batch_size, embed]
   View logits(int batch) const;            ///< [gpu_batch_size, vocab]
-  /// Rows for attention on the host: q, k, v and, there only, the result, [gpu_batch_size, heads * head_dim] each.
+  /// Rows for attention on the host, [gpu_batch_size, heads * head_dim] each: q, k, v, and the result on the host only.
   Exchange exchange(int batch, bool on_host) const;
 
   /// Pieces on disk are read by the calling thread, which must be the device lane's.
@@ -68,13 +70,13 @@ class Storage : public TableRows {
   offload::BufferId buffer(std::uint32_t subject) const { return static_cast<offload::BufferId>(subject); }
   bool copied(std::size_t unit) const { return copy_ && copy_->units.has(unit); }
   bool reads_files(bool of_copy) const;
-  KvRuns runs(int layer, std::byte* buffer) const;
+  HeadRunSlots runs(int layer, std::byte* buffer) const;
   std::vector<offload::FilePart> parts(std::size_t unit, std::span<const offload::FileId> files,
                                        std::span<const offload::FileId> copy_files) const;
   void add_buffers(std::span<const offload::FileId> files, std::span<const offload::FileId> copy_files);
   void check_reach() const;
   void fill(std::size_t unit);
-  std::size_t shift(std::size_t unit) const;  // of a unit in memory, before its place in the files' block
+  std::size_t shift(std::size_t unit) const;  // Weights::shift() on a GPU, else 0
   std::byte* place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const;
   std::uint64_t exchange_rows(const policy::Op& op, kernels::Stream& stream);
   std::uint64_t size_to_move(std::uint32_t subject) const;

@@ -33,7 +33,7 @@ void TokenChoice::queue_sampling(std::span<const Sequence> batch, const BatchRow
     params[r] = sequence.sampling;
     token[r] = sequence.forced.empty() ? 0 : sequence.forced[sequence.generated()];
   }
-  // A job scores or samples; where both occur each row takes its own.
+  // A job scores or samples. If both occur, each row takes its own result.
   const kernels::Ops& ops = backend_.ops();
   request_ = logit_request_of(batch, rows);
   if (request_.scores) ops.run(kernels::LogProbs{logits, token, logprob_.first(live), greedy_.first(live)}, stream);
@@ -52,7 +52,7 @@ void TokenChoice::collect_tokens(std::span<Sequence> batch, const BatchRows& row
   const auto live = static_cast<std::size_t>(rows.live());
   backend_.record(*done_, stream);
   backend_.synchronize(*done_);
-  for (std::size_t r = 0, next = 0; r < live; ++r) {  // next: of the rows whose log-probabilities are reported
+  for (std::size_t r = 0, next = 0; r < live; ++r) {  // next: index into logprob_rows
     Sequence& sequence = batch[rows.sequence[r]];
     const bool reported =
         next < request_.logprob_rows.size() && request_.logprob_rows[next] == static_cast<std::int32_t>(r);
@@ -72,7 +72,7 @@ void TokenChoice::collect_tokens(std::span<Sequence> batch, const BatchRows& row
   }
 }
 
-/// `logprob_row`: which of LogitRequest::logprob_rows it is.
+/// `logprob_row`: its index in LogitRequest::logprob_rows.
 void TokenChoice::append_logprobs(Sequence& sequence, std::size_t row, std::size_t logprob_row) const {
   sequence.token_logprobs.chosen.push_back(static_cast<float>(double(logit_[row]) - log_sum_[logprob_row]));
   std::vector<TokenLogprob>& top = sequence.token_logprobs.top.emplace_back();

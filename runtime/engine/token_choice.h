@@ -1,4 +1,4 @@
-// runtime/engine/token_choice.h: from the logits of a batch to its next tokens and their log-probabilities.
+// runtime/engine/token_choice.h: chooses the next tokens of a batch from its logits, with their log-probabilities.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,27 @@
 
 namespace weft::runtime {
 
-/// For one batch at a time: queue_sampling() on the stream that computes the logits, then collect_tokens(). One thread.
+/// Serves one batch at a time: call queue_sampling() on the stream that computes the logits, then collect_tokens(). One
+/// thread.
 class TokenChoice {
  public:
-  /// `rows`: the most that a batch has.
+  /// `rows`: the most rows that a batch has.
   TokenChoice(kernels::Backend& backend, int rows);
 
-  /// Queues what the sequences ask of `logits`, [live, vocab]. `batch`: the sequences that `rows` speaks of.
+  /// Queues the ops that the sequences ask for over `logits` [live, vocab]. `batch`: the sequences that `rows` refers
+  /// to.
   void queue_sampling(std::span<const Sequence> batch, const BatchRows& rows, const View& logits,
                       kernels::Stream& stream);
-  /// Waits for the stream and appends a token to each sequence that takes part, with its log-probabilities. One whose
-  /// row of logits has no finite number gets none and ends as Finish::failed.
+  /// Waits for the stream and appends a token to each sequence that takes part, with its log-probabilities. A
+  /// sequence whose row of logits has no finite number gets no token and ends as Finish::failed.
   void collect_tokens(std::span<Sequence> batch, const BatchRows& rows, kernels::Stream& stream);
 
  private:
   void append_logprobs(Sequence& sequence, std::size_t row, std::size_t logprob_row) const;
 
   kernels::Backend& backend_;
-  LogitRequest request_;  // of the batch whose tokens are being chosen
-  // Where the device leaves the next tokens, and the event that says so: [rows] each, top_* times kMostLogprobs.
+  LogitRequest request_;  // for the batch whose tokens are being chosen
+  // The device leaves the next tokens in these spans, [rows] each, top_* [rows * kMostLogprobs]; `done_` follows.
   std::unique_ptr<kernels::Memory> memory_;
   std::unique_ptr<kernels::Event> done_;
   std::span<double> log_sum_;

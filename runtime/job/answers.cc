@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/utf8.h"
 
@@ -64,7 +64,7 @@ Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& r
   sequence.stop_ids = request.stop_ids;
   const std::vector<std::int32_t>& eos = source_.spec.eos;
   if (!request.ignore_eos) sequence.stop_ids.insert(sequence.stop_ids.end(), eos.begin(), eos.end());
-  if (request.min_tokens > 0) {  // the end of a sequence is forbidden until then even where it is ignored, as in vLLM
+  if (request.min_tokens > 0) {  // as in vLLM, eos tokens are forbidden until then even if they are ignored
     sequence.suppressed_until_min = request.stop_ids;
     sequence.suppressed_until_min.insert(sequence.suppressed_until_min.end(), eos.begin(), eos.end());
   }
@@ -184,7 +184,7 @@ Choice Answers::choice_of(Sequence& sequence) const {
     const std::string before = source_.tokenizer->decode(all.first(prompt));
     if (sequence.echo) choice.text = before;
     std::string_view text = std::string_view(sequence.text).substr(0, sequence.text_end);
-    // Where nothing comes before it, a text of SentencePiece's kind begins without the space of its first word.
+    // A SentencePiece text with nothing before it begins without the space of its first word.
     if (before.empty() && source_.tokenizer->names() == Names::sentences && text.starts_with(' '))
       text.remove_prefix(1);
     choice.text += with_replacements(text);

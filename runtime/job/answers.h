@@ -1,4 +1,4 @@
-// runtime/job/answers.h: tokens in, lines of the result file out.
+// runtime/job/answers.h: makes lines of the result file from the tokens of sequences.
 #pragma once
 
 #include <condition_variable>
@@ -11,18 +11,18 @@
 #include <vector>
 
 #include "runtime/base/handover.h"
-#include "runtime/engine/model_source.h"
 #include "runtime/engine/session.h"
 #include "runtime/job/progress.h"
-#include "runtime/requests/result_line.h"
-#include "runtime/requests/result_sink.h"
-#include "runtime/requests/snapshot.h"
+#include "runtime/model/model_source.h"
+#include "runtime/results/result_line.h"
+#include "runtime/results/result_sink.h"
+#include "runtime/results/snapshot.h"
 
 namespace weft::runtime {
 
-/// Begins the sequences of requests, finds their ends and writes their answers, each when all its choices have ended.
-/// Only the decision whether a sequence ends is made on the caller's thread; text, JSON and the journal are a thread's
-/// of its own, so that a slow disk holds up no sweep until `capacity` ended sequences wait. References must outlive it.
+/// Begins the sequences of requests, finds their ends, and writes each answer when all choices of its request have
+/// ended. The caller's thread only decides whether a sequence ends. Another thread makes text and JSON and writes the
+/// journal, so that a slow disk holds up no sweep until `capacity` ended sequences wait. References must outlive it.
 class Answers {
  public:
   Answers(const Session& session, ResultSink& results, Progress& progress, std::size_t capacity);
@@ -33,20 +33,20 @@ class Answers {
 
   /// `choice`: from 0 to below the request's n. Any thread, one at a time.
   Sequence begin(std::size_t index, std::int32_t choice, const Request& request);
-  /// Looks for an end at the newest token. A sequence that has ended is taken away but for its `finish` and its
-  /// numbers. Throws what writing an earlier answer threw.
+  /// Checks whether the newest token ends the sequence. A sequence that has ended is moved away, except for its
+  /// `finish` and its numbers. Throws what writing an earlier answer threw.
   void token(Sequence& sequence);
-  /// A choice of an earlier run: it counts as ended. Before the request's other choices begin.
+  /// Counts a choice of an earlier run as ended. Call it before the request's other choices begin.
   void take_up(const Request& request, const SavedChoice& saved);
   /// Returns once what has ended is written or waits for the other choices of its request. Throws what writing threw.
   void drain();
-  /// Those that wait. After drain().
+  /// The ended choices that wait for others of their request. Call it after drain().
   std::vector<SavedChoice> ended_choices() const;
-  /// Returns once all that has ended is written, or throws what writing threw. Nothing may follow.
+  /// Returns once all that has ended is written, or throws what writing threw. No other call may follow.
   void finish();
 
  private:
-  /// A request of which a choice has begun.
+  /// A request with a choice that has begun.
   struct Pending {
     Recipient to;
     std::vector<Choice> choices;
@@ -63,12 +63,12 @@ class Answers {
   const ModelSource& source_;
   ResultSink& results_;
   Progress& progress_;
-  mutable std::mutex mutex_;                          // of pending_ and handed_
+  mutable std::mutex mutex_;                          // guards pending_ and handed_
   std::unordered_map<std::size_t, Pending> pending_;  // by index; few, because the choices of a request are neighbours
   Handover<Sequence> ended_;
-  std::int64_t handed_ = 0;  // to the writer, and not yet done
+  std::int64_t handed_ = 0;  // sequences that the writer has not done yet
   std::condition_variable done_;
-  std::exception_ptr error_;  // of the writer, set before it closes ended_
+  std::exception_ptr error_;  // the writer's, set before it closes ended_
   std::thread writer_;
 };
 

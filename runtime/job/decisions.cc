@@ -23,14 +23,14 @@ std::string homes(const std::vector<Tier>& home) {
   return text;
 }
 
-/// "3 slots of 1.5 MiB on the device"; empty where the run needs no such window.
+/// "3 slots of 1.5 MiB on the device"; empty if the run needs no such window.
 std::string window(const char* of, const policy::Window& window) {
   if (window.slots == 0) return {};
   return fmt::format("window of {}: {} slots of {} on the {}", of, window.slots, bytes_to_text(window.slot_bytes),
                      name_of(window.tier));
 }
 
-/// "20", or where layers or heads keep differently "8 to 61".
+/// "20", or "8 to 61" if layers or heads differ.
 std::string from_to(const std::vector<std::uint64_t>& numbers, const std::function<std::string(std::uint64_t)>& text) {
   const auto [least, most] = std::ranges::minmax(numbers);
   return least == most ? text(least) : text(least) + " to " + text(most);

@@ -1,4 +1,4 @@
-// runtime/job/decisions.h: what --verbose says: what a run decided, and why.
+// runtime/job/decisions.h: lists what a run decided, and why, for --verbose.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace weft::runtime {
 
-/// One line each: why this backend and this disk engine, what the policy is in full, what is on which tier, the
-/// windows and the work space, and how many tokens a sequence keeps.
+/// One line each: the reasons for the backend and the disk engine, the policy in full, the buffers on each tier, the
+/// windows and the work space, and the tokens that a sequence keeps.
 std::vector<std::string> decisions(const Session& session);
 
 }  // namespace weft::runtime

@@ -12,7 +12,7 @@
 namespace weft::runtime {
 namespace {
 
-/// The place in `all` of what a record has under `name`, by what each would put there; -1 if none is it.
+/// The index in `all` of the entry whose `text` is what the record has under `name`; -1 if there is none.
 template <class T, class Text>
 int place_in(const std::vector<T>& all, const RunRecord& record, const char* name, const Text& text) {
   const std::string* const was = record.find(name);
@@ -42,7 +42,7 @@ FormatChoice choose_formats(JobOptions& options, const ModelSource& source, cons
   if (begun) {
     of_source = place_in(sources, *begun, "weight_dtype", [](const ModelSource* s) { return weights_text(*s); });
     of_kv = place_in(kv_formats, *begun, "kv", [&](const auto& format) { return kv_text(format, source.type); });
-    if (of_source < 0 || of_kv < 0) of_source = of_kv = 0;  // and the records are found to differ
+    if (of_source < 0 || of_kv < 0) of_source = of_kv = 0;  // comparing the records then reports it
   } else {
     std::vector<std::uint32_t> mine;
     for (std::size_t i = 0; i < requests.size(); ++i)

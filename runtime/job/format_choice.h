@@ -1,25 +1,25 @@
-// runtime/job/format_choice.h: of several formats of weights, keys and values that a job allows, the one it is computed
-// in.
+// runtime/job/format_choice.h: chooses the formats of weights, keys and values for a job that allows several.
 #pragma once
 
 #include <memory>
 #include <optional>
 
-#include "policy/machine.h"
-#include "runtime/engine/model_source.h"
+#include "policy/planner/machine.h"
 #include "runtime/job/job_options.h"
+#include "runtime/model/model_source.h"
 #include "runtime/requests/requests.h"
 
 namespace weft::runtime {
 
 struct FormatChoice {
-  std::unique_ptr<ModelSource> source;     ///< the model with its weights in it; null: the one that is open already
-  std::optional<policy::Machine> machine;  ///< if it had to be measured
+  std::unique_ptr<ModelSource> source;     ///< the model in the chosen format; null: the one that is already open
+  std::optional<policy::Machine> machine;  ///< set if it had to be measured
 };
 
-/// The formats of the run that is resumed, where it has a record and `options` allow them; else those of the fastest
-/// plan for all requests of the shard. Puts them into options.policy and leaves no others. `source`: the model as
-/// options.policy has it. Throws UsageError, DataError, CapacityError where nothing fits.
+/// Chooses the formats of the run that is resumed, if it has a record and `options` allow them; otherwise those of the
+/// fastest plan for all requests of the shard. Puts them into options.policy and removes the alternatives from
+/// `options`. `source`: the model as options.policy has it. Throws UsageError, DataError, and CapacityError if nothing
+/// fits.
 FormatChoice choose_formats(JobOptions& options, const ModelSource& source, const RequestFile& requests);
 
 }  // namespace weft::runtime

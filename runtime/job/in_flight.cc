@@ -10,16 +10,16 @@
 
 #include "kernels/error.h"
 #include "offload/crc32c.h"
-#include "policy/policy.h"
+#include "policy/layout/policy.h"
 #include "runtime/base/sha256.h"
 #include "runtime/job/job_record.h"
 
 namespace weft::runtime {
 namespace {
 
-constexpr double kMostShare = 0.03;             // of the time, that saving takes by default
+constexpr double kMostShare = 0.03;             // share of the time that saving may take by default
 constexpr std::chrono::seconds kGrace{8};       // a stopped run ends within ten
-constexpr std::uint64_t kIndexBytes = 1 << 16;  // about what a file needs besides KV and tokens
+constexpr std::uint64_t kIndexBytes = 1 << 16;  // about what a file needs in addition to KV and tokens
 
 std::string run_of(const RunRecord& record) {
   std::string text;
@@ -35,10 +35,6 @@ std::uint32_t prompt_crc(const Sequence& sequence) {
                          static_cast<std::size_t>(sequence.prompt_tokens) * sizeof(std::int32_t));
 }
 
-bool same(const kernels::Keep& a, const kernels::Keep& b) {
-  return a.heavy == b.heavy && a.recent == b.recent && a.sinks == b.sinks && a.grace == b.grace;
-}
-
 SavedSequence saved(const Sequence& sequence) {
   return {.request = sequence.request,
           .choice = sequence.choice,
@@ -50,11 +46,11 @@ SavedSequence saved(const Sequence& sequence) {
           .token_logprobs = sequence.token_logprobs};
 }
 
-/// What a saved sequence holds is what a run of this one would.
+/// Whether a saved sequence holds what a run of this sequence would have saved.
 bool fits(const SavedSequence& saved, const Sequence& sequence) {
   const std::size_t count = saved.generated.size();
   const bool scores = !sequence.forced.empty(), reports = !scores && sequence.alternatives >= 0;
-  return saved.prompt_crc == prompt_crc(sequence) && same(saved.keep, sequence.keep.front().front()) && count > 0 &&
+  return saved.prompt_crc == prompt_crc(sequence) && saved.keep == sequence.keep.front().front() && count > 0 &&
          count < static_cast<std::size_t>(sequence.max_tokens) && saved.logprobs.size() == (scores ? count : 0) &&
          saved.greedy.size() == saved.logprobs.size() && saved.token_logprobs.chosen.size() == (reports ? count : 0) &&
          saved.token_logprobs.top.size() == saved.token_logprobs.chosen.size();
@@ -94,10 +90,10 @@ SavedWork::SavedWork(JobOptions& options, const RunRecord& record) : run_(run_of
 InFlight::InFlight(const JobOptions& options, const SavedWork& saved, Session& session, Answers& answers)
     : interval_(options.save_every), limited_(options.save_seldom), path_(Snapshot::place(options.output)),
       session_(session), answers_(answers), snapshot_(saved.snapshot() ? &*saved.snapshot() : nullptr),
-      parts_(KvRows::runs(session.footprint())), kind_{.run = saved.run(),
-                                                       .retention = retention_text(session.policy().retention),
-                                                       .kv = KvRows::kind(session.footprint()),
-                                                       .records = static_cast<std::int32_t>(parts_.size())} {
+      parts_(SlotRecords::runs(session.footprint())), kind_{.run = saved.run(),
+                                                            .retention = retention_text(session.policy().retention),
+                                                            .kv = SlotRecords::kind(session.footprint()),
+                                                            .records = static_cast<std::int32_t>(parts_.size())} {
   if (snapshot_ && snapshot_->kind() != kind_) {
     spdlog::warn("{}: holds another kind of KV cache; what was in flight begins again", path_.string());
     snapshot_ = nullptr;
@@ -109,7 +105,7 @@ InFlight::InFlight(const JobOptions& options, const SavedWork& saved, Session& s
   next_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(*interval_);
 }
 
-KvRows& InFlight::rows() {
+SlotRecords& InFlight::rows() {
   if (!rows_) rows_.emplace(session_.storage(), session_.footprint(), session_.backend());
   return *rows_;
 }
@@ -168,7 +164,7 @@ void InFlight::save(std::span<const Sequence> block) {
     throw;
   } catch (const IoError& failed) {
     say(std::string(failed.what()) + "; what is in flight is not saved, and the job goes on");
-  } catch (const DataError& damaged) {  // of what waits; it is asked for again once that has a place
+  } catch (const DataError& damaged) {  // of a waiting sequence, read again once that has a place
     say(std::string(damaged.what()) + "; what is in flight is not saved, and the job goes on");
   } catch (const UsageError& failed) {
     say(failed.what());
@@ -181,13 +177,13 @@ void InFlight::save(std::span<const Sequence> block) {
   next_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(pause));
 }
 
-/// At most, without sequences that end before it is written.
+/// The most bytes that the sequences in flight take in a snapshot. Ended choices are not counted.
 std::uint64_t InFlight::bytes_needed(std::span<const Sequence> block, const std::map<Key, std::size_t>& waiting) {
   std::uint64_t bytes = kIndexBytes;
   for (const Sequence& sequence : block) {
     if (!in_flight(sequence)) continue;
     bytes += 64 * sequence.tokens.size();
-    for (const KvRows::Run& part : parts_) {
+    for (const SlotRecords::Run& part : parts_) {
       const std::vector<kernels::Keep>& keeps = policy::entry_of(sequence.keep, part.layer);
       const auto budget = static_cast<std::size_t>(keeps[static_cast<std::size_t>(part.run)].budget());
       bytes += rows().record_bytes(part, std::min(budget, sequence.tokens.size()) + 1) + sizeof(SavedRecord);
@@ -212,7 +208,7 @@ void InFlight::write(std::span<const Sequence> block) {
     if (!in_flight(block[place])) continue;
     ++count;
     writer.begin(saved(block[place]));
-    for (const KvRows::Run& part : parts_) {
+    for (const SlotRecords::Run& part : parts_) {
       if (session_.grace().over()) throw Interrupted{};
       std::uint32_t slots = 0;
       const auto size = static_cast<std::size_t>(batch_size);
@@ -231,7 +227,7 @@ void InFlight::write(std::span<const Sequence> block) {
   spdlog::debug("saved {} sequences in flight: {}", count, policy::bytes_to_text(bytes_));
 }
 
-/// Those that still wait for a place are nowhere but in the file from which this run goes on.
+/// Copies the sequences that still wait for a place. They are only in the file from which this run continues.
 void InFlight::copy_waiting(SnapshotWriter& writer, const std::map<Key, std::size_t>& waiting) const {
   std::vector<std::byte> record;
   for (const auto& [key, index] : waiting) {
@@ -253,13 +249,13 @@ void InFlight::go_back(std::span<const WorkItem> open) {
         own_ = std::move(saved);
         snapshot_ = own_.get();
       }
-    } catch (const Error& damaged) {  // what it was begun with is older, and as right
+    } catch (const Error& damaged) {  // the earlier snapshot is older, but as correct
       say(std::string(damaged.what()) + "; what was in flight begins again");
     }
   std::set<Key> wanted;
   for (const WorkItem& item : open) wanted.insert({item.request, static_cast<std::int32_t>(item.choice)});
   const std::lock_guard lock(mutex_);
-  for (const auto& [key, index] : waiting_) wanted.insert(key);  // of later blocks
+  for (const auto& [key, index] : waiting_) wanted.insert(key);  // sequences of later blocks
   waiting_.clear();
   for (std::size_t i = 0; snapshot_ && i < snapshot_->size(); ++i) {
     const Key key{snapshot_->sequence(i).request, snapshot_->sequence(i).choice};
@@ -292,7 +288,7 @@ void InFlight::restore(std::span<Sequence> block, std::span<const std::size_t> p
     const std::lock_guard lock(mutex_);
     for (const std::size_t place : places) {
       const auto it = waiting_.find({block[place].request, block[place].choice});
-      if (it == waiting_.end()) {  // it did not fit and begins with its prompt
+      if (it == waiting_.end()) {  // it did not fit, and begins with its prompt
         begin_again(block[place]);
         continue;
       }

@@ -14,10 +14,10 @@
 #include <span>
 #include <thread>
 
+#include "kernels/backend/kernel_kind.h"
 #include "kernels/error.h"
-#include "kernels/kernel_kind.h"
-#include "policy/json.h"
-#include "policy/rolling.h"
+#include "policy/base/json.h"
+#include "policy/layout/rolling.h"
 #include "runtime/base/duration.h"
 #include "runtime/base/files.h"
 #include "runtime/base/quote.h"
@@ -32,12 +32,12 @@
 #include "runtime/job/progress.h"
 #include "runtime/job/work_list.h"
 #include "runtime/measure/report.h"
-#include "runtime/requests/journal.h"
 #include "runtime/requests/request_checks.h"
-#include "runtime/requests/result_line.h"
-#include "runtime/requests/result_lines.h"
-#include "runtime/requests/result_sink.h"
-#include "runtime/requests/snapshot.h"
+#include "runtime/results/journal.h"
+#include "runtime/results/result_line.h"
+#include "runtime/results/result_lines.h"
+#include "runtime/results/result_sink.h"
+#include "runtime/results/snapshot.h"
 
 namespace weft::runtime {
 namespace {
@@ -46,13 +46,13 @@ using nlohmann::ordered_json;
 
 constexpr int kSomeRefused = 1;  // the exit code of a job that is done
 
-/// Two names of one file.
+/// Whether two paths name one file.
 bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
-  std::error_code ignored;  // where one is not there
+  std::error_code ignored;  // set if one does not exist
   return std::filesystem::equivalent(a, b, ignored);
 }
 
-/// What needs the answers to be a file.
+/// Throws UsageError if an option needs the answers to be a file.
 void check_pipe(const JobOptions& options) {
   const char* const flag = options.resume.on                         ? "--resume"
                            : options.ordered                         ? "--ordered"
@@ -64,7 +64,7 @@ void check_pipe(const JobOptions& options) {
       throw UsageError("--output -: standard output is " + *path + ", which is another file of this job");
 }
 
-/// All files are looked at before any work: one that cannot be written would be noticed only at the end.
+/// Checks all files before any work. One that cannot be written would otherwise be noticed only at the end.
 void check_files(const JobOptions& options) {
   const bool pipe = options.output == kPipe;
   if (pipe) check_pipe(options);
@@ -98,9 +98,9 @@ void check_files(const JobOptions& options) {
   if (!options.trace.empty()) TraceFile::require_own(options.trace);
 }
 
-/// What of this shard has no answer yet.
+/// The requests of this shard that still need an answer.
 struct Open {
-  std::vector<std::uint32_t> todo, refused;  ///< to run; to be put down as refused
+  std::vector<std::uint32_t> todo, refused;  ///< `todo` will run; `refused` only get an error line
 };
 
 /// Throws UsageError if a request of another shard is answered.
@@ -146,7 +146,7 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source, 
   return requests;
 }
 
-/// A spill file in memory would be no disk.
+/// Warns if the spill file is in memory, which is no disk.
 void warn_of_memory(const Session& session, const std::string& disk_directory) {
   const std::uint64_t bytes = session.storage().buffers().spill_bytes();
   struct statfs status {};
@@ -155,7 +155,7 @@ void warn_of_memory(const Session& session, const std::string& disk_directory) {
                disk_directory, policy::bytes_to_text(bytes));
 }
 
-/// Puts this run's kernels into the record.
+/// Puts this run's kernels into the record. Warns if earlier ones round differently.
 void name_kernels(LiveRecord& record, const kernels::Backend& backend, const std::string& output) {
   const std::string kind = kernels::kernel_kind(backend);
   if (const std::string others = record.add_kernels(kind); !others.empty())
@@ -165,7 +165,7 @@ void name_kernels(LiveRecord& record, const kernels::Backend& backend, const std
         output, in_quotes(others), in_quotes(kind));
 }
 
-/// Of all choices, if none ends early.
+/// The tokens of all choices if none ends early.
 std::uint64_t most_tokens(const RequestFile& requests, const std::vector<std::uint32_t>& todo) {
   std::uint64_t tokens = 0;
   for (const std::uint32_t index : todo)
@@ -178,12 +178,12 @@ Forecast forecast_of(const std::optional<policy::Candidate>& predicted) {
   return {predicted->prediction.seconds, predicted->prediction.prefill.seconds};
 }
 
-/// The requests that will not run.
+/// Appends the lines of requests that will not run.
 void append_refusals(const std::vector<std::uint32_t>& refused, const RequestFile& requests, ResultSink& results) {
   for (const std::uint32_t index : refused) results.append(refusal_line(requests.refusal(index), requests.dialect()));
 }
 
-/// What all steps of a job share.
+/// The state that all steps of a job share.
 struct Job {
   const JobOptions& options;
   const std::atomic<bool>& stop;
@@ -215,14 +215,14 @@ std::unique_ptr<Journal> open_journal(const JobOptions& options, const std::atom
                                    JournalOptions{.durability = options.durability, .stop = &stop, .warn = warn});
 }
 
-/// The requests that will not run are answered first.
+/// Opens the output. Requests that will not run are answered first.
 void begin_results(Job& job, const policy::Retention& retention) {
   job.record.set("retention", retention_text(retention));
   begin_output(job.results, job.record);
   append_refusals(job.open.refused, job.requests, job.results);
 }
 
-/// Every request has its line.
+/// Runs once every request has its line.
 void tidy_up(const Job& job) {
   if (!job.pipe()) Snapshot::remove(Snapshot::place(job.options.output));
   if (job.options.ordered)
@@ -250,7 +250,7 @@ void announce(const Session& session, const JobOptions& options) {
   if (!options.quiet) warn_of_memory(session, options.machine.disk_directory);
 }
 
-/// Null where a stop came first.
+/// Returns null if a stop came first.
 std::unique_ptr<Session> open_session(Job& job, JobPlan& plan) {
   const auto decide = [&](kernels::Backend& backend, const policy::Budgets& free) {
     job.progress.stage("planning");
@@ -276,7 +276,7 @@ struct Ran {
   ordered_json checkpoints;
 };
 
-/// Computes what is open.
+/// Computes the requests that are still open.
 Ran run_open(Job& job, JobPlan& plan, const SavedWork& saved, Session& session) {
   const std::vector<std::uint32_t>& todo = job.open.todo;
   job.progress.begin(
@@ -294,7 +294,7 @@ Ran run_open(Job& job, JobPlan& plan, const SavedWork& saved, Session& session) 
   return ran;
 }
 
-/// The report, its table, and the last line of a complete run.
+/// Writes the report, its table, and the last line of a complete run.
 void summarise(Job& job, ordered_json report, std::size_t refused) {
   if (!job.options.report.empty()) write_file_atomically(job.options.report, policy::to_pretty(report) + "\n");
   if (!job.options.quiet) std::fputs(table(report).c_str(), stderr);
@@ -319,7 +319,7 @@ int run_session(Job& job, JobPlan& plan, const SavedWork& saved) {
   begin_results(job, session->policy().retention);
   std::optional<WeightsReader> reader;
   if (job.source.checkpoint && !job.pipe()) reader.emplace(*job.source.checkpoint, job.record);
-  struct Clearing {  // before the session goes, which the progress asks
+  struct Clearing {  // runs before the session ends, because the progress asks it
     Progress& progress;
     ~Clearing() { progress.clear(); }
   } const clearing{job.progress};
@@ -346,14 +346,14 @@ int run_session(Job& job, JobPlan& plan, const SavedWork& saved) {
 }  // namespace
 
 int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
-  JobOptions options = asked;  // a resume keeps to what the run was begun with
+  JobOptions options = asked;  // changed below: a resume keeps the settings of the run that it continues
   if (options.quiet) spdlog::set_level(spdlog::level::warn);
   if (options.verbose) spdlog::set_level(spdlog::level::debug);
   check_and_announce(options);
   Progress progress(options.quiet);
   const auto opened = open_model(options.model, options.dtype, options.weights, options.policy.weight_format);
   const bool pipe = options.output == kPipe;
-  if (pipe) options.save_every.reset();  // there is nothing that a resume could go on with
+  if (pipe) options.save_every.reset();  // no resume could continue from a pipe
   const std::unique_ptr<Journal> journal = pipe ? nullptr : open_journal(options, stop);
   ResultPipe to_pipe(&stop);
   progress.stage(options.input == kPipe ? "reading and checking requests" : "checking requests");

@@ -1,4 +1,4 @@
-// runtime/job/job.h: a request file answered to its end: block after block, resumable at any moment.
+// runtime/job/job.h: answers a request file to its end, block after block, resumable at any moment.
 #pragma once
 
 #include <atomic>
@@ -7,8 +7,8 @@
 
 namespace weft::runtime {
 
-/// Returns the exit code: 0, 1 if all is done and some requests were refused, or 130 if `stop` was set; then the same
-/// call with `resume` continues. Throws the typed errors.
+/// Returns the exit code: 0, 1 if all is done and some requests were refused, or 130 if `stop` was set. After 130 the
+/// same call with `resume` continues. Throws the typed errors.
 int run_job(const JobOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace weft::runtime

@@ -17,7 +17,7 @@ void say_lines(const std::string& text) {
   for (std::string line; std::getline(lines, line);) spdlog::debug("{}", line);
 }
 
-/// What the run may use of the host's memory, where that is said.
+/// Bytes of host memory that the run may use; UINT64_MAX if there is no budget.
 std::uint64_t host_memory(const policy::PartialPolicy& policy, const kernels::Backend& backend) {
   const auto budget = [&](offload::Tier tier) { return policy.budgets[static_cast<std::size_t>(tier)]; };
   const auto device = budget(offload::Tier::device), host = budget(offload::Tier::host);
@@ -25,16 +25,16 @@ std::uint64_t host_memory(const policy::PartialPolicy& policy, const kernels::Ba
   return host.value_or(UINT64_MAX);
 }
 
-// Bounds on what is held in memory, found generous enough by memory_test.py.
-constexpr std::uint64_t kRequestBytes = 128;  // of the list, its ids and its order
-constexpr std::uint64_t kTokenBytes = 64;     // of an answer: id, text, what lists of them take
-constexpr std::uint64_t kLikelyBytes = 16;    // of one likely token with its log-probability
-constexpr std::uint64_t kLikelyText = 96;     // of the same in a result line
+// Upper bounds on what is held in memory. memory_test.py has found them generous enough.
+constexpr std::uint64_t kRequestBytes = 128;  // per request: the list, its ids and its order
+constexpr std::uint64_t kTokenBytes = 64;     // per token of an answer: id, text, and what lists of them take
+constexpr std::uint64_t kLikelyBytes = 16;    // per likely token with its log-probability
+constexpr std::uint64_t kLikelyText = 96;     // the same in a result line
 
-/// What the largest request needs besides buffers, in bytes.
+/// The bytes that the largest request needs in addition to buffers.
 struct OwnMemory {
-  std::uint64_t place = 0;      ///< of one choice: in its place, and while its end waits to be written
-  std::uint64_t collected = 0;  ///< of choices that wait for others of their request, and of the line that they become
+  std::uint64_t place = 0;      ///< for one choice: in its place, and while it waits to be written
+  std::uint64_t collected = 0;  ///< for choices that wait for others of their request, and the line that they become
 
   void add(const RequestFile::Entry& entry) {
     const std::uint64_t likely = static_cast<std::uint64_t>(entry.logprobs + 1);
@@ -55,7 +55,7 @@ JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const Req
 }
 
 policy::Workload JobPlan::work(const policy::Retention& retention) const {
-  policy::Workload work{.requests = 0, .resumes = resumes_};  // choices, each of which takes a place
+  policy::Workload work{.requests = 0, .resumes = resumes_};  // requests: counts choices, because each takes a place
   for (const std::uint32_t index : todo_) *work.requests += requests_.entry(index).n;
   OwnMemory own;
   for (const std::uint32_t index : todo_) {
@@ -84,7 +84,7 @@ PlanRequest JobPlan::request(const policy::Budgets& free) const {
           .sources = others_};
 }
 
-/// Measures it where no file says how fast it is.
+/// Measures the machine unless a file has its rates.
 void JobPlan::know_machine(kernels::Backend& backend) {
   if (machine_) return;
   std::vector<const ModelSource*> sources = others_;
@@ -97,7 +97,7 @@ void JobPlan::know_machine(kernels::Backend& backend) {
 }
 
 Planned JobPlan::choose(kernels::Backend& backend, const policy::Budgets& free) {
-  if (machine_) require_same_kind(*machine_, options_.machine_file, backend);  // of a file
+  if (machine_) require_same_kind(*machine_, options_.machine_file, backend);  // from a file
   know_machine(backend);
   return make_plan(request(free));
 }

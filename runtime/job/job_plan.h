@@ -1,4 +1,4 @@
-// runtime/job/job_plan.h: how a job is laid out on the machine it runs on, and what that machine should reach.
+// runtime/job/job_plan.h: plans how a job is laid out on its machine, and predicts its speed.
 #pragma once
 
 #include <optional>
@@ -11,25 +11,25 @@
 
 namespace weft::runtime {
 
-/// All references must outlive it.
+/// Plans one job. All references must outlive it.
 class JobPlan {
  public:
-  /// `resumes`: some begin amid their answers. Throws UsageError for a bad --machine file.
+  /// `resumes`: some sequences begin in the middle of their answers. Throws UsageError for a bad --machine file.
   JobPlan(const JobOptions& options, const ModelSource& source, const RequestFile& requests,
           const std::vector<std::uint32_t>& todo, bool resumes, std::optional<policy::Machine> machine = {});
 
-  /// The same model with weights in other formats that would do as well.
+  /// Allows the same model with weights in other formats.
   void allow(std::vector<const ModelSource*> sources) { others_ = std::move(sources); }
-  /// The fastest of all that is allowed. Throws as decide() does.
+  /// Finds the fastest plan of all that are allowed. Throws as decide() does.
   Planned choose(kernels::Backend& backend, const policy::Budgets& free);
-  /// What plans are made with, once one is made.
+  /// The machine that plans are made for. Known once one is made.
   const std::optional<policy::Machine>& machine() const { return machine_; }
 
   /// Plans what the policy leaves open. Throws UsageError for a machine file of another kind of machine, CapacityError
-  /// where nothing fits.
+  /// if nothing fits.
   Decision decide(kernels::Backend& backend, const policy::Budgets& free);
 
-  /// What the policy as it runs should reach, if the machine's rates are known.
+  /// The prediction for the session's policy, if the machine's rates are known.
   const std::optional<policy::Candidate>& predict(const Session& session);
 
  private:

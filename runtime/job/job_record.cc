@@ -9,13 +9,13 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "kernels/backend/kernel_kind.h"
 #include "kernels/error.h"
-#include "kernels/kernel_kind.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/stop.h"
-#include "runtime/engine/fingerprint.h"
-#include "runtime/requests/result_lines.h"
+#include "runtime/model/fingerprint.h"
+#include "runtime/results/result_lines.h"
 #include "runtime/text/chat_template.h"
 
 namespace weft::runtime {
@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::uint64_t kSmallWeights = std::uint64_t{32} << 20;  // read in hundredths of a second
 
-/// Pins the retention that the run was begun with, where it is one of those that the job allows.
+/// Keeps the retention that the run began with, if the job allows it.
 void keep_retention(const RunRecord& before, RunRecord& now, JobOptions& options) {
   std::vector<policy::Retention> allowed{options.policy.retention.value_or(policy::Retention{})};
   allowed.insert(allowed.end(), options.retentions.begin(), options.retentions.end());
@@ -39,8 +39,8 @@ void keep_retention(const RunRecord& before, RunRecord& now, JobOptions& options
   options.retentions.clear();
 }
 
-/// What is wrong with a weights file; empty if it is the one that the run was begun with. A copy keeps size and time of
-/// modification, and its samples are compared with the other fields.
+/// Describes how a weights file differs from the one that the run began with; empty if it is the same. A copy keeps
+/// size and time of modification, and its samples are compared with the other fields.
 std::string weights_difference(const WeightsPin& was, WeightsPin& is, const Checkpoint& checkpoint, std::size_t file,
                                const std::atomic<bool>& stop) {
   is.checksum = was.checksum;
@@ -73,7 +73,7 @@ void require_same_weights(const RunRecord& before, RunRecord& now, const ModelSo
   }
 }
 
-/// Compares `now` with the record of an output that has something in it.
+/// Compares `now` with the record of an output that is not empty.
 void continue_run(Journal& journal, RunRecord& now, const ModelSource& source, JobOptions& options,
                   const std::atomic<bool>& stop) {
   const auto before = RunRecord::read(options.output);
@@ -240,7 +240,7 @@ WeightsReader::~WeightsReader() {
 }
 
 void WeightsReader::read(const Checkpoint& checkpoint, LiveRecord& record) try {
-  constexpr int kThread = 1, kIdle = 3 << 13;  // of ioprio_set(), which has no header
+  constexpr int kThread = 1, kIdle = 3 << 13;  // for ioprio_set(), which has no header
   ::syscall(SYS_ioprio_set, kThread, 0, kIdle);
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);
   const RunRecord before = record.copy();
@@ -253,7 +253,7 @@ void WeightsReader::read(const Checkpoint& checkpoint, LiveRecord& record) try {
   if (any) record.write();
 } catch (const Interrupted&) {
 } catch (const std::bad_alloc&) {
-} catch (const std::exception& failed) {  // then a resume has less to go by
+} catch (const std::exception& failed) {  // a resume then has less to compare
   spdlog::warn("{}", failed.what());
 }
 

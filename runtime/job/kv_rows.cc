@@ -35,17 +35,17 @@ std::string kind_of(const KvShape& shape) {
   return std::to_string(shape.kv_heads) + " heads of " + std::to_string(shape.head_dim) + " " + name_of(shape.dtype) +
          ", " + std::to_string(shape.key_bytes()) + " and " + std::to_string(shape.value_bytes()) + " bytes each" +
          (shape.scores ? ", scored" : "") + (shape.rest ? ", with a rest" : "") +
-         (shape.key_sums ? ", with sums of keys" : "") + (shape.value_norms ? ", with norms of values" : "");
+         (shape.key_sums ? ", with sums of keys" : "");
 }
 
 }  // namespace
 
-KvRows::KvRows(const Storage& storage, const policy::Footprint& footprint, kernels::Backend& backend)
+SlotRecords::SlotRecords(const Storage& storage, const policy::Footprint& footprint, kernels::Backend& backend)
     : buffers_(storage.buffers()), footprint_(footprint), backend_(backend), window_(storage.idle_kv_window()),
       staging_(backend.allocate_host(largest_of_one(footprint))), stream_(backend.make_stream()),
       copied_(backend.make_event()) {}
 
-std::string KvRows::kind(const policy::Footprint& footprint) {
+std::string SlotRecords::kind(const policy::Footprint& footprint) {
   std::set<std::string> kinds;
   for (const auto& runs : footprint.kv_shapes)
     for (const KvShape& shape : runs) kinds.insert(kind_of(shape));
@@ -54,18 +54,18 @@ std::string KvRows::kind(const policy::Footprint& footprint) {
   return text;
 }
 
-std::vector<KvRows::Run> KvRows::runs(const policy::Footprint& footprint) {
+std::vector<SlotRecords::Run> SlotRecords::runs(const policy::Footprint& footprint) {
   std::vector<Run> all;
   for (int layer = 0; layer < footprint.shape.layers; ++layer)
     for (int run = 0; run < std::ssize(footprint.kv_runs(layer)); ++run) all.push_back({layer, run});
   return all;
 }
 
-std::size_t KvRows::record_bytes(Run run, std::size_t slots) const {
+std::size_t SlotRecords::record_bytes(Run run, std::size_t slots) const {
   return record_bytes_of(footprint_.kv_runs(run.layer)[static_cast<std::size_t>(run.run)], slots);
 }
 
-void KvRows::select(int layer, int run) {
+void SlotRecords::select(int layer, int run) {
   const std::vector<KvShape>& shapes = footprint_.kv_runs(layer);
   begin_ = 0;
   for (int before = 0; before < run; ++before) begin_ += shapes[static_cast<std::size_t>(before)].bytes();
@@ -73,8 +73,8 @@ void KvRows::select(int layer, int run) {
   one_ = for_one(shape_);
 }
 
-/// All of a sequence's slots between the open buffer and the staging.
-void KvRows::copy_all(std::int64_t sequence, bool to_buffer) {
+/// Copies all slots of a sequence between the open buffer and staging_.
+void SlotRecords::copy_all(std::int64_t sequence, bool to_buffer) {
   const bool by_device = buffers_.home(open_) == Tier::device && !backend_.device_is_host_memory();
   const auto parts = shape_.parts(), own = one_.parts();
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -91,7 +91,7 @@ void KvRows::copy_all(std::int64_t sequence, bool to_buffer) {
   backend_.synchronize(*copied_);
 }
 
-std::span<const std::byte> KvRows::read(Run run, int batch, std::int64_t sequence, std::uint32_t& slots) {
+std::span<const std::byte> SlotRecords::read(Run run, int batch, std::int64_t sequence, std::uint32_t& slots) {
   open_ = static_cast<offload::BufferId>(footprint_.shape.kv_buffer(run.layer, batch));
   select(run.layer, run.run);
   const auto parts = shape_.parts(), own = one_.parts();
@@ -132,7 +132,7 @@ std::span<const std::byte> KvRows::read(Run run, int batch, std::int64_t sequenc
   return record_;
 }
 
-void KvRows::open(int layer, int batch, bool fresh) {
+void SlotRecords::open(int layer, int batch, bool fresh) {
   layer_ = layer;
   open_ = static_cast<offload::BufferId>(footprint_.shape.kv_buffer(layer, batch));
   if (buffers_.home(open_) != Tier::disk) {
@@ -144,11 +144,11 @@ void KvRows::open(int layer, int batch, bool fresh) {
   else buffers_.read_from_disk(open_, at_);
 }
 
-void KvRows::close() {
+void SlotRecords::close() {
   if (buffers_.home(open_) == Tier::disk) buffers_.write_to_disk(open_, at_);
 }
 
-bool KvRows::write(int run, std::int64_t sequence, std::uint32_t slots, std::span<const std::byte> record) {
+bool SlotRecords::write(int run, std::int64_t sequence, std::uint32_t slots, std::span<const std::byte> record) {
   select(layer_, run);
   if (slots > static_cast<std::uint32_t>(shape_.slots) || record.size() != record_bytes_of(shape_, slots)) return false;
   const auto heads = static_cast<std::size_t>(shape_.kv_heads);

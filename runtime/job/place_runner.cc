@@ -17,13 +17,13 @@
 namespace weft::runtime {
 namespace {
 
-constexpr int kMostLost = 3;  // times that a job goes on after its spill file has lost something
+constexpr int kMostLost = 3;  // losses in its spill file that a job survives
 
-/// Reads requests ahead of their turn, on a thread of its own: lines are parsed and texts are tokenized while the
+/// Reads requests ahead of their turn on another thread, so that lines are parsed and texts are tokenized while the
 /// device is busy. References must outlive it.
 class ReadAhead {
  public:
-  /// First `again`, then `count` items from `walk` on.
+  /// Reads `again` first, then `count` items from `walk` on.
   ReadAhead(std::span<const WorkItem> again, const WorkList::Walk& walk, std::size_t count, const RequestFile& requests,
             Answers& answers, InFlight& in_flight)
       : again_(again), walk_(walk), count_(count), requests_(requests), answers_(answers), in_flight_(in_flight),
@@ -72,8 +72,8 @@ class ReadAhead {
   std::thread reader_;
 };
 
-/// Makes the units of weights in the spill file anew, because it has lost something. No lane may be busy. Throws
-/// DataError if the checkpoint has changed, IoError.
+/// Makes the weight units in the spill file again, after it has lost something. No lane may be busy. Throws DataError
+/// if the checkpoint has changed, IoError.
 void remake_spilled_weights(const Session& session) {
   const offload::BufferStore& buffers = session.storage().buffers();
   const ModelSource& source = session.source();
@@ -87,7 +87,7 @@ void remake_spilled_weights(const Session& session) {
   if (source.checkpoint) source.checkpoint->require_unchanged();
 }
 
-/// Runs sequences in the places of one block after another, or of one that is refilled.
+/// Runs sequences in the places of one block after another, or of one block that is refilled.
 class PlaceRunner {
  public:
   PlaceRunner(Session& session, const WorkList& list, const RequestFile& requests, Answers& answers,
@@ -96,9 +96,9 @@ class PlaceRunner {
 
   std::size_t left() const { return walk_.left(); }
 
-  /// `again`, those with KV first, then the next `count` items: the first take the block's places, the others take
-  /// those of finished sequences. What the spill file has lost is made again: units of weights from the checkpoint,
-  /// sequences from where they were saved last or else from their prompts.
+  /// Runs `again`, which begins with those that have KV, then the next `count` items. The first take the block's
+  /// places, the others those of finished sequences. What the spill file loses is made again: weight units from the
+  /// checkpoint, sequences from where they were saved last, or else from their prompts.
   void run(std::vector<WorkItem> again, std::size_t count) {
     while (!again.empty() || count > 0) {
       try {
@@ -154,15 +154,15 @@ class PlaceRunner {
   Answers& answers_;
   InFlight& in_flight_;
   std::vector<Sequence> places_;
-  WorkList::Walk walk_;    // behind what was ever taken
-  std::size_t taken_ = 0;  // by this run_once()
+  WorkList::Walk walk_;    // after everything that was ever taken
+  std::size_t taken_ = 0;  // items, by this run_once()
   int lost_ = 0;
 };
 
-/// Blocks that run to their end take the requests in the order of the file. Where places are refilled the longest go
-/// first, so that at the end few places are empty for long, and neighbours, which share a batch, are of a length.
-/// Continuations to be scored are short and their prompts are not: there equal prompts, whose prefill is shared, become
-/// neighbours, the longest first.
+/// Orders requests for a block whose places are refilled. (Blocks that run to their end take the requests in the order
+/// of the file.) The longest go first, so that few places are empty for long at the end, and neighbours, which share a
+/// batch, are about equally long. Continuations to be scored are short and their prompts are not. So equal prompts,
+/// which share a prefill, become neighbours in a job that scores, the longest first.
 void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests) {
   const auto key = [&](std::uint32_t index) {
     const RequestFile::Entry& entry = requests.entry(index);
@@ -172,8 +172,8 @@ void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& reques
   std::stable_sort(indices.begin(), indices.end(), [&](std::uint32_t a, std::uint32_t b) { return key(a) > key(b); });
 }
 
-/// What of these requests goes on amid its answers, and the other choices of the same requests, which are taken out of
-/// `indices`. Choices that ended in an earlier run are taken up.
+/// Returns the choices that continue in the middle of their answers, and the other open choices of the same requests.
+/// Removes these requests from `indices`. Takes up choices that ended in an earlier run.
 std::vector<WorkItem> resumed_items(std::vector<std::uint32_t>& indices, const RequestFile& requests, Answers& answers,
                                     InFlight& in_flight) {
   std::set<std::pair<std::uint64_t, std::int32_t>> ended;
@@ -217,7 +217,7 @@ bool run_requests(Session& session, const RequestFile& requests, std::vector<std
   const std::size_t size =
       continuous ? places.left() + resumed.size() : static_cast<std::size_t>(session.policy().block_size());
   try {
-    std::size_t again = 0;  // of the resumed ones, that have run
+    std::size_t again = 0;  // resumed items that have run
     while (again < resumed.size() || places.left() > 0) {
       const std::size_t some = std::min(size, resumed.size() - again);
       const auto first = resumed.begin() + static_cast<std::ptrdiff_t>(again);

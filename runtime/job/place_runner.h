@@ -1,4 +1,4 @@
-// runtime/job/place_runner.h: the requests of a job through the places of its blocks.
+// runtime/job/place_runner.h: runs the requests of a job in the places of its blocks.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace weft::runtime {
 
-/// Everything; false if it was interrupted. What was in flight in an earlier run goes first. A sequence whose KV the
-/// spill file has lost goes on from where it was saved last, or begins again. Throws the typed errors.
+/// Runs all requests. Returns false if it was interrupted. What was in flight in an earlier run goes first. A sequence
+/// whose KV the spill file has lost continues from where it was saved last, or begins again. Throws the typed errors.
 bool run_requests(Session& session, const RequestFile& requests, std::vector<std::uint32_t> indices, Answers& answers,
                   InFlight& in_flight);
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kOnTerminal{200};
 constexpr std::chrono::seconds kInLog{10}, kSeldom{300};
-constexpr double kTrust = 0.1;  // of the forecast: how long it weighs as much as what is seen
+constexpr double kTrust = 0.1;  // share of the forecast's time after which both weigh alike
 constexpr std::size_t kColumns = 80;
 
 }  // namespace
@@ -60,7 +60,7 @@ Progress::Progress(bool quiet)
   if (quiet_) return;
   try {
     watcher_ = std::thread([this] { watch(); });
-  } catch (const std::system_error&) {  // then nothing is shown, and all else goes on
+  } catch (const std::system_error&) {  // nothing is shown then, and the job runs all the same
   }
 }
 
@@ -95,16 +95,16 @@ void Progress::token() {
   if (now - last_asked_ < kOnTerminal || !busiest_) return;
   last_asked_ = now;
   std::string busy = busiest_();
-  // A terminal that was halted holds up the watcher, and must not hold up the sweeps.
+  // A halted terminal blocks the watcher. It must not block the sweeps.
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) busy_ = std::move(busy);
 }
 
-/// What there is no memory for is not shown.
+/// Shows a line now and then. A line that there is no memory for is left out.
 void Progress::watch() {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kOnTerminal, [this] { return ended_; })) {
     const auto now = Clock::now();
-    // The longer it takes, the less often a log is told.
+    // The longer a job takes, the less often it adds a line to a log.
     const auto pause =
         terminal_ ? Clock::duration(0) : std::clamp<Clock::duration>((now - start_) / 10, kInLog, kSeldom);
     if (now - last_line_ < pause) continue;
@@ -138,8 +138,8 @@ std::string Progress::line() const {
   return text;
 }
 
-/// One write each, so that what others print is not torn. On a terminal the cursor stays at the line's begin, and what
-/// others print begins by clearing the line.
+/// Writes each line at once, so that other output is not torn. On a terminal the cursor stays at the beginning of the
+/// line, and other output begins by clearing the line.
 void Progress::show() {
   std::string text = line();
   if (terminal_)

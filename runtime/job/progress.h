@@ -1,4 +1,4 @@
-// runtime/job/progress.h: the one line on a terminal, or a plain line now and then where there is none.
+// runtime/job/progress.h: shows progress in one line on a terminal, or in a plain line now and then if there is none.
 #pragma once
 
 #include <atomic>
@@ -13,42 +13,43 @@
 
 namespace weft::runtime {
 
-/// What a plan says of a job. 0 seconds: nothing is known.
+/// A plan's prediction for a job. 0 seconds: nothing is known.
 struct Forecast {
   double seconds = 0;
-  double prefill_seconds = 0;  ///< of these, those of the first block
+  double prefill_seconds = 0;  ///< the part of `seconds` that the first block's prefill takes
 };
 
-/// Seconds left of a job, where that can be said: at first those of the forecast, more and more those that what is done
-/// has shown. `prefill`, `tokens`: shares that are done of the first block's prefill and of all tokens.
+/// Estimates the seconds left of a job, if that is possible: at first by the forecast, then more and more by the work
+/// that is done. `prefill`, `tokens`: the shares of the first block's prefill and of all tokens that are done.
 std::optional<double> seconds_left(const Forecast& forecast, double elapsed, double prefill, double tokens);
 
-/// Whether `fd` is a terminal on which a line can be drawn again and again.
+/// Whether `fd` is a terminal on which a line can be redrawn.
 bool is_drawn_on(int fd);
-/// Columns of the terminal behind `fd`, by what it says and by COLUMNS, whichever is less; 80 where neither says any.
+/// Columns of the terminal behind `fd`: the lesser of the terminal's own number and COLUMNS; 80 if neither is known.
 std::size_t terminal_columns(int fd);
 
-/// Says what goes on from the first moment to the last. Any thread, but for begin().
+/// Shows what a job is doing from beginning to end. Any thread, except for begin().
 class Progress {
  public:
-  /// Begins with a stage. `quiet`: says nothing.
+  /// Begins with a stage. `quiet`: shows nothing.
   explicit Progress(bool quiet);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// What goes on before and after the sweeps, such as "loading weights".
+  /// Begins a stage before or after the sweeps, such as "loading weights".
   void stage(const std::string& what);
-  void stage_share(double share) { stage_share_ = share; }  ///< of it that is done
-  /// The sweeps begin. `total` requests, `already` of them answered by earlier runs; `tokens`: the most that is to
-  /// come. `prefill` says which share of the first sweep is done. Both functions outlive the last token().
+  void stage_share(double share) { stage_share_ = share; }  ///< share of the stage that is done
+  /// The sweeps begin. There are `total` requests; earlier runs have answered `already` of them. `tokens`: the most
+  /// that can come. `prefill` returns the share of the first sweep that is done. Both functions outlive the last
+  /// token().
   void begin(std::size_t total, std::size_t already, std::uint64_t tokens, const Forecast& forecast,
              std::function<double()> prefill, std::function<std::string()> busiest);
 
-  void token();  ///< one more token; one thread, which `busiest` is asked on
-  void ended_early(std::uint64_t tokens) { skipped_ += tokens; }  ///< so many tokens of a sequence will not come
+  void token();  ///< one more token; called by one thread, which calls `busiest`
+  void ended_early(std::uint64_t tokens) { skipped_ += tokens; }  ///< that many tokens of a sequence will not come
   void finished() { ++finished_; }                                ///< one more request was answered
-  void clear();  ///< ends what is shown, before something else is printed
+  void clear();                                                   ///< ends the display before something else is printed
   std::size_t answered() const { return already_ + finished_; }
   double seconds() const;  ///< since this was made
 

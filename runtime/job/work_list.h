@@ -1,4 +1,4 @@
-// runtime/job/work_list.h: what a job computes, in the order in which it takes places.
+// runtime/job/work_list.h: the choices that a job computes, in the order in which they take places.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace weft::runtime {
 
-/// One choice of a request: what takes a place.
+/// One choice of a request. It takes a place.
 struct WorkItem {
   std::uint32_t request, choice;
 };
 
-/// Every choice of some requests, those of a request next to each other: 4 bytes a request, however many choices it
-/// has. Walked from the first to the last; a copy walks on by itself. `requests` must outlive it.
+/// Every choice of some requests, with those of a request next to each other. Takes 4 bytes a request, however many
+/// choices it has. `requests` must outlive it.
 class WorkList {
  public:
   WorkList(std::vector<std::uint32_t> order, const RequestFile& requests)
@@ -23,12 +23,12 @@ class WorkList {
     for (const std::uint32_t request : order_) left_ += requests_.entry(request).n;
   }
 
-  /// Where somebody is in the list, which must outlive it.
+  /// A position in the list, from the first item to the last. A copy moves independently. The list must outlive it.
   class Walk {
    public:
     explicit Walk(const WorkList& list) : list_(&list), left_(list.left_) {}
     std::size_t left() const { return left_; }
-    /// Not at the end.
+    /// Must not be called at the end.
     WorkItem next() {
       const WorkItem item{list_->order_[at_], choice_};
       --left_;

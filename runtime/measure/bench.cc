@@ -8,7 +8,7 @@
 #include <random>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/measure/bound.h"
 #include "runtime/measure/report.h"
@@ -44,13 +44,13 @@ Totals run_once(Session& session, const BenchOptions& options, std::int64_t requ
   return session.executor().totals() - before;
 }
 
-double rate(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
+double per_second(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
 
 std::int64_t blocks_of(const Session& session, std::int64_t requests) {
   return (requests + session.policy().block_size() - 1) / session.policy().block_size();
 }
 
-/// What a generated token takes on average over a whole generation, from sweeps at three contexts: Simpson's rule over
+/// The average work of a generated token over a whole generation, from sweeps at three contexts by Simpson's rule over
 /// the growing context.
 Work project_decode(Session& session, const BenchOptions& options, std::int64_t requests, ordered_json& points) {
   const std::int64_t sweeps = options.project_sweeps, last = options.prompt + options.generation - 1 - sweeps;
@@ -92,8 +92,8 @@ void warm_up(Session& session, const BenchOptions& options, std::int64_t request
   session.layers().set_synthetic_prefill(false);
 }
 
-/// Tokens per second, a number per repetition; `points` are the contexts that a projection came from. The work is a
-/// token's, summed over the repetitions.
+/// Tokens per second, one number per repetition. `points` are the contexts from which decode was projected. The work is
+/// that of one token, summed over the repetitions.
 struct Rates {
   std::vector<double> total, prefill, decode;
   ordered_json points = ordered_json::array();
@@ -115,16 +115,16 @@ void measure_once(Session& session, const BenchOptions& options, std::int64_t re
     decode =
         decode_work(session, timing, session.keep(options.prompt, options.generation), options.prompt, sweeps, blocks);
   rates.decode_work = rates.decode_work + decode;
-  rates.decode.push_back(rate(1, decode.seconds));
+  rates.decode.push_back(per_second(1, decode.seconds));
   if (options.skip_prefill) return;
   const Work prefill = prefill_work(session, timing, options.prompt, blocks);
   rates.prefill_work = rates.prefill_work + prefill;
-  rates.prefill.push_back(rate(1, prefill.seconds));
+  rates.prefill.push_back(per_second(1, prefill.seconds));
   const double seconds = double(options.prompt) * prefill.seconds + double(sweeps) * decode.seconds;
-  rates.total.push_back(rate(double(options.generation), seconds));
+  rates.total.push_back(per_second(double(options.generation), seconds));
 }
 
-/// Per phase, and of the whole; measured as the mean of the repetitions.
+/// The bounds of each phase and of the whole run, next to the mean of the repetitions.
 ordered_json bound_of(const BenchOptions& options, const Ceilings& ceilings, const Rates& rates) {
   const double each = 1.0 / options.repetitions;
   const Work prefill = each * rates.prefill_work, decode = each * rates.decode_work;

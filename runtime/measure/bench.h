@@ -1,4 +1,4 @@
-// runtime/measure/bench.h: how fast a policy is on a made-up workload, and what the machine could do at best.
+// runtime/measure/bench.h: measures a policy on a made-up workload and compares it with the machine's ceilings.
 #pragma once
 
 #include <atomic>
@@ -6,15 +6,15 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "policy/policy.h"
+#include "policy/layout/policy.h"
 #include "runtime/engine/session.h"
 
 namespace weft::runtime {
 
 struct BenchOptions {
   std::string model, weights, dtype = "auto";
-  std::string machine_file;  ///< machine to plan for and to predict by; empty: neither
-  std::string ceilings;      ///< file that measure_lanes() was written to; empty: no bound
+  std::string machine_file;  ///< machine to plan for and to predict with; empty: neither
+  std::string ceilings;      ///< file with the report of measure_lanes(); empty: no bound
   std::int64_t prompt = 512, generation = 32, requests = 0;  ///< requests: 0 is one block
   int repetitions = 1, project_sweeps = 0;
   bool warm_up = true, skip_prefill = false;
@@ -22,12 +22,12 @@ struct BenchOptions {
   MachineOptions machine;
 };
 
-/// The report of a run (report.h) over random prompts of one length, all generated to the end. With `project_sweeps`,
-/// decode is timed for that many sweeps at the beginning, the middle and the end of the generation and the rest
-/// projected from them, with the growing context that each has; "measured" is then false. With `skip_prefill` the KV
-/// cache is filled with random keys and values in place of prefill, and only decode is timed. With `ceilings` the
-/// report has a "bound" for prefill, decode and the whole: how fast the busiest lane would be at these ceilings
-/// (bound.h). With `machine_file` what the policy leaves open is planned, and the report has "predicted".
+/// Reports a run (report.h) over random prompts of one length, all generated to the end. With `project_sweeps`, decode
+/// is timed for that many sweeps at the beginning, the middle and the end of the generation. The rest is projected from
+/// these over the growing context, and "measured" is false. With `skip_prefill` the KV cache is filled with random keys
+/// and values in place of prefill, and only decode is timed. With `ceilings` the report has a "bound" for prefill,
+/// decode and the whole run: the speed of the busiest lane at these ceilings (bound.h). With `machine_file` the fields
+/// that the policy leaves open are planned, and the report has "predicted".
 nlohmann::ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace weft::runtime

@@ -4,15 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 
 namespace weft::runtime {
 namespace {
 
 using nlohmann::ordered_json;
 using offload::Lane;
-
-constexpr std::size_t index(Lane lane) { return static_cast<std::size_t>(lane); }
 
 /// The number at `path` ("disk/read_bytes_per_second").
 double number_at(const nlohmann::json& report, const std::string& path, const std::string& where) {
@@ -98,7 +96,8 @@ Work prefill_work(const Session& session, const Totals& totals, std::int64_t pro
   Work work{.seconds = totals.prefill_seconds, .weight_bytes = double(blocks) * weight_bytes(session)};
   work.flops = tokens * policy::flops_per_token(spec, seen, false) +
                prompts * (policy::flops_per_token(spec, 0, true) - policy::flops_per_token(spec, 0, false));
-  if (retention.scored() && retention.window == 0)  // the column sums take the products of queries and keys once more
+  if (retention.scored() &&
+      retention.observation == 0)  // column sums compute the products of queries and keys once more
     work.flops += tokens * 2 * seen * spec.heads * spec.head_dim * spec.layers;
   for (std::size_t lane = 0; lane < work.lane_bytes.size(); ++lane)
     work.lane_bytes[lane] = double(totals.prefill_lane_bytes[lane]);
@@ -109,7 +108,7 @@ Work decode_work(const Session& session, const Totals& totals, const LayerKeeps&
                  std::int64_t sweeps, std::int64_t blocks) {
   const policy::ModelSpec& spec = session.source().spec;
   const auto tokens = double(totals.decode_tokens);
-  double read = 0;  // by one sequence, in all sweeps and layers
+  double read = 0;  // bytes that one sequence reads in all sweeps and layers
   for (std::size_t layer = 0; layer < keep.size(); ++layer)
     for (std::size_t run = 0; run < keep[layer].size(); ++run) {
       std::int64_t attended = 0;

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/measure/measure_ops.h"
 
 namespace weft::runtime {
@@ -14,7 +14,8 @@ using kernels::Memory;
 using kernels::Stream;
 using nlohmann::ordered_json;
 
-constexpr std::size_t kPiece = std::size_t{16} << 20;  // of a copy on the device; the backend paces larger ones
+constexpr std::size_t kPieceCopied = std::size_t{16}
+                                     << 20;  // bytes of a copy on the device; the backend paces larger ones
 
 /// The median under `name`, then the least and the most.
 ordered_json figure(const char* name, std::vector<double> values) {
@@ -22,9 +23,9 @@ ordered_json figure(const char* name, std::vector<double> values) {
   return {{name, values[values.size() / 2]}, {"min", values.front()}, {"max", values.back()}};
 }
 
-class Measurement {
+class DeviceMeasurement {
  public:
-  Measurement(kernels::Backend& backend, const DeviceSizes& sizes)
+  DeviceMeasurement(kernels::Backend& backend, const DeviceSizes& sizes)
       : backend_(backend), sizes_(sizes), timing_{sizes.seconds, sizes.repetitions}, bench_(backend, Side::device),
         bytes_(sizes.bytes / 4096 * 4096) {}
 
@@ -43,8 +44,8 @@ class Measurement {
   double memory(ordered_json& report) {
     const auto from = bench_.random(bytes_ / sizeof(float), DType::f32), to = backend_.allocate_device(bytes_);
     const auto copy = [&](Stream& stream) {
-      for (std::size_t at = 0; at < bytes_; at += kPiece)
-        backend_.copy(to->data() + at, from->data() + at, std::min(kPiece, bytes_ - at), stream);
+      for (std::size_t at = 0; at < bytes_; at += kPieceCopied)
+        backend_.copy(to->data() + at, from->data() + at, std::min(kPieceCopied, bytes_ - at), stream);
     };
     const auto read = [&](Stream& stream) { backend_.read(from->data(), bytes_, stream); };
     report["copy"] = figure("bytes_per_second", rates(2.0 * double(bytes_), copy));
@@ -101,7 +102,7 @@ class Measurement {
     return bench_.timer().rates(work, timing_, queue);
   }
 
-  /// Two threads, because a copy blocks the thread that starts it. They copy eighths, so that hardly any of the time is
+  /// Uses two threads, because a copy blocks the thread that starts it. They copy eighths, so that hardly any time is
   /// spent in one direction alone.
   ordered_json both_directions(const Memory& device, const Memory& host, const Memory& second) {
     const std::size_t piece = std::max<std::size_t>(bytes_ / 8192 * 1024, 4096), half = bytes_ / 2;
@@ -126,13 +127,13 @@ class Measurement {
   const DeviceSizes& sizes_;
   Timing timing_;
   Workbench bench_;
-  std::size_t bytes_;  // of a copy: whole pages
+  std::size_t bytes_;  // of a copy, in whole pages
 };
 
 }  // namespace
 
 ordered_json measure_device(kernels::Backend& backend, const DeviceSizes& sizes) {
-  Measurement measure(backend, sizes);
+  DeviceMeasurement measure(backend, sizes);
   ordered_json report{{"name", backend.description()}};
   measure.links(report);
   const double read = measure.memory(report);

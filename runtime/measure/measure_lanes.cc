@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "kernels/attention_ceiling.h"
-#include "kernels/ceilings.h"
+#include "kernels/backend/attention_ceiling.h"
+#include "kernels/backend/ceilings.h"
 #include "kernels/error.h"
-#include "kernels/kernel_kind.h"
-#include "policy/json.h"
+#include "kernels/linear/linear_cpu.h"
+#include "policy/base/json.h"
 #include "runtime/engine/session.h"
 #include "runtime/measure/measure_device.h"
 #include "runtime/measure/measure_lanes.h"
@@ -21,27 +21,27 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kPiece = std::size_t{64} << 20;
+constexpr std::size_t kPieceRead = std::size_t{64} << 20;
 
-/// Over how much and how long the host's ceilings are taken.
-struct Sizes {
-  std::size_t bytes = std::size_t{5} << 28;  // 1.25 GiB: a large cache would flatter less
+/// The amount of data and the time that each of the host's ceilings takes.
+struct LaneSizes {
+  std::size_t bytes = std::size_t{5} << 28;  // 1.25 GiB, so that it does not fit in a cache
   double seconds = 3;
 };
-constexpr Sizes kQuick{.bytes = 32 << 20, .seconds = 0.05};
+constexpr LaneSizes kQuick{.bytes = 32 << 20, .seconds = 0.05};
 
-/// A file of random bytes without a name, read with O_DIRECT by the store's own engine.
+/// Writes a file of random bytes without a name, and reads it with O_DIRECT by the store's own engine.
 ordered_json measure_disk(const MachineOptions& machine, std::size_t bytes) {
   const auto disk = make_disk(machine);
   const auto backend = kernels::make_cpu_backend({});
-  const auto memory = backend->allocate_host(kPiece);
+  const auto memory = backend->allocate_host(kPieceRead);
   std::mt19937_64 random(1);
-  for (std::size_t i = 0; i < kPiece; i += 8) *reinterpret_cast<std::uint64_t*>(memory->data() + i) = random();
+  for (std::size_t i = 0; i < kPieceRead; i += 8) *reinterpret_cast<std::uint64_t*>(memory->data() + i) = random();
   const offload::FileId file = disk->create_spill(machine.disk_directory, bytes);
   const auto time = [&](const auto& transfer) {
     const auto begin = std::chrono::steady_clock::now();
-    for (std::size_t offset = 0; offset < bytes; offset += kPiece)
-      transfer(offload::Extent{file, offset, std::min(kPiece, bytes - offset)});
+    for (std::size_t offset = 0; offset < bytes; offset += kPieceRead)
+      transfer(offload::Extent{file, offset, std::min(kPieceRead, bytes - offset)});
     return double(bytes) / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   const double written = time([&](const offload::Extent& extent) { disk->write(extent, memory->data()); });
@@ -56,7 +56,7 @@ ordered_json measure_disk(const MachineOptions& machine, std::size_t bytes) {
           {"read_max", rates.back()}};
 }
 
-ordered_json measure_host(const MachineOptions& machine, const Sizes& sizes) {
+ordered_json measure_host(const MachineOptions& machine, const LaneSizes& sizes) {
   const int threads = machine.threads > 0 ? machine.threads : static_cast<int>(std::thread::hardware_concurrency());
   kernels::ThreadPool pool(threads);
   ordered_json report{{"machine", kernels::make_cpu_backend({.threads = threads})->description()},
@@ -66,10 +66,8 @@ ordered_json measure_host(const MachineOptions& machine, const Sizes& sizes) {
   report["dram_read_bytes_per_second"] = dram;
   for (const int rows : {1, 8, 32, 256, 512}) {
     const double flops = kernels::measure_linear(pool, rows, DType::f16, sizes.bytes, sizes.seconds);
-    const double library = kernels::measure_linear_library(pool, rows, sizes.bytes, sizes.seconds);
     ordered_json& cell = policy::object_at(report, "linear_f16_4096")[std::to_string(rows)];
     cell = {{"flop_per_second", flops}, {"of_dram_bound", flops / (dram * rows)}};  // 2 flop per row for 2 bytes
-    if (library > 0) cell.update({{"library_flop_per_second", library}, {"of_library", flops / library}});
     if (kernels::multiplies_bf16()) {
       const double pairs = kernels::measure_linear(pool, rows, DType::bf16, sizes.bytes, sizes.seconds,
                                                    kernels::LinearPath::automatic, Arithmetic::bfloat16);
@@ -108,9 +106,9 @@ ordered_json measure_host(const MachineOptions& machine, const Sizes& sizes) {
 }  // namespace
 
 ordered_json measure_lanes(const MachineOptions& machine, bool quick) {
-  const auto backend = make_backend(machine);  // first, so that a GPU that is missing is said at once
+  const auto backend = make_backend(machine);  // first, so that a missing GPU is reported at once
   ordered_json report{{"measured", true}, {"quick", quick}};
-  report.update(measure_host(machine, quick ? kQuick : Sizes{}));
+  report.update(measure_host(machine, quick ? kQuick : LaneSizes{}));
   if (backend->device_is_host_memory()) return report;
   DeviceSizes sizes;
   if (quick) sizes.bytes = 64 << 20, sizes.seconds = 0.002, sizes.repetitions = 3;

@@ -1,4 +1,4 @@
-// runtime/measure/measure_lanes.h: what the machine's lanes reach at best, for `weft bench --lanes`.
+// runtime/measure/measure_lanes.h: measures the ceilings of the machine's lanes, for `weft bench --lanes`.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,9 +7,9 @@
 
 namespace weft::runtime {
 
-/// The machine's ceilings: disk, memory read, matrix products, attention on the host; and where the device is not
-/// the host's memory, under "device", what measure_device() says of it. `quick`: over so little and so briefly that
-/// caches make every figure too good; shows in seconds that all of it works.
+/// Measures the machine's ceilings: disk, memory reads, matrix products and attention on the host. If the device has
+/// memory of its own, "device" holds the report of measure_device(). `quick` shows in seconds that everything works,
+/// but measures so little, and so briefly, that caches make every figure too good.
 nlohmann::ordered_json measure_lanes(const MachineOptions& machine, bool quick);
 
 }  // namespace weft::runtime

@@ -18,13 +18,11 @@ using kernels::Memory;
 using kernels::Stream;
 using offload::Lane;
 
-constexpr std::size_t kRow = 4096, kRows = 512;  // of a table of 2048 columns; a chunk's tokens
+constexpr std::size_t kRow = 4096, kRows = 512;  // bytes of a row of 2048 columns; a chunk's tokens
 constexpr int kSlots = 256, kHeadDim = 64, kHeads = 32;
 constexpr double kNominal = 1e6;
 
-constexpr std::size_t index(Lane lane) { return static_cast<std::size_t>(lane); }
-
-/// A file to read as checkpoints are, without checksums, and a spill file to write.
+/// A file that is read as checkpoints are, without checksums, and a spill file that is written.
 class DiskFiles {
  public:
   DiskFiles(const MachineOptions& options, kernels::Backend& backend, std::size_t bytes, std::size_t piece)
@@ -39,7 +37,7 @@ class DiskFiles {
     store_->read({read_, next(next_read_), piece_}, to_->data());
     return double(piece_);
   }
-  /// Of what write() has written, checksums and all.
+  /// Reads what write() has written, and compares its checksums.
   double read_spilled() {
     const std::size_t pieces = std::clamp<std::size_t>(next_written_, 1, bytes_ / piece_);
     store_->read({written_, next_spilled_++ % pieces * piece_, piece_}, to_->data());
@@ -49,7 +47,7 @@ class DiskFiles {
     store_->write({written_, next(next_written_), piece_}, from_->data());
     return double(piece_);
   }
-  /// One call for as many rows as a chunk of tokens needs, none of them at a multiple of a page.
+  /// Reads in one call as many rows as a chunk of tokens needs, none of them at a multiple of a page.
   double read_rows() {
     std::vector<std::size_t> places(kRows);
     for (std::size_t& place : places) place = random_() % (bytes_ / kRow - 1);
@@ -64,7 +62,7 @@ class DiskFiles {
  private:
   std::size_t next(std::size_t& piece) const { return piece++ % (bytes_ / piece_) * piece_; }
 
-  /// It loses its name once it is open. Written past the store, which writes nothing but spill files.
+  /// Makes a file that loses its name once it is open. The store writes only spill files, so this writes it directly.
   offload::FileId make_file(const std::string& directory) {
     const std::string path =
         (std::filesystem::path(directory) / (".weft-measure-" + std::to_string(std::random_device()()))).string();
@@ -96,7 +94,7 @@ class DiskFiles {
   std::size_t next_read_ = 0, next_written_ = 0, next_spilled_ = 0;
 };
 
-/// Work of an engine in pieces of about a millisecond, so that waiting for each costs little.
+/// A load that works in pieces of about a millisecond, so that waiting for each costs little.
 Load in_pieces(Timer& timer, double work, const Timer::Queue& queue) {
   timer.run(queue, 1);
   const int count = static_cast<int>(std::clamp(std::ceil(1e-3 / timer.run(queue, 1)), 1.0, 1000.0));
@@ -106,7 +104,7 @@ Load in_pieces(Timer& timer, double work, const Timer::Queue& queue) {
   };
 }
 
-/// What every lane can be busy with.
+/// A load for every lane.
 class Links {
  public:
   Links(kernels::Backend& backend, const LinkSizes& sizes)
@@ -135,7 +133,7 @@ class Links {
   double alone(Lane lane) {
     double& rate = alone_[index(lane)];
     if (rate > 0) return rate;
-    loads_[index(lane)]();  // touches its memory
+    loads_[index(lane)]();  // touches the load's memory
     return rate = taken(loads_[index(lane)], timing_of(lane));
   }
 
@@ -163,7 +161,7 @@ class Links {
     return lane == Lane::disk_read || lane == Lane::disk_write ? sizes_.disk : sizes_.timing;
   }
 
-  static constexpr int kLinearRows = 32, kWidth = 2048;  // as in decode: both memory and arithmetic are busy
+  static constexpr int kLinearRows = 32, kWidth = 2048;  // keep both memory and arithmetic busy, as decode does
 
   double copy(std::byte* to, const std::byte* from, Timer& timer) {
     timer.run([&](Stream& stream) { backend_.copy(to, from, sizes_.copy, stream); }, 1);

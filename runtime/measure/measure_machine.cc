@@ -16,20 +16,20 @@ using policy::RateTable;
 
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
-/// What is measured, over how much and how long.
-struct Sizes {
+/// What is measured, over how much data and for how long.
+struct RateSizes {
   Timing timing{.seconds = 0.008, .repetitions = 3};
-  int passes = 3;  // over all figures of the engines, so that what disturbs one for a moment leaves it a majority
+  int passes = 3;  // over all figures of the engines, so that a short disturbance spoils few values of each
   LinkSizes links;
-  std::size_t weights = 512 * kMebibyte, kv = 128 * kMebibyte;  // bytes that a figure goes over
+  std::size_t weights = 512 * kMebibyte, kv = 128 * kMebibyte;  // bytes that a figure is taken over
   std::vector<DType> types{DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4};
   std::vector<int> rows{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, widths{256, 768, 2048, 4096};
   std::vector<int> prompts{64, 256, 1024}, slots{32, 128, 512, 2048}, head_dims{64, 128};
   int heads = 16, chunk = 512;  // tokens of one call in prefill, or one prompt
 };
 
-Sizes brief_sizes() {
-  Sizes sizes;
+RateSizes brief_sizes() {
+  RateSizes sizes;
   sizes.timing = {.seconds = 1e-3, .repetitions = 3};
   sizes.passes = 1;
   sizes.links.file = 16 * kMebibyte, sizes.links.piece = 4 * kMebibyte, sizes.links.copy = 2 * kMebibyte;
@@ -44,8 +44,8 @@ Sizes brief_sizes() {
 }
 
 /// Brief sizes for a run with little memory.
-Sizes small_sizes() {
-  Sizes sizes = brief_sizes();
+RateSizes small_sizes() {
+  RateSizes sizes = brief_sizes();
   sizes.links.file = 4 * kMebibyte, sizes.links.piece = kMebibyte, sizes.links.copy = kMebibyte / 2;
   sizes.links.weights = 8 * kMebibyte, sizes.links.kv = kMebibyte;
   sizes.weights = 4 * kMebibyte, sizes.kv = 8 * kMebibyte;
@@ -53,14 +53,14 @@ Sizes small_sizes() {
   return sizes;
 }
 
-/// To four digits: a figure is no more exact, and a file is easier to read.
+/// Rounds to four digits. A figure is no more exact, and a file is easier to read.
 double rounded(double value) {
   if (!(value > 0)) return value;
   const double scale = std::pow(10.0, std::abs(std::floor(std::log10(value)) - 3));
   return value >= 1e3 ? std::round(value / scale) * scale : std::round(value * scale) / scale;
 }
 
-/// Of each point's rate; the tables have the same points.
+/// The median of each point's rate. All tables have the same points.
 RateTable median_of(const std::vector<policy::Engine>& all,
                     const std::function<const RateTable&(const policy::Engine&)>& table) {
   RateTable middle = table(all.front());
@@ -88,9 +88,9 @@ policy::Engine median_of(const std::vector<policy::Engine>& all) {
   return middle;
 }
 
-class Measurement {
+class RateMeasurement {
  public:
-  Measurement(kernels::Backend& backend, const Sizes& sizes)
+  RateMeasurement(kernels::Backend& backend, const RateSizes& sizes)
       : backend_(backend), sizes_(sizes), bench_(backend, Side::device) {
     allocate_weights();
     if (!is_fast()) return;
@@ -109,7 +109,7 @@ class Measurement {
     return engine;
   }
 
-  /// `device`: of the same machine, whose ops may be the host's own.
+  /// `device`: the device of the same machine, whose ops may be the host's own.
   policy::Engine host(const policy::Engine& device) {
     policy::Engine engine;
     if (&backend_.ops() == &backend_.host_ops()) {
@@ -129,7 +129,7 @@ class Measurement {
     return rounded(median(bench.timer().rates(work, sizes_.timing, queue)));
   }
 
-  /// Whether the largest product keeps the device too briefly busy to show what it can do.
+  /// Whether the largest product keeps the device busy too briefly to show what it can do.
   bool is_fast() {
     constexpr double flops_of_fast = 1e13;
     const int rows = sizes_.rows.back(), width = sizes_.widths.back();
@@ -139,10 +139,10 @@ class Measurement {
     return work.flops() / bench_.timer().run(queue, 1) > flops_of_fast;
   }
 
-  /// Room for the widest matrix of the widest type at least.
+  /// Makes room for at least the widest matrix of the widest type.
   void allocate_weights() {
     const auto widest = static_cast<std::size_t>(sizes_.widths.back());
-    weights_ = nullptr;  // before there is another
+    weights_ = nullptr;  // frees the old memory first
     weights_ = bench_.allocate(std::max(sizes_.weights, widest * widest * sizeof(float)));
   }
   std::span<std::byte> fill_weights(DType type) {
@@ -191,7 +191,7 @@ class Measurement {
     return table;
   }
 
-  /// A norm of a chunk's hidden states, and the rounding of as many numbers to 16 bits.
+  /// Measures a norm of a chunk's hidden states, and the rounding of as many numbers to 16 bits.
   double pointwise() {
     constexpr int rows = 512, cols = 2048;
     constexpr std::size_t numbers = std::size_t{rows} * cols;
@@ -216,7 +216,7 @@ class Measurement {
   }
 
   kernels::Backend& backend_;
-  Sizes sizes_;
+  RateSizes sizes_;
   Workbench bench_;
   std::unique_ptr<kernels::Memory> weights_;
 };
@@ -236,7 +236,7 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.unpacks_weights = backend.unpacks_weights();
   machine.rows_that_fill = backend.rows_that_fill();
   const bool little = std::min(memory, machine[offload::Tier::host]) < kLittle;
-  Sizes sizes = effort == Effort::full ? Sizes{} : little ? small_sizes() : brief_sizes();
+  RateSizes sizes = effort == Effort::full ? RateSizes{} : little ? small_sizes() : brief_sizes();
   for (const DType type : quantised)
     if (std::find(sizes.types.begin(), sizes.types.end(), type) == sizes.types.end()) sizes.types.push_back(type);
   if (machine.unpacks_weights) std::erase_if(sizes.types, is_quantised);  // their products are those of float16
@@ -246,7 +246,7 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.disk_rows_per_second = rounded(machine.disk_rows_per_second);
   for (auto& others : machine.together)
     for (double& left : others) left = rounded(left);
-  Measurement measure(backend, sizes);
+  RateMeasurement measure(backend, sizes);
   std::vector<policy::Engine> device, host;
   for (int pass = 0; pass < sizes.passes; ++pass) {
     device.push_back(measure.device());

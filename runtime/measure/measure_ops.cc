@@ -7,9 +7,9 @@
 #include <future>
 #include <random>
 
-#include "kernels/kernel_kind.h"
+#include "kernels/backend/random_rows.h"
+#include "kernels/linear/linear_cpu.h"
 #include "kernels/quantised.h"
-#include "kernels/random_rows.h"
 
 namespace weft::runtime {
 namespace {
@@ -18,13 +18,13 @@ using kernels::Memory;
 using kernels::Stream;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kTable = std::size_t{1} << 20;  // random numbers, of which all operands are made
+constexpr std::size_t kTable = std::size_t{1} << 20;  // random numbers from which all operands are made
 
 double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 std::size_t numbers(std::int64_t rows, std::int64_t cols) { return static_cast<std::size_t>(rows * cols); }
 
-constexpr int kMeasuredGroup = 64;  // of quantised weights
+constexpr int kMeasuredGroup = 64;  // numbers in a group of quantised weights
 
 std::size_t matrix_bytes(DType type, std::int64_t rows, std::int64_t cols) {
   if (!is_quantised(type)) return numbers(rows, cols) * size_of(type);
@@ -59,7 +59,7 @@ std::vector<double> Timer::rates(double work, const Timing& timing, const Queue&
   constexpr int most = 1 << 16;
   run(queue, 1);
   int count = 1;
-  // A call by itself may be nearly all launch: what many take says how many fill the time.
+  // One call may be nearly all launch, so the time of many calls decides how many fill `seconds`.
   for (double taken = run(queue, 1); taken < timing.seconds / 2 && count < most; taken = run(queue, count))
     count = static_cast<int>(std::min(most * 1.0, std::ceil(count * std::clamp(timing.seconds / taken, 2.0, 16.0))));
   std::vector<double> all;
@@ -145,7 +145,7 @@ std::unique_ptr<Memory> Workbench::full_cache(const offload::KvShape& shape) {
 
 void Workbench::fill_levels(std::byte* to, std::size_t rows, const offload::KvShape& shape) {
   constexpr std::size_t piece = std::size_t{1} << 15;
-  const std::size_t row = shape.value_bytes();  // keys are of the same type
+  const std::size_t row = shape.value_bytes();  // keys have the same type
   const auto some = backend_.allocate_host(std::min(piece, rows) * row);
   kernels::random_rows(shape.dtype, shape.head_dim, 0, static_cast<std::int64_t>(std::min(piece, rows)), some->data());
   for (std::size_t first = 0; first < rows; first += piece)

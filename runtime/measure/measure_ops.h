@@ -1,4 +1,4 @@
-// runtime/measure/measure_ops.h: a run's ops over made-up operands, and the clock around them.
+// runtime/measure/measure_ops.h: times a run's ops over made-up operands.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace weft::runtime {
 
-/// Who computes, and in whose memory the operands are.
+/// The side that computes and has the operands in its memory.
 enum class Side : std::uint8_t { device, host };
 
-/// How long a figure is taken: repetitions of at least about `seconds` each, so that launches do not count.
+/// The repetitions of a figure. Each takes at least about `seconds`, so that launches do not count.
 struct Timing {
   double seconds = 0.05;
   int repetitions = 7;
@@ -24,29 +24,29 @@ struct Timing {
 
 double median(std::vector<double> values);
 
-/// A queue of work on one side, and the clock around it.
+/// Times a queue of work on one side.
 class Timer {
  public:
   using Queue = std::function<void(kernels::Stream&)>;
 
   Timer(kernels::Backend& backend, Side side);
   kernels::Stream& stream() { return stream_ ? *stream_ : backend_.host_stream(); }
-  void wait();  ///< until all that was queued is done; throws DeviceError if it failed
+  void wait();  ///< until all queued work is done; throws DeviceError if it failed
   /// Seconds that `count` calls of `queue` take, one after another.
   double run(const Queue& queue, int count);
-  /// `work` per second of one call of `queue`, once for each repetition, after a warm-up; its seconds where `work` is
-  /// 0.
+  /// `work` per second of one call of `queue`, once for each repetition, after a warm-up. If `work` is 0, the seconds
+  /// of one call.
   std::vector<double> rates(double work, const Timing& timing, const Queue& queue);
 
  private:
   kernels::Backend& backend_;
-  std::unique_ptr<kernels::Stream> stream_;  // null: the host's
+  std::unique_ptr<kernels::Stream> stream_;  // null: the host's stream
   std::unique_ptr<kernels::Event> event_;
 };
 
-/// Something that a lane or an engine does piece by piece: does one, waits for it, and returns how much work it was.
+/// Does one piece of what keeps a lane or an engine busy, waits for it, and returns how much work it was.
 using Load = std::function<double()>;
-/// Work per second of a load by itself; of two at once, each on a thread of its own. Takes `seconds`.
+/// Work per second of one load alone, or of two at once, each on its own thread. Takes `seconds`.
 double rate_of(const Load& load, double seconds);
 std::pair<double, double> rates_of(const Load& first, const Load& second, double seconds);
 
@@ -63,13 +63,14 @@ class Workbench {
   /// Random numbers in [-1, 1), repeating every 2^20.
   std::unique_ptr<kernels::Memory> random(std::size_t numbers, DType type);
   void fill(std::byte* to, std::size_t numbers, DType type);
-  /// With groups of quantised weights, as many as fit, for matrices whose sides are multiples of 16 and 64.
+  /// Fills `to` with as many groups of quantised weights as fit, for matrices whose sides are multiples of 16 and 64.
   void fill_groups(std::span<std::byte> to, DType type);
-  /// A block in the steady state: every slot but the last holds a token, so that every step of H2O evicts one.
+  /// A KV buffer in the steady state: every slot but the last holds a token, so that every decode step of H2O evicts
+  /// one.
   std::unique_ptr<kernels::Memory> full_cache(const offload::KvShape& shape);
 
  private:
-  /// Quantised rows of random levels.
+  /// Fills quantised rows with random levels.
   void fill_levels(std::byte* to, std::size_t rows, const offload::KvShape& shape);
   void bring(std::byte* to, const std::byte* from, std::size_t bytes);
 
@@ -79,12 +80,12 @@ class Workbench {
   std::unique_ptr<kernels::Memory> table_;
 };
 
-/// Products with a different matrix each time, as many as `weights` has room for; of quantised ones in groups of
-/// 64, in integer arithmetic where there is any. [rows, in] x [out, in]
+/// [rows, in] x [out, in]: products with a different matrix each time, as many as `weights` has room for. Quantised
+/// matrices have groups of 64 and are multiplied in integer arithmetic if there is any.
 class LinearWork {
  public:
-  /// `in_layers`: with a bias, and every second product added to what is there, as layers do it; else bare. `weights`
-  /// holds numbers of `type`, is borrowed, and has room for one matrix at least.
+  /// `in_layers`: products have a bias, and every second one is added to its output, as in layers. `weights` holds
+  /// numbers of `type`, is borrowed, and has room for at least one matrix.
   LinearWork(Workbench& bench, DType type, int rows, int in, int out, std::span<std::byte> weights, bool in_layers);
   void queue(kernels::Stream& stream);
   double flops() const { return 2.0 * double(op_.x.rows) * double(numbers_); }
@@ -100,12 +101,12 @@ class LinearWork {
   std::size_t next_ = 0;
 };
 
-/// Decode steps of H2O that evict, over full caches of slots of `type` that fill `bytes` or a little more.
+/// Decode steps of H2O that evict, over full caches whose slots of `type` fill `bytes` or a little more.
 class DecodeWork {
  public:
   DecodeWork(Workbench& bench, int heads, int slots, int head_dim, DType type, std::size_t bytes);
   void queue(kernels::Stream& stream);
-  /// What a step moves: keys and values, and of each slot the position read and the score read and written.
+  /// Bytes that a step moves: keys, values, and for each slot the position read and the score read and written.
   double bytes() const;
 
  private:
@@ -123,7 +124,7 @@ class PrefillWork {
   PrefillWork(Workbench& bench, int heads, int head_dim, int prompt, int prompts);
   void attend(kernels::Stream& stream);  ///< leaves the row sums that column_sums() reads
   void column_sums(kernels::Stream& stream);
-  /// Of one product over the causal half: attend() does two of them, column_sums() one.
+  /// Flops of one product over the causal half. attend() does two of them, column_sums() one.
   double flops() const { return flops_; }
 
  private:

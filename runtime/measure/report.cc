@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 
 namespace weft::runtime {
 namespace {
@@ -202,7 +202,7 @@ void TraceFile::add(const policy::Schedule& schedule, const policy::Trace& trace
     text += fmt::format(
         ",\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.1f},\"dur\":{:.1f},\"args\":{{\"step\":{},"
         "\"batch\":{}{}}}}}",
-        label(op), 1 + static_cast<int>(op.lane), span.begin * 1e6, (span.end - span.begin) * 1e6, op.step, op.batch,
+        label(op), 1 + static_cast<int>(op.lane), span.begin * 1e6, (span.end - span.begin) * 1e6, op.sweep, op.batch,
         moves ? fmt::format(",\"bytes\":{}", trace.bytes[i]) : "");
   }
   file_.append(text);

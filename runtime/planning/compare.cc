@@ -12,9 +12,9 @@ namespace {
 
 /// One model and one length of prompts and answers.
 struct Group {
-  const PublishedRow* row = nullptr;                   // any: for model and lengths
-  std::map<std::string, double> published, simulated;  // tokens/s by system; the best of its rows
-  double full = 0, h2o = 0;                            // predicted for this planner's policies
+  const PublishedRow* row = nullptr;                   // any of its rows, for model and lengths
+  std::map<std::string, double> published, simulated;  // tokens/s by system, from its best row
+  double full = 0, h2o = 0;                            // predictions for this planner's policies
 };
 
 std::vector<Group> groups_of(const std::vector<PublishedResult>& results) {

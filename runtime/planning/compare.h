@@ -1,16 +1,17 @@
-// runtime/planning/compare.h: compares what this planner predicts on a machine with what others published for it.
+// runtime/planning/compare.h: compares this planner's predictions for a machine with published figures.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "policy/machine.h"
+#include "policy/planner/machine.h"
 #include "runtime/planning/published.h"
 
 namespace weft::runtime {
 
-/// For people: per model and workload of the rows in 16 bits, tokens/s as published (simulated where `simulated`), what
-/// the fastest policies with the whole cache and with H2O at 20 % are predicted to reach, and the ratios.
+/// A table for people, from the rows in 16 bits. For each model and workload it has the published tokens/s, the
+/// predictions for the fastest policies with the whole cache and with H2O at 20 %, and the ratios. Ratios of published
+/// figures have those simulated by FlexGen's arithmetic next to them.
 std::string comparison_table(const std::vector<PublishedResult>& results, const policy::Machine& machine);
 
 }  // namespace weft::runtime

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/rolling.h"
+#include "policy/layout/rolling.h"
 #include "runtime/base/files.h"
 
 namespace weft::runtime {

@@ -12,7 +12,7 @@ namespace {
 using policy::Candidate;
 using policy::Machine;
 
-constexpr double kWorthSaying = 1.05;  // of a gain
+constexpr double kWorthSaying = 1.05;  // the least gain that is reported
 
 double& rate(Machine& machine, offload::Lane lane) { return machine.bytes_per_second[static_cast<std::size_t>(lane)]; }
 
@@ -29,7 +29,7 @@ void scale(policy::Engine& engine, double factor) {
   engine.launch /= factor;
 }
 
-/// `source` with its weights in another format.
+/// The sizing inputs of `source` with its weights in another format.
 policy::SizingInputs sizing_in(const ModelSource& source, const Machine& machine, const policy::WeightFormat& format) {
   policy::SizingInputs sizing = sizing_inputs(source, machine);
   const Weights weights(source.spec, source.units, 1, source.type, format);
@@ -41,7 +41,7 @@ policy::SizingInputs sizing_in(const ModelSource& source, const Machine& machine
 }
 
 /// One of the formats and retentions that a request allows.
-struct Choice {
+struct Variant {
   const ModelSource* source;
   policy::KvFormat kv_format;
   policy::Retention retention;
@@ -51,22 +51,22 @@ template <class T> void add_new(std::vector<T>& all, const T& one) {
   if (std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
 }
 
-/// What was asked for first comes first.
-std::vector<Choice> choices(const PlanRequest& request) {
+/// All variants that a request allows. Its own retention and formats come first.
+std::vector<Variant> choices(const PlanRequest& request) {
   std::vector<policy::Retention> retentions{request.policy.retention.value_or(policy::Retention{})};
   for (const policy::Retention& other : request.retentions) add_new(retentions, other);
   std::vector<policy::KvFormat> formats{request.policy.kv_format.value_or(policy::KvFormat{})};
   for (const policy::KvFormat& other : request.kv_formats) add_new(formats, other);
   std::vector<const ModelSource*> sources{&request.source};
   sources.insert(sources.end(), request.sources.begin(), request.sources.end());
-  std::vector<Choice> all;
+  std::vector<Variant> all;
   for (const ModelSource* source : sources)
     for (const policy::KvFormat& format : formats)
       for (const policy::Retention& retention : retentions) all.push_back({source, format, retention});
   return all;
 }
 
-/// Plans again with something changed, by the linear program alone.
+/// Plans again with one thing changed, by the linear program alone.
 class WhatIf {
  public:
   WhatIf(const PlanRequest& request, const Planned& planned)
@@ -139,7 +139,7 @@ policy::SizingInputs sizing_inputs(const ModelSource& source, const Machine& mac
 
 namespace {
 
-Planned plan_of(const PlanRequest& request, const Choice& choice) {
+Planned plan_of(const PlanRequest& request, const Variant& choice) {
   Planned planned{choice.source,
                   choice.retention,
                   choice.kv_format,
@@ -161,8 +161,8 @@ Planned plan_of(const PlanRequest& request, const Choice& choice) {
 Planned make_plan(const PlanRequest& request) {
   std::optional<Planned> best;
   std::vector<Candidate> others;
-  const std::vector<Choice> all = choices(request);
-  for (const Choice& choice : all) {
+  const std::vector<Variant> all = choices(request);
+  for (const Variant& choice : all) {
     try {
       Planned planned = plan_of(request, choice);
       if (best && best->best().prediction.tokens_per_second() >= planned.best().prediction.tokens_per_second()) {
@@ -171,7 +171,7 @@ Planned make_plan(const PlanRequest& request) {
       }
       if (best) others.push_back(best->best());
       best = std::move(planned);
-    } catch (const CapacityError&) {  // another may fit
+    } catch (const CapacityError&) {  // another variant may fit
       if (&choice == &all.back() && !best) throw;
     }
   }

@@ -1,4 +1,4 @@
-// runtime/planning/plan.h: a policy for a model, a machine and a job, what it will do, and what would make it faster.
+// runtime/planning/plan.h: plans a policy for a model, a machine and a job, and finds what would make it faster.
 #pragma once
 
 #include <functional>
@@ -7,27 +7,27 @@
 #include <string>
 #include <vector>
 
-#include "policy/search.h"
-#include "runtime/engine/model_source.h"
+#include "policy/planner/search.h"
+#include "runtime/model/model_source.h"
 
 namespace weft::runtime {
 
-/// What is asked of a planner. All references must outlive it.
+/// The inputs of a plan. All references must outlive it.
 struct PlanRequest {
   const ModelSource& source;
   const policy::Machine& machine;
-  policy::PartialPolicy policy;  ///< what is not to be chosen
-  policy::Budgets free;          ///< what a run may use where the policy does not say
-  /// The job under a retention, which decides how many slots it takes.
+  policy::PartialPolicy policy;  ///< the part of the policy that is not to be chosen
+  policy::Budgets free;          ///< memory that a run may use where the policy names no budget
+  /// Returns the job under a retention. The retention decides how many slots the job takes.
   std::function<policy::Workload(const policy::Retention&)> work;
-  /// Other retentions that would do as well; the policy's own is always tried.
+  /// Other retentions that are allowed. The policy's own is always tried.
   std::vector<policy::Retention> retentions;
-  std::vector<policy::KvFormat> kv_formats = {};  ///< other formats of keys and values that would do as well
-  std::vector<const ModelSource*> sources = {};   ///< the same model with weights in other formats that would
+  std::vector<policy::KvFormat> kv_formats = {};  ///< other allowed formats of keys and values
+  std::vector<const ModelSource*> sources = {};   ///< the same model with weights in other allowed formats
 };
 
 struct Planned {
-  const ModelSource* source = nullptr;  ///< of PlanRequest the one whose weights are taken
+  const ModelSource* source = nullptr;  ///< the source of the request whose weights are used
   policy::Retention retention;
   policy::KvFormat kv_format;
   policy::Workload work;
@@ -38,40 +38,42 @@ struct Planned {
 
 policy::SizingInputs sizing_inputs(const ModelSource& source, const policy::Machine& machine);
 
-/// The fastest policy, and for every other retention and format that is allowed the fastest with these, among the
-/// candidates. Throws CapacityError if nothing fits in any of them.
+/// Finds the fastest policy. The candidates include the fastest one for every other retention and format that is
+/// allowed. Throws CapacityError if nothing fits with any of them.
 Planned make_plan(const PlanRequest& request);
 
-/// What `policy`, which is complete, will do.
+/// Predicts `policy`, which must be complete.
 policy::Candidate predict_policy(const PlanRequest& request, const policy::Policy& policy);
 
-/// Something that would make a plan faster, and by how much at least the linear program says.
+/// Something that would make a plan faster. `factor` is the speedup according to the linear program.
 struct Gain {
   std::string what;
   double factor = 1;
 };
-/// More of what the machine has, compression, H2O; those that gain at least 5 %, the largest first.
+/// Tries quantised formats, H2O and more of what the machine has. Returns what gains at least 5 %, the largest first.
 std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& planned);
 
-/// For people: policy, speed, memory, lanes, the bottleneck and what would move it; `explain`: the runners-up too.
+/// A text for people: policy, speed, memory, lanes, the bottleneck and what would help. With `explain` it has the
+/// runners-up too.
 std::string plan_table(const PlanRequest& request, const Planned& planned, bool explain);
-/// The same as values: "policy", "predicted", "machine", "gains".
+/// The same as JSON: "policy", "predicted", "machine", "gains".
 nlohmann::ordered_json plan_report(const PlanRequest& request, const Planned& planned);
-/// tokens_per_second, seconds, peak_bytes and utilisation of a candidate; a run's report has it as "predicted".
+/// tokens_per_second, seconds, peak_bytes and utilisation of a candidate. A run's report has them as "predicted".
 nlohmann::ordered_json prediction_report(const policy::Candidate& candidate);
 
-/// Tokens per second of the best policy at each of several values of one thing.
+/// Tokens per second of the best policy at several values of one parameter.
 struct Curve {
-  std::string name;  ///< of the thing: "block size", "kv budget in percent"
+  std::string name;  ///< the parameter: "block size", "KV budget in percent of the context"
   struct Point {
-    double x = 0, tokens_per_second = 0;  ///< the latter 0 where nothing fits
+    double x = 0, tokens_per_second = 0;  ///< tokens_per_second is 0 if nothing fits
     std::string bottleneck;
   };
   std::vector<Point> points;
-  bool doubling = false;  ///< the values are best drawn by their logarithms
+  bool doubling = false;  ///< the values are best drawn on a logarithmic axis
 };
 Curve sweep_block_size(const PlanRequest& request);
-/// From a twentieth of the context to all of it, half of it for heavy hitters and half for recent tokens.
+/// Sweeps the KV budget from a twentieth of the context to all of it, half for heavy hitters and half for recent
+/// tokens.
 Curve sweep_kv_budget(const PlanRequest& request);
 std::string to_csv(std::span<const Curve> curves);
 std::string to_svg(std::span<const Curve> curves, const std::string& title);

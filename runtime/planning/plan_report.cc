@@ -4,8 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "policy/json.h"
-#include "policy/policy_text.h"
+#include "policy/base/json.h"
+#include "policy/layout/policy_text.h"
 #include "runtime/base/duration.h"
 #include "runtime/planning/plan.h"
 
@@ -38,7 +38,7 @@ double decode_each(const Prediction& prediction) {
   return (prediction.seconds - prediction.prefill_seconds) / prediction.requests;
 }
 
-/// What a policy loses, by the time that passes: of all sequences, divided by their number.
+/// Why a policy is slower than the best one, in seconds per sequence: the time of all sequences over their number.
 std::string why_not(const Candidate& best, const Candidate& other) {
   const Prediction &own = best.prediction, &its = other.prediction;
   const double all = its.seconds / its.requests, wanted = own.seconds / own.requests;
@@ -55,7 +55,7 @@ std::string why_not(const Candidate& best, const Candidate& other) {
                      100 * share(phase, phase.longest()));
 }
 
-/// What saving all that is in flight takes at most, when every cache is full (--checkpoint-every).
+/// The most that saving all sequences in flight takes (--checkpoint-every), which is when every cache is full.
 struct Saving {
   std::uint64_t bytes = 0;
   double seconds = 0;
@@ -65,7 +65,7 @@ Saving saving(const PlanRequest& request, const Planned& planned) {
   const policy::Policy& policy = planned.best().policy;
   const policy::Footprint print =
       policy::footprint(request.source.spec, request.source.units, policy, planned.work, planned.sizing);
-  std::uint64_t each = 0;  // of a sequence
+  std::uint64_t each = 0;  // bytes of one sequence
   for (int layer = 0; layer < request.source.spec.layers; ++layer)
     for (offload::KvShape shape : print.kv_runs(layer)) {
       shape.sequences = 1;
@@ -100,12 +100,12 @@ std::string runners_up(const policy::Plan& plan) {
   return text;
 }
 
-/// Seconds as people say them: "8.42 s", "12:03".
+/// Seconds for people: "8.42 s", "12:03".
 std::string seconds_text(double seconds) {
   return seconds < 120 ? fmt::format("{:.2f} s", seconds) : duration_text(seconds);
 }
 
-/// What the figures are of: the whole job where its requests are known, else one full block.
+/// What the figures refer to: the whole job if its requests are known, else one full block.
 std::string duration(const Planned& planned) {
   const Prediction& prediction = planned.best().prediction;
   const int block = planned.best().policy.block_size();

@@ -29,8 +29,8 @@ std::string escaped(const std::string& text) {
 
 double text_width(const std::string& text) { return 7.0 * double(text.size()); }
 
-/// One plot with its axes, by hand: two lines of points are not worth a plotting library. The highest point is marked,
-/// and a label that would meet the one before it is left out.
+/// Draws one plot with its axes, by hand, because two lines of points are not worth a plotting library. The highest
+/// point is marked, and a label that would touch the one before it is left out.
 std::string plot(const Curve& curve, double top) {
   const auto by_speed = [](const Curve::Point& a, const Curve::Point& b) {
     return a.tokens_per_second < b.tokens_per_second;
@@ -44,7 +44,7 @@ std::string plot(const Curve& curve, double top) {
   const auto x_of = [&](double x) { return kLeft + width * place(x) / std::max(right, 1.0); };
   const auto y_of = [&](double y) { return bottom - (kHeight - kBottom - kTop) * y / most; };
   std::string svg, line;
-  double free = 0;  // from here on nothing is written under the axis
+  double free = 0;  // where the free space under the axis begins
   for (const Curve::Point& point : curve.points) {
     const double x = x_of(point.x), y = y_of(point.tokens_per_second);
     line += fmt::format("{:.1f},{:.1f} ", x, y);
@@ -74,7 +74,7 @@ std::string plot(const Curve& curve, double top) {
 
 }  // namespace
 
-/// Powers of two until no more fits, and the block that the plan itself takes: it is seldom one of these.
+/// Tries powers of two until nothing fits, and adds the block that the plan itself takes, which is seldom one of these.
 Curve sweep_block_size(const PlanRequest& request) {
   Curve curve{.name = "block size", .points = {}, .doubling = true};
   for (int block = 1; block <= policy::kLargestBlock; block *= 2) {

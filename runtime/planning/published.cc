@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/json.h"
-#include "policy/policy.h"
+#include "policy/base/json.h"
+#include "policy/layout/policy.h"
 #include "runtime/base/files.h"
-#include "runtime/engine/model_source.h"
+#include "runtime/model/model_source.h"
 
 namespace weft::runtime {
 
@@ -33,7 +33,7 @@ std::string choice(Fields& fields, const std::string& key, const std::vector<std
   return word;
 }
 
-/// FlexGen's six percentages; here nothing is on disk, so that each pair sums to 100. Those of the device.
+/// Reads FlexGen's six percentages and returns those of the device. Nothing is on disk here, so each pair sums to 100.
 std::array<double, 3> device_percents(Fields& fields) {
   const nlohmann::json& list = fields.at("percent");
   const std::string wanted = "six numbers from 0 to 100: weights, cache, activations on device and host, each pair 100";
@@ -105,7 +105,7 @@ void read_rows(const fs::path& file, const fs::path& models_folder, std::vector<
     rows.push_back(row_from(list[i], file.string() + ": rows[" + std::to_string(i) + "]", models_folder));
 }
 
-/// "H2O w4": the system, and what has 4 bits.
+/// The system and what it stores in 4 bits: "H2O w4".
 std::string name_of(const PublishedRow& row) {
   return row.system + (row.run.weight_bits == 4 ? " w4" : "") + (row.run.kv_bits == 4 ? " kv4" : "");
 }
@@ -125,7 +125,7 @@ policy::FlexGenMachine read_flexgen_machine(const fs::path& file) {
 
 std::vector<PublishedRow> read_published(const fs::path& folder_or_file, const fs::path& models_folder) {
   std::vector<fs::path> files;
-  std::error_code ignored;  // read_json() says what is wrong with a file
+  std::error_code ignored;  // read_json() reports what is wrong with a file
   if (fs::is_directory(folder_or_file, ignored)) {
     for (const auto& entry : fs::directory_iterator(folder_or_file))
       if (entry.path().extension() == ".json") files.push_back(entry.path());

@@ -1,4 +1,4 @@
-// runtime/planning/published.h: compares figures that others published with FlexGen's arithmetic for the same runs.
+// runtime/planning/published.h: compares published figures of other systems with FlexGen's arithmetic.
 #pragma once
 
 #include <filesystem>
@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "policy/flexgen.h"
-#include "policy/model.h"
+#include "policy/model/model.h"
+#include "policy/planner/flexgen.h"
 
 namespace weft::runtime {
 
@@ -29,14 +29,14 @@ struct PublishedResult {
   policy::FlexGenTimes simulated;
 };
 
-/// Throws UsageError, also where there is no such file, in one line that names the place.
+/// Throws UsageError, in one line that names the place; also if there is no such file.
 policy::FlexGenMachine read_flexgen_machine(const std::filesystem::path& file);
 
-/// The rows of a file, or of a folder's *.json by name, in order. "model": "opt-30b" is opt-30b.json of
-/// `models_folder`. A row's "percent" is FlexGen's; its weights count as what that really places on the device
-/// (flexgen_weights_on_device): decode of H2O's three logs at 20 percent then comes out at 0.99, 0.90 and 0.95 of what
-/// was logged, with 20 % taken literally at 0.97, 0.88 and 0.93. "hh_ratio": share of the prompt that H2O keeps as
-/// heavy hitters, and again as recent tokens. Throws UsageError as above.
+/// Reads the rows of a file, or of all *.json in a folder in the order of their names. "model": "opt-30b" is
+/// opt-30b.json in `models_folder`. A row's "percent" is FlexGen's. Its weights count as what FlexGen really places on
+/// the device for that percentage (flexgen_weights_on_device). Decode of H2O's three logs at 20 percent then comes out
+/// at 0.99, 0.90 and 0.95 of what was logged; with 20 % taken literally it would be 0.97, 0.88 and 0.93. "hh_ratio" is
+/// the share of the prompt that H2O keeps as heavy hitters, and again as recent tokens. Throws UsageError as above.
 std::vector<PublishedRow> read_published(const std::filesystem::path& folder_or_file,
                                          const std::filesystem::path& models_folder);
 
@@ -44,7 +44,7 @@ std::vector<PublishedResult> simulate_published(const std::filesystem::path& fol
                                                 const policy::FlexGenMachine& machine,
                                                 const std::filesystem::path& models_folder);
 
-/// For people. Every ratio is simulated over published; below, the same for the seconds of logs.
+/// A table for people. Every ratio is simulated over published. A second table does the same for the seconds of logs.
 std::string published_table(const std::vector<PublishedResult>& results);
 
 }  // namespace weft::runtime

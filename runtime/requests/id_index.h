@@ -12,7 +12,7 @@
 
 namespace weft::runtime {
 
-/// Holds 16 bytes per request that has an id: a hash and an index. Where two hashes are equal it reads the ids
+/// Holds 16 bytes per request that has an id: a hash and an index. If two hashes are equal, it reads the ids
 /// themselves.
 class IdIndex {
  public:
@@ -24,7 +24,7 @@ class IdIndex {
   /// Call once, after the last add(). The first entry with an id stays; `repeated` is called for each later one, which
   /// is removed.
   void sort(const IdOf& id_of, const Repeated& repeated);
-  /// After sort().
+  /// Call it after sort().
   std::optional<std::size_t> find(const std::string& id, const IdOf& id_of) const;
 
  private:

@@ -1,4 +1,4 @@
-// runtime/requests/request.h: one request as its line says, what lines are checked against, and why one is refused.
+// runtime/requests/request.h: one request of a request file, the rules for its line, and the errors that refuse it.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 #include "kernels/error.h"
 #include "kernels/ops.h"
-#include "policy/model.h"
-#include "policy/retention.h"
+#include "policy/layout/retention.h"
+#include "policy/model/model.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
 
@@ -18,20 +18,20 @@ namespace weft::runtime {
 
 enum class RequestKind : std::uint8_t { generate, score };
 enum class Dialect : std::uint8_t { native, openai };
-/// What a line asks, and so the form of its answer.
+/// The kind of a line, which determines the form of its answer.
 enum class Endpoint : std::uint8_t { native, completions, chat };
 
-/// A request as its line says.
+/// A request as its line specifies it.
 struct Request {
   std::string id;  ///< as JSON: a quoted string or an integer
   std::vector<std::int32_t> prompt;
-  std::vector<std::int32_t> continuation;  ///< weft score
+  std::vector<std::int32_t> continuation;  ///< the given text of weft score
   std::int64_t max_tokens = 0;
   kernels::SampleParams sampling;
   std::vector<std::string> stop_strings;
   std::vector<std::int32_t> stop_ids;
   Endpoint endpoint = Endpoint::native;
-  std::string model;  ///< what an OpenAI line calls it
+  std::string model;  ///< the name of the model in an OpenAI line
   std::int32_t n = 1;
   std::int32_t logprobs = -1;  ///< -1: none, else that many alternatives
   bool echo = false;
@@ -41,25 +41,26 @@ struct Request {
 
 /// Refuses one line of a request file.
 struct BadRequest : UsageError {
-  /// `where` is FILE:LINE, `code` OpenAI's where it has one, `param` the field or empty.
+  /// `refused_for` is OpenAI's code if it has one, `field` the field or empty, and `where` is FILE:LINE.
   BadRequest(const std::string& where, std::string refused_for, std::string field, const std::string& reason)
       : UsageError(where + ": " + reason), code(std::move(refused_for)), param(std::move(field)) {}
   std::string code, param;
 };
 
-/// Ends the whole job: `what`, a field of the line at `where`, needs a tokenizer. `or_else`: what does without.
+/// Ends the whole job: `what`, a field of the line at `where`, needs a tokenizer. `or_else` names something that needs
+/// none.
 struct NoTokenizer : UsageError {
   NoTokenizer(const std::string& where, const std::string& what, const std::filesystem::path& model_folder,
               const std::string& or_else);
 };
 
-/// What request lines of OpenAI's dialect are checked against in addition.
+/// The rules that request lines of OpenAI's dialect must follow in addition.
 struct OpenAiRules {
-  std::vector<std::string> model_names;  ///< that a body may say; the first is named in messages
-  std::filesystem::path model_folder;    ///< whose chat template is read where it is needed; may be empty
-  std::string chat_template = {};        ///< ChatTemplate::load_as() in place of the folder's own; may be empty
+  std::vector<std::string> model_names;  ///< the names that a body may use; messages give the first
+  std::filesystem::path model_folder;    ///< its chat template is read if one is needed; may be empty
+  std::string chat_template = {};  ///< passed to ChatTemplate::load_as() in the place of the folder's own; may be empty
   ChatTemplate chat;
-  bool strict = false;  ///< OpenAI's own limits
+  bool strict = false;  ///< apply OpenAI's own limits
 };
 
 struct RequestRules {
@@ -68,12 +69,12 @@ struct RequestRules {
   const policy::ModelSpec& model;
   std::int64_t default_max_tokens = 0;
   OpenAiRules openai;
-  /// Retentions under which sequences go on past the model's context: those that the job allows, if all do.
+  /// The retentions that the job allows, if all of them let sequences continue past the model's context; else none.
   std::vector<policy::Retention> rolled = {};
 };
 
-/// The request that a line holds. `where` begins the messages; `default_id`, as JSON, is that of a line without one.
-/// Throws UsageError, a BadRequest where the code is another than invalid_value.
+/// Reads the request of a line. `where` begins the messages; `default_id`, as JSON, is the id of a line without one.
+/// Throws UsageError, which is a BadRequest if the code is not invalid_value.
 Request read_native_request(const nlohmann::json& line, const std::string& where, const std::string& default_id,
                             const RequestRules& rules);
 Request read_openai_request(const nlohmann::json& line, const std::string& where, const RequestRules& rules);

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "policy/rolling.h"
+#include "policy/layout/rolling.h"
 
 namespace weft::runtime {
 
@@ -81,10 +81,9 @@ std::uint64_t refused_line(const nlohmann::json& result) {
 void refuse_unknown_keys(policy::Fields& fields, const std::string& where) {
   try {
     fields.refuse_unknown();
-  } catch (const UsageError& error) {
-    const std::string reason = std::string(error.what()).substr(where.size() + 2);
-    const auto begin = reason.find('\'') + 1;
-    throw BadRequest(where, "unsupported_parameter", reason.substr(begin, reason.find('\'', begin) - begin), reason);
+  } catch (const policy::FieldError& refused) {
+    throw BadRequest(where, "unsupported_parameter", refused.field(),
+                     std::string(refused.what()).substr(where.size() + 2));
   }
 }
 

@@ -1,4 +1,4 @@
-// runtime/requests/request_checks.h: what the dialects of request files check alike.
+// runtime/requests/request_checks.h: the checks that all dialects of request files share.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/requests/choice.h"
 #include "runtime/requests/request.h"
 
@@ -17,32 +17,33 @@ inline constexpr std::int64_t kMostChoices = 128;
 inline constexpr std::size_t kLongestId = 512;          ///< bytes
 inline constexpr std::ptrdiff_t kLongestStrictId = 64;  ///< characters
 
-/// A non-empty list of ids in the vocabulary.
+/// Reads a non-empty list of ids in the vocabulary.
 std::vector<std::int32_t> token_ids(policy::Fields& fields, const std::string& key, int vocab);
-/// A string or a list of at most 16, each of 1 to 512 bytes.
+/// Reads a string or a list of at most 16, each of 1 to 512 bytes.
 std::vector<std::string> stop_strings(policy::Fields& fields, const RequestRules& rules, const std::string& where);
-/// A string of 1 to 512 bytes without control characters; in Weft's own lines an integer will do too, in OpenAI's, if
-/// `strict`, it has at most 64 characters.
+/// Whether `value` is an id: a string of 1 to 512 bytes without control characters. Native ids may also be integers.
+/// OpenAI ids have at most 64 characters if `strict`.
 bool is_native_id(const nlohmann::json& value);
 bool is_openai_id(const nlohmann::json& value, bool strict);
-/// By the keys of a file's first object.
+/// The dialect of a file, from the keys of its first object.
 Dialect dialect_of(const nlohmann::json& object);
-/// The id of a request line, as JSON; of one of Weft's own that says none its place in the file. Nothing where it
-/// cannot be read.
+/// The id of a request line, as JSON. The id of a native line without one is its place in the file. Returns nothing if
+/// the id cannot be read.
 std::optional<std::string> id_of_line(const nlohmann::json& line, std::size_t number, Dialect dialect, bool strict);
 std::string default_id(std::size_t number);
-/// The number of the request line that a result line without an id refuses; 0 where it says none.
+/// The number of the request line that a result line without an id refuses; 0 if it has none.
 std::uint64_t refused_line(const nlohmann::json& result);
 
 /// Throws BadRequest for the first key that is not known.
 void refuse_unknown_keys(policy::Fields& fields, const std::string& where);
 
-/// How many tokens may follow the prompt: at least one, and where positions are rolled any number. Throws BadRequest
-/// for a prompt that has no tokens, has one beyond the vocabulary or fills the context.
+/// The number of tokens that may follow the prompt: at least one, and any number if positions are rolled. Throws
+/// BadRequest for a prompt that has no tokens, has one beyond the vocabulary or fills the context.
 std::int64_t room_after_prompt(const Request& request, const RequestRules& rules, const std::string& where);
-/// Throws BadRequest where n, logprobs, echo and min_tokens do not go together, or not with this model.
+/// Throws BadRequest if n, logprobs, echo and min_tokens do not go together, or not with this model.
 void check_choices(const Request& request, const RequestRules& rules, const std::string& where);
-/// Throws BadRequest if the answer does not fit in that room, or what is kept of the sequence not in the context.
+/// Throws BadRequest if the answer does not fit in `room`, or the kept part of the sequence does not fit in the
+/// context.
 void check_length(const Request& request, std::int64_t room, const RequestRules& rules, const std::string& where);
 
 }  // namespace weft::runtime

@@ -1,5 +1,5 @@
-// runtime/requests/request_openai.cc: request lines of OpenAI's batches. What a body asks and Weft cannot do is refused
-// by name: nothing that changes an answer is ignored.
+// runtime/requests/request_openai.cc: request lines of OpenAI's batches. Nothing that changes an answer is ignored: a
+// field that asks for something that Weft cannot do is refused, and the message names it.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 using policy::Fields;
 
-/// A field that Weft does not support, and the values that ask for what it does anyway.
+/// A field that Weft does not support, and its values that ask for what Weft does anyway.
 struct Neutral {
   const char *key, *values;
 };
@@ -42,7 +42,7 @@ constexpr Neutral kNeutralChat[]{
     {"continue_final_message", "[false]"},
     {"add_special_tokens", "[false]"},
 };
-/// About the caller and billing; no answer depends on them.
+/// Fields about the caller and billing. No answer depends on them.
 constexpr const char* kIgnored[]{"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"};
 
 json without_nulls(const json& object) {
@@ -171,7 +171,7 @@ class Body {
     return message;
   }
 
-  /// A string, or a list of texts, which become lines as in vLLM.
+  /// Reads a string, or a list of texts, which become lines as in vLLM.
   template <class Refuse> static std::string content(const json& value, const Refuse& refuse) {
     if (value.is_string()) return value.get<std::string>();
     if (!value.is_array() || value.empty()) refuse(".content", "must be a string, got " + policy::describe(value));

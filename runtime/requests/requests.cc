@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/line_stream.h"
 #include "runtime/base/stop.h"
@@ -91,7 +91,7 @@ void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t
     entry.logprobs = static_cast<std::int8_t>(request.logprobs);
     entry.prompt_hash = check_of(request.prompt);
   } catch (const BadRequest&) {
-    entry.verdict = Verdict::refused;  // the reason is found again when it is reported: no text is kept
+    entry.verdict = Verdict::refused;  // the reason is found again when it is reported, so that no text is kept
   }
   entries_.push_back(entry);
 }
@@ -121,7 +121,7 @@ void RequestFile::refuse_beyond_limits() const {
                      " bytes, --strict-openai allows 200 MB; split the file");
 }
 
-/// Either all of a file's lines have an id, or the place of a line is its id.
+/// Refuses lines without an id if others have one. If no line has one, the place of a line is its id.
 void RequestFile::refuse_missing_ids() {
   const auto given = [](const Entry& entry) { return entry.id == Id::given; };
   if (std::none_of(entries_.begin(), entries_.end(), given)) return;
@@ -170,9 +170,9 @@ Request RequestFile::request_of(const nlohmann::json& line, std::size_t number) 
   } catch (const NoTokenizer&) {  // all other lines will lack it too
     throw;
   } catch (const UsageError& error) {
-    const std::string reason = std::string(error.what()).substr(place.size() + 2);
-    const auto end = reason.starts_with('\'') ? reason.find('\'', 1) : std::string::npos;  // the field leads
-    throw BadRequest(place, "invalid_value", end == std::string::npos ? "" : reason.substr(1, end - 1), reason);
+    const auto* const of_field = dynamic_cast<const policy::FieldError*>(&error);
+    throw BadRequest(place, "invalid_value", of_field ? of_field->field() : "",
+                     std::string(error.what()).substr(place.size() + 2));
   }
 }
 
@@ -180,7 +180,7 @@ std::optional<std::string> RequestFile::id_of(const nlohmann::json& line, std::s
   return id_of_line(line, number, dialect(), rules_.openai.strict);
 }
 
-/// Only of what is in ids_.
+/// Only for entries in ids_.
 std::string RequestFile::id_of(std::size_t index) const {
   const std::size_t number = entries_[index].line;
   return id_of(parse(line_of(index), number), number).value_or("null");

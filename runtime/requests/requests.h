@@ -1,4 +1,4 @@
-// runtime/requests/requests.h: the request file: one JSON object a line, all of them checked before any work begins.
+// runtime/requests/requests.h: the request file: one JSON object per line, all of them checked before any work begins.
 #pragma once
 
 #include <atomic>
@@ -11,31 +11,32 @@
 #include <string_view>
 #include <vector>
 
-#include "policy/model.h"
+#include "policy/model/model.h"
 #include "runtime/base/input_file.h"
 #include "runtime/requests/id_index.h"
 #include "runtime/requests/request.h"
 
 namespace weft::runtime {
 
-/// Calls `line(text, offset, number)` for every line of a file that may be far larger than memory; numbers begin with
-/// 1, a line ends with \n, a \r before it is dropped, the last may lack both. Throws UsageError for a line over 16 MiB.
+/// Calls `line(text, offset, number)` for every line of a file that may be far larger than memory. Numbers begin
+/// with 1. A line ends with \n, and a \r before it is dropped; the last line may lack both. Throws UsageError for a
+/// line over 16 MiB.
 void for_each_line(const InputFile& file,
                    const std::function<void(std::string_view line, std::uint64_t offset, std::size_t number)>& line);
 
 enum class OnBadRequest : std::uint8_t {
-  fail,    ///< none runs if one is refused
-  record,  ///< the others run; each refused one gets a line that says why
+  fail,    ///< no request runs if one is refused
+  record,  ///< the others run; each refused one gets a line with the reason
 };
 
-/// Why a request gets no answer.
+/// The reason why a request gets no answer.
 struct Refusal {
-  std::string id;  ///< as JSON; null where the line has none that can be read, or another request's
+  std::string id;  ///< as JSON; null if the line has none that can be read, or another request's
   std::size_t line = 0;
   std::string code, param, reason;
 };
 
-/// Keeps per request where its line is and what it needs, 56 bytes; the text is read again when its turn comes.
+/// Keeps 56 bytes per request: the place of its line and what it needs. The text is read again when its turn comes.
 class RequestFile {
  public:
   enum class Verdict : std::uint8_t { good, refused, repeated_id, no_id };
@@ -43,16 +44,16 @@ class RequestFile {
   struct Entry {
     std::uint64_t offset = 0;
     std::uint32_t bytes = 0, line = 0, prompt_tokens = 0, max_tokens = 0, n = 1;
-    std::uint32_t prompt_hash = 0;  ///< of equal prompts equal
+    std::uint32_t prompt_hash = 0;  ///< equal prompts have equal hashes
     std::uint32_t check = 0;        ///< hash of the line
-    std::int8_t logprobs = -1;      ///< alternatives at each token; -1: not even the chosen one's
+    std::int8_t logprobs = -1;      ///< alternatives at each token; -1: not even that of the chosen token
     Verdict verdict = Verdict::good;
     Id id = Id::unreadable;
   };
-  /// Reads and checks all lines; the first one that is an object says in which dialect they are. `tokenizer` may be
-  /// null: then only prompt_ids are taken. `rolled` as in RequestRules. Throws UsageError, which lists the first 20
-  /// lines that are refused (with OnBadRequest::fail) with file, line, what was wanted and what was found, or says what
-  /// is wrong with the file; Interrupted once `stop` is set.
+  /// Reads and checks all lines. The first one that is an object determines the dialect of all. `tokenizer` may be
+  /// null; then only prompt_ids are taken. `rolled` is as in RequestRules. Throws UsageError, which lists the first 20
+  /// lines that are refused (with OnBadRequest::fail) with file, line, what was wanted and what was found, or states
+  /// what is wrong with the file. Throws Interrupted once `stop` is set.
   RequestFile(InputFile file, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
               std::int64_t default_max_tokens, OpenAiRules openai = {}, OnBadRequest on_bad = OnBadRequest::fail,
               const std::atomic<bool>* stop = nullptr, std::vector<policy::Retention> rolled = {});
@@ -65,15 +66,15 @@ class RequestFile {
   RequestKind kind() const { return rules_.kind; }
   Dialect dialect() const { return dialect_.value_or(Dialect::native); }
   std::size_t size() const { return entries_.size(); }
-  /// Of all lines but blank ones, in their order.
+  /// The fingerprint of all lines except blank ones, in their order.
   std::uint64_t fingerprint() const { return fingerprint_; }
   const Entry& entry(std::size_t index) const { return entries_[index]; }
   bool refused(std::size_t index) const { return entries_[index].verdict != Verdict::good; }
-  /// Not for a refused one. Throws UsageError if the line is no longer what it was.
+  /// Reads a request that is not refused. Throws UsageError if the line is no longer what it was.
   Request read(std::size_t index) const;
-  /// Why entry `index` is refused.
+  /// The reason why entry `index` is refused.
   Refusal refusal(std::size_t index) const;
-  /// The index of the request with this id, as JSON; of the request on this line.
+  /// The index of the request with this id, as JSON, or of the request on this line.
   std::optional<std::size_t> find(const std::string& id) const;
   std::optional<std::size_t> find_line(std::uint64_t line) const;
 

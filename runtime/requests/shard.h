@@ -7,7 +7,7 @@
 namespace weft::runtime {
 
 /// Every count-th request, beginning with request `number`, which counts from 1. Requests are dealt like cards, because
-/// long ones are often neighbours; by their place in the file alone, so that every process agrees.
+/// long ones are often neighbours. Only their place in the file counts, so that every process agrees.
 struct Shard {
   std::size_t number = 1, count = 1;
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/utf8.h"
@@ -38,14 +38,14 @@ constexpr std::pair<std::string_view, ChatFamily> kFamilies[]{
 };
 using Messages = std::vector<ChatMessage>;
 
-/// Thrown where a template would raise an exception; the words are the templates'.
+/// Thrown if a template would raise an exception. The words are the template's.
 struct WrongRoles {
   const char* reason;
 };
 constexpr const char* kAlternate = "conversation roles must alternate user/assistant/user/assistant/...";
 constexpr const char* kTwoRoles = "only user and assistant roles are supported";
 
-/// What Python's str.strip() takes off.
+/// Whether Python's str.strip() removes `c`.
 bool is_python_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
@@ -64,7 +64,7 @@ std::string stripped(std::string_view text) {
   return begin < end ? std::string(text.substr(begin, end - begin)) : std::string();
 }
 
-/// `system` is said first where the conversation does not begin with a system message; null: nothing is.
+/// Puts `system` first, unless it is null or the conversation begins with a system message.
 std::string chatml(const Messages& messages, const char* system) {
   std::string text;
   if (system && messages.front().role != "system") text = std::string("<|im_start|>system\n") + system + "<|im_end|>\n";
@@ -77,7 +77,7 @@ std::string qwen1_5(const Messages& messages) {
   return chatml(messages, "You are a helpful assistant");
 }
 
-/// What Python's str.lstrip("\n") and str.rstrip("\n") take off.
+/// The text after Python's str.lstrip("\n") or str.rstrip("\n").
 std::string_view without_newlines_before(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
 }
@@ -87,8 +87,8 @@ std::string_view without_newlines_after(std::string_view text) {
 
 constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
 
-/// Splits an answer into what it thought and what it said, as Qwen3's template does. Both are empty views or parts of
-/// `content`; an answer that holds no "</think>" thought nothing.
+/// Splits an answer into its thoughts and its text, as Qwen3's template does. Both are empty views or parts of
+/// `content`. An answer without "</think>" has no thoughts.
 std::pair<std::string_view, std::string_view> thought_and_said(std::string_view content) {
   const std::size_t end = content.find(kEndThink);
   if (end == std::string_view::npos) return {{}, content};
@@ -103,7 +103,7 @@ bool is_tool_response(const ChatMessage& message) {
   return message.content.starts_with("<tool_response>") && message.content.ends_with("</tool_response>");
 }
 
-/// Answers to the last question keep their thoughts, those before it lose them.
+/// Answers to the last question keep their thoughts; earlier answers lose them.
 std::string qwen3(const Messages& messages, bool thinking) {
   std::size_t last_question = messages.size() - 1;
   for (std::size_t i = 0; i < messages.size(); ++i)
@@ -149,8 +149,8 @@ std::string llama3_1(const Messages& messages, const std::string& date, const st
   return text + "<|start_header_id|>assistant<|end_header_id|>\n\n";
 }
 
-/// Splits off a system message at the beginning and checks that each other message is the user's at even places and
-/// not at odd ones, and that the last is the user's, so that an answer can follow.
+/// Splits off a system message at the beginning. Checks that the other messages are the user's at even places and not
+/// at odd ones, and that the last is the user's, so that an answer can follow.
 Messages turns_of(const Messages& messages, std::string* system) {
   const bool has_system = system && messages.front().role == "system";
   if (has_system) *system = messages.front().content;
@@ -183,7 +183,7 @@ std::string mistral(const Messages& messages, const std::string& bos, const std:
   return text;
 }
 
-/// A system message goes before the first user's message, or, in v0.3, before the last.
+/// Puts a system message before the first user message, or, in v0.3, before the last.
 std::string mistral_with_system(const Messages& messages, ChatFamily family, const std::string& bos,
                                 const std::string& eos) {
   std::string system, text = bos;
@@ -214,14 +214,14 @@ json read_object(const fs::path& file) {
   return object;
 }
 
-/// A token written as a string or as {"content": ...}; empty where there is none.
+/// The text of a token that is written as a string or as {"content": ...}; empty if there is none.
 std::string token_text(const json& object, const char* key) {
   const json value = object.value(key, json());
   if (value.is_string()) return value.get<std::string>();
   return value.is_object() && value.value("content", json()).is_string() ? value["content"].get<std::string>() : "";
 }
 
-/// The template itself; of several with names the default one. Empty where there is none.
+/// The template itself, or the default one if there are several with names. Empty if there is none.
 std::string template_text(const fs::path& folder, const json& config) {
   const fs::path file = folder / "chat_template.jinja";
   if (fs::exists(file)) return read_file(file, kMostBytes);

@@ -1,6 +1,6 @@
-// runtime/text/chat_template_hashes.h: the SHA-256 of each template that is known, as it stands in
-// tokenizer_config.json or chat_template.jinja. Published checkpoints differ in newlines: at the end, and in strings as
-// themselves or as \n. scripts/make_chat_golden.py makes this table.
+// runtime/text/chat_template_hashes.h: the SHA-256 of each known template, as it stands in tokenizer_config.json or
+// chat_template.jinja. Published checkpoints differ in newlines: at the end, and in strings as themselves or as \n.
+// scripts/fixtures/make_chat_golden.py makes this table.
 #pragma once
 
 #include <string_view>

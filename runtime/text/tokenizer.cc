@@ -1,4 +1,4 @@
-// runtime/text/tokenizer.cc: added tokens first, then words, then byte pairs.
+// runtime/text/tokenizer.cc: finds added tokens first, then words, then byte pairs.
 #include "runtime/text/tokenizer.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kSpaceMark = "\u2581";
 
-/// A name of Names::sentences as text.
+/// Turns a name of Names::sentences into text.
 std::string with_spaces(std::string_view name) {
   std::string text;
   for (std::size_t at = 0; at < name.size();) {
@@ -33,7 +33,7 @@ bool is_space_at(std::string_view text, std::size_t at, std::size_t& bytes) {
   return found.state == Utf8::valid && char_class(found.code) == CharClass::space;
 }
 
-/// Where the white space that ends at `end` begins, not before `floor`.
+/// The beginning of the white space that ends at `end`, but not before `floor`.
 std::size_t space_begin(std::string_view text, std::size_t floor, std::size_t end) {
   while (end > floor) {
     std::size_t at = end - 1, bytes = 0;
@@ -128,7 +128,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view utf8, bool add_firs
   return ids;
 }
 
-/// SentencePiece's spaces. `at_start`: the text begins the whole one.
+/// Writes spaces as SentencePiece does. `at_start` means that `text` begins the whole text.
 std::string Tokenizer::marked(std::string_view text, bool at_start) const {
   const bool begins = text.starts_with(' ') || text.starts_with(kSpaceMark);
   std::string out;
@@ -145,7 +145,7 @@ std::string Tokenizer::normalize(std::string_view text, bool at_start) const {
   return normalizer_ == Normalizer::nfc ? nfc(text) : marked(text, at_start);
 }
 
-/// The longest token that `text` begins with, or null: one search per byte, however many tokens there are.
+/// The longest token that `text` begins with, or null. It takes one search per byte, however many tokens there are.
 const Tokenizer::Added* Tokenizer::longest_added(std::string_view text, const Pass& pass) const {
   auto [first, last] = pass.from[static_cast<unsigned char>(text[0])];
   const Added* longest = nullptr;
@@ -163,7 +163,8 @@ const Tokenizer::Added* Tokenizer::longest_added(std::string_view text, const Pa
   return longest;
 }
 
-/// The leftmost added token at `from` or later, and of several there the longest; white space that it takes included.
+/// The leftmost added token at `from` or later, and the longest if several begin there, with the white space that it
+/// takes.
 Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from, bool normalized) const {
   for (std::size_t at = from; at < text.size(); ++at) {
     const Added* const found = longest_added(text.substr(at), added_[normalized]);
@@ -176,7 +177,8 @@ Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from, 
   return {text.size(), text.size(), nullptr};
 }
 
-/// Cuts the text at the added tokens of this pass; what is between goes through the second pass, and then into words.
+/// Cuts the text at the added tokens of this pass. The text between them goes through the second pass, and then into
+/// words.
 void Tokenizer::encode_pass(std::string_view text, bool normalized, bool at_start, Ids& ids,
                             BpeMerges::Scratch& scratch) const {
   for (std::size_t at = 0; at < text.size();) {
@@ -207,7 +209,7 @@ void Tokenizer::encode_words(std::string_view text, Ids& ids, BpeMerges::Scratch
   encode_run(text, ids, scratch);
 }
 
-/// A text without what is removed.
+/// Encodes a text that does not contain `removed_`.
 void Tokenizer::encode_run(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t length = word_length(pattern_, text, at), from = ids.size();
@@ -224,7 +226,7 @@ void Tokenizer::encode_run(std::string_view text, Ids& ids, BpeMerges::Scratch& 
   }
 }
 
-/// What merging begins with: bytes, or characters of the vocabulary and the bytes of all others.
+/// Adds the ids with which merging begins: bytes, or characters of the vocabulary and the bytes of all others.
 void Tokenizer::push_symbols(std::string_view word, Ids& ids) const {
   const std::size_t begin = ids.size();
   for (std::size_t at = 0; at < word.size();) {

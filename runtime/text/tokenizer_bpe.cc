@@ -1,4 +1,4 @@
-// runtime/text/tokenizer_bpe.cc: candidates in a heap, symbols in a linked list.
+// runtime/text/tokenizer_bpe.cc: the merge loop, with candidates in a heap and symbols in a linked list.
 #include "runtime/text/tokenizer_bpe.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace weft::runtime {
 
 namespace {
 
-/// For the heap's top to be the earliest merge, and of its places the leftmost.
+/// Orders the heap so that its top is the earliest merge, at the leftmost of its places.
 bool later(const BpeMerges::Scratch::Candidate& a, const BpeMerges::Scratch::Candidate& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
 }
@@ -51,7 +51,8 @@ void BpeMerges::apply(std::vector<std::int32_t>& ids, std::size_t from, Scratch&
     const Scratch::Candidate best = heap.back();
     heap.pop_back();
 
-    // What stood here when this was proposed may be gone. Hugging Face compares the result, not the rank, and so do we.
+    // The pair that was here when this was proposed may be gone. Like Hugging Face's library, this compares the result
+    // and not the rank.
     auto& left = symbols[best.position];
     if (left.id < 0 || left.next < 0) continue;
     auto& right = symbols[left.next];

@@ -8,13 +8,14 @@
 
 namespace weft::runtime {
 
-/// Which two neighbouring tokens become one, and how early. Const calls may run on many threads at once.
+/// The pairs of neighbouring tokens that become one, in order of precedence. Const calls may run on many threads at
+/// once.
 class BpeMerges {
  public:
-  /// Room for the loop; keep one per thread and pass it again, and nothing is allocated per word.
+  /// Memory for the loop. Keep one per thread and pass it again, so that nothing is allocated per word.
   struct Scratch {
     struct Symbol {
-      std::int32_t id, previous, next;  // -1: merged away, no such neighbour
+      std::int32_t id, previous, next;  // -1: merged away, or no such neighbour
     };
     struct Candidate {
       std::uint32_t rank, position;
@@ -24,8 +25,8 @@ class BpeMerges {
     std::vector<Candidate> heap;
   };
 
-  /// The pair becomes `result`; earlier calls win over later ones. False,
-  /// and no change, if the pair has a merge already.
+  /// Adds a merge of the pair into `result`. Earlier merges take precedence. Returns false, and changes nothing, if the
+  /// pair has a merge already.
   bool add(std::int32_t left, std::int32_t right, std::int32_t result);
   std::size_t size() const { return merges_.size(); }
 

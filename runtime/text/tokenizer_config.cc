@@ -1,12 +1,13 @@
-// runtime/text/tokenizer_config.cc: which tokens are found before any word, and which one begins a text. transformers
-// spreads this over up to four files; the order of precedence here is that of its from_pretrained (version 5).
+// runtime/text/tokenizer_config.cc: reads which tokens are found before any word, and which one begins a text.
+// transformers spreads this over up to four files; the order of precedence here is that of its from_pretrained (version
+// 5).
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/text/tokenizer_files.h"
 
@@ -17,20 +18,20 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+constexpr std::size_t kMostConfigBytes = std::size_t{16} << 20;
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kSpecialMap = "special_tokens_map.json";
 constexpr const char* kAddedFile = "added_tokens.json";
 
 /// The file's object; empty if there is no such file.
-json read_object(const fs::path& file) {
+json read_config_object(const fs::path& file) {
   if (!fs::exists(file)) return json::object();
-  json object = policy::parse_json(read_file(file, kMostBytes), file.string(), policy::Blame::data);
+  json object = policy::parse_json(read_file(file, kMostConfigBytes), file.string(), policy::Blame::data);
   const policy::Fields refuses_what_is_no_object(object, file.string(), policy::Blame::data);
   return object;
 }
 
-/// A token as a file gives it, before its id is known.
+/// A token as a file describes it, before its id is known.
 struct Draft {
   AddedToken token;
   std::optional<bool> normalized;
@@ -38,7 +39,7 @@ struct Draft {
   std::string where;
 };
 
-/// A token written as a string or as {"content": ..., "lstrip": ..., ...}.
+/// Reads a token that is written as a string or as {"content": ..., "lstrip": ..., ...}.
 Draft read_token(const json& value, const std::string& where, bool special) {
   Draft draft;
   draft.where = where;
@@ -62,21 +63,21 @@ Draft read_token(const json& value, const std::string& where, bool special) {
   return draft;
 }
 
-class Reader {
+class ConfigReader {
  public:
-  Reader(const fs::path& folder, const Vocabulary& vocabulary) : folder_(folder), vocabulary_(vocabulary) {}
+  ConfigReader(const fs::path& folder, const Vocabulary& vocabulary) : folder_(folder), vocabulary_(vocabulary) {}
 
-  AddedTokens read() {
+  AddedTokenTable read() {
     read_config();
     if (config_.contains("added_tokens_decoder")) {
       read_decoder();
     } else {
-      // The older two files count only where the newer list is missing.
+      // The two older files count only if the newer list is missing.
       read_special_map();
       read_added_file();
     }
     for (const char* name : {"bos_token", "eos_token", "unk_token"})
-      if (named_.count(name) == 0 && vocabulary_.count("<|endoftext|>") != 0)  // what GPT2Tokenizer falls back on
+      if (named_.count(name) == 0 && vocabulary_.count("<|endoftext|>") != 0)  // the fallback of GPT2Tokenizer
         named_[name] = read_token("<|endoftext|>", folder_.string(), true);
     for (const auto& [name, draft] : named_)
       if (draft) add(*draft);
@@ -90,11 +91,11 @@ class Reader {
   }
 
   void read_config() {
-    const json model = read_object(folder_ / "config.json");
+    const json model = read_config_object(folder_ / "config.json");
     const std::string type =
         model.value("model_type", json()).is_string() ? model["model_type"].get<std::string>() : "";
     if (fs::exists(folder_ / kConfig)) {
-      config_ = read_object(folder_ / kConfig);
+      config_ = read_config_object(folder_ / kConfig);
     } else if (type == "opt") {
       config_ = {{"add_bos_token", true},
                  {"bos_token", "</s>"},
@@ -123,7 +124,7 @@ class Reader {
           "next to them");
   }
 
-  /// bos_token and its siblings, and the lists of further special tokens.
+  /// Reads bos_token and its siblings, and the lists of further special tokens.
   void read_named(const json& object, const char* file) {
     static const std::set<std::string> kUsual{"bos_token", "eos_token", "unk_token", "sep_token",
                                               "pad_token", "cls_token", "mask_token"};
@@ -143,7 +144,7 @@ class Reader {
     }
   }
 
-  void read_special_map() { read_named(read_object(folder_ / kSpecialMap), kSpecialMap); }
+  void read_special_map() { read_named(read_config_object(folder_ / kSpecialMap), kSpecialMap); }
 
   void read_decoder() {
     const json& decoder = config_["added_tokens_decoder"];
@@ -163,7 +164,7 @@ class Reader {
   }
 
   void read_added_file() {
-    const json object = read_object(folder_ / kAddedFile);
+    const json object = read_config_object(folder_ / kAddedFile);
     std::map<std::int64_t, Draft> by_id;
     for (const auto& item : object.items()) {
       const std::string where = place(kAddedFile, item.key());
@@ -188,8 +189,8 @@ class Reader {
     }
   }
 
-  AddedTokens finish() {
-    AddedTokens added;
+  AddedTokenTable finish() {
+    AddedTokenTable added;
     std::set<std::int32_t> taken;
     for (const auto& [name, id] : vocabulary_) taken.insert(id);
     auto next = static_cast<std::int64_t>(vocabulary_.size());
@@ -221,14 +222,14 @@ class Reader {
   const Vocabulary& vocabulary_;
   json config_ = json::object();
   bool add_first_ = false;
-  std::map<std::string, std::optional<Draft>> named_;  // nullopt: the file says null
+  std::map<std::string, std::optional<Draft>> named_;  // nullopt if the file has null
   std::vector<Draft> extra_, drafts_;
 };
 
 }  // namespace
 
-AddedTokens read_added_tokens(const fs::path& folder, const Vocabulary& vocabulary) {
-  return Reader(folder, vocabulary).read();
+AddedTokenTable read_added_tokens(const fs::path& folder, const Vocabulary& vocabulary) {
+  return ConfigReader(folder, vocabulary).read();
 }
 
 }  // namespace weft::runtime

@@ -1,11 +1,11 @@
-// runtime/text/tokenizer_files.cc: vocab.json and merges.txt.
+// runtime/text/tokenizer_files.cc: reads vocab.json and merges.txt.
 #include "runtime/text/tokenizer_files.h"
 
 #include <array>
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/utf8.h"
 
@@ -34,7 +34,7 @@ struct Alphabet {
 };
 constexpr Alphabet kAlphabet;
 
-/// A name for a message: on one line, and short.
+/// Quotes a name for a message, on one line and short.
 std::string shown(const std::string& name) {
   constexpr std::size_t kShort = 60;
   const std::string text = with_replacements(name.substr(0, kShort));
@@ -42,7 +42,7 @@ std::string shown(const std::string& name) {
   return "'" + line.substr(1, line.size() - 2) + (name.size() > kShort ? "...'" : "'");
 }
 
-/// The next line of `rest`, which loses it. A carriage return before the line's end goes too.
+/// Takes the next line off `rest`. A carriage return at the end of the line is removed too.
 std::string_view take_line(std::string_view& rest) {
   const std::size_t end = rest.find('\n');
   std::string_view line = rest.substr(0, end);

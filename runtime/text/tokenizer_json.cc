@@ -1,11 +1,11 @@
-// runtime/text/tokenizer_json.cc: tokenizer.json as Hugging Face's library writes it. Only what is known by name is
-// read: a component or a pattern that is not would cut texts another way.
+// runtime/text/tokenizer_json.cc: reads tokenizer.json as Hugging Face's library writes it. It accepts only known
+// components and patterns, because any other would cut texts in another way.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/text/tokenizer_files.h"
 
@@ -42,7 +42,7 @@ class Reader {
   }
   bool has(const char* key) { return fields_.has(key) && !fields_.is_null(key); }
 
-  /// A component, or the list of them that a Sequence holds; empty for null.
+  /// The component, or the list of components that a Sequence holds; empty for null.
   std::vector<const json*> components(const char* key, const char* list) {
     if (!has(key)) return {};
     const json& value = fields_.at(key);
@@ -63,7 +63,7 @@ class Reader {
     refuse(key, "is " + types.substr(0, 100) + ", which is not supported");
   }
 
-  /// {"String": text}: the patterns of Replace.
+  /// Reads the text of a pattern, such as {"String": text} of Replace.
   std::string string_of(Fields& fields, const char* key, const char* kind, const char* place) const {
     return make(fields.at(key), place).text(kind);
   }
@@ -129,7 +129,7 @@ class Reader {
     parts_.pattern = *pattern;
   }
 
-  /// Galactica's: a marker that texts are cut at and that is left out.
+  /// Reads Galactica's marker, at which texts are cut and which is left out.
   void read_removed(const json& value) {
     Fields split = make(value, "pre_tokenizer");
     if (split.text("behavior") != "Removed" || split.boolean("invert", false))
@@ -138,7 +138,7 @@ class Reader {
     if (parts_.removed.empty()) refuse("pre_tokenizer", "splits at an empty text, which is not supported");
   }
 
-  /// SmolLM's: every digit by itself, and GPT-2's pattern between them.
+  /// Reads SmolLM's components: every digit is a word, and GPT-2's pattern cuts the text between them.
   void read_digits(const json& first, const json& second) {
     Fields digits = make(first, "pre_tokenizer"), bytes = make(second, "pre_tokenizer");
     if (!digits.boolean("individual_digits", false))
@@ -148,7 +148,7 @@ class Reader {
     parts_.pattern = Pattern::digits;
   }
 
-  /// Where SentencePiece's spaces are made by a pre-tokenizer in place of a normalizer.
+  /// Reads a pre-tokenizer that makes SentencePiece's spaces in the place of a normalizer.
   void read_metaspace(const std::vector<const json*>& all, const std::string& types) {
     parts_.pattern = Pattern::none;
     if (types.empty()) return;
@@ -228,11 +228,11 @@ class Reader {
     for (const json* one : all) {
       const std::string type = make(*one, "post_processor").text("type");
       if (type == "TemplateProcessing") read_template(*one);
-      else if (type != "ByteLevel") refuse_kind("post_processor", type);  // ByteLevel changes offsets alone
+      else if (type != "ByteLevel") refuse_kind("post_processor", type);  // ByteLevel changes only offsets
     }
   }
 
-  /// At most one token, and that in front of the text.
+  /// Accepts at most one token, in front of the text.
   void read_template(const json& value) {
     Fields fields = make(value, "post_processor");
     const json& single = fields.at("single");

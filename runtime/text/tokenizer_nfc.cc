@@ -15,7 +15,7 @@
 namespace weft::runtime {
 namespace {
 
-/// Marks that Unicode 11 and later brought. Hugging Face's library normalises by older tables, to which these are
+/// Marks that Unicode 11 and later added. Hugging Face's library normalises with older tables, in which these are
 /// characters like any other: nothing moves past them or joins them.
 constexpr std::array<std::pair<char32_t, char32_t>, 37> kLaterMarks{
     {{0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
@@ -85,7 +85,7 @@ std::string composed(std::string_view utf8) {
   return {reinterpret_cast<const char*>(text), static_cast<std::size_t>(bytes)};
 }
 
-/// utf8proc changes nothing of ill-formed text, and so neither does what helps it.
+/// The composed form of a piece. utf8proc does not change ill-formed text, so it is not decomposed here either.
 std::string composed_piece(std::string_view utf8) {
   if (!has_many_marks(utf8) || !is_utf8(utf8)) return composed(utf8);
   return composed(decomposed(utf8));
@@ -94,7 +94,7 @@ std::string composed_piece(std::string_view utf8) {
 }  // namespace
 
 std::string nfc(std::string_view utf8) {
-  // Nothing below U+0300, whose first byte is 0xCC, composes or is composed otherwise.
+  // Characters below U+0300, whose first byte is 0xCC, are composed already and do not compose with each other.
   if (std::none_of(utf8.begin(), utf8.end(), [](char c) { return static_cast<unsigned char>(c) >= 0xCC; }))
     return std::string(utf8);
   std::string out;

@@ -1,5 +1,5 @@
-// runtime/text/tokenizer_nfc.h: Unicode's composed form, the form into which tokenizers with an "NFC" normalizer bring
-// their text.
+// runtime/text/tokenizer_nfc.h: Unicode's composed form, into which tokenizers with an "NFC" normalizer bring their
+// text.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace weft::runtime {
 
-/// Ill-formed UTF-8 comes back as it is.
+/// The composed form of a text. Ill-formed UTF-8 is returned unchanged.
 std::string nfc(std::string_view utf8);
 
 }  // namespace weft::runtime

@@ -1,5 +1,5 @@
-// runtime/text/tokenizer_pretokenize.cc: the known patterns, written out. PCRE2 would do, but that of Debian 12 knows
-// Unicode 14 and so puts 9,393 characters into other classes than Hugging Face's library.
+// runtime/text/tokenizer_pretokenize.cc: the known patterns, written out as code. PCRE2 could run them, but that of
+// Debian 12 knows Unicode 14 and so puts 9,393 characters into other classes than Hugging Face's library.
 #include "runtime/text/tokenizer_pretokenize.h"
 
 #include <string>
@@ -29,7 +29,7 @@ Char char_at(std::string_view text, std::size_t at) {
   return {found.state == Utf8::valid ? char_class(found.code) : CharClass::other, found.bytes};
 }
 
-/// 's, 't, 're, 've, 'm, 'll or 'd, which is at text[at]; 0 if none is.
+/// The length of 's, 't, 're, 've, 'm, 'll or 'd at text[at]; 0 if there is none.
 std::size_t contraction_length(std::string_view text, std::size_t at) {
   const std::string_view after = text.substr(at + 1, 2);
   if (after.empty()) return 0;
@@ -37,8 +37,8 @@ std::size_t contraction_length(std::string_view text, std::size_t at) {
   return after == "re" || after == "ve" || after == "ll" ? 3 : 0;
 }
 
-/// White space from `at`. Before a word its last character is left out, because that may belong to the word, unless it
-/// is the only one.
+/// The length of the white space at `at`. Before a word its last character is left out, because that may belong to the
+/// word, unless it is the only one.
 std::size_t space_length(std::string_view text, std::size_t at) {
   std::size_t end = at, last = at;
   while (end < text.size()) {
@@ -73,7 +73,7 @@ std::size_t gpt2_word(std::string_view text, std::size_t at) {
   return run_end(text, begin, kind) - at;
 }
 
-/// Digits are words, and for what stands before one the text ends there.
+/// Every digit is a word. For the text before a digit, the text ends there.
 std::size_t digits_word(std::string_view text, std::size_t at) {
   const Char first = char_at(text, at);
   if (first.kind == CharClass::number) return first.bytes;
@@ -84,7 +84,8 @@ std::size_t digits_word(std::string_view text, std::size_t at) {
   return gpt2_word(text, at);
 }
 
-/// The same letters in either case; of other characters only U+017F, the long s, folds to one of them.
+/// Like contraction_length(), but in either case. Of all other characters, only U+017F, the long s, folds to one of
+/// these letters.
 std::size_t any_case_contraction_length(std::string_view text, std::size_t at) {
   constexpr std::string_view long_s = "\u017F";
   if (text.substr(at + 1).starts_with(long_s)) return 1 + long_s.size();
@@ -93,7 +94,7 @@ std::size_t any_case_contraction_length(std::string_view text, std::size_t at) {
   return contraction_length(lower, 0);
 }
 
-/// White space from `at`: up to its last line break if it has one, else as GPT-2 cuts it.
+/// The length of the white space at `at`: up to its last line break if it has one, else as GPT-2 cuts it.
 std::size_t breaking_space_length(std::string_view text, std::size_t at) {
   const std::size_t end = run_end(text, at, CharClass::space);
   for (std::size_t last = end; last > at; --last)
@@ -101,7 +102,7 @@ std::size_t breaking_space_length(std::string_view text, std::size_t at) {
   return space_length(text, at);
 }
 
-/// Of llama3 and qwen2: numbers are cut after `most_digits`.
+/// The word of llama3 or qwen2 at `at`. Numbers are cut after `most_digits`.
 std::size_t llama3_word(std::string_view text, std::size_t at, int most_digits) {
   if (text[at] == '\'')
     if (const std::size_t length = any_case_contraction_length(text, at)) return length;

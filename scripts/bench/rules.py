@@ -17,9 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 H2O = "h2o:HALF:HALF"
-RULES = [H2O, "h2o:HALF:HALF:sinks=4", "h2o:HALF:HALF:weight=value", "h2o:HALF:HALF:rest=true", "recent:ALL", "mean:HALF:HALF",
-         "tova:ALL", "defensive:HALF:HALF", "scissorhands:HALF:HALF", "keydiff:HALF:HALF", "strided:HALF:HALF:stride=8",
-         "random:HALF:HALF"]
+RULES = [H2O, "h2o:HALF:HALF:sinks=4", "h2o:HALF:HALF:rest=true", "recent:ALL", "tova:ALL", "defensive:HALF:HALF",
+         "keydiff:HALF:HALF", "random:HALF:HALF"]
 
 
 def decode_speed(arguments, rule):

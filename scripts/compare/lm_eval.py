@@ -57,7 +57,7 @@ def make_task(folder, items, seed):
 def evaluate(folder, name, model, model_args):
     """Accuracy, and the log-likelihood of every choice of every item."""
     out = folder / name
-    harness = [ROOT / "scripts" / "lm_eval_weft.py"] if model == "weft" else ["-m", "lm_eval"]
+    harness = [ROOT / "scripts" / "evaluate" / "lm_eval_weft.py"] if model == "weft" else ["-m", "lm_eval"]
     subprocess.run([sys.executable, *harness, "run", "--model", model, "--model_args", model_args, "--device", "cpu",
                     "--batch_size", "8", "--tasks", "true_continuation", "--include_path", folder, "--log_samples",
                     "--output_path", out], check=True, stdout=subprocess.DEVNULL)

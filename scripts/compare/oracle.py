@@ -26,7 +26,7 @@ import torch
 import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts/evaluate"))
 import quality  # noqa: E402
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Asks the tasks of scripts/tasks.py of NVIDIA's kvpress, through transformers, and of Weft, at equal numbers of kept slots.
+"""Asks the tasks of scripts/evaluate/tasks.py of NVIDIA's kvpress, through transformers, and of Weft, at equal numbers of kept slots.
 
     python3 -m venv build/venv-kvpress && build/venv-kvpress/bin/pip install kvpress
     build/venv-kvpress/bin/python scripts/compare/run_kvpress.py --model models/smollm2 [--items 15] [--tokens 1000]
@@ -19,7 +19,7 @@ import torch
 import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts/evaluate"))
 import tasks  # noqa: E402
 
 

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "cusim.h"
-#include "kernels/cuda.h"
 #include "kernels/error.h"
+#include "kernels/machine/cuda.h"
 
 using namespace weft;
 using kernels::Backend;

@@ -15,10 +15,10 @@
 
 #include "cusim.h"
 #include "kernels/backend.h"
-#include "kernels/cuda.h"
 #include "kernels/error.h"
-#include "runtime/engine/model_source.h"
+#include "kernels/machine/cuda.h"
 #include "runtime/job/job.h"
+#include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 
@@ -243,7 +243,7 @@ TEST_CASE("quantised weights are unpacked once a sweep and unit, whatever shares
   const policy::WeightFormat format{.dtype = dtype, .group = 64};
   const auto source = runtime::open_model(data_path("golden") / name, "auto", "", format);
   const auto prompts = forced_prompts(10);
-  const runtime::MachineOptions machine{.backend = kBackend, .disk_directory = spill.path().string()};
+  const runtime::MachineOptions machine{.backend = backend_name(), .disk_directory = spill.path().string()};
   const policy::Fractions device{{1, 0, 0}}, host{{0, 1, 0}}, mixed{{0.3, 0.4, 0.3}};
   std::vector<policy::PartialPolicy> layouts{layout(10, 1, device), layout(4, 3, device), layout(3, 4, host),
                                              layout(2, 5, mixed), layout(2, 2, host)};
@@ -269,7 +269,7 @@ TEST_CASE("quantised weights are unpacked once a sweep and unit, whatever shares
     engine.session().executor().set_trace([&](const policy::Schedule& schedule, const policy::Trace&) {
       for (const policy::Op& op : schedule.ops)
         if (op.kind == policy::Op::Kind::compute && op.part == policy::Op::Part::unpack)
-          ++unpacked[{op.step, op.subject}];
+          ++unpacked[{op.sweep, op.subject}];
     });
     const std::uint64_t before = unpacking_kernels();
     const auto answers = engine.run();

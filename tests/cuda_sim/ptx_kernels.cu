@@ -1,7 +1,7 @@
 // tests/cuda_sim/ptx_kernels.cu: see ptx_kernels.h. What is PTX here has no other body: it only ever runs as PTX.
 #include "tests/cuda_sim/ptx_kernels.h"
 
-#include "kernels/device_cuda.h"
+#include "kernels/machine/device_cuda.h"
 
 namespace weft::test {
 namespace {

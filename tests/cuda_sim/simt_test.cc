@@ -2,8 +2,8 @@
 #include <cmath>
 #include <random>
 
+#include "kernels/attention/tensor_core_cuda.h"
 #include "kernels/tensor.h"
-#include "kernels/tensor_core_cuda.h"
 #include "tests/cuda_sim/support.h"
 
 using namespace weft::test;

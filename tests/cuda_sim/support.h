@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cusim.h"
-#include "kernels/device_cuda.h"
+#include "kernels/machine/device_cuda.h"
 
 namespace weft::test {
 

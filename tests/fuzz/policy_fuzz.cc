@@ -2,9 +2,9 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/json.h"
-#include "policy/machine.h"
-#include "policy/policy.h"
+#include "policy/base/json.h"
+#include "policy/layout/policy.h"
+#include "policy/planner/machine.h"
 #include "tests/fuzz/files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

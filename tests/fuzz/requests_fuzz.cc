@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "runtime/requests/journal.h"
-#include "runtime/requests/merge.h"
 #include "runtime/requests/requests.h"
-#include "runtime/requests/result_line.h"
+#include "runtime/results/journal.h"
+#include "runtime/results/merge.h"
+#include "runtime/results/result_line.h"
 #include "tests/fuzz/files.h"
 
 namespace {

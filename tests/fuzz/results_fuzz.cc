@@ -3,9 +3,9 @@
 #include <cstdlib>
 
 #include "kernels/error.h"
-#include "policy/model.h"
-#include "runtime/requests/line_sums.h"
-#include "runtime/requests/result_lines.h"
+#include "policy/model/model.h"
+#include "runtime/results/line_sums.h"
+#include "runtime/results/result_lines.h"
 #include "tests/fuzz/files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto output = fuzz::file_of("out.jsonl", text.substr(0, zero));
   fuzz::file_of("out.jsonl.sums", text.substr(std::min(zero + 1, text.size())));
   try {
-    const SumSet sums = LineSums::read(output);
+    const SumSet sums = SumFile::read(output);
     const ResultScan scan = scan_results(output, requests, {.sums = &sums});
     if (scan.whole > zero || scan.done.size() != requests.size()) std::abort();
     for (const auto& range : scan.damaged)

@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "kernels/error.h"
-#include "runtime/requests/run_record.h"
+#include "runtime/results/run_record.h"
 #include "tests/fuzz/files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -6,7 +6,7 @@
 
 #include "kernels/error.h"
 #include "offload/crc32c.h"
-#include "runtime/requests/snapshot.h"
+#include "runtime/results/snapshot.h"
 #include "tests/fuzz/files.h"
 
 namespace {

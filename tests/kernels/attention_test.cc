@@ -36,15 +36,14 @@ struct Prompts {
   struct Result {
     std::vector<float> out, lse, score;
   };
-  Result run(const Place& place, DType dtype, int window, Statistic statistic = Statistic::sum,
-             bool together = false) const {
+  Result run(const Place& place, DType dtype, int window, Statistic statistic = Statistic::sum) const {
     const int t = shape.tokens(), q_cols = shape.heads * shape.head_dim, kv_cols = shape.kv_heads * shape.head_dim;
     Array aq(place, q, t, q_cols), ak(place, k, t, kv_cols, dtype), av(place, v, t, kv_cols, dtype);
     Array out(place, t, q_cols), lse(place, shape.heads, t), score(place, shape.kv_heads, t);
     place.run(
         PrefillAttention{aq, ak, av, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale, out, lse});
     place.run(ColumnSums{aq, ak, lse, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale, window, score,
-                         statistic, together});
+                         statistic});
     return {out.host(), lse.host(), score.host()};
   }
 };
@@ -183,6 +182,8 @@ TEST_CASE("prefill attention and column sums match fp64 on every place", "[kerne
     CHECK_THAT(got.out, near(expected.out, tolerance(place.product_type(dtype))));
     CHECK_THAT(got.lse, near(expected.lse, tolerance(place.product_type(dtype))));
     CHECK_THAT(got.score, near(expected.score, tolerance(place.product_type(dtype))));
+    CHECK_THAT(prompts.run(place, dtype, window, Statistic::largest).score,
+               near(expected.largest, tolerance(place.product_type(dtype))));
   }
 }
 
@@ -195,21 +196,6 @@ TEST_CASE("prefill attention survives logits far from zero", "[kernels]") {
   const auto got = prompts.run(place, DType::f32, 0);
   CHECK_THAT(got.out, near(expected.out, 1e-4));  // an fp32 logit of 100 is known to 4e-6
   CHECK_THAT(got.score, near(expected.score, 1e-4));
-}
-
-TEST_CASE("together, all groups get the mean of their scores", "[kernels]") {
-  const Place& place = *GENERATE(from_range(every_place()));
-  const Statistic statistic = GENERATE(Statistic::sum, Statistic::largest, Statistic::mean, Statistic::count);
-  CAPTURE(place.name, statistic);
-  const PromptShape shape{6, 3, 16, {0, 70, 71, 300}};
-  const Prompts prompts(shape, DType::f16, 6);
-  const auto each = prompts.run(place, DType::f16, 5, statistic).score;
-  const auto together = prompts.run(place, DType::f16, 5, statistic, true).score;
-  const std::size_t tokens = each.size() / 3;
-  for (std::size_t i = 0; i < each.size(); ++i) {
-    const std::size_t token = i % tokens;
-    CHECK(together[i] == (each[token] + each[tokens + token] + each[2 * tokens + token]) / 3);
-  }
 }
 
 TEST_CASE("a prompt's attention does not depend on what shares the call, nor on threads or instruction set",

@@ -48,7 +48,7 @@ void append(Tokens& all, const Tokens& more) {
 /// The outputs of one sequence, prompt and then step by step, alone in its block.
 std::vector<std::vector<float>> outputs(const Place& place, const Stream& stream, int prompt, int steps, Keep keep,
                                         int slots, Scoring scoring, DType dtype) {
-  KvRun run(place, 1, stream.shape, slots, dtype, scoring);
+  SlotsUnderTest run(place, 1, stream.shape, slots, dtype, scoring);
   std::vector<std::vector<float>> out{run.prefill(stream.rows(0, prompt), {prompt}, {keep}, stream.scale()).out};
   for (int t = prompt; t < prompt + steps; ++t)
     out.push_back(run.step(stream.rows(t, 1), {0}, {t}, {keep}, stream.scale()).out);
@@ -92,11 +92,11 @@ TEST_CASE("h2o_cases: (a) the order of slots changes neither output nor victim",
   const HeadShape shape{4, 2, 20};
   const Stream stream(shape, 60, 1);
   const Keep keep{10, 20};
-  KvRun run(place, 1, shape, 31);
+  SlotsUnderTest run(place, 1, shape, 31);
   run.prefill(stream.rows(0, 50), {50}, {keep}, stream.scale());
   std::mt19937_64 engine(5);
   for (int t = 50; t < 60; ++t) {
-    KvRun shuffled(place, 1, shape, 31);
+    SlotsUnderTest shuffled(place, 1, shape, 31);
     const auto k = run.slots().k.host(), v = run.slots().v.host(), score = run.slots().score.host();
     const auto position = run.slots().position.ints(), free_slot = run.slots().free_slot.ints();
     auto k2 = k, v2 = v, score2 = score;
@@ -129,7 +129,7 @@ TEST_CASE("h2o_cases: (b) prompt scores sum to the number of queries", "[kernels
   const int window = GENERATE(0, 16);
   const HeadShape shape{6, 2, 16};
   const int length = 300;
-  KvRun run(place, 1, shape, length + 1);
+  SlotsUnderTest run(place, 1, shape, length + 1);
   const auto score = run.prefill(Stream(shape, length, 3).rows(0, length), {length}, {kAll}, 0.25f, window).score;
   for (int g = 0; g < 2; ++g) {
     const double sum = std::accumulate(score.begin() + g * length, score.begin() + (g + 1) * length, 0.0);
@@ -157,7 +157,7 @@ TEST_CASE("h2o_cases: (d) without heavy hitters it is a sliding window", "[kerne
   const HeadShape shape{2, 2, 16};
   const Stream stream(shape, prompt + steps, 9);
   const Keep keep{0, window};
-  KvRun run(place, 1, shape, window + 1, DType::f32, scoring);
+  SlotsUnderTest run(place, 1, shape, window + 1, DType::f32, scoring);
   run.prefill(stream.rows(0, prompt), {prompt}, {keep}, stream.scale());
   for (int t = prompt; t < prompt + steps; ++t) {
     const auto out = run.step(stream.rows(t, 1), {0}, {t}, {keep}, stream.scale()).out;
@@ -178,7 +178,7 @@ TEST_CASE("h2o_cases: (d') sinks and a window without scores", "[kernels][h2o]")
   const HeadShape shape{1, 1, 8};
   const Stream stream(shape, 40, 9);
   const Keep keep{4, 10, 4};
-  KvRun run(place, 1, shape, 15, DType::f16, Scoring::none);
+  SlotsUnderTest run(place, 1, shape, 15, DType::f16, Scoring::none);
   run.prefill(stream.rows(0, 20), {20}, {keep});
   for (int t = 20; t < 40; ++t) {
     std::vector<int> expected = range(0, 4), recent = range(t - 10, t);
@@ -198,7 +198,7 @@ TEST_CASE(
   const HeadShape shape{4, 2, 16};
   const int prompt = 10, steps = 40;  // fills up first
   const Stream stream(shape, prompt + steps, 11);
-  KvRun run(place, 1, shape, 16);
+  SlotsUnderTest run(place, 1, shape, 16);
   run.decay = decay;
   run.prefill(stream.rows(0, prompt), {prompt}, {keep}, stream.scale());
   for (int t = prompt; t < prompt + steps; ++t) {
@@ -236,7 +236,7 @@ TEST_CASE("h2o_cases: (f) a block of n sequences is n blocks of one", "[kernels]
     streams.emplace_back(shape, prompts[i] + steps, 100 + 10 * i);
     append(all, streams[i].rows(0, prompts[i]));
   }
-  KvRun block(place, 4, shape, 20, DType::f16);
+  SlotsUnderTest block(place, 4, shape, 20, DType::f16);
   block.prefill(all, prompts, keep, streams[0].scale());
   std::vector<std::vector<std::vector<float>>> alone;
   for (std::size_t i = 0; i < prompts.size(); ++i)
@@ -269,7 +269,7 @@ TEST_CASE("h2o_cases: (g) tokens fed one by one without eviction score as in one
   const HeadShape shape{4, 2, 20};
   const int length = 90, first = GENERATE(1, 37);
   const Stream stream(shape, length, 13);
-  KvRun whole(place, 1, shape, length + 1), parts(place, 1, shape, length + 1);
+  SlotsUnderTest whole(place, 1, shape, length + 1), parts(place, 1, shape, length + 1);
   const auto once = whole.prefill(stream.rows(0, length), {length}, {kAll}, stream.scale());
   parts.prefill(stream.rows(0, first), {first}, {kAll}, stream.scale());
   for (int t = first; t < length; ++t) {
@@ -325,7 +325,7 @@ TEST_CASE("h2o_cases: exact ties evict the oldest, in the prompt and in a step",
   const HeadShape shape{1, 1, 8};
   const Stream stream(shape, 64, 15);
   const Keep keep{20, 4};
-  KvRun run(place, 1, shape, 25);
+  SlotsUnderTest run(place, 1, shape, 25);
   std::vector<float> score(40, 0.5f);
   score[7] = 0.25f;
   run.prefill(stream.rows(0, 40), {40}, {keep}, 1, 0, score);
@@ -343,7 +343,7 @@ TEST_CASE("h2o_cases: scores keep growing where 16-bit sums would stall", "[kern
   const HeadShape shape{1, 1, 4};
   const Stream stream(shape, 2, 17);
   const Keep keep{2, 0};
-  KvRun run(place, 1, shape, 3);
+  SlotsUnderTest run(place, 1, shape, 3);
   run.prefill(stream.rows(0, 2), {2}, {keep}, 1, 0, {16, 16});
   for (int t = 2; t < 1002; ++t)
     run.step(stream.rows(1, 1), {0}, {t}, {keep}, 1, {{{0, 1.0f / 256}, {1, 0.0f}, {t, 0.0f}}});
@@ -356,7 +356,7 @@ TEST_CASE("h2o_cases: random scores choose the same tokens at every place", "[ke
   const Keep keep{8, 4};
   std::vector<std::vector<int>> first;
   for (const Place* place : every_place()) {
-    KvRun run(*place, 1, shape, 13, DType::f16, Scoring::random);
+    SlotsUnderTest run(*place, 1, shape, 13, DType::f16, Scoring::random);
     run.seed = 77;
     run.prefill(stream.rows(0, 30), {30}, {keep}, stream.scale());
     std::vector<std::vector<int>> kept;
@@ -382,7 +382,7 @@ TEST_CASE("h2o_cases: what a step changes reaches the block's home", "[kernels][
   for (const Shape s : {Shape{3, 13}, Shape{1, 700}}) {  // on a GPU the second is split
     const HeadShape shape{4, 2, 8};
     const Stream stream(shape, 60, 23);
-    KvRun run(place, s.sequences, shape, s.slots, DType::f16);
+    SlotsUnderTest run(place, s.sequences, shape, s.slots, DType::f16);
     const auto count = static_cast<std::size_t>(s.sequences);
     run.prefill(stream.rows(0, 16 * s.sequences), std::vector<int>(count, 16), std::vector<Keep>(count, Keep{8, 4}),
                 stream.scale());

@@ -65,7 +65,7 @@ TEST_CASE("keys and values are quantised as the model does it, by prompts and by
     CAPTURE(place.name, type.name(), dim, row.at("note").get<std::string>());
     REQUIRE(kernels::kv_row_bytes(type.key_type(), dim) == key.size());
     REQUIRE(kernels::kv_row_bytes(type.dtype, dim) == value.size());
-    KvRun run(place, 1, {1, 1, dim}, 4, type, Scoring::none);
+    SlotsUnderTest run(place, 1, {1, 1, dim}, 4, type, Scoring::none);
     // Its neighbours must not matter: a key between others, and a value.
     const auto other = normal(dim, 3);
     const std::vector<float> q(static_cast<std::size_t>(2 * dim), 0.5f);
@@ -90,7 +90,7 @@ TEST_CASE("attention over quantised slots is that of what they mean", "[kernels]
     const auto keys = floats_from(c.at("keys")), values = floats_from(c.at("values"));
     const auto cut = static_cast<std::ptrdiff_t>((slots - 1) * dim);
     for (const int more : {0, 40}) {  // empty slots
-      KvRun run(place, 1, {group, 1, dim}, slots + more, type);
+      SlotsUnderTest run(place, 1, {group, 1, dim}, slots + more, type);
       run.prefill({normal(std::int64_t{slots - 1} * group * dim, 5),
                    {keys.begin(), keys.begin() + cut},
                    {values.begin(), values.begin() + cut}},
@@ -118,7 +118,7 @@ TEST_CASE("quantised slots give the same bits with AVX-512, AVX2 and any threads
       if (!place->exact() || place->name.find("plain") != std::string::npos) continue;
       for (const int slots : {22, 61}) {
         CAPTURE(place->name, type.name(), shape.head_dim, slots);
-        KvRun run(*place, 1, shape, slots, type);
+        SlotsUnderTest run(*place, 1, shape, slots, type);
         run.prefill({normal(std::int64_t{prompt} * q_cols, 1, 2), normal(std::int64_t{prompt} * cols, 2),
                      normal(std::int64_t{prompt} * cols, 3)},
                     {prompt}, {keep}, 0.2f);
@@ -148,7 +148,7 @@ TEST_CASE("quantised slots give the same bits with AVX-512, AVX2 and any threads
 TEST_CASE("a key that is not finite makes attention no number, not a wrong one", "[kernels][kv]") {
   const Place& place = *GENERATE(from_range(every_place()));
   const SlotType type = GENERATE(from_range(kKinds));
-  KvRun run(place, 1, {1, 1, 80}, 4, type, Scoring::none);
+  SlotsUnderTest run(place, 1, {1, 1, 80}, 4, type, Scoring::none);
   auto k = normal(80, 1);
   k[70] = 1e9f;  // fp16 has no such minimum or scale
   const auto got = run.step({normal(80, 2), k, normal(80, 3)}, {0}, {0}, {kAll});

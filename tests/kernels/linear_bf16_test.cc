@@ -5,8 +5,7 @@
 #include <random>
 
 #include "kernels/error.h"
-#include "kernels/kernel_kind.h"
-#include "kernels/linear_cpu.h"
+#include "kernels/linear/linear_cpu.h"
 
 using namespace weft;
 using namespace weft::kernels;

@@ -1,4 +1,4 @@
-#include "kernels/linear_cpu.h"
+#include "kernels/linear/linear_cpu.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -7,11 +7,10 @@
 #include <random>
 #include <string>
 
-#include "kernels/ceilings.h"
-#include "kernels/cpu_features.h"
+#include "kernels/backend/ceilings.h"
 #include "kernels/error.h"
-#include "kernels/linear_kernels.h"
-#include "kernels/linear_library.h"
+#include "kernels/linear/linear_kernels.h"
+#include "kernels/machine/cpu_features.h"
 
 using namespace weft;
 using namespace weft::kernels;
@@ -128,12 +127,6 @@ Linear linear(const ConstView& x, const ConstView& w, const ConstView& bias, con
   return op;
 }
 
-std::vector<LinearPath> invariant_paths() {
-  std::vector<LinearPath> paths = linear_paths();
-  std::erase(paths, LinearPath::library);
-  return paths;
-}
-
 }  // namespace
 
 TEST_CASE("linear matches fp64 on every path, type and shape", "[kernels]") {
@@ -219,7 +212,7 @@ TEST_CASE("linear's rows do not depend on other rows, threads, alignment or inst
   const auto numbers = normal(static_cast<std::size_t>(n * k), 22, 0.1f);
   const Stored bias(normal(static_cast<std::size_t>(n), 23), DType::f32);
   std::vector<float> expected;
-  for (const LinearPath path : invariant_paths())
+  for (const LinearPath path : linear_paths())
     for (const int threads : {1, 2, 3}) {
       ThreadPool pool(threads);
       for (const std::size_t misaligned : {0, 1, 7}) {
@@ -259,7 +252,7 @@ TEST_CASE("linear's columns do not depend on other columns", "[kernels]") {
   const auto x = normal(static_cast<std::size_t>(m * k), 31);
   const Stored w(normal(n * k, 32), DType::f16);
   ThreadPool pool(2);
-  for (const LinearPath path : invariant_paths()) {
+  for (const LinearPath path : linear_paths()) {
     std::vector<float> all(static_cast<std::size_t>(m * n));
     linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(all.data(), DType::f32, m, n)),
                pool, path);
@@ -393,7 +386,7 @@ TEST_CASE("linear cuts many long rows into passes that change nothing", "[kernel
   const auto x = normal(std::size_t{m} * k, 71);
   const Stored w(normal(std::size_t{n} * k, 72, 0.01f), DType::f16);
   ThreadPool pool(2);
-  for (const LinearPath path : invariant_paths()) {
+  for (const LinearPath path : linear_paths()) {
     std::vector<float> all(m * n), one(n);
     linear_cpu(linear(ConstView(x.data(), DType::f32, m, k), w.view(n, k), {}, View(all.data(), DType::f32, m, n)),
                pool, path);
@@ -431,12 +424,11 @@ TEST_CASE("linear refuses a path that the processor does not have", "[kernels]")
       linear(ConstView(&x, DType::f32, 1, 1), ConstView(&x, DType::f32, 1, 1), {}, View(&y, DType::f32, 1, 1));
   if (!cpu_has_avx512()) CHECK_THROWS_AS(linear_cpu(op, pool, LinearPath::avx512), UsageError);
   if (!cpu_has_avx2()) CHECK_THROWS_AS(linear_cpu(op, pool, LinearPath::avx2), UsageError);
-  CHECK((linear_paths().back() == LinearPath::library) == (has_linear_library() || !cpu_has_avx2()));
+  CHECK(linear_paths().back() == LinearPath::plain);
 }
 
 TEST_CASE("ceilings are positive", "[kernels]") {
   ThreadPool pool(2);
   CHECK(measure_dram_read(pool, std::size_t{8} << 20, 0.01) > 1e8);
   CHECK(measure_linear(pool, 2, DType::f16, 1, 0.01) > 1e6);
-  CHECK((measure_linear_library(pool, 2, 1, 0.01) > 1e6) == has_linear_library());
 }

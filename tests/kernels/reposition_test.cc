@@ -97,7 +97,7 @@ struct Cache {
   int head_dim;
   bool rotated;
   std::vector<float> turn, base;
-  KvRun run;
+  SlotsUnderTest run;
 };
 
 /// The largest error of a key in a slot, as a share of a step of its rounding.

@@ -87,7 +87,7 @@ struct Life {
   }
 };
 
-void check_rest(KvRun& run, const Life& life, int end, double tolerance) {
+void check_rest(SlotsUnderTest& run, const Life& life, int end, double tolerance) {
   const auto numbers = run.slots().rest.host();
   const int dim = life.shape.head_dim;
   for (int head = 0; head < life.shape.kv_heads; ++head) {
@@ -106,7 +106,7 @@ void check_rest(KvRun& run, const Life& life, int end, double tolerance) {
 void check_life(const Place& place, HeadShape shape, int prompt, int steps, Keep keep, int slots, SlotType type,
                 Scoring scoring, double tolerance) {
   Life life(shape, prompt + steps);
-  KvRun run(place, 1, shape, slots, type, scoring, true);
+  SlotsUnderTest run(place, 1, shape, slots, type, scoring, true);
   const auto scale = static_cast<float>(life.scale());
   run.prefill(life.rows(0, prompt), {prompt}, {keep}, scale);
   run.make_home();

@@ -1,4 +1,4 @@
-#include "kernels/thread_pool.h"
+#include "kernels/machine/thread_pool.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>

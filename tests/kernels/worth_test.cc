@@ -1,10 +1,9 @@
-// What is kept by a token's key, value or position, and by counts of attention: exact cases and what must hold whatever
-// the numbers are, on the real kernels of every place.
+// What is kept by a token's key: exact cases and what must hold whatever the numbers are, on the real kernels of every
+// place.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 
 #include "kernels/error.h"
 #include "tests/support/files.h"
@@ -15,7 +14,6 @@ using namespace weft;
 using namespace weft::test;
 using kernels::Keep;
 using kernels::Scoring;
-using kernels::Statistic;
 using nlohmann::json;
 
 namespace {
@@ -102,7 +100,7 @@ class KeyCase {
   Keep keep_;
   int prompt_, steps_;
   HeadShape shape_;
-  KvRun run_;
+  SlotsUnderTest run_;
   Tokens all_;
   std::vector<bool> close_;
 };
@@ -130,7 +128,7 @@ TEST_CASE("worth: the sum of unit keys, and what reaches the block's home, with 
   const int prompt = 20, steps = 12;
   CAPTURE(place.name, name_of(dtype), slots);
   const Tokens all = random_tokens(shape, prompt + steps, 11);
-  KvRun run(place, 1, shape, slots, dtype, Scoring::keys);
+  SlotsUnderTest run(place, 1, shape, slots, dtype, Scoring::keys);
   const Keep keep{8, 4};
   run.prefill(cut(all, shape, 0, prompt), {prompt}, {keep});
   run.make_home();
@@ -156,7 +154,7 @@ TEST_CASE("worth: a key without a direction is worth 0 and leaves the sum as it 
   const HeadShape shape{1, 1, 8};
   Tokens all = random_tokens(shape, 8, 5);
   for (const int t : {3, 6}) std::fill_n(all.k.begin() + t * 8, 8, strange);
-  KvRun run(place, 1, shape, 9, DType::f32, Scoring::keys);
+  SlotsUnderTest run(place, 1, shape, 9, DType::f32, Scoring::keys);
   const Keep keep{8, 0};
   CHECK(run.prefill(cut(all, shape, 0, 5), {5}, {keep}).score[3] == 0);
   for (int t = 5; t < 8; ++t) run.step(cut(all, shape, t, 1), {0}, {t}, {keep});
@@ -170,114 +168,6 @@ TEST_CASE("worth: a key without a direction is worth 0 and leaves the sum as it 
   CHECK_THAT(run.slots().key_sum.host(), near(expected, 1e-5));
 }
 
-TEST_CASE("worth: values' norms are kept with their slots", "[kernels][h2o]") {
-  const Place& place = *GENERATE(from_range(every_place()));
-  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16, DType::i8, DType::i4);
-  const int slots = GENERATE(13, 700);
-  const HeadShape shape{4, 2, 40};
-  const int prompt = 20, steps = 12;
-  CAPTURE(place.name, name_of(dtype), slots);
-  const Tokens all = random_tokens(shape, prompt + steps, 21);
-  KvRun run(place, 1, shape, slots, dtype, Scoring::attention, false, true);
-  const Keep keep{8, 4};
-  run.prefill(cut(all, shape, 0, prompt), {prompt}, {keep}, 0.2f);
-  run.make_home();
-  const auto check = [&] {
-    const auto position = run.slots().position.ints();
-    const auto norm = run.slots().value_norm.host();
-    for (std::size_t i = 0; i < position.size(); ++i) {
-      if (position[i] < 0) continue;
-      const auto head = static_cast<int>(i) / slots;
-      const float* const value = all.v.data() + (position[i] * 2 + head) * 40;
-      double expected = 0;
-      for (int d = 0; d < 40; ++d) expected += std::abs(double(value[d]));
-      CHECK(double(norm[i]) == Approx(expected).epsilon(is_quantised(dtype) ? 1e-5 : test::tolerance(dtype)));
-    }
-  };
-  check();
-  for (int t = prompt; t < prompt + steps; ++t) {
-    run.step(cut(all, shape, t, 1), {0}, {t}, {keep}, 0.2f);
-    check();
-    REQUIRE(run.home_is_the_same());
-  }
-}
-
-TEST_CASE("worth: values of one norm choose as none do, and a heavy value outlives", "[kernels][h2o]") {
-  const Place& place = *GENERATE(from_range(every_place()));
-  const HeadShape shape{2, 1, 8};
-  const Keep keep{4, 2};
-  Tokens all = random_tokens(shape, 40, 31);
-  for (auto& x : all.v) x = x < 0 ? -0.5f : 0.5f;  // 8 of them: 4
-  for (const bool heavy : {false, true}) {
-    if (heavy) std::fill_n(all.v.begin() + 2 * 8, 8, -100.0f);
-    KvRun plain(place, 1, shape, 7), weighted(place, 1, shape, 7, DType::f32, Scoring::attention, false, true);
-    for (KvRun* const run : {&plain, &weighted}) run->prefill(cut(all, shape, 0, 12), {12}, {keep}, 0.3f);
-    for (int t = 12; t < 40; ++t) {
-      const auto a = plain.step(cut(all, shape, t, 1), {0}, {t}, {keep}, 0.3f),
-                 b = weighted.step(cut(all, shape, t, 1), {0}, {t}, {keep}, 0.3f);
-      if (!heavy) CHECK(a.evicted == b.evicted);
-      if (heavy) CHECK(weighted.kept(0, 0).count(2) == 1);
-    }
-    if (!heavy) CHECK(plain.kept(0, 0) == weighted.kept(0, 0));
-  }
-}
-
-TEST_CASE("worth: counts are of rows and heads, and nothing is more than an even share", "[kernels][h2o]") {
-  const Place& place = *GENERATE(from_range(every_place()));
-  const HeadShape shape{6, 2, 16};
-  const int prompt = 150, steps = 20;
-  const DType dtype = GENERATE(DType::f32, DType::f16);
-  Tokens all = random_tokens(shape, prompt + steps, 41);
-  const bool even = GENERATE(false, true);
-  if (even) std::fill(all.q.begin(), all.q.end(), 0.0f);
-  CAPTURE(place.name, even, name_of(dtype));
-  KvRun run(place, 1, shape, 31, dtype);
-  run.statistic = Statistic::count;
-  const Keep keep{20, 10};
-  const auto score = run.prefill(cut(all, shape, 0, prompt), {prompt}, {keep}, 0.25f).score;
-  for (int i = 0; i < 2 * prompt; ++i) {
-    const float x = score[static_cast<std::size_t>(i)];
-    CHECK(x == std::floor(x));
-    CHECK((x >= 0 && x <= 3.0f * static_cast<float>(prompt - i % prompt)));
-    if (even) CHECK(x == 0);
-  }
-  if (!even) CHECK(*std::max_element(score.begin(), score.end()) > 0);
-  for (int t = prompt; t < prompt + steps; ++t) {
-    const auto before = run.kept(0, 1);
-    const auto step = run.step(cut(all, shape, t, 1), {0}, {t}, {keep}, 0.25f);
-    for (const auto& [position, x] : run.kept(0, 1)) {
-      const float more = x - (before.count(position) ? before.at(position) : 0.0f);
-      CHECK((more == 0 || more == 1 || more == 2 || more == 3));
-    }
-    if (even) CHECK(step.evicted[0] == t - 30);  // all are equal: the oldest goes
-  }
-}
-
-TEST_CASE("worth: the first or the last of every so many tokens stay, and the newest", "[kernels][h2o]") {
-  const Place& place = *GENERATE(from_range(every_place()));
-  const int summary = GENERATE(0, 2);
-  const HeadShape shape{2, 2, 8};
-  const Keep keep{6, 5};
-  KvRun run(place, 1, shape, 12, DType::f16, Scoring::positions);
-  run.stride = 8, run.summary = summary;
-  const auto stays = [&](int position) { return summary == 0 ? position % 8 == 0 : position % 8 >= 6; };
-  const Tokens all = random_tokens(shape, 60, 51);
-  run.prefill(cut(all, shape, 0, 30), {30}, {keep});
-  // Those before the last five, and the newest of the others.
-  CHECK(positions(run.kept(0, 1)) == (summary == 0 ? std::vector<int>{0, 8, 16, 22, 23, 24, 25, 26, 27, 28, 29}
-                                                   : std::vector<int>{6, 7, 14, 15, 22, 23, 25, 26, 27, 28, 29}));
-  for (int t = 30; t < 60; ++t) {
-    run.step(cut(all, shape, t, 1), {0}, {t}, {keep});
-    std::set<int> expected;
-    for (int i = t - 4; i <= t; ++i) expected.insert(i);
-    for (int i = t - 5; i >= 0 && expected.size() < 11; --i)
-      if (stays(i)) expected.insert(i);
-    for (int i = t - 5; expected.size() < 11; --i) expected.insert(i);
-    CAPTURE(place.name, summary, t);
-    CHECK(positions(run.kept(0, 0)) == std::vector<int>(expected.begin(), expected.end()));
-  }
-}
-
 TEST_CASE("worth: what is missing for a way to score is refused", "[kernels][h2o]") {
   using Catch::Matchers::Contains;
   const Place& place = *every_place().front();
@@ -287,23 +177,16 @@ TEST_CASE("worth: what is missing for a way to score is refused", "[kernels][h2o
   const std::vector<Keep> keep{{2, 2}};
   kernels::KeepPrompt prompt;
   prompt.k = prompt.v = k, prompt.score = score, prompt.offsets = offsets, prompt.sequence = sequence;
-  prompt.keep = keep, prompt.scoring = Scoring::attention, prompt.slots = slots.block;
-  CHECK_THROWS_WITH(place.run(prompt), Contains("value_norm"));
-  prompt.by_value = true;
+  prompt.keep = keep, prompt.scoring = Scoring::keys, prompt.slots = slots.block;
   CHECK_THROWS_WITH(place.run(prompt), Contains("work is [0, 0], wanted [1, 3]"));
-  prompt.scoring = Scoring::random, prompt.score = {};
-  CHECK_THROWS_WITH(place.run(prompt), Contains("by_value is true, but scoring is not by attention"));
-  prompt.by_value = false, prompt.slots.value_norm = nullptr, prompt.scoring = Scoring::keys;
-  CHECK_THROWS_WITH(place.run(prompt), Contains("work"));
-  prompt.work = work, prompt.stride = 0;
-  CHECK_THROWS_WITH(place.run(prompt), Contains("stride is 0"));
+  prompt.work = work;
+  CHECK_THROWS_WITH(place.run(prompt), Contains("score is given, but scoring is not by attention"));
 
   const Array row(place, 1, 4);
   Array out(place, 1, 4);
   kernels::DecodeAttention step;
   step.q = step.k = step.v = row, step.sequence = sequence, step.position = position, step.keep = keep;
   step.heads = 1, step.scoring = Scoring::keys, step.slots = slots.block, step.out = out;
-  CHECK_THROWS_WITH(place.run(step), Contains("value_norm"));
-  step.slots.value_norm = nullptr, step.slots.key_sum = nullptr;
+  step.slots.key_sum = nullptr;
   CHECK_THROWS_WITH(place.run(step), Contains("no key_sum, which scoring by keys needs"));
 }

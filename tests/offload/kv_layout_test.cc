@@ -13,7 +13,7 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
   const auto [sequences, heads, slots, head_dim] =
       GENERATE(table<int, int, int, int>({{1, 1, 1, 1}, {3, 2, 7, 12}, {4, 8, 33, 64}, {2, 5, 101, 80}}));
   const DType dtype = GENERATE(DType::f16, DType::f32, DType::i8, DType::i4);
-  const bool scores = GENERATE(true, false), rest = GENERATE(true, false), more = GENERATE(true, false);
+  const bool scores = GENERATE(true, false), rest = GENERATE(true, false), key_sums = GENERATE(true, false);
   const bool int8_keys = dtype == DType::i4 && GENERATE(true, false);
   const KvShape shape{.sequences = sequences,
                       .kv_heads = heads,
@@ -23,9 +23,8 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
                       .scores = scores,
                       .rest = rest,
                       .int8_keys = int8_keys,
-                      .key_sums = more,
-                      .value_norms = more};
-  CAPTURE(sequences, heads, slots, head_dim, name_of(dtype), scores, rest, int8_keys, more);
+                      .key_sums = key_sums};
+  CAPTURE(sequences, heads, slots, head_dim, name_of(dtype), scores, rest, int8_keys, key_sums);
 
   const std::size_t places = static_cast<std::size_t>(sequences * heads * slots);
   const auto at = shape.offsets();
@@ -39,11 +38,10 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
   const std::size_t end =
       rest ? at.rest + all_heads * static_cast<std::size_t>(1 + 2 * head_dim) * 4 : at.free_slot + all_heads * 4;
   REQUIRE(at.key_sum >= end);
-  REQUIRE((more || at.end == end));
-  if (more) {
-    REQUIRE((at.key_sum % 64 == 0 && at.value_norm % 64 == 0));
-    REQUIRE(at.value_norm >= at.key_sum + all_heads * static_cast<std::size_t>(head_dim) * 4);
-    REQUIRE(at.end == at.value_norm + places * 4);
+  REQUIRE((key_sums || at.end == end));
+  if (key_sums) {
+    REQUIRE(at.key_sum % 64 == 0);
+    REQUIRE(at.end == at.key_sum + all_heads * static_cast<std::size_t>(head_dim) * 4);
   }
   if (rest) REQUIRE(at.rest % 64 == 0);
   REQUIRE(shape.bytes() % 4096 == 0);
@@ -62,8 +60,7 @@ TEST_CASE("the parts of a KV buffer are aligned, in order and apart", "[offload]
   REQUIRE((view.sequences == sequences && view.kv_heads == heads && view.slots == slots && view.head_dim == head_dim));
   REQUIRE(view.dtype == dtype);
   REQUIRE(view.int8_keys == int8_keys);
-  REQUIRE(reinterpret_cast<std::byte*>(view.key_sum) == (more ? base + at.key_sum : nullptr));
-  REQUIRE(reinterpret_cast<std::byte*>(view.value_norm) == (more ? base + at.value_norm : nullptr));
+  REQUIRE(reinterpret_cast<std::byte*>(view.key_sum) == (key_sums ? base + at.key_sum : nullptr));
   REQUIRE(reinterpret_cast<std::byte*>(view.rest) == (rest ? base + at.rest : nullptr));
 }
 

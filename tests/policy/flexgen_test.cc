@@ -1,5 +1,5 @@
 // tests/policy/flexgen_test.cc: FlexGen's arithmetic against another implementation of it, and what must always hold.
-#include "policy/flexgen.h"
+#include "policy/planner/flexgen.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,5 +1,5 @@
 // tests/policy/json_test.cc
-#include "policy/json.h"
+#include "policy/base/json.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,5 +1,5 @@
 // tests/policy/machine_test.cc: rates between the points that are known, and machines in and out of JSON.
-#include "policy/machine.h"
+#include "policy/planner/machine.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "tests/support/files.h"
 
 using namespace weft;

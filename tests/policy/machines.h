@@ -1,7 +1,7 @@
 // tests/policy/machines.h: machines of few numbers for the tests of cost, prediction and search.
 #pragma once
 
-#include "policy/predict.h"
+#include "policy/planner/predict.h"
 
 namespace weft::test {
 

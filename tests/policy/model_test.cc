@@ -1,6 +1,6 @@
 // tests/policy/model_test.cc: configs as models: the shipped shapes, what an absent key means, units and sublayers.
-#include "policy/model.h"
-#include "policy/steps.h"
+#include "policy/model/model.h"
+#include "policy/model/steps.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -196,7 +196,7 @@ TEST_CASE("absent keys take the values of the config class of each family", "[po
   CHECK((!llama.qkv_bias && !mistral.qkv_bias && qwen2.qkv_bias));
   CHECK((llama.bos == 1 && llama.eos == std::vector<std::int32_t>{2}));
   CHECK((!qwen2.bos && qwen2.eos.empty()));
-  CHECK((mistral.positions == 4096 && mistral.window == 4096));  // its sliding window
+  CHECK((mistral.positions == 4096 && mistral.sliding_window == 4096));  // its sliding window
   CHECK(policy::context_text(mistral) == "4096 (its sliding window; attention beyond it is not supported)");
   CHECK((neox.parallel_residual && neox.fused_qkv && neox.qkv_bias && neox.output_bias && neox.mlp_bias));
   CHECK_FALSE((neox.rms_norm || neox.gated_mlp || neox.tied_head));
@@ -282,15 +282,14 @@ TEST_CASE("rotary embeddings are read as transformers 4 and 5 write them", "[pol
 
 TEST_CASE("sliding windows bound the context or are refused by name", "[policy]") {
   CHECK(from(R"({"model_type":"mistral","sliding_window":null})").positions == 4096 * 32);
-  CHECK(from(R"({"model_type":"mistral","sliding_window":131072})").window == 0);
+  CHECK(from(R"({"model_type":"mistral","sliding_window":131072})").sliding_window == 0);
   CHECK(from(R"({"model_type":"qwen2","sliding_window":100})").positions == 32768);
   CHECK(from(R"({"model_type":"qwen2","sliding_window":100,"use_sliding_window":true})").positions == 100);
-  CHECK(
-      from(R"({"model_type":"qwen2","sliding_window":100,"use_sliding_window":true,"max_window_layers":32})").window ==
-      0);
+  CHECK(from(R"({"model_type":"qwen2","sliding_window":100,"use_sliding_window":true,"max_window_layers":32})")
+            .sliding_window == 0);
   CHECK(from(R"({"model_type":"qwen2","num_hidden_layers":1,"sliding_window":100,"use_sliding_window":true,
                  "layer_types":["sliding_attention"]})")
-            .window == 100);
+            .sliding_window == 100);
   CHECK_THROWS_WITH(from(R"({"model_type":"qwen2","use_sliding_window":true,"layer_types":["chunked_attention"]})"),
                     Contains("layer_types"));
 }

@@ -1,5 +1,5 @@
 // tests/policy/placement_test.cc: even spreads, and policies that fit what they are given.
-#include "policy/placement.h"
+#include "policy/layout/placement.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

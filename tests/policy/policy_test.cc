@@ -1,5 +1,5 @@
 // tests/policy/policy_test.cc: policies in and out of JSON, FlexGen's percentages, sizes as text.
-#include "policy/policy.h"
+#include "policy/layout/policy.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,5 +1,5 @@
 // What config.json says of weights that are quantised, as llm-compressor, AutoGPTQ, GPTQModel and AutoAWQ write it.
-#include "policy/quantisation.h"
+#include "policy/model/quantisation.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

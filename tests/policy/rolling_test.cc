@@ -1,5 +1,5 @@
 // tests/policy/rolling_test.cc: positions past the context, and which sequences may go there.
-#include "policy/rolling.h"
+#include "policy/layout/rolling.h"
 
 #include <catch2/catch.hpp>
 

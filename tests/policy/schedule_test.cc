@@ -1,7 +1,7 @@
 // A schedule is checked against a model of memory that knows nothing of how it was made: every slot and home has an
 // owner and a version, and every access must be ordered after what it depends on by the lanes' order and the
 // dependencies alone.
-#include "policy/schedule.h"
+#include "policy/schedule/schedule.h"
 
 #include <catch2/catch.hpp>
 #include <map>
@@ -9,8 +9,8 @@
 #include <string>
 #include <tuple>
 
-#include "policy/placement.h"
-#include "policy/simulate.h"
+#include "policy/layout/placement.h"
+#include "policy/schedule/simulate.h"
 #include "tests/policy/shapes.h"
 
 using namespace weft;
@@ -109,9 +109,9 @@ class Checker {
     const bool kv = b >= shape_.kv_buffer(0, 0) && b < shape_.activation_buffer(0), unit = b < shape_.kv_buffer(0, 0);
     const Place device = unit ? Place::unit : kv ? Place::kv : Place::activation;
     const Place staging = unit ? Place::unit_staging : kv ? Place::kv_staging : Place::activation_staging;
-    const Place disk_side = kv && op.step > 0 && shape_.host_attends[b - shape_.kv_buffer(0, 0)] ? Place::host_kv
-                            : shape_.disk_reads_device                                           ? device
-                                                                                                 : staging;
+    const Place disk_side = kv && op.sweep > 0 && shape_.host_attends[b - shape_.kv_buffer(0, 0)] ? Place::host_kv
+                            : shape_.disk_reads_device                                            ? device
+                                                                                                  : staging;
     const auto at = [&](Place place, std::uint32_t slot) {
       return slot == kNoSlot ? Resource{Place::home, b} : Resource{place, slot};
     };
@@ -158,9 +158,9 @@ class Checker {
     if (op.part == Op::Part::out) list.push_back({{Place::result_host, k}, exchange + 1000, true, false});
     if (sub.kind == Sublayer::Kind::attention && op.part == Op::Part::whole) {
       const std::uint32_t kv = shape_.kv_buffer(sub.layer, op.batch);
-      list.push_back({at(Place::kv, op.kv_slot, kv), kv, op.step > 0, true, true});
+      list.push_back({at(Place::kv, op.kv_slot, kv), kv, op.sweep > 0, true, true});
       const bool at_host = shape_.kv_home[kv - shape_.kv_buffer(0, 0)] == Tier::host;
-      if (at_host && op.step > 0) list.push_back({{Place::home, kv}, kv, false, true});  // what the step changed
+      if (at_host && op.sweep > 0) list.push_back({{Place::home, kv}, kv, false, true});  // what the step changed
     }
     if (sub.kind == Sublayer::Kind::output) list.push_back({hidden_at, hidden, true, false});
     else if (sub.kind != Sublayer::Kind::head)
@@ -209,7 +209,7 @@ TEST_CASE("a sweep unpacks every unit that is to be unpacked once, before any ba
   std::map<std::tuple<std::uint32_t, std::uint32_t>, int> unpacked;  // by sweep and sublayer
   for (const Op& op : zigzag(shape, 0, 3).ops) {
     if (op.kind != Op::Kind::compute || op.part == Op::Part::core || !shape.unpacks_for(op.subject)) continue;
-    int& times = unpacked[{op.step, op.subject}];
+    int& times = unpacked[{op.sweep, op.subject}];
     if (op.part == Op::Part::unpack) ++times;
     CHECK(times == 1);
   }
@@ -235,8 +235,8 @@ TEST_CASE("truncating keeps the first sweeps, and a schedule continues where ano
   const ScheduleShape shape = test::random_shape(random);
   const Schedule all = zigzag(shape, 0, 4), part = truncate(all, 2);
   REQUIRE(!part.ops.empty());
-  CHECK(part.ops.back().step == 1);
-  CHECK(all.ops[part.ops.size()].step == 2);
+  CHECK(part.ops.back().sweep == 1);
+  CHECK(all.ops[part.ops.size()].sweep == 2);
   CHECK(check(shape, part) == "");
   CHECK(zigzag(shape, 2, 2).ops.size() + part.ops.size() == all.ops.size());
 }

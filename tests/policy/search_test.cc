@@ -1,5 +1,5 @@
 // The search against brute force, and what must hold of its answers on any machine.
-#include "policy/search.h"
+#include "policy/planner/search.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "policy/schedule.h"
+#include "policy/schedule/schedule.h"
 
 namespace weft::test {
 

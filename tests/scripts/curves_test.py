@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of scripts/curves.py and of what quality.py and tasks.py do with it: curves_test.py WEFT SOURCE_DIR."""
+"""Tests of scripts/evaluate/curves.py, of what quality.py and tasks.py do with it, and of the pages that quality.py and
+scripts/bench/ratios.py write: curves_test.py WEFT SOURCE_DIR."""
 
 import argparse
 import contextlib
@@ -13,8 +14,10 @@ import unittest
 import xml.etree.ElementTree as xml
 
 WEFT, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
-sys.path.insert(0, str(SOURCE / "scripts"))
+sys.path[:0] = [str(SOURCE / "scripts/evaluate"), str(SOURCE / "scripts/bench")]
 import curves  # noqa: E402
+import quality  # noqa: E402
+import ratios  # noqa: E402
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -108,7 +111,7 @@ class Case(unittest.TestCase):
         (self.folder / "weft").chmod(0o755)
 
     def script(self, *words, fails=False):
-        command = [sys.executable, SOURCE / f"scripts/{words[0]}.py", "--model", SOURCE / "models/demo", "--text",
+        command = [sys.executable, SOURCE / f"scripts/evaluate/{words[0]}.py", "--model", SOURCE / "models/demo", "--text",
                    "book.txt", "--weft", self.folder / "weft", *words[1:]]
         done = subprocess.run(list(map(str, command)), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True)
@@ -124,6 +127,40 @@ class Case(unittest.TestCase):
 
     def rows(self, said):
         return [line.split("|")[1].strip() for line in said.splitlines() if line.startswith("| ")]
+
+
+class Pages(unittest.TestCase):
+    def written_twice(self, page, script, write):
+        """The page after two runs, between which a conclusion was written by hand."""
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
+            path = pathlib.Path(folder, page)
+            write(path)
+            self.assertTrue(path.read_text().endswith(f"by hand; {script} keeps it. -->\n"))
+            with path.open("a") as out:
+                out.write("\n**Conclusion.** Mine.\n")
+            before = path.read_text()
+            write(path)
+            self.assertEqual(path.read_text(), before)
+            return before
+
+    def test_the_page_of_a_model_keeps_what_is_written_by_hand(self):
+        def write(path):
+            args = argparse.Namespace(output=path, model=SOURCE / "models/demo", windows=2, prompt=512, scored=256)
+            quality.write_page(args, 4, 0.25, [(0.2, "h2o", 54.75, 0.1, 0.01), (0.2, "random", 127.4, 1, 0.05)],
+                               {"random": (-0.9, 0.02)}, [(0.5, 0.1, 0.01)])
+        text = self.written_twice("demo-model.md", "scripts/evaluate/quality.py", write)
+        self.assertIn("| 20% | h2o | 54.75 | +10.52% | 1.11% |\n", text)
+        self.assertIn("Against random at the same budget it is better: -59.34% in perplexity", text)
+
+    def test_the_page_of_a_ratio_keeps_what_is_written_by_hand(self):
+        text = self.written_twice("overlap.md", "scripts/bench/ratios.py",
+                                  lambda path: ratios.write_page(path, "overlap", "Why?", "weft bench", ["| a |", "|---|"]))
+        self.assertLess(text.index("# Why?"), text.index("```\nweft bench\n```\n\n| a |"))
+
+    def test_every_page_of_ratios_is_in_the_documents(self):
+        for part in ratios.PARTS:
+            self.assertIn(ratios.BY_HAND, (SOURCE / f"docs/lab/{part}.md").read_text())
+        self.assertIn(quality.BY_HAND, (SOURCE / "docs/lab/demo-model.md").read_text())
 
 
 class Quality(Case):

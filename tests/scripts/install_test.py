@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""cmake --install: weft runs from where it was installed, its data and documents are there; and the README of the package
-names only what the package holds.
+"""cmake --install: weft runs from where it was installed, its data and documents are there; and the README and the reference
+pages of the package name only what the package holds.
 
 Usage: install_test.py SOURCE_FOLDER BUILD_FOLDER
 """
@@ -42,7 +42,7 @@ class Install(Case):
 
 
 class Package(Case):
-    def test_its_readme_names_only_what_it_holds(self):
+    def test_its_pages_name_only_what_it_holds(self):
         package = self.folder / "package"
         script = (SOURCE / "scripts/package.sh").read_text().replace("\\\n", "")  # a command over several lines is one
         held = set()
@@ -53,19 +53,37 @@ class Package(Case):
         self.assertIn("scripts/gpu_check.sh", held)
         for name in held:
             (package / name).parent.mkdir(parents=True, exist_ok=True)
+            if (SOURCE / name).is_dir():
+                shutil.copytree(SOURCE / name, package / name)
+            else:
+                (package / name).symlink_to(SOURCE / name)
+        for name in "configs", "models", "tests":
             (package / name).symlink_to(SOURCE / name)
-        for name in "docs", "configs", "models", "tests":
-            (package / name).symlink_to(SOURCE / name)
-        self.run_it(sys.executable, SOURCE / "scripts/package_readme.py", package)
-        text = (package / "README.md").read_text()
-        self.assertIn("bin/weft generate", text)
-        self.assertNotIn("build/", text)
-        for script in "quickstart.sh", "test.sh", "setup.sh", "package.sh", "accelerate.sh", "make_golden.py":
-            self.assertNotIn(script, text)
-        (package / "scripts/lm_eval_weft.py").unlink()
-        done = subprocess.run([sys.executable, SOURCE / "scripts/package_readme.py", package], capture_output=True, text=True)
+        shutil.copytree(SOURCE / "docs", package / "docs")  # its pages are written anew
+        write_pages = sys.executable, SOURCE / "scripts/dev/package_readme.py", package
+        self.run_it(*write_pages)
+        pages = ["README.md"] + [f"docs/{name}.md" for name in ("requests", "policies", "retention", "resume", "gpu", "cluster",
+                                                                "evaluate")]
+        for page in pages:
+            text = (package / page).read_text()
+            self.assertIn("bin/weft generate", text, page)
+            self.assertNotIn("build/", text, page)
+            for script in "quickstart.sh", "test.sh", "setup.sh", "package.sh", "accelerate.sh", "make_golden.py":
+                self.assertNotIn(script, text, page)
+            for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text):
+                self.assertTrue(re.match(r"\w+:", target) or ((package / page).parent / target).exists(), (page, target))
+        self.assertEqual((SOURCE / "docs/design.md").read_text(), (package / "docs/design.md").read_text())
+        (package / "scripts/evaluate/lm_eval_weft.py").unlink()
+        done = subprocess.run(list(map(str, write_pages)), capture_output=True, text=True)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("scripts/lm_eval_weft.py", done.stderr)
+        self.assertIn("docs/evaluate.md names scripts/evaluate/lm_eval_weft.py", done.stderr)
+
+    def test_pages_are_not_written_through_a_link(self):
+        (self.folder / "docs").symlink_to(SOURCE / "docs")
+        done = subprocess.run([sys.executable, str(SOURCE / "scripts/dev/package_readme.py"), str(self.folder)],
+                              capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("are a link", done.stderr)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/lm_eval_weft.py as the harness calls it, without the harness: conversations become prompts by the model's chat
+"""scripts/evaluate/lm_eval_weft.py as the harness calls it, without the harness: conversations become prompts by the model's chat
 template, with no second first token, and are answered as weft's own chat requests are.
 
 Usage: lm_eval_test.py WEFT_BINARY SOURCE_FOLDER
@@ -89,7 +89,7 @@ class ChatTemplates(unittest.TestCase):
         if not (self.model / "tokenizer_config.json").read_text():
             (self.model / "tokenizer_config.json").write_text("{}")
         self.enterContext(mock.patch.dict(sys.modules, fake_modules()))
-        spec = importlib.util.spec_from_file_location("lm_eval_weft", SOURCE / "scripts" / "lm_eval_weft.py")
+        spec = importlib.util.spec_from_file_location("lm_eval_weft", SOURCE / "scripts" / "evaluate" / "lm_eval_weft.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         self.lm = module.Weft(self.model, weft=WEFT.binary, max_gen_toks=12, backend="cpu")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of scripts/tasks.py: tasks_test.py WEFT SOURCE_DIR."""
+"""Tests of scripts/evaluate/tasks.py: tasks_test.py WEFT SOURCE_DIR."""
 
 import argparse
 import pathlib
@@ -8,7 +8,7 @@ import sys
 import unittest
 
 WEFT, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
-sys.path.insert(0, str(SOURCE / "scripts"))
+sys.path.insert(0, str(SOURCE / "scripts/evaluate"))
 import tasks  # noqa: E402
 
 
@@ -41,7 +41,7 @@ class Items(unittest.TestCase):
 
 class Table(unittest.TestCase):
     def test_each_rule_has_a_row(self):
-        command = [sys.executable, SOURCE / "scripts/tasks.py", "--model", SOURCE / "models/demo", "--weft", WEFT, "--items",
+        command = [sys.executable, SOURCE / "scripts/evaluate/tasks.py", "--model", SOURCE / "models/demo", "--weft", WEFT, "--items",
                    "2", "--tokens", "200", "--tasks", "needle", "labels", "--rules", "full", "h2o:0.25:0.25"]
         done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
         rows = [line.split("|")[1].strip() for line in done.stdout.strip().splitlines() if line.startswith("| ")]

@@ -154,11 +154,11 @@ struct SlotType {
 
 /// The arrays of a KV block, empty: every position is -1 and every free slot 0.
 struct SlotArrays {
-  Array k, v, score, position, free_slot, rest, key_sum, value_norm;
+  Array k, v, score, position, free_slot, rest, key_sum;
   kernels::KvSlots block;
 
   SlotArrays(const Place& place, int sequences, int kv_heads, int slots, int head_dim, SlotType type,
-             bool with_rest = false, bool with_worth = false)
+             bool with_rest = false, bool with_key_sum = false)
       : k(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, type.key_type())),
         v(rows_of(place, std::int64_t{sequences} * kv_heads * slots, head_dim, type.dtype)),
         score(place, std::int64_t{sequences} * kv_heads, slots),
@@ -169,7 +169,6 @@ struct SlotArrays {
             sequences, kv_heads),
         rest(place, std::int64_t{sequences} * kv_heads, kernels::rest_numbers(head_dim)),
         key_sum(place, std::int64_t{sequences} * kv_heads, head_dim),
-        value_norm(place, std::int64_t{sequences} * kv_heads, slots),
         block{k.data(),
               v.data(),
               static_cast<float*>(score.data()),
@@ -181,8 +180,7 @@ struct SlotArrays {
               slots,
               head_dim,
               with_rest ? static_cast<float*>(rest.data()) : nullptr,
-              with_worth ? static_cast<float*>(key_sum.data()) : nullptr,
-              with_worth ? static_cast<float*>(value_norm.data()) : nullptr} {
+              with_key_sum ? static_cast<float*>(key_sum.data()) : nullptr} {
     block.int8_keys = type.int8_keys;
   }
 

@@ -1,6 +1,7 @@
 // tests/support/attention.h: attention in fp64, straight from its definition.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -18,9 +19,10 @@ struct PromptShape {
 };
 
 struct PromptResult {
-  std::vector<double> out;    // [tokens, heads * head_dim]
-  std::vector<double> lse;    // [heads, tokens]
-  std::vector<double> score;  // [kv_heads, tokens]; of the last `window` rows, 0: of all
+  std::vector<double> out;  // [tokens, heads * head_dim]
+  std::vector<double> lse;  // [heads, tokens]
+  // [kv_heads, tokens]: the sum and the largest of a token's weights; of the last `window` rows, 0: of all
+  std::vector<double> score, largest;
 };
 
 inline PromptResult attend_in_fp64(const PromptShape& s, const std::vector<float>& q, const std::vector<float>& k,
@@ -28,6 +30,7 @@ inline PromptResult attend_in_fp64(const PromptShape& s, const std::vector<float
   const int tokens = s.tokens(), d = s.head_dim, q_cols = s.heads * d, kv_cols = s.kv_heads * d;
   PromptResult r{std::vector<double>(static_cast<std::size_t>(tokens * q_cols)),
                  std::vector<double>(static_cast<std::size_t>(s.heads * tokens)),
+                 std::vector<double>(static_cast<std::size_t>(s.kv_heads * tokens)),
                  std::vector<double>(static_cast<std::size_t>(s.kv_heads * tokens))};
   const auto at = [](auto& matrix, int row, int cols, int col) -> auto& {
     return matrix[static_cast<std::size_t>(row) * static_cast<std::size_t>(cols) + static_cast<std::size_t>(col)];
@@ -49,7 +52,10 @@ inline PromptResult attend_in_fp64(const PromptShape& s, const std::vector<float
         at(r.lse, h, tokens, i) = max + std::log(sum);
         for (int j = s.offsets[n]; j <= i; ++j) {
           const double weight = p[static_cast<std::size_t>(j - s.offsets[n])] / sum;
-          if (window == 0 || i >= s.offsets[n + 1] - window) at(r.score, g, tokens, j) += weight;
+          if (window == 0 || i >= s.offsets[n + 1] - window) {
+            at(r.score, g, tokens, j) += weight;
+            at(r.largest, g, tokens, j) = std::max(at(r.largest, g, tokens, j), weight);
+          }
           for (int c = 0; c < d; ++c)
             at(r.out, i, q_cols, h * d + c) += weight * static_cast<double>(at(v, j, kv_cols, g * d + c));
         }

@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/attention/cpu/kernels.h"
 #include "kernels/backend.h"
-#include "kernels/cpu_ops.h"
+#include "kernels/machine/cpu_ops.h"
+#include "tests/support/program.h"
 
 namespace weft::test {
 
@@ -20,9 +22,7 @@ inline const std::vector<Backend*>& every_backend() {
   static const auto owned = [] {
     std::vector<std::unique_ptr<Backend>> made;
     for (const int threads : {1, 2}) made.push_back(kernels::make_cpu_backend({.threads = threads}));
-#ifdef WEFT_TEST_CUDA
-    made.push_back(kernels::make_cuda_backend({.threads = 2}));
-#endif
+    if (on_gpu()) made.push_back(kernels::make_cuda_backend({.threads = 2}));
     return made;
   }();
   static const auto all = [] {

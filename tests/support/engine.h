@@ -8,15 +8,9 @@
 #include <vector>
 
 #include "runtime/engine/session.h"
+#include "tests/support/program.h"
 
 namespace weft::test {
-
-/// Of the program at hand: WEFT_TEST_CUDA makes it the GPU, simulated or real, with which it is linked.
-#ifdef WEFT_TEST_CUDA
-constexpr const char* kBackend = "cuda";
-#else
-constexpr const char* kBackend = "cpu";
-#endif
 
 struct Prompt {
   std::vector<std::int32_t> ids;
@@ -47,7 +41,7 @@ std::string by_head(const std::string& rule, int layers, int kv_heads);
 class Engine {
  public:
   Engine(const runtime::ModelSource& source, const policy::PartialPolicy& policy, std::vector<Prompt> prompts,
-         const runtime::MachineOptions& machine = {.backend = kBackend});
+         const runtime::MachineOptions& machine = {.backend = backend_name()});
 
   /// Block after block, or in one that is refilled, as the policy says; the prompts in the order of these indices. The
   /// answers are in the order of the prompts.

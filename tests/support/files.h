@@ -11,13 +11,15 @@
 #include <string>
 #include <string_view>
 
+#include "tests/support/program.h"
+
 namespace weft::test {
 
 /// A file or folder of the project, such as "models/demo". Where the tests run away from the sources that they were
 /// built from, the environment's WEFT_SOURCE_DIR says what stands in for these.
 inline std::filesystem::path source_path(const std::string& name) {
   const char* const elsewhere = std::getenv("WEFT_SOURCE_DIR");
-  return std::filesystem::path(elsewhere ? elsewhere : WEFT_SOURCE_DIR) / name;
+  return std::filesystem::path(elsewhere != nullptr ? elsewhere : built_from()) / name;
 }
 
 /// A file or folder of tests/data, such as "checkpoint/expected.tsv".

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <span>
 
 #include "tests/support/numbers.h"
 
@@ -38,27 +37,16 @@ double keep_prompt(std::map<int, double>& score, const H2oCase& c) {
   return leaving > 0 && leaving < rest.size() ? rest[leaving].first - rest[leaving - 1].first : clear;
 }
 
-using Heads = std::span<const H2oCase>;  // the KV heads of one sequence
-
 /// One-hot keys, so that a query's products are its logits; zero where a token comes after the query.
-Tokens tokens_of(Heads heads, int first, int count, int head_dim) {
+Tokens tokens_of(const H2oCase& c, int first, int count, int head_dim) {
   Tokens t;
-  t.v = normal(std::int64_t{count} * std::ssize(heads) * head_dim, 17);
-  float* v = t.v.data();
-  for (int i = first; i < first + count; ++i)
-    for (const H2oCase& c : heads) {
-      for (std::size_t h = 0; h < c.weights.size(); ++h)
-        for (int j = 0; j < head_dim; ++j)
-          t.q.push_back(j <= i ? static_cast<float>(std::log(weights_of(c, h, i)[static_cast<std::size_t>(j)])) : 0.0f);
-      for (int j = 0; j < head_dim; ++j) t.k.push_back(j == i ? 1.0f : 0.0f);
-      if (!c.value_norms.empty()) {  // in two numbers, one below 0
-        const auto norm = static_cast<float>(c.value_norms[static_cast<std::size_t>(i)]);
-        std::fill_n(v, head_dim, 0.0f);
-        v[0] = head_dim > 1 ? 1 - norm : norm;
-        if (head_dim > 1) v[head_dim - 1] = 1;
-      }
-      v += head_dim;
-    }
+  t.v = normal(std::int64_t{count} * head_dim, 17);
+  for (int i = first; i < first + count; ++i) {
+    for (std::size_t h = 0; h < c.weights.size(); ++h)
+      for (int j = 0; j < head_dim; ++j)
+        t.q.push_back(j <= i ? static_cast<float>(std::log(weights_of(c, h, i)[static_cast<std::size_t>(j)])) : 0.0f);
+    for (int j = 0; j < head_dim; ++j) t.k.push_back(j == i ? 1.0f : 0.0f);
+  }
   return t;
 }
 
@@ -68,37 +56,33 @@ void append(Tokens& all, const Tokens& more) {
   all.v.insert(all.v.end(), more.v.begin(), more.v.end());
 }
 
-std::map<int, double> kept_by(const KvRun& run, int sequence, int kv_head) {
+std::map<int, double> kept_by(const SlotsUnderTest& run, int sequence) {
   std::map<int, double> kept;
-  for (const auto& [position, score] : run.kept(sequence, kv_head)) kept[position] = static_cast<double>(score);
+  for (const auto& [position, score] : run.kept(sequence, 0)) kept[position] = static_cast<double>(score);
   return kept;
 }
 
-/// The prompts of all sequences as one call.
-void prefill_cases(KvRun& run, const std::vector<Heads>& sequences, int head_dim, const H2oOptions& options,
-                   std::vector<std::vector<H2oTrace>>& traces) {
+/// The prompts of all cases as one call.
+void prefill_cases(SlotsUnderTest& run, const std::vector<H2oCase>& cases, int head_dim, const H2oOptions& options,
+                   std::vector<H2oTrace>& traces) {
   Tokens tokens;
   std::vector<int> lengths;
   std::vector<kernels::Keep> keep;
   std::vector<float> fed;
-  const std::size_t kv_heads = sequences.front().size();
-  for (const Heads& heads : sequences) {
-    append(tokens, tokens_of(heads, 0, heads[0].prompt, head_dim));
-    lengths.push_back(heads[0].prompt);
-    keep.push_back(heads[0].keep);
+  for (const H2oCase& c : cases) {
+    append(tokens, tokens_of(c, 0, c.prompt, head_dim));
+    lengths.push_back(c.prompt);
+    keep.push_back(c.keep);
+    if (!options.feed) continue;
+    for (const double score : h2o_in_fp64(c, options.window).prefill_scores) fed.push_back(static_cast<float>(score));
   }
-  for (std::size_t head = 0; options.feed && head < kv_heads; ++head)
-    for (const Heads& heads : sequences)
-      for (const double score : h2o_in_fp64(heads[head], options.window).prefill_scores)
-        fed.push_back(static_cast<float>(score));
   const auto result = run.prefill(tokens, lengths, keep, 1, options.window, fed);
   auto score = result.score.begin();
-  for (std::size_t head = 0; head < kv_heads; ++head)
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
-      traces[i][head].prefill_scores.assign(score, score + lengths[i]);
-      score += lengths[i];
-      traces[i][head].kept.push_back(kept_by(run, static_cast<int>(i), static_cast<int>(head)));
-    }
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    traces[i].prefill_scores.assign(score, score + lengths[i]);
+    score += lengths[i];
+    traces[i].kept.push_back(kept_by(run, static_cast<int>(i)));
+  }
 }
 
 }  // namespace
@@ -144,56 +128,50 @@ H2oTrace h2o_in_fp64(const H2oCase& c, int window) {
 
 namespace {
 
-/// By sequence and KV head.
-std::vector<std::vector<H2oTrace>> traces_on(const Place& place, const std::vector<Heads>& sequences,
-                                             const H2oOptions& options, const RuleParameters& rule) {
-  const std::size_t kv_heads = sequences.front().size(), group = sequences.front()[0].weights.size();
+std::vector<H2oTrace> traces_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options,
+                                const RuleParameters& rule) {
+  const std::size_t group = cases.front().weights.size();
   int head_dim = 1, slots = 1, most_steps = 0;
-  for (const Heads& heads : sequences) {
-    const H2oCase& c = heads[0];
+  for (const H2oCase& c : cases) {
     head_dim = std::max(head_dim, c.prompt + c.steps);
     slots = std::max(slots, std::min(c.keep.budget(), c.prompt + c.steps) + 1);
     most_steps = std::max(most_steps, c.steps);
   }
-  KvRun run(place, static_cast<int>(sequences.size()),
-            {static_cast<int>(kv_heads * group), static_cast<int>(kv_heads), head_dim}, slots + options.more_slots,
-            DType::f32, kernels::Scoring::attention, false, rule.by_value);
-  run.decay = rule.decay, run.pool = rule.pool, run.statistic = rule.statistic, run.together = rule.together;
-  std::vector<std::vector<H2oTrace>> traces(sequences.size(), std::vector<H2oTrace>(kv_heads));
-  prefill_cases(run, sequences, head_dim, options, traces);
+  SlotsUnderTest run(place, static_cast<int>(cases.size()), {static_cast<int>(group), 1, head_dim},
+                     slots + options.more_slots);
+  run.decay = rule.decay, run.pool = rule.pool, run.statistic = rule.statistic;
+  std::vector<H2oTrace> traces(cases.size());
+  prefill_cases(run, cases, head_dim, options, traces);
 
   for (int step = 0; step < most_steps; ++step) {
     Tokens tokens;
     std::vector<std::int32_t> sequence, position;
     std::vector<kernels::Keep> keep;
     std::vector<std::map<int, float>> fed;
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
-      const Heads& heads = sequences[i];
-      if (step >= heads[0].steps) continue;
-      const int t = heads[0].prompt + step;
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const H2oCase& c = cases[i];
+      if (step >= c.steps) continue;
+      const int t = c.prompt + step;
       sequence.push_back(static_cast<std::int32_t>(i));
       position.push_back(t);
-      keep.push_back(heads[0].keep);
-      append(tokens, tokens_of(heads, t, 1, head_dim));
-      for (std::size_t head = 0; options.feed && head < kv_heads; ++head) {
-        std::vector<int> visible;
-        for (const auto& entry : traces[i][head].kept.back()) visible.push_back(entry.first);
-        visible.push_back(t);
-        for (std::size_t h = 0; h < group; ++h) {
-          fed.emplace_back();
-          for (const auto& [k, p] : probabilities(weights_of(heads[head], h, t), visible))
-            fed.back()[k] = static_cast<float>(p);
-        }
+      keep.push_back(c.keep);
+      append(tokens, tokens_of(c, t, 1, head_dim));
+      if (!options.feed) continue;
+      std::vector<int> visible;
+      for (const auto& entry : traces[i].kept.back()) visible.push_back(entry.first);
+      visible.push_back(t);
+      for (std::size_t h = 0; h < group; ++h) {
+        fed.emplace_back();
+        for (const auto& [k, p] : probabilities(weights_of(c, h, t), visible)) fed.back()[k] = static_cast<float>(p);
       }
     }
     const auto result = run.step(tokens, sequence, position, keep, 1, fed);
     auto evicted = result.evicted.begin();
-    for (const std::int32_t s : sequence)
-      for (std::size_t head = 0; head < kv_heads; ++head) {
-        H2oTrace& trace = traces[static_cast<std::size_t>(s)][head];
-        trace.evicted.push_back(*evicted++);
-        trace.kept.push_back(kept_by(run, s, static_cast<int>(head)));
-      }
+    for (const std::int32_t s : sequence) {
+      H2oTrace& trace = traces[static_cast<std::size_t>(s)];
+      trace.evicted.push_back(*evicted++);
+      trace.kept.push_back(kept_by(run, s));
+    }
   }
   return traces;
 }
@@ -201,19 +179,11 @@ std::vector<std::vector<H2oTrace>> traces_on(const Place& place, const std::vect
 }  // namespace
 
 std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options) {
-  std::vector<Heads> sequences;
-  for (const H2oCase& c : cases) sequences.emplace_back(&c, 1);
-  std::vector<H2oTrace> traces;
-  for (const auto& heads : traces_on(place, sequences, options, {})) traces.push_back(heads[0]);
-  return traces;
+  return traces_on(place, cases, options, {});
 }
 
 H2oTrace rule_on(const Place& place, const H2oCase& c, const RuleParameters& rule) {
-  return heads_on(place, {c}, rule)[0];
-}
-
-std::vector<H2oTrace> heads_on(const Place& place, const std::vector<H2oCase>& heads, const RuleParameters& rule) {
-  return traces_on(place, {Heads(heads)}, {.window = rule.window}, rule)[0];
+  return traces_on(place, {c}, {.window = rule.window}, rule)[0];
 }
 
 }  // namespace weft::test

@@ -19,11 +19,11 @@ struct Tokens {
 };
 
 /// A block of sequences, and the ops that a layer calls on it.
-class KvRun {
+class SlotsUnderTest {
  public:
-  KvRun(const Place& place, int sequences, HeadShape shape, int slots, SlotType type = DType::f32,
-        kernels::Scoring scoring = kernels::Scoring::attention, bool rest = false, bool by_value = false)
-      : place_(place), shape_(shape), scoring_(scoring), by_value_(by_value),
+  SlotsUnderTest(const Place& place, int sequences, HeadShape shape, int slots, SlotType type = DType::f32,
+                 kernels::Scoring scoring = kernels::Scoring::attention, bool rest = false)
+      : place_(place), shape_(shape), scoring_(scoring),
         slots_(place, sequences, shape.kv_heads, slots, shape.head_dim, type, rest, true) {}
 
   struct Prefill {
@@ -48,11 +48,11 @@ class KvRun {
     place_.run(kernels::PrefillAttention{q, stored_k, stored_v, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim,
                                          scale, out, lse});
     place_.run(kernels::ColumnSums{q, stored_k, lse, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim, scale,
-                                   window, sums, statistic, together});
+                                   window, sums, statistic});
     if (!score.empty()) sums.set(score);
     const ConstView scores = scoring_ == kernels::Scoring::attention ? ConstView(sums) : ConstView();
-    place_.run(kernels::KeepPrompt{stored_k, stored_v, scores, offsets, sequence, keep, scoring_, seed, block(), pool,
-                                   statistic, by_value_, work, stride, summary});
+    place_.run(
+        kernels::KeepPrompt{stored_k, stored_v, scores, offsets, sequence, keep, scoring_, seed, block(), pool, work});
     return {out.host(), scoring_ == kernels::Scoring::keys ? work.host() : sums.host()};
   }
 
@@ -72,7 +72,7 @@ class KvRun {
               slots_.block.slots);
     place_.run(kernels::DecodeAttention{q, k, v, sequence, position, keep, shape_.heads, scale, decay, scoring_, seed,
                                         block(), home(), out, probabilities.empty() ? ConstView() : ConstView(fed),
-                                        evicted, statistic, stride, summary});
+                                        evicted, statistic});
     return {out.host(), evicted.ints()};
   }
 
@@ -96,30 +96,26 @@ class KvRun {
     home_->k.set(slots_.k), home_->v.set(slots_.v), home_->score.set(slots_.score);
     home_->position.set(slots_.position), home_->free_slot.set(slots_.free_slot);
     if (b.rest) home_->rest.set(slots_.rest);
-    home_->key_sum.set(slots_.key_sum), home_->value_norm.set(slots_.value_norm);
+    home_->key_sum.set(slots_.key_sum);
   }
   kernels::KvSlots home() const { return home_ ? trimmed(home_->block) : kernels::KvSlots{}; }
   bool home_is_the_same() const {
     const auto same = [](const Array& a, const Array& b) { return a.fetch() == b.fetch(); };
     return same(slots_.k, home_->k) && same(slots_.v, home_->v) && same(slots_.score, home_->score) &&
            same(slots_.position, home_->position) && same(slots_.free_slot, home_->free_slot) &&
-           (!slots_.block.rest || same(slots_.rest, home_->rest)) && same(slots_.key_sum, home_->key_sum) &&
-           same(slots_.value_norm, home_->value_norm);
+           (!slots_.block.rest || same(slots_.rest, home_->rest)) && same(slots_.key_sum, home_->key_sum);
   }
 
   std::uint64_t seed = 0;
   float decay = 1;
   int pool = 1;
   kernels::Statistic statistic = kernels::Statistic::sum;
-  bool together = false;  ///< as in ColumnSums
-  std::int32_t stride = 1, summary = 0;
 
  private:
   kernels::KvSlots block() const { return trimmed(slots_.block); }
   /// What this way to score does not keep is not there.
   kernels::KvSlots trimmed(kernels::KvSlots block) const {
     if (scoring_ != kernels::Scoring::keys) block.key_sum = nullptr;
-    if (!by_value_) block.value_norm = nullptr;
     if (scoring_ == kernels::Scoring::none) block.score = nullptr;
     return block;
   }
@@ -147,7 +143,6 @@ class KvRun {
   const Place& place_;
   HeadShape shape_;
   kernels::Scoring scoring_;
-  bool by_value_;
   SlotArrays slots_;
   std::unique_ptr<SlotArrays> home_;
 };
@@ -157,7 +152,6 @@ struct H2oCase {
   std::vector<std::vector<std::vector<double>>> weights;
   int prompt = 0, steps = 0;
   kernels::Keep keep;
-  std::vector<double> value_norms = {};  // [tokens], 1 or more; or empty: any values
 };
 
 struct H2oTrace {
@@ -185,13 +179,9 @@ struct RuleParameters {
   kernels::Statistic statistic = kernels::Statistic::sum;
   int window = 0, pool = 1;
   float decay = 1;
-  bool by_value = false;
-  bool together = false;
 };
 /// One case by another rule.
 H2oTrace rule_on(const Place& place, const H2oCase& c, const RuleParameters& rule);
-/// The KV heads of one sequence, which differ only in weights and norms.
-std::vector<H2oTrace> heads_on(const Place& place, const std::vector<H2oCase>& heads, const RuleParameters& rule);
 
 /// Like h2o_in_fp64's softmax over the visible tokens of one query.
 std::map<int, double> probabilities(const std::vector<double>& weights, const std::vector<int>& visible);

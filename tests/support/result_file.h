@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/requests/journal.h"
+#include "runtime/results/journal.h"
 #include "tests/support/files.h"
 
 namespace weft::test {

@@ -1,4 +1,5 @@
-// tests/cuda_sim/include/cusim_tensor.h: what kernels/tensor_core_cuda.h makes of PTX, with the layouts of the PTX ISA.
+// tests/cuda_sim/include/cusim_tensor.h: what kernels/attention/tensor_core_cuda.h makes of PTX, with the layouts of
+// the PTX ISA.
 #pragma once
 
 #include "cuda_runtime.h"

@@ -9,8 +9,8 @@
 
 #include "kernels/error.h"
 #include "runtime/checkpoint/checkpoint_error.h"
-#include "runtime/engine/model_source.h"
 #include "runtime/engine/storage.h"
+#include "runtime/model/model_source.h"
 #include "tests/support/files.h"
 
 using namespace weft;

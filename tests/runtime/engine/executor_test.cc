@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/engine/model_source.h"
+#include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 
@@ -23,10 +23,10 @@ using policy::Trace;
 namespace {
 
 /// What a GPU does is timed as the host comes to see it, lane by lane.
-const bool kTimesAreExact = std::string(kBackend) == "cpu";
+const bool kTimesAreExact = !on_gpu();
 
 auto identity_of(const Op& op) {
-  return std::tuple(op.kind, op.part, op.lane, op.step, op.batch, op.subject, op.from, op.to, op.unit_slot, op.kv_slot,
+  return std::tuple(op.kind, op.part, op.lane, op.sweep, op.batch, op.subject, op.from, op.to, op.unit_slot, op.kv_slot,
                     op.activation_slot);
 }
 
@@ -83,12 +83,12 @@ TEST_CASE("the executor runs exactly the ops of the schedule, in its order, and 
   policy.weights = policy.kv = policy.activations = policy::Fractions{{0.3, 0.3, 0.4}};
   policy.attention_on_host = on_host ? 1 : 0;
   policy.overlap = overlap;
-  Engine engine(*source, policy, prompts, {.backend = kBackend, .disk_directory = spill.path().string()});
+  Engine engine(*source, policy, prompts, {.backend = backend_name(), .disk_directory = spill.path().string()});
 
   std::vector<int> sweeps;  // of each segment, in order
   std::vector<std::string> faults;
   engine.session().executor().set_trace([&](const Schedule& schedule, const Trace& trace) {
-    const int first = schedule.ops.front().step, count = schedule.ops.back().step - first + 1;
+    const int first = schedule.ops.front().sweep, count = schedule.ops.back().sweep - first + 1;
     for (int step = first; step < first + count; ++step) sweeps.push_back(step);
     Schedule planned = policy::zigzag(engine.session().footprint().shape, first, count);
     if (!overlap) planned = policy::serialize(std::move(planned));

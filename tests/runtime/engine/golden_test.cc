@@ -1,4 +1,5 @@
-// What Hugging Face transformers computes in fp32 with the same stored weights (scripts/make_golden.py says how).
+// What Hugging Face transformers computes in fp32 with the same stored weights (scripts/fixtures/make_golden.py says
+// how).
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "runtime/engine/convert.h"
-#include "runtime/engine/model_source.h"
+#include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 
@@ -136,8 +137,7 @@ void check_model(const fs::path& folder, const fs::path& expected_file, const st
 /// On a GPU products are taken in the type of the stored weights, whatever --dtype says.
 std::vector<std::string> dtypes_of(const fs::path& folder) {
   const std::string stored = name_of_type(runtime::read_model_spec(folder).dtype);
-  return stored == "float32" || std::string(kBackend) == "cuda" ? std::vector{stored}
-                                                                : std::vector{stored, std::string("float32")};
+  return stored == "float32" || on_gpu() ? std::vector{stored} : std::vector{stored, std::string("float32")};
 }
 
 void check_group(std::size_t group) {
@@ -149,9 +149,8 @@ void check_group(std::size_t group) {
   }
 }
 
-#ifndef WEFT_TEST_CUDA
-/// The same of quantised.json (scripts/make_quantised_golden.py): the matrices of the layers are quantised there as
-/// well.
+/// The same of quantised.json (scripts/fixtures/make_quantised_golden.py): the matrices of the layers are quantised
+/// there as well.
 void check_quantised(std::size_t group, DType dtype) {
   const std::string name = GENERATE_COPY(from_range(golden_names(group)));
   const fs::path folder = data_path("golden") / name;
@@ -163,7 +162,7 @@ void check_quantised(std::size_t group, DType dtype) {
   check_prompts(expected.at(name_of(dtype)), *runtime::open_model(folder, stored, "", format), logit_tolerance(stored));
 }
 
-/// The checkpoints of tests/data/quantised, of all formats that others write (scripts/make_foreign_golden.py).
+/// The checkpoints of tests/data/quantised, of all formats that others write (scripts/fixtures/make_foreign_golden.py).
 fs::path foreign_folder() {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(data_path("quantised"))) names.push_back(entry.path().filename());
@@ -177,7 +176,6 @@ std::unique_ptr<runtime::ModelSource> open_foreign(const fs::path& folder) {
       folder, "auto", "",
       policy::WeightFormat{.dtype = own.dtype, .group = own.group, .arithmetic = Arithmetic::exact});
 }
-#endif
 
 }  // namespace
 
@@ -191,18 +189,18 @@ TEST_CASE("every tiny Mistral and GPT-NeoX computes what transformers computes",
 
 TEST_CASE("every tiny Qwen computes what transformers computes", "[runtime][golden]") { check_group(3); }
 
-#ifndef WEFT_TEST_CUDA
-TEST_CASE("quantised tiny OPTs compute what transformers computes with the same levels", "[runtime][golden]") {
+TEST_CASE("quantised tiny OPTs compute what transformers computes with the same levels", "[runtime][golden][cpu]") {
   check_quantised(0, GENERATE(DType::i4, DType::i8));
 }
 
-TEST_CASE("other quantised families compute what transformers computes with the same levels", "[runtime][golden]") {
+TEST_CASE("other quantised families compute what transformers computes with the same levels",
+          "[runtime][golden][cpu]") {
   const std::size_t group = GENERATE(1, 2, 3);
   check_quantised(group, GENERATE(DType::i4, DType::i8));
 }
 
 TEST_CASE("what others have quantised computes what transformers computes with the numbers it means",
-          "[runtime][golden][foreign]") {
+          "[runtime][golden][foreign][cpu]") {
   const fs::path folder = foreign_folder();
   CAPTURE(folder);
   const auto expected = nlohmann::json::parse(read_text(folder / "expected.json")).at("prompts");
@@ -213,7 +211,7 @@ TEST_CASE("what others have quantised computes what transformers computes with t
   CHECK(check_prompts(expected, *numbers, logit_tolerance("float32")) > 0);
 }
 
-TEST_CASE("what others have quantised is the same wherever it is, and converted", "[runtime][foreign]") {
+TEST_CASE("what others have quantised is the same wherever it is, and converted", "[runtime][foreign][cpu]") {
   const fs::path folder = foreign_folder();
   CAPTURE(folder);
   const TemporaryFolder temporary;
@@ -226,7 +224,7 @@ TEST_CASE("what others have quantised is the same wherever it is, and converted"
   policy::PartialPolicy policy;
   policy.gpu_batch_size = 2, policy.num_gpu_batches = 2;
   policy.weights = policy::Fractions{{1, 0, 0}};
-  const runtime::MachineOptions machine{.backend = kBackend, .disk_directory = temporary.path().string()};
+  const runtime::MachineOptions machine{.backend = backend_name(), .disk_directory = temporary.path().string()};
   const std::vector<Answer> wanted = Engine(*original, policy, prompts, machine).run();
   for (const policy::Fractions& where : {policy::Fractions{{0, 1, 0}}, policy::Fractions{{0, 0, 1}},
                                          policy::Fractions{{0.3, 0.3, 0.4}}, policy::Fractions{{1, 0, 0}}}) {
@@ -238,7 +236,7 @@ TEST_CASE("what others have quantised is the same wherever it is, and converted"
   }
 }
 
-TEST_CASE("what others have quantised is converted to plain numbers that all can read", "[runtime][foreign]") {
+TEST_CASE("what others have quantised is converted to plain numbers that all can read", "[runtime][foreign][cpu]") {
   const fs::path folder = foreign_folder();
   CAPTURE(folder);
   const TemporaryFolder temporary;
@@ -263,7 +261,6 @@ TEST_CASE("what others have quantised is converted to plain numbers that all can
     CHECK(a == b);
   }
 }
-#endif
 
 TEST_CASE("the demo model computes what transformers computes", "[runtime][large]") {
   const fs::path folder = source_path("models/demo");

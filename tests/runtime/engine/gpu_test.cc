@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine/model_source.h"
+#include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 
@@ -102,7 +102,7 @@ TEST_CASE("on a GPU answers do not depend on the tiers, overlap or the disk engi
   for (Prompt& prompt : prompts) prompt.ids.resize(std::min<std::size_t>(prompt.ids.size(), rolled ? 20 : 60));
   const auto run = [&](const policy::PartialPolicy& policy, const std::string& engine) {
     return Engine(*source, policy, prompts,
-                  {.backend = kBackend, .disk_engine = engine, .disk_directory = spill.path().string()})
+                  {.backend = backend_name(), .disk_engine = engine, .disk_directory = spill.path().string()})
         .run();
   };
   const auto expected = run(all_on_device(retention), "auto");
@@ -129,7 +129,7 @@ TEST_CASE("on a GPU attention of the host's KV on the host computes the same wit
   const auto prompts = random_prompts(12, source->spec.vocab, 9, random);
   policy::PartialPolicy policy = all_on_device("full");
   policy.kv = Fractions{{0.3, 0.4, 0.3}};
-  const runtime::MachineOptions machine{.backend = kBackend, .disk_directory = spill.path().string()};
+  const runtime::MachineOptions machine{.backend = backend_name(), .disk_directory = spill.path().string()};
   policy.attention_on_host = 0;
   const auto expected = Engine(*source, policy, prompts, machine).run();
   policy.attention_on_host = GENERATE(0.4, 1.0);
@@ -148,7 +148,7 @@ TEST_CASE("the demo model's greedy tokens are the CPU's", "[gpu]") {
   policy::PartialPolicy policy = all_on_device("full");
   policy.gpu_batch_size = kPrompts, policy.num_gpu_batches = 1;
   const auto expected = Engine(*source, policy, prompts, {.backend = "cpu"}).run();
-  const auto answers = Engine(*source, policy, prompts, {.backend = kBackend}).run();
+  const auto answers = Engine(*source, policy, prompts, {.backend = backend_name()}).run();
   std::size_t compared = 0;
   for (std::size_t i = 0; i < kPrompts; ++i) {
     CAPTURE(i);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine/model_source.h"
 #include "runtime/job/kv_rows.h"
+#include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 
@@ -40,8 +40,9 @@ policy::PartialPolicy policy_of(const policy::Retention& retention, const policy
 }
 
 /// The positions that one sequence's heads hold in a run of a layer's heads, head after head in order.
-std::vector<std::vector<std::int32_t>> positions(runtime::Session& session, runtime::KvRows& rows,
-                                                 const runtime::KvRows::Run& run, int batch, std::int64_t sequence) {
+std::vector<std::vector<std::int32_t>> positions(runtime::Session& session, runtime::SlotRecords& rows,
+                                                 const runtime::SlotRecords::Run& run, int batch,
+                                                 std::int64_t sequence) {
   std::uint32_t slots = 0;
   const auto record = rows.read(run, batch, sequence, slots);
   const offload::KvShape& shape = session.footprint().kv_runs(run.layer)[static_cast<std::size_t>(run.run)];
@@ -75,13 +76,13 @@ TEST_CASE("each layer holds its own budget of tokens, and its most recent ones",
   const auto retention =
       policy::Retention::from_text(heads ? by_head(rule, spec.layers, spec.kv_heads) : by_layer(rule, spec.layers));
   Engine engine(*source, policy_of(retention, kv), prompts_of(source->spec.vocab),
-                {.backend = kBackend, .disk_directory = spill.path().string()});
+                {.backend = backend_name(), .disk_directory = spill.path().string()});
   engine.run();
-  runtime::KvRows rows(engine.session().storage(), engine.session().footprint(), engine.session().backend());
+  runtime::SlotRecords rows(engine.session().storage(), engine.session().footprint(), engine.session().backend());
   std::vector<std::size_t> counts;
-  for (const runtime::KvRows::Run& run : runtime::KvRows::runs(engine.session().footprint())) {
+  for (const runtime::SlotRecords::Run& run : runtime::SlotRecords::runs(engine.session().footprint())) {
     const int first = retention.runs(run.layer, spec.kv_heads)[static_cast<std::size_t>(run.run)].first;
-    const policy::Kept kept = retention.kept(kPrompt, kTokens, run.layer, first);
+    const kernels::Keep kept = retention.kept(kPrompt, kTokens, run.layer, first);
     const std::int64_t stored = kPrompt + kTokens - 1,  // the last token is never fed
         of_prompt = std::min<std::int64_t>(kept.heavy + kept.recent, kPrompt),
                        wanted = std::min<std::int64_t>(kept.heavy + kept.recent + kept.spare,
@@ -104,7 +105,7 @@ TEST_CASE("a factor of 1 in every layer changes nothing, another one does", "[ru
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
   const auto run = [&](const std::string& retention) {
     return Engine(*source, policy_of(policy::Retention::from_text(retention), {}), prompts_of(source->spec.vocab),
-                  {.backend = kBackend, .disk_directory = spill.path().string()})
+                  {.backend = backend_name(), .disk_directory = spill.path().string()})
         .run();
   };
   const auto same = [](const std::vector<Answer>& a, const std::vector<Answer>& b) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/error.h"
-#include "policy/footprint.h"
+#include "policy/layout/footprint.h"
 #include "runtime/base/hash.h"
 #include "runtime/engine/storage.h"
 #include "tests/support/files.h"
@@ -96,11 +96,11 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
   std::byte* const chunk = room(print.workspace.chunk);
   poison(chunk, print.workspace.chunk);
   const std::atomic<bool> stop{false};
-  const runtime::Grace grace(stop);
+  const runtime::GracePeriod grace(stop);
   runtime::Layers layers(
       {.model = model.spec, .retention = retention, .types = print.types, .chunk_tokens = print.workspace.chunk_tokens},
       steps_of, {chunk, print.workspace.chunk}, model, *model.backend, grace);
-  std::vector<runtime::KvRuns> kv;
+  std::vector<runtime::HeadRunSlots> kv;
   for (int layer = 0; layer < model.spec.layers; ++layer) {
     std::byte* const base = room(print.kv_buffer_bytes(0));
     std::memset(base, 0, print.kv_buffer_bytes(0));

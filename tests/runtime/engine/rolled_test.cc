@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/error.h"
-#include "runtime/engine/model_source.h"
+#include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 #include "tests/support/numbers.h"

@@ -14,7 +14,7 @@
 
 #include "kernels/error.h"
 #include "runtime/base/files.h"
-#include "runtime/requests/journal.h"
+#include "runtime/results/journal.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "offload/disk_store.h"
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/files.h"
 

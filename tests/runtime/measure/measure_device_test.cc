@@ -33,7 +33,7 @@ int count_figures(const nlohmann::ordered_json& json, const std::string& where) 
 }  // namespace
 
 TEST_CASE("a device's ceilings are all there and positive", "[gpu][lanes]") {
-  const auto backend = runtime::make_backend({.backend = test::kBackend, .threads = 1, .separate_device = true});
+  const auto backend = runtime::make_backend({.backend = test::backend_name(), .threads = 1, .separate_device = true});
   runtime::DeviceSizes sizes;
   sizes.bytes = 64 << 10, sizes.seconds = 1e-6, sizes.repetitions = 3;
   sizes.products = {{4, 32, 48}, {2, 64, 16}};

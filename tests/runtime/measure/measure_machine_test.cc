@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "policy/json.h"
+#include "policy/base/json.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 

@@ -1,4 +1,5 @@
-// Chat templates: what is rendered here is what Jinja makes of the published texts (scripts/make_chat_golden.py).
+// Chat templates: what is rendered here is what Jinja makes of the published texts
+// (scripts/fixtures/make_chat_golden.py).
 #include "runtime/text/chat_template.h"
 
 #include <catch2/catch.hpp>

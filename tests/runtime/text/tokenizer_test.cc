@@ -1,6 +1,6 @@
 // tests/runtime/text/tokenizer_test.cc: vocab.json and merges.txt, id for id against what Hugging Face's library made
-// of the fixtures' strings (scripts/make_tokenizer_fixtures.py), and broken files, each with the fault it must be
-// refused for.
+// of the fixtures' strings (scripts/fixtures/make_tokenizer_fixtures.py), and broken files, each with the fault it must
+// be refused for.
 #include "runtime/text/tokenizer.h"
 
 #include <catch2/catch.hpp>

@@ -1,0 +1,219 @@
+// kernels/attention/cpu/avx2.cc: 16 floats as two registers. Compiled with -mavx2 -mfma -mf16c -ffp-contract=off.
+#include "kernels/attention/cpu/kernels.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include <immintrin.h>
+
+#include "kernels/attention/cpu/decode.h"
+#include "kernels/attention/cpu/keys.h"
+#include "kernels/attention/cpu/math.h"
+#include "kernels/attention/cpu/prefill.h"
+
+namespace weft::kernels {
+namespace {
+
+struct Avx2 {
+  struct V {
+    __m256 low, high;
+  };
+  static constexpr int kTileRows = 6, kTileVectors = 1;  // 12 sums, 2 columns and a row in 16 registers
+  static constexpr int kHeads = 1;
+
+  static V zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  static V all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+
+  static V load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static V load(const f16* p) { return {_mm256_cvtph_ps(half(p)), _mm256_cvtph_ps(half(p + 8))}; }
+  static V load(const bf16* p) { return {from_bf16(half(p)), from_bf16(half(p + 8))}; }
+  template <class T> static V load_first(const T* p, int n) {
+    alignas(32) T lanes[16] = {};
+    for (int i = 0; i < n; ++i) lanes[i] = p[i];
+    return load(lanes);
+  }
+
+  static void store(float* p, V v) { _mm256_storeu_ps(p, v.low), _mm256_storeu_ps(p + 8, v.high); }
+  static void store(f16* p, V v) {
+    constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v.low, nearest));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(v.high, nearest));
+  }
+  static void store(bf16* p, V v) {
+    const __m256i packed = _mm256_packus_epi32(to_bf16(v.low), to_bf16(v.high));  // interleaves the 128-bit lanes
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+  }
+  template <class T> static void store_first(T* p, V v, int n) {
+    alignas(32) T lanes[16];
+    store(lanes, v);
+    for (int i = 0; i < n; ++i) p[i] = lanes[i];
+  }
+
+  static V levels(const std::uint8_t* p) { return {floats(bytes(p)), floats(bytes(p + 8))}; }
+  static V low_levels(const std::uint8_t* p) { return {floats(low_half(bytes(p))), floats(low_half(bytes(p + 8)))}; }
+  static V high_levels(const std::uint8_t* p) {
+    return {floats(_mm256_srli_epi32(bytes(p), 4)), floats(_mm256_srli_epi32(bytes(p + 8), 4))};
+  }
+  static V half_levels(const std::uint8_t* p) {
+    return {floats(low_half(bytes(p))), floats(_mm256_srli_epi32(bytes(p), 4))};
+  }
+  static void scales(const std::uint8_t* p, int stride, int count, V& scale, V& minimum) {
+    alignas(32) std::int32_t both[16] = {};
+    for (int i = 0; i < count; ++i) __builtin_memcpy(both + i, p + static_cast<std::int64_t>(i) * stride, 4);
+    const __m256i low = integers(both), high = integers(both + 8), mask = _mm256_set1_epi32(0xFFFF);
+    scale = halves(_mm256_and_si256(low, mask), _mm256_and_si256(high, mask));
+    minimum = halves(_mm256_srli_epi32(low, 16), _mm256_srli_epi32(high, 16));
+  }
+  template <int kDistance> static V swapped(V v) {
+    if constexpr (kDistance == 1) return {_mm256_permute_ps(v.low, 0xB1), _mm256_permute_ps(v.high, 0xB1)};
+    else if constexpr (kDistance == 2) return {_mm256_permute_ps(v.low, 0x4E), _mm256_permute_ps(v.high, 0x4E)};
+    else if constexpr (kDistance == 4)
+      return {_mm256_permute2f128_ps(v.low, v.low, 1), _mm256_permute2f128_ps(v.high, v.high, 1)};
+    else return {v.high, v.low};
+  }
+
+  static V add(V a, V b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
+  static V sub(V a, V b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
+  static V mul(V a, V b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+  static V fma(V a, V b, V c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+  }
+  static V max(V a, V b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+  static V min(V a, V b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+  static V round(V a) {
+    constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(a.low, nearest), _mm256_round_ps(a.high, nearest)};
+  }
+  static V times_power_of_two(V a, V n) { return mul(a, {power_of_two(n.low), power_of_two(n.high)}); }
+  static V zero_below(V x, float limit, V v) {
+    const __m256 bound = _mm256_set1_ps(limit);
+    return {_mm256_and_ps(_mm256_cmp_ps(x.low, bound, _CMP_NLT_UQ), v.low),
+            _mm256_and_ps(_mm256_cmp_ps(x.high, bound, _CMP_NLT_UQ), v.high)};
+  }
+  static V first(V v, int n, float other) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), count = _mm256_set1_epi32(n);
+    const __m256i above = _mm256_add_epi32(lane, _mm256_set1_epi32(8));
+    return select(_mm256_cmpgt_epi32(count, lane), _mm256_cmpgt_epi32(count, above), v, other);
+  }
+  static V between(V v, const std::int32_t* number, std::int32_t low, std::int32_t high, float other) {
+    return select(inside(number, low, high), inside(number + 8, low, high), v, other);
+  }
+  static bool any_negative(const std::int32_t* number) {
+    return _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_or_si256(integers(number), integers(number + 8)))) != 0;
+  }
+  static bool any_equal(V v, float x) {
+    const __m256 wanted = _mm256_set1_ps(x);
+    return _mm256_movemask_ps(
+               _mm256_or_ps(_mm256_cmp_ps(v.low, wanted, _CMP_EQ_OQ), _mm256_cmp_ps(v.high, wanted, _CMP_EQ_OQ))) != 0;
+  }
+
+  static float sum(V v) {  // the tree of sums(), for one row
+    const __m256 a = _mm256_add_ps(v.low, _mm256_permute_ps(v.low, 0x4E));
+    const __m256 b = _mm256_add_ps(v.high, _mm256_permute_ps(v.high, 0x4E));
+    const __m256 low = _mm256_add_ps(a, _mm256_permute_ps(a, 0xB1)),
+                 high = _mm256_add_ps(b, _mm256_permute_ps(b, 0xB1));
+    const __m128 first = _mm_add_ss(_mm256_castps256_ps128(low), _mm256_extractf128_ps(low, 1));
+    return _mm_cvtss_f32(_mm_add_ss(first, _mm_add_ss(_mm256_castps256_ps128(high), _mm256_extractf128_ps(high, 1))));
+  }
+  static float largest(V v) {
+    __m256 m = _mm256_max_ps(v.low, v.high);
+    m = _mm256_max_ps(m, _mm256_permute2f128_ps(m, m, 1));
+    m = _mm256_max_ps(m, _mm256_permute_ps(m, 0x4E));
+    return _mm256_cvtss_f32(_mm256_max_ps(m, _mm256_permute_ps(m, 0xB1)));
+  }
+  static float smallest(V v) { return -largest(sub(zero(), v)); }
+  static V sums(const V rows[16]) {
+    __m256 four[4][2];
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
+      const V* r = rows + 4 * i;
+      four[i][0] = quarter_sums(r[0].low, r[1].low, r[2].low, r[3].low);
+      four[i][1] = quarter_sums(r[0].high, r[1].high, r[2].high, r[3].high);
+    }
+    return {_mm256_add_ps(lane_sums(four[0][0], four[1][0]), lane_sums(four[0][1], four[1][1])),
+            _mm256_add_ps(lane_sums(four[2][0], four[3][0]), lane_sums(four[2][1], four[3][1]))};
+  }
+  static void transpose(V rows[16]) {
+    __m256 quarter[4][8];
+    WEFT_UNROLLED (int i = 0; i < 8; ++i) {
+      quarter[0][i] = rows[i].low, quarter[1][i] = rows[i].high;
+      quarter[2][i] = rows[i + 8].low, quarter[3][i] = rows[i + 8].high;
+    }
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) transpose8(quarter[i]);
+    WEFT_UNROLLED (int i = 0; i < 8; ++i)
+      rows[i] = {quarter[0][i], quarter[2][i]}, rows[i + 8] = {quarter[1][i], quarter[3][i]};
+  }
+
+ private:
+  static __m256i bytes(const std::uint8_t* p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
+  static __m256i low_half(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi32(15)); }
+  static __m256 floats(__m256i x) { return _mm256_cvtepi32_ps(x); }
+  /// The fp16 in the low 16 bits of each lane; the high ones are 0.
+  static V halves(__m256i low, __m256i high) {
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(packed)), _mm256_cvtph_ps(_mm256_extracti128_si256(packed, 1))};
+  }
+  static __m128i half(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+  static __m256i integers(const std::int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+  static __m256 from_bf16(__m128i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  static __m256i to_bf16(__m256 v) {
+    const __m256i word = _mm256_castps_si256(v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(word, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(word, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    const __m256i quiet = _mm256_or_si256(word, _mm256_set1_epi32(0x400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+  }
+  static __m256 power_of_two(__m256 n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+  }
+  static __m256i inside(const std::int32_t* number, std::int32_t low, std::int32_t high) {
+    const __m256i x = integers(number);
+    const __m256i outside =
+        _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(low), x), _mm256_cmpgt_epi32(x, _mm256_set1_epi32(high)));
+    return _mm256_xor_si256(outside, _mm256_set1_epi32(-1));
+  }
+  static V select(__m256i low, __m256i high, V v, float other) {
+    return {_mm256_blendv_ps(_mm256_set1_ps(other), v.low, _mm256_castsi256_ps(low)),
+            _mm256_blendv_ps(_mm256_set1_ps(other), v.high, _mm256_castsi256_ps(high))};
+  }
+  /// In each 128-bit lane, the sums of that lane of a, b, c and d.
+  static __m256 quarter_sums(__m256 a, __m256 b, __m256 c, __m256 d) {
+    const __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    const __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    return _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+  }
+  static __m256 lane_sums(__m256 p, __m256 q) {
+    return _mm256_add_ps(_mm256_permute2f128_ps(p, q, 0x20), _mm256_permute2f128_ps(p, q, 0x31));
+  }
+  static void transpose8(__m256 r[8]) {
+    __m256 pairs[8];
+    WEFT_UNROLLED (int i = 0; i < 8; i += 4) {
+      const __m256 a = _mm256_unpacklo_ps(r[i], r[i + 1]), b = _mm256_unpackhi_ps(r[i], r[i + 1]);
+      const __m256 c = _mm256_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+      pairs[i] = _mm256_shuffle_ps(a, c, 0x44), pairs[i + 1] = _mm256_shuffle_ps(a, c, 0xEE);
+      pairs[i + 2] = _mm256_shuffle_ps(b, d, 0x44), pairs[i + 3] = _mm256_shuffle_ps(b, d, 0xEE);
+    }
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
+      r[i] = _mm256_permute2f128_ps(pairs[i], pairs[i + 4], 0x20);
+      r[i + 4] = _mm256_permute2f128_ps(pairs[i], pairs[i + 4], 0x31);
+    }
+  }
+};
+
+constexpr VectorKernels kKernels = {
+    "AVX2",        prefill_tile<Avx2>, column_tile<Avx2>, decode_tile<Avx2>,  convert<Avx2>,
+    sum_exp<Avx2>, quantise_row<Avx2>, hadamard<Avx2>,    add_unit_row<Avx2>, key_score_row<Avx2>};
+
+}  // namespace
+
+const VectorKernels* vector_kernels_avx2() { return &kKernels; }
+
+}  // namespace weft::kernels
+
+#else
+namespace weft::kernels {
+const VectorKernels* vector_kernels_avx2() { return nullptr; }
+}  // namespace weft::kernels
+#endif

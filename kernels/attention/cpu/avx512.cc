@@ -1,0 +1,169 @@
+// kernels/attention/cpu/avx512.cc: 16 floats as one register. Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq
+// -mfma -mf16c -ffp-contract=off.
+#include "kernels/attention/cpu/kernels.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#pragma GCC diagnostic push  // GCC 12's own intrinsics trip these two
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include "kernels/attention/cpu/decode.h"
+#include "kernels/attention/cpu/keys.h"
+#include "kernels/attention/cpu/math.h"
+#include "kernels/attention/cpu/prefill.h"
+
+namespace weft::kernels {
+namespace {
+
+__mmask16 first_lanes(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
+
+struct Avx512 {
+  using V = __m512;
+  static constexpr int kTileRows = 6, kTileVectors = 4;  // 24 sums, 4 columns and a row in 32 registers
+  static constexpr int kHeads = 4;                       // query heads that share one read of a key
+
+  static V zero() { return _mm512_setzero_ps(); }
+  static V all(float x) { return _mm512_set1_ps(x); }
+
+  static V load(const float* p) { return _mm512_loadu_ps(p); }
+  static V load(const f16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static V load(const bf16* p) { return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static V load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+  static V load_first(const f16* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+  static V load_first(const bf16* p, int n) { return from_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+
+  static void store(float* p, V v) { _mm512_storeu_ps(p, v); }
+  static void store(f16* p, V v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(v)); }
+  static void store(bf16* p, V v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
+  static void store_first(float* p, V v, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
+  static void store_first(f16* p, V v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_f16(v)); }
+  static void store_first(bf16* p, V v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16(v)); }
+
+  /// Levels of slots (kv_row.h): 16 bytes; of 16 bytes the low or high halves; of 8 bytes the low halves, then the
+  /// high.
+  static V levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(bytes(p)); }
+  static V low_levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(low_half(bytes(p))); }
+  static V high_levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes(p), 4)); }
+  static V half_levels(const std::uint8_t* p) {
+    const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return _mm512_cvtepi32_ps(low_half(_mm512_cvtepu8_epi32(_mm_unpacklo_epi64(x, _mm_srli_epi16(x, 4)))));
+  }
+  /// Lane i: the scale and the minimum that lie i * stride bytes after p, for i < count; the rest are 0.
+  static void scales(const std::uint8_t* p, int stride, int count, V& scale, V& minimum) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_mullo_epi32(lane, _mm512_set1_epi32(stride));
+    const __m512i both = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), first_lanes(count), at, p, 1);
+    scale = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+    minimum = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
+  }
+  /// Lane i of the result is lane i ^ kDistance.
+  template <int kDistance> static V swapped(V v) {
+    if constexpr (kDistance == 1) return _mm512_permute_ps(v, 0xB1);
+    else if constexpr (kDistance == 2) return _mm512_permute_ps(v, 0x4E);
+    else if constexpr (kDistance == 4) return _mm512_shuffle_f32x4(v, v, 0xB1);
+    else return _mm512_shuffle_f32x4(v, v, 0x4E);
+  }
+
+  static V add(V a, V b) { return _mm512_add_ps(a, b); }
+  static V sub(V a, V b) { return _mm512_sub_ps(a, b); }
+  static V mul(V a, V b) { return _mm512_mul_ps(a, b); }
+  static V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+  static V max(V a, V b) { return _mm512_max_ps(a, b); }  // b where either is not a number
+  static V min(V a, V b) { return _mm512_min_ps(a, b); }
+  static V round(V a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static V times_power_of_two(V a, V n) { return _mm512_scalef_ps(a, n); }
+  /// v where x >= limit or x is not a number, else 0.
+  static V zero_below(V x, float limit, V v) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, all(limit), _CMP_NLT_UQ), v);
+  }
+  /// The first n lanes of v, `other` in the rest.
+  static V first(V v, int n, float other) { return _mm512_mask_mov_ps(all(other), first_lanes(n), v); }
+  /// v where low <= number <= high, else `other`.
+  static V between(V v, const std::int32_t* number, std::int32_t low, std::int32_t high, float other) {
+    const __m512i x = _mm512_loadu_si512(number);
+    const __mmask16 inside =
+        _mm512_cmpge_epi32_mask(x, _mm512_set1_epi32(low)) & _mm512_cmple_epi32_mask(x, _mm512_set1_epi32(high));
+    return _mm512_mask_mov_ps(all(other), inside, v);
+  }
+  static bool any_negative(const std::int32_t* number) { return _mm512_movepi32_mask(_mm512_loadu_si512(number)) != 0; }
+  static bool any_equal(V v, float x) { return _mm512_cmp_ps_mask(v, all(x), _CMP_EQ_OQ) != 0; }
+
+  static float sum(V v) {  // the tree of sums(), for one row
+    v = add(v, _mm512_permute_ps(v, 0x4E));
+    v = add(v, _mm512_permute_ps(v, 0xB1));
+    v = add(v, _mm512_shuffle_f32x4(v, v, 0xB1));
+    return _mm512_cvtss_f32(add(v, _mm512_shuffle_f32x4(v, v, 0x4E)));
+  }
+  static float largest(V v) {
+    v = max(v, _mm512_shuffle_f32x4(v, v, 0x4E));
+    v = max(v, _mm512_shuffle_f32x4(v, v, 0xB1));
+    v = max(v, _mm512_permute_ps(v, 0x4E));
+    return _mm512_cvtss_f32(max(v, _mm512_permute_ps(v, 0xB1)));
+  }
+  static float smallest(V v) { return -largest(sub(zero(), v)); }
+  /// Lane i is the sum of the lanes of row i.
+  static V sums(const V rows[16]) {
+    V four[4];
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
+      const V *r = rows + 4 * i, ab = add(_mm512_unpacklo_ps(r[0], r[1]), _mm512_unpackhi_ps(r[0], r[1])),
+              cd = add(_mm512_unpacklo_ps(r[2], r[3]), _mm512_unpackhi_ps(r[2], r[3]));
+      four[i] = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
+    }
+    const V low = add(_mm512_shuffle_f32x4(four[0], four[1], 0x88), _mm512_shuffle_f32x4(four[0], four[1], 0xDD));
+    const V high = add(_mm512_shuffle_f32x4(four[2], four[3], 0x88), _mm512_shuffle_f32x4(four[2], four[3], 0xDD));
+    return add(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xDD));
+  }
+  static void transpose(V rows[16]) {
+    V pairs[16];
+    WEFT_UNROLLED (int i = 0; i < 16; i += 4) {  // 4x4 blocks inside each 128-bit lane
+      const V a = _mm512_unpacklo_ps(rows[i], rows[i + 1]), b = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+      const V c = _mm512_unpacklo_ps(rows[i + 2], rows[i + 3]), d = _mm512_unpackhi_ps(rows[i + 2], rows[i + 3]);
+      pairs[i] = _mm512_shuffle_ps(a, c, 0x44), pairs[i + 1] = _mm512_shuffle_ps(a, c, 0xEE);
+      pairs[i + 2] = _mm512_shuffle_ps(b, d, 0x44), pairs[i + 3] = _mm512_shuffle_ps(b, d, 0xEE);
+    }
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {  // then the lanes themselves
+      const V a = _mm512_shuffle_f32x4(pairs[i], pairs[i + 4], 0x88),
+              b = _mm512_shuffle_f32x4(pairs[i], pairs[i + 4], 0xDD);
+      const V c = _mm512_shuffle_f32x4(pairs[i + 8], pairs[i + 12], 0x88),
+              d = _mm512_shuffle_f32x4(pairs[i + 8], pairs[i + 12], 0xDD);
+      rows[i] = _mm512_shuffle_f32x4(a, c, 0x88), rows[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
+      rows[i + 8] = _mm512_shuffle_f32x4(a, c, 0xDD), rows[i + 12] = _mm512_shuffle_f32x4(b, d, 0xDD);
+    }
+  }
+
+ private:
+  static __m512i bytes(const std::uint8_t* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static __m512i low_half(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi32(15)); }
+  static V from_bf16(__m256i bits) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)); }
+  static __m256i to_f16(V v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static __m256i to_bf16(V v) {
+    const __m512i word = _mm512_castps_si512(v), one = _mm512_set1_epi32(1);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(word, 16), one);
+    const __m512i rounded = _mm512_add_epi32(word, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    const __m512i quiet = _mm512_or_si512(word, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
+  }
+};
+
+constexpr VectorKernels kKernels = {
+    "AVX-512",       prefill_tile<Avx512>, column_tile<Avx512>, decode_tile<Avx512>,  convert<Avx512>,
+    sum_exp<Avx512>, quantise_row<Avx512>, hadamard<Avx512>,    add_unit_row<Avx512>, key_score_row<Avx512>};
+
+}  // namespace
+
+const VectorKernels* vector_kernels_avx512() { return &kKernels; }
+
+}  // namespace weft::kernels
+#pragma GCC diagnostic pop
+
+#else
+namespace weft::kernels {
+const VectorKernels* vector_kernels_avx512() { return nullptr; }
+}  // namespace weft::kernels
+#endif

@@ -1,0 +1,106 @@
+// kernels/attention/cpu/decode.h: one decode step of one row and KV head over fixed slots, over a vector type S
+// (cpu/math.h).
+#pragma once
+
+#include "kernels/attention/cpu/attend.h"
+#include "kernels/attention/cpu/levels.h"
+#include "kernels/attention/cpu/rest.h"
+
+namespace weft::kernels {
+
+template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
+  const DecodeTile& t = s.tile;
+  if (t.probabilities) {
+    for (int g = 0; g < t.group; ++g)
+      for (int i = 0; i < static_cast<int>(whole_vectors(s.count + 1)); ++i)
+        s.p[g * s.stride + i] = i < s.count ? t.probabilities[g * t.probabilities_stride + slot_of<S>(s, i)] : 0.0f;
+    return;
+  }
+  for (int g = 0; g < t.group; ++g)
+    for (int d = 0; d < t.head_dim; d += kLanes) {
+      const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;
+      S::store(s.q + g * s.dim + d, S::mul(load_some<S>(t.q + g * t.head_dim + d, lanes), S::all(t.scale)));
+    }
+  if constexpr (is_level<T>)
+    for (int g = 0; g < t.group; ++g) sum_groups<S>(s.q + g * s.dim, t.head_dim, s.q_sum + g * kv_groups(t.head_dim));
+  int head = 0;
+  if constexpr (S::kHeads >= 4)
+    for (; head + 4 <= t.group; head += 4) logits<S, 4>(s, head);
+  if constexpr (S::kHeads >= 2)
+    for (; head + 2 <= t.group; head += 2) logits<S, 2>(s, head);
+  for (; head < t.group; ++head) logits<S, 1>(s, head);
+  const bool rest = has_rest(s);
+  for (int g = 0; g < t.group; ++g) {
+    if (rest) add_rest_logit<S>(s, g);
+    softmax<S>(s.p + g * s.stride, s.count + (rest ? 1 : 0));
+  }
+}
+
+/// Asks for what the next tile touches first.
+template <class S> void prefetch_tile(const DecodeTile& t) {
+  constexpr std::uintptr_t most = 512;  // the processor goes on by itself
+  const auto bytes = static_cast<std::uintptr_t>(t.slots) * sizeof(float);
+  for (std::uintptr_t i = 0; i < bytes && i < most; i += kLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(t.position) + i, 1);
+    if (t.score) __builtin_prefetch(reinterpret_cast<const char*>(t.score) + i, 1);
+  }
+  const auto prefetch_row = [&t](const void* rows, DType type) {
+    const auto row_bytes = static_cast<std::int64_t>(kv_row_bytes(type, t.head_dim)), row = *t.free_slot * row_bytes;
+    for (std::int64_t i = row; i < row + row_bytes; i += kLine)
+      __builtin_prefetch(static_cast<const char*>(rows) + i, 1);
+  };
+  prefetch_row(t.slot_k, t.key_type);
+  prefetch_row(t.slot_v, t.dtype);
+  __builtin_prefetch(t.position + *t.free_slot, 1);
+}
+
+template <class S, class T> void decode_tile_of(const DecodeTile& t) {
+  const std::int64_t entries = whole_vectors(t.slots) + kLanes;
+  DecodeState<T> s{t, static_cast<KeyOf<T>*>(t.slot_k), static_cast<ValueOf<T>*>(t.slot_v)};
+  s.k_row = static_cast<std::int64_t>(kv_row_bytes(t.key_type, t.head_dim) / sizeof(KeyOf<T>));
+  s.v_row = static_cast<std::int64_t>(kv_row_bytes(t.dtype, t.head_dim) / sizeof(ValueOf<T>));
+  s.dim = whole_vectors(t.head_dim), s.stride = entries;
+  s.q = t.scratch;
+  s.p = s.q + t.group * s.dim;
+  s.value = s.p + t.group * entries;
+  s.place = reinterpret_cast<std::int32_t*>(s.value + entries);
+  s.run = reinterpret_cast<SlotRun*>(s.place + entries);
+  if constexpr (is_level<T>) {
+    const int groups = kv_groups(t.head_dim);
+    s.scale = reinterpret_cast<float*>(s.run + entries / 2);
+    s.minimum = s.scale + groups * kLanes;
+    s.q_sum = s.minimum + groups * kLanes;
+  }
+
+  write_token<S>(s);
+  list_entries<S>(s);
+  find_probabilities<S>(s);
+  if (t.next) prefetch_tile<S>(*t.next);
+  int head = 0;
+  if constexpr (S::kHeads >= 4)
+    for (; head + 4 <= t.group; head += 4) outputs<S, 4>(s, head);
+  if constexpr (S::kHeads >= 2)
+    for (; head + 2 <= t.group; head += 2) outputs<S, 2>(s, head);
+  for (; head < t.group; ++head) outputs<S, 1>(s, head);
+
+  if (has_rest(s)) add_rest_values<S>(s);
+  if (t.statistic == Statistic::largest) add_to_scores<S, Statistic::largest>(s);
+  else add_to_scores<S, Statistic::sum>(s);
+  const int victim = s.count > t.keep.budget() ? choose_victim<S>(s) : -1;
+  const int freed = victim >= 0 ? slot_of<S>(s, victim) : s.first_empty;
+  if (victim >= 0) t.position[freed] = -1;
+  if (victim >= 0 && t.rest) add_to_rest<S>(s, freed);
+  *t.free_slot = freed;
+  if (t.evicted) *t.evicted = victim >= 0 ? s.place[victim] : -1;
+}
+
+template <class S> void decode_tile(const DecodeTile& t) {
+  if (t.dtype == DType::f32) decode_tile_of<S, float>(t);
+  else if (t.dtype == DType::f16) decode_tile_of<S, f16>(t);
+  else if (t.dtype == DType::bf16) decode_tile_of<S, bf16>(t);
+  else if (t.dtype == DType::i8) decode_tile_of<S, Level<DType::i8>>(t);
+  else if (t.key_type == DType::i8) decode_tile_of<S, MixedLevels>(t);
+  else decode_tile_of<S, Level<DType::i4>>(t);
+}
+
+}  // namespace weft::kernels

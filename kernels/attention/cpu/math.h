@@ -1,0 +1,78 @@
+// kernels/attention/cpu/math.h: arithmetic written once over a vector type S of 16 floats. The files avx512.cc,
+// avx2.cc and plain.cc define S in an unnamed namespace, so that code for one processor is never linked into another's.
+#pragma once
+
+#include "kernels/attention/cpu/kernels.h"
+#include "kernels/unrolled.h"
+
+namespace weft::kernels {
+
+/// exp(x), relative error below 2e-7; 0 below exp's normal range (so masked logits of -inf vanish), constant above 88.
+template <class S> typename S::V exp_of(typename S::V x) {
+  const float lowest = -87.33654f;  // rounds to 2^-126, the smallest normal float
+  const typename S::V clamped = S::min(S::all(88.0f), S::max(S::all(lowest), x));
+  const typename S::V n = S::round(S::mul(clamped, S::all(1.44269504f)));
+  typename S::V r = S::fma(n, S::all(-0.693359375f), clamped);  // ln 2 in two parts: n * ln 2 would lose r's last bits
+  r = S::fma(n, S::all(2.12194440e-4f), r);
+  typename S::V p = S::all(1.9875691500e-4f);  // the Cephes library's polynomial for expf
+  p = S::fma(p, r, S::all(1.3981999507e-3f));
+  p = S::fma(p, r, S::all(8.3334519073e-3f));
+  p = S::fma(p, r, S::all(4.1665795894e-2f));
+  p = S::fma(p, r, S::all(1.6666665459e-1f));
+  p = S::fma(p, r, S::all(5.0000001201e-1f));
+  const typename S::V y = S::add(S::fma(p, S::mul(r, r), r), S::all(1.0f));
+  return S::zero_below(x, lowest, S::times_power_of_two(y, n));
+}
+
+template <class S> float exp_of_one(float x) {
+  float lanes[kLanes];
+  S::store(lanes, exp_of<S>(S::all(x)));
+  return lanes[0];
+}
+
+/// The first `count` <= 16 numbers at p, zeros after them.
+template <class S, class T> typename S::V load_some(const T* p, int count) {
+  return count == kLanes ? S::load(p) : S::load_first(p, count);
+}
+template <class S, class T> void store_some(T* p, typename S::V v, int count) {
+  if (count == kLanes) S::store(p, v);
+  else S::store_first(p, v, count);
+}
+
+template <class S, class From, class To> void convert_row(const From* in, To* out, std::int64_t n, bool add) {
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const int count = n - i < kLanes ? static_cast<int>(n - i) : kLanes;
+    typename S::V v = load_some<S>(in + i, count);
+    if (add) v = S::add(load_some<S>(out + i, count), v);
+    store_some<S>(out + i, v, count);
+  }
+}
+
+template <class S, class From> void convert_from(const From* in, void* out, DType to, std::int64_t n, bool add) {
+  if (to == DType::f32) convert_row<S>(in, static_cast<float*>(out), n, add);
+  else if (to == DType::f16) convert_row<S>(in, static_cast<f16*>(out), n, add);
+  else convert_row<S>(in, static_cast<bf16*>(out), n, add);
+}
+
+template <class S> void convert(const void* in, DType from, void* out, DType to, std::int64_t n, bool add) {
+  if (from == DType::f32) convert_from<S>(static_cast<const float*>(in), out, to, n, add);
+  else if (from == DType::f16) convert_from<S>(static_cast<const f16*>(in), out, to, n, add);
+  else convert_from<S>(static_cast<const bf16*>(in), out, to, n, add);
+}
+
+template <class S> double sum_exp(const float* x, std::int64_t n, float shift) {
+  constexpr std::int64_t block = 16 * kLanes;  // short fp32 sums, added up in fp64
+  double total = 0;
+  for (std::int64_t first = 0; first < n; first += block) {
+    typename S::V sum = S::zero();
+    for (std::int64_t i = first; i < n && i < first + block; i += kLanes) {
+      const int count = n - i < kLanes ? static_cast<int>(n - i) : kLanes;
+      const typename S::V term = exp_of<S>(S::sub(load_some<S>(x + i, count), S::all(shift)));
+      sum = S::add(sum, count == kLanes ? term : S::first(term, count, 0.0f));
+    }
+    total += static_cast<double>(S::sum(sum));
+  }
+  return total;
+}
+
+}  // namespace weft::kernels

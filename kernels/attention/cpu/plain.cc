@@ -1,0 +1,150 @@
+// kernels/attention/cpu/plain.cc: 16 floats as an array, for any processor; the compiler makes of it what it can.
+#include <bit>
+
+#include "kernels/attention/cpu/decode.h"
+#include "kernels/attention/cpu/kernels.h"
+#include "kernels/attention/cpu/keys.h"
+#include "kernels/attention/cpu/math.h"
+#include "kernels/attention/cpu/prefill.h"
+
+namespace weft::kernels {
+namespace {
+
+struct Plain {
+  struct V {
+    float at[kLanes];
+  };
+  static constexpr int kTileRows = 6, kTileVectors = 1;
+  static constexpr int kHeads = 1;
+
+  template <class F> static V each(const F& f) {
+    V v;
+    for (int i = 0; i < kLanes; ++i) v.at[i] = f(i);
+    return v;
+  }
+  static V zero() { return all(0.0f); }
+  static V all(float x) {
+    return each([=](int) { return x; });
+  }
+
+  template <class T> static V load(const T* p) {
+    return each([=](int i) { return static_cast<float>(p[i]); });
+  }
+  template <class T> static V load_first(const T* p, int n) {
+    return each([=](int i) { return i < n ? static_cast<float>(p[i]) : 0.0f; });
+  }
+  template <class T> static void store(T* p, const V& v) { store_first(p, v, kLanes); }
+  template <class T> static void store_first(T* p, const V& v, int n) {
+    for (int i = 0; i < n; ++i) p[i] = T(v.at[i]);
+  }
+
+  static V levels(const std::uint8_t* p) {
+    return each([=](int i) { return static_cast<float>(p[i]); });
+  }
+  static V low_levels(const std::uint8_t* p) {
+    return each([=](int i) { return static_cast<float>(p[i] & 15); });
+  }
+  static V high_levels(const std::uint8_t* p) {
+    return each([=](int i) { return static_cast<float>(p[i] >> 4); });
+  }
+  static V half_levels(const std::uint8_t* p) {
+    return each([=](int i) { return static_cast<float>(i < 8 ? p[i] & 15 : p[i - 8] >> 4); });
+  }
+  static void scales(const std::uint8_t* p, int stride, int count, V& scale, V& minimum) {
+    scale = minimum = zero();
+    for (int i = 0; i < count; ++i) {
+      f16 both[2];
+      __builtin_memcpy(both, p + static_cast<std::int64_t>(i) * stride, sizeof both);
+      scale.at[i] = static_cast<float>(both[0]), minimum.at[i] = static_cast<float>(both[1]);
+    }
+  }
+  template <int kDistance> static V swapped(const V& v) {
+    return each([&](int i) { return v.at[i ^ kDistance]; });
+  }
+
+  static V add(const V& a, const V& b) {
+    return each([&](int i) { return a.at[i] + b.at[i]; });
+  }
+  static V sub(const V& a, const V& b) {
+    return each([&](int i) { return a.at[i] - b.at[i]; });
+  }
+  static V mul(const V& a, const V& b) {
+    return each([&](int i) { return a.at[i] * b.at[i]; });
+  }
+  static V fma(const V& a, const V& b, const V& c) {
+    return each([&](int i) { return a.at[i] * b.at[i] + c.at[i]; });
+  }
+  static V max(const V& a, const V& b) {
+    return each([&](int i) { return a.at[i] > b.at[i] ? a.at[i] : b.at[i]; });
+  }
+  static V min(const V& a, const V& b) {
+    return each([&](int i) { return a.at[i] < b.at[i] ? a.at[i] : b.at[i]; });
+  }
+  static V round(const V& a) {
+    constexpr float shift = 0x1.8p23f;  // leaves no bit for a fraction, so the addition rounds
+    return each([&](int i) { return (a.at[i] + shift) - shift; });
+  }
+  static V times_power_of_two(const V& a, const V& n) {
+    return each([&](int i) {
+      const float whole = n.at[i] == n.at[i] ? n.at[i] : 0.0f;
+      return a.at[i] * std::bit_cast<float>((static_cast<std::int32_t>(whole) + 127) << 23);
+    });
+  }
+  static V zero_below(const V& x, float limit, const V& v) {
+    return each([&](int i) { return x.at[i] < limit ? 0.0f : v.at[i]; });
+  }
+  static V first(const V& v, int n, float other) {
+    return each([&](int i) { return i < n ? v.at[i] : other; });
+  }
+  static V between(const V& v, const std::int32_t* number, std::int32_t low, std::int32_t high, float other) {
+    return each([&](int i) { return number[i] >= low && number[i] <= high ? v.at[i] : other; });
+  }
+  static bool any_negative(const std::int32_t* number) {
+    std::int32_t signs = 0;
+    for (int i = 0; i < kLanes; ++i) signs |= number[i];
+    return signs < 0;
+  }
+  static bool any_equal(const V& v, float x) {
+    bool found = false;
+    for (int i = 0; i < kLanes; ++i) found |= v.at[i] == x;
+    return found;
+  }
+
+  static float sum(const V& v) {
+    float quarter[4];
+    for (int i = 0; i < 4; ++i) {
+      const float* p = v.at + 4 * i;
+      quarter[i] = (p[0] + p[2]) + (p[1] + p[3]);
+    }
+    return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
+  }
+  static float largest(const V& v) {
+    float most = v.at[0];
+    for (int i = 1; i < kLanes; ++i) most = v.at[i] > most ? v.at[i] : most;
+    return most;
+  }
+  static float smallest(const V& v) {
+    return -largest(each([&](int i) { return -v.at[i]; }));
+  }
+  static V sums(const V rows[kLanes]) {
+    return each([=](int i) { return sum(rows[i]); });
+  }
+  static void transpose(V rows[kLanes]) {
+    for (int i = 0; i < kLanes; ++i)
+      for (int j = 0; j < i; ++j) {
+        const float kept = rows[i].at[j];
+        rows[i].at[j] = rows[j].at[i];
+        rows[j].at[i] = kept;
+      }
+  }
+};
+
+constexpr VectorKernels kKernels = {"plain C++",         prefill_tile<Plain>, column_tile<Plain>,  decode_tile<Plain>,
+                                    convert<Plain>,      sum_exp<Plain>,      quantise_row<Plain>, hadamard<Plain>,
+                                    add_unit_row<Plain>, key_score_row<Plain>};
+
+}  // namespace
+
+const VectorKernels* vector_kernels_plain() { return &kKernels; }
+
+}  // namespace weft::kernels

@@ -1,0 +1,155 @@
+// kernels/attention/cpu/prefill.h: prefill attention and column sums, a tile at a time, over a vector type S
+// (cpu/math.h).
+//
+// A tile multiplies kTileRows query rows at a time with kKeyColumns keys, so that logits and probabilities never leave
+// the first-level cache. Keys come in blocks that start at multiples of kKeyColumns of their own sequence, and each sum
+// runs along one lane in the order of its index: which rows share a tile cannot change a bit.
+#pragma once
+
+#include <math.h>
+
+#include "kernels/attention/cpu/tile.h"
+
+namespace weft::kernels {
+
+/// The online softmax of one row's logits over one key block: turns them into exp(logit - max), and returns the factor
+/// by which what was summed before shrinks. The first `visible` keys count.
+template <class S> float softmax_block(float* logits, int visible, float& max, float& sum) {
+  constexpr int vectors = kKeyColumns / kLanes;
+  const float nothing = -__builtin_inff();
+  typename S::V x[vectors], most = S::all(nothing);
+  WEFT_UNROLLED (int n = 0; n < vectors; ++n) {
+    const int count = visible - n * kLanes;
+    x[n] = S::load(logits + n * kLanes);
+    if (count < kLanes) x[n] = S::first(x[n], count > 0 ? count : 0, nothing);
+    most = S::max(most, x[n]);
+  }
+  const float block_max = S::largest(most), new_max = block_max > max ? block_max : max;
+  typename S::V total = S::zero();
+  WEFT_UNROLLED (int n = 0; n < vectors; ++n) {
+    x[n] = exp_of<S>(S::sub(x[n], S::all(new_max)));
+    total = S::add(total, x[n]);
+    S::store(logits + n * kLanes, x[n]);
+  }
+  const float factor = max == new_max ? 1.0f : exp_of_one<S>(max - new_max);
+  sum = sum * factor + S::sum(total);
+  max = new_max;
+  return factor;
+}
+
+template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
+  constexpr int R = S::kTileRows;
+  static_assert(kQueryRows % R == 0);
+  const std::int64_t dim = whole_vectors(t.head_dim);
+  float* q = t.scratch;
+  float* out = q + kQueryRows * dim;
+  float* keys = out + kQueryRows * dim;
+  float* values = keys + kKeyColumns * dim;
+  float* logits = values + kKeyColumns * dim;  // [R, kKeyColumns]
+  float* max = logits + 8 * kKeyColumns;
+  float* sum = max + kQueryRows;
+
+  const int tile_rows = (t.rows + R - 1) / R * R;  // the last ones may be zeros, whose results go nowhere
+  set_to<S>(q, tile_rows * dim, 0.0f);
+  set_to<S>(out, tile_rows * dim, 0.0f);
+  pack_rows<S>(t.q + t.first_row * t.q_stride, t.q_stride, t.rows, t.head_dim, t.scale, q);
+  for (int r = 0; r < tile_rows; ++r) max[r] = -__builtin_inff(), sum[r] = 0;
+
+  const int end = t.first_row + t.rows;
+  for (int first_key = 0; first_key < end; first_key += kKeyColumns) {
+    const int count = end - first_key < kKeyColumns ? end - first_key : kKeyColumns;
+    pack_keys<S>(static_cast<const T*>(t.k) + first_key * t.k_stride, t.k_stride, count, t.head_dim, keys);
+    pack_rows<S>(static_cast<const T*>(t.v) + first_key * t.v_stride, t.v_stride, count, t.head_dim, 1.0f, values);
+    for (int r = 0; r < tile_rows; r += R) {
+      const int last = t.first_row + r + R - 1 - first_key;  // the key that the last of these rows sees last
+      if (last < 0) continue;
+      multiply<S>(q + r * dim, dim, keys, kKeyColumns, t.head_dim, logits, kKeyColumns, nullptr);
+      float factor[R];
+      for (int i = 0; i < R; ++i) {
+        const int seen = last - (R - 1) + i + 1;
+        factor[i] = softmax_block<S>(logits + i * kKeyColumns, seen < count ? seen : count, max[r + i], sum[r + i]);
+      }
+      multiply<S>(logits, kKeyColumns, values, dim, last + 1 < count ? last + 1 : count, out + r * dim, dim, factor);
+    }
+  }
+  for (int r = 0; r < t.rows; ++r) {
+    float* row = t.out + (t.first_row + r) * t.out_stride;
+    const typename S::V inverse = S::all(1.0f / sum[r]);
+    for (int d = 0; d < t.head_dim; d += kLanes) {
+      const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;
+      store_some<S>(row + d, S::mul(S::load(out + r * dim + d), inverse), lanes);
+    }
+    if (t.lse) t.lse[t.first_row + r] = max[r] + logf(sum[r]);
+  }
+}
+
+template <class S> void prefill_tile(const PrefillTile& t) {
+  if (t.dtype == DType::f32) prefill_tile_of<S, float>(t);
+  else if (t.dtype == DType::f16) prefill_tile_of<S, f16>(t);
+  else prefill_tile_of<S, bf16>(t);
+}
+
+/// x + y, or the larger of them.
+template <class S, Statistic kStatistic> typename S::V gathered(typename S::V x, typename S::V y) {
+  if constexpr (kStatistic == Statistic::largest) return S::max(x, y);
+  else return S::add(x, y);
+}
+
+/// Gathers in sum[kKeyColumns] what rows first .. first + count of one head give to each key of the block.
+template <class S, Statistic kStatistic>
+void add_columns(const ColumnTile& t, int head, int first, int count, const float* keys, float* q, float* logits,
+                 typename S::V* sum) {
+  constexpr int vectors = kKeyColumns / kLanes;
+  const std::int64_t dim = whole_vectors(t.head_dim);
+  pack_rows<S>(t.q + first * t.q_stride + head * t.head_dim, t.q_stride, count, t.head_dim, t.scale, q);
+  multiply<S>(q, dim, keys, kKeyColumns, t.head_dim, logits, kKeyColumns, nullptr);
+  for (int r = 0; r < count; ++r) {
+    const int row = first + r, seen = row - t.first_key + 1;
+    const typename S::V lse = S::all(t.lse[head * t.lse_stride + row]);
+    for (int n = 0; n < vectors && n * kLanes < seen; ++n) {
+      const typename S::V p = exp_of<S>(S::sub(S::load(logits + r * kKeyColumns + n * kLanes), lse));
+      const int left = seen - n * kLanes;
+      sum[n] = gathered<S, kStatistic>(sum[n], left < kLanes ? S::first(p, left, 0.0f) : p);
+    }
+  }
+}
+
+template <class S, Statistic kStatistic, class T> void column_tile_of(const ColumnTile& t) {
+  constexpr int R = S::kTileRows, vectors = kKeyColumns / kLanes;
+  const std::int64_t dim = whole_vectors(t.head_dim);
+  float* keys = t.scratch;
+  float* q = keys + kKeyColumns * dim;
+  float* logits = q + 8 * dim;
+  pack_keys<S>(static_cast<const T*>(t.k) + t.first_key * t.k_stride, t.k_stride, t.keys, t.head_dim, keys);
+  set_to<S>(q, R * dim, 0.0f);
+
+  typename S::V total[vectors];
+  for (auto& v : total) v = S::zero();
+  const int start = t.first_row > t.first_key ? t.first_row : t.first_key;
+  for (int head = 0; head < t.group; ++head)
+    for (int chunk = start; chunk < t.length; chunk += kQueryRows) {  // short fp32 sums, then their sum
+      typename S::V sum[vectors];
+      for (auto& v : sum) v = S::zero();
+      const int end = t.length < chunk + kQueryRows ? t.length : chunk + kQueryRows;
+      for (int row = chunk; row < end; row += R)
+        add_columns<S, kStatistic>(t, head, row, end - row < R ? end - row : R, keys, q, logits, sum);
+      for (int n = 0; n < vectors; ++n) total[n] = gathered<S, kStatistic>(total[n], sum[n]);
+    }
+  for (int n = 0; n < vectors; ++n) {
+    const int left = t.keys - n * kLanes;
+    if (left > 0) store_some<S>(t.score + t.first_key + n * kLanes, total[n], left < kLanes ? left : kLanes);
+  }
+}
+
+template <class S, Statistic kStatistic> void column_tile_by(const ColumnTile& t) {
+  if (t.dtype == DType::f32) column_tile_of<S, kStatistic, float>(t);
+  else if (t.dtype == DType::f16) column_tile_of<S, kStatistic, f16>(t);
+  else column_tile_of<S, kStatistic, bf16>(t);
+}
+
+template <class S> void column_tile(const ColumnTile& t) {
+  if (t.statistic == Statistic::largest) column_tile_by<S, Statistic::largest>(t);
+  else column_tile_by<S, Statistic::sum>(t);
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,110 @@
+// kernels/attention/decode_cpu.cc: one decode step over KV slots, a tile for each row and KV head.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "kernels/attention/cpu/kernels.h"
+#include "kernels/error.h"
+#include "kernels/machine/cpu_ops.h"
+
+namespace weft::kernels {
+namespace {
+
+/// Where the tile of one row and KV head begins in a block.
+std::int64_t head_index(const DecodeAttention& op, std::int64_t row, std::int64_t head) {
+  return std::int64_t{op.sequence[static_cast<std::size_t>(row)]} * op.slots.kv_heads + head;
+}
+
+/// Refuses before anything is changed what could not be written.
+void check_free_slots(const DecodeAttention& op) {
+  for (std::int64_t row = 0; row < op.q.rows; ++row)
+    for (std::int64_t head = 0; head < op.slots.kv_heads; ++head) {
+      const std::int32_t slot = op.slots.free_slot[head_index(op, row, head)];
+      if (slot >= 0 && slot < op.slots.slots) continue;
+      throw UsageError("decode_attention: sequence " + std::to_string(op.sequence[static_cast<std::size_t>(row)]) +
+                       " has no free slot in head " + std::to_string(head) + " (free_slot is " + std::to_string(slot) +
+                       " of " + std::to_string(op.slots.slots) + "); a block needs min(budget, tokens) + 1 slots");
+    }
+}
+
+DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t head) {
+  const KvSlots& s = op.slots;
+  const auto r = static_cast<std::size_t>(row);
+  const std::int64_t index = head_index(op, row, head), first = index * s.slots;
+  DecodeTile t{};
+  t.group = op.heads / s.kv_heads;
+  const std::int64_t query = head * t.group, column = query * s.head_dim;
+  t.q = op.q.slice(row, 1).as<float>() + column;
+  t.k = op.k.slice(row, 1).as<float>() + head * s.head_dim;
+  t.v = op.v.slice(row, 1).as<float>() + head * s.head_dim;
+  t.slot_k = static_cast<std::byte*>(s.k) + first * static_cast<std::int64_t>(s.key_bytes());
+  t.slot_v = static_cast<std::byte*>(s.v) + first * static_cast<std::int64_t>(s.value_bytes());
+  t.score = op.scoring == Scoring::none ? nullptr : s.score + first;
+  t.position = s.position + first;
+  t.free_slot = s.free_slot + index;
+  t.rest = s.rest ? s.rest + index * rest_numbers(s.head_dim) : nullptr;
+  t.key_sum = s.key_sum ? s.key_sum + index * s.head_dim : nullptr;
+  t.dtype = s.dtype, t.key_type = s.key_type(), t.slots = s.slots, t.head_dim = s.head_dim;
+  t.token = op.position[r];
+  t.keep = op.keep[r];
+  t.scoring = op.scoring, t.statistic = op.statistic, t.scale = op.scale, t.decay = op.decay;
+  if (op.scoring == Scoring::random) t.new_score = random_score(op.seed, static_cast<int>(head), t.token);
+  if (op.probabilities) t.probabilities = op.probabilities.slice(row * op.heads + query, 1).as<float>();
+  t.probabilities_stride = op.probabilities.stride;
+  t.out = op.out.slice(row, 1).as<float>() + column;
+  if (op.evicted) t.evicted = op.evicted.slice(row, 1).as<std::int32_t>() + head;
+  return t;
+}
+
+/// What decoding the tile of `index` (head_index()) changed, its new token in `slot`, taken to the block's home.
+void write_back(const DecodeAttention& op, std::int64_t index, std::int32_t slot) {
+  const KvSlots &from = op.slots, &to = op.home;
+  const std::int64_t first = index * from.slots;
+  const auto copy_row = [&](const void* source, void* target, std::size_t row) {
+    const std::size_t offset = static_cast<std::size_t>(first + slot) * row;
+    std::memcpy(static_cast<std::byte*>(target) + offset, static_cast<const std::byte*>(source) + offset, row);
+  };
+  copy_row(from.k, to.k, from.key_bytes());
+  copy_row(from.v, to.v, from.value_bytes());
+  if (op.scoring != Scoring::none) std::copy_n(from.score + first, from.slots, to.score + first);
+  std::copy_n(from.position + first, from.slots, to.position + first);
+  to.free_slot[index] = from.free_slot[index];
+  const std::int64_t rest = rest_numbers(from.head_dim);
+  if (from.rest) std::copy_n(from.rest + index * rest, rest, to.rest + index * rest);
+  if (from.key_sum)
+    std::copy_n(from.key_sum + index * from.head_dim, from.head_dim, to.key_sum + index * from.head_dim);
+}
+
+}  // namespace
+
+void CpuOps::run(const DecodeAttention& op, Stream&) const {
+  check(op);
+  check_free_slots(op);
+  const std::int64_t kv_heads = op.slots.kv_heads, heads = op.q.rows * kv_heads;
+  // Several heads to a tile, so that a thread knows what it reads next; but many tiles, because threads are not equally
+  // fast.
+  const std::int64_t at_once = std::clamp<std::int64_t>(heads / (std::int64_t{16} * pool_.threads()), 1, 16);
+  const std::size_t scratch =
+      decode_scratch(op.slots.head_dim, op.slots.slots, op.heads / op.slots.kv_heads) * sizeof(float);
+  ThreadPool::Turn turn(pool_);
+  turn.run((heads + at_once - 1) / at_once, [&](std::int64_t tile, int thread) {
+    float* const memory = reinterpret_cast<float*>(turn.scratch(thread, scratch));
+    std::int64_t row = tile * at_once / kv_heads, head = tile * at_once % kv_heads;
+    DecodeTile next = tile_of(op, row, head);
+    for (std::int64_t left = std::min(at_once, heads - tile * at_once); left > 0; --left) {
+      DecodeTile t = next;
+      const std::int64_t index = head_index(op, row, head);
+      const std::int32_t slot = *t.free_slot;
+      t.scratch = memory;
+      if (++head == kv_heads) head = 0, ++row;
+      if (left > 1) {
+        next = tile_of(op, row, head);
+        t.next = &next;
+      }
+      vectors_.decode(t);
+      if (op.home.k) write_back(op, index, slot);
+    }
+  });
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,148 @@
+// kernels/attention/kv_slots_cpu.cc: what each head keeps of a prompt, and how it gets into the slots.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/attention/cpu/kernels.h"
+#include "kernels/machine/cpu_ops.h"
+
+namespace weft::kernels {
+namespace {
+
+/// The positions of a prompt of `length` tokens that stay, ascending. `score` says what each of them is worth.
+template <class Score>
+std::vector<std::int32_t> kept_positions(std::int32_t length, const Keep& keep, const Score& score) {
+  std::vector<std::int32_t> kept;
+  if (length <= keep.of_prompt()) {
+    for (std::int32_t i = 0; i < length; ++i) kept.push_back(i);
+    return kept;
+  }
+  const std::int32_t recent_begin = length - keep.recent, sinks = std::min({keep.sinks, keep.heavy, recent_begin});
+  struct Candidate {
+    float score;
+    std::int32_t position;
+  };
+  std::vector<Candidate> candidates;
+  for (std::int32_t i = sinks; i < recent_begin; ++i) {
+    const float s = score(i);  // NaN has no place in an order: it goes first
+    candidates.push_back({std::isnan(s) ? -std::numeric_limits<float>::infinity() : s, i});
+  }
+  const auto heavy = static_cast<std::ptrdiff_t>(keep.heavy - sinks);
+  const auto worth_more = [](const Candidate& a, const Candidate& b) {
+    return a.score != b.score ? a.score > b.score : a.position > b.position;
+  };
+  if (heavy < static_cast<std::ptrdiff_t>(candidates.size()))
+    std::nth_element(candidates.begin(), candidates.begin() + heavy, candidates.end(), worth_more);
+  for (std::int32_t i = 0; i < sinks; ++i) kept.push_back(i);
+  for (std::ptrdiff_t i = 0; i < heavy; ++i) kept.push_back(candidates[static_cast<std::size_t>(i)].position);
+  for (std::int32_t i = recent_begin; i < length; ++i) kept.push_back(i);
+  std::sort(kept.begin(), kept.end());
+  return kept;
+}
+
+/// One head's slots of one sequence.
+struct HeadSlots {
+  std::byte *k, *v;
+  float* score;
+  std::int32_t *position, *free_slot;
+  float *rest, *key_sum;
+
+  HeadSlots(const KvSlots& s, std::int64_t sequence, std::int64_t head) {
+    const std::int64_t index = sequence * s.kv_heads + head, first = index * s.slots;
+    k = static_cast<std::byte*>(s.k) + first * static_cast<std::int64_t>(s.key_bytes());
+    v = static_cast<std::byte*>(s.v) + first * static_cast<std::int64_t>(s.value_bytes());
+    score = s.score ? s.score + first : nullptr;
+    position = s.position + first;
+    free_slot = s.free_slot + index;
+    rest = s.rest ? s.rest + index * rest_numbers(s.head_dim) : nullptr;
+    key_sum = s.key_sum ? s.key_sum + index * s.head_dim : nullptr;
+  }
+};
+
+/// Sums what does not stay. `kept`: ascending.
+void sum_rest(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const std::vector<std::int32_t>& kept,
+              float* rest, const VectorKernels& vectors) {
+  const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
+  const int dim = op.slots.head_dim;
+  std::fill_n(rest, rest_numbers(dim), 0.0f);
+  const auto add = [&](const ConstView& from, std::int32_t position, float* to) {
+    const auto column = static_cast<std::size_t>(head * dim) * size_of(from.dtype);
+    vectors.convert(from.slice(begin + position, 1).as<std::byte>() + column, from.dtype, to, DType::f32, dim, true);
+  };
+  auto next = kept.begin();
+  for (std::int32_t i = 0; i < length; ++i) {
+    if (next != kept.end() && *next == i) {
+      ++next;
+      continue;
+    }
+    rest[0] += 1;
+    add(op.k, i, rest + 1);
+    add(op.v, i, rest + 1 + dim);
+  }
+}
+
+/// score [length] = Scoring::keys of a prompt; the sum of its unit keys goes into the slots, if these have one.
+void score_keys(const KeepPrompt& op, std::size_t prompt, std::int64_t head, float* score, float* key_sum,
+                const VectorKernels& vectors) {
+  const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
+  const int dim = op.slots.head_dim;
+  const auto column = static_cast<std::size_t>(head * dim) * size_of(op.k.dtype);
+  const auto key = [&](std::int32_t i) { return op.k.slice(begin + i, 1).as<std::byte>() + column; };
+  std::vector<float> sum(static_cast<std::size_t>(dim));
+  for (std::int32_t i = 0; i < length; ++i) vectors.add_unit(key(i), op.k.dtype, dim, sum.data());
+  for (std::int32_t i = 0; i < length; ++i) score[i] = vectors.key_score(key(i), op.k.dtype, dim, sum.data());
+  if (key_sum) std::copy(sum.begin(), sum.end(), key_sum);
+}
+
+void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const VectorKernels& vectors) {
+  const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
+  const HeadSlots slots(op.slots, op.sequence[prompt], head);
+  const float* given = op.scoring == Scoring::attention ? op.score.slice(head, 1).as<float>() + begin : nullptr;
+  if (op.scoring == Scoring::keys) {
+    float* const work = op.work.slice(head, 1).as<float>() + begin;
+    score_keys(op, prompt, head, work, slots.key_sum, vectors);
+    given = work;
+  }
+  const std::int32_t reach = op.pool / 2;
+  const auto score = [&](std::int32_t position) {
+    if (op.scoring == Scoring::random) return random_score(op.seed, static_cast<int>(head), position);
+    if (!given || reach == 0) return given ? given[position] : 0.0f;
+    const std::int32_t first = std::max(0, position - reach), last = std::min(length - 1, position + reach);
+    float sum = 0;
+    for (std::int32_t i = first; i <= last; ++i) sum += given[i];
+    return sum / static_cast<float>(last - first + 1);
+  };
+  const std::vector<std::int32_t> kept = kept_positions(length, op.keep[prompt], score);
+
+  const auto copy = [&](const ConstView& from, std::int32_t position, DType type, std::byte* rows, std::size_t slot) {
+    const ConstView row = from.slice(begin + position, 1);
+    const std::size_t bytes = kv_row_bytes(type, op.slots.head_dim);
+    std::byte* const to = rows + slot * bytes;
+    if (is_quantised(type)) vectors.quantise(row.as<float>() + head * op.slots.head_dim, op.slots.head_dim, type, to);
+    else std::memcpy(to, row.as<std::byte>() + static_cast<std::size_t>(head) * bytes, bytes);
+  };
+  for (std::size_t slot = 0; slot < kept.size(); ++slot) {
+    copy(op.k, kept[slot], op.slots.key_type(), slots.k, slot);
+    copy(op.v, kept[slot], op.slots.dtype, slots.v, slot);
+    slots.position[slot] = kept[slot];
+    if (slots.score) slots.score[slot] = score(kept[slot]);
+  }
+  std::fill(slots.position + kept.size(), slots.position + op.slots.slots, -1);
+  if (slots.score) std::fill(slots.score + kept.size(), slots.score + op.slots.slots, 0.0f);
+  *slots.free_slot = static_cast<std::int32_t>(kept.size());
+  if (slots.rest) sum_rest(op, prompt, head, kept, slots.rest, vectors);
+}
+
+}  // namespace
+
+void CpuOps::run(const KeepPrompt& op, Stream&) const {
+  check(op);
+  const std::int64_t heads = op.slots.kv_heads;
+  pool_.run(static_cast<std::int64_t>(op.keep.size()) * heads, [&](std::int64_t tile, int) {
+    keep_head(op, static_cast<std::size_t>(tile / heads), tile % heads, vectors_);
+  });
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,233 @@
+// kernels/attention/kv_slots_cuda.cu: what each head keeps of a prompt, and how it gets into the slots.
+#include <vector>
+
+#include "kernels/attention/kv_row_cuda.h"
+#include "kernels/machine/device_cuda.h"
+#include "kernels/machine/ops_cuda.h"
+#include "kernels/random.h"
+#include "kernels/rows/select_cuda.h"
+
+namespace weft::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+static_assert(kThreads == kDigits);
+
+/// What the kernel knows of one prompt.
+struct Prompt {
+  std::int32_t begin, length, sequence;
+  Keep keep;
+};
+
+struct Args {
+  const void *k, *v;
+  std::int64_t k_stride, v_stride;
+  const float* score;
+  std::int64_t score_stride;
+  const Prompt* prompts;
+  Scoring scoring;
+  std::uint64_t seed;
+  int reach;  // neighbours on each side whose scores are pooled
+  float* work;
+  std::int64_t work_stride;
+  KvSlots slots;
+  std::int64_t k_row, v_row;  // what of the kernel's types one slot's key and value take
+};
+
+/// Numbers the threads whose flag is set from 0 on, in order; -1 for the others. `total` becomes how many there are.
+__device__ int rank_of(bool flag, int* shared, int& total) {
+  const unsigned votes = __ballot_sync(kWholeWarp, flag);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  __syncthreads();
+  if (lane == 0) shared[warp] = __popc(votes);
+  __syncthreads();
+  int before = 0;
+  total = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < warp) before += shared[w];
+    total += shared[w];
+  }
+  return flag ? before + __popc(votes & ((1u << lane) - 1)) : -1;
+}
+
+/// Sums what does not stay of a prompt, a column to a thread. `position` [kept]: what stays, ascending.
+template <class From>
+__device__ void sum_rest(const Args& a, const Prompt& prompt, const std::int32_t* position, int kept, int head,
+                         float* rest) {
+  const int dim = a.slots.head_dim;
+  for (int i = threadIdx.x; i < 2 * dim; i += kThreads) {
+    const std::int64_t stride = i < dim ? a.k_stride : a.v_stride;
+    const From* const column =
+        static_cast<const From*>(i < dim ? a.k : a.v) + prompt.begin * stride + head * dim + i % dim;
+    float sum = 0;
+    for (int s = 0, at = 0; s <= kept; ++s, ++at)
+      for (const int end = s < kept ? position[s] : prompt.length; at < end; ++at) sum += to_float(column[at * stride]);
+    rest[1 + i] = sum;
+  }
+  if (threadIdx.x == 0) rest[0] = static_cast<float>(prompt.length - kept);
+}
+
+/// Scoring::keys of a prompt into `work`, and the sum of its unit keys into the slots. Grid: KV heads, prompts. Shared:
+/// sums [kWarps, head_dim]; the first row becomes that of all.
+template <class From> __global__ void __launch_bounds__(kThreads) score_keys(Args a) {
+  WEFT_DYNAMIC_SHARED(float, sums);
+  const int head = blockIdx.x, dim = a.slots.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const Prompt prompt = a.prompts[blockIdx.y];
+  const From* const keys = static_cast<const From*>(a.k) + prompt.begin * a.k_stride + head * dim;
+  float* const score = a.work + head * a.work_stride + prompt.begin;
+  const auto inverse_of = [&](const From* key) {
+    float square = 0;
+    for (int d = lane; d < dim; d += kWarp) square += to_float(key[d]) * to_float(key[d]);
+    return inverse_length(warp_reduce(square, Sum{}));
+  };
+  float* const mine = sums + warp * dim;
+  for (int d = lane; d < dim; d += kWarp) mine[d] = 0;
+  for (int at = warp; at < prompt.length; at += kWarps) {
+    const From* const key = keys + at * a.k_stride;
+    const float inverse = inverse_of(key);
+    for (int d = lane; inverse > 0 && d < dim; d += kWarp) mine[d] += to_float(key[d]) * inverse;
+  }
+  __syncthreads();
+  for (int d = threadIdx.x; d < dim; d += kThreads) {
+    for (int w = 1; w < kWarps; ++w) sums[d] += sums[w * dim + d];
+    if (a.slots.key_sum) a.slots.key_sum[(std::int64_t{prompt.sequence} * a.slots.kv_heads + head) * dim + d] = sums[d];
+  }
+  __syncthreads();
+  float square = 0;
+  for (int d = lane; d < dim; d += kWarp) square += sums[d] * sums[d];
+  const float of_sum = inverse_length(warp_reduce(square, Sum{}));
+  for (int at = warp; at < prompt.length; at += kWarps) {
+    const From* const key = keys + at * a.k_stride;
+    const float inverse = inverse_of(key);
+    float dot = 0;
+    for (int d = lane; d < dim; d += kWarp) dot += to_float(key[d]) * sums[d];
+    dot = warp_reduce(dot, Sum{});
+    if (lane == 0) score[at] = inverse > 0 && of_sum > 0 ? -dot * inverse * of_sum : 0.0f;
+  }
+}
+
+/// Grid: KV heads, prompts.
+template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_prompt(Args a) {
+  WEFT_SHARED(SelectShared, select);
+  WEFT_SHARED(int, counts, [kWarps]);
+  const int head = blockIdx.x, dim = a.slots.head_dim, slots = a.slots.slots;
+  const Prompt prompt = a.prompts[blockIdx.y];
+  const std::int64_t tile = std::int64_t{prompt.sequence} * a.slots.kv_heads + head;
+  std::int32_t* const position = a.slots.position + tile * slots;
+  float* const slot_score = a.slots.score ? a.slots.score + tile * slots : nullptr;
+  const auto score = [&](int at) {
+    if (a.scoring == Scoring::random)
+      return unit_float(
+          random_bits(a.seed, std::uint64_t{static_cast<std::uint32_t>(head)} << 32 | static_cast<std::uint32_t>(at)));
+    if (!a.score) return 0.0f;
+    const float* const given = a.score + head * a.score_stride + prompt.begin;
+    if (a.reach == 0) return given[at];
+    const int first = max(0, at - a.reach), last = min(prompt.length - 1, at + a.reach);
+    float sum = 0;
+    for (int i = first; i <= last; ++i) sum += given[i];
+    return sum / static_cast<float>(last - first + 1);
+  };
+  // Of equal scores the newer stays.
+  const auto key = [&](int at) { return std::uint64_t{order_of(score(at))} << 32 | static_cast<std::uint32_t>(at); };
+
+  const bool all = prompt.length <= prompt.keep.of_prompt();
+  const int recent = all ? 0 : prompt.length - prompt.keep.recent;  // the first of those that stay in any case
+  const int sinks = min(min(prompt.keep.sinks, prompt.keep.heavy), recent), heavy = prompt.keep.heavy - sinks;
+  std::uint64_t least = 0;  // key of the last heavy one
+  if (heavy > 0 && heavy < recent - sinks)
+    least = select_key(
+        recent - sinks, [&](int i) { return key(sinks + i); }, [](int) { return std::uint64_t{1}; },
+        static_cast<std::uint64_t>(heavy) - 1, select);
+  int kept = 0;
+  for (int first = 0; first < prompt.length; first += kThreads) {
+    const int at = first + static_cast<int>(threadIdx.x);
+    const bool stays = at < prompt.length && (at >= recent || at < sinks || (heavy > 0 && key(at) >= least));
+    int total = 0;
+    const int rank = rank_of(stays, counts, total);
+    if (stays) {
+      position[kept + rank] = at;
+      if (slot_score) slot_score[kept + rank] = score(at);
+    }
+    kept += total;
+  }
+  for (int s = kept + static_cast<int>(threadIdx.x); s < slots; s += kThreads) {
+    position[s] = -1;
+    if (slot_score) slot_score[s] = 0;
+  }
+  if (threadIdx.x == 0) a.slots.free_slot[tile] = kept;
+  __syncthreads();
+
+  using From = std::conditional_t<is_level<T>, float, T>;
+  if (a.slots.rest)
+    sum_rest<From>(a, prompt, position, kept, head, a.slots.rest + tile * rest_numbers(a.slots.head_dim));
+  KeyOf<T>* const k = static_cast<KeyOf<T>*>(a.slots.k) + tile * slots * a.k_row;
+  ValueOf<T>* const v = static_cast<ValueOf<T>*>(a.slots.v) + tile * slots * a.v_row;
+  const auto from = [&](const void* rows, std::int64_t stride, int slot) {
+    return static_cast<const From*>(rows) + (prompt.begin + position[slot]) * stride + head * dim;
+  };
+  if constexpr (is_level<T>) {
+    for (int s = threadIdx.x / kWarp; s < kept; s += kWarps)
+      for (int g = 0; g < kv_groups(dim); ++g) {
+        quantise_group<KeyOf<T>::kType>(from(a.k, a.k_stride, s), dim, g, k + s * a.k_row, nullptr);
+        quantise_group<ValueOf<T>::kType>(from(a.v, a.v_stride, s), dim, g, v + s * a.v_row, nullptr);
+      }
+  } else {
+    // kPack numbers of a row to a thread: with rows of 8 or 16 packs a warp copies several at once.
+    const int packs = dim / kPack;
+    for (int i = threadIdx.x; i < kept * packs; i += kThreads) {
+      const int s = i / packs, d = i % packs * kPack;
+      const auto keys = load_pack<kPack>(from(a.k, a.k_stride, s) + d);
+      const auto values = load_pack<kPack>(from(a.v, a.v_stride, s) + d);
+      store_pack(k + s * a.k_row + d, keys);
+      store_pack(v + s * a.v_row + d, values);
+    }
+  }
+}
+
+}  // namespace
+
+void CudaOps::run(const KeepPrompt& op, Stream& any) const {
+  check(op);
+  auto& stream = static_cast<CudaStream&>(any);
+  std::vector<Prompt> prompts;
+  for (std::size_t i = 0; i < op.keep.size(); ++i)
+    prompts.push_back({op.offsets[i], op.offsets[i + 1] - op.offsets[i], op.sequence[i], op.keep[i]});
+  if (prompts.empty()) return;
+  const std::size_t unit = is_quantised(op.slots.dtype) ? 1 : size_of(op.slots.dtype);
+  const ConstView scores = op.scoring == Scoring::keys ? ConstView(op.work) : op.score;
+  const Args args{.k = op.k.data,
+                  .v = op.v.data,
+                  .k_stride = op.k.stride,
+                  .v_stride = op.v.stride,
+                  .score = static_cast<const float*>(scores.data),
+                  .score_stride = scores.stride,
+                  .prompts = stream.upload(std::span<const Prompt>(prompts)),
+                  .scoring = op.scoring,
+                  .seed = op.seed,
+                  .reach = op.pool / 2,
+                  .work = static_cast<float*>(op.work.data),
+                  .work_stride = op.work.stride,
+                  .slots = op.slots,
+                  .k_row = static_cast<std::int64_t>(op.slots.key_bytes() / unit),
+                  .v_row = static_cast<std::int64_t>(op.slots.value_bytes() / unit)};
+  const dim3 grid(op.slots.kv_heads, static_cast<unsigned>(prompts.size()));
+  if (op.scoring == Scoring::keys)
+    with_float_type(op.k.dtype, [&]<class From>() {
+      launch(score_keys<From>, grid, kThreads, kWarps * op.slots.head_dim * sizeof(float), stream, args);
+    });
+  with_slot_type(op.slots, [&]<class T>() {
+    if constexpr (is_level<T>) {
+      launch(keep_prompt<T, 1>, grid, kThreads, 0, stream, args);
+    } else {
+      const bool wide = in_packs(op.k.data, op.k.stride, op.slots.head_dim, sizeof(T)) &&
+                        in_packs(op.v.data, op.v.stride, op.slots.head_dim, sizeof(T)) &&
+                        in_packs(op.slots.k, 0, op.slots.head_dim, sizeof(T)) &&
+                        in_packs(op.slots.v, 0, op.slots.head_dim, sizeof(T));
+      launch(wide ? keep_prompt<T, kWide> : keep_prompt<T, 1>, grid, kThreads, 0, stream, args);
+    }
+  });
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,87 @@
+// kernels/attention/prefill_cpu.cc: attention of whole prompts and the scores of their tokens, tile by tile.
+#include <algorithm>
+#include <vector>
+
+#include "kernels/attention/cpu/kernels.h"
+#include "kernels/machine/cpu_ops.h"
+
+namespace weft::kernels {
+namespace {
+
+/// Consecutive rows (or keys) of one sequence.
+struct Block {
+  std::int32_t begin, length;  // the sequence's rows in the call
+  int first, count;            // within the sequence
+};
+
+std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int size) {
+  std::vector<Block> blocks;
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const std::int32_t length = offsets[i + 1] - offsets[i];
+    for (int first = 0; first < length; first += size)
+      blocks.push_back({offsets[i], length, first, std::min(size, length - first)});
+  }
+  return blocks;
+}
+
+template <class T> T* at(const BasicView<T>& view, std::int64_t row, std::int64_t col) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  return static_cast<Byte*>(view.slice(row, 1).data) + col * static_cast<std::int64_t>(size_of(view.dtype));
+}
+
+}  // namespace
+
+void CpuOps::run(const PrefillAttention& op, Stream&) const {
+  check(op);
+  std::vector<Block> blocks = blocks_of(op.offsets, kQueryRows);
+  // The last rows see the most keys: long tiles first, so that no thread is left with one at the end.
+  std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.first > b.first; });
+  const int group = op.heads / op.kv_heads;
+  ThreadPool::Turn turn(pool_);
+  turn.run(static_cast<std::int64_t>(blocks.size()) * op.heads, [&](std::int64_t tile, int thread) {
+    const Block& block = blocks[static_cast<std::size_t>(tile / op.heads)];
+    const std::int64_t head = tile % op.heads, column = head * op.head_dim, kv_column = head / group * op.head_dim;
+    PrefillTile t{};
+    t.q = static_cast<const float*>(at(op.q, block.begin, column));
+    t.k = at(op.k, block.begin, kv_column);
+    t.v = at(op.v, block.begin, kv_column);
+    t.q_stride = op.q.stride, t.k_stride = op.k.stride, t.v_stride = op.v.stride, t.out_stride = op.out.stride;
+    t.dtype = op.k.dtype;
+    t.first_row = block.first, t.rows = block.count, t.head_dim = op.head_dim;
+    t.scale = op.scale;
+    t.out = static_cast<float*>(at(op.out, block.begin, column));
+    t.lse = op.lse ? static_cast<float*>(at(op.lse, head, block.begin)) : nullptr;
+    t.scratch = reinterpret_cast<float*>(turn.scratch(thread, prefill_scratch(op.head_dim) * sizeof(float)));
+    vectors_.prefill(t);
+  });
+}
+
+void CpuOps::run(const ColumnSums& op, Stream&) const {
+  check(op);
+  std::vector<Block> blocks = blocks_of(op.offsets, kKeyColumns);
+  std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) {
+    return a.length - a.first > b.length - b.first;  // the first keys are seen by the most rows
+  });
+  const int group = op.heads / op.kv_heads;
+  ThreadPool::Turn turn(pool_);
+  turn.run(static_cast<std::int64_t>(blocks.size()) * op.kv_heads, [&](std::int64_t tile, int thread) {
+    const Block& block = blocks[static_cast<std::size_t>(tile / op.kv_heads)];
+    const std::int64_t kv_head = tile % op.kv_heads, head = kv_head * group;
+    ColumnTile t{};
+    t.q = static_cast<const float*>(at(op.q, block.begin, head * op.head_dim));
+    t.k = at(op.k, block.begin, kv_head * op.head_dim);
+    t.lse = static_cast<const float*>(at(op.lse, head, block.begin));
+    t.q_stride = op.q.stride, t.k_stride = op.k.stride, t.lse_stride = op.lse.stride;
+    t.dtype = op.k.dtype;
+    t.first_key = block.first, t.keys = block.count, t.head_dim = op.head_dim, t.group = group;
+    t.first_row = op.observation > 0 ? std::max(0, block.length - op.observation) : 0;
+    t.length = block.length;
+    t.scale = op.scale;
+    t.statistic = op.statistic;
+    t.score = static_cast<float*>(at(op.score, kv_head, block.begin));
+    t.scratch = reinterpret_cast<float*>(turn.scratch(thread, column_scratch(op.head_dim) * sizeof(float)));
+    vectors_.column_sums(t);
+  });
+}
+
+}  // namespace weft::kernels

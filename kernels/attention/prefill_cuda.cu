@@ -1,0 +1,178 @@
+// kernels/attention/prefill_cuda.cu: attention of whole prompts and the scores of their tokens.
+//
+// Tile by tile on tensor cores (prefill_tensor_cuda.h). fp32 keys, and heads of more than 128 or of odd sizes, take
+// plain kernels: a block for each row or key.
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/attention/column_sums_tensor_cuda.h"
+#include "kernels/attention/prefill_tensor_cuda.h"
+#include "kernels/error.h"
+#include "kernels/machine/ops_cuda.h"
+
+namespace weft::kernels {
+namespace {
+
+using namespace cuda;
+using namespace cuda::prefill;
+
+constexpr int kMostDim = 1024;
+
+/// What a thread knows of the logits of a row.
+struct RowSum {
+  float most = -INFINITY, sum = 0;
+  __device__ void add(float x) {
+    if (x > most) {
+      sum *= __expf(most - x);
+      most = x;
+    }
+    sum += __expf(x - most);
+  }
+};
+
+template <class T> __device__ float dot(const float* q, const T* k, int head_dim) {
+  float sum = 0;
+  for (int d = 0; d < head_dim; ++d) sum += q[d] * to_float(k[d]);
+  return sum;
+}
+
+/// Grid: rows (blocks of one), heads.
+template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(PrefillArgs a) {
+  WEFT_SHARED(float, q, [kMostDim]);
+  WEFT_SHARED(float, weight, [kThreads]);
+  WEFT_SHARED(float, partial, [kWarps]);
+  const Block block = a.blocks[blockIdx.x];
+  const int head = blockIdx.y, kv_head = head / a.group, keys = block.first + 1;
+  const T* const k = static_cast<const T*>(a.k) + block.begin * a.k_stride + kv_head * a.head_dim;
+  const T* const v = static_cast<const T*>(a.v) + block.begin * a.v_stride + kv_head * a.head_dim;
+  for (int d = threadIdx.x; d < a.head_dim; d += kThreads)
+    q[d] = a.scale * a.q[(block.begin + block.first) * a.q_stride + head * a.head_dim + d];
+  __syncthreads();
+  RowSum sums;
+  for (int j = threadIdx.x; j < keys; j += kThreads) sums.add(dot(q, k + j * a.k_stride, a.head_dim));
+  const float most = block_reduce(sums.most, Largest{}, partial);
+  const float sum = block_reduce(sums.sum * __expf(sums.most - most), Sum{}, partial), lse = most + logf(sum);
+  if (a.lse && threadIdx.x == 0) a.lse[head * a.lse_stride + block.begin + block.first] = lse;
+
+  float out[kMostDim / kThreads] = {};
+  for (int first = 0; first < keys; first += kThreads) {
+    const int j = first + static_cast<int>(threadIdx.x);
+    __syncthreads();
+    weight[threadIdx.x] = j < keys ? __expf(dot(q, k + j * a.k_stride, a.head_dim) - lse) : 0.0f;
+    __syncthreads();
+    for (int c = 0; c < min(kThreads, keys - first); ++c)
+      for (int i = 0, d = threadIdx.x; d < a.head_dim; ++i, d += kThreads)
+        out[i] += weight[c] * to_float(v[(first + c) * a.v_stride + d]);
+  }
+  for (int i = 0, d = threadIdx.x; d < a.head_dim; ++i, d += kThreads)
+    a.out[(block.begin + block.first) * a.out_stride + head * a.head_dim + d] = out[i];
+}
+
+/// Grid: keys (blocks of one), KV heads.
+template <class T, class How> __global__ void __launch_bounds__(kThreads) column_sums_plain(PrefillArgs a) {
+  WEFT_SHARED(float, partial, [kWarps]);
+  const Block block = a.blocks[blockIdx.x];
+  const int kv_head = blockIdx.y, first_row = a.observation > 0 ? max(0, block.length - a.observation) : 0;
+  const T* const k = static_cast<const T*>(a.k) + (block.begin + block.first) * a.k_stride + kv_head * a.head_dim;
+  float sum = 0;
+  for (int g = 0; g < a.group; ++g) {
+    const int head = kv_head * a.group + g;
+    for (int i = max(block.first, first_row) + static_cast<int>(threadIdx.x); i < block.length; i += kThreads) {
+      const float* const q = a.q + (block.begin + i) * a.q_stride + head * a.head_dim;
+      sum = How{}(sum, __expf(a.scale * dot(q, k, a.head_dim) - a.lse[head * a.lse_stride + block.begin + i]));
+    }
+  }
+  sum = block_reduce(sum, How{}, partial);
+  if (threadIdx.x == 0) a.score[kv_head * a.score_stride + block.begin + block.first] = sum;
+}
+
+/// The blocks of `size` rows or keys, those with the most work first: the last rows, or the first keys.
+std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int size, bool rows) {
+  std::vector<Block> blocks;
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
+    for (std::int32_t first = 0; first < offsets[i + 1] - offsets[i]; first += size)
+      blocks.push_back({offsets[i], offsets[i + 1] - offsets[i], first});
+  const auto work = [&](const Block& b) { return rows ? b.first : b.length - b.first; };
+  std::stable_sort(blocks.begin(), blocks.end(), [&](const Block& a, const Block& b) { return work(a) > work(b); });
+  return blocks;
+}
+
+/// Whether tensor cores do it: heads are whole chunks, each in words of 16 bytes, as in all published models.
+bool on_tensor_cores(DType dtype, int head_dim, std::initializer_list<ConstView> rows) {
+  static const bool compiled = multiplies<__nv_bfloat16>(prefill_tensor<__nv_bfloat16, 64>);
+  return dtype != DType::f32 && head_dim <= kTensorDim && head_dim % kChunk == 0 &&
+         std::all_of(rows.begin(), rows.end(),
+                     [&](const ConstView& x) { return in_packs(x.data, x.stride, x.cols, size_of(x.dtype)); }) &&
+         (dtype != DType::bf16 || compiled);
+}
+
+void check_dim(const char* op, int head_dim) {
+  if (head_dim > kMostDim)
+    throw UsageError(std::string(op) + ": head_dim is " + std::to_string(head_dim) + ", on a GPU at most " +
+                     std::to_string(kMostDim));
+}
+
+template <class Op> PrefillArgs args_of(const Op& op) {
+  PrefillArgs args{};
+  args.q = static_cast<const float*>(op.q.data), args.q_stride = op.q.stride;
+  args.k = op.k.data, args.k_stride = op.k.stride;
+  args.heads = op.heads, args.kv_heads = op.kv_heads, args.group = op.heads / op.kv_heads, args.head_dim = op.head_dim;
+  args.scale = op.scale;
+  args.lse = static_cast<float*>(const_cast<void*>(static_cast<const void*>(op.lse.data)));
+  args.lse_stride = op.lse.stride;
+  return args;
+}
+
+}  // namespace
+
+void CudaOps::run(const PrefillAttention& op, Stream& any) const {
+  check(op);
+  check_dim("prefill_attention", op.head_dim);
+  auto& stream = static_cast<CudaStream&>(any);
+  const bool tensor = on_tensor_cores(op.k.dtype, op.head_dim, {op.q, op.k, op.v, op.out});
+  const std::vector<Block> blocks = blocks_of(op.offsets, tensor ? kTile : 1, true);
+  if (blocks.empty()) return;
+  PrefillArgs args = args_of(op);
+  args.v = op.v.data, args.v_stride = op.v.stride;
+  args.out = static_cast<float*>(op.out.data), args.out_stride = op.out.stride;
+  args.blocks = stream.upload(std::span<const Block>(blocks));
+  const auto count = static_cast<unsigned>(blocks.size());
+  with_float_type(op.k.dtype, [&]<class T>() {
+    if constexpr (!std::is_same_v<T, float>)
+      if (tensor)
+        return with_tile(op.head_dim, [&]<int kDim>() {
+          launch(prefill_tensor<T, kDim>, count * op.heads, kThreads, 2 * Tile<T, kDim>::kBytes, stream, args);
+        });
+    launch(prefill_plain<T>, dim3(count, op.heads), kThreads, 0, stream, args);
+  });
+}
+
+void CudaOps::run(const ColumnSums& op, Stream& any) const {
+  check(op);
+  check_dim("column_sums", op.head_dim);
+  auto& stream = static_cast<CudaStream&>(any);
+  const bool tensor = on_tensor_cores(op.k.dtype, op.head_dim, {op.q, op.k});
+  const std::vector<Block> blocks = blocks_of(op.offsets, tensor ? kTile : 1, false);
+  if (blocks.empty()) return;
+  PrefillArgs args = args_of(op);
+  args.score = static_cast<float*>(op.score.data), args.score_stride = op.score.stride;
+  args.observation = op.observation;
+  args.blocks = stream.upload(std::span<const Block>(blocks));
+  const auto count = static_cast<unsigned>(blocks.size());
+  const bool largest = op.statistic == Statistic::largest;
+  with_float_type(op.k.dtype, [&]<class T>() {
+    if constexpr (!std::is_same_v<T, float>)
+      if (tensor)
+        return with_tile(op.head_dim, [&]<int kDim>() {
+          launch(largest ? column_sums_tensor<T, kDim, true> : column_sums_tensor<T, kDim, false>, count * op.kv_heads,
+                 kThreads, Tile<T, kDim>::kBytes, stream, args);
+        });
+    launch(largest ? column_sums_plain<T, Largest> : column_sums_plain<T, Sum>, dim3(count, op.kv_heads), kThreads, 0,
+           stream, args);
+  });
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,246 @@
+// kernels/backend/backend_cuda.cc: the GPU as a machine.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "kernels/backend.h"
+#include "kernels/error.h"
+#include "kernels/machine/cpu_ops.h"
+#include "kernels/machine/host_machine.h"
+#include "kernels/machine/host_memory_cuda.h"
+#include "kernels/machine/ops_cuda.h"
+
+namespace weft::kernels {
+namespace cuda {
+
+void check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // so that the next call does not return this error again
+  const std::string text = std::string(call) + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")";
+  if (error == cudaErrorMemoryAllocation) throw CapacityError(text);
+  throw DeviceError("the GPU failed: " + text + "; answers so far are kept, --resume continues");
+}
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  check(cudaPeekAtLastError(), call);
+  throw DeviceError("the GPU failed: " + std::string(call) + ": " + cublasGetStatusString(status));
+}
+
+EventHandle make_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "cudaEventCreate");
+  return EventHandle(event);
+}
+
+}  // namespace cuda
+
+namespace {
+
+using namespace cuda;
+
+constexpr std::size_t kChunk = 16 << 20;       // of a bulk copy: 0.3 ms of a fast link
+constexpr std::size_t kLibraries = 128 << 20;  // code of cuBLAS and of our kernels once loaded: an estimate
+// A context takes less; what is above it belongs to another process.
+constexpr std::size_t kMostContext = std::size_t{1} << 30;
+
+struct CudaEvent final : Event {
+  EventHandle handle = make_event();
+};
+
+/// For what is queued beside the ops.
+cudaStream_t handle_of(Stream& stream) {
+  static_cast<CudaStream&>(stream).forget_rounded();
+  return static_cast<CudaStream&>(stream).get();
+}
+
+class CudaDeviceMemory final : public Memory {
+ public:
+  explicit CudaDeviceMemory(std::size_t bytes) {
+    void* data = nullptr;
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    // What no card has may be no size for the driver (cudaErrorInvalidValue).
+    const cudaError_t error =
+        bytes > total ? cudaErrorMemoryAllocation : cudaMalloc(&data, std::max<std::size_t>(bytes, 1));
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      throw CapacityError("GPU memory: " + mebibytes(bytes) + " wanted, " + mebibytes(free) + " of " +
+                          mebibytes(total) + " are free; lower --device-memory");
+    }
+    check(error, "cudaMalloc");
+    memory_ = DeviceMemory(data);
+    data_ = static_cast<std::byte*>(data), bytes_ = bytes;
+  }
+
+ private:
+  DeviceMemory memory_;
+};
+
+HostPinning pinning_for(const cudaDeviceProp& device) {
+  char place[32] = "";
+  if (cudaDeviceGetPCIBusId(place, sizeof place, 0) != cudaSuccess) cudaGetLastError();
+  return {device.hostRegisterSupported && device.canUseHostPointerForRegisteredMem, memory_node(place)};
+}
+
+cudaDeviceProp first_device() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    throw DeviceError(
+        "no GPU can be used: " + std::string(error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)) +
+        "; use --backend cpu");
+  }
+  check(cudaSetDevice(0), "cudaSetDevice");
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  return properties;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const CudaOptions& options)
+      : device_(first_device()), pinning_(pinning_for(device_)),
+        pool_(options.threads > 0 ? options.threads : processors()), host_ops_(pool_) {
+    check(cudaMemGetInfo(&free_at_start_, &total_), "cudaMemGetInfo");
+  }
+
+  std::string name() const override { return "cuda"; }
+  std::string description() const override {
+    return std::string(device_.name) + ", compute capability " + std::to_string(device_.major) + "." +
+           std::to_string(device_.minor) + ", " + mebibytes(total_);
+  }
+  std::string warning() const override { return host_ranges_.trouble(); }
+  bool device_is_host_memory() const override { return false; }
+  DType activation_type(DType) const override { return DType::f32; }
+  bool unpacks_weights() const override { return true; }
+
+  std::size_t device_bytes_free() const override {
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return free;
+  }
+  std::size_t host_bytes_free() const override { return memory_available(); }
+  std::size_t device_overhead() const override {
+    return std::min(total_ - free_at_start_, kMostContext) + kLibraries + CudaStream::kOpsBytes +
+           CudaStream::kGraphBytes;
+  }
+
+  /// Of a square product of 4096 columns, in tiles of 128 x 256, nearly two for each multiprocessor.
+  std::int64_t rows_that_fill() const override {
+    const auto rows = std::bit_ceil(static_cast<unsigned>(15 * std::max(1, device_.multiProcessorCount)));
+    return std::clamp<std::int64_t>(rows, 512, 4096);
+  }
+
+  std::unique_ptr<Memory> allocate_device(std::size_t bytes) override {
+    return std::make_unique<CudaDeviceMemory>(bytes);
+  }
+  std::unique_ptr<Memory> allocate_host(std::size_t bytes) override {
+    return std::make_unique<CudaHostMemory>(bytes, pinning_, host_ranges_);
+  }
+  bool device_reaches(const void* host) const override { return !host_ranges_.pageable(host); }
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(device_.multiProcessorCount); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
+
+  /// A bulk copy goes in chunks of which two are queued at most: an engine serves what is queued first, so a small copy
+  /// of another stream would wait for all of it.
+  void copy(void* to, const void* from, std::size_t bytes, Stream& any) override {
+    auto& stream = static_cast<CudaStream&>(any);
+    stream.forget_rounded();
+    if (host_ranges_.pageable(from)) return copy_from_pageable(to, from, bytes, stream);
+    if (host_ranges_.pageable(to)) return copy_to_pageable(to, from, bytes, stream);
+    for (std::size_t begin = 0, size = 0, chunk = 0; begin < bytes; begin += size, ++chunk) {
+      auto* const target = static_cast<std::byte*>(to) + begin;
+      const auto* const source = static_cast<const std::byte*>(from) + begin;
+      size = host_ranges_.together(source, host_ranges_.together(target, std::min(kChunk, bytes - begin)));
+      const cudaEvent_t done = stream.chunk_done()[chunk % 2].get();
+      if (chunk >= 2) check(cudaEventSynchronize(done), "cudaEventSynchronize");
+      check(cudaMemcpyAsync(target, source, size, cudaMemcpyDefault, stream.get()), "cudaMemcpyAsync");
+      if (bytes > kChunk) check(cudaEventRecord(done, stream.get()), "cudaEventRecord");
+    }
+  }
+  void read(const void* from, std::size_t bytes, Stream& stream) override {
+    read_words(from, bytes, static_cast<CudaStream&>(stream));
+  }
+  void record(Event& event, Stream& stream) override {
+    check(cudaEventRecord(static_cast<CudaEvent&>(event).handle.get(), handle_of(stream)), "cudaEventRecord");
+  }
+  void wait(Stream& stream, const Event& event) override {
+    check(cudaStreamWaitEvent(handle_of(stream), static_cast<const CudaEvent&>(event).handle.get(), 0),
+          "cudaStreamWaitEvent");
+  }
+  void synchronize(const Event& event) override {
+    check(cudaEventSynchronize(static_cast<const CudaEvent&>(event).handle.get()), "cudaEventSynchronize");
+  }
+
+  void repeat(Stream& stream, std::uint64_t signature, const std::function<void()>& work) override {
+    static_cast<CudaStream&>(stream).repeat(signature, work);
+  }
+
+  const Ops& ops() const override { return ops_; }
+  const Ops& host_ops() const override { return host_ops_; }
+  Stream& host_stream() override { return host_stream_; }
+
+ private:
+  struct HostStream final : Stream {};
+
+  /// By two pinned pieces in turn: while one travels the other is filled.
+  static void copy_from_pageable(void* to, const void* from, std::size_t bytes, CudaStream& stream) {
+    for (std::size_t begin = 0, chunk = 0; begin < bytes; begin += kChunk, ++chunk) {
+      const std::size_t size = std::min(kChunk, bytes - begin);
+      const cudaEvent_t done = stream.chunk_done()[chunk % 2].get();
+      check(cudaEventSynchronize(done), "cudaEventSynchronize");
+      std::byte* const piece = stream.pinned(chunk % 2, kChunk);
+      std::memcpy(piece, static_cast<const std::byte*>(from) + begin, size);
+      check(cudaMemcpyAsync(static_cast<std::byte*>(to) + begin, piece, size, cudaMemcpyHostToDevice, stream.get()),
+            "cudaMemcpyAsync");
+      check(cudaEventRecord(done, stream.get()), "cudaEventRecord");
+    }
+  }
+  /// Returns when all has arrived.
+  static void copy_to_pageable(void* to, const void* from, std::size_t bytes, CudaStream& stream) {
+    const std::size_t chunks = (bytes + kChunk - 1) / kChunk;
+    for (std::size_t chunk = 0; chunk <= chunks; ++chunk) {  // each arrives while the next travels
+      if (chunk < chunks) {
+        const std::size_t begin = chunk * kChunk;
+        const cudaEvent_t done = stream.chunk_done()[chunk % 2].get();
+        check(cudaEventSynchronize(done), "cudaEventSynchronize");
+        check(cudaMemcpyAsync(stream.pinned(chunk % 2, kChunk), static_cast<const std::byte*>(from) + begin,
+                              std::min(kChunk, bytes - begin), cudaMemcpyDeviceToHost, stream.get()),
+              "cudaMemcpyAsync");
+        check(cudaEventRecord(done, stream.get()), "cudaEventRecord");
+      }
+      if (chunk == 0) continue;
+      const std::size_t before = chunk - 1, begin = before * kChunk;
+      check(cudaEventSynchronize(stream.chunk_done()[before % 2].get()), "cudaEventSynchronize");
+      std::memcpy(static_cast<std::byte*>(to) + begin, stream.pinned(before % 2, kChunk),
+                  std::min(kChunk, bytes - begin));
+    }
+  }
+
+  cudaDeviceProp device_;
+  HostPinning pinning_;
+  std::size_t free_at_start_ = 0, total_ = 0;
+  HostRanges host_ranges_;
+  CudaOps ops_;
+  ThreadPool pool_;
+  CpuOps host_ops_;
+  HostStream host_stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
+  if (options.threads < 0)
+    throw UsageError("threads: wanted 1 or more, or 0 for all cores, got " + std::to_string(options.threads));
+  return std::make_unique<CudaBackend>(options);
+}
+
+// kCudaEntry, which backend_load_cuda.cc calls.
+extern "C" [[gnu::visibility("default")]] Backend* weft_make_cuda_backend(const CudaOptions& options) {
+  return make_cuda_backend(options).release();
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,32 @@
+// kernels/backend/backend_load_cuda.cc: opens the CUDA backend, which is a library of its own, libweft_cuda.so. A
+// program that was linked with cuBLAS itself would not even start where that is not installed.
+#include <dlfcn.h>
+
+#include <memory>
+#include <string>
+
+#include "kernels/backend.h"
+#include "kernels/error.h"
+
+namespace weft::kernels {
+namespace {
+
+std::string why_not(const std::string& library, const std::string& error) {
+  if (error.starts_with(library + ": cannot open"))
+    return "this weft was built without CUDA (there is no " + library + "); use --backend cpu";
+  return "this weft was built with CUDA, but its libraries cannot be used here: " + error +
+         "; install CUDA's, or say in LD_LIBRARY_PATH where they are, or use --backend cpu";
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
+  // The program's rpath says where a name without a folder is looked for: in the program's folder, or in a package's
+  // lib/.
+  void* const library = dlopen(options.library, RTLD_NOW | RTLD_LOCAL);  // never closed: CUDA cannot be unloaded
+  void* const entry = library ? dlsym(library, kCudaEntry) : nullptr;
+  if (!entry) throw DeviceError(why_not(options.library, dlerror()));
+  return std::unique_ptr<Backend>(reinterpret_cast<CudaEntry*>(entry)(options));
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,31 @@
+// kernels/backend/ceilings.h: measures what this machine can do at best, so that reports can compare a run with it.
+// Each function takes about `seconds`, plus the time to fill its memory, and returns the median of several repetitions.
+// Nothing else should run on the machine during a measurement.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/linear/linear_cpu.h"
+
+namespace weft::kernels {
+
+/// All threads read `bytes` of memory, each byte once; `prefetch`: bytes ahead by the software's prefetch, 0 by the
+/// hardware's alone.
+void read_memory(ThreadPool& pool, const void* from, std::size_t bytes, std::int64_t prefetch);
+
+/// Bytes per second of all threads reading `bytes` of memory, each byte once; the faster of reading with the hardware's
+/// prefetch alone and with the software's. 1 GiB or more, because a large cache would flatter less.
+double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds);
+
+constexpr int kMeasuredWidth = 4096;  ///< of the matrices below, which are square
+
+/// Flop per second of Linear with m rows against 4096 x 4096 weights of type `weights`, a different matrix each time:
+/// as many as fill `weight_bytes_in_rotation`, at least 1. Numbers are normally distributed; quantised ones in groups
+/// of 64.
+double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
+                      LinearPath path = LinearPath::automatic, Arithmetic arithmetic = Arithmetic::int8);
+/// Bytes of one of these matrices.
+std::size_t measured_matrix_bytes(DType weights);
+
+}  // namespace weft::kernels

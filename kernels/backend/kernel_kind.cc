@@ -1,0 +1,18 @@
+#include "kernels/backend/kernel_kind.h"
+
+#include "kernels/attention/cpu/kernels.h"
+
+namespace weft::kernels {
+
+std::string kernel_kind(const Backend& backend) {
+  if (backend.name() != "cpu") return "CUDA on " + backend.description();
+  return vector_kernels().front()->name;
+}
+
+bool same_bits(const std::string& a, const std::string& b) {
+  // Sums have one order in both (linear_kernels.h, cpu/kernels.h); without AVX2 they have another.
+  const auto has_vectors = [](const std::string& kind) { return kind == "AVX-512" || kind == "AVX2"; };
+  return a == b || (has_vectors(a) && has_vectors(b));
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,16 @@
+// kernels/backend/kernel_kind.h: which kernels compute, as far as the bits of answers may depend on it.
+#pragma once
+
+#include <string>
+
+#include "kernels/backend.h"
+
+namespace weft::kernels {
+
+/// "AVX-512", "AVX2" or "plain C++" for the CPU; "CUDA on ..." for a card.
+std::string kernel_kind(const Backend& backend);
+
+/// Whether kernels of these kinds give the same bits.
+bool same_bits(const std::string& a, const std::string& b);
+
+}  // namespace weft::kernels

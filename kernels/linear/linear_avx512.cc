@@ -1,0 +1,77 @@
+// kernels/linear/linear_avx512.cc: 16 floats as one register. Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq
+// -mfma -mf16c -ffp-contract=off.
+#include "kernels/linear/linear_kernels.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's own intrinsics trip these two
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include "kernels/linear/linear_avx512.h"
+
+namespace weft::kernels {
+namespace {
+
+struct Fma {
+  static __m512 add(__m512 a, __m512 w, __m512 sum) { return _mm512_fmadd_ps(a, w, sum); }
+};
+
+template <bool Four> void unpack(const Unpack& u) {
+  constexpr std::int64_t line = 64, columns = Four ? 8 : 4;
+  const std::byte* from = u.from;
+  const __m512i mask = _mm512_set1_epi32(Four ? 15 : 255);
+  for (std::int64_t first = 0; first < u.steps * kPartialSums; first += u.group) {
+    const __m512 scale = Avx512::load(reinterpret_cast<const f16*>(from));
+    const __m512 minimum = Avx512::load(reinterpret_cast<const f16*>(from + line / 2));
+    from += line;
+    for (std::int64_t k = first; k < first + u.group; k += columns, from += line) {
+      if (k >= u.steps * kPartialSums) return;  // what pads the last group
+      const __m512i levels = _mm512_loadu_si512(from);
+      float* const to = u.to + k / kPartialSums * u.step + k % kPartialSums * u.lane_step;
+      WEFT_UNROLLED (int i = 0; i < columns; ++i) {
+        const int shift = i % 4 * 8 + i / 4 * 4;
+        const __m512 level = _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(levels, shift), mask));
+        _mm512_storeu_ps(to + i * u.lane_step, _mm512_fmadd_ps(level, scale, minimum));
+      }
+    }
+  }
+}
+
+int read(const void* from, std::int64_t bytes, std::int64_t prefetch) {
+  const char* const p = static_cast<const char*>(from);
+  __m512i any[4] = {};
+  for (std::int64_t at = 0; at < bytes; at += 256) {
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
+      if (prefetch > 0) _mm_prefetch(p + at + prefetch + i * 64, _MM_HINT_T1);
+      any[i] = _mm512_or_si512(any[i], _mm512_loadu_si512(p + at + i * 64));
+    }
+  }
+  return _mm512_reduce_or_epi32(_mm512_or_si512(_mm512_or_si512(any[0], any[1]), _mm512_or_si512(any[2], any[3])));
+}
+
+constexpr LinearKernels make_kernels() {
+  LinearKernels kernels = make_kernels<Fma>("AVX-512");
+  fill<Fma, f16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels, DType::f16);
+  fill<Fma, bf16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels, DType::bf16);
+  kernels.transpose[static_cast<int>(DType::f16)] = transpose_halves<f16>;
+  kernels.transpose[static_cast<int>(DType::bf16)] = transpose_halves<bf16>;
+  kernels.unpack4 = unpack<true>;
+  kernels.unpack8 = unpack<false>;
+  kernels.finish_sums = linear_finish<Avx512, SumsForm::whole>;
+  kernels.read = read;
+  return kernels;
+}
+constexpr LinearKernels kKernels = make_kernels();
+
+}  // namespace
+
+const LinearKernels* linear_kernels_avx512() { return &kKernels; }
+
+}  // namespace weft::kernels
+#else
+namespace weft::kernels {
+
+const LinearKernels* linear_kernels_avx512() { return nullptr; }
+
+}  // namespace weft::kernels
+#endif

@@ -1,0 +1,384 @@
+#include "kernels/linear/linear_cpu.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cstring>
+#include <string>
+
+#include "kernels/error.h"
+#include "kernels/linear/linear_kernels.h"
+#include "kernels/linear/linear_quantised.h"
+#include "kernels/machine/cpu_features.h"
+#include "kernels/quantised.h"
+
+namespace weft::kernels {
+namespace {
+
+constexpr std::int64_t kDirectRows = 16;           // up to this many, transposing the weights costs more than it saves
+constexpr std::int64_t kDirectColumns = 24;        // of a task
+constexpr std::int64_t kDirectTileFloats = 4096;   // of x: half of the first cache
+constexpr std::int64_t kPanelK = 1408;             // 1/16 of 48 columns is half of a first cache of 32 KiB
+constexpr std::int64_t kMostPacked = 8 * kPanelK;  // numbers of x that are packed at a time
+constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
+constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; below, waking a thread costs more
+
+std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return divide_up(n, multiple) * multiple; }
+
+/// How one pass over the weights is cut: rows into tiles, columns into tasks, k into blocks.
+///
+/// direct: few rows. Each weight is converted in a register where it is used; lanes run along k.
+/// Otherwise a task's block of weights is converted and transposed into a panel, [16][steps][columns]; lanes run along
+/// columns, one of the 16 partial sums after the other. Chunks of rows are as large as their sums fit the second cache.
+/// Quantised weights lie as panels want them, so that even one row is multiplied so.
+struct Cut {
+  Cut(const LinearKernels& kernels, const Linear& op, std::int64_t m)
+      : rows(m), columns(op.weight.rows), in(op.weight.cols) {
+    const bool few = m <= kDirectRows;
+    direct = few && !is_quantised(op.weight.dtype);
+    const std::int64_t most = direct ? kernels.direct_rows : kernels.panel_rows, tiles = divide_up(m, most);
+    tile_rows = few ? divide_up(m, tiles) : most;
+    padded_rows = tiles * tile_rows;
+    task_columns = direct ? kDirectColumns : kernels.panel_columns;
+    tasks = divide_up(columns, task_columns);
+    if (direct) {
+      k_block = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(kDirectTileFloats / tile_rows)));
+      k_blocks = std::max<std::int64_t>(1, divide_up(in, k_block));
+      chunk_rows = padded_rows;
+      group = kernels.direct_columns[tile_rows - 1];
+    } else {
+      k_blocks = std::max<std::int64_t>(1, divide_up(in, kPanelK));
+      k_block = round_up(divide_up(in, k_blocks), std::max(64, op.weight.group));
+      chunk_rows = round_up(divide_up(padded_rows, divide_up(padded_rows, rows_in_cache())), tile_rows);
+    }
+  }
+
+  /// Rows whose sums are three quarters of the second cache: the panel has the rest.
+  std::int64_t rows_in_cache() const {
+    static const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    const std::int64_t bytes = std::max<std::int64_t>(cache, 512 << 10) * 3 / 4;
+    return std::clamp<std::int64_t>(bytes / (task_columns * kPartialSums * 4), 64, 256);
+  }
+
+  std::int64_t length(std::int64_t block) const { return std::min(k_block, in - block * k_block); }
+  std::int64_t steps(std::int64_t block) const { return divide_up(length(block), kPartialSums); }
+
+  // The 16 lanes' data is a cache line more than a power of two apart; otherwise it would all share a few cache sets.
+  std::int64_t x_lane(std::int64_t block) const { return direct ? 0 : padded_rows * steps(block) + kPartialSums; }
+  std::int64_t panel_lane(std::int64_t block) const { return task_columns * steps(block) + kPartialSums; }
+  std::int64_t sums_lane() const { return task_columns * chunk_rows + kPartialSums; }
+
+  std::int64_t packed_floats() const {
+    return (padded_rows * divide_up(k_block, kPartialSums) + kPartialSums) * kPartialSums * k_blocks;
+  }
+  std::int64_t sums_floats() const {
+    // finish() reads whole vectors of columns, and so past the end of the last row.
+    return direct ? (padded_rows * task_columns + kPartialSums) * kPartialSums : sums_lane() * kPartialSums;
+  }
+  std::int64_t panel_floats() const { return direct ? 0 : panel_lane(0) * kPartialSums; }
+
+  std::int64_t rows, columns, in;
+  bool direct;
+  std::int64_t tile_rows, padded_rows, chunk_rows;
+  std::int64_t task_columns, tasks;
+  std::int64_t k_block, k_blocks;
+  std::int64_t group = 0;  // columns of a direct tile
+};
+
+/// One pass: some rows of x against all weights. Threads first pack x, then take tasks, both from one counter. Pairs of
+/// bf16 numbers are numbers of f32 to it: op.weight has half the columns that x has.
+class Pass {
+ public:
+  Pass(const Linear& op, const LinearKernels& kernels, std::int64_t first_row, std::int64_t rows)
+      : op_(op), kernels_(kernels), cut_(kernels, op, rows), type_(static_cast<int>(op.weight.dtype)),
+        weight_size_(static_cast<std::int64_t>(size_of(op.weight.dtype))), first_row_(first_row),
+        quantised_(QuantisedLayout::of(op.weight)) {}
+
+  void run(ThreadPool::Turn& turn, int threads) {
+    packed_ = reinterpret_cast<float*>(turn.shared(static_cast<std::size_t>(cut_.packed_floats()) * 4));
+    const std::int64_t useful = 1 + cut_.rows * cut_.columns * cut_.in / kWorkPerThread;
+    turn.run(std::min<std::int64_t>({threads, cut_.tasks, useful}),
+             [&](std::int64_t, int thread) { work(turn, thread); });
+  }
+
+ private:
+  void work(ThreadPool::Turn& turn, int thread) {
+    const std::int64_t floats = cut_.sums_floats() + cut_.panel_floats();
+    float* const sums = reinterpret_cast<float*>(turn.scratch(thread, static_cast<std::size_t>(floats) * 4));
+    const std::int64_t tiles = cut_.padded_rows / cut_.tile_rows * cut_.k_blocks;
+    std::int64_t mine = next_++;
+    for (; mine < tiles; mine = next_++) {
+      pack(mine / cut_.k_blocks * cut_.tile_rows, mine % cut_.k_blocks);
+      packed_tiles_.fetch_add(1, std::memory_order_release);
+    }
+    while (packed_tiles_.load(std::memory_order_acquire) < tiles) std::this_thread::yield();  // those begun elsewhere
+    for (std::int64_t following; mine < tiles + cut_.tasks; mine = following) {
+      following = next_++;  // drawn one task early, to know what to prefetch
+      const Task task{(mine - tiles) * cut_.task_columns, (following - tiles) * cut_.task_columns};
+      if (cut_.direct) direct(task, sums);
+      else panels(task, sums, sums + cut_.sums_floats());
+    }
+  }
+
+  struct Task {
+    std::int64_t first, following;  // its first column, and that of this thread's next task
+  };
+  std::int64_t columns(const Task& task) const { return std::min(cut_.task_columns, cut_.columns - task.first); }
+
+  /// direct: [block][row tile][step][tile_rows][16]; else [block][16][row tile][step][tile_rows]: the kernels read it
+  /// straight on.
+  float* packed_tile(std::int64_t row, std::int64_t block) const {
+    const std::int64_t before = cut_.padded_rows * divide_up(cut_.k_block, kPartialSums) + kPartialSums;
+    return packed_ + before * kPartialSums * block + row * cut_.steps(block) * (cut_.direct ? kPartialSums : 1);
+  }
+  void pack(std::int64_t row, std::int64_t block) {
+    const std::int64_t rows = std::min(cut_.tile_rows, cut_.rows - row), stride = op_.x.stride;
+    const float* const from = op_.x.as<float>() + (first_row_ + row) * stride;
+    if (kernels_.round_pairs == nullptr) return pack_rows(from + block * cut_.k_block, stride, row, rows, block);
+    const std::int64_t length = cut_.length(block);
+    assert(rows * length <= kMostPacked);
+    std::array<float, kMostPacked> pairs;
+    for (std::int64_t i = 0; i < rows; ++i)
+      kernels_.round_pairs(from + i * stride + 2 * block * cut_.k_block, length, pairs.data() + i * length);
+    pack_rows(pairs.data(), length, row, rows, block);
+  }
+  void pack_rows(const float* from, std::int64_t stride, std::int64_t row, std::int64_t rows, std::int64_t block) {
+    float* const to = packed_tile(row, block);
+    if (!cut_.direct)
+      return kernels_.transpose[static_cast<int>(DType::f32)]({.from = from,
+                                                               .rows = rows,
+                                                               .k = cut_.length(block),
+                                                               .stride = stride,
+                                                               .to = to,
+                                                               .step = cut_.tile_rows,
+                                                               .lane_step = cut_.x_lane(block),
+                                                               .width = cut_.tile_rows});
+    const std::int64_t step = cut_.tile_rows * kPartialSums;
+    for (std::int64_t i = 0; i < rows; ++i)
+      kernels_.spread(from + i * stride, cut_.length(block), to + i * kPartialSums, step);
+    for (std::int64_t i = rows; i < cut_.tile_rows; ++i)
+      for (std::int64_t s = 0; s < cut_.steps(block); ++s)
+        std::memset(to + s * step + i * kPartialSums, 0, kPartialSums * 4);
+  }
+
+  const std::byte* weight(std::int64_t column, std::int64_t block) const {
+    return op_.weight.as<std::byte>() + (column * op_.weight.stride + block * cut_.k_block) * weight_size_;
+  }
+
+  void direct(const Task& task, float* sums) {
+    const std::int64_t have = columns(task), stride = cut_.task_columns * kPartialSums;
+    for (std::int64_t block = 0; block < cut_.k_blocks; ++block)
+      for (std::int64_t n = 0, width; n < have; n += width) {
+        width = n + cut_.group <= have ? cut_.group : 1;
+        const DirectKernel kernel =
+            (width == cut_.group ? kernels_.direct : kernels_.single)[type_][cut_.tile_rows - 1];
+        const std::byte *from = weight(task.first + n, block), *next = soon(task, n + 2 * cut_.group, block);
+        for (std::int64_t row = 0; row < cut_.padded_rows; row += cut_.tile_rows)
+          kernel({.x = packed_tile(row, block),
+                  .weight = from,
+                  .prefetch = row == 0 ? next : from,
+                  .weight_stride = op_.weight.stride,
+                  .k = cut_.length(block),
+                  .sums = sums + row * stride + n * kPartialSums,
+                  .sums_stride = stride,
+                  .first = block == 0});
+      }
+    finish(task, 0, cut_.rows, sums);
+  }
+  /// What is multiplied when column `n` would be, be it after the task's last. A short way ahead only, because a line
+  /// on its way holds one of the few fill buffers.
+  const std::byte* soon(const Task& task, std::int64_t n, std::int64_t block) const {
+    const std::int64_t have = columns(task), last = cut_.columns - 1;
+    if (n < have) return weight(task.first + n, block);
+    n = (n - have) % cut_.task_columns;
+    if (block + 1 < cut_.k_blocks) return weight(std::min(task.first + n, last), block + 1);
+    return weight(std::min(task.following + n, last), 0);
+  }
+
+  void panels(const Task& task, float* sums, float* panel) {
+    for (std::int64_t row = 0; row < cut_.padded_rows; row += cut_.chunk_rows) {
+      const std::int64_t rows = std::min(cut_.chunk_rows, cut_.padded_rows - row);
+      for (std::int64_t block = 0; block < cut_.k_blocks; ++block) {
+        const bool last_block = block + 1 == cut_.k_blocks, last = last_block && row + rows == cut_.padded_rows;
+        fill_panel(task.first, block, panel);
+        multiply(row, rows, block, panel, sums, {last ? task.following : task.first, last_block ? 0 : block + 1});
+      }
+      finish(task, row, std::min(rows, cut_.rows - row), sums);
+    }
+  }
+  void fill_panel(std::int64_t column, std::int64_t block, float* panel) const {
+    if (is_quantised(quantised_.dtype)) return unpack_panel(column, block, panel);
+    for (std::int64_t n = 0; n < cut_.task_columns; n += kPartialSums)
+      kernels_.transpose[type_]({.from = weight(std::min(column + n, cut_.columns - 1), block),
+                                 .rows = std::clamp<std::int64_t>(cut_.columns - column - n, 0, kPartialSums),
+                                 .k = cut_.length(block),
+                                 .stride = op_.weight.stride,
+                                 .to = panel + n,
+                                 .step = cut_.task_columns,
+                                 .lane_step = cut_.panel_lane(block),
+                                 .width = kPartialSums});
+  }
+
+  void unpack_panel(std::int64_t column, std::int64_t block, float* panel) const {
+    for (std::int64_t n = 0; n < cut_.task_columns; n += kPartialSums)
+      (quantised_.dtype == DType::i4 ? kernels_.unpack4
+                                     : kernels_.unpack8)({.from = groups(std::min(column + n, cut_.columns - 1), block),
+                                                          .group = quantised_.group,
+                                                          .steps = cut_.steps(block),
+                                                          .to = panel + n,
+                                                          .step = cut_.task_columns,
+                                                          .lane_step = cut_.panel_lane(block)});
+  }
+  /// Of quantised weights: the groups of a column's tile in a block.
+  const std::byte* groups(std::int64_t column, std::int64_t block) const {
+    return op_.weight.as<std::byte>() + column / QuantisedLayout::kTileRows * quantised_.tile_bytes() +
+           block * cut_.k_block / quantised_.group * quantised_.group_bytes();
+  }
+
+  /// The weights of the next panel: every tile prefetches a part of them.
+  struct NextPanel {
+    std::int64_t column, block;
+  };
+  void multiply(std::int64_t row0, std::int64_t rows, std::int64_t block, const float* panel, float* sums,
+                const NextPanel& next) {
+    const bool tiles = is_quantised(quantised_.dtype);  // a tile's columns are one range
+    const std::int64_t lines = divide_up(tiles ? divide_up(cut_.length(next.block), quantised_.group) *
+                                                     quantised_.group_bytes() / QuantisedLayout::kTileRows
+                                               : cut_.length(next.block) * weight_size_,
+                                         64);
+    const std::int64_t parts = std::max<std::int64_t>(1, rows / cut_.tile_rows * kPartialSums / cut_.task_columns);
+    const std::int64_t part_lines = divide_up(lines, parts),
+                       last = std::min(next.column + cut_.task_columns, cut_.columns);
+    const std::int64_t steps = cut_.steps(block);
+    std::int64_t column = next.column, line = 0;
+    for (std::int64_t lane = 0; lane < kPartialSums; ++lane) {
+      const float* x = packed_tile(row0, block) + lane * cut_.x_lane(block);
+      float* to = sums + lane * cut_.sums_lane();
+      for (std::int64_t row = 0; row < rows; row += cut_.tile_rows) {
+        const bool wanted = column < last && line < lines;
+        kernels_.panel[cut_.tile_rows - 1](
+            {.x = x,
+             .panel = panel + lane * cut_.panel_lane(block),
+             .steps = steps,
+             .sums = to,
+             .first = block == 0,
+             .prefetch = wanted ? upcoming(column, next.block, lines) + line * 64 : nullptr,
+             .prefetch_lines = wanted ? part_lines : 0});
+        x += cut_.tile_rows * steps;
+        to += cut_.tile_rows * cut_.task_columns;
+        line += part_lines;
+        if (line >= lines) ++column, line = 0;
+      }
+    }
+  }
+
+  const std::byte* upcoming(std::int64_t column, std::int64_t block, std::int64_t lines) const {
+    if (!is_quantised(quantised_.dtype)) return weight(column, block);
+    return groups(column, block) + column % QuantisedLayout::kTileRows * lines * 64;
+  }
+
+  void finish(const Task& task, std::int64_t row0, std::int64_t rows, const float* sums) const {
+    const auto bias_size = static_cast<std::int64_t>(size_of(op_.bias.dtype));
+    const std::int64_t row_sums = cut_.task_columns * (cut_.direct ? kPartialSums : 1);
+    for (std::int64_t row = 0; row < rows; ++row)
+      (cut_.direct ? kernels_.finish_direct : kernels_.finish_panel)(
+          {.sums = sums + row * row_sums,
+           .lane_step = cut_.sums_lane(),
+           .bias = op_.bias ? op_.bias.as<std::byte>() + task.first * bias_size : nullptr,
+           .bias_type = op_.bias.dtype,
+           .activation = op_.activation,
+           .accumulate = op_.accumulate,
+           .out = op_.out.as<float>() + (first_row_ + row0 + row) * op_.out.stride + task.first,
+           .columns = columns(task)});
+  }
+
+  const Linear& op_;
+  const LinearKernels& kernels_;
+  const Cut cut_;
+  const int type_;
+  const std::int64_t weight_size_;
+  const std::int64_t first_row_;
+  const QuantisedLayout quantised_;
+  float* packed_ = nullptr;
+  alignas(64) std::atomic<std::int64_t> next_{0};
+  alignas(64) std::atomic<std::int64_t> packed_tiles_{0};
+};
+
+void linear_by(const LinearKernels& kernels, const Linear& op, ThreadPool& pool) {
+  // As many rows at a time as fit kPackedBytes when packed, in passes as even as possible.
+  const std::int64_t row_bytes = std::max<std::int64_t>(1, round_up(op.x.cols, kPartialSums)) * 4;
+  const std::int64_t tile = kernels.panel_rows;
+  const std::int64_t most = std::max<std::int64_t>(64, kPackedBytes / row_bytes / tile * tile);
+  const std::int64_t rows = round_up(divide_up(op.x.rows, divide_up(op.x.rows, most)), tile);
+  ThreadPool::Turn turn(pool);
+  for (std::int64_t row = 0; row < op.x.rows; row += rows)
+    Pass(op, kernels, row, std::min(rows, op.x.rows - row)).run(turn, pool.threads());
+}
+
+/// In Arithmetic::bfloat16, of weights whose rows are whole pairs.
+void linear_pairs(const Linear& op, ThreadPool& pool) {
+  if (!multiplies_bf16())
+    throw UsageError("linear: this processor does not multiply bfloat16 numbers (AVX512-BF16); use exact arithmetic");
+  Linear pairs = op;
+  pairs.weight = ConstView(op.weight.data, DType::f32, op.weight.rows, op.weight.cols / 2, op.weight.stride / 2);
+  linear_by(*pair_kernels_avx512(), pairs, pool);
+}
+
+/// In integer arithmetic. A processor with AVX-512 but no VNNI takes AVX2.
+void linear_int8(const Linear& op, ThreadPool& pool, LinearPath path) {
+  const bool any = path == LinearPath::automatic;
+  if ((any || path == LinearPath::avx512) && cpu_has_avx512_vnni() && integer_kernels_avx512() != nullptr)
+    return linear_integer(op, *integer_kernels_avx512(), linear_kernels_avx512()->finish_sums, pool);
+  if (path != LinearPath::plain && cpu_has_avx2() && integer_kernels_avx2() != nullptr)
+    return linear_integer(op, *integer_kernels_avx2(), linear_kernels_avx2()->finish_sums, pool);
+  linear_integer(op, *integer_kernels_plain(), finish_plain, pool);
+}
+
+const LinearKernels* kernels_of(LinearPath path) {
+  if (path == LinearPath::avx512 && cpu_has_avx512()) return linear_kernels_avx512();
+  if (path == LinearPath::avx2 && cpu_has_avx2()) return linear_kernels_avx2();
+  return nullptr;
+}
+
+}  // namespace
+
+bool multiplies_bf16() { return cpu_has_avx512_bf16() && pair_kernels_avx512() != nullptr; }
+
+const char* name_of(LinearPath path) {
+  switch (path) {
+    case LinearPath::automatic: return "automatic";
+    case LinearPath::avx512: return "avx512";
+    case LinearPath::avx2: return "avx2";
+    case LinearPath::plain: return "plain";
+  }
+  return "?";
+}
+
+std::vector<LinearPath> linear_paths() {
+  std::vector<LinearPath> paths;
+  for (const LinearPath path : {LinearPath::avx512, LinearPath::avx2})
+    if (kernels_of(path) != nullptr) paths.push_back(path);
+  paths.push_back(LinearPath::plain);
+  return paths;
+}
+
+void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path) {
+  if (op.x.rows == 0 || op.weight.rows == 0) return;
+  if (is_quantised(op.weight.dtype) && op.arithmetic == Arithmetic::int8) return linear_int8(op, pool, path);
+  if (op.weight.dtype == DType::bf16 && op.arithmetic == Arithmetic::bfloat16 && path == LinearPath::automatic &&
+      op.weight.cols % 2 == 0 && op.weight.stride % 2 == 0)
+    return linear_pairs(op, pool);
+  static const LinearPath best = linear_paths().front();
+  if (path == LinearPath::automatic) path = best;
+  if (path == LinearPath::plain) return linear_exact_plain(op, pool);
+  const LinearKernels* const kernels = kernels_of(path);
+  if (kernels == nullptr)
+    throw UsageError(std::string("linear: this processor does not have ") + name_of(path) + "; use " + name_of(best));
+  linear_by(*kernels, op, pool);
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,134 @@
+#include "kernels/linear/linear_quantised.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "kernels/quantised.h"
+
+namespace weft::kernels {
+namespace {
+
+constexpr std::int64_t kTileRows = QuantisedLayout::kTileRows;
+constexpr std::int64_t kTaskTiles = 4;                          // of weights, at most
+constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;   // of x, unless that is less than 64 rows
+constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 19;  // products; below, waking a thread costs more
+
+std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
+/// Some rows of x against all weights. Threads first quantise rows, then take tasks of a few tiles each.
+class IntegerPass {
+ public:
+  IntegerPass(const Linear& op, const IntegerKernels& kernels, void (*finish_row)(const Finish&),
+              std::int64_t first_row, std::int64_t rows)
+      : op_(op), kernels_(kernels), finish_(finish_row), layout_(QuantisedLayout::of(op.weight)), first_row_(first_row),
+        rows_(rows), block_rows_(divide_up(rows, divide_up(rows, kernels.rows))) {}
+
+  static std::int64_t row_bytes(const QuantisedLayout& layout) {
+    return layout.groups() * (layout.group + 2 * static_cast<std::int64_t>(sizeof(float)));
+  }
+
+  void run(ThreadPool::Turn& turn, int threads) {
+    std::byte* const shared = turn.shared(static_cast<std::size_t>(rows_ * row_bytes(layout_)));
+    scale_ = reinterpret_cast<float*>(shared);
+    sum_ = scale_ + rows_ * layout_.groups();
+    levels_ = reinterpret_cast<std::int8_t*>(sum_ + rows_ * layout_.groups());
+    const std::int64_t useful = 1 + rows_ * layout_.rows * layout_.cols / kWorkPerThread;
+    threads = static_cast<int>(std::min<std::int64_t>(threads, useful));
+    task_tiles_ = std::clamp<std::int64_t>(layout_.tiles() / (8 * threads), 1, kTaskTiles);
+    turn.run(std::min<std::int64_t>(threads, std::max(rows_, divide_up(layout_.tiles(), task_tiles_))),
+             [&](std::int64_t, int thread) { work(turn, thread); });
+  }
+
+ private:
+  void work(ThreadPool::Turn& turn, int thread) {
+    std::int64_t mine = next_++;
+    for (; mine < rows_; mine = next_++) {
+      quantise(mine);
+      quantised_.fetch_add(1, std::memory_order_release);
+    }
+    while (quantised_.load(std::memory_order_acquire) < rows_) std::this_thread::yield();  // those begun elsewhere
+    const std::size_t floats = static_cast<std::size_t>(block_rows_ * kTileRows);
+    float* const sums = reinterpret_cast<float*>(turn.scratch(thread, floats * sizeof(float)));
+    const std::int64_t tasks = divide_up(layout_.tiles(), task_tiles_);
+    for (; mine < rows_ + tasks; mine = next_++) {
+      const std::int64_t first = (mine - rows_) * task_tiles_;
+      for (std::int64_t tile = first; tile < std::min(first + task_tiles_, layout_.tiles()); ++tile)
+        multiply(tile, sums);
+    }
+  }
+
+  struct Block {
+    std::int64_t first, rows;
+  };
+  Block block_of(std::int64_t row) const {
+    const std::int64_t first = row / block_rows_ * block_rows_;
+    return {first, std::min(block_rows_, rows_ - first)};
+  }
+  std::int64_t row_levels() const { return layout_.groups() * layout_.group; }
+
+  void quantise(std::int64_t row) {
+    const Block block = block_of(row);
+    const std::int64_t within = row - block.first;
+    kernels_.quantise({.from = op_.x.as<float>() + (first_row_ + row) * op_.x.stride,
+                       .columns = layout_.cols,
+                       .groups = layout_.groups(),
+                       .group = layout_.group,
+                       .to = levels_ + block.first * row_levels() + within * kQuad,
+                       .scale = scale_ + block.first * layout_.groups() + within,
+                       .sum = sum_ + block.first * layout_.groups() + within,
+                       .rows = block.rows});
+  }
+
+  void multiply(std::int64_t tile, float* sums) const {
+    const auto& kernels = layout_.dtype == DType::i4 ? kernels_.tile4 : kernels_.tile8;
+    for (std::int64_t first = 0; first < rows_; first += block_rows_) {
+      const Block block = block_of(first);
+      kernels[block.rows - 1]({.x = levels_ + first * row_levels(),
+                               .x_scale = scale_ + first * layout_.groups(),
+                               .x_sum = sum_ + first * layout_.groups(),
+                               .weight = op_.weight.as<std::byte>() + tile * layout_.tile_bytes(),
+                               .groups = layout_.groups(),
+                               .quads = layout_.group / kQuad,
+                               .prefetch = first == 0,
+                               .sums = sums});
+      for (std::int64_t row = 0; row < block.rows; ++row) finish(first + row, tile, sums + row * kTileRows);
+    }
+  }
+
+  void finish(std::int64_t row, std::int64_t tile, const float* sums) const {
+    const std::int64_t column = tile * kTileRows;
+    const auto bias_size = static_cast<std::int64_t>(size_of(op_.bias.dtype));
+    finish_({.sums = sums,
+             .lane_step = 0,
+             .bias = op_.bias ? op_.bias.as<std::byte>() + column * bias_size : nullptr,
+             .bias_type = op_.bias.dtype,
+             .activation = op_.activation,
+             .accumulate = op_.accumulate,
+             .out = op_.out.as<float>() + (first_row_ + row) * op_.out.stride + column,
+             .columns = std::min(kTileRows, layout_.rows - column)});
+  }
+
+  const Linear& op_;
+  const IntegerKernels& kernels_;
+  void (*const finish_)(const Finish&);
+  const QuantisedLayout layout_;
+  const std::int64_t first_row_, rows_, block_rows_;
+  std::int64_t task_tiles_ = 1;
+  std::int8_t* levels_ = nullptr;            // [blocks][quads][rows of the block][4]
+  float *scale_ = nullptr, *sum_ = nullptr;  // [blocks][groups][rows of the block]
+  alignas(64) std::atomic<std::int64_t> next_{0};
+  alignas(64) std::atomic<std::int64_t> quantised_{0};
+};
+
+}  // namespace
+
+void linear_integer(const Linear& op, const IntegerKernels& kernels, void (*finish)(const Finish&), ThreadPool& pool) {
+  const std::int64_t row_bytes = std::max<std::int64_t>(1, IntegerPass::row_bytes(QuantisedLayout::of(op.weight)));
+  const std::int64_t most = std::max<std::int64_t>(64, kPackedBytes / row_bytes);
+  const std::int64_t rows = divide_up(op.x.rows, divide_up(op.x.rows, most));
+  ThreadPool::Turn turn(pool);
+  for (std::int64_t row = 0; row < op.x.rows; row += rows)
+    IntegerPass(op, kernels, finish, row, std::min(rows, op.x.rows - row)).run(turn, pool.threads());
+}
+
+}  // namespace weft::kernels

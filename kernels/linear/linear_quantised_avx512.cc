@@ -1,0 +1,122 @@
+// kernels/linear/linear_quantised_avx512.cc: integer products by VNNI. Compiled with -mavx512f -mavx512bw -mavx512vl
+// -mavx512dq -mavx512vnni -mfma -mf16c -ffp-contract=off; like linear_avx512.cc it calls no shared inline function.
+#include "kernels/linear/linear_quantised.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's own intrinsics trip these two
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include "kernels/unrolled.h"
+
+namespace weft::kernels {
+namespace {
+
+constexpr std::int64_t kLine = 64, kAhead = 40 * kLine;  // kAhead: of prefetches, from memory
+
+__m512i quad_of(const std::int8_t* x) {
+  int quad;
+  __builtin_memcpy(&quad, x, sizeof quad);
+  return _mm512_set1_epi32(quad);
+}
+
+/// dot[i] += the 4 levels of each lane of `weight` times the 4 levels of row i.
+template <int Rows>
+[[gnu::always_inline]] inline void multiply(__m512i (&dot)[Rows], __m512i weight, const std::int8_t* x) {
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) dot[i] = _mm512_dpbusd_epi32(dot[i], weight, quad_of(x + i * kQuad));
+}
+
+template <int Rows, bool Four> void tile(const IntegerTile& t) {
+  const char* weight = reinterpret_cast<const char*>(t.weight);
+  const std::int8_t* x = t.x;
+  const std::int64_t lines = Four ? t.quads / 2 : t.quads;
+  const __m512i low_halves = _mm512_set1_epi8(15);
+  __m512 sum[Rows];
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) sum[i] = _mm512_setzero_ps();
+  for (std::int64_t g = 0; g < t.groups; ++g) {
+    const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight)));
+    const __m512 minimum = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight + kLine / 2)));
+    if (t.prefetch) _mm_prefetch(weight + kAhead, _MM_HINT_T0);
+    weight += kLine;
+    __m512i dot[Rows];
+    WEFT_UNROLLED (int i = 0; i < Rows; ++i) dot[i] = _mm512_setzero_si512();
+    for (std::int64_t line = 0; line < lines; ++line, weight += kLine) {
+      if (t.prefetch) _mm_prefetch(weight + kAhead, _MM_HINT_T0);
+      const __m512i levels = _mm512_loadu_si512(weight);
+      if constexpr (Four) {
+        multiply(dot, _mm512_and_si512(levels, low_halves), x);
+        multiply(dot, _mm512_and_si512(_mm512_srli_epi16(levels, 4), low_halves), x + Rows * kQuad);
+        x += 2 * Rows * kQuad;
+      } else {
+        multiply(dot, levels, x);
+        x += Rows * kQuad;
+      }
+    }
+    WEFT_UNROLLED (int i = 0; i < Rows; ++i) {
+      const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(t.x_scale[g * Rows + i]));
+      sum[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[i]), both, sum[i]);
+      sum[i] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(t.x_sum[g * Rows + i]), sum[i]);
+    }
+  }
+  WEFT_UNROLLED (int i = 0; i < Rows; ++i) _mm512_storeu_ps(t.sums + i * 16, sum[i]);
+}
+
+__m512 load_some(const float* from, std::int64_t count) {
+  return _mm512_maskz_loadu_ps(count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << count) - 1u), from);
+}
+
+void quantise(const QuantiseRow& q) {
+  constexpr int kInfinity = 0x7F800000;
+  std::int8_t* to = q.to;
+  for (std::int64_t g = 0; g < q.groups; ++g) {
+    const std::int64_t first = g * q.group;
+    const std::int64_t count = q.columns - first < q.group ? q.columns - first : q.group;
+    __m512i most = _mm512_setzero_si512();  // as integers, so that NaN is the largest
+    for (std::int64_t i = 0; i < count; i += 16)
+      most = _mm512_max_epi32(most, _mm512_castps_si512(_mm512_abs_ps(load_some(q.from + first + i, count - i))));
+    const int bits = _mm512_reduce_max_epi32(most);
+    const RowScale scale = row_scale(bits);
+    __m512i sum = _mm512_setzero_si512();
+    for (std::int64_t i = 0; i < q.group; i += 16) {
+      const __m512 x = i < count ? load_some(q.from + first + i, count - i) : _mm512_setzero_ps();
+      const __m512i level = bits >= kInfinity ? _mm512_setzero_si512()
+                                              : _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(scale.inverse)));
+      sum = _mm512_add_epi32(sum, level);
+      alignas(16) int quads[4];
+      _mm_store_si128(reinterpret_cast<__m128i*>(quads), _mm512_cvtsepi32_epi8(level));
+      for (int j = 0; j < 4; ++j, to += q.rows * kQuad) __builtin_memcpy(to, quads + j, sizeof(int));
+    }
+    q.scale[g * q.rows] = scale.scale;
+    q.sum[g * q.rows] = scale.scale * static_cast<float>(_mm512_reduce_add_epi32(sum));
+  }
+}
+
+template <bool Four, int... Rows> constexpr void fill(void (*(&tiles)[kMostTileRows])(const IntegerTile&)) {
+  void (*const all[])(const IntegerTile&) = {tile<Rows, Four>...};
+  for (int i = 0; i < static_cast<int>(sizeof...(Rows)); ++i) tiles[i] = all[i];
+}
+constexpr IntegerKernels make_kernels() {
+  IntegerKernels kernels = {};
+  kernels.name = "AVX-512 VNNI";
+  kernels.rows = 12;  // 12 integer and 12 float sums in 32 registers
+  fill<true, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels.tile4);
+  fill<false, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(kernels.tile8);
+  kernels.quantise = quantise;
+  return kernels;
+}
+constexpr IntegerKernels kKernels = make_kernels();
+
+}  // namespace
+
+const IntegerKernels* integer_kernels_avx512() { return &kKernels; }
+
+}  // namespace weft::kernels
+#else
+namespace weft::kernels {
+
+const IntegerKernels* integer_kernels_avx512() { return nullptr; }
+
+}  // namespace weft::kernels
+#endif

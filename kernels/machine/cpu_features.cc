@@ -1,0 +1,31 @@
+#include "kernels/machine/cpu_features.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace weft::kernels {
+
+#if defined(__x86_64__)
+bool cpu_has_avx512() {
+  return cpu_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+bool cpu_has_avx512_vnni() { return cpu_has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+bool cpu_has_avx512_bf16() { return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+bool cpu_has_avx2() {
+  // Asked once: in a virtual machine it takes as long as a small product.
+  static const bool f16c = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;  // clang 14's __builtin_cpu_supports does not know f16c
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1u << 29)) != 0;
+  }();
+  return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+#else
+bool cpu_has_avx512() { return false; }
+bool cpu_has_avx512_vnni() { return false; }
+bool cpu_has_avx512_bf16() { return false; }
+bool cpu_has_avx2() { return false; }
+#endif
+
+}  // namespace weft::kernels

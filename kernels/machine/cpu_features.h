@@ -1,0 +1,11 @@
+// kernels/machine/cpu_features.h: which of the instruction sets that kernels are compiled for this processor has.
+#pragma once
+
+namespace weft::kernels {
+
+bool cpu_has_avx512();       ///< F, BW, VL and DQ, in addition to cpu_has_avx2()
+bool cpu_has_avx512_vnni();  ///< in addition to cpu_has_avx512()
+bool cpu_has_avx512_bf16();  ///< likewise
+bool cpu_has_avx2();         ///< with FMA and F16C
+
+}  // namespace weft::kernels

@@ -1,0 +1,25 @@
+// kernels/machine/cpu_ops.h: the CPU twins of the ops, for backend_cpu.cc and tests.
+#pragma once
+
+#include "kernels/machine/thread_pool.h"
+#include "kernels/ops.h"
+
+namespace weft::kernels {
+
+struct VectorKernels;  // kernels/attention/cpu/kernels.h
+
+/// Every op is done when run() returns; the stream is ignored. May be called from several threads, which take turns.
+/// Spans, views and KV slots are all host memory.
+class CpuOps final : public Ops {
+ public:
+  explicit CpuOps(ThreadPool& pool);  ///< with the fastest vectors that this processor has
+  CpuOps(ThreadPool& pool, const VectorKernels& vectors) : pool_(pool), vectors_(vectors) {}
+
+  WEFT_KERNEL_OPS(WEFT_DECLARE_TWIN)
+
+ private:
+  ThreadPool& pool_;
+  const VectorKernels& vectors_;
+};
+
+}  // namespace weft::kernels

@@ -1,0 +1,135 @@
+#include "kernels/machine/host_machine.h"
+
+#include <linux/mempolicy.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string_view>
+#include <thread>
+
+namespace weft::kernels {
+namespace {
+
+std::optional<std::uint64_t> number_in(const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data()) return {};  // "max", or nothing
+  return value;
+}
+
+std::optional<std::uint64_t> number_of(const std::string& path) {
+  std::string text;
+  std::ifstream file(path);
+  return file >> text ? number_in(text) : std::nullopt;
+}
+
+constexpr std::size_t kMostNodes = 1024, kWordBits = 8 * sizeof(unsigned long);  // of memory
+
+/// The number after `key` in a file of lines "key number".
+std::optional<std::uint64_t> number_after(const std::string& path, std::string_view key) {
+  std::string word, number;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, key.size(), key) != 0) continue;
+    const std::size_t digit = line.find_first_of("0123456789", key.size());
+    if (digit != std::string::npos) return number_in(line.substr(digit));
+  }
+  return {};
+}
+
+/// The names of one version's files.
+struct GroupFiles {
+  const char *mount, *limit, *usage, *inactive;
+};
+constexpr GroupFiles kVersion1 = {"/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                                  "total_inactive_file "};
+constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup", "/memory.max", "/memory.current", "inactive_file "};
+
+enum class Memory { all, left };
+
+/// The memory that the groups from `group` up to the root allow, or what of it they leave. A container sees its own
+/// group as the root.
+std::uint64_t memory_of_groups(const std::string& root, const GroupFiles& files, std::string group, Memory which) {
+  std::uint64_t left = UINT64_MAX;
+  for (;;) {
+    const std::string folder = root + files.mount + group;
+    const auto limit = number_of(folder + files.limit), usage = number_of(folder + files.usage);
+    if (limit && which == Memory::all) left = std::min(left, *limit);
+    if (limit && usage && which == Memory::left) {
+      const std::uint64_t cached = number_after(folder + "/memory.stat", files.inactive).value_or(0);
+      const std::uint64_t used = *usage - std::min(*usage, cached);
+      left = std::min(left, *limit - std::min(*limit, used));
+    }
+    if (group.empty()) return left;
+    group.erase(group.find_last_of('/') == std::string::npos ? 0 : group.find_last_of('/'));
+  }
+}
+
+std::size_t memory_of(const std::string& root, Memory which) {
+  const bool all = which == Memory::all;
+  std::uint64_t bytes = UINT64_MAX;
+  if (const auto kib = number_after(root + "/proc/meminfo", all ? "MemTotal:" : "MemAvailable:")) bytes = *kib * 1024;
+  else
+    bytes = static_cast<std::uint64_t>(sysconf(all ? _SC_PHYS_PAGES : _SC_AVPHYS_PAGES)) *
+            static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+
+  std::ifstream groups(root + "/proc/self/cgroup");  // lines "id:controllers:path"; version 2 is "0::path"
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string group = line.substr(second + 1);
+    if (group == "/") group.clear();
+    if (controllers == ",,") bytes = std::min(bytes, memory_of_groups(root, kVersion2, group, which));
+    else if (controllers.find(",memory,") != std::string::npos)
+      bytes = std::min(bytes, memory_of_groups(root, kVersion1, group, which));
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
+}  // namespace
+
+int processors() {
+  cpu_set_t mask;
+  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));  // over 1024 processors
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+std::size_t memory_available(const std::string& root) { return memory_of(root, Memory::left); }
+
+std::size_t memory_total(const std::string& root) { return memory_of(root, Memory::all); }
+
+int memory_node(const std::string& pci, const std::string& root) {
+  std::string name = pci;
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (name.find('/') != std::string::npos) return -1;
+  const auto node = number_of(root + "/sys/bus/pci/devices/" + name + "/numa_node");  // "-1" is no number either
+  return node && *node < kMostNodes ? static_cast<int>(*node) : -1;
+}
+
+void prefer_node(void* begin, std::size_t bytes, int node) {
+  if (node < 0 || bytes == 0) return;
+  std::array<unsigned long, kMostNodes / kWordBits> nodes = {};
+  const auto bit = static_cast<std::size_t>(node);
+  nodes[bit / kWordBits] = 1ul << (bit % kWordBits);
+  syscall(SYS_mbind, begin, bytes, MPOL_PREFERRED, nodes.data(), kMostNodes + 1, 0);  // a hint: nothing is lost without
+}
+
+}  // namespace weft::kernels

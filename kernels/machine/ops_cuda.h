@@ -1,0 +1,135 @@
+// kernels/machine/ops_cuda.h: the CUDA twins of the ops, and the stream that they are queued on.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/machine/cuda.h"
+
+namespace weft::kernels {
+
+/// One stream, and what ops need in addition to their operands. Used by one thread at a time.
+///
+/// Work that repeats unchanged, such as the decode steps of a resident model, can run as a CUDA graph: ops then only
+/// copy their spans to where the graph's kernels read them, and one launch does the rest.
+class CudaStream final : public Stream {
+ public:
+  /// `multiprocessors`: of the device, for kernels that adapt their grid to it.
+  explicit CudaStream(int multiprocessors);
+
+  cudaStream_t get() const { return stream_.get(); }
+  int multiprocessors() const { return multiprocessors_; }
+
+  // What follows serves ops; the first call allocates kOpsBytes of device memory and a cuBLAS handle.
+
+  cublasHandle_t blas();
+  /// A copy of `values` on the device. It stays valid for ops queued before later calls have uploaded kRing / 2 bytes.
+  /// Waits for the device only when half the ring is used again. A kernel that reads mapped memory does the copy,
+  /// because a memcpy would queue behind the bulk copies of other streams. Values that the ring still holds are not
+  /// copied again.
+  template <class T> const T* upload(std::span<const T> values) {
+    return static_cast<const T*>(upload(values.data(), values.size_bytes()));
+  }
+  /// Device memory for one op, 256-byte aligned; the next op may overwrite it. Throws CapacityError beyond kWorkspace.
+  std::byte* workspace(std::size_t bytes);
+
+  /// Whether `copy` still is `x` in the type of `copy`: the op before left it so, and nothing was queued since.
+  bool has_rounded(const ConstView& x, const ConstView& copy) const {
+    const auto same = [](const ConstView& a, const ConstView& b) {
+      return a.data == b.data && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols && a.stride == b.stride;
+    };
+    return rounded_copy_.data && same(rounded_, x) && same(rounded_copy_, copy);
+  }
+  void remember_rounded(const ConstView& x, const ConstView& copy) { rounded_ = x, rounded_copy_ = copy; }
+  /// Everything that is queued on this stream or orders it after another says so.
+  void forget_rounded() { rounded_copy_ = {}; }
+
+  /// Runs `work`, which queues ops on this stream: directly the first kDirect times that `signature` comes, then
+  /// recorded, later by the record. The kGraphs records used last are kept. See Backend::repeat().
+  void repeat(std::uint64_t signature, const std::function<void()>& work);
+  /// Whether ops are to carry over their spans and queue nothing.
+  bool repeats() const { return mode_ == Mode::repeats; }
+
+  static constexpr std::size_t kWorkspace = 64 << 20, kRing = 4 << 20, kStep = 2 << 20, kBlas = 32 << 20;
+  static constexpr std::size_t kOpsBytes = kWorkspace + kRing + kStep + kBlas;  ///< kStep: spans of one recorded step
+
+  /// Making a record takes as long as a few steps save by it, so a signature has to have come that often before. The
+  /// records together take kGraphBytes of device memory at most; what one takes is measured when it is made.
+  static constexpr int kDirect = 4, kGraphs = 8;
+  static constexpr std::size_t kGraphBytes = 128 << 20, kSignatures = 256;
+
+  // For bulk copies: see CudaBackend::copy().
+  std::array<cuda::EventHandle, 2>& chunk_done() { return chunk_done_; }
+  /// One of two pieces of pinned memory, for host memory that is not.
+  std::byte* pinned(std::size_t piece, std::size_t bytes);
+
+ private:
+  struct Upload {
+    std::size_t offset, bytes;
+  };
+  enum class Mode : std::uint8_t { direct, records, repeats };
+  struct Record {
+    int seen = 0;
+    std::uint64_t used = 0;   // the step that used it last
+    cuda::GraphHandle graph;  // null: not yet, or its spans are too many
+    std::size_t bytes = 0;    // of its spans
+  };
+  const void* upload(const void* data, std::size_t bytes);
+  const void* upload_for_step(const void* data, std::size_t bytes);
+  void carry_over(std::size_t offset, std::size_t bytes);
+  void record(Record& record, const std::function<void()>& work);
+  void instantiate(Record& record, cudaGraph_t graph);
+  Record& record_of(std::uint64_t signature);
+  void forget(bool graphs);
+  void allocate();
+
+  cuda::StreamHandle stream_;
+  int multiprocessors_;
+  std::array<cuda::EventHandle, 2> chunk_done_;
+  std::array<cuda::HostMemory, 2> pinned_;
+  cuda::DeviceMemory device_;  // workspace, ring, cuBLAS's workspace
+  cuda::HostMemory ring_;      // mapped: kRing, then kStep
+  cuda::BlasHandle blas_;
+  std::array<cuda::EventHandle, 2> half_done_;
+  ConstView rounded_, rounded_copy_;
+  std::vector<Upload> uploads_;  // in the present half of the ring
+  std::size_t half_ = 0, used_ = 0;
+  Mode mode_ = Mode::direct;
+  std::size_t step_used_ = 0;
+  std::map<std::uint64_t, Record> records_;  // of the last kSignatures signatures
+  std::uint64_t steps_ = 0;
+  std::size_t graphs_ = 0, graph_bytes_ = 0;  // records that have one; what making them took
+};
+
+namespace cuda {
+
+/// Of an op: queues a kernel unless the stream's record does.
+template <class... P, class... A>
+void launch(void (*kernel)(P...), dim3 grid, unsigned threads, std::size_t shared_bytes, CudaStream& stream,
+            A&&... args) {
+  stream.forget_rounded();
+  if (!stream.repeats()) launch(kernel, grid, threads, shared_bytes, stream.get(), std::forward<A>(args)...);
+}
+
+}  // namespace cuda
+
+/// Queues a kernel that reads `bytes`, whole 16-byte words, and does nothing with them.
+void read_words(const void* from, std::size_t bytes, CudaStream& stream);
+
+/// Every op is queued on its stream, a CudaStream, when run() returns. Views and slots are device memory or memory of
+/// allocate_host(); spans that are read may be any memory and are copied at once; spans that are written must be memory
+/// of allocate_host() and are written when the stream gets there. cuBLAS picks its algorithms by shape: there is no
+/// batch invariance.
+class CudaOps final : public Ops {
+ public:
+  WEFT_KERNEL_OPS(WEFT_DECLARE_TWIN)
+};
+
+}  // namespace weft::kernels

@@ -1,0 +1,179 @@
+// kernels/rows/pointwise_cpu.cc: ops that treat rows, or single numbers, apart.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/attention/cpu/kernels.h"
+#include "kernels/linear/linear_cpu.h"
+#include "kernels/machine/cpu_ops.h"
+#include "kernels/quantised.h"
+
+namespace weft::kernels {
+namespace {
+
+constexpr std::int64_t kTileNumbers = 16384;  // enough work to be worth a tile
+
+/// Calls body(first row, rows, thread) for blocks of rows.
+template <class Body>
+void for_row_blocks(ThreadPool::Turn& turn, std::int64_t rows, std::int64_t cols, const Body& body) {
+  if (rows == 0 || cols == 0) return;
+  const std::int64_t block = std::max<std::int64_t>(1, kTileNumbers / cols);
+  turn.run((rows + block - 1) / block,
+           [&](std::int64_t tile, int thread) { body(tile * block, std::min(block, rows - tile * block), thread); });
+}
+
+void convert_rows(ThreadPool& pool, const VectorKernels& vectors, const ConstView& in, const View& out, bool add) {
+  ThreadPool::Turn turn(pool);
+  for_row_blocks(turn, in.rows, in.cols, [&](std::int64_t first, std::int64_t rows, int) {
+    for (std::int64_t r = first; r < first + rows; ++r)
+      vectors.convert(in.slice(r, 1).data, in.dtype, out.slice(r, 1).data, out.dtype, in.cols, add);
+  });
+}
+
+float* row_of(const View& v, std::int64_t r) { return v.as<float>() + r * v.stride; }
+const float* row_of(const ConstView& v, std::int64_t r) { return v.as<float>() + r * v.stride; }
+
+/// Sum of f(x[i]) in fp32, as 16 sums that one fixed tree adds up, so that it is fast and has few roundings.
+template <class F> float lane_sum(const float* x, std::int64_t n, const F& f) {
+  float lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int l = 0; l < kLanes; ++l) lanes[l] += f(x[i + l]);
+  for (int l = 0; i < n; ++i, ++l) lanes[l] += f(x[i]);
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  return lanes[0];
+}
+
+void normalise(float* __restrict row, const float* __restrict weight, const float* __restrict bias, std::int64_t cols,
+               float eps, bool rms) {
+  const float mean = rms ? 0 : lane_sum(row, cols, [](float v) { return v; }) / static_cast<float>(cols);
+  // The squares of the deviations: E[x^2] - mean^2 would cancel in fp32.
+  const float squares = lane_sum(row, cols, [mean](float v) { return (v - mean) * (v - mean); });
+  const float scale = 1.0f / std::sqrt(squares / static_cast<float>(cols) + eps);
+  for (std::int64_t c = 0; c < cols; ++c) row[c] = (row[c] - mean) * scale * weight[c] + bias[c];
+}
+
+}  // namespace
+
+void CpuOps::run(const Convert& op, Stream&) const {
+  check(op);
+  convert_rows(pool_, vectors_, op.in, op.out, false);
+}
+
+void CpuOps::run(const Add& op, Stream&) const {
+  check(op);
+  convert_rows(pool_, vectors_, op.y, op.x, true);
+}
+
+void CpuOps::run(const Multiply& op, Stream&) const {
+  check(op);
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int) {
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      float* __restrict x = row_of(op.x, r);
+      const float* __restrict y = row_of(op.y, r);
+      for (std::int64_t c = 0; c < op.x.cols; ++c) x[c] *= y[c];
+    }
+  });
+}
+
+void CpuOps::run(const Gather& op, Stream&) const {
+  check(op);
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(
+      turn, static_cast<std::int64_t>(op.ids.size()), op.out.cols, [&](std::int64_t first, std::int64_t rows, int) {
+        for (std::int64_t r = first; r < first + rows; ++r) {
+          const auto i = static_cast<std::size_t>(r);
+          vectors_.convert(op.table.slice(op.ids[i], 1).data, op.table.dtype,
+                           op.out.slice(op.to.empty() ? r : op.to[i], 1).data, op.out.dtype, op.out.cols, false);
+        }
+      });
+}
+
+void CpuOps::run(const LayerNorm& op, Stream&) const {
+  check(op);
+  const std::int64_t cols = op.x.cols;
+  const auto row_bytes = static_cast<std::size_t>(cols) * sizeof(float);
+  ThreadPool::Turn turn(pool_);
+  float* const weight = reinterpret_cast<float*>(turn.shared(2 * row_bytes));
+  float* const bias = weight + cols;
+  if (op.weight) vectors_.convert(op.weight.data, op.weight.dtype, weight, DType::f32, cols, false);
+  else std::fill(weight, weight + cols, 1.0f);
+  if (op.bias) vectors_.convert(op.bias.data, op.bias.dtype, bias, DType::f32, cols, false);
+  else std::fill(bias, bias + cols, 0.0f);
+
+  for_row_blocks(turn, op.x.rows, cols, [&](std::int64_t first, std::int64_t rows, int thread) {
+    float* const row = reinterpret_cast<float*>(turn.scratch(thread, row_bytes));
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      vectors_.convert(op.x.slice(r, 1).data, op.x.dtype, row, DType::f32, cols, false);
+      normalise(row, weight, bias, cols, op.eps, op.rms);
+      vectors_.convert(row, DType::f32, op.out.slice(r, 1).data, op.out.dtype, cols, false);
+    }
+  });
+}
+
+void CpuOps::run(const TakeHeads& op, Stream&) const {
+  check(op);
+  const std::int64_t dim = op.head_dim, heads = op.out.cols / dim;
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(turn, op.out.rows, op.out.cols, [&](std::int64_t first, std::int64_t rows, int) {
+    for (std::int64_t r = first; r < first + rows; ++r)
+      for (std::int64_t h = 0; h < heads; ++h)
+        std::copy_n(row_of(op.in, r) + (op.first + h * op.step) * dim, dim, row_of(op.out, r) + h * dim);
+  });
+}
+
+void CpuOps::run(const Rotary& op, Stream&) const {
+  check(op);
+  const std::size_t n = op.frequencies.size();
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int thread) {
+    float* const cosine = reinterpret_cast<float*>(turn.scratch(thread, 2 * n * sizeof(float)));
+    float* const sine = cosine + n;
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      for (std::size_t i = 0; i < n; ++i) {
+        const float angle = static_cast<float>(op.position[static_cast<std::size_t>(r)]) * op.frequencies[i];
+        cosine[i] = std::cos(angle);
+        sine[i] = std::sin(angle);
+      }
+      float* const row = row_of(op.x, r);
+      for (float* head = row; head < row + op.x.cols; head += op.head_dim)
+        for (std::size_t i = 0; i < n; ++i) {
+          const float a = head[i], b = head[i + n];
+          head[i] = a * cosine[i] - b * sine[i];
+          head[i + n] = b * cosine[i] + a * sine[i];
+        }
+    }
+  });
+}
+
+void CpuOps::run(const Linear& op, Stream&) const {
+  check(op);
+  linear_cpu(op, pool_);
+}
+
+void CpuOps::run(const UnpackWeights& op, Stream&) const {
+  check(op);
+  const QuantisedLayout layout = QuantisedLayout::of(op.weight);
+  ThreadPool::Turn turn(pool_);
+  std::vector<float> numbers(static_cast<std::size_t>(pool_.threads() * layout.cols));
+  for_row_blocks(turn, layout.rows, layout.cols, [&](std::int64_t first, std::int64_t rows, int thread) {
+    float* const row = numbers.data() + thread * layout.cols;
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      dequantise_row(layout, op.weight.as<std::byte>(), r, row);
+      vectors_.convert(row, DType::f32, op.out.slice(r, 1).data, DType::f16, layout.cols, false);
+    }
+  });
+}
+
+void CpuOps::run(const Hadamard& op, Stream&) const {
+  check(op);
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int) {
+    for (std::int64_t r = first; r < first + rows; ++r)
+      for (std::int64_t c = 0; c < op.x.cols; c += op.head_dim) vectors_.hadamard(row_of(op.x, r) + c, op.head_dim);
+  });
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,256 @@
+// kernels/rows/pointwise_cuda.cu: conversions, sums, norms and rotations of rows.
+#include <algorithm>
+
+#include "kernels/machine/device_cuda.h"
+#include "kernels/machine/ops_cuda.h"
+#include "kernels/rows/hadamard_cuda.h"
+
+namespace weft::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 256;
+
+/// One row per blockIdx.x; the columns are spread over blockIdx.y and the threads.
+template <class In, class Out, bool kAdd, int kPack>
+__global__ void convert(const In* in, std::int64_t in_stride, Out* out, std::int64_t out_stride, std::int64_t cols) {
+  in += blockIdx.x * in_stride;
+  out += blockIdx.x * out_stride;
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads * kPack;
+  for (std::int64_t c = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * kPack; c < cols; c += step) {
+    const auto x = load_pack<kPack>(in + c);
+    Pack<Out, kPack> y = {};
+    if (kAdd) y = load_pack<kPack>(out + c);
+    for (int i = 0; i < kPack; ++i) {
+      const float value = to_float(x.at[i]);
+      y.at[i] = from_float<Out>(kAdd ? to_float(y.at[i]) + value : value);
+    }
+    store_pack(out + c, y);
+  }
+}
+
+/// Few rows of many columns are spread wider, so that one row alone does not leave the device idle.
+dim3 grid_for(std::int64_t rows, std::int64_t cols) {
+  return {static_cast<unsigned>(rows), static_cast<unsigned>(std::clamp<std::int64_t>(cols / (4 * kThreads), 1, 64))};
+}
+
+template <bool kAdd> void launch_convert(const ConstView& in, const View& out, Stream& stream) {
+  if (in.rows == 0 || in.cols == 0) return;
+  with_float_type(in.dtype, [&]<class In>() {
+    with_float_type(out.dtype, [&]<class Out>() {
+      const bool wide =
+          in_packs(in.data, in.stride, in.cols, sizeof(In)) && in_packs(out.data, out.stride, out.cols, sizeof(Out));
+      launch(wide ? convert<In, Out, kAdd, kWide> : convert<In, Out, kAdd, 1>, grid_for(in.rows, in.cols), kThreads, 0,
+             static_cast<CudaStream&>(stream), static_cast<const In*>(in.data), in.stride, static_cast<Out*>(out.data),
+             out.stride, in.cols);
+    });
+  });
+}
+
+/// One row of the result per blockIdx.x.
+template <class In, class Out>
+__global__ void gather_rows(const In* table, std::int64_t table_stride, const std::int32_t* ids, const std::int32_t* to,
+                            Out* out, std::int64_t out_stride, std::int64_t cols) {
+  table += ids[blockIdx.x] * table_stride;
+  out += (to ? to[blockIdx.x] : static_cast<std::int32_t>(blockIdx.x)) * out_stride;
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
+  for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols; c += step)
+    out[c] = from_float<Out>(to_float(table[c]));
+}
+
+/// A vector of any float type; the branch is the same for all threads.
+struct Numbers {
+  const void* data;
+  DType dtype;
+  template <int kPack> __device__ Pack<float, kPack> at(int i) const {
+    if (dtype == DType::f16) return widened<kPack>(static_cast<const __half*>(data) + i);
+    if (dtype == DType::bf16) return widened<kPack>(static_cast<const __nv_bfloat16*>(data) + i);
+    return load_pack<kPack>(static_cast<const float*>(data) + i);
+  }
+
+ private:
+  template <int kPack, class T> static __device__ Pack<float, kPack> widened(const T* from) {
+    const auto pack = load_pack<kPack>(from);
+    Pack<float, kPack> wide = {};
+    for (int j = 0; j < kPack; ++j) wide.at[j] = to_float(pack.at[j]);
+    return wide;
+  }
+};
+
+/// One row per block, of a single warp for what is as narrow as a head. The row is read three times; the second and
+/// third time the caches have it.
+template <class T, int kPack>
+__global__ void layer_norm(const T* x, std::int64_t x_stride, Numbers weight, Numbers bias, T* out,
+                           std::int64_t out_stride, int cols, float eps, bool rms) {
+  WEFT_SHARED(float, partial, [kThreads / kWarp]);
+  x += blockIdx.x * x_stride;
+  out += blockIdx.x * out_stride;
+  const int first = static_cast<int>(threadIdx.x) * kPack;
+  const int step = static_cast<int>(blockDim.x) * kPack;
+  float mean = 0;
+  if (!rms) {
+    float sum = 0;
+    for (int c = first; c < cols; c += step) {
+      const auto pack = load_pack<kPack>(x + c);
+      for (int i = 0; i < kPack; ++i) sum += to_float(pack.at[i]);
+    }
+    mean = block_reduce(sum, Sum{}, partial) / static_cast<float>(cols);
+  }
+  float squares = 0;
+  for (int c = first; c < cols; c += step) {
+    const auto pack = load_pack<kPack>(x + c);
+    for (int i = 0; i < kPack; ++i) {
+      const float d = to_float(pack.at[i]) - mean;
+      squares += d * d;
+    }
+  }
+  const float scale = rsqrtf(block_reduce(squares, Sum{}, partial) / static_cast<float>(cols) + eps);
+  for (int c = first; c < cols; c += step) {
+    const auto pack = load_pack<kPack>(x + c);
+    Pack<float, kPack> factor = {}, shift = {};
+    if (weight.data) factor = weight.at<kPack>(c);
+    if (bias.data) shift = bias.at<kPack>(c);
+    Pack<T, kPack> result = {};
+    for (int i = 0; i < kPack; ++i) {
+      float y = (to_float(pack.at[i]) - mean) * scale;
+      if (weight.data) y *= factor.at[i];
+      if (bias.data) y += shift.at[i];
+      result.at[i] = from_float<T>(y);
+    }
+    store_pack(out + c, result);
+  }
+}
+
+template <int kPack>
+__global__ void multiply(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride, std::int64_t cols) {
+  x += blockIdx.x * x_stride;
+  y += blockIdx.x * y_stride;
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads * kPack;
+  for (std::int64_t c = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * kPack; c < cols; c += step) {
+    auto product = load_pack<kPack>(x + c);
+    const auto factor = load_pack<kPack>(y + c);
+    for (int i = 0; i < kPack; ++i) product.at[i] *= factor.at[i];
+    store_pack(x + c, product);
+  }
+}
+
+__global__ void take_heads(const float* in, std::int64_t in_stride, int first, int heads_apart, int head_dim,
+                           float* out, std::int64_t out_stride, std::int64_t cols) {
+  in += blockIdx.x * in_stride;
+  out += blockIdx.x * out_stride;
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
+  for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols; c += step)
+    out[c] = in[(first + c / head_dim * heads_apart) * head_dim + c % head_dim];
+}
+
+/// A thread turns pairs; `pairs` are the row's.
+__global__ void rotate(float* x, std::int64_t x_stride, const std::int32_t* position, const float* frequencies,
+                       int count, int head_dim, std::int64_t pairs) {
+  x += blockIdx.x * x_stride;
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
+  for (std::int64_t p = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; p < pairs; p += step) {
+    const auto i = static_cast<int>(p % count);
+    float* const pair = x + p / count * head_dim + i;
+    const float angle = static_cast<float>(position[blockIdx.x]) * frequencies[i];
+    const float cosine = cosf(angle), sine = sinf(angle), a = pair[0], b = pair[count];
+    pair[0] = a * cosine - b * sine;
+    pair[count] = b * cosine + a * sine;
+  }
+}
+
+/// A warp turns a head. Shared: a head for each warp.
+__global__ void turn_heads(float* x, std::int64_t x_stride, std::int64_t heads, int heads_of_row, int head_dim) {
+  WEFT_DYNAMIC_SHARED(float, shared);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const std::int64_t head = std::int64_t{blockIdx.x} * (kThreads / kWarp) + warp;
+  if (head >= heads) return;
+  float* const from = x + head / heads_of_row * x_stride + head % heads_of_row * head_dim;
+  float* const mine = shared + warp * head_dim;
+  for (int d = lane; d < head_dim; d += kWarp) mine[d] = from[d];
+  __syncwarp();
+  turn_head(mine, head_dim);
+  for (int d = lane; d < head_dim; d += kWarp) from[d] = mine[d];
+}
+
+}  // namespace
+
+void CudaOps::run(const Convert& op, Stream& stream) const {
+  check(op);
+  launch_convert<false>(op.in, op.out, stream);
+}
+
+void CudaOps::run(const Add& op, Stream& stream) const {
+  check(op);
+  launch_convert<true>(op.y, op.x, stream);
+}
+
+void CudaOps::run(const Multiply& op, Stream& stream) const {
+  check(op);
+  if (op.x.rows == 0 || op.x.cols == 0) return;
+  const bool wide = in_packs(op.x.data, op.x.stride, op.x.cols, sizeof(float)) &&
+                    in_packs(op.y.data, op.y.stride, op.y.cols, sizeof(float));
+  launch(wide ? multiply<kWide> : multiply<1>, grid_for(op.x.rows, op.x.cols), kThreads, 0,
+         static_cast<CudaStream&>(stream), op.x.as<float>(), op.x.stride, op.y.as<float>(), op.y.stride, op.x.cols);
+}
+
+void CudaOps::run(const Gather& op, Stream& any) const {
+  check(op);
+  auto& stream = static_cast<CudaStream&>(any);
+  if (op.ids.empty() || op.out.cols == 0) return;
+  const std::int32_t* const ids = stream.upload(op.ids);
+  const std::int32_t* const to = op.to.empty() ? nullptr : stream.upload(op.to);
+  with_float_type(op.table.dtype, [&]<class In>() {
+    with_float_type(op.out.dtype, [&]<class Out>() {
+      launch(gather_rows<In, Out>, grid_for(static_cast<std::int64_t>(op.ids.size()), op.out.cols), kThreads, 0, stream,
+             static_cast<const In*>(op.table.data), op.table.stride, ids, to, static_cast<Out*>(op.out.data),
+             op.out.stride, op.out.cols);
+    });
+  });
+}
+
+void CudaOps::run(const LayerNorm& op, Stream& stream) const {
+  check(op);
+  with_float_type(op.x.dtype, [&]<class T>() {
+    const auto aligned = [&](const ConstView& v) { return !v || in_packs(v.data, 0, v.cols, size_of(v.dtype)); };
+    const bool wide = in_packs(op.x.data, op.x.stride, op.x.cols, sizeof(T)) &&
+                      in_packs(op.out.data, op.out.stride, op.out.cols, sizeof(T)) && aligned(op.weight) &&
+                      aligned(op.bias);
+    const int threads = op.x.cols <= kWarp * kWide ? kWarp : kThreads;
+    launch(wide ? layer_norm<T, kWide> : layer_norm<T, 1>, dim3(static_cast<unsigned>(op.x.rows)), threads, 0,
+           static_cast<CudaStream&>(stream), static_cast<const T*>(op.x.data), op.x.stride,
+           Numbers{op.weight.data, op.weight.dtype}, Numbers{op.bias.data, op.bias.dtype}, static_cast<T*>(op.out.data),
+           op.out.stride, static_cast<int>(op.x.cols), op.eps, op.rms);
+  });
+}
+
+void CudaOps::run(const TakeHeads& op, Stream& stream) const {
+  check(op);
+  if (op.out.rows == 0 || op.out.cols == 0) return;
+  launch(take_heads, grid_for(op.out.rows, op.out.cols), kThreads, 0, static_cast<CudaStream&>(stream),
+         op.in.as<float>(), op.in.stride, op.first, op.step, op.head_dim, op.out.as<float>(), op.out.stride,
+         op.out.cols);
+}
+
+void CudaOps::run(const Rotary& op, Stream& any) const {
+  check(op);
+  auto& stream = static_cast<CudaStream&>(any);
+  const auto count = static_cast<int>(op.frequencies.size());
+  const std::int64_t pairs = op.x.cols / op.head_dim * count;
+  if (op.x.rows == 0 || pairs == 0) return;
+  const std::int32_t* const position = stream.upload(op.position);
+  launch(rotate, grid_for(op.x.rows, pairs), kThreads, 0, stream, op.x.as<float>(), op.x.stride, position,
+         stream.upload(op.frequencies), count, op.head_dim, pairs);
+}
+
+void CudaOps::run(const Hadamard& op, Stream& stream) const {
+  check(op);
+  const std::int64_t heads = op.x.rows * (op.x.cols / op.head_dim);
+  if (heads == 0) return;
+  constexpr int warps = kThreads / kWarp;
+  launch(turn_heads, dim3(blocks_for(heads, warps)), kThreads, std::size_t{warps} * op.head_dim * sizeof(float),
+         static_cast<CudaStream&>(stream), op.x.as<float>(), op.x.stride, heads,
+         static_cast<int>(op.x.cols / op.head_dim), op.head_dim);
+}
+
+}  // namespace weft::kernels

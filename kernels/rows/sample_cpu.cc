@@ -1,0 +1,171 @@
+// kernels/rows/sample_cpu.cc: the next token of each row, and log-probabilities of given ones and of the likeliest.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/attention/cpu/kernels.h"
+#include "kernels/machine/cpu_ops.h"
+#include "kernels/random.h"
+
+namespace weft::kernels {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+/// The lowest id among the largest finite logits, or -1.
+std::int32_t most_likely(const float* logits, std::int64_t vocab) {
+  std::int32_t best = -1;
+  for (std::int64_t id = 0; id < vocab; ++id)
+    if (std::isfinite(logits[id]) && (best < 0 || logits[id] > logits[best])) best = static_cast<std::int32_t>(id);
+  return best;
+}
+
+/// The likelier first; of equals the lower id.
+struct Likelier {
+  const float* logits;
+  bool operator()(std::int32_t a, std::int32_t b) const {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  }
+};
+
+/// The likeliest finite ones, at most `count` > 0, the likeliest first.
+std::vector<std::int32_t> likeliest(const float* logits, std::int64_t vocab, std::size_t count) {
+  const Likelier likelier{logits};
+  std::vector<std::int32_t> best;  // a heap, the least likely in front
+  for (std::int32_t id = 0; id < vocab; ++id) {
+    if (!std::isfinite(logits[id])) continue;
+    if (best.size() == count) {
+      if (!likelier(id, best.front())) continue;
+      std::pop_heap(best.begin(), best.end(), likelier);
+      best.back() = id;
+    } else {
+      best.push_back(id);
+    }
+    std::push_heap(best.begin(), best.end(), likelier);
+  }
+  std::sort_heap(best.begin(), best.end(), likelier);
+  return best;
+}
+
+/// One row's distribution before the cuts; what is not finite has weight 0.
+struct Softmax {
+  const float* logits;
+  double max, temperature;
+  double weight(std::int64_t id) const {
+    return std::isfinite(logits[id]) ? std::exp((static_cast<double>(logits[id]) - max) / temperature) : 0.0;
+  }
+};
+
+/// The first id at which the running weight passes `target`; rounding cannot lead past the last that has any weight.
+template <class Ids> std::int32_t pick(const Softmax& softmax, const Ids& ids, std::size_t count, double target) {
+  double sum = 0;
+  std::int32_t last = -1;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int32_t id = ids(i);
+    const double weight = softmax.weight(id);
+    if (weight == 0) continue;
+    sum += weight;
+    last = id;
+    if (sum > target) break;
+  }
+  return last;
+}
+
+/// Cuts to the top_k likeliest and then to top_p of their weight, and picks from these in order of likelihood. Sorts no
+/// more than it keeps: k by selection, the nucleus by taking from a heap until it is full.
+std::int32_t pick_from_cut(const Softmax& softmax, std::int64_t vocab, const SampleParams& params, double uniform) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(vocab));
+  std::iota(ids.begin(), ids.end(), 0);
+  ids.erase(std::remove_if(ids.begin(), ids.end(), [&](auto id) { return !std::isfinite(softmax.logits[id]); }),
+            ids.end());
+  const Likelier likelier{softmax.logits};
+  if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < ids.size()) {
+    std::nth_element(ids.begin(), ids.begin() + params.top_k, ids.end(), likelier);
+    ids.resize(static_cast<std::size_t>(params.top_k));
+  }
+  double total = 0;
+  if (params.top_p < 1) {
+    std::sort(ids.begin(),
+              ids.end());  // the rounding of the total must not depend on the order in which the selection left the ids
+    for (const std::int32_t id : ids) total += softmax.weight(id);
+  }
+  const auto less_likely = [&](std::int32_t a, std::int32_t b) { return likelier(b, a); };
+  std::make_heap(ids.begin(), ids.end(), less_likely);
+  const double wanted =
+      params.top_p < 1 ? static_cast<double>(params.top_p) * total : std::numeric_limits<double>::infinity();
+  std::vector<std::int32_t> kept;
+  double mass = 0;
+  for (auto end = ids.end(); end != ids.begin() && mass < wanted; --end) {
+    std::pop_heap(ids.begin(), end, less_likely);
+    kept.push_back(*(end - 1));
+    mass += softmax.weight(kept.back());
+  }
+  return pick(
+      softmax, [&](std::size_t i) { return kept[i]; }, kept.size(), uniform * mass);
+}
+
+std::int32_t sample_row(const float* logits, std::int64_t vocab, const SampleParams& params) {
+  const std::int32_t best = most_likely(logits, vocab);
+  if (best < 0 || params.temperature == 0 || params.top_k == 1) return best;
+  const Softmax softmax{logits, static_cast<double>(logits[best]), static_cast<double>(params.temperature)};
+  const double uniform = unit_double(random_bits(params.key, params.counter));
+  if (params.top_k > 0 || params.top_p < 1) return pick_from_cut(softmax, vocab, params, uniform);
+  double total = 0;
+  for (std::int64_t id = 0; id < vocab; ++id) total += softmax.weight(id);
+  return pick(
+      softmax, [](std::size_t i) { return static_cast<std::int32_t>(i); }, static_cast<std::size_t>(vocab),
+      uniform * total);
+}
+
+}  // namespace
+
+void CpuOps::run(const Sample& op, Stream&) const {
+  check(op);
+  pool_.run(op.logits.rows, [&](std::int64_t row, int) {
+    const auto r = static_cast<std::size_t>(row);
+    const float* logits = op.logits.slice(row, 1).as<float>();
+    const std::int32_t token = op.token[r] = sample_row(logits, op.logits.cols, op.params[r]);
+    if (!op.logit.empty()) op.logit[r] = token < 0 ? kNaN : logits[token];
+  });
+}
+
+void CpuOps::run(const Forbid& op, Stream&) const {
+  check(op);
+  for (std::size_t i = 0; i < op.row.size(); ++i)
+    op.logits.slice(op.row[i], 1).as<float>()[op.token[i]] = -std::numeric_limits<float>::infinity();
+}
+
+void CpuOps::run(const LogProbs& op, Stream&) const {
+  check(op);
+  pool_.run(op.logits.rows, [&](std::int64_t row, int) {
+    const auto r = static_cast<std::size_t>(row);
+    const float* logits = op.logits.slice(row, 1).as<float>();
+    const std::int32_t best = most_likely(logits, op.logits.cols), target = op.target[r];
+    const float max = best < 0 ? kNaN : logits[best];
+    const double sum = vectors_.sum_exp(logits, op.logits.cols, max);
+    op.logprob[r] = static_cast<float>(static_cast<double>(logits[target]) - static_cast<double>(max) - std::log(sum));
+    op.greedy[r] = target == best;
+  });
+}
+
+void CpuOps::run(const TopLogProbs& op, Stream&) const {
+  check(op);
+  const auto count = static_cast<std::size_t>(op.count);
+  pool_.run(static_cast<std::int64_t>(op.row.size()), [&](std::int64_t index, int) {
+    const auto i = static_cast<std::size_t>(index);
+    const float* logits = op.logits.slice(op.row[i], 1).as<float>();
+    const std::vector<std::int32_t> best = likeliest(logits, op.logits.cols, std::max<std::size_t>(count, 1));
+    const float max = best.empty() ? kNaN : logits[best.front()];
+    op.log_sum[i] = static_cast<double>(max) + std::log(vectors_.sum_exp(logits, op.logits.cols, max));
+    for (std::size_t place = 0; place < count; ++place) {
+      const bool there = place < best.size();
+      op.token[i * count + place] = there ? best[place] : -1;
+      op.logprob[i * count + place] =
+          there ? static_cast<float>(static_cast<double>(logits[best[place]]) - op.log_sum[i]) : kNaN;
+    }
+  });
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,97 @@
+// policy/base/json.h: strict JSON. One reader for every file and request, so that nothing is silently dropped or
+// rounded.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/error.h"
+
+namespace weft::policy {
+
+/// Whose mistake a bad document is: a UsageError (flags, policies, requests) or a DataError (checkpoints, tokenizers).
+enum class Blame : std::uint8_t { usage, data };
+[[noreturn]] void refuse(Blame blame, const std::string& message);
+/// A UsageError for one field of an object.
+class FieldError : public UsageError {
+ public:
+  FieldError(const std::string& message, std::string field) : UsageError(message), field_(std::move(field)) {}
+  const std::string& field() const { return field_; }  ///< its key, of a long one the beginning
+
+ private:
+  std::string field_;
+};
+
+struct JsonLimits {
+  int depth = 64;
+  bool byte_order_mark = false;  ///< accept one at the start
+};
+
+/// The value that `text` holds. Refuses invalid UTF-8, NUL, comments, trailing text, duplicate keys (after unescaping),
+/// lone surrogates, integers that do not fit 64 bits, non-finite numbers and too much depth. `where` begins the
+/// message.
+nlohmann::json parse_json(std::string_view text, const std::string& where, Blame blame, const JsonLimits& limits = {});
+
+/// Gives a text piece by piece; an empty piece ends it. A piece stays valid until the next one that is not empty.
+using TextPieces = std::function<std::string_view()>;
+/// The value that the pieces hold, held to the same rules, with every array in it empty: its elements are checked and
+/// not kept. So memory grows with the longest string and not with the text.
+nlohmann::json skim_json(const TextPieces& pieces, const std::string& where, Blame blame,
+                         const JsonLimits& limits = {});
+
+/// The object under `key` of an object, made if there is none. Not parent[key][...]: what nlohmann makes of a null is
+/// broken, and crashes when destroyed, if memory is short.
+nlohmann::ordered_json& object_at(nlohmann::ordered_json& parent, const std::string& key);
+
+/// One line, keys in the order given by the value. Invalid UTF-8 becomes U+FFFD; never throws for the text's sake.
+std::string to_line(const nlohmann::json& value);
+std::string to_line(const nlohmann::ordered_json& value);
+/// The same over several indented lines.
+std::string to_pretty(const nlohmann::ordered_json& value);
+/// The same with each row of a table, an object of plain values in an array, on one line.
+std::string to_rows(const nlohmann::ordered_json& value);
+
+/// The known word nearest to `word` by edit distance, if one is near enough to be a slip of the keys.
+std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known);
+
+/// Reads the fields of one object by name and type. Each getter refuses a value of another type or out of range, naming
+/// the place, what was wanted and what was found; with a fallback an absent key gives that. What users wrote is refused
+/// with a FieldError. Keeps a reference to `object`.
+class Fields {
+ public:
+  Fields(const nlohmann::json& object, std::string where, Blame blame);  ///< refuses what is no object
+
+  bool has(const std::string& key);                  ///< also marks the key as known
+  bool is_null(const std::string& key);              ///< present and null
+  const nlohmann::json& at(const std::string& key);  ///< refuses an absent key
+
+  std::string text(const std::string& key, std::optional<std::string> fallback = {});
+  bool boolean(const std::string& key, std::optional<bool> fallback = {});
+  /// An integer token: 1.0, 1e3 and "1" are refused.
+  std::int64_t integer(const std::string& key, std::int64_t low, std::int64_t high,
+                       std::optional<std::int64_t> fallback = {});
+  double number(const std::string& key, double low, double high, std::optional<double> fallback = {});
+
+  /// Refuses the first key that no getter has read, and names the nearest one that was.
+  void refuse_unknown();
+  [[noreturn]] void refuse_field(const std::string& key, const std::string& wanted);
+
+ private:
+  [[noreturn]] void refuse_key(const std::string& key, const std::string& reason) const;
+
+  const nlohmann::json& object_;
+  std::string where_;
+  Blame blame_;
+  std::set<std::string> known_;
+};
+
+std::string describe(const nlohmann::json& value);  ///< type and, where short, value: for messages
+
+}  // namespace weft::policy

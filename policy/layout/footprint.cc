@@ -1,0 +1,244 @@
+#include "policy/layout/footprint.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/error.h"
+#include "policy/layout/placement.h"
+
+namespace weft::policy {
+namespace {
+
+using offload::Arena;
+using offload::kPage;
+using offload::round_up;
+
+/// Of one chunk through the sublayer that needs the most.
+std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, std::int64_t tokens) {
+  std::uint64_t most = 0;
+  using Stages = std::initializer_list<Stage>;
+  for (const Stages& sublayer :
+       {Stages{Stage::embed}, Stages{Stage::attention_in, Stage::attend, Stage::attention_out}, Stages{Stage::mlp}}) {
+    std::vector<Step> steps;
+    for (const Stage stage : sublayer)
+      for (const Step& step : steps_of(model, stage)) steps.push_back(step);
+    Arena counting;
+    for (const Value value : scratch_values(steps)) take(counting, shape_of(value, model, types, tokens));
+    most = std::max<std::uint64_t>(most, counting.used());
+  }
+  return round_up(most, kPage);
+}
+
+OutputLayout output_layout(const ModelSpec& model, const Types& types, std::int64_t block_size) {
+  Arena counting;
+  const auto place = [&](Value value) {
+    return counting.take(shape_of(value, model, types, block_size).bytes(), kPage);
+  };
+  OutputLayout layout;
+  layout.last_hidden = place(Value::last_hidden);
+  layout.last_embed = place(Value::last_embed);
+  layout.logits = place(Value::logits);
+  layout.bytes = round_up(counting.used(), kPage);
+  return layout;
+}
+
+ExchangeLayout exchange_layout(const ModelSpec& model, const Types& types, std::int64_t block_size, bool on_host) {
+  Arena counting;
+  const auto place = [&](Value value) {
+    return counting.take(shape_of(value, model, types, block_size).bytes(), size_of(types.activation));
+  };
+  ExchangeLayout layout;
+  layout.q = place(Value::q);
+  layout.k = place(Value::k);
+  layout.v = place(Value::v);
+  if (on_host) layout.attended = place(Value::attended);
+  layout.bytes = round_up(counting.used(), kPage);
+  return layout;
+}
+
+UnpackedLayout unpacked_layout(const ScheduleShape& shape, const std::vector<std::uint64_t>& unpacked_bytes) {
+  UnpackedLayout layout;
+  for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s) {
+    if (!shape.unpacks_for(s)) continue;
+    std::uint64_t& size = layout.size[shape.unpacked_space(s)];
+    size = std::max(size, unpacked_bytes[static_cast<std::size_t>(shape.sublayers[s].unit)]);
+  }
+  Arena counting;
+  for (std::size_t space = 0; space < layout.size.size(); ++space)
+    layout.at[space] = counting.take(layout.size[space], kPage);
+  layout.bytes = round_up(counting.used(), kPage);
+  return layout;
+}
+
+Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Types& types,
+                       std::int64_t rows_that_fill) {
+  Workspace space;
+  space.batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
+  space.chunk_tokens = std::min(space.batch_tokens, std::max<std::int64_t>(rows_that_fill, work.longest_prompt));
+  space.chunk = chunk_bytes(model, types, space.chunk_tokens);
+  const std::int64_t block = policy.block_size();
+  space.output = output_layout(model, types, block);
+  space.gather = round_up(bytes_of(DType::f32, space.chunk_tokens * std::max(model.embed, model.hidden)), kPage);
+  if (policy.attention_on_host > 0) {
+    space.exchange_device = exchange_layout(model, types, block, false);
+    space.exchange_host = exchange_layout(model, types, block, true);
+  }
+  return space;
+}
+
+/// Which KV buffers the host attends: a share of those off the device, evenly through them.
+std::vector<bool> host_attends(const std::vector<Tier>& kv_home, const std::vector<std::size_t>& weight, double share) {
+  std::vector<std::size_t> off_device;
+  for (std::size_t i = 0; i < kv_home.size(); ++i)
+    if (kv_home[i] != Tier::device) off_device.push_back(weight[i]);
+  const std::vector<Tier> side = spread(off_device, {1 - share, share, 0});
+  std::vector<bool> attends;
+  std::size_t next = 0;
+  for (const Tier home : kv_home) attends.push_back(home != Tier::device && side[next++] == Tier::host);
+  return attends;
+}
+
+/// Where layers keep differently, those of each; what keeps everything evicts nothing and needs no scores.
+std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, const Policy& policy, const Workload& work,
+                                                     DType slot_type) {
+  const Retention& retention = policy.retention;
+  retention.require_layers(model.layers, model.kv_heads);
+  const bool alike = retention.alike() && work.slots.alike();
+  std::vector<std::vector<offload::KvShape>> shapes(alike ? 1 : static_cast<std::size_t>(model.layers));
+  for (int layer = 0; layer < std::ssize(shapes); ++layer)
+    for (const auto& [head, count] : retention.runs(layer, model.kv_heads))
+      shapes[static_cast<std::size_t>(layer)].push_back({.sequences = policy.gpu_batch_size,
+                                                         .kv_heads = count,
+                                                         .slots = static_cast<int>(work.slots.of(layer, head)),
+                                                         .head_dim = model.head_dim,
+                                                         .dtype = slot_type,
+                                                         .scores = retention.keeps_scores(layer, head),
+                                                         .rest = retention.rest && !retention.everything(layer, head),
+                                                         .int8_keys = policy.kv_format.int8_keys(),
+                                                         .key_sums = retention.keeps_key_sums(layer, head)});
+  return shapes;
+}
+
+/// Of each KV buffer, [layer * batches + batch]: its bytes, or 1 where they are all alike.
+std::vector<std::size_t> kv_weights(const Footprint& print) {
+  std::vector<std::size_t> weights;
+  for (int layer = 0; layer < print.shape.layers; ++layer)
+    weights.insert(weights.end(), static_cast<std::size_t>(print.shape.batches),
+                   print.layers_alike() ? 1 : static_cast<std::size_t>(print.kv_buffer_bytes(layer)));
+  return weights;
+}
+
+/// The largest KV buffer that is away from home while it is used.
+std::uint64_t largest_moved_kv(const Footprint& print) {
+  std::uint64_t largest = 0;
+  for (int layer = 0; layer < print.shape.layers; ++layer)
+    for (int batch = 0; batch < print.shape.batches; ++batch)
+      if (print.shape.kv_home[print.shape.kv_index(layer, batch)] != Tier::device)
+        largest = std::max(largest, print.kv_buffer_bytes(layer));
+  return largest;
+}
+
+Window window(Tier tier, std::uint32_t slots, std::uint64_t slot_bytes) {
+  return {tier, slots, slots == 0 ? 0 : round_up(slot_bytes, kPage)};
+}
+
+}  // namespace
+
+Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::int64_t generation,
+               const Retention& retention) {
+  return {.requests = requests,
+          .longest_prompt = prompt,
+          .slots = retention.slots(prompt, generation),
+          .longest_generation = generation};
+}
+
+std::uint64_t Footprint::kv_buffer_bytes(int layer) const {
+  std::uint64_t total = 0;
+  for (const offload::KvShape& run : kv_runs(layer)) total += run.bytes();
+  return total;
+}
+
+std::uint64_t Footprint::kv_bytes() const {
+  std::uint64_t total = 0;
+  for (int layer = 0; layer < shape.layers; ++layer)
+    total += static_cast<std::uint64_t>(shape.batches) * kv_buffer_bytes(layer);
+  return total;
+}
+
+std::optional<Tier> lacking(const Footprint& print, const Budgets& budgets) {
+  for (const Tier tier : offload::kTiers)
+    if (print[tier] > budgets[tier]) return tier;
+  return {};
+}
+
+Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Workload& work,
+                    const SizingInputs& sizing) {
+  Footprint print;
+  ScheduleShape& shape = print.shape;
+  shape.sublayers = model_sublayers(model, units);
+  shape.layers = model.layers;
+  shape.batches = policy.num_gpu_batches;
+  shape.disk_reads_device = sizing.disk_reads_device;
+  shape.refills = work.resumes || (policy.continuous && work.requests && *work.requests > policy.block_size());
+  const std::vector<std::size_t> unit_bytes(sizing.unit_bytes.begin(), sizing.unit_bytes.end());
+  shape.unit_home = spread(unit_bytes, policy.weights.of);
+  // A prompt attends to its own keys and values before they are quantised.
+  const DType slot_type = policy.kv_format.dtype.value_or(sizing.kv);
+  print.types = {sizing.activation, is_quantised(slot_type) ? sizing.kv : slot_type};
+  print.kv_shapes = kv_shapes(model, policy, work, slot_type);
+  const std::vector<std::size_t> kv_weight = kv_weights(print);
+  shape.kv_home = spread(kv_weight, policy.kv.of);
+  shape.host_attends = host_attends(shape.kv_home, kv_weight, policy.attention_on_host);
+  shape.activation_home = spread(static_cast<std::size_t>(shape.batches), policy.activations.of);
+  for (const std::uint64_t bytes : sizing.unpacked_bytes) shape.unpacks.push_back(bytes > 0);
+  shape.slots = shape.slots_needed(2);
+
+  print.gpu_batch_size = policy.gpu_batch_size;
+  print.activation_buffer_bytes =
+      round_up(shape_of(Value::hidden, model, print.types, policy.gpu_batch_size * work.longest_prompt).bytes(), kPage);
+  print.workspace = workspace_of(model, policy, work, print.types, sizing.rows_that_fill);
+  print.workspace.unpacked = unpacked_layout(shape, sizing.unpacked_bytes);
+  bool gathered_from_disk = false;
+  for (std::size_t u = 0; u < units.size(); ++u)
+    gathered_from_disk |= shape.unit_home[u] == Tier::disk && units[u].gathered;
+  if (!gathered_from_disk) print.workspace.gather = 0;
+
+  std::uint64_t streamed = 0;
+  for (std::size_t u = 0; u < units.size(); ++u)
+    if (units[u].streamed && shape.unit_home[u] != Tier::device) streamed = std::max(streamed, sizing.unit_bytes[u]);
+  print.unit = window(Tier::device, shape.slots.unit, streamed);
+  const std::uint64_t moved_kv = largest_moved_kv(print);
+  print.kv = window(Tier::device, shape.slots.kv, moved_kv);
+  print.activation = window(Tier::device, shape.slots.activation, print.activation_buffer_bytes);
+  print.unit_staging = window(Tier::host, shape.slots.unit_staging, streamed);
+  print.kv_staging = window(Tier::host, shape.slots.kv_staging, moved_kv);
+  print.activation_staging = window(Tier::host, shape.slots.activation_staging, print.activation_buffer_bytes);
+  print.host_kv = window(Tier::host, shape.slots.host_kv, moved_kv);
+
+  const auto count = [&](Tier tier, std::uint64_t bytes) {
+    print.bytes[static_cast<std::size_t>(tier)] += round_up(bytes, tier == Tier::disk ? offload::kSpillPage : kPage);
+  };
+  for (std::size_t u = 0; u < units.size(); ++u)
+    if (shape.unit_home[u] != Tier::disk || !sizing.unit_in_files[u]) count(shape.unit_home[u], sizing.unit_bytes[u]);
+  for (int layer = 0; layer < shape.layers; ++layer)
+    for (int batch = 0; batch < shape.batches; ++batch)
+      count(shape.kv_home[shape.kv_index(layer, batch)], print.kv_buffer_bytes(layer));
+  for (const Tier home : shape.activation_home) count(home, print.activation_buffer_bytes);
+  const std::array<std::uint64_t, 3> homes = print.bytes;
+  for (const Window* w : {&print.unit, &print.kv, &print.activation, &print.unit_staging, &print.kv_staging,
+                          &print.activation_staging, &print.host_kv})
+    count(w->tier, w->slots * w->slot_bytes);
+  count(Tier::device, print.workspace.chunk + print.workspace.output.bytes + print.workspace.unpacked.bytes +
+                          print.workspace.exchange_device.bytes);
+  count(Tier::host, print.workspace.exchange_host.bytes);
+  count(sizing.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
+  const std::uint64_t job =
+      work.job_bytes + static_cast<std::uint64_t>(work.at_most(policy.block_size())) * work.place_bytes;
+  print.job = job - std::min(job, kUnchargedJob);
+  count(sizing.disk_reads_device ? Tier::device : Tier::host, print.job);
+  count(Tier::device, sizing.device_overhead);
+  for (std::size_t tier = 0; tier < 3; ++tier) print.fixed[tier] = print.bytes[tier] - homes[tier];
+  return print;
+}
+
+}  // namespace weft::policy

@@ -1,0 +1,29 @@
+#include "policy/layout/rolling.h"
+
+#include "kernels/error.h"
+
+namespace weft::policy {
+
+Rolling rolling_of(const ModelSpec& model, const Retention& retention) {
+  return {retention.rolled() ? model.positions : 0};
+}
+
+void check_rolled(const Retention& retention, const ModelSpec& model, const std::string& where) {
+  if (!retention.rolled() || !model.rotary.empty()) return;
+  throw UsageError(where + ": 'positions' is 'rolled', but " + model.architecture +
+                   " adds learned positions to the embeddings, so that stored keys cannot be moved to others; leave it "
+                   "out, or take a model with rotary embedding");
+}
+
+std::optional<std::string> too_long(const ModelSpec& model, const Retention& retention, std::int64_t prompt,
+                                    std::int64_t generation) {
+  if (prompt + generation <= model.positions) return {};
+  if (!retention.rolled() || prompt > model.positions) return "";
+  const kernels::Keep kept = retention.kept(prompt, generation);
+  const std::int64_t budget = std::int64_t{kept.heavy} + kept.recent;
+  if (budget < model.positions) return {};
+  return ", and rolled positions need a budget below it, but the retention keeps " + std::to_string(budget) +
+         " of so many tokens; give it as a number of tokens";
+}
+
+}  // namespace weft::policy

@@ -1,0 +1,101 @@
+// policy/model/architecture.h: what differs between families of models, as tables.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "policy/base/json.h"
+#include "policy/model/model.h"
+#include "policy/model/steps.h"
+
+namespace weft::policy {
+
+/// A size that comes from a model's config.
+enum class Dim : std::uint8_t {
+  one,
+  hidden,
+  ffn,
+  vocab,
+  embed,
+  positions,
+  heads,
+  kv_heads,
+  head_dim,
+  q_rows,
+  kv_rows,
+  qkv_rows,
+};
+std::int64_t size_of(Dim dim, const ModelSpec& model);
+
+/// Which models, and which of their layers, a row of a table is for.
+enum class When : std::uint8_t {
+  always,
+  qkv_bias,
+  output_bias,
+  mlp_bias,
+  norm_weights,
+  final_norm_weights,
+  final_norm,
+  projections,
+  no_projections,
+  tied,
+  untied,
+  position_table,
+  rotary,
+  fused_qkv,
+  separate_qkv,
+  head_norm,
+  pre_norm,
+  post_norm,
+  own_mlp_norm,  ///< pre_norm, and the mlp is a sublayer of its own
+  parallel,
+  gated_mlp,
+  plain_mlp,
+};
+bool applies(When when, const ModelSpec& model, int layer);
+
+/// One row of an architecture's table of tensors.
+struct TensorRow {
+  Unit::Kind unit;
+  Role role;
+  Form form;
+  const char* name;  ///< '#' stands for the layer
+  Dim rows, cols;
+  When when = When::always;
+};
+
+/// One row of an architecture's table of steps: what each stage computes, in order.
+struct StepRow {
+  Stage stage;
+  Step step;
+  When when = When::always;
+};
+
+struct Architecture {
+  const char* model_type;
+  std::span<const TensorRow> tensors;
+  std::span<const StepRow> steps;
+  std::span<const char* const> prefixes;                               ///< see name_prefixes()
+  ModelSpec (*from_config)(Fields& fields, const std::string& where);  ///< throws DataError
+};
+
+/// Null: none of that name.
+const Architecture* find_architecture(const std::string& model_type);
+std::string known_architectures();  ///< "opt, llama"
+
+ModelSpec opt_from_config(Fields& fields, const std::string& where);
+ModelSpec llama_from_config(Fields& fields, const std::string& where);
+ModelSpec mistral_from_config(Fields& fields, const std::string& where);
+ModelSpec qwen2_from_config(Fields& fields, const std::string& where);
+ModelSpec qwen3_from_config(Fields& fields, const std::string& where);
+ModelSpec smollm3_from_config(Fields& fields, const std::string& where);
+ModelSpec neox_from_config(Fields& fields, const std::string& where);
+
+/// What "eos_token_id" of a config.json or a generation_config.json says: an id or a list of them, none for null,
+/// nothing where the key is absent. Throws DataError for what is no id below `vocab`, and for a list without any.
+std::optional<std::vector<std::int32_t>> eos_ids(Fields& fields, int vocab);
+
+}  // namespace weft::policy

@@ -1,0 +1,115 @@
+#include "policy/model/model.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <iterator>
+#include <utility>
+
+#include "policy/model/architecture.h"
+
+namespace weft::policy {
+namespace {
+
+Unit make_unit(const ModelSpec& model, Unit::Kind kind, int layer) {
+  Unit unit{.kind = kind, .layer = layer, .tensors = {}};
+  for (const TensorRow& row : find_architecture(model.architecture)->tensors) {
+    if (row.unit != kind || !applies(row.when, model, layer)) continue;
+    std::string name = row.name;
+    if (const auto hash = name.find('#'); hash != std::string::npos) name.replace(hash, 1, std::to_string(layer));
+    unit.tensors.push_back({row.role, row.form, std::move(name), size_of(row.rows, model), size_of(row.cols, model)});
+  }
+  return unit;
+}
+
+/// Cuts a unit of one table into pieces of at most `limit` elements, each of whole rows.
+void add_pieces(std::vector<Unit>& units, const Unit& whole, std::int64_t limit) {
+  assert(limit > 0);
+  const TensorSpec& table = whole.tensors.front();
+  const std::int64_t pieces = std::max<std::int64_t>(1, (table.elements() + limit - 1) / limit);
+  for (std::int64_t p = 0; p < pieces; ++p) {
+    Unit piece = whole;
+    TensorSpec& part = piece.tensors.front();
+    part.first_row = table.rows * p / pieces;
+    part.rows = table.rows * (p + 1) / pieces - part.first_row;
+    units.push_back(std::move(piece));
+  }
+}
+
+}  // namespace
+
+std::int64_t Unit::elements() const {
+  std::int64_t sum = 0;
+  for (const TensorSpec& tensor : tensors) sum += tensor.elements();
+  return sum;
+}
+
+std::span<const char* const> name_prefixes(const ModelSpec& model) {
+  return find_architecture(model.architecture)->prefixes;
+}
+
+std::vector<Unit> model_units(const ModelSpec& model) {
+  std::vector<Unit> units;
+  const std::int64_t limit = make_unit(model, Unit::Kind::mlp, 0).elements();
+  Unit embedding = make_unit(model, Unit::Kind::embedding, -1);
+  embedding.gathered = true;
+  embedding.streamed = model.tied_head;
+  add_pieces(units, embedding, limit);
+  if (Unit positions = make_unit(model, Unit::Kind::positions, -1); !positions.tensors.empty()) {
+    positions.gathered = true;
+    positions.streamed = false;
+    add_pieces(units, positions, limit);
+  }
+  if (model.has_projections()) units.push_back(make_unit(model, Unit::Kind::input, -1));
+  for (int layer = 0; layer < model.layers; ++layer) {
+    Unit attention = make_unit(model, Unit::Kind::attention, layer), mlp = make_unit(model, Unit::Kind::mlp, layer);
+    if (model.parallel_residual) {
+      std::move(mlp.tensors.begin(), mlp.tensors.end(), std::back_inserter(attention.tensors));
+      units.push_back(std::move(attention));
+    } else {
+      units.push_back(std::move(attention));
+      units.push_back(std::move(mlp));
+    }
+  }
+  if (Unit output = make_unit(model, Unit::Kind::output, -1); !output.tensors.empty())
+    units.push_back(std::move(output));
+  if (!model.tied_head) add_pieces(units, make_unit(model, Unit::Kind::head, -1), limit);
+  return units;
+}
+
+const char* name_of(Sublayer::Kind kind) {
+  constexpr std::array names{"embed", "attention", "mlp", "output", "head"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<Unit>& units) {
+  using Kind = Sublayer::Kind;
+  std::vector<Sublayer> order{{Kind::embed}};
+  const Unit::Kind head = model.tied_head ? Unit::Kind::embedding : Unit::Kind::head;
+  std::vector<Sublayer> heads;
+  Sublayer output{Kind::output};
+  for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+    const Unit& unit = units[static_cast<std::size_t>(u)];
+    if (unit.kind == head) heads.push_back({Kind::head, -1, u});
+    if (unit.kind == Unit::Kind::input) order.front().unit = u;
+    if (unit.kind == Unit::Kind::output) output.unit = u;
+    if (unit.kind == Unit::Kind::mlp) order.push_back({Kind::mlp, unit.layer, u});
+    if (unit.kind == Unit::Kind::attention) order.push_back({Kind::attention, unit.layer, u});
+  }
+  order.push_back(output);
+  order.insert(order.end(), heads.begin(), heads.end());
+  return order;
+}
+
+std::string context_text(const ModelSpec& model) {
+  return std::to_string(model.positions) +
+         (model.sliding_window > 0 ? " (its sliding window; attention beyond it is not supported)" : "");
+}
+
+std::int64_t parameters(const ModelSpec& model) {
+  std::int64_t sum = 0;
+  for (const Unit& unit : model_units(model)) sum += unit.elements();
+  return sum;
+}
+
+}  // namespace weft::policy

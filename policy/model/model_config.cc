@@ -1,0 +1,366 @@
+// policy/model/model_config.cc: config.json as transformers 4 and 5 write it, with the defaults of the config classes.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "kernels/error.h"
+#include "policy/model/architecture.h"
+
+namespace weft::policy {
+namespace {
+
+DType dtype_from_config(Fields& fields) {
+  for (const char* key : {"dtype", "torch_dtype"}) {  // transformers 5 and 4
+    if (!fields.has(key) || fields.is_null(key)) continue;
+    const std::string name = fields.text(key);
+    if (name == "float32") return DType::f32;
+    if (name == "float16") return DType::f16;
+    if (name == "bfloat16") return DType::bf16;
+    fields.refuse_field(key, "float32, float16 or bfloat16");
+  }
+  return DType::f32;
+}
+
+std::vector<std::int32_t> eos_from_config(Fields& fields, int vocab, std::vector<std::int32_t> fallback) {
+  if (auto ids = eos_ids(fields, vocab)) return *std::move(ids);
+  std::erase_if(fallback, [vocab](std::int32_t id) { return id >= vocab; });
+  return fallback;
+}
+
+int integer(Fields& fields, const char* key, std::int64_t high, std::int64_t fallback) {
+  return static_cast<int>(fields.integer(key, 1, high, fallback));
+}
+
+std::optional<std::int32_t> bos_from_config(Fields& fields, int vocab, std::optional<std::int32_t> fallback) {
+  if (!fields.has("bos_token_id")) return fallback && *fallback < vocab ? fallback : std::nullopt;
+  if (fields.is_null("bos_token_id")) return {};
+  return static_cast<std::int32_t>(fields.integer("bos_token_id", 0, vocab - 1));
+}
+
+double positive(Fields& fields, const char* key, double high, std::optional<double> fallback = {}) {
+  return fields.number(key, 1e-12, high, fallback);
+}
+
+/// Numbers of a head where the heads share the hidden states.
+int even_split(const ModelSpec& model, const std::string& where) {
+  if (model.hidden % model.heads != 0)
+    throw DataError(where + ": num_attention_heads " + std::to_string(model.heads) + " does not divide hidden_size " +
+                    std::to_string(model.hidden));
+  return model.hidden / model.heads;
+}
+
+/// What all families but OPT name alike. `kv_heads` 0: as many as heads; `head_dim` 0: the heads share the hidden
+/// states.
+ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defaults) {
+  ModelSpec model = defaults;
+  model.hidden = integer(fields, "hidden_size", 131072, defaults.hidden);
+  model.layers = integer(fields, "num_hidden_layers", 1024, defaults.layers);
+  model.ffn = integer(fields, "intermediate_size", 1 << 20, defaults.ffn);
+  model.heads = integer(fields, "num_attention_heads", 4096, defaults.heads);
+  model.vocab = integer(fields, "vocab_size", 1 << 22, defaults.vocab);
+  model.positions = integer(fields, "max_position_embeddings", 1 << 24, defaults.positions);
+  model.embed = model.hidden;
+  model.tied_head = fields.boolean("tie_word_embeddings", false);
+  model.activation = fields.text("hidden_act", defaults.activation);
+  model.dtype = dtype_from_config(fields);
+  model.eos = eos_from_config(fields, model.vocab, defaults.eos);
+  model.bos = bos_from_config(fields, model.vocab, defaults.bos);
+  const bool named = fields.has("head_dim") && !fields.is_null("head_dim");
+  model.head_dim = named                   ? integer(fields, "head_dim", 4096, 1)
+                   : defaults.head_dim > 0 ? defaults.head_dim
+                                           : even_split(model, where);
+  return model;
+}
+
+/// Llama 3.1's: low frequencies are slowed by `factor`, high ones stay, those between go over smoothly.
+void scale_as_llama3(std::vector<float>& frequencies, Fields& fields, int positions) {
+  const auto factor = static_cast<float>(fields.number("factor", 1, 1e6));
+  const auto low = static_cast<float>(positive(fields, "low_freq_factor", 1e6));
+  const auto high = static_cast<float>(positive(fields, "high_freq_factor", 1e6));
+  if (!(low < high)) fields.refuse_field("high_freq_factor", "more than low_freq_factor");
+  const auto trained =
+      static_cast<float>(fields.integer("original_max_position_embeddings", 1, 1 << 24, std::int64_t{positions}));
+  for (float& frequency : frequencies) {
+    const float wave = 2 * std::numbers::pi_v<float> / frequency;
+    const float smooth = std::clamp((trained / wave - low) / (high - low), 0.0f, 1.0f);
+    frequency = (1 - smooth) * frequency / factor + smooth * frequency;
+  }
+}
+
+/// The keys of rotary embeddings: in rope_parameters since transformers 5, before that in rope_scaling and at the top.
+struct RotaryKeys {
+  const char *theta = "rope_theta", *fraction = "partial_rotary_factor";
+  double default_fraction = 1, default_theta = 10000;
+};
+
+std::vector<float> rotary_from_config(Fields& fields, const std::string& where, const ModelSpec& model,
+                                      const RotaryKeys& keys) {
+  double theta = positive(fields, keys.theta, 1e12, keys.default_theta);
+  double fraction = fields.number(keys.fraction, 0, 1, keys.default_fraction);
+  std::string type = "default";
+  std::optional<Fields> nested;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (nested || !fields.has(key) || fields.is_null(key)) continue;
+    nested.emplace(fields.at(key), where + ": " + key, Blame::data);
+    theta = positive(*nested, "rope_theta", 1e12, theta);
+    fraction = nested->number("partial_rotary_factor", 0, 1, fraction);
+    type = nested->text("rope_type", nested->text("type", type));
+  }
+  const auto dims = static_cast<int>(model.head_dim * fraction);
+  if (dims < 2 || dims % 2 != 0)
+    throw DataError(where + ": " + std::to_string(dims) + " of the " + std::to_string(model.head_dim) +
+                    " numbers of a head would be rotated; wanted an even number of at least 2");
+  std::vector<float> frequencies;
+  for (int i = 0; i < dims; i += 2)  // in fp32, as transformers does: at far positions its roundings are seen
+    frequencies.push_back(1 / std::pow(static_cast<float>(theta), static_cast<float>(i) / static_cast<float>(dims)));
+  if (type == "llama3") {
+    scale_as_llama3(frequencies, *nested, model.positions);
+  } else if (type == "linear") {
+    const auto factor = static_cast<float>(nested->number("factor", 1, 1e6));
+    for (float& frequency : frequencies) frequency /= factor;
+  } else if (type != "default") {
+    throw DataError(where + ": rope_type '" + type.substr(0, 40) +
+                    "' is not supported; supported: default, linear, llama3");
+  }
+  return frequencies;
+}
+
+ModelSpec llama_like(Fields& fields, const std::string& where, ModelSpec defaults, const RotaryKeys& keys = {}) {
+  defaults.activation = "silu";
+  defaults.rms_norm = defaults.gated_mlp = true;
+  ModelSpec model = common(fields, where, defaults);
+  const bool grouped = fields.has("num_key_value_heads") && !fields.is_null("num_key_value_heads");
+  const int own = fields.has("num_key_value_heads") || defaults.kv_heads == 0 ? model.heads : defaults.kv_heads;
+  model.kv_heads = grouped ? integer(fields, "num_key_value_heads", 4096, 1) : own;
+  if (model.heads % model.kv_heads != 0)
+    throw DataError(where + ": num_key_value_heads " + std::to_string(model.kv_heads) +
+                    " does not divide num_attention_heads " + std::to_string(model.heads));
+  model.norm_epsilon = static_cast<float>(positive(fields, "rms_norm_eps", 1, 1e-6));
+  model.rotary = rotary_from_config(fields, where, model, keys);
+  return model;
+}
+
+/// Attention that sees only the last tokens is full attention up to as many; longer sequences are refused.
+void bound_by_window(ModelSpec& model, Fields& fields, std::int64_t fallback) {
+  if (fields.has("sliding_window") && fields.is_null("sliding_window")) return;
+  const auto window = static_cast<int>(fields.integer("sliding_window", 1, 1 << 24, fallback));
+  if (window >= model.positions) return;
+  model.sliding_window = model.positions = window;
+}
+
+bool has_sliding_layers(Fields& fields, const ModelSpec& model) {
+  if (!fields.has("layer_types") || fields.is_null("layer_types"))
+    return fields.integer("max_window_layers", 0, INT32_MAX, 28) < model.layers;
+  const auto& types = fields.at("layer_types");
+  if (!types.is_array()) fields.refuse_field("layer_types", "a list");
+  return std::any_of(types.begin(), types.end(), [&](const nlohmann::json& type) {
+    if (type != "full_attention" && type != "sliding_attention")
+      fields.refuse_field("layer_types", "full_attention and sliding_attention only");
+    return type == "sliding_attention";
+  });
+}
+
+/// SmolLM3's: which layers rotate, as a list that says 1 for those that do, or all but every so many.
+std::vector<bool> rotary_layers_from_config(Fields& fields, int layers) {
+  const auto interval = static_cast<int>(fields.integer("no_rope_layer_interval", 1, INT32_MAX, 4));
+  std::vector<bool> rotates;
+  if (!fields.has("no_rope_layers") || fields.is_null("no_rope_layers")) {
+    for (int layer = 0; layer < layers; ++layer) rotates.push_back((layer + 1) % interval != 0);
+    return rotates;
+  }
+  const auto& list = fields.at("no_rope_layers");
+  if (!list.is_array() || list.size() < static_cast<std::size_t>(layers))
+    fields.refuse_field("no_rope_layers", "a list with 1 or 0 for each of the " + std::to_string(layers) + " layers");
+  for (int layer = 0; layer < layers; ++layer) {
+    const auto& says = list[static_cast<std::size_t>(layer)];
+    if (says != 0 && says != 1) fields.refuse_field("no_rope_layers", "1 or 0 for each layer");
+    rotates.push_back(says == 1);
+  }
+  return rotates;
+}
+
+}  // namespace
+
+std::optional<std::vector<std::int32_t>> eos_ids(Fields& fields, int vocab) {
+  if (!fields.has("eos_token_id")) return {};
+  const auto& value = fields.at("eos_token_id");
+  if (value.is_null()) return std::vector<std::int32_t>{};
+  const auto list = value.is_array() ? value : nlohmann::json::array({value});
+  const auto is_id = [vocab](const nlohmann::json& id) { return id.is_number_integer() && id >= 0 && id < vocab; };
+  if (list.empty() || !std::all_of(list.begin(), list.end(), is_id))
+    fields.refuse_field("eos_token_id", "an id from 0 to " + std::to_string(vocab - 1) + ", a list of them, or null");
+  return list.get<std::vector<std::int32_t>>();
+}
+
+ModelSpec opt_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model;
+  model.architecture = "opt";
+  model.hidden = integer(fields, "hidden_size", 131072, 768);
+  model.layers = integer(fields, "num_hidden_layers", 1024, 12);
+  model.ffn = integer(fields, "ffn_dim", 1 << 20, 3072);
+  model.heads = integer(fields, "num_attention_heads", 4096, 12);
+  model.vocab = integer(fields, "vocab_size", 1 << 22, 50272);
+  model.positions = integer(fields, "max_position_embeddings", 1 << 24, 2048);
+  model.position_offset = 2;
+  const bool projected = fields.has("word_embed_proj_dim") && !fields.is_null("word_embed_proj_dim");
+  model.embed = projected ? integer(fields, "word_embed_proj_dim", 131072, model.hidden) : model.hidden;
+  model.pre_norm = fields.boolean("do_layer_norm_before", true);
+  model.final_norm = model.pre_norm && !fields.boolean("_remove_final_layer_norm", false);
+  model.qkv_bias = model.output_bias = model.mlp_bias = fields.boolean("enable_bias", true);
+  model.norm_affine = fields.boolean("layer_norm_elementwise_affine", true);
+  model.tied_head = fields.boolean("tie_word_embeddings", true);
+  model.activation = fields.text("activation_function", "relu");
+  model.kv_heads = model.heads;
+  model.head_dim = even_split(model, where);
+  model.dtype = dtype_from_config(fields);
+  model.eos = eos_from_config(fields, model.vocab, {2});
+  model.bos = bos_from_config(fields, model.vocab, std::min(2, model.vocab - 1));
+  return model;
+}
+
+ModelSpec llama_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "llama",
+                                .layers = 32,
+                                .hidden = 4096,
+                                .ffn = 11008,
+                                .heads = 32,
+                                .vocab = 32000,
+                                .positions = 2048,
+                                .rotary = {},
+                                .activation = {},
+                                .eos = {2},
+                                .bos = 1});
+  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.mlp_bias = fields.boolean("mlp_bias", false);
+  return model;
+}
+
+ModelSpec mistral_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "mistral",
+                                .layers = 32,
+                                .hidden = 4096,
+                                .ffn = 14336,
+                                .heads = 32,
+                                .kv_heads = 8,
+                                .vocab = 32000,
+                                .positions = 4096 * 32,
+                                .rotary = {},
+                                .activation = {},
+                                .eos = {2},
+                                .bos = 1});
+  model.qkv_bias = model.output_bias = model.mlp_bias = false;
+  bound_by_window(model, fields, 4096);
+  return model;
+}
+
+ModelSpec qwen2_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "qwen2",
+                                .layers = 32,
+                                .hidden = 4096,
+                                .ffn = 22016,
+                                .heads = 32,
+                                .kv_heads = 32,
+                                .vocab = 151936,
+                                .positions = 32768,
+                                .rotary = {},
+                                .activation = {},
+                                .eos = {},
+                                .bos = {}});
+  model.output_bias = model.mlp_bias = false;
+  if (fields.boolean("use_sliding_window", false) && has_sliding_layers(fields, model))
+    bound_by_window(model, fields, 4096);
+  return model;
+}
+
+ModelSpec qwen3_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "qwen3",
+                                .layers = 32,
+                                .hidden = 4096,
+                                .ffn = 22016,
+                                .heads = 32,
+                                .kv_heads = 32,
+                                .head_dim = 128,
+                                .vocab = 151936,
+                                .positions = 32768,
+                                .rotary = {},
+                                .activation = {},
+                                .eos = {},
+                                .bos = {}});
+  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.mlp_bias = false;
+  model.head_norm = true;
+  if (fields.boolean("use_sliding_window", false) && has_sliding_layers(fields, model))
+    bound_by_window(model, fields, 4096);
+  return model;
+}
+
+ModelSpec smollm3_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "smollm3",
+                                .layers = 36,
+                                .hidden = 2048,
+                                .ffn = 11008,
+                                .heads = 16,
+                                .kv_heads = 4,
+                                .vocab = 128256,
+                                .positions = 32768,
+                                .rotary = {},
+                                .activation = {},
+                                .eos = {128001},
+                                .bos = 128000},
+                               {.default_theta = 2000000});
+  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.mlp_bias = fields.boolean("mlp_bias", false);
+  model.tied_head = fields.boolean("tie_word_embeddings", true);
+  model.rotary_layers = rotary_layers_from_config(fields, model.layers);
+  if (fields.boolean("use_sliding_window", false) && fields.has("sliding_window")) bound_by_window(model, fields, 4096);
+  return model;
+}
+
+ModelSpec neox_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = common(fields, where,
+                           {.architecture = "gpt_neox",
+                            .layers = 44,
+                            .hidden = 6144,
+                            .ffn = 24576,
+                            .heads = 64,
+                            .vocab = 50432,
+                            .positions = 2048,
+                            .rotary = {},
+                            .activation = "gelu",
+                            .eos = {2},
+                            .bos = 0});
+  model.head_dim = even_split(model, where);  // as transformers has it: head_dim is not read
+  model.kv_heads = model.heads;
+  model.fused_qkv = true;
+  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", true);
+  model.parallel_residual = fields.boolean("use_parallel_residual", true);
+  model.norm_epsilon = static_cast<float>(positive(fields, "layer_norm_eps", 1, 1e-5));
+  model.rotary = rotary_from_config(fields, where, model,
+                                    {.theta = "rotary_emb_base", .fraction = "rotary_pct", .default_fraction = 0.25});
+  return model;
+}
+
+ModelSpec model_from_config(const nlohmann::json& config, const std::string& where) {
+  Fields fields(config, where, Blame::data);
+  const std::string type = fields.text("model_type");
+  const Architecture* const architecture = find_architecture(type);
+  if (!architecture)
+    throw DataError(where + ": model_type '" + type.substr(0, 40) +
+                    "' is not supported; supported: " + known_architectures());
+  for (const char* key : {"is_encoder_decoder", "add_cross_attention"})
+    if (fields.boolean(key, false)) fields.refuse_field(key, "false: decoders only");
+  ModelSpec model = architecture->from_config(fields, where);
+  // compression_config: what the first releases of compressed-tensors called it.
+  for (const char* key : {"quantization_config", "compression_config"})
+    if (!model.quantisation && fields.has(key) && !fields.is_null(key))
+      model.quantisation = quantisation_from_config(fields.at(key), where + ": " + key);
+  return model;
+}
+
+}  // namespace weft::policy

@@ -1,0 +1,233 @@
+#include "policy/model/quantisation.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "kernels/error.h"
+#include "policy/base/json.h"
+
+namespace weft::policy {
+namespace {
+
+using nlohmann::json;
+using Packing = Quantisation::Packing;
+
+constexpr const char* kInstead = "use the unquantized model, with --weight-dtype int4 if it is to be small";
+constexpr int kWholeRowGroup = 128;
+constexpr std::size_t kMostPlain = 1 << 16, kMostName = 256;
+
+[[noreturn]] void refuse_method(const std::string& where, const std::string& what) {
+  throw DataError(where + " " + what +
+                  "; read are compressed-tensors (pack-quantized), gptq and awq of 4 bits, and what weft convert "
+                  "writes: " +
+                  kInstead);
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
+/// A quantization_config, or an object in it.
+struct Part : Fields {
+  Part(const json& object, const std::string& name) : Fields(object, name, Blame::data), where(name) {}
+  std::string where;
+
+  bool absent(const std::string& key) { return !has(key) || is_null(key); }
+  bool flag(const std::string& key, bool fallback) { return absent(key) ? fallback : boolean(key); }
+  /// In small letters.
+  std::string word(const std::string& key, const std::string& fallback);
+  /// Says what is read, and what to do about the rest.
+  [[noreturn]] void unread(const std::string& key, const std::string& wanted) {
+    const std::string found = describe(at(key));
+    throw DataError(where + ": '" + key + "' must be " + wanted + ", got " + found + "; " + kInstead);
+  }
+};
+
+/// The first of the keys that is there; of none the first.
+std::string one_of(Part& fields, const std::string& key, const std::string& other) {
+  return !fields.has(key) && fields.has(other) ? other : key;
+}
+
+void read_bits(Part& fields, const std::string& key) {
+  if (fields.integer(key, 1, 64) != 4) fields.unread(key, "4");
+}
+
+void read_group(Part& fields, const std::string& key, Quantisation& to) {
+  const std::int64_t group = fields.integer(key, -1, 1 << 20);
+  to.whole_rows = group == -1;
+  to.group = to.whole_rows ? kWholeRowGroup : static_cast<int>(group);
+  if (to.group != 32 && to.group != 64 && to.group != 128) fields.unread(key, "32, 64, 128 or -1");
+}
+
+std::string Part::word(const std::string& key, const std::string& fallback) {
+  return absent(key) ? fallback : lower(text(key));
+}
+
+/// Of parts of the model: patterns of names, with what is different there. A pattern that begins with "-:" says that
+/// these are not quantised, which their tensors say too.
+void read_dynamic(Part& fields, const Quantisation& base) {
+  if (fields.absent("dynamic")) return;
+  const json& rules = fields.at("dynamic");
+  if (!rules.is_object()) fields.refuse_field("dynamic", "an object");
+  for (const auto& [pattern, rule] : rules.items()) {
+    if (pattern.starts_with("-:")) continue;
+    const std::string name = fields.where + ".dynamic: " + describe(json(pattern));
+    Part part(rule, name);
+    if (part.has("bits") && part.integer("bits", 1, 64) != 4)
+      throw DataError(name + ": 'bits' differs from the 4 of the rest; a mixture of bits is not read: " + kInstead);
+    Quantisation other = base;
+    if (part.has("group_size")) read_group(part, "group_size", other);
+    if (other.group != base.group || other.whole_rows != base.whole_rows)
+      throw DataError(name + ": 'group_size' differs from that of the rest, which is not read: " + kInstead);
+  }
+}
+
+/// Whether GPTQModel wrote the file, as "meta" says: {"quantizer": ["gptqmodel:2.0.0"]}.
+bool by_gptqmodel(Part& fields) {
+  if (fields.absent("meta")) return false;
+  const json& meta = fields.at("meta");
+  const auto quantizer = meta.is_object() ? meta.find("quantizer") : meta.end();
+  if (!meta.is_object() || quantizer == meta.end()) return false;
+  const auto says = [](const json& text) {
+    return text.is_string() && lower(text.get<std::string>()).starts_with("gptqmodel");
+  };
+  return says(*quantizer) || (quantizer->is_array() && std::any_of(quantizer->begin(), quantizer->end(), says));
+}
+
+Quantisation read_gptq(Part& fields) {
+  Quantisation found{.dtype = DType::i4, .uniform = true};
+  read_bits(fields, "bits");
+  read_group(fields, "group_size", found);
+  const std::string key = one_of(fields, "checkpoint_format", "format");
+  const std::string format = fields.word(key, "gptq");
+  if (format != "gptq" && format != "gptq_v2") fields.unread(key, "gptq or gptq_v2");
+  found.packing = format == "gptq" ? Packing::gptq : Packing::gptq_v2;
+  if (fields.flag("is_marlin_format", false)) fields.unread("is_marlin_format", "false");
+  if (fields.word("pack_dtype", "int32") != "int32") fields.unread("pack_dtype", "int32");
+  found.reordered = fields.flag("desc_act", false);
+  found.whole_words = found.packing == Packing::gptq && by_gptqmodel(fields);
+  read_dynamic(fields, found);
+  return found;
+}
+
+Quantisation read_awq(Part& fields) {
+  Quantisation found{.packing = Packing::awq, .dtype = DType::i4, .uniform = true};
+  read_bits(fields, one_of(fields, "bits", "w_bit"));
+  read_group(fields, one_of(fields, "group_size", "q_group_size"), found);
+  for (const char* key : {"version", "checkpoint_format", "format"})
+    if (fields.word(key, "gemm") != "gemm") fields.unread(key, "gemm");
+  if (!fields.flag("zero_point", true)) fields.unread("zero_point", "true");
+  return found;
+}
+
+/// One of compressed-tensors' config_groups.
+Quantisation read_scheme(const json& group, const std::string& where) {
+  Part fields(group, where);
+  for (const char* key : {"input_activations", "output_activations"})
+    if (!fields.absent(key)) fields.unread(key, "null, as only weights are read quantised");
+  if (fields.word("format", "pack-quantized") != "pack-quantized") fields.unread("format", "pack-quantized");
+  Part weights(fields.at("weights"), where + ".weights");
+  Quantisation found{.packing = Packing::compressed_tensors, .dtype = DType::i4, .uniform = true};
+  if (weights.word("type", "int") != "int") weights.unread("type", "int");
+  read_bits(weights, "num_bits");
+  if (weights.has("dynamic") && weights.at("dynamic") != json(false)) weights.unread("dynamic", "false");
+  const std::string strategy = weights.word("strategy", weights.absent("group_size") ? "channel" : "group");
+  if (strategy == "channel") found.whole_rows = true, found.group = kWholeRowGroup;
+  else if (strategy == "group") read_group(weights, "group_size", found);
+  else weights.unread("strategy", "group or channel");
+  found.zero_points = !weights.flag("symmetric", true);
+  if (!weights.absent("actorder") && weights.at("actorder") != json(false)) {
+    const json& order = weights.at("actorder");
+    const std::string name = order.is_string() ? lower(order.get<std::string>()) : "";
+    found.reordered = order == json(true) || name == "group" || name == "dynamic";
+    if (!found.reordered && name != "weight" && name != "static")
+      weights.refuse_field("actorder", "null, weight, static, group or dynamic");
+  }
+  return found;
+}
+
+Quantisation read_compressed_tensors(Part& fields) {
+  if (fields.word("format", "") != "pack-quantized") fields.unread("format", "pack-quantized");
+  if (!fields.absent("kv_cache_scheme")) fields.unread("kv_cache_scheme", "null");
+  for (const char* key : {"sparsity_config", "transform_config"}) {
+    if (fields.absent(key)) continue;
+    const json& value = fields.at(key);
+    const bool dense = value.is_object() && (value.empty() || (value.contains("format") && value["format"] == "dense"));
+    if (!dense) fields.unread(key, "empty");
+  }
+  const json& groups = fields.at("config_groups");
+  if (!groups.is_object() || groups.empty()) fields.refuse_field("config_groups", "an object that is not empty");
+  std::optional<Quantisation> all;
+  for (const auto& [name, group] : groups.items()) {
+    const std::string part = fields.where + ".config_groups." + name.substr(0, 40);
+    const Quantisation found = read_scheme(group, part);
+    if (!all) all = found;
+    if (found.group != all->group || found.whole_rows != all->whole_rows)
+      throw DataError(part + ": its groups differ from those of another; a mixture is not read: " + kInstead);
+    all->zero_points &= found.zero_points;
+    all->reordered |= found.reordered;
+  }
+  return *all;
+}
+
+Quantisation read_weft(Part& fields) {
+  Quantisation found{.packing = Packing::weft};
+  fields.integer("version", 1, 1);
+  const std::string dtype = fields.text("dtype");
+  if (dtype != name_of(DType::i4) && dtype != name_of(DType::i8)) fields.refuse_field("dtype", "int4 or int8");
+  found.dtype = dtype == name_of(DType::i4) ? DType::i4 : DType::i8;
+  found.group = static_cast<int>(fields.integer("group_size", 32, 128));
+  if (found.group % 32 != 0 || found.group == 96) fields.refuse_field("group_size", "32, 64 or 128");
+  found.uniform = fields.flag("uniform", false);
+  if (fields.absent("modules_to_not_convert")) return found;
+  const json& names = fields.at("modules_to_not_convert");
+  if (!names.is_array() || names.size() > kMostPlain) fields.refuse_field("modules_to_not_convert", "a list of names");
+  for (const json& name : names) {
+    if (!name.is_string() || name.get_ref<const std::string&>().size() > kMostName)
+      fields.refuse_field("modules_to_not_convert", "a list of names");
+    found.plain.push_back(name.get<std::string>());
+  }
+  std::sort(found.plain.begin(), found.plain.end());
+  return found;
+}
+
+}  // namespace
+
+const char* name_of(Packing packing) {
+  switch (packing) {
+    case Packing::none: return "none";
+    case Packing::weft: return "weft";
+    case Packing::compressed_tensors: return "compressed-tensors";
+    case Packing::gptq: return "GPTQ";
+    case Packing::gptq_v2: return "GPTQ (gptq_v2)";
+    case Packing::awq: return "AWQ";
+  }
+  return "?";
+}
+
+Quantisation quantisation_from_config(const json& config, const std::string& where) {
+  Part fields(config, where);
+  const std::string method = fields.word("quant_method", "");
+  if (method == "weft") return read_weft(fields);
+  if (method == "gptq") return read_gptq(fields);
+  if (method == "awq") return read_awq(fields);
+  if (method == "compressed-tensors") return read_compressed_tensors(fields);
+  if (method.empty()) refuse_method(where, "names no quant_method");
+  refuse_method(where, "is that of '" + method.substr(0, 40) + "'");
+}
+
+nlohmann::ordered_json to_config(const Quantisation& quantisation) {
+  nlohmann::ordered_json config = {{"quant_method", "weft"},
+                                   {"version", 1},
+                                   {"dtype", name_of(quantisation.dtype)},
+                                   {"group_size", quantisation.group}};
+  if (quantisation.uniform) config["uniform"] = true;
+  if (!quantisation.plain.empty()) config["modules_to_not_convert"] = quantisation.plain;
+  return config;
+}
+
+}  // namespace weft::policy

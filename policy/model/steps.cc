@@ -1,0 +1,125 @@
+#include "policy/model/steps.h"
+
+#include <algorithm>
+
+#include "policy/model/architecture.h"
+
+namespace weft::policy {
+namespace {
+
+enum class TypeOf : std::uint8_t { activation, kv, f32 };
+
+/// Values by Value: how wide a row is. Those of which a row is a head have as many columns as there are tokens.
+struct ValueRow {
+  Value value;
+  Dim width;
+  TypeOf type = TypeOf::activation;
+  bool by_head = false;
+};
+constexpr std::array<ValueRow, kValues> kShapes{{
+    {Value::none, Dim::one},
+    {Value::hidden, Dim::hidden},
+    {Value::embedded, Dim::embed},
+    {Value::positions, Dim::hidden},
+    {Value::normed, Dim::hidden},
+    {Value::qkv, Dim::qkv_rows},
+    {Value::q, Dim::q_rows},
+    {Value::k, Dim::kv_rows},
+    {Value::v, Dim::kv_rows},
+    {Value::stored_k, Dim::kv_rows, TypeOf::kv},
+    {Value::stored_v, Dim::kv_rows, TypeOf::kv},
+    {Value::log_sum, Dim::heads, TypeOf::f32, true},
+    {Value::score, Dim::kv_heads, TypeOf::f32, true},
+    {Value::attended, Dim::q_rows},
+    {Value::mlp_input, Dim::hidden},
+    {Value::gate, Dim::ffn},
+    {Value::up, Dim::ffn},
+    {Value::last_hidden, Dim::hidden},
+    {Value::last_embed, Dim::embed},
+    {Value::logits, Dim::vocab, TypeOf::f32},
+}};
+static_assert([] {
+  for (std::size_t i = 0; i < kValues; ++i)
+    if (kShapes[i].value != static_cast<Value>(i)) return false;
+  return true;
+}());
+
+constexpr std::size_t kAlignment = 64;  // of a value: a cache line
+
+/// What attention over prompts needs in addition to its result.
+constexpr std::array kPromptValues{Value::stored_k, Value::stored_v, Value::log_sum, Value::score};
+
+bool in_scratch(Value value) { return value > Value::hidden && value < Value::last_hidden; }
+
+std::int64_t elements_of(const ModelSpec& model, Role role) {
+  for (const TensorRow& row : find_architecture(model.architecture)->tensors)
+    if (row.role == role) return size_of(row.rows, model) * size_of(row.cols, model);
+  return 0;
+}
+
+}  // namespace
+
+std::vector<Step> steps_of(const ModelSpec& model, Stage stage, int layer) {
+  std::vector<Step> steps;
+  const auto add = [&](Stage of) {
+    for (const StepRow& row : find_architecture(model.architecture)->steps)
+      if (row.stage == of && applies(row.when, model, layer)) steps.push_back(row.step);
+  };
+  add(stage);
+  if (stage == Stage::attention_out && model.parallel_residual) add(Stage::mlp);
+  return steps;
+}
+
+ValueShape shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows) {
+  const ValueRow& row = kShapes[static_cast<std::size_t>(value)];
+  const DType dtype = row.type == TypeOf::activation ? types.activation
+                      : row.type == TypeOf::kv       ? types.kv
+                                                     : DType::f32;
+  const std::int64_t width = size_of(row.width, model);
+  return row.by_head ? ValueShape{dtype, width, rows} : ValueShape{dtype, rows, width};
+}
+
+std::vector<Value> scratch_values(std::span<const Step> steps) {
+  std::vector<Value> values;
+  const auto add = [&](Value value) {
+    if (in_scratch(value) && std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  };
+  for (const Step& step : steps) {
+    if (step.op == StepOp::attend)
+      for (const Value value : kPromptValues) add(value);
+    add(step.out);
+  }
+  return values;
+}
+
+std::size_t take(offload::Arena& arena, const ValueShape& shape) { return arena.take(shape.bytes(), kAlignment); }
+
+double products(const ModelSpec& model, const Step& step, double rows) {
+  return step.op == StepOp::linear ? rows * double(elements_of(model, step.weight)) : 0;
+}
+
+double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& step, double rows) {
+  if (step.op == StepOp::linear || step.op == StepOp::attend) return 0;
+  const ValueShape row = shape_of(step.out, model, types, 1);
+  const bool reads_both = step.op == StepOp::add || step.op == StepOp::multiply;
+  return (reads_both ? 3 : 2) * rows * double(row.bytes());
+}
+
+double flops_per_token(const ModelSpec& model, double context, bool head) {
+  double flops = 0;
+  const auto add = [&](Stage stage, int layer) {
+    for (const Step& step : steps_of(model, stage, layer))
+      flops +=
+          step.op == StepOp::attend ? 4 * context * double(size_of(Dim::q_rows, model)) : 2 * products(model, step, 1);
+  };
+  add(Stage::embed, 0);
+  for (int layer = 0; layer < model.layers; ++layer) {
+    for (const Stage stage : {Stage::attention_in, Stage::attend, Stage::attention_out}) add(stage, layer);
+    if (!model.parallel_residual) add(Stage::mlp, layer);
+  }
+  add(Stage::output, 0);
+  if (head) add(Stage::head, 0);
+  return flops;
+}
+
+}  // namespace weft::policy

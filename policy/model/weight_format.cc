@@ -1,0 +1,72 @@
+#include "policy/model/weight_format.h"
+
+#include <vector>
+
+#include "kernels/error.h"
+
+namespace weft::policy {
+namespace {
+
+std::vector<Arithmetic> arithmetics_of(DType weights) {
+  if (is_quantised(weights)) return {Arithmetic::exact, Arithmetic::int8};
+  if (weights == DType::bf16) return {Arithmetic::exact, Arithmetic::bfloat16};
+  return {Arithmetic::exact};
+}
+
+}  // namespace
+
+std::optional<DType> dtype_from_text(std::string_view name, const std::string& where) {
+  if (name == "auto") return {};
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4})
+    if (name == name_of(dtype)) return dtype;
+  throw UsageError(where + " must be auto, float16, bfloat16, float32, int8 or int4, got '" +
+                   std::string(name.substr(0, 40)) + "'");
+}
+
+std::optional<WeightFormat> weight_format_from_text(std::string_view name, const std::string& where) {
+  const std::optional<DType> dtype = dtype_from_text(name, where);
+  return dtype ? std::optional(WeightFormat{.dtype = *dtype}) : std::nullopt;
+}
+
+std::optional<Arithmetic> arithmetic_named(std::string_view name, DType weights) {
+  for (const Arithmetic arithmetic : arithmetics_of(weights))
+    if (name == name_of(arithmetic)) return arithmetic;
+  return {};
+}
+
+Arithmetic arithmetic_from_text(std::string_view name, DType weights, const std::string& where) {
+  if (const auto arithmetic = arithmetic_named(name, weights)) return *arithmetic;
+  std::string list;
+  for (const Arithmetic known : arithmetics_of(weights))
+    list += std::string(list.empty() ? "" : " or ") + name_of(known);
+  throw UsageError(where + " must be " + list + " for weights of " + name_of(weights) + ", got '" +
+                   std::string(name.substr(0, 40)) + "'");
+}
+
+int group_from_number(std::int64_t group, const std::string& where) {
+  if (group == 32 || group == 64 || group == 128) return static_cast<int>(group);
+  throw UsageError(where + " must be 32, 64 or 128 numbers, got " + std::to_string(group));
+}
+
+std::string to_text(const WeightFormat& format) {
+  std::string text = name_of(format.dtype);
+  if (format.quantised()) text += " in groups of " + std::to_string(format.group);
+  if (format.quantised() || format.arithmetic == Arithmetic::bfloat16)
+    text += std::string(", ") + name_of(format.arithmetic) + " arithmetic";
+  return text;
+}
+
+bool quantises(const Unit& unit, const TensorSpec& tensor) {
+  switch (unit.kind) {
+    case Unit::Kind::attention:
+    case Unit::Kind::mlp: return tensor.form == Form::matrix;
+    case Unit::Kind::embedding:
+    case Unit::Kind::positions:
+    case Unit::Kind::input:
+    case Unit::Kind::output:
+    case Unit::Kind::head: return false;
+  }
+  return false;
+}
+
+}  // namespace weft::policy

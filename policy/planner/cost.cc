@@ -1,0 +1,190 @@
+#include "policy/planner/cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace weft::policy {
+namespace {
+
+/// The share of a table, in pieces, that is on disk.
+double on_disk(const std::vector<Unit>& units, const ScheduleShape& shape, Unit::Kind kind) {
+  double all = 0, disk = 0;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    if (units[u].kind != kind) continue;
+    all += double(units[u].elements());
+    if (shape.unit_home[u] == Tier::disk) disk += double(units[u].elements());
+  }
+  return all > 0 ? disk / all : 0;
+}
+
+}  // namespace
+
+Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Footprint& footprint,
+           const SizingInputs& sizing, const Machine& machine)
+    : model_(model), units_(units), policy_(policy), footprint_(footprint), sizing_(sizing), machine_(machine),
+      embedding_on_disk_(on_disk(units, footprint.shape, Unit::Kind::embedding)),
+      positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)) {
+  for (std::size_t stage = 0; stage < kStages; ++stage) steps_[stage] = steps_of(model, static_cast<Stage>(stage));
+}
+
+double Cost::bytes(const Op& op, const Sweep& sweep) const {
+  const ScheduleShape& shape = footprint_.shape;
+  if (op.subject < shape.kv_buffer(0, 0)) return double(sizing_.unit_bytes[op.subject]);
+  if (op.subject < shape.activation_buffer(0))
+    return double(footprint_.kv_buffer_bytes(static_cast<int>(op.subject - shape.kv_buffer(0, 0)) / shape.batches));
+  const double rows = double(sweep.rows(op.batch, policy_.gpu_batch_size));
+  const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
+  if (op.subject < shape.exchange_buffer(0)) return rows * sweep.tokens * bytes_of_row(Value::hidden);
+  return rows * (bytes_of_row(Value::q) + bytes_of_row(Value::k) + bytes_of_row(Value::v));
+}
+
+double Cost::seconds(const Op& op, const Sweep& sweep) const {
+  const bool of_unit = op.kind != Op::Kind::compute && op.subject < footprint_.shape.kv_buffer(0, 0);
+  if (!of_unit && sweep.rows(op.batch, policy_.gpu_batch_size) == 0)
+    return 0;  // a batch that a partly filled block does not have
+  if (op.kind == Op::Kind::compute) return compute(op, sweep);
+  const bool spilled = op.lane == offload::Lane::disk_read && !(of_unit && sizing_.unit_in_files[op.subject]);
+  return bytes(op, sweep) /
+         (spilled ? machine_.spilled_read : machine_.bytes_per_second[static_cast<std::size_t>(op.lane)]);
+}
+
+double Cost::pointwise(double bytes) const {
+  return std::max(machine_.device.launch, bytes / machine_.device.pointwise);
+}
+
+double Cost::product(double elements, double rows, DType weights) const {
+  const bool unpacked = is_quantised(weights) && !sizing_.unpacked_bytes.empty();  // by an op of its own, see unpack()
+  const double rate = machine_.linear(unpacked ? DType::f16 : weights, rows, std::sqrt(elements));
+  return std::max(machine_.device.launch, 2 * rows * elements / rate);
+}
+
+/// The type of weights whose rates are those of a stage's matrices.
+DType Cost::weights_of(Stage stage) const {
+  // policy::quantises() leaves the matrices of these.
+  const bool left = stage == Stage::embed || stage == Stage::output || stage == Stage::head;
+  const std::optional<WeightFormat>& format = sizing_.weight_format;
+  const DType type = !format || (format->quantised() && left) ? sizing_.kv : format->dtype;
+  const bool pairs = format && format->arithmetic == Arithmetic::bfloat16;
+  // On a CPU exact products take as long with either type of 16 bits.
+  return type == DType::bf16 && machine_.device_is_host_memory && !pairs ? DType::f16 : type;
+}
+
+double Cost::steps(Stage stage, double rows) const {
+  double seconds = 0;
+  for (const Step& step : steps_[static_cast<std::size_t>(stage)]) {
+    if (const double elements = products(model_, step, 1); elements > 0)
+      seconds += product(elements, rows, weights_of(stage));
+    if (const double bytes = pointwise_bytes(model_, footprint_.types, step, rows); bytes > 0)
+      seconds += pointwise(bytes);
+  }
+  return seconds;
+}
+
+/// Reads a unit's levels and scales and writes `bytes` of 16-bit numbers, a kernel for each matrix.
+double Cost::unpack(const Unit& unit, double bytes) const {
+  const auto matrices = std::count_if(unit.tensors.begin(), unit.tensors.end(),
+                                      [&](const TensorSpec& tensor) { return quantises(unit, tensor); });
+  const WeightFormat format = sizing_.weight_format.value_or(WeightFormat{});
+  const double bits = bits_of(format.dtype) + 32.0 / format.group;  // a scale and a minimum in fp16
+  return std::max(double(matrices) * machine_.device.launch, bytes * (1 + bits / 16) / machine_.device.pointwise);
+}
+
+double Cost::compute(const Op& op, const Sweep& sweep) const {
+  const Sublayer& sub = footprint_.shape.sublayers[op.subject];
+  if (op.part == Op::Part::unpack) {
+    const auto unit = static_cast<std::size_t>(sub.unit);
+    return unpack(units_[unit], double(sizing_.unpacked_bytes[unit]));
+  }
+  const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
+  const double rows = double(sequences) * sweep.tokens;
+  switch (sub.kind) {
+    case Sublayer::Kind::embed: return steps(Stage::embed, rows) + disk_rows(rows);
+    case Sublayer::Kind::attention: return attention(op, sequences, sweep);
+    case Sublayer::Kind::mlp: return mlp(rows);
+    case Sublayer::Kind::output: return steps(Stage::output, double(sequences));
+    case Sublayer::Kind::head:
+      return head(units_[sub.unit], op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences));
+  }
+  return 0;
+}
+
+/// Reads of embedding rows whose pieces are on disk: each distinct row of a chunk once.
+double Cost::disk_rows(double rows) const {
+  const double chunk = std::min(rows, double(footprint_.workspace.chunk_tokens)), chunks = rows / chunk;
+  const double read = chunks * (embedding_on_disk_ * std::min(chunk, double(model_.vocab)) +
+                                positions_on_disk_ * std::min(chunk, double(model_.positions)));
+  return read > 0 ? read / machine_.disk_rows_per_second : 0;
+}
+
+double Cost::prefill_core(int layer, double sequences, double prompt) const {
+  const double rows = sequences * prompt;
+  const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
+  const double stored = bytes_of_row(Value::stored_k) + bytes_of_row(Value::stored_v);
+  const double pairs = sequences * model_.heads * prompt * (prompt + 1) / 2;
+  const Engine& device = machine_.device;
+  double seconds = 4 * pairs * model_.head_dim / device.prefill_attention.at(prompt, model_.head_dim);
+  for (const auto& [from, to] : {std::pair{Value::k, Value::stored_k}, {Value::v, Value::stored_v}})
+    seconds += pointwise(rows * (bytes_of_row(from) + bytes_of_row(to)));
+  if (policy_.retention.scored() && !policy_.retention.everything(layer)) {
+    // Only the rows of the observation window are multiplied again.
+    const double rest = policy_.retention.observation > 0 ? std::max(0.0, prompt - policy_.retention.observation) : 0;
+    const double scored = pairs - sequences * model_.heads * rest * (rest + 1) / 2;
+    seconds += 2 * scored * model_.head_dim / device.column_sums.at(prompt, model_.head_dim);
+  }
+  if (policy_.retention.rule == Retention::Rule::keydiff)
+    seconds += pointwise(2 * rows * bytes_of_row(Value::stored_k));
+  if (policy_.kv_format.rotates())
+    for (const Value value : {Value::k, Value::v}) seconds += pointwise(2 * rows * bytes_of_row(value));
+  return seconds + pointwise(2 * rows * stored);  // into the slots
+}
+
+double Cost::decode_core(const Engine& engine, std::span<const offload::KvShape> runs, double sequences,
+                         double tokens) const {
+  double seconds = 0;
+  for (const offload::KvShape& kv : runs) {
+    const double visible = std::min(tokens, double(kv.slots));
+    const auto slot = double(kv.bytes_per_step());
+    const double rate = engine.decode(kv.dtype).at(visible, model_.head_dim);
+    seconds += std::max(engine.launch, sequences * kv.kv_heads * visible * slot / rate);
+  }
+  if (policy_.kv_format.rotates())  // the same everywhere: small next to the slots
+    for (const Value value : {Value::q, Value::k, Value::v, Value::attended})
+      seconds += pointwise(2 * sequences * double(shape_of(value, model_, footprint_.types, 1).bytes()));
+  return seconds;
+}
+
+double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const {
+  using Part = Op::Part;
+  const int layer = footprint_.shape.sublayers[op.subject].layer;
+  const std::vector<offload::KvShape>& kv = footprint_.kv_runs(layer);
+  if (op.part == Part::core) return decode_core(machine_.host, kv, double(sequences), sweep.visible);
+  // Chunks of whole sequences, as Layers::chunks() cuts them.
+  const auto per_chunk =
+      std::clamp<double>(std::floor(double(footprint_.workspace.chunk_tokens) / sweep.tokens), 1, double(sequences));
+  double seconds = 0;
+  for (double left = double(sequences); left > 0; left -= per_chunk) {
+    const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
+    if (op.part != Part::out) seconds += steps(Stage::attention_in, rows);
+    if (op.part == Part::whole)
+      seconds += sweep.prefill ? prefill_core(layer, count, sweep.tokens)
+                               : decode_core(machine_.device, kv, count, sweep.visible);
+    if (op.part != Part::in) seconds += steps(Stage::attention_out, rows);
+  }
+  return seconds;
+}
+
+double Cost::mlp(double rows) const {
+  double seconds = 0;
+  for (double left = rows; left > 0; left -= double(footprint_.workspace.chunk_tokens))
+    seconds += steps(Stage::mlp, std::min(left, double(footprint_.workspace.chunk_tokens)));
+  return seconds;
+}
+
+/// One piece of the head.
+double Cost::head(const Unit& unit, bool last, double rows) const {
+  const double choice = last ? pointwise(rows * model_.vocab * 4.0) : 0;
+  return product(double(unit.elements()), rows, weights_of(Stage::head)) + choice;
+}
+
+}  // namespace weft::policy

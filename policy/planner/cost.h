@@ -1,0 +1,65 @@
+// policy/planner/cost.h: how long each op of a schedule takes on a machine, alone: what runtime/engine/layers.cc and
+// runtime/engine/storage.cc do, counted in flops and bytes (the terms of FlexGen's cost model, arXiv 2303.06865,
+// section 4.3, per op).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "policy/layout/footprint.h"
+#include "policy/planner/machine.h"
+
+namespace weft::policy {
+
+/// One pass over the weights.
+struct Sweep {
+  bool prefill = false;
+  std::int64_t live = 1;  ///< sequences of the block that are not finished
+  double tokens = 1;      ///< new tokens of each: its prompt in prefill, one in decode
+  double visible = 1;     ///< tokens of each that decode attends to, where its layer has slots for as many
+  /// Sequences of a batch, which fill up in order.
+  std::int64_t rows(int batch, int gpu_batch_size) const {
+    return std::clamp<std::int64_t>(live - std::int64_t{batch} * gpu_batch_size, 0, gpu_batch_size);
+  }
+};
+
+/// All references must outlive it.
+class Cost {
+ public:
+  Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy& policy, const Footprint& footprint,
+       const SizingInputs& sizing, const Machine& machine);
+
+  double seconds(const Op& op, const Sweep& sweep) const;
+  /// What a load or store op moves.
+  double bytes(const Op& op, const Sweep& sweep) const;
+
+ private:
+  double compute(const Op& op, const Sweep& sweep) const;
+  double unpack(const Unit& unit, double bytes) const;
+  double disk_rows(double rows) const;
+  double attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const;
+  double prefill_core(int layer, double sequences, double prompt) const;
+  double decode_core(const Engine& engine, std::span<const offload::KvShape> runs, double sequences,
+                     double tokens) const;
+  double mlp(double rows) const;
+  double head(const Unit& unit, bool last, double rows) const;
+  /// All steps of a stage over `rows` rows but attention itself.
+  double steps(Stage stage, double rows) const;
+  double product(double elements, double rows, DType weights) const;
+  DType weights_of(Stage stage) const;
+  double pointwise(double bytes) const;
+
+  const ModelSpec& model_;
+  const std::vector<Unit>& units_;
+  const Policy& policy_;
+  const Footprint& footprint_;
+  const SizingInputs& sizing_;
+  const Machine& machine_;
+  std::array<std::vector<Step>, kStages> steps_;          // of the first layer: all are nearly alike
+  double embedding_on_disk_ = 0, positions_on_disk_ = 0;  // shares of the tables
+};
+
+}  // namespace weft::policy

@@ -1,0 +1,157 @@
+#include "policy/planner/predict.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace weft::policy {
+namespace {
+
+constexpr int kSweeps = 3;  // simulated together; the first one has the lanes to fill
+
+Phase operator*(double factor, Phase phase) {
+  phase.seconds *= factor;
+  for (double& busy : phase.busy) busy *= factor;
+  return phase;
+}
+Phase operator+(Phase a, const Phase& b) {
+  a.seconds += b.seconds;
+  for (std::size_t lane = 0; lane < a.busy.size(); ++lane) a.busy[lane] += b.busy[lane];
+  return a;
+}
+
+class Predictor {
+ public:
+  Predictor(const Problem& problem, const Policy& policy, const Footprint& print)
+      : problem_(problem), policy_(policy), footprint_(print),
+        cost_(problem.model, problem.units, policy, print, problem.sizing, problem.machine) {
+    first_ = schedule(0, 1);
+    sweeps_ = int(std::min<std::int64_t>(problem.work.longest_generation - 1, kSweeps));
+    if (sweeps_ > 0) decode_ = schedule(1, sweeps_);
+  }
+
+  Phase prefill(std::int64_t live) const {
+    return phase(first_, {.prefill = true, .live = live, .tokens = problem_.work.prompt()});
+  }
+
+  /// All sweeps after the first token. Sequences end at different lengths, so that of a block fewer are alive on
+  /// average.
+  Phase decode(std::int64_t live) const {
+    const Workload& work = problem_.work;
+    const auto longest = double(work.longest_generation), count = longest - 1;
+    if (count < 1) return {};
+    const auto alive = static_cast<std::int64_t>(std::ceil(double(live) * std::min(1.0, work.generation() / longest)));
+    const auto most = double(work.slots.most());
+    const auto at = [&](double sweep) { return sweeps(alive, std::min(most, work.prompt() + sweep)); };
+    if (work.prompt() + 1 >= most) return count * at(1);
+    return count / 6 * (at(1) + 4 * at((1 + count) / 2) + at(count));
+  }
+
+  /// More requests than places, all of which are taken until the last sequences run out.
+  Prediction refilled(std::int64_t requests) const {
+    const Workload& work = problem_.work;
+    const std::int64_t block = policy_.block_size();
+    const double waiting = double(requests - block), tokens = double(requests) * work.generation();
+    // Places are filled again no faster than prompts may join, which is what counts where answers are short.
+    const Workspace& space = footprint_.workspace;
+    const double joining = double(std::max(space.chunk_tokens, space.batch_tokens / 4)) / std::max(1.0, work.prompt());
+    const double per_sweep = std::clamp(joining, 1.0, double(policy_.gpu_batch_size)) * double(policy_.num_gpu_batches);
+    const double count = std::max({double(requests) * std::max(0.0, work.generation() - 1) / double(block),
+                                   double(work.longest_generation - 1), waiting / per_sweep});
+    const double visible = std::min(double(work.slots.most()), work.prompt() + work.generation() / 2);
+    Prediction result{.prefill = prefill(block), .decode = {}, .requests = double(requests), .bytes = footprint_.bytes};
+    if (count > 0) result.decode = count * sweeps(block, visible);
+    // Of a prefill that rides along only what it computes is new; its weights come anyway.
+    constexpr auto compute = static_cast<std::size_t>(offload::Lane::device_compute);
+    double& busy = result.decode.busy[compute];
+    busy += waiting / double(block) * result.prefill.busy[compute];
+    result.decode.seconds = std::max(result.decode.seconds, busy);
+    result.prefill_seconds = result.prefill.seconds;
+    result.seconds = result.prefill.seconds + result.decode.seconds;
+    result.prompt_tokens = double(block) * work.prompt();
+    result.tokens = tokens;
+    return result;
+  }
+
+ private:
+  Schedule schedule(int first, int steps) const {
+    Schedule made = zigzag(footprint_.shape, first, steps);
+    return policy_.overlap ? made : serialize(std::move(made));
+  }
+  Phase phase(const Schedule& schedule, const Sweep& sweep) const {
+    // Where layers are alike, what a sublayer of the first one takes is worked out once per part and number of rows.
+    struct Known {
+      std::int64_t rows = -1;
+      double seconds = 0;
+    };
+    constexpr auto parts = static_cast<std::size_t>(Op::Part::unpack) + 1;
+    std::vector<Known> known(parts * footprint_.shape.sublayers.size());
+    const std::uint32_t per_layer = footprint_.shape.sublayers_per_layer();
+    const auto seconds = [&](const Op& op) {
+      if (op.kind != Op::Kind::compute) return cost_.seconds(op, sweep);
+      const auto& sub = footprint_.shape.sublayers[op.subject];
+      const bool as_first = sub.layer > 0 && footprint_.layers_alike();
+      const std::uint32_t behind = as_first ? static_cast<std::uint32_t>(sub.layer) * per_layer : 0;
+      Known& same = known[parts * (op.subject - behind) + static_cast<std::size_t>(op.part)];
+      const std::int64_t rows = sweep.rows(op.batch, policy_.gpu_batch_size);
+      if (same.rows != rows) same = {rows, cost_.seconds(op, sweep)};
+      return same.seconds;
+    };
+    const Trace trace = simulate(schedule, seconds, problem_.machine.together);
+    return {trace.seconds(), trace.busy(schedule)};
+  }
+  /// One of many sweeps on end.
+  Phase sweeps(std::int64_t live, double visible) const {
+    const Sweep sweep{.live = live, .visible = visible};
+    const Phase all = phase(decode_, sweep);
+    if (sweeps_ == 1) return all;
+    const Phase one = phase(truncate(decode_, 1), sweep);
+    const Phase next = 1.0 / (sweeps_ - 1) * (all + -1 * one);
+    const double begun =
+        std::max(1.0, std::min(double(sweeps_per_segment(first_)), double(problem_.work.longest_generation - 1)));
+    return next + 1 / begun * (one + -1 * next);
+  }
+
+  const Problem& problem_;
+  const Policy& policy_;
+  const Footprint& footprint_;
+  const Cost cost_;
+  Schedule first_, decode_;
+  int sweeps_;
+};
+
+}  // namespace
+
+offload::Lane Phase::longest() const {
+  return static_cast<offload::Lane>(std::max_element(busy.begin(), busy.end()) - busy.begin());
+}
+
+double Prediction::decode_per_second() const {
+  return seconds > prefill_seconds ? (tokens - requests) / (seconds - prefill_seconds) : 0;
+}
+
+Prediction predict(const Problem& problem, const Policy& policy, const Footprint& footprint) {
+  const Workload& work = problem.work;
+  const Predictor predictor(problem, policy, footprint);
+  const std::int64_t block = policy.block_size();
+  const std::int64_t requests = std::max<std::int64_t>(1, work.requests.value_or(block));
+  if (policy.continuous && requests > block) return predictor.refilled(requests);
+  const std::int64_t full = requests / block, rest = requests % block;
+  Prediction result{.prefill = predictor.prefill(std::min(block, requests)),
+                    .decode = predictor.decode(std::min(block, requests)),
+                    .blocks = std::ceil(double(requests) / double(block)),
+                    .requests = double(requests),
+                    .bytes = footprint.bytes};
+  result.prompt_tokens = result.requests * work.prompt();
+  result.tokens = result.requests * work.generation();
+  const double times = double(std::max<std::int64_t>(1, full));
+  result.prefill_seconds = times * result.prefill.seconds;
+  result.seconds = result.prefill_seconds + times * result.decode.seconds;
+  if (full > 0 && rest > 0) {
+    const double prefill = predictor.prefill(rest).seconds;
+    result.prefill_seconds += prefill;
+    result.seconds += prefill + predictor.decode(rest).seconds;
+  }
+  return result;
+}
+
+}  // namespace weft::policy

@@ -1,0 +1,343 @@
+#include "policy/schedule/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace weft::policy {
+namespace {
+
+constexpr std::uint32_t kNone = UINT32_MAX;
+using Clock = std::array<std::uint32_t, offload::kLanes.size()>;  // per lane: 1 + the last op known to have ended
+
+bool any(const std::vector<bool>& flags) { return std::find(flags.begin(), flags.end(), true) != flags.end(); }
+
+/// A window as the generator sees it: whose turn it is, and the op after which each slot may be refilled.
+struct SlotRing {
+  std::vector<std::uint32_t> last_user;
+  std::uint32_t turn = 0;
+  explicit SlotRing(std::uint32_t slots) : last_user(slots, kNone) {}
+  std::uint32_t take() {
+    const std::uint32_t slot = turn;
+    turn = (turn + 1) % static_cast<std::uint32_t>(last_user.size());
+    return slot;
+  }
+};
+
+class Generator {
+ public:
+  explicit Generator(const ScheduleShape& shape)
+      : shape_(shape), unit_(shape.slots.unit), kv_(shape.slots.kv), activation_(shape.slots.activation),
+        unit_staging_(shape.slots.unit_staging), kv_staging_(shape.slots.kv_staging),
+        activation_staging_(shape.slots.activation_staging), host_kv_(shape.slots.host_kv),
+        stored_(shape.buffers(), kNone), lane_clock_() {}
+
+  Schedule run(std::uint32_t first_sweep, std::uint32_t sweeps) {
+    for (sweep_ = first_sweep; sweep_ < first_sweep + sweeps; ++sweep_)
+      for (std::uint32_t s = 0; s < shape_.sublayers.size();) s = host_attends(s) ? layers_of_batches(s) : sublayer(s);
+    return std::move(schedule_);
+  }
+
+ private:
+  bool on_host(int layer, int batch) const { return shape_.attended_on_host(layer, batch, sweep_ == 0); }
+  /// Whether any batch's attention in the layers from sublayer `s` on is the host's.
+  bool host_attends(std::uint32_t s) const {
+    return sweep_ > 0 && shape_.sublayers[s].kind == Sublayer::Kind::attention && any(shape_.host_attends);
+  }
+  Tier kv_home(int layer, int batch) const { return shape_.kv_home[shape_.kv_index(layer, batch)]; }
+
+  /// Appends an op with those of `after` that nothing else implies. kNone entries are skipped.
+  std::uint32_t add(Op op, std::initializer_list<std::uint32_t> after) {
+    Clock known = lane_clock_[index(op.lane)];
+    std::vector<std::uint32_t> deps(after);
+    std::sort(deps.rbegin(), deps.rend());
+    op.sweep = sweep_;
+    op.prefill = sweep_ == 0;
+    op.first_dep = static_cast<std::uint32_t>(schedule_.deps.size());
+    for (const std::uint32_t dep : deps) {
+      if (dep == kNone || known[index(schedule_.ops[dep].lane)] > dep) continue;
+      schedule_.deps.push_back(dep);
+      for (std::size_t l = 0; l < known.size(); ++l) known[l] = std::max(known[l], clocks_[dep][l]);
+    }
+    op.dep_count = static_cast<std::uint32_t>(schedule_.deps.size()) - op.first_dep;
+    const auto id = static_cast<std::uint32_t>(schedule_.ops.size());
+    known[index(op.lane)] = id + 1;
+    clocks_.push_back(known);
+    lane_clock_[index(op.lane)] = known;
+    schedule_.ops.push_back(op);
+    return id;
+  }
+
+  std::uint32_t load(Lane lane, int batch, std::uint32_t buffer, std::uint32_t from, std::uint32_t to,
+                     std::initializer_list<std::uint32_t> after) {
+    return add({.kind = Op::Kind::load,
+                .lane = lane,
+                .batch = static_cast<std::uint16_t>(batch),
+                .subject = buffer,
+                .from = from,
+                .to = to},
+               after);
+  }
+  std::uint32_t store(Lane lane, int batch, std::uint32_t buffer, std::uint32_t from, std::uint32_t to,
+                      std::initializer_list<std::uint32_t> after) {
+    return add({.kind = Op::Kind::store,
+                .lane = lane,
+                .batch = static_cast<std::uint16_t>(batch),
+                .subject = buffer,
+                .from = from,
+                .to = to},
+               after);
+  }
+
+  /// Brings a buffer from its home into a slot of a device window.
+  std::uint32_t load_buffer(Tier home, int batch, std::uint32_t buffer, SlotRing& window, SlotRing& staging,
+                            std::uint32_t slot) {
+    const std::uint32_t written = stored_[buffer];
+    if (home == Tier::host)
+      return load(Lane::host_to_device, batch, buffer, kNoSlot, slot, {window.last_user[slot], written});
+    if (shape_.disk_reads_device)
+      return load(Lane::disk_read, batch, buffer, kNoSlot, slot, {window.last_user[slot], written});
+    const std::uint32_t stage = staging.take();
+    const std::uint32_t read =
+        load(Lane::disk_read, batch, buffer, kNoSlot, stage, {staging.last_user[stage], written});
+    return staging.last_user[stage] =
+               load(Lane::host_to_device, batch, buffer, stage, slot, {read, window.last_user[slot]});
+  }
+
+  /// Takes a buffer home from a slot of a device window, after `compute`.
+  void store_buffer(Tier home, int batch, std::uint32_t buffer, SlotRing& window, SlotRing& staging, std::uint32_t slot,
+                    std::uint32_t compute) {
+    std::uint32_t last;
+    if (home == Tier::host) {
+      last = window.last_user[slot] = store(Lane::device_to_host, batch, buffer, slot, kNoSlot, {compute});
+    } else if (shape_.disk_reads_device) {
+      last = window.last_user[slot] = store(Lane::disk_write, batch, buffer, slot, kNoSlot, {compute});
+    } else {
+      const std::uint32_t stage = staging.take();
+      window.last_user[slot] =
+          store(Lane::device_to_host, batch, buffer, slot, stage, {compute, staging.last_user[stage]});
+      last = staging.last_user[stage] =
+          store(Lane::disk_write, batch, buffer, stage, kNoSlot, {window.last_user[slot]});
+    }
+    stored_[buffer] = last;
+  }
+
+  /// The unit of a sublayer where it is used: its slot, or none on the device, the op that loads it, and whether it
+  /// is still to be unpacked.
+  struct Loaded {
+    std::uint32_t slot = kNoSlot, ready = kNone;
+    bool packed = false;
+  };
+  Loaded load_unit(std::uint32_t s) {
+    const int unit = shape_.sublayers[s].unit;
+    if (unit < 0) return {};
+    const bool packed = shape_.unpacks_for(s);
+    const Tier home = shape_.unit_home[static_cast<std::size_t>(unit)];
+    if (home == Tier::device) return {.packed = packed};
+    const std::uint32_t slot = unit_.take();
+    return {slot, load_buffer(home, 0, static_cast<std::uint32_t>(unit), unit_, unit_staging_, slot), packed};
+  }
+  /// Right before the first use, so that no gpu batch waits for a unit that only later ones need.
+  void unpack(std::uint32_t s, Loaded& unit) {
+    if (!unit.packed) return;
+    unit.packed = false;
+    unit.ready = add({.kind = Op::Kind::compute,
+                      .part = Op::Part::unpack,
+                      .lane = Lane::device_compute,
+                      .subject = s,
+                      .unit_slot = unit.slot},
+                     {unit.ready});
+  }
+  void used(const Loaded& unit, std::uint32_t last) {
+    if (unit.slot != kNoSlot) unit_.last_user[unit.slot] = last;
+  }
+
+  /// All batches through one sublayer. Returns the next one.
+  std::uint32_t sublayer(std::uint32_t s) {
+    Loaded unit = load_unit(s);
+    unpack(s, unit);
+    std::uint32_t last = kNone;
+    for (int batch = 0; batch < shape_.batches; ++batch) last = compute(s, batch, Op::Part::whole, unit, {});
+    used(unit, last);
+    return s + 1;
+  }
+
+  /// Decode through all layers, attention and mlp in turn, beginning with the attention of the first layer. Returns the
+  /// sublayer after them. Three units are in use at once: those of the last attention, the mlp and the next attention.
+  /// With a parallel residual the mlp is no sublayer of its own.
+  std::uint32_t layers_of_batches(std::uint32_t first) {
+    const auto batches = static_cast<std::size_t>(shape_.batches);
+    std::vector<std::uint32_t> attended(batches, kNone);  // per batch: the host's op
+    Loaded before;
+    const std::uint32_t per_layer = shape_.sublayers_per_layer();
+    const bool has_mlp = per_layer == 2;
+    for (int layer = 0; layer <= shape_.layers; ++layer) {
+      const std::uint32_t attention = first + per_layer * static_cast<std::uint32_t>(layer), mlp = attention - 1;
+      const bool ends = layer > 0, begins = layer < shape_.layers;
+      Loaded mlp_unit = ends && has_mlp ? load_unit(mlp) : Loaded{}, unit = begins ? load_unit(attention) : Loaded{};
+      for (int batch = 0; batch < shape_.batches; ++batch) {
+        std::uint32_t& result = attended[static_cast<std::size_t>(batch)];
+        if (ends) {
+          const Loaded attending{before.slot, result};
+          if (result != kNone) used(before, compute(attention - per_layer, batch, Op::Part::out, attending, {}));
+          unpack(mlp, mlp_unit);
+          if (has_mlp) used(mlp_unit, compute(mlp, batch, Op::Part::whole, mlp_unit, {}));
+        }
+        if (!begins) continue;
+        unpack(attention, unit);
+        result = kNone;
+        if (on_host(layer, batch)) result = attend_on_host(attention, layer, batch, unit);
+        else used(unit, compute(attention, batch, Op::Part::whole, unit, {}));
+      }
+      before = unit;
+    }
+    return first + per_layer * static_cast<std::uint32_t>(shape_.layers);
+  }
+
+  /// The rows go to the host and are attended there. Returns that op; the device reads its results where they are.
+  /// Prompts that join the sweep are attended by the device before, which writes what is kept of them to the host.
+  std::uint32_t attend_on_host(std::uint32_t s, int layer, int batch, const Loaded& unit) {
+    const std::uint32_t exchange = shape_.exchange_buffer(batch), kv = shape_.kv_buffer(layer, batch);
+    const bool from_disk = kv_home(layer, batch) == Tier::disk;
+    Loaded buffer{kNoSlot, stored_[kv]};
+    if (from_disk) {
+      buffer.slot = host_kv_.take();
+      buffer.ready =
+          load(Lane::disk_read, batch, kv, kNoSlot, buffer.slot, {host_kv_.last_user[buffer.slot], stored_[kv]});
+    }
+    const std::uint32_t projected =
+        compute(s, batch, Op::Part::in, unit, {buffer.slot, shape_.refills ? buffer.ready : kNone});
+    used(unit, projected);
+    const std::uint32_t sent = store(Lane::device_to_host, batch, exchange, kNoSlot, kNoSlot, {projected});
+    const std::uint32_t done = add({.kind = Op::Kind::compute,
+                                    .part = Op::Part::core,
+                                    .lane = Lane::host_compute,
+                                    .batch = static_cast<std::uint16_t>(batch),
+                                    .subject = s,
+                                    .kv_slot = buffer.slot},
+                                   {sent, buffer.ready});
+    stored_[kv] = done;
+    if (from_disk)
+      stored_[kv] = host_kv_.last_user[buffer.slot] = store(Lane::disk_write, batch, kv, buffer.slot, kNoSlot, {done});
+    return done;
+  }
+
+  /// `kv`: that of attention whose core is the host's.
+  std::uint32_t compute(std::uint32_t s, int batch, Op::Part part, const Loaded& unit, const Loaded& kv) {
+    const Sublayer& sub = shape_.sublayers[s];
+    using Kind = Sublayer::Kind;
+    Op op{.kind = Op::Kind::compute,
+          .part = part,
+          .lane = Lane::device_compute,
+          .batch = static_cast<std::uint16_t>(batch),
+          .subject = s,
+          .unit_slot = unit.slot,
+          .kv_slot = kv.slot};
+    const Tier hidden_home = shape_.activation_home[static_cast<std::size_t>(batch)];
+    const bool uses_hidden = sub.kind != Kind::head && hidden_home != Tier::device;
+    const bool writes_hidden = uses_hidden && sub.kind != Kind::output && (part != Op::Part::in || shape_.refills);
+    std::uint32_t hidden = kNone, cache = kv.ready;
+    if (uses_hidden) {
+      op.activation_slot = activation_.take();
+      hidden = sub.kind == Kind::embed ? activation_.last_user[op.activation_slot]
+                                       : load_buffer(hidden_home, batch, shape_.activation_buffer(batch), activation_,
+                                                     activation_staging_, op.activation_slot);
+    }
+    const Tier cache_home = sub.kind == Kind::attention ? kv_home(sub.layer, batch) : Tier::device;
+    const bool uses_cache = part == Op::Part::whole && cache_home != Tier::device;
+    if (uses_cache) {
+      op.kv_slot = kv_.take();
+      cache = sweep_ == 0
+                  ? kv_.last_user[op.kv_slot]
+                  : load_buffer(cache_home, batch, shape_.kv_buffer(sub.layer, batch), kv_, kv_staging_, op.kv_slot);
+    }
+    const std::uint32_t done = add(op, {unit.ready, hidden, cache});
+    if (uses_hidden) {
+      activation_.last_user[op.activation_slot] = done;
+      if (writes_hidden)
+        store_buffer(hidden_home, batch, shape_.activation_buffer(batch), activation_, activation_staging_,
+                     op.activation_slot, done);
+    }
+    if (!uses_cache) return done;
+    const std::uint32_t buffer = shape_.kv_buffer(sub.layer, batch);
+    if (sweep_ > 0 && cache_home == Tier::host)
+      stored_[buffer] = kv_.last_user[op.kv_slot] = done;  // writes it home too
+    else store_buffer(cache_home, batch, buffer, kv_, kv_staging_, op.kv_slot, done);
+    return done;
+  }
+
+  const ScheduleShape& shape_;
+  Schedule schedule_;
+  SlotRing unit_, kv_, activation_, unit_staging_, kv_staging_, activation_staging_, host_kv_;
+  std::vector<std::uint32_t> stored_;  // per buffer: the op that last wrote its home
+  std::vector<Clock> clocks_;          // per op: what is known to have ended when it ends
+  std::array<Clock, offload::kLanes.size()> lane_clock_;
+  std::uint32_t sweep_ = 0;
+};
+
+}  // namespace
+
+std::size_t ScheduleShape::unpacked_space(std::uint32_t sublayer) const {
+  const Sublayer& sub = sublayers[sublayer];
+  return sub.kind == Sublayer::Kind::attention && any(host_attends) ? 1 + static_cast<std::size_t>(sub.layer) % 2 : 0;
+}
+
+WindowSlots ScheduleShape::slots_needed(std::uint32_t ahead) const {
+  const auto streams = [](const std::vector<Tier>& homes, Tier tier) {
+    return std::find(homes.begin(), homes.end(), tier) != homes.end();
+  };
+  bool unit_host = false, unit_disk = false;
+  for (const Sublayer& sub : sublayers) {
+    if (sub.unit < 0) continue;
+    unit_host |= unit_home[static_cast<std::size_t>(sub.unit)] == Tier::host;
+    unit_disk |= unit_home[static_cast<std::size_t>(sub.unit)] == Tier::disk;
+  }
+  bool host_from_disk = false;
+  for (std::size_t buffer = 0; buffer < kv_home.size(); ++buffer)
+    host_from_disk |= host_attends[buffer] && kv_home[buffer] == Tier::disk;
+  const bool kv_disk = streams(kv_home, Tier::disk), kv_host = streams(kv_home, Tier::host);
+  const bool act_disk = streams(activation_home, Tier::disk), act_host = streams(activation_home, Tier::host);
+  const auto slots_if = [&](bool used) { return used ? 1 + ahead : 0; };
+  const std::uint32_t overlapping =
+      any(host_attends) ? 2 : 0;  // units more in use at once, see Generator::layers_of_batches()
+  return {.unit = unit_host || unit_disk ? slots_if(true) + overlapping : 0,
+          .kv = slots_if(kv_host || kv_disk),
+          .activation = slots_if(act_host || act_disk),
+          .unit_staging = slots_if(unit_disk && !disk_reads_device),
+          .kv_staging = slots_if(kv_disk && !disk_reads_device),
+          .activation_staging = slots_if(act_disk && !disk_reads_device),
+          .host_kv = slots_if(host_from_disk)};
+}
+
+Schedule zigzag(const ScheduleShape& shape, std::uint32_t first_sweep, std::uint32_t sweeps) {
+  return Generator(shape).run(first_sweep, sweeps);
+}
+
+Schedule serialize(Schedule schedule) {
+  schedule.deps.clear();
+  for (std::uint32_t i = 0; i < schedule.ops.size(); ++i) {
+    Op& op = schedule.ops[i];
+    const bool chained = i > 0 && schedule.ops[i - 1].lane != op.lane;  // a lane's own order is a chain already
+    op.first_dep = static_cast<std::uint32_t>(schedule.deps.size());
+    op.dep_count = chained ? 1 : 0;
+    if (chained) schedule.deps.push_back(i - 1);
+  }
+  return schedule;
+}
+
+int sweeps_per_segment(const Schedule& prefill) {
+  constexpr std::size_t most_ops = 1 << 16, most_sweeps = 64;
+  return static_cast<int>(std::clamp<std::size_t>(most_ops / prefill.ops.size(), 1, most_sweeps));
+}
+
+Schedule truncate(Schedule schedule, std::uint32_t sweeps) {
+  if (schedule.ops.empty()) return schedule;
+  const std::uint32_t end = schedule.ops.front().sweep + sweeps;
+  std::size_t count = 0;
+  while (count < schedule.ops.size() && schedule.ops[count].sweep < end) ++count;
+  schedule.ops.resize(count);
+  schedule.deps.resize(count == 0 ? 0 : schedule.ops.back().first_dep + schedule.ops.back().dep_count);
+  return schedule;
+}
+
+}  // namespace weft::policy

@@ -1,0 +1,33 @@
+// policy/schedule/simulate.h: what a schedule does over time, without running it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "policy/schedule/schedule.h"
+
+namespace weft::policy {
+
+/// When each op of a schedule ran, in seconds from the start; the executor records the same.
+struct Trace {
+  struct Span {
+    double begin = 0, end = 0;
+  };
+  std::vector<Span> spans;           ///< [ops]
+  std::vector<std::uint64_t> bytes;  ///< [ops]: what a load or store moved; empty where it is simulated
+  double seconds() const;            ///< until the last op ended
+  std::array<double, offload::kLanes.size()> busy(const Schedule& schedule) const;  ///< seconds of work per lane
+};
+
+/// Every op begins when its lane is free and its dependencies have ended, and takes seconds(op).
+Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>& seconds);
+
+/// What is left of a lane's speed (first) while another one (second) is at work, from above 0 to 1.
+using Together = std::array<std::array<double, offload::kLanes.size()>, offload::kLanes.size()>;
+
+/// The same where lanes get in each other's way: an op goes at the speed that the worst of its neighbours leaves it.
+Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>& seconds, const Together& together);
+
+}  // namespace weft::policy

@@ -1,0 +1,180 @@
+#include "runtime/model/model_source.h"
+
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string_view>
+
+#include "kernels/error.h"
+#include "policy/base/json.h"
+#include "policy/model/architecture.h"
+#include "runtime/base/files.h"
+#include "runtime/model/kernel_terms.h"
+
+namespace weft::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::size_t kLargestConfig = 1 << 20;
+
+std::uint64_t seed_from(const std::string& text) {
+  const std::string prefix = "random:";
+  std::uint64_t seed = 0;
+  if (text.starts_with(prefix)) {
+    const char *begin = text.data() + prefix.size(), *end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(begin, end, seed);
+    if (error == std::errc{} && stop == end && begin != end) return seed;
+  }
+  throw UsageError("--weights must be random:SEED with a whole number, got '" + text.substr(0, 40) + "'");
+}
+
+nlohmann::json read_json(const fs::path& path) {
+  return policy::parse_json(read_file(path, kLargestConfig), path.string(), policy::Blame::data, {.depth = 32});
+}
+
+/// Takes the tokens that end a text from generation_config.json, if it has any. transformers generates by that file.
+void apply_generation_config(policy::ModelSpec& spec, const fs::path& folder) {
+  const fs::path path = folder / "generation_config.json";
+  if (!fs::exists(path)) return;
+  const nlohmann::json json = read_json(path);
+  policy::Fields fields(json, path.string(), policy::Blame::data);
+  if (auto ids = policy::eos_ids(fields, spec.vocab); ids && !ids->empty()) spec.eos = *std::move(ids);
+}
+
+}  // namespace
+
+DType dtype_named(const std::string& name, DType stored) {
+  if (name == "auto") return stored == DType::f32 ? DType::f16 : stored;
+  if (name == "float16" || name == "half") return DType::f16;
+  if (name == "bfloat16") return DType::bf16;
+  if (name == "float32" || name == "float") return DType::f32;
+  throw UsageError("--dtype must be auto, float16, bfloat16 or float32, got '" + name.substr(0, 40) + "'");
+}
+
+std::uint64_t ModelSource::weight_bytes() const {
+  const auto& bytes = weights->unit_bytes();
+  return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
+}
+
+namespace {
+
+/// The path without a slash at the end.
+fs::path whole_path(const fs::path& path) {
+  const fs::path whole = fs::weakly_canonical(path);
+  return whole.filename().empty() ? whole.parent_path() : whole;
+}
+
+}  // namespace
+
+std::string hub_name(const fs::path& path) {
+  const fs::path snapshots = whole_path(path).parent_path();
+  std::string name = snapshots.parent_path().filename().string();
+  constexpr std::string_view kBegin = "models--", kBetween = "--";
+  if (snapshots.filename() != "snapshots" || !name.starts_with(kBegin)) return {};
+  name.erase(0, kBegin.size());
+  if (const auto at = name.find(kBetween); at != std::string::npos) name.replace(at, kBetween.size(), "/");
+  return name;
+}
+
+std::string shown_name(const fs::path& path) {
+  const std::string name = hub_name(path);
+  return name.empty() ? path.string() : name;
+}
+
+std::vector<std::string> model_names(const fs::path& path) {
+  const bool folder = fs::is_directory(path);
+  const fs::path whole = whole_path(path);
+  std::vector<std::string> names{(folder ? whole.filename() : whole.stem()).string(), path.string()};
+  if (std::string hub = hub_name(path); !hub.empty()) names.insert(names.begin(), std::move(hub));
+  const nlohmann::json config = read_json(folder ? path / "config.json" : path);
+  if (const auto name = config.find("_name_or_path"); name != config.end() && name->is_string())
+    names.push_back(name->get<std::string>());
+  return names;
+}
+
+namespace {
+
+void refuse_gguf(const fs::path& path) {
+  std::array<char, 4> magic{};
+  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
+  if (std::string_view(magic.data(), magic.size()) == "GGUF")
+    throw UsageError(
+        "--model " + path.string() +
+        ": is a GGUF file, which Weft does not read; give the Hugging Face checkpoint folder it was made of");
+}
+
+}  // namespace
+
+policy::ModelSpec read_model_spec(const fs::path& path) {
+  if (!fs::exists(path)) {
+    const bool may_be_of_hub = path.is_relative() && std::distance(path.begin(), path.end()) == 2;
+    throw UsageError("--model " + path.string() + ": there is no such folder or file" +
+                     (may_be_of_hub ? "; a model of the Hugging Face Hub must be downloaded first (hf download " +
+                                          path.string() + " --local-dir FOLDER)"
+                                    : ""));
+  }
+  const bool folder = fs::is_directory(path);
+  if (!folder) refuse_gguf(path);
+  const fs::path config = folder ? path / "config.json" : path;
+  if (!fs::exists(config))
+    throw DataError(path.string() +
+                    ": there is no config.json in this folder; --model wants a Hugging Face checkpoint " +
+                    (fs::is_directory(path / "snapshots") ? "folder, here one of those in snapshots/" : "folder"));
+  policy::ModelSpec spec = policy::model_from_config(read_json(config), config.string());
+  activation_named(spec.activation, config.string());
+  if (folder) apply_generation_config(spec, path);
+  return spec;
+}
+
+std::optional<policy::WeightFormat> format_of(const policy::Quantisation& stored,
+                                              const std::optional<policy::WeightFormat>& asked, const fs::path& path) {
+  if (!stored) return asked;
+  policy::WeightFormat own{.dtype = stored.dtype, .group = stored.group};
+  if (!asked) return own;
+  const bool same = asked->dtype == own.dtype && asked->group == own.group;
+  // Weights that others have quantised can be computed with in another format, but not in other groups: that would cost
+  // quality and save nothing.
+  if (same || (stored.foreign() && asked->dtype != own.dtype)) return asked;
+  throw UsageError("--weight-dtype " + policy::to_text(*asked) + ": " + path.string() + " is " +
+                   (stored.foreign() ? "quantised" : "packed") + " as " + name_of(own.dtype) + " in groups of " +
+                   std::to_string(own.group) + "; leave the flag out, or give the checkpoint that it was made of");
+}
+
+std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string& dtype, const std::string& weights,
+                                        const std::optional<policy::WeightFormat>& format) {
+  auto source = std::make_unique<ModelSource>();
+  source->path = path.string();
+  source->spec = read_model_spec(path);
+  source->units = policy::model_units(source->spec);
+  source->type = dtype_named(dtype, source->spec.dtype);
+  source->weight_format = format_of(source->spec.quantisation, format, path);
+  const DType widest = format && !format->quantised() ? format->dtype : source->type;
+  const bool folder = fs::is_directory(path);
+  if (!weights.empty()) {
+    source->weights =
+        std::make_unique<Weights>(source->spec, source->units, seed_from(weights), widest, source->weight_format);
+  } else if (folder && source->spec.quantisation.packing == policy::Quantisation::Packing::weft) {
+    source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
+    source->weights = std::make_unique<Weights>(Weights::from_packed(source->spec, source->units, *source->checkpoint,
+                                                                     source->spec.dtype, *source->weight_format));
+  } else {
+    if (!folder)
+      throw UsageError("--model " + path.string() +
+                       " is a file; give a checkpoint folder, or --weights random:SEED with a config");
+    source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
+    source->weights =
+        std::make_unique<Weights>(source->spec, source->units, *source->checkpoint, widest, source->weight_format);
+  }
+  if (folder && Tokenizer::present(path)) {
+    source->tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(path));
+    if (source->tokenizer->size() > static_cast<std::size_t>(source->spec.vocab))
+      throw DataError(path.string() + ": the tokenizer has ids up to " + std::to_string(source->tokenizer->size() - 1) +
+                      ", the model's vocabulary has " + std::to_string(source->spec.vocab));
+  }
+  return source;
+}
+
+}  // namespace weft::runtime

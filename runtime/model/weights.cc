@@ -1,0 +1,420 @@
+#include "runtime/model/weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "kernels/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/parallel.h"
+
+namespace weft::runtime {
+namespace {
+
+using policy::Form;
+
+constexpr std::uint64_t kPart = 64;             // alignment of packed tensors
+constexpr std::size_t kUnpacked = 256;          // alignment of unpacked tensors
+constexpr std::uint64_t kWord = 16;             // bytes of a word in which a GPU reads memory best
+constexpr std::size_t kConvertBytes = 4 << 20;  // bytes of a tensor that are converted at a time
+constexpr std::int64_t kRepackBytes = 8 << 20;  // bytes of levels made by others that are repacked at a time
+constexpr std::int64_t kTileRows = QuantisedLayout::kTileRows;
+
+/// Calls body with a float, f16 or bf16 value for `dtype`.
+template <class Body> void with_type(DType dtype, Body&& body) {
+  if (dtype == DType::f32) body(float{});
+  else if (dtype == DType::f16) body(f16{});
+  else body(bf16{});
+}
+
+double deviation(const policy::TensorSpec& spec) {
+  return spec.form == Form::matrix ? 1 / std::sqrt(double(spec.cols)) : 0.02;
+}
+
+/// Calls part(begin, end) for ranges of [0, count), on several threads if that is worth it: a large model with random
+/// weights is tens of GB, a minute's work for one thread.
+template <class Part> void in_parallel(std::uint64_t count, const Part& part) {
+  constexpr std::uint64_t worth = 1 << 20;
+  const std::uint64_t parts = std::clamp<std::uint64_t>(count / worth, 1, 16);
+  for_each_of(static_cast<std::int64_t>(parts), [&](std::int64_t i) {
+    const auto at = static_cast<std::uint64_t>(i);
+    part(count * at / parts, count * (at + 1) / parts);
+  });
+}
+
+/// Quantiles of the normal distribution, so that 16 random bits give one deviate.
+const std::vector<float>& normal_table() {
+  static const std::vector<float> table = [] {
+    constexpr int kEntries = 1 << 16;
+    std::vector<float> values(kEntries);
+    double x = -4.6;
+    for (int i = 0; i < kEntries; ++i) {
+      const double p = (i + 0.5) / kEntries;
+      for (int step = 0; step < 50; ++step) {  // Newton's method from the previous quantile
+        const double density = std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+        const double error = 0.5 * std::erfc(-x / std::numbers::sqrt2) - p;
+        x -= error / density;
+        if (std::abs(error) < 1e-13) break;
+      }
+      values[static_cast<std::size_t>(i)] = static_cast<float>(x);
+    }
+    return values;
+  }();
+  return table;
+}
+
+}  // namespace
+
+std::size_t take_unpacked(offload::Arena& space, std::int64_t elements) {
+  return space.take(offload::round_up(bytes_of(DType::f16, elements), kUnpacked), kUnpacked);
+}
+
+void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count) {
+  with_type(from, [&]<class From>(From) {
+    with_type(to, [&]<class To>(To) {
+      const auto* source = reinterpret_cast<const From*>(in);
+      auto* target = reinterpret_cast<To*>(out);
+      for (std::size_t i = 0; i < count; ++i) target[i] = To(static_cast<float>(source[i]));
+    });
+  });
+}
+
+Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
+                 DType type, const std::optional<policy::WeightFormat>& format)
+    : checkpoint_(&checkpoint), quantised_(model.quantisation), type_(type) {
+  checkpoint.demand(tensor_needs(model, units, checkpoint));
+  for (const policy::Unit& unit : units) {
+    Layout layout{.tensors = {}, .in_files = true};
+    for (const policy::TensorSpec& spec : unit.tensors) {
+      Placed& tensor = layout.tensors.emplace_back(Placed{.spec = spec, .dtype = type});
+      take(model, unit, tensor);
+      if (tensor.source) tensor.dtype = weight_dtype(*tensor.source);
+      const bool narrow = tensor.dtype == type || type == DType::f32;
+      const bool whole = !is_quantised(tensor.dtype) && tensor.file_offset % size_of(tensor.dtype) == 0;
+      if (quantise_if(unit, tensor, format) || tensor.matrix || !narrow || !whole) layout.in_files = false;
+    }
+    if (layout.in_files) {
+      lay_out_in_files(layout);
+    } else {
+      for (Placed& tensor : layout.tensors)
+        if (!is_quantised(tensor.dtype)) tensor.dtype = type;
+      lay_out_packed(layout);
+    }
+    layouts_.push_back(std::move(layout));
+  }
+}
+
+Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type,
+                 const std::optional<policy::WeightFormat>& format)
+    : quantised_(model.quantisation), seed_(seed), type_(type) {
+  lay_out(units, format);
+}
+
+Weights Weights::from_packed(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
+                             const Checkpoint& packed, DType type, const policy::WeightFormat& format) {
+  Weights weights;
+  weights.type_ = type;
+  weights.quantised_ = model.quantisation;
+  weights.lay_out(units, format);
+  for (Layout& layout : weights.layouts_) layout.in_files = true;
+  weights.packed_.emplace(packed, UnitSizes(weights.bytes_.begin(), weights.bytes_.end()));
+  return weights;
+}
+
+Weights Weights::to_pack(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
+                         const Checkpoint& checkpoint, DType type, const policy::WeightFormat& format) {
+  checkpoint.demand(tensor_needs(model, units, checkpoint));
+  Weights weights;
+  weights.checkpoint_ = &checkpoint;
+  weights.type_ = type;
+  weights.quantised_ = model.quantisation;
+  for (const policy::Unit& unit : units) {
+    Layout layout;
+    for (const policy::TensorSpec& spec : unit.tensors) {
+      Placed& tensor = layout.tensors.emplace_back(Placed{.spec = spec, .dtype = type});
+      weights.take(model, unit, tensor);
+      weights.quantise_if(unit, tensor, format);
+    }
+    weights.lay_out_packed(layout);
+    weights.layouts_.push_back(std::move(layout));
+  }
+  return weights;
+}
+
+/// Finds the tensor in the checkpoint.
+void Weights::take(const policy::ModelSpec& model, const policy::Unit& unit, Placed& tensor) const {
+  StoredTensor stored = stored_tensor(model, unit, tensor.spec, *checkpoint_);
+  tensor.matrix = std::move(stored.matrix);
+  tensor.source = stored.info;
+  if (tensor.source)
+    tensor.file_offset =
+        tensor.source->offset + bytes_of(weight_dtype(*tensor.source), tensor.spec.first_row * tensor.spec.cols);
+}
+
+/// Lays out the tensors of every unit in their order, in a buffer for the unit alone.
+void Weights::lay_out(const std::vector<policy::Unit>& units, const std::optional<policy::WeightFormat>& format) {
+  for (const policy::Unit& unit : units) {
+    Layout layout;
+    for (const policy::TensorSpec& spec : unit.tensors) {
+      layout.tensors.emplace_back(Placed{.spec = spec, .dtype = type_});
+      quantise_if(unit, layout.tensors.back(), format);
+    }
+    lay_out_packed(layout);
+    layouts_.push_back(std::move(layout));
+  }
+}
+
+namespace {
+
+/// The format's own type, except that int4 becomes int8 for the matrix that makes the values: it is a twelfth of a
+/// layer or less, and in 4 bits it causes a third of int4's loss (docs/quality.md).
+DType quantised_type(const policy::WeightFormat& format, policy::Role role) {
+  return format.dtype == DType::i4 && role == policy::Role::v_weight ? DType::i8 : format.dtype;
+}
+
+}  // namespace
+
+bool Weights::quantise_if(const policy::Unit& unit, Placed& tensor,
+                          const std::optional<policy::WeightFormat>& format) const {
+  if (!format || !format->quantised() || !policy::quantises(unit, tensor.spec)) return false;
+  const bool own = format->dtype == quantised_.dtype && format->group == quantised_.group;
+  if (own) {
+    const auto& plain = quantised_.plain;
+    tensor.plain =
+        std::binary_search(plain.begin(), plain.end(), tensor.spec.name) || (quantised_.foreign() && tensor.source);
+    if (tensor.plain) return false;
+  }
+  tensor.dtype = own && quantised_.uniform ? format->dtype : quantised_type(*format, tensor.spec.role);
+  tensor.group = format->group;
+  return true;
+}
+
+void Weights::lay_out_packed(Layout& layout) {
+  std::size_t end = 0;
+  for (Placed& tensor : layout.tensors) {
+    tensor.offset = offload::round_up(end, kPart);
+    end = tensor.offset + tensor.bytes();
+  }
+  bytes_.push_back(offload::round_up(end, offload::kPage));
+}
+
+/// Tensors that follow each other in a file stay together. Every such run begins as far into a page as it does in the
+/// file, so that O_DIRECT reads land in place. If the data of another file begin elsewhere in a word, its reads do not
+/// land in place, because all runs of a unit must need the same shift.
+void Weights::lay_out_in_files(Layout& layout) {
+  std::sort(layout.tensors.begin(), layout.tensors.end(), [](const Placed& a, const Placed& b) {
+    return std::pair(a.source->file, a.file_offset) < std::pair(b.source->file, b.file_offset);
+  });
+  std::size_t end = 0;
+  const Placed* before = nullptr;
+  for (Placed& tensor : layout.tensors) {
+    const bool follows = before && before->source->file == tensor.source->file &&
+                         before->file_offset + before->bytes() == tensor.file_offset;
+    if (!follows) end = offload::round_up(end, offload::kPage) + tensor.file_offset % offload::kPage;
+    if (before && !follows) end += (layout.tensors.front().offset - end) % kWord;
+    tensor.offset = end;
+    end += tensor.bytes();
+    before = &tensor;
+  }
+  bytes_.push_back(offload::round_up(end, offload::kPage));
+}
+
+const Weights::Placed& Weights::placed(std::size_t unit, policy::Role role) const {
+  const auto& tensors = layouts_[unit].tensors;
+  return *std::find_if(tensors.begin(), tensors.end(), [&](const Placed& tensor) { return tensor.spec.role == role; });
+}
+
+std::size_t Weights::shift(std::size_t unit) const {
+  const Layout& layout = layouts_[unit];
+  return layout.in_files ? layout.tensors.front().offset % kWord : 0;
+}
+
+std::vector<std::uint64_t> Weights::unpacked_bytes() const {
+  std::vector<std::uint64_t> bytes;
+  for (const Layout& layout : layouts_) {
+    offload::Arena counting;
+    for (const Placed& tensor : layout.tensors)
+      if (is_quantised(tensor.dtype)) take_unpacked(counting, tensor.spec.elements());
+    bytes.push_back(counting.used());
+  }
+  return bytes;
+}
+
+UnitViews Weights::views(std::size_t unit, const std::byte* base) const {
+  UnitViews views;
+  for (const Placed& tensor : layouts_[unit].tensors) {
+    ConstView& view = views[static_cast<std::size_t>(tensor.spec.role)];
+    view = ConstView(base + tensor.offset, tensor.dtype, tensor.spec.rows, tensor.spec.cols);
+    view.group = tensor.group;
+  }
+  return views;
+}
+
+std::vector<offload::FilePart> Weights::parts(std::size_t unit, std::span<const offload::FileId> files) const {
+  if (packed_) return {packed_->part(unit, files)};
+  std::vector<offload::FilePart> parts;
+  for (const Placed& tensor : layouts_[unit].tensors) {
+    const offload::Extent extent{files[tensor.source->file], tensor.file_offset, tensor.bytes()};
+    if (!parts.empty()) {
+      offload::FilePart& last = parts.back();
+      if (last.extent.file == extent.file && last.extent.offset + last.extent.bytes == extent.offset &&
+          last.offset + last.extent.bytes == tensor.offset) {
+        last.extent.bytes += extent.bytes;
+        continue;
+      }
+    }
+    parts.push_back({extent, tensor.offset});
+  }
+  return parts;
+}
+
+void Weights::make(std::size_t unit, std::byte* to) const {
+  std::memset(to, 0, bytes_[unit]);  // the gaps between tensors
+  for (const Placed& tensor : layouts_[unit].tensors) {
+    if (tensor.matrix && tensor.dtype == quantised_.dtype && tensor.group == quantised_.group) repack(tensor, to);
+    else if (is_quantised(tensor.dtype)) quantise(tensor, to);
+    else if (tensor.matrix) dequantise(tensor, to);
+    else if (tensor.source) convert(tensor, to);
+    else randomize(tensor, to + tensor.offset, tensor.dtype, 0, tensor.spec.elements());
+  }
+}
+
+std::vector<std::string> Weights::left_plain() const {
+  std::vector<std::string> names;
+  for (const Layout& layout : layouts_)
+    for (const Placed& tensor : layout.tensors)
+      if (tensor.plain) names.push_back(tensor.spec.name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool Weights::converts() const {
+  return checkpoint_ && std::any_of(layouts_.begin(), layouts_.end(), [](const Layout& l) { return !l.in_files; });
+}
+
+void Weights::convert(const Placed& tensor, std::byte* to) const {
+  const DType stored = weight_dtype(*tensor.source);
+  const auto elements = static_cast<std::size_t>(tensor.spec.elements());
+  const std::size_t step = kConvertBytes / sizeof(float);
+  std::vector<std::byte> buffer(std::min(elements, step) * size_of(stored));
+  for (std::size_t first = 0; first < elements; first += step) {
+    const std::size_t count = std::min(step, elements - first);
+    const std::span<std::byte> bytes(buffer.data(), count * size_of(stored));
+    checkpoint_->read_range(tensor.source->file, tensor.file_offset + first * size_of(stored), bytes);
+    convert_elements(stored, bytes.data(), tensor.dtype, to + tensor.offset + first * size_of(tensor.dtype), count);
+  }
+}
+
+/// Writes `count` numbers of the tensor from `first_number` on, as `dtype`.
+void Weights::randomize(const Placed& tensor, std::byte* to, DType dtype, std::int64_t first_number,
+                        std::int64_t count) const {
+  const std::vector<float>& normal = normal_table();
+  const auto scale = static_cast<float>(deviation(tensor.spec));
+  const float mean = tensor.spec.form == Form::norm ? 1.0f : 0.0f;
+  const std::uint64_t key = mix(seed_ ^ hash(tensor.spec.name));
+  const auto first = static_cast<std::uint64_t>(tensor.spec.first_row * tensor.spec.cols + first_number);
+  with_type(dtype, [&]<class T>(T) {
+    std::vector<T> values(normal.size());  // scaled and rounded once for all elements
+    for (std::size_t i = 0; i < normal.size(); ++i) values[i] = T(mean + scale * normal[i]);
+    auto* out = reinterpret_cast<T*>(to);
+    in_parallel(static_cast<std::uint64_t>(count), [&](std::uint64_t begin, std::uint64_t end) {
+      std::uint64_t bits = 0;
+      for (std::uint64_t i = begin; i < end; ++i) {
+        const std::uint64_t element = first + i;
+        if (i == begin || element % 4 == 0) bits = mix(key + element / 4);
+        out[i] = values[(bits >> (16 * (element % 4))) & 0xFFFF];
+      }
+    });
+  });
+}
+
+/// Reads the numbers that a run in type_ would compute with.
+void Weights::read_floats(const Placed& tensor, std::int64_t first_row, std::int64_t rows,
+                          std::vector<float>& to) const {
+  if (tensor.matrix) {
+    QuantisedRows levels;
+    tensor.matrix->read(tensor.spec.first_row + first_row, rows, levels);
+    tensor.matrix->dequantise(levels, to);
+    return;
+  }
+  const std::int64_t first = first_row * tensor.spec.cols, count = rows * tensor.spec.cols;
+  const DType stored = tensor.source ? weight_dtype(*tensor.source) : type_;
+  std::vector<std::byte> numbers(bytes_of(stored, count));
+  if (tensor.source)
+    checkpoint_->read_range(tensor.source->file, tensor.file_offset + bytes_of(stored, first), numbers);
+  else randomize(tensor, numbers.data(), stored, first, count);
+  to.resize(static_cast<std::size_t>(count));
+  convert_elements(stored, numbers.data(), DType::f32, reinterpret_cast<std::byte*>(to.data()), to.size());
+}
+
+/// Writes the levels of others in Weft's layout. They stay the same, with scales and minima in float16.
+void Weights::repack(const Placed& tensor, std::byte* to) const {
+  const QuantisedLayout layout = tensor.quantised();
+  tensor.matrix->check();
+  const std::int64_t step = std::max(kTileRows, kRepackBytes / (layout.cols / 2) / kTileRows * kTileRows);
+  QuantisedRows levels;
+  std::vector<GroupScale> scales;
+  for (std::int64_t first = 0; first < layout.rows; first += step) {
+    const std::int64_t rows = std::min(step, layout.rows - first);
+    tensor.matrix->read(tensor.spec.first_row + first, rows, levels);
+    scales.clear();
+    for (std::size_t i = 0; i < levels.scales.size(); ++i) {
+      const auto scale = kernels::scale_with_zero(levels.scales[i], levels.zeros[i]);
+      if (!scale)
+        throw DataError("tensor '" + tensor.matrix->name() + "', row " +
+                        std::to_string(first + static_cast<std::int64_t>(i) / layout.groups()) +
+                        ": its scale is too large for float16; give --weight-dtype bfloat16");
+      scales.push_back(*scale);
+    }
+    for_each_of((rows + kTileRows - 1) / kTileRows, [&](std::int64_t tile) {
+      const std::int64_t row = tile * kTileRows;
+      kernels::pack_tile(
+          layout,
+          {.words = levels.words.data() + row * (layout.cols / 8), .scales = scales.data() + row * layout.groups()},
+          std::min(kTileRows, rows - row), to + tensor.offset + (first + row) / kTileRows * layout.tile_bytes());
+    });
+  }
+}
+
+/// Writes a matrix that others have quantised as numbers of a float type.
+void Weights::dequantise(const Placed& tensor, std::byte* to) const {
+  tensor.matrix->check();
+  const auto row_bytes = static_cast<std::int64_t>(bytes_of(DType::f32, tensor.spec.cols));
+  const std::int64_t step = std::max(kTileRows, kRepackBytes / row_bytes);
+  std::vector<float> numbers;
+  for (std::int64_t first = 0; first < tensor.spec.rows; first += step) {
+    const std::int64_t rows = std::min(step, tensor.spec.rows - first);
+    read_floats(tensor, first, rows, numbers);
+    convert_elements(DType::f32, reinterpret_cast<const std::byte*>(numbers.data()), tensor.dtype,
+                     to + tensor.offset + bytes_of(tensor.dtype, first * tensor.spec.cols), numbers.size());
+  }
+}
+
+void Weights::quantise(const Placed& tensor, std::byte* to) const {
+  const QuantisedLayout layout = tensor.quantised();
+  if (tensor.matrix) tensor.matrix->check();
+  const auto row_bytes = static_cast<std::int64_t>(bytes_of(DType::f32, layout.cols));
+  const std::int64_t step =
+      std::max<std::int64_t>(kTileRows, static_cast<std::int64_t>(kConvertBytes) / row_bytes / kTileRows * kTileRows);
+  std::vector<float> numbers;
+  std::atomic<std::int64_t> bad{-1};  // a row that cannot be quantised
+  for (std::int64_t first = 0; first < layout.rows; first += step) {
+    const std::int64_t rows = std::min(step, layout.rows - first);
+    read_floats(tensor, first, rows, numbers);
+    for_each_of((rows + kTileRows - 1) / kTileRows, [&](std::int64_t tile) {
+      const std::int64_t row = tile * kTileRows, some = std::min(kTileRows, rows - row);
+      const std::int64_t wrong =
+          kernels::quantise_tile(layout, numbers.data() + row * layout.cols, some, layout.cols,
+                                 to + tensor.offset + (first + row) / kTileRows * layout.tile_bytes());
+      if (wrong >= 0) bad = first + row + wrong;
+    });
+    if (bad >= 0)
+      throw DataError("tensor '" + tensor.spec.name + "', row " + std::to_string(bad) + ": cannot be " +
+                      name_of(tensor.dtype) +
+                      ": a number is not finite, or too large for a scale in float16; give --weight-dtype bfloat16");
+  }
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,119 @@
+// runtime/model/weights.h: the layout of each unit's tensors in a buffer, and the source of their bytes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/quantised.h"
+#include "offload/buffer_store.h"
+#include "policy/model/model.h"
+#include "policy/model/weight_format.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/packed.h"
+#include "runtime/checkpoint/stored_tensor.h"
+
+namespace weft::runtime {
+
+/// The tensors of one unit, by role. A view is empty if the model has no such tensor.
+using UnitViews = std::array<ConstView, policy::kRoles>;
+
+/// Takes room for a matrix of `elements` 16-bit numbers. The matrices of a unit take the same room in any order.
+std::size_t take_unpacked(offload::Arena& space, std::int64_t elements);
+
+/// Converts `count` elements and rounds each to the nearest.
+void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count);
+
+/// The weights of a model, unit by unit. If the kernels can use a unit's tensors as they are in the checkpoint, the
+/// unit consists of ranges of its files, so that the checkpoint itself is the disk tier. Any other unit is made:
+/// converted, or random.
+class Weights {
+ public:
+  /// Uses the weights of a checkpoint, which must outlive this, and checks all names, shapes and dtypes. No matrix gets
+  /// more precision than `type`; a narrower type in the file is kept, because widening it is exact. A quantised
+  /// `format` applies to the tensors that policy::quantises() names; those that others have quantised to the same
+  /// format keep their levels. Throws DataError.
+  Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
+          DType type, const std::optional<policy::WeightFormat>& format = {});
+  /// Makes random weights: normal deviates that depend on nothing but the seed, the tensor and the element. Matrices
+  /// have standard deviation 1 / sqrt(columns), embeddings and biases 0.02, and norm weights are 1 +- 0.02.
+  Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type,
+          const std::optional<policy::WeightFormat>& format = {});
+
+  /// The weights for a packed file: every unit is made, and none consists of ranges of the checkpoint.
+  static Weights to_pack(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
+                         const Checkpoint& checkpoint, DType type, const policy::WeightFormat& format);
+  /// The weights of a packed file, which must outlive this. Throws DataError.
+  static Weights from_packed(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
+                             const Checkpoint& packed, DType type, const policy::WeightFormat& format);
+
+  const std::vector<std::uint64_t>& unit_bytes() const { return bytes_; }
+  /// [units] The bytes that a unit's quantised matrices take in 16 bits, each by take_unpacked().
+  std::vector<std::uint64_t> unpacked_bytes() const;
+  UnitViews views(std::size_t unit, const std::byte* base) const;
+  std::size_t tensor_offset(std::size_t unit, policy::Role role) const { return placed(unit, role).offset; }
+  DType tensor_dtype(std::size_t unit, policy::Role role) const { return placed(unit, role).dtype; }
+  /// True if parts() are the unit, false if make() writes it.
+  bool in_files(std::size_t unit) const { return layouts_[unit].in_files; }
+  /// The number of bytes by which the whole buffer must begin before its place, so that tensors begin at words of 16
+  /// bytes, as products on a GPU need. (A safetensors file's data may begin in the middle of a word.) The first shift()
+  /// bytes of the buffer hold nothing.
+  std::size_t shift(std::size_t unit) const;
+  /// The ranges of files that make up a unit. `files` [checkpoint files] are the disk store's ids of the checkpoint's
+  /// files.
+  std::vector<offload::FilePart> parts(std::size_t unit, std::span<const offload::FileId> files) const;
+  /// Writes the unit_bytes()[unit] bytes of a unit. Throws IoError, or DataError if a number cannot be quantised.
+  void make(std::size_t unit, std::byte* to) const;
+
+  /// The names, sorted, of the layers' matrices that stay in a float type although the format is quantised, because
+  /// whoever quantised the checkpoint has left them out.
+  std::vector<std::string> left_plain() const;
+  /// Whether there is a checkpoint but some unit must be made, which takes a copy.
+  bool converts() const;
+
+ private:
+  struct Placed {
+    policy::TensorSpec spec;
+    DType dtype = DType::f32;
+    std::size_t offset = 0;  // in the buffer
+    const TensorInfo* source = nullptr;
+    std::uint64_t file_offset = 0;               // place in the file of the first row that the unit holds
+    int group = 0;                               // size of a group, if it is quantised
+    std::optional<QuantisedMatrix> matrix = {};  // instead of a source
+    bool plain = false;                          // the checkpoint leaves it unquantised
+    QuantisedLayout quantised() const { return {dtype, group, spec.rows, spec.cols}; }
+    std::uint64_t bytes() const {
+      return is_quantised(dtype) ? static_cast<std::uint64_t>(quantised().bytes()) : bytes_of(dtype, spec.elements());
+    }
+  };
+  struct Layout {
+    std::vector<Placed> tensors;
+    bool in_files = false;
+  };
+  const Placed& placed(std::size_t unit, policy::Role role) const;
+  Weights() = default;
+  void take(const policy::ModelSpec& model, const policy::Unit& unit, Placed& tensor) const;
+  void lay_out(const std::vector<policy::Unit>& units, const std::optional<policy::WeightFormat>& format);
+  void lay_out_packed(Layout& layout);
+  void lay_out_in_files(Layout& layout);
+  bool quantise_if(const policy::Unit& unit, Placed& tensor, const std::optional<policy::WeightFormat>& format) const;
+  void convert(const Placed& tensor, std::byte* to) const;
+  void randomize(const Placed& tensor, std::byte* to, DType dtype, std::int64_t first_number, std::int64_t count) const;
+  void quantise(const Placed& tensor, std::byte* to) const;
+  void repack(const Placed& tensor, std::byte* to) const;
+  void dequantise(const Placed& tensor, std::byte* to) const;
+  void read_floats(const Placed& tensor, std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const;
+
+  const Checkpoint* checkpoint_ = nullptr;
+  std::optional<PackedUnits> packed_;
+  policy::Quantisation quantised_;  // the checkpoint's own
+  std::uint64_t seed_ = 0;
+  DType type_ = DType::f32;  // the type to which random numbers are rounded before they are quantised
+  std::vector<Layout> layouts_;
+  std::vector<std::uint64_t> bytes_;
+};
+
+}  // namespace weft::runtime

@@ -1,0 +1,279 @@
+#include "runtime/results/result_line.h"
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "kernels/error.h"
+#include "policy/base/json.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/utf8.h"
+#include "runtime/requests/request_checks.h"
+#include "runtime/text/tokenizer.h"
+
+namespace weft::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json token_json(std::int32_t token, float logprob, const Tokenizer* tokenizer) {
+  ordered_json json{{"token_id", token}, {"token", nullptr}, {"logprob", double(logprob)}};
+  if (tokenizer) json["token"] = with_replacements(tokenizer->piece(token));
+  return json;
+}
+
+/// Collects a line piece by piece. Its length may be tens of MiB, and one JSON value of it would take ten times that.
+class LineText {
+ public:
+  /// Texts of up to kWhole bytes are kept. Only the length of a longer text is.
+  static constexpr std::size_t kWhole = std::size_t{1} << 20;
+
+  void put(std::string_view piece) {
+    bytes_ += piece.size();
+    if (bytes_ <= room_) text_ += piece;
+  }
+  void put_json(const ordered_json& value) { put(policy::to_line(value)); }
+  bool whole() const { return bytes_ == text_.size(); }
+  /// Begins again, with memory for the whole text.
+  void begin_again() {
+    text_ = {};
+    text_.reserve(bytes_);
+    room_ = std::exchange(bytes_, 0);
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+  std::size_t bytes_ = 0, room_ = kWhole;
+};
+
+/// Puts a list such as `[one,two]`. element(i) puts its elements.
+template <class Element> void put_list(LineText& line, std::size_t count, const Element& element) {
+  line.put("[");
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i > 0) line.put(",");
+    element(i);
+  }
+  line.put("]");
+}
+
+void put_logprobs(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
+  put_list(line, choice.tokens.size(), [&](std::size_t i) {
+    ordered_json json = token_json(choice.tokens[i], choice.logprobs->chosen[i], tokenizer);
+    json["top"] = ordered_json::array();
+    for (const TokenLogprob& other : choice.logprobs->top[i])
+      json["top"].push_back(token_json(other.token, other.logprob, tokenizer));
+    line.put_json(json);
+  });
+}
+
+/// Puts the members of a choice, without braces.
+void put(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
+  line.put("\"text\":");
+  line.put_json(choice.has_text ? ordered_json(choice.text) : ordered_json());
+  line.put(",\"token_ids\":");
+  line.put_json(ordered_json(choice.tokens));
+  line.put(",\"finish_reason\":");
+  line.put_json(ordered_json(choice.finish));
+  if (!choice.logprobs) return;
+  line.put(",\"logprobs\":");
+  put_logprobs(line, choice, tokenizer);
+}
+
+/// The text before and after the choices. `frame` has the last "choices": null in their place.
+struct Frame {
+  std::string before, after;
+
+  explicit Frame(const ordered_json& frame) {
+    constexpr std::string_view kHere = "\"choices\":null";
+    before = policy::to_line(frame);
+    const std::size_t at = before.rfind(kHere);
+    after = before.substr(at + kHere.size());
+    before.resize(at);
+  }
+};
+
+Frame native_frame(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices) {
+  std::size_t tokens = 0;
+  for (const Choice& choice : choices) tokens += choice.tokens.size();
+  return Frame(ordered_json{{"id", ordered_json::parse(to.id)},
+                            {"choices", nullptr},
+                            {"usage", {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}}}});
+}
+
+void put_native(LineText& line, std::span<const Choice> choices, const Tokenizer* tokenizer) {
+  if (choices.size() == 1) return put(line, choices.front(), tokenizer);
+  line.put("\"choices\":");
+  put_list(line, choices.size(), [&](std::size_t i) {
+    line.put("{\"index\":" + std::to_string(i) + ",");
+    put(line, choices[i], tokenizer);
+    line.put("}");
+  });
+}
+
+/// 16 hexadecimal digits that are the same for a request in every run.
+std::string tag_of(const std::string& id) {
+  std::string tag;
+  for (std::uint64_t bits = mix(hash(id)), i = 0; i < 16; ++i, bits <<= 4) tag += "0123456789abcdef"[bits >> 60];
+  return tag;
+}
+
+/// `id` is JSON; it is null for a line without a readable id.
+ordered_json openai_line(const std::string& id, const std::string& tag, int status, ordered_json body) {
+  return {{"id", "batch_req_" + tag},
+          {"custom_id", ordered_json::parse(id)},
+          {"response", {{"status_code", status}, {"request_id", "req_" + tag}, {"body", std::move(body)}}},
+          {"error", nullptr}};
+}
+
+std::string text_of(std::int32_t token, const Tokenizer* tokenizer) {
+  return tokenizer ? with_replacements(tokenizer->piece(token)) : std::string();
+}
+
+/// Puts the lists of a completion's logprobs: each token, its place in the text in characters, and the likeliest tokens
+/// there.
+void put_completion_logprobs(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
+  ordered_json tokens = ordered_json::array(), offsets = tokens, chosen = tokens;
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < choice.tokens.size(); ++i) {
+    const std::string text = text_of(choice.tokens[i], tokenizer);
+    tokens.push_back(text);
+    chosen.push_back(double(choice.logprobs->chosen[i]));
+    offsets.push_back(offset);
+    for (const char c : text) offset += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }
+  line.put("{\"text_offset\":");
+  line.put_json(offsets);
+  line.put(",\"token_logprobs\":");
+  line.put_json(chosen);
+  line.put(",\"tokens\":");
+  line.put_json(tokens);
+  line.put(",\"top_logprobs\":");
+  put_list(line, choice.tokens.size(), [&](std::size_t i) {
+    ordered_json here{{text_of(choice.tokens[i], tokenizer), double(choice.logprobs->chosen[i])}};
+    for (const TokenLogprob& other : choice.logprobs->top[i])
+      here.emplace(text_of(other.token, tokenizer), double(other.logprob));
+    line.put_json(here);
+  });
+  line.put("}");
+}
+
+ordered_json chat_token(std::int32_t token, float logprob, const Tokenizer* tokenizer) {
+  ordered_json bytes = ordered_json::array();
+  if (tokenizer)
+    for (const char c : tokenizer->piece(token)) bytes.push_back(static_cast<unsigned char>(c));
+  return {{"token", text_of(token, tokenizer)}, {"logprob", double(logprob)}, {"bytes", std::move(bytes)}};
+}
+
+void put_chat_logprobs(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
+  line.put("{\"content\":");
+  put_list(line, choice.tokens.size(), [&](std::size_t i) {
+    ordered_json token = chat_token(choice.tokens[i], choice.logprobs->chosen[i], tokenizer);
+    token["top_logprobs"] = ordered_json::array();
+    for (const TokenLogprob& other : choice.logprobs->top[i])
+      token["top_logprobs"].push_back(chat_token(other.token, other.logprob, tokenizer));
+    line.put_json(token);
+  });
+  line.put(",\"refusal\":null}");
+}
+
+Frame openai_frame(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices) {
+  const bool chat = to.endpoint == Endpoint::chat;
+  std::int64_t tokens = 0;
+  for (const Choice& choice : choices) tokens += static_cast<std::int64_t>(choice.tokens.size());
+  const std::string tag = tag_of(to.id);
+  return Frame(openai_line(
+      to.id, tag, 200,
+      {{"id", (chat ? "chatcmpl-" : "cmpl-") + tag},
+       {"object", chat ? "chat.completion" : "text_completion"},
+       {"created", std::time(nullptr)},
+       {"model", to.model},
+       {"choices", nullptr},
+       {"usage",
+        {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}, {"total_tokens", prompt_tokens + tokens}}}}));
+}
+
+void put_openai(LineText& line, bool chat, std::span<const Choice> choices, const Tokenizer* tokenizer) {
+  line.put("\"choices\":");
+  put_list(line, choices.size(), [&](std::size_t i) {
+    const Choice& choice = choices[i];
+    line.put("{\"index\":" + std::to_string(i) + (chat ? ",\"message\":" : ",\"text\":"));
+    if (chat) line.put_json(ordered_json{{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}});
+    else line.put_json(ordered_json(choice.text));
+    line.put(",\"logprobs\":");
+    if (!choice.logprobs) line.put("null");
+    else if (chat) put_chat_logprobs(line, choice, tokenizer);
+    else put_completion_logprobs(line, choice, tokenizer);
+    line.put(",\"finish_reason\":");
+    line.put_json(ordered_json(choice.finish));
+    line.put("}");
+  });
+}
+
+int status_of(const std::string& code) {
+  if (code == kNotFinite) return 500;
+  return code == "model_not_found" ? 404 : 400;
+}
+
+}  // namespace
+
+std::string result_line(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices,
+                        const Tokenizer* tokenizer) {
+  const bool native = to.endpoint == Endpoint::native;
+  const Frame frame = native ? native_frame(to, prompt_tokens, choices) : openai_frame(to, prompt_tokens, choices);
+  LineText line;
+  const auto put_all = [&] {
+    line.put(frame.before);
+    if (native) put_native(line, choices, tokenizer);
+    else put_openai(line, to.endpoint == Endpoint::chat, choices, tokenizer);
+    line.put(frame.after);
+  };
+  put_all();
+  if (!line.whole()) {
+    line.begin_again();
+    put_all();
+  }
+  return line.take();
+}
+
+std::string refusal_line(const Refusal& refusal, Dialect dialect) {
+  const bool nameless = refusal.id == "null";
+  if (dialect == Dialect::native) {
+    ordered_json json{{"id", ordered_json::parse(refusal.id)}};
+    if (nameless) json["line"] = refusal.line;
+    json["error"] = {{"code", refusal.code}, {"message", refusal.reason}};
+    return policy::to_line(json);
+  }
+  ordered_json error{{"message", refusal.reason},
+                     {"type", refusal.code == kNotFinite ? "server_error" : "invalid_request_error"},
+                     {"param", nullptr}};
+  if (!refusal.param.empty()) error["param"] = refusal.param;
+  error["code"] = refusal.code;
+  if (nameless) error["line"] = refusal.line;
+  const std::string tag = tag_of(nameless ? "line " + std::to_string(refusal.line) : refusal.id);
+  return policy::to_line(openai_line(refusal.id, tag, status_of(refusal.code), {{"error", std::move(error)}}));
+}
+
+std::size_t answered_request(const nlohmann::json& line, const RequestFile& requests, const std::string& where) {
+  const bool scores = requests.kind() == RequestKind::score, openai = requests.dialect() == Dialect::openai;
+  const auto has = [&](const char* key) { return line.is_object() && line.contains(key); };
+  const bool refused = has("error") && line.at("error").is_object();
+  const bool answer = openai ? has("custom_id") && has("response")
+                             : has("id") && (refused || (scores ? has("greedy") : has("token_ids") || has("choices")));
+  if (!answer)
+    throw UsageError(where + ": not a result of weft " + (scores ? "score" : "generate") +
+                     (openai ? " for OpenAI's request lines" : ""));
+  const nlohmann::json& id = line.at(openai ? "custom_id" : "id");
+  const auto request = id.is_null() ? requests.find_line(refused_line(line)) : requests.find(policy::to_line(id));
+  if (!request) throw UsageError(where + ": answers a request that is not in the input");
+  return *request;
+}
+
+bool is_refusal(const nlohmann::json& line) {
+  if (line.contains("error") && line.at("error").is_object()) return true;
+  return line.contains("response") && line.at("response").is_object() &&
+         line.at("response").value("status_code", 200) != 200;
+}
+
+}  // namespace weft::runtime

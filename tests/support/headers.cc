@@ -1,0 +1,1 @@
+// Nothing of its own: the tests' precompiled headers are compiled with it.

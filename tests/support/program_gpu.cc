@@ -1,0 +1,4 @@
+#include "tests/support/program.h"
+
+bool weft::test::on_gpu() { return true; }
+const char* weft::test::built_from() { return WEFT_SOURCE_DIR; }
