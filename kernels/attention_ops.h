@@ -73,8 +73,8 @@ struct KvSlots {
 ///   Scoring::attention     offsets [prompts + 1]     sequence [prompts]: its place in the block     keep [prompts]
 /// With `pool` > 1, which is odd, a score is the mean of the scores of that many neighbours, fewer at the prompt's ends
 /// (SnapKV). Slots without scores forget them.
-///   work [kv_heads, tokens] f32: with Scoring::keys, room for what is computed of the keys; of these as they are
-///   given, so after a rotation, and in the slots' type where that is a float type
+///   work [kv_heads, tokens] f32: with Scoring::keys, room for what is computed of the keys as they are given, so after
+///   a rotation, and in the slots' type where that is a float type
 struct KeepPrompt {
   ConstView k, v, score;
   std::span<const std::int32_t> offsets, sequence;

@@ -8,8 +8,8 @@ namespace weft::kernels {
 
 /// What one sequence keeps between two steps, per layer and KV head: of its prompt at most heavy + recent tokens, and
 /// `spare` more that come later. Once that many are stored, each step at position t evicts the stored or new token with
-/// the lowest score among those at positions
-/// <= t - recent - grace that are not sinks (< sinks); ties evict the oldest. H2O has grace 0; its FlexGen version 1.
+/// the lowest score among those at positions <= t - recent - grace that are not sinks (< sinks); ties evict the oldest.
+/// H2O has grace 0; its FlexGen version 1.
 struct Keep {
   std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0, spare = 0;
   constexpr std::int32_t of_prompt() const { return heavy + recent; }

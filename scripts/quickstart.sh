@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
-cmake --preset release -DWEFT_TESTS=OFF >/dev/null
+scripts/dev/configure.sh release -DWEFT_TESTS=OFF
 cmake --build --preset release --target weft
 out=build/quickstart
 mkdir -p "$out"

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Installs what the build and the tests need on Debian 12 (or Ubuntu 22.04 and later). Safe to run again.
+# Installs what the program needs to be built on Debian 12 (or Ubuntu 22.04 and later); with --tests what the tests need
+# too. Safe to run again.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build ccache pkg-config python3 python3-venv git
-          liburing-dev libcli11-dev libspdlog-dev nlohmann-json3-dev coinor-libclp-dev libutf8proc-dev zlib1g-dev catch2 xz-utils strace)
+packages=(g++ cmake ninja-build ccache pkg-config python3 liburing-dev libcli11-dev libspdlog-dev nlohmann-json3-dev
+          coinor-libclp-dev libutf8proc-dev zlib1g-dev)
+[ "${1:-}" = --tests ] && packages+=(catch2 git python3-venv strace xz-utils)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Sets up, builds and runs all tests. PRESET=asan or tsan runs them under sanitizers.
+# Sets up, builds and runs tests: the default tier, or with --fast the one of half a minute, with --exhaustive all there
+# are, with --part K of 0 to 6 the default tier and a seventh of the exhaustive one. What follows goes to ctest, as in
+# scripts/test.sh -R budgets. PRESET=asan or tsan runs them under sanitizers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${PRESET:-release}
-scripts/setup.sh
-cmake --preset "$preset" -DWEFT_TESTS=ON >/dev/null
+scripts/setup.sh --tests
+scripts/dev/configure.sh "$preset" -DWEFT_TESTS=ON
 cmake --build --preset "$preset"
-ctest --preset "$preset" "$@"
+exec scripts/dev/run_tests.py --preset "$preset" "$@"

@@ -26,7 +26,6 @@ constexpr std::int64_t kMostPacked = 8 * kPanelK;  // numbers of x that are pack
 constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; below, waking a thread costs more
 
-std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return divide_up(n, multiple) * multiple; }
 
 /// How one pass over the weights is cut: rows into tiles, columns into tasks, k into blocks.

@@ -15,6 +15,8 @@
 
 namespace weft::kernels {
 
+constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
 constexpr int kPartialSums = 16;
 constexpr int kMostTileRows = 12;
 constexpr int kWeightTypes = 3;  // f32, f16, bf16: the values of DType

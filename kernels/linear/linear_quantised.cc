@@ -8,12 +8,11 @@
 namespace weft::kernels {
 namespace {
 
-constexpr std::int64_t kTileRows = QuantisedLayout::kTileRows;
+constexpr std::int64_t kLayoutRows = QuantisedLayout::kTileRows;
 constexpr std::int64_t kTaskTiles = 4;                          // of weights, at most
-constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;   // of x, unless that is less than 64 rows
-constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 19;  // products; below, waking a thread costs more
+constexpr std::int64_t kLevelBytes = std::int64_t{16} << 20;   // of x, unless that is less than 64 rows
+constexpr std::int64_t kLevelWorkPerThread = std::int64_t{1} << 19;  // products; below, waking a thread costs more
 
-std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
 /// Some rows of x against all weights. Threads first quantise rows, then take tasks of a few tiles each.
 class IntegerPass {
@@ -32,7 +31,7 @@ class IntegerPass {
     scale_ = reinterpret_cast<float*>(shared);
     sum_ = scale_ + rows_ * layout_.groups();
     levels_ = reinterpret_cast<std::int8_t*>(sum_ + rows_ * layout_.groups());
-    const std::int64_t useful = 1 + rows_ * layout_.rows * layout_.cols / kWorkPerThread;
+    const std::int64_t useful = 1 + rows_ * layout_.rows * layout_.cols / kLevelWorkPerThread;
     threads = static_cast<int>(std::min<std::int64_t>(threads, useful));
     task_tiles_ = std::clamp<std::int64_t>(layout_.tiles() / (8 * threads), 1, kTaskTiles);
     turn.run(std::min<std::int64_t>(threads, std::max(rows_, divide_up(layout_.tiles(), task_tiles_))),
@@ -47,7 +46,7 @@ class IntegerPass {
       quantised_.fetch_add(1, std::memory_order_release);
     }
     while (quantised_.load(std::memory_order_acquire) < rows_) std::this_thread::yield();  // those begun elsewhere
-    const std::size_t floats = static_cast<std::size_t>(block_rows_ * kTileRows);
+    const std::size_t floats = static_cast<std::size_t>(block_rows_ * kLayoutRows);
     float* const sums = reinterpret_cast<float*>(turn.scratch(thread, floats * sizeof(float)));
     const std::int64_t tasks = divide_up(layout_.tiles(), task_tiles_);
     for (; mine < rows_ + tasks; mine = next_++) {
@@ -91,12 +90,12 @@ class IntegerPass {
                                .quads = layout_.group / kQuad,
                                .prefetch = first == 0,
                                .sums = sums});
-      for (std::int64_t row = 0; row < block.rows; ++row) finish(first + row, tile, sums + row * kTileRows);
+      for (std::int64_t row = 0; row < block.rows; ++row) finish(first + row, tile, sums + row * kLayoutRows);
     }
   }
 
   void finish(std::int64_t row, std::int64_t tile, const float* sums) const {
-    const std::int64_t column = tile * kTileRows;
+    const std::int64_t column = tile * kLayoutRows;
     const auto bias_size = static_cast<std::int64_t>(size_of(op_.bias.dtype));
     finish_({.sums = sums,
              .lane_step = 0,
@@ -105,7 +104,7 @@ class IntegerPass {
              .activation = op_.activation,
              .accumulate = op_.accumulate,
              .out = op_.out.as<float>() + (first_row_ + row) * op_.out.stride + column,
-             .columns = std::min(kTileRows, layout_.rows - column)});
+             .columns = std::min(kLayoutRows, layout_.rows - column)});
   }
 
   const Linear& op_;
@@ -124,7 +123,7 @@ class IntegerPass {
 
 void linear_integer(const Linear& op, const IntegerKernels& kernels, void (*finish)(const Finish&), ThreadPool& pool) {
   const std::int64_t row_bytes = std::max<std::int64_t>(1, IntegerPass::row_bytes(QuantisedLayout::of(op.weight)));
-  const std::int64_t most = std::max<std::int64_t>(64, kPackedBytes / row_bytes);
+  const std::int64_t most = std::max<std::int64_t>(64, kLevelBytes / row_bytes);
   const std::int64_t rows = divide_up(op.x.rows, divide_up(op.x.rows, most));
   ThreadPool::Turn turn(pool);
   for (std::int64_t row = 0; row < op.x.rows; row += rows)

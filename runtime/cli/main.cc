@@ -26,6 +26,7 @@
 #include "kernels/error.h"
 #include "policy/base/json.h"
 #include "runtime/base/stop.h"
+#include "runtime/base/version.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/other_words.h"
 #include "runtime/job/progress.h"
@@ -154,7 +155,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
 
 int run(int argc, char** argv) {
   CLI::App app{"Weft generates text in bulk with language models that do not fit on the GPU."};
-  app.set_version_flag("--version", "weft " WEFT_VERSION);
+  app.set_version_flag("--version", weft::runtime::program_version());
   app.require_subcommand(1);
   weft::runtime::Command command;
   weft::runtime::add_generate(app, command);

@@ -14,6 +14,7 @@
 #include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/stop.h"
+#include "runtime/base/version.h"
 #include "runtime/model/fingerprint.h"
 #include "runtime/results/result_lines.h"
 #include "runtime/text/chat_template.h"
@@ -137,7 +138,7 @@ std::optional<std::string> kv_text(const policy::KvFormat& format, DType model) 
 RunRecord record_of(const JobOptions& options, const ModelSource& source, const RequestFile& requests) {
   RunRecord record;
   record.created = utc_time();
-  record.set("program", "weft " WEFT_VERSION);
+  record.set("program", program_version());
   record.set("job", options.kind == RequestKind::score ? "score" : "generate");
   record.set("requests", std::to_string(requests.size()) + ", " + to_hex(requests.fingerprint()));
   record.set("dtype", name_of(source.type));

@@ -11,6 +11,7 @@ output held at least one whole answer and not all of them when the process died.
 """
 
 import argparse
+import os
 import pathlib
 import random
 import re
@@ -240,7 +241,7 @@ def main():
     parser.add_argument("--parts", default="anywhere,amid,signals")
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--anywhere", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("WEFT_TEST_SEED", "1")))
     options = parser.parse_args()
     weft, model = Weft(pathlib.Path(options.weft).resolve()), options.source / "models" / "demo"
     parts = options.parts.split(",")

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Runs a tier of the tests of a build by ctest, prints the ten slowest, and fails if a test of the default tier takes
+longer than somebody would wait for it.
+
+    scripts/dev/run_tests.py [--preset release] [--fast | --exhaustive | --part K] [CTEST ARGUMENT...]
+
+    --fast         the tests of the label "fast"
+    --exhaustive   all tests
+    --part K       the default tier, and of the exhaustive one each seventh test from the K-th on
+
+Exhaustive tests that draw at random take their seed from WEFT_TEST_SEED, by default a number made from the commit."""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PARTS = 7
+MOST_SECONDS = 30  # of a default test, on a machine that counts as fast as the one where this was set
+REFERENCE = 0.055  # seconds that count() takes there
+LINE = re.compile(r"^ *\d+/\d+ Test +#\d+: (.+?) \.*(\*\*\*\w+| +Passed| +Not Run| +Skipped).*? (\d+\.\d+) sec")
+
+
+def count():
+    """A fixed piece of work for one core."""
+    begin, total = time.perf_counter(), 0
+    for i in range(1_000_000):
+        total += i & 7
+    return time.perf_counter() - begin
+
+
+def slowness():
+    """How many times slower this machine is than the reference, at least 1. The best of several tries, as others may run."""
+    return max(1.0, min(count() for _ in range(9)) / REFERENCE)
+
+
+def labels_of(test):
+    return next((p["value"] for p in test.get("properties", []) if p["name"] == "LABELS"), [])
+
+
+def chosen(tests, part):
+    """The numbers of the tests of the default tier and of a part of the exhaustive one; tests are in ctest's order."""
+    exhaustive = sorted(test["name"] for test in tests if "exhaustive" in labels_of(test))
+    mine = set(exhaustive[part::PARTS])
+    return [i for i, test in enumerate(tests, 1) if test["name"] in mine or "exhaustive" not in labels_of(test)]
+
+
+def commit_seed():
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return str(int(done.stdout[:7], 16) if done.returncode == 0 else 2)
+
+
+def run(command):
+    """Shows ctest's output as it comes. Returns its exit code, seconds by test, and the lines that sum it up."""
+    seconds, summary = {}, []
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace")
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        if match := LINE.match(line):
+            seconds[match.group(1)] = float(match.group(3))
+        if re.match(r"\d+% tests passed|Total Test time", line):
+            summary.append(line)
+    return process.wait(), seconds, summary
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--preset", default="release")
+    tier = parser.add_mutually_exclusive_group()
+    tier.add_argument("--fast", action="store_true")
+    tier.add_argument("--exhaustive", action="store_true")
+    tier.add_argument("--part", type=int, choices=range(PARTS))
+    options, arguments = parser.parse_known_args()
+    os.environ.setdefault("WEFT_TEST_SEED", commit_seed())
+    factor = slowness()
+    ctest = ["ctest", "--preset", options.preset]
+    listed = json.loads(subprocess.run([*ctest, "--show-only=json-v1"], cwd=ROOT, capture_output=True, text=True,
+                                       check=True).stdout)["tests"]
+    slow_allowed = {test["name"] for test in listed if "exhaustive" in labels_of(test)}
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as numbers:
+        if options.fast:
+            ctest += ["-L", "fast"]
+        elif options.part is not None:
+            numbers.write(",".join(map(str, ["0", "0", "0", *chosen(listed, options.part)])))
+            numbers.flush()
+            ctest += ["-I", numbers.name]
+        elif not options.exhaustive:
+            ctest += ["-LE", "exhaustive"]
+        code, seconds, summary = run([*ctest, *arguments])
+    print("\nThe slowest tests:")
+    for name, time_taken in sorted(seconds.items(), key=lambda item: -item[1])[:10]:
+        print(f"  {time_taken:7.2f} s  {name}")
+    most = MOST_SECONDS * factor
+    late = [name for name, time_taken in seconds.items() if time_taken > most and name not in slow_allowed]
+    if late and options.preset == "release":
+        print(f"More than {most:.0f} s, which no test of the default tier may take (30 s, on a machine {factor:.1f} times as "
+              f"fast): {', '.join(late)}. Split it, or give it the label exhaustive.")
+        code = code or 1
+    print("", *summary, sep="", end="")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
