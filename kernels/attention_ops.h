@@ -1,5 +1,5 @@
-// kernels/attention_ops.h: of the vocabulary what attends: whole prompts, and steps over KV slots that keep what H2O
-// keeps. What kernels/ops.h says of shapes and types holds here.
+// kernels/attention_ops.h: the attention ops: prefill over whole prompts, and decode steps over KV slots with H2O
+// eviction. The rules of kernels/ops.h for shapes and types hold here too.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ struct PrefillAttention {
   View out, lse;
 };
 
-/// The attention that each prompt token received: score[g, j] = the sum (by another statistic the largest) over the
-/// query heads of group g and the rows i >= j of exp(scale * q_i k_j - lse_i), in fp32, recomputed per key block from
-/// the row sums. `observation` > 0 counts only the last `observation` rows of each sequence (SnapKV's observation
-/// window, arXiv 2404.14469).
+/// The attention that each prompt token received: score[g, j] = the sum (with the other statistic the largest) of
+/// exp(scale * q_i k_j - lse_i) over the query heads of group g and the rows i >= j. The terms are recomputed in fp32,
+/// some keys at a time, from the row sums lse. `observation` > 0 counts only the last `observation` rows of each
+/// sequence (SnapKV's observation window, arXiv 2404.14469).
 ///   q, k, lse, offsets as in PrefillAttention      score [kv_heads, tokens] f32
 struct ColumnSums {
   ConstView q, k, lse;
@@ -40,16 +40,17 @@ struct ColumnSums {
 
 constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }
 
-/// A KV block: what one layer keeps for one batch of sequences, in fixed slots; nothing ever moves between slots.
+/// A KV buffer: the keys and values that one layer keeps for one batch of sequences, in fixed slots. Nothing ever moves
+/// between slots.
 ///   k, v [sequences, kv_heads, slots], rows of head_dim numbers of `dtype`, which may be i8 or i4 (kernels/kv_row.h)
 ///   score [sequences, kv_heads, slots] f32
 ///   position [sequences, kv_heads, slots] i32, -1 = empty
-///   free_slot [sequences, kv_heads] i32: where the next goes
-///   rest [sequences, kv_heads, rest_numbers(head_dim)] f32, or null: of all that a head evicted, how many tokens, the
-///   sum of their keys and the sum of their values. Each query attends to it as to one more token, with the mean key
-///   and the mean value; ln(how many) is added to its logit (MomentKV, arXiv 2606.01563)
-///   key_sum [sequences, kv_heads, head_dim] f32: of the unit keys of all tokens that a head has seen; steps with
-///   Scoring::keys need it, else it is null
+///   free_slot [sequences, kv_heads] i32: the slot of the next token
+///   rest [sequences, kv_heads, rest_numbers(head_dim)] f32, or null: the number of tokens that a head evicted, the sum
+///   of their keys and the sum of their values. Each query attends to them as to one more token, with the mean key and
+///   the mean value; ln(number) is added to its logit (MomentKV, arXiv 2606.01563)
+///   key_sum [sequences, kv_heads, head_dim] f32: the sum of the unit keys of all tokens that a head has seen; steps
+///   with Scoring::keys need it, otherwise it is null
 /// `score` may be null with Scoring::none. A sequence needs min(budget, its tokens) + 1 slots.
 struct KvSlots {
   void *k = nullptr, *v = nullptr;
@@ -58,23 +59,24 @@ struct KvSlots {
   DType dtype = DType::f16;
   int sequences = 0, kv_heads = 0, slots = 0, head_dim = 0;
   float *rest = nullptr, *key_sum = nullptr;
-  bool int8_keys = false;  ///< of slots of i4: keys are rows of i8
+  bool int8_keys = false;  ///< keys are rows of i8, in slots of i4
 
   constexpr DType key_type() const { return int8_keys ? DType::i8 : dtype; }
   constexpr std::size_t key_bytes() const { return kv_row_bytes(key_type(), head_dim); }
   constexpr std::size_t value_bytes() const { return kv_row_bytes(dtype, head_dim); }
 };
 
-/// After prefill: picks what each head keeps of each prompt and writes it into the slots, in order of position:
-/// all of it if it fits the budget, else the last `recent` tokens and, of those before, the `heavy` ones with the
-/// highest scores (sinks first; of equal scores the newer stays). All other slots of the sequence become empty.
-///   k, v [tokens, kv_heads * head_dim] of the slots' type, f32 where that is i8 or i4; these are quantised here
-///   score [kv_heads, tokens] f32, empty unless
-///   Scoring::attention     offsets [prompts + 1]     sequence [prompts]: its place in the block     keep [prompts]
-/// With `pool` > 1, which is odd, a score is the mean of the scores of that many neighbours, fewer at the prompt's ends
-/// (SnapKV). Slots without scores forget them.
-///   work [kv_heads, tokens] f32: with Scoring::keys, room for what is computed of the keys as they are given, so after
-///   a rotation, and in the slots' type where that is a float type
+/// After prefill: picks the tokens that each head keeps of each prompt, and writes them into the slots in order of
+/// position. A prompt of at most heavy + recent tokens stays whole. Otherwise the last `recent` tokens stay and, of
+/// those before, the `heavy` ones with the highest scores (sinks first; among equal scores the newer stays). All other
+/// slots of the sequence become empty.
+///   k, v [tokens, kv_heads * head_dim] of the slots' type; f32 if that is i8 or i4, and this op quantises them
+///   score [kv_heads, tokens] f32, empty unless Scoring::attention
+///   offsets [prompts + 1]     sequence [prompts]: its place in the block     keep [prompts]
+///   work [kv_heads, tokens] f32: with Scoring::keys, room for the scores. They are computed from the keys as given:
+///   after any rotation, and in the slots' type if that is a float type
+/// With `pool` > 1, which must be odd, a score is the mean of the scores of that many neighbours, fewer at the prompt's
+/// ends (SnapKV). Slots without `score` do not store scores.
 struct KeepPrompt {
   ConstView k, v, score;
   std::span<const std::int32_t> offsets, sequence;
@@ -86,14 +88,14 @@ struct KeepPrompt {
   View work;
 };
 
-/// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, multiplies
-/// the scores by `decay`, adds the probabilities (summed over the query heads of the group) or takes the largest of all
-/// of them, and chooses the victim, whose slot becomes free for the next token.
-///   q, out [rows, heads * head_dim] f32     k, v [rows, kv_heads * head_dim] f32, rounded into the slots; into those
-///   of i8 or i4 quantised
+/// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, and updates
+/// the scores. It multiplies these by `decay`, then adds the probabilities (summed over the query heads of the group)
+/// or takes the largest of all of them. Finally it chooses the victim, whose slot becomes free for the next token.
+///   q, out [rows, heads * head_dim] f32     k, v [rows, kv_heads * head_dim] f32; rounded into the slots, or quantised
+///   if the slots are of i8 or i4
 ///   sequence, position, keep [rows]: place in the block, absolute position of the new token, budget
-///   home: a copy of the block, or null: what the step changes (the new key and value, the scores of the row's heads,
-///   positions, the free slot) it changes there too; on a GPU memory of Backend::allocate_host()
+///   home: a copy of the KV buffer, or null. The step makes its changes there too (the new key and value, the scores of
+///   the row's heads, positions, the free slot); on a GPU it is memory of Backend::allocate_host()
 ///   probabilities [rows * heads, slots] f32 or empty: used in place of the softmax (tests of ties); the rest gets none
 ///   evicted [rows, kv_heads] i32 or empty: receives the position evicted by this step, or -1
 struct DecodeAttention {
@@ -111,14 +113,14 @@ struct DecodeAttention {
   Statistic statistic = Statistic::sum;
 };
 
-/// Moves what some sequences hold to positions next to each other, so that they can go on without leaving the model's
-/// context (StreamingLLM, arXiv 2309.17453). Of each KV head the slots in use, ordered by position, get the positions
-/// that end before `next`; keys turn by the difference, in fp32, and are rounded again. Scores, values and the free
-/// slot stay, and so does a key whose position does.
-///   sequence, next [rows]: place in the block; a position, at least as many as any head has slots in use
-///   frequencies [n]: of Rotary, with which the keys were turned before they were stored; empty: keys do not depend on
+/// Moves the tokens that some sequences hold to consecutive positions, so that the sequences can continue without
+/// leaving the model's context (StreamingLLM, arXiv 2309.17453). In each KV head the slots in use, ordered by position,
+/// get the positions that end before `next`. Keys turn by the difference, in fp32, and are rounded again. Scores,
+/// values and the free slot do not change, nor does a key whose position stays.
+///   sequence, next [rows]: place in the block; a position, at least the number of slots in use in any head
+///   frequencies [n]: those of the Rotary that turned the keys before they were stored; empty if keys do not depend on
 ///   positions
-///   hadamard: whether keys were multiplied by Hadamard's matrix after that; they are again
+///   hadamard: whether keys were multiplied by Hadamard's matrix after that; the op undoes this and does it again
 ///   home: as in DecodeAttention
 struct Reposition {
   std::span<const std::int32_t> sequence, next;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::size_t kLongest = 8 << 10;
 
-/// The bytes of a character at `at` that must not reach a terminal, and its number; 0 bytes where it may.
+/// A character that must not reach a terminal: its bytes and its number. A harmless one has 0 bytes.
 struct Unsafe {
   std::size_t bytes;
   unsigned code;

@@ -8,16 +8,16 @@
 
 namespace weft {
 
-/// `text` on one line that a terminal shows as it is: control characters, and those that turn the direction of writing,
-/// are written as in JSON. At most 8 KiB.
+/// `text` as one line that a terminal shows literally: control characters, and those that turn the direction of
+/// writing, are escaped as in JSON. At most 8 KiB.
 std::string printable(std::string_view text);
 
-/// The message says what, where, what was wanted, what was found and what to do, in one line. It may hold text out of
-/// any file: what() is printable.
+/// The message states in one line what failed, where, what was wanted, what was found and what to do. It may contain
+/// text from any file, because what() is printable.
 class Error : public std::runtime_error {
  public:
   Error(int exit_code, const std::string& message) : std::runtime_error(printable(message)), exit_code_(exit_code) {}
-  /// A line for each of `more` after that of `message`.
+  /// Adds a line for each of `more` after that of `message`.
   Error(int exit_code, const std::string& message, const std::vector<std::string>& more);
   int exit_code() const { return exit_code_; }
 
@@ -34,11 +34,11 @@ struct UsageError : Error {
 struct DataError : Error {
   explicit DataError(const std::string& message) : Error(3, message) {}
 };
-/// It does not fit.
+/// Memory, or another resource of the machine, is too small.
 struct CapacityError : Error {
   explicit CapacityError(const std::string& message) : Error(4, message) {}
 };
-/// The device failed, or is not there.
+/// The device failed or is missing.
 struct DeviceError : Error {
   explicit DeviceError(const std::string& message) : Error(5, message) {}
 };

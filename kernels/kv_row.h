@@ -1,5 +1,5 @@
-// kernels/kv_row.h: one key or value in its slot. Of a float type it is head_dim numbers. Of int8 or int4 it is a row
-// of levels, and after them, for each group of numbers, the group's scale and minimum in fp16: a slot is one piece.
+// kernels/kv_row.h: one key or value in its slot. A row of a float type is head_dim numbers. A row of int8 or int4 is
+// levels, followed by the scale and minimum in fp16 of each group of numbers: a slot is one piece.
 //
 //   group g: numbers 64 g to 64 g + 63; the last group may be shorter
 //   int8: byte d is the level of number d, from 0 to 255
@@ -8,18 +8,18 @@
 //     half, so that 16 bytes are two vectors of 16
 //   zeros fill the levels up to a multiple of 4 bytes
 //
-// How a group is quantised; all in fp32, every operation rounded by itself:
+// A group is quantised in fp32, with every operation rounded by itself:
 //   minimum = fp16(least number + 0)
-//   scale   = fp16((greatest number - minimum) / top), 0 where the difference is not above 0; top is 255 or 15
+//   scale   = fp16((greatest number - minimum) / top), 0 if the difference is not above 0; top is 255 or 15
 //   level   = (number - minimum) * (1 / scale), rounded to nearest even, then brought into 0 .. top; 0 with scale 0
-// If a number is not finite, or minimum or scale is not in fp16, both are NaN and the levels 0. Attention over it is
-// then no number, as it would be over fp16's infinities.
+// If a number is not finite, or the minimum or scale does not fit fp16, both are NaN and the levels are 0. Attention
+// over the row is then NaN, as it would be with fp16's infinities.
 //
 // A level means scale * level + minimum, but decode attention never forms that:
 //   logit = sum over groups of scale * (sum of level * query), then + minimum * (sum of the group's query) per group
 //   out   = sum over slots of (p * scale) * level, then + sum over slots of p * minimum
 //
-// Of slots of int4 the keys may be rows of int8: choosing among tokens takes more bits than adding up their values.
+// Slots of int4 may have int8 keys: choosing among tokens takes more bits than adding up their values.
 #pragma once
 
 #include <cstddef>
@@ -34,20 +34,20 @@ constexpr int kKvBlock = 32;  ///< numbers of int4 whose halves share bytes
 
 constexpr int kv_groups(int head_dim) { return (head_dim + kKvGroup - 1) / kKvGroup; }
 
-/// Where a group's scale and minimum begin in a quantised row.
+/// Bytes of the levels in a quantised row. The first group's scale and minimum follow them.
 constexpr std::size_t kv_level_bytes(DType type, int head_dim) {
   const int last = head_dim % kKvBlock;
   const int bytes = type == DType::i8 ? head_dim : head_dim / kKvBlock * (kKvBlock / 2) + (last + 1) / 2;
   return static_cast<std::size_t>(bytes + 3) / 4 * 4;
 }
 
-/// Of one key or value, whatever its type.
+/// Bytes of one key or value of any type.
 constexpr std::size_t kv_row_bytes(DType type, int head_dim) {
   if (!is_quantised(type)) return bytes_of(type, head_dim);
   return kv_level_bytes(type, head_dim) + static_cast<std::size_t>(kv_groups(head_dim)) * 4;
 }
 
-/// Where the level of number d is.
+/// The place of a number's level: its byte in the row, and the shift in bits.
 struct KvLevel {
   int byte = 0, shift = 0;
 };
@@ -58,7 +58,7 @@ constexpr KvLevel kv_level(DType type, int head_dim, int d) {
   return {block * (kKvBlock / 2) + i % half, i < half ? 0 : 4};
 }
 
-/// A byte of a quantised row; stands where a float type stands for other slots.
+/// A byte of a quantised row. Kernels take it as a type parameter where other slots have a float type.
 template <DType kLevelType> struct Level {
   static constexpr DType kType = kLevelType;
   std::uint8_t byte;
@@ -69,7 +69,7 @@ template <class T> inline constexpr bool is_level = false;
 template <DType kType> inline constexpr bool is_level<Level<kType>> = true;
 template <> inline constexpr bool is_level<MixedLevels> = true;
 
-/// What the keys and the values of slots of a type consist of.
+/// The types of the keys and the values in slots of type T.
 template <class T> struct RowTypes {
   using Key = T;
   using Value = T;

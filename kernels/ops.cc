@@ -19,13 +19,13 @@ std::string shape(const ConstView& v) {
   return v.rows == 1 ? "[" + text(v.cols) + "]" : "[" + text(v.rows) + ", " + text(v.cols) + "]";
 }
 
-/// One op's name, and the sentences in which its operands are refused.
+/// One op's name, and the checks that refuse its operands.
 struct Checker {
   const char* op;
 
   [[noreturn]] void refuse(const std::string& what) const { throw UsageError(std::string(op) + ": " + what); }
 
-  /// A view that can be read as what it says it is.
+  /// Requires a view whose shape, data and stride agree.
   void sound(const char* name, const ConstView& v) const {
     if (v.rows < 0 || v.cols < 0) refuse(std::string(name) + " is " + shape(v));
     if (!v.data && v.rows != 0 && v.cols != 0) refuse(std::string(name) + " is " + shape(v) + " but has no data");
@@ -43,7 +43,7 @@ struct Checker {
     if (v.rows != model.rows || v.cols != model.cols)
       refuse(std::string(name) + " is " + shape(v) + ", " + other + " is " + shape(model));
   }
-  /// Empty, or one number for each of `cols` columns of `other`.
+  /// Requires `v` to be empty, or to have one number for each of `cols` columns of `other`.
   void row_for(const char* name, const ConstView& v, std::int64_t cols, const char* other,
                const ConstView& model) const {
     if (!v) return;
@@ -97,12 +97,12 @@ struct Checker {
     if (s.sequences > 0 && (!s.k || !s.v || !s.position || !s.free_slot)) refuse("slots have no data");
     if (s.sequences > 0 && scoring != Scoring::none && !s.score) refuse("slots have no score, which scoring needs");
   }
-  /// Each from 0 to below `count`, which is the size of `what`.
+  /// Requires ids from 0 to below `count`, which is the size of `what`.
   void ids(const char* name, std::span<const std::int32_t> ids, std::int64_t count, const char* what) const {
     for (const std::int32_t id : ids)
       if (id < 0 || id >= count) refuse(std::string(name) + " " + text(id) + " of " + what + text(count));
   }
-  /// Each names another place of the block.
+  /// Requires each to name another place of the block.
   void places(std::span<const std::int32_t> sequence, const KvSlots& slots) const {
     std::vector<bool> seen(static_cast<std::size_t>(slots.sequences));
     for (const std::int32_t s : sequence) {

@@ -1,12 +1,12 @@
-// kernels/ops.h: the vocabulary. One struct per operation with its shapes, and WEFT_KERNEL_OPS, the list of them all.
-// class Ops has one pure run() for each, and the backends' classes declare one twin for each, so that a missing twin
-// does not link. The checks that all twins share are in ops.cc: check(op) throws UsageError.
+// kernels/ops.h: the kernel ops. One struct per op with its shapes, and WEFT_KERNEL_OPS, the list of them all. class
+// Ops has one pure run() for each, and each backend's class declares one twin for each, so that a missing twin does not
+// link. ops.cc has the checks that all twins share: check(op) throws UsageError.
 //
 // Matrices are [rows, cols] views. `tokens` counts the rows of a ragged call: the sequences' tokens one after another,
-// without padding. Activations are f32 on the CPU; weights f32, f16 or bf16, those of
-// Linear also i8 or i4; KV one of the three, or i8 or i4.
-// On the CPU a row of the result depends on that row's inputs alone: never on the other rows, on the number of rows,
-// on the number of threads or on the capacity of a KV block (batch invariance).
+// without padding. Activations are f32 on the CPU. Weights are f32, f16 or bf16, and those of Linear also i8 or i4. KV
+// is of one of these five types.
+// On the CPU a row of the result depends on that row's inputs alone, whatever the other rows, the number of rows, the
+// number of threads or the capacity of a KV buffer (batch invariance).
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,8 @@ struct Gather {
 
 /// Normalises each row to mean 0 and variance 1, then scales and shifts it.
 ///   x, out [rows, cols]; out may be x       weight, bias [1, cols], each may be empty (scale 1, shift 0)
-/// The sums are fp32 in every dtype; eps is added to the variance. With `rms` the mean stays: the row is divided by its
-/// root mean square (RMSNorm, arXiv 1910.07467).
+/// The sums are fp32 in every dtype; eps is added to the variance. With `rms` the mean is not subtracted: the row is
+/// divided by its root mean square (RMSNorm, arXiv 1910.07467).
 struct LayerNorm {
   ConstView x, weight, bias;
   View out;
@@ -59,7 +59,7 @@ struct LayerNorm {
   bool rms = false;
 };
 
-/// Heads out of rows in which those of several matrices alternate: out's head h = in's head first + h * step.
+/// Takes heads out of rows in which the heads of several matrices alternate: out's head h = in's head first + h * step.
 ///   in [tokens, a multiple of head_dim] f32     out [tokens, heads * head_dim] f32
 struct TakeHeads {
   ConstView in;
@@ -67,8 +67,8 @@ struct TakeHeads {
   View out;
 };
 
-/// Rotary position embedding (RoFormer, arXiv 2104.09864), in place: of every head numbers i and i + n, n the number of
-/// frequencies, turn by position * frequencies[i] radians; numbers from 2 n on stay.
+/// Rotary position embedding (RoFormer, arXiv 2104.09864), in place: in every head the numbers i and i + n turn by
+/// position * frequencies[i] radians, where n is the number of frequencies; numbers from 2 n on stay.
 ///   x [tokens, heads * head_dim] f32     position [tokens]     frequencies [n], 2 n <= head_dim
 struct Rotary {
   View x;
@@ -77,9 +77,10 @@ struct Rotary {
   int head_dim = 0;
 };
 
-/// Every head times a Hadamard matrix, in place, which spreads outliers over its numbers (QuaRot, arXiv 2404.00456):
-/// one matrix for each power of two in head_dim, the largest first, each divided by the root of its size. So it is its
-/// own inverse, and keeps products of two heads. In fp32; butterflies of distance 1 first.
+/// Multiplies every head by a Hadamard matrix, in place, which spreads outliers over its numbers (QuaRot, arXiv
+/// 2404.00456). There is one matrix for each power of two in head_dim, the largest first, each divided by the root of
+/// its size. The op is therefore its own inverse and keeps products of two heads. It works in fp32, butterflies of
+/// distance 1 first.
 ///   x [tokens, heads * head_dim] f32
 struct Hadamard {
   View x;
@@ -89,35 +90,35 @@ struct Hadamard {
 /// out = activation(x weight^T + bias), or out += that if `accumulate`.
 ///   x [tokens, in]   weight [out, in] row-major, as checkpoints have it, or quantised   bias [1, out] or empty
 ///   out [tokens, out]
-/// x and out are f32 and do not overlap. One order of summation along `in` for every number of tokens.
+/// x and out are f32 and do not overlap. The order of summation along `in` is the same for every number of tokens.
 struct Linear {
   ConstView x, weight, bias;
   View out;
   Activation activation = Activation::none;
   bool accumulate = false;
-  /// Of a CPU. An arithmetic that is not for this type of weights means exact. A GPU always multiplies 16-bit numbers.
+  /// The CPU's arithmetic. One that does not apply to this type of weights means exact. A GPU always multiplies 16-bit
+  /// numbers.
   Arithmetic arithmetic = Arithmetic::exact;
 };
 
-/// out = the numbers that the levels mean, each rounded to 16 bits, for products where weights are used again and
-/// again.
+/// out = the numbers that the levels mean, each rounded to 16 bits, for weights that many products use.
 ///   weight [out, in] quantised   out [out, in] f16, its rows next to each other
 struct UnpackWeights {
   ConstView weight;
   View out;
 };
 
-/// temperature 0 is greedy (the lowest id among equals). Otherwise softmax(logits / temperature) cut to the top_k most
-/// likely (0: all), then to the smallest set whose probability reaches top_p; one uniform number from (key, counter),
-/// so that a token depends on nothing but its own request.
+/// temperature 0 is greedy (the lowest id among equals). Otherwise softmax(logits / temperature) is cut to the top_k
+/// most likely (0: all), then to the smallest set whose probability reaches top_p. One uniform number from (key,
+/// counter) chooses from this set, so that a token depends on nothing but its own request.
 struct SampleParams {
   float temperature = 0, top_p = 1;
   std::int32_t top_k = 0;
   std::uint64_t key = 0, counter = 0;
 };
 
-/// logits [rows, vocab] f32; params, token [rows]; logit [rows] or empty: of the token. A row that has no finite logit
-/// gets token -1.
+/// Chooses a token for each row. A row without a finite logit gets token -1.
+///   logits [rows, vocab] f32;  params, token [rows];  logit [rows] or empty: that of the token
 struct Sample {
   ConstView logits;
   std::span<const SampleParams> params;
@@ -126,7 +127,7 @@ struct Sample {
 };
 
 /// logits[row[i], token[i]] = -inf, so that the token cannot be chosen.
-///   logits [rows, vocab] f32;  row, token [pairs], of which some may be equal
+///   logits [rows, vocab] f32;  row, token [pairs]; pairs may repeat
 struct Forbid {
   View logits;
   std::span<const std::int32_t> row, token;
@@ -141,10 +142,10 @@ struct LogProbs {
   std::span<std::uint8_t> greedy;
 };
 
-/// The likeliest tokens of some rows, the likeliest first, of equals the lower id, with log softmax(logits); -1 where
-/// too few logits are finite.
+/// The likeliest tokens of some rows with log softmax(logits), the likeliest first, the lower id first among equals; -1
+/// if too few logits are finite.
 ///   logits [rows, vocab] f32;  row [rows asked for];  token, logprob [rows asked for * count], count may be 0
-///   log_sum [rows asked for]: of exp(logits), natural logarithm: a token's logit less this is its log-probability
+///   log_sum [rows asked for]: ln of the sum of exp(logits); a token's logit minus this is its log-probability
 struct TopLogProbs {
   ConstView logits;
   std::span<const std::int32_t> row;
@@ -176,13 +177,13 @@ struct TopLogProbs {
   X(LogProbs)              \
   X(TopLogProbs)
 
-// Each throws UsageError, which names the op and both shapes, where an op's shapes or types disagree.
+// Each throws UsageError, which names the op and both shapes, if an op's shapes or types disagree.
 #define WEFT_DECLARE_CHECK(Op) void check(const Op&);
 WEFT_KERNEL_OPS(WEFT_DECLARE_CHECK)
 #undef WEFT_DECLARE_CHECK
 
-/// A backend's arithmetic. On the CPU an op is done when run() returns; on a GPU it is queued on the stream: spans that
-/// are read are copied at once, spans that are written must be memory of Backend::allocate_host().
+/// A backend's arithmetic. On the CPU an op is done when run() returns. On a GPU it is queued on the stream: spans that
+/// are read are copied at once, and spans that are written must be memory of Backend::allocate_host().
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -190,7 +191,7 @@ class Ops {
   WEFT_KERNEL_OPS(WEFT_DECLARE_RUN)
 #undef WEFT_DECLARE_RUN
 };
-/// In a class of twins: declares the run() of one op.
+/// Declares the run() of one op in a class of twins.
 #define WEFT_DECLARE_TWIN(Op) void run(const Op&, Stream&) const override;
 
 }  // namespace weft::kernels

@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kTileRows = QuantisedLayout::kTileRows, kLine = QuantisedLayout::kLine;
 constexpr std::int64_t kMostGroup = 128;
 
-/// The byte of row `row` and column `column` of a group, behind its scales, and by how many bits it is shifted.
+/// The byte of row `row` and column `column` in a group, after its scales, and the shift of the level in bits.
 struct Place {
   std::int64_t byte;
   int shift;
@@ -23,7 +23,8 @@ Place place_of(DType dtype, std::int64_t row, std::int64_t column) {
   return {column / 8 * kLine + row * 4 + column % 4, column % 8 < 4 ? 0 : 4};
 }
 
-/// The nearest whole number, of equally near ones the even one, for |x| below 2^22: nearbyint() that can be vectorised.
+/// The nearest whole number, the even one of two equally near, for |x| below 2^22: a nearbyint() that can be
+/// vectorised.
 float nearest(float x) {
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23, beyond which floats are whole
   return (x + kShift) - kShift;
@@ -42,7 +43,7 @@ class Fit {
   float level(std::int64_t i, float s, float m) const {
     return s > 0 ? std::clamp(nearest(std::clamp((x_[i] - m) / s, -1.0f, top_ + 1)), 0.0f, top_) : 0.0f;
   }
-  /// Takes over a scale and a minimum if they are better. scale * level is exact in fp32, so the sum rounds once.
+  /// Adopts a scale and a minimum if they are better. scale * level is exact in fp32, so the sum rounds once.
   bool offer(float s, float m) {
     std::array<double, 4> sums{};
     for (std::int64_t i = 0; i < count_; ++i) {
@@ -54,7 +55,8 @@ class Fit {
     scale = s, minimum = m, error = found;
     return true;
   }
-  /// The best line through the numbers over the levels that `s` and `m` give; then its levels, and so on.
+  /// Begins with the levels that `s` and `m` give. Alternately fits the best line through the numbers over the levels,
+  /// and takes the levels of that line.
   void refine(float s, float m) {
     constexpr int kMost = 4;
     Fit best(x_, count_, top_);
@@ -83,9 +85,9 @@ class Fit {
   float top_;
 };
 
-/// How much of a group's range is cut off at its lower and its upper end before it is refined: a few numbers at the
-/// ends are worth less than a finer scale for all others. Together with the refinement this takes away a fifth of the
-/// error of normally distributed numbers (groups of 64); 25 starts would take away hardly more.
+/// The shares of a group's range that are cut off at its lower and upper end before refinement: a finer scale for all
+/// others is worth more than a few numbers at the ends. Together with the refinement this removes a fifth of the error
+/// of normally distributed numbers (groups of 64); 25 starts would remove hardly more.
 constexpr std::array<std::pair<float, float>, 5> kCuts{
     {{0.0f, 0.0f}, {0.08f, 0.0f}, {0.0f, 0.08f}, {0.08f, 0.08f}, {0.16f, 0.16f}}};
 
@@ -139,7 +141,7 @@ std::int64_t quantise_tile(const QuantisedLayout& layout, const float* numbers, 
 
 namespace {
 
-/// The low halves of four bytes, from the four lowest halves of a word.
+/// Spreads the four lowest halves of a word over the low halves of four bytes.
 std::uint32_t spread(std::uint32_t word) {
   const std::uint32_t pairs = (word & 0xFFu) | ((word & 0xFF00u) << 8);
   return (pairs & 0x000F000Fu) | ((pairs & 0x00F000F0u) << 4);

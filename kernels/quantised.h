@@ -1,7 +1,7 @@
 // kernels/quantised.h: numbers of 4 or 8 bits. A group of neighbours shares a scale and a minimum in fp16: a number is
-// scale * level + minimum, by one fused multiply-add in fp32, with its level from 0 to 15 or 255.
+// scale * level + minimum, by one fused multiply-add in fp32. Its level is from 0 to 15 or 255.
 //
-// The scale itself is stored, not its inverse, which would overflow fp16 where a group's numbers are nearly equal.
+// The scale itself is stored, not its inverse, which would overflow fp16 if a group's numbers are nearly equal.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct GroupScale {
 constexpr int levels_of(DType dtype) { return dtype == DType::i4 ? 15 : 255; }  ///< the highest level
 constexpr bool is_group_size(int group) { return group == 32 || group == 64 || group == 128; }
 
-/// How a quantised matrix [rows, cols] lies in memory: tiles of 16 rows, one after another; in a tile its groups, from
-/// the first column on; in a group 16 scales, 16 minima, then the levels in lines of 64 bytes. A line has 4 bytes for
-/// each of the 16 rows: in i8 the levels of 4 columns; in i4 of 8, the first 4 in the low halves of the bytes. So that
-/// integer products of 16 rows fill vectors as they are. Rows and columns beyond the matrix have level 0, and rows
-/// scale and minimum 0. Everything is a multiple of 64 bytes.
+/// The layout of a quantised matrix [rows, cols] in memory: tiles of 16 rows, one after another. A tile holds its
+/// groups, from the first column on. A group holds 16 scales, 16 minima, then the levels in lines of 64 bytes. A line
+/// has 4 bytes for each of the 16 rows: in i8 the levels of 4 columns; in i4 of 8, the first 4 in the low halves of the
+/// bytes. Integer products of 16 rows can thus use a line as a vector as it is. Rows and columns beyond the matrix have
+/// level 0, and such rows also scale and minimum 0. Everything is a multiple of 64 bytes.
 struct QuantisedLayout {
   static constexpr std::int64_t kTileRows = 16, kLine = 64;
 
@@ -34,7 +34,7 @@ struct QuantisedLayout {
     return {v.dtype, v.group, v.rows, v.cols};
   }
   constexpr std::int64_t tiles() const { return (rows + kTileRows - 1) / kTileRows; }
-  constexpr std::int64_t groups() const { return (cols + group - 1) / group; }  ///< of a row
+  constexpr std::int64_t groups() const { return (cols + group - 1) / group; }  ///< groups in a row
   constexpr std::int64_t line_cols() const { return dtype == DType::i4 ? 8 : 4; }
   constexpr std::int64_t group_bytes() const { return kLine + group / line_cols() * kLine; }
   constexpr std::int64_t tile_bytes() const { return groups() * group_bytes(); }
@@ -43,25 +43,26 @@ struct QuantisedLayout {
 
 namespace kernels {
 
-/// Writes the `count` levels of a group, one per byte, and their scale. False where a number is not finite or the
-/// group's scale or minimum would overflow fp16; then the outputs hold anything. A group of equal numbers has scale 0.
-/// For 4 bits, scale and minimum are searched for the least sum of squared errors.
+/// Writes the `count` levels of a group, one per byte, and their scale. Returns false if a number is not finite, or if
+/// the group's scale or minimum would overflow fp16; the outputs are then undefined. A group of equal numbers has scale
+/// 0. For 4 bits it searches for the scale and minimum with the least sum of squared errors.
 bool quantise_group(const float* numbers, std::int64_t count, DType dtype, std::uint8_t* levels, GroupScale& scale);
 
-/// One tile: `rows` <= 16 rows of layout.cols numbers, `stride` numbers apart, to layout.tile_bytes() bytes. Returns
-/// the row whose group cannot be quantised, or -1.
+/// Quantises one tile: `rows` <= 16 rows of layout.cols numbers, `stride` numbers apart, into layout.tile_bytes()
+/// bytes. Returns the row whose group cannot be quantised, or -1.
 std::int64_t quantise_tile(const QuantisedLayout& layout, const float* numbers, std::int64_t rows, std::int64_t stride,
                            std::byte* to);
-/// Rows of 4 bits whose levels are known. A word has 8 of them, the first in its lowest bits.
+/// Rows of 4 bits with known levels. A word has 8 of them, the first in its lowest bits.
 struct KnownLevels {
   const std::uint32_t* words = nullptr;  ///< [rows, cols / 8]
   const GroupScale* scales = nullptr;    ///< [rows, layout.groups()]
 };
-/// The tile that means these `rows` <= 16 rows, of a layout of i4 whose cols are a multiple of 8.
+/// Writes the tile that means these `rows` <= 16 rows. The layout is of i4, and its cols are a multiple of 8.
 void pack_tile(const QuantisedLayout& layout, const KnownLevels& levels, std::int64_t rows, std::byte* to);
-/// scale * (level - zero) in that form; nothing where it overflows fp16. The scale and zero * scale are rounded.
+/// scale * (level - zero) as a scale and a minimum; nullopt if it overflows fp16. The scale and zero * scale are
+/// rounded.
 std::optional<GroupScale> scale_with_zero(float scale, int zero);
-/// The numbers [layout.cols] that row `row` means.
+/// Writes the numbers [layout.cols] that row `row` means.
 void dequantise_row(const QuantisedLayout& layout, const std::byte* from, std::int64_t row, float* numbers);
 
 }  // namespace kernels

@@ -1,4 +1,4 @@
-// kernels/random.h: random numbers that are a function of what they are for, so that order and threads cannot matter.
+// kernels/random.h: random numbers as a function of their purpose, so that order and threads cannot matter.
 #pragma once
 
 #include <cstdint>

@@ -24,9 +24,9 @@ constexpr int bits_of(DType dtype) {
     default: return 32;
   }
 }
-/// Whole bytes of one number; 0 of i4, so ask bytes_of() where that may come.
+/// Whole bytes of one number. It is 0 for i4: call bytes_of() if the type may be i4.
 constexpr std::size_t size_of(DType dtype) { return static_cast<std::size_t>(bits_of(dtype)) / 8; }
-/// Of `elements` numbers that are next to each other; without the scales of quantised ones.
+/// Bytes of `elements` numbers next to each other, without the scales of quantised ones.
 constexpr std::size_t bytes_of(DType dtype, std::int64_t elements) {
   return (static_cast<std::size_t>(elements) * static_cast<std::size_t>(bits_of(dtype)) + 7) / 8;
 }
@@ -42,10 +42,12 @@ constexpr const char* name_of(DType dtype) {
   return "?";
 }
 
-/// How products with weights are computed. exact: of fp32 numbers; of quantised weights with those that the levels
-/// mean. int8, of quantised weights: the numbers of x that meet a group of weights become 8-bit levels of a scale of
-/// their own, and products are integers. bfloat16, of bf16 weights: x is rounded to bf16, and pairs of products are
-/// added to fp32 sums by one instruction, which each kind of processor may round in its own way.
+/// The arithmetic of products with weights.
+///   exact     multiplies fp32 numbers; quantised weights count as the numbers that their levels mean
+///   int8      for quantised weights: the numbers of x that meet a group of weights become 8-bit levels with a
+///             scale for that group, and products are integers
+///   bfloat16  for bf16 weights: x is rounded to bf16, and one instruction adds pairs of products to fp32 sums;
+///             each kind of processor may round them in a different way
 enum class Arithmetic : std::uint8_t { exact, int8, bfloat16 };
 constexpr const char* name_of(Arithmetic arithmetic) {
   switch (arithmetic) {
@@ -56,7 +58,7 @@ constexpr const char* name_of(Arithmetic arithmetic) {
   return "?";
 }
 
-/// IEEE half precision as its 16 bits; converts exactly to float and with round-to-nearest-even from it.
+/// IEEE half precision as its 16 bits. Conversion to float is exact; conversion from float rounds to nearest even.
 struct f16 {
   std::uint16_t bits = 0;
   f16() = default;
@@ -81,7 +83,7 @@ struct f16 {
   }
 };
 
-/// bfloat16 as its 16 bits; rounds to nearest even, keeps NaN a NaN.
+/// bfloat16 as its 16 bits. Conversion from float rounds to nearest even and keeps NaN a NaN.
 struct bf16 {
   std::uint16_t bits = 0;
   bf16() = default;
@@ -100,14 +102,14 @@ template <class T> constexpr DType dtype_of() {
   else return DType::i32;
 }
 
-/// [rows, cols] of `dtype`, each row contiguous, rows `stride` elements apart. Owns nothing; data may be null only if
-/// rows * cols is 0. A quantised matrix lies in memory as kernels/quantised.h says, whole: it has no stride and no
-/// slices.
+/// A matrix [rows, cols] of `dtype`: each row is contiguous, and rows are `stride` elements apart. A view owns nothing;
+/// data may be null only if rows * cols is 0. A quantised matrix lies in memory whole, as kernels/quantised.h defines:
+/// it has no stride and no slices.
 template <class Void> struct BasicView {
   Void* data = nullptr;
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0, stride = 0;
-  int group = 0;  ///< of a quantised matrix: how many numbers of a row share a scale
+  int group = 0;  ///< numbers of a row that share a scale, in a quantised matrix
 
   BasicView() = default;
   BasicView(Void* d, DType t, std::int64_t r, std::int64_t c) : BasicView(d, t, r, c, c) {}

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
 scripts/dev/configure.sh release -DWEFT_TESTS=OFF
-cmake --build --preset release --target weft
+cmake --build --preset release --target weft --parallel "$(nproc)"
 out=build/quickstart
 mkdir -p "$out"
 rm -f "$out"/answers.jsonl

@@ -7,5 +7,5 @@ cd "$(dirname "$0")/.."
 preset=${PRESET:-release}
 scripts/setup.sh --tests
 scripts/dev/configure.sh "$preset" -DWEFT_TESTS=ON
-cmake --build --preset "$preset"
+cmake --build --preset "$preset" --parallel "$(nproc)"
 exec scripts/dev/run_tests.py --preset "$preset" "$@"

@@ -9,7 +9,7 @@
 
 namespace weft::kernels::cuda::prefill {
 
-/// Of the weights that a token gets.
+/// The reduction of the weights that a token gets: their sum or the largest.
 template <bool kLargest> using Gathered = std::conditional_t<kLargest, Largest, Sum>;
 
 template <class T, int kDim, class How> __device__ __forceinline__ void sum_columns(const PrefillArgs& a) {

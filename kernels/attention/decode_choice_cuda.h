@@ -1,13 +1,13 @@
-// kernels/attention/decode_choice_cuda.h: from logits to probabilities, scores and the victim, by the threads of one
-// block.
+// kernels/attention/decode_choice_cuda.h: the way from logits to probabilities, scores and the victim, by the threads
+// of one block.
 #pragma once
 
 #include "kernels/attention/decode_tile_cuda.h"
 
 namespace weft::kernels::cuda::decode {
 
-/// Turns the logits of one head into probabilities; 0 where empty. All threads; `shared` holds a float per warp.
-/// `rest`, if not null: one logit more, of KvSlots::rest.
+/// Turns the logits of one head into probabilities; 0 if empty. All threads call it; `shared` holds a float per warp.
+/// `rest`, if not null, is one logit more: that of KvSlots::rest.
 __device__ inline void softmax(float* p, int slots, float* shared, float* rest = nullptr) {
   float most = rest ? *rest : -INFINITY;
   for (int s = threadIdx.x; s < slots; s += kThreads) most = fmaxf(most, p[s]);
@@ -62,7 +62,7 @@ struct ChoiceShared {
   int number[kThreads / kWarp];
 };
 
-/// What a slot got, of p [group, slots], and the score that this leaves it.
+/// A slot's new score, from its score so far and the probabilities p [group, slots] that it got.
 __device__ inline float new_score(const DecodeArgs& a, float score, const float* p, std::int64_t stride) {
   if (a.statistic == Statistic::largest) {
     float most = 0;
@@ -74,8 +74,8 @@ __device__ inline float new_score(const DecodeArgs& a, float score, const float*
   return a.decay * score + sum;
 }
 
-/// Updates the scores by the probabilities p [group, slots] and frees a slot: the victim's once the budget is full,
-/// else the first empty one. All threads, which get the slot of the victim, or -1.
+/// Updates the scores by the probabilities p [group, slots] and frees a slot: the victim's if the budget is full,
+/// otherwise the first empty one. All threads call it and get the slot of the victim, or -1.
 template <class T>
 __device__ int keep_scores(const DecodeArgs& a, const Tile<T>& t, const std::int32_t* position, const float* p,
                            std::int64_t stride, ChoiceShared& shared) {
@@ -114,11 +114,11 @@ __device__ int keep_scores(const DecodeArgs& a, const Tile<T>& t, const std::int
   return evicts ? victim.slot : -1;
 }
 
-/// Floats of positions and probabilities, in words of 16 bytes.
+/// Floats that positions and probabilities take, in whole words of 16 bytes.
 __host__ __device__ inline int slot_floats(int group, int slots) { return ((group + 1) * slots + 3) / 4 * 4; }
 
-/// A whole step of one row and KV head. Shared: positions [slots], probabilities [group, slots], what values() wants.
-/// logits(tile, position, p) fills p [group, slots]; values(tile, position, p, shared, out) sums the values.
+/// A whole step of one row and KV head. Shared: positions [slots], probabilities [group, slots], and the memory of
+/// values(). logits(tile, position, p) fills p [group, slots]; values(tile, position, p, shared, out) sums the values.
 template <class T, class Logits, class Values>
 __device__ __forceinline__ void fused_step(const DecodeArgs& a, const Logits& logits, const Values& values) {
   WEFT_DYNAMIC_SHARED(std::int32_t, position);

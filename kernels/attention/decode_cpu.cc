@@ -10,12 +10,12 @@
 namespace weft::kernels {
 namespace {
 
-/// Where the tile of one row and KV head begins in a block.
+/// The index of the tile of one row and KV head in the KV buffer.
 std::int64_t head_index(const DecodeAttention& op, std::int64_t row, std::int64_t head) {
   return std::int64_t{op.sequence[static_cast<std::size_t>(row)]} * op.slots.kv_heads + head;
 }
 
-/// Refuses before anything is changed what could not be written.
+/// Refuses rows without a free slot before anything is changed.
 void check_free_slots(const DecodeAttention& op) {
   for (std::int64_t row = 0; row < op.q.rows; ++row)
     for (std::int64_t head = 0; head < op.slots.kv_heads; ++head) {
@@ -56,7 +56,7 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   return t;
 }
 
-/// What decoding the tile of `index` (head_index()) changed, its new token in `slot`, taken to the block's home.
+/// Copies the changes of a decoded tile to the buffer's home. `index` is its head_index(); the new token is in `slot`.
 void write_back(const DecodeAttention& op, std::int64_t index, std::int32_t slot) {
   const KvSlots &from = op.slots, &to = op.home;
   const std::int64_t first = index * from.slots;
@@ -81,8 +81,8 @@ void CpuOps::run(const DecodeAttention& op, Stream&) const {
   check(op);
   check_free_slots(op);
   const std::int64_t kv_heads = op.slots.kv_heads, heads = op.q.rows * kv_heads;
-  // Several heads to a tile, so that a thread knows what it reads next; but many tiles, because threads are not equally
-  // fast.
+  // A tile has several heads, so that a thread knows what it reads next; but there are many tiles, because threads are
+  // not equally fast.
   const std::int64_t at_once = std::clamp<std::int64_t>(heads / (std::int64_t{16} * pool_.threads()), 1, 16);
   const std::size_t scratch =
       decode_scratch(op.slots.head_dim, op.slots.slots, op.heads / op.slots.kv_heads) * sizeof(float);

@@ -7,9 +7,9 @@
 namespace weft::kernels::cuda::decode {
 namespace {
 
-constexpr std::size_t kMostShared = 40960;  // bytes; what every card has room for several times
+constexpr std::size_t kMostShared = 40960;  // bytes; every card has room for several times as much
 
-/// Blocks that fit a multiprocessor at once: tells ptxas how many registers it may use.
+/// Thread blocks that fit a multiprocessor at once. ptxas derives from it how many registers it may use.
 template <int kDim, int kQuads> constexpr int kBlocks = kQuads > 1 ? 4 : kDim > 64 ? 5 : 7;
 
 /// Grid: KV heads, rows.

@@ -1,4 +1,4 @@
-// kernels/attention/decode_grouped_cuda.h: decode attention where several query heads share a KV head, on tensor cores.
+// kernels/attention/decode_grouped_cuda.h: decode attention of query heads that share a KV head, on tensor cores.
 #pragma once
 
 #include "kernels/attention/decode_choice_cuda.h"
@@ -6,8 +6,8 @@
 
 namespace weft::kernels::cuda::decode {
 
-/// Runs the step if tensor cores do it: 16-bit slots, heads of 64 or 128 numbers in groups of 4 or 8, and blocks enough
-/// to fill the device.
+/// Runs the step if tensor cores can: 16-bit slots, heads of 64 or 128 numbers in groups of 4 or 8, and enough blocks
+/// to fill the device. Returns whether it did.
 bool run_grouped(const DecodeArgs& args, DType dtype, int rows, CudaStream& stream);
 
 }  // namespace weft::kernels::cuda::decode

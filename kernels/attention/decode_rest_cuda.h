@@ -1,12 +1,12 @@
-// kernels/attention/decode_rest_cuda.h: what a head has evicted, as one more token of a decode step (KvSlots::rest), by
-// the threads of one block.
+// kernels/attention/decode_rest_cuda.h: the tokens that a head has evicted, as one more token of a decode step
+// (KvSlots::rest), by the threads of one block.
 #pragma once
 
 #include "kernels/attention/decode_tile_cuda.h"
 
 namespace weft::kernels::cuda::decode {
 
-/// logit[g] = that of head g of the group for the rest, -inf where nothing was evicted. A warp to a head.
+/// logit[g] = the logit of the rest for head g of the group, -inf if nothing was evicted. One warp per head.
 template <class T> __device__ void find_rest_logits(const DecodeArgs& a, const Tile<T>& t, float* logit) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, dim = a.slots.head_dim;
   const float count = t.rest[0];
@@ -19,7 +19,7 @@ template <class T> __device__ void find_rest_logits(const DecodeArgs& a, const T
   }
 }
 
-/// Adds to out [group, head_dim] what the rest's values give with the probabilities p [group].
+/// Adds the rest's values, weighted by the probabilities p [group], to out [group, head_dim].
 template <class T> __device__ void add_rest_values(const DecodeArgs& a, const Tile<T>& t, const float* p, float* out) {
   const int dim = a.slots.head_dim;
   if (!(t.rest[0] > 0)) return;
@@ -27,7 +27,7 @@ template <class T> __device__ void add_rest_values(const DecodeArgs& a, const Ti
   for (int i = threadIdx.x; i < a.group * dim; i += kThreads) out[i] += p[i / dim] * share * t.rest[1 + dim + i % dim];
 }
 
-/// The victim joins the rest, in the block and in its home. All threads, which have read the rest.
+/// Adds the victim to the rest, in the KV buffer and in its home. All threads call it, after they have read the rest.
 template <class T> __device__ void add_to_rest(const DecodeArgs& a, const Tile<T>& t, int slot) {
   const int dim = a.slots.head_dim;
   if (slot < 0) return;

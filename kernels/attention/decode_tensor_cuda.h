@@ -1,8 +1,8 @@
 // kernels/attention/decode_tensor_cuda.h: decode attention of query heads that share a KV head, on tensor cores.
 //
-// Keys and values go from memory into fragments (tensor_core_cuda.h) in words of 16 bytes; which number of a row stands
-// where in a fragment is free, as long as both factors agree. Queries and weights are fp32: each is the sum of two
-// 16-bit numbers, so of a fragment's 8 columns 4 have the first of 4 heads' and 4 the second, and nothing is lost to
+// Keys and values go from memory into fragments (tensor_core_cuda.h) in words of 16 bytes. The order of a row's numbers
+// in a fragment is free, as long as both factors agree. Queries and weights are fp32: each is the sum of two 16-bit
+// numbers. In a fragment 4 of the 8 columns have the first of these for 4 heads and 4 the second, so nothing is lost to
 // rounding.
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace weft::kernels::cuda::decode {
 
-constexpr int kQuad = 4;        // heads of a fragment
-constexpr int kWarpSlots = 16;  // of a fragment
+constexpr int kQuad = 4;        // heads in a fragment
+constexpr int kWarpSlots = 16;  // slots in a fragment
 constexpr int kWarps = kThreads / kWarp;
 
-/// The first or the second of the two 16-bit numbers of each of x and y.
+/// The first or the second of the two 16-bit numbers that make up x, and that of y.
 template <class T> __device__ inline std::uint32_t split_pair(float x, float y, bool second) {
   const float x_first = to_float(from_float<T>(x)), y_first = to_float(from_float<T>(y));
   return second ? pack_pair<T>(x - x_first, y - y_first) : pack_pair<T>(x, y);
@@ -30,7 +30,7 @@ __device__ inline uint4 load_word(const T* rows, std::int64_t row, int slot, int
 /// p [kQuads * kQuad, slots] = the logits of all query heads of the tile; -inf where empty. Rows of kDim numbers.
 template <class T, int kDim, int kQuads>
 __device__ void find_group_logits(const DecodeArgs& a, const Tile<T>& t, const std::int32_t* position, float* p) {
-  constexpr int kSegments = kDim / 32;  // of a row: 16 bytes for each of four lanes
+  constexpr int kSegments = kDim / 32;  // per row: 16 bytes for each of four lanes
   const int lane = static_cast<int>(threadIdx.x) % kWarp, group = lane / 4, part = lane % 4, slots = a.slots.slots;
   std::uint32_t q[kQuads][kSegments][4];
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ void find_group_logits(const DecodeArgs& a, const Tile<T>& t, const s
 template <class T, int kDim, int kQuads>
 __device__ void weigh_group_values(const DecodeArgs& a, const Tile<T>& t, const std::int32_t* position, const float* p,
                                    float* shared, float* out) {
-  constexpr int kHeads = kQuads * kQuad, kColumns = kDim / 64;  // of a row: 16 bytes for each of eight lanes
+  constexpr int kHeads = kQuads * kQuad, kColumns = kDim / 64;  // per row: 16 bytes for each of eight lanes
   const int lane = static_cast<int>(threadIdx.x) % kWarp, group = lane / 4, part = lane % 4, slots = a.slots.slots;
   float sum[kQuads][kColumns][4][4] = {};
   for (int base = static_cast<int>(threadIdx.x) / kWarp * kWarpSlots; base < slots; base += kWarps * kWarpSlots) {
@@ -104,7 +104,7 @@ __device__ void weigh_group_values(const DecodeArgs& a, const Tile<T>& t, const 
         const auto word = [&](int r) {
           return w == 0 ? value[r][c].x : w == 1 ? value[r][c].y : w == 2 ? value[r][c].z : value[r][c].w;
         };
-        // Of two slots the low halves, which are one column of values, and the high ones, the next.
+        // The low halves of two slots' words are one column of values, the high halves the next.
         const std::uint32_t columns[4] = {__byte_perm(word(0), word(1), 0x5410), __byte_perm(word(0), word(1), 0x7632),
                                           __byte_perm(word(2), word(3), 0x5410), __byte_perm(word(2), word(3), 0x7632)};
 #pragma unroll

@@ -1,5 +1,5 @@
-// kernels/attention/decode_tile_cuda.h: what a block of threads of decode attention works on: one row and KV head of a
-// KV block.
+// kernels/attention/decode_tile_cuda.h: the work of one thread block of decode attention: one row and KV head of a KV
+// buffer.
 #pragma once
 
 #include "kernels/attention/kv_row_cuda.h"
@@ -11,7 +11,7 @@ namespace weft::kernels::cuda::decode {
 
 constexpr int kThreads = 128;
 
-/// What the kernels know of one row of the call.
+/// One row of the call, as the kernels see it.
 struct Row {
   std::int32_t sequence, position;
   Keep keep;
@@ -21,9 +21,9 @@ struct DecodeArgs {
   const float *q, *k, *v;
   std::int64_t q_stride, k_stride, v_stride;
   const Row* rows;
-  int first_row;  // of the call, for blockIdx.y == 0
+  int first_row;  // the row of the call for blockIdx.y == 0
   KvSlots slots, home;
-  std::int64_t k_row, v_row;  // what of Tile's types one slot's key and value take
+  std::int64_t k_row, v_row;  // elements of Tile's types in one slot's key and value
   int group;                  // query heads of one KV head
   float scale, decay;
   Scoring scoring;
@@ -37,7 +37,7 @@ struct DecodeArgs {
   std::int64_t evicted_stride;
 };
 
-/// One row and KV head of a block.
+/// One sequence and KV head of a KV buffer.
 template <class T> struct Place {
   KeyOf<T>* k = nullptr;
   ValueOf<T>* v = nullptr;
@@ -58,14 +58,14 @@ template <class T> struct Place {
   }
 };
 
-/// Where a block of threads works, and the home that is updated with it, if any.
+/// The work of one thread block, and the home that it updates too, if any.
 template <class T> struct Tile : Place<T> {
   Place<T> home;
   Row row;
   int index, head;    // row of the call, KV head
-  std::int64_t tile;  // among those of the launch
+  std::int64_t tile;  // its number in the launch
 
-  /// Of a grid of KV heads and rows.
+  /// The grid must be KV heads by rows.
   __device__ explicit Tile(const DecodeArgs& a) : Tile(a, a.rows[a.first_row + blockIdx.y]) {}
   __device__ Tile(const DecodeArgs& a, const Row& its_row)
       : Place<T>(a, a.slots, at(a, its_row)), home(a, a.home, at(a, its_row)), row(its_row),
@@ -80,8 +80,8 @@ template <class T> struct Tile : Place<T> {
   }
 };
 
-/// What a lane holds of a row of `dim` numbers from `column` on: 16 bytes or one number of a float type, 8 levels or
-/// one; as floats.
+/// The part of a row of `dim` numbers that a lane holds, from `column` on, as floats: 16 bytes or one number of a float
+/// type, 8 levels or one.
 template <class T, int kVector> struct Vector {
   float at[kVector];
   __device__ void load(const T* row, int dim, int column) {
@@ -101,14 +101,15 @@ template <class T, int kVector> struct Vector {
   }
 };
 
-/// How a team of kLanes lanes holds a row of head_dim numbers: kSteps vectors a lane, kLanes vectors apart.
+/// The layout of a row of head_dim numbers in a team of kLanes lanes: kSteps vectors a lane, kLanes vectors apart.
 template <class Number, int kVectorSize, int kTeamLanes, int kVectors> struct Team {
   using T = Number;
   static constexpr int kVector = kVectorSize, kLanes = kTeamLanes, kSteps = kVectors;
   static constexpr int kTeams = kThreads / kLanes;
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
   __device__ static int team() { return static_cast<int>(threadIdx.x) / kLanes; }
-  /// The number that is `i` in the lane's vector: neighbours, but of int4 both halves of four bytes.
+  /// The column of number `i` of the lane's vector. The numbers are neighbours; in int4 they are both halves of four
+  /// bytes.
   __device__ static int column(int step, int i = 0) {
     const int vector = step * kLanes + lane();
     if constexpr (kVector > 1 && std::is_same_v<T, Level<DType::i4>>)
@@ -117,17 +118,18 @@ template <class Number, int kVectorSize, int kTeamLanes, int kVectors> struct Te
   }
 };
 
-/// A layout as its keys and as its values see it.
+/// The team of a layout for the keys, and that for the values.
 template <class Layout>
 using KeyTeam = Team<KeyOf<typename Layout::T>, Layout::kVector, Layout::kLanes, Layout::kSteps>;
 template <class Layout>
 using ValueTeam = Team<ValueOf<typename Layout::T>, Layout::kVector, Layout::kLanes, Layout::kSteps>;
 
-/// The caller's mistake, which the CPU refuses: the row's output is NaN, and its block stays as it is.
+/// Whether the row has no free slot. This is the caller's mistake, which the CPU refuses: here the row's output is NaN,
+/// and its KV buffer stays as it is.
 template <class T> __device__ bool without_room(const Tile<T>& t) { return *t.free_slot < 0; }
 
-/// Adds the unit key [dim] to the sum of its head, and leaves that at `home` too unless it is null. A warp, whose lanes
-/// get Scoring::keys.
+/// Adds the unit key [dim] to its head's sum, and stores that at `home` too unless it is null. A warp calls it, and its
+/// lanes get Scoring::keys.
 __device__ inline float score_key(const float* key, int dim, float* sum, float* home) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   float square = 0, of_sum = 0, dot = 0;
@@ -145,7 +147,7 @@ __device__ inline float score_key(const float* key, int dim, float* sum, float* 
   return inverse > 0 && of_sum > 0 ? -dot * inverse * of_sum : 0.0f;
 }
 
-/// What the new token alone is worth: its score so far. All threads.
+/// Writes the score with which the new token begins. All threads call it.
 template <class T> __device__ void write_score(const DecodeArgs& a, const Tile<T>& t, std::int32_t slot) {
   const int dim = a.slots.head_dim;
   if (a.scoring == Scoring::none || threadIdx.x >= kWarp) return;
@@ -159,7 +161,8 @@ template <class T> __device__ void write_score(const DecodeArgs& a, const Tile<T
   t.score[slot] = score;
 }
 
-/// Rounds the new key and value into the free slot. All threads; visible to the block after the next barrier.
+/// Rounds the new key and value into the free slot. All threads call it; they are visible to the block after the next
+/// barrier.
 template <class T> __device__ void write_token(const DecodeArgs& a, const Tile<T>& t) {
   if (without_room(t)) return;
   const std::int32_t slot = *t.free_slot;

@@ -8,7 +8,7 @@
 
 namespace weft::kernels::cuda {
 
-/// Calls f.operator()<T>() with what slots consist of: float, __half, __nv_bfloat16, a Level or MixedLevels.
+/// Calls f.operator()<T>() with the type of the slots' elements: float, __half, __nv_bfloat16, a Level or MixedLevels.
 template <class F> void with_slot_type(const KvSlots& slots, F&& f) {
   if (slots.int8_keys) f.template operator()<MixedLevels>();
   else if (slots.dtype == DType::i8) f.template operator()<Level<DType::i8>>();
@@ -20,8 +20,8 @@ struct Smallest {
   __device__ float operator()(float a, float b) const { return fminf(a, b); }
 };
 
-/// Writes group `group` of x [dim] into a row, and to `home` too unless that is null. All threads of a warp; the same
-/// bits as on the CPU.
+/// Writes group `group` of x [dim] into a row, and into `home` too unless that is null. All threads of a warp call it.
+/// The bits are the same as on the CPU.
 template <DType kType>
 __device__ void quantise_group(const float* x, int dim, int group, Level<kType>* row, Level<kType>* home) {
   constexpr float top = kType == DType::i8 ? 255.0f : 15.0f;
@@ -71,13 +71,13 @@ __device__ void quantise_group(const float* x, int dim, int group, Level<kType>*
     const int used = kType == DType::i8 ? dim : dim / kKvBlock * (kKvBlock / 2) + (dim % kKvBlock + 1) / 2;
     if (used + lane < level_bytes) write(used + lane, 0);
   }
-  std::uint16_t low = 0x7E00, high = 0x7E00;  // no numbers
+  std::uint16_t low = 0x7E00, high = 0x7E00;  // NaN
   if (finite) memcpy(&low, &half_scale, sizeof low), memcpy(&high, &half_minimum, sizeof high);
   const unsigned both = low | static_cast<unsigned>(high) << 16;
   if (lane < 4) write(level_bytes + group * 4 + lane, both >> 8 * lane & 0xFFu);
 }
 
-/// 8 numbers of a row, or one: what a lane of a team holds (decode_tile_cuda.h).
+/// 8 numbers of a row, or one: the part that a lane of a team holds (decode_tile_cuda.h).
 template <DType kType, int kVector>
 __device__ void load_levels(const Level<kType>* row, int dim, int column, float (&at)[kVector]) {
   const auto word = [&](int byte) { return *reinterpret_cast<const std::uint32_t*>(row + byte); };

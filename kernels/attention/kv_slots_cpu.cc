@@ -1,4 +1,5 @@
-// kernels/attention/kv_slots_cpu.cc: what each head keeps of a prompt, and how it gets into the slots.
+// kernels/attention/kv_slots_cpu.cc: chooses the tokens that each head keeps of a prompt, and writes them into the
+// slots.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,7 +12,7 @@
 namespace weft::kernels {
 namespace {
 
-/// The positions of a prompt of `length` tokens that stay, ascending. `score` says what each of them is worth.
+/// The positions of a prompt of `length` tokens that stay, ascending. `score` gives the worth of each.
 template <class Score>
 std::vector<std::int32_t> kept_positions(std::int32_t length, const Keep& keep, const Score& score) {
   std::vector<std::int32_t> kept;
@@ -26,7 +27,7 @@ std::vector<std::int32_t> kept_positions(std::int32_t length, const Keep& keep, 
   };
   std::vector<Candidate> candidates;
   for (std::int32_t i = sinks; i < recent_begin; ++i) {
-    const float s = score(i);  // NaN has no place in an order: it goes first
+    const float s = score(i);  // NaN has no order, so it goes first
     candidates.push_back({std::isnan(s) ? -std::numeric_limits<float>::infinity() : s, i});
   }
   const auto heavy = static_cast<std::ptrdiff_t>(keep.heavy - sinks);
@@ -61,7 +62,7 @@ struct HeadSlots {
   }
 };
 
-/// Sums what does not stay. `kept`: ascending.
+/// Sums the tokens that do not stay. `kept` is ascending.
 void sum_rest(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const std::vector<std::int32_t>& kept,
               float* rest, const VectorKernels& vectors) {
   const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
@@ -83,7 +84,7 @@ void sum_rest(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const
   }
 }
 
-/// score [length] = Scoring::keys of a prompt; the sum of its unit keys goes into the slots, if these have one.
+/// score [length] = Scoring::keys of a prompt. The sum of its unit keys goes to `key_sum`, unless that is null.
 void score_keys(const KeepPrompt& op, std::size_t prompt, std::int64_t head, float* score, float* key_sum,
                 const VectorKernels& vectors) {
   const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;

@@ -1,4 +1,5 @@
-// kernels/attention/kv_slots_cuda.cu: what each head keeps of a prompt, and how it gets into the slots.
+// kernels/attention/kv_slots_cuda.cu: chooses the tokens that each head keeps of a prompt, and writes them into the
+// slots.
 #include <vector>
 
 #include "kernels/attention/kv_row_cuda.h"
@@ -15,7 +16,7 @@ using namespace cuda;
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 static_assert(kThreads == kDigits);
 
-/// What the kernel knows of one prompt.
+/// One prompt, as the kernel sees it.
 struct Prompt {
   std::int32_t begin, length, sequence;
   Keep keep;
@@ -33,10 +34,10 @@ struct Args {
   float* work;
   std::int64_t work_stride;
   KvSlots slots;
-  std::int64_t k_row, v_row;  // what of the kernel's types one slot's key and value take
+  std::int64_t k_row, v_row;  // elements of the kernel's types in one slot's key and value
 };
 
-/// Numbers the threads whose flag is set from 0 on, in order; -1 for the others. `total` becomes how many there are.
+/// Numbers the threads whose flag is set from 0 on, in order; the others get -1. Sets `total` to how many there are.
 __device__ int rank_of(bool flag, int* shared, int& total) {
   const unsigned votes = __ballot_sync(kWholeWarp, flag);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -52,7 +53,8 @@ __device__ int rank_of(bool flag, int* shared, int& total) {
   return flag ? before + __popc(votes & ((1u << lane) - 1)) : -1;
 }
 
-/// Sums what does not stay of a prompt, a column to a thread. `position` [kept]: what stays, ascending.
+/// Sums the tokens of a prompt that do not stay, one thread per column. `position` [kept] has those that stay,
+/// ascending.
 template <class From>
 __device__ void sum_rest(const Args& a, const Prompt& prompt, const std::int32_t* position, int kept, int head,
                          float* rest) {
@@ -69,8 +71,8 @@ __device__ void sum_rest(const Args& a, const Prompt& prompt, const std::int32_t
   if (threadIdx.x == 0) rest[0] = static_cast<float>(prompt.length - kept);
 }
 
-/// Scoring::keys of a prompt into `work`, and the sum of its unit keys into the slots. Grid: KV heads, prompts. Shared:
-/// sums [kWarps, head_dim]; the first row becomes that of all.
+/// Writes Scoring::keys of a prompt to `work`, and the sum of its unit keys into the slots. Grid: KV heads, prompts.
+/// Shared: sums [kWarps, head_dim]; the first row becomes that of all.
 template <class From> __global__ void __launch_bounds__(kThreads) score_keys(Args a) {
   WEFT_DYNAMIC_SHARED(float, sums);
   const int head = blockIdx.x, dim = a.slots.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -117,19 +119,18 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
   const std::int64_t tile = std::int64_t{prompt.sequence} * a.slots.kv_heads + head;
   std::int32_t* const position = a.slots.position + tile * slots;
   float* const slot_score = a.slots.score ? a.slots.score + tile * slots : nullptr;
+  const float* const given = a.score ? a.score + head * a.score_stride + prompt.begin : nullptr;
   const auto score = [&](int at) {
     if (a.scoring == Scoring::random)
       return unit_float(
           random_bits(a.seed, std::uint64_t{static_cast<std::uint32_t>(head)} << 32 | static_cast<std::uint32_t>(at)));
-    if (!a.score) return 0.0f;
-    const float* const given = a.score + head * a.score_stride + prompt.begin;
-    if (a.reach == 0) return given[at];
+    if (!given || a.reach == 0) return given ? given[at] : 0.0f;
     const int first = max(0, at - a.reach), last = min(prompt.length - 1, at + a.reach);
     float sum = 0;
     for (int i = first; i <= last; ++i) sum += given[i];
     return sum / static_cast<float>(last - first + 1);
   };
-  // Of equal scores the newer stays.
+  // Among equal scores the newer stays.
   const auto key = [&](int at) { return std::uint64_t{order_of(score(at))} << 32 | static_cast<std::uint32_t>(at); };
 
   const bool all = prompt.length <= prompt.keep.of_prompt();
@@ -174,7 +175,7 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
         quantise_group<ValueOf<T>::kType>(from(a.v, a.v_stride, s), dim, g, v + s * a.v_row, nullptr);
       }
   } else {
-    // kPack numbers of a row to a thread: with rows of 8 or 16 packs a warp copies several at once.
+    // A thread copies kPack numbers of a row: with rows of 8 or 16 packs a warp copies several at once.
     const int packs = dim / kPack;
     for (int i = threadIdx.x; i < kept * packs; i += kThreads) {
       const int s = i / packs, d = i % packs * kPack;

@@ -1,7 +1,7 @@
 // kernels/attention/prefill_cuda.cu: attention of whole prompts and the scores of their tokens.
 //
-// Tile by tile on tensor cores (prefill_tensor_cuda.h). fp32 keys, and heads of more than 128 or of odd sizes, take
-// plain kernels: a block for each row or key.
+// Tensor cores do it tile by tile (prefill_tensor_cuda.h). fp32 keys, and heads of more than 128 or of odd sizes, take
+// plain kernels with a thread block for each row or key.
 #include <algorithm>
 #include <initializer_list>
 #include <string>
@@ -21,7 +21,7 @@ using namespace cuda::prefill;
 
 constexpr int kMostDim = 1024;
 
-/// What a thread knows of the logits of a row.
+/// One thread's part of the softmax sum of a row of logits.
 struct RowSum {
   float most = -INFINITY, sum = 0;
   __device__ void add(float x) {
@@ -100,7 +100,7 @@ std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int size, bo
   return blocks;
 }
 
-/// Whether tensor cores do it: heads are whole chunks, each in words of 16 bytes, as in all published models.
+/// Whether tensor cores can do it: heads are whole chunks, each in words of 16 bytes, as in all published models.
 bool on_tensor_cores(DType dtype, int head_dim, std::initializer_list<ConstView> rows) {
   static const bool compiled = multiplies<__nv_bfloat16>(prefill_tensor<__nv_bfloat16, 64>);
   return dtype != DType::f32 && head_dim <= kTensorDim && head_dim % kChunk == 0 &&

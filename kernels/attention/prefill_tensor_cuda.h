@@ -9,7 +9,7 @@
 
 namespace weft::kernels::cuda::prefill {
 
-/// What a block of threads of attend() works on. It is asked for again at the end: registers are scarce in between.
+/// The work of one thread block of attend(). It is read again at the end, because registers are scarce in between.
 struct QueryRows {
   Block block;
   int head, rows;
@@ -19,8 +19,8 @@ struct QueryRows {
   __device__ std::int64_t token(int row) const { return std::int64_t{block.begin} + block.first + row; }
 };
 
-/// Turns the logits of a tile, which it scales, into weights relative to each row's largest so far; rescales what there
-/// is of sum and out where that grows.
+/// Scales the logits of a tile and turns them into weights relative to each row's largest so far. If that grows, it
+/// also rescales sum and out.
 template <int kDim>
 __device__ __forceinline__ void weigh(float (&p)[kTile / 8][4], float to_exp2, float (&most)[2], float (&sum)[2],
                                       float (&out)[kDim / 8][4]) {
@@ -88,7 +88,7 @@ template <class T, int kDim> __device__ __forceinline__ void attend(const Prefil
   float out[kDim / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, sum[2] = {};
   for (bool diagonal = true; tile >= 0; --tile, diagonal = false, count = kTile) {
     end_copies();
-    __syncthreads();  // the keys are there, and nobody needs the last values
+    __syncthreads();  // the keys have arrived, and no thread needs the last values
     values.begin_load(v, a.v_stride, count, a.head_dim);
     v -= kTile * a.v_stride;
     float p[kTile / 8][4];
@@ -103,7 +103,7 @@ template <class T, int kDim> __device__ __forceinline__ void attend(const Prefil
     }
     weigh<kDim>(p, a.scale * kLog2E, most, sum, out);
     end_copies();
-    __syncthreads();  // the values are there, and nobody needs these keys
+    __syncthreads();  // the values have arrived, and no thread needs these keys
     k -= kTile * a.k_stride;
     if (tile > 0) keys.begin_load(k, a.k_stride, kTile, a.head_dim);
     add_values<T, kDim>(p, values, out);

@@ -9,7 +9,7 @@ namespace weft::kernels::cuda::prefill {
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 constexpr int kTile = 64;        // rows, and keys
 constexpr int kChunk = 8;        // numbers of 16 bits that are moved at once
-constexpr int kTensorDim = 128;  // of head_dim, at most
+constexpr int kTensorDim = 128;  // the largest head_dim
 constexpr float kLog2E = 1.44269504f;
 static_assert(kTile == kWarps * 16);
 
@@ -33,7 +33,7 @@ struct PrefillArgs {
   int observation;
 };
 
-/// kTile rows of kDim numbers in shared memory. Chunks change places within their row so that neither writes of whole
+/// kTile rows of kDim numbers in shared memory. Chunks change places within their row, so that neither writes of whole
 /// rows nor load_tiles() meet in a bank.
 template <class T, int kDim> struct Tile {
   static constexpr int kChunks = kDim / kChunk;
@@ -59,14 +59,14 @@ template <class T, int kDim> struct Tile {
              (column + j * kAcross) * kChunk);
   }
 
-  /// Begins to copy up to `count` rows of `from`; zeros elsewhere. All threads.
+  /// Begins to copy up to `count` rows of `from`, with zeros elsewhere. All threads call it.
   __device__ void begin_load(const T* from, std::int64_t stride, int count, int head_dim) const {
     each_chunk(from, stride, [&](T* to, const T* eight, int row, int column) {
       begin_copy(to, eight, row < count && column < head_dim);
     });
   }
 
-  /// Up to `count` rows of `from`, rounded; zeros elsewhere. All threads.
+  /// Copies up to `count` rows of `from`, rounded, with zeros elsewhere. All threads call it.
   __device__ void load(const float* from, std::int64_t stride, int count, int head_dim) const {
     each_chunk(from, stride, [&](T* to, const float* eight, int row, int column) {
       Pack<float, kChunk> x = {};
@@ -77,7 +77,7 @@ template <class T, int kDim> struct Tile {
   }
 };
 
-/// Where a lane is in fragments: tensor_core_cuda.h's g and t, and its row of the two that it has.
+/// The place of a lane in fragments: g and t of tensor_core_cuda.h, and the first of its two rows.
 struct FragmentPlace {
   int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   int row = static_cast<int>(threadIdx.x) / kWarp * 16 + g;  // the other is row + 8
@@ -112,10 +112,10 @@ __device__ inline void multiply_rows(const std::uint32_t (&rows)[kDim / 16][4], 
     }
 }
 
-/// Sum and Largest over the four lanes that have one row.
+/// Sum or Largest over the four lanes that have one row.
 template <class Op> __device__ inline float over_row(float x, Op op) { return warp_reduce<4>(x, op); }
 
-/// Calls f.operator()<kDim>() with the tile's numbers of a row for heads of `head_dim`.
+/// Calls f.operator()<kDim>() with the numbers in a row of the tile for heads of `head_dim`.
 template <class F> void with_tile(int head_dim, const F& f) {
   if (head_dim <= 32) f.template operator()<32>();
   else if (head_dim <= 64) f.template operator()<64>();

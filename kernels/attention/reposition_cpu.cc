@@ -1,4 +1,5 @@
-// kernels/attention/reposition_cpu.cc: what heads hold is moved to other positions, a tile for each row and KV head.
+// kernels/attention/reposition_cpu.cc: moves the tokens that heads hold to other positions, a tile for each row and KV
+// head.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -12,7 +13,7 @@
 namespace weft::kernels {
 namespace {
 
-/// What a quantised row means (kv_row.h).
+/// Reads the numbers that a quantised row means (kv_row.h).
 void read_levels(const std::byte* row, DType type, int head_dim, float* to, const VectorKernels& vectors) {
   const std::byte* const scales = row + kv_level_bytes(type, head_dim);
   for (int d = 0; d < head_dim; ++d) {
@@ -24,8 +25,8 @@ void read_levels(const std::byte* row, DType type, int head_dim, float* to, cons
   }
 }
 
-/// Turns a key from one position to another, each pair back by the angle of the one and on by that of the other, so
-/// that angles are those of Rotary.
+/// Turns a key from one position to another: each pair turns back by the angle of the one and on by that of the other,
+/// so that angles are those of Rotary.
 void turn(float* key, std::span<const float> frequencies, std::int32_t from, std::int32_t to) {
   const std::size_t n = frequencies.size();
   for (std::size_t i = 0; i < n; ++i) {

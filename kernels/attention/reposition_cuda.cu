@@ -1,4 +1,4 @@
-// kernels/attention/reposition_cuda.cu: what heads hold is moved to other positions.
+// kernels/attention/reposition_cuda.cu: moves the tokens that heads hold to other positions.
 #include <algorithm>
 #include <vector>
 
@@ -13,9 +13,9 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr std::size_t kTargetBytes = 16 << 20;  // of the work space, that new positions may take
+constexpr std::size_t kTargetBytes = 16 << 20;  // of the work space, for new positions
 
-/// What the kernel knows of one sequence.
+/// One sequence, as the kernel sees it.
 struct Row {
   std::int32_t sequence, next;
 };
@@ -23,14 +23,14 @@ struct Row {
 struct Args {
   const Row* rows;
   const float* frequencies;
-  int count;  // of the frequencies
+  int count;  // number of frequencies
   bool hadamard;
   KvSlots slots, home;
-  std::int64_t row;  // what of the kernel's type one slot's key takes
+  std::int64_t row;  // elements of the kernel's type in one slot's key
 };
 
-/// A warp turns one key, and leaves it at `home` too unless that is null. `key`: a head in shared memory, of this warp
-/// alone.
+/// A warp turns one key, and stores it at `home` too unless that is null. `key` is room for a head in shared memory,
+/// for this warp alone.
 template <class T>
 __device__ void move_key(const Args& a, T* row, T* home, std::int32_t from, std::int32_t to, float* key) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, dim = a.slots.head_dim;

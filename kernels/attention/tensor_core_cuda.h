@@ -1,4 +1,5 @@
-// kernels/attention/tensor_core_cuda.h: products of small tiles on tensor cores, and what brings tiles to them.
+// kernels/attention/tensor_core_cuda.h: products of small tiles on tensor cores, and the copies that bring tiles to
+// them.
 //
 // A warp holds tiles in fragments, whose layout NVIDIA documents (PTX ISA, mma.m16n8k16 and ldmatrix). With
 // g = lane / 4 and t = lane % 4 a lane has, in registers of two 16-bit numbers each:
@@ -18,14 +19,14 @@
 
 namespace weft::kernels::cuda {
 
-/// Whether the code at hand may multiply T on tensor cores: Turing's know no bfloat16.
+/// Whether the code at hand may multiply T on tensor cores: Turing's cannot multiply bfloat16.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 template <class T> constexpr bool kMultiplies = std::is_same_v<T, __half>;
 #else
 template <class T> constexpr bool kMultiplies = std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
 #endif
 
-/// The same of a kernel's code that runs, which may have been compiled for an older device than the present one.
+/// The same for the code of a kernel that runs, which may have been compiled for an older device than the present one.
 template <class T, class Kernel> bool multiplies(Kernel* kernel) {
   if constexpr (std::is_same_v<T, __half>) return true;
   cudaFuncAttributes attributes;
@@ -46,7 +47,7 @@ template <class T> __device__ inline std::uint32_t pack_pair(float low, float hi
   return bits;
 }
 
-/// 2 to the power of x; 0 where that is subnormal.
+/// 2^x; 0 if that is subnormal.
 __device__ inline float fast_exp2(float x) {
 #if defined(CUSIM)
   return std::exp2(x);
@@ -61,7 +62,7 @@ __device__ inline float fast_exp2(float x) {
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 #endif
 
-/// sums += a b. The whole warp.
+/// sums += a b. The whole warp calls it.
 template <class T>
 __device__ inline void multiply_tiles(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                       std::uint32_t b1) {
@@ -90,9 +91,9 @@ __device__ inline void multiply_tiles(float (&sums)[4], const std::uint32_t (&a)
 #endif
 }
 
-/// Four tiles [8 rows, 8] of 16-bit numbers from shared memory: lanes 8i to 8i + 7 pass the rows of tile i, each at a
-/// multiple of 16 bytes. A lane gets of each tile row g at columns 2t and 2t + 1; if transposed, column g at rows 2t
-/// and 2t + 1. The whole warp.
+/// Loads four tiles [8 rows, 8] of 16-bit numbers from shared memory: lanes 8i to 8i + 7 pass the rows of tile i, each
+/// at a multiple of 16 bytes. From each tile a lane gets row g at columns 2t and 2t + 1; if transposed, column g at
+/// rows 2t and 2t + 1. The whole warp calls it.
 template <bool kTransposed> __device__ inline void load_tiles(std::uint32_t (&to)[4], const void* row) {
 #if defined(CUSIM)
   cusim::load_fragments(to, row, kTransposed);
@@ -110,8 +111,8 @@ template <bool kTransposed> __device__ inline void load_tiles(std::uint32_t (&to
 #endif
 }
 
-/// Begins to copy 16 aligned bytes into shared memory; zeros, and `from` is not read, unless `present`. Turing copies
-/// them at once.
+/// Begins to copy 16 aligned bytes into shared memory. Unless `present`, it writes zeros and does not read `from`.
+/// Turing copies at once.
 __device__ inline void begin_copy(void* to, const void* from, bool present) {
 #if defined(CUSIM)
   cusim::start_copy(to, from, present);
@@ -125,7 +126,7 @@ __device__ inline void begin_copy(void* to, const void* from, bool present) {
 #endif
 }
 
-/// What the calling thread has begun to copy is there; for the others after the next barrier.
+/// Waits for the copies that the calling thread has begun. The other threads see them after the next barrier.
 __device__ inline void end_copies() {
 #if defined(CUSIM)
   cusim::finish_copies();

@@ -90,12 +90,12 @@ class Workload {
     op_.heads = kHeads, op_.scale = 0.125f, op_.scoring = Scoring::attention;
   }
 
-  /// What a step moves: keys and values, and of each slot the position read and the score read and written.
+  /// Bytes that a step moves: keys and values, and per slot the position (read) and the score (read and written).
   double bytes() const {
     return static_cast<double>(rows_) * 2 * static_cast<double>(row_bytes_) +
            static_cast<double>(score_.size()) * (sizeof(std::int32_t) + 2 * sizeof(float));
   }
-  /// Sequences, each of which gets a token.
+  /// The number of sequences; each gets one token in a step.
   double tokens() const { return static_cast<double>(sequences_); }
   void step(const Ops& ops, Stream& stream) {
     ops.run(op_, stream);
@@ -128,7 +128,7 @@ DecodeRate measure_decode_attention(ThreadPool& pool, std::size_t kv_bytes, int 
   const CpuOps ops(pool);
   Stream stream;
   Workload work(pool, kv_bytes, slots, head_dim, dtype);
-  work.step(ops, stream);  // scratch memory, clocks
+  work.step(ops, stream);  // sets up scratch memory and clocks
   std::vector<double> steps;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   do {

@@ -10,15 +10,14 @@
 namespace weft::kernels {
 
 struct DecodeRate {
-  double bytes_per_second = 0, heads_per_second = 0;  ///< heads: of a row, each attended once
+  double bytes_per_second = 0, heads_per_second = 0;  ///< heads of rows, each attended once
 };
 
-/// How fast H2O decode steps are over full blocks of slots of fp16, int8 or int4. Of bytes count keys and values,
-/// `kv_bytes` of them at least, each read once a step; and of each slot 12 bytes more, the position and the score read
-/// and the score written.
-/// 1 GiB or more, because a large cache would flatter less. One query head for each KV head, half of the slots
-/// heavy. Takes about `seconds` plus the time to fill the memory; needs the machine to itself; returns the median step.
-/// Throws CapacityError without memory.
+/// Measures H2O decode steps over full slots of fp16, int8 or int4. The bytes are those of keys and values, at least
+/// `kv_bytes`, each read once a step, and 12 bytes more per slot: the position and the score read, and the score
+/// written. `kv_bytes` should be 1 GiB or more, so that a large cache flatters the result less. There is one query head
+/// for each KV head, and half of the slots are heavy. Takes about `seconds` plus the time to fill the memory, and needs
+/// the machine to itself. Returns the rate of the median step. Throws CapacityError without memory.
 DecodeRate measure_decode_attention(ThreadPool& pool, std::size_t kv_bytes, int slots, int head_dim, DType dtype,
                                     double seconds);
 

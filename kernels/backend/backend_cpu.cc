@@ -23,7 +23,7 @@ struct CpuStream final : Stream {
   std::chrono::steady_clock::time_point link_free{};  // when the paced link has carried all copies so far
 };
 
-/// Recorded work is done already. The number carries what the recording thread wrote over to the one that waits.
+/// Recorded work is already done. The number only makes the recording thread's writes visible to the one that waits.
 struct CpuEvent final : Event {
   std::atomic<std::uint64_t> recorded{0};
 };
@@ -60,7 +60,7 @@ class CpuBackend final : public Backend {
     const auto begin = std::chrono::steady_clock::now();
     if (bytes > 0) std::memcpy(to, from, bytes);
     if (seconds_per_byte_ == 0) return;
-    // The link's own clock, not one sleep per copy: what a sleep oversleeps is given back to the next copy.
+    // The link has its own clock, instead of one sleep per copy, so that the next copy regains what a sleep overslept.
     auto& link_free = static_cast<CpuStream&>(stream).link_free;
     const std::chrono::duration<double> busy(static_cast<double>(bytes) * seconds_per_byte_);
     link_free = std::max(link_free, begin) + std::chrono::duration_cast<std::chrono::steady_clock::duration>(busy);

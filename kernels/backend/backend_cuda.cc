@@ -40,16 +40,16 @@ namespace {
 
 using namespace cuda;
 
-constexpr std::size_t kChunk = 16 << 20;       // of a bulk copy: 0.3 ms of a fast link
+constexpr std::size_t kChunk = 16 << 20;       // bytes of a bulk copy's chunk: 0.3 ms of a fast link
 constexpr std::size_t kLibraries = 128 << 20;  // code of cuBLAS and of our kernels once loaded: an estimate
-// A context takes less; what is above it belongs to another process.
+// A context takes less; anything above it belongs to another process.
 constexpr std::size_t kMostContext = std::size_t{1} << 30;
 
 struct CudaEvent final : Event {
   EventHandle handle = make_event();
 };
 
-/// For what is queued beside the ops.
+/// The handle for work other than ops.
 cudaStream_t handle_of(Stream& stream) {
   static_cast<CudaStream&>(stream).forget_rounded();
   return static_cast<CudaStream&>(stream).get();
@@ -61,7 +61,7 @@ class CudaDeviceMemory final : public Memory {
     void* data = nullptr;
     std::size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    // What no card has may be no size for the driver (cudaErrorInvalidValue).
+    // A size that no card has may be invalid to the driver (cudaErrorInvalidValue).
     const cudaError_t error =
         bytes > total ? cudaErrorMemoryAllocation : cudaMalloc(&data, std::max<std::size_t>(bytes, 1));
     if (error == cudaErrorMemoryAllocation) {
@@ -128,7 +128,7 @@ class CudaBackend final : public Backend {
            CudaStream::kGraphBytes;
   }
 
-  /// Of a square product of 4096 columns, in tiles of 128 x 256, nearly two for each multiprocessor.
+  /// In a square product of 4096 columns, in tiles of 128 x 256, these rows give each multiprocessor nearly two tiles.
   std::int64_t rows_that_fill() const override {
     const auto rows = std::bit_ceil(static_cast<unsigned>(15 * std::max(1, device_.multiProcessorCount)));
     return std::clamp<std::int64_t>(rows, 512, 4096);
@@ -144,8 +144,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(device_.multiProcessorCount); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
 
-  /// A bulk copy goes in chunks of which two are queued at most: an engine serves what is queued first, so a small copy
-  /// of another stream would wait for all of it.
+  /// A bulk copy goes in chunks, at most two of them queued. An engine serves in the order of the queue, so a small
+  /// copy of another stream would otherwise wait for all of it.
   void copy(void* to, const void* from, std::size_t bytes, Stream& any) override {
     auto& stream = static_cast<CudaStream&>(any);
     stream.forget_rounded();
@@ -186,7 +186,7 @@ class CudaBackend final : public Backend {
  private:
   struct HostStream final : Stream {};
 
-  /// By two pinned pieces in turn: while one travels the other is filled.
+  /// Uses two pinned pieces in turn: while one travels the other is filled.
   static void copy_from_pageable(void* to, const void* from, std::size_t bytes, CudaStream& stream) {
     for (std::size_t begin = 0, chunk = 0; begin < bytes; begin += kChunk, ++chunk) {
       const std::size_t size = std::min(kChunk, bytes - begin);
@@ -199,7 +199,7 @@ class CudaBackend final : public Backend {
       check(cudaEventRecord(done, stream.get()), "cudaEventRecord");
     }
   }
-  /// Returns when all has arrived.
+  /// Returns when everything has arrived.
   static void copy_to_pageable(void* to, const void* from, std::size_t bytes, CudaStream& stream) {
     const std::size_t chunks = (bytes + kChunk - 1) / kChunk;
     for (std::size_t chunk = 0; chunk <= chunks; ++chunk) {  // each arrives while the next travels
@@ -238,7 +238,7 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
   return std::make_unique<CudaBackend>(options);
 }
 
-// kCudaEntry, which backend_load_cuda.cc calls.
+// The function that kCudaEntry names and backend_load_cuda.cc calls.
 extern "C" [[gnu::visibility("default")]] Backend* weft_make_cuda_backend(const CudaOptions& options) {
   return make_cuda_backend(options).release();
 }

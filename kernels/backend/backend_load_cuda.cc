@@ -1,5 +1,5 @@
-// kernels/backend/backend_load_cuda.cc: opens the CUDA backend, which is a library of its own, libweft_cuda.so. A
-// program that was linked with cuBLAS itself would not even start where that is not installed.
+// kernels/backend/backend_load_cuda.cc: opens the CUDA backend, which is a separate library, libweft_cuda.so. A program
+// that was linked with cuBLAS itself would not even start on a machine without it.
 #include <dlfcn.h>
 
 #include <memory>
@@ -21,8 +21,8 @@ std::string why_not(const std::string& library, const std::string& error) {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
-  // The program's rpath says where a name without a folder is looked for: in the program's folder, or in a package's
-  // lib/.
+  // The program's rpath determines where a name without a folder is looked up: in the program's folder, or in a
+  // package's lib/.
   void* const library = dlopen(options.library, RTLD_NOW | RTLD_LOCAL);  // never closed: CUDA cannot be unloaded
   void* const entry = library ? dlsym(library, kCudaEntry) : nullptr;
   if (!entry) throw DeviceError(why_not(options.library, dlerror()));

@@ -16,7 +16,7 @@
 namespace weft::kernels {
 namespace {
 
-/// Memory in huge pages: a row of weights is two small pages, and what is measured is not the TLB.
+/// Memory in huge pages. A row of weights is two small pages, and the TLB should not limit what is measured.
 class HugeBuffer {
  public:
   explicit HugeBuffer(std::size_t bytes) : bytes_(bytes) {
@@ -73,7 +73,8 @@ void fill_normal(ThreadPool& pool, DType type, std::byte* to, std::int64_t count
   else Normal<float>(deviation).fill(pool, static_cast<float*>(data), count);
 }
 
-/// Median seconds of `once(i)`, i = 0, 1, 2, ..., after one that does not count; at least five, then until time is up.
+/// Median seconds of `once(i)`, i = 0, 1, 2, .... The first call does not count; at least five follow, and more until
+/// time is up.
 template <class Once> double median_seconds(double seconds, const Once& once) {
   using clock = std::chrono::steady_clock;
   const auto since = [](clock::time_point start) {
@@ -104,7 +105,7 @@ double flops(int m) { return 2.0 * m * static_cast<double>(matrix_numbers); }
 constexpr int kMeasuredGroup = 64;
 QuantisedLayout quantised_matrix(DType type) { return {type, kMeasuredGroup, kMeasuredWidth, kMeasuredWidth}; }
 
-/// `count` times the same matrix.
+/// Fills in the same matrix `count` times.
 void fill_quantised(ThreadPool& pool, DType type, std::byte* to, std::size_t count) {
   const QuantisedLayout layout = quantised_matrix(type);
   const auto bytes = static_cast<std::size_t>(layout.bytes());

@@ -10,19 +10,20 @@
 
 namespace weft::kernels {
 
-/// All threads read `bytes` of memory, each byte once; `prefetch`: bytes ahead by the software's prefetch, 0 by the
-/// hardware's alone.
+/// All threads read `bytes` of memory, each byte once. Software prefetches `prefetch` bytes ahead; with 0 only hardware
+/// does.
 void read_memory(ThreadPool& pool, const void* from, std::size_t bytes, std::int64_t prefetch);
 
-/// Bytes per second of all threads reading `bytes` of memory, each byte once; the faster of reading with the hardware's
-/// prefetch alone and with the software's. 1 GiB or more, because a large cache would flatter less.
+/// Bytes per second of all threads reading `bytes` of memory, each byte once: the faster of reading with the hardware's
+/// prefetch alone and with the software's. `bytes` should be 1 GiB or more, so that a large cache flatters the result
+/// less.
 double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds);
 
-constexpr int kMeasuredWidth = 4096;  ///< of the matrices below, which are square
+constexpr int kMeasuredWidth = 4096;  ///< rows and columns of the matrices below
 
-/// Flop per second of Linear with m rows against 4096 x 4096 weights of type `weights`, a different matrix each time:
-/// as many as fill `weight_bytes_in_rotation`, at least 1. Numbers are normally distributed; quantised ones in groups
-/// of 64.
+/// Flop per second of Linear with m rows against 4096 x 4096 weights of type `weights`. Each call takes a different
+/// matrix; there are as many as fill `weight_bytes_in_rotation`, at least 1. Numbers are normally distributed;
+/// quantised ones have groups of 64.
 double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
                       LinearPath path = LinearPath::automatic, Arithmetic arithmetic = Arithmetic::int8);
 /// Bytes of one of these matrices.

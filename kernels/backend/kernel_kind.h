@@ -1,4 +1,4 @@
-// kernels/backend/kernel_kind.h: which kernels compute, as far as the bits of answers may depend on it.
+// kernels/backend/kernel_kind.h: the kind of kernels that compute, as far as the bits of answers may depend on it.
 #pragma once
 
 #include <string>

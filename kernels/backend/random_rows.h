@@ -10,7 +10,7 @@
 
 namespace weft::kernels {
 
-/// Rows `first` to `first + rows` of random levels, of which each means a number from -0.5 to 0.5 or near it.
+/// Fills rows `first` to `first + rows` with random levels, each of which means a number from -0.5 to 0.5 or near it.
 inline void random_rows(DType dtype, int head_dim, std::int64_t first, std::int64_t rows, std::byte* to) {
   const std::size_t row_bytes = kv_row_bytes(dtype, head_dim), level_bytes = kv_level_bytes(dtype, head_dim);
   const f16 scale_and_minimum[2] = {f16(dtype == DType::i8 ? 1 / 256.0f : 1 / 16.0f), f16(-0.5f)};

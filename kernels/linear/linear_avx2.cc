@@ -85,7 +85,7 @@ struct Avx2 {
   }
 
  private:
-  /// In two factors, so that only the last product rounds.
+  /// Scales by two factors, so that only the last product rounds.
   static __m256 scale(__m256 a, __m256 n) {
     const __m256i whole = _mm256_cvtps_epi32(n), part = _mm256_srai_epi32(whole, 1), bias = _mm256_set1_epi32(127);
     const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(part, bias), 23);
@@ -198,7 +198,7 @@ template <bool Four> void unpack(const Unpack& u) {
     const f16* const scales = reinterpret_cast<const f16*>(from);
     from += line;
     for (std::int64_t k = first; k < first + u.group; k += columns, from += line) {
-      if (k >= u.steps * kPartialSums) return;  // what pads the last group
+      if (k >= u.steps * kPartialSums) return;  // padding of the last group
       for (int half = 0; half < 2; ++half) {
         const __m256 scale = load_half(scales + half * kHalf),
                      minimum = load_half(scales + kPartialSums + half * kHalf);
@@ -214,7 +214,7 @@ template <bool Four> void unpack(const Unpack& u) {
   }
 }
 
-/// [i][j] to [j][i].
+/// Turns [i][j] into [j][i].
 [[gnu::always_inline]] inline void transpose_8x8(__m256 (&v)[8]) {
   __m256 t[8];
   WEFT_UNROLLED (int i = 0; i < 8; i += 4) {  // 4x4 blocks inside each 128 bits

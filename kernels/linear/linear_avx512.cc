@@ -25,7 +25,7 @@ template <bool Four> void unpack(const Unpack& u) {
     const __m512 minimum = Avx512::load(reinterpret_cast<const f16*>(from + line / 2));
     from += line;
     for (std::int64_t k = first; k < first + u.group; k += columns, from += line) {
-      if (k >= u.steps * kPartialSums) return;  // what pads the last group
+      if (k >= u.steps * kPartialSums) return;  // padding of the last group
       const __m512i levels = _mm512_loadu_si512(from);
       float* const to = u.to + k / kPartialSums * u.step + k % kPartialSums * u.lane_step;
       WEFT_UNROLLED (int i = 0; i < columns; ++i) {

@@ -1,6 +1,6 @@
-// kernels/linear/linear_avx512.h: what products with 16 sums in a register have in common, whatever a product is. For
-// linear_avx512*.cc, which define Product: add(a, w, sum) is the sum with the products of a and w. Everything is in an
-// unnamed namespace, so that code for one processor is never linked into another's.
+// kernels/linear/linear_avx512.h: the common part of products with 16 sums in a register, whatever a product is. It is
+// for linear_avx512*.cc, which define Product: add(a, w, sum) is the sum with the products of a and w. Everything is in
+// an unnamed namespace, so that code for one processor is never linked into another's.
 #pragma once
 
 #include "kernels/linear/linear_math.h"
@@ -81,7 +81,7 @@ template <class Product, int Rows> void panel_tile(const PanelTile& t) {
   load_sums(sum, t.sums, kPanelStride, t.first);
   const float *x = t.x, *panel = t.panel, *next = t.sums + tile;
   const char *weights = static_cast<const char*>(t.prefetch), *const weights_end = weights + t.prefetch_lines * 64;
-  // By fours, because at most 4 instructions start in a cycle, and a step's 24 products alone take 12.
+  // Steps go in fours, because at most 4 instructions start in a cycle, and a step's 24 products alone take 12.
   std::int64_t s = 0;
   for (; s + 4 <= t.steps; s += 4, x += 4 * Rows, panel += 4 * kPanelStride) {
     // The second-level cache is 14 cycles away; prefetches here bring x and the next tile's sums in time.
@@ -122,7 +122,7 @@ template <class Product, class T, int... Rows> constexpr void fill(LinearKernels
     kernels.direct_columns[i] = columns_for(i + 1);
   }
 }
-/// Of f32 numbers, or of whatever else 32 bits are for Product.
+/// The kernels for f32 numbers, or for whatever else 32 bits mean to Product.
 template <class Product> constexpr LinearKernels make_kernels(const char* name) {
   LinearKernels kernels = {};
   kernels.name = name;

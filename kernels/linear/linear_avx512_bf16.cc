@@ -1,5 +1,5 @@
 // kernels/linear/linear_avx512_bf16.cc: 16 pairs of bf16 numbers as one register, whose products are added to 16
-// floats. Compiled with -mavx512bf16 and what linear_avx512.cc has.
+// floats. Compiled with -mavx512bf16 and the flags of linear_avx512.cc.
 #include "kernels/linear/linear_kernels.h"
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)

@@ -19,7 +19,7 @@ namespace weft::kernels {
 namespace {
 
 constexpr std::int64_t kDirectRows = 16;           // up to this many, transposing the weights costs more than it saves
-constexpr std::int64_t kDirectColumns = 24;        // of a task
+constexpr std::int64_t kDirectColumns = 24;        // columns of a task
 constexpr std::int64_t kDirectTileFloats = 4096;   // of x: half of the first cache
 constexpr std::int64_t kPanelK = 1408;             // 1/16 of 48 columns is half of a first cache of 32 KiB
 constexpr std::int64_t kMostPacked = 8 * kPanelK;  // numbers of x that are packed at a time
@@ -28,12 +28,12 @@ constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; bel
 
 std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return divide_up(n, multiple) * multiple; }
 
-/// How one pass over the weights is cut: rows into tiles, columns into tasks, k into blocks.
+/// The cut of one pass over the weights: rows into tiles, columns into tasks, k into blocks.
 ///
 /// direct: few rows. Each weight is converted in a register where it is used; lanes run along k.
 /// Otherwise a task's block of weights is converted and transposed into a panel, [16][steps][columns]; lanes run along
 /// columns, one of the 16 partial sums after the other. Chunks of rows are as large as their sums fit the second cache.
-/// Quantised weights lie as panels want them, so that even one row is multiplied so.
+/// Quantised weights are stored in the order of panels, so even one row is multiplied this way.
 struct Cut {
   Cut(const LinearKernels& kernels, const Linear& op, std::int64_t m)
       : rows(m), columns(op.weight.rows), in(op.weight.cols) {
@@ -56,7 +56,7 @@ struct Cut {
     }
   }
 
-  /// Rows whose sums are three quarters of the second cache: the panel has the rest.
+  /// Rows whose sums take three quarters of the second cache: the panel has the rest.
   std::int64_t rows_in_cache() const {
     static const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
     const std::int64_t bytes = std::max<std::int64_t>(cache, 512 << 10) * 3 / 4;
@@ -88,8 +88,8 @@ struct Cut {
   std::int64_t group = 0;  // columns of a direct tile
 };
 
-/// One pass: some rows of x against all weights. Threads first pack x, then take tasks, both from one counter. Pairs of
-/// bf16 numbers are numbers of f32 to it: op.weight has half the columns that x has.
+/// One pass: some rows of x against all weights. Threads first pack x, then take tasks, both from one counter. It
+/// treats a pair of bf16 numbers as one number of f32: op.weight then has half the columns that x has.
 class Pass {
  public:
   Pass(const Linear& op, const LinearKernels& kernels, std::int64_t first_row, std::int64_t rows)
@@ -114,7 +114,7 @@ class Pass {
       pack(mine / cut_.k_blocks * cut_.tile_rows, mine % cut_.k_blocks);
       packed_tiles_.fetch_add(1, std::memory_order_release);
     }
-    while (packed_tiles_.load(std::memory_order_acquire) < tiles) std::this_thread::yield();  // those begun elsewhere
+    while (packed_tiles_.load(std::memory_order_acquire) < tiles) std::this_thread::yield();  // tiles of other threads
     for (std::int64_t following; mine < tiles + cut_.tasks; mine = following) {
       following = next_++;  // drawn one task early, to know what to prefetch
       const Task task{(mine - tiles) * cut_.task_columns, (following - tiles) * cut_.task_columns};
@@ -128,8 +128,8 @@ class Pass {
   };
   std::int64_t columns(const Task& task) const { return std::min(cut_.task_columns, cut_.columns - task.first); }
 
-  /// direct: [block][row tile][step][tile_rows][16]; else [block][16][row tile][step][tile_rows]: the kernels read it
-  /// straight on.
+  /// direct: [block][row tile][step][tile_rows][16]; else [block][16][row tile][step][tile_rows], the order in which
+  /// the kernels read it.
   float* packed_tile(std::int64_t row, std::int64_t block) const {
     const std::int64_t before = cut_.padded_rows * divide_up(cut_.k_block, kPartialSums) + kPartialSums;
     return packed_ + before * kPartialSums * block + row * cut_.steps(block) * (cut_.direct ? kPartialSums : 1);
@@ -188,8 +188,8 @@ class Pass {
       }
     finish(task, 0, cut_.rows, sums);
   }
-  /// What is multiplied when column `n` would be, be it after the task's last. A short way ahead only, because a line
-  /// on its way holds one of the few fill buffers.
+  /// The weights that are multiplied where column `n` would be, even past the task's last. It looks only a short way
+  /// ahead, because a line on its way holds one of the few fill buffers.
   const std::byte* soon(const Task& task, std::int64_t n, std::int64_t block) const {
     const std::int64_t have = columns(task), last = cut_.columns - 1;
     if (n < have) return weight(task.first + n, block);
@@ -232,7 +232,7 @@ class Pass {
                                                           .step = cut_.task_columns,
                                                           .lane_step = cut_.panel_lane(block)});
   }
-  /// Of quantised weights: the groups of a column's tile in a block.
+  /// The groups of a column's tile in a block, for quantised weights.
   const std::byte* groups(std::int64_t column, std::int64_t block) const {
     return op_.weight.as<std::byte>() + column / QuantisedLayout::kTileRows * quantised_.tile_bytes() +
            block * cut_.k_block / quantised_.group * quantised_.group_bytes();
@@ -318,7 +318,7 @@ void linear_by(const LinearKernels& kernels, const Linear& op, ThreadPool& pool)
     Pass(op, kernels, row, std::min(rows, op.x.rows - row)).run(turn, pool.threads());
 }
 
-/// In Arithmetic::bfloat16, of weights whose rows are whole pairs.
+/// Computes in Arithmetic::bfloat16. Rows of the weights must be whole pairs.
 void linear_pairs(const Linear& op, ThreadPool& pool) {
   if (!multiplies_bf16())
     throw UsageError("linear: this processor does not multiply bfloat16 numbers (AVX512-BF16); use exact arithmetic");
@@ -327,7 +327,7 @@ void linear_pairs(const Linear& op, ThreadPool& pool) {
   linear_by(*pair_kernels_avx512(), pairs, pool);
 }
 
-/// In integer arithmetic. A processor with AVX-512 but no VNNI takes AVX2.
+/// Computes in integer arithmetic. A processor with AVX-512 but no VNNI takes AVX2.
 void linear_int8(const Linear& op, ThreadPool& pool, LinearPath path) {
   const bool any = path == LinearPath::automatic;
   if ((any || path == LinearPath::avx512) && cpu_has_avx512_vnni() && integer_kernels_avx512() != nullptr)

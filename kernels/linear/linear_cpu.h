@@ -1,4 +1,4 @@
-// kernels/linear/linear_cpu.h: the CPU twin of Linear. Internal to kernels/*.cc, the tests and the ceilings.
+// kernels/linear/linear_cpu.h: the CPU twin of Linear. Internal to kernels/ and the tests.
 #pragma once
 
 #include <vector>
@@ -11,13 +11,13 @@ namespace weft::kernels {
 /// The code that multiplies. automatic: the fastest that this processor has. plain: C++ for processors without AVX2.
 enum class LinearPath { automatic, avx512, avx2, plain };
 
-/// Does `op`, which has passed check(), on all threads of the pool. All paths are batch-invariant and give the same
+/// Computes `op`, which has passed check(), on all threads of the pool. All paths are batch-invariant and give the same
 /// bits.
 ///
-/// Weights are read in place, at any address, and converted in registers (up to 16 rows) or into panels in the
-/// cache. The pool keeps the working memory: at most 16 MiB (or about 64 rows of x in fp32, if that is more) for all
-/// threads, and 2 MiB for each; the plain path one row of weights in fp32 for each.
-/// Throws UsageError if this processor does not have `path`, CapacityError without memory.
+/// Weights are read in place, at any address, and converted in registers (up to 16 rows) or into panels in the cache.
+/// The pool keeps the working memory: at most 16 MiB (or about 64 rows of x in fp32, if that is more) for all threads,
+/// and 2 MiB for each; the plain path needs one row of weights in fp32 for each. Throws UsageError if this processor
+/// does not have `path`, CapacityError without memory.
 void linear_cpu(const Linear& op, ThreadPool& pool, LinearPath path = LinearPath::automatic);
 
 /// The paths of this processor, the fastest first; the last is LinearPath::plain.

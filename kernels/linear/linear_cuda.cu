@@ -1,9 +1,9 @@
 // kernels/linear/linear_cuda.cu: matrix products by cuBLAS over row-major weights, accumulated in fp32.
 //
 // cuBLAS multiplies operands of one type, so the rows of x are rounded to the weights' type first, a slice of rows at a
-// time that fits the stream's workspace; the result, bias and activation stay fp32. Quantised weights are unpacked by
-// an op of their own, once for all products; a product whose weights are not unpacked yet does so into the workspace,
-// as many columns of the result at a time as fit.
+// time that fits the stream's workspace; the result, bias and activation stay fp32. A separate op unpacks quantised
+// weights, once for all products. A product whose weights are not unpacked yet unpacks them into the workspace, for as
+// many columns of the result at a time as fit.
 #include <algorithm>
 #include <bit>
 
@@ -20,7 +20,7 @@ using namespace cuda;
 constexpr int kThreads = 256;
 constexpr std::size_t kAlignment = 256;  // bytes
 constexpr int kTileRows = QuantisedLayout::kTileRows;
-constexpr std::size_t kUnpacked = 48 << 20;  // of the workspace, for weights that are unpacked
+constexpr std::size_t kUnpacked = 48 << 20;  // of the workspace, for unpacked weights
 
 cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::f16 ? CUDA_R_16F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
@@ -89,8 +89,8 @@ void finish(const View& y, const Linear& op, const View& out, bool add, CudaStre
   });
 }
 
-/// x [rows, in] of the weights' type: itself, or a rounded copy at `to`. Products of one x that follow each other, as
-/// those of q, k and v do, share the copy.
+/// x [rows, in] in the weights' type: x itself, or a rounded copy at `to`. Products of one x that follow each other,
+/// such as those of q, k and v, share the copy.
 ConstView rounded(const ConstView& x, DType dtype, std::byte* to, CudaStream& stream) {
   if (dtype == DType::f32) return x;
   const ConstView copy{to, dtype, x.rows, x.cols};
@@ -115,8 +115,8 @@ void multiply(const ConstView& x, const ConstView& weight, const View& out, floa
         "cublasGemmEx");
 }
 
-/// Tiles of quantised weights to rows of 16 bits, `layout.cols` apart. A thread has a line's bytes of one row, and
-/// neighbouring threads have neighbouring lines, so that they write next to each other.
+/// Unpacks tiles of quantised weights to rows of 16 bits, `layout.cols` apart. A thread has a line's bytes of one row,
+/// and neighbouring threads have neighbouring lines, so that they write next to each other.
 template <int kWidth, bool kWhole>
 __global__ void unpack_tiles(const std::byte* __restrict__ weight, QuantisedLayout layout, std::int64_t rows,
                              int line_bits, __half* __restrict__ out) {
@@ -144,7 +144,7 @@ __global__ void unpack_tiles(const std::byte* __restrict__ weight, QuantisedLayo
   }
 }
 
-/// The first `rows` rows of tiles, all of `layout`'s columns.
+/// Unpacks the first `rows` rows of tiles, all of `layout`'s columns.
 void unpack(const std::byte* weight, const QuantisedLayout& layout, std::int64_t rows, __half* out,
             CudaStream& stream) {
   const int width = static_cast<int>(layout.line_cols()), lines = layout.group / width;
@@ -156,11 +156,11 @@ void unpack(const std::byte* weight, const QuantisedLayout& layout, std::int64_t
          0, stream, weight, layout, rows, std::countr_zero(static_cast<unsigned>(lines)), out);
 }
 
-/// `op` with weights of a float type, in `bytes` of workspace.
+/// Computes `op` with weights of a float type, in `bytes` of workspace.
 void multiply_dense(const Linear& op, std::byte* workspace, std::size_t bytes, CudaStream& stream) {
   const std::int64_t rows = op.x.rows, in = op.x.cols, cols = op.out.cols;
   if (rows == 0 || cols == 0) return;
-  const bool apart = op.accumulate && op.activation != Activation::none;  // the activation is of the product alone
+  const bool apart = op.accumulate && op.activation != Activation::none;  // the activation applies to the product alone
   const auto x_bytes = op.weight.dtype == DType::f32 ? 0 : static_cast<std::size_t>(in) * size_of(op.weight.dtype);
   const auto y_bytes = apart ? static_cast<std::size_t>(cols) * sizeof(float) : 0;
   std::int64_t slice = rows;
@@ -181,7 +181,7 @@ void multiply_dense(const Linear& op, std::byte* workspace, std::size_t bytes, C
   }
 }
 
-/// Columns [first, first + count) of what `op` computes, with other weights.
+/// Columns [first, first + count) of the result of `op`, with other weights.
 Linear columns_of(const Linear& op, std::int64_t first, std::int64_t count, const ConstView& weight) {
   Linear part = op;
   part.weight = weight;

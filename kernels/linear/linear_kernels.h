@@ -1,9 +1,10 @@
-// kernels/linear/linear_kernels.h: what an instruction set contributes to linear_cpu: leaf functions on plain pointers.
+// kernels/linear/linear_kernels.h: the part of linear_cpu that an instruction set contributes: leaf functions on plain
+// pointers.
 //
-// One order of summation: output (row m, column n) has 16 partial sums; sum l adds x[m, k] * weight[n, k] by fused
-// multiply-add for k = l, l + 16, l + 32, ...; at the end l + 8 joins l, then l + 4, l + 2, l + 1. The sums stay whole
-// vectors between blocks along k, so that no block size, tile shape or thread can touch a bit of the result, and both
-// instruction sets give the same bits.
+// There is one order of summation. Output (row m, column n) has 16 partial sums; sum l adds x[m, k] * weight[n, k] by
+// fused multiply-add for k = l, l + 16, l + 32, ...; at the end l + 8 joins l, then l + 4, l + 2, l + 1. The sums stay
+// whole vectors between blocks along k, so that no block size, tile shape or thread can change a bit of the result, and
+// both instruction sets give the same bits.
 //
 // linear_avx512.cc and linear_avx2.cc are compiled with their set's flags. They call no inline function of a header
 // that another file could share, because the linker keeps one copy of such a function, perhaps the other file's.
@@ -25,7 +26,7 @@ constexpr int kWeightTypes = 3;  // f32, f16, bf16: the values of DType
 struct DirectTile {
   const float* x;        // [steps][rows][16], zeros beyond k
   const void* weight;    // [columns] rows of k numbers, weight_stride apart
-  const void* prefetch;  // such a tile, which will soon be needed in the second-level cache
+  const void* prefetch;  // the weights of a tile that will soon be needed in the second-level cache
   std::int64_t weight_stride, k;
   float* sums;  // rows sums_stride floats apart; not read if `first`
   std::int64_t sums_stride;
@@ -41,12 +42,12 @@ struct PanelTile {
   std::int64_t steps;
   float* sums;  // not read if `first`
   bool first;
-  const void* prefetch;  // this many cache lines of weights will soon be needed in the second-level cache
+  const void* prefetch;  // weights that will soon be needed in the second-level cache
   std::int64_t prefetch_lines;
 };
 
-/// Up to 16 rows of numbers to the transposed form: to[l * lane_step + s * step + i] = from[i, s * 16 + l] for i <
-/// width, 0 beyond the last row and beyond k.
+/// Transposes up to 16 rows of numbers: to[l * lane_step + s * step + i] = from[i, s * 16 + l] for i < width, 0 beyond
+/// the last row and beyond k.
 struct Transpose {
   const void* from;  // [rows, k], stride numbers apart
   std::int64_t rows, k, stride;
@@ -54,8 +55,8 @@ struct Transpose {
   std::int64_t step, lane_step, width;
 };
 
-/// Groups of one tile of quantised weights to the transposed form, as Transpose: to[l * lane_step + s * step + i] =
-/// number [i, s * 16 + l], for all 16 rows and `steps` * 16 columns.
+/// Unpacks groups of one tile of quantised weights to the transposed form of Transpose: to[l * lane_step + s * step +
+/// i] = number [i, s * 16 + l], for all 16 rows and `steps` * 16 columns.
 struct Unpack {
   const std::byte* from;  // kernels/quantised.h
   std::int64_t group, steps;
@@ -63,7 +64,7 @@ struct Unpack {
   std::int64_t step, lane_step;
 };
 
-/// One row of the result: adds up the partial sums, then bias, activation and the old value.
+/// Finishes one row of the result: adds up the partial sums, then applies bias, activation and the old value.
 struct Finish {
   const float*
       sums;  // [columns rounded up to 16][16]; of panels [16][columns rounded up], lane_step apart; or [columns]
@@ -79,29 +80,32 @@ struct Finish {
 struct LinearKernels {
   const char* name;                   ///< "AVX-512", "AVX2"
   int direct_rows;                    ///< rows of the largest direct tile
-  int direct_columns[kMostTileRows];  ///< by number of rows - 1: columns of the direct tile
+  int direct_columns[kMostTileRows];  ///< columns of the direct tile of i + 1 rows
   DirectKernel direct[kWeightTypes][kMostTileRows];
   DirectKernel single[kWeightTypes][kMostTileRows];  ///< the same with one column
   int panel_rows, panel_columns;
-  void (*panel[kMostTileRows])(const PanelTile&);  ///< by number of rows - 1
+  void (*panel[kMostTileRows])(const PanelTile&);  ///< [i] has i + 1 rows
   void (*transpose[kWeightTypes])(const Transpose&);
-  void (*unpack4)(const Unpack&);  ///< of i4
+  void (*unpack4)(const Unpack&);  ///< unpacks i4
   void (*unpack8)(const Unpack&);
-  /// to[s * step + 0..15] = from[s * 16 ...] for k numbers, zeros after them; step in floats, `to` 64-byte aligned.
+  /// Spreads k numbers: to[s * step + 0..15] = from[s * 16 ...], zeros after them; step in floats, `to` 64-byte
+  /// aligned.
   void (*spread)(const float* from, std::int64_t k, float* to, std::int64_t step);
   void (*finish_direct)(const Finish&);
   void (*finish_panel)(const Finish&);
-  void (*finish_sums)(const Finish&);  ///< of sums that are already added up
-  /// Loads every byte; `prefetch` > 0 asks that many bytes ahead. For measuring memory. bytes is a multiple of 1024.
+  void (*finish_sums)(const Finish&);  ///< takes sums that are already added up
+  /// Loads every byte, to measure memory. `prefetch` > 0 asks that many bytes ahead. `bytes` is a multiple of 1024.
   int (*read)(const void* from, std::int64_t bytes, std::int64_t prefetch);
-  /// Of Arithmetic::bfloat16, else null: 2 * `pairs` numbers, each rounded to bf16, two in the place of one.
+  /// Null unless these are for Arithmetic::bfloat16: rounds 2 * `pairs` numbers to bf16 and stores two in the place of
+  /// one.
   void (*round_pairs)(const float* from, std::int64_t pairs, float* to);
 };
 
-const LinearKernels* linear_kernels_avx512();  ///< null where the file was compiled without the instructions
+const LinearKernels* linear_kernels_avx512();  ///< null if the file was compiled without the instructions
 const LinearKernels* linear_kernels_avx2();
-/// Where the others have an f32 number of x or of the weights, these have two of bf16: x[m, 2k] and x[m, 2k + 1] times
-/// weight[n, 2k] and weight[n, 2k + 1] are added to a sum as the processor does that. Only for f32.
+/// The kernels for pairs. They have two bf16 numbers where the others have one f32 number of x or of the weights: x[m,
+/// 2k] and x[m, 2k + 1] times weight[n, 2k] and weight[n, 2k + 1] are added to a sum as the processor does that. They
+/// exist only for f32.
 const LinearKernels* pair_kernels_avx512();
 
 }  // namespace weft::kernels

@@ -1,5 +1,5 @@
-// kernels/linear/linear_plain.cc: products in plain C++, for processors without AVX2: slow, and the same bits as with
-// AVX2. Compiled with -ffp-contract=off.
+// kernels/linear/linear_plain.cc: products in plain C++, for processors without AVX2. They are slow and give the same
+// bits as AVX2. Compiled with -ffp-contract=off.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kLine = QuantisedLayout::kLine;
 
-/// Sixteen floats, as the vector types of the other files.
+/// Sixteen floats, with the interface of the other files' vector types.
 struct Plain {
   using V = std::array<float, kPartialSums>;
   template <class F> static V each(const F& f) {
@@ -131,7 +131,7 @@ void quantise(const QuantiseRow& q) {
   }
 }
 
-/// A row of weights as floats.
+/// Reads a row of weights as floats.
 void read_weights(const ConstView& weights, std::int64_t row, float* to) {
   const auto convert = [&](const auto* from) {
     for (std::int64_t k = 0; k < weights.cols; ++k) to[k] = static_cast<float>(from[row * weights.stride + k]);

@@ -9,10 +9,9 @@ namespace weft::kernels {
 namespace {
 
 constexpr std::int64_t kLayoutRows = QuantisedLayout::kTileRows;
-constexpr std::int64_t kTaskTiles = 4;                          // of weights, at most
-constexpr std::int64_t kLevelBytes = std::int64_t{16} << 20;   // of x, unless that is less than 64 rows
+constexpr std::int64_t kTaskTiles = 4;                               // tiles of weights in a task, at most
+constexpr std::int64_t kLevelBytes = std::int64_t{16} << 20;         // levels of x, unless that is less than 64 rows
 constexpr std::int64_t kLevelWorkPerThread = std::int64_t{1} << 19;  // products; below, waking a thread costs more
-
 
 /// Some rows of x against all weights. Threads first quantise rows, then take tasks of a few tiles each.
 class IntegerPass {
@@ -45,7 +44,7 @@ class IntegerPass {
       quantise(mine);
       quantised_.fetch_add(1, std::memory_order_release);
     }
-    while (quantised_.load(std::memory_order_acquire) < rows_) std::this_thread::yield();  // those begun elsewhere
+    while (quantised_.load(std::memory_order_acquire) < rows_) std::this_thread::yield();  // rows of other threads
     const std::size_t floats = static_cast<std::size_t>(block_rows_ * kLayoutRows);
     float* const sums = reinterpret_cast<float*>(turn.scratch(thread, floats * sizeof(float)));
     const std::int64_t tasks = divide_up(layout_.tiles(), task_tiles_);

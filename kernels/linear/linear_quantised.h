@@ -1,8 +1,8 @@
-// kernels/linear/linear_quantised.h: products with quantised weights in integer arithmetic (Arithmetic::int8), and what
-// an instruction set contributes to them. Internal to kernels/*.cc and the tests.
+// kernels/linear/linear_quantised.h: products with quantised weights in integer arithmetic (Arithmetic::int8), and the
+// part of them that an instruction set contributes. Internal to kernels/ and the tests.
 //
-// One order of summation: the numbers of x that meet a group of weights become levels from -127 to 127 times a scale.
-// For output (row m, column n) a group's levels give one exact integer d; the groups follow each other in
+// There is one order of summation. The numbers of x that meet a group of weights become levels from -127 to 127 times a
+// scale. For output (row m, column n) a group's levels give one exact integer d; the groups follow each other in
 //   y = fma(float(d), scale of the weights * scale of x, y);   y = fma(minimum, scale of x * sum of x's levels, y)
 // so that every instruction set gives the same bits, whatever rows share a call.
 #pragma once
@@ -26,8 +26,8 @@ struct IntegerTile {
   float* sums;
 };
 
-/// A row of x to levels. Levels of columns beyond the last are 0. A group with a number that is not finite gets a scale
-/// that is not a number.
+/// Quantises a row of x to levels. Levels of columns beyond the last are 0. A group with a number that is not finite
+/// gets a scale that is not a number.
 struct QuantiseRow {
   const float* from;  // [columns]
   std::int64_t columns, groups, group;
@@ -38,8 +38,8 @@ struct QuantiseRow {
 
 struct IntegerKernels {
   const char* name;                                  ///< "AVX-512 VNNI", "AVX2", "plain C++"
-  int rows;                                          ///< of the largest tile
-  void (*tile4[kMostTileRows])(const IntegerTile&);  ///< by number of rows - 1; weights i4
+  int rows;                                          ///< rows of the largest tile
+  void (*tile4[kMostTileRows])(const IntegerTile&);  ///< [i] has i + 1 rows; weights i4
   void (*tile8[kMostTileRows])(const IntegerTile&);
   void (*quantise)(const QuantiseRow&);
 };
@@ -47,7 +47,8 @@ struct IntegerKernels {
 struct RowScale {
   float scale, inverse;
 };
-/// Of a group of x whose largest number, without its sign, has these bits. Each file that includes this has its own.
+/// The scale of a group of x whose largest absolute number has these bits. Each file that includes this has its own
+/// copy.
 [[maybe_unused]] static RowScale row_scale(int bits) {
   constexpr int kInfinity = 0x7F800000, kSmall = 0x0D800000;  // 2^-100, whose inverse would not be a number
   float most = 0;
@@ -57,16 +58,16 @@ struct RowScale {
   return {most / 127.0f, 127.0f / most};
 }
 
-const IntegerKernels* integer_kernels_avx512();  ///< null where the file was compiled without the instructions
+const IntegerKernels* integer_kernels_avx512();  ///< null if the file was compiled without the instructions
 const IntegerKernels* integer_kernels_avx2();
 const IntegerKernels* integer_kernels_plain();
 
-/// `op`, which has passed check() and has quantised weights, in integer arithmetic. `finish`: with Finish::sums
-/// [columns].
+/// Computes `op`, which has passed check() and has quantised weights, in integer arithmetic. `finish` takes
+/// Finish::sums [columns].
 void linear_integer(const Linear& op, const IntegerKernels& kernels, void (*finish)(const Finish&), ThreadPool& pool);
 /// Plain C++, for processors without AVX2: the same bits, slowly.
 void finish_plain(const Finish&);
-/// `op`, which has passed check(), with weights of any type, in Arithmetic::exact.
+/// Computes `op`, which has passed check(), with weights of any type, in Arithmetic::exact.
 void linear_exact_plain(const Linear& op, ThreadPool& pool);
 
 }  // namespace weft::kernels

@@ -13,9 +13,9 @@
 namespace weft::kernels {
 namespace {
 
-constexpr std::int64_t kLine = 64, kAhead = 40 * kLine;  // kAhead: of prefetches, from memory
+constexpr std::int64_t kLine = 64, kAhead = 40 * kLine;  // kAhead: distance of prefetches from memory
 constexpr int kMostRows = 4;
-constexpr std::int64_t kSafeLines = 4;  // whose products fit 16 bits
+constexpr std::int64_t kSafeLines = 4;  // lines whose products fit 16 bits
 
 __m256i quad_of(const std::int8_t* x) {
   int quad;

@@ -14,7 +14,7 @@
 namespace weft::kernels {
 namespace {
 
-constexpr std::int64_t kLine = 64, kAhead = 40 * kLine;  // kAhead: of prefetches, from memory
+constexpr std::int64_t kLine = 64, kAhead = 40 * kLine;  // kAhead: distance of prefetches from memory
 
 __m512i quad_of(const std::int8_t* x) {
   int quad;

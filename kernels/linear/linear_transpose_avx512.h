@@ -1,5 +1,5 @@
-// kernels/linear/linear_transpose_avx512.h: 16 floats as one register, and matrices of them transposed. For
-// linear_avx512*.cc, in an unnamed namespace as linear_avx512.h.
+// kernels/linear/linear_transpose_avx512.h: 16 floats as one register, and matrices of them transposed. It is for
+// linear_avx512*.cc, in an unnamed namespace like linear_avx512.h.
 #pragma once
 
 #include <immintrin.h>
@@ -41,7 +41,8 @@ struct Avx512 {
     return _mm512_mask_mov_ps(other, _mm512_cmp_ps_mask(x, all(limit), _CMP_LT_OQ), below);
   }
 
-  /// The fixed tree, for sixteen outputs at once; taken in bit-reversed order, so that they come out in natural order.
+  /// The fixed tree, for sixteen outputs at once. It takes them in bit-reversed order, so that they come out in natural
+  /// order.
   static V reduce(const float* sums) {
     constexpr int reversed[4] = {0, 2, 1, 3};
     V v[16], t[8];
@@ -59,7 +60,7 @@ struct Avx512 {
   static V from_bf16(__m256i bits) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)); }
 };
 
-/// [i][j] to [j][i].
+/// Turns [i][j] into [j][i].
 [[gnu::always_inline]] inline void transpose_16x16(__m512 (&v)[16]) {
   __m512 t[16];
   WEFT_UNROLLED (int i = 0; i < 16; i += 4) {  // 4x4 blocks inside each 128 bits
@@ -91,7 +92,7 @@ inline void transpose_floats(const Transpose& t) {
   }
 }
 
-/// Rows i and i + 8 as the halves of v[i], to columns l and l + 8 as the halves of v[l].
+/// Transposes rows i and i + 8, the halves of v[i], to columns l and l + 8, the halves of v[l].
 [[gnu::always_inline]] inline void transpose_16x16(__m512i (&v)[8]) {
   __m512i t[8], u[8];
   WEFT_UNROLLED (int i = 0; i < 4; ++i) {
@@ -110,7 +111,8 @@ inline void transpose_floats(const Transpose& t) {
   WEFT_UNROLLED (int l = 0; l < 8; ++l) v[l] = _mm512_shuffle_i64x2(v[l], v[l], 0xD8);
 }
 
-/// Of 16-bit numbers, as such: half the shuffles. Widened from memory, which spares the shuffle that a register costs.
+/// Transposes 16-bit numbers as such, with half the shuffles. They are widened from memory, which saves the shuffle
+/// that a register costs.
 template <class T> void transpose_halves(const Transpose& t) {
   const T* const from = static_cast<const T*>(t.from);
   float* to = t.to;

@@ -14,7 +14,7 @@ bool cpu_has_avx512() {
 bool cpu_has_avx512_vnni() { return cpu_has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 bool cpu_has_avx512_bf16() { return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 bool cpu_has_avx2() {
-  // Asked once: in a virtual machine it takes as long as a small product.
+  // Asked once, because in a virtual machine it takes as long as a small product.
   static const bool f16c = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;  // clang 14's __builtin_cpu_supports does not know f16c
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1u << 29)) != 0;

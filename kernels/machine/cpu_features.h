@@ -1,4 +1,4 @@
-// kernels/machine/cpu_features.h: which of the instruction sets that kernels are compiled for this processor has.
+// kernels/machine/cpu_features.h: whether this processor has the instruction sets that kernels are compiled for.
 #pragma once
 
 namespace weft::kernels {
@@ -6,6 +6,6 @@ namespace weft::kernels {
 bool cpu_has_avx512();       ///< F, BW, VL and DQ, in addition to cpu_has_avx2()
 bool cpu_has_avx512_vnni();  ///< in addition to cpu_has_avx512()
 bool cpu_has_avx512_bf16();  ///< likewise
-bool cpu_has_avx2();         ///< with FMA and F16C
+bool cpu_has_avx2();         ///< and FMA and F16C
 
 }  // namespace weft::kernels

@@ -12,7 +12,7 @@ struct VectorKernels;  // kernels/attention/cpu/kernels.h
 /// Spans, views and KV slots are all host memory.
 class CpuOps final : public Ops {
  public:
-  explicit CpuOps(ThreadPool& pool);  ///< with the fastest vectors that this processor has
+  explicit CpuOps(ThreadPool& pool);  ///< uses the fastest vectors that this processor has
   CpuOps(ThreadPool& pool, const VectorKernels& vectors) : pool_(pool), vectors_(vectors) {}
 
   WEFT_KERNEL_OPS(WEFT_DECLARE_TWIN)

@@ -1,7 +1,7 @@
-// kernels/machine/cuda.h: the only door to CUDA and cuBLAS: error checks, owning handles, launch().
+// kernels/machine/cuda.h: the only access to CUDA and cuBLAS: error checks, owning handles, launch().
 //
 // The same sources are compiled by nvcc and, against tests/cuda_sim, by a host compiler. Hence launch() in place of
-// <<<>>>, two macros for shared memory (device_cuda.h), and no PTX.
+// <<<>>>, two macros for shared memory (device_cuda.h), and C++ next to each piece of PTX (tensor_core_cuda.h).
 #pragma once
 
 #include <cublas_v2.h>
@@ -18,13 +18,13 @@
 
 namespace weft::kernels::cuda {
 
-/// Throws DeviceError, which names the call and what CUDA says; CapacityError where memory is short.
+/// Throws DeviceError, which names the call and CUDA's error, or CapacityError if memory is short.
 void check(cudaError_t error, const char* call);
 void check(cublasStatus_t status, const char* call);
 
-inline std::string mebibytes(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }  ///< for messages
+inline std::string mebibytes(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }  ///< in messages
 
-/// Owns one CUDA object; moves.
+/// Owns one CUDA object. It can be moved.
 template <class Handle, auto kDestroy> class Owner {
  public:
   Owner() = default;
@@ -49,13 +49,13 @@ using BlasHandle = Owner<cublasHandle_t, cublasDestroy>;
 using DeviceMemory = Owner<void*, cudaFree>;
 using HostMemory = Owner<void*, cudaFreeHost>;
 
-/// Without timing; a waiting thread sleeps, because the host's attention needs the cores.
+/// An event without timing. A thread that waits for it sleeps, because the host's attention needs the cores.
 EventHandle make_event();
 
-/// Bytes of dynamic shared memory: 48 KiB less what a kernel has statically.
+/// Bytes of dynamic shared memory that need no request: 48 KiB less what a kernel has statically.
 constexpr std::size_t kSharedWithoutAsking = 40 << 10;
 
-/// Queues a kernel; nothing where the grid is empty. Throws DeviceError.
+/// Queues a kernel; does nothing if the grid is empty. Throws DeviceError.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, unsigned threads, std::size_t shared_bytes, cudaStream_t stream,
             A&&... args) {

@@ -1,5 +1,5 @@
-// kernels/machine/device_cuda.h: what the kernels share: numbers of three types, sums over warps and blocks, shared
-// memory.
+// kernels/machine/device_cuda.h: device code that the kernels share: numbers of three types, sums over warps and thread
+// blocks, shared memory.
 #pragma once
 
 #include <type_traits>
@@ -31,7 +31,7 @@ template <class T> __device__ inline T from_float(float x) {
   else return x;
 }
 
-/// Numbers next to each other, moved in words of 16 bytes (or one, where they are fewer bytes).
+/// Numbers next to each other, moved in words of 16 bytes, or in one smaller word if they are fewer bytes.
 template <class T, int kCount> struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack { T at[kCount]; };
 template <int kCount, class T> __device__ inline Pack<T, kCount> load_pack(const T* from) {
   return *reinterpret_cast<const Pack<T, kCount>*>(from);
@@ -39,7 +39,7 @@ template <int kCount, class T> __device__ inline Pack<T, kCount> load_pack(const
 template <int kCount, class T> __device__ inline void store_pack(T* to, const Pack<T, kCount>& pack) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
-constexpr int kWide = 8;  ///< numbers of a pack: two words of fp32, one of 16 bits
+constexpr int kWide = 8;  ///< numbers in a pack: two words of fp32, one of 16 bits
 
 /// Whether rows of `cols` elements, `stride` apart, can be taken in packs of kWide.
 inline bool in_packs(const void* data, std::int64_t stride, std::int64_t cols, std::size_t element) {
@@ -60,12 +60,12 @@ template <int kLanes = kWarp, class T, class Op> __device__ T warp_reduce(T x, O
   return x;
 }
 
-/// 1 / the length of a vector, from its square; 0 where it has no direction.
+/// 1 / the length of a vector, from its square; 0 if it has no direction.
 __device__ inline float inverse_length(float square) {
   return square > 0 && square < INFINITY ? 1.0f / sqrtf(square) : 0.0f;
 }
 
-/// Every thread of a block of whole warps gets the result; `shared` holds one T per warp and may be reused after.
+/// Every thread of a block of whole warps gets the result. `shared` holds one T per warp and may be reused afterwards.
 template <class T, class Op> __device__ T block_reduce(T x, Op op, T* shared) {
   const int warps = static_cast<int>(blockDim.x) / kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   x = warp_reduce(x, op);

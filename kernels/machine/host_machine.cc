@@ -31,7 +31,7 @@ std::optional<std::uint64_t> number_of(const std::string& path) {
   return file >> text ? number_in(text) : std::nullopt;
 }
 
-constexpr std::size_t kMostNodes = 1024, kWordBits = 8 * sizeof(unsigned long);  // of memory
+constexpr std::size_t kMostNodes = 1024, kWordBits = 8 * sizeof(unsigned long);  // memory nodes
 
 /// The number after `key` in a file of lines "key number".
 std::optional<std::uint64_t> number_after(const std::string& path, std::string_view key) {
@@ -45,7 +45,7 @@ std::optional<std::uint64_t> number_after(const std::string& path, std::string_v
   return {};
 }
 
-/// The names of one version's files.
+/// The names of the files of one version of control groups.
 struct GroupFiles {
   const char *mount, *limit, *usage, *inactive;
 };
@@ -55,8 +55,8 @@ constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup", "/memory.max", "/memory.curr
 
 enum class Memory { all, left };
 
-/// The memory that the groups from `group` up to the root allow, or what of it they leave. A container sees its own
-/// group as the root.
+/// The memory that the groups from `group` up to the root allow, or the part of it that they leave. A container sees
+/// its own group as the root.
 std::uint64_t memory_of_groups(const std::string& root, const GroupFiles& files, std::string group, Memory which) {
   std::uint64_t left = UINT64_MAX;
   for (;;) {
@@ -129,7 +129,7 @@ void prefer_node(void* begin, std::size_t bytes, int node) {
   std::array<unsigned long, kMostNodes / kWordBits> nodes = {};
   const auto bit = static_cast<std::size_t>(node);
   nodes[bit / kWordBits] = 1ul << (bit % kWordBits);
-  syscall(SYS_mbind, begin, bytes, MPOL_PREFERRED, nodes.data(), kMostNodes + 1, 0);  // a hint: nothing is lost without
+  syscall(SYS_mbind, begin, bytes, MPOL_PREFERRED, nodes.data(), kMostNodes + 1, 0);  // a hint; failure does no harm
 }
 
 }  // namespace weft::kernels

@@ -1,4 +1,4 @@
-// kernels/machine/host_machine.h: what the operating system says about the machine that this process may use.
+// kernels/machine/host_machine.h: the machine that this process may use, according to the operating system.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,19 @@ namespace weft::kernels {
 /// The processors of this process's affinity mask.
 int processors();
 
-/// As in /proc/cpuinfo; "unknown processor" if that says nothing.
+/// The name in /proc/cpuinfo, or "unknown processor" if there is none.
 std::string processor_name();
 
-/// Bytes that could be allocated without swapping: MemAvailable, or less where a control group (v1 or v2) of this
-/// process or above it leaves less; its reclaimable file pages count as free. `root` is put before every path, for
-/// tests.
+/// Bytes that could be allocated without swapping: MemAvailable, or less if a control group (v1 or v2) of this process
+/// or above it leaves less. A group's reclaimable file pages count as free. `root` is put before every path, for tests.
 std::size_t memory_available(const std::string& root = "");
 /// MemTotal, or the limit of such a group.
 std::size_t memory_total(const std::string& root = "");
 
-/// The memory node next to the device at `pci` ("0000:3b:00.0", in any case), or -1 where the system names none.
+/// The memory node next to the device at `pci` ("0000:3b:00.0", in any case), or -1 if the system names none.
 int memory_node(const std::string& pci, const std::string& root = "");
-/// Pages that are first touched from now on come from that node while it has any. Nothing happens where the system
-/// does not know of nodes, or for -1.
+/// Takes pages that are first touched from now on from that node while it has any. Does nothing for -1, or if the
+/// system does not know of nodes.
 void prefer_node(void* begin, std::size_t bytes, int node);
 
 }  // namespace weft::kernels

@@ -18,8 +18,8 @@
 
 namespace weft::kernels::cuda {
 
-/// What of host memory needs care when it is copied. Memory that could not be pinned goes through a ring of pinned
-/// pieces, and ops cannot use it. Memory that the driver pinned in several registrations must be copied in parts, for a
+/// Host memory that needs care when it is copied. Memory that could not be pinned goes through a ring of pinned pieces,
+/// and ops cannot use it. Memory that the driver pinned in several registrations must be copied in parts, because a
 /// copy that spans two of them fails (cudaErrorInvalidValue).
 class HostRanges {
  public:
@@ -37,13 +37,13 @@ class HostRanges {
     const Range range = find(address);
     return range.end && range.pageable;
   }
-  /// How many of `bytes` from `address` on one copy may take.
+  /// The number of bytes, of `bytes` from `address` on, that one copy may take.
   std::size_t together(const void* address, std::size_t bytes) const {
     const Range range = find(address);
     if (!range.end) return bytes;
     return std::min(bytes, static_cast<std::size_t>(range.end - static_cast<const std::byte*>(address)));
   }
-  /// Why memory stayed pageable the last time that some did; empty where all is pinned.
+  /// The reason why memory stayed pageable the last time that some did; empty if all is pinned.
   std::string trouble() const {
     const std::lock_guard lock(mutex_);
     return trouble_;
@@ -68,21 +68,21 @@ class HostRanges {
   }
 
   mutable std::mutex mutex_;
-  std::map<const std::byte*, Range> ranges_;  // by their beginnings
+  std::map<const std::byte*, Range> ranges_;  // keyed by their beginnings
   std::atomic<bool> any_{false};
   std::string trouble_;
 };
 
-/// How the device's system pins host memory.
+/// The device's system as far as pinning host memory goes.
 struct HostPinning {
-  bool registers = true;  ///< and the device reaches what is registered by the host's addresses
+  bool registers = true;  ///< memory can be registered; the device reaches it by the host's addresses
   int node = -1;          ///< the memory node next to the device, or -1
 };
 
 /// Pages that several threads touch at once and that are then registered: cudaHostAlloc would take a minute for 100 GB.
-/// The device reaches them by the same addresses. They are one registration, or several where the driver takes no
-/// larger ones. Where it takes none at all, whatever its reason, large memory stays pageable; small memory, which
-/// results and staging need, must be pinned (CapacityError).
+/// The device reaches them by the same addresses. They are one registration, or several if the driver takes no larger
+/// ones. If it takes none at all, for whatever reason, large memory stays pageable; small memory, which results and
+/// staging need, must be pinned (CapacityError).
 class CudaHostMemory final : public MappedMemory {
  public:
   CudaHostMemory(std::size_t bytes, const HostPinning& pinning, HostRanges& ranges)
@@ -124,7 +124,8 @@ class CudaHostMemory final : public MappedMemory {
         for (std::size_t i = begin; i < end; i += kPage) static_cast<volatile std::byte*>(data_)[i] = std::byte{};
       });
   }
-  /// In pieces that are halved whenever one is refused. False, and what CUDA said, where the least one is.
+  /// Pins in pieces that are halved whenever one is refused. Returns false, with CUDA's message, if the smallest is
+  /// refused.
   bool pin(std::string& refusal) {
     std::size_t done = 0;
     for (std::size_t most = bytes_; done < bytes_;) {

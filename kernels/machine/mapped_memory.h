@@ -17,7 +17,7 @@ namespace weft::kernels {
 /// Anonymous pages, not yet touched: they become real when they are first written.
 class MappedMemory : public Memory {
  public:
-  /// Throws CapacityError where the machine, or the process's share of it, has less.
+  /// Throws CapacityError if the machine, or the process's share of it, has less.
   explicit MappedMemory(std::size_t bytes) {
     const std::size_t available = memory_available();
     void* mapped = MAP_FAILED;

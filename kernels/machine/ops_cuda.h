@@ -15,19 +15,19 @@
 
 namespace weft::kernels {
 
-/// One stream, and what ops need in addition to their operands. Used by one thread at a time.
+/// One stream, and the resources that ops need in addition to their operands. One thread at a time uses it.
 ///
 /// Work that repeats unchanged, such as the decode steps of a resident model, can run as a CUDA graph: ops then only
 /// copy their spans to where the graph's kernels read them, and one launch does the rest.
 class CudaStream final : public Stream {
  public:
-  /// `multiprocessors`: of the device, for kernels that adapt their grid to it.
+  /// `multiprocessors` is the device's number of them; some kernels adapt their grid to it.
   explicit CudaStream(int multiprocessors);
 
   cudaStream_t get() const { return stream_.get(); }
   int multiprocessors() const { return multiprocessors_; }
 
-  // What follows serves ops; the first call allocates kOpsBytes of device memory and a cuBLAS handle.
+  // The following serves ops; the first call allocates kOpsBytes of device memory and a cuBLAS handle.
 
   cublasHandle_t blas();
   /// A copy of `values` on the device. It stays valid for ops queued before later calls have uploaded kRing / 2 bytes.
@@ -40,7 +40,7 @@ class CudaStream final : public Stream {
   /// Device memory for one op, 256-byte aligned; the next op may overwrite it. Throws CapacityError beyond kWorkspace.
   std::byte* workspace(std::size_t bytes);
 
-  /// Whether `copy` still is `x` in the type of `copy`: the op before left it so, and nothing was queued since.
+  /// Whether `copy` still holds `x` in the type of `copy`: the op before wrote it, and nothing was queued since.
   bool has_rounded(const ConstView& x, const ConstView& copy) const {
     const auto same = [](const ConstView& a, const ConstView& b) {
       return a.data == b.data && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols && a.stride == b.stride;
@@ -48,26 +48,27 @@ class CudaStream final : public Stream {
     return rounded_copy_.data && same(rounded_, x) && same(rounded_copy_, copy);
   }
   void remember_rounded(const ConstView& x, const ConstView& copy) { rounded_ = x, rounded_copy_ = copy; }
-  /// Everything that is queued on this stream or orders it after another says so.
+  /// Must be called by everything that is queued on this stream or orders it after another.
   void forget_rounded() { rounded_copy_ = {}; }
 
-  /// Runs `work`, which queues ops on this stream: directly the first kDirect times that `signature` comes, then
-  /// recorded, later by the record. The kGraphs records used last are kept. See Backend::repeat().
+  /// Runs `work`, which queues ops on this stream. The first kDirect times that `signature` comes it runs directly;
+  /// then it is recorded, and later calls replay the record. The kGraphs records used last are kept. See
+  /// Backend::repeat().
   void repeat(std::uint64_t signature, const std::function<void()>& work);
-  /// Whether ops are to carry over their spans and queue nothing.
+  /// Whether ops should only carry over their spans and queue nothing.
   bool repeats() const { return mode_ == Mode::repeats; }
 
   static constexpr std::size_t kWorkspace = 64 << 20, kRing = 4 << 20, kStep = 2 << 20, kBlas = 32 << 20;
   static constexpr std::size_t kOpsBytes = kWorkspace + kRing + kStep + kBlas;  ///< kStep: spans of one recorded step
 
-  /// Making a record takes as long as a few steps save by it, so a signature has to have come that often before. The
-  /// records together take kGraphBytes of device memory at most; what one takes is measured when it is made.
+  /// Making a record takes as long as it saves in a few steps, so a signature must have come that often before. All
+  /// records together take at most kGraphBytes of device memory; the size of each is measured when it is made.
   static constexpr int kDirect = 4, kGraphs = 8;
   static constexpr std::size_t kGraphBytes = 128 << 20, kSignatures = 256;
 
   // For bulk copies: see CudaBackend::copy().
   std::array<cuda::EventHandle, 2>& chunk_done() { return chunk_done_; }
-  /// One of two pieces of pinned memory, for host memory that is not.
+  /// One of two pieces of pinned memory, for host memory that is not pinned.
   std::byte* pinned(std::size_t piece, std::size_t bytes);
 
  private:
@@ -78,8 +79,8 @@ class CudaStream final : public Stream {
   struct Record {
     int seen = 0;
     std::uint64_t used = 0;   // the step that used it last
-    cuda::GraphHandle graph;  // null: not yet, or its spans are too many
-    std::size_t bytes = 0;    // of its spans
+    cuda::GraphHandle graph;  // null: not made yet, or its spans are too many
+    std::size_t bytes = 0;    // bytes of its spans
   };
   const void* upload(const void* data, std::size_t bytes);
   const void* upload_for_step(const void* data, std::size_t bytes);
@@ -103,14 +104,14 @@ class CudaStream final : public Stream {
   std::size_t half_ = 0, used_ = 0;
   Mode mode_ = Mode::direct;
   std::size_t step_used_ = 0;
-  std::map<std::uint64_t, Record> records_;  // of the last kSignatures signatures
+  std::map<std::uint64_t, Record> records_;  // those of the last kSignatures signatures
   std::uint64_t steps_ = 0;
-  std::size_t graphs_ = 0, graph_bytes_ = 0;  // records that have one; what making them took
+  std::size_t graphs_ = 0, graph_bytes_ = 0;  // records that have a graph; bytes of these graphs
 };
 
 namespace cuda {
 
-/// Of an op: queues a kernel unless the stream's record does.
+/// Queues a kernel of an op, unless the stream's record does.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, unsigned threads, std::size_t shared_bytes, CudaStream& stream,
             A&&... args) {
@@ -123,9 +124,9 @@ void launch(void (*kernel)(P...), dim3 grid, unsigned threads, std::size_t share
 /// Queues a kernel that reads `bytes`, whole 16-byte words, and does nothing with them.
 void read_words(const void* from, std::size_t bytes, CudaStream& stream);
 
-/// Every op is queued on its stream, a CudaStream, when run() returns. Views and slots are device memory or memory of
-/// allocate_host(); spans that are read may be any memory and are copied at once; spans that are written must be memory
-/// of allocate_host() and are written when the stream gets there. cuBLAS picks its algorithms by shape: there is no
+/// When run() returns, the op is queued on its stream, a CudaStream. Views and slots are device memory or memory of
+/// allocate_host(). Spans that are read may be any memory and are copied at once; spans that are written must be memory
+/// of allocate_host() and are written when the stream gets there. cuBLAS picks its algorithms by shape, so there is no
 /// batch invariance.
 class CudaOps final : public Ops {
  public:

@@ -1,4 +1,4 @@
-// kernels/machine/stream_cuda.cu: a stream, and what ops need in addition to their operands.
+// kernels/machine/stream_cuda.cu: a stream, and the resources that ops need in addition to their operands.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -94,7 +94,7 @@ const void* CudaStream::upload(const void* data, std::size_t bytes) {
   return device + offset;
 }
 
-/// Each span's place follows from its turn, because the contents of two may be equal in one step and not in the next.
+/// The place of a span depends on its turn alone, because two spans may be equal in one step and differ in the next.
 const void* CudaStream::upload_for_step(const void* data, std::size_t bytes) {
   const std::size_t offset = kRing + step_used_;
   step_used_ += whole_words(bytes);
@@ -102,7 +102,7 @@ const void* CudaStream::upload_for_step(const void* data, std::size_t bytes) {
   return static_cast<std::byte*>(device_.get()) + kWorkspace + offset;
 }
 
-/// From the ring's host side to the device's.
+/// Copies from the ring's host side to the device's.
 void CudaStream::carry_over(std::size_t offset, std::size_t bytes) {
   const int words = static_cast<int>(bytes / sizeof(uint4));
   launch(carry, dim3(std::min(blocks_for(words, 256), 32u)), 256, 0, get(),
@@ -134,7 +134,7 @@ void CudaStream::record(Record& record, const std::function<void()>& work) {
   static_cast<void>(cudaGraphDestroy(graph));
 }
 
-/// Nothing where the device has no memory for it, because steps run without.
+/// Leaves the graph null if the device has no memory for it, because steps run without.
 void CudaStream::instantiate(Record& record, cudaGraph_t graph) {
   std::size_t before = 0, after = 0, total = 0;
   check(cudaMemGetInfo(&before, &total), "cudaMemGetInfo");
@@ -160,7 +160,7 @@ CudaStream::Record& CudaStream::record_of(std::uint64_t signature) {
   return record;
 }
 
-/// The record that was used least lately: of those with a graph, or of those without.
+/// Drops the record that was used least recently: among those with a graph, or among those without.
 void CudaStream::forget(bool graphs) {
   auto oldest = records_.end();
   for (auto it = records_.begin(); it != records_.end(); ++it)
@@ -180,7 +180,7 @@ void CudaStream::repeat(std::uint64_t signature, const std::function<void()>& wo
   step_used_ = 0;
   forget_rounded();
   if (!its.graph.get()) {
-    // The first times libraries and kernels set themselves up, which no record may hold.
+    // In the first calls libraries and kernels set themselves up, which no record may contain.
     if (its.seen < kDirect || its.bytes > kStep || graph_bytes_ >= kGraphBytes) {
       its.seen = std::min(its.seen + 1, kDirect);
       return work();

@@ -28,7 +28,7 @@ void pause() {
 #endif
 }
 
-/// Waits for at most kSpin; true as soon as `reached` is.
+/// Waits for at most kSpin. Returns true as soon as `reached` does.
 template <class Reached> bool spin_until(const Reached& reached) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
   do {
@@ -41,7 +41,7 @@ template <class Reached> bool spin_until(const Reached& reached) {
 }
 
 /// A program built with -ffast-math flushes denormals on the thread that runs main() and those it starts, but on no
-/// other: a tile's result would depend on who takes it.
+/// other. Without this class a tile's result would depend on the thread that takes it.
 class DefaultFloatMode {
  public:
   DefaultFloatMode(const DefaultFloatMode&) = delete;
@@ -93,7 +93,7 @@ ThreadPool::ThreadPool(int threads) {
     stop();
     throw CapacityError("thread pool: " + std::to_string(threads) + " threads wanted, the system refused after " +
                         std::to_string(started) + " (" + error.what() + "); lower --threads");
-  } catch (...) {  // of memory
+  } catch (...) {  // out of memory
     stop();
     throw;
   }
@@ -110,8 +110,8 @@ void ThreadPool::stop() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-// The gate: a worker that wakes late finds it closed and the caller does not wait for it, so that a core which another
-// process holds delays nothing. The caller closes it when no worker is inside and no tile is left.
+// The gate: a worker that wakes late finds it closed, and the caller does not wait for it. A core that another process
+// holds thus delays nothing. The caller closes the gate when no worker is inside and no tile is left.
 bool ThreadPool::enter() {
   int inside = gate_.load(std::memory_order_relaxed);
   while (inside >= 0)

@@ -70,22 +70,22 @@ class ThreadPool {
   alignas(64) std::atomic<std::int64_t> next_{0};
 };
 
-/// The pool to oneself until the turn is destroyed: runs that share scratch memory which no other caller touches.
+/// Exclusive use of the pool until the turn is destroyed. Its runs share scratch memory that no other caller touches.
 class ThreadPool::Turn {
  public:
   explicit Turn(ThreadPool& pool) : pool_(pool), lock_(pool.turn_) {}
 
-  /// As ThreadPool::run(), which would wait for this turn to end.
+  /// Like ThreadPool::run(), which would wait for this turn to end.
   template <class Body> void run(std::int64_t tiles, const Body& body) {
     pool_.run_erased(
         tiles, [](const void* b, std::int64_t tile, int thread) { (*static_cast<const Body*>(b))(tile, thread); },
         &body);
   }
 
-  /// Memory for all threads, 64-byte aligned, contents undefined; it grows when asked for more and stays with the pool.
-  /// Good until the next shared() or the end of the turn; not to be called from a tile. Throws CapacityError.
+  /// Memory for all threads, 64-byte aligned, contents undefined. It grows on demand and stays with the pool. Valid
+  /// until the next shared() or the end of the turn. Must not be called from a tile. Throws CapacityError.
   std::byte* shared(std::size_t bytes) { return pool_.shared_.at_least(bytes); }
-  /// The same for one thread, to be called from its tile.
+  /// The same for one thread. Must be called from that thread's tile.
   std::byte* scratch(int thread, std::size_t bytes) {
     return pool_.scratch_[static_cast<std::size_t>(thread)].at_least(bytes);
   }

@@ -5,7 +5,7 @@
 
 namespace weft::kernels::cuda {
 
-/// Hadamard (ops.h) of a head in shared memory, in place. All threads of a warp, which see the result.
+/// Hadamard (ops.h) of a head in shared memory, in place. All threads of a warp call it and see the result.
 __device__ inline void turn_head(float* mine, int head_dim) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int first = 0, n = 1; first < head_dim; first += n) {

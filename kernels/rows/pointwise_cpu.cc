@@ -1,4 +1,4 @@
-// kernels/rows/pointwise_cpu.cc: ops that treat rows, or single numbers, apart.
+// kernels/rows/pointwise_cpu.cc: ops that work on each row, or each number, separately.
 #include <algorithm>
 #include <cmath>
 #include <vector>

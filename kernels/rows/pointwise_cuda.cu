@@ -78,8 +78,8 @@ struct Numbers {
   }
 };
 
-/// One row per block, of a single warp for what is as narrow as a head. The row is read three times; the second and
-/// third time the caches have it.
+/// One row per thread block, which is a single warp for rows as narrow as a head. The row is read three times; the
+/// second and third time the caches have it.
 template <class T, int kPack>
 __global__ void layer_norm(const T* x, std::int64_t x_stride, Numbers weight, Numbers bias, T* out,
                            std::int64_t out_stride, int cols, float eps, bool rms) {
@@ -144,7 +144,7 @@ __global__ void take_heads(const float* in, std::int64_t in_stride, int first, i
     out[c] = in[(first + c / head_dim * heads_apart) * head_dim + c % head_dim];
 }
 
-/// A thread turns pairs; `pairs` are the row's.
+/// Each thread turns pairs; a row has `pairs` of them.
 __global__ void rotate(float* x, std::int64_t x_stride, const std::int32_t* position, const float* frequencies,
                        int count, int head_dim, std::int64_t pairs) {
   x += blockIdx.x * x_stride;

@@ -22,7 +22,7 @@ std::int32_t most_likely(const float* logits, std::int64_t vocab) {
   return best;
 }
 
-/// The likelier first; of equals the lower id.
+/// Orders the likelier token first, and the lower id among equals.
 struct Likelier {
   const float* logits;
   bool operator()(std::int32_t a, std::int32_t b) const {
@@ -30,7 +30,7 @@ struct Likelier {
   }
 };
 
-/// The likeliest finite ones, at most `count` > 0, the likeliest first.
+/// The tokens with the likeliest finite logits, at most `count` > 0, the likeliest first.
 std::vector<std::int32_t> likeliest(const float* logits, std::int64_t vocab, std::size_t count) {
   const Likelier likelier{logits};
   std::vector<std::int32_t> best;  // a heap, the least likely in front
@@ -49,7 +49,7 @@ std::vector<std::int32_t> likeliest(const float* logits, std::int64_t vocab, std
   return best;
 }
 
-/// One row's distribution before the cuts; what is not finite has weight 0.
+/// One row's distribution before the cuts; a logit that is not finite has weight 0.
 struct Softmax {
   const float* logits;
   double max, temperature;
@@ -58,7 +58,7 @@ struct Softmax {
   }
 };
 
-/// The first id at which the running weight passes `target`; rounding cannot lead past the last that has any weight.
+/// The first id at which the running weight passes `target`. If rounding prevents that, the last that has any weight.
 template <class Ids> std::int32_t pick(const Softmax& softmax, const Ids& ids, std::size_t count, double target) {
   double sum = 0;
   std::int32_t last = -1;
@@ -73,8 +73,8 @@ template <class Ids> std::int32_t pick(const Softmax& softmax, const Ids& ids, s
   return last;
 }
 
-/// Cuts to the top_k likeliest and then to top_p of their weight, and picks from these in order of likelihood. Sorts no
-/// more than it keeps: k by selection, the nucleus by taking from a heap until it is full.
+/// Cuts to the top_k likeliest and then to top_p of their weight, and picks from these in order of likelihood. It sorts
+/// no more than it keeps: it finds k by selection, and the nucleus by taking from a heap until it is full.
 std::int32_t pick_from_cut(const Softmax& softmax, std::int64_t vocab, const SampleParams& params, double uniform) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(vocab));
   std::iota(ids.begin(), ids.end(), 0);

@@ -1,7 +1,8 @@
 // kernels/rows/sample_cuda.cu: the next token of each row, and log-probabilities of given ones and of the likeliest, a
-// block for each row.
+// thread block for each row.
 //
-// Weights are integers, 2^40 for the likeliest token: their sums are exact, so a token depends on no order of threads.
+// Weights are integers, 2^40 for the likeliest token: their sums are exact, so a token does not depend on the order of
+// threads.
 #include <vector>
 
 #include "kernels/machine/device_cuda.h"
@@ -20,8 +21,8 @@ constexpr int kBlocks = 4;  // blocks that fit a multiprocessor at once: tells p
 
 __device__ int id_of(std::uint64_t key) { return static_cast<int>(0xFFFFFFFFu - static_cast<std::uint32_t>(key)); }
 
-/// The largest key below `bound` of the finite logits: the logit, then the id downwards; 0, which is less than any,
-/// where there is none. All threads get it; `shared` holds a number per warp.
+/// The largest key below `bound` among the finite logits. A key is the logit, then the id downwards; 0, which is less
+/// than any, means that there is none. All threads get it; `shared` holds a number per warp.
 __device__ std::uint64_t largest_below(std::uint64_t bound, const float* logits, int vocab, std::uint64_t* shared) {
   std::uint64_t best = 0;
   for (int id = threadIdx.x; id < vocab; id += kThreads) {
@@ -49,11 +50,11 @@ __device__ double log_sum_exp(const float* logits, int vocab, float max, double*
   return log(block_reduce(sum, Sum{}, shared));
 }
 
-/// The weights of one row's tokens before the cuts; what is not finite has none.
+/// The weights of one row's tokens before the cuts; a logit that is not finite has none.
 struct Weights {
   const float* logits;
   double max, temperature;
-  float most, least;  // what is as far from the most as `least` has none: doubles are slow on many cards
+  float most, least;  // a logit below most + least has no weight: doubles are slow on many cards
   __device__ Weights(const float* row, float largest, float t)
       : logits(row), max(largest), temperature(t), most(largest), least(-28 * t) {}  // exp(-28) * 2^40 < 0.77
   __device__ std::uint64_t operator()(int id) const {
@@ -69,8 +70,8 @@ template <class Weight> __device__ std::uint64_t total_of(int vocab, const Weigh
   return block_reduce(sum, Sum{}, shared);
 }
 
-/// The lowest id at which the running weight passes `uniform` times that of all; where rounding keeps it from that, the
-/// highest that weighs anything. Each warp adds up a piece of the ids, then the piece that it is in is divided again.
+/// The lowest id at which the running weight passes `uniform` times that of all. If rounding prevents that, the highest
+/// that weighs anything. Each warp adds up a piece of the ids; then the piece with the id is divided again.
 template <class Weight> __device__ int id_at(int count, const Weight& weight, double uniform, std::uint64_t* shared) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   std::uint64_t target = 0;
@@ -118,12 +119,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if (best < 0 || p.temperature == 0 || p.top_k == 1) return choose(best);
   const Weights weight(logits, logits[best], p.temperature);
   const double uniform = unit_double(random_bits(p.key, p.counter));
-  // Without a cut simply the lower id first; else the likelier first, of equals the lower id.
+  // Without a cut the lower id comes first; otherwise the likelier, and the lower id among equals.
   if (p.top_k <= 0 && !(p.top_p < 1)) return choose(id_at(vocab, weight, uniform, partial));
   const auto key = [&](int id) {
     return std::uint64_t{order_of(logits[id])} << 32 | (0xFFFFFFFFu - static_cast<std::uint32_t>(id));
   };
-  std::uint64_t least = 0;  // the key of the last that stays
+  std::uint64_t least = 0;  // the key of the last one that stays
   const auto kept = [&](int id) { return key(id) >= least ? weight(id) : 0; };
   if (p.top_k > 0 && p.top_k < vocab) {
     const auto one = [&](int id) { return std::uint64_t{fabsf(logits[id]) <= 3.402823466e38f}; };
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(kThreads)
   greedy[blockIdx.x] = wanted == best;
 }
 
-/// Grid: the rows asked for. A pass over the row for each of the likeliest: few are asked for.
+/// Grid: the rows asked for. One pass over the row for each of the likeliest, because few are asked for.
 __global__ void __launch_bounds__(kThreads)
     top_log_probs(const float* logits, std::int64_t stride, int vocab, const std::int32_t* row, int count,
                   std::int32_t* token, float* logprob, double* log_sum) {

@@ -9,22 +9,22 @@ constexpr int kDigits = 256;
 
 struct SelectShared {
   unsigned long long mass[kDigits], running[kDigits / kWarp];
-  unsigned items[kDigits];  // that weigh anything
+  unsigned items[kDigits];  // items that weigh anything
   unsigned long long prefix, left;
-  unsigned alone;  // items of the digit chosen
+  unsigned alone;  // items of the chosen digit
   int last;        // the lowest digit that weighs anything, or -1
 };
 
-/// Orders as the floats do, -0 and 0 alike; what is no number comes first, with -inf.
+/// A key that orders as the floats do, -0 and 0 alike. NaN comes first, with -inf.
 __device__ inline std::uint32_t order_of(float x) {
   if (x != x) x = -INFINITY;
   const std::uint32_t bits = __float_as_uint(x + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/// Adds to digits what the lanes of a warp have, nothing where the weight is 0. Atomics on 64 bits of shared memory are
-/// loops that one lane of those that meet at an address leaves at a time, so the lanes of the most common digits first
-/// add up among themselves.
+/// Adds the weights of a warp's lanes to their digits, and skips weights of 0. A 64-bit atomic in shared memory is a
+/// loop, which lanes that meet at an address leave one at a time, so the lanes of the most common digits first add up
+/// among themselves.
 __device__ inline void add_to_digits(unsigned digit, std::uint64_t weight, SelectShared& shared) {
   constexpr int kRounds = 2;
   const unsigned lane = threadIdx.x % kWarp;
@@ -59,7 +59,7 @@ __device__ inline unsigned long long running_sum(unsigned long long x, unsigned 
   return x;
 }
 
-/// Chooses the digit, from the highest on, at which the running mass passes `left`; all masses are there.
+/// Chooses the digit, from the highest on, at which the running mass passes `left`. All masses must be there.
 __device__ inline void choose_digit(std::uint64_t prefix, std::uint64_t left, SelectShared& shared) {
   const int digit = kDigits - 1 - static_cast<int>(threadIdx.x);
   const unsigned long long mass = shared.mass[digit], running = running_sum(mass, shared.running);
@@ -71,14 +71,15 @@ __device__ inline void choose_digit(std::uint64_t prefix, std::uint64_t left, Se
   };
   if (running > left && running - mass <= left) choose(digit, left - (running - mass));
   __syncthreads();
-  // All weigh too little: the lowest key from here on.
+  // If all weigh too little, choose the lowest key from here on.
   if (digit == 0 && running <= left) choose(shared.last < kDigits ? shared.last : 0, ~std::uint64_t{0});
 }
 
 /// The key at which the running weight of `count` items, the highest key first, passes `target`: the items of higher
-/// keys weigh at most `target` together, those of this key and higher ones more. By the digits of the keys from the top
-/// on (radix selection), exact and in integers, so that the order of the threads changes nothing. Where all weigh
-/// `target` or less: the lowest key that weighs anything. All threads of the block, kDigits of them, get the key.
+/// keys weigh at most `target` together, those of this key and higher ones more. It selects by the digits of the keys
+/// from the top on (radix selection), exactly and in integers, so that the order of the threads changes nothing. If all
+/// weigh `target` or less, it returns the lowest key that weighs anything. All threads of the block, kDigits of them,
+/// get the key.
 ///   key(i), weight(i) -> std::uint64_t for i in [0, count)
 template <class Key, class Weight>
 __device__ std::uint64_t select_key(int count, const Key& key, const Weight& weight, std::uint64_t target,
@@ -101,7 +102,7 @@ __device__ std::uint64_t select_key(int count, const Key& key, const Weight& wei
     __syncthreads();
     prefix = shared.prefix, left = shared.left;
     if (shared.alone != 1 || shift == 0) continue;
-    // Of the keys that begin so only one weighs anything: there is no need for its other digits.
+    // Only one of the keys with this beginning weighs anything, so its other digits need no passes.
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kDigits) {
       const std::uint64_t k = key(i);

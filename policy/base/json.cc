@@ -15,7 +15,7 @@ using nlohmann::json;
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-constexpr std::size_t kShort = 40;  // what a message may show of a file's text
+constexpr std::size_t kShort = 40;  // most bytes of a file's text in a message
 
 /// `text` between single quotes, on one line and short enough for a message.
 std::string in_quotes(std::string_view text) {
@@ -24,10 +24,11 @@ std::string in_quotes(std::string_view text) {
   return text.size() > kShort ? shown + "..." : shown;
 }
 
-/// The text, one piece at a time, and how far the lexer has come in it, which nlohmann's callbacks do not say.
+/// The text, one piece at a time, and the position of the lexer, which nlohmann's callbacks do not report.
 class Text {
  public:
-  /// `on_nul` is called, and throws, when the byte before the present one is NUL: nlohmann would take it for the end.
+  /// Calls `on_nul`, which throws, when the byte before the present one is NUL, because nlohmann would take it for the
+  /// end.
   Text(const TextPieces& more, std::function<void()> on_nul) : more_(more), on_nul_(std::move(on_nul)) {}
 
   void next_piece() {
@@ -47,7 +48,7 @@ class Text {
     }
   }
   bool at_end() const { return at_ == piece_.size(); }
-  bool blank() const { return blank_; }  ///< so far
+  bool blank() const { return blank_; }  ///< whether the text so far is white space
   const char& byte() const { return piece_[at_]; }
   void advance() {
     if (++at_ == piece_.size()) next_piece();
@@ -55,7 +56,7 @@ class Text {
   void go_to(std::size_t position) { at_ = std::min(position - std::min(position, begin_), piece_.size()); }
   std::string_view piece() const { return piece_; }
 
-  /// Of the last byte that was read: "byte 7", and its line if the text has several.
+  /// The place of the last byte read: "byte 7", and its line if the text has several.
   std::string place() const {
     const Place last = at_ > 0 ? after(piece_.substr(0, at_ - 1)) : last_;
     const bool several =
@@ -78,11 +79,11 @@ class Text {
   const std::function<void()> on_nul_;
   std::string_view piece_;
   bool blank_ = true;
-  std::size_t at_ = 0, begin_ = 0;  // in the piece; bytes before it
-  Place start_, last_;              // where the piece starts; where the last byte before it is
+  std::size_t at_ = 0, begin_ = 0;  // position in the piece; bytes before the piece
+  Place start_, last_;              // start of the piece; last byte before it
 };
 
-/// What nlohmann reads the text through; without one, the end.
+/// The iterator with which nlohmann reads the text; without a text, the end.
 class Cursor {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -119,7 +120,7 @@ class Builder {
 
   json build() {
     text_.next_piece();
-    // nlohmann would skip a mark.
+    // nlohmann would skip a byte order mark.
     if (text_.piece().starts_with(kByteOrderMark)) {
       if (!limits_.byte_order_mark) fail("not valid JSON: it starts with a byte order mark");
       text_.go_to(kByteOrderMark.size());
@@ -184,7 +185,7 @@ class Builder {
     return true;
   }
 
-  /// Where the next value goes. A container stays in place while it is open: only the innermost one grows.
+  /// The place for the next value. An open container does not move, because only the innermost one grows.
   json* place() {
     if (open_.empty()) return &root_;
     if (open_.back()->is_object()) return member_;

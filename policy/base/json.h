@@ -1,4 +1,4 @@
-// policy/base/json.h: strict JSON. One reader for every file and request, so that nothing is silently dropped or
+// policy/base/json.h: strict JSON. All files and requests share one reader, so that nothing is silently dropped or
 // rounded.
 #pragma once
 
@@ -16,14 +16,15 @@
 
 namespace weft::policy {
 
-/// Whose mistake a bad document is: a UsageError (flags, policies, requests) or a DataError (checkpoints, tokenizers).
+/// The error that a bad document raises: a UsageError (flags, policies, requests) or a DataError (checkpoints,
+/// tokenizers).
 enum class Blame : std::uint8_t { usage, data };
 [[noreturn]] void refuse(Blame blame, const std::string& message);
 /// A UsageError for one field of an object.
 class FieldError : public UsageError {
  public:
   FieldError(const std::string& message, std::string field) : UsageError(message), field_(std::move(field)) {}
-  const std::string& field() const { return field_; }  ///< its key, of a long one the beginning
+  const std::string& field() const { return field_; }  ///< its key, cut short if it is long
 
  private:
   std::string field_;
@@ -39,18 +40,18 @@ struct JsonLimits {
 /// message.
 nlohmann::json parse_json(std::string_view text, const std::string& where, Blame blame, const JsonLimits& limits = {});
 
-/// Gives a text piece by piece; an empty piece ends it. A piece stays valid until the next one that is not empty.
+/// Returns a text piece by piece; an empty piece ends it. A piece stays valid until the next nonempty one.
 using TextPieces = std::function<std::string_view()>;
-/// The value that the pieces hold, held to the same rules, with every array in it empty: its elements are checked and
-/// not kept. So memory grows with the longest string and not with the text.
+/// The value that the pieces hold, under the same rules, but with every array empty: elements are checked and dropped.
+/// So memory grows with the longest string and not with the text.
 nlohmann::json skim_json(const TextPieces& pieces, const std::string& where, Blame blame,
                          const JsonLimits& limits = {});
 
-/// The object under `key` of an object, made if there is none. Not parent[key][...]: what nlohmann makes of a null is
-/// broken, and crashes when destroyed, if memory is short.
+/// The object under `key` of an object, made if there is none. Use it in place of parent[key][...]: if memory is short,
+/// nlohmann turns a null into a broken object, which crashes when it is destroyed.
 nlohmann::ordered_json& object_at(nlohmann::ordered_json& parent, const std::string& key);
 
-/// One line, keys in the order given by the value. Invalid UTF-8 becomes U+FFFD; never throws for the text's sake.
+/// One line, with the keys in the value's order. Invalid UTF-8 becomes U+FFFD, so no text makes it throw.
 std::string to_line(const nlohmann::json& value);
 std::string to_line(const nlohmann::ordered_json& value);
 /// The same over several indented lines.
@@ -58,15 +59,15 @@ std::string to_pretty(const nlohmann::ordered_json& value);
 /// The same with each row of a table, an object of plain values in an array, on one line.
 std::string to_rows(const nlohmann::ordered_json& value);
 
-/// The known word nearest to `word` by edit distance, if one is near enough to be a slip of the keys.
+/// The known word nearest to `word` by edit distance, if it is near enough for `word` to be a typing error.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known);
 
-/// Reads the fields of one object by name and type. Each getter refuses a value of another type or out of range, naming
-/// the place, what was wanted and what was found; with a fallback an absent key gives that. What users wrote is refused
-/// with a FieldError. Keeps a reference to `object`.
+/// Reads the fields of one object by name and type. Each getter refuses a value of another type or out of range, and
+/// names the place, the wanted and the found value. An absent key gives the fallback, if there is one. With
+/// Blame::usage the error is a FieldError. Keeps a reference to `object`.
 class Fields {
  public:
-  Fields(const nlohmann::json& object, std::string where, Blame blame);  ///< refuses what is no object
+  Fields(const nlohmann::json& object, std::string where, Blame blame);  ///< refuses anything but an object
 
   bool has(const std::string& key);                  ///< also marks the key as known
   bool is_null(const std::string& key);              ///< present and null
@@ -92,6 +93,6 @@ class Fields {
   std::set<std::string> known_;
 };
 
-std::string describe(const nlohmann::json& value);  ///< type and, where short, value: for messages
+std::string describe(const nlohmann::json& value);  ///< the type and, if it is short, the value: for messages
 
 }  // namespace weft::policy

@@ -13,7 +13,7 @@ using offload::Arena;
 using offload::kPage;
 using offload::round_up;
 
-/// Of one chunk through the sublayer that needs the most.
+/// The work space of one chunk in the sublayer that needs the most.
 std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, std::int64_t tokens) {
   std::uint64_t most = 0;
   using Stages = std::initializer_list<Stage>;
@@ -86,7 +86,7 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
   return space;
 }
 
-/// Which KV buffers the host attends: a share of those off the device, evenly through them.
+/// The KV buffers that the host attends: a share of those off the device, spread evenly over them.
 std::vector<bool> host_attends(const std::vector<Tier>& kv_home, const std::vector<std::size_t>& weight, double share) {
   std::vector<std::size_t> off_device;
   for (std::size_t i = 0; i < kv_home.size(); ++i)
@@ -98,7 +98,7 @@ std::vector<bool> host_attends(const std::vector<Tier>& kv_home, const std::vect
   return attends;
 }
 
-/// Where layers keep differently, those of each; what keeps everything evicts nothing and needs no scores.
+/// One entry, or one per layer if layers differ. Heads that keep everything evict nothing and need no scores.
 std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, const Policy& policy, const Workload& work,
                                                      DType slot_type) {
   const Retention& retention = policy.retention;
@@ -119,7 +119,7 @@ std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, con
   return shapes;
 }
 
-/// Of each KV buffer, [layer * batches + batch]: its bytes, or 1 where they are all alike.
+/// Per KV buffer, [layer * batches + batch]: its bytes, or 1 if all are alike.
 std::vector<std::size_t> kv_weights(const Footprint& print) {
   std::vector<std::size_t> weights;
   for (int layer = 0; layer < print.shape.layers; ++layer)

@@ -10,8 +10,8 @@
 namespace weft::policy {
 namespace {
 
-constexpr int kSteps = 64;          // of a fraction while one is searched
-constexpr int kWorthResident = 16;  // resident weights are preferred only if this many sequences fit as well
+constexpr int kSteps = 64;          // parts of a fraction in a search
+constexpr int kWorthResident = 16;  // resident weights are preferred only if this many sequences also fit
 
 /// The choices of complete(), one block shape at a time.
 class Chooser {
@@ -51,7 +51,7 @@ class Chooser {
     });
   }
 
-  /// What `policy_of` gives for the largest block in [1, most] that it has a policy for.
+  /// The policy of the largest block in [1, most] for which `policy_of` returns one.
   template <class PolicyOf> static std::optional<Policy> largest_of(int most, const PolicyOf& policy_of) {
     std::optional<Policy> best;
     int low = 0, high = most + 1;  // the largest known to fit, the smallest known not to
@@ -114,7 +114,7 @@ class Chooser {
   const Workload& workload_;
   const SizingInputs& sizing_;
   bool host_allowed_;
-  Policy base_;  // what is not chosen
+  Policy base_;  // the fields that are not chosen
 };
 
 [[noreturn]] void refuse_block(const Chooser& chooser, const PartialPolicy& partial, const Workload& workload) {
@@ -153,7 +153,7 @@ std::vector<Tier> spread(std::span<const std::size_t> block_bytes, const std::ar
   }
   if (!(sum > 1 - 1e-6 && sum < 1 + 1e-6))
     throw UsageError("placement: the fractions sum to " + std::to_string(sum) + ", not to 1");
-  // Error diffusion: each block goes where most is lacking.
+  // Error diffusion: each buffer goes to the tier that lacks most.
   std::vector<Tier> homes;
   std::array<double, 3> lacking{};
   for (const std::size_t bytes : block_bytes) {
@@ -175,7 +175,7 @@ Allowance allowance(const PartialPolicy& partial, const Budgets& free, bool on_h
   const bool host_asked = asks_host(partial.weights) || asks_host(partial.kv) || asks_host(partial.activations) ||
                           partial.attention_on_host.value_or(0) > 0 || partial.budgets[1].has_value();
   Budgets budgets = free;
-  // Two tiers in one memory share what is free.
+  // Two tiers in one memory share its free bytes.
   if (on_host_memory && host_asked) budgets.bytes[0] = budgets.bytes[1] = free.bytes[0] / 2;
   if (on_host_memory && !host_asked) budgets.bytes[1] = 0;
   for (std::size_t tier = 0; tier < 3; ++tier)

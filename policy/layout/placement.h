@@ -1,4 +1,4 @@
-// policy/layout/placement.h: which block lives on which tier, and what is chosen where a policy leaves it open.
+// policy/layout/placement.h: the home tier of each buffer, and the choices for everything that a policy leaves open.
 #pragma once
 
 #include <array>
@@ -11,28 +11,29 @@
 
 namespace weft::policy {
 
-/// The most sequences of a block where the search chooses its size.
+/// The most sequences in a block whose size the search chooses.
 inline constexpr int kLargestBlock = 1 << 14;
 
-/// A tier for each of `blocks` equal blocks, in the order in which they are used: at every prefix each tier has its
-/// fraction of the blocks to within one, so that streamed and resident blocks alternate evenly.
-/// `fractions` [device, host, disk] are >= 0 and sum to 1. Throws UsageError.
+/// A tier for each of `blocks` equal buffers, in order of use. In every prefix each tier has its fraction of the
+/// buffers to within one, so that streamed and resident buffers alternate evenly. `fractions` [device, host, disk] are
+/// >= 0 and sum to 1. Throws UsageError.
 std::vector<offload::Tier> spread(std::size_t blocks, const std::array<double, 3>& fractions);
-/// The same by bytes: at every prefix each tier has its fraction of the bytes to within the largest block.
+/// The same by bytes: in every prefix each tier has its fraction of the bytes to within the largest buffer.
 std::vector<offload::Tier> spread(std::span<const std::size_t> block_bytes, const std::array<double, 3>& fractions);
 
-/// What a run may use of each tier, and whether blocks may have their home on the host.
+/// The budget of a run on each tier, and whether buffers may have their home on the host.
 struct Allowance {
   Budgets budgets;
   bool host = true;
 };
-/// What the user set, and else `free`, what the machine has. `on_host_memory`: the device is the host's memory, so the
-/// host tier stays empty unless the user put something there; then the two share what is free.
+/// The user's budgets; `free`, the machine's free memory, for those that the user left open. `on_host_memory`: the
+/// device is the host's memory. Then the host tier stays empty unless the user placed something there, in which case
+/// the two tiers share the free memory.
 Allowance allowance(const PartialPolicy& partial, const Budgets& free, bool on_host_memory);
 
-/// A complete policy out of what the user said: what is open is chosen so that the fastest tiers are filled first and
-/// the block is the largest that fits. Throws CapacityError, which names the tier, the bytes and the largest block that
-/// fits. `free` and `on_host_memory` as allowance() takes them.
+/// Completes the user's policy: fills the fastest tiers first and takes the largest block that fits. Throws a
+/// CapacityError that names the tier, the bytes and the largest block that fits. `free` and `on_host_memory` as for
+/// allowance().
 Policy complete(const PartialPolicy& partial, const ModelSpec& model, const std::vector<Unit>& units,
                 const Workload& workload, const SizingInputs& sizing, const Budgets& free, bool on_host_memory);
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kSumTolerance = 1e-6;
 
-/// Of all that is in `fields` last: refuses what else is there.
+/// Reads the fractions and refuses every key of `fields` that was not read.
 Fractions last_fractions(Fields& fields, const std::string& where) {
   Fractions fractions;
   double sum = 0;
@@ -36,7 +36,7 @@ bool has_fractions(Fields& fields) {
                      [&](offload::Tier tier) { return fields.has(name_of(tier)); });
 }
 
-/// Where the weights are, their format, or both.
+/// Reads the placement of the weights, their format, or both.
 void weights_from_json(const nlohmann::json& object, const std::string& where, PartialPolicy& policy) {
   Fields fields(object, where, Blame::usage);
   if (fields.has("dtype")) policy.weight_format = weight_format_from_text(fields.text("dtype"), where + ".dtype");
@@ -54,14 +54,14 @@ void weights_from_json(const nlohmann::json& object, const std::string& where, P
   else fields.refuse_unknown();
 }
 
-/// Shares, a format or both.
+/// Reads the shares of the KV, its format, or both.
 void read_kv(const nlohmann::json& object, const std::string& where, PartialPolicy& policy) {
   Fields fields(object, where, Blame::usage);
   KvFormat format;
   if (fields.has("dtype")) format = KvFormat::of(dtype_from_text(fields.text("dtype"), where + ".dtype"));
   if (fields.has("rotate")) format.rotate = fields.boolean("rotate");
   if (fields.has("keys"))
-    if (const auto keys = dtype_from_text(fields.text("keys"), where + ".keys")) format.keys = keys;  // auto: as it is
+    if (const auto keys = dtype_from_text(fields.text("keys"), where + ".keys")) format.keys = keys;  // auto: unchanged
   const bool formatted = fields.has("dtype") || fields.has("rotate") || fields.has("keys");
   if (formatted) policy.kv_format = format;
   if (has_fractions(fields) || !formatted) policy.kv = last_fractions(fields, where);
@@ -88,13 +88,13 @@ std::uint64_t bytes_from_json(const nlohmann::json& value, const std::string& wh
   throw UsageError(where + " must be bytes or a size such as \"4GiB\", got " + describe(value));
 }
 
-/// Those of a complete or of a partial policy.
+/// The memory budgets of a complete or a partial policy.
 template <class AnyPolicy> auto& budgets_of(AnyPolicy& policy) {
   if constexpr (requires { policy.budgets.bytes; }) return policy.budgets.bytes;
   else return policy.budgets;
 }
 
-/// Calls visit() with each field of a policy as two policies have it; either may be complete or partial.
+/// Calls visit() with each field of two policies. Either policy may be complete or partial.
 template <class A, class B, class Visit> void for_each_field(A& a, B& b, const Visit& visit) {
   visit(a.gpu_batch_size, b.gpu_batch_size);
   visit(a.num_gpu_batches, b.num_gpu_batches);
@@ -262,7 +262,7 @@ std::uint64_t bytes_from_text(std::string_view text, const std::string& where) {
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (unit == units[u]) scale = std::ldexp(1.0, static_cast<int>(10 * u));
     if (u == 0) continue;
-    const std::string letter(1, units[u].front());  // 16G is 16GiB, as for Slurm and ulimit; 16GB are 10^9 each
+    const std::string letter(1, units[u].front());  // 16G is 16GiB, as in Slurm and ulimit; a GB is 10^9
     if (unit == letter) scale = std::ldexp(1.0, static_cast<int>(10 * u));
     if (unit == letter + "B") scale = std::pow(1000.0, double(u));
   }

@@ -1,5 +1,5 @@
-// policy/layout/policy.h: how a run is laid out: block shape, placement over the tiers, retention, where attention
-// runs.
+// policy/layout/policy.h: the layout of a run: block shape, placement over the tiers, retention, the place of
+// attention.
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@ namespace weft::policy {
 /// The most batches, and the most sequences in one.
 inline constexpr int kMostSequences = 1 << 15;
 
-/// Shares of a kind of block per tier; they sum to 1.
+/// Shares of a kind of buffer per tier; they sum to 1.
 struct Fractions {
-  std::array<double, 3> of{1, 0, 0};  ///< by offload::Tier
+  std::array<double, 3> of{1, 0, 0};  ///< [offload::Tier]
   double device() const { return of[0]; }
   double host() const { return of[1]; }
   double disk() const { return of[2]; }
@@ -30,43 +30,43 @@ struct Fractions {
 
 /// Bytes that may be used per tier.
 struct Budgets {
-  std::array<std::uint64_t, 3> bytes{};  ///< by offload::Tier
+  std::array<std::uint64_t, 3> bytes{};  ///< [offload::Tier]
   std::uint64_t operator[](offload::Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
 };
 
-/// What keys and values are stored as.
+/// The stored form of keys and values.
 struct KvFormat {
-  std::optional<DType> dtype;  ///< nothing: the type that the model is computed in
-  /// Whether heads are rotated before they are quantised (kernels::Hadamard); nothing: not. Files and flags
-  /// that quantise say true unless told otherwise.
+  std::optional<DType> dtype;  ///< nullopt: the type that the model is computed in
+  /// Whether heads are rotated before they are quantised (kernels::Hadamard). Defaults to false in code; policy files
+  /// and flags that quantise default it to true.
   std::optional<bool> rotate;
-  /// Of int4: what keys are stored as, int8 or int4; nothing: as values are. Files and flags that say int4 say int8
-  /// here unless told otherwise.
+  /// The type of keys, int8 or int4, if values are int4; nullopt: that of values. Policy files and flags that choose
+  /// int4 default it to int8.
   std::optional<DType> keys;
 
-  /// What files and flags mean by a type alone; nothing: the model's.
+  /// The format that files and flags mean if they name only a type; nullopt: the model's type.
   static KvFormat of(std::optional<DType> dtype);
   bool int8_keys() const { return dtype == DType::i4 && keys == DType::i8; }
   bool quantised() const { return dtype && is_quantised(*dtype); }
   bool rotates() const { return quantised() && rotate.value_or(false); }
   bool operator==(const KvFormat&) const = default;
 };
-/// Throws UsageError where a rotation is asked for that nothing would undergo, or a type of keys that is not to be had.
+/// Throws UsageError for a rotation without quantised numbers, and for a type of keys that the format cannot have.
 void check(const KvFormat& format, const std::string& where);
-/// "int4, keys int8, rotated"; of a model that is computed in `model`.
+/// "int4, keys int8, rotated". `model`: the type that the model is computed in.
 std::string to_text(const KvFormat& format, DType model);
 
 /// A complete policy.
 struct Policy {
   int gpu_batch_size = 1, num_gpu_batches = 1;
   Fractions weights, kv, activations;
-  std::optional<WeightFormat> weight_format;  ///< nothing: as the checkpoint has them, by --dtype
+  std::optional<WeightFormat> weight_format;  ///< nullopt: the checkpoint's, or --dtype's
   KvFormat kv_format;
-  double attention_on_host = 0;  ///< share of the KV off the device that the host attends; the rest comes to the device
+  double attention_on_host = 0;  ///< share of the KV off the device that the host attends; the device attends the rest
   Retention retention;
   bool overlap = true;
-  /// A finished sequence gives its place to the next request, whose prefill joins the next sweep; else blocks run to
-  /// their end.
+  /// Whether a finished sequence gives its place to the next request, whose prefill joins the next sweep. Otherwise
+  /// blocks run to their end.
   bool continuous = true;
   Budgets budgets;
 
@@ -74,7 +74,7 @@ struct Policy {
   nlohmann::ordered_json to_json() const;
 };
 
-/// What a policy file or the flags say; the rest is chosen.
+/// The fields that a policy file or the flags set. The others are chosen.
 struct PartialPolicy {
   std::optional<int> gpu_batch_size, num_gpu_batches;
   std::optional<Fractions> weights, kv, activations;
@@ -83,17 +83,17 @@ struct PartialPolicy {
   std::optional<double> attention_on_host;
   std::optional<Retention> retention;
   std::optional<bool> overlap, continuous;
-  std::array<std::optional<std::uint64_t>, 3> budgets;  ///< by offload::Tier
+  std::array<std::optional<std::uint64_t>, 3> budgets;  ///< [offload::Tier]
 
-  /// Throws UsageError: unknown keys with the nearest known one, fractions that do not sum to 1, and so on.
+  /// Throws UsageError for unknown keys, with the nearest known one, for fractions that do not sum to 1, and so on.
   static PartialPolicy from_json(const nlohmann::json& json, const std::string& where);
-  /// Nothing left open.
+  /// A partial policy that leaves nothing open.
   static PartialPolicy of(const Policy& policy);
   /// FlexGen's six numbers: weights, cache and activations on device and host in percent, the rest on disk.
   void set_percent(const std::array<double, 6>& percent);
-  /// Whether something that speed depends on, other than where attention runs, is left to choose.
+  /// Whether a field that affects speed is left to choose, other than the place of attention.
   bool leaves_open() const { return !(gpu_batch_size && num_gpu_batches && weights && kv && activations); }
-  /// This, and `below` where this says nothing.
+  /// The fields of this policy; those that it leaves open are taken from `below`.
   PartialPolicy over(const PartialPolicy& below) const;
   Policy over(Policy below) const;
 };

@@ -1,4 +1,4 @@
-// policy/layout/policy_text.h: a policy in a line for people.
+// policy/layout/policy_text.h: a policy in one readable line.
 #pragma once
 
 #include <string>

@@ -81,10 +81,10 @@ kernels::Keep Retention::kept(std::int64_t prompt, std::int64_t generation, int 
   if (rule == Rule::recent) kept.heavy = sinks;
   if (rule == Rule::heavy) kept.recent = 0;
   kept.sinks = std::min(sinks, kept.heavy);
-  // FlexGen's version evicts only among the heavy, never what leaves the window: with none it would have no victim.
+  // FlexGen's version evicts only heavy hitters, never the token that stops being recent. Without any it has no victim.
   if (rule == Rule::h2o_flexgen) kept.heavy = std::max(kept.heavy, kept.sinks + 1), kept.grace = 1;
   if (kept.heavy + kept.recent == 0)
-    kept.recent = 1;  // shares of a short sequence floor to nothing; its newest token stays
+    kept.recent = 1;  // shares of a short sequence round down to 0; its newest token stays
   if (once) kept.spare = tokens(generation);
   return kept;
 }

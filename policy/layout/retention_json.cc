@@ -1,4 +1,4 @@
-// What retentions look like in policy files and on the command line.
+// policy/layout/retention_json.cc: retentions in policy files and on the command line.
 #include <array>
 #include <cassert>
 #include <charconv>
@@ -35,7 +35,7 @@ Rule rule_named(std::string_view name, const std::string& where) {
                    (close ? "did you mean '" + *close + "'?" : "known: " + list));
 }
 
-/// JSON tells tokens from shares by the number's form; the shortest decimal of a double is what was written.
+/// In JSON an integer is tokens, any other number a share. A double's shortest decimal is the number as written.
 Amount amount_from_json(const nlohmann::json& value, const std::string& where) {
   if (value.is_number_integer()) return Amount::from_text(std::to_string(value.get<std::int64_t>()), where);
   if (!value.is_number_float())
@@ -61,7 +61,7 @@ std::string factor_text(std::int32_t factor) {
   return factor == Retention::kEverything ? "full" : factor_json(factor).dump();
 }
 
-/// Where the entry may be a list instead, or_list says so in the message.
+/// `or_list` ends the message if the entry may be a list instead.
 std::int32_t factor_from_json(const nlohmann::json& entry, const std::string& where, const char* or_list) {
   const double factor = entry.is_number() ? entry.get<double>() : 0, scaled = factor * Retention::kOnce;
   const bool exact = factor <= kMostFactor && scaled > 0.5 && std::abs(scaled - std::round(scaled)) < 1e-4;
@@ -87,7 +87,7 @@ std::vector<std::vector<std::int32_t>> layers_from_json(const nlohmann::json& li
   return layers;
 }
 
-/// No head is asked for more than there is.
+/// Refuses a factor that asks a head to keep more than all tokens.
 void check_factor(const Retention& retention, std::int32_t factor, const std::string& place) {
   const auto share = [&](const Amount& amount) { return amount.is_share() ? amount.of(kMostTokens, factor) : 0; };
   if (share(retention.heavy) + share(retention.recent) > kMostTokens)
@@ -99,7 +99,7 @@ void check_factor(const Retention& retention, std::int32_t factor, const std::st
                      " times " + retention.heavy.text() + " heavy");
 }
 
-/// The budget that was asked for is what the heads keep on average.
+/// Refuses factors unless the heads keep the KV budget on average.
 void check_layers(const Retention& retention, const std::string& where) {
   std::size_t most = 1;  // heads of a layer
   for (const auto& heads : retention.layers) most = std::max(most, heads.size());
@@ -125,7 +125,7 @@ void check_layers(const Retention& retention, const std::string& where) {
                      std::to_string(sum / count) + ": divide them by that");
 }
 
-/// Rolled positions need steps that evict, and nothing that would have to know where a token was.
+/// Rolled positions need decode steps that evict, and no feature that depends on a token's original position.
 void check_rolled(const Retention& retention, const std::string& where) {
   const auto refuse = [&](const std::string& why) {
     throw UsageError(where + ": 'positions' is 'rolled', but " + why);
@@ -163,7 +163,7 @@ void check(const Retention& retention, const std::string& where) {
   if (retention.rolled()) check_rolled(retention, where);
 }
 
-/// What the JSON and the written form share.
+/// Reads the parameters that the JSON and the text form share.
 void read_parameters(Fields& fields, Retention& retention, const std::string& where) {
   const std::string of_text = fields.text("of", row_of(retention.rule).once ? "prompt" : "prompt+generation");
   if (of_text == "prompt") retention.of = Retention::Of::prompt;
@@ -190,13 +190,13 @@ void read_parameters(Fields& fields, Retention& retention, const std::string& wh
   retention.statistic = static_cast<Statistic>(known - kStatistics.begin());
 }
 
-/// A number, true, false, or text.
+/// The value as a number, a boolean, or text.
 nlohmann::json value_from_text(const std::string& text) {
   auto parsed = nlohmann::json::parse(text, nullptr, false);
   return parsed.is_number() || parsed.is_boolean() ? parsed : nlohmann::json(text);
 }
 
-/// Texts between separators.
+/// The parts between separators.
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -207,8 +207,8 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-/// "KEY=VALUE" as a field of an object; of layers the value is a list with commas, whose entries may be lists with
-/// strokes.
+/// Adds "KEY=VALUE" to an object. The value of "layers" is a list separated by commas; an entry may be a list separated
+/// by slashes.
 void add_parameter(std::string_view text, nlohmann::json& object, const std::string& where) {
   const std::size_t equals = text.find('=');
   const std::string key(text.substr(0, equals)), value(text.substr(equals + 1));
@@ -247,7 +247,7 @@ Amount Amount::from_text(std::string_view text, const std::string& where) {
     if (c < '0' || c > '9') refuse_text();
     if (amount.numerator_ > kMostTokens || scale > 100'000'000'000'000'000) {
       if (!point) refuse_text();
-      continue;  // further decimals are below one token of any length
+      continue;  // further decimals are less than a token for any length
     }
     amount.numerator_ = amount.numerator_ * 10 + (c - '0');
     if (point) scale *= 10;
@@ -326,7 +326,7 @@ nlohmann::ordered_json Retention::to_json() const {
   json["sinks"] = sinks;
   json["of"] = of == Of::prompt ? "prompt" : "prompt+generation";
   if (rule == Rule::random) json["seed"] = seed;
-  // What is left out is both plain and the rule's own.
+  // Fields that still have the rule's default are omitted, if that is also the general default.
   const RuleRow& row = row_of(rule);
   if (rest) json["rest"] = rest;
   if (rule == Rule::keydiff && once) json["once"] = once;

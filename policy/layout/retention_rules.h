@@ -1,4 +1,4 @@
-// policy/layout/retention_rules.h: the rules of retention as rows of a table, for the sources of retention.h alone.
+// policy/layout/retention_rules.h: the retention rules as rows of a table. Only the sources of retention.h include it.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace weft::policy {
 
-/// The numbers that a rule takes, whether it scores by attention, and its parameters where nothing else is said.
+/// The numbers that a rule takes, whether it scores by attention, and the defaults of its parameters.
 struct RuleRow {
   Retention::Rule rule;
   const char* name;

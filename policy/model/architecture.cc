@@ -6,7 +6,7 @@
 namespace weft::policy {
 namespace {
 
-/// Names and shapes as transformers' OPTForCausalLM has them.
+/// The names and shapes of transformers' OPTForCausalLM.
 constexpr std::array kOpt{
     TensorRow{Unit::Kind::embedding, Role::token_embedding, Form::table, "embed_tokens.weight", Dim::vocab, Dim::embed},
     TensorRow{Unit::Kind::positions, Role::position_embedding, Form::table, "embed_positions.weight", Dim::positions,
@@ -51,7 +51,7 @@ constexpr std::array kOpt{
     TensorRow{Unit::Kind::head, Role::head, Form::matrix, "lm_head.weight", Dim::vocab, Dim::embed, When::untied},
 };
 
-/// LlamaForCausalLM's; Mistral and Qwen2 differ in their biases alone, Qwen3 norms heads.
+/// LlamaForCausalLM's tensors. Mistral and Qwen2 differ only in their biases; Qwen3 norms heads.
 constexpr std::array kLlama{
     TensorRow{Unit::Kind::embedding, Role::token_embedding, Form::table, "embed_tokens.weight", Dim::vocab, Dim::embed},
     TensorRow{Unit::Kind::attention, Role::norm1_weight, Form::norm, "layers.#.input_layernorm.weight", Dim::one,
@@ -91,7 +91,7 @@ constexpr std::array kLlama{
     TensorRow{Unit::Kind::head, Role::head, Form::matrix, "lm_head.weight", Dim::vocab, Dim::embed, When::untied},
 };
 
-/// GPTNeoXForCausalLM's.
+/// GPTNeoXForCausalLM's tensors.
 constexpr std::array kNeox{
     TensorRow{Unit::Kind::embedding, Role::token_embedding, Form::table, "embed_in.weight", Dim::vocab, Dim::embed},
     TensorRow{Unit::Kind::attention, Role::norm1_weight, Form::norm, "layers.#.input_layernorm.weight", Dim::one,
@@ -122,8 +122,8 @@ constexpr std::array kNeox{
     TensorRow{Unit::Kind::head, Role::head, Form::matrix, "embed_out.weight", Dim::vocab, Dim::embed, When::untied},
 };
 
-/// What a decoder computes, stage by stage. Where no step of a sublayer writes the value that a step reads, that step
-/// reads the hidden states. With a parallel residual the steps of Stage::mlp end Stage::attention_out: see steps_of().
+/// The computation of a decoder, stage by stage. A step whose input no step of its sublayer writes reads the hidden
+/// states instead. With a parallel residual the steps of Stage::mlp end Stage::attention_out: see steps_of().
 constexpr std::array kDecoderSteps{
     StepRow{Stage::embed, {.op = StepOp::gather_tokens, .out = Value::embedded}, When::projections},
     StepRow{Stage::embed,

@@ -1,4 +1,4 @@
-// policy/model/architecture.h: what differs between families of models, as tables.
+// policy/model/architecture.h: the differences between families of models, as tables.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ enum class Dim : std::uint8_t {
 };
 std::int64_t size_of(Dim dim, const ModelSpec& model);
 
-/// Which models, and which of their layers, a row of a table is for.
+/// The models, and those of their layers, to which a row of a table applies.
 enum class When : std::uint8_t {
   always,
   qkv_bias,
@@ -50,7 +50,7 @@ enum class When : std::uint8_t {
   head_norm,
   pre_norm,
   post_norm,
-  own_mlp_norm,  ///< pre_norm, and the mlp is a sublayer of its own
+  own_mlp_norm,  ///< pre_norm, and the mlp is a separate sublayer
   parallel,
   gated_mlp,
   plain_mlp,
@@ -67,7 +67,7 @@ struct TensorRow {
   When when = When::always;
 };
 
-/// One row of an architecture's table of steps: what each stage computes, in order.
+/// One row of an architecture's table of steps, which lists what each stage computes, in order.
 struct StepRow {
   Stage stage;
   Step step;
@@ -82,7 +82,7 @@ struct Architecture {
   ModelSpec (*from_config)(Fields& fields, const std::string& where);  ///< throws DataError
 };
 
-/// Null: none of that name.
+/// Null if there is none of that name.
 const Architecture* find_architecture(const std::string& model_type);
 std::string known_architectures();  ///< "opt, llama"
 
@@ -94,8 +94,8 @@ ModelSpec qwen3_from_config(Fields& fields, const std::string& where);
 ModelSpec smollm3_from_config(Fields& fields, const std::string& where);
 ModelSpec neox_from_config(Fields& fields, const std::string& where);
 
-/// What "eos_token_id" of a config.json or a generation_config.json says: an id or a list of them, none for null,
-/// nothing where the key is absent. Throws DataError for what is no id below `vocab`, and for a list without any.
+/// The "eos_token_id" of a config.json or a generation_config.json: an id or a list of ids. Null gives an empty list,
+/// an absent key nullopt. Throws DataError for an empty list and for anything but an id below `vocab`.
 std::optional<std::vector<std::int32_t>> eos_ids(Fields& fields, int vocab);
 
 }  // namespace weft::policy

@@ -1,5 +1,4 @@
-// policy/model/model.h: what a model is made of, as values: shapes, the tensors of each unit, the order of the
-// sublayers.
+// policy/model/model.h: a model's parts as values: shapes, the tensors of each unit, the order of the sublayers.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +21,7 @@ struct ModelSpec {
   int vocab = 0, embed = 0;  ///< embed: width of the token embedding (word_embed_proj_dim)
   int positions = 0;         ///< longest sequence
   int position_offset = 0;   ///< rows of the position table before position 0
-  int sliding_window = 0;    ///< of attention, in tokens, where it bounds `positions`; 0: there is none
+  int sliding_window = 0;    ///< attention's, in tokens, if it bounds `positions`; 0: there is none
   bool pre_norm = true, final_norm = true, norm_affine = true, tied_head = true;
   bool qkv_bias = true, output_bias = true, mlp_bias = true;
   bool fused_qkv = false;          ///< q, k and v are one tensor, in which their heads alternate
@@ -30,13 +29,13 @@ struct ModelSpec {
   bool head_norm = false;          ///< each head of q and k is normed before it is rotated
   bool gated_mlp = false;          ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
   bool parallel_residual = false;  ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
-  std::vector<float> rotary;       ///< radians per position of each pair of a head's first numbers; empty: a table
-  std::vector<bool> rotary_layers = {};  ///< [layers] which rotate; empty: all, if any
+  std::vector<float> rotary;  ///< radians per position of each pair of a head's first numbers; empty: a position table
+  std::vector<bool> rotary_layers = {};  ///< [layers] whether the layer rotates; empty: all do, if any
   std::string activation;                ///< as config.json names it
   float norm_epsilon = 1e-5f;
-  DType dtype = DType::f32;        ///< what the checkpoint says it is stored in
-  Quantisation quantisation = {};  ///< of the checkpoint's weights
-  std::vector<std::int32_t> eos;   ///< empty: nothing ends a sequence but its length
+  DType dtype = DType::f32;        ///< the type that config.json names
+  Quantisation quantisation = {};  ///< the format of the checkpoint's weights
+  std::vector<std::int32_t> eos;   ///< empty: a sequence ends by its length alone
   std::optional<std::int32_t> bos;
 
   bool has_projections() const { return embed != hidden; }
@@ -44,10 +43,10 @@ struct ModelSpec {
   bool rotates(int layer) const { return !rotary.empty() && (rotary_layers.empty() || rotary_layers[layer]); }
 };
 
-/// Throws DataError, which names the key, what was wanted and what was found. `where` is the file's name.
+/// Throws a DataError that names the key, the wanted and the found value. `where` is the file's name.
 ModelSpec model_from_config(const nlohmann::json& config, const std::string& where);
 
-/// What a tensor does in its sublayer.
+/// The job of a tensor in its sublayer.
 enum class Role : std::uint8_t {
   none,
   token_embedding,
@@ -61,9 +60,9 @@ enum class Role : std::uint8_t {
   k_bias,
   v_weight,
   v_bias,
-  q_norm,  // of head_norm
+  q_norm,  // with head_norm
   k_norm,
-  qkv_weight,  // of fused_qkv
+  qkv_weight,  // with fused_qkv
   qkv_bias,
   o_weight,
   o_bias,
@@ -83,24 +82,25 @@ enum class Role : std::uint8_t {
 };
 inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::count);
 
-/// What kind of tensor it is: how it is stored, how it is moved, and what random weights are made of.
+/// The kind of a tensor. It decides how the tensor is stored and moved, and how random weights are drawn.
 enum class Form : std::uint8_t {
-  table,   ///< rows are picked out of it
+  table,   ///< its rows are gathered
   matrix,  ///< multiplies
   norm,    ///< [1, cols], near 1
-  vector,  ///< [1, cols], near 0: biases, and what norms add
+  vector,  ///< [1, cols], near 0: biases, those of norms included
 };
 
 struct TensorSpec {
   Role role;
   Form form;
-  std::string name;  ///< in the checkpoint, without the prefix that varies, see name_prefixes()
+  std::string name;  ///< in the checkpoint, without the varying prefix, see name_prefixes()
   std::int64_t rows = 1, cols = 0;
-  std::int64_t first_row = 0;  ///< of the checkpoint's tensor, where a unit holds only some rows of it
+  std::int64_t first_row = 0;  ///< the first of the checkpoint tensor's rows that the unit holds
   std::int64_t elements() const { return rows * cols; }
 };
 
-/// What may stand before the names of a checkpoint's tensors, that of transformers' own files first; the head has none.
+/// The prefixes that the names of a checkpoint's tensors may have, that of transformers' own files first. The head has
+/// none.
 std::span<const char* const> name_prefixes(const ModelSpec& model);
 
 /// Tensors that are placed and moved together: one copy brings a sublayer's weights. With a parallel residual the
@@ -109,16 +109,16 @@ struct Unit {
   enum class Kind : std::uint8_t { embedding, positions, input, attention, mlp, output, head } kind;
   int layer = -1;
   std::vector<TensorSpec> tensors;
-  bool gathered = false;  ///< rows of it are picked by token or position
+  bool gathered = false;  ///< its rows are gathered by token or position
   bool streamed = true;   ///< a compute op uses it whole; false: only gathered
   std::int64_t elements() const;
 };
 
-/// All units in order of use. The token embedding and the head come in pieces of whole rows no larger than an mlp unit,
-/// so that neither sets the size of a window; a tied head shares the pieces of the embedding.
+/// All units in order of use. The token embedding and the head are cut into pieces of whole rows, no larger than an mlp
+/// unit, so that neither sets the size of a window. A tied head shares the pieces of the embedding.
 std::vector<Unit> model_units(const ModelSpec& model);
 
-/// A step of the forward pass over one batch. `unit`: index into model_units(), or -1.
+/// A part of the forward pass that one compute op runs over a gpu batch. `unit`: index into model_units(), or -1.
 struct Sublayer {
   enum class Kind : std::uint8_t { embed, attention, mlp, output, head } kind;
   int layer = -1;
@@ -126,10 +126,10 @@ struct Sublayer {
 };
 const char* name_of(Sublayer::Kind kind);
 
-/// In order.
+/// The sublayers in the order of the forward pass.
 std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<Unit>& units);
 
-/// "2048", and what bounds it where that is a window: for messages.
+/// "2048", followed by the sliding window if that is what bounds it: for messages.
 std::string context_text(const ModelSpec& model);
 std::int64_t parameters(const ModelSpec& model);
 

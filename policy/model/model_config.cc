@@ -1,4 +1,4 @@
-// policy/model/model_config.cc: config.json as transformers 4 and 5 write it, with the defaults of the config classes.
+// policy/model/model_config.cc: reads config.json as transformers 4 and 5 write it, with the config classes' defaults.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -42,7 +42,7 @@ double positive(Fields& fields, const char* key, double high, std::optional<doub
   return fields.number(key, 1e-12, high, fallback);
 }
 
-/// Numbers of a head where the heads share the hidden states.
+/// The size of a head if the heads divide the hidden size evenly.
 int even_split(const ModelSpec& model, const std::string& where) {
   if (model.hidden % model.heads != 0)
     throw DataError(where + ": num_attention_heads " + std::to_string(model.heads) + " does not divide hidden_size " +
@@ -50,8 +50,8 @@ int even_split(const ModelSpec& model, const std::string& where) {
   return model.hidden / model.heads;
 }
 
-/// What all families but OPT name alike. `kv_heads` 0: as many as heads; `head_dim` 0: the heads share the hidden
-/// states.
+/// The keys that all families but OPT share. The defaults may have `kv_heads` 0, for as many as heads, and `head_dim`
+/// 0, for heads that divide the hidden size evenly.
 ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defaults) {
   ModelSpec model = defaults;
   model.hidden = integer(fields, "hidden_size", 131072, defaults.hidden);
@@ -73,7 +73,7 @@ ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defa
   return model;
 }
 
-/// Llama 3.1's: low frequencies are slowed by `factor`, high ones stay, those between go over smoothly.
+/// Llama 3.1's scaling: slows low frequencies by `factor`, keeps high ones, and blends smoothly in between.
 void scale_as_llama3(std::vector<float>& frequencies, Fields& fields, int positions) {
   const auto factor = static_cast<float>(fields.number("factor", 1, 1e6));
   const auto low = static_cast<float>(positive(fields, "low_freq_factor", 1e6));
@@ -112,7 +112,7 @@ std::vector<float> rotary_from_config(Fields& fields, const std::string& where, 
     throw DataError(where + ": " + std::to_string(dims) + " of the " + std::to_string(model.head_dim) +
                     " numbers of a head would be rotated; wanted an even number of at least 2");
   std::vector<float> frequencies;
-  for (int i = 0; i < dims; i += 2)  // in fp32, as transformers does: at far positions its roundings are seen
+  for (int i = 0; i < dims; i += 2)  // in fp32, as in transformers: at far positions the rounding shows
     frequencies.push_back(1 / std::pow(static_cast<float>(theta), static_cast<float>(i) / static_cast<float>(dims)));
   if (type == "llama3") {
     scale_as_llama3(frequencies, *nested, model.positions);
@@ -141,7 +141,7 @@ ModelSpec llama_like(Fields& fields, const std::string& where, ModelSpec default
   return model;
 }
 
-/// Attention that sees only the last tokens is full attention up to as many; longer sequences are refused.
+/// Sliding-window attention equals full attention for sequences no longer than the window. Longer ones are refused.
 void bound_by_window(ModelSpec& model, Fields& fields, std::int64_t fallback) {
   if (fields.has("sliding_window") && fields.is_null("sliding_window")) return;
   const auto window = static_cast<int>(fields.integer("sliding_window", 1, 1 << 24, fallback));
@@ -161,7 +161,7 @@ bool has_sliding_layers(Fields& fields, const ModelSpec& model) {
   });
 }
 
-/// SmolLM3's: which layers rotate, as a list that says 1 for those that do, or all but every so many.
+/// SmolLM3's rotating layers: a list with 1 for each layer that rotates, or all but every Nth layer.
 std::vector<bool> rotary_layers_from_config(Fields& fields, int layers) {
   const auto interval = static_cast<int>(fields.integer("no_rope_layer_interval", 1, INT32_MAX, 4));
   std::vector<bool> rotates;
@@ -335,7 +335,7 @@ ModelSpec neox_from_config(Fields& fields, const std::string& where) {
                             .activation = "gelu",
                             .eos = {2},
                             .bos = 0});
-  model.head_dim = even_split(model, where);  // as transformers has it: head_dim is not read
+  model.head_dim = even_split(model, where);  // as in transformers, which ignores head_dim
   model.kv_heads = model.heads;
   model.fused_qkv = true;
   model.qkv_bias = model.output_bias = fields.boolean("attention_bias", true);
@@ -356,7 +356,7 @@ ModelSpec model_from_config(const nlohmann::json& config, const std::string& whe
   for (const char* key : {"is_encoder_decoder", "add_cross_attention"})
     if (fields.boolean(key, false)) fields.refuse_field(key, "false: decoders only");
   ModelSpec model = architecture->from_config(fields, where);
-  // compression_config: what the first releases of compressed-tensors called it.
+  // The first releases of compressed-tensors named it compression_config.
   for (const char* key : {"quantization_config", "compression_config"})
     if (!model.quantisation && fields.has(key) && !fields.is_null(key))
       model.quantisation = quantisation_from_config(fields.at(key), where + ": " + key);

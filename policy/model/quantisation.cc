@@ -38,16 +38,16 @@ struct Part : Fields {
 
   bool absent(const std::string& key) { return !has(key) || is_null(key); }
   bool flag(const std::string& key, bool fallback) { return absent(key) ? fallback : boolean(key); }
-  /// In small letters.
+  /// The text in small letters.
   std::string word(const std::string& key, const std::string& fallback);
-  /// Says what is read, and what to do about the rest.
+  /// Throws an error that names the supported value and a way out.
   [[noreturn]] void unread(const std::string& key, const std::string& wanted) {
     const std::string found = describe(at(key));
     throw DataError(where + ": '" + key + "' must be " + wanted + ", got " + found + "; " + kInstead);
   }
 };
 
-/// The first of the keys that is there; of none the first.
+/// `other` if only that key is present, otherwise `key`.
 std::string one_of(Part& fields, const std::string& key, const std::string& other) {
   return !fields.has(key) && fields.has(other) ? other : key;
 }
@@ -67,8 +67,8 @@ std::string Part::word(const std::string& key, const std::string& fallback) {
   return absent(key) ? fallback : lower(text(key));
 }
 
-/// Of parts of the model: patterns of names, with what is different there. A pattern that begins with "-:" says that
-/// these are not quantised, which their tensors say too.
+/// Checks "dynamic": patterns of tensor names with the settings that differ there. A pattern that begins with "-:"
+/// marks tensors as not quantised; it is skipped, because the tensors themselves show that.
 void read_dynamic(Part& fields, const Quantisation& base) {
   if (fields.absent("dynamic")) return;
   const json& rules = fields.at("dynamic");
@@ -86,7 +86,7 @@ void read_dynamic(Part& fields, const Quantisation& base) {
   }
 }
 
-/// Whether GPTQModel wrote the file, as "meta" says: {"quantizer": ["gptqmodel:2.0.0"]}.
+/// Whether "meta" names GPTQModel as the writer: {"quantizer": ["gptqmodel:2.0.0"]}.
 bool by_gptqmodel(Part& fields) {
   if (fields.absent("meta")) return false;
   const json& meta = fields.at("meta");

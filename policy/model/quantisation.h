@@ -1,4 +1,5 @@
-// policy/model/quantisation.h: what a config.json says of weights that are quantised already, by Weft or by others.
+// policy/model/quantisation.h: the quantisation of a checkpoint's weights, by Weft or by others, as its config.json
+// describes it.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +12,21 @@
 namespace weft::policy {
 
 struct Quantisation {
-  /// In what files the levels lie. weft: units, as weft convert writes them. The others are tensors of a layout each
-  /// (runtime/checkpoint/quantised_matrix.h); gptq_v2 differs from gptq in that it stores zero points as they are.
+  /// The layout of the levels in files. weft: units, as weft convert writes them. Each of the others has its own layout
+  /// of tensors (runtime/checkpoint/quantised_matrix.h). Unlike gptq, gptq_v2 stores zero points unchanged.
   enum class Packing : std::uint8_t { none, weft, compressed_tensors, gptq, gptq_v2, awq };
 
   Packing packing = Packing::none;
   DType dtype = DType::f32;  ///< i8 or i4, unless there is no packing
-  int group = 0;             ///< how many numbers of a row share a scale, as Weft holds them
-  bool whole_rows = false;   ///< in the file all numbers of a row share one; then `group` is 128
-  bool reordered = false;    ///< says that columns may be in groups of an order of their own (desc_act, actorder)
-  bool zero_points = false;  ///< of compressed_tensors: they are stored; else they may be
-  /// Of gptq: zero points were lessened by one in whole words of 8, so that a 0 has borrowed from its neighbour.
+  int group = 0;             ///< numbers of a row that share a scale in Weft's memory
+  bool whole_rows = false;   ///< in the file all numbers of a row share one scale; then `group` is 128
+  bool reordered = false;    ///< the groups may take the columns in another order (desc_act, actorder)
+  bool zero_points = false;  ///< compressed_tensors: zero points are stored; false: they may be
+  /// gptq: the writer subtracted 1 from all eight packed zero points as one integer, so a zero point of 0 borrowed from
+  /// the next one.
   bool whole_words = false;
-  bool uniform = false;  ///< all that is quantised is of `dtype`; else what int4 makes of it, which leaves some in int8
-  /// Of weft: matrices of layers that are not quantised, by TensorSpec::name, sorted.
+  bool uniform = false;  ///< all quantised matrices have `dtype`; else int4 leaves some of them in int8
+  /// weft: the matrices of layers that are not quantised, by TensorSpec::name, sorted.
   std::vector<std::string> plain = {};
 
   explicit operator bool() const { return packing != Packing::none; }
@@ -33,7 +35,7 @@ struct Quantisation {
 /// "GPTQ"
 const char* name_of(Quantisation::Packing packing);
 
-/// What a quantization_config says. Throws DataError for all that is not read, with its name and what to do.
+/// Reads a quantization_config. Throws a DataError for everything unsupported, which names it and a way out.
 Quantisation quantisation_from_config(const nlohmann::json& json, const std::string& where);
 
 /// The quantization_config of a copy that weft convert writes.

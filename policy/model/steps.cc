@@ -9,7 +9,7 @@ namespace {
 
 enum class TypeOf : std::uint8_t { activation, kv, f32 };
 
-/// Values by Value: how wide a row is. Those of which a row is a head have as many columns as there are tokens.
+/// The width of a row for each Value. With `by_head` a row is a head, and there is a column for each token.
 struct ValueRow {
   Value value;
   Dim width;
@@ -44,9 +44,9 @@ static_assert([] {
   return true;
 }());
 
-constexpr std::size_t kAlignment = 64;  // of a value: a cache line
+constexpr std::size_t kAlignment = 64;  // of values in the work space: a cache line
 
-/// What attention over prompts needs in addition to its result.
+/// The values that attention over prompts needs in addition to its result.
 constexpr std::array kPromptValues{Value::stored_k, Value::stored_v, Value::log_sum, Value::score};
 
 bool in_scratch(Value value) { return value > Value::hidden && value < Value::last_hidden; }

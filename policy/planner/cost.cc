@@ -7,7 +7,7 @@
 namespace weft::policy {
 namespace {
 
-/// The share of a table, in pieces, that is on disk.
+/// The share of a table's pieces that is on disk, by elements.
 double on_disk(const std::vector<Unit>& units, const ScheduleShape& shape, Unit::Kind kind) {
   double all = 0, disk = 0;
   for (std::size_t u = 0; u < units.size(); ++u) {
@@ -42,7 +42,7 @@ double Cost::bytes(const Op& op, const Sweep& sweep) const {
 double Cost::seconds(const Op& op, const Sweep& sweep) const {
   const bool of_unit = op.kind != Op::Kind::compute && op.subject < footprint_.shape.kv_buffer(0, 0);
   if (!of_unit && sweep.rows(op.batch, policy_.gpu_batch_size) == 0)
-    return 0;  // a batch that a partly filled block does not have
+    return 0;  // an empty batch of a partly filled block
   if (op.kind == Op::Kind::compute) return compute(op, sweep);
   const bool spilled = op.lane == offload::Lane::disk_read && !(of_unit && sizing_.unit_in_files[op.subject]);
   return bytes(op, sweep) /
@@ -54,19 +54,19 @@ double Cost::pointwise(double bytes) const {
 }
 
 double Cost::product(double elements, double rows, DType weights) const {
-  const bool unpacked = is_quantised(weights) && !sizing_.unpacked_bytes.empty();  // by an op of its own, see unpack()
+  const bool unpacked = is_quantised(weights) && !sizing_.unpacked_bytes.empty();  // by a separate op, see unpack()
   const double rate = machine_.linear(unpacked ? DType::f16 : weights, rows, std::sqrt(elements));
   return std::max(machine_.device.launch, 2 * rows * elements / rate);
 }
 
-/// The type of weights whose rates are those of a stage's matrices.
+/// The type of weights whose rates apply to a stage's matrices.
 DType Cost::weights_of(Stage stage) const {
-  // policy::quantises() leaves the matrices of these.
+  // policy::quantises() is false for the matrices of these stages.
   const bool left = stage == Stage::embed || stage == Stage::output || stage == Stage::head;
   const std::optional<WeightFormat>& format = sizing_.weight_format;
   const DType type = !format || (format->quantised() && left) ? sizing_.kv : format->dtype;
   const bool pairs = format && format->arithmetic == Arithmetic::bfloat16;
-  // On a CPU exact products take as long with either type of 16 bits.
+  // On a CPU exact products take equally long with both 16-bit types.
   return type == DType::bf16 && machine_.device_is_host_memory && !pairs ? DType::f16 : type;
 }
 
@@ -81,7 +81,7 @@ double Cost::steps(Stage stage, double rows) const {
   return seconds;
 }
 
-/// Reads a unit's levels and scales and writes `bytes` of 16-bit numbers, a kernel for each matrix.
+/// Seconds to read a unit's levels and scales and write `bytes` of 16-bit numbers, with a kernel for each matrix.
 double Cost::unpack(const Unit& unit, double bytes) const {
   const auto matrices = std::count_if(unit.tensors.begin(), unit.tensors.end(),
                                       [&](const TensorSpec& tensor) { return quantises(unit, tensor); });
@@ -109,7 +109,7 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
   return 0;
 }
 
-/// Reads of embedding rows whose pieces are on disk: each distinct row of a chunk once.
+/// Seconds to read embedding rows whose pieces are on disk. Each distinct row of a chunk is read once.
 double Cost::disk_rows(double rows) const {
   const double chunk = std::min(rows, double(footprint_.workspace.chunk_tokens)), chunks = rows / chunk;
   const double read = chunks * (embedding_on_disk_ * std::min(chunk, double(model_.vocab)) +
@@ -148,7 +148,7 @@ double Cost::decode_core(const Engine& engine, std::span<const offload::KvShape>
     const double rate = engine.decode(kv.dtype).at(visible, model_.head_dim);
     seconds += std::max(engine.launch, sequences * kv.kv_heads * visible * slot / rate);
   }
-  if (policy_.kv_format.rotates())  // the same everywhere: small next to the slots
+  if (policy_.kv_format.rotates())  // the same time on each engine: small next to the slots
     for (const Value value : {Value::q, Value::k, Value::v, Value::attended})
       seconds += pointwise(2 * sequences * double(shape_of(value, model_, footprint_.types, 1).bytes()));
   return seconds;
@@ -181,7 +181,7 @@ double Cost::mlp(double rows) const {
   return seconds;
 }
 
-/// One piece of the head.
+/// Seconds of one piece of the head.
 double Cost::head(const Unit& unit, bool last, double rows) const {
   const double choice = last ? pointwise(rows * model_.vocab * 4.0) : 0;
   return product(double(unit.elements()), rows, weights_of(Stage::head)) + choice;

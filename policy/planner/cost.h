@@ -1,5 +1,5 @@
-// policy/planner/cost.h: how long each op of a schedule takes on a machine, alone: what runtime/engine/layers.cc and
-// runtime/engine/storage.cc do, counted in flops and bytes (the terms of FlexGen's cost model, arXiv 2303.06865,
+// policy/planner/cost.h: the time that each op of a schedule takes alone on a machine. It counts the flops and bytes of
+// runtime/engine/layers.cc and runtime/engine/storage.cc (the terms of FlexGen's cost model, arXiv 2303.06865,
 // section 4.3, per op).
 #pragma once
 
@@ -17,10 +17,10 @@ namespace weft::policy {
 /// One pass over the weights.
 struct Sweep {
   bool prefill = false;
-  std::int64_t live = 1;  ///< sequences of the block that are not finished
-  double tokens = 1;      ///< new tokens of each: its prompt in prefill, one in decode
-  double visible = 1;     ///< tokens of each that decode attends to, where its layer has slots for as many
-  /// Sequences of a batch, which fill up in order.
+  std::int64_t live = 1;  ///< unfinished sequences of the block
+  double tokens = 1;      ///< new tokens per sequence: its prompt in prefill, one in decode
+  double visible = 1;     ///< tokens per sequence that decode attends to, if its layer has that many slots
+  /// The live sequences of a gpu batch. The batches fill in order.
   std::int64_t rows(int batch, int gpu_batch_size) const {
     return std::clamp<std::int64_t>(live - std::int64_t{batch} * gpu_batch_size, 0, gpu_batch_size);
   }
@@ -33,7 +33,7 @@ class Cost {
        const SizingInputs& sizing, const Machine& machine);
 
   double seconds(const Op& op, const Sweep& sweep) const;
-  /// What a load or store op moves.
+  /// Bytes that a load or store op moves.
   double bytes(const Op& op, const Sweep& sweep) const;
 
  private:
@@ -46,7 +46,7 @@ class Cost {
                      double tokens) const;
   double mlp(double rows) const;
   double head(const Unit& unit, bool last, double rows) const;
-  /// All steps of a stage over `rows` rows but attention itself.
+  /// All steps of a stage over `rows` rows, except attention itself.
   double steps(Stage stage, double rows) const;
   double product(double elements, double rows, DType weights) const;
   DType weights_of(Stage stage) const;
@@ -58,7 +58,7 @@ class Cost {
   const Footprint& footprint_;
   const SizingInputs& sizing_;
   const Machine& machine_;
-  std::array<std::vector<Step>, kStages> steps_;          // of the first layer: all are nearly alike
+  std::array<std::vector<Step>, kStages> steps_;          // the first layer's: all layers are nearly alike
   double embedding_on_disk_ = 0, positions_on_disk_ = 0;  // shares of the tables
 };
 

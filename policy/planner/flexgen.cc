@@ -14,11 +14,11 @@ namespace {
 
 using System = FlexGenRun::System;
 
-constexpr double kMostRate = 1e18;  // more is a typing error
+constexpr double kMostRate = 1e18;  // a larger rate is a typing error
 
 double rate_from(Fields& fields, const char* key) { return fields.number(key, 1, kMostRate); }
 
-/// {"value": X, "why": "..."}: an assumption is not read without its reason.
+/// Reads {"value": X, "why": "..."}: an assumption needs its reason.
 double assumed_from(Fields& fields, const char* key, const std::string& where) {
   Fields assumed(fields.at(key), where + ": " + key, Blame::usage);
   const double value = assumed.number("value", 1, kMostRate);
@@ -37,7 +37,7 @@ struct Elements {
   double layer = 0, table, kv;
 };
 
-/// 4 bits: in groups of 64 with a scale and a minimum in fp16.
+/// 4-bit elements are in groups of 64 with a scale and a minimum in fp16.
 double bytes_per_element(int bits) { return bits == 4 ? 0.5 + 4.0 / 64 : 2; }
 
 double link_of(const FlexGenMachine& machine, System system) {
@@ -46,7 +46,7 @@ double link_of(const FlexGenMachine& machine, System system) {
   return machine.host_to_device;
 }
 
-/// KV slots that a head reads in a decode step, on average over the steps that were timed.
+/// KV slots that a head reads in a decode sweep, on average over the timed sweeps.
 double mean_context(const FlexGenRun& run) {
   const int steps = run.timed_steps > 0 ? std::min(run.timed_steps, run.generation - 1) : run.generation - 1;
   double sum = 0;
@@ -73,7 +73,7 @@ double prefill_layer(const ModelSpec& model, const FlexGenMachine& machine, cons
   return run.system == System::accelerate ? to_device + to_host + compute : std::max({to_device, to_host, compute});
 }
 
-/// What is left of host attention's rate at this batch and width (cost_model.py, cpu_flops_real).
+/// The share of host attention's rate that remains at this batch and width (cost_model.py, cpu_flops_real).
 double host_attention_factor(const ModelSpec& model, const FlexGenMachine& machine, int batch) {
   const double small_batch = std::max(0.0, std::log2(64.0 / batch));
   const double small_hidden = std::max(0.0, std::log2(4096.0 / model.hidden));
@@ -81,7 +81,7 @@ double host_attention_factor(const ModelSpec& model, const FlexGenMachine& machi
                            machine.small_batch_loss * small_batch - machine.small_hidden_loss * small_hidden);
 }
 
-/// Products of each batch with weights of `elements`, which each batch reads anew.
+/// Seconds of each batch's products with `elements` weights, which every batch reads again.
 double decode_products(const FlexGenMachine& machine, const FlexGenRun& run, double elements) {
   return run.num_gpu_batches *
          std::max(2 * run.gpu_batch_size * elements / machine.decode_products, 2 * elements / machine.device_memory);
@@ -109,7 +109,7 @@ FlexGenLayer decode_layer(const ModelSpec& model, const FlexGenMachine& machine,
   return layer;
 }
 
-/// Seconds of the embedding and the head in a decode step. FlexGen and DeepSpeed move the table for each of them.
+/// Seconds of the embedding and the head in a decode sweep. FlexGen and DeepSpeed move the table for each of them.
 /// Accelerate is configured to leave both on the device.
 double decode_tables(const ModelSpec& model, const FlexGenMachine& machine, const FlexGenRun& run) {
   const double table = Elements(model).table;
@@ -202,7 +202,7 @@ FlexGenTimes flexgen_times(const ModelSpec& model, const FlexGenMachine& machine
 double flexgen_weights_on_device(const ModelSpec& model, double device_percent) {
   const double hidden = model.hidden, ffn = model.ffn;
   const double query = hidden * model.heads * model.head_dim, key = hidden * model.kv_heads * model.head_dim;
-  // Matrix, bias, matrix, bias ..., and the norm at the end (flex_opt.py, init_weight_list).
+  // The order is matrix, bias, matrix, bias ..., and the norm at the end (flex_opt.py, init_weight_list).
   const std::array<double, 10> attention{query, hidden, key, hidden, key, hidden, query, hidden, hidden, hidden};
   const std::array<double, 6> mlp{hidden * ffn, ffn, hidden * ffn, hidden, hidden, hidden};
   double on_device = 0, total = 0;

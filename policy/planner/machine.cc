@@ -17,11 +17,11 @@ using offload::Lane;
 
 constexpr std::array kMoving{Lane::disk_read, Lane::disk_write, Lane::host_to_device, Lane::device_to_host};
 constexpr std::array kTypes{DType::f16, DType::bf16, DType::f32, DType::i8, DType::i4};
-constexpr double kLeast = 1e-12, kMost = 1e30;  // of any rate or size: what the linear program can still count with
+constexpr double kLeast = 1e-12, kMost = 1e30;  // bounds of rates and sizes that the linear program can handle
 
 constexpr std::size_t index(DType type) { return static_cast<std::size_t>(type); }
 
-/// What a table is called in a file, and its columns.
+/// A table's name in a file, and the names of its columns.
 struct Columns {
   const char *name, *size, *width, *rate;
 };
@@ -39,7 +39,7 @@ double positive(Fields& fields, const std::string& key) {
   return value.get<double>();
 }
 
-/// How many points at the beginning have the same size.
+/// The number of widths: the points at the beginning that have the same size.
 std::size_t widths_of(const std::vector<RateTable::Point>& points) {
   std::size_t count = 1;
   while (count < points.size() && points[count].size == points.front().size) ++count;
@@ -170,8 +170,8 @@ ordered_json together_to_json(const Machine& machine) {
   return json;
 }
 
-/// Where `value` lies between two neighbours of `count` ascending values: the lower's index, and how far from it to the
-/// next, from 0 to 1 on a logarithmic scale.
+/// The position of `value` between two neighbours of `count` ascending values: their indices, and the part of the way
+/// from the lower to the upper, from 0 to 1 on a logarithmic scale.
 struct Place {
   std::size_t lower, upper;
   double part;
@@ -218,7 +218,7 @@ Machine Machine::from_json(const nlohmann::json& json, const std::string& where)
   machine.source = fields.text("source");
   machine.measured = fields.boolean("measured");
   machine.device_is_host_memory = fields.boolean("device_is_host_memory");
-  // The machines that are planned for are computers without a GPU, or GPUs.
+  // Plans are made for computers without a GPU, which do not unpack weights, and for GPUs, which do.
   machine.unpacks_weights =
       fields.has("unpacks_weights") ? fields.boolean("unpacks_weights") : !machine.device_is_host_memory;
   read_memory(machine, fields.at("memory"), where + ": memory");

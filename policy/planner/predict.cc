@@ -6,7 +6,7 @@
 namespace weft::policy {
 namespace {
 
-constexpr int kSweeps = 3;  // simulated together; the first one has the lanes to fill
+constexpr int kSweeps = 3;  // simulated together; the first one starts with empty lanes
 
 Phase operator*(double factor, Phase phase) {
   phase.seconds *= factor;
@@ -33,8 +33,8 @@ class Predictor {
     return phase(first_, {.prefill = true, .live = live, .tokens = problem_.work.prompt()});
   }
 
-  /// All sweeps after the first token. Sequences end at different lengths, so that of a block fewer are alive on
-  /// average.
+  /// All sweeps after the first token. Sequences end at different lengths, so on average only a part of a block is
+  /// alive.
   Phase decode(std::int64_t live) const {
     const Workload& work = problem_.work;
     const auto longest = double(work.longest_generation), count = longest - 1;
@@ -46,12 +46,12 @@ class Predictor {
     return count / 6 * (at(1) + 4 * at((1 + count) / 2) + at(count));
   }
 
-  /// More requests than places, all of which are taken until the last sequences run out.
+  /// For more requests than places: all places are taken until the last sequences end.
   Prediction refilled(std::int64_t requests) const {
     const Workload& work = problem_.work;
     const std::int64_t block = policy_.block_size();
     const double waiting = double(requests - block), tokens = double(requests) * work.generation();
-    // Places are filled again no faster than prompts may join, which is what counts where answers are short.
+    // Places are refilled no faster than prompts may join. This limits runs with short answers.
     const Workspace& space = footprint_.workspace;
     const double joining = double(std::max(space.chunk_tokens, space.batch_tokens / 4)) / std::max(1.0, work.prompt());
     const double per_sweep = std::clamp(joining, 1.0, double(policy_.gpu_batch_size)) * double(policy_.num_gpu_batches);
@@ -60,7 +60,7 @@ class Predictor {
     const double visible = std::min(double(work.slots.most()), work.prompt() + work.generation() / 2);
     Prediction result{.prefill = prefill(block), .decode = {}, .requests = double(requests), .bytes = footprint_.bytes};
     if (count > 0) result.decode = count * sweeps(block, visible);
-    // Of a prefill that rides along only what it computes is new; its weights come anyway.
+    // A prefill that joins a sweep adds only its computation; the weights are loaded anyway.
     constexpr auto compute = static_cast<std::size_t>(offload::Lane::device_compute);
     double& busy = result.decode.busy[compute];
     busy += waiting / double(block) * result.prefill.busy[compute];
@@ -78,7 +78,7 @@ class Predictor {
     return policy_.overlap ? made : serialize(std::move(made));
   }
   Phase phase(const Schedule& schedule, const Sweep& sweep) const {
-    // Where layers are alike, what a sublayer of the first one takes is worked out once per part and number of rows.
+    // If layers are alike, the seconds of the first layer's sublayers serve for all, once per part and number of rows.
     struct Known {
       std::int64_t rows = -1;
       double seconds = 0;
@@ -99,7 +99,7 @@ class Predictor {
     const Trace trace = simulate(schedule, seconds, problem_.machine.together);
     return {trace.seconds(), trace.busy(schedule)};
   }
-  /// One of many sweeps on end.
+  /// The average of many consecutive sweeps.
   Phase sweeps(std::int64_t live, double visible) const {
     const Sweep sweep{.live = live, .visible = visible};
     const Phase all = phase(decode_, sweep);

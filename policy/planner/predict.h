@@ -1,5 +1,5 @@
-// policy/planner/predict.h: what a policy will do on a machine: seconds by the simulator over the real schedule, bytes
-// by the footprint that a run allocates.
+// policy/planner/predict.h: the predicted speed and memory of a policy on a machine. The seconds come from the
+// simulator over the real schedule, the bytes from the footprint that a run allocates.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace weft::policy {
 
-/// What is to be done on what. All references must outlive it.
+/// The model, the work and the machine. All references must outlive it.
 struct Problem {
   const ModelSpec& model;
   const std::vector<Unit>& units;
@@ -27,11 +27,11 @@ struct Phase {
 };
 
 struct Prediction {
-  Phase prefill, decode;                    ///< of one full block; decode: all sweeps after the first token
-  double blocks = 1;                        ///< that the requests fill; where places are refilled, once
-  double requests = 0, tokens = 0;          ///< of all blocks; tokens: generated
-  double seconds = 0, prefill_seconds = 0;  ///< of all blocks; the second: of their first sweeps
-  double prompt_tokens = 0;                 ///< of these
+  Phase prefill, decode;                    ///< one full block's; decode: all sweeps after the first token
+  double blocks = 1;                        ///< full blocks that the requests make; 1 if places are refilled
+  double requests = 0, tokens = 0;          ///< in all blocks; tokens: generated ones
+  double seconds = 0, prefill_seconds = 0;  ///< all blocks'; prefill_seconds: their first sweeps'
+  double prompt_tokens = 0;                 ///< prompt tokens of those first sweeps
   std::array<std::uint64_t, 3> bytes{};     ///< peak per tier, Footprint::bytes
 
   double tokens_per_second() const { return tokens / seconds; }
@@ -40,10 +40,10 @@ struct Prediction {
   const Phase& longer() const { return prefill.seconds > decode.seconds ? prefill : decode; }
 };
 
-/// Decode is simulated at the beginning, the middle and the end of the generation and summed by Simpson's rule, for
-/// attention takes longer as contexts grow. Where finished sequences give their places to others the block is full to
-/// the last, and what those others' prefill takes of the compute lane is added to that lane's work. A run whose
-/// number of requests is unknown (Workload::requests) is that of full blocks.
+/// Decode is simulated at the beginning, the middle and the end of the generation and summed by Simpson's rule, because
+/// attention takes longer as contexts grow. If finished sequences give their places to others, the block is full to the
+/// end, and the later prefills add their time to the compute lane. If the number of requests is unknown
+/// (Workload::requests), all blocks are full.
 Prediction predict(const Problem& problem, const Policy& policy, const Footprint& footprint);
 
 }  // namespace weft::policy

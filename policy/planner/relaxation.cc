@@ -11,7 +11,8 @@ namespace {
 using offload::Lane;
 constexpr std::size_t kLaneCount = offload::kLanes.size();
 
-/// Columns of the program: shares per tier, the share of KV that the host attends, seconds of either sweep.
+/// Columns of the program: shares per tier, the share of KV that the host attends, seconds of the first and later
+/// sweeps.
 enum Column : std::size_t { weights = 0, kv = 3, activations = 6, on_host = 9, first_sweep = 10, sweep = 11, columns };
 using Row = std::array<double, columns>;
 
@@ -24,19 +25,19 @@ Row operator*(double factor, Row row) {
   return row;
 }
 
-/// Seconds of every lane in one sweep, alone, as a linear function of the shares and a constant.
+/// Seconds of every lane alone in one sweep, as a linear function of the shares plus a constant.
 struct Lanes {
   std::array<Row, kLaneCount> per_share{};
   std::array<double, kLaneCount> constant{};
 };
 
-/// What may stream. Tiers that a kind of block may use.
+/// The tiers that each kind of buffer may use.
 struct Streamed {
   std::array<bool, 3> weights{}, kv{}, activations{};
-  bool device_attends = true, host_attends = false;  // KV off the device
+  bool device_attends = true, host_attends = false;  // to KV off the device
 };
 
-/// Even shares of the tiers that may be used: has all windows that any placement within the choice has.
+/// Even shares of the tiers that may be used. They need every window that any placement within the choice needs.
 Fractions even(const std::array<bool, 3>& tiers) {
   const auto count = double(std::count(tiers.begin(), tiers.end(), true));
   Fractions shares;
@@ -85,7 +86,7 @@ class LinearProgram {
   std::vector<double> low_, high_;
 };
 
-/// One block shape and one choice of what streams.
+/// One block shape and one set of tiers that may stream.
 class Relaxation {
  public:
   Relaxation(const Problem& problem, const Policy& policy, const PartialPolicy& fixed, const Streamed& choice)
@@ -146,7 +147,7 @@ class Relaxation {
     kind(weights, choice_.weights, fixed_.weights);
     kind(kv, choice_.kv, fixed_.kv);
     kind(activations, choice_.activations, fixed_.activations);
-    // The host attends a part of what is off the device.
+    // The host attends a part of the KV off the device.
     Row attended{};
     attended[on_host] = 1;
     const double share = fixed_.attention_on_host.value_or(choice_.host_attends ? 1 : 0);
@@ -196,7 +197,7 @@ class Relaxation {
     op.subject = footprint_.shape.exchange_buffer(0);
     const double rows = policy_.num_gpu_batches * cost_.bytes(op, sweep_of) * problem_.model.layers;
     const double uses =
-        2.0 * problem_.model.layers + 1;  // sublayers that read the hidden states; all but one write them
+        2.0 * problem_.model.layers + 1;  // sublayers that read the hidden states; all but one also write them
     come(result, activations, uses * hidden);
     go(result, activations, uses * hidden);
     if (sweep_of.prefill) {
@@ -204,7 +205,7 @@ class Relaxation {
       return result;
     }
     come(result, kv, kv_total());
-    // What the host attends stays there, and only its rows travel; a home on the host is updated as the block changes.
+    // KV that the host attends stays there; only its rows move. A home on the host is updated along with its buffer.
     Row& in = result.per_share[index(Lane::host_to_device)];
     in[on_host] -= kv_total() * seconds_per_byte(Lane::host_to_device);
     result.per_share[index(Lane::device_to_host)][on_host] += rows * seconds_per_byte(Lane::device_to_host);
@@ -212,7 +213,7 @@ class Relaxation {
     return result;
   }
 
-  /// A kind of block comes to the device, or goes back, from or to its home.
+  /// come: buffers of a kind are loaded from their homes to the device; go: they are stored back.
   void come(Lanes& lanes, std::size_t kind, double bytes) const {
     lanes.per_share[index(Lane::host_to_device)][kind + 1] += bytes * seconds_per_byte(Lane::host_to_device);
     const bool files = kind == weights && problem_.sizing.unit_in_files.back();
@@ -237,7 +238,7 @@ class Relaxation {
     double device = 0, core = 0, host = 0;
     for (std::uint32_t s = 0; s < footprint_.shape.sublayers.size(); ++s) {
       const Sublayer& sub = footprint_.shape.sublayers[s];
-      const bool alike = footprint_.layers_alike();  // as the batches of a full block always are
+      const bool alike = footprint_.layers_alike();  // the batches of a full block always are
       if (sub.layer > 0 && alike) continue;
       const double times = (sub.layer == 0 && alike ? problem_.model.layers : 1.0) * policy_.num_gpu_batches;
       Op op{.kind = Op::Kind::compute, .lane = Lane::device_compute, .subject = s};
@@ -261,7 +262,8 @@ class Relaxation {
     result.per_share[index(Lane::host_compute)][on_host] = host;
   }
 
-  /// The sweep takes as long as each lane, and as any two that slow each other down; without overlap, as all of them.
+  /// A sweep takes at least as long as each lane, and as any two lanes that slow each other down. Without overlap it
+  /// takes the sum of all lanes.
   void add_lanes(LinearProgram& program, std::size_t seconds, const Lanes& lanes) const {
     const auto at_least = [&](Row row, double constant) {
       row[seconds] -= 1;
@@ -278,7 +280,7 @@ class Relaxation {
       for (std::size_t b = 0; b < kLaneCount; ++b) {
         const double mine = problem_.machine.together[a][b], other = problem_.machine.together[b][a];
         if (a == b || mine >= 1) continue;
-        const double share = (1 - mine) / other;  // of b's seconds that a loses
+        const double share = (1 - mine) / other;  // the share of b's seconds that a loses
         at_least(lanes.per_share[a] + share * lanes.per_share[b], lanes.constant[a] + share * lanes.constant[b]);
       }
     }
@@ -295,7 +297,8 @@ class Relaxation {
 using Tiers = std::array<bool, 3>;
 Tiers used_by(const Fractions& shares) { return {shares.device() > 0, shares.host() > 0, shares.disk() > 0}; }
 
-/// The sets of tiers that a kind may be spread over: what is fixed, or the device alone, and with it what is below.
+/// The sets of tiers over which a kind may be spread: the fixed ones, or the device alone and the device with the tiers
+/// below it.
 std::vector<Tiers> tiers_of(const std::optional<Fractions>& fixed, bool host_allowed, bool disk) {
   if (fixed) return {used_by(*fixed)};
   if (disk) return {{true, host_allowed, true}};
@@ -303,8 +306,8 @@ std::vector<Tiers> tiers_of(const std::optional<Fractions>& fixed, bool host_all
   return {{true, false, false}};
 }
 
-/// `weights_on_disk`, `kv_on_disk`: whether the search may go so far; KV on disk is read and written in every sweep, so
-/// weights go there first, and neither goes where memory is enough.
+/// The choices to try. `weights_on_disk`, `kv_on_disk`: whether these may use the disk. KV on disk is read and written
+/// in every sweep, so weights go there first, and neither does if memory is enough.
 std::vector<Streamed> choices(const PartialPolicy& fixed, bool host_allowed, bool weights_on_disk, bool kv_on_disk) {
   std::vector<Streamed> result;
   for (const Tiers& weight_tiers : tiers_of(fixed.weights, host_allowed, weights_on_disk))

@@ -1,5 +1,5 @@
-// policy/planner/relaxation.h: where everything would live if blocks could be cut at will: FlexGen's linear program
-// over the placement (arXiv 2303.06865, section 4.3), extended by the share of attention on the host.
+// policy/planner/relaxation.h: the best placement if buffers could be cut at will: FlexGen's linear program over the
+// placement (arXiv 2303.06865, section 4.3), extended by the share of attention on the host.
 #pragma once
 
 #include <vector>
@@ -8,16 +8,16 @@
 
 namespace weft::policy {
 
-/// A placement of which seconds and bytes are exact but for rounding to whole blocks.
+/// A placement whose seconds and bytes are exact except for rounding to whole buffers.
 struct Relaxed {
   Fractions weights, kv, activations;
   double attention_on_host = 0;
-  double seconds = 0;  ///< of a full block with nothing to wait for but the busiest lane
+  double seconds = 0;  ///< a full block's, if it waits for the busiest lane alone
 };
 
-/// The best placement for one block shape, once for every choice of what streams at all, because that decides which
-/// windows there are; those that fit, the fastest first. `shape` gives batches, retention, overlap and budgets, `fixed`
-/// what is not to be chosen. `host_allowed`: blocks may have their home on the host.
+/// The best placements for one block shape that fit, the fastest first. There is one for each set of tiers that may
+/// stream, because that set decides which windows there are. `shape` gives batches, retention, overlap and budgets;
+/// `fixed` has the user's choices. `host_allowed`: buffers may have their home on the host.
 std::vector<Relaxed> relax(const Problem& problem, const Policy& shape, const PartialPolicy& fixed, bool host_allowed);
 
 }  // namespace weft::policy

@@ -11,24 +11,24 @@
 namespace weft::policy {
 namespace {
 
-constexpr std::size_t kTimed = 32;       // relaxed placements that the simulator looks at
-constexpr std::size_t kImproved = 4;     // of these, how many are improved
-constexpr int kEvaluations = 240;        // in improving one
-constexpr double kOpsSimulated = 1.2e7;  // in all: bounds the time of a search, the same everywhere
+constexpr std::size_t kTimed = 32;       // relaxed placements that the simulator times
+constexpr std::size_t kImproved = 4;     // timed placements that are improved
+constexpr int kEvaluations = 240;        // to improve one placement
+constexpr double kOpsSimulated = 1.2e7;  // in a whole search: bounds its time, the same on every machine
 constexpr double kGain = 1e-4;           // a change worth making
 constexpr int kRepairs = 96;
-constexpr int kSmaller = 24;     // blocks that are looked at in search of one that is smaller and nearly as fast
-constexpr double kDigits = 1e4;  // of a share: finer than any unit
+constexpr int kSmaller = 24;     // smaller blocks that are tried for one nearly as fast
+constexpr double kDigits = 1e4;  // parts of a share of 1: finer than any unit
 
 struct Shape {
   int gpu_batch_size, num_gpu_batches;
-  /// By batches first.
+  /// Orders by the number of batches first.
   bool operator<(const Shape& other) const {
     return std::tie(num_gpu_batches, gpu_batch_size) < std::tie(other.num_gpu_batches, other.gpu_batch_size);
   }
 };
 
-/// Block shapes worth a look, between powers of two and such that the requests fill blocks evenly.
+/// Block shapes to try: powers of two, sizes between them, and sizes by which the requests fill blocks evenly.
 std::vector<Shape> shapes(const PartialPolicy& partial, std::int64_t requests) {
   const auto most = static_cast<int>(std::clamp<std::int64_t>(requests, 1, kLargestBlock));
   std::vector<int> batches{1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
@@ -52,7 +52,7 @@ std::vector<Shape> shapes(const PartialPolicy& partial, std::int64_t requests) {
 
 struct Start {
   Policy policy;
-  double tokens_per_second;  ///< as relaxed
+  double tokens_per_second;  ///< of the relaxed placement
 };
 
 class Searcher {
@@ -66,7 +66,7 @@ class Searcher {
   /// The relaxed placements of all shapes, the most promising first.
   std::vector<Start> starts() const {
     std::vector<Start> found;
-    int too_many = INT32_MAX, batches = 0;  // sequences in a batch; where so many do not fit, no more do
+    int too_many = INT32_MAX, batches = 0;  // sequences in a batch that do not fit, so more do not either
     for (const Shape& shape : shapes(partial_, problem_.work.at_most(kLargestBlock))) {
       if (shape.num_gpu_batches != batches) batches = shape.num_gpu_batches, too_many = INT32_MAX;
       if (shape.gpu_batch_size >= too_many) continue;
@@ -93,14 +93,14 @@ class Searcher {
     double best = 0;
     const std::vector<Start> relaxed = starts();
     for (const Start& start : relaxed) {
-      // The relaxation is faster than any rounding of it, so that the policies after it are no faster either.
+      // The relaxation is faster than any rounding of it, so later policies cannot be faster than the best.
       if (timed.size() >= kTimed || start.tokens_per_second < best) break;
       const auto candidate = evaluate(repaired(start.policy));
       if (!candidate) continue;
       best = std::max(best, candidate->prediction.tokens_per_second());
       timed.push_back(*candidate);
     }
-    if (timed.empty())  // no relaxation fits or none could be rounded: fill the tiers one after another, or say why not
+    if (timed.empty())  // no relaxation fits or none could be rounded: fill the tiers one by one, or throw the reason
       if (auto candidate = evaluate(filled())) timed.push_back(*candidate);
     sort(timed);
     timed = distinct(timed);
@@ -112,7 +112,7 @@ class Searcher {
   }
 
  private:
-  /// Of those that are nearly as fast as the fastest, which leads `found`, the one with the smallest block.
+  /// Moves to the front the policy with the smallest block among those nearly as fast as the fastest, found.front().
   void put_smallest_first(std::vector<Candidate>& found, std::vector<Start> relaxed) {
     const double enough = (1 - kNearlyAsFast) * found.front().prediction.tokens_per_second();
     const auto smaller = [&](const Candidate& a, const Candidate& b) {
@@ -169,7 +169,7 @@ class Searcher {
     return true;
   }
 
-  /// Shares in four digits, which still sum to 1.
+  /// Rounds shares to four digits; they still sum to 1.
   static void round(Fractions& shares) {
     for (double& share : shares.of) share = std::round(share * kDigits) / kDigits;
     double& most = *std::max_element(shares.of.begin(), shares.of.end());
@@ -177,7 +177,7 @@ class Searcher {
     most = std::round(most * kDigits) / kDigits;
   }
 
-  /// Rounding to whole blocks may take a little more than a tier has: moves blocks down until all fits.
+  /// Rounding to whole buffers may slightly exceed a tier's budget; moves buffers down until everything fits.
   Policy repaired(Policy policy) const {
     policy.attention_on_host = policy.kv.device() == 1 ? 0 : std::round(policy.attention_on_host * kDigits) / kDigits;
     if (partial_.attention_on_host) policy.attention_on_host = *partial_.attention_on_host;
@@ -204,7 +204,7 @@ class Searcher {
     return Candidate{policy, predict(problem_, policy, print)};
   }
 
-  /// The neighbours of a policy: one thing changed by `scale` steps.
+  /// The neighbours of a policy. Each differs in one field, by `scale` times the smallest change.
   std::vector<Policy> neighbours(const Policy& policy, int scale) const {
     std::vector<Policy> found;
     const auto shares = [&](Fractions Policy::*kind, double step) {
@@ -237,7 +237,7 @@ class Searcher {
     return found;
   }
 
-  /// Climbs while a neighbour is better, first by large steps, then by single blocks.
+  /// Climbs while a neighbour is better, first by large changes, then by single buffers.
   void improve(Candidate& candidate) {
     int left = kEvaluations;
     for (int scale = 16; scale >= 1; scale /= 2)

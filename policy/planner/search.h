@@ -1,5 +1,5 @@
-// policy/planner/search.h: the best policy for a machine and a job: a linear program over the placement for every block
-// shape, the most promising timed by the simulator, the best of those improved block by block.
+// policy/planner/search.h: the best policy for a machine and a job. It solves a linear program over the placement for
+// every block shape, times the most promising with the simulator, and improves the best of those buffer by buffer.
 #pragma once
 
 #include <vector>
@@ -14,24 +14,24 @@ struct Candidate {
   Prediction prediction;
 };
 
-/// Of the policies whose prediction is within this share of the fastest's, the one with the smallest block is taken. It
-/// needs the least memory, and rates that are measured anew lead to the same block, or nearly.
+/// Among the policies whose prediction is within this share of the fastest's, the search takes the one with the
+/// smallest block. It needs the least memory, and newly measured rates lead to the same block, or nearly.
 inline constexpr double kNearlyAsFast = 0.03;
 
-/// The one to take, and others that differ from each other in what streams, where attention runs or the number of
-/// batches, the fastest of them first.
+/// The policy to take, followed by others, the fastest first. They differ from each other in the tiers that stream, the
+/// place of attention or the number of batches.
 struct Plan {
   std::vector<Candidate> candidates;
   const Candidate& best() const { return candidates.front(); }
   const Candidate& fastest() const;
 };
 
-/// Chooses what `partial` leaves open; the retention is not: it decides Problem::work.slots. Deterministic. Throws
-/// CapacityError as complete() does where nothing fits.
+/// Chooses the fields that `partial` leaves open, except the retention, which decides Problem::work.slots.
+/// Deterministic. Throws CapacityError as complete() does if nothing fits.
 Plan search(const Problem& problem, const PartialPolicy& partial, const Budgets& free);
 
-/// Tokens per second of the best placement as the linear program alone sees it, to answer "what if
-/// the machine had more of this"; 0 where nothing fits.
+/// Tokens per second of the best placement by the linear program alone, to answer "what if the machine had more of
+/// this"; 0 if nothing fits.
 double relaxed_tokens_per_second(const Problem& problem, const PartialPolicy& partial, const Budgets& free);
 
 }  // namespace weft::policy

@@ -12,7 +12,7 @@ using Clock = std::array<std::uint32_t, offload::kLanes.size()>;  // per lane: 1
 
 bool any(const std::vector<bool>& flags) { return std::find(flags.begin(), flags.end(), true) != flags.end(); }
 
-/// A window as the generator sees it: whose turn it is, and the op after which each slot may be refilled.
+/// A window in the generator: the next slot in turn, and the op after which each slot may be refilled.
 struct SlotRing {
   std::vector<std::uint32_t> last_user;
   std::uint32_t turn = 0;
@@ -40,13 +40,13 @@ class Generator {
 
  private:
   bool on_host(int layer, int batch) const { return shape_.attended_on_host(layer, batch, sweep_ == 0); }
-  /// Whether any batch's attention in the layers from sublayer `s` on is the host's.
+  /// Whether the host attends any batch in the layers that start at sublayer `s`.
   bool host_attends(std::uint32_t s) const {
     return sweep_ > 0 && shape_.sublayers[s].kind == Sublayer::Kind::attention && any(shape_.host_attends);
   }
   Tier kv_home(int layer, int batch) const { return shape_.kv_home[shape_.kv_index(layer, batch)]; }
 
-  /// Appends an op with those of `after` that nothing else implies. kNone entries are skipped.
+  /// Appends an op with the dependencies of `after` that nothing else implies. Skips kNone entries.
   std::uint32_t add(Op op, std::initializer_list<std::uint32_t> after) {
     Clock known = lane_clock_[index(op.lane)];
     std::vector<std::uint32_t> deps(after);
@@ -122,8 +122,8 @@ class Generator {
     stored_[buffer] = last;
   }
 
-  /// The unit of a sublayer where it is used: its slot, or none on the device, the op that loads it, and whether it
-  /// is still to be unpacked.
+  /// A sublayer's unit ready for use: its window slot (none if resident), the op that loads it, and whether it still
+  /// has to be unpacked.
   struct Loaded {
     std::uint32_t slot = kNoSlot, ready = kNone;
     bool packed = false;
@@ -137,7 +137,7 @@ class Generator {
     const std::uint32_t slot = unit_.take();
     return {slot, load_buffer(home, 0, static_cast<std::uint32_t>(unit), unit_, unit_staging_, slot), packed};
   }
-  /// Right before the first use, so that no gpu batch waits for a unit that only later ones need.
+  /// Call it right before the first use, so that no gpu batch waits for a unit that only later ones need.
   void unpack(std::uint32_t s, Loaded& unit) {
     if (!unit.packed) return;
     unit.packed = false;
@@ -164,7 +164,7 @@ class Generator {
 
   /// Decode through all layers, attention and mlp in turn, beginning with the attention of the first layer. Returns the
   /// sublayer after them. Three units are in use at once: those of the last attention, the mlp and the next attention.
-  /// With a parallel residual the mlp is no sublayer of its own.
+  /// With a parallel residual the mlp is part of the attention sublayer.
   std::uint32_t layers_of_batches(std::uint32_t first) {
     const auto batches = static_cast<std::size_t>(shape_.batches);
     std::vector<std::uint32_t> attended(batches, kNone);  // per batch: the host's op
@@ -194,8 +194,8 @@ class Generator {
     return first + per_layer * static_cast<std::uint32_t>(shape_.layers);
   }
 
-  /// The rows go to the host and are attended there. Returns that op; the device reads its results where they are.
-  /// Prompts that join the sweep are attended by the device before, which writes what is kept of them to the host.
+  /// The rows go to the host and are attended there. Returns that op; the device reads the results in host memory.
+  /// Before that, the device attends prompts that join the sweep and writes their kept tokens to the host.
   std::uint32_t attend_on_host(std::uint32_t s, int layer, int batch, const Loaded& unit) {
     const std::uint32_t exchange = shape_.exchange_buffer(batch), kv = shape_.kv_buffer(layer, batch);
     const bool from_disk = kv_home(layer, batch) == Tier::disk;
@@ -222,7 +222,7 @@ class Generator {
     return done;
   }
 
-  /// `kv`: that of attention whose core is the host's.
+  /// `kv`: the KV of attention whose core runs on the host.
   std::uint32_t compute(std::uint32_t s, int batch, Op::Part part, const Loaded& unit, const Loaded& kv) {
     const Sublayer& sub = shape_.sublayers[s];
     using Kind = Sublayer::Kind;
@@ -261,7 +261,7 @@ class Generator {
     if (!uses_cache) return done;
     const std::uint32_t buffer = shape_.kv_buffer(sub.layer, batch);
     if (sweep_ > 0 && cache_home == Tier::host)
-      stored_[buffer] = kv_.last_user[op.kv_slot] = done;  // writes it home too
+      stored_[buffer] = kv_.last_user[op.kv_slot] = done;  // the op also writes it home
     else store_buffer(cache_home, batch, buffer, kv_, kv_staging_, op.kv_slot, done);
     return done;
   }
@@ -270,7 +270,7 @@ class Generator {
   Schedule schedule_;
   SlotRing unit_, kv_, activation_, unit_staging_, kv_staging_, activation_staging_, host_kv_;
   std::vector<std::uint32_t> stored_;  // per buffer: the op that last wrote its home
-  std::vector<Clock> clocks_;          // per op: what is known to have ended when it ends
+  std::vector<Clock> clocks_;          // per op: the ops known to have ended when it ends
   std::array<Clock, offload::kLanes.size()> lane_clock_;
   std::uint32_t sweep_ = 0;
 };
@@ -299,7 +299,7 @@ WindowSlots ScheduleShape::slots_needed(std::uint32_t ahead) const {
   const bool act_disk = streams(activation_home, Tier::disk), act_host = streams(activation_home, Tier::host);
   const auto slots_if = [&](bool used) { return used ? 1 + ahead : 0; };
   const std::uint32_t overlapping =
-      any(host_attends) ? 2 : 0;  // units more in use at once, see Generator::layers_of_batches()
+      any(host_attends) ? 2 : 0;  // more units in use at once, see Generator::layers_of_batches()
   return {.unit = unit_host || unit_disk ? slots_if(true) + overlapping : 0,
           .kv = slots_if(kv_host || kv_disk),
           .activation = slots_if(act_host || act_disk),

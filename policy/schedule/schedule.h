@@ -17,21 +17,22 @@ using offload::Tier;
 
 inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 
-/// One thing to do. The ops of one lane run in list order; an op starts once its dependencies have ended.
+/// One load, compute or store. The ops of a lane run in list order; an op starts once its dependencies have ended.
 struct Op {
   enum class Kind : std::uint8_t { load, compute, store } kind;
-  /// Of a compute op: an attention sublayer whose KV is attended on the host runs in three parts, the core on
-  /// host_compute. unpack comes before the first op that uses a sublayer's unit, once a sweep, for all gpu batches.
+  /// The part of its sublayer that a compute op runs. An attention sublayer whose KV is attended on the host runs in
+  /// three parts, the core on host_compute. unpack precedes the first op that uses a sublayer's unit, once a sweep for
+  /// all gpu batches.
   enum class Part : std::uint8_t { whole, in, core, out, unpack } part = Part::whole;
-  Lane lane;                     ///< what it occupies
-  std::uint32_t sweep = 0;       ///< its number, counted from the block's prefill
-  std::uint16_t batch = 0;       ///< of the block
-  bool prefill = false;          ///< of the block's first sweep
-  std::uint32_t subject = 0;     ///< load, store: a block (ScheduleShape numbers them); compute: a sublayer
-  std::uint32_t from = kNoSlot;  ///< load, store: the window slot it reads; kNoSlot: the block's home
-  std::uint32_t to = kNoSlot;    ///< load, store: the window slot it fills; kNoSlot: the block's home
-  std::uint32_t unit_slot = kNoSlot, kv_slot = kNoSlot, activation_slot = kNoSlot;  ///< compute: where its blocks are
-  std::uint32_t first_dep = 0, dep_count = 0;  ///< a range of Schedule::deps, all of them earlier ops
+  Lane lane;                     ///< the lane that it occupies
+  std::uint32_t sweep = 0;       ///< number of the sweep, counted from the block's prefill
+  std::uint16_t batch = 0;       ///< gpu batch of the block
+  bool prefill = false;          ///< whether this is the block's first sweep
+  std::uint32_t subject = 0;     ///< load, store: a buffer (ScheduleShape numbers them); compute: a sublayer
+  std::uint32_t from = kNoSlot;  ///< load, store: the window slot it reads; kNoSlot: the buffer's home
+  std::uint32_t to = kNoSlot;    ///< load, store: the window slot it fills; kNoSlot: the buffer's home
+  std::uint32_t unit_slot = kNoSlot, kv_slot = kNoSlot, activation_slot = kNoSlot;  ///< compute: its buffers' slots
+  std::uint32_t first_dep = 0, dep_count = 0;  ///< a range of Schedule::deps, all earlier ops
 };
 
 struct Schedule {
@@ -42,27 +43,28 @@ struct Schedule {
   }
 };
 
-/// Slots per window. Slots of one window are equally large; a block that streams takes the next in turn.
-/// unit, kv, activation are on the device; staging (for disks that cannot read into device memory) and host_kv (for
-/// attention on the host over KV from disk) on the host.
+/// Slots per window. The slots of a window are equally large; a streamed buffer takes the next one in turn.
+/// unit, kv and activation are on the device. The staging windows (for disks that cannot read into device memory) and
+/// host_kv (for attention on the host over KV from disk) are on the host.
 struct WindowSlots {
   std::uint32_t unit = 0, kv = 0, activation = 0;
   std::uint32_t unit_staging = 0, kv_staging = 0, activation_staging = 0, host_kv = 0;
 };
 
-/// All that the order of a run depends on. Blocks are numbered: units, then KV [layer * batches + batch], then hidden
-/// states [batch], then the query, key and value rows that go to the host [batch].
+/// Everything that determines the order of a run. Buffers are numbered: units, then KV [layer * batches + batch], then
+/// hidden states [batch], then the query, key and value rows that go to the host [batch].
 struct ScheduleShape {
   std::vector<Sublayer> sublayers;
   std::vector<Tier> unit_home, kv_home, activation_home;
-  std::vector<bool> unpacks = {};  ///< [units] whose weights are unpacked to 16 bits before use; empty: none are
+  std::vector<bool> unpacks = {};  ///< [units] whether the weights are unpacked to 16 bits before use; empty: none are
   int layers = 0, batches = 1;
-  std::vector<bool> host_attends;  ///< [layer * batches + batch]: attended on the host in decode; never on the device
+  std::vector<bool>
+      host_attends;  ///< [layer * batches + batch]: attended on the host in decode; false for KV on the device
   bool disk_reads_device = false;  ///< Backend::device_is_host_memory()
-  bool refills = false;            ///< prompts join later sweeps; the device attends them, whoever attends in decode
+  bool refills = false;  ///< prompts join later sweeps; the device attends them even if the host attends in decode
   WindowSlots slots;
 
-  /// Attention and mlp, or with a parallel residual attention alone.
+  /// Attention and mlp; with a parallel residual attention alone.
   std::uint32_t sublayers_per_layer() const { return sublayers[2].kind == Sublayer::Kind::mlp ? 2 : 1; }
   std::size_t kv_index(int layer, int batch) const {
     return static_cast<std::size_t>(layer) * static_cast<std::size_t>(batches) + static_cast<std::size_t>(batch);
@@ -71,8 +73,8 @@ struct ScheduleShape {
     return sublayers[sublayer].unit >= 0 && !unpacks.empty() &&
            unpacks[static_cast<std::size_t>(sublayers[sublayer].unit)];
   }
-  /// Which space a sublayer's unit is unpacked into. All share one, but where the host attends: then units of three
-  /// sublayers are in use at once, those of two attentions and of the mlp between them.
+  /// The space into which a sublayer's unit is unpacked. All share one unless the host attends. Then the units of three
+  /// sublayers are in use at once: two attentions and the mlp between them.
   static constexpr std::size_t kUnpackedSpaces = 3;
   std::size_t unpacked_space(std::uint32_t sublayer) const;
   bool attended_on_host(int layer, int batch, bool prefill) const {
@@ -86,18 +88,17 @@ struct ScheduleShape {
     return activation_buffer(batches) + static_cast<std::uint32_t>(batch);
   }
   std::uint32_t buffers() const { return exchange_buffer(batches); }
-  /// The slots that a shape like this needs at least, and `ahead` more per window to load ahead of use.
+  /// The fewest slots that this shape needs, plus `ahead` per window to load ahead of use.
   WindowSlots slots_needed(std::uint32_t ahead) const;
 };
 
-/// The sweeps [first_sweep, first_sweep + sweeps) of one block. Sweep 0 is its prefill. Where the host attends some KV,
-/// a gpu batch runs without a break from the end of one layer's attention to the beginning of the next one's. So layers
+/// The sweeps [first_sweep, first_sweep + sweeps) of one block. Sweep 0 is its prefill. If the host attends some KV, a
+/// gpu batch runs without a break from the end of one layer's attention to the beginning of the next one's. So layers
 /// are no barriers: while the host attends one gpu batch, the device works on the others. Every window that is used
-/// must have at least one slot. The schedule has no dependency that the lanes' order or another dependency already
-/// implies.
+/// must have at least one slot. The schedule omits dependencies that the lanes' order or another dependency implies.
 Schedule zigzag(const ScheduleShape& shape, std::uint32_t first_sweep, std::uint32_t sweeps);
 
-/// The same ops one after another. It is slower, and specifies the results that overlap must not change.
+/// The same ops one after another. This is slower; it defines the results that overlap must not change.
 Schedule serialize(Schedule schedule);
 
 /// The number of decode sweeps in one segment, given the schedule of prefill. It bounds the memory of a schedule.

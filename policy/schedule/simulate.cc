@@ -37,7 +37,7 @@ namespace {
 
 constexpr std::size_t kLaneCount = offload::kLanes.size();
 
-/// Lanes as queues of which the first op may run; time goes from one op's end to the next.
+/// Each lane is a queue whose first op may run. Time advances from one op's end to the next.
 class Fluid {
  public:
   Fluid(const Schedule& schedule, const std::function<double(const Op&)>& seconds, const Together& together)
@@ -57,11 +57,11 @@ class Fluid {
     std::vector<std::uint32_t> queue;
     std::size_t next = 0;
     bool busy = false;
-    double left = 0, speed = 1;  // seconds of work alone; share of it done per second
+    double left = 0, speed = 1;  // seconds of work, if alone; seconds of it done per second
     std::uint32_t op() const { return queue[next]; }
   };
 
-  /// Starts what may run. Whether anything runs now.
+  /// Starts the ops that may run. Returns whether any op runs now.
   bool start_ready() {
     bool any = false;
     for (Running& lane : lanes_) {
@@ -79,7 +79,7 @@ class Fluid {
     return any;
   }
 
-  /// To the next end of an op.
+  /// Advances to the next end of an op.
   void advance() {
     double step = std::numeric_limits<double>::infinity();
     for (std::size_t a = 0; a < kLaneCount; ++a) {
@@ -93,8 +93,7 @@ class Fluid {
     now_ += step;
     for (Running& lane : lanes_) {
       if (!lane.busy) continue;
-      if (lane.left > step * lane.speed *
-                          (1 + 1e-12)) {  // the op that set the step's length ends now, even if rounding left a rest
+      if (lane.left > step * lane.speed * (1 + 1e-12)) {  // the op that set `step` ends now, whatever rounding left
         lane.left -= step * lane.speed;
         continue;
       }

@@ -1,4 +1,4 @@
-// policy/schedule/simulate.h: what a schedule does over time, without running it.
+// policy/schedule/simulate.h: simulates a schedule over time without running it.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ struct Trace {
     double begin = 0, end = 0;
   };
   std::vector<Span> spans;           ///< [ops]
-  std::vector<std::uint64_t> bytes;  ///< [ops]: what a load or store moved; empty where it is simulated
+  std::vector<std::uint64_t> bytes;  ///< [ops]: what a load or store moved; empty if simulated
   double seconds() const;            ///< until the last op ended
   std::array<double, offload::kLanes.size()> busy(const Schedule& schedule) const;  ///< seconds of work per lane
 };
@@ -24,10 +24,10 @@ struct Trace {
 /// Every op begins when its lane is free and its dependencies have ended, and takes seconds(op).
 Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>& seconds);
 
-/// What is left of a lane's speed (first) while another one (second) is at work, from above 0 to 1.
+/// The share of a lane's speed (first) that remains while another lane (second) is busy, above 0 and at most 1.
 using Together = std::array<std::array<double, offload::kLanes.size()>, offload::kLanes.size()>;
 
-/// The same where lanes get in each other's way: an op goes at the speed that the worst of its neighbours leaves it.
+/// The same for lanes that slow each other down: an op runs at the lowest speed that any busy lane leaves it.
 Trace simulate(const Schedule& schedule, const std::function<double(const Op&)>& seconds, const Together& together);
 
 }  // namespace weft::policy

@@ -28,11 +28,14 @@ PHRASES = [  # (what is wrong, what to write)
 # Comments that may begin as they do: (file, first words).
 HEADLESS_EXCEPTIONS = set()
 # Types that may share a name, or differ from another's in one letter, each with the reason.
-NAME_EXCEPTIONS = {}
+NAME_EXCEPTIONS = {
+    "Ops": "the Op of a schedule and the Ops of a backend have their names from what they are",
+    "bf16": "bf16 and f16 are what the formats are called",
+}
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/lab/*.md", "runtime/README.md"]
 COMMENT = re.compile(r"^\s*///(?!<)\s*(.*)|^.*?///<\s*(.*)")
 HEAD = re.compile(r"^// (\S+/\S+): (.*)")
-TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)\b[^;]*$")  # of a namespace, not of a class
+TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)(?!\w|::)[^;]*$")  # of a namespace, not of a class
 
 
 def comments(path):

@@ -258,6 +258,7 @@ TEST_CASE("quantised weights are unpacked once a sweep and unit, whatever shares
   }
   std::vector<Answer> expected;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
+    if (!exhaustive() && i > 0 && (i + static_cast<std::size_t>(dtype == DType::i4)) % 3 != 0) continue;
     CAPTURE(name, name_of(dtype), i);
     Engine engine(*source, layouts[i], prompts, machine);
     const policy::Footprint& print = engine.session().footprint();

@@ -1,23 +1,23 @@
 // kernels/attention/cpu/attend.h: the reading part of a decode step: products with the keys, softmax, weighted sum of
 // the values, over a vector type S (cpu/math.h).
 //
-// Memory bandwidth is what this costs, so keys and values are each read once and everything between stays in the cache.
+// The cost is memory bandwidth, so keys and values are each read once and everything between stays in the cache.
 #pragma once
 
 #include "kernels/attention/cpu/slots.h"
 
 namespace weft::kernels {
 
-constexpr std::uintptr_t kAheadBytes = 8192;  ///< prefetches run ahead so far: half a microsecond of reading
+constexpr std::uintptr_t kAheadBytes = 8192;  ///< distance of prefetches: half a microsecond of reading
 constexpr std::uintptr_t kLine = 64;
 
-/// Where the rows of a run go on in memory: past its end `next` follows, or nothing. Numbers, for some point past an
-/// end.
+/// The memory from which a run of rows is read, and `next`, which is read after its end, or 0. Addresses are numbers
+/// because some point past an end.
 template <class S> struct Ahead {
   std::uintptr_t begin, next;
-  std::uintptr_t bytes;  // of the run
+  std::uintptr_t bytes;  // of the run's rows
 
-  /// What is read kAheadBytes after `offset`; where nothing is, something in the cache.
+  /// The address that is read kAheadBytes after `offset`; if nothing is, one that is in the cache.
   std::uintptr_t after(std::uintptr_t offset) const {
     const std::uintptr_t target = offset + kAheadBytes;
     return target < bytes ? begin + target : next != 0 ? next + (target - bytes) : begin + offset;
@@ -35,8 +35,8 @@ Ahead<S> ahead_in(const T* rows, const T* next, const SlotRun& run, std::uintptr
           reinterpret_cast<std::uintptr_t>(next), static_cast<std::uintptr_t>(run.count) * row_bytes};
 }
 
-/// sum[H][R] = the vectors whose lanes add up to the products of H queries with as many keys. Prefetches as
-/// many bytes as it reads from `ahead` on, little by little: a burst would fill the processor's queue of open loads.
+/// sum[H][R] = the vectors whose lanes add up to the products of H queries with as many keys. It prefetches as many
+/// bytes as it reads, from `ahead` on, little by little: a burst would fill the processor's queue of open loads.
 template <class S, int H, int R, class T>
 void multiply_keys(const float* q, std::int64_t q_stride, const T* const (&row)[R], int head_dim, std::uintptr_t ahead,
                    typename S::V (&sum)[H][R]) {
@@ -60,7 +60,7 @@ void multiply_keys(const float* q, std::int64_t q_stride, const T* const (&row)[
   }
 }
 
-/// Logits of H query heads from `head` on, R keys side by side; those past the last entry become -inf.
+/// Logits of H query heads from `head` on, with R keys side by side; those past the last entry become -inf.
 template <class S, int H, int R, class T> void logits_of(const DecodeState<T>& s, int head) {
   const int head_dim = s.tile.head_dim;
   const std::uintptr_t row_bytes = sizeof(T) * static_cast<std::uintptr_t>(head_dim);
@@ -87,7 +87,7 @@ template <class S, int H, int R, class T> void logits_of(const DecodeState<T>& s
         WEFT_UNROLLED (int h = 0; h < H; ++h)
           WEFT_UNROLLED (int i = 0; i < R; ++i) sums[h][u + i] = sum[h][i];
       }
-      // What is stored past the run's end is overwritten by the next run, or by the infinities below.
+      // The next run, or the infinities below, overwrite what is stored past the run's end.
       WEFT_UNROLLED (int h = 0; h < H; ++h) S::store(out + h * s.stride, S::sums(sums[h]));
     }
     out += run.count - whole_vectors(run.count);
@@ -164,7 +164,7 @@ void weigh_vectors(const DecodeState<T>& s, int head, int d, int last, int vecto
   else if constexpr (N > 1) weigh_vectors<S, H, N - 1>(s, head, d, last, vectors);
 }
 
-/// The output of H query heads, as many vectors of columns at once as registers allow.
+/// The output of H query heads, with as many vectors of columns at once as registers allow.
 template <class S, int H, class T> void outputs(const DecodeState<T>& s, int head) {
   constexpr int most = H <= 2 ? 8 : 4;
   const int vectors = static_cast<int>(s.dim / kLanes);

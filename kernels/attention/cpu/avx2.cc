@@ -147,7 +147,7 @@ struct Avx2 {
   }
   static __m256i low_half(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi32(15)); }
   static __m256 floats(__m256i x) { return _mm256_cvtepi32_ps(x); }
-  /// The fp16 in the low 16 bits of each lane; the high ones are 0.
+  /// Converts the fp16 in the low 16 bits of each lane; the high bits must be 0.
   static V halves(__m256i low, __m256i high) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);
     return {_mm256_cvtph_ps(_mm256_castsi256_si128(packed)), _mm256_cvtph_ps(_mm256_extracti128_si256(packed, 1))};

@@ -42,8 +42,8 @@ struct Avx512 {
   static void store_first(f16* p, V v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_f16(v)); }
   static void store_first(bf16* p, V v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16(v)); }
 
-  /// Levels of slots (kv_row.h): 16 bytes; of 16 bytes the low or high halves; of 8 bytes the low halves, then the
-  /// high.
+  /// Levels of slots (kv_row.h): of 16 bytes; of the low or high halves of 16 bytes; of the low halves of 8 bytes, then
+  /// the high ones.
   static V levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(bytes(p)); }
   static V low_levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(low_half(bytes(p))); }
   static V high_levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes(p), 4)); }
@@ -51,7 +51,7 @@ struct Avx512 {
     const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
     return _mm512_cvtepi32_ps(low_half(_mm512_cvtepu8_epi32(_mm_unpacklo_epi64(x, _mm_srli_epi16(x, 4)))));
   }
-  /// Lane i: the scale and the minimum that lie i * stride bytes after p, for i < count; the rest are 0.
+  /// Lane i gets the scale and the minimum that lie i * stride bytes after p, for i < count; the others get 0.
   static void scales(const std::uint8_t* p, int stride, int count, V& scale, V& minimum) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i at = _mm512_mullo_epi32(lane, _mm512_set1_epi32(stride));

@@ -36,9 +36,9 @@ template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
   }
 }
 
-/// Asks for what the next tile touches first.
+/// Prefetches the memory that the next tile touches first.
 template <class S> void prefetch_tile(const DecodeTile& t) {
-  constexpr std::uintptr_t most = 512;  // the processor goes on by itself
+  constexpr std::uintptr_t most = 512;  // the processor fetches the rest by itself
   const auto bytes = static_cast<std::uintptr_t>(t.slots) * sizeof(float);
   for (std::uintptr_t i = 0; i < bytes && i < most; i += kLine) {
     __builtin_prefetch(reinterpret_cast<const char*>(t.position) + i, 1);

@@ -1,4 +1,4 @@
-// kernels/attention/cpu/kernels.cc: which of the compiled instruction sets this processor has.
+// kernels/attention/cpu/kernels.cc: finds the compiled instruction sets that this processor has.
 #include "kernels/attention/cpu/kernels.h"
 
 #include "kernels/machine/cpu_features.h"

@@ -1,5 +1,5 @@
 // kernels/attention/cpu/kernels.h: the inner loops of the CPU twins, compiled once per instruction set and chosen at
-// run time. Internal to kernels/*_cpu.cc and the tests. Each loop does one tile on one thread.
+// run time. Internal to kernels/ and the tests. Each loop does one tile on one thread.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ constexpr int kKeyColumns = 64;  ///< keys that a prefill tile takes at a time
 
 constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-/// Up to kQueryRows rows of one sequence and one head. Pointers are at the sequence's first row and the head's first
+/// Up to kQueryRows rows of one sequence and one head. Pointers point at the sequence's first row and the head's first
 /// column; `scratch` is 64-byte aligned.
 struct PrefillTile {
   const float* q;
@@ -35,8 +35,8 @@ constexpr std::size_t prefill_scratch(int head_dim) {
   return 2 * kQueryRows * dim + 2 * kKeyColumns * dim + 8 * kKeyColumns + 2 * kQueryRows;
 }
 
-/// Up to kKeyColumns columns of one sequence and one KV head: sums over `group` query heads, whose q columns and lse
-/// rows follow one another, and over rows first_row .. length of exp(scale q k - lse).
+/// Up to kKeyColumns columns of one sequence and one KV head. The terms are exp(scale q k - lse) of rows first_row ..
+/// length and of `group` query heads, whose q columns and lse rows follow one another.
 struct ColumnTile {
   const float* q;
   const void* k;
@@ -45,7 +45,7 @@ struct ColumnTile {
   DType dtype;
   int first_key, keys, first_row, length, head_dim, group;
   float scale;
-  Statistic statistic;  // of those terms
+  Statistic statistic;  // turns the terms into a score
   float* score;         // [tokens of the sequence]
   float* scratch;
 };
@@ -54,18 +54,18 @@ constexpr std::size_t column_scratch(int head_dim) {
   return (kKeyColumns + 8) * dim + 8 * kKeyColumns;
 }
 
-/// One row and one KV head of DecodeAttention; the caller has checked that the free slot is one, and empty.
+/// One row and one KV head of DecodeAttention. The caller has checked that the free slot exists and is empty.
 struct DecodeTile {
   const float *q, *k, *v;              // [group, head_dim], [head_dim], [head_dim]
   void *slot_k, *slot_v;               // [slots] rows of head_dim (kv_row.h)
-  const DecodeTile* next;              // what this thread does after this tile, or null
+  const DecodeTile* next;              // the tile that this thread does next, or null
   float* score;                        // [slots], null with Scoring::none
   std::int32_t *position, *free_slot;  // [slots], [1]
   float* rest;                         // [rest_numbers(head_dim)] or null
   float* key_sum;                      // [head_dim] with Scoring::keys
   DType dtype, key_type;               // of values and of keys
   int slots, head_dim, group;
-  std::int32_t token;  // the new one's position
+  std::int32_t token;  // position of the new token
   Keep keep;
   Scoring scoring;
   Statistic statistic;
@@ -78,7 +78,7 @@ struct DecodeTile {
 };
 constexpr std::size_t decode_scratch(int head_dim, int slots, int group) {
   const auto entries = static_cast<std::size_t>(whole_vectors(slots)) + kLanes;
-  const auto groups = static_cast<std::size_t>(kv_groups(head_dim));  // of int8 and int4
+  const auto groups = static_cast<std::size_t>(kv_groups(head_dim));  // only int8 and int4 need them
   return static_cast<std::size_t>(group) * (static_cast<std::size_t>(whole_vectors(head_dim)) + entries + groups) +
          3 * entries + 2 * groups * kLanes;
 }
@@ -92,18 +92,18 @@ struct VectorKernels {
   void (*convert)(const void* in, DType from, void* out, DType to, std::int64_t n, bool add);
   /// Sum of exp(x[i] - shift); relative error below 1e-6.
   double (*sum_exp)(const float* x, std::int64_t n, float shift);
-  /// One key or value into a slot of int8 or int4 (kv_row.h).
+  /// Quantises one key or value into a slot of int8 or int4 (kv_row.h).
   void (*quantise)(const float* x, int head_dim, DType type, std::byte* row);
-  void (*hadamard)(float* x, int head_dim);  ///< Hadamard of one head
-  /// sum[n] += key / its length, and then its Scoring::keys. Of float types.
+  void (*hadamard)(float* x, int head_dim);  ///< Hadamard of one head, in place
+  /// add_unit: sum[n] += key / its length. key_score: Scoring::keys of a key that is in the sum. Both take float types.
   void (*add_unit)(const void* key, DType type, int n, float* sum);
   float (*key_score)(const void* key, DType type, int n, const float* sum);
 };
 
-/// What this processor can run, the fastest first; never empty.
+/// The kernels that this processor can run, the fastest first; never empty.
 const std::vector<const VectorKernels*>& vector_kernels();
 
-const VectorKernels* vector_kernels_avx512();  ///< null where the file was compiled without the instructions
+const VectorKernels* vector_kernels_avx512();  ///< null if the file was compiled without the instructions
 const VectorKernels* vector_kernels_avx2();
 const VectorKernels* vector_kernels_plain();
 

@@ -1,11 +1,11 @@
-// kernels/attention/cpu/keys.h: what a token's key alone is worth (Scoring::keys), over a vector type S (cpu/math.h).
+// kernels/attention/cpu/keys.h: the worth of a token's key alone (Scoring::keys), over a vector type S (cpu/math.h).
 #pragma once
 
 #include "kernels/attention/cpu/math.h"
 
 namespace weft::kernels {
 
-/// 1 / the length of x [n]; 0 where it has no direction.
+/// 1 / the length of x [n]; 0 if it has no direction.
 template <class S, class T> float inverse_length(const T* x, int n) {
   typename S::V sum = S::zero();
   for (int d = 0; d < n; d += kLanes) {
@@ -39,7 +39,7 @@ template <class S, class T> float key_score(const T* key, int n, const float* su
   return -S::sum(dot) * inverse * of_sum;
 }
 
-/// f(x) with the numbers at `row` in their type.
+/// Calls f(x) with the numbers at `row` in their type.
 template <class F> auto with_numbers(const void* row, DType type, const F& f) {
   if (type == DType::f32) return f(static_cast<const float*>(row));
   if (type == DType::f16) return f(static_cast<const f16*>(row));

@@ -1,5 +1,5 @@
 // kernels/attention/cpu/levels.h: the reading part of a decode step over slots of int8 and int4 (kv_row.h), whose
-// levels become floats in registers, over a vector type S (cpu/math.h). What cpu/attend.h does for float types.
+// levels become floats in registers, over a vector type S (cpu/math.h). It does what cpu/attend.h does for float types.
 #pragma once
 
 #include <type_traits>
@@ -30,8 +30,8 @@ template <class S, DType kType, bool kWhole> typename S::V levels_of(const std::
   return S::load(lanes);
 }
 
-/// sum[H][R] = the vectors whose lanes add up to the products of H queries with as many keys, without the minima.
-/// scale [groups, 16]: of these keys from its first column on.
+/// sum[H][R] = the vectors whose lanes add up to the products of H queries with as many keys, without the minima. scale
+/// [groups, 16] has the scales of these keys, from its first column on.
 template <class S, int H, int R, DType kType>
 void multiply_levels(const float* q, std::int64_t q_stride, const std::uint8_t* const (&row)[R], int head_dim,
                      const float* scale, typename S::V (&sum)[H][R]) {
@@ -61,7 +61,7 @@ void multiply_levels(const float* q, std::int64_t q_stride, const std::uint8_t* 
   }
 }
 
-/// Prefetches the memory that follows `rows` rows, kAheadBytes on.
+/// Prefetches the memory that lies kAheadBytes after these `rows` rows.
 template <class S> void prefetch_rows(const Ahead<S>& ahead, int first, int rows, std::uintptr_t row_bytes) {
   const std::uintptr_t from = ahead.after(static_cast<std::uintptr_t>(first) * row_bytes);
   const std::uintptr_t bytes = static_cast<std::uintptr_t>(rows) * row_bytes;
@@ -107,7 +107,7 @@ void logits(const DecodeState<T>& s, int head) {
         WEFT_UNROLLED (int h = 0; h < H; ++h)
           WEFT_UNROLLED (int i = 0; i < R; ++i) sums[h][u + i] = sum[h][i];
       }
-      // What is stored past the run's end is overwritten by the next run, or by the infinities below.
+      // The next run, or the infinities below, overwrite what is stored past the run's end.
       WEFT_UNROLLED (int h = 0; h < H; ++h) {
         typename S::V logit = S::sums(sums[h]);
         for (int g = 0; g < groups; ++g)
@@ -130,7 +130,7 @@ template <class S> void sum_groups(const float* q, int head_dim, float* sums) {
   }
 }
 
-/// out[H, 16 * N columns from vector n0, a group's first, on] = p v, for H query heads.
+/// out[H, 16 * N columns] = p v for H query heads. The columns begin with vector n0, the first of a group.
 template <class S, int H, int N, bool kWhole, class T> void weigh_levels(const DecodeState<T>& s, int head, int n0) {
   constexpr DType kType = ValueOf<T>::kType;
   constexpr int kGroups = (N + kGroupVectors - 1) / kGroupVectors;
@@ -181,7 +181,7 @@ template <class S, int H, int N, bool kWhole, class T> void weigh_levels(const D
     }
 }
 
-/// weigh_levels() of a last group of `vectors` <= N vectors.
+/// weigh_levels() for a last group of `vectors` <= N vectors.
 template <class S, int H, int N, class T> void weigh_last(const DecodeState<T>& s, int head, int n0, int vectors) {
   if (vectors == N) weigh_levels<S, H, N, false>(s, head, n0);
   else if constexpr (N > 1) weigh_last<S, H, N - 1>(s, head, n0, vectors);

@@ -1,4 +1,4 @@
-// kernels/attention/cpu/plain.cc: 16 floats as an array, for any processor; the compiler makes of it what it can.
+// kernels/attention/cpu/plain.cc: 16 floats as an array, for any processor; the compiler vectorises what it can.
 #include <bit>
 
 #include "kernels/attention/cpu/decode.h"

@@ -2,8 +2,8 @@
 // (cpu/math.h).
 //
 // A tile multiplies kTileRows query rows at a time with kKeyColumns keys, so that logits and probabilities never leave
-// the first-level cache. Keys come in blocks that start at multiples of kKeyColumns of their own sequence, and each sum
-// runs along one lane in the order of its index: which rows share a tile cannot change a bit.
+// the first-level cache. Keys come in blocks that start at multiples of kKeyColumns within their sequence, and each sum
+// runs along one lane in the order of its index. So the choice of rows that share a tile cannot change a bit.
 #pragma once
 
 #include <math.h>
@@ -12,8 +12,8 @@
 
 namespace weft::kernels {
 
-/// The online softmax of one row's logits over one key block: turns them into exp(logit - max), and returns the factor
-/// by which what was summed before shrinks. The first `visible` keys count.
+/// The online softmax of one row's logits over one block of keys. Turns them into exp(logit - max) and returns the
+/// factor by which earlier sums shrink. Only the first `visible` keys count.
 template <class S> float softmax_block(float* logits, int visible, float& max, float& sum) {
   constexpr int vectors = kKeyColumns / kLanes;
   const float nothing = -__builtin_inff();
@@ -49,7 +49,7 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
   float* max = logits + 8 * kKeyColumns;
   float* sum = max + kQueryRows;
 
-  const int tile_rows = (t.rows + R - 1) / R * R;  // the last ones may be zeros, whose results go nowhere
+  const int tile_rows = (t.rows + R - 1) / R * R;  // the last rows may be zeros, whose results are not used
   set_to<S>(q, tile_rows * dim, 0.0f);
   set_to<S>(out, tile_rows * dim, 0.0f);
   pack_rows<S>(t.q + t.first_row * t.q_stride, t.q_stride, t.rows, t.head_dim, t.scale, q);
@@ -95,7 +95,7 @@ template <class S, Statistic kStatistic> typename S::V gathered(typename S::V x,
   else return S::add(x, y);
 }
 
-/// Gathers in sum[kKeyColumns] what rows first .. first + count of one head give to each key of the block.
+/// Gathers in sum[kKeyColumns] the weights that rows first .. first + count of one head give to each of these keys.
 template <class S, Statistic kStatistic>
 void add_columns(const ColumnTile& t, int head, int first, int count, const float* keys, float* q, float* logits,
                  typename S::V* sum) {

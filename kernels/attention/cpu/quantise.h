@@ -1,5 +1,5 @@
-// kernels/attention/cpu/quantise.h: rows of KV slots of int8 and int4 (kv_row.h) are written here, and rows are
-// rotated, over a vector type S (cpu/math.h).
+// kernels/attention/cpu/quantise.h: writes rows of KV slots of int8 and int4 (kv_row.h), and rotates rows, over a
+// vector type S (cpu/math.h).
 #pragma once
 
 #include "kernels/attention/cpu/math.h"
@@ -7,7 +7,7 @@
 
 namespace weft::kernels {
 
-/// The nearest fp16, which it leaves at `to`, as a float.
+/// The nearest fp16 as a float, which is also stored at `to`.
 template <class S> float to_half(float x, std::uint8_t* to) {
   f16 half[1];
   float lanes[kLanes];
@@ -17,7 +17,7 @@ template <class S> float to_half(float x, std::uint8_t* to) {
   return lanes[0];
 }
 
-/// The levels of up to a group's numbers, one to a byte, and their scale and minimum at `scales`.
+/// Writes the levels of up to a group's numbers, one to a byte, and their scale and minimum at `scales`.
 template <class S>
 void quantise_group(const float* x, int count, float top, std::uint8_t* levels, std::uint8_t* scales) {
   const float infinity = __builtin_inff();

@@ -1,5 +1,5 @@
-// kernels/attention/cpu/rest.h: what a head has evicted, as one more token of a decode step (KvSlots::rest). Over a
-// vector type S (cpu/math.h).
+// kernels/attention/cpu/rest.h: the tokens that a head has evicted, as one more token of a decode step (KvSlots::rest).
+// Over a vector type S (cpu/math.h).
 #pragma once
 
 #include <math.h>
@@ -11,7 +11,7 @@ namespace weft::kernels {
 /// Whether there is a rest to attend to.
 template <class T> bool has_rest(const DecodeState<T>& s) { return s.tile.rest && s.tile.rest[0] > 0; }
 
-/// The logit of one head for the rest, as that of the entry after the last.
+/// Stores the logit of one head for the rest as that of the entry after the last.
 template <class S, class T> void add_rest_logit(const DecodeState<T>& s, int head) {
   const DecodeTile& t = s.tile;
   typename S::V sum = S::zero();
@@ -24,7 +24,7 @@ template <class S, class T> void add_rest_logit(const DecodeState<T>& s, int hea
   p[s.count] = S::sum(sum) / t.rest[0] + logf(t.rest[0]);
 }
 
-/// Adds to the outputs what the rest's values give.
+/// Adds the rest's values, weighted by its probabilities, to the outputs.
 template <class S, class T> void add_rest_values(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   const float* const values = t.rest + 1 + t.head_dim;
@@ -38,7 +38,7 @@ template <class S, class T> void add_rest_values(const DecodeState<T>& s) {
   }
 }
 
-/// to[head_dim] += the numbers of a slot's row.
+/// Adds the numbers of a slot's row to to[head_dim].
 template <class S, class T> void add_row(const T* row, int head_dim, float* to) {
   for (int d = 0; d < head_dim; d += kLanes) {
     const int lanes = head_dim - d < kLanes ? head_dim - d : kLanes;
@@ -58,7 +58,7 @@ template <class S, class T> void add_row(const T* row, int head_dim, float* to) 
   }
 }
 
-/// The victim in `slot` joins the rest.
+/// Adds the victim in `slot` to the rest.
 template <class S, class T> void add_to_rest(const DecodeState<T>& s, int slot) {
   float* const rest = s.tile.rest;
   const int dim = s.tile.head_dim;

@@ -1,8 +1,8 @@
-// kernels/attention/cpu/slots.h: the part of a decode step that manages slots: finds the visible ones, writes the new
-// token, updates the scores and chooses the victim. Over a vector type S (cpu/math.h).
+// kernels/attention/cpu/slots.h: the part of a decode step that manages slots: it finds the visible ones, writes the
+// new token, updates the scores and chooses the victim. Over a vector type S (cpu/math.h).
 //
 // Empty slots are skipped: their contents are never read, and every sum goes over the visible slots alone, in their
-// order, however many slots the KV buffer has. Nearly always the visible slots are one run that begins with the first.
+// order, however many slots the KV buffer has. The visible slots are nearly always one run that begins with the first.
 #pragma once
 
 #include "kernels/attention/cpu/keys.h"
@@ -16,20 +16,20 @@ struct SlotRun {
   std::int32_t first, count;
 };
 
-/// What the parts of one decode tile share. Entries are the visible slots in order; lists hold whole vectors.
+/// The state that the parts of one decode tile share. Entries are the visible slots in order; lists hold whole vectors.
 template <class T> struct DecodeState {
   const DecodeTile& tile;
   KeyOf<T>* k;
   ValueOf<T>* v;
-  std::int64_t k_row = 0, v_row = 0;  // what of these types one slot takes
+  std::int64_t k_row = 0, v_row = 0;  // elements of K and V per slot
   float* q = nullptr;                 // [group, dim], scaled
   float* p = nullptr;                 // [group, entries]: logits, then probabilities
   float* value = nullptr;             // [entries]: scores, for the choice of the victim
   std::int32_t* place = nullptr;      // [entries]: the position
   SlotRun* run = nullptr;             // [entries / 2]
-  std::int64_t dim = 0, stride = 0;   // of a row of q, and of p
+  std::int64_t dim = 0, stride = 0;   // row strides of q and of p
   int runs = 0, count = 0;            // visible slots
-  // Of slots of int8 and int4 (kv_row.h):
+  // Only for slots of int8 and int4 (kv_row.h):
   float* q_sum = nullptr;                      // [group, groups of numbers]
   float *scale = nullptr, *minimum = nullptr;  // [groups of numbers, 16]
   int first_empty = -1;
@@ -65,7 +65,8 @@ template <class S, class T> void list_entries(DecodeState<T>& s) {
   s.first_empty = empty;
 }
 
-/// score = decay * score + the probabilities of the group, or the largest of these. Leaves the new scores in s.value.
+/// score = decay * score + the probabilities of the group, or the largest of these. The new scores are also left in
+/// s.value.
 template <class S, Statistic kStatistic, class T> void add_to_scores(DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
   int entry = 0;
@@ -90,7 +91,7 @@ template <class S, Statistic kStatistic, class T> void add_to_scores(DecodeState
     }
 }
 
-/// The entry of the candidate with the lowest score, of equal ones the oldest; a score that is no number is never
+/// The entry of the candidate with the lowest score, the oldest among equal ones. A score that is not a number is never
 /// lowest.
 template <class S, class T> int choose_victim(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;

@@ -194,7 +194,7 @@ class Budgets(Case):
         for flags, words in (
             (("--budget", 0.2), "--save-retention"),
             (("--save-retention", self.policy), "--budget"),
-            (("--divide", "heads"), "give that too"),
+            (("--divide", "heads"), "--divide needs --budget"),
             (("--save-retention", self.policy, "--budget", 0.2, "--divide", "all"), "--divide"),
             (("--save-retention", self.policy, "--budget", 0), "--budget must be a share of all tokens from 0.001 to 1"),
             (("--save-retention", self.policy, "--budget", 1.5), "--budget"),

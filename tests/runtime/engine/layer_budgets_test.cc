@@ -68,6 +68,7 @@ TEST_CASE("each layer holds its own budget of tokens, and its most recent ones",
                         GENERATE("sharded-bf16", "llama-llama3-gqa-bf16", "prenorm-tied-f16", "smollm2-gqa-tied-bf16"),
                     rule = GENERATE("h2o:0.2:0.1", "random:0.1:0.2", "snapkv:0.2:0.1:window=4");
   const policy::Fractions kv = GENERATE(policy::Fractions{}, policy::Fractions{{0.4, 0.3, 0.3}});
+  if (on_gpu() && !exhaustive() && (rule == "random:0.1:0.2") == (kv.device() == 1)) return;  // half of the pairs
   const bool heads = name == "prenorm-tied-f16" || name == "smollm2-gqa-tied-bf16";
   CAPTURE(name, rule, heads, kv.device());
   const TemporaryFolder spill;
@@ -116,8 +117,10 @@ TEST_CASE("a factor of 1 in every layer changes nothing, another one does", "[ru
   const auto alike = run("h2o:0.1:0.1"), full = run("full");
   CHECK(same(alike, run("h2o:0.1:0.1:layers=1,1,1")));
   CHECK(same(alike, run("h2o:0.1:0.1:layers=1,1/1/1/1,1/1/1/1")));
-  for (const char* factors :
-       {"0.5,1.5,1", "1,0.5,1.5", "1.5,1,0.5", "full,1,1", "1,0.5/1.5/0.5/1.5,1", "1,1,1/1/1/full", "1,1/0.5/1.5/1,1"})
+  const bool few = on_gpu() && !exhaustive();
+  for (const char* factors : few ? std::vector{"1,0.5,1.5", "full,1,1", "1,0.5/1.5/0.5/1.5,1"}
+                                 : std::vector{"0.5,1.5,1", "1,0.5,1.5", "1.5,1,0.5", "full,1,1", "1,0.5/1.5/0.5/1.5,1",
+                                               "1,1,1/1/1/full", "1,1/0.5/1.5/1,1"})
     CHECK_FALSE(same(alike, run(std::string("h2o:0.1:0.1:layers=") + factors)));
   // A budget for all that is stored is the full cache, by the other path.
   CHECK(same(full, run("h2o:42:42:layers=full,1,full")));

@@ -100,16 +100,20 @@ class GoesOn(Case):
                            (((4, 2), DISK), ((3, 2), [*TIERS, "--attention", "host"])),
                            (((20, 2), [*TIERS, "--attention", "host", "--threads", 1]), ((40, 1), [*RESIDENT, "--threads", 2]))])
 
-    def test_with_scores(self):
+    def test_with_h2o(self):
         self.ways("h2o:0.2:0.2", [(((16, 2), RESIDENT), ((5, 2), [*DISK, "--attention", "0.5"])),
                                   (((5, 3), [*TIERS, "--attention", "host"]), ((4, 1), RESIDENT))])
+
+    def test_with_budgets_by_head(self):
+        self.ways("h2o:0.2:0.2:layers=1,1.5/0.5/0.5/1.5,full/1/1/full,1",
+                  [(((16, 2), DISK), ((5, 2), [*TIERS, "--attention", "host"]))])
+
+    def test_with_scores(self):
         self.ways("random:0.1:0.2", [(((4, 2), DISK), ((30, 1), [*TIERS, "--disk-engine", "threads"]))])
         self.ways("recent:0.4", [(((16, 2), TIERS), ((7, 2), DISK))])
         self.ways("defensive:0.1:0.1:rest=true", [(((16, 2), TIERS), ((7, 2), [*DISK, "--attention", "host"]))])
         self.ways("h2o:0.2:0.2:layers=full,1.5,0.5,1", [(((16, 2), RESIDENT), ((5, 2), [*DISK, "--attention", "0.5"])),
                                                        (((5, 3), [*TIERS, "--attention", "host"]), ((4, 1), RESIDENT))])
-        self.ways("h2o:0.2:0.2:layers=1,1.5/0.5/0.5/1.5,full/1/1/full,1",
-                  [(((16, 2), DISK), ((5, 2), [*TIERS, "--attention", "host"]))])
         self.ways("snapkv:0.2:0.1", [(((16, 2), DISK), ((7, 2), RESIDENT))])
 
     def test_past_the_context(self):

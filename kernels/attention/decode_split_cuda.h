@@ -1,0 +1,329 @@
+// kernels/attention/decode_split_cuda.h: the kernels of one decode step over slots of type T, by teams of lanes. One
+// kernel does a whole row and KV head if the probabilities fit shared memory; otherwise the slots are split over thread
+// blocks. Each source that includes this instantiates run_teams() for some types, so that they compile in parallel.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+
+#include "kernels/attention/decode_choice_cuda.h"
+#include "kernels/attention/decode_rest_cuda.h"
+#include "kernels/error.h"
+#include "kernels/machine/ops_cuda.h"
+
+namespace weft::kernels::cuda::decode {
+
+constexpr int kHeadsAtOnce = 4;              // query heads at most whose rows a lane holds in registers
+constexpr int kUnroll = 4;                   // slots that a team has in flight
+constexpr std::size_t kFusedShared = 40960;  // bytes; every card has room for several times as much
+constexpr int kSplitSlots = 256;             // slots of one thread block, if they are split
+
+/// p[h * stride + slot] = the logit of query head `head` + h for the slots from `first` to `last`; -inf if empty.
+/// `position` holds those of all slots.
+template <class Layout, int kHeads>
+__device__ void find_logits(const DecodeArgs& a, const Tile<typename Layout::T>& t, int head, int first, int last,
+                            const std::int32_t* position, float* p, std::int64_t stride) {
+  using Keys = KeyTeam<Layout>;
+  const int dim = a.slots.head_dim;
+  float q[kHeads][Keys::kSteps * Keys::kVector];
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h)
+#pragma unroll
+    for (int s = 0; s < Keys::kSteps; ++s)
+#pragma unroll
+      for (int i = 0; i < Keys::kVector; ++i) {
+        const int d = Keys::column(s, i);
+        q[h][s * Keys::kVector + i] =
+            d < dim ? a.scale * a.q[t.index * a.q_stride + (t.head * a.group + head + h) * dim + d] : 0.0f;
+      }
+  for (int base = first; base < last; base += Keys::kTeams * kUnroll) {
+    Vector<typename Keys::T, Keys::kVector> key[kUnroll][Keys::kSteps];
+    bool visible[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int slot = base + u * Keys::kTeams + Keys::team();
+      visible[u] = slot < last && position[slot] >= 0;
+#pragma unroll
+      for (int s = 0; s < Keys::kSteps; ++s) {
+        key[u][s] = {};
+        if (visible[u] && Keys::column(s) < dim) key[u][s].load(t.k + slot * a.k_row, dim, Keys::column(s));
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int slot = base + u * Keys::kTeams + Keys::team();
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        float dot = 0;
+#pragma unroll
+        for (int s = 0; s < Keys::kSteps; ++s)
+#pragma unroll
+          for (int i = 0; i < Keys::kVector; ++i) dot += q[h][s * Keys::kVector + i] * key[u][s].at[i];
+        dot = warp_reduce<Keys::kLanes>(dot, Sum{});
+        if (Keys::lane() == 0 && slot < last) p[h * stride + slot] = visible[u] ? dot : -INFINITY;
+      }
+    }
+  }
+}
+
+/// Writes the numbers of a row [dim] that the lanes of a team hold into shared memory, in words of 16 bytes. Eight
+/// lanes write at once: half of them begin with their second word, so that no two meet in a bank.
+template <class Layout> __device__ void store_row(const float* numbers, int dim, float* row) {
+#pragma unroll
+  for (int s = 0; s < Layout::kSteps; ++s) {
+    const float* const mine = numbers + s * Layout::kVector;
+    if (Layout::column(s) >= dim) continue;
+    if constexpr (Layout::kVector == 8) {
+      const int second = Layout::lane() / 4 % 2;
+#pragma unroll
+      for (int w = 0; w < 2; ++w) {
+        Pack<float, 4> word;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) word.at[i] = (w ^ second) == 0 ? mine[i] : mine[4 + i];
+        store_pack<4>(row + Layout::column(s, (w ^ second) * 4), word);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Layout::kVector; ++i) row[Layout::column(s, i)] = mine[i];
+    }
+  }
+}
+
+/// out[h * out_stride + d] = the sum over the slots from `first` to `last` of p[h * stride + slot] v[slot, d]. `shared`
+/// holds kTeams * kHeads * head_dim floats and begins at a multiple of 16 bytes.
+template <class Layout, int kHeads>
+__device__ void weigh_values(const DecodeArgs& a, const Tile<typename Layout::T>& t, int first, int last,
+                             const std::int32_t* position, const float* p, std::int64_t stride, float* shared,
+                             float* out, std::int64_t out_stride) {
+  using Values = ValueTeam<Layout>;
+  const int dim = a.slots.head_dim;
+  float sum[kHeads][Values::kSteps * Values::kVector] = {};
+  for (int base = first; base < last; base += Values::kTeams * kUnroll) {
+    Vector<typename Values::T, Values::kVector> value[kUnroll][Values::kSteps];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int slot = base + u * Values::kTeams + Values::team();
+      const bool visible = slot < last && position[slot] >= 0;
+#pragma unroll
+      for (int s = 0; s < Values::kSteps; ++s) {
+        value[u][s] = {};
+        if (visible && Values::column(s) < dim) value[u][s].load(t.v + slot * a.v_row, dim, Values::column(s));
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int slot = base + u * Values::kTeams + Values::team();
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        const float weight = slot < last ? p[h * stride + slot] : 0.0f;
+#pragma unroll
+        for (int s = 0; s < Values::kSteps; ++s)
+#pragma unroll
+          for (int i = 0; i < Values::kVector; ++i) sum[h][s * Values::kVector + i] += weight * value[u][s].at[i];
+      }
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) store_row<Values>(sum[h], dim, shared + (Values::team() * kHeads + h) * dim);
+  __syncthreads();
+  for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
+    float total = 0;
+    for (int team = 0; team < Values::kTeams; ++team) total += shared[team * kHeads * dim + i];
+    out[i / dim * out_stride + i % dim] = total;
+  }
+  __syncthreads();
+}
+
+template <class Layout> constexpr std::size_t reduction_floats(int dim, int heads) {
+  return static_cast<std::size_t>(Layout::kTeams) * heads * dim;
+}
+
+/// Thread blocks that fit a multiprocessor at once. ptxas derives from it how many registers it may use.
+template <class Layout, int kHeads>
+constexpr int kBlocks =
+    Layout::kSteps != 1                                                            ? 3
+    : kHeads == 4 && std::is_same_v<ValueOf<typename Layout::T>, Level<DType::i4>> ? 3  // sm_75 would spill
+    : kHeads != 1                                                                  ? 4
+    : is_level<typename Layout::T>                                                 ? 5
+    : std::is_same_v<typename Layout::T, float>                                    ? 6  // with 8 ptxas would spill
+                                                                                   : 8;
+
+/// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values(). Query heads
+/// are done kHeads at a time, which divides the group.
+template <class Layout, int kHeads>
+__global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_fused(DecodeArgs a) {
+  using T = typename Layout::T;
+  const int slots = a.slots.slots, dim = a.slots.head_dim;
+  fused_step<T>(
+      a,
+      [&](const Tile<T>& t, const std::int32_t* position, float* p) {
+        for (int head = 0; head < a.group; head += kHeads)
+          find_logits<Layout, kHeads>(a, t, head, 0, slots, position, p + head * slots, slots);
+      },
+      [&](const Tile<T>& t, const std::int32_t* position, const float* p, float* sums, float* out) {
+        for (int head = 0; head < a.group; head += kHeads)
+          weigh_values<Layout, kHeads>(a, t, 0, slots, position, p + head * slots, slots, sums, out + head * dim, dim);
+      });
+}
+
+/// The same in four kernels over a workspace: probabilities [rows, heads, slots], positions [rows, kv_heads, slots],
+/// sums [splits, rows, heads, head_dim]. A rest needs a fifth, with its probabilities [rows, heads] and victims [rows,
+/// kv_heads].
+struct Split {
+  float *p, *sums;
+  std::int32_t* position;
+  int rows, splits;
+  float* rest;
+  std::int32_t* victim;
+};
+
+/// Adds up the splits' sums of values, after decode_values.
+void sum_values(const DecodeArgs& a, const Split& split, dim3 grid, CudaStream& stream);
+
+/// Grid: KV heads, rows.
+template <class T> __global__ void __launch_bounds__(kThreads, 4) decode_begin(DecodeArgs a, Split split) {
+  const Tile<T> t(a);
+  write_token(a, t);
+  __syncthreads();
+  const int slots = a.slots.slots;
+  std::int32_t* const position = split.position + t.tile * slots;
+  for (int s = threadIdx.x; s < slots; s += kThreads) position[s] = t.position[s];
+}
+
+/// Grid: KV heads, rows, splits.
+template <class Layout, int kHeads>
+__global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_logits(DecodeArgs a, Split split) {
+  const Tile<typename Layout::T> t(a);
+  const int slots = a.slots.slots, first = blockIdx.z * kSplitSlots, last = min(first + kSplitSlots, slots);
+  const std::int32_t* const position = split.position + t.tile * slots;
+  float* const p = split.p + t.tile * a.group * slots;
+  for (int head = 0; head < a.group; head += kHeads)
+    find_logits<Layout, kHeads>(a, t, head, first, last, position, p + std::int64_t{head} * slots, slots);
+}
+
+/// Grid: KV heads, rows.
+template <class T> __global__ void __launch_bounds__(kThreads, 4) decode_choice(DecodeArgs a, Split split) {
+  WEFT_SHARED(float, partial, [kThreads / kWarp]);
+  WEFT_SHARED(ChoiceShared, choice);
+  const Tile<T> t(a);
+  const int slots = a.slots.slots;
+  const std::int32_t* const position = split.position + t.tile * slots;
+  float* const p = split.p + t.tile * a.group * slots;
+  if (without_room(t)) {
+    for (int i = threadIdx.x; i < a.group * slots; i += kThreads) p[i] = NAN;
+    for (int g = threadIdx.x; t.rest && g < a.group; g += kThreads) split.rest[t.tile * a.group + g] = NAN;
+    if (t.rest && threadIdx.x == 0) split.victim[t.tile] = -1;
+    return;
+  }
+  float* const rest = t.rest ? split.rest + t.tile * a.group : nullptr;
+  if (rest && !a.probabilities) {
+    find_rest_logits(a, t, rest);
+    __syncthreads();
+  }
+  for (int g = 0; g < a.group; ++g) {
+    float* const row = p + std::int64_t{g} * slots;
+    if (!a.probabilities) {
+      softmax(row, slots, partial, rest ? rest + g : nullptr);
+      continue;
+    }
+    if (rest && threadIdx.x == 0) rest[g] = 0;
+    const float* const given = a.probabilities + (t.probabilities_row(a) + g) * a.probabilities_stride;
+    for (int s = threadIdx.x; s < slots; s += kThreads) row[s] = position[s] >= 0 ? given[s] : 0.0f;
+    __syncthreads();
+  }
+  const int victim = keep_scores(a, t, position, p, slots, choice);
+  if (rest && threadIdx.x == 0) split.victim[t.tile] = victim;
+}
+
+/// Grid: KV heads, rows, splits. Shared: sums of weigh_values().
+template <class Layout, int kHeads>
+__global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_values(DecodeArgs a, Split split) {
+  WEFT_DYNAMIC_SHARED(float, sums);
+  const Tile<typename Layout::T> t(a);
+  const int slots = a.slots.slots, dim = a.slots.head_dim;
+  const int first = blockIdx.z * kSplitSlots, last = min(first + kSplitSlots, slots);
+  const std::int64_t tiles = std::int64_t{split.rows} * a.slots.kv_heads;
+  float* const out = split.sums + (blockIdx.z * tiles + t.tile) * a.group * dim;
+  const float* const p = split.p + t.tile * a.group * slots;
+  for (int head = 0; head < a.group; head += kHeads)
+    weigh_values<Layout, kHeads>(a, t, first, last, split.position + t.tile * slots, p + std::int64_t{head} * slots,
+                                 slots, sums, out + head * dim, dim);
+}
+
+/// Grid: KV heads, rows. After decode_sum.
+template <class T> __global__ void __launch_bounds__(kThreads) decode_rest(DecodeArgs a, Split split) {
+  const Tile<T> t(a);
+  add_rest_values(a, t, split.rest + t.tile * a.group,
+                  a.out + t.index * a.out_stride + t.head * a.group * a.slots.head_dim);
+  __syncthreads();
+  add_to_rest(a, t, split.victim[t.tile]);
+}
+
+/// Calls f.operator()<Layout, kHeads>() with the layout for rows of `dim` numbers, and with as many heads at a time as
+/// divide the group. A lane takes 16 bytes if rows are multiples of that; 8 levels of int8, or of int4 in whole blocks.
+/// In fp32 and odd rows, which no model of note stores, it takes one number.
+template <class T, class F> void with_layout(int dim, int group, const F& f) {
+  constexpr int vector = is_level<T> ? 8 : 16 / static_cast<int>(sizeof(T));
+  constexpr int whole = std::is_same_v<ValueOf<T>, Level<DType::i4>> ? kKvBlock : vector;
+  const auto with_heads = [&]<class Layout>() {
+    if constexpr (sizeof(T) <= 2) {
+      if (group % kHeadsAtOnce == 0) return f.template operator()<Layout, kHeadsAtOnce>();
+      if (group % 2 == 0) return f.template operator()<Layout, 2>();
+    }
+    f.template operator()<Layout, 1>();
+  };
+  if (dim % whole == 0 && dim <= 8 * vector) with_heads.template operator()<Team<T, vector, 8, 1>>();
+  else if (dim % whole == 0 && dim <= 16 * vector) with_heads.template operator()<Team<T, vector, 16, 1>>();
+  else if (dim % whole == 0 && dim <= 32 * vector) with_heads.template operator()<Team<T, vector, 32, 1>>();
+  else if (dim <= 256) f.template operator()<Team<T, 1, 32, 8>, 1>();
+  else throw UsageError("decode_attention: head_dim is " + std::to_string(dim) + ", on a GPU at most 256");
+}
+
+/// Does as many rows at once as the workspace holds.
+template <class Layout, int kHeads> void run_split(DecodeArgs a, int rows, CudaStream& stream) {
+  using T = typename Layout::T;
+  const int heads = a.slots.kv_heads, slots = a.slots.slots, dim = a.slots.head_dim;
+  const int splits = (slots + kSplitSlots - 1) / kSplitSlots;
+  const std::size_t p = std::size_t{1} * heads * a.group * slots,
+                    sums = std::size_t{1} * splits * heads * a.group * dim;
+  const std::size_t positions = std::size_t{1} * heads * slots,
+                    rest = a.slots.rest ? std::size_t{1} * heads * a.group : 0;
+  const std::size_t row_bytes = (p + sums + positions + rest + (rest > 0 ? heads : 0)) * sizeof(float);
+  const int at_once = static_cast<int>(std::clamp<std::size_t>(CudaStream::kWorkspace / row_bytes, 1, rows));
+  auto* const memory = reinterpret_cast<float*>(stream.workspace(at_once * row_bytes));
+  for (int first = 0; first < rows; first += at_once) {
+    const int count = std::min(at_once, rows - first);
+    a.first_row = first;
+    float* const after = memory + (p + sums + positions) * count;
+    const Split split{memory,
+                      memory + p * count,
+                      reinterpret_cast<std::int32_t*>(memory + (p + sums) * count),
+                      count,
+                      splits,
+                      after,
+                      reinterpret_cast<std::int32_t*>(after + rest * count)};
+    const dim3 grid(heads, count), split_grid(heads, count, splits);
+    launch(decode_begin<T>, grid, kThreads, 0, stream, a, split);
+    if (!a.probabilities) launch(decode_logits<Layout, kHeads>, split_grid, kThreads, 0, stream, a, split);
+    launch(decode_choice<T>, grid, kThreads, 0, stream, a, split);
+    launch(decode_values<Layout, kHeads>, split_grid, kThreads, reduction_floats<Layout>(dim, kHeads) * sizeof(float),
+           stream, a, split);
+    sum_values(a, split, grid, stream);
+    if (a.slots.rest) launch(decode_rest<T>, grid, kThreads, 0, stream, a, split);
+  }
+}
+
+/// The whole step for slots of type T, whatever their number.
+template <class T> void run_teams(const DecodeArgs& args, int rows, CudaStream& stream) {
+  const KvSlots& of = args.slots;
+  with_layout<T>(of.head_dim, args.group, [&]<class Layout, int kHeads>() {
+    const std::size_t floats = slot_floats(args.group, of.slots) + reduction_floats<Layout>(of.head_dim, kHeads);
+    const bool few = rows * of.kv_heads < stream.multiprocessors() && of.slots > 2 * kSplitSlots;
+    // Only the split kernels handle a rest: the fused one has no registers to spare for it.
+    if (of.rest || few || floats * sizeof(float) > kFusedShared) return run_split<Layout, kHeads>(args, rows, stream);
+    launch(decode_fused<Layout, kHeads>, dim3(of.kv_heads, rows), kThreads, floats * sizeof(float), stream, args);
+  });
+}
+
+}  // namespace weft::kernels::cuda::decode
