@@ -215,7 +215,9 @@ def main():
     if options.check and kept["nvcc"] != nvcc_release():
         print(f"skipped: the budgets are of nvcc {kept['nvcc']}, this is {nvcc_release()}")
         sys.exit(SKIPPED)
-    table = measure(architectures, sorted((ROOT / "kernels").glob(options.only)))
+    table = measure(architectures, sorted((ROOT / "kernels").rglob(options.only)))
+    if not table:
+        sys.exit(f"ptxas: no kernel in a source of kernels/ that matches {options.only}")
     spilled = [name for name, by in table.items() if any(row["spills"] for row in by.values())]
     if options.update:
         hot = {name: table[name] for name in HOT if name in table}
