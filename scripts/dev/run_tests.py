@@ -79,7 +79,8 @@ def main():
     options, arguments = parser.parse_known_args()
     os.environ.setdefault("WEFT_TEST_SEED", commit_seed())
     factor = slowness()
-    ctest = ["ctest", "--preset", options.preset]
+    # One more than there are cores: many tests wait for a child, a signal or the disk.
+    ctest = ["ctest", "--preset", options.preset, "--parallel", str((os.cpu_count() or 2) + 1)]
     listed = json.loads(subprocess.run([*ctest, "--show-only=json-v1"], cwd=ROOT, capture_output=True, text=True,
                                        check=True).stdout)["tests"]
     slow_allowed = {test["name"] for test in listed if "exhaustive" in labels_of(test)}
