@@ -111,15 +111,15 @@ template <class A, class B, class Visit> void for_each_field(A& a, B& b, const V
 }
 
 nlohmann::ordered_json to_json(const Fractions& fractions) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  for (const offload::Tier tier : offload::kTiers) json[name_of(tier)] = fractions.of[static_cast<std::size_t>(tier)];
-  return json;
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  for (const offload::Tier tier : offload::kTiers) object[name_of(tier)] = fractions.of[static_cast<std::size_t>(tier)];
+  return object;
 }
 
 }  // namespace
 
-PartialPolicy PartialPolicy::from_json(const nlohmann::json& json, const std::string& where) {
-  Fields fields(json, where, Blame::usage);
+PartialPolicy PartialPolicy::from_json(const nlohmann::json& object, const std::string& where) {
+  Fields fields(object, where, Blame::usage);
   PartialPolicy policy;
   fields.integer("version", 1, 1, 1);
   if (fields.has("gpu_batch_size"))
@@ -180,27 +180,28 @@ Policy PartialPolicy::over(Policy below) const {
 }
 
 nlohmann::ordered_json Policy::to_json() const {
-  nlohmann::ordered_json json{{"version", 1}, {"gpu_batch_size", gpu_batch_size}, {"num_gpu_batches", num_gpu_batches}};
-  json["weights"] = policy::to_json(weights);
+  nlohmann::ordered_json object{
+      {"version", 1}, {"gpu_batch_size", gpu_batch_size}, {"num_gpu_batches", num_gpu_batches}};
+  object["weights"] = policy::to_json(weights);
   if (weight_format) {
-    json["weights"]["dtype"] = name_of(weight_format->dtype);
-    if (weight_format->quantised()) json["weights"]["group"] = weight_format->group;
+    object["weights"]["dtype"] = name_of(weight_format->dtype);
+    if (weight_format->quantised()) object["weights"]["group"] = weight_format->group;
     if (weight_format->quantised() || weight_format->arithmetic == Arithmetic::bfloat16)
-      json["weights"]["arithmetic"] = name_of(weight_format->arithmetic);
+      object["weights"]["arithmetic"] = name_of(weight_format->arithmetic);
   }
-  json["kv"] = policy::to_json(kv);
-  if (kv_format.dtype) json["kv"]["dtype"] = name_of(*kv_format.dtype);
-  if (kv_format.quantised()) json["kv"]["rotate"] = kv_format.rotates();
-  if (kv_format.dtype == DType::i4) json["kv"]["keys"] = name_of(kv_format.keys.value_or(DType::i4));
-  json["activations"] = policy::to_json(activations);
-  if (attention_on_host == 0) json["attention"] = "device";
-  else if (attention_on_host == 1) json["attention"] = "host";
-  else json["attention"] = {{"device", 1 - attention_on_host}, {"host", attention_on_host}};
-  json["retention"] = retention.to_json();
-  json["overlap"] = overlap;
-  json["schedule"] = continuous ? "continuous" : "static";
-  for (const offload::Tier tier : offload::kTiers) json["budgets"][name_of(tier)] = budgets[tier];
-  return json;
+  object["kv"] = policy::to_json(kv);
+  if (kv_format.dtype) object["kv"]["dtype"] = name_of(*kv_format.dtype);
+  if (kv_format.quantised()) object["kv"]["rotate"] = kv_format.rotates();
+  if (kv_format.dtype == DType::i4) object["kv"]["keys"] = name_of(kv_format.keys.value_or(DType::i4));
+  object["activations"] = policy::to_json(activations);
+  if (attention_on_host == 0) object["attention"] = "device";
+  else if (attention_on_host == 1) object["attention"] = "host";
+  else object["attention"] = {{"device", 1 - attention_on_host}, {"host", attention_on_host}};
+  object["retention"] = retention.to_json();
+  object["overlap"] = overlap;
+  object["schedule"] = continuous ? "continuous" : "static";
+  for (const offload::Tier tier : offload::kTiers) object["budgets"][name_of(tier)] = budgets[tier];
+  return object;
 }
 
 KvFormat KvFormat::of(std::optional<DType> dtype) {

@@ -41,7 +41,7 @@ class Plans(Case):
             its, there = map(float, re.search(r"([\d.]+) ms a sequence, there ([\d.]+)", row).groups())
             self.assertAlmostEqual(its / there, best / float(row.split()[0]), delta=0.01 * its / there)
         job = self.plan("--machine", cli_test.SOURCE / "configs/machines/t4.json", "--prompt-len", 512, "--gen-len", 512,
-                        "--retention", "h2o:0.1:0.1", "--requests", 3000)
+                        "--retention", "h2o:0.1:0.1", "--requests", 3000, "--gpu-batch-size", 40)
         self.assertRegex(job, r"the whole job, 3000 sequences in blocks of \d+: \d+:\d\d:\d\d; prefill ")
         self.assertRegex(said, r"--weight-dtype int4: \d\.\dx")
         self.assertRegex(said, r"--kv-dtype int4: \d\.\dx")
@@ -56,12 +56,12 @@ class Plans(Case):
             self.assertLessEqual(peak, budgets[tier])
 
     def test_the_same_question_has_the_same_answer(self):
-        flags = ("--machine", cli_test.SOURCE / "configs/machines/h200-16gib.json", "--explain")
+        flags = ("--machine", cli_test.SOURCE / "configs/machines/h200-16gib.json", "--explain", "--gpu-batch-size", 8)
         self.assertEqual(self.plan(*flags, model="opt-6.7b"), self.plan(*flags, model="opt-6.7b"))
 
     def test_another_retention_is_taken_where_it_is_allowed_and_faster(self):
         report = self.folder / "report.json"
-        self.plan("--machine", cli_test.SOURCE / "configs/machines/t4.json", "--gen-len", 512, "--or-retention", "h2o:0.1:0.1",
+        self.plan("--machine", cli_test.SOURCE / "configs/machines/t4.json", "--gen-len", 512, "--or-retention", "h2o:0.1:0.1", "--gpu-batch-size", 8,
                   "--report", report, model="opt-6.7b")
         written = json.loads(report.read_text())
         self.assertEqual(written["policy"]["retention"]["rule"], "h2o")
