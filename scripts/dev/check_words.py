@@ -25,8 +25,6 @@ PHRASES = [  # (what is wrong, what to write)
     (r"\bis by as many\b|\bwhat of (the|these|it|this|its)\b", "say what it is: subject and verb first"),
     (r"\bby what (it|they|is|are)\b", "say what it is: subject and verb first"),
 ]
-# Comments that may begin as they do: (file, first words).
-HEADLESS_EXCEPTIONS = set()
 # Types that may share a name, or differ from another's in one letter, each with the reason.
 NAME_EXCEPTIONS = {
     "Ops": "the Op of a schedule and the Ops of a backend have their names from what they are",
@@ -72,7 +70,7 @@ def main():
             headers += 1
             for number, text in comments(path):
                 words = re.findall(r"[A-Za-z']+", text)
-                if words and words[0].lower() in HEADLESS and (name, " ".join(words[:3])) not in HEADLESS_EXCEPTIONS:
+                if words and words[0].lower() in HEADLESS:
                     faults.append(f'{name}:{number}: begins with "{" ".join(words[:4])}"; begin with the subject')
         for number, line in enumerate(path.read_text().splitlines(), 1):
             comment = line[line.find("//"):] if "//" in line else ""

@@ -1,1 +1,0 @@
-// Nothing of its own: the tests' precompiled headers are compiled with it.
