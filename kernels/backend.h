@@ -42,7 +42,7 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string name() const = 0;         ///< "cpu", "cuda"
   virtual std::string description() const = 0;  ///< the processor or the card, for reports
-  /// A cause that makes this machine slower than it could be and that its user may change; empty if there is none.
+  /// Something that slows this machine down and that its user can change; empty if there is nothing.
   virtual std::string warning() const { return {}; }
 
   /// Whether the host may read and write device memory, so that a disk read can land in it.
@@ -56,7 +56,7 @@ class Backend {
   /// Bytes that could be allocated now.
   virtual std::size_t device_bytes_free() const = 0;
   virtual std::size_t host_bytes_free() const = 0;
-  /// Bytes of device memory that the backend takes for itself: context, work spaces of one compute stream.
+  /// Bytes of device memory that the backend takes for itself: its context and the work space of one compute stream.
   virtual std::size_t device_overhead() const = 0;
   /// Rows of a product that keep the whole device busy: the number of prompt tokens that it works on at once.
   virtual std::int64_t rows_that_fill() const { return 512; }
@@ -64,15 +64,14 @@ class Backend {
   virtual std::unique_ptr<Memory> allocate_device(std::size_t bytes) = 0;
   /// Host memory that needs no staging for copies to and from the device; aligned as O_DIRECT requires.
   virtual std::unique_ptr<Memory> allocate_host(std::size_t bytes) = 0;
-  /// Whether ops of the device may use `host`, memory of allocate_host(). False if a GPU's system lets too little be
-  /// pinned.
+  /// Whether ops of the device may use `host`, memory of allocate_host(). False if a GPU's system could not pin it.
   virtual bool device_reaches(const void* host) const = 0;
 
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream&) = 0;
-  /// Reads device memory, in aligned words of 16 bytes, and does nothing with it: the most that an op that only reads
-  /// could reach.
+  /// Reads device memory in aligned words of 16 bytes and does nothing with it. Its speed is the ceiling of every op
+  /// that only reads.
   virtual void read(const void* from, std::size_t bytes, Stream&) = 0;
   virtual void record(Event&, Stream&) = 0;
   virtual void wait(Stream&, const Event&) = 0;  ///< later work of the stream runs after the event

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-/// `text` as one line that a terminal shows literally: control characters, and those that turn the direction of
+/// `text` as one line that a terminal shows literally: control characters, and those that change the direction of
 /// writing, are escaped as in JSON. At most 8 KiB.
 std::string printable(std::string_view text);
 

@@ -20,8 +20,8 @@ struct Keep {
 /// The origin of a score. Unless it is `attention`, a score stays as it was when its token came.
 ///   none       scores are neither kept nor read (full attention, recent window)
 ///   random     random_score(seed, head, position)
-///   keys       -cos(its key, the sum of its head's unit keys). For a token of the prompt the sum is over the whole
-///              prompt, for a token of a step over the keys up to it (KeyDiff, arXiv 2504.15364). A key without
+///   keys       -cos(its key, the sum of its head's unit keys). The sum covers the whole prompt for a token of the
+///              prompt, and all keys up to its own for a token of a step (KeyDiff, arXiv 2504.15364). A key without
 ///              direction scores 0 and adds nothing to the sum
 enum class Scoring : std::uint8_t { none, attention, random, keys };
 

@@ -8,14 +8,14 @@
 //     half, so that 16 bytes are two vectors of 16
 //   zeros fill the levels up to a multiple of 4 bytes
 //
-// A group is quantised in fp32, with every operation rounded by itself:
+// A group is quantised in fp32, and every operation rounds its result:
 //   minimum = fp16(least number + 0)
 //   scale   = fp16((greatest number - minimum) / top), 0 if the difference is not above 0; top is 255 or 15
 //   level   = (number - minimum) * (1 / scale), rounded to nearest even, then brought into 0 .. top; 0 with scale 0
 // If a number is not finite, or the minimum or scale does not fit fp16, both are NaN and the levels are 0. Attention
 // over the row is then NaN, as it would be with fp16's infinities.
 //
-// A level means scale * level + minimum, but decode attention never forms that:
+// A level stands for scale * level + minimum, but decode attention never computes that number:
 //   logit = sum over groups of scale * (sum of level * query), then + minimum * (sum of the group's query) per group
 //   out   = sum over slots of (p * scale) * level, then + sum over slots of p * minimum
 //

@@ -57,12 +57,12 @@ struct KnownLevels {
   const std::uint32_t* words = nullptr;  ///< [rows, cols / 8]
   const GroupScale* scales = nullptr;    ///< [rows, layout.groups()]
 };
-/// Writes the tile that means these `rows` <= 16 rows. The layout is of i4, and its cols are a multiple of 8.
+/// Writes the tile that holds these `rows` <= 16 rows. The layout is of i4, and its cols are a multiple of 8.
 void pack_tile(const QuantisedLayout& layout, const KnownLevels& levels, std::int64_t rows, std::byte* to);
 /// scale * (level - zero) as a scale and a minimum; nullopt if it overflows fp16. The scale and zero * scale are
 /// rounded.
 std::optional<GroupScale> scale_with_zero(float scale, int zero);
-/// Writes the numbers [layout.cols] that row `row` means.
+/// Writes the numbers [layout.cols] of row `row`.
 void dequantise_row(const QuantisedLayout& layout, const std::byte* from, std::int64_t row, float* numbers);
 
 }  // namespace kernels

@@ -1,4 +1,4 @@
-// offload/tier.h: the tiers, where bytes can be, and the lanes, on which they move or are worked on.
+// offload/tier.h: the tiers, which hold bytes, and the lanes, on which bytes move or are computed with.
 #pragma once
 
 #include <array>

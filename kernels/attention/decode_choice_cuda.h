@@ -1,13 +1,13 @@
-// kernels/attention/decode_choice_cuda.h: the way from logits to probabilities, scores and the victim, by the threads
-// of one block.
+// kernels/attention/decode_choice_cuda.h: turns logits into probabilities, updates the scores and chooses the victim.
+// The threads of one block do it together.
 #pragma once
 
 #include "kernels/attention/decode_tile_cuda.h"
 
 namespace weft::kernels::cuda::decode {
 
-/// Turns the logits of one head into probabilities; 0 if empty. All threads call it; `shared` holds a float per warp.
-/// `rest`, if not null, is one logit more: that of KvSlots::rest.
+/// Turns the logits of one head into probabilities; those of empty slots are 0. All threads call it; `shared` holds a
+/// float per warp. `rest`, if not null, is one more logit: that of KvSlots::rest.
 __device__ inline void softmax(float* p, int slots, float* shared, float* rest = nullptr) {
   float most = rest ? *rest : -INFINITY;
   for (int s = threadIdx.x; s < slots; s += kThreads) most = fmaxf(most, p[s]);
@@ -26,7 +26,7 @@ __device__ inline void softmax(float* p, int slots, float* shared, float* rest =
   __syncthreads();
 }
 
-/// A slot that may be evicted. NaN comes last.
+/// A slot that may be evicted. One whose score is NaN is evicted last.
 struct Victim {
   float score;
   std::int32_t position, slot;
@@ -114,7 +114,7 @@ __device__ int keep_scores(const DecodeArgs& a, const Tile<T>& t, const std::int
   return evicts ? victim.slot : -1;
 }
 
-/// Floats that positions and probabilities take, in whole words of 16 bytes.
+/// The number of floats for positions and probabilities, rounded up to whole words of 16 bytes.
 __host__ __device__ inline int slot_floats(int group, int slots) { return ((group + 1) * slots + 3) / 4 * 4; }
 
 /// A whole step of one row and KV head. Shared: positions [slots], probabilities [group, slots], and the memory of

@@ -61,7 +61,7 @@ __device__ void find_logits(const DecodeArgs& a, const Tile<typename Layout::T>&
 }
 
 /// Writes the numbers of a row [dim] that the lanes of a team hold into shared memory, in words of 16 bytes. Eight
-/// lanes write at once: half of them begin with their second word, so that no two meet in a bank.
+/// lanes write at once. Half of them begin with their second word, which avoids bank conflicts.
 template <class Layout> __device__ void store_row(const float* numbers, int dim, float* row) {
 #pragma unroll
   for (int s = 0; s < Layout::kSteps; ++s) {
@@ -142,8 +142,8 @@ constexpr int kBlocks =
     : std::is_same_v<typename Layout::T, float>                                    ? 6  // with 8 ptxas would spill
                                                                                    : 8;
 
-/// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values(). Query heads
-/// are done kHeads at a time, which divides the group.
+/// Grid: KV heads, rows. Shared: positions [slots], probabilities [group, slots], sums of weigh_values(). It takes
+/// kHeads query heads at a time; kHeads divides the group.
 template <class Layout, int kHeads>
 __global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_fused(DecodeArgs a) {
   using T = typename Layout::T;

@@ -2,8 +2,8 @@
 //
 // Keys and values go from memory into fragments (tensor_core_cuda.h) in words of 16 bytes. The order of a row's numbers
 // in a fragment is free, as long as both factors agree. Queries and weights are fp32: each is the sum of two 16-bit
-// numbers. In a fragment 4 of the 8 columns have the first of these for 4 heads and 4 the second, so nothing is lost to
-// rounding.
+// numbers. In a fragment 4 of the 8 columns hold the first of these for 4 heads, and the other 4 hold the second, so
+// nothing is lost to rounding.
 #pragma once
 
 #include "kernels/attention/decode_choice_cuda.h"

@@ -128,8 +128,8 @@ using ValueTeam = Team<ValueOf<typename Layout::T>, Layout::kVector, Layout::kLa
 /// and its KV buffer stays as it is.
 template <class T> __device__ bool without_room(const Tile<T>& t) { return *t.free_slot < 0; }
 
-/// Adds the unit key [dim] to its head's sum, and stores that at `home` too unless it is null. A warp calls it, and its
-/// lanes get Scoring::keys.
+/// Adds the unit key [dim] to its head's sum, and stores the sum at `home` too unless that is null. A whole warp calls
+/// it, and every lane gets the score (Scoring::keys).
 __device__ inline float score_key(const float* key, int dim, float* sum, float* home) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   float square = 0, of_sum = 0, dot = 0;

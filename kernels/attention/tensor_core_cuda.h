@@ -26,7 +26,7 @@ template <class T> constexpr bool kMultiplies = std::is_same_v<T, __half>;
 template <class T> constexpr bool kMultiplies = std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
 #endif
 
-/// The same for the code of a kernel that runs, which may have been compiled for an older device than the present one.
+/// The same for the code of a kernel as it is loaded. It may have been compiled for an older device than this one.
 template <class T, class Kernel> bool multiplies(Kernel* kernel) {
   if constexpr (std::is_same_v<T, __half>) return true;
   cudaFuncAttributes attributes;

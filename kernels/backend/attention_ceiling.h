@@ -10,7 +10,7 @@
 namespace weft::kernels {
 
 struct DecodeRate {
-  double bytes_per_second = 0, heads_per_second = 0;  ///< heads of rows, each attended once
+  double bytes_per_second = 0, heads_per_second = 0;  ///< heads: a step attends each KV head of each row once
 };
 
 /// Measures H2O decode steps over full slots of fp16, int8 or int4. The bytes are those of keys and values, at least

@@ -14,9 +14,9 @@ namespace weft::kernels {
 /// does.
 void read_memory(ThreadPool& pool, const void* from, std::size_t bytes, std::int64_t prefetch);
 
-/// Bytes per second of all threads reading `bytes` of memory, each byte once: the faster of reading with the hardware's
-/// prefetch alone and with the software's. `bytes` should be 1 GiB or more, so that a large cache flatters the result
-/// less.
+/// Bytes per second at which all threads together read `bytes` of memory, each byte once. It is the faster of two ways:
+/// with the hardware's prefetch alone, and with software prefetch as well. `bytes` should be 1 GiB or more, so that a
+/// large cache flatters the result less.
 double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds);
 
 constexpr int kMeasuredWidth = 4096;  ///< rows and columns of the matrices below

@@ -10,7 +10,7 @@
 
 namespace weft::kernels {
 
-/// Fills rows `first` to `first + rows` with random levels, each of which means a number from -0.5 to 0.5 or near it.
+/// Fills rows [first, first + rows) with random levels. Each stands for a number from about -0.5 to about 0.5.
 inline void random_rows(DType dtype, int head_dim, std::int64_t first, std::int64_t rows, std::byte* to) {
   const std::size_t row_bytes = kv_row_bytes(dtype, head_dim), level_bytes = kv_level_bytes(dtype, head_dim);
   const f16 scale_and_minimum[2] = {f16(dtype == DType::i8 ? 1 / 256.0f : 1 / 16.0f), f16(-0.5f)};

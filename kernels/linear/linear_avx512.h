@@ -1,6 +1,6 @@
-// kernels/linear/linear_avx512.h: the common part of products with 16 sums in a register, whatever a product is. It is
-// for linear_avx512*.cc, which define Product: add(a, w, sum) is the sum with the products of a and w. Everything is in
-// an unnamed namespace, so that code for one processor is never linked into another's.
+// kernels/linear/linear_avx512.h: matrix products with 16 sums in a register, for any kind of product. The files
+// linear_avx512*.cc include it and define Product: add(a, w, sum) returns the sum plus the products of a and w.
+// Everything is in an unnamed namespace, so that code for one processor is never linked into another's.
 #pragma once
 
 #include "kernels/linear/linear_math.h"
@@ -122,7 +122,7 @@ template <class Product, class T, int... Rows> constexpr void fill(LinearKernels
     kernels.direct_columns[i] = columns_for(i + 1);
   }
 }
-/// The kernels for f32 numbers, or for whatever else 32 bits mean to Product.
+/// The kernels for f32 numbers, or for whatever Product takes 32 bits to be.
 template <class Product> constexpr LinearKernels make_kernels(const char* name) {
   LinearKernels kernels = {};
   kernels.name = name;

@@ -4,7 +4,7 @@
 // There is one order of summation. Output (row m, column n) has 16 partial sums; sum l adds x[m, k] * weight[n, k] by
 // fused multiply-add for k = l, l + 16, l + 32, ...; at the end l + 8 joins l, then l + 4, l + 2, l + 1. The sums stay
 // whole vectors between blocks along k, so that no block size, tile shape or thread can change a bit of the result, and
-// both instruction sets give the same bits.
+// all instruction sets give the same bits.
 //
 // linear_avx512.cc and linear_avx2.cc are compiled with their set's flags. They call no inline function of a header
 // that another file could share, because the linker keeps one copy of such a function, perhaps the other file's.

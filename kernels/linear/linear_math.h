@@ -82,7 +82,7 @@ template <class S> typename S::V linear_bias(const Finish& f, std::int64_t n, in
   return S::load_first(static_cast<const float*>(f.bias) + n, count);
 }
 
-/// The fixed tree over vectors lane_step apart.
+/// Adds up the 16 partial sums in their fixed order (linear_kernels.h). Vectors of them are lane_step apart.
 template <class S> typename S::V linear_tree(const float* sums, std::int64_t lane_step) {
   const auto two = [&](int l) { return S::add(S::load(sums + l * lane_step), S::load(sums + (l + 8) * lane_step)); };
   const auto four = [&](int l) { return S::add(two(l), two(l + 4)); };

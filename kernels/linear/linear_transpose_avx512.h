@@ -1,5 +1,5 @@
-// kernels/linear/linear_transpose_avx512.h: 16 floats as one register, and matrices of them transposed. It is for
-// linear_avx512*.cc, in an unnamed namespace like linear_avx512.h.
+// kernels/linear/linear_transpose_avx512.h: 16 floats as one register, and transposes of 16 x 16 numbers. The files
+// linear_avx512*.cc include it. It is in an unnamed namespace, as linear_avx512.h is.
 #pragma once
 
 #include <immintrin.h>
@@ -41,8 +41,8 @@ struct Avx512 {
     return _mm512_mask_mov_ps(other, _mm512_cmp_ps_mask(x, all(limit), _CMP_LT_OQ), below);
   }
 
-  /// The fixed tree, for sixteen outputs at once. It takes them in bit-reversed order, so that they come out in natural
-  /// order.
+  /// Adds up the 16 partial sums of sixteen outputs in their fixed order (linear_kernels.h). It takes the outputs in
+  /// bit-reversed order, so that the results come out in natural order.
   static V reduce(const float* sums) {
     constexpr int reversed[4] = {0, 2, 1, 3};
     V v[16], t[8];

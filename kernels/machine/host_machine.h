@@ -15,7 +15,7 @@ std::string processor_name();
 /// Bytes that could be allocated without swapping: MemAvailable, or less if a control group (v1 or v2) of this process
 /// or above it leaves less. A group's reclaimable file pages count as free. `root` is put before every path, for tests.
 std::size_t memory_available(const std::string& root = "");
-/// MemTotal, or the limit of such a group.
+/// All of the memory that this process may use: MemTotal, or the limit of such a group if that is less.
 std::size_t memory_total(const std::string& root = "");
 
 /// The memory node next to the device at `pci` ("0000:3b:00.0", in any case), or -1 if the system names none.

@@ -111,7 +111,7 @@ class CudaStream final : public Stream {
 
 namespace cuda {
 
-/// Queues a kernel of an op, unless the stream's record does.
+/// Queues a kernel of an op. Does nothing while the stream repeats a record, which already has the kernel.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, unsigned threads, std::size_t shared_bytes, CudaStream& stream,
             A&&... args) {

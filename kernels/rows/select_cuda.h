@@ -15,7 +15,7 @@ struct SelectShared {
   int last;        // the lowest digit that weighs anything, or -1
 };
 
-/// A key that orders as the floats do, -0 and 0 alike. NaN comes first, with -inf.
+/// A key whose order is that of the floats. -0 equals 0, and NaN equals -inf.
 __device__ inline std::uint32_t order_of(float x) {
   if (x != x) x = -INFINITY;
   const std::uint32_t bits = __float_as_uint(x + 0.0f);
@@ -23,8 +23,8 @@ __device__ inline std::uint32_t order_of(float x) {
 }
 
 /// Adds the weights of a warp's lanes to their digits, and skips weights of 0. A 64-bit atomic in shared memory is a
-/// loop, which lanes that meet at an address leave one at a time, so the lanes of the most common digits first add up
-/// among themselves.
+/// loop that lanes with the same address leave one at a time. So the lanes of the most common digits first add up among
+/// themselves.
 __device__ inline void add_to_digits(unsigned digit, std::uint64_t weight, SelectShared& shared) {
   constexpr int kRounds = 2;
   const unsigned lane = threadIdx.x % kWarp;

@@ -56,7 +56,7 @@ std::string to_line(const nlohmann::json& value);
 std::string to_line(const nlohmann::ordered_json& value);
 /// The same over several indented lines.
 std::string to_pretty(const nlohmann::ordered_json& value);
-/// The same with each row of a table, an object of plain values in an array, on one line.
+/// The same, but each row of a table (an object of plain values in an array) takes one line.
 std::string to_rows(const nlohmann::ordered_json& value);
 
 /// The known word nearest to `word` by edit distance, if it is near enough for `word` to be a typing error.

@@ -43,7 +43,7 @@ enum class Value : std::uint8_t {
   q,
   k,
   v,
-  stored_k,  ///< prompts only; in the KV cache's type, or if that is quantised in the model's
+  stored_k,  ///< prompts only; in the KV cache's type, or in the model's if that is quantised
   stored_v,
   log_sum,  ///< prompts only, per row: PrefillAttention::lse
   score,    ///< prompts only, per token: ColumnSums::score

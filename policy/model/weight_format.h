@@ -12,7 +12,7 @@ namespace weft::policy {
 struct WeightFormat {
   DType dtype = DType::f16;                  ///< if a float type: the highest precision that the weights may have
   int group = 64;                            ///< numbers of a row that share a scale, if quantised
-  Arithmetic arithmetic = Arithmetic::int8;  ///< the products' with quantised weights; bfloat16: with bf16 ones
+  Arithmetic arithmetic = Arithmetic::int8;  ///< applies to quantised weights; bfloat16: to bf16 weights
 
   bool quantised() const { return is_quantised(dtype); }
   bool operator==(const WeightFormat&) const = default;

@@ -15,7 +15,7 @@ struct FlexGenMachine {
   std::string name, source;
   /// Fitted.
   double host_to_device = 0;                         ///< bytes/s of weights and hidden states
-  double kv_to_host = 0, hidden_to_host = 0;         ///< bytes/s, in prefill and in both
+  double kv_to_host = 0, hidden_to_host = 0;         ///< bytes/s; kv: in prefill, hidden: in prefill and decode
   double prefill_products = 0, decode_products = 0;  ///< flop/s
   double prefill_attention = 0;                      ///< flop/s over all of prompt x prompt: 4 x prompt^2 x width
   double device_attention = 0, host_attention = 0;   ///< bytes/s of KV at 16 bits that a decode sweep reads

@@ -18,7 +18,7 @@ struct AnalysisOptions {
   std::optional<std::int64_t> queries;  ///< looked at in each window's second half; by default at most 64
   std::int64_t most_tokens = 0;         ///< 0: all of the input
   std::optional<double> budget;         ///< a share of all tokens to be divided (layer_budgets())
-  enum class Divide : std::uint8_t { layers, heads, both } divide = Divide::layers;  ///< among these; heads: of a layer
+  enum class Divide : std::uint8_t { layers, heads, both } divide = Divide::layers;  ///< heads: of a layer
   MachineOptions machine;                                                            ///< its backend must be the CPU's
 };
 

@@ -27,7 +27,8 @@ struct KvHeadProfile {
   /// Exponent of the power law that fits the accumulated scores best, over the upper half of the ranks.
   double exponent = 0;
   double top_fifth = 0;  ///< share of all attention that the fifth with the highest scores got
-  /// Share of the first half's top fifth by score at the middle that is still its top fifth at the end.
+  /// The first half's tokens are ranked by score twice, at the middle and at the end: the share of the first ranking's
+  /// top fifth that is in the second's.
   double overlap = 0;
   /// Share of the second half's attention to the first half that goes to the tokens with the highest scores at the
   /// middle. H2O's heavy hitters hold that much once they are chosen.

@@ -75,7 +75,7 @@ class AtomicFile {
 /// file system without users assigns all files. May create a file without a name next to it.
 bool is_own_file(const std::filesystem::path& path, unsigned owner);
 
-/// Removes what a killed run left of an unfinished file that has only one writer, if anything.
+/// Removes the unfinished file that a killed run may have left for `path`, which has only one writer.
 void remove_half_written(const std::filesystem::path& path);
 
 /// Syncs the folder of `path`: only then is the name of a new file durable. Throws IoError.

@@ -20,7 +20,7 @@ struct NotAFile : DataError {
 };
 
 /// An open regular file and its size when it was opened. It is never mapped, so that a file cut short meanwhile causes
-/// an error and no SIGBUS. Any number of threads may read.
+/// an error instead of a SIGBUS. Any number of threads may read.
 class InputFile {
  public:
   /// Throws NotAFile if it is missing or not a regular file (a pipe could block), IoError if it cannot be opened.

@@ -1,6 +1,5 @@
-// runtime/checkpoint/packed.h: packed copies. Weight units that are computed with in another form than the
-// checkpoint's, because they are quantised or converted, are written once to a safetensors file: a tensor of bytes for
-// each unit, and checksums.
+// runtime/checkpoint/packed.h: packed copies. Weight units that a run quantises or converts before it computes with
+// them are written once to a safetensors file: a tensor of bytes for each unit, and checksums.
 #pragma once
 
 #include <atomic>

@@ -19,8 +19,8 @@ struct ZipRecord {
 };
 
 /// The entries, sorted by name. Throws CheckpointError unless the archive can be read in only one way: nothing is
-/// before or after it, no entry is compressed, encrypted, repeated or over another, and both headers of each entry
-/// agree. Reads headers only, and allocates at most a small multiple of their size.
+/// before or after it, no entry is compressed, encrypted or repeated, none overlaps another, and both headers of each
+/// entry agree. Reads headers only, and allocates at most a small multiple of their size.
 std::vector<ZipRecord> read_zip(const InputFile& file);
 
 /// The CRC-32 that zip uses. `before` is the checksum of the bytes that these follow.

@@ -110,7 +110,8 @@ class Executor {
   void gather_rows(const policy::Op& op);
   /// Number of sweeps in the next segment.
   std::uint32_t sweeps_ahead() const;
-  /// Number of ops from `first` on that run as one piece, because they are one batch's on the device alone.
+  /// Number of ops from `first` on that run as one piece: the rest of the sweep if all of it is computed on the device
+  /// with nothing to move, else 1.
   std::size_t ops_together(const policy::Schedule& schedule, std::size_t first) const;
   void run_together(std::span<const policy::Op> ops, kernels::Stream& stream);
   bool ends_step(const policy::Op& op) const;

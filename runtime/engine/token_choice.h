@@ -12,8 +12,8 @@
 
 namespace weft::runtime {
 
-/// Serves one batch at a time: call queue_sampling() on the stream that computes the logits, then collect_tokens(). One
-/// thread.
+/// Serves one batch at a time: call queue_sampling() on the stream that computes the logits, then collect_tokens(). For
+/// one thread.
 class TokenChoice {
  public:
   /// `rows`: the most rows that a batch has.

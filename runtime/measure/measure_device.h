@@ -35,9 +35,8 @@ struct DeviceSizes {
 ///   both_directions                  the same for both at once, each on its own stream
 ///   copy, read                       bytes/s of device memory: read and written; read alone
 ///   linear                           flop/s of Linear per type and "rows x in x out", over weights that no cache holds
-///   decode_attention                 bytes/s of H2O decode steps that evict, per "slots of head_dim", fp16; counts
-///   keys
-///                                    and values read once, and 12 bytes of position and score per slot;
+///   decode_attention                 bytes/s of H2O decode steps that evict, per "slots of head_dim", fp16. It counts
+///                                    keys and values read once, and 12 bytes of position and score per slot;
 ///                                    of_read: as a share of `read`
 ///   prefill_attention                flop/s over the causal half, per prompt; with_column_sums: both ops together
 ///   sample                           seconds of one call, greedy, and with temperature, top-k and top-p

@@ -29,8 +29,8 @@ struct ResultScan {
 };
 
 struct ScanOptions {
-  /// The checksums of the lines as they were written. A line without one is damaged, unless every checksum has its
-  /// line: then the others may just be lost, as all of them are if there is no such file.
+  /// The checksums of the lines as they were written. A line without a checksum counts as damaged while some checksum
+  /// has no line. If every checksum has its line, the others may just be lost, as all are if there is no sum file.
   const SumSet* sums = nullptr;
   /// Called for each answer, with its request and the range of its line, newline included. If it is damaged after all,
   /// `done` shows that.

@@ -1,4 +1,4 @@
-// tests/support/array.h: matrices and KV blocks in the memory of a place, with guard bytes around.
+// tests/support/array.h: matrices and KV buffers in the memory of a place, with guard bytes around them.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 
 namespace weft::test {
 
-/// A matrix in the memory of a place, with guard bytes right before and after. Converts to a view of itself.
+/// A matrix in the memory of a place, with guard bytes right before and after it. It converts to a view of itself.
 class Array {
  public:
-  /// Every byte is 0xFF: NaN as a float, -1 as an int32.
+  /// Every byte begins as 0xFF: NaN as a float, -1 as an int32.
   Array(const Place& place, std::int64_t rows, std::int64_t cols, DType dtype = DType::f32)
       : place_(&place), rows_(rows), cols_(cols), dtype_(dtype), bytes_(count() * size_of(dtype)) {
     if (place.on_host) host_.reset(new (std::align_val_t{64}) std::byte[bytes_ + 2 * kGuard]);
@@ -54,14 +54,14 @@ class Array {
     put(base() + kGuard, numbers.data(), bytes_);
   }
 
-  /// The bytes of an array of the same shape and type.
+  /// Copies the bytes of an array of the same shape and type.
   void set(const Array& other) {
     const std::vector<std::byte> bytes = other.fetch();
     require(bytes.size() == bytes_, "another shape");
     put(base() + kGuard, bytes.data(), bytes_);
   }
 
-  /// The contents as floats; throws if a guard byte has changed.
+  /// Returns the contents as floats. Throws if a guard byte has changed.
   std::vector<float> host() const {
     const std::vector<std::byte> image = fetch();
     std::vector<float> numbers(count());
@@ -80,7 +80,7 @@ class Array {
     std::memcpy(numbers.data(), image.data(), bytes_);
     return numbers;
   }
-  /// The bytes, for comparisons of bits.
+  /// Returns the bytes, for comparisons of bits. Throws if a guard byte has changed.
   std::vector<std::byte> fetch() const {
     std::vector<std::byte> image(bytes_ + 2 * kGuard);
     get(image.data(), base(), image.size());
@@ -142,7 +142,7 @@ class Array {
   std::unique_ptr<kernels::Memory> device_;
 };
 
-/// What slots hold; of int4 the keys may be int8.
+/// The type of the keys and values in slots. Slots of int4 may have int8 keys.
 struct SlotType {
   DType dtype;
   bool int8_keys = false;
@@ -152,7 +152,7 @@ struct SlotType {
   std::string name() const { return std::string(name_of(dtype)) + (int8_keys ? ", keys int8" : ""); }
 };
 
-/// The arrays of a KV block, empty: every position is -1 and every free slot 0.
+/// The arrays of an empty KV buffer: every position is -1 and every free slot 0.
 struct SlotArrays {
   Array k, v, score, position, free_slot, rest, key_sum;
   kernels::KvSlots block;
@@ -185,14 +185,14 @@ struct SlotArrays {
   }
 
  private:
-  /// Quantised rows are whole words, whose bytes alone mean something.
+  /// Allocates quantised rows as whole words. Tests compare their bytes, because the words have no numeric meaning.
   static Array rows_of(const Place& place, std::int64_t rows, int head_dim, DType dtype) {
     if (!is_quantised(dtype)) return {place, rows, head_dim, dtype};
     return {place, rows, static_cast<std::int64_t>(kernels::kv_row_bytes(dtype, head_dim) / 4), DType::i32};
   }
 };
 
-/// What an op writes on the host: memory of allocate_host(), all bytes 0xFF.
+/// Host memory (of allocate_host()) for results of an op. Every byte begins as 0xFF.
 template <class T> class HostSpan {
  public:
   HostSpan(const Place& place, std::size_t count)

@@ -1,4 +1,4 @@
-// tests/support/attention.h: attention in fp64, straight from its definition.
+// tests/support/attention.h: attention of prompts in fp64, computed straight from its definition.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct PromptShape {
 struct PromptResult {
   std::vector<double> out;  // [tokens, heads * head_dim]
   std::vector<double> lse;  // [heads, tokens]
-  // [kv_heads, tokens]: the sum and the largest of a token's weights; of the last `window` rows, 0: of all
+  // [kv_heads, tokens]: the sum and the largest of a token's weights over the last `window` rows; 0: over all rows
   std::vector<double> score, largest;
 };
 

@@ -1,4 +1,4 @@
-// tests/support/backends.h: every machine that a test of the kernels runs on.
+// tests/support/backends.h: the backends and instruction sets that tests of the kernels run on.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace weft::test {
 
 using kernels::Backend;
 
-/// The CPU with one thread and with two, and in a program that is linked with it the GPU, simulated or real; each lives
-/// until the program ends.
+/// The CPU with one thread and with two. Programs linked with a GPU backend, simulated or real, have that too. Each
+/// backend lives until the program ends.
 inline const std::vector<Backend*>& every_backend() {
   static const auto owned = [] {
     std::vector<std::unique_ptr<Backend>> made;
@@ -45,12 +45,12 @@ class Place {
   Place(std::string n, Backend& b, const kernels::Ops& o, kernels::Stream& s, bool host)
       : name(std::move(n)), backend(b), ops(o), stream(s), on_host(host) {}
 
-  /// Whether a result is the same bits whatever shares the call, and a misuse throws: where the CPU calculates.
+  /// Whether the CPU computes. Then a result has the same bits whatever else is in the call, and a misuse throws.
   bool exact() const { return on_host; }
-  /// The type in which products of numbers of `stored` and of fp32 are taken: tensor cores take two of the former.
+  /// The type in which numbers of type `stored` are multiplied with fp32 numbers. Tensor cores round the latter to it.
   DType product_type(DType stored) const { return exact() ? DType::f32 : stored; }
 
-  /// Runs one op to its end.
+  /// Runs one op and waits until it is done.
   template <class Op> void run(const Op& op) const {
     ops.run(op, stream);
     if (!on_host) synchronize();
@@ -59,7 +59,7 @@ class Place {
     backend.copy(to, from, bytes, stream);
     synchronize();
   }
-  /// Host memory that copies to and from the device may use; the same each time.
+  /// Returns host memory for copies to and from the device. Every call returns the same memory.
   std::byte* staging(std::size_t bytes) const {
     if (!staging_ || staging_->bytes() < bytes) staging_ = backend.allocate_host(std::max(bytes, kStaging));
     return staging_->data();

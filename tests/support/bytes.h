@@ -1,4 +1,4 @@
-// tests/support/bytes.h: bytes that nobody could guess.
+// tests/support/bytes.h: files of random bytes, from a seed.
 #pragma once
 
 #include <algorithm>

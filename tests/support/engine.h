@@ -1,4 +1,4 @@
-// tests/support/engine.h: prompts through the whole engine, and what it computed on the way.
+// tests/support/engine.h: runs prompts through the whole engine and keeps the logits that it computed on the way.
 #pragma once
 
 #include <atomic>
@@ -14,37 +14,36 @@ namespace weft::test {
 
 struct Prompt {
   std::vector<std::int32_t> ids;
-  std::int64_t tokens = 1;           ///< to be generated, the most likely one each time
-  std::vector<std::int32_t> forced;  ///< [tokens] if not empty: fed in their place and scored
+  std::int64_t tokens = 1;           ///< number to generate, greedily
+  std::vector<std::int32_t> forced;  ///< [tokens] if not empty: fed in place of generated ones, and scored
   std::int64_t min_tokens = 0;
-  std::vector<std::int32_t> suppressed_until_min = {};  ///< not to be chosen before min_tokens
-  std::int32_t alternatives = -1;                       ///< of Sequence
+  std::vector<std::int32_t> suppressed_until_min = {};  ///< cannot be chosen before min_tokens
+  std::int32_t alternatives = -1;                       ///< Sequence::alternatives
 };
 
 struct Answer {
   std::vector<std::int32_t> tokens;        ///< [tokens]
-  std::vector<float> logprobs;             ///< [tokens] of forced ones, else empty
-  runtime::ChoiceLogprobs token_logprobs;  ///< of generated ones, where alternatives are not -1
-  std::vector<std::vector<float>> logits;  ///< [tokens][vocab] that each token was chosen from
+  std::vector<float> logprobs;             ///< [tokens] of the forced tokens; empty without them
+  runtime::ChoiceLogprobs token_logprobs;  ///< empty if alternatives is -1
+  std::vector<std::vector<float>> logits;  ///< [tokens][vocab] from which each token was chosen
 };
 
-/// The first place where two answers are not the same bits, or nothing.
+/// Names the first place at which two answers differ in a bit. Empty if they do not differ.
 std::string difference(const Answer& expected, const Answer& got);
 
-/// A retention rule by which layers keep differently: alternately half as much and half as much again; with an odd
-/// number of layers the last one keeps everything.
+/// `rule` with a factor for each layer: 0.5 and 1.5 in turn. If the number of layers is odd, the last keeps everything.
 std::string by_layer(const std::string& rule, int layers);
-/// The same, with KV heads that keep differently too, in runs of one and of two.
+/// The same, with factors that also differ between KV heads, in runs of one and of two heads.
 std::string by_head(const std::string& rule, int layers, int kv_heads);
 
-/// A session large enough for all of `prompts`. `source` must outlive it.
+/// A session that has room for all of `prompts`. `source` must outlive it.
 class Engine {
  public:
   Engine(const runtime::ModelSource& source, const policy::PartialPolicy& policy, std::vector<Prompt> prompts,
          const runtime::MachineOptions& machine = {.backend = backend_name()});
 
-  /// Block after block, or in one that is refilled, as the policy says; the prompts in the order of these indices. The
-  /// answers are in the order of the prompts.
+  /// Runs the prompts in the order of these indices, block after block or in one block that is refilled, as the policy
+  /// chooses. Returns the answers in the order of the prompts.
   std::vector<Answer> run(std::span<const std::size_t> order);
   std::vector<Answer> run();
 

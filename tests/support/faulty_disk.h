@@ -15,13 +15,13 @@
 
 namespace weft::test {
 
-/// What goes wrong. Calls come from any thread, one at a time.
+/// The faults to inject. The functions are called from any thread, one at a time.
 struct DiskFaults {
-  /// Sees each transfer first; may shorten it, or give a result in its place.
+  /// Called before each transfer. It may shorten the transfer, or return a result in its place.
   std::function<std::optional<std::int64_t>(offload::DiskTransfer&)> before;
-  /// Sees the data of each finished read; may spoil it.
+  /// Called after each read. It may spoil the data.
   std::function<void(const offload::DiskTransfer&)> after_read;
-  /// 0 or an errno in place of the reservation, nothing to do it.
+  /// Called before space is reserved. It may return 0 or an errno in place of the reservation.
   std::function<std::optional<int>(std::uint64_t bytes)> allocate;
   std::atomic<int> in_flight{0}, most_in_flight{0};
   std::mutex mutex;
@@ -47,7 +47,7 @@ class FaultyDiskIo : public offload::DiskIo {
 
   offload::DiskResult reap() override {
     offload::DiskResult result;
-    // Real results first: those made up would otherwise hide that others are still under way.
+    // Real results come first, so that made-up ones do not hide that real transfers are still in flight.
     if (!real_.empty()) {
       result = io_->reap();
       const auto transfer = real_.extract(result.tag).mapped();
@@ -74,7 +74,7 @@ class FaultyDiskIo : public offload::DiskIo {
   std::deque<offload::DiskResult> made_up_;
 };
 
-/// To pass to DiskStore; `faults` must outlive it.
+/// Makes the argument of DiskStore that injects `faults`, which must outlive the store.
 inline auto with_faults(DiskFaults& faults) {
   return [&faults](std::unique_ptr<offload::DiskIo> io) -> std::unique_ptr<offload::DiskIo> {
     return std::make_unique<FaultyDiskIo>(std::move(io), faults);

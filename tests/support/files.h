@@ -1,4 +1,4 @@
-// tests/support/files.h: where the test data is, and folders that a test may fill.
+// tests/support/files.h: finds the test data, and makes folders that a test may fill.
 #pragma once
 
 #include <unistd.h>
@@ -15,17 +15,17 @@
 
 namespace weft::test {
 
-/// A file or folder of the project, such as "models/demo". Where the tests run away from the sources that they were
-/// built from, the environment's WEFT_SOURCE_DIR says what stands in for these.
+/// The path of a file or folder of the project, such as "models/demo". The environment variable WEFT_SOURCE_DIR names
+/// the source tree if it is not where the tests were built.
 inline std::filesystem::path source_path(const std::string& name) {
   const char* const elsewhere = std::getenv("WEFT_SOURCE_DIR");
   return std::filesystem::path(elsewhere != nullptr ? elsewhere : built_from()) / name;
 }
 
-/// A file or folder of tests/data, such as "checkpoint/expected.tsv".
+/// The path of a file or folder of tests/data, such as "checkpoint/expected.tsv".
 inline std::filesystem::path data_path(const std::string& name) { return source_path("tests/data") / name; }
 
-/// An empty folder that vanishes with all it holds.
+/// A folder that begins empty. It is deleted with everything in it when this object is destroyed.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

@@ -1,4 +1,4 @@
-// tests/support/h2o.h: prefill and decode steps through the real kernels of a backend, and H2O in fp64 to compare with.
+// tests/support/h2o.h: runs prefill and decode steps through a backend's kernels, and H2O in fp64 to compare with.
 #pragma once
 
 #include <map>
@@ -13,12 +13,12 @@ struct HeadShape {
   int heads = 1, kv_heads = 1, head_dim = 1;
 };
 
-/// Rows of q, and of k and v, one after another.
+/// The rows of q, k and v of some tokens, each matrix row by row.
 struct Tokens {
   std::vector<float> q, k, v;
 };
 
-/// A block of sequences, and the ops that a layer calls on it.
+/// The KV buffer of some sequences, and the ops that a layer calls on it.
 class SlotsUnderTest {
  public:
   SlotsUnderTest(const Place& place, int sequences, HeadShape shape, int slots, SlotType type = DType::f32,
@@ -29,7 +29,7 @@ class SlotsUnderTest {
   struct Prefill {
     std::vector<float> out, score;  // [tokens, heads * head_dim], [kv_heads, tokens]
   };
-  /// The prompts of sequences 0, 1, ... of the given lengths; `score`, if not empty, is kept in place of the kernel's.
+  /// Runs the prompts of sequences 0, 1, ... with these lengths. `score`, if not empty, replaces the kernel's scores.
   Prefill prefill(const Tokens& tokens, const std::vector<int>& lengths, const std::vector<kernels::Keep>& keep,
                   float scale = 1, int window = 0, const std::vector<float>& score = {}) {
     std::vector<std::int32_t> offsets{0}, sequence;
@@ -60,7 +60,8 @@ class SlotsUnderTest {
     std::vector<float> out;             // [rows, heads * head_dim]
     std::vector<std::int32_t> evicted;  // [rows, kv_heads]
   };
-  /// The next token of some sequences. `probabilities` [rows * heads] of what each position gets, or empty.
+  /// Runs a step for the next token of some sequences. `probabilities` [rows * heads], if not empty, give the
+  /// probability of each position in place of the softmax.
   Step step(const Tokens& tokens, const std::vector<std::int32_t>& sequence, const std::vector<std::int32_t>& position,
             const std::vector<kernels::Keep>& keep, float scale = 1,
             const std::vector<std::map<int, float>>& probabilities = {}) {
@@ -76,7 +77,7 @@ class SlotsUnderTest {
     return {out.host(), evicted.ints()};
   }
 
-  /// Position -> score of what a head holds.
+  /// The tokens that a head holds: position -> score.
   std::map<int, float> kept(int sequence, int kv_head) const {
     std::map<int, float> kept;
     const auto position = slots_.position.ints();
@@ -88,7 +89,7 @@ class SlotsUnderTest {
   }
   SlotArrays& slots() { return slots_; }
 
-  /// From now on steps keep a copy of the block too.
+  /// Makes a home, that is, a copy of the KV buffer that later steps update too.
   void make_home() {
     const kernels::KvSlots& b = slots_.block;
     home_ = std::make_unique<SlotArrays>(place_, b.sequences, b.kv_heads, b.slots, b.head_dim,
@@ -113,13 +114,13 @@ class SlotsUnderTest {
 
  private:
   kernels::KvSlots block() const { return trimmed(slots_.block); }
-  /// What this way to score does not keep is not there.
+  /// `block` without the arrays that this scoring does not use.
   kernels::KvSlots trimmed(kernels::KvSlots block) const {
     if (scoring_ != kernels::Scoring::keys) block.key_sum = nullptr;
     if (scoring_ == kernels::Scoring::none) block.score = nullptr;
     return block;
   }
-  /// probabilities by position, laid out by slot.
+  /// The probabilities, given by position, laid out by slot.
   std::vector<float> fed_slots(const std::vector<std::int32_t>& sequence, const std::vector<std::int32_t>& token,
                                const std::vector<std::map<int, float>>& probabilities) const {
     std::vector<float> fed;
@@ -147,7 +148,8 @@ class SlotsUnderTest {
   std::unique_ptr<SlotArrays> home_;
 };
 
-/// One KV head's life: attention weights (exp of the logits) [group][query][key <= query], and what may be kept.
+/// A prompt and decode steps of one KV head: attention weights (exp of the logits) [group][query][key <= query], and
+/// the tokens that may be kept.
 struct H2oCase {
   std::vector<std::vector<std::vector<double>>> weights;
   int prompt = 0, steps = 0;
@@ -158,32 +160,32 @@ struct H2oTrace {
   std::vector<double> prefill_scores;
   std::vector<std::map<int, double>> kept;  // position -> score: after the prefill and after each step
   std::vector<int> evicted;                 // per step, -1: none
-  std::vector<double> gap;                  // per entry of `kept`, fp64 only: by how much the choice was clear
+  std::vector<double> gap;                  // per entry of `kept`, fp64 only: the margin by which the choice was clear
 };
 
-/// The rule, word by word, in fp64. `window` as in ColumnSums.
+/// H2O in fp64, as Keep defines it. `window`: ColumnSums::observation.
 H2oTrace h2o_in_fp64(const H2oCase& c, int window = 0);
 
 struct H2oOptions {
   bool feed = false;  ///< hand the kernels the probabilities and prompt scores of fp64, rounded to fp32
   int window = 0;
-  int more_slots = 0;  ///< than are needed
+  int more_slots = 0;  ///< slots beyond those that are needed
 };
 
-/// The cases as one block of sequences (of the same group size, each with its own length) through the kernels of a
-/// place.
+/// Runs the cases through the kernels of a place as one block of sequences. All have the same group size; their lengths
+/// may differ.
 std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options = {});
 
-/// How the tokens of a case are scored, if not as H2O does.
+/// The scoring of a rule other than H2O.
 struct RuleParameters {
   kernels::Statistic statistic = kernels::Statistic::sum;
   int window = 0, pool = 1;
   float decay = 1;
 };
-/// One case by another rule.
+/// Runs one case by another rule.
 H2oTrace rule_on(const Place& place, const H2oCase& c, const RuleParameters& rule);
 
-/// Like h2o_in_fp64's softmax over the visible tokens of one query.
+/// The softmax over the visible tokens of one query, as h2o_in_fp64() computes it.
 std::map<int, double> probabilities(const std::vector<double>& weights, const std::vector<int>& visible);
 
 }  // namespace weft::test

@@ -1,4 +1,4 @@
-// tests/support/numbers.h: random numbers with a seed, and a judge of results.
+// tests/support/numbers.h: random numbers from a seed, and the comparison of results with a tolerance.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ inline std::vector<float> normal(std::int64_t n, std::uint64_t seed, float devia
   return numbers;
 }
 
-/// What `numbers` are after a stay in memory as `dtype`.
+/// `numbers` as they come back from memory of type `dtype`.
 inline std::vector<float> rounded(std::vector<float> numbers, DType dtype) {
   for (float& x : numbers) {
     if (dtype == DType::f16) x = static_cast<float>(f16(x));
@@ -30,8 +30,8 @@ inline std::vector<float> rounded(std::vector<float> numbers, DType dtype) {
   return numbers;
 }
 
-/// How far a result may be from fp64's, as a share of the largest number expected: sums are fp32 in every type, and a
-/// result of that type is rounded once.
+/// The largest error allowed against fp64, as a share of the largest number expected. Sums are fp32 in every type, and
+/// a result of type `dtype` is rounded once.
 constexpr double tolerance(DType dtype) {
   switch (dtype) {
     case DType::f16: return 1e-3;
@@ -40,7 +40,7 @@ constexpr double tolerance(DType dtype) {
   }
 }
 
-/// Matches numbers within `tolerance` times the largest finite one expected; NaN matches only NaN, an infinity only
+/// Matches numbers within `tolerance` times the largest finite number expected. NaN matches only NaN, an infinity only
 /// itself. A mismatch names the worst place.
 class Near : public Catch::MatcherBase<std::vector<float>> {
  public:

@@ -1,4 +1,4 @@
-// tests/support/safetensors.h: small safetensors files and indices, and why a checkpoint was refused.
+// tests/support/safetensors.h: small safetensors files and indices, and the refusals of checkpoints.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -32,7 +32,7 @@ inline std::string entry(const std::string& name, std::uint64_t begin, std::uint
          "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 
-/// A file of one-byte-each tensors, holding 'a', 'b', ... in their order.
+/// A file of tensors of one byte each: 'a', 'b', ... in their order.
 inline std::string file_of(const std::vector<std::string>& names) {
   std::string header, data;
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -43,8 +43,8 @@ inline std::string file_of(const std::vector<std::string>& names) {
 }
 
 struct Refusal {
-  std::string fault,
-      message;  // "" where nothing was refused; "other" for a DataError without a fault, "io" for an IoError
+  std::string fault;  ///< "" if nothing was refused; "other" for a DataError without a fault, "io" for an IoError
+  std::string message;
 };
 
 template <class Function> Refusal refusal_of(const Function& function) {
@@ -73,7 +73,7 @@ inline std::string index_of(const std::vector<std::pair<std::string, std::string
 inline const std::string kFirst = "model-00001-of-00002.safetensors", kSecond = "model-00002-of-00002.safetensors";
 inline const std::string kIndex = "model.safetensors.index.json";
 
-/// Tensors x and y in the first shard, z in the second.
+/// Fills a folder with two shards and their index. Tensors x and y are in the first shard, z in the second.
 inline void fill_sharded(const TemporaryFolder& folder) {
   write_text(folder / kFirst, file_of({"x", "y"}));
   write_text(folder / kSecond, file_of({"z"}));

@@ -1,4 +1,5 @@
-// tests/support/threaded_backend.h: a machine whose streams are threads, so that issued is not yet done, as on a GPU.
+// tests/support/threaded_backend.h: a backend whose streams are threads. As on a GPU, work that is issued is not yet
+// done.
 #pragma once
 
 #include <atomic>
@@ -94,7 +95,7 @@ class ThreadedBackend : public kernels::Backend {
   std::unique_ptr<kernels::Stream> make_stream() override { return std::make_unique<ThreadedStream>(); }
   std::unique_ptr<kernels::Event> make_event() override { return std::make_unique<ThreadedEvent>(); }
 
-  /// Queues anything, as a kernel launch would.
+  /// Queues any work, as a kernel launch would.
   static void launch(kernels::Stream& stream, std::function<void()> work) {
     dynamic_cast<ThreadedStream&>(stream).push(std::move(work));
   }

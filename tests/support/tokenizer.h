@@ -1,4 +1,4 @@
-// tests/support/tokenizer.h: the fixtures of make_tokenizer_fixtures.py, and what is asked of every tokenizer.
+// tests/support/tokenizer.h: the fixtures of make_tokenizer_fixtures.py, and the checks that every tokenizer must pass.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -15,7 +15,7 @@ namespace weft::test {
 
 using Ids = std::vector<std::int32_t>;
 
-/// The demo model's.
+/// The demo model's tokenizer.
 inline const runtime::Tokenizer& demo_tokenizer() {
   static const runtime::Tokenizer tokenizer = runtime::Tokenizer::load(source_path("models/demo"));
   return tokenizer;
@@ -62,7 +62,7 @@ inline void check_decoded(const runtime::Tokenizer& tokenizer, const std::string
   }
 }
 
-/// Why a folder is refused.
+/// The message with which a folder is refused, or "accepted".
 inline std::string refusal(const std::filesystem::path& folder) {
   try {
     runtime::Tokenizer::load(folder);
