@@ -1,5 +1,5 @@
 // kernels/kv_row.h: one key or value in its slot. A row of a float type is head_dim numbers. A row of int8 or int4 is
-// levels, followed by the scale and minimum in fp16 of each group of numbers: a slot is one piece.
+// levels, followed by the scale and minimum in fp16 of each group of numbers, so that it is one piece of memory.
 //
 //   group g: numbers 64 g to 64 g + 63; the last group may be shorter
 //   int8: byte d is the level of number d, from 0 to 255

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<Layout, kHeads>)) decode_va
                                  slots, sums, out + head * dim, dim);
 }
 
-/// Grid: KV heads, rows. After decode_sum.
+/// Handles the rest, after the sum of the splits. Grid: KV heads, rows.
 template <class T> __global__ void __launch_bounds__(kThreads) decode_rest(DecodeArgs a, Split split) {
   const Tile<T> t(a);
   add_rest_values(a, t, split.rest + t.tile * a.group,
@@ -129,7 +129,7 @@ template <class T, class F> void with_layout(int dim, int group, const F& f) {
   else throw UsageError("decode_attention: head_dim is " + std::to_string(dim) + ", on a GPU at most 256");
 }
 
-/// Does as many rows at once as the workspace holds.
+/// Runs the split kernels over as many rows at a time as the workspace holds.
 template <class Layout, int kHeads> void run_split(DecodeArgs a, int rows, CudaStream& stream) {
   using T = typename Layout::T;
   const int heads = a.slots.kv_heads, slots = a.slots.slots, dim = a.slots.head_dim;
@@ -163,7 +163,7 @@ template <class Layout, int kHeads> void run_split(DecodeArgs a, int rows, CudaS
   }
 }
 
-/// The whole step for slots of type T, whatever their number.
+/// Runs a whole step over slots of type T, whatever their number.
 template <class T> void run_teams(const DecodeArgs& args, int rows, CudaStream& stream) {
   const KvSlots& of = args.slots;
   with_layout<T>(of.head_dim, args.group, [&]<class Layout, int kHeads>() {

@@ -45,7 +45,7 @@ __device__ __forceinline__ void weigh(float (&p)[kTile / 8][4], float to_exp2, f
   }
 }
 
-/// out += weights values.
+/// out += the weights times the values.
 template <class T, int kDim>
 __device__ __forceinline__ void add_values(const float (&p)[kTile / 8][4], const Tile<T, kDim>& values,
                                            float (&out)[kDim / 8][4]) {

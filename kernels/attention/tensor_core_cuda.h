@@ -19,7 +19,7 @@
 
 namespace weft::kernels::cuda {
 
-/// Whether the code at hand may multiply T on tensor cores: Turing's cannot multiply bfloat16.
+/// Whether the code being compiled may multiply T on tensor cores. Turing's cannot multiply bfloat16.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 template <class T> constexpr bool kMultiplies = std::is_same_v<T, __half>;
 #else

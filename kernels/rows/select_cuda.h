@@ -59,7 +59,7 @@ __device__ inline unsigned long long running_sum(unsigned long long x, unsigned 
   return x;
 }
 
-/// Chooses the digit, from the highest on, at which the running mass passes `left`. All masses must be there.
+/// Chooses the digit, from the highest on, at which the running mass passes `left`. All masses must be summed.
 __device__ inline void choose_digit(std::uint64_t prefix, std::uint64_t left, SelectShared& shared) {
   const int digit = kDigits - 1 - static_cast<int>(threadIdx.x);
   const unsigned long long mass = shared.mass[digit], running = running_sum(mass, shared.running);

@@ -21,7 +21,7 @@ struct Quantisation {
   int group = 0;             ///< numbers of a row that share a scale in Weft's memory
   bool whole_rows = false;   ///< in the file all numbers of a row share one scale; then `group` is 128
   bool reordered = false;    ///< the groups may take the columns in another order (desc_act, actorder)
-  bool zero_points = false;  ///< compressed_tensors: zero points are stored; false: they may be
+  bool zero_points = false;  ///< compressed_tensors: zero points must be stored; false: they may be
   /// gptq: the writer subtracted 1 from all eight packed zero points as one integer, so a zero point of 0 borrowed from
   /// the next one.
   bool whole_words = false;

@@ -13,7 +13,7 @@
 
 namespace weft::runtime {
 
-/// Takes device memory for as many tokens as the longest sequence filled so far has slots.
+/// Takes device memory for one token per slot of the longest sequence filled so far.
 class RandomCache {
  public:
   /// `kv`: the type of a model's keys and values. The references must outlive the cache.

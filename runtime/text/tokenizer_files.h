@@ -51,7 +51,7 @@ struct AddedToken {
   std::string text;
   std::int32_t id = 0;
   bool strip_left = false, strip_right = false;  ///< the token takes the white space on that side with it
-  bool normalized = false;                       ///< looked for second, in the text between those that are not
+  bool normalized = false;                       ///< looked for in the text between the tokens that are not normalized
   bool special = false;                          ///< not part of decoded text
 };
 
