@@ -10,7 +10,9 @@ std::string kernel_kind(const Backend& backend) {
 }
 
 bool same_bits(const std::string& a, const std::string& b) {
-  // Sums have one order in both (linear_kernels.h, cpu/kernels.h); without AVX2 they have another.
+  // Sums have one order in all of them (linear_kernels.h, cpu/kernels.h). But for attention and log-probabilities plain
+  // C++ rounds each product before it is added. Fused, as for products with weights, they would be far slower on a
+  // processor without FMA.
   const auto has_vectors = [](const std::string& kind) { return kind == "AVX-512" || kind == "AVX2"; };
   return a == b || (has_vectors(a) && has_vectors(b));
 }

@@ -57,10 +57,6 @@ void PolicyFlags::add_to(CLI::App& app) {
   app.add_flag("--compress-cache", compress_cache, "FlexGen's name for --kv-dtype int4")
       ->excludes(kv_type)
       ->group("Policy");
-  app.add_option("--kv-rotate", kv_rotate,
-                 "Rotate keys and values before they are quantised to int8 or int4, which spreads outliers: true (the "
-                 "default) or false")
-      ->group("Policy");
   app.add_option(
          "--kv-keys", kv_keys,
          "Type that keys are stored in with --kv-dtype int4: int8 (the default), or int4, which takes less memory "
@@ -156,9 +152,8 @@ std::optional<DType> PolicyFlags::key_type() const {
   return kv_keys.empty() ? std::nullopt : policy::dtype_from_text(kv_keys, "--kv-keys");
 }
 
-/// Applies the flags for quantised keys and values to `format`.
+/// Applies --kv-keys to `format`.
 void PolicyFlags::set_details(policy::KvFormat& format) const {
-  if (format.quantised() && kv_rotate) format.rotate = kv_rotate;
   if (format.dtype == DType::i4 && key_type()) format.keys = key_type();
 }
 
@@ -180,7 +175,7 @@ policy::PartialPolicy PolicyFlags::policy() const {
   if (gpu_batch_size) flags.gpu_batch_size = checked_size(*gpu_batch_size, "--gpu-batch-size");
   if (num_gpu_batches) flags.num_gpu_batches = checked_size(*num_gpu_batches, "--num-gpu-batches");
   if (!retention.empty()) flags.retention = policy::Retention::from_text(retention);
-  if (!kv_dtype.empty() || compress_cache || kv_rotate || !kv_keys.empty()) {
+  if (!kv_dtype.empty() || compress_cache || !kv_keys.empty()) {
     const policy::KvFormat said = file.kv_format.value_or(policy::KvFormat{});
     policy::KvFormat format = said;
     if (compress_cache) format = policy::KvFormat::of(DType::i4);
@@ -188,8 +183,7 @@ policy::PartialPolicy PolicyFlags::policy() const {
     if (format.quantised() && said.rotate) format.rotate = said.rotate;
     if (format.dtype == DType::i4 && said.keys) format.keys = said.keys;
     set_details(format);
-    // With other formats, these flags are for them too. Otherwise check() refuses flags that do not fit the format.
-    if (or_kv_dtypes.empty() && kv_rotate) format.rotate = kv_rotate;
+    // With other formats, the flag is for them too. Otherwise check() refuses it if it does not fit the format.
     if (or_kv_dtypes.empty() && key_type()) format.keys = key_type();
     flags.kv_format = format;
   }
@@ -199,9 +193,7 @@ policy::PartialPolicy PolicyFlags::policy() const {
   flags.budgets = memory();
   policy::PartialPolicy both = flags.over(file);
   set_weight_format(both);
-  policy::check(both.kv_format.value_or(policy::KvFormat{}), !kv_keys.empty() ? "--kv-keys"
-                                                             : kv_rotate      ? "--kv-rotate"
-                                                                              : policy_file + ": kv");
+  policy::check(both.kv_format.value_or(policy::KvFormat{}), !kv_keys.empty() ? "--kv-keys" : policy_file + ": kv");
   return both;
 }
 

@@ -19,7 +19,6 @@ struct PolicyFlags {
   std::string device_memory, host_memory, disk_memory;
   std::vector<double> percent;
   std::optional<int> gpu_batch_size, num_gpu_batches, weight_group;
-  std::optional<bool> kv_rotate;
   std::vector<std::string> or_kv_dtypes, or_weight_dtypes;
   bool no_overlap = false, compress_weight = false, compress_cache = false;
   MachineOptions machine{.disk_directory = ""};
@@ -29,8 +28,8 @@ struct PolicyFlags {
   void add_choices_to(CLI::App& app);
   /// The policy of the file and the flags; a flag overrides the file. Throws UsageError.
   policy::PartialPolicy policy() const;
-  /// The formats of --or-kv-dtype, with --kv-rotate and --kv-keys applied, and of --or-weight-dtype, with
-  /// --weight-group and --weight-arithmetic applied. Throw UsageError.
+  /// The formats of --or-kv-dtype, with --kv-keys applied, and of --or-weight-dtype, with --weight-group and
+  /// --weight-arithmetic applied. Throw UsageError.
   std::vector<policy::KvFormat> other_kv_formats() const;
   std::vector<std::optional<policy::WeightFormat>> other_weight_formats() const;
   /// `machine` with the memory that the flags ask for. Throws UsageError.

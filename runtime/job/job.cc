@@ -160,7 +160,7 @@ void name_kernels(LiveRecord& record, const kernels::Backend& backend, const std
   const std::string kind = kernels::kernel_kind(backend);
   if (const std::string others = record.add_kernels(kind); !others.empty())
     spdlog::warn(
-        "{}: some answers were computed by {}, the rest will be by {}, which rounds in another order: a request may "
+        "{}: some answers were computed by {}, the rest will be by {}, which rounds differently: a request may "
         "get other tokens than it would have got there",
         output, in_quotes(others), in_quotes(kind));
 }

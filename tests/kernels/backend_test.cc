@@ -100,7 +100,7 @@ TEST_CASE("the CPU backend says what it is", "[kernels]") {
   CHECK(kernels::processors() >= 1);
 }
 
-TEST_CASE("kernels that sum in another order are told apart", "[kernels]") {
+TEST_CASE("kernels whose bits may differ are told apart", "[kernels]") {
   const std::string mine = kernels::kernel_kind(*kernels::make_cpu_backend({}));
   CHECK(kernels::same_bits(mine, mine));
   CHECK(kernels::same_bits("AVX2", "AVX-512"));

@@ -93,7 +93,7 @@ class Record(Case):
                              (["--retention", "recent:9:layers=1.5,0.5"], ["'retention' was", "[1.5,0.5]"]),
                              (["--kv-dtype", "int4"], ["'kv' was not said and is now 'int4, keys int8, rotated'"]),
                              (["--kv-dtype", "int4", "--kv-keys", "int4"], ["is now 'int4, rotated'"]),
-                             (["--compress-cache", "--kv-rotate", "false"], ["is now 'int4, keys int8'"]),
+                             (["--compress-cache"], ["is now 'int4, keys int8, rotated'"]),
                              (["--weights", "random:3"], ["'weights' was not said and is now 'random:3'"])]:
             self.refused(USAGE, ["out.jsonl: belongs to another run", "--resume=force", *words], "--resume", *flags)
         for number, changes in enumerate([{"seed": 2}, {"ffn_dim": 48}, {"eos_token_id": 5}]):
