@@ -63,10 +63,11 @@ def seconds_alone(weft, machine, run, folder):
 def shares_of(run, alone):
     """The shares in running of the link, the device and the host."""
     work, rates = run["workload"], {name: rate["median"] for name, rate in run["tokens_per_second"].items()}
-    sweeps, sweep = run["tokens"]["generated"] / work["requests"] - 1, work["requests"] / rates["decode"]
-    prefill = work["requests"] * work["prompt_len"] / rates["prefill"]  # in which the device is busy all the time
+    made_up = len(run["projected_from"])  # first sweeps whose KV is made up; their rows are as many as in decode
+    sweeps, sweep = run["tokens"]["generated"] / work["requests"] - 1 - made_up, work["requests"] / rates["decode"]
+    prefill = work["requests"] * work["prompt_len"] / rates["prefill"]  # in which the device is busy
     host = run["lanes"][HOST]["busy_seconds"] / sweeps
-    device = (run["lanes"][DEVICE]["busy_seconds"] - prefill) / sweeps
+    device = (run["lanes"][DEVICE]["busy_seconds"] - prefill) / (sweeps + made_up)
     return {LINK: (alone[LINK] - (sweep - host)) / host, DEVICE: alone[DEVICE] / device, HOST: alone[HOST] / host}
 
 

@@ -91,6 +91,25 @@ class Plans(Case):
             for other, share in others.items():
                 self.assertAlmostEqual(together[0][lane][other], share, delta=0.03, msg=f"{lane} beside {other}")
 
+    def test_the_schedule_knows_the_bytes_that_cross_the_link(self):
+        rows = self.folder / "rows.json"
+        done = subprocess.run([sys.executable, cli_test.SOURCE / "scripts/bench/link_bytes.py", "--models",
+                               cli_test.SOURCE / "models/demo/config.json", "--machine",
+                               cli_test.SOURCE / "configs/machines/cpu.json", "--backend", "cpu", "--prompt-len", "32",
+                               "--gen-len", "16", "--device-memory", "20MiB", "--host-memory", "64MiB", "--block", "2x2",
+                               "--sweeps", "2", "--weft", cli_test.WEFT.binary, "--output", rows],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = json.loads(rows.read_text())
+        self.assertEqual(len(rows), 3)
+        for row in rows:
+            for lane, planned in row["bytes_per_token"].items():
+                self.assertAlmostEqual(row["measured_bytes_per_token"][lane], planned, delta=1, msg=(row["layout"], lane))
+        full, h2o, resident = (row["bytes_per_token"]["host_to_device"] for row in rows)  # the weights are all resident
+        self.assertGreater(full, 4 * h2o)
+        self.assertGreater(h2o, 0)
+        self.assertEqual(resident, 0)
+
     def test_another_retention_is_taken_where_it_is_allowed_and_faster(self):
         report = self.folder / "report.json"
         self.plan("--machine", cli_test.SOURCE / "configs/machines/t4.json", "--gen-len", 512, "--or-retention", "h2o:0.1:0.1", "--gpu-batch-size", 8,
