@@ -71,7 +71,7 @@ def rows_of(options, model, folder):
     for name, retention, kv in LAYOUTS:
         policy = folder / "policy.json"
         policy.write_text(json.dumps({"version": 1, "gpu_batch_size": size, "num_gpu_batches": count, "kv": kv,
-                                      "attention": "device", "schedule": "static"}))
+                                      "activations": {"device": 1.0}, "attention": "device", "schedule": "static"}))
         plan = planned(options, model, retention, policy, options.machine, folder)
         policy.write_text(json.dumps(plan["policy"]))  # with the weights where the plan has put them
         of_schedule = bytes_of_schedule(options, model, retention, policy, folder)
