@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import unittest
 import xml.etree.ElementTree
@@ -58,6 +59,56 @@ class Plans(Case):
     def test_the_same_question_has_the_same_answer(self):
         flags = ("--machine", cli_test.SOURCE / "configs/machines/h200-16gib.json", "--explain", "--gpu-batch-size", 8)
         self.assertEqual(self.plan(*flags, model="opt-6.7b"), self.plan(*flags, model="opt-6.7b"))
+
+    def test_measured_runs_are_predicted_within_a_tenth(self):
+        runs = sorted((cli_test.SOURCE / "tests/data/h100").glob("opt-*.json"))
+        self.assertEqual(len(runs), 6)
+        policy, report = self.folder / "policy.json", self.folder / "report.json"
+        for run in runs:
+            with self.subTest(run.stem):
+                measured = json.loads(run.read_text())
+                policy.write_text(json.dumps(measured["policy"]))
+                work = measured["workload"]
+                self.plan("--machine", cli_test.SOURCE / "configs/machines/h100.json", "--policy", policy, "--prompt-len",
+                          work["prompt_len"], "--gen-len", work["gen_len"], "--requests", work["requests"], "--report",
+                          report, model=pathlib.Path(measured["model"]).stem)
+                predicted = json.loads(report.read_text())["predicted"]["tokens_per_second"]["total"]
+                ratio = predicted / measured["tokens_per_second"]["total"]["median"]
+                self.assertTrue(0.9 < ratio < 1.1, f"predicted is {ratio:.3f} times what was measured")
+
+    def test_the_file_of_the_h100_is_made_of_what_was_measured(self):
+        data, made = cli_test.SOURCE / "tests/data/h100", self.folder / "made.json"
+        done = subprocess.run([sys.executable, cli_test.SOURCE / "scripts/bench/measured_machine.py", data / "lanes.json",
+                               "--ceilings", data / "ceilings.json", "--runs", *sorted(data.glob("opt-*.json")),
+                               "--weft", cli_test.WEFT.binary, "--output", made], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        made, shipped = json.loads(made.read_text()), json.loads((cli_test.SOURCE / "configs/machines/h100.json").read_text())
+        together = made.pop("together"), shipped.pop("together")
+        for key in ("name", "source"):  # given by flags
+            del made[key], shipped[key]
+        self.assertEqual(made, shipped)
+        for lane, others in together[1].items():  # shares follow from plans, so a planner that knows more moves them
+            for other, share in others.items():
+                self.assertAlmostEqual(together[0][lane][other], share, delta=0.03, msg=f"{lane} beside {other}")
+
+    def test_the_schedule_knows_the_bytes_that_cross_the_link(self):
+        rows = self.folder / "rows.json"
+        done = subprocess.run([sys.executable, cli_test.SOURCE / "scripts/bench/link_bytes.py", "--models",
+                               cli_test.SOURCE / "models/demo/config.json", "--machine",
+                               cli_test.SOURCE / "configs/machines/cpu.json", "--backend", "cpu", "--prompt-len", "32",
+                               "--gen-len", "16", "--device-memory", "20MiB", "--host-memory", "64MiB", "--block", "2x2",
+                               "--sweeps", "2", "--weft", cli_test.WEFT.binary, "--output", rows],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = json.loads(rows.read_text())
+        self.assertEqual(len(rows), 3)
+        for row in rows:
+            for lane, planned in row["bytes_per_token"].items():
+                self.assertAlmostEqual(row["measured_bytes_per_token"][lane], planned, delta=1, msg=(row["layout"], lane))
+        full, h2o, resident = (row["bytes_per_token"]["host_to_device"] for row in rows)  # the weights are all resident
+        self.assertGreater(full, 4 * h2o)
+        self.assertGreater(h2o, 0)
+        self.assertEqual(resident, 0)
 
     def test_another_retention_is_taken_where_it_is_allowed_and_faster(self):
         report = self.folder / "report.json"
