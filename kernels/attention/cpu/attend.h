@@ -24,7 +24,8 @@ template <class S> struct Ahead {
   }
 };
 
-template <class S, int Bytes> void prefetch(std::uintptr_t from) {
+// GCC takes a function of prefetches alone for one without effects and removes the calls, unless it is inlined first.
+template <class S, int Bytes> [[gnu::always_inline]] inline void prefetch(std::uintptr_t from) {
   WEFT_UNROLLED (std::uintptr_t i = 0; i < Bytes; i += kLine)
     __builtin_prefetch(reinterpret_cast<const void*>(from + i), 0, 2);  // NOLINT(performance-no-int-to-ptr)
 }

@@ -37,7 +37,7 @@ template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
 }
 
 /// Prefetches the memory that the next tile touches first.
-template <class S> void prefetch_tile(const DecodeTile& t) {
+template <class S> [[gnu::always_inline]] inline void prefetch_tile(const DecodeTile& t) {
   constexpr std::uintptr_t most = 512;  // the processor fetches the rest by itself
   const auto bytes = static_cast<std::uintptr_t>(t.slots) * sizeof(float);
   for (std::uintptr_t i = 0; i < bytes && i < most; i += kLine) {

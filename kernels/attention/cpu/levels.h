@@ -62,7 +62,8 @@ void multiply_levels(const float* q, std::int64_t q_stride, const std::uint8_t* 
 }
 
 /// Prefetches the memory that lies kAheadBytes after these `rows` rows.
-template <class S> void prefetch_rows(const Ahead<S>& ahead, int first, int rows, std::uintptr_t row_bytes) {
+template <class S>
+[[gnu::always_inline]] inline void prefetch_rows(const Ahead<S>& ahead, int first, int rows, std::uintptr_t row_bytes) {
   const std::uintptr_t from = ahead.after(static_cast<std::uintptr_t>(first) * row_bytes);
   const std::uintptr_t bytes = static_cast<std::uintptr_t>(rows) * row_bytes;
   for (std::uintptr_t i = 0; i < bytes; i += kLine)
