@@ -166,7 +166,7 @@ void weigh_vectors(const DecodeState<T>& s, int head, int d, int last, int vecto
 }
 
 /// The output of H query heads, with as many vectors of columns at once as registers allow.
-template <class S, int H, class T> void outputs(const DecodeState<T>& s, int head) {
+template <class S, int H, class T> void outputs_of(const DecodeState<T>& s, int head) {
   constexpr int most = H <= 2 ? 8 : 4;
   const int vectors = static_cast<int>(s.dim / kLanes);
   for (int n = 0; n < vectors; n += most) {
@@ -174,6 +174,17 @@ template <class S, int H, class T> void outputs(const DecodeState<T>& s, int hea
     const int last = n + at_once == vectors ? s.tile.head_dim - (vectors - 1) * kLanes : kLanes;
     weigh_vectors<S, H, most>(s, head, d, last, at_once);
   }
+}
+
+/// The outputs of all query heads.
+template <class S, class T> void outputs(const DecodeState<T>& s) {
+  const int group = s.tile.group;
+  int head = 0;
+  if constexpr (S::kHeads >= 4)
+    for (; head + 4 <= group; head += 4) outputs_of<S, 4>(s, head);
+  if constexpr (S::kHeads >= 2)
+    for (; head + 2 <= group; head += 2) outputs_of<S, 2>(s, head);
+  for (; head < group; ++head) outputs_of<S, 1>(s, head);
 }
 
 }  // namespace weft::kernels

@@ -47,17 +47,53 @@ struct Avx2 {
     for (int i = 0; i < n; ++i) p[i] = lanes[i];
   }
 
-  static V levels(const std::uint8_t* p) { return {floats(bytes(p)), floats(bytes(p + 8))}; }
-  static V low_levels(const std::uint8_t* p) { return {floats(low_half(bytes(p))), floats(low_half(bytes(p + 8)))}; }
-  static V high_levels(const std::uint8_t* p) {
-    return {floats(_mm256_srli_epi32(bytes(p), 4)), floats(_mm256_srli_epi32(bytes(p + 8), 4))};
+  struct I {
+    __m256i low, high;
+  };
+  using Quarter = __m128i;
+  template <DType kType> static I words(const std::uint8_t* p) {
+    if constexpr (kType == DType::i8) return {wide(p), wide(p + 32)};
+    else return {_mm256_cvtepu8_epi16(half(p)), _mm256_cvtepu8_epi16(half(p + 16))};
   }
-  static V half_levels(const std::uint8_t* p) {
-    return {floats(low_half(bytes(p))), floats(_mm256_srli_epi32(bytes(p), 4))};
+  template <DType kType> static I words_first(const std::uint8_t* p, int bytes) {
+    alignas(32) std::uint8_t all[64] = {};
+    for (int i = 0; i < bytes; ++i) all[i] = p[i];
+    return words<kType>(all);
   }
-  static void scales(const std::uint8_t* p, int stride, int count, V& scale, V& minimum) {
+  template <DType kType> static I low(I x) {
+    const __m256i mask = _mm256_set1_epi16(kType == DType::i8 ? 255 : 15);
+    return {_mm256_and_si256(x.low, mask), _mm256_and_si256(x.high, mask)};
+  }
+  template <DType kType> static I high(I x) {
+    constexpr int bits = kType == DType::i8 ? 8 : 4;
+    return {_mm256_srli_epi16(x.low, bits), _mm256_srli_epi16(x.high, bits)};
+  }
+  static I low_words(I a, I b) { return {_mm256_unpacklo_epi16(a.low, b.low), _mm256_unpacklo_epi16(a.high, b.high)}; }
+  static I high_words(I a, I b) { return {_mm256_unpackhi_epi16(a.low, b.low), _mm256_unpackhi_epi16(a.high, b.high)}; }
+  static I no_words() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  static I load_words(const std::int16_t* p) { return {wide(p), wide(p + 16)}; }
+  static I all_pairs(const std::int16_t* p) {
+    int pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return {_mm256_set1_epi32(pair), _mm256_set1_epi32(pair)};
+  }
+  static I multiply_pairs(I a, I b) { return {_mm256_madd_epi16(a.low, b.low), _mm256_madd_epi16(a.high, b.high)}; }
+  static I add(I a, I b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
+  static V to_floats(I a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+  static void store_rounded(std::int16_t* p, V v) {
+    const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(v.low), _mm256_cvtps_epi32(v.high));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+  }
+  static Quarter quarter(const I (&row)[4]) {
+    __m256i r[4];
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) r[i] = _mm256_add_epi32(row[i].low, row[i].high);
+    const __m256i all = _mm256_hadd_epi32(_mm256_hadd_epi32(r[0], r[1]), _mm256_hadd_epi32(r[2], r[3]));
+    return _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  }
+  static I join(const Quarter (&q)[4]) { return {_mm256_set_m128i(q[1], q[0]), _mm256_set_m128i(q[3], q[2])}; }
+  static void scales(const std::uint8_t* p, const std::int32_t* at, int count, V& scale, V& minimum) {
     alignas(32) std::int32_t both[16] = {};
-    for (int i = 0; i < count; ++i) __builtin_memcpy(both + i, p + static_cast<std::int64_t>(i) * stride, 4);
+    for (int i = 0; i < count; ++i) __builtin_memcpy(both + i, p + at[i], 4);
     const __m256i low = integers(both), high = integers(both + 8), mask = _mm256_set1_epi32(0xFFFF);
     scale = halves(_mm256_and_si256(low, mask), _mm256_and_si256(high, mask));
     minimum = halves(_mm256_srli_epi32(low, 16), _mm256_srli_epi32(high, 16));
@@ -142,16 +178,12 @@ struct Avx2 {
   }
 
  private:
-  static __m256i bytes(const std::uint8_t* p) {
-    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-  }
-  static __m256i low_half(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi32(15)); }
-  static __m256 floats(__m256i x) { return _mm256_cvtepi32_ps(x); }
   /// Converts the fp16 in the low 16 bits of each lane; the high bits must be 0.
   static V halves(__m256i low, __m256i high) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);
     return {_mm256_cvtph_ps(_mm256_castsi256_si128(packed)), _mm256_cvtph_ps(_mm256_extracti128_si256(packed, 1))};
   }
+  static __m256i wide(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static __m128i half(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
   static __m256i integers(const std::int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
   static __m256 from_bf16(__m128i bits) {

@@ -42,20 +42,52 @@ struct Avx512 {
   static void store_first(f16* p, V v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_f16(v)); }
   static void store_first(bf16* p, V v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16(v)); }
 
-  /// Levels of slots (kv_row.h): of 16 bytes; of the low or high halves of 16 bytes; of the low halves of 8 bytes, then
-  /// the high ones.
-  static V levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(bytes(p)); }
-  static V low_levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(low_half(bytes(p))); }
-  static V high_levels(const std::uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes(p), 4)); }
-  static V half_levels(const std::uint8_t* p) {
-    const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
-    return _mm512_cvtepi32_ps(low_half(_mm512_cvtepu8_epi32(_mm_unpacklo_epi64(x, _mm_srli_epi16(x, 4)))));
+  /// 32 words of 16 bits, or 16 integers: see cpu/levels.h.
+  using I = __m512i;
+  using Quarter = __m512i;
+  template <DType kType> static I words(const std::uint8_t* p) {
+    if constexpr (kType == DType::i8) return _mm512_loadu_si512(p);
+    else return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
-  /// Lane i gets the scale and the minimum that lie i * stride bytes after p, for i < count; the others get 0.
-  static void scales(const std::uint8_t* p, int stride, int count, V& scale, V& minimum) {
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i at = _mm512_mullo_epi32(lane, _mm512_set1_epi32(stride));
-    const __m512i both = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), first_lanes(count), at, p, 1);
+  template <DType kType> static I words_first(const std::uint8_t* p, int bytes) {
+    const __mmask64 mask = (std::uint64_t{1} << bytes) - 1;
+    if constexpr (kType == DType::i8) return _mm512_maskz_loadu_epi8(mask, p);
+    else return _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(static_cast<__mmask32>(mask), p));
+  }
+  template <DType kType> static I low(I words) {
+    return _mm512_and_si512(words, _mm512_set1_epi16(kType == DType::i8 ? 255 : 15));
+  }
+  template <DType kType> static I high(I words) { return _mm512_srli_epi16(words, kType == DType::i8 ? 8 : 4); }
+  static I low_words(I a, I b) { return _mm512_unpacklo_epi16(a, b); }
+  static I high_words(I a, I b) { return _mm512_unpackhi_epi16(a, b); }
+  static I no_words() { return _mm512_setzero_si512(); }
+  static I load_words(const std::int16_t* p) { return _mm512_loadu_si512(p); }
+  static I all_pairs(const std::int16_t* p) {
+    int pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return _mm512_set1_epi32(pair);
+  }
+  static I multiply_pairs(I a, I b) { return _mm512_madd_epi16(a, b); }
+  static I add(I a, I b) { return _mm512_add_epi32(a, b); }
+  static V to_floats(I a) { return _mm512_cvtepi32_ps(a); }
+  /// Rounds 16 numbers from -32767 to 32767 to the nearest integer, even ones in the middle.
+  static void store_rounded(std::int16_t* p, V v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(v)));
+  }
+  /// Lane i of join() is the sum of row i % 4 of quarter i / 4.
+  static Quarter quarter(const I (&row)[4]) {
+    const I ab = add(_mm512_unpacklo_epi32(row[0], row[1]), _mm512_unpackhi_epi32(row[0], row[1]));
+    const I cd = add(_mm512_unpacklo_epi32(row[2], row[3]), _mm512_unpackhi_epi32(row[2], row[3]));
+    return add(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+  }
+  static I join(const Quarter (&q)[4]) {
+    const I low = add(_mm512_shuffle_i32x4(q[0], q[1], 0x88), _mm512_shuffle_i32x4(q[0], q[1], 0xDD));
+    const I high = add(_mm512_shuffle_i32x4(q[2], q[3], 0x88), _mm512_shuffle_i32x4(q[2], q[3], 0xDD));
+    return add(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xDD));
+  }
+  /// Lane i gets the scale and the minimum that lie at[i] bytes after p, for i < count; the others get 0.
+  static void scales(const std::uint8_t* p, const std::int32_t* at, int count, V& scale, V& minimum) {
+    const I both = _mm512_mask_i32gather_epi32(no_words(), first_lanes(count), _mm512_loadu_si512(at), p, 1);
     scale = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
     minimum = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
   }
@@ -135,10 +167,6 @@ struct Avx512 {
   }
 
  private:
-  static __m512i bytes(const std::uint8_t* p) {
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  }
-  static __m512i low_half(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi32(15)); }
   static V from_bf16(__m256i bits) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)); }
   static __m256i to_f16(V v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static __m256i to_bf16(V v) {

@@ -21,8 +21,12 @@ template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
       const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;
       S::store(s.q + g * s.dim + d, S::mul(load_some<S>(t.q + g * t.head_dim + d, lanes), S::all(t.scale)));
     }
-  if constexpr (is_level<T>)
-    for (int g = 0; g < t.group; ++g) sum_groups<S>(s.q + g * s.dim, t.head_dim, s.q_sum + g * kv_groups(t.head_dim));
+  if constexpr (is_level<T>) {
+    const int groups = kv_groups(t.head_dim);
+    for (int i = 0; i < t.group * groups; ++i)
+      quantise_query<S, KeyOf<T>::kType>(s.q + i / groups * s.dim, t.head_dim, i % groups * kKvGroup,
+                                         s.q_words + i * kKvGroup, s.q_scale + i, s.q_sum + i);
+  }
   int head = 0;
   if constexpr (S::kHeads >= 4)
     for (; head + 4 <= t.group; head += 4) logits<S, 4>(s, head);
@@ -66,22 +70,20 @@ template <class S, class T> void decode_tile_of(const DecodeTile& t) {
   s.place = reinterpret_cast<std::int32_t*>(s.value + entries);
   s.run = reinterpret_cast<SlotRun*>(s.place + entries);
   if constexpr (is_level<T>) {
-    const int groups = kv_groups(t.head_dim);
-    s.scale = reinterpret_cast<float*>(s.run + entries / 2);
-    s.minimum = s.scale + groups * kLanes;
-    s.q_sum = s.minimum + groups * kLanes;
+    const int groups = t.group * kv_groups(t.head_dim);
+    s.slot = reinterpret_cast<std::int32_t*>(s.run + entries / 2);
+    s.q_words = reinterpret_cast<std::int16_t*>(s.slot + entries);
+    s.q_scale = reinterpret_cast<float*>(s.q_words + groups * kKvGroup);
+    s.q_sum = s.q_scale + groups;
+    s.sum = s.q_sum + groups;
+    s.minima = s.sum + groups * kKvGroup;
   }
 
   write_token<S>(s);
   list_entries<S>(s);
   find_probabilities<S>(s);
   if (t.next) prefetch_tile<S>(*t.next);
-  int head = 0;
-  if constexpr (S::kHeads >= 4)
-    for (; head + 4 <= t.group; head += 4) outputs<S, 4>(s, head);
-  if constexpr (S::kHeads >= 2)
-    for (; head + 2 <= t.group; head += 2) outputs<S, 2>(s, head);
-  for (; head < t.group; ++head) outputs<S, 1>(s, head);
+  outputs<S>(s);
 
   if (has_rest(s)) add_rest_values<S>(s);
   if (t.statistic == Statistic::largest) add_to_scores<S, Statistic::largest>(s);

@@ -1,204 +1,281 @@
-// kernels/attention/cpu/levels.h: the reading part of a decode step over slots of int8 and int4 (kv_row.h), whose
-// levels become floats in registers, over a vector type S (cpu/math.h). It does what cpu/attend.h does for float types.
+// kernels/attention/cpu/levels.h: the reading part of a decode step over slots of int8 and int4 (kv_row.h), by integer
+// products, over a vector type S (cpu/math.h). It does what cpu/attend.h does for float types.
+//
+// A query is rounded to 16 bits per group of numbers, and multiplied with the levels of a key as they are. The weights of
+// values, p * scale, are rounded to 16 bits per block of 64 entries. Both sums are exact integers, so that their order
+// is free; entries, not slots, make a block, so that empty slots between them change nothing.
+//
+// A level is read as part of a 16-bit word: of int8, a word has two numbers, one beside the other; of int4, a word is
+// one byte, which has two numbers as well. The one in the low bits is part 0, the other part 1.
 #pragma once
 
-#include <type_traits>
+#include <array>
 
 #include "kernels/attention/cpu/attend.h"
 #include "kernels/attention/cpu/quantise.h"
 
 namespace weft::kernels {
 
-constexpr int kGroupVectors = kKvGroup / kLanes;
+constexpr int kGroupWords = kKvGroup / 2;
+constexpr int kBlockEntries = 64;         ///< 64 * 255 * kTopWeight fits an int
+constexpr float kTopWeight = 32767.0f;    ///< of queries and weights
+constexpr float kLeastWeight = 1e-30f;    ///< smaller ones count as 0: their inverses may not be finite
+constexpr int kLevelSums = kKvGroup / kLanes;
 
-/// The 16 levels of vector n of a row. `kWhole`: it lies in a whole group.
-template <class S, DType kType, bool kWhole> typename S::V levels_of(const std::uint8_t* row, int head_dim, int n) {
-  const int first = n * kLanes, count = head_dim - first;
-  if constexpr (kType == DType::i8) {
-    if (kWhole || count >= kLanes) return S::levels(row + first);
-  } else {
-    const int left = head_dim - first / kKvBlock * kKvBlock;  // numbers from the vector's block on
-    const std::uint8_t* const block = row + first / kKvBlock * kLanes;
-    if (kWhole || left >= kKvBlock) return n % 2 == 0 ? S::low_levels(block) : S::high_levels(block);
-    if (left == kLanes) return S::half_levels(block);
+/// The part and the word of its group in which number d of a row is.
+struct LevelPlace {
+  int word, part;
+};
+constexpr LevelPlace level_place(DType type, int head_dim, int d) {
+  const KvLevel at = kv_level(type, head_dim, d);
+  if (type == DType::i4) return {at.byte % kGroupWords, at.shift / 4};
+  return {at.byte % kKvGroup / 2, at.byte % 2};
+}
+/// The place of number d in its group's query, which has the numbers of part 0, then those of part 1.
+constexpr int query_place(DType type, int head_dim, int d) {
+  const LevelPlace at = level_place(type, head_dim, d);
+  return at.part * kGroupWords + at.word;
+}
+/// The place of number d in its group's sums: S::low_words() and S::high_words() interleave fours of words.
+constexpr int sum_place(DType type, int head_dim, int d) {
+  const LevelPlace at = level_place(type, head_dim, d);
+  return (at.word / 4 % 2 * 2 + at.part) * kLanes + at.word / 8 * 4 + at.word % 4;
+}
+using Places = std::array<std::uint8_t, kKvGroup>;
+constexpr Places places(int (*place)(DType, int, int), DType type) {
+  Places all{};
+  for (int d = 0; d < kKvGroup; ++d) all[static_cast<std::size_t>(d)] = static_cast<std::uint8_t>(place(type, kKvGroup, d));
+  return all;
+}
+template <DType kType> inline constexpr Places kQueryPlaces = places(query_place, kType);
+template <DType kType> inline constexpr Places kSumPlaces = places(sum_place, kType);
+
+/// The keys or the values of the visible slots.
+struct LevelRows {
+  const std::uint8_t* rows;    // that of slot 0 first
+  std::int64_t row_bytes;
+  int head_dim, level_bytes;
+  const std::int32_t* slot;    // of each entry; those past the last are like the last, up to a whole vector
+  int count, distance;         // entries, and how many a prefetch looks ahead
+  std::uintptr_t next;         // what is read after the last row, or 0
+  std::uintptr_t share;        // bytes of four rows for each group
+
+  LevelRows(const std::uint8_t* first, DType type, int dim, const std::int32_t* slots, int entries, std::uintptr_t after)
+      : rows(first), row_bytes(static_cast<std::int64_t>(kv_row_bytes(type, dim))), head_dim(dim),
+        level_bytes(static_cast<int>(kv_level_bytes(type, dim))), slot(slots), count(entries),
+        distance(static_cast<int>(kAheadBytes / static_cast<std::uintptr_t>(row_bytes))), next(after),
+        share(4 * static_cast<std::uintptr_t>(row_bytes) / static_cast<std::uintptr_t>(kv_groups(dim))) {}
+  /// Where the rows of 16 entries begin, in bytes after `rows`.
+  void find_rows(int first, std::int32_t* at) const {
+    for (int i = 0; i < kLanes; ++i) at[i] = slot[first + i] * static_cast<std::int32_t>(row_bytes);
   }
-  float lanes[kLanes] = {};
-  for (int i = 0; i < kLanes && i < count; ++i) {
-    const KvLevel at = kv_level(kType, head_dim, first + i);
-    lanes[i] = static_cast<float>(row[at.byte] >> at.shift & (kType == DType::i4 ? 15 : 255));
-  }
-  return S::load(lanes);
+};
+
+/// Prefetches a share of the four rows that are read `distance` entries after these, and which mostly lie side by side:
+/// group g of numbers prefetches part g, little by little, because a burst would fill the processor's queue of open loads.
+[[gnu::always_inline]] inline void prefetch_share(const LevelRows& r, int entry, int g) {
+  const auto row_bytes = static_cast<std::uintptr_t>(r.row_bytes);
+  const int target = entry + r.distance;
+  std::uintptr_t from = r.next + static_cast<std::uintptr_t>(target - r.count) * row_bytes;
+  if (target < r.count) from = reinterpret_cast<std::uintptr_t>(r.rows) + static_cast<std::uintptr_t>(r.slot[target]) * row_bytes;
+  else if (r.next == 0) return;
+  from += static_cast<std::uintptr_t>(g) * r.share;
+  const std::uintptr_t end = from + r.share;
+  for (std::uintptr_t line = (from + kLine - 1) / kLine * kLine; line < end; line += kLine)
+    __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// sum[H][R] = the vectors whose lanes add up to the products of H queries with as many keys, without the minima. scale
-/// [groups, 16] has the scales of these keys, from its first column on.
-template <class S, int H, int R, DType kType>
-void multiply_levels(const float* q, std::int64_t q_stride, const std::uint8_t* const (&row)[R], int head_dim,
-                     const float* scale, typename S::V (&sum)[H][R]) {
-  WEFT_UNROLLED (int h = 0; h < H; ++h)
-    WEFT_UNROLLED (int i = 0; i < R; ++i) sum[h][i] = S::zero();
-  typename S::V part[H][R];
-  const auto add_vector = [&](int n, auto whole) {
-    typename S::V query[H];
-    WEFT_UNROLLED (int h = 0; h < H; ++h) query[h] = S::load(q + h * q_stride + n * kLanes);
-    WEFT_UNROLLED (int i = 0; i < R; ++i) {
-      const typename S::V x = levels_of<S, kType, decltype(whole)::value>(row[i], head_dim, n);
-      WEFT_UNROLLED (int h = 0; h < H; ++h) part[h][i] = S::fma(x, query[h], part[h][i]);
-    }
-  };
-  for (int g = 0, first = 0; first < head_dim; ++g, first += kKvGroup) {
-    WEFT_UNROLLED (int h = 0; h < H; ++h)
-      WEFT_UNROLLED (int i = 0; i < R; ++i) part[h][i] = S::zero();
-    if (first + kKvGroup <= head_dim) {
-      WEFT_UNROLLED (int n = 0; n < kGroupVectors; ++n) add_vector(g * kGroupVectors + n, std::true_type{});
-    } else {
-      for (int n = first / kLanes; n * kLanes < head_dim; ++n) add_vector(n, std::false_type{});
-    }
-    WEFT_UNROLLED (int i = 0; i < R; ++i) {
-      const typename S::V factor = S::all(scale[g * kLanes + i]);
-      WEFT_UNROLLED (int h = 0; h < H; ++h) sum[h][i] = S::fma(part[h][i], factor, sum[h][i]);
-    }
-  }
+/// The words of group g of a row.
+template <class S, DType kType, bool kWhole> typename S::I words_of(const std::uint8_t* row, const LevelRows& r, int g) {
+  constexpr int bytes = kType == DType::i8 ? kKvGroup : kGroupWords;
+  if constexpr (kWhole) return S::template words<kType>(row + g * bytes);
+  else return S::template words_first<kType>(row + g * bytes, r.level_bytes - g * bytes);
 }
 
-/// Prefetches the memory that lies kAheadBytes after these `rows` rows.
-template <class S>
-[[gnu::always_inline]] inline void prefetch_rows(const Ahead<S>& ahead, int first, int rows, std::uintptr_t row_bytes) {
-  const std::uintptr_t from = ahead.after(static_cast<std::uintptr_t>(first) * row_bytes);
-  const std::uintptr_t bytes = static_cast<std::uintptr_t>(rows) * row_bytes;
-  for (std::uintptr_t i = 0; i < bytes; i += kLine)
-    __builtin_prefetch(reinterpret_cast<const void*>(from + i), 0, 2);  // NOLINT(performance-no-int-to-ptr)
+/// Rounds one group of a query to 16 bits. `words` gets them by query_place(), `scale` what 1 means, and `sum` their sum.
+template <class S, DType kType>
+void quantise_query(const float* q, int head_dim, int first, std::int16_t* words, float* scale, float* sum) {
+  const int count = head_dim - first < kKvGroup ? head_dim - first : kKvGroup;
+  typename S::V most = S::zero(), trouble = S::zero();
+  for (int d = 0; d < count; d += kLanes) {
+    const typename S::V x = S::load(q + first + d);
+    most = S::max(S::max(x, S::sub(S::zero(), x)), most);
+    trouble = S::fma(x, S::zero(), trouble);
+  }
+  const float top = S::largest(most), inverse = top > kLeastWeight ? kTopWeight / top : 0.0f;
+  *scale = (inverse > 0 ? top / kTopWeight : 0.0f) + S::sum(trouble);
+  std::int16_t level[kKvGroup] = {};
+  for (int d = 0; d < count; d += kLanes) S::store_rounded(level + d, S::mul(S::load(q + first + d), S::all(inverse)));
+  int total = 0;
+  for (int d = 0; d < kKvGroup; ++d) total += level[d];
+  *sum = *scale * static_cast<float>(total);
+  if (count == kKvGroup) {
+    for (int d = 0; d < kKvGroup; ++d) words[kQueryPlaces<kType>[static_cast<std::size_t>(d)]] = level[d];
+    return;
+  }
+  for (int i = 0; i < kKvGroup; ++i) words[i] = 0;
+  for (int d = 0; d < count; ++d) words[query_place(kType, head_dim, first + d)] = level[d];
+}
+
+/// dot[h] = the products of H queries with group g of 16 keys, a lane for each.
+template <class S, int H, DType kType, bool kWhole>
+void multiply_group(const LevelRows& k, int first, const std::int32_t* at, int g, const std::int16_t* q, std::int64_t q_stride,
+                    typename S::I (&dot)[H]) {
+  typename S::Quarter quarter[H][4];
+  for (int u = 0; u < 4; ++u) {
+    prefetch_share(k, first + 4 * u, g);
+    typename S::I part[H][4];
+    WEFT_UNROLLED (int i = 0; i < 4; ++i) {
+      const typename S::I x = words_of<S, kType, kWhole>(k.rows + at[4 * u + i], k, g);
+      const typename S::I low = S::template low<kType>(x), high = S::template high<kType>(x);
+      WEFT_UNROLLED (int h = 0; h < H; ++h)
+        part[h][i] = S::add(S::multiply_pairs(low, S::load_words(q + h * q_stride)),
+                            S::multiply_pairs(high, S::load_words(q + h * q_stride + kGroupWords)));
+    }
+    WEFT_UNROLLED (int h = 0; h < H; ++h) quarter[h][u] = S::quarter(part[h]);
+  }
+  WEFT_UNROLLED (int h = 0; h < H; ++h) dot[h] = S::join(quarter[h]);
+}
+
+/// Logits of H query heads. q_words [H, groups, 64], q_scale and q_sum [H, groups], p [H] rows of `stride` numbers.
+template <class S, int H, DType kType>
+void level_logits(const LevelRows& k, const std::int16_t* q_words, const float* q_scale, const float* q_sum, float* p,
+                  std::int64_t stride) {
+  const int groups = kv_groups(k.head_dim), whole = k.head_dim / kKvGroup;
+  for (int first = 0; first < k.count; first += kLanes) {
+    const int count = k.count - first < kLanes ? k.count - first : kLanes;
+    alignas(64) std::int32_t at[kLanes];
+    k.find_rows(first, at);
+    typename S::V logit[H];
+    WEFT_UNROLLED (int h = 0; h < H; ++h) logit[h] = S::zero();
+    for (int g = 0; g < groups; ++g) {
+      typename S::V scale, minimum;
+      S::scales(k.rows + k.level_bytes + 4 * g, at, count, scale, minimum);
+      typename S::I dot[H];
+      const std::int16_t* const q = q_words + g * kKvGroup;
+      if (g < whole) multiply_group<S, H, kType, true>(k, first, at, g, q, groups * kKvGroup, dot);
+      else multiply_group<S, H, kType, false>(k, first, at, g, q, groups * kKvGroup, dot);
+      WEFT_UNROLLED (int h = 0; h < H; ++h) {
+        logit[h] = S::fma(S::to_floats(dot[h]), S::mul(scale, S::all(q_scale[h * groups + g])), logit[h]);
+        logit[h] = S::fma(minimum, S::all(q_sum[h * groups + g]), logit[h]);
+      }
+    }
+    WEFT_UNROLLED (int h = 0; h < H; ++h) S::store(p + h * stride + first, logit[h]);
+  }
+  for (int h = 0; h < H; ++h)
+    for (std::int64_t i = k.count; i < whole_vectors(k.count); ++i) p[h * stride + i] = -__builtin_inff();
 }
 
 /// logits() of cpu/attend.h.
 template <class S, int H, class T>
 requires is_level<T>
 void logits(const DecodeState<T>& s, int head) {
-  constexpr int R = H == 1 ? 4 : 2;
   constexpr DType kType = KeyOf<T>::kType;
-  const int head_dim = s.tile.head_dim, groups = kv_groups(head_dim);
-  const std::size_t level_bytes = kv_level_bytes(kType, head_dim);
-  const float* q = s.q + head * s.dim;
-  const float* q_sum = s.q_sum + head * groups;
-  float* out = s.p + head * s.stride;
-  for (int r = 0; r < s.runs; ++r) {
-    const SlotRun& run = s.run[r];
-    const std::uint8_t* const next =  // after the last keys come the first values
-        r + 1 < s.runs ? &s.k->byte + static_cast<std::int64_t>(s.run[r + 1].first) * s.k_row
-                       : &s.v->byte + static_cast<std::int64_t>(s.run[0].first) * s.v_row;
-    const auto ahead = ahead_in<S>(&s.k->byte, next, run, static_cast<std::uintptr_t>(s.k_row));
-    const std::uint8_t* const rows = &s.k->byte + static_cast<std::int64_t>(run.first) * s.k_row;
-    for (int first = 0; first < run.count; first += kLanes, out += kLanes) {
-      const int count = run.count - first < kLanes ? run.count - first : kLanes;
-      const std::uint8_t* const block = rows + static_cast<std::int64_t>(first) * s.k_row;
-      for (int g = 0; g < groups; ++g) {
-        typename S::V scale, minimum;
-        S::scales(block + level_bytes + 4 * g, static_cast<int>(s.k_row), count, scale, minimum);
-        S::store(s.scale + g * kLanes, scale);
-        S::store(s.minimum + g * kLanes, minimum);
-      }
-      typename S::V sums[H][kLanes];
-      WEFT_UNROLLED (int u = 0; u < kLanes; u += R) {
-        const std::uint8_t* row[R];
-        WEFT_UNROLLED (int i = 0; i < R; ++i)
-          row[i] = block + static_cast<std::int64_t>(u + i < count ? u + i : count - 1) * s.k_row;
-        typename S::V sum[H][R];
-        prefetch_rows<S>(ahead, first + u, R, static_cast<std::uintptr_t>(s.k_row));
-        multiply_levels<S, H, R, kType>(q, s.dim, row, head_dim, s.scale + u, sum);
-        WEFT_UNROLLED (int h = 0; h < H; ++h)
-          WEFT_UNROLLED (int i = 0; i < R; ++i) sums[h][u + i] = sum[h][i];
-      }
-      // The next run, or the infinities below, overwrite what is stored past the run's end.
-      WEFT_UNROLLED (int h = 0; h < H; ++h) {
-        typename S::V logit = S::sums(sums[h]);
-        for (int g = 0; g < groups; ++g)
-          logit = S::fma(S::load(s.minimum + g * kLanes), S::all(q_sum[h * groups + g]), logit);
-        S::store(out + h * s.stride, logit);
-      }
-    }
-    out += run.count - whole_vectors(run.count);
-  }
-  for (int h = 0; h < H; ++h)
-    for (std::int64_t i = s.count; i < whole_vectors(s.count); ++i) s.p[(head + h) * s.stride + i] = -__builtin_inff();
+  const int groups = kv_groups(s.tile.head_dim), first = head * groups;
+  const LevelRows k(&s.k->byte, kType, s.tile.head_dim, s.slot, s.count,
+                    reinterpret_cast<std::uintptr_t>(&s.v->byte + s.slot[0] * s.v_row));
+  level_logits<S, H, kType>(k, s.q_words + first * kKvGroup, s.q_scale + first, s.q_sum + first, s.p + head * s.stride,
+                            s.stride);
 }
 
-/// The sums of each group's numbers of a query; q holds whole vectors, with zeros at their end.
-template <class S> void sum_groups(const float* q, int head_dim, float* sums) {
-  for (int first = 0; first < head_dim; first += kKvGroup) {
-    typename S::V sum = S::zero();
-    for (int d = first; d < head_dim && d < first + kKvGroup; d += kLanes) sum = S::add(sum, S::load(q + d));
-    sums[first / kKvGroup] = S::sum(sum);
+/// Rounds p * scale of up to 64 entries to 16 bits, and adds p * minimum to minima [16]. Returns what a weight of 1 means.
+template <class S>
+float quantise_weights(const float* p, const float* scale, const float* minimum, int count, std::int16_t* weight,
+                       float* minima) {
+  typename S::V most = S::zero(), trouble = S::zero(), of_minima = S::load(minima);
+  for (int i = 0; i < count; i += kLanes) {
+    const typename S::V x = S::mul(S::load(p + i), S::load(scale + i));
+    most = S::max(S::max(x, S::sub(S::zero(), x)), most);
+    trouble = S::fma(x, S::zero(), trouble);
+    of_minima = S::fma(S::load(p + i), S::load(minimum + i), of_minima);
   }
+  S::store(minima, of_minima);
+  const float top = S::largest(most), inverse = top > kLeastWeight ? kTopWeight / top : 0.0f;
+  for (int i = 0; i < count; i += kLanes)
+    S::store_rounded(weight + i, S::mul(S::mul(S::load(p + i), S::load(scale + i)), S::all(inverse)));
+  return (inverse > 0 ? top / kTopWeight : 0.0f) + S::sum(trouble);
 }
 
-/// out[H, 16 * N columns] = p v for H query heads. The columns begin with vector n0, the first of a group.
-template <class S, int H, int N, bool kWhole, class T> void weigh_levels(const DecodeState<T>& s, int head, int n0) {
-  constexpr DType kType = ValueOf<T>::kType;
-  constexpr int kGroups = (N + kGroupVectors - 1) / kGroupVectors;
-  const DecodeTile& t = s.tile;
-  const std::size_t level_bytes = kv_level_bytes(kType, t.head_dim);
-  const float* p = s.p + head * s.stride;
-  typename S::V sum[H][N];
-  float of_minima[kGroups][H] = {};
+/// sum[H, 64] += factor * (the weights of `count` entries times group g of their values), by sum_place().
+template <class S, int H, DType kType, bool kWhole>
+void weigh_group(const LevelRows& v, int first, const std::int32_t* at, int count, int g, const std::int16_t (*weight)[kBlockEntries],
+                 const float* factor, float* sum, std::int64_t sum_stride) {
+  typename S::I part[H][kLevelSums];
   WEFT_UNROLLED (int h = 0; h < H; ++h)
-    WEFT_UNROLLED (int n = 0; n < N; ++n) sum[h][n] = S::zero();
-  alignas(64) float weight[kGroups][H][kLanes], minima[kGroups][H][kLanes];
-  for (int r = 0; r < s.runs; ++r) {
-    const SlotRun& run = s.run[r];
-    const std::uint8_t* next = t.next ? static_cast<const std::uint8_t*>(t.next->slot_k) : nullptr;
-    if (r + 1 < s.runs) next = &s.v->byte + static_cast<std::int64_t>(s.run[r + 1].first) * s.v_row;
-    const auto ahead = ahead_in<S>(&s.v->byte, next, run, static_cast<std::uintptr_t>(s.v_row));
-    const std::uint8_t* row = &s.v->byte + static_cast<std::int64_t>(run.first) * s.v_row;
-    for (int first = 0; first < run.count; first += kLanes) {
-      const int count = run.count - first < kLanes ? run.count - first : kLanes;
-      for (int g = 0; g < kGroups; ++g) {
-        typename S::V scale, minimum;
-        S::scales(row + level_bytes + 4 * (n0 / kGroupVectors + g), static_cast<int>(s.v_row), count, scale, minimum);
-        for (int h = 0; h < H; ++h) {
-          const typename S::V probability = S::load(p + h * s.stride);
-          S::store(weight[g][h], S::mul(probability, scale));
-          S::store(minima[g][h], S::mul(probability, minimum));
-        }
-      }
-      for (int i = 0; i < count; ++i, row += s.v_row) {
-        if (n0 == 0) prefetch_rows<S>(ahead, first + i, 1, static_cast<std::uintptr_t>(s.v_row));
-        WEFT_UNROLLED (int n = 0; n < N; ++n) {
-          const typename S::V x = levels_of<S, kType, kWhole>(row, t.head_dim, n0 + n);
-          WEFT_UNROLLED (int h = 0; h < H; ++h)
-            sum[h][n] = S::fma(x, S::all(weight[n / kGroupVectors][h][i]), sum[h][n]);
-        }
-      }
-      for (int i = 0; i < count; ++i)
-        WEFT_UNROLLED (int g = 0; g < kGroups; ++g)
-          WEFT_UNROLLED (int h = 0; h < H; ++h) of_minima[g][h] += minima[g][h][i];
-      p += count;
+    WEFT_UNROLLED (int n = 0; n < kLevelSums; ++n) part[h][n] = S::no_words();
+  for (int i = 0; i < count; i += 2) {  // an odd last entry comes twice, once with the weight 0
+    if (i % 4 == 0) prefetch_share(v, first + i, g);
+    const typename S::I a = words_of<S, kType, kWhole>(v.rows + at[i], v, g);
+    const typename S::I b = words_of<S, kType, kWhole>(v.rows + at[i + 1], v, g);
+    const typename S::I low = S::low_words(a, b), high = S::high_words(a, b);
+    const typename S::I x[kLevelSums] = {S::template low<kType>(low), S::template high<kType>(low),
+                                         S::template low<kType>(high), S::template high<kType>(high)};
+    WEFT_UNROLLED (int h = 0; h < H; ++h) {
+      const typename S::I both = S::all_pairs(weight[h] + i);
+      WEFT_UNROLLED (int n = 0; n < kLevelSums; ++n) part[h][n] = S::add(part[h][n], S::multiply_pairs(x[n], both));
     }
   }
   WEFT_UNROLLED (int h = 0; h < H; ++h)
-    WEFT_UNROLLED (int n = 0; n < N; ++n) {
-      const int d = (n0 + n) * kLanes, left = t.head_dim - d;
-      store_some<S>(t.out + (head + h) * t.head_dim + d, S::add(sum[h][n], S::all(of_minima[n / kGroupVectors][h])),
-                    kWhole || left >= kLanes ? kLanes : left);
+    WEFT_UNROLLED (int n = 0; n < kLevelSums; ++n) {
+      float* const to = sum + h * sum_stride + n * kLanes;
+      S::store(to, S::fma(S::to_floats(part[h][n]), S::all(factor[h]), S::load(to)));
     }
 }
 
-/// weigh_levels() for a last group of `vectors` <= N vectors.
-template <class S, int H, int N, class T> void weigh_last(const DecodeState<T>& s, int head, int n0, int vectors) {
-  if (vectors == N) weigh_levels<S, H, N, false>(s, head, n0);
-  else if constexpr (N > 1) weigh_last<S, H, N - 1>(s, head, n0, vectors);
-}
-
-/// outputs() of cpu/attend.h: two groups at once where registers allow.
-template <class S, int H, class T>
+/// The outputs of all query heads.
+template <class S, class T>
 requires is_level<T>
-void outputs(const DecodeState<T>& s, int head) {
-  const int whole = s.tile.head_dim / kKvGroup, vectors = static_cast<int>(s.dim / kLanes);
-  int g = 0;
-  if constexpr (S::kHeads >= 4 && H <= 2)
-    for (; g + 2 <= whole; g += 2) weigh_levels<S, H, 2 * kGroupVectors, true>(s, head, g * kGroupVectors);
-  for (; g < whole; ++g) weigh_levels<S, H, kGroupVectors, true>(s, head, g * kGroupVectors);
-  if (const int left = vectors - whole * kGroupVectors; left > 0)
-    weigh_last<S, H, kGroupVectors>(s, head, whole * kGroupVectors, left);
+void outputs(const DecodeState<T>& s) {
+  constexpr DType kType = ValueOf<T>::kType;
+  const DecodeTile& t = s.tile;
+  const int groups = kv_groups(t.head_dim), whole = t.head_dim / kKvGroup;
+  const LevelRows v(&s.v->byte, kType, t.head_dim, s.slot, s.count,
+                    t.next ? reinterpret_cast<std::uintptr_t>(t.next->slot_k) : 0);
+  for (std::int64_t i = 0; i < std::int64_t{t.group} * groups * kKvGroup; i += kLanes) S::store(s.sum + i, S::zero());
+  for (std::int64_t i = 0; i < std::int64_t{t.group} * groups; ++i) S::store(s.minima + i * kLanes, S::zero());
+  for (int first = 0; first < s.count; first += kBlockEntries) {
+    const int count = s.count - first < kBlockEntries ? s.count - first : kBlockEntries;
+    alignas(64) std::int32_t at[kBlockEntries];
+    for (int i = 0; i < count; i += kLanes) v.find_rows(first + i, at + i);
+    for (int g = 0; g < groups; ++g) {
+      float scale[kBlockEntries], minimum[kBlockEntries];
+      for (int i = 0; i < count; i += kLanes) {
+        typename S::V scales, minima;
+        S::scales(v.rows + v.level_bytes + 4 * g, at + i, count - i < kLanes ? count - i : kLanes, scales, minima);
+        S::store(scale + i, scales);
+        S::store(minimum + i, minima);
+      }
+      const auto weigh = [&]<int H>(int head) {
+        std::int16_t weight[H][kBlockEntries];
+        float factor[H];
+        const std::int64_t part = std::int64_t{head} * groups + g;
+        for (int h = 0; h < H; ++h)
+          factor[h] = quantise_weights<S>(s.p + (head + h) * s.stride + first, scale, minimum, count, weight[h],
+                                          s.minima + (part + h * groups) * kLanes);
+        float* const sum = s.sum + part * kKvGroup;
+        if (g < whole) weigh_group<S, H, kType, true>(v, first, at, count, g, weight, factor, sum, groups * kKvGroup);
+        else weigh_group<S, H, kType, false>(v, first, at, count, g, weight, factor, sum, groups * kKvGroup);
+      };
+      int head = 0;
+      if constexpr (S::kHeads >= 4)
+        for (; head + 4 <= t.group; head += 4) weigh.template operator()<4>(head);
+      if constexpr (S::kHeads >= 2)
+        for (; head + 2 <= t.group; head += 2) weigh.template operator()<2>(head);
+      for (; head < t.group; ++head) weigh.template operator()<1>(head);
+    }
+  }
+  for (int head = 0; head < t.group; ++head)
+    for (int g = 0; g < groups; ++g) {
+      const std::int64_t at = std::int64_t{head} * groups + g;
+      const float of_minima = S::sum(S::load(s.minima + at * kLanes));
+      const float* const sum = s.sum + at * kKvGroup;
+      float* const out = t.out + std::int64_t{head} * t.head_dim + g * kKvGroup;
+      const int left = t.head_dim - g * kKvGroup;
+      if (left >= kKvGroup)
+        for (int d = 0; d < kKvGroup; ++d) out[d] = sum[kSumPlaces<kType>[static_cast<std::size_t>(d)]] + of_minima;
+      else
+        for (int d = 0; d < left; ++d) out[d] = sum[sum_place(kType, t.head_dim, g * kKvGroup + d)] + of_minima;
+    }
 }
 
 }  // namespace weft::kernels

@@ -38,23 +38,86 @@ struct Plain {
     for (int i = 0; i < n; ++i) p[i] = T(v.at[i]);
   }
 
-  static V levels(const std::uint8_t* p) {
-    return each([=](int i) { return static_cast<float>(p[i]); });
+  struct I {
+    std::uint32_t at[kLanes];  // an integer, or two words, the first in the low bits
+  };
+  using Quarter = I;
+  template <class F> static I each_integer(const F& f) {
+    I x;
+    for (int i = 0; i < kLanes; ++i) x.at[i] = f(i);
+    return x;
   }
-  static V low_levels(const std::uint8_t* p) {
-    return each([=](int i) { return static_cast<float>(p[i] & 15); });
+  static std::uint32_t both(std::uint32_t low, std::uint32_t high) { return low | high << 16; }
+  static std::int32_t word(std::uint32_t x) { return static_cast<std::int16_t>(x & 0xFFFF); }
+  template <DType kType> static I words(const std::uint8_t* p) {
+    return each_integer([=](int i) {
+      if (kType == DType::i4) return both(p[2 * i], p[2 * i + 1]);
+      const std::uint8_t* const four = p + 4 * i;
+      return both(four[0] | std::uint32_t{four[1]} << 8, four[2] | std::uint32_t{four[3]} << 8);
+    });
   }
-  static V high_levels(const std::uint8_t* p) {
-    return each([=](int i) { return static_cast<float>(p[i] >> 4); });
+  template <DType kType> static I words_first(const std::uint8_t* p, int bytes) {
+    std::uint8_t all[64] = {};
+    for (int i = 0; i < bytes; ++i) all[i] = p[i];
+    return words<kType>(all);
   }
-  static V half_levels(const std::uint8_t* p) {
-    return each([=](int i) { return static_cast<float>(i < 8 ? p[i] & 15 : p[i - 8] >> 4); });
+  template <DType kType> static I low(const I& x) {
+    return each_integer([&](int i) { return x.at[i] & (kType == DType::i8 ? 0xFF00FFu : 0xF000Fu); });
   }
-  static void scales(const std::uint8_t* p, int stride, int count, V& scale, V& minimum) {
+  template <DType kType> static I high(const I& x) {
+    return each_integer([&](int i) {
+      return kType == DType::i8 ? x.at[i] >> 8 & 0xFF00FFu : x.at[i] >> 4 & 0xF000Fu;
+    });
+  }
+  /// In each four lanes, the words of a and b one after the other: those of the first two lanes, or of the last two.
+  static I low_words(const I& a, const I& b, int from = 0) {
+    return each_integer([&](int i) {
+      const int lane = i / 4 * 4 + from + i % 4 / 2, shift = i % 2 * 16;
+      return both(a.at[lane] >> shift & 0xFFFF, b.at[lane] >> shift & 0xFFFF);
+    });
+  }
+  static I high_words(const I& a, const I& b) { return low_words(a, b, 2); }
+  static I no_words() {
+    return each_integer([](int) { return 0u; });
+  }
+  static I load_words(const std::int16_t* p) {
+    return each_integer([=](int i) {
+      return both(static_cast<std::uint16_t>(p[2 * i]), static_cast<std::uint16_t>(p[2 * i + 1]));
+    });
+  }
+  static I all_pairs(const std::int16_t* p) {
+    return each_integer([=](int) { return both(static_cast<std::uint16_t>(p[0]), static_cast<std::uint16_t>(p[1])); });
+  }
+  static I multiply_pairs(const I& a, const I& b) {
+    return each_integer([&](int i) {
+      return static_cast<std::uint32_t>(word(a.at[i]) * word(b.at[i]) + word(a.at[i] >> 16) * word(b.at[i] >> 16));
+    });
+  }
+  static I add(const I& a, const I& b) {
+    return each_integer([&](int i) { return a.at[i] + b.at[i]; });
+  }
+  static V to_floats(const I& a) {
+    return each([&](int i) { return static_cast<float>(static_cast<std::int32_t>(a.at[i])); });
+  }
+  static void store_rounded(std::int16_t* p, const V& v) {
+    const V nearest = round(v);
+    for (int i = 0; i < kLanes; ++i)
+      p[i] = static_cast<std::int16_t>(nearest.at[i] > -32767.0f && nearest.at[i] < 32768.0f ? nearest.at[i] : -32767.0f);
+  }
+  static Quarter quarter(const I (&row)[4]) {
+    I sums = no_words();
+    for (int r = 0; r < 4; ++r)
+      for (int i = 0; i < kLanes; ++i) sums.at[r] += row[r].at[i];
+    return sums;
+  }
+  static I join(const Quarter (&q)[4]) {
+    return each_integer([&](int i) { return q[i / 4].at[i % 4]; });
+  }
+  static void scales(const std::uint8_t* p, const std::int32_t* at, int count, V& scale, V& minimum) {
     scale = minimum = zero();
     for (int i = 0; i < count; ++i) {
       f16 both[2];
-      __builtin_memcpy(both, p + static_cast<std::int64_t>(i) * stride, sizeof both);
+      __builtin_memcpy(both, p + at[i], sizeof both);
       scale.at[i] = static_cast<float>(both[0]), minimum.at[i] = static_cast<float>(both[1]);
     }
   }

@@ -50,7 +50,12 @@ template <class S, class T> void add_row(const T* row, int head_dim, float* to) 
       float numbers[kLanes];
       __builtin_memcpy(both, scales, sizeof both);
       S::store(numbers, S::load_first(both, 2));
-      x = S::fma(levels_of<S, T::kType, false>(bytes, head_dim, d / kLanes), S::all(numbers[0]), S::all(numbers[1]));
+      float level[kLanes] = {};
+      for (int i = 0; i < lanes; ++i) {
+        const KvLevel at = kv_level(T::kType, head_dim, d + i);
+        level[i] = static_cast<float>(bytes[at.byte] >> at.shift & (T::kType == DType::i4 ? 15 : 255));
+      }
+      x = S::fma(S::load(level), S::all(numbers[0]), S::all(numbers[1]));
     } else {
       x = load_some<S>(row + d, lanes);
     }

@@ -29,9 +29,11 @@ template <class T> struct DecodeState {
   SlotRun* run = nullptr;             // [entries / 2]
   std::int64_t dim = 0, stride = 0;   // row strides of q and of p
   int runs = 0, count = 0;            // visible slots
-  // Only for slots of int8 and int4 (kv_row.h):
-  float* q_sum = nullptr;                      // [group, groups of numbers]
-  float *scale = nullptr, *minimum = nullptr;  // [groups of numbers, 16]
+  // Only for slots of int8 and int4 (cpu/levels.h):
+  std::int32_t* slot = nullptr;                // [entries]: the slot, then that of the last up to a whole vector
+  std::int16_t* q_words = nullptr;             // [group, groups of numbers, 64]: the query in 16 bits
+  float *q_scale = nullptr, *q_sum = nullptr;  // [group, groups of numbers]
+  float *sum = nullptr, *minima = nullptr;     // [group, groups of numbers, 64] and 16
   int first_empty = -1;
 };
 
@@ -48,18 +50,23 @@ template <class S, class T> void list_entries(DecodeState<T>& s) {
     const int lanes = t.slots - first < kLanes ? t.slots - first : kLanes;
     if (lanes == kLanes && !S::any_negative(t.position + first)) {
       WEFT_UNROLLED (int i = 0; i < kLanes; ++i) s.place[count + i] = t.position[first + i];
+      if constexpr (is_level<T>)
+        WEFT_UNROLLED (int i = 0; i < kLanes; ++i) s.slot[count + i] = first + i;
       extend(first, kLanes);
       count += kLanes;
       continue;
     }
     for (int slot = first; slot < first + lanes; ++slot)
       if (t.position[slot] >= 0) {
+        if constexpr (is_level<T>) s.slot[count] = slot;
         s.place[count++] = t.position[slot];
         extend(slot, 1);
       } else if (empty < 0) {
         empty = slot;
       }
   }
+  if constexpr (is_level<T>)  // the new token is visible
+    for (int i = count; i < whole_vectors(count); ++i) s.slot[i] = s.slot[count - 1];
   s.count = count;
   s.runs = runs;
   s.first_empty = empty;
