@@ -2,10 +2,12 @@
 // that was linked with cuBLAS itself would not even start on a machine without it.
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "kernels/backend.h"
+#include "kernels/backend/cuda_libraries.h"
 #include "kernels/error.h"
 
 namespace weft::kernels {
@@ -15,16 +17,21 @@ std::string why_not(const std::string& library, const std::string& error) {
   if (error.starts_with(library + ": cannot open"))
     return "this weft was built without CUDA (there is no " + library + "); use --backend cpu";
   return "this weft was built with CUDA, but its libraries cannot be used here: " + error +
-         "; install CUDA's, or say in LD_LIBRARY_PATH where they are, or use --backend cpu";
+         "; install CUDA's (pip's nvidia-cublas is enough), say in WEFT_CUBLAS where its folder is, or use --backend "
+         "cpu";
 }
 
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
+  const Environment environment = [](const char* name) { return std::getenv(name); };
+  open_chosen_cublas(environment);
   // The program's rpath determines where a name without a folder is looked up: in the program's folder, or in a
   // package's lib/.
-  void* const library = dlopen(options.library, RTLD_NOW | RTLD_LOCAL);  // never closed: CUDA cannot be unloaded
-  void* const entry = library ? dlsym(library, kCudaEntry) : nullptr;
+  std::string error;
+  void* const library = open_with_cublas(options.library, environment, error);  // never closed: CUDA cannot be unloaded
+  if (!library) throw DeviceError(why_not(options.library, error));
+  void* const entry = dlsym(library, kCudaEntry);
   if (!entry) throw DeviceError(why_not(options.library, dlerror()));
   return std::unique_ptr<Backend>(reinterpret_cast<CudaEntry*>(entry)(options));
 }

@@ -73,6 +73,7 @@ class Chooser {
   }
 
   const Policy& base() const { return base_; }
+  std::uint64_t device_overhead() const { return sizing_.device_overhead; }
 
  private:
   bool spill_kv(Policy& policy) const {
@@ -129,6 +130,8 @@ class Chooser {
                         " sequences of up to " + std::to_string(workload.longest_prompt) + " prompt tokens needs " +
                         bytes_to_text(print[tier]) + " on " + name_of(tier) + ", the budget is " +
                         bytes_to_text(asked.budgets[tier]);
+  if (const std::uint64_t own = chooser.device_overhead(); tier == Tier::device && own > 0)
+    message += " (" + bytes_to_text(own) + " of it are what the GPU's context and libraries take)";
   if (print.job > 0)
     message += " (" + bytes_to_text(print.job) +
                " of memory are for requests and answers: less n, logprobs or max_tokens, or fewer requests, need less)";

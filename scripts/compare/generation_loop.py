@@ -38,7 +38,10 @@ def largest_that_fits(model, config, batches, prompt_len, steps, device):
 
     for batch in batches:
         try:
-            generate(model, config, batch, prompt_len, 2, device)  # warms up, and finds out
+            if len(batches) > 1:
+                generate(model, config, batch, prompt_len, 2, device)  # warms up, and finds out
+            else:
+                generate(model, config, 1, 8, 1, device)
             return generate(model, config, batch, prompt_len, steps, device) | {"batch": batch}
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()

@@ -3,7 +3,8 @@
 
 With --checkpoint all decoder layers are on disk, in a folder that --prepare writes, on a machine without a GPU. With
 --config the weights are random, and Accelerate itself places them on the GPU and the host as its device_map "auto" does
-within --max-memory.
+within --max-memory. --cap limits what torch allocates on the GPU, weights, KV cache and work spaces together. It does not
+count the CUDA context and libraries, which Weft's --device-memory does.
 """
 import argparse
 import json
@@ -60,19 +61,22 @@ def from_disk(args, config, dtype):
 
 
 def random_within(args, config, dtype):
-    """Random weights, each made where Accelerate wants it."""
+    """Random weights, each made where Accelerate wants it. On the host the layers share theirs, so that a model that fills
+    the memory is there in seconds: every use still brings the whole layer over the link."""
     memory = dict(part.split("=") for part in args.max_memory.split(","))
     memory = {int(place) if place.isdigit() else place: size for place, size in memory.items()}
     model = empty_model(config, dtype)
     places = infer_auto_device_map(model, memory, no_split_module_classes=model._no_split_modules, dtype=dtype)
     if "disk" in places.values():
         raise SystemExit("the model does not fit --max-memory")
-    some = torch.randn(1 << 20).mul_(0.02).to(dtype)
+    some, shared = torch.randn(1 << 20).mul_(0.02).to(dtype), {}
     for name, weight in list(model.named_parameters()):
         owner = max((p for p in places if name == p or name.startswith(p + ".") or not p), key=len)
-        size = weight.numel()
-        value = some.repeat(-(-size // some.numel()))[:size].view(weight.shape)
-        set_module_tensor_to_device(model, name, places[owner], value=value)
+        in_layer = name.partition("layers.")[2].partition(".")[2] or name
+        if in_layer not in shared:
+            size = weight.numel()
+            shared[in_layer] = some.repeat(-(-size // some.numel()))[:size].view(weight.shape)
+        set_module_tensor_to_device(model, name, places[owner], value=shared[in_layer])
     model.tie_weights()
     return dispatch_model(model, places) if len(set(places.values())) > 1 else model
 
@@ -85,6 +89,7 @@ def main():
     parser.add_argument("--offload", help="with --checkpoint: the folder for the layers")
     parser.add_argument("--prepare", action="store_true", help="write that folder, and nothing else")
     parser.add_argument("--max-memory", default="cpu=8GiB", help="with --config, such as 0=16GiB,cpu=96GiB")
+    parser.add_argument("--cap", type=int, metavar="MIB", help="with --config: of GPU memory, for torch")
     parser.add_argument("--batch", default="1", help="with --config several, such as 64,32: the first that fits")
     parser.add_argument("--prompt-len", type=int, default=512)
     parser.add_argument("--steps", type=int, default=32, help="tokens to generate, the first by prefill")
@@ -101,6 +106,9 @@ def main():
         times = generate(model, config, int(args.batch), args.prompt_len, args.steps, "cpu")
     else:
         device = "cuda" if args.max_memory[0].isdigit() else "cpu"
+        if args.cap and device == "cuda":
+            total = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, args.cap * 2**20 / total), 0)
         model = random_within(args, config, dtype).eval()
         batches = [int(batch) for batch in args.batch.split(",")]
         times = largest_that_fits(model, config, batches, args.prompt_len, args.steps, device)

@@ -18,6 +18,7 @@ import tempfile
 import unittest
 
 WEFT = SOURCE = None
+LINKS = {}  # what stands in for folders of the project
 MOST_README_LINES = 160
 REFERENCE = ["README.md", "docs/requests.md", "docs/policies.md", "docs/retention.md", "docs/resume.md", "docs/gpu.md",
              "docs/cluster.md", "docs/evaluate.md"]  # each has an example that runs here
@@ -145,7 +146,7 @@ def run_page(page):
         folder = pathlib.Path(name)
         for link in "configs", "models", "tests/data":
             (folder / link).parent.mkdir(exist_ok=True)
-            (folder / link).symlink_to(SOURCE / link)
+            (folder / link).symlink_to(LINKS.get(link, SOURCE / link))
         (folder / "build").mkdir()
         for command in filter(runs_here, commands(page)):
             line = IN_FRONT_OF_WEFT.sub(lambda _: shlex.quote(WEFT), command)

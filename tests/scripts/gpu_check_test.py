@@ -7,20 +7,44 @@ Usage: gpu_check_test.py SOURCE_FOLDER BUILD_FOLDER [unittest arguments]
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import unittest
 
 SOURCE = None
 BUILD = None
-PARTS = ["machine", "smoke", "headline", "ceilings", "workloads", "agreement", "tests", "more", "sanitizer"]
-WITH_WORKLOADS = ["headline", "workloads", "more"]  # their results are among the workloads
-WORKLOADS = [f"demo 16+{tokens} {kept}" for tokens in (40, 8) for kept in ("full", "h2o:0.1:0.1")]
+STEPS = {"first": ["smoke", "demo", "rates", "agreement"], "headline": ["headline", "accelerate"],
+         "resident": ["resident", "transformers"],
+         "rest": ["ceilings", "workloads", "link", "tests", "more", "sanitizer"]}
+SECONDS = {"first": 120, "headline": 300, "resident": 120, "rest": 540}
+FORMATS = ["h2o:0.1:0.1 int4+int8", "h2o:0.1:0.1 int8+int8", "h2o:0.1:0.1", "full"]  # of the headline, in its order
+WORKLOADS = {"headline": [f"demo 16+40 {kept}" for kept in FORMATS],
+             "resident": [f"demo 16+8 {kept} resident" for kept in ("full", "h2o:0.1:0.1")],
+             "rest": ["demo 16+8 full", "demo 16+8 h2o:0.1:0.1", "demo 16+8 full over the link"]}
+ALL_WORKLOADS = [name for names in WORKLOADS.values() for name in names]
 GPU = "Some GPU, 16384 MiB, driver 1"
+# Stand-ins for a GPU, and for a Python that has the peers' packages.
+NVIDIA_SMI = """#!/bin/sh
+case "$*" in
+  *driver_version*) echo "1, 16384 MiB, 4, 5, 8, 16" ;;
+  *memory.total*) echo 16384 ;;
+  *) echo "Some GPU" ;;
+esac
+"""
+PYTHON = f"""#!/bin/sh
+case "$1" in
+  -c) exit 0 ;;
+  */run_accelerate.py) echo loading; echo '{{"prefill_seconds": 8, "decode_seconds": 24, "decode_tokens": 24,
+    "prompt_tokens": 4096, "batch": 8}}' | tr -d '\\n' ; echo ;;
+  *) exec {sys.executable} "$@" ;;
+esac
+"""
 
 
 class Check(unittest.TestCase):
@@ -37,41 +61,97 @@ class Check(unittest.TestCase):
     def results(self):
         return json.loads((self.out / "results.json").read_text())
 
-    def test_every_part_leaves_whole_results(self):
-        for done, part in enumerate(PARTS, 1):
-            run = self.run_script("--dry-run", "--out", self.out, "--only", part, "--resume", "--sweeps", "4")
-            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-            results = self.results()
-            for other in PARTS:
-                if other not in WITH_WORKLOADS:
-                    self.assertEqual(results[other] is not None, PARTS.index(other) < done, f"{other} after {part}")
-            measured = [workload is not None for workload in results["workloads"].values()]
-            self.assertEqual(measured, [done > PARTS.index("headline")] * 2 + [done > PARTS.index("workloads")] * 2)
-        self.assertTrue(results["dry_run"])
-        self.assertGreater(results["tests"]["test_offload"]["passed"], 20)
-        self.assertEqual(results["tests"]["test_offload"]["failed"], 0)
+    def archived(self, archive):
+        """The results in an archive, which must be whole."""
+        with tarfile.open(archive) as file:
+            for member in file:
+                if member.isfile():
+                    file.extractfile(member).read()
+            names = set(file.getnames())
+            self.assertLessEqual({"results.json", "table.md", "parts", "logs"}, names)
+            return json.load(file.extractfile("results.json")), names
+
+    def sources(self):
+        """All files of the source tree but what builds and Python itself put there."""
+        return {path.relative_to(SOURCE) for top in SOURCE.iterdir() if top.name not in ("build", ".git")
+                for path in (top.rglob("*") if top.is_dir() else [top]) if "__pycache__" not in path.parts}
+
+    def assert_whole(self, part, results):
+        for step in STEPS[part]:
+            if step in results and step not in ("accelerate", "transformers"):  # which a dry run leaves out
+                self.assertIsNotNone(results[step], step)
+        for name in WORKLOADS.get(part, []):
+            workload = results["workloads"][name]
+            self.assertGreater(workload["tokens_per_second"]["total"]["median"], 0, name)
+            self.assertEqual(workload["measured"], "+8 " in name, name)
+
+    def test_the_first_part(self):
+        before = self.sources()
+        run = self.run_script("--dry-run", "--part", "first", "--out", self.out, "--archive", self.folder / "a.tar.gz")
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        results, names = self.archived(self.folder / "a.tar.gz")
+        self.assertEqual(results, self.results())
+        self.assert_whole("first", results)
+        self.assertEqual(results["probe"]["device"], "simulated device")
+        self.assertTrue(results["probe"]["registered_64_mib"]["kernel_writes"])
+        self.assertGreater(results["probe"]["registered_64_mib"]["to_device_bytes_per_second"], 0)
+        self.assertEqual((results["demo"]["answers"], results["demo"]["equal"]), (12, 12))
         self.assertGreater(results["smoke"]["test_kernels"]["passed"], 0)
         self.assertGreater(results["agreement"]["test_runtime"]["passed"], 0)
+        self.assertIn("rates.json", names)
+        self.assertTrue(json.loads((self.out / "rates.json").read_text())["measured"])
+        self.assertEqual(self.sources(), before)
+        # The next part plans with these rates, and keeps what there is.
+        run = self.run_script("--dry-run", "--part", "resident", "--only", "machine,resident", "--out", self.out)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        results, _ = self.archived(self.out / "resident.tar.gz")
+        self.assert_whole("first", results)
+        self.assert_whole("resident", results)
+        for name in WORKLOADS["resident"]:
+            self.assertGreater(results["workloads"][name]["predicted"]["tokens_per_second"], 0)
+            self.assertIn(f"| {name} |", (self.out / "table.md").read_text())
+
+    def test_every_part_is_whole_whenever_it_ends(self):
+        # What is in its files at a time is what a kill would leave then.
+        for part in STEPS:
+            with self.subTest(part):
+                out = self.folder / part
+                begin, seen = time.monotonic(), 0
+                with subprocess.Popen([SOURCE / "scripts/gpu_check.sh", "--build", BUILD, "--dry-run", "--part", part, "--out",
+                                       out, "--sweeps", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                      text=True) as run:
+                    while run.poll() is None:
+                        time.sleep(0.1)
+                        if time.monotonic() < begin + 1 and not (out / f"{part}.tar.gz").exists():
+                            continue
+                        results, _ = self.archived(out / f"{part}.tar.gz")
+                        self.assertEqual(list(results["workloads"]), ALL_WORKLOADS)
+                        steps = sum(value is not None for value in [*results.values(), *results["workloads"].values()])
+                        self.assertGreaterEqual(steps, seen)
+                        seen = steps
+                    self.assertEqual(run.returncode, 0, run.stderr.read())
+                self.assertLess(time.monotonic() - begin, SECONDS[part])
+                results, _ = self.archived(out / f"{part}.tar.gz")
+                self.assert_whole(part, results)
+                self.assertEqual([n for n, w in results["workloads"].items() if w], WORKLOADS.get(part, []))
+                self.assertTrue(results["dry_run"])
+                self.assertIsNotNone(results["probe"])
+        results, _ = self.archived(self.folder / "rest/rest.tar.gz")
+        self.assertGreater(results["tests"]["test_offload"]["passed"], 20)
+        self.assertEqual(results["tests"]["test_offload"]["failed"], 0)
         self.assertGreater(results["ceilings"]["dram_read_bytes_per_second"], 0)
-        for name, workload in results["workloads"].items():
-            with self.subTest(name):
-                self.assertGreater(workload["tokens_per_second"]["total"]["median"], 0)
-                self.assertEqual(workload["measured"], "+8 " in name)
-                if "+8 " not in name:
-                    continue  # of the headline: it ran before the ceilings were known
-                for phase in ("prefill", "decode", "total"):
-                    self.assertGreater(workload["bound"][phase]["tokens_per_second"], 0)
-                    self.assertGreater(workload["bound"][phase]["achieved"], 0)
-        table = (self.out / "table.md").read_text()
-        for line in ("| test_offload |", "| dram_read |", *(f"| {name} |" for name in results["workloads"])):
+        for name in WORKLOADS["rest"]:
+            for phase in ("prefill", "decode", "total"):
+                self.assertGreater(results["workloads"][name]["bound"][phase]["achieved"], 0)
+        table = (self.folder / "rest/table.md").read_text()
+        for line in ("| test_offload |", "| dram_read |", *(f"| {name} |" for name in WORKLOADS["rest"])):
             self.assertIn(line, table)
 
     def test_a_kill_at_any_step_leaves_a_whole_report(self):
         # Each run goes on where the one before was killed. What a killed one has last written may not be in its report.
-        workloads = [name.replace(" ", "-").replace("+", "-").replace(":", "-") for name in WORKLOADS]
-        files = ["machine", "smoke", *workloads[:2], "ceilings", *workloads[2:], "agreement", "tests", "sanitizer"]
-        self.assertEqual([name for name in PARTS if name not in WITH_WORKLOADS],
-                         [name for name in files if name in PARTS])
+        workloads = [name.replace(" ", "-").replace("+", "-").replace(":", "-") for name in ALL_WORKLOADS]
+        files = ["machine", "probe", "smoke", "demo", "rates", "agreement", *workloads[:6], "ceilings", *workloads[6:],
+                 "tests", "sanitizer"]
         for done, step in enumerate(["results.json", *(f"parts/{name}.json" for name in files)]):
             with self.subTest(step):
                 run = subprocess.Popen([SOURCE / "scripts/gpu_check.sh", "--build", BUILD, "--dry-run", "--out", self.out,
@@ -85,32 +165,42 @@ class Check(unittest.TestCase):
                 run.wait()
                 self.assertTrue((self.out / step).exists())
                 results = self.results()
-                self.assertEqual(list(results["workloads"]), WORKLOADS)
+                if done > 0:  # else it was killed as it wrote its first
+                    self.archived(self.out / "all.tar.gz")
+                self.assertEqual(list(results["workloads"]), ALL_WORKLOADS)
                 table = (self.out / "table.md").read_text()
                 self.assertTrue(table.startswith("# weft on dry run"))
                 for earlier in files[:max(0, done - 1)]:
                     if earlier in workloads:
-                        name = WORKLOADS[workloads.index(earlier)]
+                        name = ALL_WORKLOADS[workloads.index(earlier)]
                         self.assertIsNotNone(results["workloads"][name], name)
                         self.assertIn(f"| {name} |", table)
                     else:
                         self.assertIsNotNone(results[earlier], earlier)
 
     def test_how_long_steps_would_take(self):
+        before = self.sources()
         for machine in ("t4", "h100", "h200", "a100-80gb"):
-            with self.subTest(machine):
-                run = self.run_script("--dry-run", "--machine", SOURCE / f"configs/machines/{machine}.json")
-                self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-                lines = [line.split(None, 2) for line in run.stdout.splitlines()]
-                steps = [(words[2], int(words[0])) for words in lines if words[1] == "s" and "in all" not in words[2]]
-                self.assertEqual([name.split(":")[0] for name, _ in steps[:4]],
-                                 ["machine", "smoke", "opt-30b 512+512 full", "opt-30b 512+512 h2o"])
-                total = sum(seconds for _, seconds in steps)
-                self.assertEqual(run.stdout.splitlines()[-1].split(), f"{total} s in all, of 540".split())
-                self.assertLess(total, 540)
-                for name in ("ceilings", "agreement", "tests", "opt-6.7b 512+1024"):
-                    self.assertTrue(any(step.startswith(name) for step, _ in steps), name)
-        self.assertFalse((SOURCE / "docs/results").exists() and list((SOURCE / "docs/results").glob("dry-run*")))
+            run = self.run_script("--dry-run", "--machine", SOURCE / f"configs/machines/{machine}.json")
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            parts = dict(re.findall(r"(?m)^(\w+):\n((?: .*\n)+)", run.stdout))
+            self.assertEqual(list(parts), list(STEPS))
+            for part, text in parts.items():
+                with self.subTest(machine=machine, part=part):
+                    lines = text.splitlines()
+                    steps = [(what.split(":")[0], int(seconds)) for seconds, what in
+                             re.findall(r"(?m)^ *(\d+) s  (?!in all)(.*)$", text)]
+                    total = sum(seconds for _, seconds in steps)
+                    self.assertEqual(lines[-1].split(), f"{total} s in all, of {SECONDS[part]}".split())
+                    self.assertLessEqual(total, SECONDS[part])
+                    self.assertEqual([name for name, _ in steps[:2]], ["machine", "probe"])
+                    if part != "rest":
+                        self.assertNotIn("skipped, for", text)
+            names = [re.sub(r"^ *[\d-]+(?: s)?  ", "", line) for line in parts["headline"].splitlines()]
+            for name, kept in zip(names[2:], FORMATS):
+                self.assertTrue(name.startswith(f"opt-30b 512+512 {kept}: "), name)
+            self.assertEqual(names[6], "accelerate")
+        self.assertEqual(self.sources(), before)
 
     def test_one_workload_to_its_end(self):
         name = "demo 16+40 h2o:0.1:0.1"
@@ -124,33 +214,35 @@ class Check(unittest.TestCase):
     def test_without_time_all_is_skipped_and_said(self):
         run = self.run_script("--dry-run", "--out", self.out, "--minutes", "0")
         self.assertEqual(run.returncode, 0, run.stderr)
-        self.assertEqual(len(self.results()["notes"]), len(PARTS))
-        self.assertIn("ceilings: skipped, for the 0 minutes are over", (self.out / "table.md").read_text())
+        self.assertEqual(len(self.results()["notes"]), 2 + sum(map(len, STEPS.values())))
+        self.assertIn("ceilings: skipped, for the time of rest is over", (self.out / "table.md").read_text())
 
     @unittest.skipIf(shutil.which("nvidia-smi"), "there may be a GPU")
     def test_a_gpu_that_fails_is_said_in_the_results(self):
         fake = self.folder / "bin"
         fake.mkdir()
-        (fake / "nvidia-smi").write_text("""#!/bin/sh
-case "$*" in
-  *driver_version*) echo "1, 16384 MiB, 4, 5, 8, 16" ;;
-  *memory.total*) echo 16384 ;;
-  *) echo "Some GPU" ;;
-esac
-""")
-        (fake / "nvidia-smi").chmod(0o755)
-        run = self.run_script("--out", self.out, "--only", "machine,headline,ceilings,workloads,more", path=fake)
+        for name, text in (("nvidia-smi", NVIDIA_SMI), ("python3", PYTHON)):
+            (fake / name).write_text(text)
+            (fake / name).chmod(0o755)
+        run = self.run_script("--out", self.out, "--only", "machine,headline,accelerate,ceilings,workloads,more", path=fake)
         self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
         results = self.results()
         self.assertEqual(results["machine"]["gpu"], GPU)
         self.assertEqual(results["machine"]["link"], "PCIe generation 4 of 5, width 8 of 16")
         self.assertIsNone(results["ceilings"])
-        self.assertEqual(len(results["workloads"]), 12)
-        for workload in results["workloads"].values():
+        tried = {name: workload for name, workload in results["workloads"].items() if workload}
+        self.assertEqual(len(tried), 4 + 6 + 4)
+        for workload in tried.values():
             self.assertIn("--backend cpu", workload["error"])  # weft's own line
+        # The peer, which stands in for itself: a decode step of 8 sequences took 8 s.
+        self.assertEqual(results["accelerate"]["batch"], 8)
+        self.assertAlmostEqual(results["accelerate"]["decode"], 1.0)
+        self.assertAlmostEqual(results["accelerate"]["total"], 8 * 512 / (8 + 511 * 8))
+        self.assertIn("| accelerate, opt-30b 512+512 | 8 | 1.00 |", (self.out / "table.md").read_text())
 
     def test_what_is_refused(self):
-        refused = [("no part 'tets'", "--dry-run", "--only", "tets"), ("unknown flag '--fast'", "--fast"),
+        refused = [("no step 'tets'", "--dry-run", "--only", "tets"), ("unknown flag '--fast'", "--fast"),
+                   ("no part 'last'", "--dry-run", "--part", "last"),
                    ("--machine: x.json cannot be read", "--dry-run", "--machine", "x.json"),
                    ("no workload 'x'", "--dry-run", "--full", "x"), ("--minutes wants", "--minutes", "soon"),
                    ("--out wants a value", "--out"), ("--resume wants --out", "--dry-run", "--resume")]
