@@ -1,5 +1,5 @@
 // kernels/linear/linear_transpose_avx512.h: 16 floats as one register, and matrices of them transposed. It is for
-// linear_avx512*.cc, in an unnamed namespace like linear_avx512.h.
+// linear_avx512*.cc and quantise_avx512.cc, in an unnamed namespace like linear_avx512.h.
 #pragma once
 
 #include <immintrin.h>
