@@ -11,17 +11,6 @@ namespace weft::kernels {
 namespace {
 
 constexpr std::int64_t kTileRows = QuantisedLayout::kTileRows, kLine = QuantisedLayout::kLine;
-constexpr std::int64_t kMostGroup = 128;
-
-/// The byte of row `row` and column `column` in a group, after its scales, and the shift of the level in bits.
-struct Place {
-  std::int64_t byte;
-  int shift;
-};
-Place place_of(DType dtype, std::int64_t row, std::int64_t column) {
-  if (dtype == DType::i8) return {column / 4 * kLine + row * 4 + column % 4, 0};
-  return {column / 8 * kLine + row * 4 + column % 4, column % 8 < 4 ? 0 : 4};
-}
 
 /// The nearest whole number, the even one of two equally near, for |x| below 2^22: a nearbyint() that can be
 /// vectorised.
@@ -117,28 +106,6 @@ bool quantise_group(const float* numbers, std::int64_t count, DType dtype, std::
   return true;
 }
 
-std::int64_t quantise_tile(const QuantisedLayout& layout, const float* numbers, std::int64_t rows, std::int64_t stride,
-                           std::byte* to) {
-  std::memset(to, 0, static_cast<std::size_t>(layout.tile_bytes()));
-  std::array<std::uint8_t, kMostGroup> levels{};
-  for (std::int64_t g = 0; g < layout.groups(); ++g) {
-    std::byte* const scales = to + g * layout.group_bytes();
-    std::byte* const lines = scales + kLine;
-    const std::int64_t first = g * layout.group, count = std::min<std::int64_t>(layout.group, layout.cols - first);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      GroupScale scale;
-      if (!quantise_group(numbers + row * stride + first, count, layout.dtype, levels.data(), scale)) return row;
-      std::memcpy(scales + row * 2, &scale.scale, 2);
-      std::memcpy(scales + kLine / 2 + row * 2, &scale.minimum, 2);
-      for (std::int64_t i = 0; i < count; ++i) {
-        const Place place = place_of(layout.dtype, row, i);
-        lines[place.byte] |= static_cast<std::byte>(levels[static_cast<std::size_t>(i)] << place.shift);
-      }
-    }
-  }
-  return -1;
-}
-
 namespace {
 
 /// Spreads the four lowest halves of a word over the low halves of four bytes.
@@ -187,7 +154,7 @@ void dequantise_row(const QuantisedLayout& layout, const std::byte* from, std::i
     const auto step = static_cast<float>(scale.scale), low = static_cast<float>(scale.minimum);
     const std::int64_t first = g * layout.group, count = std::min<std::int64_t>(layout.group, layout.cols - first);
     for (std::int64_t i = 0; i < count; ++i) {
-      const Place place = place_of(layout.dtype, row, i);
+      const auto place = layout.place(row, i);
       const int level = (static_cast<int>(lines[place.byte]) >> place.shift) & mask;
       numbers[first + i] = std::fma(static_cast<float>(level), step, low);
     }

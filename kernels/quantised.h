@@ -39,19 +39,28 @@ struct QuantisedLayout {
   constexpr std::int64_t group_bytes() const { return kLine + group / line_cols() * kLine; }
   constexpr std::int64_t tile_bytes() const { return groups() * group_bytes(); }
   constexpr std::int64_t bytes() const { return tiles() * tile_bytes(); }
+  /// The byte of a tile's row and a group's column after the group's scales, and the shift of the level in bits.
+  struct Place {
+    std::int64_t byte;
+    int shift;
+  };
+  constexpr Place place(std::int64_t row, std::int64_t column) const {
+    return {column / line_cols() * kLine + row * 4 + column % 4, column % line_cols() < 4 ? 0 : 4};
+  }
 };
 
 namespace kernels {
 
 /// Writes the `count` levels of a group, one per byte, and their scale. Returns false if a number is not finite, or if
 /// the group's scale or minimum would overflow fp16; the outputs are then undefined. A group of equal numbers has scale
-/// 0. For 4 bits it searches for the scale and minimum with the least sum of squared errors.
+/// 0. For 4 bits it searches for the scale and minimum with the least sum of squared errors. This is the definition of
+/// the levels; quantise_tile() is fast.
 bool quantise_group(const float* numbers, std::int64_t count, DType dtype, std::uint8_t* levels, GroupScale& scale);
 
-/// Quantises one tile: `rows` <= 16 rows of layout.cols numbers, `stride` numbers apart, into layout.tile_bytes()
-/// bytes. Returns the row whose group cannot be quantised, or -1.
-std::int64_t quantise_tile(const QuantisedLayout& layout, const float* numbers, std::int64_t rows, std::int64_t stride,
-                           std::byte* to);
+/// Quantises one tile: at most 16 rows of layout.cols numbers of a float type, into layout.tile_bytes() bytes, with the
+/// instructions that this processor has (kernels/linear/quantise.h). Returns the row whose group cannot be quantised,
+/// or -1.
+std::int64_t quantise_tile(const QuantisedLayout& layout, const ConstView& numbers, std::byte* to);
 /// Rows of 4 bits with known levels. A word has 8 of them, the first in its lowest bits.
 struct KnownLevels {
   const std::uint32_t* words = nullptr;  ///< [rows, cols / 8]

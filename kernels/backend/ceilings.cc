@@ -105,18 +105,21 @@ double flops(int m) { return 2.0 * m * static_cast<double>(matrix_numbers); }
 constexpr int kMeasuredGroup = 64;
 QuantisedLayout quantised_matrix(DType type) { return {type, kMeasuredGroup, kMeasuredWidth, kMeasuredWidth}; }
 
+void quantise_matrix(ThreadPool& pool, DType type, const ConstView& numbers, std::byte* to) {
+  const QuantisedLayout layout = quantised_matrix(type);
+  constexpr std::int64_t rows = QuantisedLayout::kTileRows;
+  pool.run(layout.tiles(), [&](std::int64_t tile, int) {
+    quantise_tile(layout, numbers.slice(tile * rows, rows), to + tile * layout.tile_bytes());
+  });
+}
+
 /// Fills in the same matrix `count` times.
 void fill_quantised(ThreadPool& pool, DType type, std::byte* to, std::size_t count) {
-  const QuantisedLayout layout = quantised_matrix(type);
-  const auto bytes = static_cast<std::size_t>(layout.bytes());
-  constexpr std::int64_t rows = QuantisedLayout::kTileRows;
+  const auto bytes = static_cast<std::size_t>(quantised_matrix(type).bytes());
   std::vector<float> numbers(matrix_numbers);
   fill_normal(pool, DType::f32, reinterpret_cast<std::byte*>(numbers.data()), static_cast<std::int64_t>(matrix_numbers),
               1.0 / std::sqrt(kMeasuredWidth));
-  pool.run(layout.tiles(), [&](std::int64_t tile, int) {
-    quantise_tile(layout, numbers.data() + tile * rows * kMeasuredWidth, rows, kMeasuredWidth,
-                  to + tile * layout.tile_bytes());
-  });
+  quantise_matrix(pool, type, ConstView(numbers.data(), DType::f32, kMeasuredWidth, kMeasuredWidth), to);
   for (std::size_t i = 1; i < count; ++i) std::copy_n(to, bytes, to + i * bytes);
 }
 
@@ -150,6 +153,15 @@ double measure_dram_read(ThreadPool& pool, std::size_t bytes, double seconds) {
     best = std::max(best, static_cast<double>(blocks * block) / time);
   }
   return best;
+}
+
+double measure_quantise(ThreadPool& pool, DType type, double seconds) {
+  const HugeBuffer numbers(matrix_numbers * 2), levels(static_cast<std::size_t>(quantised_matrix(type).bytes()));
+  fill_normal(pool, DType::f16, numbers.data(), static_cast<std::int64_t>(matrix_numbers),
+              1.0 / std::sqrt(kMeasuredWidth));
+  const ConstView view(numbers.data(), DType::f16, kMeasuredWidth, kMeasuredWidth);
+  return static_cast<double>(matrix_numbers) /
+         median_seconds(seconds, [&](std::int64_t) { quantise_matrix(pool, type, view, levels.data()); });
 }
 
 std::size_t measured_matrix_bytes(DType weights) {

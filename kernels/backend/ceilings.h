@@ -26,6 +26,8 @@ constexpr int kMeasuredWidth = 4096;  ///< rows and columns of the matrices belo
 /// quantised ones have groups of 64.
 double measure_linear(ThreadPool& pool, int m, DType weights, std::size_t weight_bytes_in_rotation, double seconds,
                       LinearPath path = LinearPath::automatic, Arithmetic arithmetic = Arithmetic::int8);
+/// Weights per second that all threads quantise to `type`, from such a matrix in fp16.
+double measure_quantise(ThreadPool& pool, DType type, double seconds);
 /// Bytes of one of these matrices.
 std::size_t measured_matrix_bytes(DType weights);
 

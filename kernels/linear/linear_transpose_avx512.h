@@ -1,5 +1,5 @@
 // kernels/linear/linear_transpose_avx512.h: 16 floats as one register, and transposes of 16 x 16 numbers. The files
-// linear_avx512*.cc include it. It is in an unnamed namespace, as linear_avx512.h is.
+// linear_avx512*.cc and quantise_avx512.cc include it. It is in an unnamed namespace, as linear_avx512.h is.
 #pragma once
 
 #include <immintrin.h>

@@ -10,6 +10,9 @@ namespace weft::runtime {
 /// Thrown by work that saw its `stop` flag set. Not an error: the program ends with exit code 130.
 struct Interrupted {};
 
+/// The flag of work that nothing stops.
+inline const std::atomic<bool> kNeverStopped{false};
+
 /// A `stop` flag with a grace period, in which work may continue so that its results can be saved. Thread-safe.
 class GracePeriod {
  public:

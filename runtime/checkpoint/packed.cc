@@ -5,8 +5,11 @@
 #include <string>
 
 #include "kernels/error.h"
+#include "kernels/machine/mapped_memory.h"
 #include "offload/memory.h"
 #include "runtime/base/files.h"
+#include "runtime/base/fill_ahead.h"
+#include "runtime/base/parallel.h"
 #include "runtime/base/stop.h"
 #include "runtime/checkpoint/packed_sums.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -37,6 +40,18 @@ std::string make_header(const UnitSizes& sizes) {
   return safetensors_head(header);
 }
 
+/// The CRC-32 of bytes whose parts are summed side by side.
+std::uint32_t sum_on_all_cores(std::span<const std::byte> bytes) {
+  constexpr std::size_t part = 1 << 20;
+  const auto of = [&](std::size_t i) { return bytes.subspan(i * part, std::min(part, bytes.size() - i * part)); };
+  std::vector<std::uint32_t> sums((bytes.size() + part - 1) / part);
+  for_each_of(static_cast<std::int64_t>(sums.size()),
+              [&](std::int64_t i) { sums[static_cast<std::size_t>(i)] = crc32(of(static_cast<std::size_t>(i))); });
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < sums.size(); ++i) sum = crc32_of_both(sum, sums[i], of(i).size());
+  return sum;
+}
+
 }  // namespace
 
 void write_packed(const fs::path& file, unsigned mode, const MakeUnit& make, const UnitSizes& sizes,
@@ -46,20 +61,23 @@ void write_packed(const fs::path& file, unsigned mode, const MakeUnit& make, con
   for (const auto& size : sizes) all += size.value_or(0), largest = std::max(largest, size.value_or(0));
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   require_space(file.string(), folder, header.size() + all + offload::kPage);
-  std::vector<std::byte> bytes(largest);
   std::vector<std::uint32_t> sums;
   AtomicFile to(file, {.mode = mode});
   to.append(header);
+  FillAhead ahead([&](std::size_t) { return std::make_unique<kernels::MappedMemory>(largest); });
   for (std::size_t unit = 0; unit < sizes.size(); ++unit) {
     if (!sizes[unit]) continue;
     if (stop) throw Interrupted{};
     if (progress) progress(file, done, all);
-    make(unit, bytes.data());
-    const std::span<const std::byte> made(bytes.data(), *sizes[unit]);
-    sums.push_back(crc32(made));
-    to.append({reinterpret_cast<const char*>(made.data()), made.size()});
-    done += made.size();
+    std::byte* const bytes = ahead.next(*sizes[unit]);
+    make(unit, bytes);
+    ahead.carry([&to, &sums, made = std::span<const std::byte>(bytes, *sizes[unit])] {
+      sums.push_back(sum_on_all_cores(made));
+      to.append({reinterpret_cast<const char*>(made.data()), made.size()});
+    });
+    done += *sizes[unit];
   }
+  ahead.finish();
   to.append(packed_sums(crc32(std::as_bytes(std::span(header))), sums));
   to.commit();
   if (progress) progress(file, done, all);

@@ -25,8 +25,8 @@ using UnitSizes = std::vector<std::optional<std::uint64_t>>;
 using MakeUnit = std::function<void(std::size_t unit, std::byte* to)>;
 
 /// Writes the `sizes[u]` bytes that make(u, to) produces for each unit that has a size, at multiples of a page. The
-/// file appears whole. Needs memory for one unit. Throws IoError, what make() throws, CapacityError if the disk is too
-/// full, or Interrupted; then nothing is left behind.
+/// file appears whole. Needs memory for two units: one is summed and written while the next is made. Throws IoError,
+/// what make() throws, CapacityError if the disk is too full, or Interrupted; then nothing is left behind.
 void write_packed(const std::filesystem::path& file, unsigned mode, const MakeUnit& make, const UnitSizes& sizes,
                   const std::atomic<bool>& stop, const PackingProgress& progress = {});
 

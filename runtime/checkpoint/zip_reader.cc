@@ -240,4 +240,8 @@ std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before) {
   return static_cast<std::uint32_t>(::crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
+std::uint32_t crc32_of_both(std::uint32_t before, std::uint32_t after, std::size_t bytes) {
+  return static_cast<std::uint32_t>(::crc32_combine(before, after, static_cast<z_off_t>(bytes)));
+}
+
 }  // namespace weft::runtime

@@ -25,5 +25,7 @@ std::vector<ZipRecord> read_zip(const InputFile& file);
 
 /// The CRC-32 that zip uses. `before` is the checksum of the bytes that these follow.
 std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before = 0);
+/// That of some bytes and the `bytes` bytes after them, from the checksums of each.
+std::uint32_t crc32_of_both(std::uint32_t before, std::uint32_t after, std::size_t bytes);
 
 }  // namespace weft::runtime

@@ -14,8 +14,12 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "kernels/machine/mapped_memory.h"
 #include "policy/base/json.h"
 #include "runtime/base/files.h"
+#include "runtime/base/fill_ahead.h"
+#include "runtime/base/parallel.h"
+#include "runtime/base/stop.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/engine/storage.h"
 #include "runtime/model/model_source.h"
@@ -26,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::size_t kStep = 8 << 20;  // bytes of a tensor that are converted at a time
+constexpr std::size_t kPart = 1 << 20, kStep = 64 << 20;  // bytes of a tensor that a thread, and all, convert at a time
 constexpr std::size_t kLargestCopied = 512 << 20;
 constexpr std::array kCopied{
     "generation_config.json",  "tokenizer.json",    "tokenizer_config.json", "vocab.json",         "merges.txt",
@@ -85,43 +89,63 @@ std::string make_header(const std::vector<Planned>& planned) {
   return safetensors_head(header);
 }
 
+/// Appends to a file what comes in pieces, one while the next is made.
+class Appender {
+ public:
+  explicit Appender(AtomicFile& file) : file_(file) {}
+  std::byte* next(std::size_t bytes) { return ahead_.next(bytes_ = bytes); }
+  void append(const std::byte* piece) {
+    ahead_.carry([this, text = std::string_view(reinterpret_cast<const char*>(piece), bytes_)] { file_.append(text); });
+  }
+  void finish() { ahead_.finish(); }
+
+ private:
+  AtomicFile& file_;
+  std::size_t bytes_ = 0;
+  FillAhead ahead_{[](std::size_t bytes) { return std::make_unique<kernels::MappedMemory>(bytes); }};
+};
+
 /// Writes a matrix that the checkpoint has quantised, as plain numbers.
-void write_matrix(const QuantisedMatrix& matrix, DType type, AtomicFile& file, const std::atomic<bool>& stop) {
+void write_matrix(const QuantisedMatrix& matrix, DType type, Appender& file, const std::atomic<bool>& stop) {
   matrix.check();
   QuantisedRows levels;
   std::vector<float> numbers;
-  std::vector<std::byte> out;
-  const std::int64_t step = std::max<std::int64_t>(1, static_cast<std::int64_t>(kStep / sizeof(float)) / matrix.cols());
+  const std::int64_t step = std::max<std::int64_t>(1, static_cast<std::int64_t>(kPart / sizeof(float)) / matrix.cols());
   for (std::int64_t first = 0; first < matrix.rows(); first += step) {
     if (stop) throw Interrupted{};
     matrix.read(first, std::min(step, matrix.rows() - first), levels);
     matrix.dequantise(levels, numbers);
-    out.resize(numbers.size() * size_of(type));
-    convert_elements(DType::f32, reinterpret_cast<const std::byte*>(numbers.data()), type, out.data(), numbers.size());
-    file.append({reinterpret_cast<const char*>(out.data()), out.size()});
+    std::byte* const out = file.next(numbers.size() * size_of(type));
+    convert_elements(DType::f32, reinterpret_cast<const std::byte*>(numbers.data()), type, out, numbers.size());
+    file.append(out);
   }
 }
 
-void write_tensor(const Checkpoint& checkpoint, const Planned& planned, AtomicFile& file,
-                  const std::atomic<bool>& stop) {
+/// Parts of a tensor are read and converted side by side.
+void write_tensor(const Checkpoint& checkpoint, const Planned& planned, Appender& file, const std::atomic<bool>& stop) {
   if (planned.stored.matrix) return write_matrix(*planned.stored.matrix, planned.type, file, stop);
   const TensorInfo& tensor = *planned.stored.info;
-  const std::size_t element = size_of(planned.from), width = size_of(planned.type);
-  std::vector<std::byte> whole, in, out;
-  if (!tensor.strides.empty()) whole = checkpoint.read_tensor(tensor);
+  const std::size_t element = size_of(planned.from), width = size_of(planned.type), part = kPart / element;
   const std::uint64_t count = tensor.bytes / element;
+  std::vector<std::byte> whole;
+  if (!tensor.strides.empty()) whole = checkpoint.read_tensor(tensor);
+  std::vector<std::vector<std::byte>> read(static_cast<std::size_t>(loop_threads()));
   for (std::uint64_t first = 0; first < count; first += kStep / element) {
-    if (stop) throw Interrupted{};
     const auto some = static_cast<std::size_t>(std::min<std::uint64_t>(kStep / element, count - first));
-    const std::byte* from = whole.data() + first * element;
-    if (whole.empty()) {
-      in.resize(some * element);
-      checkpoint.read_range(tensor.file, tensor.offset + first * element, in);
-      from = in.data();
-    }
-    out.resize(some * width);
-    convert_elements(planned.from, from, planned.type, out.data(), some);
-    file.append({reinterpret_cast<const char*>(out.data()), out.size()});
+    std::byte* const out = file.next(some * width);
+    for_each_of(static_cast<std::int64_t>((some + part - 1) / part), loop_threads(), [&](std::int64_t i, int thread) {
+      if (stop) throw Interrupted{};
+      const std::size_t begin = static_cast<std::size_t>(i) * part, here = std::min(part, some - begin);
+      const std::byte* from = whole.data() + (first + begin) * element;
+      if (whole.empty()) {
+        std::vector<std::byte>& in = read[static_cast<std::size_t>(thread)];
+        in.resize(here * element);
+        checkpoint.read_range(tensor.file, tensor.offset + (first + begin) * element, in);
+        from = in.data();
+      }
+      convert_elements(planned.from, from, planned.type, out + begin * width, here);
+    });
+    file.append(out);
   }
 }
 
@@ -239,12 +263,14 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
   if (packed) {
     const auto& bytes = packed->unit_bytes();
     write_packed(
-        place / "model.safetensors", mode, [&](std::size_t unit, std::byte* out) { packed->make(unit, out); },
+        place / "model.safetensors", mode, [&](std::size_t unit, std::byte* out) { packed->make(unit, out, stop); },
         UnitSizes(bytes.begin(), bytes.end()), stop, progress);
   } else {
     AtomicFile file(place / "model.safetensors", {.mode = mode});
     file.append(make_header(planned));
-    for (const Planned& each : planned) write_tensor(checkpoint, each, file, stop);
+    Appender appender(file);
+    for (const Planned& each : planned) write_tensor(checkpoint, each, appender, stop);
+    appender.finish();
     file.commit();
   }
   write_small_files(from, place, type, quantisation);

@@ -42,7 +42,7 @@ std::unique_ptr<PackedCopy> open_packed_copy(const ModelSource& source, const st
   const bool there = std::filesystem::exists(file);
   if (!there)
     write_packed(
-        file, 0600, [&](std::size_t unit, std::byte* to) { source.weights->make(unit, to); }, sizes, stop,
+        file, 0600, [&](std::size_t unit, std::byte* to) { source.weights->make(unit, to, stop); }, sizes, stop,
         source.packing);
   auto copy = std::make_unique<PackedCopy>(Checkpoint::open_file(file), sizes);
   if (there) copy->file.verify(stop);

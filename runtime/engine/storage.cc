@@ -1,6 +1,7 @@
 #include "runtime/engine/storage.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 
 #include "kernels/error.h"
@@ -40,12 +41,38 @@ Storage::Storage(const ModelSource& source, const PackedCopy* copy, const policy
   buffers_.allocate(backend, disk, spill_directory);
   check_reach();
   gathered_ = backend.make_event();
+  load(source, stop, on_loaded);
+  if (source.checkpoint) source.checkpoint->require_unchanged();
+}
+
+std::optional<double> SlowQuantising::add(std::int64_t weights, double seconds) {
+  constexpr double kEnough = 2, kLong = 60;
+  left_ -= weights, done_ += weights, seconds_ += seconds;
+  if (said_ || done_ == 0 || seconds_ < kEnough) return {};
+  const double rest = seconds_ / double(done_) * double(left_);
+  if (rest <= kLong) return {};
+  said_ = true;
+  return rest;
+}
+
+void Storage::load(const ModelSource& source, const std::atomic<bool>& stop, const OnLoaded& on_loaded) {
+  using Clock = std::chrono::steady_clock;
+  std::int64_t to_quantise = 0;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit)
+    if (made(unit)) to_quantise += weights_.quantised_elements(unit);
+  SlowQuantising slow(to_quantise);
+  FillAhead ahead([&](std::size_t bytes) { return backend_.allocate_host(bytes); });
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (stop) throw Interrupted{};
-    fill(unit);
+    const auto begin = Clock::now();
+    fill(unit, stop, ahead);
+    if (const std::int64_t quantised = made(unit) ? weights_.quantised_elements(unit) : 0; quantised > 0)
+      if (const auto rest = slow.add(quantised, std::chrono::duration<double>(Clock::now() - begin).count());
+          rest && source.quantises_slowly)
+        source.quantises_slowly(*rest);
     if (on_loaded) on_loaded(double(unit + 1) / double(units_.size()));
   }
-  if (source.checkpoint) source.checkpoint->require_unchanged();
+  ahead.finish();
 }
 
 /// Checks that the device reaches the host memory that it uses without a copy: it writes KV to its home, reads the
@@ -108,28 +135,37 @@ std::vector<offload::FilePart> Storage::parts(std::size_t unit, std::span<const 
   return weights_.in_files(unit) ? weights_.parts(unit, files) : std::vector<offload::FilePart>{};
 }
 
-void Storage::fill(std::size_t unit) {
+/// Whether the unit is made and not read from a file.
+bool Storage::made(std::size_t unit) const {
+  const BufferId id = buffer(static_cast<std::uint32_t>(unit));
+  return !buffers_.read_only(id) && !weights_.in_files(unit) && !copied(unit);
+}
+
+/// Brings a unit to its home, or on its way there.
+void Storage::fill(std::size_t unit, const std::atomic<bool>& stop, FillAhead& ahead) {
   const BufferId id = buffer(static_cast<std::uint32_t>(unit));
   const Tier home = buffers_.home(id);
   if (buffers_.read_only(id)) return;  // its file is its home
   const auto write = [&](std::byte* to) {
-    weights_.in_files(unit) || copied(unit) ? buffers_.read_from_disk(id, to - shift(unit)) : weights_.make(unit, to);
+    made(unit) ? weights_.make(unit, to, stop) : buffers_.read_from_disk(id, to - shift(unit));
   };
   if (home == Tier::host || (home == Tier::device && backend_.device_is_host_memory())) {
     write(buffers_.home_data(id));
     return;
   }
-  const auto staging = backend_.allocate_host(buffers_.bytes(id));
-  write(staging->data());
+  std::byte* const staging = ahead.next(buffers_.bytes(id));
+  write(staging);
   if (home == Tier::disk) {
-    buffers_.write_to_disk(id, staging->data());
+    ahead.carry([this, id, staging] { buffers_.write_to_disk(id, staging); });
     return;
   }
-  const auto stream = backend_.make_stream();
-  const auto event = backend_.make_event();
-  backend_.copy(buffers_.home_data(id), staging->data(), buffers_.bytes(id), *stream);
-  backend_.record(*event, *stream);
-  backend_.synchronize(*event);
+  ahead.carry([this, id, staging] {
+    const auto stream = backend_.make_stream();
+    const auto event = backend_.make_event();
+    backend_.copy(buffers_.home_data(id), staging, buffers_.bytes(id), *stream);
+    backend_.record(*event, *stream);
+    backend_.synchronize(*event);
+  });
 }
 
 bool Storage::reads_files(bool of_copy) const {

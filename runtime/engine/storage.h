@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "offload/buffer_store.h"
 #include "offload/kv_layout.h"
 #include "policy/layout/footprint.h"
+#include "runtime/base/fill_ahead.h"
 #include "runtime/engine/layers.h"
 #include "runtime/model/model_source.h"
 
@@ -20,6 +22,20 @@ namespace weft::runtime {
 
 /// Called with the share of the weights that has been brought to its home.
 using OnLoaded = std::function<void(double share)>;
+
+/// Says once that weights will be quantised for more than a minute longer.
+class SlowQuantising {
+ public:
+  explicit SlowQuantising(std::int64_t weights) : left_(weights) {}
+  /// So many of the weights were quantised in so many seconds. Returns the seconds that the rest takes at the rate so
+  /// far, the first time that these are over a minute; nothing before the rate is that of two seconds.
+  std::optional<double> add(std::int64_t weights, double seconds);
+
+ private:
+  std::int64_t left_, done_ = 0;
+  double seconds_ = 0;
+  bool said_ = false;
+};
 
 /// Allocates exactly what the footprint counted and brings the weights to their homes. Afterwards no address changes.
 /// The schedule decides when a buffer may be used; nothing here synchronises.
@@ -75,7 +91,9 @@ class Storage : public TableRows {
                                        std::span<const offload::FileId> copy_files) const;
   void add_buffers(std::span<const offload::FileId> files, std::span<const offload::FileId> copy_files);
   void check_reach() const;
-  void fill(std::size_t unit);
+  bool made(std::size_t unit) const;
+  void load(const ModelSource& source, const std::atomic<bool>& stop, const OnLoaded& on_loaded);
+  void fill(std::size_t unit, const std::atomic<bool>& stop, FillAhead& ahead);
   std::size_t shift(std::size_t unit) const;  // Weights::shift() on a GPU, else 0
   std::byte* place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const;
   std::uint64_t exchange_rows(const policy::Op& op, kernels::Stream& stream);

@@ -362,6 +362,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   ModelSource& source = choice.source ? *choice.source : *opened;
   source.verify_crc = options.verify_crc;
   source.packing = packing_lines();
+  source.quantises_slowly = quantising_line(source);
   progress.stage("comparing with the earlier run");
   RunRecord begun = record_of(options, source, requests);
   const auto done =

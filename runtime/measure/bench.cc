@@ -153,6 +153,7 @@ ordered_json spread(std::vector<double> values) {
 ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& stop) {
   const auto source = open_model(options.model, options.dtype, options.weights, options.policy.weight_format);
   source->packing = packing_lines();
+  source->quantises_slowly = quantising_line(*source);
   check(options, source->spec);
   constexpr std::size_t largest_report = 1 << 20;
   nlohmann::json measured;

@@ -88,6 +88,9 @@ ordered_json measure_host(const MachineOptions& machine, const LaneSizes& sizes)
           {"exact_of_f16", exact / flops}};
     }
   }
+  for (const DType type : {DType::i8, DType::i4})
+    policy::object_at(report, "quantised_weights_per_second")[name_of(type)] =
+        kernels::measure_quantise(pool, type, sizes.seconds);
   for (const auto& [slots, head_dim] : {std::pair{204, 128}, {204, 64}, {1024, 128}, {1024, 64}}) {
     double of_float16 = 0;
     for (const DType dtype : {DType::f16, DType::i8, DType::i4}) {

@@ -12,6 +12,7 @@
 
 #include "kernels/error.h"
 #include "policy/base/json.h"
+#include "runtime/base/duration.h"
 
 namespace weft::runtime {
 namespace {
@@ -52,6 +53,16 @@ PackingProgress packing_lines() {
         spdlog::info("{}: {:.0f} % of {} of weights are quantised", file.string(),
                      all > 0 ? 100 * double(done) / double(all) : 100.0, policy::bytes_to_text(all));
       };
+}
+
+std::function<void(double)> quantising_line(const ModelSource& source) {
+  if (!source.checkpoint) return {};
+  return [&source](double seconds) {
+    spdlog::info(
+        "the weights will be quantised for {} longer; weft convert --weight-dtype {} writes a copy that later "
+        "runs only read",
+        duration_text(seconds), name_of(source.weight_format->dtype));
+  };
 }
 
 ordered_json make_report(Session& session, const Totals& since) {

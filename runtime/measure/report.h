@@ -27,6 +27,9 @@ std::vector<std::string> unit_names(const std::vector<policy::Unit>& units);
 
 /// Logs the progress of a packed file every few seconds.
 PackingProgress packing_lines();
+/// ModelSource::quantises_slowly that logs a line which names `weft convert`; empty with random weights, which have
+/// nothing to convert. `source` must outlive it.
+std::function<void(double)> quantising_line(const ModelSource& source);
 
 /// A file in Chrome's trace format (ui.perfetto.dev opens it), with one track per lane. It gets its name when this is
 /// destroyed.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +26,10 @@ struct ModelSource {
   std::optional<policy::WeightFormat> weight_format;
   std::unique_ptr<Checkpoint> checkpoint;  ///< null with random weights
   PackingProgress packing;                 ///< called while a packed copy is made; may be empty
-  bool verify_crc = false;                 ///< whether Session calls Checkpoint::verify() before it loads the weights
+  /// Called at most once while weights are loaded, with the seconds for which they will still be quantised, if these
+  /// are over a minute. May be empty.
+  std::function<void(double seconds)> quantises_slowly;
+  bool verify_crc = false;  ///< whether Session calls Checkpoint::verify() before it loads the weights
   std::unique_ptr<Weights> weights;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if the folder has none
 

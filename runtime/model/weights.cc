@@ -1,10 +1,11 @@
 #include "runtime/model/weights.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <numbers>
+#include <tuple>
 
 #include "kernels/error.h"
 #include "runtime/base/hash.h"
@@ -15,11 +16,11 @@ namespace {
 
 using policy::Form;
 
-constexpr std::uint64_t kPart = 64;             // alignment of packed tensors
-constexpr std::size_t kUnpacked = 256;          // alignment of unpacked tensors
-constexpr std::uint64_t kWord = 16;             // bytes of a word in which a GPU reads memory best
-constexpr std::size_t kConvertBytes = 4 << 20;  // bytes of a tensor that are converted at a time
-constexpr std::int64_t kRepackBytes = 8 << 20;  // bytes of levels made by others that are repacked at a time
+constexpr std::uint64_t kPart = 64;                // alignment of packed tensors
+constexpr std::size_t kUnpacked = 256;             // alignment of unpacked tensors
+constexpr std::uint64_t kWord = 16;                // bytes of a word in which a GPU reads memory best
+constexpr std::int64_t kPieceNumbers = 128 << 10;  // numbers that one thread makes at a time: its caches hold them
+constexpr std::int64_t kRepackBytes = 8 << 20;     // bytes of levels made by others that are repacked at a time
 constexpr std::int64_t kTileRows = QuantisedLayout::kTileRows;
 
 /// Calls body with a float, f16 or bf16 value for `dtype`.
@@ -31,17 +32,6 @@ template <class Body> void with_type(DType dtype, Body&& body) {
 
 double deviation(const policy::TensorSpec& spec) {
   return spec.form == Form::matrix ? 1 / std::sqrt(double(spec.cols)) : 0.02;
-}
-
-/// Calls part(begin, end) for ranges of [0, count), on several threads if that is worth it: a large model with random
-/// weights is tens of GB, a minute's work for one thread.
-template <class Part> void in_parallel(std::uint64_t count, const Part& part) {
-  constexpr std::uint64_t worth = 1 << 20;
-  const std::uint64_t parts = std::clamp<std::uint64_t>(count / worth, 1, 16);
-  for_each_of(static_cast<std::int64_t>(parts), [&](std::int64_t i) {
-    const auto at = static_cast<std::uint64_t>(i);
-    part(count * at / parts, count * (at + 1) / parts);
-  });
 }
 
 /// Quantiles of the normal distribution, so that 16 random bits give one deviate.
@@ -81,6 +71,33 @@ void convert_elements(DType from, const std::byte* in, DType to, std::byte* out,
   });
 }
 
+/// Quantiles of the normal distribution, scaled and rounded once for all elements of all tensors of their kind.
+struct Weights::Deviates {
+  Deviates(float scale, float mean, DType type) : values(normal_table().size() * size_of(type)) {
+    with_type(type, [&]<class T>(T) {
+      auto* const to = reinterpret_cast<T*>(values.data());
+      for (std::size_t i = 0; i < normal_table().size(); ++i) to[i] = T(mean + scale * normal_table()[i]);
+    });
+  }
+  std::vector<std::byte> values;
+};
+
+/// Some rows of a tensor.
+struct Weights::Piece {
+  const Placed* tensor;
+  std::int64_t first_row, rows;
+};
+
+/// A thread's memory for one piece.
+struct Weights::Scratch {
+  std::unique_ptr<std::byte[]> data;
+  std::size_t bytes = 0;
+  std::byte* at_least(std::size_t wanted) {
+    if (bytes < wanted) data = std::make_unique_for_overwrite<std::byte[]>(wanted), bytes = wanted;
+    return data.get();
+  }
+};
+
 Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
                  DType type, const std::optional<policy::WeightFormat>& format)
     : checkpoint_(&checkpoint), quantised_(model.quantisation), type_(type) {
@@ -110,6 +127,15 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
                  const std::optional<policy::WeightFormat>& format)
     : quantised_(model.quantisation), seed_(seed), type_(type) {
   lay_out(units, format);
+  std::map<std::tuple<float, float, DType>, std::shared_ptr<const Deviates>> tables;
+  for (Layout& layout : layouts_)
+    for (Placed& tensor : layout.tensors) {
+      const auto scale = static_cast<float>(deviation(tensor.spec));
+      const float mean = tensor.spec.form == Form::norm ? 1.0f : 0.0f;
+      auto& table = tables[{scale, mean, given_type(tensor)}];
+      if (!table) table = std::make_shared<Deviates>(scale, mean, given_type(tensor));
+      tensor.deviates = table;
+    }
 }
 
 Weights Weights::from_packed(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
@@ -270,15 +296,35 @@ std::vector<offload::FilePart> Weights::parts(std::size_t unit, std::span<const 
   return parts;
 }
 
-void Weights::make(std::size_t unit, std::byte* to) const {
-  std::memset(to, 0, bytes_[unit]);  // the gaps between tensors
+void Weights::make(std::size_t unit, std::byte* to, const std::atomic<bool>& stop, int threads) const {
+  if (threads == 0) threads = loop_threads();
+  std::vector<Piece> pieces;
+  std::size_t end = 0;
+  const auto fill_gap = [&](std::size_t until) { std::memset(to + end, 0, until - end); };
   for (const Placed& tensor : layouts_[unit].tensors) {
-    if (tensor.matrix && tensor.dtype == quantised_.dtype && tensor.group == quantised_.group) repack(tensor, to);
-    else if (is_quantised(tensor.dtype)) quantise(tensor, to);
-    else if (tensor.matrix) dequantise(tensor, to);
-    else if (tensor.source) convert(tensor, to);
-    else randomize(tensor, to + tensor.offset, tensor.dtype, 0, tensor.spec.elements());
+    fill_gap(tensor.offset);
+    end = tensor.offset + tensor.bytes();
+    if (tensor.matrix) {
+      make_of_levels(tensor, to, stop, threads);
+      continue;
+    }
+    const std::int64_t step = std::max(kTileRows, kPieceNumbers / tensor.spec.cols / kTileRows * kTileRows);
+    for (std::int64_t row = 0; row < tensor.spec.rows; row += step)
+      pieces.push_back({&tensor, row, std::min(step, tensor.spec.rows - row)});
   }
+  fill_gap(bytes_[unit]);
+  std::vector<Scratch> scratch(static_cast<std::size_t>(threads));
+  for_each_of(static_cast<std::int64_t>(pieces.size()), threads, [&](std::int64_t i, int thread) {
+    if (stop) throw Interrupted{};
+    make_piece(pieces[static_cast<std::size_t>(i)], to, scratch[static_cast<std::size_t>(thread)]);
+  });
+}
+
+std::int64_t Weights::quantised_elements(std::size_t unit) const {
+  std::int64_t count = 0;
+  for (const Placed& tensor : layouts_[unit].tensors)
+    if (is_quantised(tensor.dtype) && !keeps_levels(tensor)) count += tensor.spec.elements();
+  return count;
 }
 
 std::vector<std::string> Weights::left_plain() const {
@@ -294,127 +340,129 @@ bool Weights::converts() const {
   return checkpoint_ && std::any_of(layouts_.begin(), layouts_.end(), [](const Layout& l) { return !l.in_files; });
 }
 
-void Weights::convert(const Placed& tensor, std::byte* to) const {
-  const DType stored = weight_dtype(*tensor.source);
-  const auto elements = static_cast<std::size_t>(tensor.spec.elements());
-  const std::size_t step = kConvertBytes / sizeof(float);
-  std::vector<std::byte> buffer(std::min(elements, step) * size_of(stored));
-  for (std::size_t first = 0; first < elements; first += step) {
-    const std::size_t count = std::min(step, elements - first);
-    const std::span<std::byte> bytes(buffer.data(), count * size_of(stored));
-    checkpoint_->read_range(tensor.source->file, tensor.file_offset + first * size_of(stored), bytes);
-    convert_elements(stored, bytes.data(), tensor.dtype, to + tensor.offset + first * size_of(tensor.dtype), count);
+/// The type of the numbers that a tensor is made of: the checkpoint's, or that of random numbers.
+DType Weights::given_type(const Placed& tensor) const {
+  if (tensor.source) return weight_dtype(*tensor.source);
+  return is_quantised(tensor.dtype) ? type_ : tensor.dtype;
+}
+
+/// Whether the tensor's levels are those of the checkpoint.
+bool Weights::keeps_levels(const Placed& tensor) const {
+  return tensor.matrix && tensor.dtype == quantised_.dtype && tensor.group == quantised_.group;
+}
+
+void Weights::make_piece(const Piece& piece, std::byte* to, Scratch& scratch) const {
+  const Placed& tensor = *piece.tensor;
+  const DType given = given_type(tensor);
+  const std::int64_t cols = tensor.spec.cols, count = piece.rows * cols;
+  if (given == tensor.dtype)
+    return give(tensor, piece.first_row, piece.rows, to + tensor.offset + bytes_of(given, piece.first_row * cols));
+  std::byte* const numbers = scratch.at_least(bytes_of(given, count));
+  give(tensor, piece.first_row, piece.rows, numbers);
+  if (is_quantised(tensor.dtype)) {
+    quantise(tensor, piece.first_row, ConstView(numbers, given, piece.rows, cols), to);
+  } else {
+    convert_elements(given, numbers, tensor.dtype, to + tensor.offset + bytes_of(tensor.dtype, piece.first_row * cols),
+                     static_cast<std::size_t>(count));
   }
 }
 
-/// Writes `count` numbers of the tensor from `first_number` on, as `dtype`.
-void Weights::randomize(const Placed& tensor, std::byte* to, DType dtype, std::int64_t first_number,
-                        std::int64_t count) const {
-  const std::vector<float>& normal = normal_table();
-  const auto scale = static_cast<float>(deviation(tensor.spec));
-  const float mean = tensor.spec.form == Form::norm ? 1.0f : 0.0f;
+/// Reads or draws rows, in given_type().
+void Weights::give(const Placed& tensor, std::int64_t first_row, std::int64_t rows, std::byte* to) const {
+  const std::int64_t first = first_row * tensor.spec.cols, count = rows * tensor.spec.cols;
+  const DType given = given_type(tensor);
+  if (tensor.source)
+    checkpoint_->read_range(tensor.source->file, tensor.file_offset + bytes_of(given, first),
+                            {to, bytes_of(given, count)});
+  else draw(tensor, first, count, to);
+}
+
+/// Draws `count` numbers of the tensor from `first_number` on. 64 random bits give four.
+void Weights::draw(const Placed& tensor, std::int64_t first_number, std::int64_t count, std::byte* to) const {
   const std::uint64_t key = mix(seed_ ^ hash(tensor.spec.name));
   const auto first = static_cast<std::uint64_t>(tensor.spec.first_row * tensor.spec.cols + first_number);
-  with_type(dtype, [&]<class T>(T) {
-    std::vector<T> values(normal.size());  // scaled and rounded once for all elements
-    for (std::size_t i = 0; i < normal.size(); ++i) values[i] = T(mean + scale * normal[i]);
-    auto* out = reinterpret_cast<T*>(to);
-    in_parallel(static_cast<std::uint64_t>(count), [&](std::uint64_t begin, std::uint64_t end) {
-      std::uint64_t bits = 0;
-      for (std::uint64_t i = begin; i < end; ++i) {
-        const std::uint64_t element = first + i;
-        if (i == begin || element % 4 == 0) bits = mix(key + element / 4);
-        out[i] = values[(bits >> (16 * (element % 4))) & 0xFFFF];
-      }
-    });
+  with_type(given_type(tensor), [&]<class T>(T) {
+    const T* const values = reinterpret_cast<const T*>(tensor.deviates->values.data());
+    T* out = reinterpret_cast<T*>(to);
+    const std::uint64_t end = first + static_cast<std::uint64_t>(count);
+    std::uint64_t element = first;
+    const auto one_by_one = [&](std::uint64_t until) {
+      for (; element < until; ++element) *out++ = values[mix(key + element / 4) >> (16 * (element % 4)) & 0xFFFF];
+    };
+    one_by_one(std::min(end, (first + 3) / 4 * 4));
+    for (; element + 4 <= end; element += 4, out += 4) {
+      const std::uint64_t bits = mix(key + element / 4);
+      out[0] = values[bits & 0xFFFF], out[1] = values[bits >> 16 & 0xFFFF];
+      out[2] = values[bits >> 32 & 0xFFFF], out[3] = values[bits >> 48];
+    }
+    one_by_one(end);
   });
 }
 
-/// Reads the numbers that a run in type_ would compute with.
-void Weights::read_floats(const Placed& tensor, std::int64_t first_row, std::int64_t rows,
-                          std::vector<float>& to) const {
-  if (tensor.matrix) {
-    QuantisedRows levels;
-    tensor.matrix->read(tensor.spec.first_row + first_row, rows, levels);
-    tensor.matrix->dequantise(levels, to);
-    return;
+/// Quantises rows from `first_row` on, which begins a tile.
+void Weights::quantise(const Placed& tensor, std::int64_t first_row, const ConstView& numbers, std::byte* to) const {
+  const QuantisedLayout layout = tensor.quantised();
+  for (std::int64_t row = 0; row < numbers.rows; row += kTileRows) {
+    const std::int64_t wrong =
+        kernels::quantise_tile(layout, numbers.slice(row, std::min(kTileRows, numbers.rows - row)),
+                               to + tensor.offset + (first_row + row) / kTileRows * layout.tile_bytes());
+    if (wrong >= 0)
+      throw DataError("tensor '" + tensor.spec.name + "', row " + std::to_string(first_row + row + wrong) +
+                      ": cannot be " + name_of(tensor.dtype) +
+                      ": a number is not finite, or too large for a scale in float16; give --weight-dtype bfloat16");
   }
-  const std::int64_t first = first_row * tensor.spec.cols, count = rows * tensor.spec.cols;
-  const DType stored = tensor.source ? weight_dtype(*tensor.source) : type_;
-  std::vector<std::byte> numbers(bytes_of(stored, count));
-  if (tensor.source)
-    checkpoint_->read_range(tensor.source->file, tensor.file_offset + bytes_of(stored, first), numbers);
-  else randomize(tensor, numbers.data(), stored, first, count);
-  to.resize(static_cast<std::size_t>(count));
-  convert_elements(stored, numbers.data(), DType::f32, reinterpret_cast<std::byte*>(to.data()), to.size());
+}
+
+/// Makes a tensor of a matrix that others have quantised. Their layouts are read in large parts.
+void Weights::make_of_levels(const Placed& tensor, std::byte* to, const std::atomic<bool>& stop, int threads) const {
+  const std::int64_t cols = tensor.spec.cols;
+  const bool keeps = keeps_levels(tensor);
+  const std::int64_t row_bytes = keeps ? cols / 2 : static_cast<std::int64_t>(bytes_of(DType::f32, cols));
+  const std::int64_t step = std::max(kTileRows, kRepackBytes / row_bytes / kTileRows * kTileRows);
+  tensor.matrix->check();
+  QuantisedRows levels;
+  std::vector<float> numbers;
+  for (std::int64_t first = 0; first < tensor.spec.rows; first += step) {
+    if (stop) throw Interrupted{};
+    const std::int64_t rows = std::min(step, tensor.spec.rows - first);
+    tensor.matrix->read(tensor.spec.first_row + first, rows, levels);
+    if (keeps) {
+      repack(tensor, first, levels, to, threads);
+      continue;
+    }
+    tensor.matrix->dequantise(levels, numbers);
+    const ConstView all(numbers.data(), DType::f32, rows, cols);
+    for_each_of((rows + kTileRows - 1) / kTileRows, threads, [&](std::int64_t tile, int) {
+      const std::int64_t row = tile * kTileRows;
+      const ConstView some = all.slice(row, std::min(kTileRows, rows - row));
+      if (is_quantised(tensor.dtype)) quantise(tensor, first + row, some, to);
+      else
+        convert_elements(DType::f32, some.as<std::byte>(), tensor.dtype,
+                         to + tensor.offset + bytes_of(tensor.dtype, (first + row) * cols),
+                         static_cast<std::size_t>(some.rows * cols));
+    });
+  }
 }
 
 /// Writes the levels of others in Weft's layout. They stay the same, with scales and minima in float16.
-void Weights::repack(const Placed& tensor, std::byte* to) const {
+void Weights::repack(const Placed& tensor, std::int64_t first_row, const QuantisedRows& levels, std::byte* to,
+                     int threads) const {
   const QuantisedLayout layout = tensor.quantised();
-  tensor.matrix->check();
-  const std::int64_t step = std::max(kTileRows, kRepackBytes / (layout.cols / 2) / kTileRows * kTileRows);
-  QuantisedRows levels;
-  std::vector<GroupScale> scales;
-  for (std::int64_t first = 0; first < layout.rows; first += step) {
-    const std::int64_t rows = std::min(step, layout.rows - first);
-    tensor.matrix->read(tensor.spec.first_row + first, rows, levels);
-    scales.clear();
-    for (std::size_t i = 0; i < levels.scales.size(); ++i) {
+  const std::int64_t groups = layout.groups(), rows = static_cast<std::int64_t>(levels.scales.size()) / groups;
+  for_each_of((rows + kTileRows - 1) / kTileRows, threads, [&](std::int64_t tile, int) {
+    const std::int64_t row = tile * kTileRows, some = std::min(kTileRows, rows - row);
+    std::vector<GroupScale> scales;
+    for (auto i = static_cast<std::size_t>(row * groups); i < static_cast<std::size_t>((row + some) * groups); ++i) {
       const auto scale = kernels::scale_with_zero(levels.scales[i], levels.zeros[i]);
       if (!scale)
         throw DataError("tensor '" + tensor.matrix->name() + "', row " +
-                        std::to_string(first + static_cast<std::int64_t>(i) / layout.groups()) +
+                        std::to_string(first_row + static_cast<std::int64_t>(i) / groups) +
                         ": its scale is too large for float16; give --weight-dtype bfloat16");
       scales.push_back(*scale);
     }
-    for_each_of((rows + kTileRows - 1) / kTileRows, [&](std::int64_t tile) {
-      const std::int64_t row = tile * kTileRows;
-      kernels::pack_tile(
-          layout,
-          {.words = levels.words.data() + row * (layout.cols / 8), .scales = scales.data() + row * layout.groups()},
-          std::min(kTileRows, rows - row), to + tensor.offset + (first + row) / kTileRows * layout.tile_bytes());
-    });
-  }
-}
-
-/// Writes a matrix that others have quantised as numbers of a float type.
-void Weights::dequantise(const Placed& tensor, std::byte* to) const {
-  tensor.matrix->check();
-  const auto row_bytes = static_cast<std::int64_t>(bytes_of(DType::f32, tensor.spec.cols));
-  const std::int64_t step = std::max(kTileRows, kRepackBytes / row_bytes);
-  std::vector<float> numbers;
-  for (std::int64_t first = 0; first < tensor.spec.rows; first += step) {
-    const std::int64_t rows = std::min(step, tensor.spec.rows - first);
-    read_floats(tensor, first, rows, numbers);
-    convert_elements(DType::f32, reinterpret_cast<const std::byte*>(numbers.data()), tensor.dtype,
-                     to + tensor.offset + bytes_of(tensor.dtype, first * tensor.spec.cols), numbers.size());
-  }
-}
-
-void Weights::quantise(const Placed& tensor, std::byte* to) const {
-  const QuantisedLayout layout = tensor.quantised();
-  if (tensor.matrix) tensor.matrix->check();
-  const auto row_bytes = static_cast<std::int64_t>(bytes_of(DType::f32, layout.cols));
-  const std::int64_t step =
-      std::max<std::int64_t>(kTileRows, static_cast<std::int64_t>(kConvertBytes) / row_bytes / kTileRows * kTileRows);
-  std::vector<float> numbers;
-  std::atomic<std::int64_t> bad{-1};  // a row that cannot be quantised
-  for (std::int64_t first = 0; first < layout.rows; first += step) {
-    const std::int64_t rows = std::min(step, layout.rows - first);
-    read_floats(tensor, first, rows, numbers);
-    for_each_of((rows + kTileRows - 1) / kTileRows, [&](std::int64_t tile) {
-      const std::int64_t row = tile * kTileRows, some = std::min(kTileRows, rows - row);
-      const std::int64_t wrong =
-          kernels::quantise_tile(layout, numbers.data() + row * layout.cols, some, layout.cols,
-                                 to + tensor.offset + (first + row) / kTileRows * layout.tile_bytes());
-      if (wrong >= 0) bad = first + row + wrong;
-    });
-    if (bad >= 0)
-      throw DataError("tensor '" + tensor.spec.name + "', row " + std::to_string(bad) + ": cannot be " +
-                      name_of(tensor.dtype) +
-                      ": a number is not finite, or too large for a scale in float16; give --weight-dtype bfloat16");
-  }
+    kernels::pack_tile(layout, {.words = levels.words.data() + row * (layout.cols / 8), .scales = scales.data()}, some,
+                       to + tensor.offset + (first_row + row) / kTileRows * layout.tile_bytes());
+  });
 }
 
 }  // namespace weft::runtime

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +14,7 @@
 #include "offload/buffer_store.h"
 #include "policy/model/model.h"
 #include "policy/model/weight_format.h"
+#include "runtime/base/stop.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/packed.h"
 #include "runtime/checkpoint/stored_tensor.h"
@@ -65,8 +68,12 @@ class Weights {
   /// The ranges of files that make up a unit. `files` [checkpoint files] are the disk store's ids of the checkpoint's
   /// files.
   std::vector<offload::FilePart> parts(std::size_t unit, std::span<const offload::FileId> files) const;
-  /// Writes the unit_bytes()[unit] bytes of a unit. Throws IoError, or DataError if a number cannot be quantised.
-  void make(std::size_t unit, std::byte* to) const;
+  /// Writes the unit_bytes()[unit] bytes of a unit on `threads` threads, or on all cores for 0: pieces of its tensors
+  /// are read or drawn, converted and quantised side by side, so that one's reads overlap another's arithmetic. Throws
+  /// IoError, DataError if a number cannot be quantised, or Interrupted within a few pieces after `stop` was set.
+  void make(std::size_t unit, std::byte* to, const std::atomic<bool>& stop = kNeverStopped, int threads = 0) const;
+  /// The number of weights of a unit that make() quantises.
+  std::int64_t quantised_elements(std::size_t unit) const;
 
   /// The names, sorted, of the layers' matrices that stay in a float type although the format is quantised, because
   /// whoever quantised the checkpoint has left them out.
@@ -75,6 +82,7 @@ class Weights {
   bool converts() const;
 
  private:
+  struct Deviates;
   struct Placed {
     policy::TensorSpec spec;
     DType dtype = DType::f32;
@@ -84,6 +92,7 @@ class Weights {
     int group = 0;                               // size of a group, if it is quantised
     std::optional<QuantisedMatrix> matrix = {};  // instead of a source
     bool plain = false;                          // the checkpoint leaves it unquantised
+    std::shared_ptr<const Deviates> deviates = {};
     QuantisedLayout quantised() const { return {dtype, group, spec.rows, spec.cols}; }
     std::uint64_t bytes() const {
       return is_quantised(dtype) ? static_cast<std::uint64_t>(quantised().bytes()) : bytes_of(dtype, spec.elements());
@@ -100,12 +109,17 @@ class Weights {
   void lay_out_packed(Layout& layout);
   void lay_out_in_files(Layout& layout);
   bool quantise_if(const policy::Unit& unit, Placed& tensor, const std::optional<policy::WeightFormat>& format) const;
-  void convert(const Placed& tensor, std::byte* to) const;
-  void randomize(const Placed& tensor, std::byte* to, DType dtype, std::int64_t first_number, std::int64_t count) const;
-  void quantise(const Placed& tensor, std::byte* to) const;
-  void repack(const Placed& tensor, std::byte* to) const;
-  void dequantise(const Placed& tensor, std::byte* to) const;
-  void read_floats(const Placed& tensor, std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const;
+  struct Piece;
+  struct Scratch;
+  DType given_type(const Placed& tensor) const;
+  bool keeps_levels(const Placed& tensor) const;
+  void make_piece(const Piece& piece, std::byte* to, Scratch& scratch) const;
+  void give(const Placed& tensor, std::int64_t first_row, std::int64_t rows, std::byte* to) const;
+  void draw(const Placed& tensor, std::int64_t first_number, std::int64_t count, std::byte* to) const;
+  void quantise(const Placed& tensor, std::int64_t first_row, const ConstView& numbers, std::byte* to) const;
+  void make_of_levels(const Placed& tensor, std::byte* to, const std::atomic<bool>& stop, int threads) const;
+  void repack(const Placed& tensor, std::int64_t first_row, const QuantisedRows& levels, std::byte* to,
+              int threads) const;
 
   const Checkpoint* checkpoint_ = nullptr;
   std::optional<PackedUnits> packed_;

@@ -71,7 +71,8 @@ TEST_CASE("linear on every place: quantised weights", "[kernels][quantised]") {
       auto* const bytes = reinterpret_cast<std::byte*>(packed.data());
       std::vector<float> meant(weight.size());
       for (int row = 0; row < s.n; row += 16)
-        REQUIRE(kernels::quantise_tile(layout, weight.data() + row * s.k, std::min(16, s.n - row), s.k,
+        REQUIRE(kernels::quantise_tile(layout,
+                                       ConstView(weight.data() + row * s.k, DType::f32, std::min(16, s.n - row), s.k),
                                        bytes + row / 16 * layout.tile_bytes()) == -1);
       for (int row = 0; row < s.n; ++row) kernels::dequantise_row(layout, bytes, row, meant.data() + row * s.k);
       const Array x(place, numbers, s.m, s.k), b(place, bias, 1, s.n);
@@ -109,7 +110,8 @@ TEST_CASE("weights unpacked by an op of their own are those that a product unpac
     auto* const bytes = reinterpret_cast<std::byte*>(packed.data());
     std::vector<float> meant(weight.size());
     for (int row = 0; row < s.n; row += 16)
-      REQUIRE(kernels::quantise_tile(layout, weight.data() + row * s.k, std::min(16, s.n - row), s.k,
+      REQUIRE(kernels::quantise_tile(layout,
+                                     ConstView(weight.data() + row * s.k, DType::f32, std::min(16, s.n - row), s.k),
                                      bytes + row / 16 * layout.tile_bytes()) == -1);
     for (int row = 0; row < s.n; ++row) kernels::dequantise_row(layout, bytes, row, meant.data() + row * s.k);
     const Array w(place, packed, 1, static_cast<std::int64_t>(packed.size()));

@@ -9,6 +9,7 @@
 
 #include "kernels/error.h"
 #include "kernels/linear/linear_cpu.h"
+#include "kernels/linear/quantise.h"
 #include "kernels/machine/cpu_features.h"
 #include "kernels/quantised.h"
 
@@ -32,8 +33,10 @@ struct Quantised {
     const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
     data = bytes.data() + (64 - address % 64) % 64;
     for (std::int64_t row = 0; row < rows; row += 16)
-      REQUIRE(quantise_tile(layout, numbers.data() + row * cols, std::min<std::int64_t>(16, rows - row), cols,
-                            data + row / 16 * layout.tile_bytes()) == -1);
+      REQUIRE(quantise_tile(
+                  layout,
+                  ConstView(numbers.data() + row * cols, DType::f32, std::min<std::int64_t>(16, rows - row), cols),
+                  data + row / 16 * layout.tile_bytes()) == -1);
     meant.resize(static_cast<std::size_t>(rows * cols));
     for (std::int64_t row = 0; row < rows; ++row) dequantise_row(layout, data, row, meant.data() + row * cols);
   }
@@ -152,6 +155,98 @@ TEST_CASE("quantised: a tile's layout is what quantised.h says", "[quantised]") 
         REQUIRE(q.meant[static_cast<std::size_t>(row * cols + first + i)] ==
                 std::fma(static_cast<float>(levels[static_cast<std::size_t>(i)]), static_cast<float>(scale.scale),
                          static_cast<float>(scale.minimum)));
+    }
+}
+
+namespace {
+
+struct Numbers {
+  std::string what;
+  std::vector<float> of;
+};
+
+/// Numbers of every kind that a group may hold.
+std::vector<Numbers> all_kinds(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  const auto each = [&](auto&& f) {
+    std::vector<float> numbers(count);
+    for (std::size_t i = 0; i < count; ++i) numbers[i] = f(i);
+    return numbers;
+  };
+  std::normal_distribution<float> normal(0, 0.02f);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  const auto scaled = [&](float by, float to) { return each([&](auto) { return normal(random) * by + to; }); };
+  return {
+      {"normal", scaled(1, 0)},
+      {"uniform", each([&](auto) { return uniform(random); })},
+      {"with outliers", each([&](auto i) { return normal(random) * (i % 37 == 5 ? 50 : 1); })},
+      {"of every size", each([&](auto) { return std::ldexp(uniform(random), static_cast<int>(random() % 60) - 50); })},
+      {"positive", each([&](auto) { return std::abs(normal(random)); })},
+      {"far from 0", scaled(0.01f, 100)},
+      {"negative and far from 0", scaled(0.01f, -1000)},
+      {"large", each([&](auto) { return uniform(random) * 6e4f; })},
+      {"as large as a scale allows", each([&](auto i) { return i % 2 ? -60000 : 9.2e5f * std::abs(uniform(random)); })},
+      {"tiny", scaled(1e-5f, 0)},
+      {"near the least scale", scaled(3e-5f, 0)},
+      {"too tiny", scaled(1e-30f, 0)},
+      {"equal", each([&](auto i) { return static_cast<float>(i / 64) - 3; })},
+      {"zeros of both signs", each([&](auto) { return random() % 2 ? 0.0f : -0.0f; })},
+      {"few", each([&](auto) { return static_cast<float>(static_cast<int>(random() % 5)) * 0.1f - 0.2f; })},
+      {"on levels", each([&](auto) { return static_cast<float>(random() % 16) * 0.125f - 1; })},
+      {"between levels", each([&](auto) { return static_cast<float>(random() % 31) * 0.0625f - 1; })},
+      {"one apart", each([&](auto i) { return i % 64 == 63 ? std::nextafter(1.0f, 2.0f) : 1.0f; })}};
+}
+
+template <class T> std::vector<T> as(const std::vector<float>& numbers) {
+  return std::vector<T>(numbers.begin(), numbers.end());
+}
+
+}  // namespace
+
+TEST_CASE("quantised: tiles have the levels of quantise_group with every instruction set", "[quantised]") {
+  const DType dtype = GENERATE(DType::i4, DType::i8), type = GENERATE(DType::f32, DType::f16, DType::bf16);
+  const int group = GENERATE(32, 64, 128);
+  struct Shape {
+    std::int64_t rows, cols, stride;
+  };
+  REQUIRE(quantise_kernels().back().name == std::string("plain C++"));
+  for (const Shape s : {Shape{16, 512, 512}, Shape{13, 150, 160}, Shape{8, 99, 99}, Shape{3, 5, 5}, Shape{1, 1, 1}})
+    for (const Numbers& numbers :
+         all_kinds(static_cast<std::size_t>(s.rows * s.stride), static_cast<unsigned>(group))) {
+      const QuantisedLayout layout{dtype, group, s.rows, s.cols};
+      const auto halves = as<f16>(numbers.of);
+      const auto brains = as<bf16>(numbers.of);
+      const void* const data = type == DType::f16    ? static_cast<const void*>(halves.data())
+                               : type == DType::bf16 ? static_cast<const void*>(brains.data())
+                                                     : numbers.of.data();
+      const ConstView view(data, type, s.rows, s.cols, s.stride);
+      std::vector<std::byte> wanted(static_cast<std::size_t>(layout.tile_bytes()), std::byte{0xAA});
+      const std::int64_t refused = quantise_kernels().back().quantise(arguments_of(layout, view, wanted.data()));
+      for (const QuantiseKernel& kernel : quantise_kernels()) {
+        CAPTURE(numbers.what, kernel.name, name_of(dtype), name_of(type), group, s.rows, s.cols);
+        std::vector<std::byte> tile(wanted.size() + 64, std::byte{0x55});
+        REQUIRE(kernel.quantise(arguments_of(layout, view, tile.data())) == refused);
+        for (std::size_t i = wanted.size(); i < tile.size(); ++i) REQUIRE(tile[i] == std::byte{0x55});
+        if (refused < 0) REQUIRE(std::memcmp(tile.data(), wanted.data(), wanted.size()) == 0);
+      }
+    }
+}
+
+TEST_CASE("quantised: every instruction set finds the row that cannot be quantised", "[quantised]") {
+  const DType dtype = GENERATE(DType::i4, DType::i8);
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::int64_t rows = 16, cols = 200;
+  const QuantisedLayout layout{dtype, 64, rows, cols};
+  for (const float bad : {infinity, -infinity, std::nanf(""), -7e4f, 3e38f})
+    for (const std::int64_t row : {0, 5, 15}) {
+      auto numbers = normal(static_cast<std::size_t>(rows * cols), 4);
+      numbers[static_cast<std::size_t>(row * cols + 199)] = bad;
+      for (const QuantiseKernel& kernel : quantise_kernels()) {
+        CAPTURE(kernel.name, bad, row, name_of(dtype));
+        std::vector<std::byte> tile(static_cast<std::size_t>(layout.tile_bytes()));
+        CHECK(kernel.quantise(arguments_of(layout, ConstView(numbers.data(), DType::f32, rows, cols), tile.data())) ==
+              row);
+      }
     }
 }
 

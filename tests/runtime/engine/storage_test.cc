@@ -79,3 +79,15 @@ TEST_CASE("what is allocated is what was counted, within the budgets", "[runtime
   CHECK(fitted > 10);
   CHECK(fitted < 60);
 }
+
+TEST_CASE("slow quantising is told of once, after two seconds, if over a minute is left", "[runtime]") {
+  runtime::SlowQuantising slow(1000);
+  CHECK_FALSE(slow.add(0, 5));    // no rate yet
+  CHECK(slow.add(10, 1) == 594);  // 6 s for 10: 990 take 594 s
+  CHECK_FALSE(slow.add(10, 1));
+  runtime::SlowQuantising fast(1000);
+  CHECK_FALSE(fast.add(1, 1.5));
+  CHECK_FALSE(fast.add(40, 1));         // 61 ms each: 959 take 58.5 s
+  CHECK_FALSE(fast.add(100, 7));        // 67 ms each: 859 take 57.9 s
+  CHECK(fast.add(1, 10).value() > 60);  // it became slower
+}

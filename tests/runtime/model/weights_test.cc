@@ -1,14 +1,18 @@
 // What the units of a model hold: random numbers, converted tensors, or ranges of the checkpoint's own files.
 #include "runtime/model/weights.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "kernels/error.h"
+#include "kernels/machine/mapped_memory.h"
 #include "tests/support/files.h"
 #include "tests/support/numbers.h"
 #include "tests/support/safetensors.h"
@@ -233,6 +237,93 @@ TEST_CASE("int4 quantises the matrices of layers to 4 bits, what makes the value
       if (spec.role == Role::v_weight) wanted = DType::i8;
       CHECK(weights.tensor_dtype(u, spec.role) == wanted);
     }
+}
+
+namespace {
+
+/// Large enough for units of several pieces.
+policy::ModelSpec wide_model() {
+  return policy::model_from_config(
+      nlohmann::json::parse(R"({"model_type":"opt","hidden_size":320,"num_hidden_layers":1,"ffn_dim":1000,
+    "num_attention_heads":5,"vocab_size":301,"max_position_embeddings":30,"tie_word_embeddings":false})"),
+      "config.json");
+}
+
+std::vector<std::byte> made_on(const Weights& weights, std::size_t unit, int threads, std::byte before) {
+  std::vector<std::byte> bytes(weights.unit_bytes()[unit], before);
+  weights.make(unit, bytes.data(), runtime::kNeverStopped, threads);
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a unit has the same bytes on one thread and on many, whatever was in its memory", "[runtime]") {
+  const policy::ModelSpec model = wide_model();
+  const std::vector<Unit> units = policy::model_units(model);
+  const DType dtype = GENERATE(DType::f16, DType::i8, DType::i4);
+  std::optional<policy::WeightFormat> format;
+  if (is_quantised(dtype)) format = policy::WeightFormat{.dtype = dtype, .group = 64};
+  const Stored file(units, DType::f32);
+  const Checkpoint checkpoint = Checkpoint::open(file.folder.path());
+  for (const Weights& weights :
+       {Weights(model, units, 5, DType::f16, format), Weights(model, units, checkpoint, DType::f16, format)})
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+      if (weights.in_files(unit)) continue;
+      const auto wanted = made_on(weights, unit, 1, std::byte{0xAA});
+      for (const int threads : {0, 2, 7}) CHECK(made_on(weights, unit, threads, std::byte{0x55}) == wanted);
+    }
+}
+
+TEST_CASE("quantised random weights are the levels of the same numbers in 16 bits", "[runtime]") {
+  const policy::ModelSpec model = wide_model();
+  const std::vector<Unit> units = policy::model_units(model);
+  const auto numbers = made(Weights(model, units, 5, DType::f16), units);
+  const policy::WeightFormat format{.dtype = DType::i4, .group = 64};
+  const Weights weights(model, units, 5, DType::f16, format);
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    const auto bytes = made_on(weights, unit, 3, std::byte{0});
+    for (const policy::TensorSpec& spec : units[unit].tensors) {
+      const ConstView& view = weights.views(unit, bytes.data())[static_cast<std::size_t>(spec.role)];
+      if (!is_quantised(view.dtype)) continue;
+      CAPTURE(spec.name);
+      const std::vector<float>& wanted = numbers.at(spec.name);
+      const QuantisedLayout layout = QuantisedLayout::of(view);
+      std::vector<float> meant(static_cast<std::size_t>(spec.cols));
+      std::vector<std::uint8_t> levels(64);
+      for (std::int64_t row = 0; row < spec.rows; ++row) {
+        kernels::dequantise_row(layout, static_cast<const std::byte*>(view.data), row, meant.data());
+        for (std::int64_t first = 0; first < spec.cols; first += 64) {
+          GroupScale scale;
+          const std::int64_t count = std::min<std::int64_t>(64, spec.cols - first);
+          REQUIRE(kernels::quantise_group(wanted.data() + row * spec.cols + first, count, view.dtype, levels.data(),
+                                          scale));
+          for (std::int64_t i = 0; i < count; ++i)
+            REQUIRE(meant[static_cast<std::size_t>(first + i)] ==
+                    std::fma(static_cast<float>(levels[static_cast<std::size_t>(i)]), static_cast<float>(scale.scale),
+                             static_cast<float>(scale.minimum)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a stop is seen while a unit is made", "[runtime]") {
+  policy::ModelSpec model = small_model();
+  model.hidden = model.embed = 8192;
+  model.ffn = 32768;
+  const std::vector<Unit> units = policy::model_units(model);
+  const Weights weights(model, units, 1, DType::f16, policy::WeightFormat{.dtype = DType::i4, .group = 64});
+  const auto mlp = std::find_if(units.begin(), units.end(), [](const Unit& u) { return u.kind == Unit::Kind::mlp; });
+  const auto unit = static_cast<std::size_t>(mlp - units.begin());
+  CHECK(weights.quantised_elements(unit) == std::int64_t{2} * 8192 * 32768);
+  const kernels::MappedMemory memory(weights.unit_bytes()[unit]);  // seconds of work, of which a blink is done
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    stop = true;
+  });
+  CHECK_THROWS_AS(weights.make(unit, memory.data(), stop), runtime::Interrupted);
+  other.join();
 }
 
 TEST_CASE("a checkpoint of another shape is refused by tensor", "[runtime]") {
