@@ -23,7 +23,7 @@ class Event {
   virtual ~Event() = default;
 };
 
-/// Memory that is freed with this object. Its contents are undefined; host memory is aligned to 2 MiB, device memory to
+/// Memory that is freed with this object. Its contents are undefined; host memory is aligned to 4 KiB, device memory to
 /// 256 bytes.
 class Memory {
  public:
@@ -45,6 +45,13 @@ class Backend {
   /// Something that slows this machine down and that its user can change; empty if there is nothing.
   virtual std::string warning() const { return {}; }
 
+  /// The work of a thread, where cores are shared (CoreShares).
+  enum class Duty { feeds_device, computes_on_host };
+  /// Called by a thread that queues work for the device, or that runs host_ops(), before it does so.
+  virtual void settle_thread(Duty) const {}
+  /// The way in which cores are shared, in words for a line and a report; empty if all compute.
+  virtual std::string core_shares() const { return {}; }
+
   /// Whether the host may read and write device memory, so that a disk read can land in it.
   virtual bool device_is_host_memory() const = 0;
   /// The type of activations that the ops take together with weights of type `weights`.
@@ -64,8 +71,9 @@ class Backend {
   virtual std::unique_ptr<Memory> allocate_device(std::size_t bytes) = 0;
   /// Host memory that needs no staging for copies to and from the device; aligned as O_DIRECT requires.
   virtual std::unique_ptr<Memory> allocate_host(std::size_t bytes) = 0;
-  /// Whether ops of the device may use `host`, memory of allocate_host(). False if a GPU's system could not pin it.
-  virtual bool device_reaches(const void* host) const = 0;
+  /// Whether ops of the device may use `bytes` from `host` on, memory of allocate_host(). False if a GPU's system lets
+  /// too little be pinned.
+  virtual bool device_reaches(const void* host, std::size_t bytes) const = 0;
 
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
@@ -95,7 +103,7 @@ struct CpuOptions {
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
 
 struct CudaOptions {
-  int threads = 0;                          ///< threads of host_ops(); 0: the cores that this process may use
+  int threads = 0;                          ///< threads of host_ops(); 0: by share_cores() of host_machine.h
   const char* library = "libweft_cuda.so";  ///< the library with the backend
 };
 /// Throws DeviceError if there is no GPU, if CUDA's libraries are missing, or in a build without CUDA.

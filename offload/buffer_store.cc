@@ -15,13 +15,15 @@ constexpr std::size_t index_of(Kind kind) { return static_cast<std::size_t>(kind
 
 }  // namespace
 
-BufferId BufferStore::add(Kind kind, std::size_t bytes, Tier home, std::vector<FilePart> parts) {
+std::size_t BufferStore::arena(Tier tier, Use use) { return tier == Tier::device ? 0 : use == Use::in_place ? 1 : 2; }
+
+BufferId BufferStore::add(Kind kind, std::size_t bytes, Tier home, std::vector<FilePart> parts, Use use) {
   for (const FilePart& part : parts)
     if (part.offset > bytes || part.extent.bytes > bytes - part.offset)
       throw UsageError("buffer store: a file part of " + std::to_string(part.extent.bytes) + " bytes at " +
                        std::to_string(part.offset) + " leaves its buffer of " + std::to_string(bytes) + " bytes");
-  Entry entry{kind, home, bytes, 0, std::move(parts)};
-  if (home != Tier::disk) entry.offset = memory_[index_of(home)].take(round_up(bytes, kPage));
+  Entry entry{kind, home, use, bytes, 0, std::move(parts)};
+  if (home != Tier::disk) entry.offset = memory_[arena(home, use)].take(round_up(bytes, kPage));
   else if (entry.parts.empty()) entry.offset = spill_.take(round_up(bytes, kSpillPage), kSpillPage);
   else file_bytes_ += bytes;
   by_kind_[index_of(home)][index_of(kind)] += bytes;
@@ -29,20 +31,25 @@ BufferId BufferStore::add(Kind kind, std::size_t bytes, Tier home, std::vector<F
   return static_cast<BufferId>(buffers_.size() - 1);
 }
 
-WindowId BufferStore::add_window(Tier tier, int slots, std::size_t slot_bytes) {
+WindowId BufferStore::add_window(Tier tier, int slots, std::size_t slot_bytes, Use use) {
   if (tier == Tier::disk || slots < 0)
     throw UsageError("buffer store: a window of " + std::to_string(slots) + " slots on " + name_of(tier) +
                      "; wanted 0 or more on device or host");
-  Window window{tier, slots, round_up(slot_bytes, kPage), 0};
+  Window window{tier, use, slots, round_up(slot_bytes, kPage), 0};
   const std::size_t bytes = static_cast<std::size_t>(slots) * window.stride;
-  window.offset = memory_[index_of(tier)].take(bytes);
+  window.offset = memory_[arena(tier, use)].take(bytes);
   in_windows_[index_of(tier)] += bytes;
   windows_.push_back(window);
   return static_cast<WindowId>(windows_.size() - 1);
 }
 
 std::size_t BufferStore::bytes(Tier tier) const {
-  return tier == Tier::disk ? spill_.peak() + file_bytes_ : memory_[index_of(tier)].peak();
+  switch (tier) {
+    case Tier::device: return memory_[0].peak();
+    case Tier::host: return memory_[1].peak() + memory_[2].peak();
+    case Tier::disk: break;
+  }
+  return spill_.peak() + file_bytes_;
 }
 std::size_t BufferStore::bytes(Tier tier, Kind kind) const { return by_kind_[index_of(tier)][index_of(kind)]; }
 std::size_t BufferStore::window_bytes(Tier tier) const { return in_windows_[index_of(tier)]; }
@@ -51,25 +58,24 @@ void BufferStore::allocate(kernels::Backend& backend, DiskStore& disk, const std
   disk_ = &disk;
   // The disk comes first because its refusal is quick.
   if (spill_.peak() > 0) spill_file_ = disk.create_spill(spill_directory, spill_.peak());
-  if (const std::size_t bytes = memory_[index_of(Tier::device)].peak())
-    allocated_[index_of(Tier::device)] = backend.allocate_device(bytes);
-  if (const std::size_t bytes = memory_[index_of(Tier::host)].peak())
-    allocated_[index_of(Tier::host)] = backend.allocate_host(bytes);
+  for (std::size_t i = 0; i < memory_.size(); ++i)
+    if (const std::size_t bytes = memory_[i].peak())
+      allocated_[i] = i == arena(Tier::device, {}) ? backend.allocate_device(bytes) : backend.allocate_host(bytes);
 }
 
-std::byte* BufferStore::base(Tier tier) const {
-  const auto& memory = allocated_[index_of(tier)];
+std::byte* BufferStore::base(Tier tier, Use use) const {
+  const auto& memory = allocated_[arena(tier, use)];
   return memory ? memory->data() : nullptr;
 }
 
 std::byte* BufferStore::home_data(BufferId buffer) const {
   const Entry& e = entry(buffer);
-  return e.home == Tier::disk ? nullptr : base(e.home) + e.offset;
+  return e.home == Tier::disk ? nullptr : base(e.home, e.use) + e.offset;
 }
 
 std::byte* BufferStore::slot(WindowId window, int index) const {
   const Window& w = windows_[static_cast<std::size_t>(window)];
-  return base(w.tier) + w.offset + static_cast<std::size_t>(index) * w.stride;
+  return base(w.tier, w.use) + w.offset + static_cast<std::size_t>(index) * w.stride;
 }
 
 void BufferStore::read_from_disk(BufferId buffer, std::byte* to, std::size_t bytes) const {

@@ -19,6 +19,10 @@ namespace weft::offload {
 enum class BufferId : std::uint32_t {};
 enum class WindowId : std::uint32_t {};
 
+/// The device's use of host memory. All that ops use where it lies is one allocation, and the first, because it
+/// must be pinned, which a system may allow for a part only. What is copied may lie in pageable memory too.
+enum class Use : std::uint8_t { copied, in_place };
+
 /// The contents of a buffer, for reports only.
 enum class Kind : std::uint8_t { weights, kv, activations, workspace };
 inline constexpr std::array kKinds{Kind::weights, Kind::kv, Kind::activations, Kind::workspace};
@@ -42,9 +46,9 @@ class BufferStore {
   /// Adds a buffer of `bytes` bytes whose home is `home`. With `parts`, a buffer on disk consists of those ranges and
   /// is read-only; a buffer in memory can be filled from them. Without `parts`, a buffer on disk gets room in the spill
   /// file. Throws UsageError if a part reaches past the end of the buffer.
-  BufferId add(Kind kind, std::size_t bytes, Tier home, std::vector<FilePart> parts = {});
+  BufferId add(Kind kind, std::size_t bytes, Tier home, std::vector<FilePart> parts = {}, Use use = Use::copied);
   /// Adds a window: `slots` places of `slot_bytes` each for streamed buffers, in device or host memory.
-  WindowId add_window(Tier tier, int slots, std::size_t slot_bytes);
+  WindowId add_window(Tier tier, int slots, std::size_t slot_bytes, Use use = Use::copied);
 
   /// The bytes needed on a tier, padding included. On disk these are the spill space and the buffers that are read from
   /// their files.
@@ -93,22 +97,26 @@ class BufferStore {
   struct Entry {
     Kind kind{};
     Tier home{};
-    std::size_t bytes = 0, offset = 0;  // in the tier's arena, or in the spill file
+    Use use{};
+    std::size_t bytes = 0, offset = 0;  // in its arena, or in the spill file
     std::vector<FilePart> parts;
   };
   struct Window {
     Tier tier{};
+    Use use{};
     int slots = 0;
     std::size_t stride = 0, offset = 0;
   };
   const Entry& entry(BufferId buffer) const { return buffers_[static_cast<std::size_t>(buffer)]; }
-  std::byte* base(Tier tier) const;
+  /// The place in memory_ and allocated_ of what is on device or host.
+  static std::size_t arena(Tier tier, Use use);
+  std::byte* base(Tier tier, Use use) const;
   static std::size_t spilled(const Entry& e, std::size_t bytes);
   void read_spilled(const Entry& e, std::span<const PartRead> parts) const;
 
   std::vector<Entry> buffers_;
   std::vector<Window> windows_;
-  std::array<Arena, 2> memory_;  // counting arenas: device, host
+  std::array<Arena, 3> memory_;  // counting arenas: device, host in place, host copied
   Arena spill_;
   std::array<std::array<std::size_t, kKinds.size()>, kTiers.size()> by_kind_{};
   std::array<std::size_t, kTiers.size()> in_windows_{};
@@ -116,7 +124,7 @@ class BufferStore {
 
   DiskStore* disk_ = nullptr;
   FileId spill_file_{};
-  std::array<std::unique_ptr<kernels::Memory>, 2> allocated_;
+  std::array<std::unique_ptr<kernels::Memory>, 3> allocated_;
 };
 
 }  // namespace weft::offload

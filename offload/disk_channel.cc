@@ -154,8 +154,8 @@ bool DiskChannel::settle(Piece& piece, std::int64_t result) {
   if (result < 0) {
     const int code = static_cast<int>(-result);
     if (code == EAGAIN || code == EINTR) return false;
-    if (code == EINVAL && piece.direct) {
-      // Some file systems accept O_DIRECT at open and refuse it here.
+    if ((code == EINVAL || code == EFAULT) && piece.direct) {
+      // Some file systems accept O_DIRECT at open and refuse it here; others cannot reach memory that a driver made.
       file.set_direct(false);
       piece.direct = false;
       return false;

@@ -25,7 +25,10 @@ Lanes::Lanes(kernels::Backend& backend) : backend_(backend), issue_is_completion
     for (Issued& issued : queue(lane).issued) issued.event = backend.make_event();
   }
   try {
-    for (const Lane lane : kLanes) queue(lane).thread = std::thread([this, lane] { run(lane); });
+    for (const Lane lane : kLanes) {
+      queue(lane).thread = std::thread([this, lane] { run(lane); });
+      if (has_stream(lane) && !issue_is_completion_) queue(lane).watcher = std::thread([this, lane] { watch(lane); });
+    }
   } catch (...) {
     end_threads();
     throw;
@@ -42,6 +45,13 @@ void Lanes::end_threads() {
   for (Queue& q : queues_) q.wake.notify_all();
   for (Queue& q : queues_)
     if (q.thread.joinable()) q.thread.join();
+  {
+    const Lock lock(mutex_);
+    all_issued_ = true;
+  }
+  for (Queue& q : queues_) q.wake_watcher.notify_all();
+  for (Queue& q : queues_)
+    if (q.watcher.joinable()) q.watcher.join();
 }
 
 double Lanes::now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
@@ -137,15 +147,16 @@ std::exception_ptr Lanes::failure(std::uint64_t number) const {
 }
 
 void Lanes::run(Lane lane) {
+  using Duty = kernels::Backend::Duty;
   Queue& q = queue(lane);
+  if (q.stream || lane == Lane::host_compute)
+    backend_.settle_thread(q.stream ? Duty::feeds_device : Duty::computes_on_host);
   Lock lock(mutex_);
   for (;;) {
     if (q.count > 0) {
       run_entry(q, q.ring[q.first], lock);
       q.first = (q.first + 1) % kRunAhead;
       if (--q.count == kRunAhead / 2) space_.notify_all();
-    } else if (q.issued_count > 0) {
-      retire_oldest(q, lock);
     } else if (quit_) {
       return;
     } else {
@@ -154,65 +165,76 @@ void Lanes::run(Lane lane) {
   }
 }
 
+void Lanes::watch(Lane lane) {
+  Queue& q = queue(lane);
+  backend_.settle_thread(kernels::Backend::Duty::feeds_device);
+  Lock lock(mutex_);
+  for (;;) {
+    if (q.issued_count > 0) retire_oldest(q, lock);
+    else if (all_issued_) return;
+    else q.wake_watcher.wait(lock);
+  }
+}
+
 void Lanes::run_entry(Queue& q, Entry& entry, Lock& lock) {
-  while (q.issued_count == kInFlight) retire_oldest(q, lock);
-  Issued& issued = q.issued[(q.first_issued + q.issued_count) % kInFlight];
-  issued.number = entry.number;
-  issued.after.clear();
+  // A slot that another thread still reads has an event that must not be recorded anew.
+  q.wake.wait(lock, [&] { return q.issued_count < kInFlight && q.next_issued().readers == 0; });
+  Issued* const issued = &q.next_issued();
+  issued->number = entry.number;
+  issued->after.clear();
+  q.issuing = true;
   std::exception_ptr error;
   for (const Ticket dep : entry.deps)
-    if ((error = await(q, dep, lock))) break;
+    if ((error = await(q, *issued, dep, lock))) break;
   Piece& piece = *find(entry.number);  // its address is valid until it is finished
-  piece.begin = now();
+  piece.begin = std::max(piece.begin, now());
+  const bool issues = q.stream && !issue_is_completion_;
+  bool ran = false;
   if (!error) {
     lock.unlock();
     try {
       entry.work(q.stream ? *q.stream : backend_.host_stream());
+      ran = true;
+      if (issues) backend_.record(*issued->event, *q.stream);
     } catch (...) {
       error = std::current_exception();
     }
     entry.work = nullptr;
     lock.lock();
-    piece.ran = !error;
   } else {
     entry.work = nullptr;
   }
-  if (!error && q.stream && !issue_is_completion_) {
-    try {
-      // This happens under the lock because another thread might still take the event for that of the piece that had it
-      // before.
-      backend_.record(*issued.event, *q.stream);
-      piece.event = issued.event.get();
-      piece.state = State::issued;
-      ++q.issued_count;
-      announce(entry.number);
-      return;
-    } catch (...) {
-      error = std::current_exception();
-    }
-  }
-  finish(entry.number, error);
+  q.issuing = false;
+  piece.ran = ran;
+  if (error || !issues) return finish(entry.number, error);
+  piece.issued = issued;
+  piece.state = State::issued;
+  if (++q.issued_count == 1) q.wake_watcher.notify_one();
+  announce(entry.number);
 }
 
 /// Waits until `dep` is done, or until this lane's stream is ordered after it. Returns its failure, or null.
-std::exception_ptr Lanes::await(Queue& q, Ticket dep, Lock& lock) {
+std::exception_ptr Lanes::await(Queue& q, Issued& issued, Ticket dep, Lock& lock) {
   for (;;) {
     const Piece* piece = find(dep.number);
     if (!piece || piece->state == State::done || piece->state == State::failed) return failure(dep.number);
     if (piece->state == State::issued && q.stream) {
-      if (&queue(piece->lane) == &q) return nullptr;
+      Queue& other = queue(piece->lane);
+      if (&other == &q) return nullptr;
+      Issued& before = *piece->issued;
+      issued.after.push_back(dep.number);
+      ++before.readers;
+      // Not under the lock: a device whose queue of work is full lets this thread wait, and no other.
+      std::exception_ptr error;
+      lock.unlock();
       try {
-        backend_.wait(*q.stream, *piece->event);
+        backend_.wait(*q.stream, *before.event);
       } catch (...) {
-        return std::current_exception();
+        error = std::current_exception();
       }
-      q.issued[(q.first_issued + q.issued_count) % kInFlight].after.push_back(dep.number);
-      return nullptr;
-    }
-    // Other lanes may be waiting for this lane's issued work.
-    if (q.issued_count > 0) {
-      retire_oldest(q, lock);
-      continue;
+      lock.lock();
+      if (--before.readers == 0) other.wake.notify_one();
+      return error;
     }
     q.waits_for = dep.number;
     q.wake.wait(lock);
@@ -233,6 +255,7 @@ void Lanes::retire_oldest(Queue& q, Lock& lock) {
   q.first_issued = (q.first_issued + 1) % kInFlight;
   --q.issued_count;
   finish(oldest.number, error);
+  q.wake.notify_one();  // it may wait for this slot
 }
 
 void Lanes::finish(std::uint64_t number, const std::exception_ptr& error) {
@@ -249,7 +272,7 @@ void Lanes::finish(std::uint64_t number, const std::exception_ptr& error) {
     if (recording_) records_.push_back({piece.lane, piece.label, begin, end});
   }
   for (Queue& q : queues_)
-    for (std::size_t i = 0; i < q.issued_count; ++i) {
+    for (std::size_t i = 0; i < q.issued_count + (q.issuing ? 1 : 0); ++i) {
       const Issued& later = q.issued[(q.first_issued + i) % kInFlight];
       if (std::find(later.after.begin(), later.after.end(), number) != later.after.end())
         find(later.number)->begin = std::max(find(later.number)->begin, end);

@@ -1,4 +1,4 @@
-// offload/lanes.h: one thread per lane. Work runs in order within a lane, and by dependencies across lanes.
+// offload/lanes.h: one queue per lane. Work runs in order within a lane, and by dependencies across lanes.
 #pragma once
 
 #include <array>
@@ -35,6 +35,10 @@ struct LaneRecord {
 /// One ordered queue per lane. Work on host_to_device, device_to_host and device_compute gets that lane's stream and is
 /// done when its stream has passed it; work on the other lanes blocks its lane's thread and gets
 /// Backend::host_stream().
+///
+/// Each lane has a thread that runs its work. A lane of a GPU has one more, which sees when issued work is done, so
+/// that the first can issue what is due meanwhile: only it waits for the device, and only the first waits for other
+/// lanes.
 class Lanes {
  public:
   /// Captures of up to two pointers cost no allocation. They live until the work has been issued, not until it is done.
@@ -67,15 +71,21 @@ class Lanes {
   double now() const;  ///< seconds on the clock of the records
 
  private:
-  static constexpr std::size_t kInFlight = 4;  // pieces issued to a GPU's stream and not yet seen done
+  static constexpr std::size_t kInFlight = 8;  // pieces issued to a GPU's stream and not yet seen done
 
   enum class State : std::uint8_t { queued, issued, done, failed };
+  struct Issued {
+    std::uint64_t number = 0;
+    std::unique_ptr<kernels::Event> event;
+    std::vector<std::uint64_t> after;  // the pieces that the stream waits for
+    int readers = 0;                   // threads that order their stream after `event`, which must stay as it is
+  };
   struct Piece {
     State state = State::queued;
     bool ran = false;
     Lane lane{};
     std::uint32_t label = 0;
-    const kernels::Event* event = nullptr;  // set while issued
+    Issued* issued = nullptr;  // set while issued
     double begin = 0;
   };
   struct Entry {
@@ -83,14 +93,10 @@ class Lanes {
     Work work;
     std::vector<Ticket> deps;
   };
-  struct Issued {
-    std::uint64_t number = 0;
-    std::unique_ptr<kernels::Event> event;
-    std::vector<std::uint64_t> after;  // the pieces that the stream waits for
-  };
   struct Queue {
-    std::thread thread;
-    std::condition_variable wake;
+    std::thread thread, watcher;
+    std::condition_variable wake;  // of `thread`
+    std::condition_variable wake_watcher;
     std::array<Entry, kRunAhead> ring;  // reused, so that dependency lists keep their memory
     std::size_t first = 0, count = 0;
     std::uint64_t waits_for = 0;  // a ticket number, or 0 for none
@@ -98,6 +104,8 @@ class Lanes {
     std::unique_ptr<kernels::Stream> stream;  // null for a host lane
     std::array<Issued, kInFlight> issued;     // a ring too
     std::size_t first_issued = 0, issued_count = 0;
+    bool issuing = false;  // the slot after the issued ones is being filled
+    Issued& next_issued() { return issued[(first_issued + issued_count) % kInFlight]; }
   };
   /// Lives on the stack of the waiting thread.
   struct Waiter {
@@ -114,8 +122,9 @@ class Lanes {
   Queue& queue(Lane lane) { return queues_[static_cast<std::size_t>(lane)]; }
   void end_threads();
   void run(Lane lane);
+  void watch(Lane lane);
   void run_entry(Queue& queue, Entry& entry, Lock& lock);
-  std::exception_ptr await(Queue& queue, Ticket dep, Lock& lock);
+  std::exception_ptr await(Queue& queue, Issued& issued, Ticket dep, Lock& lock);
   void retire_oldest(Queue& queue, Lock& lock);
   void reserve_for_one_more();
   void finish(std::uint64_t number, const std::exception_ptr& error);
@@ -137,6 +146,7 @@ class Lanes {
   std::vector<Failure> failures_;  // sorted by number
   std::vector<LaneRecord> records_;
   bool recording_ = false, quit_ = false;
+  bool all_issued_ = false;  // after quit_: no thread issues any more
   std::array<Queue, kLanes.size()> queues_;
 };
 

@@ -51,7 +51,7 @@ class CpuBackend final : public Backend {
   std::size_t device_overhead() const override { return 0; }
   std::unique_ptr<Memory> allocate_device(std::size_t bytes) override { return std::make_unique<MappedMemory>(bytes); }
   std::unique_ptr<Memory> allocate_host(std::size_t bytes) override { return std::make_unique<MappedMemory>(bytes); }
-  bool device_reaches(const void*) const override { return true; }
+  bool device_reaches(const void*, std::size_t) const override { return true; }
 
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(); }

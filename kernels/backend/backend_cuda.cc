@@ -40,8 +40,8 @@ namespace {
 
 using namespace cuda;
 
-constexpr std::size_t kChunk = 16 << 20;       // bytes of a bulk copy's chunk: 0.3 ms of a fast link
-constexpr std::size_t kLibraries = 128 << 20;  // code of cuBLAS and of our kernels once loaded: an estimate
+constexpr std::size_t kChunk = CopyPace::kChunk;  // of copies by the ring
+constexpr std::size_t kLibraries = 128 << 20;     // code of cuBLAS and of our kernels once loaded: an estimate
 // A context takes less; anything above it belongs to another process.
 constexpr std::size_t kMostContext = std::size_t{1} << 30;
 
@@ -84,6 +84,10 @@ HostPinning pinning_for(const cudaDeviceProp& device) {
   return {device.hostRegisterSupported && device.canUseHostPointerForRegisteredMem, memory_node(place)};
 }
 
+CoreShares shares_for(const HostPinning& pinning, int asked) {
+  return share_cores(processors(), allowed_processors(), processors_of_node(pinning.node), asked);
+}
+
 cudaDeviceProp first_device() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -102,8 +106,8 @@ cudaDeviceProp first_device() {
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options)
-      : device_(first_device()), pinning_(pinning_for(device_)),
-        pool_(options.threads > 0 ? options.threads : processors()), host_ops_(pool_) {
+      : device_(first_device()), pinning_(pinning_for(device_)), cores_(shares_for(pinning_, options.threads)),
+        pool_(cores_.computing, cores_.others), host_ops_(pool_) {
     check(cudaMemGetInfo(&free_at_start_, &total_), "cudaMemGetInfo");
   }
 
@@ -113,6 +117,13 @@ class CudaBackend final : public Backend {
            std::to_string(device_.minor) + ", " + mebibytes(total_);
   }
   std::string warning() const override { return host_ranges_.trouble(); }
+  void settle_thread(Duty duty) const override { stay_on(duty == Duty::feeds_device ? cores_.feeding : cores_.others); }
+  std::string core_shares() const override {
+    if (cores_.feeding.empty()) return {};
+    return std::to_string(cores_.computing) + (cores_.computing == 1 ? " thread computes" : " threads compute") +
+           " on the host, " + std::to_string(cores_.feeding.size()) + " of " +
+           std::to_string(cores_.feeding.size() + cores_.others.size()) + " cores are left to feed the GPU";
+  }
   bool device_is_host_memory() const override { return false; }
   DType activation_type(DType) const override { return DType::f32; }
   bool unpacks_weights() const override { return true; }
@@ -140,25 +151,25 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Memory> allocate_host(std::size_t bytes) override {
     return std::make_unique<CudaHostMemory>(bytes, pinning_, host_ranges_);
   }
-  bool device_reaches(const void* host) const override { return !host_ranges_.pageable(host); }
+  bool device_reaches(const void* host, std::size_t bytes) const override {
+    return !host_ranges_.pageable(host, bytes);
+  }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(device_.multiProcessorCount); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
 
-  /// A bulk copy goes in chunks, at most two of them queued. An engine serves in the order of the queue, so a small
-  /// copy of another stream would otherwise wait for all of it.
+  /// A bulk copy goes in chunks, of which CopyPace lets only so many be queued.
   void copy(void* to, const void* from, std::size_t bytes, Stream& any) override {
     auto& stream = static_cast<CudaStream&>(any);
     stream.forget_rounded();
-    if (host_ranges_.pageable(from)) return copy_from_pageable(to, from, bytes, stream);
-    if (host_ranges_.pageable(to)) return copy_to_pageable(to, from, bytes, stream);
-    for (std::size_t begin = 0, size = 0, chunk = 0; begin < bytes; begin += size, ++chunk) {
+    for (std::size_t begin = 0, size = 0; begin < bytes; begin += size) {
       auto* const target = static_cast<std::byte*>(to) + begin;
       const auto* const source = static_cast<const std::byte*>(from) + begin;
-      size = host_ranges_.together(source, host_ranges_.together(target, std::min(kChunk, bytes - begin)));
-      const cudaEvent_t done = stream.chunk_done()[chunk % 2].get();
-      if (chunk >= 2) check(cudaEventSynchronize(done), "cudaEventSynchronize");
-      check(cudaMemcpyAsync(target, source, size, cudaMemcpyDefault, stream.get()), "cudaMemcpyAsync");
-      if (bytes > kChunk) check(cudaEventRecord(done, stream.get()), "cudaEventRecord");
+      const auto [source_bytes, from_pageable] = host_ranges_.part(source, bytes - begin);
+      const auto [both_bytes, to_pageable] = host_ranges_.part(target, source_bytes);
+      size = both_bytes;
+      if (from_pageable) copy_from_pageable(target, source, size, stream);
+      else if (to_pageable) copy_to_pageable(target, source, size, stream);
+      else copy_pinned(target, source, size, stream);
     }
   }
   void read(const void* from, std::size_t bytes, Stream& stream) override {
@@ -186,11 +197,21 @@ class CudaBackend final : public Backend {
  private:
   struct HostStream final : Stream {};
 
+  static void copy_pinned(std::byte* to, const std::byte* from, std::size_t bytes, CudaStream& stream) {
+    const auto event = [&](std::size_t i) { return stream.group_done()[i].get(); };
+    stream.pace().copy(
+        bytes,
+        [&](std::size_t begin, std::size_t size) {
+          check(cudaMemcpyAsync(to + begin, from + begin, size, cudaMemcpyDefault, stream.get()), "cudaMemcpyAsync");
+        },
+        [&](std::size_t i) { check(cudaEventRecord(event(i), stream.get()), "cudaEventRecord"); },
+        [&](std::size_t i) { check(cudaEventSynchronize(event(i)), "cudaEventSynchronize"); });
+  }
   /// Uses two pinned pieces in turn: while one travels the other is filled.
   static void copy_from_pageable(void* to, const void* from, std::size_t bytes, CudaStream& stream) {
     for (std::size_t begin = 0, chunk = 0; begin < bytes; begin += kChunk, ++chunk) {
       const std::size_t size = std::min(kChunk, bytes - begin);
-      const cudaEvent_t done = stream.chunk_done()[chunk % 2].get();
+      const cudaEvent_t done = stream.piece_done()[chunk % 2].get();
       check(cudaEventSynchronize(done), "cudaEventSynchronize");
       std::byte* const piece = stream.pinned(chunk % 2, kChunk);
       std::memcpy(piece, static_cast<const std::byte*>(from) + begin, size);
@@ -205,7 +226,7 @@ class CudaBackend final : public Backend {
     for (std::size_t chunk = 0; chunk <= chunks; ++chunk) {  // each arrives while the next travels
       if (chunk < chunks) {
         const std::size_t begin = chunk * kChunk;
-        const cudaEvent_t done = stream.chunk_done()[chunk % 2].get();
+        const cudaEvent_t done = stream.piece_done()[chunk % 2].get();
         check(cudaEventSynchronize(done), "cudaEventSynchronize");
         check(cudaMemcpyAsync(stream.pinned(chunk % 2, kChunk), static_cast<const std::byte*>(from) + begin,
                               std::min(kChunk, bytes - begin), cudaMemcpyDeviceToHost, stream.get()),
@@ -214,7 +235,7 @@ class CudaBackend final : public Backend {
       }
       if (chunk == 0) continue;
       const std::size_t before = chunk - 1, begin = before * kChunk;
-      check(cudaEventSynchronize(stream.chunk_done()[before % 2].get()), "cudaEventSynchronize");
+      check(cudaEventSynchronize(stream.piece_done()[before % 2].get()), "cudaEventSynchronize");
       std::memcpy(static_cast<std::byte*>(to) + begin, stream.pinned(before % 2, kChunk),
                   std::min(kChunk, bytes - begin));
     }
@@ -222,6 +243,7 @@ class CudaBackend final : public Backend {
 
   cudaDeviceProp device_;
   HostPinning pinning_;
+  CoreShares cores_;
   std::size_t free_at_start_ = 0, total_ = 0;
   HostRanges host_ranges_;
   CudaOps ops_;

@@ -9,6 +9,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <optional>
@@ -53,6 +54,44 @@ constexpr GroupFiles kVersion1 = {"/sys/fs/cgroup/memory", "/memory.limit_in_byt
                                   "total_inactive_file "};
 constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup", "/memory.max", "/memory.current", "inactive_file "};
 
+/// Calls version_1(group) or version_2(group) with the path of each group of this process that controls `what`.
+template <class Version1, class Version2>
+void visit_groups(const std::string& root, const std::string& what, const Version1& version_1,
+                  const Version2& version_2) {
+  std::ifstream groups(root + "/proc/self/cgroup");  // lines "id:controllers:path"; version 2 is "0::path"
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string group = line.substr(second + 1);
+    if (group == "/") group.clear();
+    if (controllers == ",,") version_2(group);
+    else if (controllers.find("," + what + ",") != std::string::npos) version_1(group);
+  }
+}
+
+/// Takes the last name off the path of a group.
+void to_parent(std::string& group) {
+  group.erase(group.find_last_of('/') == std::string::npos ? 0 : group.find_last_of('/'));
+}
+
+/// The least time per second that the groups from `group` up to the root allow. `limit(folder)` is that of one group.
+template <class Limit> double least_quota(std::string group, const Limit& limit) {
+  double least = limit(group);
+  while (!group.empty()) {
+    to_parent(group);
+    least = std::min(least, limit(group));
+  }
+  return least;
+}
+
+constexpr double kNoQuota = 1e9;
+
+double quota(std::optional<std::uint64_t> microseconds, std::optional<std::uint64_t> period) {
+  if (!microseconds || !period || *microseconds == 0 || *period == 0) return kNoQuota;  // "-1" is no number
+  return static_cast<double>(*microseconds) / static_cast<double>(*period);
+}
+
 enum class Memory { all, left };
 
 /// The memory that the groups from `group` up to the root allow, or the part of it that they leave. A container sees
@@ -69,7 +108,7 @@ std::uint64_t memory_of_groups(const std::string& root, const GroupFiles& files,
       left = std::min(left, *limit - std::min(*limit, used));
     }
     if (group.empty()) return left;
-    group.erase(group.find_last_of('/') == std::string::npos ? 0 : group.find_last_of('/'));
+    to_parent(group);
   }
 }
 
@@ -81,26 +120,70 @@ std::size_t memory_of(const std::string& root, Memory which) {
     bytes = static_cast<std::uint64_t>(sysconf(all ? _SC_PHYS_PAGES : _SC_AVPHYS_PAGES)) *
             static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 
-  std::ifstream groups(root + "/proc/self/cgroup");  // lines "id:controllers:path"; version 2 is "0::path"
-  for (std::string line; std::getline(groups, line);) {
-    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    std::string group = line.substr(second + 1);
-    if (group == "/") group.clear();
-    if (controllers == ",,") bytes = std::min(bytes, memory_of_groups(root, kVersion2, group, which));
-    else if (controllers.find(",memory,") != std::string::npos)
-      bytes = std::min(bytes, memory_of_groups(root, kVersion1, group, which));
-  }
+  const auto limit = [&](const GroupFiles& files) {
+    return [&](const std::string& group) { bytes = std::min(bytes, memory_of_groups(root, files, group, which)); };
+  };
+  visit_groups(root, "memory", limit(kVersion1), limit(kVersion2));
   return static_cast<std::size_t>(bytes);
 }
 
 }  // namespace
 
-int processors() {
+std::vector<int> allowed_processors() {
   cpu_set_t mask;
-  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));  // over 1024 processors
+  std::vector<int> numbers;
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return numbers;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &mask)) numbers.push_back(i);
+  return numbers;
+}
+
+int processors(const std::string& root) {
+  const std::size_t allowed = allowed_processors().size();
+  const auto there = static_cast<double>(allowed > 0 ? allowed : std::max(1u, std::thread::hardware_concurrency()));
+  double least = kNoQuota;
+  visit_groups(
+      root, "cpu",
+      [&](const std::string& of) {
+        least =
+            std::min(least, least_quota(of, [&](const std::string& group) {
+                       const std::string folder = root + "/sys/fs/cgroup/cpu" + group;
+                       return quota(number_of(folder + "/cpu.cfs_quota_us"), number_of(folder + "/cpu.cfs_period_us"));
+                     }));
+      },
+      [&](const std::string& of) {
+        least = std::min(least, least_quota(of, [&](const std::string& group) {
+                           std::string time, period;
+                           std::ifstream(root + "/sys/fs/cgroup" + group + "/cpu.max") >> time >> period;
+                           return quota(number_in(time), number_in(period));  // "max" is no number
+                         }));
+      });
+  return static_cast<int>(std::clamp(std::ceil(least), 1.0, there));
+}
+
+CoreShares share_cores(int count, const std::vector<int>& allowed, const std::vector<int>& near, int asked) {
+  constexpr int kFeeders = 3;
+  const int left = std::min(kFeeders, count / 4);
+  const int feeding = asked > 0 ? std::clamp(count - asked, 0, left) : left;
+  CoreShares shares;
+  shares.computing = asked > 0 ? asked : count - feeding;
+  std::vector<int> order = allowed;  // those next to the device last
+  std::stable_partition(order.begin(), order.end(),
+                        [&](int i) { return std::find(near.begin(), near.end(), i) == near.end(); });
+  if (feeding == 0 || order.size() <= static_cast<std::size_t>(feeding)) return shares;
+  const auto first = order.end() - feeding;
+  shares.feeding.assign(first, order.end());
+  shares.others.assign(order.begin(), first);
+  std::sort(shares.others.begin(), shares.others.end());
+  return shares;
+}
+
+void stay_on(const std::vector<int>& processors) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  for (const int i : processors)
+    if (i >= 0 && i < CPU_SETSIZE) CPU_SET(i, &mask);
+  if (CPU_COUNT(&mask) > 0) sched_setaffinity(0, sizeof mask, &mask);
 }
 
 std::string processor_name() {
@@ -122,6 +205,18 @@ int memory_node(const std::string& pci, const std::string& root) {
   if (name.find('/') != std::string::npos) return -1;
   const auto node = number_of(root + "/sys/bus/pci/devices/" + name + "/numa_node");  // "-1" is no number either
   return node && *node < kMostNodes ? static_cast<int>(*node) : -1;
+}
+
+std::vector<int> processors_of_node(int node, const std::string& root) {
+  std::vector<int> numbers;
+  std::ifstream file(root + "/sys/devices/system/node/node" + std::to_string(node) + "/cpulist");  // "0-3,8,10-11"
+  for (std::string range; node >= 0 && std::getline(file, range, ',');) {
+    const auto first = number_in(range);
+    const std::size_t dash = range.find('-');
+    const auto last = dash == std::string::npos ? first : number_in(range.substr(dash + 1));
+    for (auto i = first; i && last && *i <= *last && *i < CPU_SETSIZE; ++*i) numbers.push_back(static_cast<int>(*i));
+  }
+  return numbers;
 }
 
 void prefer_node(void* begin, std::size_t bytes, int node) {

@@ -1,19 +1,15 @@
 // kernels/machine/host_memory_cuda.h: host memory that a GPU reads and writes without staging.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "kernels/error.h"
 #include "kernels/machine/cuda.h"
-#include "kernels/machine/host_machine.h"
 #include "kernels/machine/mapped_memory.h"
 
 namespace weft::kernels::cuda {
@@ -23,50 +19,27 @@ namespace weft::kernels::cuda {
 /// copy that spans two of them fails (cudaErrorInvalidValue).
 class HostRanges {
  public:
-  void add(const std::byte* begin, std::size_t bytes, bool pageable) {
-    const std::lock_guard lock(mutex_);
-    ranges_[begin] = {begin + bytes, pageable};
-    any_ = true;
-  }
-  void remove(const std::byte* begin) {
-    const std::lock_guard lock(mutex_);
-    ranges_.erase(begin);
-    any_ = !ranges_.empty();
-  }
-  bool pageable(const void* address) const {
-    const Range range = find(address);
-    return range.end && range.pageable;
-  }
-  /// The number of bytes from `address` on, at most `bytes`, that one copy may take.
-  std::size_t together(const void* address, std::size_t bytes) const {
-    const Range range = find(address);
-    if (!range.end) return bytes;
-    return std::min(bytes, static_cast<std::size_t>(range.end - static_cast<const std::byte*>(address)));
-  }
-  /// The reason why memory was last left pageable; empty if all is pinned.
-  std::string trouble() const {
-    const std::lock_guard lock(mutex_);
-    return trouble_;
-  }
-  void set_trouble(std::string text) {
-    const std::lock_guard lock(mutex_);
-    trouble_ = std::move(text);
-  }
+  void add(const std::byte* begin, std::size_t bytes, bool pageable);
+  void remove(const std::byte* begin);
+
+  /// The beginning of [address, address + bytes) that one copy may take.
+  struct Part {
+    std::size_t bytes = 0;
+    bool pageable = false;
+  };
+  Part part(const void* address, std::size_t bytes) const;
+  /// Whether any byte of the range could not be pinned.
+  bool pageable(const void* address, std::size_t bytes) const;
+
+  /// The reason why memory stayed pageable the last time that some did; empty if all is pinned.
+  std::string trouble() const;
+  void set_trouble(std::string text);
 
  private:
   struct Range {
     const std::byte* end = nullptr;
     bool pageable = false;
   };
-  Range find(const void* address) const {
-    if (!any_) return {};
-    const std::lock_guard lock(mutex_);
-    const auto* const p = static_cast<const std::byte*>(address);
-    const auto after = ranges_.upper_bound(p);
-    if (after == ranges_.begin() || p >= std::prev(after)->second.end) return {};
-    return std::prev(after)->second;
-  }
-
   mutable std::mutex mutex_;
   std::map<const std::byte*, Range> ranges_;  // keyed by their beginnings
   std::atomic<bool> any_{false};
@@ -75,94 +48,45 @@ class HostRanges {
 
 /// The properties of the device's system that decide how host memory is pinned.
 struct HostPinning {
-  bool registers = true;  ///< memory can be registered; the device reaches it by the host's addresses
+  bool registers = true;  ///< memory can be registered, and the device reaches it by the host's addresses
   int node = -1;          ///< the memory node next to the device, or -1
 };
 
-/// Pages that several threads touch at once and that are then registered: cudaHostAlloc would take a minute for 100 GB.
-/// The device reaches them by the same addresses. They are one registration, or several if the driver takes no larger
-/// ones. If it takes none at all, for whatever reason, large memory stays pageable; small memory, which results and
-/// staging need, must be pinned (CapacityError).
-class CudaHostMemory final : public MappedMemory {
+/// Host memory that the device reaches by the host's addresses, as far as the system allows. Up to kSmall bytes come
+/// from cudaHostAlloc, more are pages that several threads touch and register at once, because cudaHostAlloc takes 0.4
+/// s a GiB. If the system refuses one way, the other is tried: some virtual machines register nothing, and under
+/// Windows (WSL2) the device does not reach registered memory by the host's addresses. If it refuses both, memory of
+/// more than kPinned bytes stays pageable but for what could be registered; less throws CapacityError, because results
+/// and staging need it. Memory of more than kPinned bytes leaves room for kPinned bytes more under the system's limit.
+class CudaHostMemory final : public Memory {
  public:
-  CudaHostMemory(std::size_t bytes, const HostPinning& pinning, HostRanges& ranges)
-      : MappedMemory(bytes), ranges_(ranges) {
-    prefer_node(data_, bytes_, pinning.node);
-    touch();
-    try {
-      std::string refusal = "the device does not register host memory";
-      if (!pinning.registers || !pin(refusal)) stay_pageable(refusal);
-    } catch (...) {
-      unpin();
-      throw;
-    }
-    if (pieces_.size() > 1)
-      for (const Piece& piece : pieces_) ranges_.add(piece.begin, piece.bytes, false);
-  }
-  ~CudaHostMemory() override {
-    if (pageable_) ranges_.remove(data_);
-    if (pieces_.size() > 1)
-      for (const Piece& piece : pieces_) ranges_.remove(piece.begin);
-    unpin();
-  }
+  CudaHostMemory(std::size_t bytes, const HostPinning& pinning, HostRanges& ranges);
+  ~CudaHostMemory() override;
+
+  static constexpr std::size_t kSmall = 1 << 20, kPinned = 64 << 20;
 
  private:
-  static constexpr std::size_t kSmall = 64 << 20, kLeastPiece = 16 << 20;
-  static constexpr std::size_t kWorthAThread = 64 << 20, kPage = 4096;
   struct Piece {
     std::byte* begin;
     std::size_t bytes;
   };
 
-  void touch() const {
-    const std::size_t most = std::min<std::size_t>(std::max(1u, std::thread::hardware_concurrency()), 16);
-    const std::size_t count = std::min(most, bytes_ / kWorthAThread + 1);
-    std::vector<std::jthread> threads;
-    for (std::size_t t = 0; t < count; ++t)
-      threads.emplace_back([this, t, count] {
-        const std::size_t begin = bytes_ * t / count, end = bytes_ * (t + 1) / count;
-        for (std::size_t i = begin; i < end; i += kPage) static_cast<volatile std::byte*>(data_)[i] = std::byte{};
-      });
-  }
-  /// Pins in pieces that are halved whenever one is refused. Returns false, with CUDA's message, if the smallest is
-  /// refused.
-  bool pin(std::string& refusal) {
-    std::size_t done = 0;
-    for (std::size_t most = bytes_; done < bytes_;) {
-      const std::size_t size = std::min(most, bytes_ - done);
-      const cudaError_t error = cudaHostRegister(data_ + done, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
-      if (error == cudaSuccess) {
-        pieces_.push_back({data_ + done, size});
-        done += size;
-        continue;
-      }
-      cudaGetLastError();
-      check(cudaPeekAtLastError(), "cudaHostRegister");  // a broken device's error stays
-      refusal = std::string("cudaHostRegister: ") + cudaGetErrorName(error);
-      if (size <= kLeastPiece) return false;
-      most = (size / 2 + kPage - 1) / kPage * kPage;
-    }
-    return true;
-  }
-  void unpin() noexcept {
-    for (const Piece& piece : pieces_) cudaHostUnregister(piece.begin);
-    pieces_.clear();
-  }
-  void stay_pageable(const std::string& refusal) {
-    unpin();
-    if (bytes_ <= kSmall)
-      throw CapacityError("host memory: " + std::to_string(bytes_) + " bytes were to be pinned for the GPU, the " +
-                          "system refuses (" + refusal + "); raise the limit (ulimit -l)");
-    ranges_.add(data_, bytes_, true);
-    pageable_ = true;
-    ranges_.set_trouble(mebibytes(bytes_) + " of host memory are not pinned (" + refusal +
-                        "), so copies go by a ring, slower than the link allows; raise the limit (ulimit -l) or lower "
-                        "--host-memory");
-  }
+  void pin_all();
+  void pin_large();
+  bool allocate(std::string& why);
+  bool map_and_register(std::string& why);
+  void register_slice(std::byte* begin, std::size_t bytes, std::string& why);
+  static bool leaves_room(std::string& why);
+  void add_ranges();
+  void give_back() noexcept;
 
+  const HostPinning pinning_;
   HostRanges& ranges_;
-  std::vector<Piece> pieces_;  // registrations, in order
-  bool pageable_ = false;
+  HostMemory allocated_;                  // by cudaHostAlloc, or
+  std::unique_ptr<MappedMemory> mapped_;  // pages, and
+  std::mutex mutex_;                      // while several threads register them
+  std::vector<Piece> pieces_;             // their registrations, in order
+  std::vector<const std::byte*> in_ranges_;
 };
 
 }  // namespace weft::kernels::cuda

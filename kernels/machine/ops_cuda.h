@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/machine/copy_pace.h"
 #include "kernels/machine/cuda.h"
 
 namespace weft::kernels {
@@ -62,14 +63,18 @@ class CudaStream final : public Stream {
   static constexpr std::size_t kOpsBytes = kWorkspace + kRing + kStep + kBlas;  ///< kStep: spans of one recorded step
 
   /// Making a record takes as long as it saves in a few steps, so a signature must have come that often before. All
-  /// records together take at most kGraphBytes of device memory; the size of each is measured when it is made.
+  /// records together take at most kGraphBytes of device memory, or one record more; the size of each is measured when
+  /// it is made. If they do, one that none of the last kUnused steps was goes first.
   static constexpr int kDirect = 4, kGraphs = 8;
+  static constexpr std::uint64_t kUnused = 2 * kGraphs;
   static constexpr std::size_t kGraphBytes = 128 << 20, kSignatures = 256;
 
   // For bulk copies: see CudaBackend::copy().
-  std::array<cuda::EventHandle, 2>& chunk_done() { return chunk_done_; }
-  /// One of two pieces of pinned memory, for host memory that is not pinned.
+  CopyPace& pace() { return pace_; }
+  std::array<cuda::EventHandle, 2>& group_done() { return group_done_; }
+  /// One of two pieces of pinned memory, for host memory that is not pinned. piece_done(): the ends of their copies.
   std::byte* pinned(std::size_t piece, std::size_t bytes);
+  std::array<cuda::EventHandle, 2>& piece_done() { return piece_done_; }
 
  private:
   struct Upload {
@@ -89,11 +94,13 @@ class CudaStream final : public Stream {
   void instantiate(Record& record, cudaGraph_t graph);
   Record& record_of(std::uint64_t signature);
   void forget(bool graphs);
+  bool has_room_for_graph();
   void allocate();
 
   cuda::StreamHandle stream_;
   int multiprocessors_;
-  std::array<cuda::EventHandle, 2> chunk_done_;
+  CopyPace pace_;
+  std::array<cuda::EventHandle, 2> group_done_, piece_done_;
   std::array<cuda::HostMemory, 2> pinned_;
   cuda::DeviceMemory device_;  // workspace, ring, cuBLAS's workspace
   cuda::HostMemory ring_;      // mapped: kRing, then kStep

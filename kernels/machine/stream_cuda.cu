@@ -25,7 +25,8 @@ CudaStream::CudaStream(int multiprocessors) : multiprocessors_(multiprocessors) 
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   stream_ = StreamHandle(stream);
-  for (cuda::EventHandle& event : chunk_done_) event = make_event();
+  for (auto* events : {&group_done_, &piece_done_})
+    for (cuda::EventHandle& event : *events) event = make_event();
 }
 
 void CudaStream::allocate() {
@@ -168,11 +169,29 @@ void CudaStream::forget(bool graphs) {
         (oldest == records_.end() || it->second.used < oldest->second.used))
       oldest = it;
   if (oldest == records_.end()) return;
-  if (graphs) {
-    check(cudaStreamSynchronize(get()), "cudaStreamSynchronize");  // it may be under way
-    --graphs_;
+  if (!graphs) {
+    records_.erase(oldest);
+    return;
   }
+  std::size_t before = 0, after = 0, total = 0;
+  check(cudaStreamSynchronize(get()), "cudaStreamSynchronize");  // it may be under way
+  check(cudaMemGetInfo(&before, &total), "cudaMemGetInfo");
   records_.erase(oldest);
+  --graphs_;
+  check(cudaMemGetInfo(&after, &total), "cudaMemGetInfo");
+  graph_bytes_ -=
+      std::min(graph_bytes_, after - std::min(before, after));  // nothing, if the driver keeps it for others
+}
+
+/// Whether a new graph may be made. If all memory for graphs is taken, one that steps have stopped using goes.
+bool CudaStream::has_room_for_graph() {
+  if (graph_bytes_ < kGraphBytes) return true;
+  const bool unused = std::any_of(records_.begin(), records_.end(), [this](const auto& each) {
+    return each.second.graph.get() && each.second.used + kUnused < steps_;
+  });
+  if (!unused) return false;
+  forget(/*graphs=*/true);
+  return graph_bytes_ < kGraphBytes;
 }
 
 void CudaStream::repeat(std::uint64_t signature, const std::function<void()>& work) {
@@ -181,7 +200,7 @@ void CudaStream::repeat(std::uint64_t signature, const std::function<void()>& wo
   forget_rounded();
   if (!its.graph.get()) {
     // In the first calls libraries and kernels set themselves up, which no record may contain.
-    if (its.seen < kDirect || its.bytes > kStep || graph_bytes_ >= kGraphBytes) {
+    if (its.seen < kDirect || its.bytes > kStep || !has_room_for_graph()) {
       its.seen = std::min(its.seen + 1, kDirect);
       return work();
     }

@@ -12,6 +12,7 @@
 #endif
 
 #include "kernels/error.h"
+#include "kernels/machine/host_machine.h"
 
 namespace weft::kernels {
 namespace {
@@ -81,7 +82,7 @@ std::byte* ThreadPool::Scratch::at_least(std::size_t wanted) {
   return data.get();
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads, std::vector<int> processors) : processors_(std::move(processors)) {
   if (threads < 1)
     throw UsageError("thread pool: at least 1 thread wanted, got " + std::to_string(threads) + "; check --threads");
   scratch_.resize(static_cast<std::size_t>(threads));
@@ -173,6 +174,7 @@ void ThreadPool::take_tiles(int thread) {
 }
 
 void ThreadPool::work(int thread) {
+  stay_on(processors_);
   std::uint64_t seen = 0;
   const auto called = [&] { return generation_.load(std::memory_order_acquire) != seen || quit_; };
   for (;;) {

@@ -20,9 +20,9 @@ class ThreadPool {
  public:
   class Turn;
 
-  /// `threads` >= 1 counts the caller of run(), which works too. Throws UsageError below 1, CapacityError if the system
-  /// refuses a thread.
-  explicit ThreadPool(int threads);
+  /// `threads` >= 1 counts the caller of run(), which works too. The pool's own threads stay on `processors`, if there
+  /// are any. Throws UsageError below 1, CapacityError if the system refuses a thread.
+  explicit ThreadPool(int threads, std::vector<int> processors = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -53,6 +53,7 @@ class ThreadPool {
   void close();
   void stop();
 
+  const std::vector<int> processors_;
   std::vector<std::thread> workers_;
   std::vector<Scratch> scratch_;  // one for each thread
   Scratch shared_;

@@ -11,6 +11,7 @@
 #include "runtime/measure/bench.h"
 #include "runtime/measure/measure_lanes.h"
 #include "runtime/measure/measure_machine.h"
+#include "runtime/measure/report.h"
 
 namespace weft::runtime {
 namespace {
@@ -43,15 +44,18 @@ int run_bench(const BenchFlags& flags, const std::atomic<bool>& stop) {
   options.warm_up = !flags.no_warm_up;
   if (!flags.lanes && options.model.empty()) throw UsageError("bench: --model or --lanes is required");
   if (!flags.report.empty()) require_own("--report", flags.report, "machine");
-  nlohmann::ordered_json report;
+  if (!options.trace.empty()) TraceFile::require_own(options.trace);
+  const auto write = [&](const nlohmann::ordered_json& report) {
+    const std::string text = policy::to_pretty(report) + "\n";
+    if (!flags.report.empty()) write_file_atomically(flags.report, text);
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+  };
   try {
-    report = flags.lanes ? measure(flags, options.machine) : run_bench(options, stop);
+    flags.lanes ? write(measure(flags, options.machine)) : run_bench(options, stop, write);
   } catch (const Interrupted&) {
     return 130;
   }
-  const std::string text = policy::to_pretty(report) + "\n";
-  if (!flags.report.empty()) write_file_atomically(flags.report, text);
-  std::fputs(text.c_str(), stdout);
   return 0;
 }
 
@@ -113,6 +117,13 @@ void add_bench(CLI::App& app, Command& chosen) {
           "Report of --lanes; adds the best possible speed of the busiest lane, and the share that was reached")
       ->group(kPolicy);
   command->add_option("--report", flags->report, "Write the result to this file too")->group(kPolicy);
+  command
+      ->add_option(
+          "--trace", bench.trace,
+          "Write a Perfetto trace of the timed runs to this file, one track per lane; the report then says how "
+          "long each lane stood still")
+      ->excludes(lanes)
+      ->group(kPolicy);
   flags->policy.add_to(*command);
   command
       ->add_option("--machine", bench.machine_file,

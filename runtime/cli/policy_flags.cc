@@ -89,7 +89,9 @@ void PolicyFlags::add_to(CLI::App& app) {
   app.add_flag("--no-overlap", no_overlap, "Run one op at a time, to see what overlap gains")->group("Policy");
 
   app.add_option("--backend", machine.backend, "auto, cpu or cuda")->capture_default_str()->group("Machine");
-  app.add_option("--threads", machine.threads, "CPU threads; 0: one per core")->capture_default_str()->group("Machine");
+  app.add_option("--threads", machine.threads, "CPU threads; 0: one per core, less up to three cores that feed a GPU")
+      ->capture_default_str()
+      ->group("Machine");
   app.add_option("--device-memory", device_memory, "Device memory that the run may use, such as 4GiB")
       ->group("Machine");
   app.add_option("--host-memory", host_memory, "Host memory that the run may use")->group("Machine");

@@ -78,12 +78,14 @@ void Storage::load(const ModelSource& source, const std::atomic<bool>& stop, con
 /// Checks that the device reaches the host memory that it uses without a copy: it writes KV to its home, reads the
 /// host's attention and gathers rows of tables.
 void Storage::check_reach() const {
-  const auto refuse_at = [&](const std::byte* data, const char* what) {
-    if (!backend_.device_reaches(data))
+  const auto refuse_at = [&](const std::byte* data, std::size_t bytes, const char* what) {
+    if (!backend_.device_reaches(data, bytes))
       throw CapacityError(std::string("the system lets too little host memory be pinned for ") + what +
                           " on the host; raise the limit (ulimit -l), lower --host-memory or place more on the device");
   };
-  const auto refuse_unless = [&](offload::BufferId id, const char* what) { refuse_at(buffers_.home_data(id), what); };
+  const auto refuse_unless = [&](offload::BufferId id, const char* what) {
+    refuse_at(buffers_.home_data(id), buffers_.bytes(id), what);
+  };
   if (footprint_.workspace.exchange_host.bytes > 0) refuse_unless(exchange_host_, "attention");
   if (footprint_.workspace.gather > 0) refuse_unless(gather_, "rows of the embedding from disk");
   for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
@@ -92,17 +94,20 @@ void Storage::check_reach() const {
   for (std::uint32_t kv = footprint_.shape.kv_buffer(0, 0); kv < footprint_.shape.activation_buffer(0); ++kv)
     if (buffers_.home(buffer(kv)) == Tier::host) refuse_unless(buffer(kv), "KV");
   for (std::uint32_t slot = 0; footprint_.shape.refills && slot < footprint_.host_kv.slots; ++slot)
-    refuse_at(buffers_.slot(host_kv_window_, static_cast<int>(slot)), "KV from disk");
+    refuse_at(buffers_.slot(host_kv_window_, static_cast<int>(slot)), footprint_.host_kv.slot_bytes, "KV from disk");
 }
 
 /// Adds the buffers in the order of ScheduleShape, so that a buffer's number there is its id here.
 void Storage::add_buffers(std::span<const offload::FileId> files, std::span<const offload::FileId> copy_files) {
+  using offload::Use;
   const policy::ScheduleShape& shape = footprint_.shape;
   for (std::size_t u = 0; u < units_.size(); ++u)
-    buffers_.add(Kind::weights, weights_.unit_bytes()[u], shape.unit_home[u], parts(u, files, copy_files));
+    buffers_.add(Kind::weights, weights_.unit_bytes()[u], shape.unit_home[u], parts(u, files, copy_files),
+                 units_[u].gathered ? Use::in_place : Use::copied);
   for (int layer = 0; layer < shape.layers; ++layer)
     for (int batch = 0; batch < shape.batches; ++batch)
-      buffers_.add(Kind::kv, footprint_.kv_buffer_bytes(layer), shape.kv_home[shape.kv_index(layer, batch)]);
+      buffers_.add(Kind::kv, footprint_.kv_buffer_bytes(layer), shape.kv_home[shape.kv_index(layer, batch)], {},
+                   Use::in_place);
   for (const Tier home : shape.activation_home)
     buffers_.add(Kind::activations, footprint_.activation_buffer_bytes, home);
   workspace_ = buffers_.add(Kind::workspace, footprint_.workspace.chunk, Tier::device);
@@ -111,13 +116,15 @@ void Storage::add_buffers(std::span<const offload::FileId> files, std::span<cons
     unpacked_ = buffers_.add(Kind::workspace, footprint_.workspace.unpacked.bytes, Tier::device);
   if (footprint_.workspace.exchange_device.bytes > 0) {
     exchange_device_ = buffers_.add(Kind::workspace, footprint_.workspace.exchange_device.bytes, Tier::device);
-    exchange_host_ = buffers_.add(Kind::workspace, footprint_.workspace.exchange_host.bytes, Tier::host);
+    exchange_host_ =
+        buffers_.add(Kind::workspace, footprint_.workspace.exchange_host.bytes, Tier::host, {}, Use::in_place);
   }
   if (footprint_.workspace.gather > 0)
     gather_ = buffers_.add(Kind::workspace, footprint_.workspace.gather,
-                           footprint_.shape.disk_reads_device ? Tier::device : Tier::host);
-  const auto window = [&](const policy::Window& w) {
-    return w.slots == 0 ? offload::WindowId{} : buffers_.add_window(w.tier, static_cast<int>(w.slots), w.slot_bytes);
+                           footprint_.shape.disk_reads_device ? Tier::device : Tier::host, {}, Use::in_place);
+  const auto window = [&](const policy::Window& w, Use use = Use::copied) {
+    return w.slots == 0 ? offload::WindowId{}
+                        : buffers_.add_window(w.tier, static_cast<int>(w.slots), w.slot_bytes, use);
   };
   unit_window_ = window(footprint_.unit);
   kv_window_ = window(footprint_.kv);
@@ -125,7 +132,7 @@ void Storage::add_buffers(std::span<const offload::FileId> files, std::span<cons
   unit_staging_ = window(footprint_.unit_staging);
   kv_staging_ = window(footprint_.kv_staging);
   activation_staging_ = window(footprint_.activation_staging);
-  host_kv_window_ = window(footprint_.host_kv);
+  host_kv_window_ = window(footprint_.host_kv, Use::in_place);
 }
 
 /// The parts of files that hold a unit as it is used; empty if the unit has to be made.

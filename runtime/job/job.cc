@@ -242,7 +242,9 @@ int end_without_work(Job& job) {
 
 void announce(const Session& session, const JobOptions& options) {
   if (!options.quiet) {
-    spdlog::info("{}: {}; {}", session.backend().name(), session.backend().description(), session.disk().engine_line());
+    const std::string shares = session.backend().core_shares();
+    spdlog::info("{}: {}; {}{}", session.backend().name(), session.backend().description(),
+                 shares.empty() ? "" : shares + "; ", session.disk().engine_line());
     spdlog::info("{}", session.plan_line());
     for (const std::string& line : decisions(session)) spdlog::debug("{}", line);
   }

@@ -11,6 +11,7 @@
 #include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/measure/bound.h"
+#include "runtime/measure/lane_gaps.h"
 #include "runtime/measure/report.h"
 #include "runtime/planning/machine_file.h"
 #include "runtime/planning/plan.h"
@@ -142,6 +143,22 @@ ordered_json bound_of(const BenchOptions& options, const Ceilings& ceilings, con
   return bound;
 }
 
+/// Traces the runs from now on: to a file, and summed up for the report.
+class Tracing {
+ public:
+  Tracing(Session& session, const std::string& file) : file_(file, session.footprint().shape, session.source().units) {
+    session.executor().set_trace([this](const policy::Schedule& schedule, const policy::Trace& trace) {
+      file_.add(schedule, trace);
+      (schedule.ops.front().prefill ? prefill_ : decode_).add(schedule, trace);
+    });
+  }
+  ordered_json report() const { return {{"prefill", prefill_.report()}, {"decode", decode_.report()}}; }
+
+ private:
+  TraceFile file_;
+  LaneGaps prefill_, decode_;
+};
+
 ordered_json spread(std::vector<double> values) {
   if (values.empty()) return nullptr;
   std::sort(values.begin(), values.end());
@@ -150,7 +167,7 @@ ordered_json spread(std::vector<double> values) {
 
 }  // namespace
 
-ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& stop) {
+void run_bench(const BenchOptions& options, const std::atomic<bool>& stop, const OnReport& on_report) {
   const auto source = open_model(options.model, options.dtype, options.weights, options.policy.weight_format);
   source->packing = packing_lines();
   source->quantises_slowly = quantising_line(*source);
@@ -184,6 +201,8 @@ ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& sto
     ceilings = ceilings_from_report(measured, !session.backend().device_is_host_memory(), options.ceilings);
   const std::int64_t requests = options.requests > 0 ? options.requests : session.policy().block_size();
   if (options.warm_up) warm_up(session, options, requests);
+  std::optional<Tracing> tracing;
+  if (!options.trace.empty()) tracing.emplace(session, options.trace);
   const Totals before = session.executor().totals();
   Rates rates;
   for (int i = 0; i < options.repetitions; ++i) measure_once(session, options, requests, rates);
@@ -198,8 +217,9 @@ ordered_json run_bench(const BenchOptions& options, const std::atomic<bool>& sto
       {"total", spread(rates.total)}, {"prefill", spread(rates.prefill)}, {"decode", spread(rates.decode)}};
   if (options.project_sweeps > 0) report["projected_from"] = rates.points;
   if (request) report["predicted"] = prediction_report(predict_policy(*request, session.policy()));
+  if (tracing) report["gaps"] = tracing->report();
   if (ceilings) report["bound"] = bound_of(options, *ceilings, rates);
-  return report;
+  on_report(report);
 }
 
 }  // namespace weft::runtime

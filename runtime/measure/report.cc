@@ -104,6 +104,7 @@ ordered_json make_report(Session& session, const Totals& since) {
   report["machine"] = {{"backend", session.backend().name()},
                        {"device", session.backend().description()},
                        {"disk", session.disk().engine_line()}};
+  if (const std::string shares = session.backend().core_shares(); !shares.empty()) report["machine"]["host"] = shares;
   return report;
 }
 

@@ -60,7 +60,7 @@ TEST_CASE("copies cross the pieces in which a driver pins host memory", "[gpu][f
   {
     const auto host = backend->allocate_host(100 * kMiB + 5), back = backend->allocate_host(100 * kMiB + 5);
     fill(*host);
-    CHECK(backend->device_reaches(host->data()));
+    CHECK(backend->device_reaches(host->data(), host->bytes()));
     CHECK(backend->warning().empty());
     CHECK(comes_back(*backend, *host, *back, 4096, 0, 96 * kMiB));
     CHECK(comes_back(*backend, *host, *back, 3, 2 * kMiB + 1, 70 * kMiB));
@@ -97,38 +97,126 @@ TEST_CASE("host memory of more than 4 GiB is copied whole", "[gpu][large]") {
   CHECK(cusim::take_findings().empty());
 }
 
-TEST_CASE("large host memory that the driver does not pin is copied by a ring, whatever its error", "[gpu][faults]") {
+TEST_CASE("host memory that the driver does not register comes from cudaHostAlloc, whatever its error",
+          "[gpu][faults]") {
   const Restore restore;
   const int error = GENERATE(as<int>(), cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorNotSupported,
                              cudaErrorNotPermitted, cudaErrorOperatingSystem, cudaErrorUnknown);
   CAPTURE(error);
-  const auto backend = kernels::make_cuda_backend({.threads = 1});
   cusim::config().register_most = kMiB;
   cusim::config().register_error = error;
-  const auto host = backend->allocate_host(70 * kMiB), back = backend->allocate_host(70 * kMiB);
-  fill(*host);
-  CHECK_FALSE(backend->device_reaches(host->data()));
-  CHECK_THAT(backend->warning(), Catch::Contains("70 MiB") &&
-                                     Catch::Contains(cudaGetErrorName(static_cast<cudaError_t>(error))) &&
-                                     Catch::Contains("slow"));
-  CHECK(comes_back(*backend, *host, *back, 0, 0, 70 * kMiB));
-  try {
-    backend->allocate_host(2 * kMiB);
-    FAIL("small memory must be pinned");
-  } catch (const CapacityError& refused) {
-    CHECK_THAT(refused.what(), Catch::Contains(cudaGetErrorName(static_cast<cudaError_t>(error))));
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  const auto pinned = cusim::stats().pinned_live;
+  SECTION("which has it") {
+    const auto host = backend->allocate_host(70 * kMiB), back = backend->allocate_host(70 * kMiB);
+    CHECK(reinterpret_cast<std::uintptr_t>(host->data()) % 4096 == 0);
+    fill(*host);
+    CHECK(backend->device_reaches(host->data(), host->bytes()));
+    CHECK(backend->warning().empty());
+    CHECK(comes_back(*backend, *host, *back, 0, 0, 70 * kMiB));
   }
+  SECTION("which has little: large memory is copied by a ring") {
+    cusim::config().host_alloc_most = 65 * kMiB;
+    const auto host = backend->allocate_host(70 * kMiB), back = backend->allocate_host(70 * kMiB);
+    fill(*host);
+    CHECK_FALSE(backend->device_reaches(host->data(), 1));
+    CHECK_THAT(backend->warning(),
+               Catch::Contains("70 MiB") && Catch::Contains(cudaGetErrorName(static_cast<cudaError_t>(error))) &&
+                   Catch::Contains("cudaHostAlloc: cudaErrorMemoryAllocation") && Catch::Contains("slow"));
+    CHECK(comes_back(*backend, *host, *back, 0, 0, 70 * kMiB));
+    const auto small = backend->allocate_host(2 * kMiB);
+    CHECK(backend->device_reaches(small->data(), small->bytes()));
+  }
+  SECTION("which has nothing: small memory must be pinned") {
+    cusim::config().host_alloc_most = 0;
+    try {
+      backend->allocate_host(2 * kMiB);
+      FAIL("small memory must be pinned");
+    } catch (const CapacityError& refused) {
+      CHECK_THAT(refused.what(), Catch::Contains(cudaGetErrorName(static_cast<cudaError_t>(error))) &&
+                                     Catch::Contains("cudaHostAlloc: cudaErrorMemoryAllocation") &&
+                                     Catch::Contains("ulimit -l"));
+    }
+  }
+  CHECK(cusim::stats().pinned_live == pinned);
   CHECK(cusim::take_findings().empty());
 }
 
-TEST_CASE("a device that does not register host memory is not asked to", "[gpu][faults]") {
+TEST_CASE("small host memory that one call refuses comes from the other", "[gpu][faults]") {
   const Restore restore;
-  cusim::config().host_register = false;
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  const std::size_t bytes = GENERATE(kMiB / 2, 30 * kMiB + 5);
+  CAPTURE(bytes);
+  SECTION("cudaHostAlloc refuses") {
+    cusim::config().host_alloc_most = 0;
+    if (bytes > kMiB) cusim::config().register_most = GENERATE(SIZE_MAX, 20 * kMiB);
+  }
+  SECTION("registration is refused") { cusim::config().register_most = 0; }
+  const auto host = backend->allocate_host(bytes), back = backend->allocate_host(bytes);
+  fill(*host);
+  CHECK(backend->warning().empty());
+  CHECK(backend->device_reaches(host->data(), host->bytes()));
+  CHECK(comes_back(*backend, *host, *back, 3, 4097, bytes - 5000));
+  CHECK(cusim::take_findings().empty());
+}
+
+TEST_CASE("what the system's limit lets be pinned of large host memory is pinned, and leaves room for small memory",
+          "[gpu][faults]") {
+  const Restore restore;
+  const auto backend = kernels::make_cuda_backend({.threads = 1});
+  const auto pinned = cusim::stats().pinned_live;
+  constexpr std::size_t bytes = 100 * kMiB;
+  cusim::config().register_most = 13 * kMiB;  // eight pieces
+  cusim::config().pinned_capacity = pinned + 130 * kMiB;
+  {
+    const auto host = backend->allocate_host(bytes);
+    CHECK(cusim::stats().pinned_live == pinned + bytes / 8 * 5);
+    CHECK_THAT(backend->warning(), Catch::Contains("37 MiB of host memory are not pinned"));
+    CHECK(backend->device_reaches(host->data(), bytes / 8 * 5));
+    CHECK_FALSE(backend->device_reaches(host->data(), bytes / 8 * 5 + 1));
+    CHECK_FALSE(backend->device_reaches(host->data() + bytes - 1, 1));
+    const auto small = backend->allocate_host(8 * kMiB);
+    CHECK(backend->device_reaches(small->data(), small->bytes()));
+    fill(*host);
+    // Across the end of what is pinned, and back.
+    const auto device = backend->allocate_device(bytes);
+    const auto stream = backend->make_stream();
+    const auto done = backend->make_event();
+    backend->copy(device->data(), host->data(), bytes, *stream);
+    backend->record(*done, *stream);
+    backend->synchronize(*done);
+    std::memset(host->data(), 0, bytes);
+    backend->copy(host->data() + 5, device->data() + 5, bytes - 5, *stream);
+    backend->record(*done, *stream);
+    backend->synchronize(*done);
+    std::size_t wrong = 0;
+    for (std::size_t i = 8; i < bytes; i += 4) {
+      std::uint32_t word = 0;
+      std::memcpy(&word, host->data() + i, 4);
+      wrong += word != word_at(i);
+    }
+    CHECK(wrong == 0);
+  }
+  CHECK(cusim::stats().pinned_live == pinned);
+  CHECK(cusim::take_findings().empty());
+}
+
+TEST_CASE("a device that does not register host memory, or has other addresses for it, is not asked to",
+          "[gpu][faults]") {
+  const Restore restore;
+  (GENERATE(true, false) ? cusim::config().host_register : cusim::config().host_pointer) = false;
   const auto backend = kernels::make_cuda_backend({.threads = 1});
   const auto host = backend->allocate_host(70 * kMiB), back = backend->allocate_host(70 * kMiB);
   fill(*host);
-  CHECK_THAT(backend->warning(), Catch::Contains("does not register"));
+  CHECK(backend->warning().empty());
+  CHECK(backend->device_reaches(host->data(), host->bytes()));
   CHECK(comes_back(*backend, *host, *back, 0, 0, 70 * kMiB));
+  cusim::config().host_alloc_most = 65 * kMiB;
+  const auto pageable = backend->allocate_host(70 * kMiB);
+  CHECK_THAT(backend->warning(), Catch::Contains("does not register"));
+  fill(*pageable);
+  CHECK(comes_back(*backend, *pageable, *back, 0, 0, 70 * kMiB));
+  CHECK(cusim::take_findings().empty());
 }
 
 TEST_CASE("a size that is none is refused as memory that is not there", "[gpu][faults]") {
@@ -140,8 +228,8 @@ TEST_CASE("a size that is none is refused as memory that is not there", "[gpu][f
 
 namespace {
 
-/// x += y, for `steps` steps whose signatures come in turn; what x then holds.
-float after_steps(Backend& backend, int steps, int signatures) {
+/// x += y, for `steps` steps whose signatures come in turn, each `each` times; what x then holds.
+float after_steps(Backend& backend, int steps, int signatures, int each = 1) {
   const auto device = backend.allocate_device(2 * sizeof(float)), host = backend.allocate_host(2 * sizeof(float));
   auto* const numbers = reinterpret_cast<float*>(host->data());
   numbers[0] = 0, numbers[1] = 1;
@@ -155,7 +243,7 @@ float after_steps(Backend& backend, int steps, int signatures) {
   wait();
   const View x(device->data(), DType::f32, 1, 1), y(device->data() + sizeof(float), DType::f32, 1, 1);
   for (int step = 0; step < steps; ++step) {
-    backend.repeat(*stream, static_cast<std::uint64_t>(step % signatures), [&] {
+    backend.repeat(*stream, static_cast<std::uint64_t>(step / each % signatures), [&] {
       backend.ops().run(kernels::Add{x, y}, *stream);
     });
     wait();
@@ -191,6 +279,13 @@ TEST_CASE("of the steps that repeat only so many are recorded as the device has 
     CHECK(after_steps(*backend, 8 * 10, 8) == 80.0f);
     CHECK(cusim::stats().device_peak - live < backend->device_overhead());
     CHECK(launched() == 3 * 6);
+  }
+  SECTION("large ones that come one after another: those that no step uses any more make room") {
+    cusim::config().graph_node_bytes = 50 << 20;
+    const auto live = cusim::stats().device_live;
+    CHECK(after_steps(*backend, 30 * 10, 10, /*each=*/30) == 300.0f);
+    CHECK(cusim::stats().device_peak - live < backend->device_overhead());
+    CHECK(launched() > 10 * 8);
   }
   SECTION("where no memory is left steps go on without") {
     cusim::config().graph_node_bytes = std::size_t{8} << 30;

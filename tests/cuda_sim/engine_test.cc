@@ -17,6 +17,7 @@
 #include "kernels/backend.h"
 #include "kernels/error.h"
 #include "kernels/machine/cuda.h"
+#include "kernels/machine/host_memory_cuda.h"
 #include "runtime/job/job.h"
 #include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
@@ -61,10 +62,10 @@ TEST_CASE("host memory that cannot be pinned is copied by a ring, and the backen
   const auto device = backend->allocate_device(bytes);
   cusim::config().pinned_capacity = cusim::stats().pinned_live + (std::size_t{66} << 20);
   const auto from = backend->allocate_host(bytes), to = backend->allocate_host(bytes);
-  CHECK_FALSE(backend->device_reaches(from->data() + bytes - 1));
+  CHECK_FALSE(backend->device_reaches(from->data() + bytes - 1, 1));
   CHECK_THAT(backend->warning(), Catch::Contains("copies go by a ring"));
   const auto small = backend->allocate_host(4096);
-  CHECK(backend->device_reaches(small->data()));
+  CHECK(backend->device_reaches(small->data(), small->bytes()));
 
   for (std::size_t i = 0; i < bytes; ++i) from->data()[i] = static_cast<std::byte>(i * 7 + (i >> 9));
   const auto stream = backend->make_stream();
@@ -75,6 +76,59 @@ TEST_CASE("host memory that cannot be pinned is copied by a ring, and the backen
 
   cusim::config().pinned_capacity = 0;
   CHECK_THAT(message_of<CapacityError>([&] { backend->allocate_host(4096); }), Catch::Contains("ulimit -l"));
+}
+
+TEST_CASE("a run goes on, with the same answers, whatever the system refuses to pin", "[gpu][faults]") {
+  const Restore restore;
+  const TemporaryFolder folder;
+  // Three layers have more weights than is small memory.
+  write_text(folder / "config.json",
+             R"({"model_type": "opt", "hidden_size": 1024, "ffn_dim": 4096, "num_hidden_layers": 3,
+                 "num_attention_heads": 16, "vocab_size": 300, "max_position_embeddings": 64,
+                 "word_embed_proj_dim": 1024, "do_layer_norm_before": true, "torch_dtype": "float16"})");
+  const auto source = runtime::open_model(folder.path().string(), "auto", "random:1");
+  const std::vector<Prompt> prompts(2, {{5, 9, 7, 30, 4}, 3, {}});
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 1, policy.num_gpu_batches = 2;
+  policy.weights = policy.kv = policy::Fractions{{0, 1, 0}};
+  policy.activations = policy::Fractions{{1, 0, 0}};
+  policy.attention_on_host = 0;
+  const auto answers = [&](bool warns) {
+    Engine engine(*source, policy, prompts);
+    CHECK(engine.session().storage().buffers().bytes(policy::Tier::host) > kernels::cuda::CudaHostMemory::kPinned);
+    CHECK(engine.session().backend().warning().empty() != warns);
+    return engine.run();
+  };
+  const auto expected = answers(false);
+  const auto same = [&](bool warns) {
+    const auto got = answers(warns);
+    for (std::size_t i = 0; i < prompts.size(); ++i) CHECK(difference(expected[i], got[i]) == "");
+    CHECK(cusim::take_findings().empty());
+  };
+  constexpr std::size_t kMiB = 1 << 20;
+  cusim::Config& config = cusim::config();
+  SECTION("registration") {
+    config.register_most = 0;
+    same(false);
+    config.host_alloc_most = 65 * kMiB;
+    same(true);
+  }
+  SECTION("registration of more than a little, and cudaHostAlloc: the rest is pageable") {
+    config.register_most = 13 * kMiB;
+    config.pinned_capacity = cusim::stats().pinned_live + 120 * kMiB;
+    config.host_alloc_most = 65 * kMiB;
+    same(true);
+  }
+  SECTION("the host's addresses on the device") {
+    config.host_pointer = false;
+    same(false);
+    config.host_alloc_most = 65 * kMiB;
+    same(true);
+  }
+  SECTION("cudaHostAlloc") {
+    config.host_alloc_most = 65 * kMiB;
+    same(false);
+  }
 }
 
 TEST_CASE("device memory that is not there is refused with what was wanted and what is free", "[gpu][faults]") {

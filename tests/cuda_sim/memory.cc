@@ -139,6 +139,7 @@ cudaError_t deallocate(void* address) {
 cudaError_t pin(void* p, std::size_t bytes, bool owned) {
   if (const cudaError_t planted = injected(What::host_alloc).now; planted != cudaSuccess) return planted;
   if (p == nullptr || bytes == 0) return cudaErrorInvalidValue;
+  if (owned && bytes > config().host_alloc_most) return cudaErrorMemoryAllocation;
   if (!owned && !config().host_register) return cudaErrorNotSupported;
   if (!owned && bytes > config().register_most)
     return config().register_error != 0 ? static_cast<cudaError_t>(config().register_error) : cudaErrorInvalidValue;
@@ -205,8 +206,18 @@ bool check_range(Range range) {
   return false;
 }
 
+/// Whether the device has another address for it.
+bool only_copied(const void* p) {
+  if (config().host_pointer) return false;
+  Lock lock;
+  const auto* const a = find(tables().pinned, p);
+  return a && a->second.map == nullptr;
+}
+
 void check_pointer(const void* p) {
-  if (p == nullptr || where_is({p, 1}) != Where::nowhere) return;
+  if (p == nullptr) return;
+  if (only_copied(p)) return report_pointer(p, 1, "a kernel's argument, an address of the host's own,");
+  if (where_is({p, 1}) != Where::nowhere) return;
   {
     Lock lock;  // of an empty array, or where a loop ends; nobody can touch what is there
     if (ends_at(tables().device, p) || ends_at(tables().pinned, p)) return;

@@ -98,7 +98,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->multiProcessorCount = c.multiprocessors;
   properties->warpSize = warpSize;
   properties->asyncEngineCount = 2;
-  properties->hostRegisterSupported = properties->canUseHostPointerForRegisteredMem = c.host_register;
+  properties->hostRegisterSupported = c.host_register;
+  properties->canUseHostPointerForRegisteredMem = c.host_register && c.host_pointer;
   return cudaSuccess;
 }
 

@@ -1,15 +1,19 @@
 #include "kernels/backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <thread>
+#include <utility>
 
 #include "kernels/backend/attention_ceiling.h"
 #include "kernels/backend/kernel_kind.h"
 #include "kernels/error.h"
 #include "kernels/machine/host_machine.h"
+#include "kernels/machine/thread_pool.h"
 #include "tests/support/array.h"
 #include "tests/support/files.h"
 #include "tests/support/numbers.h"
@@ -27,7 +31,7 @@ TEST_CASE("memory of every backend is aligned, apart and usable", "[kernels]") {
                back = backend.allocate_host(bytes);
     for (const auto* memory : {&device, &host, &back}) {
       CHECK((*memory)->bytes() == bytes);
-      CHECK(reinterpret_cast<std::uintptr_t>((*memory)->data()) % (memory == &device ? 256 : 2 << 20) == 0);
+      CHECK(reinterpret_cast<std::uintptr_t>((*memory)->data()) % (memory == &device ? 256 : 4096) == 0);
     }
     for (std::size_t i = 0; i < bytes; ++i) host->data()[i] = static_cast<std::byte>(i * 7 + (i >> 8));
     backend.copy(device->data(), host->data(), bytes, *stream);
@@ -155,6 +159,87 @@ TEST_CASE("available memory is the tightest of the machine and its control group
   CHECK(total() == 500000);
 }
 
+TEST_CASE("processors are those of the affinity mask, or what a control group's quota leaves of them", "[kernels]") {
+  const TemporaryFolder root;
+  const auto put = [&](const std::string& path, const std::string& text) {
+    std::filesystem::create_directories((root / path).parent_path());
+    write_text(root / path, text);
+  };
+  const auto count = [&] { return kernels::processors(root.path().string()); };
+  const auto there = static_cast<int>(kernels::allowed_processors().size());
+  REQUIRE(there >= 1);
+  CHECK(count() == there);
+  put("proc/self/cgroup", "0::/jobs/one\n");
+  put("sys/fs/cgroup/jobs/one/cpu.max", "max 100000\n");
+  CHECK(count() == there);
+  put("sys/fs/cgroup/jobs/cpu.max", "50000 100000\n");  // the group above has the quota; a part counts as one
+  CHECK(count() == 1);
+  put("sys/fs/cgroup/jobs/cpu.max", "150000 100000\n");
+  CHECK(count() == std::min(there, 2));
+  put("sys/fs/cgroup/jobs/cpu.max", "6400000 100000\n");
+  CHECK(count() == std::min(there, 64));
+  put("proc/self/cgroup", "4:cpu,cpuacct:/docker/a\n");  // version 1; the container sees its group as root
+  put("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+  CHECK(count() == there);
+  put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "30000\n");
+  CHECK(count() == 1);
+}
+
+TEST_CASE("threads that feed a device get cores next to it, and no more than they need", "[kernels]") {
+  using kernels::share_cores;
+  const auto numbers = [](int first, int end) {
+    std::vector<int> all(static_cast<std::size_t>(end - first));
+    std::iota(all.begin(), all.end(), first);
+    return all;
+  };
+  const std::vector<int> all = numbers(0, 16);
+  const auto shares = share_cores(16, all, {}, 0);
+  CHECK(shares.computing == 13);
+  CHECK(shares.feeding == numbers(13, 16));
+  CHECK(shares.others == numbers(0, 13));
+  for (const auto& [count, left] : {std::pair(1, 0), {2, 0}, {3, 0}, {4, 1}, {8, 2}, {12, 3}, {64, 3}}) {
+    CHECK(share_cores(count, numbers(0, count), {}, 0).computing == count - left);
+    CHECK(share_cores(count, numbers(0, count), {}, 0).feeding.size() == static_cast<std::size_t>(left));
+  }
+  // The processors of the device's node, as far as they are allowed.
+  CHECK(share_cores(16, all, numbers(0, 8), 0).feeding == numbers(5, 8));
+  CHECK(share_cores(16, all, numbers(0, 8), 0).others == std::vector<int>{0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 14, 15});
+  CHECK(share_cores(16, all, {2, 90, 91}, 0).feeding == std::vector<int>{14, 15, 2});
+  // Threads that are asked for are taken as given.
+  CHECK(share_cores(16, all, {}, 16).computing == 16);
+  CHECK(share_cores(16, all, {}, 16).feeding.empty());
+  CHECK(share_cores(16, all, {}, 40).computing == 40);
+  CHECK(share_cores(16, all, {}, 40).feeding.empty());
+  CHECK(share_cores(16, all, {}, 14).computing == 14);
+  CHECK(share_cores(16, all, {}, 14).feeding == numbers(14, 16));
+  CHECK(share_cores(16, all, {}, 2).computing == 2);
+  CHECK(share_cores(16, all, {}, 2).feeding.size() == 3);
+  // A quota of fewer than are allowed, and a mask that cannot be read.
+  CHECK(share_cores(4, all, {}, 0).computing == 3);
+  CHECK(share_cores(4, all, {}, 0).feeding == numbers(15, 16));
+  CHECK(share_cores(16, {}, {}, 0).feeding.empty());
+}
+
+TEST_CASE("a pool's threads stay on the processors that it is given", "[kernels]") {
+  const std::vector<int> allowed = kernels::allowed_processors(), last = {allowed.back()};
+  std::thread([&] {  // so that this program's own thread stays where it may be
+    kernels::stay_on({});
+    CHECK(kernels::allowed_processors() == allowed);
+    kernels::stay_on(last);
+    CHECK(kernels::allowed_processors() == last);
+  })
+      .join();
+  kernels::ThreadPool pool(3, last);
+  std::atomic<int> present{0}, wrong{0};
+  pool.run(3, [&](std::int64_t, int thread) {
+    ++present;
+    while (present < 3) std::this_thread::yield();  // each takes one
+    if (kernels::allowed_processors() != (thread == 0 ? allowed : last)) ++wrong;
+  });
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("memory next to a device is preferred where the system says which that is", "[kernels]") {
   const TemporaryFolder root;
   const auto put = [&](const std::string& device, const std::string& text) {
@@ -171,6 +256,12 @@ TEST_CASE("memory next to a device is preferred where the system says which that
   CHECK(node("0000:00:00.0") == -1);
   CHECK(node("") == -1);
   CHECK(node("../devices/0000:3b:00.0") == -1);
+
+  std::filesystem::create_directories(root / "sys/devices/system/node/node1");
+  write_text(root / "sys/devices/system/node/node1/cpulist", "4-6,12,20-21\n");
+  CHECK(kernels::processors_of_node(1, root.path().string()) == std::vector<int>{4, 5, 6, 12, 20, 21});
+  CHECK(kernels::processors_of_node(0, root.path().string()).empty());
+  CHECK(kernels::processors_of_node(-1, root.path().string()).empty());
 
   constexpr std::size_t bytes = 8 << 20;
   const auto memory = kernels::make_cpu_backend({.threads = 1})->allocate_host(bytes);

@@ -27,10 +27,11 @@ class TightBackend : public test::ThreadedBackend {
     return test::ThreadedBackend::allocate_device(bytes);
   }
   std::unique_ptr<kernels::Memory> allocate_host(std::size_t bytes) override {
-    host = bytes;
+    host.push_back(bytes);
     return test::ThreadedBackend::allocate_host(bytes);
   }
-  std::size_t device = 0, host = 0;
+  std::size_t device = 0;
+  std::vector<std::size_t> host;  // one for each call
 };
 
 struct Place {
@@ -46,19 +47,24 @@ TEST_CASE("what is allocated is what was counted, and all of it is apart", "[off
   BufferStore buffers;
   std::array<std::array<std::size_t, kKinds.size()>, 3> expected{};
   std::array<std::size_t, 3> in_windows{};
+  std::size_t in_place = 0;  // bytes of host memory, with padding
   std::vector<BufferId> ids;
   std::vector<WindowId> windows;
   for (int i = 0; i < 40; ++i) {
     const Kind kind = kKinds[random() % kKinds.size()];
     const std::size_t bytes = random() % 20000;
     const Tier tier = kTiers[random() % 3];
+    const Use use = random() % 2 ? Use::in_place : Use::copied;
     if (i % 8 == 0) {
       const Tier memory = kTiers[random() % 2];
-      windows.push_back(buffers.add_window(memory, static_cast<int>(random() % 4), bytes));
+      windows.push_back(buffers.add_window(memory, static_cast<int>(random() % 4), bytes, use));
+      if (memory == Tier::host && use == Use::in_place)
+        in_place += static_cast<std::size_t>(buffers.slots(windows.back())) * round_up(bytes, kPage);
       in_windows[static_cast<std::size_t>(memory)] +=
           static_cast<std::size_t>(buffers.slots(windows.back())) * round_up(bytes, kPage);
     } else {
-      ids.push_back(buffers.add(kind, bytes, tier));
+      ids.push_back(buffers.add(kind, bytes, tier, {}, use));
+      if (tier == Tier::host && use == Use::in_place) in_place += round_up(bytes, kPage);
       expected[static_cast<std::size_t>(tier)][static_cast<std::size_t>(kind)] += bytes;
     }
   }
@@ -72,7 +78,8 @@ TEST_CASE("what is allocated is what was counted, and all of it is apart", "[off
   DiskStore disk;
   buffers.allocate(backend, disk, folder.path());
   REQUIRE(backend.device == buffers.bytes(Tier::device));
-  REQUIRE(backend.host == buffers.bytes(Tier::host));
+  // What ops use in place is pinned before all else.
+  REQUIRE(backend.host == std::vector<std::size_t>{in_place, buffers.bytes(Tier::host) - in_place});
   REQUIRE(disk.size(FileId{0}) == buffers.bytes(Tier::disk));
   REQUIRE(buffers.spill_bytes() == buffers.bytes(Tier::disk));
 

@@ -106,11 +106,14 @@ TEST_CASE("EINTR and EAGAIN are patience, not failure", "[offload]") {
   REQUIRE(bench.read_spill());
 }
 
-TEST_CASE("a file system that takes O_DIRECT at open and refuses it later is read through the page cache",
-          "[offload]") {
+TEST_CASE(
+    "a file system that takes O_DIRECT at open and refuses it later, or refuses a driver's memory, is read "
+    "through the page cache",
+    "[offload]") {
   Bench bench(GENERATE(DiskEngine::io_uring, DiskEngine::threads));
+  const int code = GENERATE(EINVAL, EFAULT);
   bench.faults.before = [&](DiskTransfer& transfer) -> std::optional<std::int64_t> {
-    return fcntl(transfer.fd, F_GETFL) & O_DIRECT ? std::optional<std::int64_t>(-EINVAL) : std::nullopt;
+    return fcntl(transfer.fd, F_GETFL) & O_DIRECT ? std::optional<std::int64_t>(-code) : std::nullopt;
   };
   REQUIRE(bench.read_model(5));
   bench.write_spill();

@@ -91,7 +91,7 @@ class ThreadedBackend : public kernels::Backend {
 
   std::unique_ptr<kernels::Memory> allocate_device(std::size_t bytes) override { return std::make_unique<Heap>(bytes); }
   std::unique_ptr<kernels::Memory> allocate_host(std::size_t bytes) override { return std::make_unique<Heap>(bytes); }
-  bool device_reaches(const void*) const override { return true; }
+  bool device_reaches(const void*, std::size_t) const override { return true; }
   std::unique_ptr<kernels::Stream> make_stream() override { return std::make_unique<ThreadedStream>(); }
   std::unique_ptr<kernels::Event> make_event() override { return std::make_unique<ThreadedEvent>(); }
 

@@ -27,8 +27,10 @@ struct Config {
   /// register_error (a cudaError_t, 0: cudaErrorInvalidValue). The drivers' own limits differ.
   std::size_t register_most = SIZE_MAX;
   int register_error = 0;
-  std::size_t graph_node_bytes = 16 << 10;         ///< of device memory that a node of an executable graph takes
-  bool host_register = true;                       ///< cudaDeviceProp::hostRegisterSupported
+  std::size_t graph_node_bytes = 16 << 10;  ///< of device memory that a node of an executable graph takes
+  bool host_register = true;                ///< cudaDeviceProp::hostRegisterSupported
+  bool host_pointer = true;  ///< canUseHostPointerForRegisteredMem; if not, kernels may not use registered memory
+  std::size_t host_alloc_most = SIZE_MAX;          ///< a larger cudaHostAlloc fails with cudaErrorMemoryAllocation
   std::size_t malloc_most = std::size_t{1} << 47;  ///< what is larger is no size: cudaErrorInvalidValue
   /// CUSIM_ARCH, for example 90: the compute capability, which says how much shared memory a block may have. By
   /// default the least of those that the project supports.

@@ -414,6 +414,24 @@ class Records(Case):
             mine = sorted((e["ts"], e["dur"]) for e in spans if e["tid"] == tid)
             self.assertTrue(all(a + d <= b + 0.2 for (a, d), (b, _) in zip(mine, mine[1:])), tracks[tid])
 
+    def test_bench_traces_what_it_times(self):
+        trace_path = self.folder / "trace.json"
+        done = WEFT.run("bench", "--model", self.tiny(), "--prompt-len", 8, "--gen-len", 4, "--percent", 0, 100, 100, 0, 100, 0,
+                        "--gpu-batch-size", 1, "--num-gpu-batches", 2, "--trace", trace_path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        events = json.loads(trace_path.read_text())["traceEvents"]
+        spans = [e for e in events if e["ph"] == "X"]
+        for phase, steps in ("prefill", {0}), ("decode", {1, 2, 3}):
+            mine = [e for e in spans if e["args"]["step"] in steps]
+            gaps = report["gaps"][phase]
+            self.assertEqual(sum(lane["ops"] for lane in gaps.values()), len(mine))
+            moved = gaps["host_to_device"]["bytes_per_second"] * gaps["host_to_device"]["seconds"]
+            self.assertAlmostEqual(moved / sum(e["args"].get("bytes", 0) for e in mine), 1)
+            self.assertLessEqual(gaps["host_to_device"]["busy_seconds"], gaps["host_to_device"]["seconds"] * 1.001)
+        self.assertNotIn("gaps", json.loads(WEFT.run("bench", "--model", self.tiny(), "--prompt-len", 8, "--gen-len", 2).stdout))
+        self.refused(USAGE, "--trace excludes --lanes", "bench", "--lanes", "--trace", trace_path)
+
     def test_the_machine_is_saved(self):
         file = self.folder / "machine.json"
         done = WEFT.run("bench", "--lanes", "--quick", "--save", file, "--name", "here", "--backend", "cpu", "--disk-dir",
