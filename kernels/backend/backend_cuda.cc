@@ -25,7 +25,7 @@ void check(cudaError_t error, const char* call) {
 void check(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   check(cudaPeekAtLastError(), call);
-  throw DeviceError("the GPU failed: " + std::string(call) + ": " + cublasGetStatusString(status));
+  throw DeviceError("the GPU failed: " + std::string(call) + ": " + cublasLtGetStatusString(status));
 }
 
 EventHandle make_event() {
@@ -51,7 +51,6 @@ struct CudaEvent final : Event {
 
 /// The handle for work other than ops.
 cudaStream_t handle_of(Stream& stream) {
-  static_cast<CudaStream&>(stream).forget_rounded();
   return static_cast<CudaStream&>(stream).get();
 }
 
@@ -102,7 +101,7 @@ cudaDeviceProp first_device() {
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options)
-      : device_(first_device()), pinning_(pinning_for(device_)),
+      : device_(first_device()), batch_invariant_(options.batch_invariant), pinning_(pinning_for(device_)),
         pool_(options.threads > 0 ? options.threads : processors()), host_ops_(pool_) {
     check(cudaMemGetInfo(&free_at_start_, &total_), "cudaMemGetInfo");
   }
@@ -110,11 +109,11 @@ class CudaBackend final : public Backend {
   std::string name() const override { return "cuda"; }
   std::string description() const override {
     return std::string(device_.name) + ", compute capability " + std::to_string(device_.major) + "." +
-           std::to_string(device_.minor) + ", " + mebibytes(total_);
+           std::to_string(device_.minor) + ", " + mebibytes(total_) + (batch_invariant_ ? ", batch-invariant" : "");
   }
   std::string warning() const override { return host_ranges_.trouble(); }
   bool device_is_host_memory() const override { return false; }
-  DType activation_type(DType) const override { return DType::f32; }
+  DType product_type(DType weights) const override { return weights; }
   bool unpacks_weights() const override { return true; }
 
   std::size_t device_bytes_free() const override {
@@ -141,14 +140,15 @@ class CudaBackend final : public Backend {
     return std::make_unique<CudaHostMemory>(bytes, pinning_, host_ranges_);
   }
   bool device_reaches(const void* host) const override { return !host_ranges_.pageable(host); }
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(device_.multiProcessorCount); }
+  std::unique_ptr<Stream> make_stream() override {
+    return std::make_unique<CudaStream>(device_.multiProcessorCount, device_.sharedMemPerBlockOptin, batch_invariant_);
+  }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
 
   /// A bulk copy goes in chunks, at most two of them queued. An engine serves in the order of the queue, so a small
   /// copy of another stream would otherwise wait for all of it.
   void copy(void* to, const void* from, std::size_t bytes, Stream& any) override {
     auto& stream = static_cast<CudaStream&>(any);
-    stream.forget_rounded();
     if (host_ranges_.pageable(from)) return copy_from_pageable(to, from, bytes, stream);
     if (host_ranges_.pageable(to)) return copy_to_pageable(to, from, bytes, stream);
     for (std::size_t begin = 0, size = 0, chunk = 0; begin < bytes; begin += size, ++chunk) {
@@ -221,6 +221,7 @@ class CudaBackend final : public Backend {
   }
 
   cudaDeviceProp device_;
+  const bool batch_invariant_;
   HostPinning pinning_;
   std::size_t free_at_start_ = 0, total_ = 0;
   HostRanges host_ranges_;
