@@ -54,8 +54,9 @@ class Backend {
 
   /// Whether the host may read and write device memory, so that a disk read can land in it.
   virtual bool device_is_host_memory() const = 0;
-  /// The type of activations that the ops take together with weights of type `weights`.
-  virtual DType activation_type(DType weights) const = 0;
+  /// The type of the rows that enter products with weights of this float type, unless they come as f32. Ops then write
+  /// such rows in it, so that no product has to round them first.
+  virtual DType product_type(DType weights) const = 0;
   /// Whether quantised weights should be unpacked to 16 bits (UnpackWeights) before many products use them. Products
   /// with quantised weights work all the same, but each then unpacks them for itself.
   virtual bool unpacks_weights() const { return false; }
@@ -105,6 +106,7 @@ std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
 struct CudaOptions {
   int threads = 0;                          ///< threads of host_ops(); 0: by share_cores() of host_machine.h
   const char* library = "libweft_cuda.so";  ///< the library with the backend
+  bool batch_invariant = false;             ///< a row's result depends on that row alone, as on the CPU
 };
 /// Throws DeviceError if there is no GPU, if CUDA's libraries are missing, or in a build without CUDA.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);

@@ -113,10 +113,17 @@ struct Checker {
   }
 };
 
-/// Whether two fp32 matrices share an element. Column slices of one buffer interleave without sharing any.
+/// Whether two matrices share an element. Column slices of one buffer interleave without sharing any.
 bool overlap(const ConstView& a, const ConstView& b) {
   if (a.rows * a.cols == 0 || b.rows * b.cols == 0) return false;
-  const auto first = [](const ConstView& v) { return reinterpret_cast<std::intptr_t>(v.data) / 4; };
+  if (a.dtype != b.dtype) {
+    const auto begin = [](const ConstView& v) { return reinterpret_cast<std::uintptr_t>(v.data); };
+    const auto end_of = [&](const ConstView& v) {
+      return begin(v) + static_cast<std::uintptr_t>((v.rows - 1) * v.stride + v.cols) * size_of(v.dtype);
+    };
+    return begin(a) < end_of(b) && begin(b) < end_of(a);
+  }
+  const auto first = [](const ConstView& v) { return reinterpret_cast<std::intptr_t>(v.data) / std::intptr_t(size_of(v.dtype)); };
   const auto end = [&](const ConstView& v) { return first(v) + (v.rows - 1) * v.stride + v.cols; };
   if (end(a) <= first(b) || end(b) <= first(a)) return false;
   if (a.stride != b.stride) return true;
@@ -150,8 +157,8 @@ void check(const Multiply& op) {
   const Checker c{"multiply"};
   c.sound("x", op.x);
   c.like("y", op.y, "x", op.x);
-  c.of_type("x", op.x, DType::f32);
-  c.of_type("y", op.y, DType::f32);
+  c.of_float_type("x", op.x);
+  c.of_type("y", op.y, op.x.dtype);
 }
 
 void check(const Gather& op) {
@@ -177,14 +184,15 @@ void check(const LayerNorm& op) {
   c.row_for("weight", op.weight, op.x.cols, "x", op.x);
   c.row_for("bias", op.bias, op.x.cols, "x", op.x);
   c.like("out", op.out, "x", op.x);
-  c.of_type("out", op.out, op.x.dtype);
+  if (op.x.dtype != DType::f32) c.of_type("out", op.out, op.x.dtype);
+  else c.of_float_type("out", op.out);
 }
 
 void check(const TakeHeads& op) {
   const Checker c{"take_heads"};
   c.sound("in", op.in);
-  c.of_type("in", op.in, DType::f32);
-  c.of_type("out", op.out, DType::f32);
+  c.of_float_type("in", op.in);
+  c.of_type("out", op.out, op.in.dtype);
   if (op.head_dim < 1 || op.first < 0 || op.step < 1 || op.out.cols % op.head_dim != 0)
     c.refuse("out is " + shape(op.out) + " of heads of " + text(op.head_dim) + ", from head " + text(op.first) +
              " on every " + text(op.step));
@@ -198,7 +206,7 @@ void check(const TakeHeads& op) {
 void check(const Rotary& op) {
   const Checker c{"rotary"};
   c.sound("x", op.x);
-  c.of_type("x", op.x, DType::f32);
+  c.of_float_type("x", op.x);
   if (op.head_dim < 1 || op.x.cols % op.head_dim != 0)
     c.refuse("x is " + shape(op.x) + ", which are no heads of " + text(op.head_dim));
   if (2 * op.frequencies.size() > static_cast<std::size_t>(op.head_dim))
@@ -218,8 +226,9 @@ void check(const Linear& op) {
   const Checker c{"linear"};
   c.sound("x", op.x);
   c.sound("weight", op.weight);
-  c.of_type("x", op.x, DType::f32);
-  c.of_type("out", op.out, DType::f32);
+  c.of_float_type("x", op.x);
+  if (op.accumulate) c.of_type("out", op.out, DType::f32);
+  else c.of_float_type("out", op.out);
   if (!is_quantised(op.weight.dtype)) c.of_float_type("weight", op.weight);
   else if (!is_group_size(op.weight.group))
     c.refuse("weight has groups of " + text(op.weight.group) + ", wanted 32, 64 or 128");
@@ -227,6 +236,10 @@ void check(const Linear& op) {
   c.row_for("bias", op.bias, op.weight.rows, "weight", op.weight);
   c.sized("out", op.out, op.x.rows, op.weight.rows, "x is " + shape(op.x) + ", weight is " + shape(op.weight));
   if (overlap(op.x, op.out)) c.refuse("out overlaps x");
+}
+
+void check(const LinearGroup& op) {
+  for (const LinearGroup::Part& part : op.parts) check(op.linear(part));
 }
 
 void check(const UnpackWeights& op) {
@@ -251,10 +264,10 @@ void check(const PrefillAttention& op) {
   c.sized("k", op.k, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
   c.sized("v", op.v, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
   c.like("out", op.out, "q", op.q);
-  c.of_type("q", op.q, DType::f32);
-  c.of_type("out", op.out, DType::f32);
   c.of_float_type("k", op.k);
   c.of_type("v", op.v, op.k.dtype);
+  if (op.q.dtype != op.k.dtype) c.of_type("q", op.q, DType::f32);
+  if (op.out.dtype != op.k.dtype) c.of_type("out", op.out, DType::f32);
   c.offsets(op.offsets, tokens);
   if (!op.lse) return;
   c.sized("lse", op.lse, op.heads, tokens, "a number for each head and token");
@@ -269,8 +282,8 @@ void check(const ColumnSums& op) {
   c.sized("k", op.k, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
   c.sized("lse", op.lse, op.heads, tokens, "a number for each head and token");
   c.sized("score", op.score, op.kv_heads, tokens, "a number for each kv_head and token");
-  c.of_type("q", op.q, DType::f32);
   c.of_float_type("k", op.k);
+  if (op.q.dtype != op.k.dtype) c.of_type("q", op.q, DType::f32);
   c.of_type("lse", op.lse, DType::f32);
   c.of_type("score", op.score, DType::f32);
   c.offsets(op.offsets, tokens);

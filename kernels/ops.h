@@ -3,7 +3,8 @@
 // link. ops.cc has the checks that all twins share: check(op) throws UsageError.
 //
 // Matrices are [rows, cols] views. `tokens` counts the rows of a ragged call: the sequences' tokens one after another,
-// without padding. Activations are f32 on the CPU. Weights are f32, f16 or bf16, and those of Linear also i8 or i4. KV
+// without padding. Activations are f32 on the CPU; a GPU's twins also take those of 16 bits where an op's comment says
+// `activations`. Weights are f32, f16 or bf16, and those of Linear also i8 or i4. KV
 // is of one of these five types.
 // On the CPU a row of the result depends on that row's inputs alone, whatever the other rows, the number of rows, the
 // number of threads or the capacity of a KV buffer (batch invariance).
@@ -33,7 +34,7 @@ struct Add {
   ConstView y;
 };
 
-/// x *= y.   x, y [rows, cols] f32
+/// x *= y.   x, y [rows, cols] activations of one type
 struct Multiply {
   View x;
   ConstView y;
@@ -49,7 +50,7 @@ struct Gather {
 };
 
 /// Normalises each row to mean 0 and variance 1, then scales and shifts it.
-///   x, out [rows, cols]; out may be x       weight, bias [1, cols], each may be empty (scale 1, shift 0)
+///   x, out [rows, cols] of one type; out may be x. A GPU also takes x f32 and out of 16 bits.     weight, bias [1, cols], each may be empty (scale 1, shift 0)
 /// The sums are fp32 in every dtype; eps is added to the variance. With `rms` the mean is not subtracted: the row is
 /// divided by its root mean square (RMSNorm, arXiv 1910.07467).
 struct LayerNorm {
@@ -60,7 +61,7 @@ struct LayerNorm {
 };
 
 /// Takes heads out of rows in which the heads of several matrices alternate: out's head h = in's head first + h * step.
-///   in [tokens, a multiple of head_dim] f32     out [tokens, heads * head_dim] f32
+///   in [tokens, a multiple of head_dim], out [tokens, heads * head_dim] activations of one type
 struct TakeHeads {
   ConstView in;
   int first = 0, step = 1, head_dim = 0;
@@ -69,7 +70,7 @@ struct TakeHeads {
 
 /// Rotary position embedding (RoFormer, arXiv 2104.09864), in place: in every head the numbers i and i + n turn by
 /// position * frequencies[i] radians, where n is the number of frequencies; numbers from 2 n on stay.
-///   x [tokens, heads * head_dim] f32     position [tokens]     frequencies [n], 2 n <= head_dim
+///   x [tokens, heads * head_dim] activations     position [tokens]     frequencies [n], 2 n <= head_dim
 struct Rotary {
   View x;
   std::span<const std::int32_t> position;
@@ -90,7 +91,8 @@ struct Hadamard {
 /// out = activation(x weight^T + bias), or out += that if `accumulate`.
 ///   x [tokens, in]   weight [out, in] row-major, as checkpoints have it, or quantised   bias [1, out] or empty
 ///   out [tokens, out]
-/// x and out are f32 and do not overlap. The order of summation along `in` is the same for every number of tokens.
+/// x and out are activations and do not overlap; with `accumulate` out is f32. Sums are fp32 and are rounded once. On the
+/// CPU the order of summation along `in` is the same for every number of tokens.
 struct Linear {
   ConstView x, weight, bias;
   View out;
@@ -99,6 +101,22 @@ struct Linear {
   /// The CPU's arithmetic. One that does not apply to this type of weights means exact. A GPU always multiplies 16-bit
   /// numbers.
   Arithmetic arithmetic = Arithmetic::exact;
+};
+
+/// Products of one x: out = x weight^T + bias for each part. A GPU computes parts of one shape and type whose matrices
+/// lie at equal distances as one product.
+struct LinearGroup {
+  struct Part {
+    ConstView weight, bias;
+    View out;
+  };
+  ConstView x;
+  std::span<const Part> parts;
+  Arithmetic arithmetic = Arithmetic::exact;
+
+  Linear linear(const Part& part) const {
+    return {.x = x, .weight = part.weight, .bias = part.bias, .out = part.out, .arithmetic = arithmetic};
+  }
 };
 
 /// out = the numbers that the levels stand for, each rounded to 16 bits. It serves weights that many products use.
@@ -166,6 +184,7 @@ struct TopLogProbs {
   X(Rotary)                \
   X(Hadamard)              \
   X(Linear)                \
+  X(LinearGroup)           \
   X(UnpackWeights)         \
   X(PrefillAttention)      \
   X(ColumnSums)            \

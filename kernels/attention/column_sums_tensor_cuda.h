@@ -1,6 +1,6 @@
 // kernels/attention/column_sums_tensor_cuda.h: the scores of a prompt's tokens on tensor cores: sums or largest values
-// over the columns of the logits of prefill_tensor_cuda.h. A warp has 16 of the keys in registers, and the rows pass
-// through shared memory.
+// over the columns of the logits of prefill_tensor_cuda.h. A warp has 16 or 32 of the keys in registers, and the rows pass
+// through shared memory, a tile on its way while the one before is multiplied.
 #pragma once
 
 #include <type_traits>
@@ -12,66 +12,86 @@ namespace weft::kernels::cuda::prefill {
 /// The reduction of the weights that a token gets: their sum or the largest.
 template <bool kLargest> using Gathered = std::conditional_t<kLargest, Largest, Sum>;
 
-template <class T, int kDim, class How> __device__ __forceinline__ void sum_columns(const PrefillArgs& a) {
+/// Shared memory: two tiles of rows, in which the keys come first.
+template <class T, int kDim> constexpr std::size_t kColumnSumsBytes = 2 * Tile<T, kDim>::kBytes;
+
+template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ void sum_columns(const PrefillArgs& a) {
   WEFT_DYNAMIC_SHARED(T, memory);
-  WEFT_SHARED(float, shift, [kTile]);
-  const Tile<T, kDim> queries{memory};
+  WEFT_SHARED(float, shift, [2][kTile]);
   const Block block = a.blocks[blockIdx.x / a.kv_heads];
-  const int kv_head = static_cast<int>(blockIdx.x % a.kv_heads), count = min(kTile, block.length - block.first);
+  const int kv_head = static_cast<int>(blockIdx.x % a.kv_heads);
+  const int count = min(kTile * kStrips, block.length - block.first);
   const int first_row = a.observation > 0 ? max(0, block.length - a.observation) : 0;
-  const FragmentPlace at;
+  const FragmentPlace<kStrips> at;
   const T* const k = static_cast<const T*>(a.k) + (block.begin + block.first) * a.k_stride + kv_head * a.head_dim;
 
   // The block's keys pass once through shared memory into registers.
-  std::uint32_t keys[kDim / 16][4];
-  queries.begin_load(k, a.k_stride, count, a.head_dim);
+  Strips<T, kDim, kStrips, true> keys{{memory}, {}};
+  keys.tile.begin_load(k, a.k_stride, count, a.head_dim);
   end_copies();
   __syncthreads();
-  hold_rows<T, kDim>(queries, keys);
+  keys.hold(at.begin);
+  __syncthreads();
 
+  const int begin = max(block.first, first_row / kTile * kTile), tiles = (block.length - begin + kTile - 1) / kTile;
+  const int turns = tiles * a.group;
+  const auto begin_turn = [&](int turn) {
+    const int head = kv_head * a.group + turn / tiles, first = begin + turn % tiles * kTile, buffer = turn % 2;
+    const int rows = min(kTile, block.length - first);
+    Tile<T, kDim>{memory + buffer * kTile * kDim}.begin_load_queries(a, block.begin + first, head, rows);
+    if (static_cast<int>(threadIdx.x) < kTile)
+      shift[buffer][threadIdx.x] = static_cast<int>(threadIdx.x) < rows
+                                       ? -kLog2E * a.lse[head * a.lse_stride + block.begin + first + threadIdx.x]
+                                       : 0.0f;
+  };
   const float to_exp2 = a.scale * kLog2E;
-  float sum[2] = {};
-  for (int g = 0; g < a.group; ++g) {
-    const int head = kv_head * a.group + g;
-    for (int first = max(block.first, first_row / kTile * kTile); first < block.length; first += kTile) {
-      const int rows = min(kTile, block.length - first);
-      __syncthreads();
-      queries.load(a.q + (block.begin + first) * a.q_stride + head * a.head_dim, a.q_stride, rows, a.head_dim);
-      if (static_cast<int>(threadIdx.x) < kTile)
-        shift[threadIdx.x] = static_cast<int>(threadIdx.x) < rows
-                                 ? -kLog2E * a.lse[head * a.lse_stride + block.begin + first + threadIdx.x]
-                                 : 0.0f;
-      __syncthreads();
-      float p[kTile / 8][4];
-      multiply_rows<T, kDim>(keys, queries, p);
-      if (first == block.first || first < first_row || rows < kTile) {
+  float sum[kStrips][2] = {};
+  if (turns > 0) begin_turn(0);
+  for (int turn = 0; turn < turns; ++turn) {
+    end_copies();
+    __syncthreads();  // this turn's rows have arrived, and no thread needs those of the one before
+    if (turn + 1 < turns) begin_turn(turn + 1);
+    const int first = begin + turn % tiles * kTile, rows = min(kTile, block.length - first);
+    // Where a block has more keys than a tile has rows, the rows may all come before a warp's keys.
+    if (kStrips > 1 && first + kTile <= block.first + at.begin) continue;
+    float p[kStrips][kTile / 8][4];
+    multiply_rows(keys, at.begin, Tile<T, kDim>{memory + turn % 2 * kTile * kDim}, p);
+    if (first < block.first + kTile * kStrips || first < first_row || rows < kTile) {
+#pragma unroll
+      for (int m = 0; m < kStrips; ++m)
 #pragma unroll
         for (int n = 0; n < kTile / 8; ++n)
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int row = n * 8 + at.t * 2 + i % 2;
-            if (row >= rows || first + row < max(block.first + at.row + i / 2 * 8, first_row)) p[n][i] = -INFINITY;
+            const int row = n * 8 + at.t * 2 + i % 2, key = block.first + at.row + m * kStrip + i / 2 * 8;
+            if (row >= rows || first + row < max(key, first_row)) p[m][n][i] = -INFINITY;
           }
-      }
+    }
 #pragma unroll
-      for (int n = 0; n < kTile / 8; ++n)
+    for (int n = 0; n < kTile / 8; ++n) {
+      const float2 of_rows = *reinterpret_cast<const float2*>(&shift[turn % 2][n * 8 + at.t * 2]);
+#pragma unroll
+      for (int m = 0; m < kStrips; ++m)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          sum[i / 2] = How{}(sum[i / 2], fast_exp2(__fmaf_rn(p[n][i], to_exp2, shift[n * 8 + at.t * 2 + i % 2])));
+          sum[m][i / 2] =
+              How{}(sum[m][i / 2], fast_exp2(__fmaf_rn(p[m][n][i], to_exp2, i % 2 == 0 ? of_rows.x : of_rows.y)));
     }
   }
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float all = over_row(sum[r], How{});
-    if (at.t == 0 && at.row + r * 8 < count)
-      a.score[kv_head * a.score_stride + block.begin + block.first + at.row + r * 8] = all;
-  }
+  for (int m = 0; m < kStrips; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int key = at.row + m * kStrip + r * 8;
+      const float all = over_row(sum[m][r], How{});
+      if (at.t == 0 && key < count) a.score[kv_head * a.score_stride + block.begin + block.first + key] = all;
+    }
 }
 
 /// Grid: every KV head of every tile of keys. Shared: a tile.
-template <class T, int kDim, bool kLargest>
+template <class T, int kDim, int kStrips, bool kLargest>
 __global__ void __launch_bounds__(kThreads, 2) column_sums_tensor(PrefillArgs a) {
-  if constexpr (kMultiplies<T>) sum_columns<T, kDim, Gathered<kLargest>>(a);
+  if constexpr (kMultiplies<T>) sum_columns<T, kDim, kStrips, Gathered<kLargest>>(a);
 }
 
 }  // namespace weft::kernels::cuda::prefill

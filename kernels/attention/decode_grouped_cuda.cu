@@ -50,7 +50,7 @@ template <class T> bool run(const DecodeArgs& args, int rows, CudaStream& stream
 }  // namespace
 
 bool run_grouped(const DecodeArgs& args, DType dtype, int rows, CudaStream& stream) {
-  if (rows * args.slots.kv_heads < stream.multiprocessors()) return false;  // slots are better split over blocks
+  if (!stream.fill(rows * args.slots.kv_heads)) return false;  // slots are better split over blocks
   if (dtype == DType::f16) return run<__half>(args, rows, stream);
   if (dtype == DType::bf16) return run<__nv_bfloat16>(args, rows, stream);
   return false;

@@ -168,7 +168,7 @@ template <class T> void run_teams(const DecodeArgs& args, int rows, CudaStream& 
   const KvSlots& of = args.slots;
   with_layout<T>(of.head_dim, args.group, [&]<class Layout, int kHeads>() {
     const std::size_t floats = slot_floats(args.group, of.slots) + reduction_floats<Layout>(of.head_dim, kHeads);
-    const bool few = rows * of.kv_heads < stream.multiprocessors() && of.slots > 2 * kSplitSlots;
+    const bool few = !stream.fill(rows * of.kv_heads) && of.slots > 2 * kSplitSlots;
     // Only the split kernels handle a rest: the fused one has no registers to spare for it.
     if (of.rest || few || floats * sizeof(float) > kFusedShared) return run_split<Layout, kHeads>(args, rows, stream);
     launch(decode_fused<Layout, kHeads>, dim3(of.kv_heads, rows), kThreads, floats * sizeof(float), stream, args);

@@ -33,6 +33,7 @@ template <class T> T* at(const BasicView<T>& view, std::int64_t row, std::int64_
 
 void CpuOps::run(const PrefillAttention& op, Stream&) const {
   check(op);
+  require_f32("prefill_attention", {{"q", op.q}, {"out", op.out}});
   std::vector<Block> blocks = blocks_of(op.offsets, kQueryRows);
   // The last rows see the most keys: long tiles first, so that no thread is left with one at the end.
   std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.first > b.first; });
@@ -58,6 +59,7 @@ void CpuOps::run(const PrefillAttention& op, Stream&) const {
 
 void CpuOps::run(const ColumnSums& op, Stream&) const {
   check(op);
+  require_f32("column_sums", {{"q", op.q}});
   std::vector<Block> blocks = blocks_of(op.offsets, kKeyColumns);
   std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) {
     return a.length - a.first > b.length - b.first;  // the first keys are seen by the most rows

@@ -33,9 +33,13 @@ struct RowSum {
   }
 };
 
-template <class T> __device__ float dot(const float* q, const T* k, int head_dim) {
+template <class T> __device__ float query(const PrefillArgs& a, std::int64_t i) {
+  return a.q_is_float ? static_cast<const float*>(a.q)[i] : to_float(static_cast<const T*>(a.q)[i]);
+}
+
+template <class Q, class T> __device__ float dot(const Q* q, const T* k, int head_dim) {
   float sum = 0;
-  for (int d = 0; d < head_dim; ++d) sum += q[d] * to_float(k[d]);
+  for (int d = 0; d < head_dim; ++d) sum += to_float(q[d]) * to_float(k[d]);
   return sum;
 }
 
@@ -48,8 +52,8 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
   const int head = blockIdx.y, kv_head = head / a.group, keys = block.first + 1;
   const T* const k = static_cast<const T*>(a.k) + block.begin * a.k_stride + kv_head * a.head_dim;
   const T* const v = static_cast<const T*>(a.v) + block.begin * a.v_stride + kv_head * a.head_dim;
-  for (int d = threadIdx.x; d < a.head_dim; d += kThreads)
-    q[d] = a.scale * a.q[(block.begin + block.first) * a.q_stride + head * a.head_dim + d];
+  const std::int64_t at = (block.begin + block.first) * a.q_stride + head * a.head_dim;
+  for (int d = threadIdx.x; d < a.head_dim; d += kThreads) q[d] = a.scale * query<T>(a, at + d);
   __syncthreads();
   RowSum sums;
   for (int j = threadIdx.x; j < keys; j += kThreads) sums.add(dot(q, k + j * a.k_stride, a.head_dim));
@@ -67,8 +71,11 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
       for (int i = 0, d = threadIdx.x; d < a.head_dim; ++i, d += kThreads)
         out[i] += weight[c] * to_float(v[(first + c) * a.v_stride + d]);
   }
-  for (int i = 0, d = threadIdx.x; d < a.head_dim; ++i, d += kThreads)
-    a.out[(block.begin + block.first) * a.out_stride + head * a.head_dim + d] = out[i];
+  const std::int64_t to = (block.begin + block.first) * a.out_stride + head * a.head_dim;
+  for (int i = 0, d = threadIdx.x; d < a.head_dim; ++i, d += kThreads) {
+    if (a.out_is_float) static_cast<float*>(a.out)[to + d] = out[i];
+    else static_cast<T*>(a.out)[to + d] = from_float<T>(out[i]);
+  }
 }
 
 /// Grid: keys (blocks of one), KV heads.
@@ -81,8 +88,10 @@ template <class T, class How> __global__ void __launch_bounds__(kThreads) column
   for (int g = 0; g < a.group; ++g) {
     const int head = kv_head * a.group + g;
     for (int i = max(block.first, first_row) + static_cast<int>(threadIdx.x); i < block.length; i += kThreads) {
-      const float* const q = a.q + (block.begin + i) * a.q_stride + head * a.head_dim;
-      sum = How{}(sum, __expf(a.scale * dot(q, k, a.head_dim) - a.lse[head * a.lse_stride + block.begin + i]));
+      const std::int64_t at = (block.begin + i) * a.q_stride + head * a.head_dim;
+      const float product = a.q_is_float ? dot(static_cast<const float*>(a.q) + at, k, a.head_dim)
+                                         : dot(static_cast<const T*>(a.q) + at, k, a.head_dim);
+      sum = How{}(sum, __expf(a.scale * product - a.lse[head * a.lse_stride + block.begin + i]));
     }
   }
   sum = block_reduce(sum, How{}, partial);
@@ -102,7 +111,7 @@ std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int size, bo
 
 /// Whether tensor cores can do it: heads are whole chunks, each in words of 16 bytes, as in all published models.
 bool on_tensor_cores(DType dtype, int head_dim, std::initializer_list<ConstView> rows) {
-  static const bool compiled = multiplies<__nv_bfloat16>(prefill_tensor<__nv_bfloat16, 64>);
+  static const bool compiled = multiplies<__nv_bfloat16>(prefill_tensor<__nv_bfloat16, 64, 1>);
   return dtype != DType::f32 && head_dim <= kTensorDim && head_dim % kChunk == 0 &&
          std::all_of(rows.begin(), rows.end(),
                      [&](const ConstView& x) { return in_packs(x.data, x.stride, x.cols, size_of(x.dtype)); }) &&
@@ -115,9 +124,16 @@ void check_dim(const char* op, int head_dim) {
                      std::to_string(kMostDim));
 }
 
+/// Strips of rows or keys that a warp takes: two for prompts that fill them, where shared memory holds two thread blocks
+/// all the same.
+int strips_for(std::span<const std::int32_t> offsets, std::size_t shared_bytes_of_two, const CudaStream& stream) {
+  const std::int64_t sequences = static_cast<std::int64_t>(offsets.size()) - 1;
+  return stream.holds_two(shared_bytes_of_two) && offsets.back() > 2 * kTile * sequences ? 2 : 1;
+}
+
 template <class Op> PrefillArgs args_of(const Op& op) {
   PrefillArgs args{};
-  args.q = static_cast<const float*>(op.q.data), args.q_stride = op.q.stride;
+  args.q = op.q.data, args.q_stride = op.q.stride, args.q_is_float = op.q.dtype == DType::f32;
   args.k = op.k.data, args.k_stride = op.k.stride;
   args.heads = op.heads, args.kv_heads = op.kv_heads, args.group = op.heads / op.kv_heads, args.head_dim = op.head_dim;
   args.scale = op.scale;
@@ -132,21 +148,27 @@ void CudaOps::run(const PrefillAttention& op, Stream& any) const {
   check(op);
   check_dim("prefill_attention", op.head_dim);
   auto& stream = static_cast<CudaStream&>(any);
-  const bool tensor = on_tensor_cores(op.k.dtype, op.head_dim, {op.q, op.k, op.v, op.out});
-  const std::vector<Block> blocks = blocks_of(op.offsets, tensor ? kTile : 1, true);
-  if (blocks.empty()) return;
+  if (op.offsets.back() == 0) return;
   PrefillArgs args = args_of(op);
   args.v = op.v.data, args.v_stride = op.v.stride;
-  args.out = static_cast<float*>(op.out.data), args.out_stride = op.out.stride;
-  args.blocks = stream.upload(std::span<const Block>(blocks));
-  const auto count = static_cast<unsigned>(blocks.size());
+  args.out = op.out.data, args.out_stride = op.out.stride, args.out_is_float = op.out.dtype == DType::f32;
+  const auto upload_blocks = [&](int rows) {
+    const std::vector<Block> blocks = blocks_of(op.offsets, rows, true);
+    args.blocks = stream.upload(std::span<const Block>(blocks));
+    return static_cast<unsigned>(blocks.size());
+  };
   with_float_type(op.k.dtype, [&]<class T>() {
     if constexpr (!std::is_same_v<T, float>)
-      if (tensor)
+      if (on_tensor_cores(op.k.dtype, op.head_dim, {op.q, op.k, op.v, op.out}))
         return with_tile(op.head_dim, [&]<int kDim>() {
-          launch(prefill_tensor<T, kDim>, count * op.heads, kThreads, 2 * Tile<T, kDim>::kBytes, stream, args);
+          const auto run = [&]<int kStrips>() {
+            launch(prefill_tensor<T, kDim, kStrips>, upload_blocks(kTile * kStrips) * op.heads, kThreads,
+                   kPrefillBytes<T, kDim, kStrips>, stream, args);
+          };
+          if (strips_for(op.offsets, kPrefillBytes<T, kDim, 2>, stream) == 2) run.template operator()<2>();
+          else run.template operator()<1>();
         });
-    launch(prefill_plain<T>, dim3(count, op.heads), kThreads, 0, stream, args);
+    launch(prefill_plain<T>, dim3(upload_blocks(1), op.heads), kThreads, 0, stream, args);
   });
 }
 
@@ -154,24 +176,29 @@ void CudaOps::run(const ColumnSums& op, Stream& any) const {
   check(op);
   check_dim("column_sums", op.head_dim);
   auto& stream = static_cast<CudaStream&>(any);
-  const bool tensor = on_tensor_cores(op.k.dtype, op.head_dim, {op.q, op.k});
-  const std::vector<Block> blocks = blocks_of(op.offsets, tensor ? kTile : 1, false);
-  if (blocks.empty()) return;
+  if (op.offsets.back() == 0) return;
   PrefillArgs args = args_of(op);
   args.score = static_cast<float*>(op.score.data), args.score_stride = op.score.stride;
   args.observation = op.observation;
-  args.blocks = stream.upload(std::span<const Block>(blocks));
-  const auto count = static_cast<unsigned>(blocks.size());
+  const auto upload_blocks = [&](int keys) {
+    const std::vector<Block> blocks = blocks_of(op.offsets, keys, false);
+    args.blocks = stream.upload(std::span<const Block>(blocks));
+    return static_cast<unsigned>(blocks.size());
+  };
   const bool largest = op.statistic == Statistic::largest;
   with_float_type(op.k.dtype, [&]<class T>() {
     if constexpr (!std::is_same_v<T, float>)
-      if (tensor)
+      if (on_tensor_cores(op.k.dtype, op.head_dim, {op.q, op.k}))
         return with_tile(op.head_dim, [&]<int kDim>() {
-          launch(largest ? column_sums_tensor<T, kDim, true> : column_sums_tensor<T, kDim, false>, count * op.kv_heads,
-                 kThreads, Tile<T, kDim>::kBytes, stream, args);
+          const auto run = [&]<int kStrips>() {
+            launch(largest ? column_sums_tensor<T, kDim, kStrips, true> : column_sums_tensor<T, kDim, kStrips, false>,
+                   upload_blocks(kTile * kStrips) * op.kv_heads, kThreads, kColumnSumsBytes<T, kDim>, stream, args);
+          };
+          if (strips_for(op.offsets, kColumnSumsBytes<T, kDim>, stream) == 2) run.template operator()<2>();
+          else run.template operator()<1>();
         });
-    launch(largest ? column_sums_plain<T, Largest> : column_sums_plain<T, Sum>, dim3(count, op.kv_heads), kThreads, 0,
-           stream, args);
+    launch(largest ? column_sums_plain<T, Largest> : column_sums_plain<T, Sum>, dim3(upload_blocks(1), op.kv_heads),
+           kThreads, 0, stream, args);
   });
 }
 

@@ -1,21 +1,29 @@
 // kernels/attention/prefill_tensor_cuda.h: attention of prompts on tensor cores.
 //
-// The structure is FlashAttention-2's (arXiv 2307.08691): a tile of 64 rows meets tiles of 64 keys; a warp has 16 of
-// the rows, with their queries, logits and outputs in registers, and rescales sums and outputs when a row's largest
-// logit grows. Only keys and values pass through shared memory. One is copied while the other is multiplied.
+// The structure is FlashAttention-2's (arXiv 2307.08691): a tile of 64 or 128 rows meets tiles of 64 keys; a warp has 16
+// or 32 of the rows, with their logits and outputs in registers, and rescales sums and outputs when a row's largest logit
+// grows. Keys and values pass through shared memory, each on its way while the other is multiplied. Whether a warp has
+// one strip of rows or two changes no bit of the result.
 #pragma once
 
 #include "kernels/attention/prefill_tile_cuda.h"
 
 namespace weft::kernels::cuda::prefill {
 
+/// Whether registers hold the queries. Two strips of heads of more than 64 would be too many.
+template <int kDim, int kStrips> constexpr bool kHoldsQueries = kStrips == 1 || kDim <= 64;
+
+/// Shared memory: keys, values, and the queries of two strips; those of one come where values will be.
+template <class T, int kDim, int kStrips>
+constexpr std::size_t kPrefillBytes = Tile<T, kDim>::kBytes * (kStrips == 1 ? 2 : 4);
+
 /// The work of one thread block of attend(). It is read again at the end, because registers are scarce in between.
-struct QueryRows {
+template <int kStrips> struct QueryRows {
   Block block;
   int head, rows;
   __device__ explicit QueryRows(const PrefillArgs& a)
       : block(a.blocks[blockIdx.x / a.heads]), head(static_cast<int>(blockIdx.x % a.heads)),
-        rows(min(kTile, block.length - block.first)) {}
+        rows(min(kTile * kStrips, block.length - block.first)) {}
   __device__ std::int64_t token(int row) const { return std::int64_t{block.begin} + block.first + row; }
 };
 
@@ -46,89 +54,111 @@ __device__ __forceinline__ void weigh(float (&p)[kTile / 8][4], float to_exp2, f
 }
 
 /// out += the weights times the values.
-template <class T, int kDim>
-__device__ __forceinline__ void add_values(const float (&p)[kTile / 8][4], const Tile<T, kDim>& values,
-                                           float (&out)[kDim / 8][4]) {
+template <class T, int kDim, int kStrips>
+__device__ __forceinline__ void add_values(const float (&p)[kStrips][kTile / 8][4], const Tile<T, kDim>& values,
+                                           float (&out)[kStrips][kDim / 8][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int c = 0; c < kTile / 16; ++c) {
-    const std::uint32_t weights[4] = {pack_pair<T>(p[2 * c][0], p[2 * c][1]), pack_pair<T>(p[2 * c][2], p[2 * c][3]),
-                                      pack_pair<T>(p[2 * c + 1][0], p[2 * c + 1][1]),
-                                      pack_pair<T>(p[2 * c + 1][2], p[2 * c + 1][3])};
+    std::uint32_t weights[kStrips][4];
+#pragma unroll
+    for (int m = 0; m < kStrips; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        weights[m][i] = pack_pair<T>(p[m][2 * c + i / 2][i % 2 * 2], p[m][2 * c + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
     for (int n = 0; n < kDim / 16; ++n) {
       std::uint32_t b[4];
       load_tiles<true>(b, values.chunk(c * 16 + lane % 16, 2 * n + lane / 16));
-      multiply_tiles<T>(out[2 * n], weights, b[0], b[1]);
-      multiply_tiles<T>(out[2 * n + 1], weights, b[2], b[3]);
+#pragma unroll
+      for (int m = 0; m < kStrips; ++m) {
+        multiply_tiles<T>(out[m][2 * n], weights[m], b[0], b[1]);
+        multiply_tiles<T>(out[m][2 * n + 1], weights[m], b[2], b[3]);
+      }
     }
   }
 }
 
-template <class T, int kDim> __device__ __forceinline__ void attend(const PrefillArgs& a) {
+template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend(const PrefillArgs& a) {
   WEFT_DYNAMIC_SHARED(T, memory);
   const Tile<T, kDim> keys{memory}, values{memory + kTile * kDim};
+  Strips<T, kDim, kStrips, kHoldsQueries<kDim, kStrips>> queries{{memory + kTile * kDim * (kStrips == 1 ? 1 : 2)}, {}};
+  const FragmentPlace<kStrips> at;
   const T *k, *v;
-  int count, tile;  // the tile on the diagonal comes first
+  int tile, count;  // the last tile of keys comes first; `count` of its keys are the prompt's
+  int before;       // tiles of keys that lie before all of the block's rows
   {
-    const QueryRows mine(a);
-    k = static_cast<const T*>(a.k) + mine.token(0) * a.k_stride + mine.head / a.group * a.head_dim;
-    v = static_cast<const T*>(a.v) + mine.token(0) * a.v_stride + mine.head / a.group * a.head_dim;
-    count = mine.rows, tile = mine.block.first / kTile;
+    const QueryRows<kStrips> mine(a);
+    before = mine.block.first / kTile;
+    tile = (mine.block.first + mine.rows - 1) / kTile;
+    count = min(kTile, mine.block.length - tile * kTile);
+    const std::int64_t first = std::int64_t{mine.block.begin} + tile * kTile;
+    k = static_cast<const T*>(a.k) + first * a.k_stride + mine.head / a.group * a.head_dim;
+    v = static_cast<const T*>(a.v) + first * a.v_stride + mine.head / a.group * a.head_dim;
+    queries.tile.begin_load_queries(a, mine.token(0), mine.head, mine.rows);
   }
   keys.begin_load(k, a.k_stride, count, a.head_dim);
-  std::uint32_t q[kDim / 16][4];
-  {
-    const QueryRows mine(a);
-    values.load(a.q + mine.token(0) * a.q_stride + mine.head * a.head_dim, a.q_stride, mine.rows, a.head_dim);
-  }
+  end_copies();
   __syncthreads();
-  hold_rows<T, kDim>(values, q);
+  queries.hold(at.begin);
 
-  float out[kDim / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-  for (bool diagonal = true; tile >= 0; --tile, diagonal = false, count = kTile) {
+  float out[kStrips][kDim / 8][4] = {}, most[kStrips][2], sum[kStrips][2] = {};
+#pragma unroll
+  for (int m = 0; m < kStrips; ++m) most[m][0] = most[m][1] = -INFINITY;
+  for (; tile >= 0; --tile, count = kTile) {
     end_copies();
     __syncthreads();  // the keys have arrived, and no thread needs the last values
     values.begin_load(v, a.v_stride, count, a.head_dim);
     v -= kTile * a.v_stride;
-    float p[kTile / 8][4];
-    multiply_rows<T, kDim>(q, keys, p);
-    if (diagonal) {
-      const FragmentPlace at;
+    // Where a block has more rows than a tile has keys, the keys may all come after a warp's rows.
+    const int ahead = (tile - before) * kTile;  // of the tile's first key, relative to the block's first row
+    const bool sees = kStrips == 1 || ahead <= at.begin;
+    float p[kStrips][kTile / 8][4];
+    if (sees) {
+      multiply_rows(queries, at.begin, keys, p);
+      if (tile >= before) {
 #pragma unroll
-      for (int n = 0; n < kTile / 8; ++n)
+        for (int m = 0; m < kStrips; ++m)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (n * 8 + at.t * 2 + i % 2 > at.row + i / 2 * 8) p[n][i] = -INFINITY;
+          for (int n = 0; n < kTile / 8; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              if (ahead + n * 8 + at.t * 2 + i % 2 > at.row + m * kStrip + i / 2 * 8) p[m][n][i] = -INFINITY;
+      }
+#pragma unroll
+      for (int m = 0; m < kStrips; ++m) weigh<kDim>(p[m], a.scale * kLog2E, most[m], sum[m], out[m]);
     }
-    weigh<kDim>(p, a.scale * kLog2E, most, sum, out);
     end_copies();
     __syncthreads();  // the values have arrived, and no thread needs these keys
     k -= kTile * a.k_stride;
     if (tile > 0) keys.begin_load(k, a.k_stride, kTile, a.head_dim);
-    add_values<T, kDim>(p, values, out);
+    if (sees) add_values<T, kDim, kStrips>(p, values, out);
   }
 
-  const QueryRows mine(a);
-  const FragmentPlace at;
+  const QueryRows<kStrips> mine(a);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = at.row + r * 8;
-    const float all = over_row(sum[r], Sum{}), inverse = 1.0f / all;
-    if (row >= mine.rows) continue;
-    if (a.lse && at.t == 0) a.lse[mine.head * a.lse_stride + mine.token(row)] = a.scale * most[r] + logf(all);
-    float* const to = a.out + mine.token(row) * a.out_stride + mine.head * a.head_dim;
+  for (int m = 0; m < kStrips; ++m)
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      const int d = n * 8 + at.t * 2;
-      if (d < a.head_dim) *reinterpret_cast<float2*>(to + d) = {out[n][2 * r] * inverse, out[n][2 * r + 1] * inverse};
+    for (int r = 0; r < 2; ++r) {
+      const int row = at.row + m * kStrip + r * 8;
+      const float all = over_row(sum[m][r], Sum{}), inverse = 1.0f / all;
+      if (row >= mine.rows) continue;
+      if (a.lse && at.t == 0) a.lse[mine.head * a.lse_stride + mine.token(row)] = a.scale * most[m][r] + logf(all);
+      const std::int64_t to = mine.token(row) * a.out_stride + mine.head * a.head_dim;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        const int d = n * 8 + at.t * 2;
+        if (d >= a.head_dim) continue;
+        const float x = out[m][n][2 * r] * inverse, y = out[m][n][2 * r + 1] * inverse;
+        if (a.out_is_float) *reinterpret_cast<float2*>(static_cast<float*>(a.out) + to + d) = {x, y};
+        else *reinterpret_cast<std::uint32_t*>(static_cast<T*>(a.out) + to + d) = pack_pair<T>(x, y);
+      }
     }
-  }
 }
 
 /// Grid: every head of every tile of rows. Shared: keys, values.
-template <class T, int kDim> __global__ void __launch_bounds__(kThreads, 2) prefill_tensor(PrefillArgs a) {
-  if constexpr (kMultiplies<T>) attend<T, kDim>(a);
+template <class T, int kDim, int kStrips> __global__ void __launch_bounds__(kThreads, 2) prefill_tensor(PrefillArgs a) {
+  if constexpr (kMultiplies<T>) attend<T, kDim, kStrips>(a);
 }
 
 }  // namespace weft::kernels::cuda::prefill

@@ -1,5 +1,8 @@
 // kernels/attention/prefill_tile_cuda.h: tiles of a prompt's rows and keys in shared memory and in fragments of tensor
 // cores, for attention of prompts and the scores of their tokens.
+//
+// A warp holds one or two strips of 16 rows. With two, each fragment that it loads from shared memory, whose bandwidth
+// bounds one strip, serves twice as many products.
 #pragma once
 
 #include "kernels/attention/tensor_core_cuda.h"
@@ -7,11 +10,12 @@
 namespace weft::kernels::cuda::prefill {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kTile = 64;        // rows, and keys
+constexpr int kTile = 64;        // rows that pass through shared memory at a time, and rows of four strips
+constexpr int kStrip = 16;       // rows of a fragment
 constexpr int kChunk = 8;        // numbers of 16 bits that are moved at once
 constexpr int kTensorDim = 128;  // the largest head_dim
 constexpr float kLog2E = 1.44269504f;
-static_assert(kTile == kWarps * 16);
+static_assert(kTile == kWarps * kStrip);
 
 /// Consecutive rows or keys of one sequence.
 struct Block {
@@ -20,26 +24,27 @@ struct Block {
 };
 
 struct PrefillArgs {
-  const float* q;
-  const void *k, *v;
+  const void *q, *k, *v;
+  bool q_is_float, out_is_float;  // else of the type of k
   std::int64_t q_stride, k_stride, v_stride;
   const Block* blocks;
   int heads, kv_heads, group, head_dim;
   float scale;
-  float *out, *lse;  // lse of ColumnSums is read only
+  void* out;
+  float* lse;  // of ColumnSums: read only
   std::int64_t out_stride, lse_stride;
   float* score;
   std::int64_t score_stride;
   int observation;
 };
 
-/// kTile rows of kDim numbers in shared memory. Chunks change places within their row, so that neither writes of whole
+/// kRows rows of kDim numbers in shared memory. Chunks change places within their row, so that neither writes of whole
 /// rows nor load_tiles() have bank conflicts.
-template <class T, int kDim> struct Tile {
+template <class T, int kDim, int kRows = kTile> struct Tile {
   static constexpr int kChunks = kDim / kChunk;
   static constexpr int kAcross = kChunks % 8 == 0 ? 8 : 4;  // chunks of a row that threads move at once
   static constexpr int kStep = kThreads / kAcross;          // rows that they move at once
-  static constexpr std::size_t kBytes = sizeof(T) * kTile * kDim;
+  static constexpr std::size_t kBytes = sizeof(T) * kRows * kDim;
   T* numbers;
 
   __device__ static int turn(int row) { return kAcross == 8 ? row % 8 : row / 2 % 4; }
@@ -52,7 +57,7 @@ template <class T, int kDim> struct Tile {
     T* const to = chunk(first, column);
     from += first * stride + column * kChunk;
 #pragma unroll
-    for (int i = 0; i < kTile / kStep; ++i, from += kStep * stride)
+    for (int i = 0; i < kRows / kStep; ++i, from += kStep * stride)
 #pragma unroll
       for (int j = 0; j < kChunks / kAcross; ++j)
         move(to + (i * kStep * kChunks + j * kAcross) * kChunk, from + j * kAcross * kChunk, first + i * kStep,
@@ -66,6 +71,14 @@ template <class T, int kDim> struct Tile {
     });
   }
 
+  /// The same for queries, which are rounded now if they are floats.
+  __device__ void begin_load_queries(const PrefillArgs& a, std::int64_t token, int head, int count) const {
+    const std::int64_t first = token * a.q_stride + std::int64_t{head} * a.head_dim;
+    if (a.q_is_float) load(static_cast<const float*>(a.q) + first, a.q_stride, count, a.head_dim);
+    else begin_load(static_cast<const T*>(a.q) + first, a.q_stride, count, a.head_dim);
+  }
+
+ private:
   /// Copies up to `count` rows of `from`, rounded, with zeros elsewhere. All threads call it.
   __device__ void load(const float* from, std::int64_t stride, int count, int head_dim) const {
     each_chunk(from, stride, [&](T* to, const float* eight, int row, int column) {
@@ -77,39 +90,74 @@ template <class T, int kDim> struct Tile {
   }
 };
 
-/// The place of a lane in fragments: g and t of tensor_core_cuda.h, and the first of its two rows.
-struct FragmentPlace {
+/// The place of a lane in fragments: g and t of tensor_core_cuda.h, and the first of its rows. The others of strip m are
+/// row + 16 m and row + 16 m + 8.
+template <int kStrips> struct FragmentPlace {
   int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
-  int row = static_cast<int>(threadIdx.x) / kWarp * 16 + g;  // the other is row + 8
+  int begin = static_cast<int>(threadIdx.x) / kWarp * kStrip * kStrips;  // of the warp's rows
+  int row = begin + g;
 };
 
-/// The warp's 16 rows of a tile, in registers.
-template <class T, int kDim>
-__device__ __forceinline__ void hold_rows(const Tile<T, kDim>& tile, std::uint32_t (&rows)[kDim / 16][4]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, first = static_cast<int>(threadIdx.x) / kWarp * 16;
-#pragma unroll
-  for (int d = 0; d < kDim / 16; ++d) load_tiles<false>(rows[d], tile.chunk(first + lane % 16, 2 * d + lane / 16));
+/// 16 rows of a tile, from `first` on, at columns [16 d, 16 d + 16).
+template <class T, int kDim, int kRows>
+__device__ __forceinline__ void load_strip(const Tile<T, kDim, kRows>& tile, int first, int d,
+                                           std::uint32_t (&strip)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  load_tiles<false>(strip, tile.chunk(first + lane % 16, 2 * d + lane / 16));
 }
 
-/// sums [16 of the warp, kTile] = rows tile^T, unscaled.
-template <class T, int kDim>
-__device__ inline void multiply_rows(const std::uint32_t (&rows)[kDim / 16][4], const Tile<T, kDim>& tile,
-                                     float (&sums)[kTile / 8][4]) {
+/// The warp's strips of rows, which it multiplies by tile after tile: in registers, or, if these would be too many, in
+/// shared memory.
+template <class T, int kDim, int kStrips, bool kInRegisters> struct Strips {
+  Tile<T, kDim, kTile * kStrips> tile;
+  std::uint32_t held[kInRegisters ? kStrips : 1][kInRegisters ? kDim / 16 : 1][4];
+
+  /// Takes them out of shared memory, where all have arrived.
+  __device__ __forceinline__ void hold(int first) {
+    if constexpr (kInRegisters)
+#pragma unroll
+      for (int m = 0; m < kStrips; ++m)
+#pragma unroll
+        for (int d = 0; d < kDim / 16; ++d) load_strip(tile, first + m * kStrip, d, held[m][d]);
+  }
+  __device__ __forceinline__ void get(int first, int m, int d, std::uint32_t (&strip)[4]) const {
+    if constexpr (kInRegisters) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) strip[i] = held[m][d][i];
+    } else {
+      load_strip(tile, first + m * kStrip, d, strip);
+    }
+  }
+};
+
+/// sums [strips of the warp, kTile] = rows keys^T, unscaled. `first` is the warp's first row.
+template <class T, int kDim, int kStrips, bool kInRegisters>
+__device__ __forceinline__ void multiply_rows(const Strips<T, kDim, kStrips, kInRegisters>& rows, int first,
+                                              const Tile<T, kDim>& keys, float (&sums)[kStrips][kTile / 8][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int row = lane % 8 + lane / 16 * 8, half = lane / 8 % 2;
 #pragma unroll
-  for (int n = 0; n < kTile / 8; ++n)
+  for (int m = 0; m < kStrips; ++m)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[n][i] = 0;
+    for (int n = 0; n < kTile / 8; ++n)
 #pragma unroll
-  for (int d = 0; d < kDim / 16; ++d)
+      for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
+#pragma unroll
+  for (int d = 0; d < kDim / 16; ++d) {
+    std::uint32_t strip[kStrips][4];
+#pragma unroll
+    for (int m = 0; m < kStrips; ++m) rows.get(first, m, d, strip[m]);
 #pragma unroll
     for (int n = 0; n < kTile / 16; ++n) {
       std::uint32_t b[4];
-      load_tiles<false>(b, tile.chunk(n * 16 + row, 2 * d + half));
-      multiply_tiles<T>(sums[2 * n], rows[d], b[0], b[1]);
-      multiply_tiles<T>(sums[2 * n + 1], rows[d], b[2], b[3]);
+      load_tiles<false>(b, keys.chunk(n * 16 + row, 2 * d + half));
+#pragma unroll
+      for (int m = 0; m < kStrips; ++m) {
+        multiply_tiles<T>(sums[m][2 * n], strip[m], b[0], b[1]);
+        multiply_tiles<T>(sums[m][2 * n + 1], strip[m], b[2], b[3]);
+      }
     }
+  }
 }
 
 /// Sum or Largest over the four lanes that have one row.

@@ -44,7 +44,7 @@ class CpuBackend final : public Backend {
   std::string name() const override { return "cpu"; }
   std::string description() const override { return description_; }
   bool device_is_host_memory() const override { return !separate_device_; }
-  DType activation_type(DType) const override { return DType::f32; }
+  DType product_type(DType) const override { return DType::f32; }
 
   std::size_t device_bytes_free() const override { return memory_available(); }
   std::size_t host_bytes_free() const override { return memory_available(); }

@@ -25,7 +25,7 @@ void check(cudaError_t error, const char* call) {
 void check(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   check(cudaPeekAtLastError(), call);
-  throw DeviceError("the GPU failed: " + std::string(call) + ": " + cublasGetStatusString(status));
+  throw DeviceError("the GPU failed: " + std::string(call) + ": " + cublasLtGetStatusString(status));
 }
 
 EventHandle make_event() {
@@ -51,7 +51,6 @@ struct CudaEvent final : Event {
 
 /// The handle for work other than ops.
 cudaStream_t handle_of(Stream& stream) {
-  static_cast<CudaStream&>(stream).forget_rounded();
   return static_cast<CudaStream&>(stream).get();
 }
 
@@ -106,15 +105,15 @@ cudaDeviceProp first_device() {
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options)
-      : device_(first_device()), pinning_(pinning_for(device_)), cores_(shares_for(pinning_, options.threads)),
-        pool_(cores_.computing, cores_.others), host_ops_(pool_) {
+      : device_(first_device()), batch_invariant_(options.batch_invariant), pinning_(pinning_for(device_)),
+        cores_(shares_for(pinning_, options.threads)), pool_(cores_.computing, cores_.others), host_ops_(pool_) {
     check(cudaMemGetInfo(&free_at_start_, &total_), "cudaMemGetInfo");
   }
 
   std::string name() const override { return "cuda"; }
   std::string description() const override {
     return std::string(device_.name) + ", compute capability " + std::to_string(device_.major) + "." +
-           std::to_string(device_.minor) + ", " + mebibytes(total_);
+           std::to_string(device_.minor) + ", " + mebibytes(total_) + (batch_invariant_ ? ", batch-invariant" : "");
   }
   std::string warning() const override { return host_ranges_.trouble(); }
   void settle_thread(Duty duty) const override { stay_on(duty == Duty::feeds_device ? cores_.feeding : cores_.others); }
@@ -125,7 +124,7 @@ class CudaBackend final : public Backend {
            std::to_string(cores_.feeding.size() + cores_.others.size()) + " cores are left to feed the GPU";
   }
   bool device_is_host_memory() const override { return false; }
-  DType activation_type(DType) const override { return DType::f32; }
+  DType product_type(DType weights) const override { return weights; }
   bool unpacks_weights() const override { return true; }
 
   std::size_t device_bytes_free() const override {
@@ -154,13 +153,14 @@ class CudaBackend final : public Backend {
   bool device_reaches(const void* host, std::size_t bytes) const override {
     return !host_ranges_.pageable(host, bytes);
   }
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(device_.multiProcessorCount); }
+  std::unique_ptr<Stream> make_stream() override {
+    return std::make_unique<CudaStream>(device_.multiProcessorCount, device_.sharedMemPerBlockOptin, batch_invariant_);
+  }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
 
   /// A bulk copy goes in chunks, of which CopyPace lets only so many be queued.
   void copy(void* to, const void* from, std::size_t bytes, Stream& any) override {
     auto& stream = static_cast<CudaStream&>(any);
-    stream.forget_rounded();
     for (std::size_t begin = 0, size = 0; begin < bytes; begin += size) {
       auto* const target = static_cast<std::byte*>(to) + begin;
       const auto* const source = static_cast<const std::byte*>(from) + begin;
@@ -242,6 +242,7 @@ class CudaBackend final : public Backend {
   }
 
   cudaDeviceProp device_;
+  const bool batch_invariant_;
   HostPinning pinning_;
   CoreShares cores_;
   std::size_t free_at_start_ = 0, total_ = 0;

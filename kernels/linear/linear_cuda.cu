@@ -1,11 +1,13 @@
-// kernels/linear/linear_cuda.cu: matrix products by cuBLAS over row-major weights, accumulated in fp32.
+// kernels/linear/linear_cuda.cu: matrix products by cuBLASLt over row-major weights, accumulated in fp32.
 //
-// cuBLAS multiplies operands of one type, so the rows of x are rounded to the weights' type first, a slice of rows at a
-// time that fits the stream's workspace; the result, bias and activation stay fp32. A separate op unpacks quantised
-// weights, once for all products. A product whose weights are not unpacked yet unpacks them into the workspace, for as
-// many columns of the result at a time as fit.
+// cuBLASLt multiplies operands of one type. Rows of another type are rounded to the weights' type first, a slice of rows
+// at a time that fits the stream's workspace. Its epilogue adds a bias of the result's type, applies the activations that
+// it knows and rounds; what it cannot do is done by a pass over the result. A separate op unpacks quantised weights, once
+// for all products. A product whose weights are not unpacked yet unpacks them into the workspace, for as many columns of
+// the result at a time as fit.
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include "kernels/error.h"
 #include "kernels/machine/device_cuda.h"
@@ -16,22 +18,20 @@ namespace weft::kernels {
 namespace {
 
 using namespace cuda;
+using Part = LinearGroup::Part;
 
 constexpr int kThreads = 256;
 constexpr std::size_t kAlignment = 256;  // bytes
 constexpr int kTileRows = QuantisedLayout::kTileRows;
 constexpr std::size_t kUnpacked = 48 << 20;  // of the workspace, for unpacked weights
 
-cudaDataType_t cuda_type(DType dtype) {
-  return dtype == DType::f16 ? CUDA_R_16F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
-}
-
+/// Rows of numbers in another float type.
 template <class T, int kPack>
-__global__ void round_rows(const float* __restrict__ x, std::int64_t stride, T* __restrict__ out, int cols) {
-  x += blockIdx.x * stride;
-  out += std::int64_t{blockIdx.x} * cols;
+__global__ void round_rows(Numbers x, std::int64_t stride, T* __restrict__ out, std::int64_t out_stride, int cols) {
+  const std::int64_t row = blockIdx.x * stride;
+  out += blockIdx.x * out_stride;
   for (int c = (blockIdx.y * kThreads + threadIdx.x) * kPack; c < cols; c += gridDim.y * kThreads * kPack) {
-    const auto in = load_pack<kPack>(x + c);
+    const auto in = x.at<kPack>(row + c);
     Pack<T, kPack> rounded = {};
     for (int i = 0; i < kPack; ++i) rounded.at[i] = from_float<T>(in.at[i]);
     store_pack(out + c, rounded);
@@ -52,22 +52,23 @@ __device__ float activated(float x, Activation activation) {
 }
 
 /// out = activation(y + bias), or out += that. y may be out.
-template <class B, bool kAdd, int kPack>
-__global__ void finish_rows(const float* y, std::int64_t y_stride, const B* __restrict__ bias, Activation activation,
-                            float* out, std::int64_t out_stride, int cols) {
+template <class T, bool kAdd, int kPack>
+__global__ void finish_rows(const T* y, std::int64_t y_stride, Numbers bias, Activation activation, T* out,
+                            std::int64_t out_stride, int cols) {
   y += blockIdx.x * y_stride;
   out += blockIdx.x * out_stride;
   for (int c = (blockIdx.y * kThreads + threadIdx.x) * kPack; c < cols; c += gridDim.y * kThreads * kPack) {
-    auto x = load_pack<kPack>(y + c);
-    Pack<float, kPack> before = {};
-    Pack<B, kPack> shift = {};
-    if (kAdd) before = load_pack<kPack>(out + c);
-    if (bias) shift = load_pack<kPack>(bias + c);
+    const auto in = load_pack<kPack>(y + c);
+    Pack<T, kPack> result = {};
+    Pack<float, kPack> shift = {};
+    if (kAdd) result = load_pack<kPack>(out + c);
+    if (bias.data) shift = bias.at<kPack>(c);
     for (int i = 0; i < kPack; ++i) {
-      x.at[i] = activated(bias ? x.at[i] + to_float(shift.at[i]) : x.at[i], activation);
-      if (kAdd) x.at[i] += before.at[i];
+      const float x = to_float(in.at[i]);
+      const float value = activated(bias.data ? x + shift.at[i] : x, activation);
+      result.at[i] = from_float<T>(kAdd ? value + to_float(result.at[i]) : value);
     }
-    store_pack(out + c, x);
+    store_pack(out + c, result);
   }
 }
 
@@ -75,44 +76,31 @@ dim3 grid_for(std::int64_t rows, std::int64_t cols, int pack) {
   return {static_cast<unsigned>(rows), std::clamp(blocks_for(cols, std::int64_t{kThreads} * pack), 1u, 64u)};
 }
 
-void finish(const View& y, const Linear& op, const View& out, bool add, CudaStream& stream) {
-  with_float_type(op.bias ? op.bias.dtype : DType::f32, [&]<class B>() {
-    const bool wide = in_packs(y.data, y.stride, y.cols, sizeof(float)) &&
-                      in_packs(out.data, out.stride, out.cols, sizeof(float)) &&
-                      in_packs(op.bias.data, 0, out.cols, sizeof(B));
-    launch(wide  ? add ? finish_rows<B, true, kWide> : finish_rows<B, false, kWide>
-            : add ? finish_rows<B, true, 1>
-                 : finish_rows<B, false, 1>,
-           grid_for(out.rows, out.cols, wide ? kWide : 1), kThreads, 0, stream, static_cast<const float*>(y.data),
-           y.stride, static_cast<const B*>(op.bias.data), op.activation, static_cast<float*>(out.data), out.stride,
+void finish(const View& y, const ConstView& bias, Activation activation, const View& out, bool add,
+            CudaStream& stream) {
+  with_float_type(out.dtype, [&]<class T>() {
+    const bool wide = in_packs(y.data, y.stride, y.cols, sizeof(T)) &&
+                      in_packs(out.data, out.stride, out.cols, sizeof(T)) &&
+                      in_packs(bias.data, 0, out.cols, size_of(bias.dtype));
+    const auto kernel = [&] {
+      if constexpr (std::is_same_v<T, float>)
+        if (add) return wide ? finish_rows<T, true, kWide> : finish_rows<T, true, 1>;
+      return wide ? finish_rows<T, false, kWide> : finish_rows<T, false, 1>;
+    }();
+    launch(kernel, grid_for(out.rows, out.cols, wide ? kWide : 1), kThreads, 0, stream, static_cast<const T*>(y.data),
+           y.stride, Numbers{bias.data, bias.dtype}, activation, static_cast<T*>(out.data), out.stride,
            static_cast<int>(out.cols));
   });
 }
 
-/// x [rows, in] in the weights' type: x itself, or a rounded copy at `to`. Products of one x that follow each other,
-/// such as those of q, k and v, share the copy.
-ConstView rounded(const ConstView& x, DType dtype, std::byte* to, CudaStream& stream) {
-  if (dtype == DType::f32) return x;
-  const ConstView copy{to, dtype, x.rows, x.cols};
-  if (stream.has_rounded(x, copy)) return copy;
-  with_float_type(dtype, [&]<class T>() {
-    const bool wide = in_packs(x.data, x.stride, x.cols, sizeof(float));
+/// Writes `x` to `out`, a matrix of the same shape and another type.
+void round(const ConstView& x, const View& out, CudaStream& stream) {
+  with_float_type(out.dtype, [&]<class T>() {
+    const bool wide = in_packs(x.data, x.stride, x.cols, size_of(x.dtype)) &&
+                      in_packs(out.data, out.stride, out.cols, sizeof(T));
     launch(wide ? round_rows<T, kWide> : round_rows<T, 1>, grid_for(x.rows, x.cols, wide ? kWide : 1), kThreads, 0,
-           stream, static_cast<const float*>(x.data), x.stride, reinterpret_cast<T*>(to), static_cast<int>(x.cols));
+           stream, Numbers{x.data, x.dtype}, x.stride, static_cast<T*>(out.data), out.stride, static_cast<int>(x.cols));
   });
-  stream.remember_rounded(x, copy);
-  return copy;
-}
-
-/// out = x weight^T + beta out. In cuBLAS's column-major terms: out^T [n, rows] = weight [n, k] x^T [k, rows].
-void multiply(const ConstView& x, const ConstView& weight, const View& out, float beta, CudaStream& stream) {
-  const float alpha = 1;
-  if (stream.repeats()) return;
-  check(cublasGemmEx(stream.blas(), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(out.cols), static_cast<int>(out.rows),
-                     static_cast<int>(x.cols), &alpha, weight.data, cuda_type(weight.dtype),
-                     static_cast<int>(weight.stride), x.data, cuda_type(x.dtype), static_cast<int>(x.stride), &beta,
-                     out.data, CUDA_R_32F, static_cast<int>(out.stride), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-        "cublasGemmEx");
 }
 
 /// Unpacks tiles of quantised weights to rows of 16 bits, `layout.cols` apart. A thread has a line's bytes of one row,
@@ -156,44 +144,123 @@ void unpack(const std::byte* weight, const QuantisedLayout& layout, std::int64_t
          0, stream, weight, layout, rows, std::countr_zero(static_cast<unsigned>(lines)), out);
 }
 
-/// Computes `op` with weights of a float type, in `bytes` of workspace.
-void multiply_dense(const Linear& op, std::byte* workspace, std::size_t bytes, CudaStream& stream) {
-  const std::int64_t rows = op.x.rows, in = op.x.cols, cols = op.out.cols;
-  if (rows == 0 || cols == 0) return;
-  const bool apart = op.accumulate && op.activation != Activation::none;  // the activation applies to the product alone
-  const auto x_bytes = op.weight.dtype == DType::f32 ? 0 : static_cast<std::size_t>(in) * size_of(op.weight.dtype);
-  const auto y_bytes = apart ? static_cast<std::size_t>(cols) * sizeof(float) : 0;
-  std::int64_t slice = rows;
-  if (x_bytes + y_bytes > 0) slice = static_cast<std::int64_t>((bytes - kAlignment) / (x_bytes + y_bytes));
-  slice = std::clamp<std::int64_t>(slice, 1, rows);
-  const std::size_t y_begin = (static_cast<std::size_t>(slice) * x_bytes + kAlignment - 1) / kAlignment * kAlignment;
-  if (y_begin + static_cast<std::size_t>(slice) * y_bytes > bytes)
-    throw CapacityError("linear: a row of [" + std::to_string(in) + "] to [" + std::to_string(cols) +
-                        "] does not fit the workspace on the GPU");
-  for (std::int64_t first = 0; first < rows; first += slice) {
-    const std::int64_t count = std::min(slice, rows - first);
-    const View out = op.out.slice(first, count);
-    const ConstView x = rounded(op.x.slice(first, count), op.weight.dtype, workspace, stream);
-    const View y = apart ? View(workspace + y_begin, DType::f32, count, cols) : out;
-    multiply(x, op.weight, y, op.accumulate && !apart ? 1.0f : 0.0f, stream);
-    if (apart || op.bias || op.activation != Activation::none) finish(y, op, out, apart, stream);
-    stream.remember_rounded(op.x.slice(first, count), x);  // none of these wrote either: out does not overlap x
+/// Products of one x with weights of a float type, one or several.
+struct Work {
+  ConstView x;
+  std::span<const Part> parts;
+  Activation activation = Activation::none;  // of a single part
+  bool accumulate = false;
+};
+
+/// The numbers of one's type from one matrix to the other.
+std::int64_t apart(const ConstView& one, const ConstView& other) {
+  return (reinterpret_cast<std::intptr_t>(other.data) - reinterpret_cast<std::intptr_t>(one.data)) /
+         static_cast<std::intptr_t>(size_of(one.dtype));
+}
+
+/// How many parts, from the first on, can be one product: they are alike and lie at equal distances.
+std::size_t alike(std::span<const Part> parts) {
+  const auto same = [](const ConstView& a, const ConstView& b) {
+    return a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols && a.stride == b.stride && !a.data == !b.data;
+  };
+  std::size_t count = 1;
+  for (; count < parts.size(); ++count) {
+    const Part &first = parts[0], &second = parts[1], &before = parts[count - 1], &next = parts[count];
+    const bool fits = same(first.weight, next.weight) && same(first.bias, next.bias) && same(first.out, next.out) &&
+                      apart(before.weight, next.weight) > 0 && apart(before.out, next.out) > 0 &&
+                      apart(first.weight, second.weight) == apart(before.weight, next.weight) &&
+                      apart(first.bias, second.bias) == apart(before.bias, next.bias) &&
+                      apart(first.out, second.out) == apart(before.out, next.out);
+    if (!fits) break;
+  }
+  return count;
+}
+
+/// Computes rows [first, first + rows) of the result. cuBLASLt does what it can of it; `product` has all but the rows.
+/// `aside` is where the product goes if its activation must not reach what is added, else empty.
+void multiply_rows(const Work& op, Product product, const ConstView& x, const View& aside, std::int64_t first,
+                   CudaStream& stream) {
+  const auto rows_of = [&](const Part& part) { return part.out.slice(first, x.rows); };
+  const bool whole = !aside && cuda::Products::has(op.activation);
+  product.x = x, product.out = aside ? aside : rows_of(op.parts[0]);
+  product.activation = whole ? op.activation : Activation::none;
+  const bool done = stream.multiply(product);
+  if (done && whole) return;
+  for (const Part& part : op.parts) {
+    const View out = rows_of(part), y = aside ? aside : out;
+    if (!done)
+      stream.multiply({.x = x, .weight = part.weight, .bias = {}, .out = y, .accumulate = product.accumulate});
+    finish(y, done ? ConstView{} : part.bias, op.activation, out, bool(aside), stream);
   }
 }
 
-/// Columns [first, first + count) of the result of `op`, with other weights.
-Linear columns_of(const Linear& op, std::int64_t first, std::int64_t count, const ConstView& weight) {
-  Linear part = op;
-  part.weight = weight;
-  part.out = View(static_cast<float*>(op.out.data) + first, DType::f32, op.out.rows, count, op.out.stride);
-  if (op.bias)
-    part.bias = ConstView(static_cast<const std::byte*>(op.bias.data) + bytes_of(op.bias.dtype, first), op.bias.dtype,
-                          1, count);
-  return part;
+/// Computes parts that are alike, in `bytes` of workspace: their biases in the result's type, rows of x in the weights',
+/// and the product alone where an activation must not reach what is added.
+void multiply_alike(const Work& op, std::byte* workspace, std::size_t bytes, CudaStream& stream) {
+  const Part& part = op.parts[0];
+  const auto count = static_cast<std::int64_t>(op.parts.size());
+  const std::int64_t rows = op.x.rows, cols = part.out.cols;
+  const DType type = part.weight.dtype, out_type = part.out.dtype;
+  const bool rounds = op.x.dtype != type, converts = part.bias && part.bias.dtype != out_type,
+             aside = op.accumulate && op.activation != Activation::none;
+  const auto up = [](std::size_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; };
+  const std::size_t bias_bytes = converts ? up(bytes_of(out_type, cols)) : 0,
+                    before = bias_bytes * static_cast<std::size_t>(count) + kAlignment,
+                    row_bytes = (rounds ? bytes_of(type, op.x.cols) : 0) + (aside ? bytes_of(out_type, cols) : 0);
+  const std::int64_t slice =
+      row_bytes == 0 ? rows : std::min<std::int64_t>(rows, bytes < before ? 0 : (bytes - before) / row_bytes);
+  if (slice == 0 || before > bytes)
+    throw CapacityError("linear: a row of [" + std::to_string(op.x.cols) + "] to [" + std::to_string(cols) +
+                        "] does not fit the workspace on the GPU");
+  std::byte* const x_at = workspace + before - kAlignment;
+  std::byte* const y_at = x_at + (rounds ? up(bytes_of(type, slice * op.x.cols)) : 0);
+
+  Product product{.x = {},
+                  .weight = part.weight,
+                  .bias = part.bias,
+                  .out = {},
+                  .accumulate = op.accumulate && !aside,
+                  .parts = static_cast<int>(count)};
+  if (count > 1) {
+    product.weight_step = apart(part.weight, op.parts[1].weight), product.out_step = apart(part.out, op.parts[1].out);
+    product.bias_step = apart(part.bias, op.parts[1].bias);
+  }
+  if (converts) {
+    const auto step = static_cast<std::int64_t>(bias_bytes / size_of(out_type));
+    round(ConstView(part.bias.data, part.bias.dtype, count, cols, count > 1 ? product.bias_step : cols),
+          View(workspace, out_type, count, cols, step), stream);
+    product.bias = ConstView(workspace, out_type, 1, cols), product.bias_step = step;
+  }
+  for (std::int64_t first = 0; first < rows; first += slice) {
+    const std::int64_t number = std::min(slice, rows - first);
+    const ConstView x = op.x.slice(first, number);
+    const View copy(x_at, type, number, x.cols);
+    if (rounds) round(x, copy, stream);
+    multiply_rows(op, product, rounds ? ConstView(copy) : x,
+                  aside ? View(y_at, out_type, number, cols) : View{}, first, stream);
+  }
 }
 
-void multiply_quantised(const Linear& op, CudaStream& stream) {
-  const QuantisedLayout layout = QuantisedLayout::of(op.weight);
+/// Computes products with weights of a float type, in `bytes` of workspace.
+void multiply_dense(Work op, std::byte* workspace, std::size_t bytes, CudaStream& stream) {
+  if (op.x.rows == 0) return;
+  while (!op.parts.empty()) {
+    const std::size_t count = alike(op.parts);
+    Work some = op;
+    some.parts = op.parts.first(count), op.parts = op.parts.subspan(count);
+    if (some.parts[0].out.cols > 0) multiply_alike(some, workspace, bytes, stream);
+  }
+}
+
+/// Columns [first, first + count) of the result of `part`, with other weights.
+Part columns_of(const Part& part, std::int64_t first, std::int64_t count, const ConstView& weight) {
+  Part some{weight, {}, part.out.columns(first, count)};
+  if (part.bias) some.bias = part.bias.columns(first, count);
+  return some;
+}
+
+void multiply_quantised(const Work& op, const Part& part, CudaStream& stream) {
+  const QuantisedLayout layout = QuantisedLayout::of(part.weight);
   const auto row_bytes = static_cast<std::int64_t>(bytes_of(DType::f16, layout.cols));
   const std::int64_t most = static_cast<std::int64_t>(kUnpacked) / row_bytes / kTileRows * kTileRows;
   if (most == 0)
@@ -202,21 +269,39 @@ void multiply_quantised(const Linear& op, CudaStream& stream) {
   std::byte* const workspace = stream.workspace(CudaStream::kWorkspace);
   for (std::int64_t first = 0; first < layout.rows; first += most) {
     const std::int64_t count = std::min(most, layout.rows - first);
-    unpack(static_cast<const std::byte*>(op.weight.data) + first / kTileRows * layout.tile_bytes(), layout, count,
+    unpack(static_cast<const std::byte*>(part.weight.data) + first / kTileRows * layout.tile_bytes(), layout, count,
            reinterpret_cast<__half*>(workspace), stream);
-    multiply_dense(columns_of(op, first, count, ConstView(workspace, DType::f16, count, layout.cols)),
-                   workspace + kUnpacked, CudaStream::kWorkspace - kUnpacked, stream);
+    const Part some = columns_of(part, first, count, ConstView(workspace, DType::f16, count, layout.cols));
+    multiply_dense({op.x, {&some, 1}, op.activation, op.accumulate}, workspace + kUnpacked,
+                   CudaStream::kWorkspace - kUnpacked, stream);
+  }
+}
+
+void multiply(const Work& op, CudaStream& stream) {
+  const auto quantised = [](const Part& part) { return is_quantised(part.weight.dtype); };
+  if (op.x.rows == 0) return;
+  if (std::none_of(op.parts.begin(), op.parts.end(), quantised))
+    return multiply_dense(op, stream.workspace(CudaStream::kWorkspace), CudaStream::kWorkspace, stream);
+  for (const Part& part : op.parts) {
+    if (part.out.cols == 0) continue;
+    if (quantised(part)) multiply_quantised(op, part, stream);
+    else
+      multiply_dense({op.x, {&part, 1}, op.activation, op.accumulate}, stream.workspace(CudaStream::kWorkspace),
+                     CudaStream::kWorkspace, stream);
   }
 }
 
 }  // namespace
 
-void CudaOps::run(const Linear& op, Stream& any) const {
+void CudaOps::run(const Linear& op, Stream& stream) const {
   check(op);
-  auto& stream = static_cast<CudaStream&>(any);
-  if (op.x.rows == 0 || op.out.cols == 0) return;
-  if (is_quantised(op.weight.dtype)) multiply_quantised(op, stream);
-  else multiply_dense(op, stream.workspace(CudaStream::kWorkspace), CudaStream::kWorkspace, stream);
+  const Part part{op.weight, op.bias, op.out};
+  multiply({op.x, {&part, 1}, op.activation, op.accumulate}, static_cast<CudaStream&>(stream));
+}
+
+void CudaOps::run(const LinearGroup& op, Stream& stream) const {
+  check(op);
+  multiply({.x = op.x, .parts = op.parts}, static_cast<CudaStream&>(stream));
 }
 
 void CudaOps::run(const UnpackWeights& op, Stream& any) const {

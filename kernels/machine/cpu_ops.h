@@ -1,6 +1,9 @@
 // kernels/machine/cpu_ops.h: the CPU twins of the ops, for backend_cpu.cc and tests.
 #pragma once
 
+#include <initializer_list>
+#include <utility>
+
 #include "kernels/machine/thread_pool.h"
 #include "kernels/ops.h"
 
@@ -21,5 +24,8 @@ class CpuOps final : public Ops {
   ThreadPool& pool_;
   const VectorKernels& vectors_;
 };
+
+/// Throws UsageError, as check() of an op does, unless these activations are f32. A GPU takes others too.
+void require_f32(const char* op, std::initializer_list<std::pair<const char*, ConstView>> activations);
 
 }  // namespace weft::kernels

@@ -1,10 +1,10 @@
-// kernels/machine/cuda.h: the only access to CUDA and cuBLAS: error checks, owning handles, launch().
+// kernels/machine/cuda.h: the only access to CUDA and cuBLASLt: error checks, owning handles, launch().
 //
 // The same sources are compiled by nvcc and, against tests/cuda_sim, by a host compiler. Hence launch() in place of
 // <<<>>>, two macros for shared memory (device_cuda.h), and C++ next to each piece of PTX (tensor_core_cuda.h).
 #pragma once
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -45,7 +45,8 @@ template <class Handle, auto kDestroy> class Owner {
 using StreamHandle = Owner<cudaStream_t, cudaStreamDestroy>;
 using EventHandle = Owner<cudaEvent_t, cudaEventDestroy>;
 using GraphHandle = Owner<cudaGraphExec_t, cudaGraphExecDestroy>;
-using BlasHandle = Owner<cublasHandle_t, cublasDestroy>;
+using BlasHandle = Owner<cublasLtHandle_t, cublasLtDestroy>;
+using PreferenceHandle = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 using DeviceMemory = Owner<void*, cudaFree>;
 using HostMemory = Owner<void*, cudaFreeHost>;
 

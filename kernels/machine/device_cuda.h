@@ -47,6 +47,25 @@ inline bool in_packs(const void* data, std::int64_t stride, std::int64_t cols, s
          cols % kWide == 0;
 }
 
+/// Numbers of any float type next to each other; the branch is the same for all threads.
+struct Numbers {
+  const void* data;
+  DType dtype;
+  template <int kPack> __device__ Pack<float, kPack> at(std::int64_t i) const {
+    if (dtype == DType::f16) return widened<kPack>(static_cast<const __half*>(data) + i);
+    if (dtype == DType::bf16) return widened<kPack>(static_cast<const __nv_bfloat16*>(data) + i);
+    return load_pack<kPack>(static_cast<const float*>(data) + i);
+  }
+
+ private:
+  template <int kPack, class T> static __device__ Pack<float, kPack> widened(const T* from) {
+    const auto pack = load_pack<kPack>(from);
+    Pack<float, kPack> wide = {};
+    for (int j = 0; j < kPack; ++j) wide.at[j] = to_float(pack.at[j]);
+    return wide;
+  }
+};
+
 struct Sum {
   template <class T> __device__ T operator()(T a, T b) const { return a + b; }
 };

@@ -6,13 +6,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/machine/copy_pace.h"
 #include "kernels/machine/cuda.h"
+#include "kernels/machine/product_cuda.h"
 
 namespace weft::kernels {
 
@@ -22,15 +23,23 @@ namespace weft::kernels {
 /// copy their spans to where the graph's kernels read them, and one launch does the rest.
 class CudaStream final : public Stream {
  public:
-  /// `multiprocessors` is the device's number of them; some kernels adapt their grid to it.
-  explicit CudaStream(int multiprocessors);
+  /// Some kernels adapt to the device: its number of multiprocessors, and the bytes of shared memory that a thread block
+  /// may have. `batch_invariant`: see cuda::Products.
+  CudaStream(int multiprocessors, std::size_t shared_bytes, bool batch_invariant);
 
   cudaStream_t get() const { return stream_.get(); }
   int multiprocessors() const { return multiprocessors_; }
+  /// Whether so many thread blocks keep the device busy, so that their work need not be split further. That would depend
+  /// on the batch, so in a batch-invariant stream the answer is always yes.
+  bool fill(std::int64_t thread_blocks) const { return batch_invariant_ || thread_blocks >= multiprocessors_; }
+  /// Whether a multiprocessor has room for two thread blocks of so much shared memory. It has 1 KiB more than one may
+  /// have, and takes 1 KiB for each.
+  bool holds_two(std::size_t shared_bytes) const { return 2 * shared_bytes + 1024 <= shared_bytes_; }
 
-  // The following serves ops; the first call allocates kOpsBytes of device memory and a cuBLAS handle.
+  // The following serves ops; the first call allocates kOpsBytes of device memory and a cuBLASLt handle.
 
-  cublasHandle_t blas();
+  /// Queues a product, unless the stream's record does; see cuda::Products::run().
+  bool multiply(const cuda::Product& product);
   /// A copy of `values` on the device. It stays valid for ops queued before later calls have uploaded kRing / 2 bytes.
   /// Waits for the device only when half the ring is used again. A kernel that reads mapped memory does the copy,
   /// because a memcpy would queue behind the bulk copies of other streams. Values that the ring still holds are not
@@ -40,17 +49,6 @@ class CudaStream final : public Stream {
   }
   /// Device memory for one op, 256-byte aligned; the next op may overwrite it. Throws CapacityError beyond kWorkspace.
   std::byte* workspace(std::size_t bytes);
-
-  /// Whether `copy` still holds `x` in the type of `copy`: the op before wrote it, and nothing was queued since.
-  bool has_rounded(const ConstView& x, const ConstView& copy) const {
-    const auto same = [](const ConstView& a, const ConstView& b) {
-      return a.data == b.data && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols && a.stride == b.stride;
-    };
-    return rounded_copy_.data && same(rounded_, x) && same(rounded_copy_, copy);
-  }
-  void remember_rounded(const ConstView& x, const ConstView& copy) { rounded_ = x, rounded_copy_ = copy; }
-  /// Must be called by everything that is queued on this stream or orders it after another.
-  void forget_rounded() { rounded_copy_ = {}; }
 
   /// Runs `work`, which queues ops on this stream. The first kDirect times that `signature` comes it runs directly;
   /// then it is recorded, and later calls replay the record. The kGraphs records used last are kept. See
@@ -98,15 +96,16 @@ class CudaStream final : public Stream {
   void allocate();
 
   cuda::StreamHandle stream_;
-  int multiprocessors_;
+  const int multiprocessors_;
+  const std::size_t shared_bytes_;
   CopyPace pace_;
   std::array<cuda::EventHandle, 2> group_done_, piece_done_;
   std::array<cuda::HostMemory, 2> pinned_;
-  cuda::DeviceMemory device_;  // workspace, ring, cuBLAS's workspace
+  cuda::DeviceMemory device_;  // workspace, ring, cuBLASLt's workspace
   cuda::HostMemory ring_;      // mapped: kRing, then kStep
-  cuda::BlasHandle blas_;
+  const bool batch_invariant_;
+  std::unique_ptr<cuda::Products> products_;
   std::array<cuda::EventHandle, 2> half_done_;
-  ConstView rounded_, rounded_copy_;
   std::vector<Upload> uploads_;  // in the present half of the ring
   std::size_t half_ = 0, used_ = 0;
   Mode mode_ = Mode::direct;
@@ -122,7 +121,6 @@ namespace cuda {
 template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, unsigned threads, std::size_t shared_bytes, CudaStream& stream,
             A&&... args) {
-  stream.forget_rounded();
   if (!stream.repeats()) launch(kernel, grid, threads, shared_bytes, stream.get(), std::forward<A>(args)...);
 }
 
@@ -133,8 +131,8 @@ void read_words(const void* from, std::size_t bytes, CudaStream& stream);
 
 /// When run() returns, the op is queued on its stream, a CudaStream. Views and slots are device memory or memory of
 /// allocate_host(). Spans that are read may be any memory and are copied at once; spans that are written must be memory
-/// of allocate_host() and are written when the stream gets there. cuBLAS picks its algorithms by shape, so there is no
-/// batch invariance.
+/// of allocate_host() and are written when the stream gets there. cuBLASLt picks its algorithms by shape,
+/// so there is no batch invariance, unless the stream asks for it.
 class CudaOps final : public Ops {
  public:
   WEFT_KERNEL_OPS(WEFT_DECLARE_TWIN)

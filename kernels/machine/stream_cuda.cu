@@ -21,7 +21,8 @@ __global__ void carry(const uint4* from, uint4* to, int count) {
 
 }  // namespace
 
-CudaStream::CudaStream(int multiprocessors) : multiprocessors_(multiprocessors) {
+CudaStream::CudaStream(int multiprocessors, std::size_t shared_bytes, bool batch_invariant)
+    : multiprocessors_(multiprocessors), shared_bytes_(shared_bytes), batch_invariant_(batch_invariant) {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   stream_ = StreamHandle(stream);
@@ -37,16 +38,13 @@ void CudaStream::allocate() {
   check(cudaHostAlloc(&ring, kRing + kStep, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
   ring_ = HostMemory(ring);
   for (cuda::EventHandle& event : half_done_) event = make_event();
-  cublasHandle_t blas = nullptr;
-  check(cublasCreate(&blas), "cublasCreate");
-  blas_ = BlasHandle(blas);
-  check(cublasSetStream(blas, get()), "cublasSetStream");  // before the workspace, which it would reset
-  check(cublasSetWorkspace(blas, static_cast<std::byte*>(device) + kOpsBytes - kBlas, kBlas), "cublasSetWorkspace");
+  products_ = std::make_unique<cuda::Products>(batch_invariant_);
 }
 
-cublasHandle_t CudaStream::blas() {
+bool CudaStream::multiply(const cuda::Product& product) {
+  if (repeats()) return true;
   allocate();
-  return blas_.get();
+  return products_->run(product, static_cast<std::byte*>(device_.get()) + kOpsBytes - kBlas, kBlas, get());
 }
 
 std::byte* CudaStream::workspace(std::size_t bytes) {
@@ -197,7 +195,6 @@ bool CudaStream::has_room_for_graph() {
 void CudaStream::repeat(std::uint64_t signature, const std::function<void()>& work) {
   Record& its = record_of(signature);
   step_used_ = 0;
-  forget_rounded();
   if (!its.graph.get()) {
     // In the first calls libraries and kernels set themselves up, which no record may contain.
     if (its.seen < kDirect || its.bytes > kStep || !has_room_for_graph()) {

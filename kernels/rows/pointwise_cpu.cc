@@ -1,9 +1,11 @@
 // kernels/rows/pointwise_cpu.cc: ops that work on each row, or each number, separately.
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "kernels/attention/cpu/kernels.h"
+#include "kernels/error.h"
 #include "kernels/linear/linear_cpu.h"
 #include "kernels/machine/cpu_ops.h"
 #include "kernels/quantised.h"
@@ -56,6 +58,12 @@ void normalise(float* __restrict row, const float* __restrict weight, const floa
 
 }  // namespace
 
+void require_f32(const char* op, std::initializer_list<std::pair<const char*, ConstView>> activations) {
+  for (const auto& [name, view] : activations)
+    if (view.dtype != DType::f32)
+      throw UsageError(std::string(op) + ": " + name + " is " + name_of(view.dtype) + ", wanted float32 on a CPU");
+}
+
 void CpuOps::run(const Convert& op, Stream&) const {
   check(op);
   convert_rows(pool_, vectors_, op.in, op.out, false);
@@ -68,6 +76,7 @@ void CpuOps::run(const Add& op, Stream&) const {
 
 void CpuOps::run(const Multiply& op, Stream&) const {
   check(op);
+  require_f32("multiply", {{"x", op.x}});
   ThreadPool::Turn turn(pool_);
   for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int) {
     for (std::int64_t r = first; r < first + rows; ++r) {
@@ -115,6 +124,7 @@ void CpuOps::run(const LayerNorm& op, Stream&) const {
 
 void CpuOps::run(const TakeHeads& op, Stream&) const {
   check(op);
+  require_f32("take_heads", {{"in", op.in}});
   const std::int64_t dim = op.head_dim, heads = op.out.cols / dim;
   ThreadPool::Turn turn(pool_);
   for_row_blocks(turn, op.out.rows, op.out.cols, [&](std::int64_t first, std::int64_t rows, int) {
@@ -126,6 +136,7 @@ void CpuOps::run(const TakeHeads& op, Stream&) const {
 
 void CpuOps::run(const Rotary& op, Stream&) const {
   check(op);
+  require_f32("rotary", {{"x", op.x}});
   const std::size_t n = op.frequencies.size();
   ThreadPool::Turn turn(pool_);
   for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int thread) {
@@ -150,7 +161,12 @@ void CpuOps::run(const Rotary& op, Stream&) const {
 
 void CpuOps::run(const Linear& op, Stream&) const {
   check(op);
+  require_f32("linear", {{"x", op.x}, {"out", op.out}});
   linear_cpu(op, pool_);
+}
+
+void CpuOps::run(const LinearGroup& op, Stream& stream) const {
+  for (const LinearGroup::Part& part : op.parts) run(op.linear(part), stream);
 }
 
 void CpuOps::run(const UnpackWeights& op, Stream&) const {

@@ -59,84 +59,78 @@ __global__ void gather_rows(const In* table, std::int64_t table_stride, const st
     out[c] = from_float<Out>(to_float(table[c]));
 }
 
-/// A vector of any float type; the branch is the same for all threads.
-struct Numbers {
-  const void* data;
-  DType dtype;
-  template <int kPack> __device__ Pack<float, kPack> at(int i) const {
-    if (dtype == DType::f16) return widened<kPack>(static_cast<const __half*>(data) + i);
-    if (dtype == DType::bf16) return widened<kPack>(static_cast<const __nv_bfloat16*>(data) + i);
-    return load_pack<kPack>(static_cast<const float*>(data) + i);
-  }
-
- private:
-  template <int kPack, class T> static __device__ Pack<float, kPack> widened(const T* from) {
-    const auto pack = load_pack<kPack>(from);
-    Pack<float, kPack> wide = {};
-    for (int j = 0; j < kPack; ++j) wide.at[j] = to_float(pack.at[j]);
-    return wide;
-  }
-};
-
-/// One row per thread block, which is a single warp for rows as narrow as a head. The row is read three times; the
-/// second and third time the caches have it.
-template <class T, int kPack>
-__global__ void layer_norm(const T* x, std::int64_t x_stride, Numbers weight, Numbers bias, T* out,
+/// One row per thread block, which is a single warp for rows as narrow as a head. A thread holds its packs of the row in
+/// registers, if it has at most kHeld of them (0: it reads the row three times; the second and third time the caches
+/// have it).
+template <class In, class Out, int kPack, int kHeld>
+__global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, Numbers bias, Out* out,
                            std::int64_t out_stride, int cols, float eps, bool rms) {
   WEFT_SHARED(float, partial, [kThreads / kWarp]);
   x += blockIdx.x * x_stride;
   out += blockIdx.x * out_stride;
   const int first = static_cast<int>(threadIdx.x) * kPack;
   const int step = static_cast<int>(blockDim.x) * kPack;
+  Pack<In, kPack> held[kHeld > 0 ? kHeld : 1];
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h)
+    if (first + h * step < cols) held[h] = load_pack<kPack>(x + first + h * step);
+  // Calls use(pack, column) for each of the thread's packs.
+  const auto each = [&](const auto& use) {
+    if constexpr (kHeld > 0) {
+#pragma unroll
+      for (int h = 0; h < kHeld; ++h)
+        if (first + h * step < cols) use(held[h], first + h * step);
+    } else {
+      for (int c = first; c < cols; c += step) use(load_pack<kPack>(x + c), c);
+    }
+  };
   float mean = 0;
   if (!rms) {
     float sum = 0;
-    for (int c = first; c < cols; c += step) {
-      const auto pack = load_pack<kPack>(x + c);
+    each([&](const Pack<In, kPack>& pack, int) {
       for (int i = 0; i < kPack; ++i) sum += to_float(pack.at[i]);
-    }
+    });
     mean = block_reduce(sum, Sum{}, partial) / static_cast<float>(cols);
   }
   float squares = 0;
-  for (int c = first; c < cols; c += step) {
-    const auto pack = load_pack<kPack>(x + c);
+  each([&](const Pack<In, kPack>& pack, int) {
     for (int i = 0; i < kPack; ++i) {
       const float d = to_float(pack.at[i]) - mean;
       squares += d * d;
     }
-  }
+  });
   const float scale = rsqrtf(block_reduce(squares, Sum{}, partial) / static_cast<float>(cols) + eps);
-  for (int c = first; c < cols; c += step) {
-    const auto pack = load_pack<kPack>(x + c);
+  each([&](const Pack<In, kPack>& pack, int c) {
     Pack<float, kPack> factor = {}, shift = {};
     if (weight.data) factor = weight.at<kPack>(c);
     if (bias.data) shift = bias.at<kPack>(c);
-    Pack<T, kPack> result = {};
+    Pack<Out, kPack> result = {};
     for (int i = 0; i < kPack; ++i) {
       float y = (to_float(pack.at[i]) - mean) * scale;
       if (weight.data) y *= factor.at[i];
       if (bias.data) y += shift.at[i];
-      result.at[i] = from_float<T>(y);
+      result.at[i] = from_float<Out>(y);
     }
     store_pack(out + c, result);
-  }
+  });
 }
 
-template <int kPack>
-__global__ void multiply(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride, std::int64_t cols) {
+template <class T, int kPack>
+__global__ void multiply(T* x, std::int64_t x_stride, const T* y, std::int64_t y_stride, std::int64_t cols) {
   x += blockIdx.x * x_stride;
   y += blockIdx.x * y_stride;
   const std::int64_t step = std::int64_t{gridDim.y} * kThreads * kPack;
   for (std::int64_t c = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * kPack; c < cols; c += step) {
     auto product = load_pack<kPack>(x + c);
     const auto factor = load_pack<kPack>(y + c);
-    for (int i = 0; i < kPack; ++i) product.at[i] *= factor.at[i];
+    for (int i = 0; i < kPack; ++i) product.at[i] = from_float<T>(to_float(product.at[i]) * to_float(factor.at[i]));
     store_pack(x + c, product);
   }
 }
 
-__global__ void take_heads(const float* in, std::int64_t in_stride, int first, int heads_apart, int head_dim,
-                           float* out, std::int64_t out_stride, std::int64_t cols) {
+template <class T>
+__global__ void take_heads(const T* in, std::int64_t in_stride, int first, int heads_apart, int head_dim, T* out,
+                           std::int64_t out_stride, std::int64_t cols) {
   in += blockIdx.x * in_stride;
   out += blockIdx.x * out_stride;
   const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
@@ -145,17 +139,19 @@ __global__ void take_heads(const float* in, std::int64_t in_stride, int first, i
 }
 
 /// Each thread turns pairs; a row has `pairs` of them.
-__global__ void rotate(float* x, std::int64_t x_stride, const std::int32_t* position, const float* frequencies,
+template <class T>
+__global__ void rotate(T* x, std::int64_t x_stride, const std::int32_t* position, const float* frequencies,
                        int count, int head_dim, std::int64_t pairs) {
   x += blockIdx.x * x_stride;
   const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
   for (std::int64_t p = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; p < pairs; p += step) {
     const auto i = static_cast<int>(p % count);
-    float* const pair = x + p / count * head_dim + i;
+    T* const pair = x + p / count * head_dim + i;
     const float angle = static_cast<float>(position[blockIdx.x]) * frequencies[i];
-    const float cosine = cosf(angle), sine = sinf(angle), a = pair[0], b = pair[count];
-    pair[0] = a * cosine - b * sine;
-    pair[count] = b * cosine + a * sine;
+    const float cosine = cosf(angle), sine = sinf(angle);
+    const float a = to_float(pair[0]), b = to_float(pair[count]);
+    pair[0] = from_float<T>(a * cosine - b * sine);
+    pair[count] = from_float<T>(b * cosine + a * sine);
   }
 }
 
@@ -173,6 +169,20 @@ __global__ void turn_heads(float* x, std::int64_t x_stride, std::int64_t heads, 
   for (int d = lane; d < head_dim; d += kWarp) from[d] = mine[d];
 }
 
+template <class In, class Out> void launch_norm(const LayerNorm& op, CudaStream& stream) {
+  const auto aligned = [&](const ConstView& v) { return !v || in_packs(v.data, 0, v.cols, size_of(v.dtype)); };
+  const bool wide = in_packs(op.x.data, op.x.stride, op.x.cols, sizeof(In)) &&
+                    in_packs(op.out.data, op.out.stride, op.out.cols, sizeof(Out)) && aligned(op.weight) &&
+                    aligned(op.bias);
+  const int threads = op.x.cols <= kWarp * kWide ? kWarp : kThreads;
+  constexpr int held = 4;  // packs: rows of up to 8192 numbers
+  launch(wide ? op.x.cols <= held * threads * kWide ? layer_norm<In, Out, kWide, held> : layer_norm<In, Out, kWide, 0>
+              : layer_norm<In, Out, 1, 0>,
+         dim3(static_cast<unsigned>(op.x.rows)), threads, 0, stream, static_cast<const In*>(op.x.data), op.x.stride,
+         Numbers{op.weight.data, op.weight.dtype}, Numbers{op.bias.data, op.bias.dtype},
+         static_cast<Out*>(op.out.data), op.out.stride, static_cast<int>(op.x.cols), op.eps, op.rms);
+}
+
 }  // namespace
 
 void CudaOps::run(const Convert& op, Stream& stream) const {
@@ -188,10 +198,13 @@ void CudaOps::run(const Add& op, Stream& stream) const {
 void CudaOps::run(const Multiply& op, Stream& stream) const {
   check(op);
   if (op.x.rows == 0 || op.x.cols == 0) return;
-  const bool wide = in_packs(op.x.data, op.x.stride, op.x.cols, sizeof(float)) &&
-                    in_packs(op.y.data, op.y.stride, op.y.cols, sizeof(float));
-  launch(wide ? multiply<kWide> : multiply<1>, grid_for(op.x.rows, op.x.cols), kThreads, 0,
-         static_cast<CudaStream&>(stream), op.x.as<float>(), op.x.stride, op.y.as<float>(), op.y.stride, op.x.cols);
+  with_float_type(op.x.dtype, [&]<class T>() {
+    const bool wide = in_packs(op.x.data, op.x.stride, op.x.cols, sizeof(T)) &&
+                      in_packs(op.y.data, op.y.stride, op.y.cols, sizeof(T));
+    launch(wide ? multiply<T, kWide> : multiply<T, 1>, grid_for(op.x.rows, op.x.cols), kThreads, 0,
+           static_cast<CudaStream&>(stream), static_cast<T*>(op.x.data), op.x.stride,
+           static_cast<const T*>(op.y.data), op.y.stride, op.x.cols);
+  });
 }
 
 void CudaOps::run(const Gather& op, Stream& any) const {
@@ -209,27 +222,23 @@ void CudaOps::run(const Gather& op, Stream& any) const {
   });
 }
 
-void CudaOps::run(const LayerNorm& op, Stream& stream) const {
+void CudaOps::run(const LayerNorm& op, Stream& any) const {
   check(op);
-  with_float_type(op.x.dtype, [&]<class T>() {
-    const auto aligned = [&](const ConstView& v) { return !v || in_packs(v.data, 0, v.cols, size_of(v.dtype)); };
-    const bool wide = in_packs(op.x.data, op.x.stride, op.x.cols, sizeof(T)) &&
-                      in_packs(op.out.data, op.out.stride, op.out.cols, sizeof(T)) && aligned(op.weight) &&
-                      aligned(op.bias);
-    const int threads = op.x.cols <= kWarp * kWide ? kWarp : kThreads;
-    launch(wide ? layer_norm<T, kWide> : layer_norm<T, 1>, dim3(static_cast<unsigned>(op.x.rows)), threads, 0,
-           static_cast<CudaStream&>(stream), static_cast<const T*>(op.x.data), op.x.stride,
-           Numbers{op.weight.data, op.weight.dtype}, Numbers{op.bias.data, op.bias.dtype}, static_cast<T*>(op.out.data),
-           op.out.stride, static_cast<int>(op.x.cols), op.eps, op.rms);
+  auto& stream = static_cast<CudaStream&>(any);
+  with_float_type(op.out.dtype, [&]<class Out>() {
+    if (op.x.dtype == DType::f32) launch_norm<float, Out>(op, stream);
+    else launch_norm<Out, Out>(op, stream);
   });
 }
 
 void CudaOps::run(const TakeHeads& op, Stream& stream) const {
   check(op);
   if (op.out.rows == 0 || op.out.cols == 0) return;
-  launch(take_heads, grid_for(op.out.rows, op.out.cols), kThreads, 0, static_cast<CudaStream&>(stream),
-         op.in.as<float>(), op.in.stride, op.first, op.step, op.head_dim, op.out.as<float>(), op.out.stride,
-         op.out.cols);
+  with_float_type(op.in.dtype, [&]<class T>() {
+    launch(take_heads<T>, grid_for(op.out.rows, op.out.cols), kThreads, 0, static_cast<CudaStream&>(stream),
+           static_cast<const T*>(op.in.data), op.in.stride, op.first, op.step, op.head_dim,
+           static_cast<T*>(op.out.data), op.out.stride, op.out.cols);
+  });
 }
 
 void CudaOps::run(const Rotary& op, Stream& any) const {
@@ -239,8 +248,11 @@ void CudaOps::run(const Rotary& op, Stream& any) const {
   const std::int64_t pairs = op.x.cols / op.head_dim * count;
   if (op.x.rows == 0 || pairs == 0) return;
   const std::int32_t* const position = stream.upload(op.position);
-  launch(rotate, grid_for(op.x.rows, pairs), kThreads, 0, stream, op.x.as<float>(), op.x.stride, position,
-         stream.upload(op.frequencies), count, op.head_dim, pairs);
+  const float* const frequencies = stream.upload(op.frequencies);
+  with_float_type(op.x.dtype, [&]<class T>() {
+    launch(rotate<T>, grid_for(op.x.rows, pairs), kThreads, 0, stream, static_cast<T*>(op.x.data), op.x.stride,
+           position, frequencies, count, op.head_dim, pairs);
+  });
 }
 
 void CudaOps::run(const Hadamard& op, Stream& stream) const {

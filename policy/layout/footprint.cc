@@ -184,7 +184,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.unit_home = spread(unit_bytes, policy.weights.of);
   // A prompt attends to its own keys and values before they are quantised.
   const DType slot_type = policy.kv_format.dtype.value_or(sizing.kv);
-  print.types = {sizing.activation, is_quantised(slot_type) ? sizing.kv : slot_type};
+  print.types = {sizing.activation, is_quantised(slot_type) ? sizing.kv : slot_type, sizing.product};
   print.kv_shapes = kv_shapes(model, policy, work, slot_type);
   const std::vector<std::size_t> kv_weight = kv_weights(print);
   shape.kv_home = spread(kv_weight, policy.kv.of);

@@ -41,6 +41,7 @@ struct SizingInputs {
   std::vector<std::uint64_t> unit_bytes;           ///< per unit, in memory
   std::vector<bool> unit_in_files;                 ///< per unit: already in a file, so it needs no disk space
   DType kv = DType::f16, activation = DType::f32;  ///< kv: the KV type unless the policy has a KV format
+  DType product = DType::f32;                      ///< Backend::product_type()
   std::optional<WeightFormat> weight_format;       ///< as in Policy
   /// Per unit, the bytes of its quantised matrices in 16 bits, for Backend::unpacks_weights(); empty: matrices are not
   /// unpacked.
@@ -94,7 +95,7 @@ constexpr std::uint64_t kUnchargedJob = std::uint64_t{4} << 20;
 struct Footprint {
   ScheduleShape shape;  ///< the home of every buffer, window slots
   int gpu_batch_size = 1;
-  Types types;  ///< types of the hidden states and of a prompt's keys and values
+  Types types;  ///< types of the hidden states, of a prompt's keys and values, of rows that enter products
   /// The parts of a KV buffer, one after the other: a range of slots for each of Retention::runs(). [1] if the buffers
   /// of all layers are alike, else [layers].
   std::vector<std::vector<offload::KvShape>> kv_shapes;

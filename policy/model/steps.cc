@@ -7,7 +7,7 @@
 namespace weft::policy {
 namespace {
 
-enum class TypeOf : std::uint8_t { activation, kv, f32 };
+enum class TypeOf : std::uint8_t { activation, product, kv, f32 };
 
 /// The width of a row for each Value. With `by_head` a row is a head, and there is a column for each token.
 struct ValueRow {
@@ -21,7 +21,7 @@ constexpr std::array<ValueRow, kValues> kShapes{{
     {Value::hidden, Dim::hidden},
     {Value::embedded, Dim::embed},
     {Value::positions, Dim::hidden},
-    {Value::normed, Dim::hidden},
+    {Value::normed, Dim::hidden, TypeOf::product},
     {Value::qkv, Dim::qkv_rows},
     {Value::q, Dim::q_rows},
     {Value::k, Dim::kv_rows},
@@ -31,9 +31,9 @@ constexpr std::array<ValueRow, kValues> kShapes{{
     {Value::log_sum, Dim::heads, TypeOf::f32, true},
     {Value::score, Dim::kv_heads, TypeOf::f32, true},
     {Value::attended, Dim::q_rows},
-    {Value::mlp_input, Dim::hidden},
-    {Value::gate, Dim::ffn},
-    {Value::up, Dim::ffn},
+    {Value::mlp_input, Dim::hidden, TypeOf::product},
+    {Value::gate, Dim::ffn, TypeOf::product},
+    {Value::up, Dim::ffn, TypeOf::product},
     {Value::last_hidden, Dim::hidden},
     {Value::last_embed, Dim::embed},
     {Value::logits, Dim::vocab, TypeOf::f32},
@@ -73,6 +73,7 @@ std::vector<Step> steps_of(const ModelSpec& model, Stage stage, int layer) {
 ValueShape shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows) {
   const ValueRow& row = kShapes[static_cast<std::size_t>(value)];
   const DType dtype = row.type == TypeOf::activation ? types.activation
+                      : row.type == TypeOf::product  ? types.product
                       : row.type == TypeOf::kv       ? types.kv
                                                      : DType::f32;
   const std::int64_t width = size_of(row.width, model);
@@ -102,7 +103,9 @@ double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& s
   if (step.op == StepOp::linear || step.op == StepOp::attend) return 0;
   const ValueShape row = shape_of(step.out, model, types, 1);
   const bool reads_both = step.op == StepOp::add || step.op == StepOp::multiply;
-  return (reads_both ? 3 : 2) * rows * double(row.bytes());
+  const double read = step.op == StepOp::norm && step.in != step.out ? double(row.cols) * size_of(types.activation)
+                                                                      : (reads_both ? 2 : 1) * double(row.bytes());
+  return rows * (read + double(row.bytes()));
 }
 
 double flops_per_token(const ModelSpec& model, double context, bool head) {

@@ -73,6 +73,7 @@ std::vector<Step> steps_of(const ModelSpec& model, Stage stage, int layer = 0);
 /// The types that a run chooses.
 struct Types {
   DType activation = DType::f32, kv = DType::f16;  ///< kv: for a prompt's keys and values during its attention
+  DType product = DType::f32;                      ///< of rows that are made for products to read
 };
 struct ValueShape {
   DType dtype = DType::f32;
@@ -89,7 +90,8 @@ std::size_t take(offload::Arena& arena, const ValueShape& shape);
 
 /// Multiplications of a step over `rows` rows: elements of its weight times rows; 0 except for linear.
 double products(const ModelSpec& model, const Step& step, double rows);
-/// Bytes that a step bound by memory reads and writes; 0 for linear and attend.
+/// Bytes that a step bound by memory reads and writes; 0 for linear and attend. Biases, activations and rounding belong
+/// to the products.
 double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& step, double rows);
 
 /// Flops of one token through all layers and, with `head`, the head; attention over `context` tokens included.

@@ -56,6 +56,10 @@ std::string to_text(const WeightFormat& format) {
   return text;
 }
 
+DType multiplied_type(DType model, const std::optional<WeightFormat>& format) {
+  return format && format->quantised() ? DType::f16 : model;
+}
+
 bool quantises(const Unit& unit, const TensorSpec& tensor) {
   switch (unit.kind) {
     case Unit::Kind::attention:

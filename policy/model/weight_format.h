@@ -31,6 +31,9 @@ int group_from_number(std::int64_t group, const std::string& where);
 /// "float16", "int4 in groups of 64, int8 arithmetic"
 std::string to_text(const WeightFormat& format);
 
+/// The float type in which a GPU multiplies the weights of a model of type `model`: quantised ones are unpacked to f16.
+DType multiplied_type(DType model, const std::optional<WeightFormat>& format);
+
 /// Whether a quantised format quantises this tensor. It leaves in 16 bits the tensors that are small, are gathered by
 /// rows, or would lose more quality than they save bytes: norms, biases, both embeddings, the head, and the projections
 /// next to these.

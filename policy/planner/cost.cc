@@ -124,8 +124,12 @@ double Cost::prefill_core(int layer, double sequences, double prompt) const {
   const double pairs = sequences * model_.heads * prompt * (prompt + 1) / 2;
   const Engine& device = machine_.device;
   double seconds = 4 * pairs * model_.head_dim / device.prefill_attention.at(prompt, model_.head_dim);
-  for (const auto& [from, to] : {std::pair{Value::k, Value::stored_k}, {Value::v, Value::stored_v}})
-    seconds += pointwise(rows * (bytes_of_row(from) + bytes_of_row(to)));
+  // Products write keys and values as they are stored, unless slots are filled from fp32 numbers.
+  const DType stored_type = footprint_.types.kv;
+  const bool quantises_kv = is_quantised(policy_.kv_format.dtype.value_or(stored_type));
+  if (stored_type != DType::f32 && (stored_type != footprint_.types.product || quantises_kv))
+    for (const auto& [from, to] : {std::pair{Value::k, Value::stored_k}, {Value::v, Value::stored_v}})
+      seconds += pointwise(rows * (bytes_of_row(from) + bytes_of_row(to)));
   if (policy_.retention.scored() && !policy_.retention.everything(layer)) {
     // Only the rows of the observation window are multiplied again.
     const double rest = policy_.retention.observation > 0 ? std::max(0.0, prompt - policy_.retention.observation) : 0;

@@ -165,7 +165,7 @@ void add_plan(CLI::App& app, Command& chosen) {
       "h2o:0.1:0.1");
   // PlanFlags that would be ignored are refused: a machine file has what these would measure, and published rows bring
   // their own.
-  for (const char* measured : {"--backend", "--threads", "--disk-engine"})
+  for (const char* measured : {"--backend", "--threads", "--deterministic", "--disk-engine"})
     command->get_option("--machine")->excludes(command->get_option(measured));
   command->callback([flags, command, published, &chosen] {
     for (const CLI::Option* option : command->get_options())

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "runtime/base/stop.h"
@@ -25,6 +26,28 @@ std::array<View, policy::kValues> with_hidden(View hidden) {
   std::array<View, policy::kValues> values;
   at(values, Value::hidden) = hidden;
   return values;
+}
+
+/// The number of steps, from the first on, that are products of one input and nothing else.
+std::size_t products_of_one_input(std::span<const Step> steps) {
+  const auto fits = [&](const Step& s) {
+    return s.op == StepOp::linear && s.in == steps.front().in && !s.accumulate && !s.activation;
+  };
+  return static_cast<std::size_t>(std::find_if_not(steps.begin(), steps.end(), fits) - steps.begin());
+}
+
+/// The steps, products of one input by the places of their weights: then their results get room in the same order, and a
+/// GPU may compute them as one product (kernels::LinearGroup).
+std::vector<Step> in_memory_order(std::vector<Step> steps, const UnitViews& unit) {
+  for (std::size_t i = 0; i < steps.size();) {
+    const std::size_t count = products_of_one_input(std::span<const Step>(steps).subspan(i));
+    const auto begin = steps.begin() + static_cast<std::ptrdiff_t>(i);
+    std::sort(begin, begin + static_cast<std::ptrdiff_t>(count), [&](const Step& a, const Step& b) {
+      return std::less<const void*>()(of(unit, a.weight).data, of(unit, b.weight).data);
+    });
+    i += std::max<std::size_t>(count, 1);
+  }
+  return steps;
 }
 
 template <class T> std::span<const T> part(const std::vector<T>& v, std::int64_t first, std::int64_t last) {
@@ -62,17 +85,35 @@ const std::vector<Step>& Layers::steps(Stage stage, int layer) const {
   return steps_[layer][static_cast<std::size_t>(stage)];
 }
 
-View Layers::take(Value value, std::int64_t rows) {
+View Layers::take(Value value, std::int64_t rows, const Chunk& chunk) {
   const policy::ValueShape shape = policy::shape_of(value, model_, types_, rows);
-  return {scratch_.at(policy::take(scratch_, shape)), shape.dtype, shape.rows, shape.cols};
+  const bool of_kv = value == Value::k || value == Value::v, of_q = value == Value::q || value == Value::attended;
+  const bool narrow = (of_q && chunk.narrow_q) || ((of_kv || value == Value::qkv) && chunk.narrow_kv);
+  return {scratch_.at(policy::take(scratch_, shape)), narrow ? types_.product : shape.dtype, shape.rows, shape.cols};
 }
 
 void Layers::run(Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, Values& values,
                  kernels::Stream& stream) {
-  const std::vector<Step>& all = steps(stage, layer);
+  const std::vector<Step> all = in_memory_order(steps(stage, layer), unit);
   for (const Value value : policy::scratch_values(all))
-    if (!at(values, value)) at(values, value) = take(value, at(values, Value::hidden).rows);
-  for (const Step& step : all) run(step, unit, chunk, values, stream);
+    if (!at(values, value)) at(values, value) = take(value, at(values, Value::hidden).rows, chunk);
+  for (std::span<const Step> rest(all); !rest.empty();) {
+    const std::size_t products = run_products(rest, unit, values, stream);
+    if (products == 0) run(rest.front(), unit, chunk, values, stream);
+    rest = rest.subspan(std::max<std::size_t>(products, 1));
+  }
+}
+
+std::size_t Layers::run_products(std::span<const Step> steps, const UnitViews& unit, const Values& values,
+                                 kernels::Stream& stream) const {
+  const std::size_t count = products_of_one_input(steps);
+  if (count < 2) return 0;
+  std::vector<kernels::LinearGroup::Part> parts;
+  for (const Step& step : steps.first(count))
+    parts.push_back({of(unit, step.weight), of(unit, step.bias), at(values, step.out)});
+  const View in = at(values, steps.front().in) ? at(values, steps.front().in) : at(values, Value::hidden);
+  ops_.run(kernels::LinearGroup{in, parts, arithmetic_}, stream);
+  return count;
 }
 
 void Layers::run(const Step& step, const UnitViews& unit, const Chunk& chunk, const Values& values,
@@ -145,9 +186,13 @@ void Layers::embed(const UnitViews& unit, const BatchRows& rows, View hidden, ke
 
 void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,
                      const Cache& kv, kernels::Stream& stream) {
-  const View q = at(values, Value::q), k = at(values, Value::stored_k), v = at(values, Value::stored_v);
-  ops_.run(kernels::Convert{at(values, Value::k), k}, stream);
-  ops_.run(kernels::Convert{at(values, Value::v), v}, stream);
+  const View q = at(values, Value::q);
+  const auto stored = [&](Value value, Value converted) {
+    if (at(values, value).dtype == types_.kv) return at(values, value);
+    ops_.run(kernels::Convert{at(values, value), at(values, converted)}, stream);
+    return at(values, converted);
+  };
+  const View k = stored(Value::k, Value::stored_k), v = stored(Value::v, Value::stored_v);
   std::vector<std::int32_t> offsets(rows.offsets.begin() + first, rows.offsets.begin() + last + 1);
   for (std::int32_t& offset : offsets) offset -= rows.offsets[static_cast<std::size_t>(first)];
 
@@ -305,11 +350,18 @@ void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std
   for (const std::int64_t last : chunks(rows, first)) {
     begin_chunk();
     const std::int64_t begin = rows.offsets[first], end = rows.offsets[last];
-    const Chunk chunk{.tokens = {}, .position = part(rows.position, begin, end), .last = {}};
+    // Attention of prompts reads the type of the keys; slots of int8 and int4 are filled from fp32 numbers.
+    const bool prompts = first >= rows.begun, narrow = prompts && types_.product == types_.kv,
+               narrow_kv = narrow && !is_quantised(kv.slots.front().dtype);
+    const Chunk chunk{.tokens = {},
+                      .position = part(rows.position, begin, end),
+                      .last = {},
+                      .narrow_q = model_.fused_qkv ? narrow_kv : narrow,
+                      .narrow_kv = narrow_kv};
     Values values = with_hidden(hidden.slice(begin, end - begin));
     run(Stage::attention_in, layer, unit, chunk, values, stream);
     run(Stage::attend, layer, unit, chunk, values, stream);
-    if (first >= rows.begun) prefill(layer, rows, first, last, values, kv, stream);
+    if (prompts) prefill(layer, rows, first, last, values, kv, stream);
     else decode(ops_, layer, rows, first, last, values, kv, stream);
     run(Stage::attention_out, layer, unit, chunk, values, stream);
     first = last;

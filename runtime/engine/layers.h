@@ -107,18 +107,22 @@ class Layers {
   struct Chunk {
     std::span<const std::int32_t> tokens, position;  // [rows]
     std::span<const std::int32_t> last;              // [sequences] the last row of each
+    bool narrow_q = false, narrow_kv = false;        // q, k and v in the type of products
   };
 
   void begin_chunk();
   const std::vector<policy::Step>& steps(policy::Stage stage, int layer = 0) const;
-  /// Makes room in the work space for a value of `rows` rows.
-  View take(policy::Value value, std::int64_t rows);
+  /// Makes room in the work space for a value of `rows` rows, in the chunk's type.
+  View take(policy::Value value, std::int64_t rows, const Chunk& chunk);
   /// Runs the steps of a stage. Values that they write and `values` lacks get room in the work space and are added to
   /// `values`.
   void run(policy::Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, Values& values,
            kernels::Stream& stream);
   void run(const policy::Step& step, const UnitViews& unit, const Chunk& chunk, const Values& values,
            kernels::Stream& stream) const;
+  /// Runs the products of one input that begin with `steps`; returns their number, or 0 if there are fewer than two.
+  std::size_t run_products(std::span<const policy::Step> steps, const UnitViews& unit, const Values& values,
+                           kernels::Stream& stream) const;
   void norm(const policy::Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream) const;
   void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,
                const Cache& kv, kernels::Stream& stream);

@@ -14,6 +14,7 @@ namespace weft::runtime {
 struct MachineOptions {
   std::string backend = "auto", disk_engine = "auto", disk_directory = ".";
   int threads = 0;
+  bool deterministic = false;  ///< kernels::CudaOptions::batch_invariant; the CPU always is
   /// Bytes that --device-memory, --host-memory and --disk-memory ask for.
   std::array<std::optional<std::uint64_t>, 3> memory{};
   bool separate_device = false;                     ///< the CPU plays a GPU with separate memory (kernels::CpuOptions)

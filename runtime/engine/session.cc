@@ -101,11 +101,12 @@ std::unique_ptr<kernels::Backend> make_backend(const MachineOptions& options, st
   if (options.threads < 0 || options.threads > kMostThreads)
     throw UsageError("--threads must be from 1 to " + std::to_string(kMostThreads) + ", got " +
                      std::to_string(options.threads));
-  if (options.backend == "cuda") return kernels::make_cuda_backend({.threads = options.threads});
+  const kernels::CudaOptions cuda{.threads = options.threads, .batch_invariant = options.deterministic};
+  if (options.backend == "cuda") return kernels::make_cuda_backend(cuda);
   if (options.backend == "auto") {
     try {
       say("--backend auto found a GPU");
-      return kernels::make_cuda_backend({.threads = options.threads});
+      return kernels::make_cuda_backend(cuda);
     } catch (const DeviceError& missing) {  // no GPU, or a build without CUDA: the CPU plays the device
       say(std::string("--backend auto found no GPU: ") + missing.what());
     }
@@ -136,7 +137,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   for (std::size_t u = 0; u < source.units.size(); ++u) sizing_.unit_in_files.push_back(source.in_files(u));
   sizing_.kv = source.type;
   sizing_.weight_format = source.weight_format;
-  sizing_.activation = backend_->activation_type(source.type);
+  sizing_.product = backend_->product_type(policy::multiplied_type(source.type, source.weight_format));
   if (backend_->unpacks_weights()) sizing_.unpacked_bytes = source.weights->unpacked_bytes();
   sizing_.disk_reads_device = backend_->device_is_host_memory();
   sizing_.device_overhead = backend_->device_overhead();

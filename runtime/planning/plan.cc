@@ -36,6 +36,7 @@ policy::SizingInputs sizing_in(const ModelSource& source, const Machine& machine
   sizing.unit_bytes = weights.unit_bytes();
   if (machine.unpacks_weights) sizing.unpacked_bytes = weights.unpacked_bytes();
   sizing.weight_format = format;
+  if (machine.unpacks_weights) sizing.product = policy::multiplied_type(source.type, format);
   if (source.checkpoint) sizing.unit_in_files.assign(source.units.size(), true);  // a packed copy
   return sizing;
 }
@@ -127,7 +128,10 @@ class WhatIf {
 policy::SizingInputs sizing_inputs(const ModelSource& source, const Machine& machine) {
   policy::SizingInputs sizing;
   sizing.unit_bytes = source.weights->unit_bytes();
-  if (machine.unpacks_weights) sizing.unpacked_bytes = source.weights->unpacked_bytes();
+  if (machine.unpacks_weights) {
+    sizing.unpacked_bytes = source.weights->unpacked_bytes();
+    sizing.product = policy::multiplied_type(source.type, source.weight_format);
+  }
   sizing.kv = source.type;
   sizing.disk_reads_device = machine.device_is_host_memory;
   sizing.device_overhead = machine.device_overhead;

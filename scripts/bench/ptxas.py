@@ -39,10 +39,14 @@ def decode_shared(heads, partial=1024):
 
 # What a sweep spends its time in, in fp16 with heads of 64 and 128: name, dynamic shared memory of a thread block.
 HOT = {
-    "prefill_tensor<half, 128>": 2 * 64 * 128 * 2,
-    "prefill_tensor<half, 64>": 2 * 64 * 64 * 2,
-    "column_sums_tensor<half, 128, false>": 64 * 128 * 2,
-    "column_sums_tensor<half, 64, false>": 64 * 64 * 2,
+    "prefill_tensor<half, 128, 1>": 2 * 64 * 128 * 2,
+    "prefill_tensor<half, 128, 2>": 4 * 64 * 128 * 2,
+    "prefill_tensor<half, 64, 1>": 2 * 64 * 64 * 2,
+    "prefill_tensor<half, 64, 2>": 4 * 64 * 64 * 2,
+    "column_sums_tensor<half, 128, 1, false>": 2 * 64 * 128 * 2,
+    "column_sums_tensor<half, 128, 2, false>": 2 * 64 * 128 * 2,
+    "column_sums_tensor<half, 64, 1, false>": 2 * 64 * 64 * 2,
+    "column_sums_tensor<half, 64, 2, false>": 2 * 64 * 64 * 2,
     "decode_fused<Team<half, 8, 16, 1>, 1>": decode_shared(1),
     "decode_fused<Team<half, 8, 8, 1>, 1>": decode_shared(1),
     "decode_fused<Team<Level<i8>, 8, 16, 1>, 1>": decode_shared(1),
@@ -51,7 +55,7 @@ HOT = {
     "decode_grouped<half, 128, 2>": decode_shared(8, 4 * 128),
     "decode_grouped<half, 64, 1>": decode_shared(4, 4 * 64),
     "keep_prompt<half, 8>": 0,
-    "layer_norm<half, 8>": 0,
+    "layer_norm<float, half, 8, 4>": 0,
     "round_rows<half, 8>": 0,
     "finish_rows<half, false, 8>": 0,
     "sample_rows": 0,

@@ -239,6 +239,52 @@ TEST_CASE("weights lie at words of 16 bytes on the device, wherever their file's
   }
 }
 
+TEST_CASE("a prompt's layer is four products and what attention and norms need", "[gpu][prefill]") {
+  const Restore restore;
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  REQUIRE(source->spec.qkv_bias);
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 1, policy.num_gpu_batches = 1;
+  policy.weights = policy.kv = policy.activations = policy::Fractions{{1, 0, 0}};
+  policy.retention = policy::Retention::from_text("full");
+  Engine engine(*source, policy, {{{5, 9, 7, 30, 4, 8, 1}, 1, {}}});
+  const auto products = cusim::stats().products;
+  const auto named = [](const char* kernel) { return cusim::kernels_named(kernel); };
+  const auto norms = named("layer_norm"), rounds = named("round_rows"), finishes = named("finish_rows"),
+             converts = named("convert<");
+  engine.run();
+  const auto layers = static_cast<std::uint64_t>(source->spec.layers);
+  CHECK(cusim::stats().products - products == 4 * layers + 1);  // q, k and v; o; up; down; and the head
+  CHECK(named("layer_norm") - norms == 2 * layers + 1);
+  CHECK(named("round_rows") - rounds == 2 * layers + 1);  // biases of what is added to hidden states; the head's rows
+  CHECK(named("finish_rows") == finishes);
+  CHECK(named("convert<") - converts <= 2);  // outside of the layers
+}
+
+TEST_CASE("batch-invariant, an answer does not depend on what else is computed with it", "[gpu][deterministic]") {
+  const Restore restore;
+  cusim::config().products_by_shape = true;
+  const std::string name = GENERATE("prenorm-tied-f16", "llama-linear-biases-f16");
+  const bool deterministic = GENERATE(false, true);
+  CAPTURE(name, deterministic);
+  const auto source = runtime::open_model(data_path("golden") / name, "auto", "");
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 6; ++i)
+    prompts.push_back({std::vector<std::int32_t>(static_cast<std::size_t>(2 + 4 * i), 7 + i), 5, {}});
+  const auto run = [&](const std::vector<Prompt>& some, int batch) {
+    policy::PartialPolicy policy;
+    policy.gpu_batch_size = batch, policy.num_gpu_batches = 1;
+    policy.weights = policy.kv = policy.activations = policy::Fractions{{1, 0, 0}};
+    Engine engine(*source, policy, some, {.backend = "cuda", .deterministic = deterministic});
+    return engine.run();
+  };
+  const auto together = run(prompts, 6);
+  bool same = true;
+  for (std::size_t i = 0; i < prompts.size(); ++i)
+    same = same && difference(together[i], run({prompts[i]}, 1)[0]).empty();
+  CHECK(same == deterministic);
+}
+
 namespace {
 
 /// What is unpacked in a run: how often by sweep and sublayer, as its trace has it.

@@ -36,10 +36,11 @@ struct Prompts {
   struct Result {
     std::vector<float> out, lse, score;
   };
-  Result run(const Place& place, DType dtype, int window, Statistic statistic = Statistic::sum) const {
+  Result run(const Place& place, DType dtype, int window, Statistic statistic = Statistic::sum,
+             DType rows = DType::f32) const {
     const int t = shape.tokens(), q_cols = shape.heads * shape.head_dim, kv_cols = shape.kv_heads * shape.head_dim;
-    Array aq(place, q, t, q_cols), ak(place, k, t, kv_cols, dtype), av(place, v, t, kv_cols, dtype);
-    Array out(place, t, q_cols), lse(place, shape.heads, t), score(place, shape.kv_heads, t);
+    Array aq(place, q, t, q_cols, rows), ak(place, k, t, kv_cols, dtype), av(place, v, t, kv_cols, dtype);
+    Array out(place, t, q_cols, rows), lse(place, shape.heads, t), score(place, shape.kv_heads, t);
     place.run(
         PrefillAttention{aq, ak, av, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale, out, lse});
     place.run(ColumnSums{aq, ak, lse, shape.offsets, shape.heads, shape.kv_heads, shape.head_dim, scale, window, score,
@@ -185,6 +186,20 @@ TEST_CASE("prefill attention and column sums match fp64 on every place", "[kerne
     CHECK_THAT(prompts.run(place, dtype, window, Statistic::largest).score,
                near(expected.largest, tolerance(place.product_type(dtype))));
   }
+}
+
+TEST_CASE("a GPU's prefill attention takes queries of the keys' type, and writes such", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  if (place.on_host) return;
+  const DType dtype = GENERATE(DType::f16, DType::bf16);
+  const PromptShape shape = GENERATE(from_range(std::begin(kShapes), std::end(kShapes)));
+  CAPTURE(place.name, name_of(dtype), shape.heads, shape.head_dim);
+  Prompts prompts(shape, dtype, 7);
+  prompts.q = rounded(prompts.q, dtype);
+  const auto wide = prompts.run(place, dtype, 0), narrow = prompts.run(place, dtype, 0, Statistic::sum, dtype);
+  CHECK(narrow.out == rounded(wide.out, dtype));
+  CHECK(narrow.lse == wide.lse);
+  CHECK(narrow.score == wide.score);
 }
 
 TEST_CASE("prefill attention survives logits far from zero", "[kernels]") {

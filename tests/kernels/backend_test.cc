@@ -99,7 +99,7 @@ TEST_CASE("the CPU backend says what it is", "[kernels]") {
   CHECK(backend->name() == "cpu");
   CHECK_THAT(backend->description(), Catch::Contains("2 threads"));
   CHECK(backend->device_is_host_memory());
-  CHECK(backend->activation_type(DType::f16) == DType::f32);
+  CHECK(backend->product_type(DType::f16) == DType::f32);
   CHECK_THROWS_AS(kernels::make_cpu_backend({.threads = -1}), UsageError);
   CHECK(kernels::processors() >= 1);
 }

@@ -22,6 +22,8 @@ struct Shape {
 double activated(double x, Activation activation) {
   if (activation == Activation::relu) return x < 0 ? 0 : x;
   if (activation == Activation::none) return x;
+  if (activation == Activation::silu) return x / (1 + std::exp(-x));
+  if (activation == Activation::gelu) return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
 }
 
@@ -53,6 +55,75 @@ TEST_CASE("linear on every place: types, slices, bias, activation and sums", "[k
           }
         CHECK_THAT(out.host(), near(expected, 1e-5));  // products of the same numbers: only fp32 sums differ
       }
+}
+
+TEST_CASE("linear on every place: products of one x, together and by themselves", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);
+  const bool narrow = GENERATE(false, true);
+  if (narrow && place.on_host) return;
+  // Matrices at equal distances, with biases between them and without; of another shape; in another order; alone.
+  const auto [parts, odd, reversed, biased] =
+      GENERATE(table<int, bool, bool, bool>({{3, false, false, true}, {3, false, false, false}, {4, true, false, true},
+                                             {3, false, true, true}, {1, false, false, true}, {0, false, false, true}}));
+  constexpr int rows = 5, in = 24, cols = 16;
+  const DType type = narrow ? dtype : DType::f32;
+  CAPTURE(place.name, name_of(dtype), narrow, parts, odd, reversed, biased);
+  const int between = biased ? in : 8;  // numbers from the end of a matrix to the next one
+  const auto x = rounded(normal(rows * in, 1), narrow ? dtype : DType::f32);
+  const auto weights = rounded(normal(4 * (cols * in + between), 2, 0.3f), dtype);
+  const Array ax(place, x, rows, in, type), aw(place, weights, 1, static_cast<std::int64_t>(weights.size()), dtype);
+  const Array out(place, 4 * rows, cols, type), alone(place, 4 * rows, cols, type);
+  const auto number = [&](const Array& array, std::int64_t i) {
+    return static_cast<std::byte*>(array.data()) + static_cast<std::size_t>(i) * size_of(View(array).dtype);
+  };
+  std::vector<kernels::LinearGroup::Part> group, single;
+  for (int p = 0; p < parts; ++p) {
+    const std::int64_t at = (reversed ? parts - 1 - p : p) * (cols * in + between);
+    const int width = odd && p == 1 ? 8 : cols;
+    const ConstView weight(number(aw, at), dtype, width, in),
+        bias = biased ? ConstView(number(aw, at + cols * in), dtype, 1, width) : ConstView{};
+    group.push_back({weight, bias, View(number(out, p * rows * cols), type, rows, width)});
+    single.push_back({weight, bias, View(number(alone, p * rows * cols), type, rows, width)});
+  }
+  place.run(kernels::LinearGroup{ax, group});
+  for (const auto& part : single)
+    place.run(Linear{.x = ax, .weight = part.weight, .bias = part.bias, .out = part.out});
+  if (place.exact()) CHECK(out.fetch() == alone.fetch());
+  else CHECK_THAT(out.host(), near(alone.host(), tolerance(type)));
+}
+
+TEST_CASE("a GPU's products take rows of 16 bits and give such, whatever follows them", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  if (place.on_host) {
+    const Array x(place, 2, 8, DType::f16), w(place, 4, 8, DType::f16), out(place, 2, 4);
+    CHECK_THROWS_WITH(place.run(Linear{.x = x, .weight = w, .bias = {}, .out = out}),
+                      "linear: x is float16, wanted float32 on a CPU");
+    return;
+  }
+  const DType dtype = GENERATE(DType::f16, DType::bf16), bias_type = GENERATE(DType::f32, DType::f16, DType::bf16);
+  const Activation activation =
+      GENERATE(Activation::none, Activation::relu, Activation::gelu_tanh, Activation::gelu, Activation::silu);
+  const bool apart = GENERATE(false, true);  // a bias that does not begin at a word of 16 bytes
+  unsigned seed = 70;
+  for (const Shape s : {Shape{1, 7, 5}, Shape{3, 48, 64}, Shape{70, 33, 100}}) {
+    CAPTURE(place.name, name_of(dtype), name_of(bias_type), static_cast<int>(activation), apart, s.m, s.n, s.k);
+    const auto numbers = rounded(normal(s.m * s.k, ++seed), dtype);
+    const auto weight = rounded(normal(s.n * s.k, ++seed, 0.3f), dtype), bias = rounded(normal(s.n + 1, ++seed), bias_type);
+    const Array x(place, numbers, s.m, s.k, dtype), w(place, weight, s.n, s.k, dtype), b(place, bias, 1, s.n + 1, bias_type);
+    const Array out(place, s.m, s.n, dtype);
+    place.run(Linear{.x = x, .weight = w, .bias = b.columns(apart, s.n), .out = out, .activation = activation});
+    std::vector<double> expected;
+    for (int m = 0; m < s.m; ++m)
+      for (int n = 0; n < s.n; ++n) {
+        double sum = double(bias[static_cast<std::size_t>(n + apart)]);
+        for (int k = 0; k < s.k; ++k)
+          sum += double(numbers[static_cast<std::size_t>(m * s.k + k)]) * double(weight[static_cast<std::size_t>(n * s.k + k)]);
+        expected.push_back(activated(sum, activation));
+      }
+    // Where a pass over the result follows the product, that is rounded twice.
+    CHECK_THAT(out.host(), near(expected, 2 * tolerance(dtype)));
+  }
 }
 
 TEST_CASE("linear on every place: quantised weights", "[kernels][quantised]") {

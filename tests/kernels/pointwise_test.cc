@@ -160,6 +160,38 @@ TEST_CASE("rotary turns pairs by position and leaves the rest of a head", "[kern
   CHECK_THROWS_AS(place.run(Rotary{in, std::vector<std::int32_t>{1}, frequencies, kDim}), UsageError);
 }
 
+TEST_CASE("a GPU's ops take activations of 16 bits, and norms write such from fp32 rows", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::f16, DType::bf16);
+  const int cols = GENERATE(48, 77, 512, 4096, 9600);
+  constexpr int rows = 3, dim = 8;
+  CAPTURE(place.name, name_of(dtype), cols);
+  const auto numbers = rounded(normal(rows * cols, 1), dtype), others = rounded(normal(rows * cols, 2), dtype);
+  const Array wide(place, numbers, rows, cols), narrow(place, rows, cols, dtype), weight(place, normal(cols, 3), 1, cols);
+  Array wide_out(place, rows, cols);
+  place.run(LayerNorm{wide, weight, {}, wide_out});
+  place.run(LayerNorm{wide, weight, {}, narrow});
+  CHECK(narrow.host() == rounded(wide_out.host(), dtype));
+
+  const std::vector<std::int32_t> position{0, 3, 500};
+  const std::vector<float> frequencies{1, 0.5f, 0.1f};
+  Array x(place, numbers, rows, cols, dtype), y(place, others, rows, cols, dtype);
+  if (place.on_host) {
+    CHECK_THROWS_WITH(place.run(Multiply{x, y}),
+                      std::string("multiply: x is ") + name_of(dtype) + ", wanted float32 on a CPU");
+    return;
+  }
+  Array x_wide(place, numbers, rows, cols), y_wide(place, others, rows, cols);
+  place.run(Multiply{x, y}), place.run(Multiply{x_wide, y_wide});
+  CHECK(x.host() == rounded(x_wide.host(), dtype));
+  if (cols % (3 * dim) != 0) return;
+  const Array heads(place, rows, cols / 3, dtype), heads_wide(place, rows, cols / 3);
+  place.run(TakeHeads{y, 1, 3, dim, heads}), place.run(TakeHeads{y_wide, 1, 3, dim, heads_wide});
+  CHECK(heads.host() == heads_wide.host());
+  place.run(Rotary{heads, position, frequencies, dim}), place.run(Rotary{heads_wide, position, frequencies, dim});
+  CHECK(heads.host() == rounded(heads_wide.host(), dtype));
+}
+
 TEST_CASE("layer_norm without weight and bias only normalises", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
   Array x(place, std::vector<float>{1, 3, 5, 7}, 2, 2), out(place, 2, 2);
@@ -251,7 +283,7 @@ TEST_CASE("pointwise ops refuse shapes and types that disagree", "[kernels]") {
   CHECK_THROWS_WITH(place.run(Convert{ints, x}), "convert: in is int32, wanted a float type");
   CHECK_THROWS_WITH(place.run(Add{x, y}), "add: y is [3, 8], x is [2, 8]");
   CHECK_THROWS_WITH(place.run(Add{half, x}), "add: x is float16, wanted float32");
-  CHECK_THROWS_WITH(place.run(LayerNorm{x, {}, {}, half}), "layer_norm: out is float16, wanted float32");
+  CHECK_THROWS_WITH(place.run(LayerNorm{half, {}, {}, x}), "layer_norm: out is float32, wanted float16");
   CHECK_THROWS_WITH(place.run(Convert{ConstView(nullptr, DType::f32, 2, 8), x}),
                     "convert: in is [2, 8] but has no data");
   CHECK_THROWS_WITH(place.run(Convert{ConstView(x.data(), DType::f32, 2, 8, 7), x}),

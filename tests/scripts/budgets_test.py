@@ -93,7 +93,7 @@ class Budgets(unittest.TestCase):
     def test_the_budgets_are_of_the_hot_kernels(self):
         kept = json.loads(ptxas.BUDGETS.read_text())
         self.assertLessEqual(set(kept["kernels"]), set(ptxas.HOT))
-        self.assertIn("prefill_tensor<half, 128>", kept["kernels"])
+        self.assertIn("prefill_tensor<half, 128, 2>", kept["kernels"])
         for name, by in kept["kernels"].items():
             self.assertLessEqual({"75", "80"}, set(by), name)
             for row in by.values():

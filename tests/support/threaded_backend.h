@@ -84,7 +84,7 @@ class ThreadedBackend : public kernels::Backend {
   std::string name() const override { return "threaded"; }
   std::string description() const override { return "streams are threads"; }
   bool device_is_host_memory() const override { return false; }
-  DType activation_type(DType) const override { return DType::f32; }
+  DType product_type(DType) const override { return DType::f32; }
   std::size_t device_bytes_free() const override { return std::size_t{1} << 30; }
   std::size_t host_bytes_free() const override { return std::size_t{1} << 30; }
   std::size_t device_overhead() const override { return 0; }

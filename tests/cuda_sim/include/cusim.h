@@ -40,6 +40,9 @@ struct Config {
   std::size_t shared_optin() const;
   bool strict_exit = true;        ///< exited threads at a barrier or in a warp's mask are a finding
   bool pageable_copies = false;   ///< else an async copy to or from pageable memory is a finding
+  /// cuBLASLt's heuristic chooses by a product's shape among algorithms that sum in different orders. Else all sums have
+  /// one order.
+  bool products_by_shape = false;
   bool abort_on_finding = false;  ///< CUSIM_ABORT=1: stops a debugger at the first finding
   /// CUSIM_PROTECT=none|keys|pages. Keys need a processor that has them, else pages. Pages do not trap a host access
   /// while some stream is at work.
@@ -58,7 +61,7 @@ struct Stats {
   std::uint64_t bank_conflicts = 0;  ///< rows of ldmatrix that met another in their bank of shared memory
   std::uint64_t shared_bytes = 0;    ///< of dynamic shared memory, of all thread blocks together
   std::uint64_t copies = 0, to_device_bytes = 0, to_host_bytes = 0, on_device_bytes = 0;
-  std::uint64_t products = 0, slow_products = 0;             ///< by cuBLAS; with operands off words of 16 bytes
+  std::uint64_t products = 0, slow_products = 0;             ///< by cuBLASLt; with operands off words of 16 bytes
   std::uint64_t executables_live = 0, executables_peak = 0;  ///< graphs that could be launched
   std::uint64_t device_live = 0, device_peak = 0, pinned_live = 0, streams_live = 0, events_live = 0;  ///< for leaks
 };
