@@ -34,6 +34,7 @@ struct ModelSpec {
   std::string activation;                ///< as config.json names it
   float norm_epsilon = 1e-5f;
   DType dtype = DType::f32;        ///< the type that config.json names
+  bool names_dtype = false;        ///< whether it names one
   Quantisation quantisation = {};  ///< the format of the checkpoint's weights
   std::vector<std::int32_t> eos;   ///< empty: a sequence ends by its length alone
   std::optional<std::int32_t> bos;

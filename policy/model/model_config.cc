@@ -10,16 +10,17 @@
 namespace weft::policy {
 namespace {
 
-DType dtype_from_config(Fields& fields) {
+void dtype_from_config(Fields& fields, ModelSpec& model) {
   for (const char* key : {"dtype", "torch_dtype"}) {  // transformers 5 and 4
     if (!fields.has(key) || fields.is_null(key)) continue;
     const std::string name = fields.text(key);
-    if (name == "float32") return DType::f32;
-    if (name == "float16") return DType::f16;
-    if (name == "bfloat16") return DType::bf16;
-    fields.refuse_field(key, "float32, float16 or bfloat16");
+    model.names_dtype = true;
+    if (name == "float32") model.dtype = DType::f32;
+    else if (name == "float16") model.dtype = DType::f16;
+    else if (name == "bfloat16") model.dtype = DType::bf16;
+    else fields.refuse_field(key, "float32, float16 or bfloat16");
+    return;
   }
-  return DType::f32;
 }
 
 std::vector<std::int32_t> eos_from_config(Fields& fields, int vocab, std::vector<std::int32_t> fallback) {
@@ -63,7 +64,7 @@ ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defa
   model.embed = model.hidden;
   model.tied_head = fields.boolean("tie_word_embeddings", false);
   model.activation = fields.text("hidden_act", defaults.activation);
-  model.dtype = dtype_from_config(fields);
+  dtype_from_config(fields, model);
   model.eos = eos_from_config(fields, model.vocab, defaults.eos);
   model.bos = bos_from_config(fields, model.vocab, defaults.bos);
   const bool named = fields.has("head_dim") && !fields.is_null("head_dim");
@@ -213,7 +214,7 @@ ModelSpec opt_from_config(Fields& fields, const std::string& where) {
   model.activation = fields.text("activation_function", "relu");
   model.kv_heads = model.heads;
   model.head_dim = even_split(model, where);
-  model.dtype = dtype_from_config(fields);
+  dtype_from_config(fields, model);
   model.eos = eos_from_config(fields, model.vocab, {2});
   model.bos = bos_from_config(fields, model.vocab, std::min(2, model.vocab - 1));
   return model;

@@ -245,14 +245,6 @@ void Checkpoint::demand(std::span<const TensorNeed> needs, Order order) const {
   fail(fault, text);
 }
 
-std::vector<std::string> Checkpoint::unused(std::span<const std::string> used) const {
-  const std::set<std::string_view> known(used.begin(), used.end());
-  std::vector<std::string> names;
-  for (const TensorInfo& tensor : tensors_)
-    if (!known.count(tensor.name)) names.push_back(tensor.name);
-  return names;
-}
-
 std::uint64_t Checkpoint::sample(std::size_t file, std::uint64_t before) const {
   constexpr std::uint64_t most = 64 << 10;
   const std::uint64_t size = inputs_[file].size(), bytes = std::min(size, most);

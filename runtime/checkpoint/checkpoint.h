@@ -78,8 +78,6 @@ class Checkpoint {
   /// Throws CheckpointError, which names the first twenty tensors that are missing, have another shape, are not in this
   /// order or have a dtype that is not allowed.
   void demand(std::span<const TensorNeed> needs, Order order = Order::row_major) const;
-  /// The sorted names of the tensors that are in the checkpoint and not in `used`.
-  std::vector<std::string> unused(std::span<const std::string> used) const;
 
   bool has_checksums() const { return !checksums_.empty(); }
   /// Reads all bytes that have a checksum and compares it. Only PyTorch's own files and packed files have checksums.

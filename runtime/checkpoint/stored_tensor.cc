@@ -1,5 +1,12 @@
 #include "runtime/checkpoint/stored_tensor.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string_view>
+
 #include "kernels/error.h"
 #include "runtime/base/quote.h"
 
@@ -43,7 +50,126 @@ void refuse_extras(const policy::ModelSpec& model, const Checkpoint& checkpoint)
                     " has quantised lm_head, but tie_word_embeddings says that it is the embedding; set it to false");
 }
 
+constexpr std::size_t kPiece = 4 << 20;
+
+/// The tensors that are in the checkpoint and no part of the model. Tables that transformers makes itself are left out.
+std::vector<const TensorInfo*> unused(const std::vector<TensorNeed>& needs, const policy::ModelSpec& model,
+                                      const Checkpoint& checkpoint) {
+  std::set<std::string, std::less<>> known;
+  for (const TensorNeed& need : needs) {
+    known.insert(need.name);
+    if (model.quantisation) known.insert(need.name.substr(0, need.name.rfind('.') + 1));  // beside parts of a matrix
+  }
+  std::vector<const TensorInfo*> found;
+  for (const TensorInfo& tensor : checkpoint.tensors()) {
+    const std::string_view name = tensor.name;
+    const bool table = name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attention.bias") ||
+                       name.ends_with(".masked_bias") || name.ends_with("position_ids");
+    const bool beside =
+        model.quantisation && !name.ends_with(".bias") && known.contains(name.substr(0, name.rfind('.') + 1));
+    if (!table && !beside && !known.contains(name)) found.push_back(&tensor);
+  }
+  return found;
+}
+
+bool is_zero(const Checkpoint& checkpoint, const TensorInfo& tensor) {
+  if (tensor.bytes > kPiece) return false;
+  const std::vector<std::byte> bytes = checkpoint.read_tensor(tensor);
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{}; });
+}
+
+const TensorInfo* embedding_of(const policy::ModelSpec& model, const Checkpoint& checkpoint) {
+  for (const policy::Unit& unit : policy::model_units(model))
+    for (const policy::TensorSpec& spec : unit.tensors)
+      if (spec.role == policy::Role::token_embedding) return checkpoint.find(stored_name(model, checkpoint, spec));
+  return nullptr;
+}
+
+/// Whether two tensors of the same shape have the same type and bytes.
+bool same_bytes(const Checkpoint& checkpoint, const TensorInfo& one, const TensorInfo& other) {
+  if (one.dtype != other.dtype || one.strides != other.strides) return false;
+  std::vector<std::byte> ones(kPiece), others(kPiece);
+  for (std::uint64_t at = 0; at < one.bytes; at += kPiece) {
+    const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, one.bytes - at));
+    checkpoint.read_range(one.file, one.offset + at, std::span(ones).first(bytes));
+    checkpoint.read_range(other.file, other.offset + at, std::span(others).first(bytes));
+    if (std::memcmp(ones.data(), others.data(), bytes) != 0) return false;
+  }
+  return true;
+}
+
+/// What an unused tensor adds to the model; null if it is no part of its layers, or adds nothing.
+const char* addition(const policy::ModelSpec& model, const Checkpoint& checkpoint, const TensorInfo& tensor) {
+  constexpr std::string_view kLayers = "layers.";
+  std::string_view name = tensor.name;
+  if (name.find(".lora_") != std::string_view::npos) return "parts of LoRA";
+  for (const std::string_view prefix : policy::name_prefixes(model))
+    if (name.starts_with(prefix)) {
+      name.remove_prefix(prefix.size());
+      break;
+    }
+  const bool in_layers = name.starts_with(kLayers);
+  if (!in_layers && std::count(name.begin(), name.end(), '.') != 1) return nullptr;
+  int layer = 0;
+  if (in_layers) {
+    name.remove_prefix(kLayers.size());
+    if (std::from_chars(name.data(), name.data() + name.size(), layer).ec != std::errc{}) return nullptr;
+    if (layer >= model.layers) return "layers";
+  }
+  if (name.ends_with(".bias")) return is_zero(checkpoint, tensor) ? nullptr : "biases";
+  return in_layers && name.ends_with("norm.weight") ? "norms" : nullptr;
+}
+
+/// Refuses tensors of the model's layers that config.json does not announce.
+void refuse_unannounced(const policy::ModelSpec& model, const std::vector<TensorNeed>& needs,
+                        const Checkpoint& checkpoint) {
+  std::map<std::string, std::size_t> kinds;
+  const TensorInfo* first = nullptr;
+  for (const TensorInfo* const tensor : unused(needs, model, checkpoint))
+    if (const char* const kind = addition(model, checkpoint, *tensor)) {
+      if (!first) first = tensor;
+      ++kinds[kind];
+    }
+  if (!first) return;
+  std::string list;
+  for (const auto& [kind, count] : kinds) list += (list.empty() ? "" : ", ") + std::to_string(count) + " " + kind;
+  throw DataError(checkpoint.files()[first->file].string() + ": holds tensors that config.json does not announce (" +
+                  list + ", such as " + in_quotes(first->name) +
+                  "), and answers without them would be wrong; mend config.json, or merge the adapter into the model");
+}
+
 }  // namespace
+
+std::string unused_note(const std::vector<TensorNeed>& needs, const policy::ModelSpec& model,
+                        const Checkpoint& checkpoint) {
+  constexpr std::size_t kShown = 3;
+  std::vector<std::string> names;
+  for (const TensorInfo* const tensor : unused(needs, model, checkpoint))
+    if (!addition(model, checkpoint, *tensor) && tensor->name != kHeadInMemory) names.push_back(tensor->name);
+  if (names.empty()) return {};
+  std::string text =
+      std::to_string(names.size()) + " tensors of the checkpoint are no part of this model and not used: ";
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) text += (i ? ", " : "") + in_quotes(names[i]);
+  return text + (names.size() > kShown ? ", ..." : "");
+}
+
+std::vector<std::string> complete_from_files(policy::ModelSpec& model, const Checkpoint& checkpoint) {
+  std::vector<std::string> notes;
+  const TensorInfo* const embedding = embedding_of(model, checkpoint);
+  if (!embedding) return notes;
+  if (!model.names_dtype && embedding->dtype == "BF16") {
+    model.dtype = DType::bf16;
+    notes.push_back("config.json names no dtype; the weights are bfloat16, and so is the computation");
+  }
+  const TensorInfo* head = checkpoint.find(kHeadInMemory);
+  if (!head) head = checkpoint.find("embed_out.weight");
+  if (!head || !model.tied_head || model.quantisation) return notes;
+  if (head->shape != embedding->shape || same_bytes(checkpoint, *embedding, *head)) return notes;
+  model.tied_head = false;
+  notes.push_back(in_quotes(head->name) +
+                  " is not the embedding, so it is used as the head, although config.json says tie_word_embeddings");
+  return notes;
+}
 
 std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec) {
   // GPT-NeoX's files call this tensor embed_out; transformers 5 calls it lm_head, and so does its state_dict().
@@ -82,6 +208,7 @@ std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::
       }
     }
   }
+  refuse_unannounced(model, needs, checkpoint);
   return needs;
 }
 

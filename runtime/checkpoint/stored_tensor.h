@@ -24,8 +24,17 @@ struct StoredTensor {
 StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::Unit& unit, const policy::TensorSpec& spec,
                            const Checkpoint& checkpoint);
 /// The tensors that a checkpoint of the model must hold. Throws DataError if the checkpoint holds something that
-/// changes results and that Weft cannot compute with.
+/// changes results and that Weft cannot compute with, or that config.json does not announce: biases that are not zero,
+/// norms, layers, parts of LoRA.
 std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
                                      const Checkpoint& checkpoint);
+/// Names the tensors that the model does not use, for people; empty if there are none.
+std::string unused_note(const std::vector<TensorNeed>& needs, const policy::ModelSpec& model,
+                        const Checkpoint& checkpoint);
+
+/// Corrects what config.json leaves open by what the files hold, as transformers 5 and vLLM do, and returns a note for
+/// people on each correction. A config without a dtype gets that of the embedding. A tied head is untied if the files
+/// hold a head with other numbers; both tensors are read if their shapes are equal. Throws IoError.
+std::vector<std::string> complete_from_files(policy::ModelSpec& model, const Checkpoint& checkpoint);
 
 }  // namespace weft::runtime

@@ -11,11 +11,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <new>
 #include <string>
 #include <system_error>
@@ -103,7 +105,9 @@ void flush_standard_output() {
 }
 
 /// Starts a thread that waits for SIGINT, SIGTERM and SIGHUP. The first signal requests a clean stop, or ends the
-/// process with `end_at_once`; the second ends it. A signal that the parent had ignored, as nohup does, stays ignored.
+/// process with `end_at_once`. A signal that comes again ends it, but not within kOneRequest: GNU timeout signals a
+/// process and its group, and a closing terminal is reported by the shell and by the kernel. A signal that the parent
+/// had ignored, as nohup does, stays ignored.
 void watch_signals(bool end_at_once) {
   sigset_t set;
   sigemptyset(&set);
@@ -116,8 +120,14 @@ void watch_signals(bool end_at_once) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   std::thread([set, end_at_once] {
-    for (int signal = 0; sigwait(&set, &signal) == 0;)
-      if (stop_requested.exchange(true) || end_at_once) _exit(130);
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::seconds kOneRequest{1};
+    std::map<int, Clock::time_point> first;
+    for (int signal = 0; sigwait(&set, &signal) == 0;) {
+      stop_requested = true;
+      const auto [seen, is_new] = first.try_emplace(signal, Clock::now());
+      if (end_at_once || (!is_new && Clock::now() - seen->second > kOneRequest)) _exit(130);
+    }
   }).detach();
 }
 

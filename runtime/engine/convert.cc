@@ -154,11 +154,13 @@ unsigned mode_of(const fs::path& path) {
   return static_cast<unsigned>(fs::status(path).permissions() & (fs::perms(0666)));
 }
 
-void write_small_files(const fs::path& from, const fs::path& to, DType type, const policy::Quantisation& quantisation) {
+void write_small_files(const fs::path& from, const fs::path& to, DType type, bool untied,
+                       const policy::Quantisation& quantisation) {
   json config = policy::parse_json(read_file(from / "config.json", 1 << 20), (from / "config.json").string(),
                                    policy::Blame::data, {.depth = 32});
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name_of(type);
   for (const char* key : {"quantization_config", "compression_config"}) config.erase(key);
+  if (untied) config["tie_word_embeddings"] = false;
   if (quantisation) config["quantization_config"] = policy::to_config(quantisation);
   write_file_atomically(to / "config.json", policy::to_pretty(config) + "\n", {.mode = mode_of(from / "config.json")});
   for (const char* name : kCopied)
@@ -227,13 +229,16 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
     throw UsageError("--model " + from.string() + ": there is no such folder; convert wants a checkpoint folder");
   if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to)))
     throw UsageError("--output " + to.string() + ": exists; give the name of a folder that does not");
-  const policy::ModelSpec spec = read_model_spec(from);
+  policy::ModelSpec spec = read_model_spec(from);
   if (spec.quantisation.packing == policy::Quantisation::Packing::weft)
     throw UsageError("--model " + from.string() + ": is packed as " + name_of(spec.quantisation.dtype) +
                      " already; give the checkpoint that it was made of");
   const auto format = format_of(spec.quantisation, asked, from);
-  const DType type = format && !format->quantised() ? format->dtype : dtype_named(dtype, spec.dtype);
   const Checkpoint checkpoint = Checkpoint::open(from);
+  const bool tied = spec.tied_head;
+  complete_from_files(spec, checkpoint);
+  const bool untied = tied && !spec.tied_head;
+  const DType type = format && !format->quantised() ? format->dtype : dtype_named(dtype, spec.dtype);
   std::size_t read = 0;
   const std::vector<Planned> planned = plan_tensors(spec, checkpoint, type, read);
   const std::vector<policy::Unit> units = policy::model_units(spec);
@@ -273,7 +278,7 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
     appender.finish();
     file.commit();
   }
-  write_small_files(from, place, type, quantisation);
+  write_small_files(from, place, type, untied, quantisation);
   folder.keep_as(to);
   return done;
 }

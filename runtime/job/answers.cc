@@ -7,7 +7,6 @@
 
 #include "policy/base/json.h"
 #include "runtime/base/hash.h"
-#include "runtime/base/utf8.h"
 
 namespace weft::runtime {
 
@@ -60,7 +59,8 @@ Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& r
   sequence.sampling = request.sampling;
   if (choice > 0) sequence.sampling.key = mix(sequence.sampling.key ^ mix(static_cast<std::uint64_t>(choice)));
   sequence.forced = request.continuation;
-  sequence.stop_strings = request.stop_strings;
+  if (!request.stop_strings.empty())
+    sequence.stop_search.emplace(*source_.tokenizer, request.prompt, request.stop_strings);
   sequence.stop_ids = request.stop_ids;
   const std::vector<std::int32_t>& eos = source_.spec.eos;
   if (!request.ignore_eos) sequence.stop_ids.insert(sequence.stop_ids.end(), eos.begin(), eos.end());
@@ -69,7 +69,8 @@ Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& r
     sequence.suppressed_until_min.insert(sequence.suppressed_until_min.end(), eos.begin(), eos.end());
   }
   sequence.alternatives = request.logprobs;
-  sequence.echo = request.echo;
+  if (request.echo)
+    sequence.echo = request.prompt_text ? *request.prompt_text : source_.tokenizer->decode_shown(request.prompt);
   return sequence;
 }
 
@@ -155,16 +156,8 @@ void Answers::look_for_end(Sequence& sequence) const {
     sequence.ended_by_token = true;
     return;
   }
-  if (sequence.stop_strings.empty()) return;
-  const std::string_view piece = source_.tokenizer->piece(last);
-  sequence.text += piece;
-  if (sequence.generated() <= sequence.min_tokens) return;
-  for (const std::string& stop : sequence.stop_strings) {
-    const std::size_t reach = piece.size() + stop.size() - 1;  // a new match ends in the new piece
-    const std::size_t from = sequence.text.size() > reach ? sequence.text.size() - reach : 0;
-    sequence.text_end = std::min(sequence.text_end, sequence.text.find(stop, from));
-  }
-  if (sequence.text_end != std::string::npos) sequence.finish = Finish::stop;
+  if (sequence.stop_search && sequence.stop_search->push(last, sequence.generated() > sequence.min_tokens))
+    sequence.finish = Finish::stop;
 }
 
 Choice Answers::choice_of(Sequence& sequence) const {
@@ -174,21 +167,13 @@ Choice Answers::choice_of(Sequence& sequence) const {
   if (sequence.alternatives >= 0) choice.logprobs = std::move(sequence.token_logprobs);
   if (!source_.tokenizer) return choice;
   choice.has_text = true;
-  const auto prompt = static_cast<std::size_t>(sequence.prompt_tokens);
   const std::span<const std::int32_t> all(sequence.tokens.data(),
                                           sequence.tokens.size() - (sequence.ended_by_token ? 1 : 0));
-  if (sequence.text_end == std::string::npos) {
-    choice.text = sequence.echo ? source_.tokenizer->decode(all)
-                                : source_.tokenizer->decode_after(all.first(prompt), all.subspan(prompt));
-  } else {
-    const std::string before = source_.tokenizer->decode(all.first(prompt));
-    if (sequence.echo) choice.text = before;
-    std::string_view text = std::string_view(sequence.text).substr(0, sequence.text_end);
-    // A SentencePiece text with nothing before it begins without the space of its first word.
-    if (before.empty() && source_.tokenizer->names() == Names::sentences && text.starts_with(' '))
-      text.remove_prefix(1);
-    choice.text += with_replacements(text);
-  }
+  const auto prompt = all.first(static_cast<std::size_t>(sequence.prompt_tokens)), answer = all.subspan(prompt.size());
+  choice.text = sequence.echo.value_or("");
+  choice.text += sequence.stop_search && sequence.stop_search->found()
+                     ? sequence.stop_search->text_before(prompt, answer)
+                     : source_.tokenizer->decode_after(prompt, answer);
   return choice;
 }
 

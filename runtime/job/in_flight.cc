@@ -137,8 +137,8 @@ void InFlight::advance(Sequence& sequence) {
   sequence.greedy = saved.greedy;
   sequence.token_logprobs = saved.token_logprobs;
   sequence.sampling.counter += saved.generated.size();
-  if (sequence.stop_strings.empty()) return;
-  for (const std::int32_t token : saved.generated) sequence.text += session_.source().tokenizer->piece(token);
+  if (!sequence.stop_search) return;
+  for (const std::int32_t token : saved.generated) sequence.stop_search->push(token, /*look=*/false);
 }
 
 void InFlight::begin_again(Sequence& sequence) const {
@@ -147,7 +147,8 @@ void InFlight::begin_again(Sequence& sequence) const {
   sequence.logprobs.clear();
   sequence.greedy.clear();
   sequence.token_logprobs = {};
-  sequence.text.clear();
+  if (sequence.stop_search)
+    sequence.stop_search.emplace(*session_.source().tokenizer, sequence.tokens, sequence.stop_search->stops());
 }
 
 bool InFlight::due() { return interval_ && Clock::now() >= next_; }

@@ -143,6 +143,13 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source, 
   if (requests.dialect() == Dialect::native && !options.chat_template.empty())
     throw UsageError(requests.path().string() +
                      ": holds Weft's own request lines, which have no conversations; leave out --chat-template");
+  if (const std::size_t doubled = requests.doubled_first_tokens())
+    spdlog::warn(
+        "{}: {} of {} prompts begin with {}, which the tokenizer puts in front anyway, so the model reads it twice; "
+        "give "
+        "such requests \"add_special_tokens\": false",
+        requests.path().string(), doubled, requests.size(),
+        source.tokenizer->shown_piece(*source.tokenizer->first_token()));
   return requests;
 }
 
@@ -354,6 +361,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   check_and_announce(options);
   Progress progress(options.quiet);
   const auto opened = open_model(options.model, options.dtype, options.weights, options.policy.weight_format);
+  for (const std::string& note : opened->notes) spdlog::info("{}", note);
   const bool pipe = options.output == kPipe;
   if (pipe) options.save_every.reset();  // no resume could continue from a pipe
   const std::unique_ptr<Journal> journal = pipe ? nullptr : open_journal(options, stop);

@@ -17,6 +17,7 @@
 #include "runtime/base/version.h"
 #include "runtime/model/fingerprint.h"
 #include "runtime/results/result_lines.h"
+#include "runtime/results/snapshot.h"
 #include "runtime/text/chat_template.h"
 
 namespace weft::runtime {
@@ -74,7 +75,7 @@ void require_same_weights(const RunRecord& before, RunRecord& now, const ModelSo
   }
 }
 
-/// Compares `now` with the record of an output that is not empty.
+/// Compares `now` with the record of an output that has answers, or work in flight.
 void continue_run(Journal& journal, RunRecord& now, const ModelSource& source, JobOptions& options,
                   const std::atomic<bool>& stop) {
   const auto before = RunRecord::read(options.output);
@@ -162,7 +163,10 @@ std::vector<bool> answered(Journal& journal, RunRecord& now, const ModelSource& 
   if (journal.held())
     for (const auto& path : {fs::path(options.output), RunRecord::place(options.output), sorted_place(options.output)})
       remove_half_written(path);
-  if (!journal.empty()) continue_run(journal, now, source, options, stop);
+  // Without an answer there may still be hours of work in flight, and other settings would begin it again.
+  const bool in_flight =
+      options.resume.on && fs::exists(Snapshot::place(options.output)) && fs::exists(RunRecord::place(options.output));
+  if (!journal.empty() || in_flight) continue_run(journal, now, source, options, stop);
   std::vector<bool> done = journal.recover(requests, options.resume.repair);
   if (journal.torn_bytes() > 0)
     spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());

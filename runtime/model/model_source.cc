@@ -1,5 +1,6 @@
 #include "runtime/model/model_source.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "policy/base/json.h"
 #include "policy/model/architecture.h"
 #include "runtime/base/files.h"
+#include "runtime/checkpoint/stored_tensor.h"
 #include "runtime/model/kernel_terms.h"
 
 namespace weft::runtime {
@@ -106,6 +108,25 @@ void refuse_gguf(const fs::path& path) {
         ": is a GGUF file, which Weft does not read; give the Hugging Face checkpoint folder it was made of");
 }
 
+/// Lets the tokenizer's own end token end a text too, as in vLLM: chat templates end a turn with it, and config.json
+/// may name another.
+void apply_tokenizer_eos(ModelSource& source, const fs::path& folder) {
+  const fs::path path = folder / "tokenizer_config.json";
+  if (!fs::exists(path)) return;
+  const nlohmann::json json = read_json(path);
+  const auto found = json.is_object() ? json.find("eos_token") : json.end();
+  if (found == json.end()) return;
+  const nlohmann::json& value = found->is_object() ? found->value("content", nlohmann::json()) : *found;
+  if (!value.is_string()) return;
+  const auto id = source.tokenizer->special_token(value.get_ref<const std::string&>());
+  std::vector<std::int32_t>& eos = source.spec.eos;
+  if (!id || *id >= source.spec.vocab || std::find(eos.begin(), eos.end(), *id) != eos.end()) return;
+  eos.push_back(*id);
+  source.notes.push_back(value.get<std::string>() + " ends answers too: tokenizer_config.json names it as eos_token, " +
+                         (fs::exists(folder / "generation_config.json") ? "the other config files name others"
+                                                                        : "config.json names others"));
+}
+
 }  // namespace
 
 policy::ModelSpec read_model_spec(const fs::path& path) {
@@ -151,11 +172,11 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
   source->units = policy::model_units(source->spec);
   source->type = dtype_named(dtype, source->spec.dtype);
   source->weight_format = format_of(source->spec.quantisation, format, path);
-  const DType widest = format && !format->quantised() ? format->dtype : source->type;
+  const auto widest = [&] { return format && !format->quantised() ? format->dtype : source->type; };
   const bool folder = fs::is_directory(path);
   if (!weights.empty()) {
     source->weights =
-        std::make_unique<Weights>(source->spec, source->units, seed_from(weights), widest, source->weight_format);
+        std::make_unique<Weights>(source->spec, source->units, seed_from(weights), widest(), source->weight_format);
   } else if (folder && source->spec.quantisation.packing == policy::Quantisation::Packing::weft) {
     source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
     source->weights = std::make_unique<Weights>(Weights::from_packed(source->spec, source->units, *source->checkpoint,
@@ -165,14 +186,21 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
       throw UsageError("--model " + path.string() +
                        " is a file; give a checkpoint folder, or --weights random:SEED with a config");
     source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
+    source->notes = complete_from_files(source->spec, *source->checkpoint);
+    source->units = policy::model_units(source->spec);
+    source->type = dtype_named(dtype, source->spec.dtype);
+    const auto needs = tensor_needs(source->spec, source->units, *source->checkpoint);
+    if (std::string note = unused_note(needs, source->spec, *source->checkpoint); !note.empty())
+      source->notes.push_back(std::move(note));
     source->weights =
-        std::make_unique<Weights>(source->spec, source->units, *source->checkpoint, widest, source->weight_format);
+        std::make_unique<Weights>(source->spec, source->units, *source->checkpoint, widest(), source->weight_format);
   }
   if (folder && Tokenizer::present(path)) {
     source->tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(path));
     if (source->tokenizer->size() > static_cast<std::size_t>(source->spec.vocab))
       throw DataError(path.string() + ": the tokenizer has ids up to " + std::to_string(source->tokenizer->size() - 1) +
                       ", the model's vocabulary has " + std::to_string(source->spec.vocab));
+    apply_tokenizer_eos(*source, path);
   }
   return source;
 }

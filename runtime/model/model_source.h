@@ -32,6 +32,7 @@ struct ModelSource {
   bool verify_crc = false;  ///< whether Session calls Checkpoint::verify() before it loads the weights
   std::unique_ptr<Weights> weights;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if the folder has none
+  std::vector<std::string> notes;        ///< decisions that the model's files leave open, a line each
 
   std::uint64_t weight_bytes() const;
   /// Whether units whose home is the disk are read from a packed copy: they are quantised, and the checkpoint is not.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ enum class Endpoint : std::uint8_t { native, completions, chat };
 struct Request {
   std::string id;  ///< as JSON: a quoted string or an integer
   std::vector<std::int32_t> prompt;
+  std::optional<std::string> prompt_text;  ///< as the line has it; none if it has ids or messages
   std::vector<std::int32_t> continuation;  ///< the given text of weft score
   std::int64_t max_tokens = 0;
   kernels::SampleParams sampling;

@@ -1,6 +1,8 @@
 // runtime/requests/request_native.cc: Weft's own request lines, of weft generate and weft score.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
 
 #include "runtime/base/hash.h"
 #include "runtime/requests/request_checks.h"
@@ -17,10 +19,10 @@ class Reader {
 
   Request read(const std::string& default_id) {
     read_id(default_id);
-    request_.prompt = tokens("prompt", "prompt_ids", true);
+    read_prompt();
+    if (rules_.kind == RequestKind::score) read_continuation();
     const std::int64_t room = room_after_prompt(request_, rules_, where_);
     if (rules_.kind == RequestKind::score) {
-      request_.continuation = tokens("continuation", "continuation_ids", false);
       if (request_.continuation.empty()) throw UsageError(where_ + ": the continuation has no tokens");
       request_.max_tokens = static_cast<std::int64_t>(request_.continuation.size());
     } else {
@@ -41,7 +43,28 @@ class Reader {
     request_.id = policy::to_line(id);
   }
 
-  std::vector<std::int32_t> tokens(const std::string& text_key, const std::string& ids_key, bool add_first) {
+  void read_prompt() {
+    request_.prompt_text = text("prompt", "prompt_ids");
+    add_first_ = fields_.boolean("add_special_tokens", true);
+    request_.prompt = request_.prompt_text ? rules_.tokenizer->encode(*request_.prompt_text, add_first_)
+                                           : token_ids(fields_, "prompt_ids", rules_.model.vocab);
+  }
+
+  /// A continuation is read as part of the text that it continues: by itself it would have other tokens.
+  void read_continuation() {
+    const std::optional<std::string> given = text("continuation", "continuation_ids");
+    if (!given) {
+      request_.continuation = token_ids(fields_, "continuation_ids", rules_.model.vocab);
+    } else if (request_.prompt_text) {
+      std::tie(request_.prompt, request_.continuation) =
+          rules_.tokenizer->encode_pair(*request_.prompt_text, *given, add_first_);
+    } else {
+      request_.continuation = rules_.tokenizer->encode_after(request_.prompt, *given);
+    }
+  }
+
+  /// The text of a field, or nothing if the ids are given in its place.
+  std::optional<std::string> text(const std::string& text_key, const std::string& ids_key) {
     const bool text = fields_.has(text_key), ids = fields_.has(ids_key);
     if (!text && !ids && fields_.has("messages"))
       throw BadRequest(where_, "missing_required_parameter", "messages",
@@ -50,10 +73,10 @@ class Reader {
     if (text == ids)
       throw BadRequest(where_, text ? "invalid_value" : "missing_required_parameter", text_key,
                        "wanted either '" + text_key + "' or '" + ids_key + "', found " + (text ? "both" : "neither"));
-    if (ids) return token_ids(fields_, ids_key, rules_.model.vocab);
+    if (ids) return {};
     if (!rules_.tokenizer)
       throw NoTokenizer(where_, "'" + text_key + "'", rules_.openai.model_folder, "'" + ids_key + "'");
-    return rules_.tokenizer->encode(fields_.text(text_key), add_first);
+    return fields_.text(text_key);
   }
 
   void read_options(std::int64_t room) {
@@ -80,6 +103,7 @@ class Reader {
   const RequestRules& rules_;
   Fields fields_;
   Request request_;
+  bool add_first_ = true;
 };
 
 }  // namespace

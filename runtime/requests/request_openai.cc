@@ -29,7 +29,7 @@ constexpr Neutral kNeutral[]{
     {"include_stop_str_in_output", "[false]"},
     {"skip_special_tokens", "[true]"},
 };
-constexpr Neutral kNeutralCompletion[]{{"suffix", R"([""])"}, {"add_special_tokens", "[true]"}};
+constexpr Neutral kNeutralCompletion[]{{"suffix", R"([""])"}};
 constexpr Neutral kNeutralChat[]{
     {"tools", "[[]]"},
     {"tool_choice", R"(["none", "auto"])"},
@@ -104,7 +104,11 @@ class Body {
   std::vector<std::int32_t> prompt() {
     require("prompt");
     const json& value = fields_.at("prompt");
-    if (value.is_string()) return rules_.tokenizer->encode(value.get_ref<const std::string&>(), true);
+    const bool add_first = fields_.boolean("add_special_tokens", true);
+    if (value.is_string()) {
+      request_.prompt_text = value.get<std::string>();
+      return rules_.tokenizer->encode(*request_.prompt_text, add_first);
+    }
     const auto is_prompt = [](const json& each) { return each.is_string() || each.is_array(); };
     if (value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), is_prompt))
       throw BadRequest(where_, "invalid_value", "prompt",

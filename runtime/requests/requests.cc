@@ -90,6 +90,9 @@ void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t
     entry.n = static_cast<std::uint32_t>(request.n);
     entry.logprobs = static_cast<std::int8_t>(request.logprobs);
     entry.prompt_hash = check_of(request.prompt);
+    if (const auto first = rules_.tokenizer ? rules_.tokenizer->first_token() : std::nullopt;
+        first && request.prompt_text && request.prompt.size() > 1 && request.prompt[0] == *first)
+      doubled_first_tokens_ += request.prompt[1] == *first;
   } catch (const BadRequest&) {
     entry.verdict = Verdict::refused;  // the reason is found again when it is reported, so that no text is kept
   }

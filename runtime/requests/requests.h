@@ -69,6 +69,8 @@ class RequestFile {
   /// The fingerprint of all lines except blank ones, in their order.
   std::uint64_t fingerprint() const { return fingerprint_; }
   const Entry& entry(std::size_t index) const { return entries_[index]; }
+  /// Requests whose prompt, given as text, begins with the first token that the tokenizer puts in front anyway.
+  std::size_t doubled_first_tokens() const { return doubled_first_tokens_; }
   bool refused(std::size_t index) const { return entries_[index].verdict != Verdict::good; }
   /// Reads a request that is not refused. Throws UsageError if the line is no longer what it was.
   Request read(std::size_t index) const;
@@ -100,6 +102,7 @@ class RequestFile {
   std::vector<Entry> entries_;
   IdIndex ids_;
   std::uint64_t fingerprint_ = 0;
+  std::size_t doubled_first_tokens_ = 0;
 };
 
 }  // namespace weft::runtime

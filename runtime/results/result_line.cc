@@ -19,7 +19,7 @@ using nlohmann::ordered_json;
 
 ordered_json token_json(std::int32_t token, float logprob, const Tokenizer* tokenizer) {
   ordered_json json{{"token_id", token}, {"token", nullptr}, {"logprob", double(logprob)}};
-  if (tokenizer) json["token"] = with_replacements(tokenizer->piece(token));
+  if (tokenizer) json["token"] = with_replacements(tokenizer->shown_piece(token));
   return json;
 }
 
@@ -128,7 +128,23 @@ ordered_json openai_line(const std::string& id, const std::string& tag, int stat
 }
 
 std::string text_of(std::int32_t token, const Tokenizer* tokenizer) {
-  return tokenizer ? with_replacements(tokenizer->piece(token)) : std::string();
+  return tokenizer ? with_replacements(tokenizer->shown_piece(token)) : std::string();
+}
+
+/// The name of a token among others by name: its text, or, if another has that text, `bytes:\x..` as OpenAI writes it
+/// where the text is no whole character, else vLLM's `token_id:N`.
+std::string name_among(const ordered_json& others, std::int32_t token, const Tokenizer* tokenizer) {
+  std::string text = text_of(token, tokenizer);
+  if (!others.contains(text)) return text;
+  const std::string_view bytes = tokenizer ? tokenizer->shown_piece(token) : std::string_view();
+  std::string name = "bytes:";
+  for (const char c : bytes) {
+    name += "\\x";
+    name += "0123456789abcdef"[(c >> 4) & 15];
+    name += "0123456789abcdef"[c & 15];
+  }
+  if (!is_utf8(bytes) && !others.contains(name)) return name;
+  return "token_id:" + std::to_string(token);
 }
 
 /// Puts the lists of a completion's logprobs: each token, its place in the text in characters, and the likeliest tokens
@@ -141,6 +157,7 @@ void put_completion_logprobs(LineText& line, const Choice& choice, const Tokeniz
     tokens.push_back(text);
     chosen.push_back(double(choice.logprobs->chosen[i]));
     offsets.push_back(offset);
+    if (tokenizer && tokenizer->piece(choice.tokens[i]).empty()) continue;  // a special token is no part of the text
     for (const char c : text) offset += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
   }
   line.put("{\"text_offset\":");
@@ -153,7 +170,7 @@ void put_completion_logprobs(LineText& line, const Choice& choice, const Tokeniz
   put_list(line, choice.tokens.size(), [&](std::size_t i) {
     ordered_json here{{text_of(choice.tokens[i], tokenizer), double(choice.logprobs->chosen[i])}};
     for (const TokenLogprob& other : choice.logprobs->top[i])
-      here.emplace(text_of(other.token, tokenizer), double(other.logprob));
+      if (other.token != choice.tokens[i]) here[name_among(here, other.token, tokenizer)] = double(other.logprob);
     line.put_json(here);
   });
   line.put("}");
@@ -162,7 +179,7 @@ void put_completion_logprobs(LineText& line, const Choice& choice, const Tokeniz
 ordered_json chat_token(std::int32_t token, float logprob, const Tokenizer* tokenizer) {
   ordered_json bytes = ordered_json::array();
   if (tokenizer)
-    for (const char c : tokenizer->piece(token)) bytes.push_back(static_cast<unsigned char>(c));
+    for (const char c : tokenizer->shown_piece(token)) bytes.push_back(static_cast<unsigned char>(c));
   return {{"token", text_of(token, tokenizer)}, {"logprob", double(logprob)}, {"bytes", std::move(bytes)}};
 }
 

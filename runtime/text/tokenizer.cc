@@ -89,7 +89,6 @@ Tokenizer::Tokenizer(TokenizerParts parts)
   for (const auto& [name, id] : parts.vocabulary) last = std::max(last, id);
   for (const AddedToken& token : parts.added.tokens) last = std::max(last, token.id);
   pieces_.resize(static_cast<std::size_t>(last) + 1);
-  special_.resize(pieces_.size());
 
   for (const auto& [name, id] : parts.vocabulary) {
     pieces_[id] = bytes_of(name);
@@ -102,10 +101,10 @@ Tokenizer::Tokenizer(TokenizerParts parts)
     if (names_ == Names::sentences) pieces_[byte_ids_[byte]] = std::string(1, static_cast<char>(byte));
   }
   for (AddedToken& token : parts.added.tokens) {
-    std::string text = token.normalized ? normalize(token.text, true) : token.text;
+    std::string text = token.normalized ? normalize(token.text, Start::text) : token.text;
     // An added token's text is not written in the alphabet, yet Hugging Face's decoder reads it as if it were.
     pieces_[token.id] = token.special ? std::string() : bytes_of(text);
-    special_[token.id] = token.special;
+    if (token.special) special_[token.id] = token.text;
     Pass& pass = added_[token.normalized];
     pass.tokens.push_back({std::move(token), std::move(text)});
   }
@@ -124,25 +123,43 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view utf8, bool add_firs
   ids.reserve(utf8.size() / 4 + 1);
   if (add_first_token && first_) ids.push_back(*first_);
   BpeMerges::Scratch scratch;
-  encode_pass(utf8, /*normalized=*/false, /*at_start=*/true, ids, scratch);
+  encode_pass(utf8, /*normalized=*/false, Start::text, ids, scratch);
   return ids;
 }
 
-/// Writes spaces as SentencePiece does. `at_start` means that `text` begins the whole text.
-std::string Tokenizer::marked(std::string_view text, bool at_start) const {
+std::vector<std::int32_t> Tokenizer::encode_after(std::span<const std::int32_t> before, std::string_view utf8) const {
+  Ids ids;
+  BpeMerges::Scratch scratch;
+  const Start start = before.empty() ? Start::text : special_.contains(before.back()) ? Start::segment : Start::middle;
+  encode_pass(utf8, /*normalized=*/false, start, ids, scratch);
+  return ids;
+}
+
+std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>> Tokenizer::encode_pair(std::string_view prompt,
+                                                                                       std::string_view continuation,
+                                                                                       bool add_first_token) const {
+  Ids before = encode(prompt.substr(0, space_begin(prompt, 0, prompt.size())), add_first_token);
+  if (before.empty()) before = encode(prompt, add_first_token);
+  const Ids all = encode(std::string(prompt) + std::string(continuation), add_first_token);
+  return {before, Ids(all.begin() + static_cast<std::ptrdiff_t>(std::min(before.size(), all.size())), all.end())};
+}
+
+/// Writes spaces as SentencePiece does.
+std::string Tokenizer::marked(std::string_view text, Start start) const {
   const bool begins = text.starts_with(' ') || text.starts_with(kSpaceMark);
+  const bool prefixed = prefix_ == Prefix::always || (prefix_ == Prefix::missing && !begins) ||
+                        (prefix_ == Prefix::first && !begins && start == Start::text);
   std::string out;
-  if (prefix_ == Prefix::always || (!begins && (prefix_ == Prefix::missing || (prefix_ == Prefix::first && at_start))))
-    out = kSpaceMark;
+  if (prefixed && start != Start::middle) out = kSpaceMark;
   for (const char c : text)
     if (c == ' ') out += kSpaceMark;
     else out += c;
   return out;
 }
 
-std::string Tokenizer::normalize(std::string_view text, bool at_start) const {
+std::string Tokenizer::normalize(std::string_view text, Start start) const {
   if (text.empty() || normalizer_ == Normalizer::none) return std::string(text);
-  return normalizer_ == Normalizer::nfc ? nfc(text) : marked(text, at_start);
+  return normalizer_ == Normalizer::nfc ? nfc(text) : marked(text, start);
 }
 
 /// The longest token that `text` begins with, or null. It takes one search per byte, however many tokens there are.
@@ -179,17 +196,18 @@ Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from, 
 
 /// Cuts the text at the added tokens of this pass. The text between them goes through the second pass, and then into
 /// words.
-void Tokenizer::encode_pass(std::string_view text, bool normalized, bool at_start, Ids& ids,
+void Tokenizer::encode_pass(std::string_view text, bool normalized, Start start, Ids& ids,
                             BpeMerges::Scratch& scratch) const {
   for (std::size_t at = 0; at < text.size();) {
     const Match match = find_added(text, at, normalized);
     const std::string_view between = text.substr(at, match.begin - at);
-    const bool first = at_start && at == 0;
+    const Start here = at == 0 ? start : Start::segment;
     if (!normalized && normalizer_ != Normalizer::none)
-      encode_pass(normalize(between, first), /*normalized=*/true, first, ids, scratch);
-    else if (!normalized) encode_pass(between, /*normalized=*/true, first, ids, scratch);
-    else if (metaspace_ && !between.empty()) encode_words(marked(between, first), ids, scratch);
-    else if (names_ == Names::bytes && prefix_ == Prefix::missing && !between.empty() && between[0] != ' ')
+      encode_pass(normalize(between, here), /*normalized=*/true, here, ids, scratch);
+    else if (!normalized) encode_pass(between, /*normalized=*/true, here, ids, scratch);
+    else if (metaspace_ && !between.empty()) encode_words(marked(between, here), ids, scratch);
+    else if (names_ == Names::bytes && prefix_ == Prefix::missing && here != Start::middle && !between.empty() &&
+             between[0] != ' ')
       encode_words(" " + std::string(between), ids, scratch);
     else encode_words(between, ids, scratch);
     if (match.token != nullptr) ids.push_back(match.token->id);
@@ -253,9 +271,16 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   return text + decoder.finish();
 }
 
+std::string Tokenizer::decode_shown(std::span<const std::int32_t> ids) const {
+  IncrementalDecoder decoder(*this, SpecialTokens::shown);
+  std::string text;
+  for (const std::int32_t id : ids) text += decoder.push(id);
+  return text + decoder.finish();
+}
+
 std::string Tokenizer::decode_after(std::span<const std::int32_t> before, std::span<const std::int32_t> ids) const {
   IncrementalDecoder decoder(*this);
-  for (const std::int32_t id : before) decoder.push(id);
+  decoder.follow(before);
   std::string text;
   for (const std::int32_t id : ids) text += decoder.push(id);
   return text + decoder.finish();
@@ -266,8 +291,15 @@ std::string_view Tokenizer::piece(std::int32_t id) const {
   return pieces_[id];
 }
 
-bool Tokenizer::is_special(std::int32_t id) const {
-  return id >= 0 && static_cast<std::size_t>(id) < special_.size() && special_[id];
+std::string_view Tokenizer::shown_piece(std::int32_t id) const {
+  const auto special = special_.find(id);
+  return special == special_.end() ? piece(id) : special->second;
+}
+
+std::optional<std::int32_t> Tokenizer::special_token(std::string_view text) const {
+  for (const auto& [id, special] : special_)
+    if (special == text) return id;
+  return {};
 }
 
 bool Tokenizer::is_byte(std::int32_t id) const {
@@ -275,19 +307,33 @@ bool Tokenizer::is_byte(std::int32_t id) const {
   return names_ == Names::sentences && bytes.size() == 1 && byte_ids_[static_cast<unsigned char>(bytes[0])] == id;
 }
 
+std::string_view IncrementalDecoder::piece(std::int32_t id) const {
+  return special_ == SpecialTokens::shown ? tokenizer_->shown_piece(id) : tokenizer_->piece(id);
+}
+
+void IncrementalDecoder::follow(std::span<const std::int32_t> prompt) {
+  begun_ = std::any_of(prompt.begin(), prompt.end(), [this](std::int32_t id) { return !piece(id).empty(); });
+}
+
 std::string IncrementalDecoder::push(std::int32_t id) {
-  const std::string_view piece = tokenizer_.piece(id);
-  if (tokenizer_.names() == Names::bytes) return stream_.push(piece);
-  if (tokenizer_.is_byte(id)) {
-    bytes_ += piece;
+  const std::string_view bytes = piece(id);
+  if (tokenizer_->names() == Names::bytes) return stream_.push(bytes);
+  if (tokenizer_->is_byte(id)) {
+    bytes_ += bytes;
     return {};
   }
-  if (piece.empty()) return {};
-  return without_first_space(take_bytes() + std::string(piece));
+  if (bytes.empty()) return {};
+  std::string text = without_first_space(take_bytes() + std::string(bytes));
+  begun_ = true;
+  return text;
+}
+
+std::string IncrementalDecoder::pending() const {
+  return is_utf8(bytes_) ? without_first_space(bytes_) : std::string();
 }
 
 std::string IncrementalDecoder::finish() {
-  if (tokenizer_.names() == Names::bytes) return stream_.finish();
+  if (tokenizer_->names() == Names::bytes) return stream_.finish();
   std::string rest = without_first_space(take_bytes());
   begun_ = false;
   return rest;
@@ -295,14 +341,13 @@ std::string IncrementalDecoder::finish() {
 
 std::string IncrementalDecoder::take_bytes() {
   std::string text, bytes = std::exchange(bytes_, {});
-  if (with_replacements(bytes) == bytes) return bytes;
+  if (is_utf8(bytes)) return bytes;
   for (std::size_t i = 0; i < bytes.size(); ++i) text += "\uFFFD";
   return text;
 }
 
-std::string IncrementalDecoder::without_first_space(std::string text) {
-  if (text.empty()) return text;
-  if (!std::exchange(begun_, true) && text[0] == ' ') text.erase(0, 1);
+std::string IncrementalDecoder::without_first_space(std::string text) const {
+  if (!begun_ && text.starts_with(' ')) text.erase(0, 1);
   return text;
 }
 

@@ -36,21 +36,34 @@ class Tokenizer {
   /// The ids of the text. Special and added tokens written out in it become their ids. `add_first_token` puts
   /// first_token() in front, if there is one. Any bytes will do: piece() returns those that are not UTF-8 unchanged.
   std::vector<std::int32_t> encode(std::string_view utf8, bool add_first_token) const;
+  /// The ids of a text that goes on after `before`: it gets no first token, and no space in front unless its words
+  /// begin after a special token.
+  std::vector<std::int32_t> encode_after(std::span<const std::int32_t> before, std::string_view utf8) const;
+  /// The ids of a prompt, and those that the prompt and its continuation have beyond them, as in lm-eval: white space
+  /// at the end of the prompt belongs to the continuation, unless it is all that the prompt has.
+  std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>> encode_pair(std::string_view prompt,
+                                                                              std::string_view continuation,
+                                                                              bool add_first_token) const;
 
   /// The text of the ids, without special tokens and without unknown ids. It is always UTF-8, because bytes that make
   /// no character become U+FFFD. Nothing is tidied up.
   std::string decode(std::span<const std::int32_t> ids) const;
-  /// The text that `ids` add to the text of `before`. decode() of all of them begins with decode(before), except for a
-  /// character that begins in one and ends in the other.
+  /// The same with the texts of special tokens.
+  std::string decode_shown(std::span<const std::int32_t> ids) const;
+  /// The text of an answer `ids` to the prompt `before`, whose own text has ended: half a character at its end is not
+  /// part of the answer.
   std::string decode_after(std::span<const std::int32_t> before, std::span<const std::int32_t> ids) const;
 
   /// The bytes that an id adds to a text, perhaps half a character. Empty for special tokens and unknown ids.
   std::string_view piece(std::int32_t id) const;
+  /// The bytes of an id where special tokens are shown: a special token's own text, such as `<|im_end|>`, else piece().
+  std::string_view shown_piece(std::int32_t id) const;
 
   /// The largest id plus one: the number of rows that an embedding must have.
   std::size_t size() const { return pieces_.size(); }
   std::optional<std::int32_t> first_token() const { return first_; }
-  bool is_special(std::int32_t id) const;
+  /// The id of the special token with this text, if there is one.
+  std::optional<std::int32_t> special_token(std::string_view text) const;
   /// The way in which the bytes of ids become text; see IncrementalDecoder.
   Names names() const { return names_; }
   bool is_byte(std::int32_t id) const;  ///< a token of Names::sentences that stands for a single byte
@@ -72,10 +85,12 @@ class Tokenizer {
     std::size_t begin = 0, end = 0;
     const AddedToken* token = nullptr;  // null if none was found
   };
-  std::string marked(std::string_view text, bool at_start) const;
-  std::string normalize(std::string_view text, bool at_start) const;
+  /// A piece of text begins at the whole text's start, after an added token, or after other text.
+  enum class Start : std::uint8_t { text, segment, middle };
+  std::string marked(std::string_view text, Start start) const;
+  std::string normalize(std::string_view text, Start start) const;
   Match find_added(std::string_view text, std::size_t from, bool normalized) const;
-  void encode_pass(std::string_view text, bool normalized, bool at_start, Ids& ids, BpeMerges::Scratch& scratch) const;
+  void encode_pass(std::string_view text, bool normalized, Start start, Ids& ids, BpeMerges::Scratch& scratch) const;
   const Added* longest_added(std::string_view text, const Pass& pass) const;
   void encode_words(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const;
   void encode_run(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const;
@@ -86,10 +101,10 @@ class Tokenizer {
   Prefix prefix_;
   Pattern pattern_;
   bool metaspace_, whole_words_;
-  std::unordered_map<std::string, std::int32_t> ids_;  // by bytes; used only if words or characters are looked up
-  std::vector<std::string> pieces_;                    // by id
-  std::vector<bool> special_;                          // by id
-  std::array<std::int32_t, 256> byte_ids_{};           // -1 if the byte has no token
+  std::unordered_map<std::string, std::int32_t> ids_;      // by bytes; used only if words or characters are looked up
+  std::vector<std::string> pieces_;                        // by id
+  std::unordered_map<std::int32_t, std::string> special_;  // their texts, by id
+  std::array<std::int32_t, 256> byte_ids_{};               // -1 if the byte has no token
   std::optional<std::int32_t> unknown_;
   bool fuse_unknown_;
   std::string removed_;
@@ -98,21 +113,31 @@ class Tokenizer {
   std::optional<std::int32_t> first_;
 };
 
+enum class SpecialTokens : std::uint8_t { skipped, shown };
+
 /// Decodes ids as they come, for text that is shown or searched while it grows. The joined pieces are
 /// Tokenizer::decode() of all ids, and none ends inside a character. With Names::sentences, one space in front of the
 /// whole text is left out, and if byte tokens in a row are not valid text, each of them becomes U+FFFD. Keeps a
 /// reference to the tokenizer.
 class IncrementalDecoder {
  public:
-  explicit IncrementalDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit IncrementalDecoder(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::skipped)
+      : tokenizer_(&tokenizer), special_(special) {}
+  /// Begins the text of an answer to this prompt. The prompt's own text is dropped.
+  void follow(std::span<const std::int32_t> prompt);
   std::string push(std::int32_t id);
+  /// The text that byte tokens in a row make if no other follows; empty unless it is valid. The next push may take it
+  /// back.
+  std::string pending() const;
   std::string finish();  ///< the rest; U+FFFD for an incomplete character
 
  private:
+  std::string_view piece(std::int32_t id) const;
   std::string take_bytes();
-  std::string without_first_space(std::string text);
+  std::string without_first_space(std::string text) const;
 
-  const Tokenizer& tokenizer_;
+  const Tokenizer* tokenizer_;
+  SpecialTokens special_;
   Utf8Stream stream_;
   std::string bytes_;   // from byte tokens in a row
   bool begun_ = false;  // some text has come out

@@ -197,6 +197,43 @@ class GoesOn(Case):
             self.clear()
 
 
+class NothingAnsweredYet(Case):
+    LINES = [{"id": i, "prompt": " ".join(WORDS[i % 7:i % 7 + 4]), "max_tokens": 300, "ignore_eos": True} for i in range(12)]
+
+    def begin(self, number, times):
+        """Signals a run before any of its answers has ended."""
+        process = WEFT.start(*self.command((4, 3), "--threads", 1, *DISK, every="0.01s"))
+        while not self.saved.exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.002)
+        for _ in range(times):
+            process.send_signal(number)
+            time.sleep(0.01)
+        said = process.communicate(timeout=60)[1].decode()
+        self.assertEqual(process.returncode, 130, said)
+        self.assertEqual(self.output.stat().st_size, 0)
+        self.assertIn("in flight are saved", said)
+
+    def test_a_signal_that_comes_twice_at_once_is_one_request(self):
+        answers = self.undisturbed(self.LINES)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self.begin(number, times=2)
+            self.assertEqual(self.resume(answers, (5, 2), *TIERS)[1]["resumed_sequences"], 12)
+            self.clear()
+
+    def test_other_settings_are_refused(self):
+        answers = self.undisturbed(self.LINES)
+        self.begin(signal.SIGTERM, times=1)
+        saved, record = self.saved.read_bytes(), pathlib.Path(f"{self.output}.run.json").read_bytes()
+        for wrong in (["--kv-dtype", "int8"], ["--max-tokens", 7], ["--retention", "h2o:0.2:0.2"], ["--dtype", "float32"]):
+            done = WEFT.run(*self.command((4, 3), "--resume", *wrong, *DISK))
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("belongs to another run", done.stderr.decode())
+            self.assertEqual(self.saved.read_bytes(), saved)
+            self.assertEqual(pathlib.Path(f"{self.output}.run.json").read_bytes(), record)
+        self.assertEqual(self.resume(answers, (4, 3), *TIERS)[1]["resumed_sequences"], 12)
+
+
 class CostsOnlyTime(Case):
     """A snapshot that cannot be used is said in a line and ignored."""
 

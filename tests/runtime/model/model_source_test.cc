@@ -2,6 +2,8 @@
 #include "runtime/model/model_source.h"
 
 #include <catch2/catch.hpp>
+#include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
 #include "tests/support/files.h"
@@ -95,5 +97,114 @@ TEST_CASE("a broken generation_config.json is refused by file and key", "[runtim
     write_text(file, text);
     CHECK_THROWS_AS(read_model_spec(folder.path()), DataError);
     CHECK_THROWS_WITH(read_model_spec(folder.path()), Contains(file.string()) && Contains(expected));
+  }
+}
+
+namespace {
+
+/// A copy of a golden checkpoint in one file, with tensors of its hidden size added: 16-bit numbers that are `value`.
+struct Changed {
+  TemporaryFolder folder;
+  explicit Changed(const char* golden) {
+    for (const auto& file : fs::directory_iterator(data_path("golden") / golden))
+      fs::copy_file(file.path(), folder / file.path().filename().string());
+  }
+  void add(const std::vector<std::string>& names, std::vector<std::int64_t> shape, std::uint16_t value) {
+    const std::string file = read_text(folder / "model.safetensors");
+    std::uint64_t bytes = 0;
+    std::memcpy(&bytes, file.data(), sizeof(bytes));
+    nlohmann::json header = nlohmann::json::parse(file.substr(8, bytes));
+    std::string data = file.substr(8 + bytes);
+    std::int64_t elements = 1;
+    for (const std::int64_t n : shape) elements *= n;
+    for (const std::string& name : names) {
+      const std::size_t begin = data.size();
+      for (std::int64_t i = 0; i < elements; ++i) data.append(reinterpret_cast<const char*>(&value), sizeof(value));
+      header[name] = {{"dtype", "F16"}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
+    }
+    const std::string text = header.dump();
+    bytes = text.size();
+    write_text(folder / "model.safetensors",
+               std::string(reinterpret_cast<const char*>(&bytes), sizeof(bytes)) + text + data);
+  }
+  auto open() const { return runtime::open_model(folder.path(), "auto", ""); }
+};
+
+}  // namespace
+
+TEST_CASE("tensors of the layers that config.json does not announce are refused", "[runtime]") {
+  const std::int64_t hidden = read_model_spec(data_path("golden") / "llama-absent-keys-f16").hidden;
+  for (const auto& [name, kind] : std::vector<std::pair<std::string, std::string>>{
+           {"model.layers.0.self_attn.q_proj.bias", "1 biases"},
+           {"model.layers.1.mlp.down_proj.bias", "1 biases"},
+           {"model.norm.bias", "1 biases"},
+           {"model.layers.0.self_attn.q_norm.weight", "1 norms"},
+           {"model.layers.99.input_layernorm.weight", "1 layers"},
+           {"model.layers.0.self_attn.q_proj.lora_A.weight", "1 parts of LoRA"}}) {
+    Changed changed("llama-absent-keys-f16");
+    changed.add({name}, {hidden}, 0x3C00);
+    CAPTURE(name);
+    CHECK_THROWS_AS(changed.open(), DataError);
+    CHECK_THROWS_WITH(changed.open(), Contains("model.safetensors: ") && Contains(kind) && Contains("'" + name + "'") &&
+                                          !Contains("\n"));
+  }
+}
+
+TEST_CASE("tensors that change nothing are left out, and the user is told which", "[runtime]") {
+  Changed changed("llama-absent-keys-f16");
+  changed.add({"model.layers.0.self_attn.q_proj.bias"}, {4}, 0);
+  changed.add({"model.layers.0.self_attn.rotary_emb.inv_freq"}, {4}, 0x3C00);
+  CHECK_NOTHROW(changed.open());  // GPTQ's tools write biases of zeros
+  changed.add({"vision_tower.layers.0.norm.weight", "mtp.fc.weight"}, {4}, 0x3C00);
+  const auto source = changed.open();
+  REQUIRE(source->notes.size() == 1);
+  CHECK_THAT(source->notes.front(),
+             Contains("'mtp.fc.weight'") && Contains("'vision_tower.layers.0.norm.weight'") && !Contains("inv_freq"));
+}
+
+TEST_CASE("a file's own head is used although config.json ties it", "[runtime]") {
+  Changed changed("qwen2-tied-f16");
+  const policy::ModelSpec spec = read_model_spec(changed.folder.path());
+  REQUIRE(spec.tied_head);
+  CHECK(changed.open()->spec.tied_head);
+  changed.add({"lm_head.weight"}, {spec.vocab, spec.hidden}, 0x3C00);
+  const auto source = changed.open();
+  CHECK_FALSE(source->spec.tied_head);
+  CHECK(source->units.back().kind == policy::Unit::Kind::head);
+  REQUIRE(source->notes.size() == 1);
+  CHECK_THAT(source->notes.front(), Contains("'lm_head.weight' is not the embedding"));
+}
+
+TEST_CASE("bfloat16 weights are computed in bfloat16 where config.json names no dtype", "[runtime]") {
+  Changed changed("smollm2-gqa-tied-bf16");
+  CHECK(changed.open()->notes.empty());
+  nlohmann::json config = nlohmann::json::parse(read_text(changed.folder / "config.json"));
+  for (const char* key : {"dtype", "torch_dtype"}) config.erase(key);
+  write_text(changed.folder / "config.json", config.dump());
+  const auto source = changed.open();
+  CHECK(source->type == DType::bf16);
+  REQUIRE(source->notes.size() == 1);
+  CHECK_THAT(source->notes.front(), Contains("the weights are bfloat16"));
+}
+
+TEST_CASE("the tokenizer's own end token ends answers too", "[runtime]") {
+  const TemporaryFolder folder;
+  for (const char* name : {"config.json", "merges.txt", "vocab.json"})
+    fs::copy_file(source_path("models/demo") / name, folder / name);
+  const auto open = [&](const std::string& tokenizer_config) {
+    write_text(folder / "tokenizer_config.json", tokenizer_config);
+    return runtime::open_model(folder.path(), "auto", "random:1");
+  };
+  for (const char* text : {R"({"eos_token":"<pad>"})", R"({"eos_token":{"content":"<pad>"}})"}) {
+    CAPTURE(text);
+    const auto source = open(text);
+    CHECK(source->spec.eos == Ids{2, 1});
+    REQUIRE(source->notes.size() == 1);
+    CHECK_THAT(source->notes.front(), Contains("<pad> ends answers too"));
+  }
+  for (const char* text : {R"({"eos_token":"</s>"})", R"({"eos_token":null})", "{}"}) {
+    CAPTURE(text);
+    CHECK(open(text)->spec.eos == Ids{2});
+    CHECK(open(text)->notes.empty());
   }
 }

@@ -129,6 +129,34 @@ TEST_CASE("logprobs in OpenAI's forms", "[runtime]") {
   CHECK(content.at(1).at("top_logprobs").size() == 2);
 }
 
+TEST_CASE("logprobs show special tokens by their text, and tell equal texts apart", "[runtime]") {
+  const auto& tokenizer = demo_tokenizer();
+  std::int32_t special = 0;
+  while (tokenizer.shown_piece(special) == tokenizer.piece(special)) ++special;
+  const std::string name(tokenizer.shown_piece(special));
+  std::vector<std::int32_t> halves;  // bytes that are no text by themselves
+  for (std::int32_t id = 0; halves.size() < 3; ++id)
+    if (tokenizer.piece(id).size() == 1 && static_cast<unsigned char>(tokenizer.piece(id)[0]) >= 0x80)
+      halves.push_back(id);
+  const auto ids = tokenizer.encode("It was", false);
+  Choice one = choice("It was", {special, ids[1]});
+  one.logprobs = ChoiceLogprobs{
+      .chosen = {-0.5f, -1.5f},
+      .top = {{{special, -0.5f}}, {{halves[0], -0.25f}, {halves[1], -0.5f}, {halves[2], -0.75f}, {ids[1], -1.5f}}}};
+  const json native = line_of({"7", Endpoint::native, ""}, {one}).at("logprobs");
+  CHECK(native.at(0).at("token") == name);
+  const json chat = line_of({"\"a\"", Endpoint::chat, "demo"}, {one});
+  const json content = chat.at("response").at("body").at("choices").at(0).at("logprobs").at("content");
+  CHECK(content.at(0).at("token") == name);
+  CHECK(content.at(0).at("bytes").size() == name.size());
+  const json flat = line_of({"\"a\"", Endpoint::completions, "demo"}, {one});
+  const json logprobs = flat.at("response").at("body").at("choices").at(0).at("logprobs");
+  CHECK(logprobs.at("text_offset") == json::parse("[0,0]"));  // the special token is no part of the text
+  CHECK(logprobs.at("tokens").at(0) == name);
+  CHECK(logprobs.at("top_logprobs").at(1).size() == 4);
+  CHECK(logprobs.at("top_logprobs").at(1).contains("\uFFFD"));
+}
+
 TEST_CASE("refused requests in Weft's own form", "[runtime]") {
   Requests files;
   const RequestFile requests = files.open(kNative);
@@ -141,6 +169,18 @@ TEST_CASE("refused requests in Weft's own form", "[runtime]") {
   CHECK(unreadable.at("line") == 3);
   CHECK(unreadable.at("error").at("code") == "invalid_json_line");
   CHECK(json::parse(runtime::refusal_line(requests.refusal(3), Dialect::native)).at("line") == 4);
+}
+
+TEST_CASE("the tokenizer's first token can be left out", "[runtime]") {
+  Requests files;
+  const RequestFile requests = files.open(
+      "{\"prompt\":\"It was\"}\n{\"prompt\":\"It was\",\"add_special_tokens\":false}\n"
+      "{\"prompt\":\"</s>It was\"}\n{\"prompt\":\"</s>It was\",\"add_special_tokens\":false}\n");
+  const auto with = requests.read(0).prompt, without = requests.read(1).prompt;
+  CHECK(with.front() == demo_tokenizer().first_token());
+  CHECK(std::vector(with.begin() + 1, with.end()) == without);
+  CHECK(requests.read(3).prompt == with);
+  CHECK(requests.doubled_first_tokens() == 1);
 }
 
 TEST_CASE("refused requests in OpenAI's form", "[runtime]") {

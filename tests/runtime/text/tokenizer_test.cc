@@ -156,9 +156,9 @@ TEST_CASE("a folder without tokenizer_config.json is read as the published OPT i
   const Tokenizer tokenizer = Tokenizer::load(small.folder.path());
   CHECK(tokenizer.first_token() == 2);
   CHECK(tokenizer.encode(" te</s><pad><s>", true).size() == 1 + 1 + 1 + 1 + 3);
-  CHECK(tokenizer.is_special(2));
-  CHECK(tokenizer.is_special(1));
-  CHECK_FALSE(tokenizer.is_special(0));
+  CHECK((tokenizer.piece(2).empty() && tokenizer.shown_piece(2) == "</s>"));
+  CHECK((tokenizer.piece(1).empty() && !tokenizer.shown_piece(1).empty()));
+  CHECK(tokenizer.shown_piece(0) == tokenizer.piece(0));
 }
 
 TEST_CASE("a mebibyte without a space takes n log n, not n squared", "[runtime]") {
@@ -185,7 +185,7 @@ TEST_CASE("encode is safe on any bytes and loses none", "[runtime]") {
 TEST_CASE("ids that name nothing have no text", "[runtime]") {
   for (const std::int32_t id : {-1, 50265, 1 << 30}) {
     CHECK(opt().piece(id).empty());
-    CHECK_FALSE(opt().is_special(id));
+    CHECK(opt().shown_piece(id).empty());
   }
   CHECK(opt().decode(Ids{2, 31414, -1, 50271, 232, 1}) == "Hello world");
 }

@@ -1,0 +1,37 @@
+// runtime/text/stop_search.h: finds stop strings in the text of an answer while it grows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/text/tokenizer.h"
+
+namespace weft::runtime {
+
+/// Searches the text of an answer's tokens, in which special tokens are shown, so that a stop string may be one of
+/// them, as in transformers' stop_strings. The answer itself is shown without special tokens. Keeps a reference to the
+/// tokenizer.
+class StopSearch {
+ public:
+  /// `prompt`: the tokens that the answer follows. `stops` are not empty.
+  StopSearch(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt, std::vector<std::string> stops);
+  /// Adds a token. With `look`, returns whether a stop string ends in its text; a token without may not end one later.
+  bool push(std::int32_t id, bool look);
+  bool found() const { return at_ != std::string::npos; }
+  /// The answer's text up to the stop string that was found. `ids` are those that were pushed. It begins
+  /// Tokenizer::decode_after(prompt, ids).
+  std::string text_before(std::span<const std::int32_t> prompt, std::span<const std::int32_t> ids) const;
+  const std::vector<std::string>& stops() const { return stops_; }
+
+ private:
+  const Tokenizer* tokenizer_;
+  IncrementalDecoder decoder_;
+  std::vector<std::string> stops_;
+  std::string text_;                    // of all tokens, less what the decoder holds back
+  std::size_t at_ = std::string::npos;  // offset in `text_` and the decoder's pending() at which a stop string begins
+};
+
+}  // namespace weft::runtime
