@@ -64,7 +64,8 @@ class Backend {
   virtual std::unique_ptr<Memory> allocate_device(std::size_t bytes) = 0;
   /// Host memory that needs no staging for copies to and from the device; aligned as O_DIRECT requires.
   virtual std::unique_ptr<Memory> allocate_host(std::size_t bytes) = 0;
-  /// Whether ops of the device may use `host`, memory of allocate_host(). False if a GPU's system could not pin it.
+  /// Whether ops of the device may use `host`, memory of allocate_host(). False if a GPU's system lets too little be
+  /// pinned.
   virtual bool device_reaches(const void* host) const = 0;
 
   virtual std::unique_ptr<Stream> make_stream() = 0;

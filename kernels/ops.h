@@ -101,7 +101,7 @@ struct Linear {
   Arithmetic arithmetic = Arithmetic::exact;
 };
 
-/// out = the numbers that the levels stand for, each rounded to 16 bits. It serves weights that many products use.
+/// out = the numbers that the levels mean, each rounded to 16 bits, for weights that many products use.
 ///   weight [out, in] quantised   out [out, in] f16, its rows next to each other
 struct UnpackWeights {
   ConstView weight;

@@ -68,7 +68,7 @@ template <class T, int kDim, class How> __device__ __forceinline__ void sum_colu
   }
 }
 
-/// Grid: every KV head of every tile of keys. Shared: a tile.
+/// Grid: KV heads of tiles of keys. Shared: a tile.
 template <class T, int kDim, bool kLargest>
 __global__ void __launch_bounds__(kThreads, 2) column_sums_tensor(PrefillArgs a) {
   if constexpr (kMultiplies<T>) sum_columns<T, kDim, Gathered<kLargest>>(a);

@@ -2,7 +2,7 @@
 //
 // The structure is FlashAttention-2's (arXiv 2307.08691): a tile of 64 rows meets tiles of 64 keys; a warp has 16 of
 // the rows, with their queries, logits and outputs in registers, and rescales sums and outputs when a row's largest
-// logit grows. Only keys and values pass through shared memory. One is copied while the other is multiplied.
+// logit grows. Only keys and values pass through shared memory. Each is on its way while the other is multiplied.
 #pragma once
 
 #include "kernels/attention/prefill_tile_cuda.h"
@@ -45,7 +45,7 @@ __device__ __forceinline__ void weigh(float (&p)[kTile / 8][4], float to_exp2, f
   }
 }
 
-/// out += the weights times the values.
+/// out += weights values.
 template <class T, int kDim>
 __device__ __forceinline__ void add_values(const float (&p)[kTile / 8][4], const Tile<T, kDim>& values,
                                            float (&out)[kDim / 8][4]) {
@@ -126,7 +126,7 @@ template <class T, int kDim> __device__ __forceinline__ void attend(const Prefil
   }
 }
 
-/// Grid: every head of every tile of rows. Shared: keys, values.
+/// Grid: heads of tiles of rows. Shared: keys, values.
 template <class T, int kDim> __global__ void __launch_bounds__(kThreads, 2) prefill_tensor(PrefillArgs a) {
   if constexpr (kMultiplies<T>) attend<T, kDim>(a);
 }

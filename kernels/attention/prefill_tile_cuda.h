@@ -34,7 +34,7 @@ struct PrefillArgs {
 };
 
 /// kTile rows of kDim numbers in shared memory. Chunks change places within their row, so that neither writes of whole
-/// rows nor load_tiles() have bank conflicts.
+/// rows nor load_tiles() meet in a bank.
 template <class T, int kDim> struct Tile {
   static constexpr int kChunks = kDim / kChunk;
   static constexpr int kAcross = kChunks % 8 == 0 ? 8 : 4;  // chunks of a row that threads move at once

@@ -1,5 +1,5 @@
-// kernels/linear/linear_transpose_avx512.h: 16 floats as one register, and transposes of 16 x 16 numbers. The files
-// linear_avx512*.cc include it. It is in an unnamed namespace, as linear_avx512.h is.
+// kernels/linear/linear_transpose_avx512.h: 16 floats as one register, and matrices of them transposed. It is for
+// linear_avx512*.cc, in an unnamed namespace like linear_avx512.h.
 #pragma once
 
 #include <immintrin.h>

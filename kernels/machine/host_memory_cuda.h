@@ -37,13 +37,13 @@ class HostRanges {
     const Range range = find(address);
     return range.end && range.pageable;
   }
-  /// The number of bytes from `address` on, at most `bytes`, that one copy may take.
+  /// The number of bytes, of `bytes` from `address` on, that one copy may take.
   std::size_t together(const void* address, std::size_t bytes) const {
     const Range range = find(address);
     if (!range.end) return bytes;
     return std::min(bytes, static_cast<std::size_t>(range.end - static_cast<const std::byte*>(address)));
   }
-  /// The reason why memory was last left pageable; empty if all is pinned.
+  /// The reason why memory stayed pageable the last time that some did; empty if all is pinned.
   std::string trouble() const {
     const std::lock_guard lock(mutex_);
     return trouble_;
