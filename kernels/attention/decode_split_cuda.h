@@ -109,9 +109,9 @@ template <class T> __global__ void __launch_bounds__(kThreads) decode_rest(Decod
   add_to_rest(a, t, split.victim[t.tile]);
 }
 
-/// Calls f.operator()<Layout, kHeads>() with the layout for rows of `dim` numbers, and with a number of heads at a time
-/// that divides the group. A lane takes 16 bytes, or 8 levels of int8 or int4. It takes one number if such lanes cannot
-/// divide the row evenly, or if 32 of them cannot hold it (fp32 beyond 128 numbers).
+/// Calls f.operator()<Layout, kHeads>() with the layout for rows of `dim` numbers, and with as many heads at a time as
+/// divide the group. A lane takes 16 bytes if rows are multiples of that; 8 levels of int8, or of int4 in whole blocks.
+/// In fp32 and odd rows, which no model of note stores, it takes one number.
 template <class T, class F> void with_layout(int dim, int group, const F& f) {
   constexpr int vector = is_level<T> ? 8 : 16 / static_cast<int>(sizeof(T));
   constexpr int whole = std::is_same_v<ValueOf<T>, Level<DType::i4>> ? kKvBlock : vector;
@@ -163,7 +163,7 @@ template <class Layout, int kHeads> void run_split(DecodeArgs a, int rows, CudaS
   }
 }
 
-/// Runs a whole step over slots of type T, whatever their number.
+/// The whole step for slots of type T, whatever their number.
 template <class T> void run_teams(const DecodeArgs& args, int rows, CudaStream& stream) {
   const KvSlots& of = args.slots;
   with_layout<T>(of.head_dim, args.group, [&]<class Layout, int kHeads>() {

@@ -103,16 +103,17 @@ int run_plan(const PlanFlags& flags) {
   }
   for (const std::string& text : flags.retentions) request.retentions.push_back(policy::Retention::from_text(text));
   const Planned planned = make_plan(request);
+  const std::vector<Gain> gains = what_would_help(request, planned);
   const std::string title =
       fmt::format("{}, {} + {} tokens, {}", shown_name(flags.model), flags.prompt, flags.generation, machine.name);
-  fmt::print("{}\n{}", title, plan_table(request, planned, flags.explain));
+  fmt::print("{}\n{}", title, plan_table(request, planned, gains, flags.explain));
   if (flags.machine.empty())
     fmt::print("the rates are those of a brief measurement; weft bench --lanes --save FILE measures more exactly\n");
   const std::string text = policy::to_pretty(planned.best().policy.to_json()) + "\n";
   if (!flags.output.empty()) write_file_atomically(flags.output, text);
   else fmt::print("{}", text);
   if (!flags.report.empty())
-    write_file_atomically(flags.report, policy::to_pretty(plan_report(request, planned)) + "\n");
+    write_file_atomically(flags.report, policy::to_pretty(plan_report(request, planned, gains)) + "\n");
   if (!flags.sweep.empty()) sweep(flags, request, title);
   return 0;
 }

@@ -115,7 +115,7 @@ Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free)
     const PlanRequest wanted = request(free);
     const Planned planned = make_plan(wanted);
     prediction_ = planned.best();
-    if (options_.verbose) say_lines(plan_table(wanted, planned, true));
+    if (options_.verbose) say_lines(plan_table(wanted, planned, what_would_help(wanted, planned), true));
     policy = policy::PartialPolicy::of(prediction_->policy);
     if (!options_.quiet)
       spdlog::info(

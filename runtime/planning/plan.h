@@ -51,13 +51,15 @@ struct Gain {
   double factor = 1;
 };
 /// Tries quantised formats, H2O and more of what the machine has. Returns what gains at least 5 %, the largest first.
+/// Takes longer than make_plan(): each try solves a linear program for every block shape.
 std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& planned);
 
-/// A text for people: policy, speed, memory, lanes, the bottleneck and what would help. With `explain` it has the
-/// runners-up too.
-std::string plan_table(const PlanRequest& request, const Planned& planned, bool explain);
+/// A text for people: policy, speed, memory, lanes, the bottleneck and the gains of what_would_help(). It has the
+/// runners-up too with `explain`.
+std::string plan_table(const PlanRequest& request, const Planned& planned, const std::vector<Gain>& gains,
+                       bool explain);
 /// The same as JSON: "policy", "predicted", "machine", "gains".
-nlohmann::ordered_json plan_report(const PlanRequest& request, const Planned& planned);
+nlohmann::ordered_json plan_report(const PlanRequest& request, const Planned& planned, const std::vector<Gain>& gains);
 /// tokens_per_second, seconds, peak_bytes and utilisation of a candidate. A run's report has them as "predicted".
 nlohmann::ordered_json prediction_report(const policy::Candidate& candidate);
 

@@ -123,7 +123,8 @@ std::string duration(const Planned& planned) {
 
 }  // namespace
 
-std::string plan_table(const PlanRequest& request, const Planned& planned, bool explain) {
+std::string plan_table(const PlanRequest& request, const Planned& planned, const std::vector<Gain>& gains,
+                       bool explain) {
   const Candidate& best = planned.best();
   const Prediction& prediction = best.prediction;
   std::string text =
@@ -145,8 +146,7 @@ std::string plan_table(const PlanRequest& request, const Planned& planned, bool 
   const Saving saved = saving(request, planned);
   text += fmt::format("saving what is in flight (--checkpoint-every): at most {} on disk, {:.1f} s\n",
                       bytes_to_text(saved.bytes), saved.seconds);
-  for (const Gain& gain : what_would_help(request, planned))
-    text += fmt::format("  {}: {:.1f}x\n", gain.what, gain.factor);
+  for (const Gain& gain : gains) text += fmt::format("  {}: {:.1f}x\n", gain.what, gain.factor);
   if (explain) text += "\n" + runners_up(planned.plan);
   return text;
 }
@@ -168,7 +168,7 @@ ordered_json prediction_report(const Candidate& candidate) {
   return report;
 }
 
-ordered_json plan_report(const PlanRequest& request, const Planned& planned) {
+ordered_json plan_report(const PlanRequest& request, const Planned& planned, const std::vector<Gain>& gains) {
   ordered_json report{{"model", shown_name(request.source.path)},
                       {"machine", {{"name", request.machine.name}, {"measured", request.machine.measured}}}};
   report["policy"] = planned.best().policy.to_json();
@@ -176,8 +176,7 @@ ordered_json plan_report(const PlanRequest& request, const Planned& planned) {
   const Saving saved = saving(request, planned);
   report["checkpoint"] = {{"bytes", saved.bytes}, {"seconds", saved.seconds}};
   report["gains"] = ordered_json::array();
-  for (const Gain& gain : what_would_help(request, planned))
-    report["gains"].push_back({{"what", gain.what}, {"factor", gain.factor}});
+  for (const Gain& gain : gains) report["gains"].push_back({{"what", gain.what}, {"factor", gain.factor}});
   for (std::size_t i = 1; i < planned.plan.candidates.size(); ++i) {
     const Candidate& other = planned.plan.candidates[i];
     report["runners_up"].push_back({{"policy", other.policy.to_json()}, {"predicted", prediction_report(other)}});

@@ -52,6 +52,8 @@ class Plans(Case):
         written = json.loads(report.read_text())
         self.assertEqual(written["policy"], json.loads(policy.read_text()))
         self.assertEqual(written["machine"]["measured"], False)
+        gains = "".join(f"  {gain['what']}: {gain['factor']:.1f}x\n" for gain in written["gains"])
+        self.assertTrue(gains and gains in said, gains)
         budgets = written["policy"]["budgets"]
         for tier, peak in written["predicted"]["peak_bytes"].items():
             self.assertLessEqual(peak, budgets[tier])
