@@ -30,9 +30,9 @@
 #                     --machine nothing runs: prints how long each step would take on that machine, and their sum
 #
 # Workloads run with at most 96 GiB of host memory, and those that are not resident with at most 16 GiB of device memory,
-# the CUDA context included. Short ones run to their end; of longer ones prefill does, unless it alone would take a
-# minute, and decode is projected. The peers want torch, transformers and accelerate in python3, and are skipped
-# otherwise. Exit code 0: nothing failed; 1: something did; 2: wrong flags, or no GPU.
+# the CUDA context included. Short ones run to their end; of longer ones prefill does, unless it alone would take 40 s
+# (20 where everything is resident), and decode is projected. The peers want torch, transformers and accelerate in
+# python3, and are skipped otherwise. Exit code 0: nothing failed; 1: something did; 2: wrong flags, or no GPU.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 parts=(first headline resident rest)
@@ -292,7 +292,7 @@ table_row() {  # NAME
   printf '| %s | %s x %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n' "$1" \
     "$(value "$file" policy/gpu_batch_size)" "$(value "$file" policy/num_gpu_batches)" \
     "$(value "$file" tokens_per_second/total/median 1 %.1f)" \
-    "$(value "$file" predicted/tokens_per_second 1 %.1f)" \
+    "$(value "$file" predicted/tokens_per_second/total 1 %.1f)" \
     "$(value "$file" tokens_per_second/prefill/median 1 %.0f)" \
     "$(value "$file" tokens_per_second/decode/median 1 %.1f)" "$(value "$file" bound/total/tokens_per_second 1 %.1f)" \
     "$(value "$file" bound/total/achieved 1 %.2f)" "$(value "$file" bound/decode/achieved 1 %.2f)" \
@@ -554,11 +554,11 @@ expect() {  # MODEL PROMPT TOKENS RETENTION WEIGHTS KV HOW
   read -r wanted measured_sweeps prefill < <(awk -v tokens="$3" -v most="$sweeps" \
     -v prefill="$(value "$plan" predicted/seconds/prefill)" -v decode="$(value "$plan" predicted/seconds/decode)" \
     -v host="$(value "$plan" predicted/peak_bytes/host)" -v device="$(value "$plan" predicted/peak_bytes/device)" \
-    -v start="$([ -n "$forecast" ] && echo 9 || echo 4)" \
+    -v most_prefill="$([ "$7" = resident ] && echo 20 || echo 40)" -v start="$([ -n "$forecast" ] && echo 9 || echo 4)" \
     'BEGIN { sweep = decode / (tokens - 1); sweeps = int(4 / sweep); if (sweeps < 1) sweeps = 1
              if (sweeps > most) sweeps = most
              if (decode < 10 || tokens <= 3 * sweeps) sweeps = 0
-             skip = sweeps > 0 && prefill > 40
+             skip = sweeps > 0 && prefill > most_prefill
              seconds = start + 0.15e-9 * (host + device) + (skip ? 0 : prefill) + 2 * sweep
              seconds += sweeps > 0 ? 3 * (sweeps + 1) * sweep : decode
              printf "%d %d %s\n", seconds + 1, sweeps, skip ? "" : "1" }')
@@ -605,14 +605,16 @@ run_all() {  # WORKLOAD...
 }
 run_headline() { run_all "${headline[@]}"; }
 run_resident() { run_all "${resident[@]}"; }
-run_workloads() { run_all "${workloads[@]}"; }
+run_workloads() {
+  if [ -n "$full" ] && [ "$only" = workloads ]; then run_all "${all_workloads[@]}"; else run_all "${workloads[@]}"; fi
+}
 run_link() { run_all "${link[@]}"; }
 run_more() { run_all "${more[@]}"; }
 
 # Allowances, in seconds, for what depends on the processor more than on the GPU.
 # shellcheck disable=SC2034  # used by their names
-machine_seconds=1 probe_seconds=4 smoke_seconds=12 demo_seconds=8 rates_seconds=45 agreement_seconds=45
-accelerate_seconds=55 transformers_seconds=35 ceilings_seconds=90 tests_seconds=60 sanitizer_seconds=60
+machine_seconds=1 probe_seconds=4 smoke_seconds=12 demo_seconds=8 rates_seconds=45 agreement_seconds=45 \
+  accelerate_seconds=55 transformers_seconds=35 ceilings_seconds=90 tests_seconds=60 sanitizer_seconds=60
 
 # How long each step of a part would take, in the order of a run: what no longer fits is skipped.
 print_forecast() {  # PART SECONDS
