@@ -34,7 +34,12 @@ template <class One> void for_each_of(std::int64_t count, int threads, const One
   };
   {
     std::vector<std::jthread> others;
-    for (int t = 1; t < std::min<std::int64_t>(threads, count); ++t) others.emplace_back(work, t);
+    try {
+      for (int t = 1; t < std::min<std::int64_t>(threads, count); ++t) others.emplace_back(work, t);
+    } catch (...) {
+      next = count;  // those that are there end soon
+      throw;
+    }
     work(0);
   }
   if (error) std::rethrow_exception(error);

@@ -165,8 +165,8 @@ struct Numbers {
   std::vector<float> of;
 };
 
-/// Numbers of every kind that a group may hold.
-std::vector<Numbers> all_kinds(std::size_t count, unsigned seed) {
+/// Numbers of every kind that a group may hold. `top` is the highest level.
+std::vector<Numbers> all_kinds(std::size_t count, unsigned seed, float top) {
   std::mt19937 random(seed);
   const auto each = [&](auto&& f) {
     std::vector<float> numbers(count);
@@ -194,6 +194,13 @@ std::vector<Numbers> all_kinds(std::size_t count, unsigned seed) {
       {"few", each([&](auto) { return static_cast<float>(static_cast<int>(random() % 5)) * 0.1f - 0.2f; })},
       {"on levels", each([&](auto) { return static_cast<float>(random() % 16) * 0.125f - 1; })},
       {"between levels", each([&](auto) { return static_cast<float>(random() % 31) * 0.0625f - 1; })},
+      {"in the middle between levels", each([&](auto i) {
+         const auto step = static_cast<float>(f16(0.01f + 0.0001f * static_cast<float>(i / 32)));
+         return step * (i % 32 == 0 ? 0 : i % 32 == 1 ? top : static_cast<float>(random() % 14) + 0.5f);
+       })},
+      {"with ends whose cut scale overflows", each([&](auto i) {
+         return i % 32 == 0 ? 65000.0f : i % 32 == 1 ? 65000 + 65513 * top : 4e5f + 2e5f * uniform(random);
+       })},
       {"one apart", each([&](auto i) { return i % 64 == 63 ? std::nextafter(1.0f, 2.0f) : 1.0f; })}};
 }
 
@@ -210,9 +217,9 @@ TEST_CASE("quantised: tiles have the levels of quantise_group with every instruc
     std::int64_t rows, cols, stride;
   };
   REQUIRE(quantise_kernels().back().name == std::string("plain C++"));
-  for (const Shape s : {Shape{16, 512, 512}, Shape{13, 150, 160}, Shape{8, 99, 99}, Shape{3, 5, 5}, Shape{1, 1, 1}})
-    for (const Numbers& numbers :
-         all_kinds(static_cast<std::size_t>(s.rows * s.stride), static_cast<unsigned>(group))) {
+  for (const Shape s : {Shape{16, 1024, 1024}, Shape{13, 150, 160}, Shape{8, 99, 99}, Shape{3, 5, 5}, Shape{1, 1, 1}})
+    for (const Numbers& numbers : all_kinds(static_cast<std::size_t>(s.rows * s.stride), static_cast<unsigned>(group),
+                                            static_cast<float>(levels_of(dtype)))) {
       const QuantisedLayout layout{dtype, group, s.rows, s.cols};
       const auto halves = as<f16>(numbers.of);
       const auto brains = as<bf16>(numbers.of);

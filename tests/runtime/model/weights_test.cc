@@ -283,7 +283,7 @@ TEST_CASE("quantised random weights are the levels of the same numbers in 16 bit
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     const auto bytes = made_on(weights, unit, 3, std::byte{0});
     for (const policy::TensorSpec& spec : units[unit].tensors) {
-      const ConstView& view = weights.views(unit, bytes.data())[static_cast<std::size_t>(spec.role)];
+      const ConstView view = weights.views(unit, bytes.data())[static_cast<std::size_t>(spec.role)];
       if (!is_quantised(view.dtype)) continue;
       CAPTURE(spec.name);
       const std::vector<float>& wanted = numbers.at(spec.name);
