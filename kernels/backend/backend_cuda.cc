@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/error.h"
@@ -83,8 +84,8 @@ HostPinning pinning_for(const cudaDeviceProp& device) {
   return {device.hostRegisterSupported && device.canUseHostPointerForRegisteredMem, memory_node(place)};
 }
 
-CoreShares shares_for(const HostPinning& pinning, int asked) {
-  return share_cores(processors(), allowed_processors(), processors_of_node(pinning.node), asked);
+CoreShares shares_for(const HostPinning& pinning, const std::vector<int>& allowed, int asked) {
+  return share_cores(processors(), allowed, processors_of_node(pinning.node), asked);
 }
 
 cudaDeviceProp first_device() {
@@ -106,7 +107,8 @@ class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options)
       : device_(first_device()), batch_invariant_(options.batch_invariant), pinning_(pinning_for(device_)),
-        cores_(shares_for(pinning_, options.threads)), pool_(cores_.computing, cores_.others), host_ops_(pool_) {
+        cores_(shares_for(pinning_, allowed_, options.threads)), pool_(cores_.computing, cores_.others),
+        host_ops_(pool_) {
     check(cudaMemGetInfo(&free_at_start_, &total_), "cudaMemGetInfo");
   }
 
@@ -116,7 +118,11 @@ class CudaBackend final : public Backend {
            std::to_string(device_.minor) + ", " + mebibytes(total_) + (batch_invariant_ ? ", batch-invariant" : "");
   }
   std::string warning() const override { return host_ranges_.trouble(); }
-  void settle_thread(Duty duty) const override { stay_on(duty == Duty::feeds_device ? cores_.feeding : cores_.others); }
+  void settle_thread(Duty duty) const override {
+    if (duty == Duty::computes_on_host) return stay_on(cores_.others);
+    stay_on(cores_.feeding);
+    stay_on(allowed_);  // it begins there, and may go where there is room if another process takes these cores
+  }
   std::string core_shares() const override {
     if (cores_.feeding.empty()) return {};
     return std::to_string(cores_.computing) + (cores_.computing == 1 ? " thread computes" : " threads compute") +
@@ -244,6 +250,7 @@ class CudaBackend final : public Backend {
   cudaDeviceProp device_;
   const bool batch_invariant_;
   HostPinning pinning_;
+  const std::vector<int> allowed_ = allowed_processors();
   CoreShares cores_;
   std::size_t free_at_start_ = 0, total_ = 0;
   HostRanges host_ranges_;

@@ -5,10 +5,12 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
+#include <string>
 
 #include "cusim.h"
 #include "kernels/error.h"
 #include "kernels/machine/cuda.h"
+#include "kernels/machine/host_machine.h"
 #include "tests/support/numbers.h"
 
 using namespace weft;
@@ -219,6 +221,17 @@ TEST_CASE("a device that does not register host memory, or has other addresses f
   fill(*pageable);
   CHECK(comes_back(*backend, *pageable, *back, 0, 0, 70 * kMiB));
   CHECK(cusim::take_findings().empty());
+}
+
+TEST_CASE("a GPU's backend leaves cores to the threads that feed it, and says so", "[gpu]") {
+  const int cores = kernels::processors(), left = std::min(3, cores / 4);
+  const auto backend = kernels::make_cuda_backend({.threads = 0}), all = kernels::make_cuda_backend({.threads = cores});
+  if (left == 0) CHECK(backend->core_shares().empty());
+  else
+    CHECK_THAT(backend->core_shares(), Catch::StartsWith(std::to_string(cores - left) + " thread") &&
+                                           Catch::Contains(", " + std::to_string(left) + " of ") &&
+                                           Catch::Contains("left to feed the GPU"));
+  CHECK(all->core_shares().empty());
 }
 
 TEST_CASE("a size that is none is refused as memory that is not there", "[gpu][faults]") {

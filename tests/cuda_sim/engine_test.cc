@@ -100,34 +100,27 @@ TEST_CASE("a run goes on, with the same answers, whatever the system refuses to 
     return engine.run();
   };
   const auto expected = answers(false);
-  const auto same = [&](bool warns) {
-    const auto got = answers(warns);
+  constexpr std::size_t kMiB = 1 << 20;
+  const cusim::Config before = cusim::config();
+  struct Case {
+    const char* refused;
+    std::size_t register_most, host_alloc_most;
+    bool host_pointer, limited, warns;
+  };
+  for (const Case& each : {Case{"cudaHostAlloc of much", SIZE_MAX, 65 * kMiB, true, false, false},
+                           {"registration", 0, SIZE_MAX, true, false, false},
+                           {"registration, and cudaHostAlloc of much", 0, 65 * kMiB, true, false, true},
+                           {"all but a part", 13 * kMiB, 65 * kMiB, true, true, true},
+                           {"the host's addresses", SIZE_MAX, SIZE_MAX, false, false, false},
+                           {"these, and cudaHostAlloc of much", SIZE_MAX, 65 * kMiB, false, false, true}}) {
+    CAPTURE(each.refused);
+    cusim::Config& config = cusim::config() = before;
+    config.register_most = each.register_most, config.host_alloc_most = each.host_alloc_most;
+    config.host_pointer = each.host_pointer;
+    if (each.limited) config.pinned_capacity = cusim::stats().pinned_live + 120 * kMiB;
+    const auto got = answers(each.warns);
     for (std::size_t i = 0; i < prompts.size(); ++i) CHECK(difference(expected[i], got[i]) == "");
     CHECK(cusim::take_findings().empty());
-  };
-  constexpr std::size_t kMiB = 1 << 20;
-  cusim::Config& config = cusim::config();
-  SECTION("registration") {
-    config.register_most = 0;
-    same(false);
-    config.host_alloc_most = 65 * kMiB;
-    same(true);
-  }
-  SECTION("registration of more than a little, and cudaHostAlloc: the rest is pageable") {
-    config.register_most = 13 * kMiB;
-    config.pinned_capacity = cusim::stats().pinned_live + 120 * kMiB;
-    config.host_alloc_most = 65 * kMiB;
-    same(true);
-  }
-  SECTION("the host's addresses on the device") {
-    config.host_pointer = false;
-    same(false);
-    config.host_alloc_most = 65 * kMiB;
-    same(true);
-  }
-  SECTION("cudaHostAlloc") {
-    config.host_alloc_most = 65 * kMiB;
-    same(false);
   }
 }
 

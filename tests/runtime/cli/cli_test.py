@@ -430,7 +430,7 @@ class Records(Case):
             self.assertAlmostEqual(moved / sum(e["args"].get("bytes", 0) for e in mine), 1)
             self.assertLessEqual(gaps["host_to_device"]["busy_seconds"], gaps["host_to_device"]["seconds"] * 1.001)
         self.assertNotIn("gaps", json.loads(WEFT.run("bench", "--model", self.tiny(), "--prompt-len", 8, "--gen-len", 2).stdout))
-        self.refused(USAGE, "--trace excludes --lanes", "bench", "--lanes", "--trace", trace_path)
+        self.refused(USAGE, "--lanes excludes --trace", "bench", "--lanes", "--trace", trace_path)
 
     def test_the_machine_is_saved(self):
         file = self.folder / "machine.json"
