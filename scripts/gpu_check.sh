@@ -514,7 +514,7 @@ run_ceilings() {
   limited "$(smaller 180 "$(left)")" ceilings "$weft" bench --lanes ${dry:+--quick} --backend $backend \
     --disk-dir "$scratch" --report "$scratch/ceilings"
   if [ "$rc" -ne 0 ]; then
-    failed=1
+    stopped || failed=1
     note "ceilings: exit code $rc after $seconds s: $(tail -1 "$out/logs/ceilings.log")"
     return
   fi

@@ -95,7 +95,7 @@ class Race:
     def machine(self):
         file = self.options.work / "machine.json"
         quick = ["--quick"] if self.options.tiny else []
-        return self.once(file, self.options.weft, "bench", "--lanes", "--save", file, *quick, "--disk-dir",
+        return self.once(file, self.options.weft, "bench", "--lanes", "--backend", "cpu", "--save", file, *quick, "--disk-dir",
                          self.options.work)
 
     # One run.
@@ -153,7 +153,7 @@ class Race:
         """Of decode and of prefill; one command for both where all is measured."""
         prompt, tokens = lengths(workload)
         base = [self.options.weft, "bench", "--model", model, "--policy", policy, "--prompt-len", prompt, "--gen-len",
-                tokens, "--disk-dir", self.options.work, "--no-warm-up"]
+                tokens, "--disk-dir", self.options.work, "--no-warm-up", "--backend", "cpu"]
         if not self.options.sweeps:
             return [base]
         few = max(1, min(block, self.options.prefill_tokens // prompt))

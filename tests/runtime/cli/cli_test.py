@@ -681,7 +681,7 @@ class CommandLine(Case):
         write_lines(self.input, [{"id": i, "prompt_ids": [3] * 20, "max_tokens": 20} for i in range(64)])
         flags = ["--num-gpu-batches", 1, "--device-memory", "400KiB", "--percent", 0, 0, 100, 0, 100, 0]
         done = WEFT.run("generate", "--model", self.tiny(), "--input", self.input, "--output", self.output, *flags,
-                        "--gpu-batch-size", 64)
+                        "--backend", "cpu", "--gpu-batch-size", 64)
         largest = int(done.stderr.decode().split("largest block that fits is ")[1].split()[0])
         self.assertEqual(len(self.job(self.tiny(), None, *flags, "--gpu-batch-size", largest)), 64)
         self.refused_job(USAGE, "exists", *flags)
