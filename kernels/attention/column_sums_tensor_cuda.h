@@ -33,10 +33,9 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
   keys.hold(at.begin);
   __syncthreads();
 
-  const int begin = max(block.first, first_row / kTile * kTile), tiles = (block.length - begin + kTile - 1) / kTile;
-  const int turns = tiles * a.group;
-  const auto begin_turn = [&](int turn) {
-    const int head = kv_head * a.group + turn / tiles, first = begin + turn % tiles * kTile, buffer = turn % 2;
+  // The rows from `begin` on pass tile by tile, those of one query head after those of another.
+  const int begin = max(block.first, first_row / kTile * kTile), heads = (kv_head + 1) * a.group;
+  const auto begin_turn = [&](int head, int first, int buffer) {
     const int rows = min(kTile, block.length - first);
     Tile<T, kDim>{memory + buffer * kTile * kDim}.begin_load_queries(a, block.begin + first, head, rows);
     if (static_cast<int>(threadIdx.x) < kTile)
@@ -46,16 +45,19 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
   };
   const float to_exp2 = a.scale * kLog2E;
   float sum[kStrips][2] = {};
-  if (turns > 0) begin_turn(0);
-  for (int turn = 0; turn < turns; ++turn) {
+  int next_head = kv_head * a.group, next = begin;
+  begin_turn(next_head, next, 0);
+  for (int buffer = 0; next_head < heads; buffer ^= 1) {
+    const int first = next, rows = min(kTile, block.length - first);
+    next += kTile;
+    if (next >= block.length) ++next_head, next = begin;
     end_copies();
     __syncthreads();  // this turn's rows have arrived, and no thread needs those of the one before
-    if (turn + 1 < turns) begin_turn(turn + 1);
-    const int first = begin + turn % tiles * kTile, rows = min(kTile, block.length - first);
+    if (next_head < heads) begin_turn(next_head, next, buffer ^ 1);
     // Where a block has more keys than a tile has rows, the rows may all come before a warp's keys.
     if (kStrips > 1 && first + kTile <= block.first + at.begin) continue;
     float p[kStrips][kTile / 8][4];
-    multiply_rows(keys, at.begin, Tile<T, kDim>{memory + turn % 2 * kTile * kDim}, p);
+    multiply_rows(keys, at.begin, Tile<T, kDim>{memory + buffer * kTile * kDim}, p);
     if (first < block.first + kTile * kStrips || first < first_row || rows < kTile) {
 #pragma unroll
       for (int m = 0; m < kStrips; ++m)
@@ -69,7 +71,7 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
     }
 #pragma unroll
     for (int n = 0; n < kTile / 8; ++n) {
-      const float2 of_rows = *reinterpret_cast<const float2*>(&shift[turn % 2][n * 8 + at.t * 2]);
+      const float2 of_rows = *reinterpret_cast<const float2*>(&shift[buffer][n * 8 + at.t * 2]);
 #pragma unroll
       for (int m = 0; m < kStrips; ++m)
 #pragma unroll

@@ -27,11 +27,14 @@ template <int kStrips> struct QueryRows {
   __device__ std::int64_t token(int row) const { return std::int64_t{block.begin} + block.first + row; }
 };
 
+/// The weights of a strip's rows for a tile of keys, rounded, as fragments of a product's left side.
+using Weights = std::uint32_t[kTile / 16][4];
+
 /// Scales the logits of a tile and turns them into weights relative to each row's largest so far. If that grows, it
 /// also rescales sum and out.
-template <int kDim>
+template <class T, int kDim>
 __device__ __forceinline__ void weigh(float (&p)[kTile / 8][4], float to_exp2, float (&most)[2], float (&sum)[2],
-                                      float (&out)[kDim / 8][4]) {
+                                      float (&out)[kDim / 8][4], Weights& weights) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float largest = most[r];
@@ -50,33 +53,28 @@ __device__ __forceinline__ void weigh(float (&p)[kTile / 8][4], float to_exp2, f
       }
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) out[n][2 * r] *= less, out[n][2 * r + 1] *= less;
+#pragma unroll
+    for (int n = 0; n < kTile / 8; ++n) weights[n / 2][n % 2 * 2 + r] = pack_pair<T>(p[n][2 * r], p[n][2 * r + 1]);
   }
 }
 
 /// out += the weights times the values.
 template <class T, int kDim, int kStrips>
-__device__ __forceinline__ void add_values(const float (&p)[kStrips][kTile / 8][4], const Tile<T, kDim>& values,
+__device__ __forceinline__ void add_values(const Weights (&weights)[kStrips], const Tile<T, kDim>& values,
                                            float (&out)[kStrips][kDim / 8][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-  for (int c = 0; c < kTile / 16; ++c) {
-    std::uint32_t weights[kStrips][4];
-#pragma unroll
-    for (int m = 0; m < kStrips; ++m)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        weights[m][i] = pack_pair<T>(p[m][2 * c + i / 2][i % 2 * 2], p[m][2 * c + i / 2][i % 2 * 2 + 1]);
+  for (int c = 0; c < kTile / 16; ++c)
 #pragma unroll
     for (int n = 0; n < kDim / 16; ++n) {
       std::uint32_t b[4];
-      load_tiles<true>(b, values.chunk(c * 16 + lane % 16, 2 * n + lane / 16));
+      load_tiles<true>(b, values.chunk(lane % 16, 2 * n + lane / 16) + c * kStrip * kDim);
 #pragma unroll
       for (int m = 0; m < kStrips; ++m) {
-        multiply_tiles<T>(out[m][2 * n], weights[m], b[0], b[1]);
-        multiply_tiles<T>(out[m][2 * n + 1], weights[m], b[2], b[3]);
+        multiply_tiles<T>(out[m][2 * n], weights[m][c], b[0], b[1]);
+        multiply_tiles<T>(out[m][2 * n + 1], weights[m][c], b[2], b[3]);
       }
     }
-  }
 }
 
 template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend(const PrefillArgs& a) {
@@ -84,20 +82,21 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
   const Tile<T, kDim> keys{memory}, values{memory + kTile * kDim};
   Strips<T, kDim, kStrips, kHoldsQueries<kDim, kStrips>> queries{{memory + kTile * kDim * (kStrips == 1 ? 1 : 2)}, {}};
   const FragmentPlace<kStrips> at;
-  const T *k, *v;
-  int tile, count;  // the last tile of keys comes first; `count` of its keys are the prompt's
-  int before;       // tiles of keys that lie before all of the block's rows
+  int tile, count;    // the last tile of keys comes first; `count` of its keys are the prompt's
+  int ahead;          // from the block's first row to the tile's first key
+  int token, column;  // the first key's place in k and v
   {
     const QueryRows<kStrips> mine(a);
-    before = mine.block.first / kTile;
     tile = (mine.block.first + mine.rows - 1) / kTile;
+    ahead = tile * kTile - mine.block.first;
     count = min(kTile, mine.block.length - tile * kTile);
-    const std::int64_t first = std::int64_t{mine.block.begin} + tile * kTile;
-    k = static_cast<const T*>(a.k) + first * a.k_stride + mine.head / a.group * a.head_dim;
-    v = static_cast<const T*>(a.v) + first * a.v_stride + mine.head / a.group * a.head_dim;
+    token = mine.block.begin + tile * kTile, column = mine.head / a.group * a.head_dim;
     queries.tile.begin_load_queries(a, mine.token(0), mine.head, mine.rows);
   }
-  keys.begin_load(k, a.k_stride, count, a.head_dim);
+  const auto rows_of = [&](const void* matrix, std::int64_t stride) {
+    return static_cast<const T*>(matrix) + token * stride + column;
+  };
+  keys.begin_load(rows_of(a.k, a.k_stride), a.k_stride, count, a.head_dim);
   end_copies();
   __syncthreads();
   queries.hold(at.begin);
@@ -105,18 +104,17 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
   float out[kStrips][kDim / 8][4] = {}, most[kStrips][2], sum[kStrips][2] = {};
 #pragma unroll
   for (int m = 0; m < kStrips; ++m) most[m][0] = most[m][1] = -INFINITY;
-  for (; tile >= 0; --tile, count = kTile) {
+  for (; tile >= 0; --tile, ahead -= kTile, count = kTile) {
     end_copies();
     __syncthreads();  // the keys have arrived, and no thread needs the last values
-    values.begin_load(v, a.v_stride, count, a.head_dim);
-    v -= kTile * a.v_stride;
+    values.begin_load(rows_of(a.v, a.v_stride), a.v_stride, count, a.head_dim);
     // Where a block has more rows than a tile has keys, the keys may all come after a warp's rows.
-    const int ahead = (tile - before) * kTile;  // of the tile's first key, relative to the block's first row
     const bool sees = kStrips == 1 || ahead <= at.begin;
-    float p[kStrips][kTile / 8][4];
+    Weights weights[kStrips];
     if (sees) {
+      float p[kStrips][kTile / 8][4];
       multiply_rows(queries, at.begin, keys, p);
-      if (tile >= before) {
+      if (ahead >= 0) {
 #pragma unroll
         for (int m = 0; m < kStrips; ++m)
 #pragma unroll
@@ -126,13 +124,13 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
               if (ahead + n * 8 + at.t * 2 + i % 2 > at.row + m * kStrip + i / 2 * 8) p[m][n][i] = -INFINITY;
       }
 #pragma unroll
-      for (int m = 0; m < kStrips; ++m) weigh<kDim>(p[m], a.scale * kLog2E, most[m], sum[m], out[m]);
+      for (int m = 0; m < kStrips; ++m) weigh<T, kDim>(p[m], a.scale * kLog2E, most[m], sum[m], out[m], weights[m]);
     }
     end_copies();
     __syncthreads();  // the values have arrived, and no thread needs these keys
-    k -= kTile * a.k_stride;
-    if (tile > 0) keys.begin_load(k, a.k_stride, kTile, a.head_dim);
-    if (sees) add_values<T, kDim, kStrips>(p, values, out);
+    token -= kTile;
+    if (tile > 0) keys.begin_load(rows_of(a.k, a.k_stride), a.k_stride, kTile, a.head_dim);
+    if (sees) add_values<T, kDim, kStrips>(weights, values, out);
   }
 
   const QueryRows<kStrips> mine(a);

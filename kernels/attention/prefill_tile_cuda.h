@@ -48,6 +48,7 @@ template <class T, int kDim, int kRows = kTile> struct Tile {
   T* numbers;
 
   __device__ static int turn(int row) { return kAcross == 8 ? row % 8 : row / 2 % 4; }
+  /// Rows that are a multiple of 8 further on have theirs the same number of rows later.
   __device__ T* chunk(int row, int chunk) const { return numbers + (row * kChunks + (chunk ^ turn(row))) * kChunk; }
 
   /// Calls move(to, from, row, column) for each chunk of the calling thread.
@@ -103,7 +104,7 @@ template <class T, int kDim, int kRows>
 __device__ __forceinline__ void load_strip(const Tile<T, kDim, kRows>& tile, int first, int d,
                                            std::uint32_t (&strip)[4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  load_tiles<false>(strip, tile.chunk(first + lane % 16, 2 * d + lane / 16));
+  load_tiles<false>(strip, tile.chunk(lane % 16, 2 * d + lane / 16) + first * kDim);
 }
 
 /// The warp's strips of rows, which it multiplies by tile after tile: in registers, or, if these would be too many, in
@@ -136,13 +137,16 @@ __device__ __forceinline__ void multiply_rows(const Strips<T, kDim, kStrips, kIn
                                               const Tile<T, kDim>& keys, float (&sums)[kStrips][kTile / 8][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int row = lane % 8 + lane / 16 * 8, half = lane / 8 % 2;
+  if (!kInRegisters) {
 #pragma unroll
-  for (int m = 0; m < kStrips; ++m)
+    for (int m = 0; m < kStrips; ++m)
 #pragma unroll
-    for (int n = 0; n < kTile / 8; ++n)
+      for (int n = 0; n < kTile / 8; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
-#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
+  }
+  constexpr int unrolled = kInRegisters ? kDim / 16 : 4;  // more would take more addresses than there are registers for
+#pragma unroll unrolled
   for (int d = 0; d < kDim / 16; ++d) {
     std::uint32_t strip[kStrips][4];
 #pragma unroll
@@ -150,11 +154,16 @@ __device__ __forceinline__ void multiply_rows(const Strips<T, kDim, kStrips, kIn
 #pragma unroll
     for (int n = 0; n < kTile / 16; ++n) {
       std::uint32_t b[4];
-      load_tiles<false>(b, keys.chunk(n * 16 + row, 2 * d + half));
+      load_tiles<false>(b, keys.chunk(row, 2 * d + half) + n * kStrip * kDim);
 #pragma unroll
       for (int m = 0; m < kStrips; ++m) {
-        multiply_tiles<T>(sums[m][2 * n], strip[m], b[0], b[1]);
-        multiply_tiles<T>(sums[m][2 * n + 1], strip[m], b[2], b[3]);
+        if (kInRegisters && d == 0) {
+          begin_tiles<T>(sums[m][2 * n], strip[m], b[0], b[1]);
+          begin_tiles<T>(sums[m][2 * n + 1], strip[m], b[2], b[3]);
+        } else {
+          multiply_tiles<T>(sums[m][2 * n], strip[m], b[0], b[1]);
+          multiply_tiles<T>(sums[m][2 * n + 1], strip[m], b[2], b[3]);
+        }
       }
     }
   }

@@ -91,6 +91,26 @@ __device__ inline void multiply_tiles(float (&sums)[4], const std::uint32_t (&a)
 #endif
 }
 
+/// sums = a b. The whole warp calls it.
+template <class T>
+__device__ inline void begin_tiles(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+#if defined(CUSIM) || __CUDA_ARCH__ < 800
+  for (float& sum : sums) sum = 0;
+  multiply_tiles<T>(sums, a, b0, b1);
+#else
+  if constexpr (std::is_same_v<T, __half>)
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %10, %10, %10};"
+        : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+  else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %10, %10, %10};"
+        : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+#endif
+}
+
 /// Loads four tiles [8 rows, 8] of 16-bit numbers from shared memory: lanes 8i to 8i + 7 pass the rows of tile i, each
 /// at a multiple of 16 bytes. From each tile a lane gets row g at columns 2t and 2t + 1; if transposed, column g at
 /// rows 2t and 2t + 1. The whole warp calls it.
