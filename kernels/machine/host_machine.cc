@@ -103,6 +103,11 @@ int processors() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));  // over 1024 processors
 }
 
+std::size_t processor_cache_bytes() {
+  const auto bytes = [](int name) { return static_cast<std::size_t>(std::max(0L, sysconf(name))); };
+  return bytes(_SC_LEVEL3_CACHE_SIZE) + static_cast<std::size_t>(processors()) * bytes(_SC_LEVEL2_CACHE_SIZE);
+}
+
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

@@ -9,6 +9,10 @@ namespace weft::kernels {
 /// The processors of this process's affinity mask.
 int processors();
 
+/// The bytes of the largest shared cache and of all processors' own second ones, as the system names them; 0 if it does
+/// not.
+std::size_t processor_cache_bytes();
+
 /// The name in /proc/cpuinfo, or "unknown processor" if there is none.
 std::string processor_name();
 
