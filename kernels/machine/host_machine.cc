@@ -186,6 +186,11 @@ void stay_on(const std::vector<int>& processors) {
   if (CPU_COUNT(&mask) > 0) sched_setaffinity(0, sizeof mask, &mask);
 }
 
+std::size_t processor_cache_bytes() {
+  const auto bytes = [](int name) { return static_cast<std::size_t>(std::max(0L, sysconf(name))); };
+  return bytes(_SC_LEVEL3_CACHE_SIZE) + static_cast<std::size_t>(processors()) * bytes(_SC_LEVEL2_CACHE_SIZE);
+}
+
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

@@ -31,6 +31,10 @@ CoreShares share_cores(int count, const std::vector<int>& allowed, const std::ve
 /// Keeps the calling thread on these processors. Does nothing if there are none or the system refuses.
 void stay_on(const std::vector<int>& processors);
 
+/// The bytes of the largest shared cache and of all processors' own second ones, as the system names them; 0 if it does
+/// not.
+std::size_t processor_cache_bytes();
+
 /// The name in /proc/cpuinfo, or "unknown processor" if there is none.
 std::string processor_name();
 

@@ -75,6 +75,7 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
   Workspace space;
   space.batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
   space.chunk_tokens = std::min(space.batch_tokens, std::max<std::int64_t>(rows_that_fill, work.longest_prompt));
+  space.admitted_tokens = std::max(space.chunk_tokens, space.batch_tokens / 4);
   space.chunk = chunk_bytes(model, types, space.chunk_tokens);
   const std::int64_t block = policy.block_size();
   space.output = output_layout(model, types, block);
@@ -128,6 +129,29 @@ std::vector<std::size_t> kv_weights(const Footprint& print) {
   return weights;
 }
 
+bool any_on(Tier tier, const std::vector<Tier>& homes) {
+  return std::find(homes.begin(), homes.end(), tier) != homes.end();
+}
+
+/// The gpu batches that prefill takes through the model together: as few as keep the device busy for as long as the
+/// weights need over the link. Then another pass costs no time, and the others' prompts need no room. With anything on
+/// the disk they are all of them, for there another pass would take long, and after a loss of its pages prompts begin
+/// again in later sweeps.
+int prefill_batches(const ScheduleShape& shape, const Workload& work, const Workspace& space, std::int64_t fill) {
+  if (work.resumes || any_on(Tier::disk, shape.unit_home) || any_on(Tier::disk, shape.kv_home)) return shape.batches;
+  constexpr std::int64_t fills = 4;  // flop of so many rows take as long as bringing the weights over PCIe
+  const std::int64_t wanted = (fills * fill + space.batch_tokens - 1) / space.batch_tokens;
+  return static_cast<int>(std::min<std::int64_t>(wanted, shape.batches));
+}
+
+/// The most rows that a batch has after the first sweep.
+std::int64_t decode_rows(const ScheduleShape& shape, const Policy& policy, const Workload& work,
+                         const Workspace& space) {
+  if (shape.prefill_batches == shape.batches) return space.batch_tokens;
+  const std::int64_t joining = shape.refills ? space.admitted_tokens + work.longest_prompt : 0;
+  return std::min(space.batch_tokens, policy.gpu_batch_size + joining);
+}
+
 /// The largest KV buffer that is away from home while it is used.
 std::uint64_t largest_moved_kv(const Footprint& print) {
   std::uint64_t largest = 0;
@@ -155,6 +179,17 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
 std::uint64_t Footprint::kv_buffer_bytes(int layer) const {
   std::uint64_t total = 0;
   for (const offload::KvShape& run : kv_runs(layer)) total += run.bytes();
+  return total;
+}
+
+std::uint64_t Footprint::activation_buffer_bytes(int batch) const {
+  return batch < shape.batches_of_pass(true) ? std::max(prefill_hidden_bytes, decode_hidden_bytes)
+                                             : decode_hidden_bytes;
+}
+
+std::uint64_t Footprint::activation_bytes() const {
+  std::uint64_t total = 0;
+  for (int batch = 0; batch < shape.batches; ++batch) total += activation_buffer_bytes(batch);
   return total;
 }
 
@@ -189,14 +224,20 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   const std::vector<std::size_t> kv_weight = kv_weights(print);
   shape.kv_home = spread(kv_weight, policy.kv.of);
   shape.host_attends = host_attends(shape.kv_home, kv_weight, policy.attention_on_host);
-  shape.activation_home = spread(static_cast<std::size_t>(shape.batches), policy.activations.of);
   for (const std::uint64_t bytes : sizing.unpacked_bytes) shape.unpacks.push_back(bytes > 0);
-  shape.slots = shape.slots_needed(2);
 
   print.gpu_batch_size = policy.gpu_batch_size;
-  print.activation_buffer_bytes =
-      round_up(shape_of(Value::hidden, model, print.types, policy.gpu_batch_size * work.longest_prompt).bytes(), kPage);
   print.workspace = workspace_of(model, policy, work, print.types, sizing.rows_that_fill);
+  shape.prefill_batches = prefill_batches(shape, work, print.workspace, sizing.rows_that_fill);
+  const auto hidden_bytes = [&](std::int64_t rows) {
+    return round_up(shape_of(Value::hidden, model, print.types, rows).bytes(), kPage);
+  };
+  print.prefill_hidden_bytes = hidden_bytes(print.workspace.batch_tokens);
+  print.decode_hidden_bytes = hidden_bytes(decode_rows(shape, policy, work, print.workspace));
+  std::vector<std::size_t> activation_bytes;
+  for (int batch = 0; batch < shape.batches; ++batch) activation_bytes.push_back(print.activation_buffer_bytes(batch));
+  shape.activation_home = spread(activation_bytes, policy.activations.of);
+  shape.slots = shape.slots_needed(2);
   print.workspace.unpacked = unpacked_layout(shape, sizing.unpacked_bytes);
   bool gathered_from_disk = false;
   for (std::size_t u = 0; u < units.size(); ++u)
@@ -209,10 +250,10 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   print.unit = window(Tier::device, shape.slots.unit, streamed);
   const std::uint64_t moved_kv = largest_moved_kv(print);
   print.kv = window(Tier::device, shape.slots.kv, moved_kv);
-  print.activation = window(Tier::device, shape.slots.activation, print.activation_buffer_bytes);
+  print.activation = window(Tier::device, shape.slots.activation, print.activation_buffer_bytes(0));
   print.unit_staging = window(Tier::host, shape.slots.unit_staging, streamed);
   print.kv_staging = window(Tier::host, shape.slots.kv_staging, moved_kv);
-  print.activation_staging = window(Tier::host, shape.slots.activation_staging, print.activation_buffer_bytes);
+  print.activation_staging = window(Tier::host, shape.slots.activation_staging, print.activation_buffer_bytes(0));
   print.host_kv = window(Tier::host, shape.slots.host_kv, moved_kv);
 
   const auto count = [&](Tier tier, std::uint64_t bytes) {
@@ -223,7 +264,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   for (int layer = 0; layer < shape.layers; ++layer)
     for (int batch = 0; batch < shape.batches; ++batch)
       count(shape.kv_home[shape.kv_index(layer, batch)], print.kv_buffer_bytes(layer));
-  for (const Tier home : shape.activation_home) count(home, print.activation_buffer_bytes);
+  for (std::size_t batch = 0; batch < shape.activation_home.size(); ++batch)
+    count(shape.activation_home[batch], activation_bytes[batch]);
   const std::array<std::uint64_t, 3> homes = print.bytes;
   for (const Window* w : {&print.unit, &print.kv, &print.activation, &print.unit_staging, &print.kv_staging,
                           &print.activation_staging, &print.host_kv})

@@ -82,9 +82,12 @@ struct UnpackedLayout {
 struct Workspace {
   std::int64_t batch_tokens = 0;  ///< tokens in a batch of the longest prompts
   std::int64_t chunk_tokens = 0;  ///< most tokens in a chunk, which holds whole prompts
-  std::uint64_t chunk = 0;        ///< bytes, device: projections, attention and mlp of one chunk
-  OutputLayout output;            ///< device
-  UnpackedLayout unpacked;        ///< device
+  /// Prompt tokens of a batch that may join a sweep after the first, not counting the last prompt of them: a quarter of
+  /// what its prefill has, so that decode does not stall.
+  std::int64_t admitted_tokens = 0;
+  std::uint64_t chunk = 0;  ///< bytes, device: projections, attention and mlp of one chunk
+  OutputLayout output;      ///< device
+  UnpackedLayout unpacked;  ///< device
   ExchangeLayout exchange_device, exchange_host;
   std::uint64_t gather = 0;  ///< bytes, where disk reads land: gathered rows of tables on disk
 };
@@ -99,7 +102,8 @@ struct Footprint {
   /// The parts of a KV buffer, one after the other: a range of slots for each of Retention::runs(). [1] if the buffers
   /// of all layers are alike, else [layers].
   std::vector<std::vector<offload::KvShape>> kv_shapes;
-  std::uint64_t activation_buffer_bytes = 0;
+  /// Bytes of the hidden states of a batch in a sweep: of all its prompts, and of what it has after the first sweep.
+  std::uint64_t prefill_hidden_bytes = 0, decode_hidden_bytes = 0;
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
   Workspace workspace;
   std::uint64_t job = 0;                 ///< the bytes of requests and answers that are charged
@@ -110,7 +114,10 @@ struct Footprint {
   bool layers_alike() const { return kv_shapes.size() == 1; }
   const std::vector<offload::KvShape>& kv_runs(int layer) const { return entry_of(kv_shapes, layer); }
   std::uint64_t kv_buffer_bytes(int layer) const;
-  std::uint64_t kv_bytes() const;  ///< all KV buffers
+  /// Only as many buffers as a pass of prefill has batches hold prompts; each holds its own batch's rows in decode.
+  std::uint64_t activation_buffer_bytes(int batch) const;
+  std::uint64_t activation_bytes() const;  ///< all buffers of hidden states
+  std::uint64_t kv_bytes() const;          ///< all KV buffers
 };
 
 /// The fastest tier whose budget is below its footprint, if any.

@@ -41,8 +41,8 @@ double Cost::bytes(const Op& op, const Sweep& sweep) const {
 
 double Cost::seconds(const Op& op, const Sweep& sweep) const {
   const bool of_unit = op.kind != Op::Kind::compute && op.subject < footprint_.shape.kv_buffer(0, 0);
-  if (!of_unit && sweep.rows(op.batch, policy_.gpu_batch_size) == 0)
-    return 0;  // an empty batch of a partly filled block
+  if (sweep.rows(op.batch, policy_.gpu_batch_size) == 0)
+    return 0;  // an empty batch of a partly filled block, or a pass of empty ones
   if (op.kind == Op::Kind::compute) return compute(op, sweep);
   const bool spilled = op.lane == offload::Lane::disk_read && !(of_unit && sizing_.unit_in_files[op.subject]);
   return bytes(op, sweep) /

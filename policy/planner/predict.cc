@@ -52,8 +52,7 @@ class Predictor {
     const std::int64_t block = policy_.block_size();
     const double waiting = double(requests - block), tokens = double(requests) * work.generation();
     // Places are refilled no faster than prompts may join. This limits runs with short answers.
-    const Workspace& space = footprint_.workspace;
-    const double joining = double(std::max(space.chunk_tokens, space.batch_tokens / 4)) / std::max(1.0, work.prompt());
+    const double joining = double(footprint_.workspace.admitted_tokens) / std::max(1.0, work.prompt());
     const double per_sweep = std::clamp(joining, 1.0, double(policy_.gpu_batch_size)) * double(policy_.num_gpu_batches);
     const double count = std::max({double(requests) * std::max(0.0, work.generation() - 1) / double(block),
                                    double(work.longest_generation - 1), waiting / per_sweep});

@@ -164,7 +164,7 @@ class Relaxation {
       unit_bytes += double(problem_.sizing.unit_bytes[u]);
       if (!problem_.sizing.unit_in_files[u]) spilled += double(problem_.sizing.unit_bytes[u]);
     }
-    const double kv_bytes = kv_total(), hidden = double(footprint_.activation_buffer_bytes) * policy_.num_gpu_batches;
+    const double kv_bytes = kv_total(), hidden = double(footprint_.activation_bytes());
     for (std::size_t tier = 0; tier < 3; ++tier) {
       const auto budget = double(policy_.budgets.bytes[tier]), left = budget - double(footprint_.fixed[tier]);
       if (left < 0) return false;
@@ -190,7 +190,9 @@ class Relaxation {
     double streamed = 0;
     for (std::size_t u = 0; u < problem_.units.size(); ++u)
       if (problem_.units[u].streamed) streamed += double(problem_.sizing.unit_bytes[u]);
-    come(result, weights, streamed);
+    const int batches = footprint_.shape.batches, size = footprint_.shape.batches_of_pass(sweep_of.prefill);
+    const double passes = (batches + size - 1) / size;  // over the weights
+    come(result, weights, passes * streamed);
     Op op{.kind = Op::Kind::load, .lane = Lane::host_to_device};
     op.subject = footprint_.shape.activation_buffer(0);
     const double hidden = policy_.num_gpu_batches * cost_.bytes(op, sweep_of);

@@ -33,12 +33,20 @@ class Generator {
         stored_(shape.buffers(), kNone), lane_clock_() {}
 
   Schedule run(std::uint32_t first_sweep, std::uint32_t sweeps) {
-    for (sweep_ = first_sweep; sweep_ < first_sweep + sweeps; ++sweep_)
-      for (std::uint32_t s = 0; s < shape_.sublayers.size();) s = host_attends(s) ? layers_of_batches(s) : sublayer(s);
+    for (sweep_ = first_sweep; sweep_ < first_sweep + sweeps; ++sweep_) {
+      const int size = shape_.batches_of_pass(sweep_ == 0);
+      for (int first = 0; first < shape_.batches; first += size) pass(first, std::min(first + size, shape_.batches));
+    }
     return std::move(schedule_);
   }
 
  private:
+  /// The batches from `first` to before `end` through all sublayers.
+  void pass(int first, int end) {
+    first_of_pass_ = first;
+    for (std::uint32_t s = 0; s < shape_.sublayers.size();)
+      s = host_attends(s) ? layers_of_batches(s) : sublayer(s, first, end);
+  }
   bool on_host(int layer, int batch) const { return shape_.attended_on_host(layer, batch, sweep_ == 0); }
   /// Whether the host attends any batch in the layers that start at sublayer `s`.
   bool host_attends(std::uint32_t s) const {
@@ -135,7 +143,8 @@ class Generator {
     const Tier home = shape_.unit_home[static_cast<std::size_t>(unit)];
     if (home == Tier::device) return {.packed = packed};
     const std::uint32_t slot = unit_.take();
-    return {slot, load_buffer(home, 0, static_cast<std::uint32_t>(unit), unit_, unit_staging_, slot), packed};
+    const auto buffer = static_cast<std::uint32_t>(unit);
+    return {slot, load_buffer(home, first_of_pass_, buffer, unit_, unit_staging_, slot), packed};
   }
   /// Call it right before the first use, so that no gpu batch waits for a unit that only later ones need.
   void unpack(std::uint32_t s, Loaded& unit) {
@@ -144,6 +153,7 @@ class Generator {
     unit.ready = add({.kind = Op::Kind::compute,
                       .part = Op::Part::unpack,
                       .lane = Lane::device_compute,
+                      .batch = static_cast<std::uint16_t>(first_of_pass_),
                       .subject = s,
                       .unit_slot = unit.slot},
                      {unit.ready});
@@ -152,12 +162,12 @@ class Generator {
     if (unit.slot != kNoSlot) unit_.last_user[unit.slot] = last;
   }
 
-  /// All batches through one sublayer. Returns the next one.
-  std::uint32_t sublayer(std::uint32_t s) {
+  /// The batches of a pass through one sublayer. Returns the next one.
+  std::uint32_t sublayer(std::uint32_t s, int first, int end) {
     Loaded unit = load_unit(s);
     unpack(s, unit);
     std::uint32_t last = kNone;
-    for (int batch = 0; batch < shape_.batches; ++batch) last = compute(s, batch, Op::Part::whole, unit, {});
+    for (int batch = first; batch < end; ++batch) last = compute(s, batch, Op::Part::whole, unit, {});
     used(unit, last);
     return s + 1;
   }
@@ -233,15 +243,16 @@ class Generator {
           .subject = s,
           .unit_slot = unit.slot,
           .kv_slot = kv.slot};
-    const Tier hidden_home = shape_.activation_home[static_cast<std::size_t>(batch)];
+    const int hidden_place = shape_.hidden_place(batch, sweep_ == 0);
+    const Tier hidden_home = shape_.activation_home[static_cast<std::size_t>(hidden_place)];
     const bool uses_hidden = sub.kind != Kind::head && hidden_home != Tier::device;
     const bool writes_hidden = uses_hidden && sub.kind != Kind::output && (part != Op::Part::in || shape_.refills);
     std::uint32_t hidden = kNone, cache = kv.ready;
     if (uses_hidden) {
       op.activation_slot = activation_.take();
       hidden = sub.kind == Kind::embed ? activation_.last_user[op.activation_slot]
-                                       : load_buffer(hidden_home, batch, shape_.activation_buffer(batch), activation_,
-                                                     activation_staging_, op.activation_slot);
+                                       : load_buffer(hidden_home, batch, shape_.activation_buffer(hidden_place),
+                                                     activation_, activation_staging_, op.activation_slot);
     }
     const Tier cache_home = sub.kind == Kind::attention ? kv_home(sub.layer, batch) : Tier::device;
     const bool uses_cache = part == Op::Part::whole && cache_home != Tier::device;
@@ -255,7 +266,7 @@ class Generator {
     if (uses_hidden) {
       activation_.last_user[op.activation_slot] = done;
       if (writes_hidden)
-        store_buffer(hidden_home, batch, shape_.activation_buffer(batch), activation_, activation_staging_,
+        store_buffer(hidden_home, batch, shape_.activation_buffer(hidden_place), activation_, activation_staging_,
                      op.activation_slot, done);
     }
     if (!uses_cache) return done;
@@ -273,6 +284,7 @@ class Generator {
   std::vector<Clock> clocks_;          // per op: the ops known to have ended when it ends
   std::array<Clock, offload::kLanes.size()> lane_clock_;
   std::uint32_t sweep_ = 0;
+  int first_of_pass_ = 0;
 };
 
 }  // namespace

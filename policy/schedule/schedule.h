@@ -26,7 +26,7 @@ struct Op {
   enum class Part : std::uint8_t { whole, in, core, out, unpack } part = Part::whole;
   Lane lane;                     ///< the lane that it occupies
   std::uint32_t sweep = 0;       ///< number of the sweep, counted from the block's prefill
-  std::uint16_t batch = 0;       ///< gpu batch of the block
+  std::uint16_t batch = 0;       ///< gpu batch of the block; of a unit's ops the first batch of the pass
   bool prefill = false;          ///< whether this is the block's first sweep
   std::uint32_t subject = 0;     ///< load, store: a buffer (ScheduleShape numbers them); compute: a sublayer
   std::uint32_t from = kNoSlot;  ///< load, store: the window slot it reads; kNoSlot: the buffer's home
@@ -62,6 +62,9 @@ struct ScheduleShape {
       host_attends;  ///< [layer * batches + batch]: attended on the host in decode; false for KV on the device
   bool disk_reads_device = false;  ///< Backend::device_is_host_memory()
   bool refills = false;  ///< prompts join later sweeps; the device attends them even if the host attends in decode
+  /// The gpu batches of one pass over the weights in the block's first sweep; 0: all. Those of one pass need room for
+  /// the hidden states of their prompts at the same time, those of the next pass take the same buffers.
+  int prefill_batches = 0;
   WindowSlots slots;
 
   /// Attention and mlp; with a parallel residual attention alone.
@@ -84,6 +87,9 @@ struct ScheduleShape {
     return static_cast<std::uint32_t>(unit_home.size()) + static_cast<std::uint32_t>(kv_index(layer, batch));
   }
   std::uint32_t activation_buffer(int batch) const { return kv_buffer(layers, batch); }
+  int batches_of_pass(bool prefill) const { return prefill && prefill_batches > 0 ? prefill_batches : batches; }
+  /// The batch whose buffer has the hidden states of `batch` in a sweep.
+  int hidden_place(int batch, bool prefill) const { return batch % batches_of_pass(prefill); }
   std::uint32_t exchange_buffer(int batch) const {
     return activation_buffer(batches) + static_cast<std::uint32_t>(batch);
   }
@@ -95,7 +101,8 @@ struct ScheduleShape {
 /// The sweeps [first_sweep, first_sweep + sweeps) of one block. Sweep 0 is its prefill. If the host attends some KV, a
 /// gpu batch runs without a break from the end of one layer's attention to the beginning of the next one's. So layers
 /// are no barriers: while the host attends one gpu batch, the device works on the others. Every window that is used
-/// must have at least one slot. The schedule omits dependencies that the lanes' order or another dependency implies.
+/// must have at least one slot. Sweep 0 is one pass over the weights or several, see ScheduleShape::prefill_batches.
+/// The schedule omits dependencies that the lanes' order or another dependency implies.
 Schedule zigzag(const ScheduleShape& shape, std::uint32_t first_sweep, std::uint32_t sweeps);
 
 /// The same ops one after another. This is slower; it defines the results that overlap must not change.

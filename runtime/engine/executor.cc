@@ -58,14 +58,11 @@ std::uint32_t Executor::sweeps_ahead() const {
 
 void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Waiting& waiting, Pause* pause) {
   assert(waiting.count == 0 || footprint_.shape.refills);
-  // A later sweep admits a quarter of the prompt tokens that a batch's prefill is planned for, so that decode does not
-  // stall.
-  const Places::Shape shape{
-      .gpu_batch_size = policy_.gpu_batch_size,
-      .num_gpu_batches = policy_.num_gpu_batches,
-      .admitted_tokens = std::max(footprint_.workspace.chunk_tokens, footprint_.workspace.batch_tokens / 4),
-      .last_token_only = layers_.synthetic_prefill(),
-      .rolling = layers_.rolling()};
+  const Places::Shape shape{.gpu_batch_size = policy_.gpu_batch_size,
+                            .num_gpu_batches = policy_.num_gpu_batches,
+                            .admitted_tokens = footprint_.workspace.admitted_tokens,
+                            .last_token_only = layers_.synthetic_prefill(),
+                            .rolling = layers_.rolling()};
   run_ = std::make_unique<Run>(shape, block, waiting, on_token, pause);
   prefill_ops_ = 0;
   const Totals before = totals();
@@ -183,11 +180,16 @@ void Executor::submit_ops(const policy::Schedule& schedule) {
   }
 }
 
-/// Ops that move or unpack a unit serve all batches, and so are alive while any batch is.
+/// Ops that move or unpack a unit serve all batches of a pass over the weights, and so are alive while any of these is.
 bool Executor::alive(const Op& op) const {
   const bool of_unit =
       op.kind == Op::Kind::compute ? op.part == Op::Part::unpack : op.subject < footprint_.shape.kv_buffer(0, 0);
-  return of_unit ? run_->places.any_alive() : run_->places.alive(op.batch);
+  if (!of_unit) return run_->places.alive(op.batch);
+  if (!op.prefill) return run_->places.any_alive();
+  const int end = std::min(op.batch + footprint_.shape.batches_of_pass(true), footprint_.shape.batches);
+  for (int batch = op.batch; batch < end; ++batch)
+    if (run_->places.alive(batch)) return true;
+  return false;
 }
 
 std::size_t Executor::ops_together(const policy::Schedule& schedule, std::size_t first) const {
@@ -263,7 +265,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
     unit[role] = unpacked[role];
   }
   if (op.part == Op::Part::unpack) return;
-  const View hidden = storage_.hidden(batch, op.activation_slot, rows.rows());
+  const View hidden = storage_.hidden(op, rows.rows());
   switch (sub.kind) {
     case Sublayer::Kind::embed: layers_.embed(unit, rows, hidden, stream); break;
     case Sublayer::Kind::attention:

@@ -1,6 +1,7 @@
 #include "runtime/engine/storage.h"
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <numeric>
 
@@ -108,8 +109,9 @@ void Storage::add_buffers(std::span<const offload::FileId> files, std::span<cons
     for (int batch = 0; batch < shape.batches; ++batch)
       buffers_.add(Kind::kv, footprint_.kv_buffer_bytes(layer), shape.kv_home[shape.kv_index(layer, batch)], {},
                    Use::in_place);
-  for (const Tier home : shape.activation_home)
-    buffers_.add(Kind::activations, footprint_.activation_buffer_bytes, home);
+  for (int batch = 0; batch < shape.batches; ++batch)
+    buffers_.add(Kind::activations, footprint_.activation_buffer_bytes(batch),
+                 shape.activation_home[static_cast<std::size_t>(batch)]);
   workspace_ = buffers_.add(Kind::workspace, footprint_.workspace.chunk, Tier::device);
   output_ = buffers_.add(Kind::workspace, footprint_.workspace.output.bytes, Tier::device);
   if (footprint_.workspace.unpacked.bytes > 0)
@@ -189,9 +191,9 @@ std::byte* Storage::place(std::uint32_t subject, std::uint32_t slot, offload::Wi
   return slot == kNoSlot ? buffers_.home_data(buffer(subject)) : buffers_.slot(window, static_cast<int>(slot));
 }
 
-std::uint64_t Storage::size_to_move(std::uint32_t subject) const {
-  if (subject < footprint_.shape.activation_buffer(0)) return buffers_.bytes(buffer(subject));
-  const std::int64_t tokens = tokens_[subject - footprint_.shape.activation_buffer(0)];
+std::uint64_t Storage::size_to_move(const Op& op) const {
+  if (op.subject < footprint_.shape.activation_buffer(0)) return buffers_.bytes(buffer(op.subject));
+  const std::int64_t tokens = tokens_[op.batch];
   return policy::shape_of(policy::Value::hidden, model_, footprint_.types, tokens).bytes();
 }
 
@@ -205,7 +207,7 @@ std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
   const offload::WindowId staging = is_kv ? kv_staging_ : is_activation ? activation_staging_ : unit_staging_;
   const bool for_host = is_kv && !op.prefill && shape.host_attends[op.subject - shape.kv_buffer(0, 0)];
   const offload::WindowId at_disk = for_host ? host_kv_window_ : shape.disk_reads_device ? device : staging;
-  const std::uint64_t bytes = size_to_move(op.subject);
+  const std::uint64_t bytes = size_to_move(op);
   if (bytes == 0) return 0;
   // A unit that was read from a file lies in host memory as it does in the file.
   const bool of_file = op.subject < units_.size() && buffers_.home(id) == Tier::disk;
@@ -290,9 +292,12 @@ std::byte* Storage::idle_kv_window() const {
   return buffers_.slot(footprint_.shape.disk_reads_device ? kv_window_ : kv_staging_, 0);
 }
 
-View Storage::hidden(int batch, std::uint32_t slot, std::int64_t tokens) const {
-  return {place(footprint_.shape.activation_buffer(batch), slot, activation_window_), footprint_.types.activation,
-          tokens, model_.hidden};
+View Storage::hidden(const Op& op, std::int64_t tokens) const {
+  const policy::ScheduleShape& shape = footprint_.shape;
+  const std::uint32_t buffer = shape.activation_buffer(shape.hidden_place(op.batch, op.prefill));
+  assert(policy::shape_of(policy::Value::hidden, model_, footprint_.types, tokens).bytes() <=
+         (op.prefill ? footprint_.prefill_hidden_bytes : footprint_.decode_hidden_bytes));
+  return {place(buffer, op.activation_slot, activation_window_), footprint_.types.activation, tokens, model_.hidden};
 }
 
 void Storage::set_rows(int batch, std::int64_t tokens, std::int64_t begun) {

@@ -64,7 +64,7 @@ class Storage : public TableRows {
   /// Host memory with room for a KV buffer, which no op uses between two sweeps; null unless some KV is at home on the
   /// disk.
   std::byte* idle_kv_window() const;
-  View hidden(int batch, std::uint32_t slot, std::int64_t tokens) const;  ///< [tokens, hidden]
+  View hidden(const policy::Op& op, std::int64_t tokens) const;  ///< [tokens, hidden] of a compute op's batch
   /// Sets how many rows the hidden states of a batch have now, and how many of these may go to the host to be attended.
   /// Ops that move them then move that many rows.
   void set_rows(int batch, std::int64_t tokens, std::int64_t begun);
@@ -97,7 +97,7 @@ class Storage : public TableRows {
   std::size_t shift(std::size_t unit) const;  // Weights::shift() on a GPU, else 0
   std::byte* place(std::uint32_t subject, std::uint32_t slot, offload::WindowId window) const;
   std::uint64_t exchange_rows(const policy::Op& op, kernels::Stream& stream);
-  std::uint64_t size_to_move(std::uint32_t subject) const;
+  std::uint64_t size_to_move(const policy::Op& op) const;
   View rows_of(policy::Value value, std::byte* at, int batch) const;
   ConstView read_rows(std::size_t unit, const policy::TensorSpec& table, std::span<std::int32_t> ids);
 

@@ -60,6 +60,16 @@ void add_windows(const Footprint& footprint, std::vector<std::string>& lines) {
     if (!line.empty()) lines.push_back(line);
 }
 
+/// The first buffers have the prompts of a pass in prefill; the others may be smaller.
+std::string activations(const Footprint& footprint) {
+  const std::vector<Tier>& home = footprint.shape.activation_home;
+  const int all = footprint.shape.batches, first = footprint.shape.batches_of_pass(true);
+  std::string buffers = fmt::format("{} buffers of {}", first, bytes_to_text(footprint.activation_buffer_bytes(0)));
+  if (first < all)
+    buffers += fmt::format(" and {} of {}", all - first, bytes_to_text(footprint.activation_buffer_bytes(first)));
+  return "activations: " + buffers + ", " + homes(home);
+}
+
 }  // namespace
 
 std::vector<std::string> decisions(const Session& session) {
@@ -73,8 +83,7 @@ std::vector<std::string> decisions(const Session& session) {
       fmt::format("KV cache: {} buffers of {}, {}; {} slots of {} a sequence, layer and KV head",
                   footprint.shape.kv_home.size(), kv_buffer_bytes(footprint), homes(footprint.shape.kv_home),
                   kv_slots(footprint), policy::to_text(policy.kv_format, footprint.kv_shapes.front().front().dtype)),
-      fmt::format("activations: {} buffers of {}, {}", footprint.shape.activation_home.size(),
-                  bytes_to_text(footprint.activation_buffer_bytes), homes(footprint.shape.activation_home))};
+      activations(footprint)};
   add_windows(footprint, lines);
   lines.push_back(fmt::format("work space: {} for chunks of at most {} tokens, {} for the output",
                               bytes_to_text(footprint.workspace.chunk), footprint.workspace.chunk_tokens,

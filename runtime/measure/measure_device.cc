@@ -108,10 +108,10 @@ class DeviceMeasurement {
     const std::size_t piece = std::max<std::size_t>(bytes_ / 8192 * 1024, 4096), half = bytes_ / 2;
     Timer there(backend_, Side::device), back(backend_, Side::device);
     const auto copies = [&](void* to, const void* from, Timer& timer) -> Load {
-      return [&timer, this, to, from, piece] {
+      return {[&timer, this, to, from, piece] {
         timer.run([&](Stream& stream) { backend_.copy(to, from, piece, stream); }, 1);
         return double(piece);
-      };
+      }};
     };
     std::vector<double> in, out;
     for (int i = 0; i < sizes_.repetitions; ++i) {

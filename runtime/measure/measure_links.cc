@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "kernels/error.h"
 
@@ -94,14 +95,19 @@ class DiskFiles {
   std::size_t next_read_ = 0, next_written_ = 0, next_spilled_ = 0;
 };
 
-/// A load that works in pieces of about a millisecond, so that waiting for each costs little.
-Load in_pieces(Timer& timer, double work, const Timer::Queue& queue) {
-  timer.run(queue, 1);
-  const int count = static_cast<int>(std::clamp(std::ceil(1e-3 / timer.run(queue, 1)), 1.0, 1000.0));
-  return [&timer, work, queue, count] {
-    timer.run(queue, count);
+/// A load of pieces of `count` calls, each of which does `work`. Several pieces are queued at a time.
+Load fed(Timer& timer, double work, const Timer::Queue& queue, int count = 1) {
+  const auto piece = [&timer, work, queue, count] {
+    timer.feed(queue, count);
     return work * count;
   };
+  return {piece, [&timer] { timer.wait(); }};
+}
+
+/// The same in pieces of about a millisecond, so that waiting for each costs little.
+Load in_pieces(Timer& timer, double work, const Timer::Queue& queue) {
+  timer.run(queue, 1);
+  return fed(timer, work, queue, static_cast<int>(std::clamp(std::ceil(1e-3 / timer.run(queue, 1)), 1.0, 1000.0)));
 }
 
 /// A load for every lane.
@@ -109,16 +115,20 @@ class Links {
  public:
   Links(kernels::Backend& backend, const LinkSizes& sizes)
       : backend_(backend), sizes_(sizes), device_(backend, Side::device), host_(backend, Side::host),
-        in_(backend, Side::device), out_(backend, Side::device), near_(backend.allocate_host(2 * sizes.copy)),
-        far_(backend.allocate_device(2 * sizes.copy)),
+        in_(backend, Side::device), out_(backend, Side::device),
+        near_bytes_(std::max<std::size_t>(1, sizes.host / sizes.copy) * sizes.copy),
+        near_(backend.allocate_host(2 * near_bytes_)), far_(backend.allocate_device(2 * sizes.copy)),
         weights_(device_.random(sizes.weights / size_of(DType::f16), DType::f16)),
-        linear_(device_, DType::f16, kLinearRows, kWidth, kWidth, {weights_->data(), weights_->bytes()}, true),
+        linear_(device_, DType::f16, kLinearRows, width(backend), width(backend), {weights_->data(), weights_->bytes()},
+                true),
         decode_(host_, kHeads, kSlots, kHeadDim, DType::f16, sizes.kv) {
     std::fill_n(near_->data(), near_->bytes(), std::byte{1});
-    loads_[index(Lane::host_to_device)] = [this] { return copy(far_->data(), near_->data(), in_); };
-    loads_[index(Lane::device_to_host)] = [this] {
-      return copy(near_->data() + sizes_.copy, far_->data() + sizes_.copy, out_);
-    };
+    loads_[index(Lane::host_to_device)] = fed(in_, double(sizes.copy), [this](Stream& stream) {
+      backend_.copy(far_->data(), near_->data() + next(at_in_), sizes_.copy, stream);
+    });
+    loads_[index(Lane::device_to_host)] = fed(out_, double(sizes.copy), [this](Stream& stream) {
+      backend_.copy(near_->data() + near_bytes_ + next(at_out_), far_->data() + sizes_.copy, sizes_.copy, stream);
+    });
     loads_[index(Lane::device_compute)] =
         in_pieces(device_.timer(), linear_.flops(), [this](Stream& stream) { linear_.queue(stream); });
     loads_[index(Lane::host_compute)] =
@@ -126,14 +136,14 @@ class Links {
   }
 
   void add_disk(DiskFiles& disk) {
-    loads_[index(Lane::disk_read)] = [&disk] { return disk.read(); };
-    loads_[index(Lane::disk_write)] = [&disk] { return disk.write(); };
+    loads_[index(Lane::disk_read)] = {[&disk] { return disk.read(); }};
+    loads_[index(Lane::disk_write)] = {[&disk] { return disk.write(); }};
   }
 
   double alone(Lane lane) {
     double& rate = alone_[index(lane)];
     if (rate > 0) return rate;
-    loads_[index(lane)]();  // touches the load's memory
+    touch(loads_[index(lane)]);
     return rate = taken(loads_[index(lane)], timing_of(lane));
   }
 
@@ -157,21 +167,30 @@ class Links {
   }
 
  private:
+  static void touch(const Load& load) {
+    load.piece();
+    load.wait();
+  }
   const Timing& timing_of(Lane lane) const {
     return lane == Lane::disk_read || lane == Lane::disk_write ? sizes_.disk : sizes_.timing;
   }
 
-  static constexpr int kLinearRows = 32, kWidth = 2048;  // keep both memory and arithmetic busy, as decode does
-
-  double copy(std::byte* to, const std::byte* from, Timer& timer) {
-    timer.run([&](Stream& stream) { backend_.copy(to, from, sizes_.copy, stream); }, 1);
-    return double(sizes_.copy);
+  static constexpr int kLinearRows = 32;  // keep both memory and arithmetic busy, as decode does
+  /// A GPU's products take several times as long as their launches, so that a thread that has to share its core still
+  /// launches fast enough.
+  int width(const kernels::Backend& backend) const {
+    const bool room = sizes_.weights >= 8 * std::size_t{4096} * 4096 * size_of(DType::f16);
+    return !backend.device_is_host_memory() && room ? 4096 : 2048;
   }
+  /// The place of the next copy.
+  std::size_t next(std::size_t& at) const { return std::exchange(at, (at + sizes_.copy) % near_bytes_); }
 
   kernels::Backend& backend_;
   const LinkSizes& sizes_;
   Workbench device_, host_;
   Timer in_, out_;
+  const std::size_t near_bytes_;  // of a direction
+  std::size_t at_in_ = 0, at_out_ = 0;
   std::unique_ptr<Memory> near_, far_, weights_;
   LinearWork linear_;
   DecodeWork decode_;
@@ -198,8 +217,8 @@ void measure_disk_lanes(kernels::Backend& backend, const MachineOptions& options
   links.add_disk(*disk);
   rates[index(Lane::disk_write)] = links.alone(Lane::disk_write);
   rates[index(Lane::disk_read)] = links.alone(Lane::disk_read);
-  machine.spilled_read = Links::taken([&] { return disk->read_spilled(); }, sizes.disk);
-  machine.disk_rows_per_second = Links::taken([&] { return disk->read_rows(); }, sizes.timing);
+  machine.spilled_read = Links::taken({[&] { return disk->read_spilled(); }}, sizes.disk);
+  machine.disk_rows_per_second = Links::taken({[&] { return disk->read_rows(); }}, sizes.timing);
   links.together(Lane::disk_read, Lane::disk_write, machine);
   links.together(Lane::disk_read, Lane::device_compute, machine);
   links.together(Lane::disk_write, Lane::device_compute, machine);

@@ -14,6 +14,7 @@ struct LinkSizes {
   std::size_t file = std::size_t{1} << 30;    ///< bytes of the file to read and of the one to write
   std::size_t piece = std::size_t{16} << 20;  ///< bytes of one request, about as large as a weight unit
   std::size_t copy = std::size_t{64} << 20;   ///< bytes of one copy between host and device
+  std::size_t host = std::size_t{64} << 20;   ///< host memory that the copies of a direction pass over, one by one
   std::size_t weights = std::size_t{512} << 20,
               kv = std::size_t{256} << 20;           ///< bytes that the engines read at the same time
   Timing timing{.seconds = 0.12, .repetitions = 5};  ///< used for a lane, or for a pair

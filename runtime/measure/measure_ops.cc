@@ -40,7 +40,9 @@ double median(std::vector<double> values) {
 }
 
 Timer::Timer(kernels::Backend& backend, Side side)
-    : backend_(backend), stream_(side == Side::host ? nullptr : backend.make_stream()), event_(backend.make_event()) {}
+    : backend_(backend), stream_(side == Side::host ? nullptr : backend.make_stream()), event_(backend.make_event()) {
+  for (auto& event : fed_) event = backend.make_event();
+}
 
 void Timer::wait() {
   if (!stream_) return;  // the host's work is done when it is queued
@@ -53,6 +55,14 @@ double Timer::run(const Queue& queue, int count) {
   for (int i = 0; i < count; ++i) queue(stream());
   wait();
   return since(begin);
+}
+
+void Timer::feed(const Queue& queue, int count) {
+  const kernels::Event& before = *fed_[next_fed_];
+  if (stream_) backend_.synchronize(before);
+  for (int i = 0; i < count; ++i) queue(stream());
+  if (stream_) backend_.record(*fed_[next_fed_], *stream_);
+  next_fed_ = (next_fed_ + 1) % fed_.size();
 }
 
 std::vector<double> Timer::rates(double work, const Timing& timing, const Queue& queue) {
@@ -73,8 +83,9 @@ std::vector<double> Timer::rates(double work, const Timing& timing, const Queue&
 double rate_of(const Load& load, double seconds) {
   const auto begin = Clock::now();
   double work = 0;
-  do work += load();
+  do work += load.piece();
   while (since(begin) < seconds);
+  load.wait();
   return work / since(begin);
 }
 

@@ -1,6 +1,7 @@
 // runtime/measure/measure_ops.h: times a run's ops over made-up operands.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -34,6 +35,9 @@ class Timer {
   void wait();  ///< until all queued work is done; throws DeviceError if it failed
   /// Seconds that `count` calls of `queue` take, one after another.
   double run(const Queue& queue, int count);
+  /// Queues `count` calls and returns while they run, as the lanes do: it waits only for the calls of the fourth feed()
+  /// before this one. So a thread that is woken late leaves no gap in the stream. Ends with wait().
+  void feed(const Queue& queue, int count);
   /// `work` per second of one call of `queue`, once for each repetition, after a warm-up. If `work` is 0, the seconds
   /// of one call.
   std::vector<double> rates(double work, const Timing& timing, const Queue& queue);
@@ -42,10 +46,15 @@ class Timer {
   kernels::Backend& backend_;
   std::unique_ptr<kernels::Stream> stream_;  // null: the host's stream
   std::unique_ptr<kernels::Event> event_;
+  std::array<std::unique_ptr<kernels::Event>, 4> fed_;
+  std::size_t next_fed_ = 0;
 };
 
-/// Does one piece of what keeps a lane or an engine busy, waits for it, and returns how much work it was.
-using Load = std::function<double()>;
+/// Keeps a lane or an engine busy.
+struct Load {
+  std::function<double()> piece;       ///< does or queues a piece of work, and returns how much it is
+  std::function<void()> wait = [] {};  ///< until all that was queued is done
+};
 /// Work per second of one load alone, or of two at once, each on its own thread. Takes `seconds`.
 double rate_of(const Load& load, double seconds);
 std::pair<double, double> rates_of(const Load& first, const Load& second, double seconds);

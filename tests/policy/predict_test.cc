@@ -74,6 +74,28 @@ TEST_CASE("predict: weights on the host come over the link once a sweep, whateve
   CHECK(result.decode.seconds == Approx(sum).epsilon(1e-6));
 }
 
+TEST_CASE("predict: prompts that fill the device take the weights once a pass, and room for a pass", "[predict]") {
+  const Made made(test::decoder(24, 2048, 32, 50272), 512, 33, 32,
+                  test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));
+  const Policy policy = policy_of(8, 4, {{0, 1, 0}});
+  const policy::Footprint print = policy::footprint(made.model, made.units, policy, made.work, made.sizing);
+  CHECK(print.shape.prefill_batches == 1);
+  CHECK(print.prefill_hidden_bytes == 8 * 512 * 2048 * 4);
+  CHECK(print.activation_bytes() == print.prefill_hidden_bytes + 3 * print.decode_hidden_bytes);
+  CHECK(print.decode_hidden_bytes == 8 * 2048 * 4);
+  const Prediction result = predicted(made, policy);
+  CHECK(busy(result.prefill, Lane::host_to_device) == Approx(4 * streamed_bytes(made) / 12e9).epsilon(1e-6));
+  CHECK(busy(result.decode, Lane::host_to_device) == Approx(32 * streamed_bytes(made) / 12e9).epsilon(1e-6));
+  // A pass over weights on the disk would take too long, and sequences that begin amid others' decode need all the
+  // room.
+  CHECK(policy::footprint(made.model, made.units, policy_of(8, 4, {{0, 0, 1}}), made.work, made.sizing)
+            .shape.prefill_batches == 4);
+  policy::Workload resumed = made.work;
+  resumed.resumes = true;
+  CHECK(policy::footprint(made.model, made.units, policy, resumed, made.sizing).decode_hidden_bytes ==
+        print.prefill_hidden_bytes);
+}
+
 TEST_CASE("predict: KV at home on the host, attended there or brought over", "[predict]") {
   const Made made(test::decoder(24, 2048, 32, 50272), 500, 13, 64,
                   test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));

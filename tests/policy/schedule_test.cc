@@ -129,7 +129,7 @@ class Checker {
     const auto at = [&](Place place, std::uint32_t slot, std::uint32_t block) {
       return slot == kNoSlot ? Resource{Place::home, block} : Resource{place, slot};
     };
-    const std::uint32_t hidden = shape_.activation_buffer(op.batch), k = op.batch,
+    const std::uint32_t hidden = shape_.activation_buffer(shape_.hidden_place(op.batch, op.prefill)), k = op.batch,
                         exchange = shape_.exchange_buffer(op.batch);
     if (sub.unit >= 0 && op.part != Op::Part::core) {
       const auto u = static_cast<std::uint32_t>(sub.unit);
@@ -203,18 +203,43 @@ TEST_CASE("a schedule orders every access, and none of its dependencies can be s
   }
 }
 
+TEST_CASE("prefill loads every streamed unit once a pass, for the batches of the pass", "[policy]") {
+  std::mt19937 random(GENERATE(range(1, 61)));
+  const ScheduleShape shape = test::random_shape(random);
+  const auto passes =
+      static_cast<std::size_t>((shape.batches + shape.batches_of_pass(true) - 1) / shape.batches_of_pass(true));
+  std::array<std::size_t, 2> loads{};                 // of units, by sweep
+  std::map<std::uint32_t, std::vector<int>> batches;  // by sublayer, in the order of prefill
+  for (const Op& op : zigzag(shape, 0, 2).ops) {
+    if (op.kind == Op::Kind::load && op.subject < shape.kv_buffer(0, 0) && op.to != kNoSlot &&
+        (op.lane == Lane::host_to_device || shape.disk_reads_device))
+      ++loads[op.sweep];
+    if (op.kind == Op::Kind::compute && op.part == Op::Part::whole && op.prefill)
+      batches[op.subject].push_back(op.batch);
+    if (op.prefill && op.subject >= shape.activation_buffer(0) && op.kind != Op::Kind::compute)
+      CHECK(op.subject < shape.activation_buffer(shape.batches_of_pass(true)));
+  }
+  CHECK(loads[0] == passes * loads[1]);
+  for (const auto& [sublayer, order] : batches) {
+    CAPTURE(sublayer);
+    REQUIRE(order.size() == static_cast<std::size_t>(shape.batches));
+    for (std::size_t i = 0; i < order.size(); ++i) CHECK(order[i] == static_cast<int>(i));
+  }
+}
+
 TEST_CASE("a sweep unpacks every unit that is to be unpacked once, before any batch uses it", "[policy]") {
   std::mt19937 random(GENERATE(range(1, 61)));
   const ScheduleShape shape = test::random_shape(random);
-  std::map<std::tuple<std::uint32_t, std::uint32_t>, int> unpacked;  // by sweep and sublayer
+  const auto passes = [&](bool prefill) { return (shape.batches - 1) / shape.batches_of_pass(prefill) + 1; };
+  std::map<std::tuple<std::uint32_t, int, std::uint32_t>, int> unpacked;  // by sweep, pass and sublayer
   for (const Op& op : zigzag(shape, 0, 3).ops) {
     if (op.kind != Op::Kind::compute || op.part == Op::Part::core || !shape.unpacks_for(op.subject)) continue;
-    int& times = unpacked[{op.sweep, op.subject}];
+    int& times = unpacked[{op.sweep, op.batch / shape.batches_of_pass(op.prefill), op.subject}];
     if (op.part == Op::Part::unpack) ++times;
     CHECK(times == 1);
   }
   std::size_t wanted = 0;
-  for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s) wanted += shape.unpacks_for(s) ? 3 : 0;
+  for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s) wanted += shape.unpacks_for(s) ? 2 + passes(true) : 0;
   CHECK(unpacked.size() == wanted);
 }
 

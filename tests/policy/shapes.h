@@ -38,6 +38,7 @@ inline policy::ScheduleShape random_shape(std::mt19937& random) {
   shape.unit_home = random_tiers(random, units.size());
   shape.kv_home = random_tiers(random, static_cast<std::size_t>(shape.layers * shape.batches));
   shape.activation_home = random_tiers(random, static_cast<std::size_t>(shape.batches));
+  shape.prefill_batches = pick(0, shape.batches);
   const int attends = pick(0, 2);  // the host: nothing, what is not on the device, some of it
   for (const offload::Tier home : shape.kv_home)
     shape.host_attends.push_back(home != offload::Tier::device && (attends == 1 || (attends == 2 && pick(0, 1) == 1)));

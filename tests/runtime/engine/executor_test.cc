@@ -137,6 +137,41 @@ TEST_CASE("a block that is refilled takes fewer sweeps and is fuller", "[runtime
   CHECK(refilled.occupancy() > 1.4 * in_turn.occupancy());
 }
 
+TEST_CASE("prompts that pass the model in parts, and share their buffers, change no answer", "[runtime]") {
+  if (on_gpu()) return;  // more tokens fill it than a short test has
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 120; ++i) {
+    Prompt prompt{{}, 1 + i % 4, {}};
+    for (int k = 0; k < 40; ++k) prompt.ids.push_back((i * 7 + k * (1 + i % 5)) % 50);
+    prompts.push_back(prompt);
+  }
+  policy::PartialPolicy one;
+  one.gpu_batch_size = 8;
+  one.num_gpu_batches = 1;
+  one.weights = one.kv = policy::Fractions{};
+  Engine alone(*source, one, prompts);
+  const std::vector<Answer> expected = alone.run();
+  for (const bool on_host : {false, true})
+    for (const bool continuous : {false, true}) {
+      CAPTURE(on_host, continuous);
+      const policy::Fractions home = on_host ? policy::Fractions{{0, 1, 0}} : policy::Fractions{};
+      policy::PartialPolicy policy;
+      policy.gpu_batch_size = 26;
+      policy.num_gpu_batches = 4;
+      policy.continuous = continuous;
+      policy.weights = policy.kv = policy.activations = home;
+      policy.attention_on_host = on_host ? 1 : 0;
+      Engine engine(*source, policy, prompts);
+      const policy::Footprint& print = engine.session().footprint();
+      CHECK(print.shape.prefill_batches == 2);  // of 1040 tokens each
+      CHECK(print.activation_bytes() == 2 * print.prefill_hidden_bytes + 2 * print.decode_hidden_bytes);
+      CHECK(print.decode_hidden_bytes <= print.prefill_hidden_bytes);
+      const std::vector<Answer> answers = engine.run();
+      for (std::size_t i = 0; i < prompts.size(); ++i) CHECK(difference(expected[i], answers[i]).empty());
+    }
+}
+
 TEST_CASE("of sequences that begin with one prompt in one batch one is computed", "[runtime]") {
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
   const bool continuous = GENERATE(false, true);
