@@ -4,9 +4,11 @@
 #include <catch2/catch.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/error.h"
@@ -145,6 +147,76 @@ TEST_CASE("a device that fails later fails the work that it was given", "[offloa
   REQUIRE_THROWS_AS(lanes.wait(after), DeviceError);
   REQUIRE_THROWS_AS(lanes.wait(copy), DeviceError);
   REQUIRE_FALSE(ran);
+}
+
+TEST_CASE("work is issued once all that it depends on is done, while its lane's earlier work is under way",
+          "[offload]") {
+  test::ThreadedBackend backend;
+  Lanes lanes(backend);
+  std::atomic<bool> go{false}, issued{false}, open{false};
+  lanes.submit(Lane::device_compute, {}, [&](kernels::Stream& stream) {
+    work(stream, [&] {
+      while (!open) std::this_thread::yield();
+    });
+  });
+  const Ticket host = lanes.submit(Lane::host_compute, {}, [&](kernels::Stream&) {
+    while (!go) std::this_thread::yield();
+  });
+  lanes.submit(Lane::device_compute, {&host, 1}, [&](kernels::Stream&) { issued = true; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the lane waits for the host, or for the device
+  go = true;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!issued && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  CHECK(issued);
+  open = true;
+  lanes.wait_all();
+}
+
+namespace {
+
+/// A device whose queue of work is full until `open`.
+class FullBackend : public test::ThreadedBackend {
+ public:
+  void record(kernels::Event& event, kernels::Stream& stream) override {
+    wait_for_room();
+    test::ThreadedBackend::record(event, stream);
+  }
+  void wait(kernels::Stream& stream, const kernels::Event& event) override {
+    wait_for_room();
+    test::ThreadedBackend::wait(stream, event);
+  }
+  std::atomic<bool> open{false};
+
+ private:
+  void wait_for_room() const {
+    while (!open) std::this_thread::yield();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a device that takes no work for now stops no lane but its own", "[offload]") {
+  FullBackend backend;
+  Lanes lanes(backend);
+  const Ticket copy = lanes.submit(Lane::host_to_device, {}, [](kernels::Stream&) {});
+  const auto another_lane_works = [&] {
+    lanes.wait(lanes.submit(Lane::disk_read, {}, [](kernels::Stream&) {}));
+    backend.open = true;
+  };
+  another_lane_works();  // while the copy's event is recorded
+  lanes.wait(copy);
+  std::atomic<bool> go{false};
+  const Ticket slow = lanes.submit(Lane::host_to_device, {}, [&](kernels::Stream& stream) {
+    work(stream, [&] {
+      while (!go) std::this_thread::yield();
+    });
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it is issued
+  backend.open = false;
+  const Ticket after = lanes.submit(Lane::device_compute, {&slow, 1}, [](kernels::Stream&) {});
+  another_lane_works();  // while the stream is ordered after the copy
+  go = true;
+  lanes.wait(after);
 }
 
 TEST_CASE("submit blocks when a lane runs behind, and only then", "[offload]") {
