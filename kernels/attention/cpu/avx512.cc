@@ -51,7 +51,7 @@ struct Avx512 {
     else return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
   template <DType kType> static I words_first(const std::uint8_t* p, int bytes) {
-    const __mmask64 mask = (std::uint64_t{1} << bytes) - 1;
+    const __mmask64 mask = ~std::uint64_t{0} >> (64 - bytes);
     if constexpr (kType == DType::i8) return _mm512_maskz_loadu_epi8(mask, p);
     else return _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(static_cast<__mmask32>(mask), p));
   }
