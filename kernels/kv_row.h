@@ -18,7 +18,6 @@
 // A level means scale * level + minimum, but decode attention never forms that:
 //   logit = sum over groups of scale * (sum of level * query), then + minimum * (sum of the group's query) per group
 //   out   = sum over slots of (p * scale) * level, then + sum over slots of p * minimum
-// On the CPU query and p * scale are rounded to 16 bits first (attention/cpu/levels.h).
 //
 // Slots of int4 may have int8 keys: choosing among tokens takes more bits than adding up their values.
 #pragma once
