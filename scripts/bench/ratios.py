@@ -64,7 +64,7 @@ def part_ceilings(args):
                     f"| {of_dram(m, lanes['linear_int4_4096'][m])} |")
     exact = [cell["exact_of_f16"] for name in ("int8", "int4") for cell in lanes[f"linear_{name}_4096"].values()]
     rows += ["", f"In the exact arithmetic int8 and int4 do {min(exact):.2f} to {max(exact):.2f} times what fp16 does. Host decode",
-             "attention of the same run, H2O:", "", "| slots | fp16, of DRAM | int8, times fp16 | int4 (keys int8), times fp16 |",
+             "attention of the same run, H2O:", "", "| slots | fp16, of DRAM | int8, times fp16 | int4 (keys too), times fp16 |",
              "|---|---|---|---|"]
     attention = lanes["host_attention"]
     for shape in attention:

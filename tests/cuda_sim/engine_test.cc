@@ -383,6 +383,40 @@ TEST_CASE("quantised weights are unpacked once a sweep and unit, whatever shares
   }
 }
 
+TEST_CASE("the GPU's and the CPU's logits over levels part by no more than levels cost", "[gpu][quantised]") {
+  const std::string model = GENERATE("prenorm-tied-f16", "mistral-gqa-f16");
+  const auto source = runtime::open_model(data_path("golden") / model, "auto", "");
+  std::vector<Prompt> prompts(3);
+  for (int i = 0; i < 3; ++i) {
+    Prompt& prompt = prompts[static_cast<std::size_t>(i)];
+    prompt.tokens = 16;
+    for (int t = 0; t < 20 + 9 * i; ++t) prompt.ids.push_back(3 + (17 * t + 5 * i) % 60);
+    for (int t = 0; t < prompt.tokens; ++t) prompt.forced.push_back(3 + (23 * t + 7 * i) % 60);
+  }
+  const auto answers = [&](const policy::KvFormat& kv, const std::string& backend) {
+    policy::PartialPolicy policy = layout(3, 1, policy::Fractions{{1, 0, 0}});
+    policy.kv_format = kv;
+    return Engine(*source, policy, prompts, {.backend = backend}).run();
+  };
+  const auto distance = [](const std::vector<Answer>& a, const std::vector<Answer>& b) {
+    double sum = 0;
+    for (std::size_t i = 0; i < a.size(); ++i)
+      for (std::size_t t = 1; t < a[i].logits.size(); ++t)  // the prompt's own attention reads no levels
+        for (std::size_t n = 0; n < a[i].logits[t].size(); ++n)
+          sum += std::pow(double(a[i].logits[t][n]) - double(b[i].logits[t][n]), 2);
+    return std::sqrt(sum);
+  };
+  const auto plain = answers({}, "cpu");
+  for (const DType dtype : {DType::i8, DType::i4}) {
+    const auto format = policy::KvFormat::of(dtype);
+    const auto on_cpu = answers(format, "cpu"), on_gpu = answers(format, backend_name());
+    const double parted = distance(on_cpu, on_gpu), cost = distance(on_cpu, plain);
+    CAPTURE(model, name_of(dtype), parted, cost);
+    CHECK(parted > 0);
+    CHECK(parted < cost);
+  }
+}
+
 TEST_CASE("a recorded step of quantised weights has their unpacking in it, once", "[gpu][quantised][graphs]") {
   const policy::WeightFormat format{.dtype = DType::i4, .group = 64};
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "", format);

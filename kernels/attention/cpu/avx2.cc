@@ -78,6 +78,7 @@ struct Avx2 {
     return {_mm256_set1_epi32(pair), _mm256_set1_epi32(pair)};
   }
   static I multiply_pairs(I a, I b) { return {_mm256_madd_epi16(a.low, b.low), _mm256_madd_epi16(a.high, b.high)}; }
+  static I multiply_add(I a, I b, I c) { return add(c, multiply_pairs(a, b)); }
   static I add(I a, I b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
   static V to_floats(I a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
   static void store_rounded(std::int16_t* p, V v) {

@@ -1,8 +1,9 @@
 // kernels/attention/cpu/avx512.cc: 16 floats as one register. Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq
-// -mfma -mf16c -ffp-contract=off.
+// -mavx512vnni -mfma -mf16c -ffp-contract=off.
 #include "kernels/attention/cpu/kernels.h"
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && \
+    defined(__AVX512VNNI__)
 #pragma GCC diagnostic push  // GCC 12's own intrinsics trip these two
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #ifndef __clang__
@@ -50,7 +51,7 @@ struct Avx512 {
     else return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
   template <DType kType> static I words_first(const std::uint8_t* p, int bytes) {
-    const __mmask64 mask = (std::uint64_t{1} << bytes) - 1;
+    const __mmask64 mask = ~std::uint64_t{0} >> (64 - bytes);
     if constexpr (kType == DType::i8) return _mm512_maskz_loadu_epi8(mask, p);
     else return _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(static_cast<__mmask32>(mask), p));
   }
@@ -68,6 +69,7 @@ struct Avx512 {
     return _mm512_set1_epi32(pair);
   }
   static I multiply_pairs(I a, I b) { return _mm512_madd_epi16(a, b); }
+  static I multiply_add(I a, I b, I c) { return _mm512_dpwssd_epi32(c, a, b); }
   static I add(I a, I b) { return _mm512_add_epi32(a, b); }
   static V to_floats(I a) { return _mm512_cvtepi32_ps(a); }
   /// Rounds 16 numbers from -32767 to 32767 to the nearest integer, even ones in the middle.

@@ -7,9 +7,10 @@
 namespace weft::kernels {
 namespace {
 
+/// A processor with AVX-512 but no VNNI takes AVX2.
 std::vector<const VectorKernels*> find() {
   std::vector<const VectorKernels*> found;
-  if (const auto* kernels = vector_kernels_avx512(); kernels && cpu_has_avx512()) found.push_back(kernels);
+  if (const auto* kernels = vector_kernels_avx512(); kernels && cpu_has_avx512_vnni()) found.push_back(kernels);
   if (const auto* kernels = vector_kernels_avx2(); kernels && cpu_has_avx2()) found.push_back(kernels);
   found.push_back(vector_kernels_plain());
   return found;

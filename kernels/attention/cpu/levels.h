@@ -1,9 +1,9 @@
 // kernels/attention/cpu/levels.h: the reading part of a decode step over slots of int8 and int4 (kv_row.h), by integer
 // products, over a vector type S (cpu/math.h). It does what cpu/attend.h does for float types.
 //
-// A query is rounded to 16 bits per group of numbers, and multiplied with the levels of a key as they are. The weights of
-// values, p * scale, are rounded to 16 bits per block of 64 entries. Both sums are exact integers, so that their order
-// is free; entries, not slots, make a block, so that empty slots between them change nothing.
+// A query is rounded to 16 bits per group of numbers, and multiplied with the levels of a key as they are. The weights
+// of values, p * scale, are rounded to 16 bits per block of 64 entries. Both sums are exact integers, so that their
+// order is free; entries, not slots, make a block, so that empty slots between them change nothing.
 //
 // A level is read as part of a 16-bit word: of int8, a word has two numbers, one beside the other; of int4, a word is
 // one byte, which has two numbers as well. The one in the low bits is part 0, the other part 1.
@@ -17,10 +17,12 @@
 namespace weft::kernels {
 
 constexpr int kGroupWords = kKvGroup / 2;
-constexpr int kBlockEntries = 64;         ///< 64 * 255 * kTopWeight fits an int
-constexpr float kTopWeight = 32767.0f;    ///< of queries and weights
-constexpr float kLeastWeight = 1e-30f;    ///< smaller ones count as 0: their inverses may not be finite
+constexpr int kBlockEntries = 64;       ///< 64 * 255 * kTopWeight fits an int
+constexpr float kTopWeight = 32767.0f;  ///< the largest level of a query, and the largest weight
+constexpr float kLeastWeight = 1e-30f;  ///< smaller ones count as 0: their inverses may not be finite
 constexpr int kLevelSums = kKvGroup / kLanes;
+/// Distance of prefetches: a block of values is read group after group, so its first half is needed early.
+constexpr std::uintptr_t kLevelAheadBytes = 16384;
 
 /// The part and the word of its group in which number d of a row is.
 struct LevelPlace {
@@ -44,7 +46,8 @@ constexpr int sum_place(DType type, int head_dim, int d) {
 using Places = std::array<std::uint8_t, kKvGroup>;
 constexpr Places places(int (*place)(DType, int, int), DType type) {
   Places all{};
-  for (int d = 0; d < kKvGroup; ++d) all[static_cast<std::size_t>(d)] = static_cast<std::uint8_t>(place(type, kKvGroup, d));
+  for (int d = 0; d < kKvGroup; ++d)
+    all[static_cast<std::size_t>(d)] = static_cast<std::uint8_t>(place(type, kKvGroup, d));
   return all;
 }
 template <DType kType> inline constexpr Places kQueryPlaces = places(query_place, kType);
@@ -52,47 +55,56 @@ template <DType kType> inline constexpr Places kSumPlaces = places(sum_place, kT
 
 /// The keys or the values of the visible slots.
 struct LevelRows {
-  const std::uint8_t* rows;    // that of slot 0 first
+  const std::uint8_t* rows;  // that of slot 0 first
   std::int64_t row_bytes;
   int head_dim, level_bytes;
-  const std::int32_t* slot;    // of each entry; those past the last are like the last, up to a whole vector
-  int count, distance;         // entries, and how many a prefetch looks ahead
-  std::uintptr_t next;         // what is read after the last row, or 0
-  std::uintptr_t share;        // bytes of four rows for each group
+  const std::int32_t* slot;  // of each entry; those past the last are like the last, up to a whole vector
+  int count, distance;       // entries, and how many a prefetch looks ahead
+  std::uintptr_t next;       // what is read after the last row, or 0
+  std::uintptr_t share;      // bytes of four rows for each group
 
-  LevelRows(const std::uint8_t* first, DType type, int dim, const std::int32_t* slots, int entries, std::uintptr_t after)
+  LevelRows(const std::uint8_t* first, DType type, int dim, const std::int32_t* slots, int entries,
+            std::uintptr_t after)
       : rows(first), row_bytes(static_cast<std::int64_t>(kv_row_bytes(type, dim))), head_dim(dim),
         level_bytes(static_cast<int>(kv_level_bytes(type, dim))), slot(slots), count(entries),
-        distance(static_cast<int>(kAheadBytes / static_cast<std::uintptr_t>(row_bytes))), next(after),
+        distance(static_cast<int>(kLevelAheadBytes / static_cast<std::uintptr_t>(row_bytes))), next(after),
         share(4 * static_cast<std::uintptr_t>(row_bytes) / static_cast<std::uintptr_t>(kv_groups(dim))) {}
-  /// Where the rows of 16 entries begin, in bytes after `rows`.
+  /// Finds the places of the rows of 16 entries, in bytes after `rows`.
   void find_rows(int first, std::int32_t* at) const {
     for (int i = 0; i < kLanes; ++i) at[i] = slot[first + i] * static_cast<std::int32_t>(row_bytes);
   }
 };
 
-/// Prefetches a share of the four rows that are read `distance` entries after these, and which mostly lie side by side:
-/// group g of numbers prefetches part g, little by little, because a burst would fill the processor's queue of open loads.
-[[gnu::always_inline]] inline void prefetch_share(const LevelRows& r, int entry, int g) {
-  const auto row_bytes = static_cast<std::uintptr_t>(r.row_bytes);
-  const int target = entry + r.distance;
-  std::uintptr_t from = r.next + static_cast<std::uintptr_t>(target - r.count) * row_bytes;
-  if (target < r.count) from = reinterpret_cast<std::uintptr_t>(r.rows) + static_cast<std::uintptr_t>(r.slot[target]) * row_bytes;
-  else if (r.next == 0) return;
-  from += static_cast<std::uintptr_t>(g) * r.share;
-  const std::uintptr_t end = from + r.share;
-  for (std::uintptr_t line = (from + kLine - 1) / kLine * kLine; line < end; line += kLine)
-    __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);  // NOLINT(performance-no-int-to-ptr)
-}
+/// Prefetches the rows that are read `distance` entries after those from `first` on, and which mostly lie side by side;
+/// little by little, because a burst would fill the processor's queue of open loads.
+struct LevelPrefetch {
+  std::uintptr_t line, end, share;
+  LevelPrefetch(const LevelRows& r, int first) : share(r.share) {
+    const auto row_bytes = static_cast<std::uintptr_t>(r.row_bytes);
+    const int target = first + r.distance;
+    if (target < r.count)
+      end = reinterpret_cast<std::uintptr_t>(r.rows) + static_cast<std::uintptr_t>(r.slot[target]) * row_bytes;
+    else if (r.next != 0) end = r.next + static_cast<std::uintptr_t>(target - r.count) * row_bytes;
+    else end = share = 0;
+    line = (end + kLine - 1) / kLine * kLine;
+  }
+  /// A share: called for four rows of each group of numbers.
+  [[gnu::always_inline]] void go_on() {
+    for (end += share; line < end; line += kLine)
+      __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);  // NOLINT(performance-no-int-to-ptr)
+  }
+};
 
 /// The words of group g of a row.
-template <class S, DType kType, bool kWhole> typename S::I words_of(const std::uint8_t* row, const LevelRows& r, int g) {
+template <class S, DType kType, bool kWhole>
+typename S::I words_of(const std::uint8_t* row, const LevelRows& r, int g) {
   constexpr int bytes = kType == DType::i8 ? kKvGroup : kGroupWords;
   if constexpr (kWhole) return S::template words<kType>(row + g * bytes);
   else return S::template words_first<kType>(row + g * bytes, r.level_bytes - g * bytes);
 }
 
-/// Rounds one group of a query to 16 bits. `words` gets them by query_place(), `scale` what 1 means, and `sum` their sum.
+/// Rounds one group of a query to 16 bits. `words` gets them by query_place(), `scale` what 1 means, and `sum` their
+/// sum.
 template <class S, DType kType>
 void quantise_query(const float* q, int head_dim, int first, std::int16_t* words, float* scale, float* sum) {
   const int count = head_dim - first < kKvGroup ? head_dim - first : kKvGroup;
@@ -119,18 +131,18 @@ void quantise_query(const float* q, int head_dim, int first, std::int16_t* words
 
 /// dot[h] = the products of H queries with group g of 16 keys, a lane for each.
 template <class S, int H, DType kType, bool kWhole>
-void multiply_group(const LevelRows& k, int first, const std::int32_t* at, int g, const std::int16_t* q, std::int64_t q_stride,
-                    typename S::I (&dot)[H]) {
+void multiply_group(const LevelRows& k, LevelPrefetch& ahead, const std::int32_t* at, int g, const std::int16_t* q,
+                    std::int64_t q_stride, typename S::I (&dot)[H]) {
   typename S::Quarter quarter[H][4];
   for (int u = 0; u < 4; ++u) {
-    prefetch_share(k, first + 4 * u, g);
+    ahead.go_on();
     typename S::I part[H][4];
     WEFT_UNROLLED (int i = 0; i < 4; ++i) {
       const typename S::I x = words_of<S, kType, kWhole>(k.rows + at[4 * u + i], k, g);
       const typename S::I low = S::template low<kType>(x), high = S::template high<kType>(x);
       WEFT_UNROLLED (int h = 0; h < H; ++h)
-        part[h][i] = S::add(S::multiply_pairs(low, S::load_words(q + h * q_stride)),
-                            S::multiply_pairs(high, S::load_words(q + h * q_stride + kGroupWords)));
+        part[h][i] = S::multiply_add(high, S::load_words(q + h * q_stride + kGroupWords),
+                                     S::multiply_pairs(low, S::load_words(q + h * q_stride)));
     }
     WEFT_UNROLLED (int h = 0; h < H; ++h) quarter[h][u] = S::quarter(part[h]);
   }
@@ -146,6 +158,7 @@ void level_logits(const LevelRows& k, const std::int16_t* q_words, const float* 
     const int count = k.count - first < kLanes ? k.count - first : kLanes;
     alignas(64) std::int32_t at[kLanes];
     k.find_rows(first, at);
+    LevelPrefetch ahead(k, first);
     typename S::V logit[H];
     WEFT_UNROLLED (int h = 0; h < H; ++h) logit[h] = S::zero();
     for (int g = 0; g < groups; ++g) {
@@ -153,8 +166,8 @@ void level_logits(const LevelRows& k, const std::int16_t* q_words, const float* 
       S::scales(k.rows + k.level_bytes + 4 * g, at, count, scale, minimum);
       typename S::I dot[H];
       const std::int16_t* const q = q_words + g * kKvGroup;
-      if (g < whole) multiply_group<S, H, kType, true>(k, first, at, g, q, groups * kKvGroup, dot);
-      else multiply_group<S, H, kType, false>(k, first, at, g, q, groups * kKvGroup, dot);
+      if (g < whole) multiply_group<S, H, kType, true>(k, ahead, at, g, q, groups * kKvGroup, dot);
+      else multiply_group<S, H, kType, false>(k, ahead, at, g, q, groups * kKvGroup, dot);
       WEFT_UNROLLED (int h = 0; h < H; ++h) {
         logit[h] = S::fma(S::to_floats(dot[h]), S::mul(scale, S::all(q_scale[h * groups + g])), logit[h]);
         logit[h] = S::fma(minimum, S::all(q_sum[h * groups + g]), logit[h]);
@@ -178,7 +191,8 @@ void logits(const DecodeState<T>& s, int head) {
                             s.stride);
 }
 
-/// Rounds p * scale of up to 64 entries to 16 bits, and adds p * minimum to minima [16]. Returns what a weight of 1 means.
+/// Rounds p * scale of up to 64 entries to 16 bits, and adds p * minimum to minima [16]. Returns what a weight of 1
+/// means.
 template <class S>
 float quantise_weights(const float* p, const float* scale, const float* minimum, int count, std::int16_t* weight,
                        float* minima) {
@@ -198,13 +212,14 @@ float quantise_weights(const float* p, const float* scale, const float* minimum,
 
 /// sum[H, 64] += factor * (the weights of `count` entries times group g of their values), by sum_place().
 template <class S, int H, DType kType, bool kWhole>
-void weigh_group(const LevelRows& v, int first, const std::int32_t* at, int count, int g, const std::int16_t (*weight)[kBlockEntries],
-                 const float* factor, float* sum, std::int64_t sum_stride) {
+void weigh_group(const LevelRows& v, LevelPrefetch& ahead, const std::int32_t* at, int count, int g,
+                 const std::int16_t (*weight)[kBlockEntries], const float* factor, float* sum,
+                 std::int64_t sum_stride) {
   typename S::I part[H][kLevelSums];
   WEFT_UNROLLED (int h = 0; h < H; ++h)
     WEFT_UNROLLED (int n = 0; n < kLevelSums; ++n) part[h][n] = S::no_words();
   for (int i = 0; i < count; i += 2) {  // an odd last entry comes twice, once with the weight 0
-    if (i % 4 == 0) prefetch_share(v, first + i, g);
+    if (i % 4 == 0) ahead.go_on();
     const typename S::I a = words_of<S, kType, kWhole>(v.rows + at[i], v, g);
     const typename S::I b = words_of<S, kType, kWhole>(v.rows + at[i + 1], v, g);
     const typename S::I low = S::low_words(a, b), high = S::high_words(a, b);
@@ -212,7 +227,7 @@ void weigh_group(const LevelRows& v, int first, const std::int32_t* at, int coun
                                          S::template low<kType>(high), S::template high<kType>(high)};
     WEFT_UNROLLED (int h = 0; h < H; ++h) {
       const typename S::I both = S::all_pairs(weight[h] + i);
-      WEFT_UNROLLED (int n = 0; n < kLevelSums; ++n) part[h][n] = S::add(part[h][n], S::multiply_pairs(x[n], both));
+      WEFT_UNROLLED (int n = 0; n < kLevelSums; ++n) part[h][n] = S::multiply_add(x[n], both, part[h][n]);
     }
   }
   WEFT_UNROLLED (int h = 0; h < H; ++h)
@@ -237,6 +252,7 @@ void outputs(const DecodeState<T>& s) {
     const int count = s.count - first < kBlockEntries ? s.count - first : kBlockEntries;
     alignas(64) std::int32_t at[kBlockEntries];
     for (int i = 0; i < count; i += kLanes) v.find_rows(first + i, at + i);
+    LevelPrefetch ahead(v, first);
     for (int g = 0; g < groups; ++g) {
       float scale[kBlockEntries], minimum[kBlockEntries];
       for (int i = 0; i < count; i += kLanes) {
@@ -253,8 +269,8 @@ void outputs(const DecodeState<T>& s) {
           factor[h] = quantise_weights<S>(s.p + (head + h) * s.stride + first, scale, minimum, count, weight[h],
                                           s.minima + (part + h * groups) * kLanes);
         float* const sum = s.sum + part * kKvGroup;
-        if (g < whole) weigh_group<S, H, kType, true>(v, first, at, count, g, weight, factor, sum, groups * kKvGroup);
-        else weigh_group<S, H, kType, false>(v, first, at, count, g, weight, factor, sum, groups * kKvGroup);
+        if (g < whole) weigh_group<S, H, kType, true>(v, ahead, at, count, g, weight, factor, sum, groups * kKvGroup);
+        else weigh_group<S, H, kType, false>(v, ahead, at, count, g, weight, factor, sum, groups * kKvGroup);
       };
       int head = 0;
       if constexpr (S::kHeads >= 4)

@@ -65,9 +65,7 @@ struct Plain {
     return each_integer([&](int i) { return x.at[i] & (kType == DType::i8 ? 0xFF00FFu : 0xF000Fu); });
   }
   template <DType kType> static I high(const I& x) {
-    return each_integer([&](int i) {
-      return kType == DType::i8 ? x.at[i] >> 8 & 0xFF00FFu : x.at[i] >> 4 & 0xF000Fu;
-    });
+    return each_integer([&](int i) { return kType == DType::i8 ? x.at[i] >> 8 & 0xFF00FFu : x.at[i] >> 4 & 0xF000Fu; });
   }
   /// In each four lanes, the words of a and b one after the other: those of the first two lanes, or of the last two.
   static I low_words(const I& a, const I& b, int from = 0) {
@@ -81,9 +79,8 @@ struct Plain {
     return each_integer([](int) { return 0u; });
   }
   static I load_words(const std::int16_t* p) {
-    return each_integer([=](int i) {
-      return both(static_cast<std::uint16_t>(p[2 * i]), static_cast<std::uint16_t>(p[2 * i + 1]));
-    });
+    return each_integer(
+        [=](int i) { return both(static_cast<std::uint16_t>(p[2 * i]), static_cast<std::uint16_t>(p[2 * i + 1])); });
   }
   static I all_pairs(const std::int16_t* p) {
     return each_integer([=](int) { return both(static_cast<std::uint16_t>(p[0]), static_cast<std::uint16_t>(p[1])); });
@@ -93,6 +90,7 @@ struct Plain {
       return static_cast<std::uint32_t>(word(a.at[i]) * word(b.at[i]) + word(a.at[i] >> 16) * word(b.at[i] >> 16));
     });
   }
+  static I multiply_add(const I& a, const I& b, const I& c) { return add(c, multiply_pairs(a, b)); }
   static I add(const I& a, const I& b) {
     return each_integer([&](int i) { return a.at[i] + b.at[i]; });
   }
@@ -102,7 +100,8 @@ struct Plain {
   static void store_rounded(std::int16_t* p, const V& v) {
     const V nearest = round(v);
     for (int i = 0; i < kLanes; ++i)
-      p[i] = static_cast<std::int16_t>(nearest.at[i] > -32767.0f && nearest.at[i] < 32768.0f ? nearest.at[i] : -32767.0f);
+      p[i] =
+          static_cast<std::int16_t>(nearest.at[i] > -32767.0f && nearest.at[i] < 32768.0f ? nearest.at[i] : -32767.0f);
   }
   static Quarter quarter(const I (&row)[4]) {
     I sums = no_words();
