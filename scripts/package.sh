@@ -8,7 +8,8 @@
 #
 #   scripts/package.sh [--arch 90[,80...]]
 #
-#   --arch LIST   machine code for these GPUs alone, which takes nvcc a fraction of the time; the name says for which
+#   --arch LIST   machine code for these GPUs alone, which takes nvcc a fraction of the time; the name says for which. So
+#                 that the first archive stays small, the demo model is in the second
 #
 #   tar xJf weft-*-x86_64.tar.xz && cd weft-*/
 #   bin/weft generate --model models/demo --input configs/examples/prompts.jsonl --output answers.jsonl
@@ -88,9 +89,9 @@ empty=$(find "$package"/{bin,lib} -type f ! -name '*.copyright' -exec sh -c 'rea
   grep -qE "\((RUN|R)PATH\).*\[(:|.*::|.*:\])" && echo "$1"' sh {} \;)
 if [ -n "$empty" ]; then echo "package: an empty entry in the library path of $empty" >&2; exit 1; fi
 
-# A GPU's tests and their data are few; the others are larger than all the rest.
+# A GPU's tests and their data are few; the others are larger than all the rest, and so is the demo model.
 for_gpu='bin/tests/(gpu_probe|test_kernels_cuda)|tests/data/(h2o|kv)/.*'
-(cd "$work" && find "$name"/{bin/tests,tests} -type f | grep -vE "^$name/($for_gpu)\$" | sort >tests.list
+(cd "$work" && find "$name"/{bin/tests,tests} ${arch:+"$name/models"} -type f | grep -vE "^$name/($for_gpu)\$" | sort >tests.list
  find "$name" -type f | grep -vxFf tests.list | sort >program.list)
 archive() {  # LIST SUFFIX
   local file=build/$name$2.tar.xz
@@ -110,10 +111,10 @@ strangers=$(find "$there/bin" -type f -exec env -i /usr/bin/ldd {} + | awk '$2 =
   grep -vE "$elsewhere|^lib(stdc\+\+|gcc_s)\.so| $there/.*/lib/" || true)
 if [ -n "$strangers" ]; then echo "package: not from the package: $strangers" >&2; exit 1; fi
 bare "$there/bin/weft" --version
+tar xJf "build/$name-tests.tar.xz" -C "$work/elsewhere"
 bare "$there/bin/weft" generate --model "$there/models/demo" --input "$there/configs/examples/prompts.jsonl" \
   --output "$work/answers.jsonl" --policy "$there/configs/policies/demo-three-tiers.json" --disk-dir "$work" \
   --backend cpu --quiet
-tar xJf "build/$name-tests.tar.xz" -C "$work/elsewhere"
 bare "$there/scripts/gpu_check.sh" --dry-run --out "$work/gpu_check" >/dev/null
 for tests in kernels offload policy runtime; do bare "$there/bin/tests/test_$tests"; done
 echo "package: build/$name.tar.xz and its tests run in another folder"

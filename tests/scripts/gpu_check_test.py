@@ -119,7 +119,7 @@ class Check(unittest.TestCase):
                 out = self.folder / part
                 begin, seen = time.monotonic(), 0
                 with subprocess.Popen([SOURCE / "scripts/gpu_check.sh", "--build", BUILD, "--dry-run", "--part", part, "--out",
-                                       out, "--sweeps", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                       out], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                       text=True) as run:
                     while run.poll() is None:
                         time.sleep(0.1)
