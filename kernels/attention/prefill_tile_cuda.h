@@ -38,8 +38,8 @@ struct PrefillArgs {
   int observation;
 };
 
-/// kTile rows, or so many, of kDim numbers in shared memory. Chunks change places within their row, so that neither writes of whole
-/// rows nor load_tiles() meet in a bank.
+/// kTile rows, or so many, of kDim numbers in shared memory. Chunks change places within their row, so that neither
+/// writes of whole rows nor load_tiles() meet in a bank.
 template <class T, int kDim, int kRows = kTile> struct Tile {
   static constexpr int kChunks = kDim / kChunk;
   static constexpr int kAcross = kChunks % 8 == 0 ? 8 : 4;  // chunks of a row that threads move at once
@@ -91,8 +91,8 @@ template <class T, int kDim, int kRows = kTile> struct Tile {
   }
 };
 
-/// The place of a lane in fragments: g and t of tensor_core_cuda.h, and the first of its rows. The others of strip m are
-/// row + 16 m and row + 16 m + 8.
+/// The place of a lane in fragments: g and t of tensor_core_cuda.h, and the first of its rows. The others of strip m
+/// are row + 16 m and row + 16 m + 8.
 template <int kStrips> struct FragmentPlace {
   int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   int begin = static_cast<int>(threadIdx.x) / kWarp * kStrip * kStrips;  // of the warp's rows
