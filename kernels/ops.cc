@@ -123,7 +123,9 @@ bool overlap(const ConstView& a, const ConstView& b) {
     };
     return begin(a) < end_of(b) && begin(b) < end_of(a);
   }
-  const auto first = [](const ConstView& v) { return reinterpret_cast<std::intptr_t>(v.data) / std::intptr_t(size_of(v.dtype)); };
+  const auto first = [](const ConstView& v) {
+    return reinterpret_cast<std::intptr_t>(v.data) / std::intptr_t(size_of(v.dtype));
+  };
   const auto end = [&](const ConstView& v) { return first(v) + (v.rows - 1) * v.stride + v.cols; };
   if (end(a) <= first(b) || end(b) <= first(a)) return false;
   if (a.stride != b.stride) return true;

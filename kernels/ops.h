@@ -50,7 +50,8 @@ struct Gather {
 };
 
 /// Normalises each row to mean 0 and variance 1, then scales and shifts it.
-///   x, out [rows, cols] of one type; out may be x. A GPU also takes x f32 and out of 16 bits.     weight, bias [1, cols], each may be empty (scale 1, shift 0)
+///   x, out [rows, cols] of one type; out may be x. A GPU also takes x f32 and out of 16 bits.     weight, bias [1,
+///   cols], each may be empty (scale 1, shift 0)
 /// The sums are fp32 in every dtype; eps is added to the variance. With `rms` the mean is not subtracted: the row is
 /// divided by its root mean square (RMSNorm, arXiv 1910.07467).
 struct LayerNorm {
@@ -91,8 +92,8 @@ struct Hadamard {
 /// out = activation(x weight^T + bias), or out += that if `accumulate`.
 ///   x [tokens, in]   weight [out, in] row-major, as checkpoints have it, or quantised   bias [1, out] or empty
 ///   out [tokens, out]
-/// x and out are activations and do not overlap; with `accumulate` out is f32. Sums are fp32 and are rounded once. On the
-/// CPU the order of summation along `in` is the same for every number of tokens.
+/// x and out are activations and do not overlap; with `accumulate` out is f32. Sums are fp32 and are rounded once. On
+/// the CPU the order of summation along `in` is the same for every number of tokens.
 struct Linear {
   ConstView x, weight, bias;
   View out;

@@ -1,6 +1,6 @@
 // kernels/attention/column_sums_tensor_cuda.h: the scores of a prompt's tokens on tensor cores: sums or largest values
-// over the columns of the logits of prefill_tensor_cuda.h. A warp has 16 or 32 of the keys in registers, and the rows pass
-// through shared memory, a tile on its way while the one before is multiplied.
+// over the columns of the logits of prefill_tensor_cuda.h. A warp has 16 or 32 of the keys in registers, and the rows
+// pass through shared memory, a tile on its way while the one before is multiplied.
 #pragma once
 
 #include <type_traits>

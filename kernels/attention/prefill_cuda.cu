@@ -124,8 +124,8 @@ void check_dim(const char* op, int head_dim) {
                      std::to_string(kMostDim));
 }
 
-/// Strips of rows or keys that a warp takes: two for prompts that fill them, where shared memory holds two thread blocks
-/// all the same.
+/// Strips of rows or keys that a warp takes: two for prompts that fill them, where shared memory holds two thread
+/// blocks all the same.
 int strips_for(std::span<const std::int32_t> offsets, std::size_t shared_bytes_of_two, const CudaStream& stream) {
   const std::int64_t sequences = static_cast<std::int64_t>(offsets.size()) - 1;
   return stream.holds_two(shared_bytes_of_two) && offsets.back() > 2 * kTile * sequences ? 2 : 1;

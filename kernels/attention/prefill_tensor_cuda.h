@@ -1,9 +1,9 @@
 // kernels/attention/prefill_tensor_cuda.h: attention of prompts on tensor cores.
 //
-// The structure is FlashAttention-2's (arXiv 2307.08691): a tile of 64 or 128 rows meets tiles of 64 keys; a warp has 16
-// or 32 of the rows, with their logits and outputs in registers, and rescales sums and outputs when a row's largest logit
-// grows. Keys and values pass through shared memory, each on its way while the other is multiplied. Whether a warp has
-// one strip of rows or two changes no bit of the result.
+// The structure is FlashAttention-2's (arXiv 2307.08691): a tile of 64 or 128 rows meets tiles of 64 keys; a warp has
+// 16 or 32 of the rows, with their logits and outputs in registers, and rescales sums and outputs when a row's largest
+// logit grows. Keys and values pass through shared memory, each on its way while the other is multiplied. Whether a
+// warp has one strip of rows or two changes no bit of the result.
 #pragma once
 
 #include "kernels/attention/prefill_tile_cuda.h"
@@ -15,7 +15,7 @@ template <int kDim, int kStrips> constexpr bool kHoldsQueries = kStrips == 1 || 
 
 /// Shared memory: keys, values, and the queries of two strips; those of one come where values will be.
 template <class T, int kDim, int kStrips>
-constexpr std::size_t kPrefillBytes = Tile<T, kDim>::kBytes * (kStrips == 1 ? 2 : 4);
+constexpr std::size_t kPrefillBytes = Tile<T, kDim>::kBytes*(kStrips == 1 ? 2 : 4);
 
 /// The work of one thread block of attend(). It is read again at the end, because registers are scarce in between.
 template <int kStrips> struct QueryRows {

@@ -91,8 +91,8 @@ template <class T, int kDim, int kRows = kTile> struct Tile {
   }
 };
 
-/// The place of a lane in fragments: g and t of tensor_core_cuda.h, and the first of its rows. The others of strip m are
-/// row + 16 m and row + 16 m + 8.
+/// The place of a lane in fragments: g and t of tensor_core_cuda.h, and the first of its rows. The others of strip m
+/// are row + 16 m and row + 16 m + 8.
 template <int kStrips> struct FragmentPlace {
   int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   int begin = static_cast<int>(threadIdx.x) / kWarp * kStrip * kStrips;  // of the warp's rows

@@ -51,9 +51,7 @@ struct CudaEvent final : Event {
 };
 
 /// The handle for work other than ops.
-cudaStream_t handle_of(Stream& stream) {
-  return static_cast<CudaStream&>(stream).get();
-}
+cudaStream_t handle_of(Stream& stream) { return static_cast<CudaStream&>(stream).get(); }
 
 class CudaDeviceMemory final : public Memory {
  public:

@@ -1,10 +1,10 @@
 // kernels/linear/linear_cuda.cu: matrix products by cuBLASLt over row-major weights, accumulated in fp32.
 //
-// cuBLASLt multiplies operands of one type. Rows of another type are rounded to the weights' type first, a slice of rows
-// at a time that fits the stream's workspace. Its epilogue adds a bias of the result's type, applies the activations that
-// it knows and rounds; what it cannot do is done by a pass over the result. A separate op unpacks quantised weights, once
-// for all products. A product whose weights are not unpacked yet unpacks them into the workspace, for as many columns of
-// the result at a time as fit.
+// cuBLASLt multiplies operands of one type. Rows of another type are rounded to the weights' type first, a slice of
+// rows at a time that fits the stream's workspace. Its epilogue adds a bias of the result's type, applies the
+// activations that it knows and rounds; what it cannot do is done by a pass over the result. A separate op unpacks
+// quantised weights, once for all products. A product whose weights are not unpacked yet unpacks them into the
+// workspace, for as many columns of the result at a time as fit.
 #include <algorithm>
 #include <bit>
 #include <span>
@@ -96,8 +96,8 @@ void finish(const View& y, const ConstView& bias, Activation activation, const V
 /// Writes `x` to `out`, a matrix of the same shape and another type.
 void round(const ConstView& x, const View& out, CudaStream& stream) {
   with_float_type(out.dtype, [&]<class T>() {
-    const bool wide = in_packs(x.data, x.stride, x.cols, size_of(x.dtype)) &&
-                      in_packs(out.data, out.stride, out.cols, sizeof(T));
+    const bool wide =
+        in_packs(x.data, x.stride, x.cols, size_of(x.dtype)) && in_packs(out.data, out.stride, out.cols, sizeof(T));
     launch(wide ? round_rows<T, kWide> : round_rows<T, 1>, grid_for(x.rows, x.cols, wide ? kWide : 1), kThreads, 0,
            stream, Numbers{x.data, x.dtype}, x.stride, static_cast<T*>(out.data), out.stride, static_cast<int>(x.cols));
   });
@@ -181,21 +181,20 @@ std::size_t alike(std::span<const Part> parts) {
 void multiply_rows(const Work& op, Product product, const ConstView& x, const View& aside, std::int64_t first,
                    CudaStream& stream) {
   const auto rows_of = [&](const Part& part) { return part.out.slice(first, x.rows); };
-  const bool whole = !aside && cuda::Products::has(op.activation);
+  const bool whole = !aside && cuda::ProductLibrary::has(op.activation);
   product.x = x, product.out = aside ? aside : rows_of(op.parts[0]);
   product.activation = whole ? op.activation : Activation::none;
   const bool done = stream.multiply(product);
   if (done && whole) return;
   for (const Part& part : op.parts) {
     const View out = rows_of(part), y = aside ? aside : out;
-    if (!done)
-      stream.multiply({.x = x, .weight = part.weight, .bias = {}, .out = y, .accumulate = product.accumulate});
+    if (!done) stream.multiply({.x = x, .weight = part.weight, .bias = {}, .out = y, .accumulate = product.accumulate});
     finish(y, done ? ConstView{} : part.bias, op.activation, out, bool(aside), stream);
   }
 }
 
-/// Computes parts that are alike, in `bytes` of workspace: their biases in the result's type, rows of x in the weights',
-/// and the product alone where an activation must not reach what is added.
+/// Computes parts that are alike, in `bytes` of workspace: their biases in the result's type, rows of x in the
+/// weights', and the product alone where an activation must not reach what is added.
 void multiply_alike(const Work& op, std::byte* workspace, std::size_t bytes, CudaStream& stream) {
   const Part& part = op.parts[0];
   const auto count = static_cast<std::int64_t>(op.parts.size());
@@ -236,8 +235,8 @@ void multiply_alike(const Work& op, std::byte* workspace, std::size_t bytes, Cud
     const ConstView x = op.x.slice(first, number);
     const View copy(x_at, type, number, x.cols);
     if (rounds) round(x, copy, stream);
-    multiply_rows(op, product, rounds ? ConstView(copy) : x,
-                  aside ? View(y_at, out_type, number, cols) : View{}, first, stream);
+    multiply_rows(op, product, rounds ? ConstView(copy) : x, aside ? View(y_at, out_type, number, cols) : View{}, first,
+                  stream);
   }
 }
 

@@ -23,14 +23,14 @@ namespace weft::kernels {
 /// copy their spans to where the graph's kernels read them, and one launch does the rest.
 class CudaStream final : public Stream {
  public:
-  /// Some kernels adapt to the device: its number of multiprocessors, and the bytes of shared memory that a thread block
-  /// may have. `batch_invariant`: see cuda::Products.
+  /// Some kernels adapt to the device: its number of multiprocessors, and the bytes of shared memory that a thread
+  /// block may have. `batch_invariant`: see cuda::ProductLibrary.
   CudaStream(int multiprocessors, std::size_t shared_bytes, bool batch_invariant);
 
   cudaStream_t get() const { return stream_.get(); }
   int multiprocessors() const { return multiprocessors_; }
-  /// Whether so many thread blocks keep the device busy, so that their work need not be split further. That would depend
-  /// on the batch, so in a batch-invariant stream the answer is always yes.
+  /// Whether so many thread blocks keep the device busy, so that their work need not be split further. That would
+  /// depend on the batch, so in a batch-invariant stream the answer is always yes.
   bool fill(std::int64_t thread_blocks) const { return batch_invariant_ || thread_blocks >= multiprocessors_; }
   /// Whether a multiprocessor has room for two thread blocks of so much shared memory. It has 1 KiB more than one may
   /// have, and takes 1 KiB for each.
@@ -38,7 +38,7 @@ class CudaStream final : public Stream {
 
   // The following serves ops; the first call allocates kOpsBytes of device memory and a cuBLASLt handle.
 
-  /// Queues a product, unless the stream's record does; see cuda::Products::run().
+  /// Queues a product, unless the stream's record does; see cuda::ProductLibrary::run().
   bool multiply(const cuda::Product& product);
   /// A copy of `values` on the device. It stays valid for ops queued before later calls have uploaded kRing / 2 bytes.
   /// Waits for the device only when half the ring is used again. A kernel that reads mapped memory does the copy,
@@ -104,7 +104,7 @@ class CudaStream final : public Stream {
   cuda::DeviceMemory device_;  // workspace, ring, cuBLASLt's workspace
   cuda::HostMemory ring_;      // mapped: kRing, then kStep
   const bool batch_invariant_;
-  std::unique_ptr<cuda::Products> products_;
+  std::unique_ptr<cuda::ProductLibrary> products_;
   std::array<cuda::EventHandle, 2> half_done_;
   std::vector<Upload> uploads_;  // in the present half of the ring
   std::size_t half_ = 0, used_ = 0;

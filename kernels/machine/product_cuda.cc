@@ -8,8 +8,8 @@
 namespace weft::kernels::cuda {
 namespace {
 
-/// The rows whose algorithm serves all numbers of rows, in a batch-invariant product: a decode step of a large batch, or
-/// a short prompt.
+/// The rows whose algorithm serves all numbers of rows, in a batch-invariant product: a decode step of a large batch,
+/// or a short prompt.
 constexpr std::int64_t kRowsOfChoice = 256;
 
 cudaDataType_t cuda_type(DType dtype) {
@@ -62,7 +62,7 @@ std::uint32_t alignment_of(const ConstView& matrix, std::int64_t step) {
 
 }  // namespace
 
-Products::Products(bool batch_invariant) : batch_invariant_(batch_invariant) {
+ProductLibrary::ProductLibrary(bool batch_invariant) : batch_invariant_(batch_invariant) {
   cublasLtHandle_t handle = nullptr;
   check(cublasLtCreate(&handle), "cublasLtCreate");
   handle_ = BlasHandle(handle);
@@ -71,10 +71,11 @@ Products::Products(bool batch_invariant) : batch_invariant_(batch_invariant) {
   preference_ = PreferenceHandle(preference);
   // Parts of a sum are added in fp32, never in the type of the result.
   set(preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      static_cast<std::uint32_t>(batch_invariant ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+      static_cast<std::uint32_t>(batch_invariant ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                 : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
 }
 
-bool Products::run(const Product& p, void* workspace, std::size_t bytes, cudaStream_t stream) const {
+bool ProductLibrary::run(const Product& p, void* workspace, std::size_t bytes, cudaStream_t stream) const {
   cublasLtMatmulDesc_t made = nullptr;
   check(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
   const Description description(made);
@@ -85,8 +86,8 @@ bool Products::run(const Product& p, void* workspace, std::size_t bytes, cudaStr
     set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias.data);
     if (p.parts > 1) set(description, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.bias_step);
   }
-  const Layout a = layout(p.weight, p.weight.rows, p.parts, p.weight_step),
-               b = layout(p.x, p.x.rows, p.parts, 0), d = layout(p.out, p.out.rows, p.parts, p.out_step);
+  const Layout a = layout(p.weight, p.weight.rows, p.parts, p.weight_step), b = layout(p.x, p.x.rows, p.parts, 0),
+               d = layout(p.out, p.out.rows, p.parts, p.out_step);
   set(preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{bytes});
   set(preference_, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.weight, p.weight_step));
   set(preference_, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.x, 0));
@@ -96,8 +97,8 @@ bool Products::run(const Product& p, void* workspace, std::size_t bytes, cudaStr
   cublasLtMatmulHeuristicResult_t choice = {};
   int found = 0;
   const auto choose = [&](const Layout& rows_of_x, const Layout& rows_of_out) {
-    return cublasLtMatmulAlgoGetHeuristic(handle_.get(), description.get(), a.get(), rows_of_x.get(),
-                                          rows_of_out.get(), rows_of_out.get(), preference_.get(), 1, &choice, &found);
+    return cublasLtMatmulAlgoGetHeuristic(handle_.get(), description.get(), a.get(), rows_of_x.get(), rows_of_out.get(),
+                                          rows_of_out.get(), preference_.get(), 1, &choice, &found);
   };
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   if (batch_invariant_) {

@@ -10,8 +10,8 @@
 
 namespace weft::kernels::cuda {
 
-/// out[p] = activation(x weight[p]^T + bias[p]) for each part p, or with `accumulate` activation(out[p] + ...). Sums are
-/// fp32, and each is rounded once, at the end.
+/// out[p] = activation(x weight[p]^T + bias[p]) for each part p, or with `accumulate` activation(out[p] + ...). Sums
+/// are fp32, and each is rounded once, at the end.
 ///   x [rows, in] f32, f16 or bf16     weight [cols, in] of x's type     out [rows, cols] f32 or of x's type
 ///   bias [1, cols] of out's type, or empty
 /// The views are those of part 0; the same matrix of the next part begins `step` numbers later.
@@ -25,11 +25,11 @@ struct Product {
 };
 
 /// One thread at a time uses it.
-class Products {
+class ProductLibrary {
  public:
-  /// With `batch_invariant` the algorithm of a product depends on everything but its number of rows, and sums over `in`
-  /// are made in one piece, so that a row's result depends on that row alone.
-  explicit Products(bool batch_invariant);
+  /// A row's result depends on that row alone if `batch_invariant`: the algorithm of a product then depends on
+  /// everything but its number of rows, and sums over `in` are made in one piece.
+  explicit ProductLibrary(bool batch_invariant);
 
   /// Whether an epilogue computes it. That of gelu is the one with tanh.
   static bool has(Activation activation) {

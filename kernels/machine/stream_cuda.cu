@@ -38,7 +38,7 @@ void CudaStream::allocate() {
   check(cudaHostAlloc(&ring, kRing + kStep, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
   ring_ = HostMemory(ring);
   for (cuda::EventHandle& event : half_done_) event = make_event();
-  products_ = std::make_unique<cuda::Products>(batch_invariant_);
+  products_ = std::make_unique<cuda::ProductLibrary>(batch_invariant_);
 }
 
 bool CudaStream::multiply(const cuda::Product& product) {

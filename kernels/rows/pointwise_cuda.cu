@@ -59,8 +59,8 @@ __global__ void gather_rows(const In* table, std::int64_t table_stride, const st
     out[c] = from_float<Out>(to_float(table[c]));
 }
 
-/// One row per thread block, which is a single warp for rows as narrow as a head. A thread holds its packs of the row in
-/// registers, if it has at most kHeld of them (0: it reads the row three times; the second and third time the caches
+/// One row per thread block, which is a single warp for rows as narrow as a head. A thread holds its packs of the row
+/// in registers, if it has at most kHeld of them (0: it reads the row three times; the second and third time the caches
 /// have it).
 template <class In, class Out, int kPack, int kHeld>
 __global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, Numbers bias, Out* out,
@@ -140,8 +140,8 @@ __global__ void take_heads(const T* in, std::int64_t in_stride, int first, int h
 
 /// Each thread turns pairs; a row has `pairs` of them.
 template <class T>
-__global__ void rotate(T* x, std::int64_t x_stride, const std::int32_t* position, const float* frequencies,
-                       int count, int head_dim, std::int64_t pairs) {
+__global__ void rotate(T* x, std::int64_t x_stride, const std::int32_t* position, const float* frequencies, int count,
+                       int head_dim, std::int64_t pairs) {
   x += blockIdx.x * x_stride;
   const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
   for (std::int64_t p = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; p < pairs; p += step) {
@@ -179,8 +179,8 @@ template <class In, class Out> void launch_norm(const LayerNorm& op, CudaStream&
   launch(wide ? op.x.cols <= held * threads * kWide ? layer_norm<In, Out, kWide, held> : layer_norm<In, Out, kWide, 0>
               : layer_norm<In, Out, 1, 0>,
          dim3(static_cast<unsigned>(op.x.rows)), threads, 0, stream, static_cast<const In*>(op.x.data), op.x.stride,
-         Numbers{op.weight.data, op.weight.dtype}, Numbers{op.bias.data, op.bias.dtype},
-         static_cast<Out*>(op.out.data), op.out.stride, static_cast<int>(op.x.cols), op.eps, op.rms);
+         Numbers{op.weight.data, op.weight.dtype}, Numbers{op.bias.data, op.bias.dtype}, static_cast<Out*>(op.out.data),
+         op.out.stride, static_cast<int>(op.x.cols), op.eps, op.rms);
 }
 
 }  // namespace
@@ -202,8 +202,8 @@ void CudaOps::run(const Multiply& op, Stream& stream) const {
     const bool wide = in_packs(op.x.data, op.x.stride, op.x.cols, sizeof(T)) &&
                       in_packs(op.y.data, op.y.stride, op.y.cols, sizeof(T));
     launch(wide ? multiply<T, kWide> : multiply<T, 1>, grid_for(op.x.rows, op.x.cols), kThreads, 0,
-           static_cast<CudaStream&>(stream), static_cast<T*>(op.x.data), op.x.stride,
-           static_cast<const T*>(op.y.data), op.y.stride, op.x.cols);
+           static_cast<CudaStream&>(stream), static_cast<T*>(op.x.data), op.x.stride, static_cast<const T*>(op.y.data),
+           op.y.stride, op.x.cols);
   });
 }
 

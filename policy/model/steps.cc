@@ -104,7 +104,7 @@ double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& s
   const ValueShape row = shape_of(step.out, model, types, 1);
   const bool reads_both = step.op == StepOp::add || step.op == StepOp::multiply;
   const double read = step.op == StepOp::norm && step.in != step.out ? double(row.cols) * size_of(types.activation)
-                                                                      : (reads_both ? 2 : 1) * double(row.bytes());
+                                                                     : (reads_both ? 2 : 1) * double(row.bytes());
   return rows * (read + double(row.bytes()));
 }
 

@@ -73,7 +73,7 @@ std::vector<Step> steps_of(const ModelSpec& model, Stage stage, int layer = 0);
 /// The types that a run chooses.
 struct Types {
   DType activation = DType::f32, kv = DType::f16;  ///< kv: for a prompt's keys and values during its attention
-  DType product = DType::f32;                      ///< of rows that are made for products to read
+  DType product = DType::f32;                      ///< rows that are made for products to read
 };
 struct ValueShape {
   DType dtype = DType::f32;

@@ -36,8 +36,8 @@ std::size_t products_of_one_input(std::span<const Step> steps) {
   return static_cast<std::size_t>(std::find_if_not(steps.begin(), steps.end(), fits) - steps.begin());
 }
 
-/// The steps, products of one input by the places of their weights: then their results get room in the same order, and a
-/// GPU may compute them as one product (kernels::LinearGroup).
+/// The steps, products of one input by the places of their weights: then their results get room in the same order, and
+/// a GPU may compute them as one product (kernels::LinearGroup).
 std::vector<Step> in_memory_order(std::vector<Step> steps, const UnitViews& unit) {
   for (std::size_t i = 0; i < steps.size();) {
     const std::size_t count = products_of_one_input(std::span<const Step>(steps).subspan(i));

@@ -185,10 +185,10 @@ void Workbench::fill_groups(std::span<std::byte> to, DType type) {
 LinearWork::LinearWork(Workbench& bench, DType type, int rows, int in, int out, std::span<std::byte> weights,
                        bool in_layers)
     : ops_(bench.ops()), type_(type), numbers_(numbers(out, in)), bytes_(matrix_bytes(type, out, in)),
-      weights_(weights), in_layers_(in_layers), x_(bench.random(numbers(rows, in), DType::f32)),
-      y_(bench.random(numbers(rows, out), DType::f32)),
+      weights_(weights), in_layers_(in_layers), made_(bench.product_type(type)),
+      x_(bench.random(numbers(rows, in), made_)), y_(bench.random(numbers(rows, out), DType::f32)),
       bias_(bench.random(numbers(1, out), is_quantised(type) ? DType::f16 : type)) {
-  op_.x = ConstView(x_->data(), DType::f32, rows, in);
+  op_.x = ConstView(x_->data(), made_, rows, in);
   op_.out = View(y_->data(), DType::f32, rows, out);
   if (in_layers) op_.bias = ConstView(bias_->data(), is_quantised(type) ? DType::f16 : type, 1, out);
   op_.arithmetic = type == DType::bf16 && kernels::multiplies_bf16() ? Arithmetic::bfloat16 : Arithmetic::int8;
@@ -199,6 +199,7 @@ void LinearWork::queue(Stream& stream) {
   op_.weight = ConstView(weights_.data() + matrix * bytes_, type_, op_.out.cols, op_.x.cols);
   op_.weight.group = is_quantised(type_) ? kMeasuredGroup : 0;
   op_.accumulate = in_layers_ && next_ % 2 == 0;
+  op_.out.dtype = op_.accumulate || !in_layers_ ? DType::f32 : made_;
   ops_.run(op_, stream);
 }
 
@@ -239,14 +240,15 @@ double DecodeWork::bytes() const {
 PrefillWork::PrefillWork(Workbench& bench, int heads, int head_dim, int prompt, int prompts)
     : ops_(bench.ops()), flops_(2.0 * head_dim * 0.5 * prompt * (prompt + 1.0) * prompts * heads) {
   const std::int64_t tokens = std::int64_t{prompts} * prompt, cols = std::int64_t{heads} * head_dim;
-  q_ = bench.random(numbers(tokens, cols), DType::f32);
+  const DType made = bench.product_type(DType::f16);
+  q_ = bench.random(numbers(tokens, cols), made);
   k_ = bench.random(numbers(tokens, cols), DType::f16);
   v_ = bench.random(numbers(tokens, cols), DType::f16);
   out_ = bench.allocate(numbers(tokens, cols) * sizeof(float));
   lse_ = bench.allocate(numbers(heads, tokens) * sizeof(float));
   score_ = bench.allocate(numbers(heads, tokens) * sizeof(float));
   for (int i = 0; i <= prompts; ++i) offsets_.push_back(i * prompt);
-  attend_ = {.q = ConstView(q_->data(), DType::f32, tokens, cols),
+  attend_ = {.q = ConstView(q_->data(), made, tokens, cols),
              .k = ConstView(k_->data(), DType::f16, tokens, cols),
              .v = ConstView(v_->data(), DType::f16, tokens, cols),
              .offsets = offsets_,
@@ -254,7 +256,7 @@ PrefillWork::PrefillWork(Workbench& bench, int heads, int head_dim, int prompt, 
              .kv_heads = heads,
              .head_dim = head_dim,
              .scale = 1 / std::sqrt(float(head_dim)),
-             .out = View(out_->data(), DType::f32, tokens, cols),
+             .out = View(out_->data(), made, tokens, cols),
              .lse = View(lse_->data(), DType::f32, heads, tokens)};
   sums_ = {.q = attend_.q,
            .k = attend_.k,

@@ -65,6 +65,10 @@ class Workbench {
   Workbench(kernels::Backend& backend, Side side);
 
   kernels::Backend& backend() const { return backend_; }
+  /// The type of the rows that a layer gives to products with such weights, and gets from them for further products.
+  DType product_type(DType weights) const {
+    return side_ == Side::host ? DType::f32 : backend_.product_type(is_quantised(weights) ? DType::f16 : weights);
+  }
   const kernels::Ops& ops() const { return side_ == Side::host ? backend_.host_ops() : backend_.ops(); }
   Timer& timer() { return timer_; }
 
@@ -105,6 +109,7 @@ class LinearWork {
   std::size_t numbers_, bytes_;  // of one matrix
   std::span<std::byte> weights_;
   bool in_layers_;
+  DType made_;  // type of the rows that further products read
   std::unique_ptr<kernels::Memory> x_, y_, bias_;
   kernels::Linear op_;
   std::size_t next_ = 0;

@@ -64,6 +64,13 @@ BY_PRODUCTS = ("prefill_tensor", "column_sums_tensor")  # tensor cores bound the
 THREADS = {"keep_prompt": 256, "layer_norm": 256, "round_rows": 256, "finish_rows": 256, "sample_rows": 256}
 
 
+def products_of(name, architecture):
+    """Instructions that multiply tiles, for one tile of 64 rows or keys: those of 16 x 8 x 16 numbers, on Turing of half as many."""
+    dim, strips = map(int, re.search(r"<half, (\d+), (\d)", name).groups())
+    tiles = strips * dim // (1 if name.startswith("prefill") else 2)
+    return tiles * (2 if architecture < 80 else 1)
+
+
 def short_name(name):
     for pattern, text in SHORT:
         name = re.sub(pattern, text, name)
@@ -107,7 +114,7 @@ def figures_of(name, taken, lines, architecture):
     threads = THREADS.get(name.split("<")[0], 128)
     row["blocks"] = sass.blocks_at_once(architecture, threads, registers, shared + HOT[name])
     if lines:
-        tensor = name.startswith(BY_PRODUCTS)
+        tensor = products_of(name, architecture) if name.startswith(BY_PRODUCTS) else 0
         bodies = sass.inner_loops(lines, tensor)
         row["instructions"] = sum(map(len, bodies))
         row["products"] = sum("HMMA" in code for body in bodies for code in body) if tensor else 0

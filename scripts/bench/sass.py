@@ -59,12 +59,20 @@ def bytes_of(code):
 
 
 def inner_loops(lines, tensor):
-    """Of a kernel that tensor cores bound the loop around all its products; else every innermost loop that moves the widest words.
-    Code that is not in a loop counts as one."""
+    """Of a kernel that tensor cores bound the loop around all its products, of which one turn makes `tensor`; a loop inside it counts
+    as often as that number asks for. Else every innermost loop that moves the widest words. Code that is not in a loop counts as one."""
     every = loops(lines)
     if tensor:
-        most = max((sum("HMMA" in c for c in body) for _, body in every), default=0)
-        return [next(body for _, body in every if sum("HMMA" in c for c in body) == most)] if most else []
+        products = lambda body: sum("HMMA" in c for c in body)
+        most = max((products(body) for _, body in every), default=0)
+        if not most:
+            return []
+        span, whole = next(loop for loop in every if products(loop[1]) == most)
+        inside = [body for (begin, end), body in every if products(body) and span[0] <= begin and end <= span[1] and (begin, end) != span]
+        if not inside or most >= tensor:
+            return [whole]
+        turns = (tensor - most) // products(inside[0])
+        return [whole] + inside[:1] * turns
     widest = max((bytes_of(c) for _, body in every for c in body), default=0)
     chosen = []
     for span, body in every:

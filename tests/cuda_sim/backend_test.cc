@@ -413,8 +413,8 @@ TEST_CASE("a warp with two strips of a prompt gives the bits of one with one", "
     const std::int32_t offsets[] = {0, 300, tokens};
     const View sums(lse->data(), DType::f32, heads, tokens), scores(score->data(), DType::f32, kv_heads, tokens),
         result(out->data(), DType::f32, tokens, heads * dim);
-    const ConstView queries(q->data(), DType::f32, tokens, heads * dim),
-        keys(k->data(), dtype, tokens, kv_heads * dim), values(v->data(), dtype, tokens, kv_heads * dim);
+    const ConstView queries(q->data(), DType::f32, tokens, heads * dim), keys(k->data(), dtype, tokens, kv_heads * dim),
+        values(v->data(), dtype, tokens, kv_heads * dim);
     const auto before = cusim::stats().blocks;
     backend->ops().run(
         kernels::PrefillAttention{queries, keys, values, offsets, heads, kv_heads, dim, 0.1f, result, sums},
@@ -424,8 +424,8 @@ TEST_CASE("a warp with two strips of a prompt gives the bits of one with one", "
         *bench.stream);
     bench.wait();
     auto& kept = results[architecture == 90];
-    for (const auto& [view, count] : {std::pair{result, tokens * heads * dim}, {sums, tokens * heads},
-                                      {scores, tokens * kv_heads}}) {
+    for (const auto& [view, count] :
+         {std::pair{result, tokens * heads * dim}, {sums, tokens * heads}, {scores, tokens * kv_heads}}) {
       backend->copy(host->data(), view.data, static_cast<std::size_t>(count) * sizeof(float), *bench.stream);
       bench.wait();
       const auto* const got = reinterpret_cast<const float*>(host->data());
@@ -434,7 +434,7 @@ TEST_CASE("a warp with two strips of a prompt gives the bits of one with one", "
     blocks.push_back(cusim::stats().blocks - before);
   }
   CHECK(results[0] == results[1]);
-  CHECK(blocks[1] < blocks[0]);  // for twice the rows
+  if (dtype == DType::f16) CHECK(blocks[1] < blocks[0]);  // for twice the rows; Turing's code has no bfloat16
 }
 
 TEST_CASE("alike products of one x are one, where their matrices lie at equal distances", "[gpu][linear]") {

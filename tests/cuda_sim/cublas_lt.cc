@@ -224,7 +224,8 @@ cublasStatus_t examine(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMat
                        const cublasLtMatrixLayoutOpaque_t& d) {
   const bool plain_a = desc.transpose_a == CUBLAS_OP_N, plain_b = desc.transpose_b == CUBLAS_OP_N;
   const std::uint64_t k = plain_a ? a.cols : a.rows;
-  if ((plain_a ? a.rows : a.cols) != d.rows || (plain_b ? b.cols : b.rows) != d.cols || (plain_b ? b.rows : b.cols) != k)
+  if ((plain_a ? a.rows : a.cols) != d.rows || (plain_b ? b.cols : b.rows) != d.cols ||
+      (plain_b ? b.rows : b.cols) != k)
     return CUBLAS_STATUS_INVALID_VALUE;
   if (c.rows != d.rows || c.cols != d.cols || c.type != d.type) return CUBLAS_STATUS_INVALID_VALUE;
   for (const auto* x : {&a, &b, &c, &d})

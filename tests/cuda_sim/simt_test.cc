@@ -292,8 +292,9 @@ struct Matmul {
     REQUIRE(cublasLtCreate(&handle) == CUBLAS_STATUS_SUCCESS);
     REQUIRE(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS);
     REQUIRE(cublasLtMatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS);
-    for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                                 CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
       set(attribute, std::uint32_t{2});
   }
   Matmul(const Matmul&) = delete;
@@ -385,7 +386,8 @@ TEST_CASE("cublasLtMatmul multiplies all transpositions, and leaves NaN where be
   cusim::reset();
 }
 
-TEST_CASE("cublasLtMatmul's epilogue adds a bias along D's rows, applies an activation and then rounds, matrix by matrix") {
+TEST_CASE(
+    "cublasLtMatmul's epilogue adds a bias along D's rows, applies an activation and then rounds, matrix by matrix") {
   const auto [epilogue, activated] = GENERATE(table<cublasLtEpilogue_t, double (*)(double)>(
       {{CUBLASLT_EPILOGUE_BIAS, [](double x) { return x; }},
        {CUBLASLT_EPILOGUE_RELU_BIAS, [](double x) { return std::max(x, 0.0); }},

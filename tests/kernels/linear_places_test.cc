@@ -63,9 +63,12 @@ TEST_CASE("linear on every place: products of one x, together and by themselves"
   const bool narrow = GENERATE(false, true);
   if (narrow && place.on_host) return;
   // Matrices at equal distances, with biases between them and without; of another shape; in another order; alone.
-  const auto [parts, odd, reversed, biased] =
-      GENERATE(table<int, bool, bool, bool>({{3, false, false, true}, {3, false, false, false}, {4, true, false, true},
-                                             {3, false, true, true}, {1, false, false, true}, {0, false, false, true}}));
+  const auto [parts, odd, reversed, biased] = GENERATE(table<int, bool, bool, bool>({{3, false, false, true},
+                                                                                     {3, false, false, false},
+                                                                                     {4, true, false, true},
+                                                                                     {3, false, true, true},
+                                                                                     {1, false, false, true},
+                                                                                     {0, false, false, true}}));
   constexpr int rows = 5, in = 24, cols = 16;
   const DType type = narrow ? dtype : DType::f32;
   CAPTURE(place.name, name_of(dtype), narrow, parts, odd, reversed, biased);
@@ -87,8 +90,7 @@ TEST_CASE("linear on every place: products of one x, together and by themselves"
     single.push_back({weight, bias, View(number(alone, p * rows * cols), type, rows, width)});
   }
   place.run(kernels::LinearGroup{ax, group});
-  for (const auto& part : single)
-    place.run(Linear{.x = ax, .weight = part.weight, .bias = part.bias, .out = part.out});
+  for (const auto& part : single) place.run(Linear{.x = ax, .weight = part.weight, .bias = part.bias, .out = part.out});
   if (place.exact()) CHECK(out.fetch() == alone.fetch());
   else CHECK_THAT(out.host(), near(alone.host(), tolerance(type)));
 }
@@ -109,8 +111,10 @@ TEST_CASE("a GPU's products take rows of 16 bits and give such, whatever follows
   for (const Shape s : {Shape{1, 7, 5}, Shape{3, 48, 64}, Shape{70, 33, 100}}) {
     CAPTURE(place.name, name_of(dtype), name_of(bias_type), static_cast<int>(activation), apart, s.m, s.n, s.k);
     const auto numbers = rounded(normal(s.m * s.k, ++seed), dtype);
-    const auto weight = rounded(normal(s.n * s.k, ++seed, 0.3f), dtype), bias = rounded(normal(s.n + 1, ++seed), bias_type);
-    const Array x(place, numbers, s.m, s.k, dtype), w(place, weight, s.n, s.k, dtype), b(place, bias, 1, s.n + 1, bias_type);
+    const auto weight = rounded(normal(s.n * s.k, ++seed, 0.3f), dtype),
+               bias = rounded(normal(s.n + 1, ++seed), bias_type);
+    const Array x(place, numbers, s.m, s.k, dtype), w(place, weight, s.n, s.k, dtype),
+        b(place, bias, 1, s.n + 1, bias_type);
     const Array out(place, s.m, s.n, dtype);
     place.run(Linear{.x = x, .weight = w, .bias = b.columns(apart, s.n), .out = out, .activation = activation});
     std::vector<double> expected;
@@ -118,7 +122,8 @@ TEST_CASE("a GPU's products take rows of 16 bits and give such, whatever follows
       for (int n = 0; n < s.n; ++n) {
         double sum = double(bias[static_cast<std::size_t>(n + apart)]);
         for (int k = 0; k < s.k; ++k)
-          sum += double(numbers[static_cast<std::size_t>(m * s.k + k)]) * double(weight[static_cast<std::size_t>(n * s.k + k)]);
+          sum += double(numbers[static_cast<std::size_t>(m * s.k + k)]) *
+                 double(weight[static_cast<std::size_t>(n * s.k + k)]);
         expected.push_back(activated(sum, activation));
       }
     // Where a pass over the result follows the product, that is rounded twice.

@@ -167,7 +167,8 @@ TEST_CASE("a GPU's ops take activations of 16 bits, and norms write such from fp
   constexpr int rows = 3, dim = 8;
   CAPTURE(place.name, name_of(dtype), cols);
   const auto numbers = rounded(normal(rows * cols, 1), dtype), others = rounded(normal(rows * cols, 2), dtype);
-  const Array wide(place, numbers, rows, cols), narrow(place, rows, cols, dtype), weight(place, normal(cols, 3), 1, cols);
+  const Array wide(place, numbers, rows, cols), narrow(place, rows, cols, dtype),
+      weight(place, normal(cols, 3), 1, cols);
   Array wide_out(place, rows, cols);
   place.run(LayerNorm{wide, weight, {}, wide_out});
   place.run(LayerNorm{wide, weight, {}, narrow});

@@ -38,10 +38,10 @@ struct Config {
   int multiprocessors = 4;
   std::size_t shared_default = 48 << 10;
   std::size_t shared_optin() const;
-  bool strict_exit = true;        ///< exited threads at a barrier or in a warp's mask are a finding
-  bool pageable_copies = false;   ///< else an async copy to or from pageable memory is a finding
-  /// cuBLASLt's heuristic chooses by a product's shape among algorithms that sum in different orders. Else all sums have
-  /// one order.
+  bool strict_exit = true;       ///< exited threads at a barrier or in a warp's mask are a finding
+  bool pageable_copies = false;  ///< else an async copy to or from pageable memory is a finding
+  /// cuBLASLt's heuristic chooses by a product's shape among algorithms that sum in different orders. Else all sums
+  /// have one order.
   bool products_by_shape = false;
   bool abort_on_finding = false;  ///< CUSIM_ABORT=1: stops a debugger at the first finding
   /// CUSIM_PROTECT=none|keys|pages. Keys need a processor that has them, else pages. Pages do not trap a host access
