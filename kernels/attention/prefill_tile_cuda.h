@@ -2,7 +2,7 @@
 // cores, for attention of prompts and the scores of their tokens.
 #pragma once
 
-#include "kernels/attention/tensor_core_cuda.h"
+#include "kernels/machine/tensor_core_cuda.h"
 
 namespace weft::kernels::cuda::prefill {
 

@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/error.h"
+#include "kernels/linear/linear_quantised_cuda.h"
 #include "kernels/machine/cpu_ops.h"
 #include "kernels/machine/host_machine.h"
 #include "kernels/machine/host_memory_cuda.h"
@@ -116,6 +117,7 @@ class CudaBackend final : public Backend {
   bool device_is_host_memory() const override { return false; }
   DType activation_type(DType) const override { return DType::f32; }
   bool unpacks_weights() const override { return true; }
+  std::int64_t packed_rows() const override { return cuda::kPackedRows; }
 
   std::size_t device_bytes_free() const override {
     std::size_t free = 0, total = 0;
