@@ -19,9 +19,9 @@ template <class Number, int kRowDim> struct LevelTiles {
 template <class Layout> inline constexpr bool of_levels = false;
 template <class T, int kDim> inline constexpr bool of_levels<LevelTiles<T, kDim>> = true;
 template <class T, int kDim, int kHeads>
-constexpr int kBlocks<LevelTiles<T, kDim>, kHeads> = kHeads == 1                  ? 6
-                                                     : kHeads == 4 && kDim == 128 ? 3
-                                                                                  : 4;
+constexpr int kBlocks<LevelTiles<T, kDim>, kHeads> = kHeads == 1          ? (kDim == 64 ? 6 : 5)
+                                                     : kHeads* kDim > 256 ? 3
+                                                                          : 4;
 
 constexpr float kOfLevel = 16777216.0f;  // 2^24: a level over the fp16 number with its bits
 

@@ -175,11 +175,13 @@ bool multiply_packed(const Linear& op, CudaStream& stream) {
                         .group_bits = std::countr_zero(static_cast<unsigned>(layout.group / kColumns)),
                         .tiles = static_cast<std::int32_t>(layout.tiles()),
                         .steps = static_cast<std::int32_t>(padded / kColumns)};
-  // As many parts as fill the device, of at least eight steps a warp.
-  constexpr int kBlocks = 2, kLeast = 8;
+  // As many parts as fill the device, of at least eight steps a warp. Registers are for two thread blocks a
+  // multiprocessor, or for one with more than 32 rows.
+  constexpr int kLeast = 8;
+  const int at_once = (rows > 32 ? 1 : 2) * stream.multiprocessors();
   const auto along = static_cast<int>(blocks_for(weights.tiles, 2 * kAlong));
   const int most = std::max(1, weights.steps / (kLeast * kApart));
-  const int wanted = std::clamp((kBlocks * stream.multiprocessors() + along - 1) / along, 1, most);
+  const int wanted = std::clamp((at_once + along - 1) / along, 1, most);
   const int steps_each = (weights.steps + wanted * kApart - 1) / (wanted * kApart);
   const int parts = (weights.steps + steps_each * kApart - 1) / (steps_each * kApart);
   const std::int64_t x_rows = std::int64_t{8} * std::bit_ceil(static_cast<unsigned>((rows + 7) / 8));
