@@ -66,7 +66,7 @@ extern template void run_teams<__half>(const DecodeArgs&, int, CudaStream&);
 extern template void run_teams<__nv_bfloat16>(const DecodeArgs&, int, CudaStream&);
 extern template void run_teams<Level<DType::i8>>(const DecodeArgs&, int, CudaStream&);  // decode_int8_cuda.cu
 extern template void run_teams<Level<DType::i4>>(const DecodeArgs&, int, CudaStream&);  // decode_int4_cuda.cu
-extern template void run_teams<MixedLevels>(const DecodeArgs&, int, CudaStream&);             // decode_mixed_cuda.cu
+extern template void run_teams<MixedLevels>(const DecodeArgs&, int, CudaStream&);       // decode_mixed_cuda.cu
 
 }  // namespace cuda::decode
 
