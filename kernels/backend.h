@@ -60,6 +60,8 @@ class Backend {
   /// Whether quantised weights should be unpacked to 16 bits (UnpackWeights) before many products use them. Products
   /// with quantised weights work all the same, but each then unpacks them for itself.
   virtual bool unpacks_weights() const { return false; }
+  /// The rows of x up to which a product with quantised weights needs no unpacking.
+  virtual std::int64_t packed_rows() const { return 0; }
 
   /// Bytes that could be allocated now.
   virtual std::size_t device_bytes_free() const = 0;

@@ -66,7 +66,7 @@ extern template void run_teams<__half>(const DecodeArgs&, int, CudaStream&);
 extern template void run_teams<__nv_bfloat16>(const DecodeArgs&, int, CudaStream&);
 extern template void run_teams<Level<DType::i8>>(const DecodeArgs&, int, CudaStream&);  // decode_int8_cuda.cu
 extern template void run_teams<Level<DType::i4>>(const DecodeArgs&, int, CudaStream&);  // decode_int4_cuda.cu
-extern template void run_teams<MixedLevels>(const DecodeArgs&, int, CudaStream&);
+extern template void run_teams<MixedLevels>(const DecodeArgs&, int, CudaStream&);       // decode_mixed_cuda.cu
 
 }  // namespace cuda::decode
 
@@ -78,7 +78,7 @@ void CudaOps::run(const DecodeAttention& op, Stream& any) const {
   const int rows = static_cast<int>(op.q.rows);
   if (rows == 0) return;
   const DecodeArgs args = args_of(op, stream, is_quantised(op.slots.dtype) ? 1 : std::int64_t(size_of(op.slots.dtype)));
-  if (!op.slots.rest && run_grouped(args, op.slots.dtype, rows, stream)) return;
+  if (run_grouped(args, op.slots.dtype, rows, stream)) return;
   with_slot_type(op.slots, [&]<class T>() { run_teams<T>(args, rows, stream); });
 }
 

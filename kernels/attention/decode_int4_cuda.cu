@@ -1,9 +1,8 @@
-// kernels/attention/decode_int4_cuda.cu: decode attention over slots of int4, with keys of int4 or int8.
+// kernels/attention/decode_int4_cuda.cu: decode attention over slots of int4.
 #include "kernels/attention/decode_split_cuda.h"
 
 namespace weft::kernels::cuda::decode {
 
 template void run_teams<Level<DType::i4>>(const DecodeArgs&, int, CudaStream&);
-template void run_teams<MixedLevels>(const DecodeArgs&, int, CudaStream&);
 
 }  // namespace weft::kernels::cuda::decode

@@ -7,8 +7,8 @@
 #include <string>
 #include <type_traits>
 
+#include "kernels/attention/decode_levels_cuda.h"
 #include "kernels/attention/decode_rest_cuda.h"
-#include "kernels/attention/decode_team_cuda.h"
 #include "kernels/error.h"
 #include "kernels/machine/ops_cuda.h"
 
@@ -110,8 +110,9 @@ template <class T> __global__ void __launch_bounds__(kThreads) decode_rest(Decod
 }
 
 /// Calls f.operator()<Layout, kHeads>() with the layout for rows of `dim` numbers, and with as many heads at a time as
-/// divide the group. A lane takes 16 bytes if rows are multiples of that; 8 levels of int8, or of int4 in whole blocks.
-/// In fp32 and odd rows, which no model of note stores, it takes one number.
+/// divide the group. Rows of 64 and 128 levels go to tensor cores. Else a lane takes 16 bytes if rows are multiples of
+/// that; 8 levels of int8, or of int4 in whole blocks. In fp32 and odd rows, which no model of note stores, it takes
+/// one number.
 template <class T, class F> void with_layout(int dim, int group, const F& f) {
   constexpr int vector = is_level<T> ? 8 : 16 / static_cast<int>(sizeof(T));
   constexpr int whole = std::is_same_v<ValueOf<T>, Level<DType::i4>> ? kKvBlock : vector;
@@ -122,9 +123,15 @@ template <class T, class F> void with_layout(int dim, int group, const F& f) {
     }
     f.template operator()<Layout, 1>();
   };
-  if (dim % whole == 0 && dim <= 8 * vector) with_heads.template operator()<Team<T, vector, 8, 1>>();
-  else if (dim % whole == 0 && dim <= 16 * vector) with_heads.template operator()<Team<T, vector, 16, 1>>();
-  else if (dim % whole == 0 && dim <= 32 * vector) with_heads.template operator()<Team<T, vector, 32, 1>>();
+  if constexpr (is_level<T>) {
+    if (dim == 64) return with_heads.template operator()<LevelTiles<T, 64>>();
+    if (dim == 128) return with_heads.template operator()<LevelTiles<T, 128>>();
+    if (dim % whole == 0 && dim <= 16 * vector) return f.template operator()<Team<T, vector, 16, 1>, 1>();
+  } else {
+    if (dim % whole == 0 && dim <= 8 * vector) return with_heads.template operator()<Team<T, vector, 8, 1>>();
+    if (dim % whole == 0 && dim <= 16 * vector) return with_heads.template operator()<Team<T, vector, 16, 1>>();
+  }
+  if (dim % whole == 0 && dim <= 32 * vector) with_heads.template operator()<Team<T, vector, 32, 1>>();
   else if (dim <= 256) f.template operator()<Team<T, 1, 32, 8>, 1>();
   else throw UsageError("decode_attention: head_dim is " + std::to_string(dim) + ", on a GPU at most 256");
 }
@@ -163,16 +170,24 @@ template <class Layout, int kHeads> void run_split(DecodeArgs a, int rows, CudaS
   }
 }
 
-/// The whole step for slots of type T, whatever their number.
-template <class T> void run_teams(const DecodeArgs& args, int rows, CudaStream& stream) {
+/// Thread blocks of a multiprocessor that keep memory busy: a block has some 8 KiB of loads in flight, but not while it
+/// chooses.
+constexpr int kBlocksThatFill = 6;
+
+/// The whole step for slots in `Layout`, whatever their number.
+template <class Layout, int kHeads> void run_layout(const DecodeArgs& args, int rows, CudaStream& stream) {
   const KvSlots& of = args.slots;
-  with_layout<T>(of.head_dim, args.group, [&]<class Layout, int kHeads>() {
-    const std::size_t floats = slot_floats(args.group, of.slots) + reduction_floats<Layout>(of.head_dim, kHeads);
-    const bool few = !stream.fill(rows * of.kv_heads) && of.slots > 2 * kSplitSlots;
-    // Only the split kernels handle a rest: the fused one has no registers to spare for it.
-    if (of.rest || few || floats * sizeof(float) > kFusedShared) return run_split<Layout, kHeads>(args, rows, stream);
-    launch(decode_fused<Layout, kHeads>, dim3(of.kv_heads, rows), kThreads, floats * sizeof(float), stream, args);
-  });
+  const std::size_t floats = slot_floats(args.group, of.slots) + reduction_floats<Layout>(of.head_dim, kHeads);
+  const bool few = !stream.fill(rows * of.kv_heads, kBlocksThatFill) && of.slots > 2 * kSplitSlots;
+  // Only the split kernels handle a rest: the fused one has no registers to spare for it.
+  if (of.rest || few || floats * sizeof(float) > kFusedShared) return run_split<Layout, kHeads>(args, rows, stream);
+  launch(decode_fused<Layout, kHeads>, dim3(of.kv_heads, rows), kThreads, floats * sizeof(float), stream, args);
+}
+
+/// The same for slots of type T.
+template <class T> void run_teams(const DecodeArgs& args, int rows, CudaStream& stream) {
+  with_layout<T>(args.slots.head_dim, args.group,
+                 [&]<class Layout, int kHeads>() { run_layout<Layout, kHeads>(args, rows, stream); });
 }
 
 }  // namespace weft::kernels::cuda::decode

@@ -15,8 +15,9 @@ constexpr std::size_t kFusedShared = 40960;  // bytes; every card has room for s
 /// p[h * stride + slot] = the logit of query head `head` + h for the slots from `first` to `last`; -inf if empty.
 /// `position` holds those of all slots.
 template <class Layout, int kHeads>
-__device__ void find_logits(const DecodeArgs& a, const Tile<typename Layout::T>& t, int head, int first, int last,
-                            const std::int32_t* position, float* p, std::int64_t stride) {
+requires of_teams<Layout> __device__ void find_logits(const DecodeArgs& a, const Tile<typename Layout::T>& t, int head,
+                                                      int first, int last, const std::int32_t* position, float* p,
+                                                      std::int64_t stride) {
   using Keys = KeyTeam<Layout>;
   const int dim = a.slots.head_dim;
   float q[kHeads][Keys::kSteps * Keys::kVector];
@@ -86,9 +87,10 @@ template <class Layout> __device__ void store_row(const float* numbers, int dim,
 /// out[h * out_stride + d] = the sum over the slots from `first` to `last` of p[h * stride + slot] v[slot, d]. `shared`
 /// holds kTeams * kHeads * head_dim floats and begins at a multiple of 16 bytes.
 template <class Layout, int kHeads>
-__device__ void weigh_values(const DecodeArgs& a, const Tile<typename Layout::T>& t, int first, int last,
-                             const std::int32_t* position, const float* p, std::int64_t stride, float* shared,
-                             float* out, std::int64_t out_stride) {
+requires of_teams<Layout> __device__ void weigh_values(const DecodeArgs& a, const Tile<typename Layout::T>& t,
+                                                       int first, int last, const std::int32_t* position,
+                                                       const float* p, std::int64_t stride, float* shared, float* out,
+                                                       std::int64_t out_stride) {
   using Values = ValueTeam<Layout>;
   const int dim = a.slots.head_dim;
   float sum[kHeads][Values::kSteps * Values::kVector] = {};

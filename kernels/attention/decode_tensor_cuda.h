@@ -7,9 +7,16 @@
 #pragma once
 
 #include "kernels/attention/decode_choice_cuda.h"
-#include "kernels/attention/tensor_core_cuda.h"
+#include "kernels/machine/tensor_core_cuda.h"
 
 namespace weft::kernels::cuda::decode {
+
+/// multiply_tiles(), where the code at hand can do that. Where it cannot, nothing runs it: see multiplies().
+template <class T>
+__device__ inline void multiply_numbers(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                        std::uint32_t b1) {
+  if constexpr (kMultiplies<T>) multiply_tiles<T>(sums, a, b0, b1);
+}
 
 constexpr int kQuad = 4;        // heads in a fragment
 constexpr int kWarpSlots = 16;  // slots in a fragment
@@ -27,28 +34,41 @@ __device__ inline uint4 load_word(const T* rows, std::int64_t row, int slot, int
   return visible ? *reinterpret_cast<const uint4*>(rows + slot * row + column) : uint4{};
 }
 
-/// p [kQuads * kQuad, slots] = the logits of all query heads of the tile; -inf where empty. Rows of kDim numbers.
-template <class T, int kDim, int kQuads>
-__device__ void find_group_logits(const DecodeArgs& a, const Tile<T>& t, const std::int32_t* position, float* p) {
+/// The layout of rows of `kRowDim` fp16 or bf16 numbers, 64 or 128, in fragments.
+template <class Number, int kRowDim> struct GroupTiles {
+  using T = Number;
+  static constexpr int kDim = kRowDim, kTeams = kWarps;
+};
+template <class Layout> inline constexpr bool of_groups = false;
+template <class T, int kDim> inline constexpr bool of_groups<GroupTiles<T, kDim>> = true;
+
+/// See decode_team_cuda.h. kHeads is 4 or 8.
+template <class Layout, int kHeads>
+requires of_groups<Layout> __device__ void find_logits(const DecodeArgs& a, const Tile<typename Layout::T>& t, int head,
+                                                       int first, int last, const std::int32_t* position, float* p,
+                                                       std::int64_t stride) {
+  using T = typename Layout::T;
+  constexpr int kDim = Layout::kDim, kQuads = kHeads / kQuad;
   constexpr int kSegments = kDim / 32;  // per row: 16 bytes for each of four lanes
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, group = lane / 4, part = lane % 4, slots = a.slots.slots;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, group = lane / 4, part = lane % 4;
   std::uint32_t q[kQuads][kSegments][4];
 #pragma unroll
   for (int quad = 0; quad < kQuads; ++quad)
 #pragma unroll
     for (int s = 0; s < kSegments; ++s) {
-      const int row = t.head * a.group + quad * kQuad + group % kQuad;
+      const int row = t.head * a.group + head + quad * kQuad + group % kQuad;
       const float* const from = a.q + t.index * a.q_stride + row * kDim + s * 32 + part * 8;
 #pragma unroll
       for (int i = 0; i < 4; ++i) q[quad][s][i] = split_pair<T>(from[2 * i], from[2 * i + 1], group >= kQuad);
     }
-  for (int base = static_cast<int>(threadIdx.x) / kWarp * kWarpSlots; base < slots; base += kWarps * kWarpSlots) {
+  for (int base = first + static_cast<int>(threadIdx.x) / kWarp * kWarpSlots; base < last;
+       base += kWarps * kWarpSlots) {
     uint4 key[2][kSegments];
     bool visible[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int slot = base + group + 8 * r;
-      visible[r] = slot < slots && position[slot] >= 0;
+      visible[r] = slot < last && position[slot] >= 0;
 #pragma unroll
       for (int s = 0; s < kSegments; ++s) key[r][s] = load_word(t.k, a.k_row, slot, s * 32 + part * 8, visible[r]);
     }
@@ -57,33 +77,38 @@ __device__ void find_group_logits(const DecodeArgs& a, const Tile<T>& t, const s
       float sum[4] = {};
 #pragma unroll
       for (int s = 0; s < kSegments; ++s) {
-        multiply_tiles<T>(sum, {key[0][s].x, key[1][s].x, key[0][s].y, key[1][s].y}, q[quad][s][0], q[quad][s][1]);
-        multiply_tiles<T>(sum, {key[0][s].z, key[1][s].z, key[0][s].w, key[1][s].w}, q[quad][s][2], q[quad][s][3]);
+        multiply_numbers<T>(sum, {key[0][s].x, key[1][s].x, key[0][s].y, key[1][s].y}, q[quad][s][0], q[quad][s][1]);
+        multiply_numbers<T>(sum, {key[0][s].z, key[1][s].z, key[0][s].w, key[1][s].w}, q[quad][s][2], q[quad][s][3]);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float logit = a.scale * (sum[i] + __shfl_xor_sync(kWholeWarp, sum[i], 2));
         const int slot = base + group + i / 2 * 8;
-        if (part < 2 && slot < slots)
-          p[(quad * kQuad + part * 2 + i % 2) * slots + slot] = visible[i / 2] ? logit : -INFINITY;
+        if (part < 2 && slot < last)
+          p[(quad * kQuad + part * 2 + i % 2) * stride + slot] = visible[i / 2] ? logit : -INFINITY;
       }
     }
   }
 }
 
-/// out [kQuads * kQuad, kDim] = p v. `shared` holds kWarps * kQuads * kQuad * kDim floats.
-template <class T, int kDim, int kQuads>
-__device__ void weigh_group_values(const DecodeArgs& a, const Tile<T>& t, const std::int32_t* position, const float* p,
-                                   float* shared, float* out) {
-  constexpr int kHeads = kQuads * kQuad, kColumns = kDim / 64;  // per row: 16 bytes for each of eight lanes
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, group = lane / 4, part = lane % 4, slots = a.slots.slots;
+/// See decode_team_cuda.h. kHeads is 4 or 8; `shared` holds kWarps * kHeads * kDim floats.
+template <class Layout, int kHeads>
+requires of_groups<Layout> __device__ void weigh_values(const DecodeArgs& a, const Tile<typename Layout::T>& t,
+                                                        int first, int last, const std::int32_t* position,
+                                                        const float* p, std::int64_t stride, float* shared, float* out,
+                                                        std::int64_t out_stride) {
+  using T = typename Layout::T;
+  constexpr int kDim = Layout::kDim, kQuads = kHeads / kQuad;
+  constexpr int kColumns = kDim / 64;  // per row: 16 bytes for each of eight lanes
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, group = lane / 4, part = lane % 4;
   float sum[kQuads][kColumns][4][4] = {};
-  for (int base = static_cast<int>(threadIdx.x) / kWarp * kWarpSlots; base < slots; base += kWarps * kWarpSlots) {
+  for (int base = first + static_cast<int>(threadIdx.x) / kWarp * kWarpSlots; base < last;
+       base += kWarps * kWarpSlots) {
     uint4 value[4][kColumns];
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int slot = base + 2 * part + r % 2 + r / 2 * 8;
-      const bool visible = slot < slots && position[slot] >= 0;
+      const bool visible = slot < last && position[slot] >= 0;
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) value[r][c] = load_word(t.v, a.v_row, slot, c * 64 + group * 8, visible);
     }
@@ -93,9 +118,9 @@ __device__ void weigh_group_values(const DecodeArgs& a, const Tile<T>& t, const 
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int slot = base + 2 * part + 8 * r;
-        const float* const row = p + (quad * kQuad + group % kQuad) * slots;
+        const float* const row = p + (quad * kQuad + group % kQuad) * stride;
         weight[quad][r] =
-            split_pair<T>(slot < slots ? row[slot] : 0.0f, slot + 1 < slots ? row[slot + 1] : 0.0f, group >= kQuad);
+            split_pair<T>(slot < last ? row[slot] : 0.0f, slot + 1 < last ? row[slot + 1] : 0.0f, group >= kQuad);
       }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c)
@@ -109,7 +134,7 @@ __device__ void weigh_group_values(const DecodeArgs& a, const Tile<T>& t, const 
                                           __byte_perm(word(2), word(3), 0x5410), __byte_perm(word(2), word(3), 0x7632)};
 #pragma unroll
         for (int quad = 0; quad < kQuads; ++quad)
-          multiply_tiles<T>(sum[quad][c][w], columns, weight[quad][0], weight[quad][1]);
+          multiply_numbers<T>(sum[quad][c][w], columns, weight[quad][0], weight[quad][1]);
       }
   }
 #pragma unroll
@@ -133,7 +158,7 @@ __device__ void weigh_group_values(const DecodeArgs& a, const Tile<T>& t, const 
     float total = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) total += shared[w * kHeads * kDim + i];
-    out[i] = total;
+    out[i / kDim * out_stride + i % kDim] = total;
   }
   __syncthreads();
 }

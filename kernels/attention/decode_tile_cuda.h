@@ -118,6 +118,10 @@ template <class Number, int kVectorSize, int kTeamLanes, int kVectors> struct Te
   }
 };
 
+template <class Layout> inline constexpr bool of_teams = false;
+template <class T, int kVector, int kLanes, int kSteps>
+inline constexpr bool of_teams<Team<T, kVector, kLanes, kSteps>> = true;
+
 /// The team of a layout for the keys, and that for the values.
 template <class Layout>
 using KeyTeam = Team<KeyOf<typename Layout::T>, Layout::kVector, Layout::kLanes, Layout::kSteps>;

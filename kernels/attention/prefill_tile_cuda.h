@@ -5,7 +5,7 @@
 // bounds one strip, serves twice as many products.
 #pragma once
 
-#include "kernels/attention/tensor_core_cuda.h"
+#include "kernels/machine/tensor_core_cuda.h"
 
 namespace weft::kernels::cuda::prefill {
 

@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/error.h"
+#include "kernels/linear/linear_quantised_cuda.h"
 #include "kernels/machine/cpu_ops.h"
 #include "kernels/machine/host_machine.h"
 #include "kernels/machine/host_memory_cuda.h"
@@ -130,6 +131,7 @@ class CudaBackend final : public Backend {
   bool device_is_host_memory() const override { return false; }
   DType product_type(DType weights) const override { return weights; }
   bool unpacks_weights() const override { return true; }
+  std::int64_t packed_rows() const override { return batch_invariant_ ? 0 : cuda::kPackedRows; }
 
   std::size_t device_bytes_free() const override {
     std::size_t free = 0, total = 0;

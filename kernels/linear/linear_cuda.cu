@@ -10,7 +10,10 @@
 #include <span>
 
 #include "kernels/error.h"
+#include "kernels/linear/activation_cuda.h"
+#include "kernels/linear/linear_quantised_cuda.h"
 #include "kernels/machine/device_cuda.h"
+#include "kernels/machine/levels_cuda.h"
 #include "kernels/machine/ops_cuda.h"
 #include "kernels/quantised.h"
 
@@ -36,19 +39,6 @@ __global__ void round_rows(Numbers x, std::int64_t stride, T* __restrict__ out, 
     for (int i = 0; i < kPack; ++i) rounded.at[i] = from_float<T>(in.at[i]);
     store_pack(out + c, rounded);
   }
-}
-
-__device__ float activated(float x, Activation activation) {
-  switch (activation) {
-    case Activation::none: return x;
-    case Activation::relu: return fmaxf(x, 0.0f);
-    case Activation::gelu: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
-    case Activation::gelu_tanh: return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
-    case Activation::quick_gelu: return x / (1.0f + expf(-1.702f * x));
-    case Activation::silu: return x / (1.0f + expf(-x));
-    case Activation::tanh: return tanhf(x);
-  }
-  return x;
 }
 
 /// out = activation(y + bias), or out += that. y may be out.
@@ -103,45 +93,76 @@ void round(const ConstView& x, const View& out, CudaStream& stream) {
   });
 }
 
-/// Unpacks tiles of quantised weights to rows of 16 bits, `layout.cols` apart. A thread has a line's bytes of one row,
-/// and neighbouring threads have neighbouring lines, so that they write next to each other.
-template <int kWidth, bool kWhole>
-__global__ void unpack_tiles(const std::byte* __restrict__ weight, QuantisedLayout layout, std::int64_t rows,
-                             int line_bits, __half* __restrict__ out) {
-  const int item = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
-  const int line = item & ((1 << line_bits) - 1), row = (item >> line_bits) & (kTileRows - 1);
-  const std::int64_t group = (item >> line_bits) / kTileRows, to_row = std::int64_t{blockIdx.x} * kTileRows + row;
-  const std::int64_t first = group * layout.group + line * kWidth;
-  if (first >= layout.cols || to_row >= rows) return;
-  const std::byte* const from = weight + blockIdx.x * layout.tile_bytes() + group * layout.group_bytes();
-  const __half* const scales = reinterpret_cast<const __half*>(from);
-  const unsigned levels = reinterpret_cast<const unsigned*>(from + QuantisedLayout::kLine)[line * kTileRows + row];
-  const float scale = to_float(scales[row]), minimum = to_float(scales[kTileRows + row]);
-  constexpr unsigned mask = kWidth == 8 ? 15u : 255u;
-  Pack<__half, kWidth> numbers;
+/// The layout of tiles as unpack_tiles() needs it: without divisions.
+struct TileStrides {
+  std::int32_t tile, group;  // bytes
+  std::int32_t group_bits;   // a group has 2^group_bits times kWide columns
+  std::int32_t rows, cols;
+};
+
+/// Unpacks tiles of quantised weights to rows of 16 bits, `cols` apart. A thread has kWide columns of four rows: it
+/// reads 16 bytes of each line, and eight threads next to each other write 128 bytes of a row. Grid: tiles, columns.
+template <DType kType, bool kWhole>
+__global__ void unpack_tiles(const std::byte* __restrict__ weight, TileStrides of, __half* __restrict__ out) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int part = (static_cast<int>(blockIdx.y) * (kThreads / kWarp) + warp) * 8 + lane % 8, rows = lane / 8 * 4;
+  const int first = part * kWide, to_row = static_cast<int>(blockIdx.x) * kTileRows + rows;
+  if (first >= of.cols || to_row >= of.rows) return;
+  const std::byte* const group = weight + std::int64_t{blockIdx.x} * of.tile + (part >> of.group_bits) * of.group;
+  const auto scales = load_pack<2>(reinterpret_cast<const std::uint32_t*>(group) + rows / 2);
+  const auto minima = load_pack<2>(reinterpret_cast<const std::uint32_t*>(group) + kTileRows / 2 + rows / 2);
+  constexpr int kLines = kType == DType::i8 ? 2 : 1;  // of kWide columns
+  Pack<std::uint32_t, 4> words[kLines];               // a word for each row
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) {
-    const unsigned level = (levels >> (j % 4 * 8 + j / 4 * 4)) & mask;
-    numbers.at[j] = from_float<__half>(fmaf(static_cast<float>(level), scale, minimum));
+  for (int l = 0; l < kLines; ++l) {
+    const int line = (part & ((1 << of.group_bits) - 1)) * kLines + l;
+    words[l] = load_pack<4>(reinterpret_cast<const std::uint32_t*>(group + (line + 1) * QuantisedLayout::kLine) + rows);
   }
-  out += to_row * layout.cols + first;
-  if constexpr (kWhole) {
-    store_pack(out, numbers);
-  } else {
-    for (int j = 0; j < kWidth && first + j < layout.cols; ++j) out[j] = numbers.at[j];
+  out += std::int64_t{to_row} * of.cols + first;
+#pragma unroll
+  for (int r = 0; r < 4; ++r, out += of.cols) {
+    if (to_row + r >= of.rows) return;
+    std::uint32_t levels[4];
+    if constexpr (kType == DType::i8) {
+      levels[0] = byte_levels<0x4140>(words[0].at[r]), levels[1] = byte_levels<0x4342>(words[0].at[r]);
+      levels[2] = byte_levels<0x4140>(words[1].at[r]), levels[3] = byte_levels<0x4342>(words[1].at[r]);
+    } else {
+      // Bytes 0, 2, 1, 3 in that order have the columns of each half next to each other.
+      const std::uint32_t even = __byte_perm(words[0].at[r], 0, 0x3120), odd = even >> 8;
+      for (int half = 0; half < 2; ++half)
+        levels[2 * half] = half_byte_levels(even, half != 0), levels[2 * half + 1] = half_byte_levels(odd, half != 0);
+    }
+    const std::uint32_t scale = r % 2 == 0 ? low_twice(scales.at[r / 2]) : high_twice(scales.at[r / 2]);
+    const std::uint32_t minimum = r % 2 == 0 ? low_twice(minima.at[r / 2]) : high_twice(minima.at[r / 2]);
+    Pack<std::uint32_t, 4> numbers;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) numbers.at[i] = fma_pair(levels[i], scale, minimum);
+    if constexpr (kWhole) {
+      store_pack(reinterpret_cast<std::uint32_t*>(out), numbers);
+    } else {
+      __half each[kWide];
+      memcpy(each, &numbers, sizeof each);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i)
+        if (first + i < of.cols) out[i] = each[i];
+    }
   }
 }
 
 /// Unpacks the first `rows` rows of tiles, all of `layout`'s columns.
 void unpack(const std::byte* weight, const QuantisedLayout& layout, std::int64_t rows, __half* out,
             CudaStream& stream) {
-  const int width = static_cast<int>(layout.line_cols()), lines = layout.group / width;
-  const bool whole = layout.cols % width == 0 && reinterpret_cast<std::uintptr_t>(out) % (width * sizeof(__half)) == 0;
-  const auto kernel = width == 8 ? whole ? unpack_tiles<8, true> : unpack_tiles<8, false>
-                      : whole ? unpack_tiles<4, true>
-                                 : unpack_tiles<4, false>;
-  launch(kernel, dim3(blocks_for(rows, kTileRows), blocks_for(layout.groups() * lines * kTileRows, kThreads)), kThreads,
-         0, stream, weight, layout, rows, std::countr_zero(static_cast<unsigned>(lines)), out);
+  const bool whole = layout.cols % kWide == 0 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
+  const auto kernel = layout.dtype == DType::i8 ? whole ? unpack_tiles<DType::i8, true> : unpack_tiles<DType::i8, false>
+                      : whole ? unpack_tiles<DType::i4, true>
+                                                : unpack_tiles<DType::i4, false>;
+  const TileStrides of{.tile = static_cast<std::int32_t>(layout.tile_bytes()),
+                       .group = static_cast<std::int32_t>(layout.group_bytes()),
+                       .group_bits = std::countr_zero(static_cast<unsigned>(layout.group / kWide)),
+                       .rows = static_cast<std::int32_t>(rows),
+                       .cols = static_cast<std::int32_t>(layout.cols)};
+  launch(kernel, dim3(blocks_for(rows, kTileRows), blocks_for(layout.cols, kThreads / 4 * kWide)), kThreads, 0, stream,
+         weight, of, out);
 }
 
 /// Products of one x with weights of a float type, one or several.
@@ -283,6 +304,13 @@ void multiply(const Work& op, CudaStream& stream) {
     return multiply_dense(op, stream.workspace(CudaStream::kWorkspace), CudaStream::kWorkspace, stream);
   for (const Part& part : op.parts) {
     if (part.out.cols == 0) continue;
+    const Linear alone{.x = op.x,
+                       .weight = part.weight,
+                       .bias = part.bias,
+                       .out = part.out,
+                       .activation = op.activation,
+                       .accumulate = op.accumulate};
+    if (quantised(part) && multiply_packed(alone, stream)) continue;
     if (quantised(part)) multiply_quantised(op, part, stream);
     else
       multiply_dense({op.x, {&part, 1}, op.activation, op.accumulate}, stream.workspace(CudaStream::kWorkspace),

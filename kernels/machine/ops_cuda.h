@@ -31,7 +31,10 @@ class CudaStream final : public Stream {
   int multiprocessors() const { return multiprocessors_; }
   /// Whether so many thread blocks keep the device busy, so that their work need not be split further. That would
   /// depend on the batch, so in a batch-invariant stream the answer is always yes.
-  bool fill(std::int64_t thread_blocks) const { return batch_invariant_ || thread_blocks >= multiprocessors_; }
+  bool fill(std::int64_t thread_blocks, int of_multiprocessor = 1) const {
+    return batch_invariant_ || thread_blocks >= std::int64_t{of_multiprocessor} * multiprocessors_;
+  }
+  bool batch_invariant() const { return batch_invariant_; }
   /// Whether a multiprocessor has room for two thread blocks of so much shared memory. It has 1 KiB more than one may
   /// have, and takes 1 KiB for each.
   bool holds_two(std::size_t shared_bytes) const { return 2 * shared_bytes + 1024 <= shared_bytes_; }

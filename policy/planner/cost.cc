@@ -53,9 +53,21 @@ double Cost::pointwise(double bytes) const {
   return std::max(machine_.device.launch, bytes / machine_.device.pointwise);
 }
 
-double Cost::product(double elements, double rows, DType weights) const {
-  const bool unpacked = is_quantised(weights) && !sizing_.unpacked_bytes.empty();  // by a separate op, see unpack()
-  const double rate = machine_.linear(unpacked ? DType::f16 : weights, rows, std::sqrt(elements));
+/// Bits of a quantised number, with its part of a scale and a minimum in fp16.
+double Cost::bits() const {
+  const WeightFormat format = sizing_.weight_format.value_or(WeightFormat{});
+  return bits_of(format.dtype) + 32.0 / format.group;
+}
+
+bool Cost::packed(const Sweep& sweep) const {
+  return double(sweep.rows(0, policy_.gpu_batch_size)) * sweep.tokens <= double(machine_.packed_rows);
+}
+
+double Cost::product(double elements, double rows, DType weights, bool packed) const {
+  const double width = std::sqrt(elements);
+  const bool unpacks = is_quantised(weights) && !sizing_.unpacked_bytes.empty();
+  const double rate = unpacks && packed ? machine_.linear_packed(bits(), rows, width)
+                                        : machine_.linear(unpacks ? DType::f16 : weights, rows, width);
   return std::max(machine_.device.launch, 2 * rows * elements / rate);
 }
 
@@ -70,11 +82,11 @@ DType Cost::weights_of(Stage stage) const {
   return type == DType::bf16 && machine_.device_is_host_memory && !pairs ? DType::f16 : type;
 }
 
-double Cost::steps(Stage stage, double rows) const {
+double Cost::steps(Stage stage, double rows, bool packed) const {
   double seconds = 0;
   for (const Step& step : steps_[static_cast<std::size_t>(stage)]) {
     if (const double elements = products(model_, step, 1); elements > 0)
-      seconds += product(elements, rows, weights_of(stage));
+      seconds += product(elements, rows, weights_of(stage), packed);
     if (const double bytes = pointwise_bytes(model_, footprint_.types, step, rows); bytes > 0)
       seconds += pointwise(bytes);
   }
@@ -85,24 +97,22 @@ double Cost::steps(Stage stage, double rows) const {
 double Cost::unpack(const Unit& unit, double bytes) const {
   const auto matrices = std::count_if(unit.tensors.begin(), unit.tensors.end(),
                                       [&](const TensorSpec& tensor) { return quantises(unit, tensor); });
-  const WeightFormat format = sizing_.weight_format.value_or(WeightFormat{});
-  const double bits = bits_of(format.dtype) + 32.0 / format.group;  // a scale and a minimum in fp16
-  return std::max(double(matrices) * machine_.device.launch, bytes * (1 + bits / 16) / machine_.device.pointwise);
+  return std::max(double(matrices) * machine_.device.launch, bytes * (1 + bits() / 16) / machine_.device.pointwise);
 }
 
 double Cost::compute(const Op& op, const Sweep& sweep) const {
   const Sublayer& sub = footprint_.shape.sublayers[op.subject];
   if (op.part == Op::Part::unpack) {
     const auto unit = static_cast<std::size_t>(sub.unit);
-    return unpack(units_[unit], double(sizing_.unpacked_bytes[unit]));
+    return packed(sweep) ? 0 : unpack(units_[unit], double(sizing_.unpacked_bytes[unit]));
   }
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
   const double rows = double(sequences) * sweep.tokens;
   switch (sub.kind) {
-    case Sublayer::Kind::embed: return steps(Stage::embed, rows) + disk_rows(rows);
+    case Sublayer::Kind::embed: return steps(Stage::embed, rows, false) + disk_rows(rows);
     case Sublayer::Kind::attention: return attention(op, sequences, sweep);
-    case Sublayer::Kind::mlp: return mlp(rows);
-    case Sublayer::Kind::output: return steps(Stage::output, double(sequences));
+    case Sublayer::Kind::mlp: return mlp(rows, packed(sweep));
+    case Sublayer::Kind::output: return steps(Stage::output, double(sequences), false);
     case Sublayer::Kind::head:
       return head(units_[sub.unit], op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences));
   }
@@ -169,26 +179,26 @@ double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep)
   double seconds = 0;
   for (double left = double(sequences); left > 0; left -= per_chunk) {
     const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
-    if (op.part != Part::out) seconds += steps(Stage::attention_in, rows);
+    if (op.part != Part::out) seconds += steps(Stage::attention_in, rows, packed(sweep));
     if (op.part == Part::whole)
       seconds += sweep.prefill ? prefill_core(layer, count, sweep.tokens)
                                : decode_core(machine_.device, kv, count, sweep.visible);
-    if (op.part != Part::in) seconds += steps(Stage::attention_out, rows);
+    if (op.part != Part::in) seconds += steps(Stage::attention_out, rows, packed(sweep));
   }
   return seconds;
 }
 
-double Cost::mlp(double rows) const {
+double Cost::mlp(double rows, bool packed) const {
   double seconds = 0;
   for (double left = rows; left > 0; left -= double(footprint_.workspace.chunk_tokens))
-    seconds += steps(Stage::mlp, std::min(left, double(footprint_.workspace.chunk_tokens)));
+    seconds += steps(Stage::mlp, std::min(left, double(footprint_.workspace.chunk_tokens)), packed);
   return seconds;
 }
 
 /// Seconds of one piece of the head.
 double Cost::head(const Unit& unit, bool last, double rows) const {
   const double choice = last ? pointwise(rows * model_.vocab * 4.0) : 0;
-  return product(double(unit.elements()), rows, weights_of(Stage::head)) + choice;
+  return product(double(unit.elements()), rows, weights_of(Stage::head), false) + choice;
 }
 
 }  // namespace weft::policy

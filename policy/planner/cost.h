@@ -37,6 +37,8 @@ class Cost {
   double bytes(const Op& op, const Sweep& sweep) const;
 
  private:
+  /// Whether quantised units are multiplied as they lie in this sweep, although the machine unpacks others.
+  bool packed(const Sweep& sweep) const;
   double compute(const Op& op, const Sweep& sweep) const;
   double unpack(const Unit& unit, double bytes) const;
   double disk_rows(double rows) const;
@@ -44,11 +46,12 @@ class Cost {
   double prefill_core(int layer, double sequences, double prompt) const;
   double decode_core(const Engine& engine, std::span<const offload::KvShape> runs, double sequences,
                      double tokens) const;
-  double mlp(double rows) const;
+  double mlp(double rows, bool packed) const;
   double head(const Unit& unit, bool last, double rows) const;
   /// All steps of a stage over `rows` rows, except attention itself.
-  double steps(Stage stage, double rows) const;
-  double product(double elements, double rows, DType weights) const;
+  double steps(Stage stage, double rows, bool packed) const;
+  double product(double elements, double rows, DType weights, bool packed) const;
+  double bits() const;
   DType weights_of(Stage stage) const;
   double pointwise(double bytes) const;
 

@@ -211,6 +211,12 @@ double Machine::linear(DType dtype, double rows, double width) const {
   return device.linear[index(DType::f16)].at(rows, width) * (dtype == DType::f32 ? 0.5 : 1.0);
 }
 
+double Machine::linear_packed(double bits, double rows, double width) const {
+  const RateTable& own = device.linear[index(DType::f16)];
+  const double share = bits / 16, best = own.at(own.points.back().size, width);
+  return std::min(best, own.at(rows, width * std::sqrt(share)) / share);
+}
+
 Machine Machine::from_json(const nlohmann::json& json, const std::string& where) {
   Fields fields(json, where, Blame::usage);
   Machine machine;
@@ -221,6 +227,7 @@ Machine Machine::from_json(const nlohmann::json& json, const std::string& where)
   // Plans are made for computers without a GPU, which do not unpack weights, and for GPUs, which do.
   machine.unpacks_weights =
       fields.has("unpacks_weights") ? fields.boolean("unpacks_weights") : !machine.device_is_host_memory;
+  machine.packed_rows = fields.integer("packed_rows", 0, 1 << 20, machine.unpacks_weights ? 64 : 0);
   read_memory(machine, fields.at("memory"), where + ": memory");
   if (fields.has("rows_that_fill")) machine.rows_that_fill = fields.integer("rows_that_fill", 1, 1 << 20);
   Fields lanes(fields.at("lanes"), where + ": lanes", Blame::usage);
@@ -242,7 +249,8 @@ ordered_json Machine::to_json() const {
                     {"source", source},
                     {"measured", measured},
                     {"device_is_host_memory", device_is_host_memory},
-                    {"unpacks_weights", unpacks_weights}};
+                    {"unpacks_weights", unpacks_weights},
+                    {"packed_rows", packed_rows}};
   for (const offload::Tier tier : offload::kTiers) object_at(json, "memory")[name_of(tier)] = (*this)[tier];
   object_at(json, "memory")["device_overhead"] = device_overhead;
   json["rows_that_fill"] = rows_that_fill;

@@ -44,6 +44,7 @@ struct Machine {
   bool measured = false;     ///< whether weft bench --lanes measured it
   bool device_is_host_memory = false;
   bool unpacks_weights = false;                                   ///< Backend::unpacks_weights()
+  std::int64_t packed_rows = 0;                                   ///< Backend::packed_rows()
   std::array<std::uint64_t, 3> bytes{};                           ///< [offload::Tier]: the bytes that a run may use
   std::uint64_t device_overhead = 0;                              ///< the part of them that the backend itself takes
   std::int64_t rows_that_fill = 512;                              ///< prompt tokens that it works on at once
@@ -58,6 +59,9 @@ struct Machine {
   /// flop/s of products with weights of `dtype`. A type that was not measured has float16's rate, float32 half of that.
   /// from_json() refuses a machine without float16's table.
   double linear(DType dtype, double rows, double width) const;
+  /// The same of quantised weights of `bits` bits a number that are multiplied as they lie: a product takes as long as
+  /// float16's with as many bytes of weights, and at least as long as its flops at float16's best.
+  double linear_packed(double bits, double rows, double width) const;
 
   /// Throws a UsageError that names `where`, the key, the wanted and the found value.
   static Machine from_json(const nlohmann::json& json, const std::string& where);

@@ -47,7 +47,8 @@ Totals Totals::operator-(const Totals& before) const {
 Executor::Executor(const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers, Storage& storage,
                    kernels::Backend& backend, GracePeriod& stop)
     : policy_(policy), footprint_(footprint), layers_(layers), storage_(storage), stop_(stop), backend_(backend),
-      lanes_(backend), token_choice_(backend, policy.gpu_batch_size), resident_(is_resident(footprint.shape)) {}
+      lanes_(backend), token_choice_(backend, policy.gpu_batch_size), resident_(is_resident(footprint.shape)),
+      packed_(footprint.shape.sublayers.size(), 0) {}
 
 std::uint32_t Executor::sweeps_ahead() const {
   const Places& places = run_->places;
@@ -258,8 +259,9 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
     if (rows.live() == 0) return;  // other batches took the last waiting sequences
   }
   UnitViews unit = sub.unit < 0 ? UnitViews{} : storage_.unit(sub.unit, op.unit_slot);
+  if (op.part == Op::Part::unpack) packed_[op.subject] = few_rows() ? 1 : 0;
   const auto unpacked = storage_.unpacked(op.subject, unit);
-  for (std::size_t role = 0; role < unit.size(); ++role) {
+  for (std::size_t role = 0; role < unit.size() && !packed_[op.subject]; ++role) {
     if (!unpacked[role]) continue;
     if (op.part == Op::Part::unpack) backend_.ops().run(kernels::UnpackWeights{unit[role], unpacked[role]}, stream);
     unit[role] = unpacked[role];
@@ -305,6 +307,12 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
       break;
     }
   }
+}
+
+bool Executor::few_rows() const {
+  for (int batch = 0; batch < policy_.num_gpu_batches; ++batch)
+    if (run_->places.alive(batch) && run_->places.rows(batch).rows() > backend_.packed_rows()) return false;
+  return true;
 }
 
 void Executor::gather_rows(const Op& op) {

@@ -107,6 +107,8 @@ class Executor {
   void submit_ops(const policy::Schedule& schedule);
   void run_op(const policy::Op& op, kernels::Stream& stream);
   void compute(const policy::Op& op, kernels::Stream& stream);
+  /// Whether no gpu batch of the present sweep has more rows than Backend::packed_rows().
+  bool few_rows() const;
   void gather_rows(const policy::Op& op);
   /// Number of sweeps in the next segment.
   std::uint32_t sweeps_ahead() const;
@@ -132,6 +134,7 @@ class Executor {
   std::array<std::atomic<std::uint64_t>, offload::kLanes.size()> lane_bytes_{};
   std::atomic<std::uint64_t> prefill_ops_{0};  // compute ops done in the first sweep of the current run
   std::vector<offload::Ticket> tickets_;
+  std::vector<char> packed_;  // [sublayers] 1: the unit is used as it lies in this sweep, although it is quantised
   std::uint32_t sweeps_per_segment_ = 1;
   OnTrace on_trace_;
   const policy::Op* traced_ = nullptr;       // the first op of the running segment; null unless it is traced

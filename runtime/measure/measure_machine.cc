@@ -256,6 +256,7 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.bytes = free_bytes(backend, options.disk_directory).bytes;
   machine.device_overhead = backend.device_overhead();
   machine.unpacks_weights = backend.unpacks_weights();
+  machine.packed_rows = backend.packed_rows();
   machine.rows_that_fill = backend.rows_that_fill();
   const bool little = std::min(memory, machine[offload::Tier::host]) < kLittle;
   RateSizes sizes = effort == Effort::full ? full_sizes(backend, machine) : little ? small_sizes() : brief_sizes();

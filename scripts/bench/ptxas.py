@@ -49,11 +49,17 @@ HOT = {
     "column_sums_tensor<half, 64, 2, false>": 2 * 64 * 64 * 2,
     "decode_fused<Team<half, 8, 16, 1>, 1>": decode_shared(1),
     "decode_fused<Team<half, 8, 8, 1>, 1>": decode_shared(1),
-    "decode_fused<Team<Level<i8>, 8, 16, 1>, 1>": decode_shared(1),
-    "decode_fused<Team<Level<i4>, 8, 16, 1>, 1>": decode_shared(1),
-    "decode_grouped<half, 128, 1>": decode_shared(4, 4 * 128),
-    "decode_grouped<half, 128, 2>": decode_shared(8, 4 * 128),
-    "decode_grouped<half, 64, 1>": decode_shared(4, 4 * 64),
+    "decode_fused<LevelTiles<Level<i8>, 128>, 1>": decode_shared(1, 4 * 128),
+    "decode_fused<LevelTiles<Level<i4>, 128>, 1>": decode_shared(1, 4 * 128),
+    "decode_fused<GroupTiles<half, 128>, 4>": decode_shared(4, 4 * 128),
+    "decode_fused<GroupTiles<half, 128>, 8>": decode_shared(8, 4 * 128),
+    "decode_fused<GroupTiles<half, 64>, 4>": decode_shared(4, 4 * 64),
+    "multiply_levels<i8, 1>": 4 * 32 * 8 * 4,
+    "multiply_levels<i4, 1>": 4 * 32 * 8 * 4,
+    "multiply_levels<i4, 4>": 4 * 32 * 32 * 4,
+    "multiply_levels<i4, 8>": 4 * 32 * 64 * 4,
+    "unpack_tiles<i8, true>": 0,
+    "unpack_tiles<i4, true>": 0,
     "keep_prompt<half, 8>": 0,
     "layer_norm<float, half, 8, 4>": 0,
     "round_rows<half, 8>": 0,
@@ -61,7 +67,20 @@ HOT = {
     "sample_rows": 0,
 }
 BY_PRODUCTS = ("prefill_tensor", "column_sums_tensor")  # tensor cores bound them, and memory the others
-THREADS = {"keep_prompt": 256, "layer_norm": 256, "round_rows": 256, "finish_rows": 256, "sample_rows": 256}
+# Bytes that a warp moves in a turn of its inner loops, where lanes read the same words (scales) or other rows' numbers
+# (x), which are not counted again: 16 slots of keys and 16 of values; 32 rows of 32 columns of weights, two or three
+# times; 16 rows of 64 columns, and these in fp16.
+TURN = {
+    "decode_fused<LevelTiles<Level<i8>, 128>, 1>": 2 * 16 * 136,
+    "decode_fused<LevelTiles<Level<i4>, 128>, 1>": 2 * 16 * 72,
+    "multiply_levels<i8, 1>": 2 * (1024 + 64),
+    "multiply_levels<i4, 1>": 2 * (512 + 64),
+    "multiply_levels<i4, 4>": 2 * (512 + 64),
+    "multiply_levels<i4, 8>": 2 * (512 + 64),
+    "unpack_tiles<i8, true>": 1024 + 64 + 2048,
+    "unpack_tiles<i4, true>": 512 + 64 + 2048,
+}
+THREADS = {"multiply_levels": 256, "unpack_tiles": 256, "keep_prompt": 256, "layer_norm": 256, "round_rows": 256, "finish_rows": 256, "sample_rows": 256}
 
 
 def products_of(name, architecture):
@@ -118,8 +137,8 @@ def figures_of(name, taken, lines, architecture):
         bodies = sass.inner_loops(lines, tensor)
         row["instructions"] = sum(map(len, bodies))
         row["products"] = sum("HMMA" in code for body in bodies for code in body) if tensor else 0
-        row["bytes"] = 32 * sum(sass.bytes_of(code) for body in bodies for code in body)
-        row["bound"], best, worst = sass.share(bodies, architecture, tensor)
+        row["bytes"] = TURN.get(name) or 32 * sum(sass.bytes_of(code) for body in bodies for code in body)
+        row["bound"], best, worst = sass.share(bodies, architecture, tensor, row["bytes"])
         row["share"] = [round(worst, 2), round(best, 2)]
     return row
 
@@ -231,8 +250,9 @@ def main():
         sys.exit(f"ptxas: no kernel in a source of kernels/ that matches {options.only}")
     spilled = [name for name, by in table.items() if any(row["spills"] for row in by.values())]
     if options.update:
-        hot = {name: table[name] for name in HOT if name in table}
-        BUDGETS.write_text(json.dumps({"nvcc": nvcc_release(), "kernels": kept["kernels"] | hot}, indent=1) + "\n")
+        hot = {name: table.get(name) or kept["kernels"].get(name) for name in HOT}
+        rows = {name: by for name, by in hot.items() if by}
+        BUDGETS.write_text(json.dumps({"nvcc": nvcc_release(), "kernels": rows}, indent=1) + "\n")
     elif options.check:
         looked_at = {name: by for name, by in kept["kernels"].items() if options.only == "*_cuda.cu" or name in table}
         findings = worse(looked_at, table)

@@ -60,7 +60,8 @@ def bytes_of(code):
 
 def inner_loops(lines, tensor):
     """Of a kernel that tensor cores bound the loop around all its products, of which one turn makes `tensor`; a loop inside it counts
-    as often as that number asks for. Else every innermost loop that moves the widest words. Code that is not in a loop counts as one."""
+    as often as that number asks for. Else every innermost loop that has products, or if none has, that moves the widest words: loops
+    that run once a step have neither. Code that is not in a loop counts as one."""
     every = loops(lines)
     if tensor:
         products = lambda body: sum("HMMA" in c for c in body)
@@ -73,11 +74,14 @@ def inner_loops(lines, tensor):
             return [whole]
         turns = (tensor - most) // products(inside[0])
         return [whole] + inside[:1] * turns
+    multiplies = any("HMMA" in c for _, body in every for c in body)
     widest = max((bytes_of(c) for _, body in every for c in body), default=0)
     chosen = []
     for span, body in every:
         inside = any(span[0] <= other[0] and other[1] <= span[1] for other, _ in chosen)
-        if widest and not inside and any(bytes_of(c) == widest for c in body):
+        around = any(span[0] <= other[0] and other[1] <= span[1] for other, _ in every if other != span)
+        wanted = "HMMA" in " ".join(body) if multiplies else widest and any(bytes_of(c) == widest for c in body)
+        if wanted and not inside and not (multiplies and around):
             chosen.append((span, body))
     return [body for _, body in chosen] or [[code for _, code in lines if code]]
 
@@ -115,16 +119,17 @@ def blocks_at_once(architecture, threads, registers, shared):
     return min(limits.blocks, limits.warps // warps, by_registers, by_shared)
 
 
-def share(bodies, architecture, tensor):
-    """(what bounds, share at best, share without overlap) of the roofline: of tensor cores, or of memory. At best all units work at once; without overlap each warp's work on one unit follows that on another's, with
-    as many warps at once as hide latency and no more."""
+def share(bodies, architecture, tensor, moved=None):
+    """(what bounds, share at best, share without overlap) of the roofline: of tensor cores, or of memory, of which the
+    bodies move `moved` bytes (as many as they ask for). At best all units work at once; without overlap each warp's work
+    on one unit follows that on another's, with as many warps at once as hide latency and no more."""
     card, take = CARDS[architecture], collections.Counter()
     for body in bodies:
         take.update(clocks(body, architecture))
     if tensor:
         useful, rest = take["tensor"], {k: v for k, v in take.items() if k != "tensor"}
     else:
-        moved = 32 * sum(bytes_of(c) for body in bodies for c in body)
+        moved = moved or 32 * sum(bytes_of(c) for body in bodies for c in body)
         useful = moved / (card.memory / card.multiprocessors / 4 / card.clock)
         rest = dict(take)
     worst = max(rest, key=rest.get)

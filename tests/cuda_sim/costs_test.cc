@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cusim.h"
+#include "kernels/quantised.h"
 #include "ptx.h"
 #include "tests/support/array.h"
 #include "tests/support/numbers.h"
@@ -45,6 +46,9 @@ template <class Op> cusim::PtxCounts cost_of(const Op& op, const std::string& ke
 
 /// Of 16 bytes by each of a warp's lanes, 512 are the most; of single floats it asks for 128.
 double bytes_a_request(const cusim::PtxCounts& c) { return double(c.global_bytes) / double(c.global_requests); }
+
+/// Turing has half as many products in an instruction.
+std::uint64_t instructions(std::uint64_t tiles) { return cusim::config().architecture < 80 ? 2 * tiles : tiles; }
 
 constexpr int kRows = 4, kCols = 2048;
 
@@ -112,9 +116,79 @@ TEST_CASE("costs: query heads that share a KV head are attended by tensor cores,
   const std::vector<kernels::Keep> keep(rows, kernels::Keep{slots, slots, 0, 0});
   const kernels::DecodeAttention step{q, k,        k,  sequence, token, keep, heads, 0.1f, 1, kernels::Scoring::none,
                                       0, kv.block, {}, out,      {},    {}};
-  const auto cost = cost_of(step, group == 1 ? "decode_fused" : "decode_grouped");
+  const auto cost = cost_of(step, "decode_fused");
   CHECK((cost.tensor_operations > 0) == (group > 1));
   if (group == 1) CHECK(bytes_a_request(cost) > 250);
   // What is passed more than once is positions and weights; sums of values leave in words that meet in no bank.
   CHECK(double(cost.shared_passes) < (group == 1 ? 1.17 : 1.2) * double(cost.least_passes));
+}
+
+TEST_CASE("costs: slots are split over thread blocks where sequences are few, on tensor cores too", "[gpu][costs]") {
+  const Place& gpu = simulated_gpu();  // of 4 multiprocessors
+  struct Shape {
+    int rows, group, slots;
+    const char* kernel;
+  };
+  for (const Shape s : {Shape{23, 1, 513, "decode_logits"},
+                        {24, 1, 513, "decode_fused"},
+                        {1, 1, 512, "decode_fused"},
+                        {1, 8, 512, "decode_fused"},
+                        {1, 8, 513, "decode_logits"},
+                        {24, 8, 1000, "decode_logits"}}) {
+    constexpr int dim = 64;
+    CAPTURE(s.rows, s.group, s.slots);
+    const Array q(gpu, normal(std::int64_t{s.rows} * s.group * dim, 1), s.rows, s.group * dim),
+        k(gpu, normal(std::int64_t{s.rows} * dim, 2), s.rows, dim), out(gpu, s.rows, s.group * dim);
+    SlotArrays kv(gpu, s.rows, 1, s.slots, dim, DType::f16);  // empty but for the new token
+    kv.block.score = nullptr;
+    std::vector<std::int32_t> sequence, token(static_cast<std::size_t>(s.rows), 0);
+    for (int row = 0; row < s.rows; ++row) sequence.push_back(row);
+    const std::vector<kernels::Keep> keep(sequence.size(), kernels::Keep{s.slots, s.slots, 0, 0});
+    const std::string name =
+        std::string(s.kernel) + "<weft::kernels::cuda::decode::" + (s.group > 1 ? "Group" : "Team");
+    const std::uint64_t before = cusim::kernels_named(name), all = cusim::kernels_named("decode_");
+    gpu.run(kernels::DecodeAttention{
+        q, k, k, sequence, token, keep, s.group, 0.1f, 1, kernels::Scoring::none, 0, kv.block, {}, out, {}, {}});
+    INFO(name << ", of " << cusim::kernels_named("decode_") - all);
+    CHECK(cusim::kernels_named(name) == before + 1);
+  }
+}
+
+TEST_CASE("costs: levels of slots are attended by tensor cores", "[gpu][costs]") {
+  if (!counts()) return;
+  const Place& gpu = simulated_gpu();
+  const DType type = GENERATE(DType::i8, DType::i4);
+  constexpr int rows = 2, heads = 2, slots = 160, dim = 128;
+  const Array q(gpu, normal(rows * heads * dim, 1), rows, heads * dim), out(gpu, rows, heads * dim);
+  SlotArrays kv(gpu, rows, heads, slots, dim, type);
+  kv.k.set(std::vector<std::int32_t>(rows * heads * slots * kernels::kv_row_bytes(type, dim) / 4, 0x11111111));
+  kv.v.set(kv.k);
+  std::vector<std::int32_t> position;
+  for (int i = 0; i < rows * heads * slots; ++i) position.push_back(i % slots == 0 ? -1 : i % slots);
+  kv.position.set(position);
+  kv.block.score = nullptr;
+  const std::vector<std::int32_t> sequence = {0, 1}, token(rows, slots);
+  const std::vector<kernels::Keep> keep(rows, kernels::Keep{slots, slots, 0, 0});
+  const kernels::DecodeAttention step{q, q,        q,  sequence, token, keep, heads, 0.1f, 1, kernels::Scoring::none,
+                                      0, kv.block, {}, out,      {},    {}};
+  const auto cost = cost_of(step, "decode_fused");
+  // A product for each 256 levels of keys and of values, and no more of them for slots that are left over.
+  CHECK(cost.tensor_operations == instructions(2 * rows * heads * slots * dim / 256));
+}
+
+TEST_CASE("costs: quantised weights are read by words of 16 bytes, by products and to be unpacked", "[gpu][costs]") {
+  if (!counts()) return;
+  const Place& gpu = simulated_gpu();
+  const DType type = GENERATE(DType::i8, DType::i4);
+  constexpr int out_cols = 256, cols = 512;
+  const QuantisedLayout layout{type, 64, out_cols, cols};
+  const Array w(gpu, std::vector<std::int32_t>(static_cast<std::size_t>(layout.bytes()) / 4, 0x10101010), 1,
+                layout.bytes() / 4);
+  ConstView weight(w.data(), type, out_cols, cols);
+  weight.group = 64;
+  const Array x(gpu, normal(16 * cols, 1), 16, cols), out(gpu, 16, out_cols), unpacked(gpu, out_cols, cols, DType::f16);
+  const auto product = cost_of(kernels::Linear{.x = x, .weight = weight, .bias = {}, .out = out}, "multiply_levels");
+  CHECK(bytes_a_request(product) > 300);
+  CHECK(product.tensor_operations == instructions(2 * out_cols * cols / 256));  // each 16 x 16 weights by twice 8 rows
+  CHECK(bytes_a_request(cost_of(kernels::UnpackWeights{weight, unpacked}, "unpack_tiles")) > 300);
 }

@@ -333,7 +333,7 @@ double deviation(const std::vector<Answer>& expected, const std::vector<Answer>&
 
 }  // namespace
 
-TEST_CASE("quantised weights are unpacked once a sweep and unit, whatever shares it", "[gpu][quantised]") {
+TEST_CASE("quantised weights are unpacked once a unit in sweeps of many rows, whatever shares it", "[gpu][quantised]") {
   const std::string name = GENERATE("prenorm-tied-f16", "neox-parallel-f16", "llama-llama3-gqa-bf16");
   const DType dtype = GENERATE(DType::i4, DType::i8);
   const TemporaryFolder spill;
@@ -379,11 +379,11 @@ TEST_CASE("quantised weights are unpacked once a sweep and unit, whatever shares
     for (const bool unpacks : print.shape.unpacks) units += unpacks;
     CHECK(queued >= sweeps);
     CHECK(unpacked.size() == queued * units);
-    CHECK(unpacking_kernels() - before == sweeps * matrices_of(*source));
+    // Of each layout one sweep has a gpu batch of more rows than are multiplied by weights as they lie: the first, or
+    // that in which the longest prompts join.
+    CHECK(unpacking_kernels() - before == matrices_of(*source));
     if (expected.empty()) expected = answers;
-    if (*layouts[i].attention_on_host > 0) CHECK(deviation(expected, answers) < 1e-2);
-    else
-      for (std::size_t a = 0; a < answers.size(); ++a) CHECK(difference(expected[a], answers[a]) == "");
+    CHECK(deviation(expected, answers) < 1e-2);  // sums are in another order, which numbers of 16 bits make larger
   }
 }
 
@@ -421,7 +421,7 @@ TEST_CASE("the GPU's and the CPU's logits over levels part by no more than level
   }
 }
 
-TEST_CASE("a recorded step of quantised weights has their unpacking in it, once", "[gpu][quantised][graphs]") {
+TEST_CASE("a recorded step of few rows multiplies by quantised weights as they lie", "[gpu][quantised][graphs]") {
   const policy::WeightFormat format{.dtype = DType::i4, .group = 64};
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "", format);
   std::vector<Prompt> prompts(3, {{5, 9, 7, 30, 4}, 12, {}});
@@ -429,9 +429,11 @@ TEST_CASE("a recorded step of quantised weights has their unpacking in it, once"
   Engine traced(*source, policy, prompts), repeated(*source, policy, prompts);
   traced.session().executor().set_trace([](const policy::Schedule&, const policy::Trace&) {});
   const auto expected = traced.run();
-  const std::uint64_t graphs = cusim::stats().graphs, before = unpacking_kernels();
+  const std::uint64_t graphs = cusim::stats().graphs, unpacked = unpacking_kernels(),
+                      before = cusim::kernels_named("multiply_levels");
   const auto answers = repeated.run();
   CHECK(cusim::stats().graphs > graphs + 3);
-  CHECK(unpacking_kernels() - before == 12 * matrices_of(*source));
+  CHECK(unpacking_kernels() == unpacked);
+  CHECK(cusim::kernels_named("multiply_levels") - before == 12 * matrices_of(*source));
   for (std::size_t i = 0; i < prompts.size(); ++i) CHECK(difference(expected[i], answers[i]) == "");
 }

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <random>
 
-#include "kernels/attention/tensor_core_cuda.h"
+#include "kernels/machine/tensor_core_cuda.h"
 #include "kernels/tensor.h"
 #include "tests/cuda_sim/support.h"
 

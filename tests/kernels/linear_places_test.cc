@@ -178,7 +178,8 @@ TEST_CASE("weights unpacked by an op of their own are those that a product unpac
   const DType dtype = GENERATE(DType::i4, DType::i8);
   const int group = GENERATE(32, 64, 128);
   unsigned seed = 130;
-  for (const Shape s : {Shape{1, 7, 5}, Shape{3, 48, 64}, Shape{4, 33, 200}, Shape{2, 16, 516}}) {
+  // More rows than a GPU multiplies by weights as they lie.
+  for (const Shape s : {Shape{65, 7, 5}, Shape{66, 48, 64}, Shape{65, 33, 200}, Shape{67, 16, 516}}) {
     CAPTURE(place.name, name_of(dtype), group, s.n, s.k);
     const auto weight = normal(static_cast<std::size_t>(s.n * s.k), ++seed, 0.3f);
     const QuantisedLayout layout{dtype, group, s.n, s.k};
@@ -202,6 +203,51 @@ TEST_CASE("weights unpacked by an op of their own are those that a product unpac
     place.run(Linear{.x = x, .weight = view, .bias = {}, .out = by_one});
     place.run(Linear{.x = x, .weight = unpacked, .bias = {}, .out = by_two});
     CHECK(by_one.fetch() == by_two.fetch());
+  }
+}
+
+TEST_CASE("few rows by quantised weights: every number of rows, many columns, and the same bits again",
+          "[kernels][quantised]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::i4, DType::i8);
+  unsigned seed = 170;
+  for (const auto& [s, group] : {std::pair{Shape{1, 200, 1000}, 32},
+                                 {Shape{8, 33, 260}, 64},
+                                 {Shape{9, 40, 1100}, 128},
+                                 {Shape{17, 16, 130}, 32},
+                                 {Shape{33, 70, 600}, 64},
+                                 {Shape{64, 31, 96}, 64}}) {
+    CAPTURE(place.name, name_of(dtype), group, s.m, s.n, s.k);
+    const auto wide = normal(static_cast<std::size_t>(s.m * 2 * s.k), ++seed);  // x is its right half
+    const auto weight = normal(static_cast<std::size_t>(s.n * s.k), ++seed, 0.3f);
+    const QuantisedLayout layout{dtype, group, s.n, s.k};
+    std::vector<std::int32_t> packed(static_cast<std::size_t>(layout.bytes()) / 4);
+    auto* const bytes = reinterpret_cast<std::byte*>(packed.data());
+    for (int row = 0; row < s.n; row += 16)
+      REQUIRE(kernels::quantise_tile(layout, weight.data() + row * s.k, std::min(16, s.n - row), s.k,
+                                     bytes + row / 16 * layout.tile_bytes()) == -1);
+    std::vector<float> meant(weight.size());
+    for (int row = 0; row < s.n; ++row) kernels::dequantise_row(layout, bytes, row, meant.data() + row * s.k);
+    const Array x(place, wide, s.m, 2 * s.k), w(place, packed, 1, static_cast<std::int64_t>(packed.size()));
+    Array out(place, s.m, s.n), again(place, s.m, s.n);
+    ConstView view(w.data(), dtype, s.n, s.k);
+    view.group = group;
+    const ConstView right(x.columns(s.k, s.k));
+    place.run(Linear{.x = right, .weight = view, .bias = {}, .out = out});
+    place.run(Linear{.x = right, .weight = view, .bias = {}, .out = again});  // x is rounded already
+    CHECK(out.fetch() == again.fetch());
+    const DType type = place.product_type(DType::f16);
+    const auto seen = rounded(wide, type), numbers = rounded(meant, type);
+    std::vector<double> expected;
+    for (int m = 0; m < s.m; ++m)
+      for (int n = 0; n < s.n; ++n) {
+        double sum = 0;
+        for (int k = 0; k < s.k; ++k)
+          sum += static_cast<double>(seen[static_cast<std::size_t>(m * 2 * s.k + s.k + k)]) *
+                 static_cast<double>(numbers[static_cast<std::size_t>(n * s.k + k)]);
+        expected.push_back(sum);
+      }
+    CHECK_THAT(out.host(), near(expected, 1e-5));
   }
 }
 

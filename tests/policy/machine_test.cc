@@ -91,6 +91,9 @@ TEST_CASE("a machine is read as it says, its points in any order", "[policy]") {
   CHECK(read.unpacks_weights);        // not said: a GPU does
   CHECK_FALSE(Machine::from_json(with("/device_is_host_memory", "true"), "m.json").unpacks_weights);
   CHECK_FALSE(Machine::from_json(with("/unpacks_weights", "false"), "m.json").unpacks_weights);
+  CHECK(read.packed_rows == 64);
+  CHECK(Machine::from_json(with("/unpacks_weights", "false"), "m.json").packed_rows == 0);
+  CHECK(Machine::from_json(with("/packed_rows", "16"), "m.json").packed_rows == 16);
 }
 
 TEST_CASE("a machine's JSON reads back as itself", "[policy]") {
@@ -100,6 +103,7 @@ TEST_CASE("a machine's JSON reads back as itself", "[policy]") {
   CHECK(policy::to_line(again.to_json()) == text);
   CHECK(again.bytes == read.bytes);
   CHECK(again.unpacks_weights);
+  CHECK(again.packed_rows == read.packed_rows);
   CHECK(again.together == read.together);
   CHECK(again.bytes_per_second == read.bytes_per_second);
   CHECK(again.disk_rows_per_second == read.disk_rows_per_second);

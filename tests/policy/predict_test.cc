@@ -174,9 +174,10 @@ TEST_CASE("predict: 4-bit weights are 0.28 of the bytes, and are multiplied at a
   CHECK(busy(packed.decode, Lane::device_compute) > 1.5 * busy(plain.decode, Lane::device_compute));
 }
 
-TEST_CASE("predict: a GPU unpacks quantised weights once a sweep and multiplies 16-bit ones", "[predict]") {
+TEST_CASE("predict: a GPU unpacks quantised weights once a sweep of many rows and multiplies 16-bit ones",
+          "[predict]") {
   Made made(test::decoder(24, 2048, 32, 50272), 64, 33, 32,
-            test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));
+            test::machine_of({.flops = 1e15, .launch = 1e-12}, {64 * kGiB, 64 * kGiB, 64 * kGiB}));
   auto& of_int4 = made.machine.device.linear[static_cast<std::size_t>(DType::i4)].points;
   of_int4 = {{1, 1, 1e6}};  // a rate that would be seen
   for (const int batches : {1, 4, 8}) {
@@ -192,13 +193,36 @@ TEST_CASE("predict: a GPU unpacks quantised weights once a sweep and multiplies 
       made.sizing.unpacked_bytes.push_back(of_unit);
       bytes += double(of_unit) * (1 + 4.5 / 16);  // written, and read as 4 bits and a 16th of a scale and a minimum
     }
-    const Prediction packed = predicted(made, policy);
-    const auto more = [&](const Phase Prediction::*phase) {
+    const auto more = [&](const Prediction& packed, const Phase Prediction::*phase) {
       return busy(packed.*phase, Lane::device_compute) - busy(plain.*phase, Lane::device_compute);
     };
-    CHECK(more(&Prediction::prefill) == Approx(bytes / 250e9).epsilon(1e-6));
-    CHECK(more(&Prediction::decode) == Approx(32 * bytes / 250e9).epsilon(1e-6));
+    made.machine.packed_rows = 0;
+    const Prediction unpacked = predicted(made, policy);
+    CHECK(more(unpacked, &Prediction::prefill) == Approx(bytes / 250e9).epsilon(1e-6));
+    CHECK(more(unpacked, &Prediction::decode) == Approx(32 * bytes / 250e9).epsilon(1e-6));
+    // Few rows are multiplied by the weights as they lie, which are 4.5 / 16 of the bytes: memory bounds these
+    // products.
+    made.machine.packed_rows = 32;
+    const Prediction packed = predicted(made, policy);
+    CHECK(more(packed, &Prediction::prefill) == Approx(bytes / 250e9).epsilon(1e-6));
+    double elements = 0;
+    for (const Unit& unit : made.units)
+      for (const TensorSpec& tensor : unit.tensors)
+        if (quantises(unit, tensor)) elements += double(tensor.elements());
+    CHECK(more(packed, &Prediction::decode) ==
+          Approx(-32 * batches * elements * 2 * (1 - 4.5 / 16) / 250e9).epsilon(1e-3));
+    made.machine.packed_rows = 32 / batches - 1;
+    CHECK(more(predicted(made, policy), &Prediction::decode) == Approx(32 * bytes / 250e9).epsilon(1e-6));
   }
+}
+
+TEST_CASE("predict: products with quantised weights stay below float16's best", "[predict]") {
+  const Machine machine = test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB});
+  const double best = machine.linear(DType::f16, 4096, 2048);
+  CHECK(machine.linear_packed(4.5, 1, 2048) == Approx(16 / 4.5 * machine.linear(DType::f16, 1, 2048)));
+  CHECK(machine.linear_packed(4.5, 64, 2048) ==
+        Approx(std::min(best, 16 / 4.5 * machine.linear(DType::f16, 64, 2048))));
+  CHECK(machine.linear_packed(4.5, 64, 2048) == Approx(best));
 }
 
 TEST_CASE("predict: requests beyond whole blocks are counted, and sequences that end early", "[predict]") {

@@ -22,6 +22,15 @@ LISTING = """
         /*0060*/                   EXIT ;
 .L_x_1:
         /*0070*/                   BRA `(.L_x_1);
+.text._Z1nv:
+.L_x_4:
+        /*0000*/                   LDG.E.64 R4, [R2.64] ;
+        /*0010*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
+        /*0020*/               @P1 BRA `(.L_x_4) ;
+.L_x_5:
+        /*0030*/                   STG.E.128 [R2.64], R4 ;
+        /*0040*/               @P0 BRA `(.L_x_5) ;
+        /*0050*/                   EXIT ;
 .text._Z1mv:
 .L_x_2:
 .L_x_3:
@@ -52,6 +61,19 @@ class Budgets(unittest.TestCase):
         self.assertEqual([sass.bytes_of(code) for code in loop], [16, 4, 0, 0, 0])
         around, = sass.inner_loops(found["_Z1mv"], tensor=True)
         self.assertEqual(sum("HMMA" in code for code in around), 2)
+        multiplies, = sass.inner_loops(found["_Z1nv"], tensor=False)  # not that which moves wider words
+        self.assertEqual([code.split()[0] for code in multiplies], ["LDG.E.64", "HMMA.16816.F32", "BRA"])
+
+    def test_bytes_that_lanes_share_count_once(self):
+        lines = sass.functions(LISTING)["_Z1nv"]
+        name = "decode_fused<LevelTiles<Level<i4>, 128>, 1>"
+        row = ptxas.figures_of(name, (80, 96, 0), lines, 80)
+        self.assertEqual((row["instructions"], row["bytes"]), (3, 2 * 16 * (128 // 2 + 8)))
+        self.assertEqual(ptxas.figures_of("decode_fused<Team<half, 8, 16, 1>, 1>", (80, 96, 0), lines, 80)["bytes"], 32 * 8)
+        self.assertLessEqual(set(ptxas.TURN), set(ptxas.HOT))
+        memory = sass.share([["LDG.E.64", "BRA"]], 80, False)[2], sass.share([["LDG.E.64", "BRA"]], 80, False, 32)[2]
+        self.assertEqual(memory, (1.0, 1.0))  # no unit but memory
+        self.assertLess(sass.share([["FFMA"] * 64], 80, False, 32)[1], sass.share([["FFMA"] * 64], 80, False, 64)[1])
 
     def test_clocks_by_the_limits_of_a_card(self):
         around, = sass.inner_loops(sass.functions(LISTING)["_Z1mv"], tensor=True)

@@ -1,6 +1,9 @@
 // tests/cuda_sim/include/cuda_fp16.h: __half by way of fp32, which rounds + - * / as the device does: once, to nearest.
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "cuda_runtime.h"
 
 namespace cusim {
@@ -43,6 +46,18 @@ template <float (*kTo)(std::uint16_t), std::uint16_t (*kFrom)(float)> struct ali
 };
 template <class T> struct alignas(4) SmallFloat2 { T x, y; };
 
+/// A double as a float that rounds to the same half: to odd.
+inline float to_odd(double exact) {
+  const float near = static_cast<float>(exact);
+  if (near == exact || !std::isfinite(near) || (std::bit_cast<std::uint32_t>(near) & 1)) return near;
+  const float infinity = std::numeric_limits<float>::infinity();
+  return std::nextafterf(near, exact > near ? infinity : -infinity);
+}
+/// a b + c of halves, rounded once.
+inline std::uint16_t half_fma(std::uint16_t a, std::uint16_t b, std::uint16_t c) {
+  return half_bits(to_odd(std::fma(double{from_half_bits(a)}, from_half_bits(b), from_half_bits(c))));
+}
+
 }  // namespace cusim
 
 using __half = cusim::SmallFloat<cusim::from_half_bits, cusim::half_bits>;
@@ -60,6 +75,10 @@ inline unsigned short __half_as_ushort(__half h) { return h.bits; }
 inline __half2 __halves2half2(__half a, __half b) { return {a, b}; }
 inline __half2 __floats2half2_rn(float a, float b) { return {__half(a), __half(b)}; }
 inline __half2 __float22half2_rn(float2 a) { return {__half(a.x), __half(a.y)}; }
+inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
+  return {std::bit_cast<__half>(cusim::half_fma(a.x.bits, b.x.bits, c.x.bits)),
+          std::bit_cast<__half>(cusim::half_fma(a.y.bits, b.y.bits, c.y.bits))};
+}
 inline float2 __half22float2(__half2 a) { return {a.x, a.y}; }
 inline float __low2float(__half2 a) { return a.x; }
 inline float __high2float(__half2 a) { return a.y; }

@@ -1,4 +1,4 @@
-// tests/cuda_sim/include/cusim_tensor.h: what kernels/attention/tensor_core_cuda.h makes of PTX, with the layouts of
+// tests/cuda_sim/include/cusim_tensor.h: what kernels/machine/tensor_core_cuda.h makes of PTX, with the layouts of
 // the PTX ISA.
 #pragma once
 

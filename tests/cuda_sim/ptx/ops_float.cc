@@ -84,16 +84,6 @@ u16 half_mul(u16 a, u16 b) { return half_bits(from_half_bits(a) * from_half_bits
 u16 bfloat_add(u16 a, u16 b) { return bfloat_bits(from_bfloat_bits(a) + from_bfloat_bits(b)); }
 u16 bfloat_sub(u16 a, u16 b) { return bfloat_bits(from_bfloat_bits(a) - from_bfloat_bits(b)); }
 u16 bfloat_mul(u16 a, u16 b) { return bfloat_bits(from_bfloat_bits(a) * from_bfloat_bits(b)); }
-/// A double as a float that rounds to the same half: to odd.
-float to_odd(double exact) {
-  const float near = static_cast<float>(exact);
-  if (near == exact || !std::isfinite(near) || (std::bit_cast<u32>(near) & 1)) return near;
-  const float infinity = std::numeric_limits<float>::infinity();
-  return std::nextafterf(near, exact > near ? infinity : -infinity);
-}
-u16 half_fma(u16 a, u16 b, u16 c) {
-  return half_bits(to_odd(std::fma(double{from_half_bits(a)}, from_half_bits(b), from_half_bits(c))));
-}
 u16 bfloat_fma(u16 a, u16 b, u16 c) {
   return bfloat_bits(to_odd(std::fma(double{from_bfloat_bits(a)}, from_bfloat_bits(b), from_bfloat_bits(c))));
 }

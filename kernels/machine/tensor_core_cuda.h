@@ -1,4 +1,4 @@
-// kernels/attention/tensor_core_cuda.h: products of small tiles on tensor cores, and the copies that bring tiles to
+// kernels/machine/tensor_core_cuda.h: products of small tiles on tensor cores, and the copies that bring tiles to
 // them.
 //
 // A warp holds tiles in fragments, whose layout NVIDIA documents (PTX ISA, mma.m16n8k16 and ldmatrix). With

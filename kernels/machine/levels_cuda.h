@@ -1,0 +1,35 @@
+// kernels/machine/levels_cuda.h: levels of 4 and 8 bits as fp16 numbers, two in a register, without conversions of
+// integers.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/machine/device_cuda.h"
+
+namespace weft::kernels::cuda {
+
+/// a b + c of the two fp16 numbers in each register, rounded once.
+__device__ inline std::uint32_t fma_pair(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  __half2 x, y, z;
+  memcpy(&x, &a, sizeof x), memcpy(&y, &b, sizeof y), memcpy(&z, &c, sizeof z);
+  x = __hfma2(x, y, z);
+  memcpy(&a, &x, sizeof a);
+  return a;
+}
+
+/// The number in the low (high) half of a register, in both halves of one.
+__device__ inline std::uint32_t low_twice(std::uint32_t x) { return __byte_perm(x, 0, 0x1010); }
+__device__ inline std::uint32_t high_twice(std::uint32_t x) { return __byte_perm(x, 0, 0x3232); }
+
+/// The numbers of two bytes of a word, which `kBytes` selects (for bytes 0 and 1: 0x4140, for 2 and 3: 0x4342). In fp16
+/// 0x6400 is 1024, and a level in its lowest bits is added to that.
+template <unsigned kBytes> __device__ inline std::uint32_t byte_levels(std::uint32_t word) {
+  return fma_pair(__byte_perm(word, 0x64646464u, kBytes), 0x3C003C00u, 0xE400E400u);  // 1 and -1024
+}
+/// The numbers of the low (high) halves of bytes 0 and 2.
+__device__ inline std::uint32_t half_byte_levels(std::uint32_t word, bool high) {
+  return high ? fma_pair((word & 0x00F000F0u) | 0x64006400u, 0x2C002C00u, 0xD400D400u)   // 1/16 and -64
+              : fma_pair((word & 0x000F000Fu) | 0x64006400u, 0x3C003C00u, 0xE400E400u);  // 1 and -1024
+}
+
+}  // namespace weft::kernels::cuda
