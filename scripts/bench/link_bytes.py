@@ -61,7 +61,8 @@ def measured(options, model, policy, prefill, folder):
     run = json.loads(report.read_text())
     prefills = 1 + len(run["projected_from"])  # each part of the projection begins with one whose KV is made up
     sweeps = run["tokens"]["generated"] / run["workload"]["requests"] - prefills
-    moved = {lane: (run["lanes"][lane]["bytes"] - prefills * prefill[lane]) / sweeps for lane in LANES}
+    # A run may leave out storing KV whose sequences have ended with their first token.
+    moved = {lane: max(0, run["lanes"][lane]["bytes"] - prefills * prefill[lane]) / sweeps for lane in LANES}
     return moved, run["tokens_per_second"]["decode"]["median"]
 
 
@@ -86,7 +87,7 @@ def rows_of(options, model, folder):
 
 
 def megabytes(row, key, lane):
-    return f"{abs(row[key][lane]) / 1e6:,.2f}"
+    return f"{row[key][lane] / 1e6:,.2f}"
 
 
 def main():

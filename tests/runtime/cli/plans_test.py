@@ -35,9 +35,11 @@ class Plans(Case):
         for words in ("predicted: ", "bottleneck: ", "% busy in", "the best", "not measured"):
             self.assertIn(words, said)
         self.assertRegex(said, r"one full block of \d+ sequences: [\d.:]+( s)?; prefill ")
-        rows = [line for line in said.splitlines() if " ms a sequence, there " in line]
+        explained = self.plan("--machine", cli_test.SOURCE / "configs/machines/a100-80gb.json", "--prompt-len", 512,
+                              "--gen-len", 512, "--explain")  # it has runners-up
+        rows = [line for line in explained.splitlines() if " ms a sequence, there " in line]
         self.assertTrue(rows)
-        best = float(re.search(r"predicted: ([\d.]+) tokens/s", said)[1])
+        best = float(re.search(r"predicted: ([\d.]+) tokens/s", explained)[1])
         for row in rows:  # the time that passes says which is faster, and by as much as tokens/s do
             its, there = map(float, re.search(r"([\d.]+) ms a sequence, there ([\d.]+)", row).groups())
             self.assertAlmostEqual(its / there, best / float(row.split()[0]), delta=0.01 * its / there)
