@@ -109,13 +109,18 @@ std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int size, bo
   return blocks;
 }
 
+/// Whether the kernels have been compiled for more than Turing.
+bool beyond_turing() {
+  static const bool compiled = multiplies<__nv_bfloat16>(prefill_tensor<__nv_bfloat16, 64, 1>);
+  return compiled;
+}
+
 /// Whether tensor cores can do it: heads are whole chunks, each in words of 16 bytes, as in all published models.
 bool on_tensor_cores(DType dtype, int head_dim, std::initializer_list<ConstView> rows) {
-  static const bool compiled = multiplies<__nv_bfloat16>(prefill_tensor<__nv_bfloat16, 64, 1>);
   return dtype != DType::f32 && head_dim <= kTensorDim && head_dim % kChunk == 0 &&
          std::all_of(rows.begin(), rows.end(),
                      [&](const ConstView& x) { return in_packs(x.data, x.stride, x.cols, size_of(x.dtype)); }) &&
-         (dtype != DType::bf16 || compiled);
+         (dtype != DType::bf16 || beyond_turing());
 }
 
 void check_dim(const char* op, int head_dim) {
@@ -128,7 +133,7 @@ void check_dim(const char* op, int head_dim) {
 /// blocks all the same.
 int strips_for(std::span<const std::int32_t> offsets, std::size_t shared_bytes_of_two, const CudaStream& stream) {
   const std::int64_t sequences = static_cast<std::int64_t>(offsets.size()) - 1;
-  return stream.holds_two(shared_bytes_of_two) && offsets.back() > 2 * kTile * sequences ? 2 : 1;
+  return beyond_turing() && stream.holds_two(shared_bytes_of_two) && offsets.back() > 2 * kTile * sequences ? 2 : 1;
 }
 
 template <class Op> PrefillArgs args_of(const Op& op) {

@@ -154,9 +154,14 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
     }
 }
 
+/// Whether the code at hand has this kernel. Turing has neither the registers nor the shared memory for two strips of
+/// heads of more than 64; no more than for bfloat16.
+template <class T, int kDim, int kStrips>
+constexpr bool kAttends = kMultiplies<T> && (kMultiplies<__nv_bfloat16> || kHoldsQueries<kDim, kStrips>);
+
 /// Grid: every head of every tile of rows. Shared: keys, values.
 template <class T, int kDim, int kStrips> __global__ void __launch_bounds__(kThreads, 2) prefill_tensor(PrefillArgs a) {
-  if constexpr (kMultiplies<T>) attend<T, kDim, kStrips>(a);
+  if constexpr (kAttends<T, kDim, kStrips>) attend<T, kDim, kStrips>(a);
 }
 
 }  // namespace weft::kernels::cuda::prefill

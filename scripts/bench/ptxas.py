@@ -165,7 +165,10 @@ def measure(architectures, sources):
                                                             check=True).stdout)
                 names = subprocess.run(["c++filt"], input="\n".join(taken), capture_output=True, text=True).stdout
                 for mangled, name in zip(taken, map(short_name, names.splitlines())):
-                    row = figures_of(name, taken[mangled], listing.get(mangled), architecture)
+                    lines = listing.get(mangled)
+                    if name.startswith(BY_PRODUCTS) and lines and not any("HMMA" in (code or "") for _, code in lines):
+                        continue  # this architecture's code has none of it
+                    row = figures_of(name, taken[mangled], lines, architecture)
                     table.setdefault(name, {})[str(architecture)] = row
     return table
 
