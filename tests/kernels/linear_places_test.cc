@@ -224,7 +224,8 @@ TEST_CASE("few rows by quantised weights: every number of rows, many columns, an
     std::vector<std::int32_t> packed(static_cast<std::size_t>(layout.bytes()) / 4);
     auto* const bytes = reinterpret_cast<std::byte*>(packed.data());
     for (int row = 0; row < s.n; row += 16)
-      REQUIRE(kernels::quantise_tile(layout, weight.data() + row * s.k, std::min(16, s.n - row), s.k,
+      REQUIRE(kernels::quantise_tile(layout,
+                                     ConstView(weight.data() + row * s.k, DType::f32, std::min(16, s.n - row), s.k),
                                      bytes + row / 16 * layout.tile_bytes()) == -1);
     std::vector<float> meant(weight.size());
     for (int row = 0; row < s.n; ++row) kernels::dequantise_row(layout, bytes, row, meant.data() + row * s.k);
