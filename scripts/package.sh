@@ -53,7 +53,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 package=$work/$name
 cmake --install "$build" --prefix "$package" --strip >/dev/null
-mkdir -p "$package"/{lib/gcc,models,scripts/compare,tests/support}
+mkdir -p "$package"/{lib/gcc,models,scripts/{bench,compare},tests/support}
 cp -r configs docs CHANGELOG.md LICENSE "$package"
 cp -r models/demo "$package/models"
 cp -r tests/data "$package/tests"
@@ -62,6 +62,7 @@ for test in tests/runtime/*/*.py; do install -D "$test" "$package/$test"; done
 cp -r scripts/{gpu_check.sh,cluster,evaluate,get_model.sh,get_model.py} "$package/scripts"
 cp scripts/compare/{lm_eval,race_gpu,generation_loop,run_accelerate,run_deepspeed,run_flexgen,run_kvpress}.py \
   scripts/compare/tiny-opt.json "$package/scripts/compare"
+cp scripts/bench/{link_bytes,projection}.py "$package/scripts/bench"
 scripts/dev/package_readme.py "$package"
 find "$package" -name __pycache__ -exec rm -r {} +
 

@@ -92,8 +92,9 @@ void PolicyFlags::add_to(CLI::App& app) {
   app.add_option("--threads", machine.threads, "CPU threads; 0: one per core, less up to three cores that feed a GPU")
       ->capture_default_str()
       ->group("Machine");
-  app.add_flag("--deterministic", machine.deterministic,
-               "Have no answer depend on what else is computed with it, on a GPU too (a CPU's never does); slower there")
+  app.add_flag(
+         "--deterministic", machine.deterministic,
+         "Have no answer depend on what else is computed with it, on a GPU too (a CPU's never does); slower there")
       ->group("Machine");
   app.add_option("--device-memory", device_memory, "Device memory that the run may use, such as 4GiB")
       ->group("Machine");

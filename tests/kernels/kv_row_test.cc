@@ -274,8 +274,8 @@ TEST_CASE("attention over levels: groups of heads, many slots, empty ones, and s
       auto& expected = by_cpu[name];
       if (expected.first.empty()) expected = step(*every_place().front());
       const auto wide = [](const std::vector<float>& x) { return std::vector<double>(x.begin(), x.end()); };
-      CHECK_THAT(out, near(wide(expected.first), tolerance(DType::f32)));
-      CHECK_THAT(score, near(wide(expected.second), tolerance(DType::f32)));
+      CHECK_THAT(out, near(wide(expected.first), kTolerance));
+      CHECK_THAT(score, near(wide(expected.second), kTolerance));
     }
 }
 

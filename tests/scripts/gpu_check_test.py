@@ -203,7 +203,7 @@ class Check(unittest.TestCase):
                 self.assertEqual(self.forecast(machine, "first"), STEPS["first"])
                 self.assertEqual(self.forecast(machine, "resident"), [
                     "opt-6.7b 512+32 full resident", "opt-6.7b 512+128 h2o:0.1:0.1 resident",
-                    "opt-6.7b 512+128 h2o:0.1:0.1 int8+int8 resident", "transformers"])
+                    "opt-6.7b 512+32 h2o:0.1:0.1 int8+int8 resident", "transformers"])
         self.assertEqual(self.sources(), before)
 
     def test_how_long_parts_would_take(self):

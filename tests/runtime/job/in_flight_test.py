@@ -299,8 +299,15 @@ class CostsOnlyTime(Case):
         self.clear()
         for layers in ("", ":layers=1.5,0.5,1,1"):
             self.start_and_kill((16, 2), *RESIDENT, "--quiet", "--retention", "h2o:0.2:0.2" + layers, after=0)
-            self.output.write_bytes(b"")  # where nothing is answered, another retention may be asked for
-            self.assertEqual(self.ignored("is of another run; what was in flight begins again"), 0)
+            self.output.write_bytes(b"")  # nothing is answered, and yet another retention would lose what is in flight
+            done = WEFT.run(*self.command((8, 2), "--resume", *TIERS))
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("belongs to another run", done.stderr.decode())
+            self.assertTrue(self.saved.exists())
+            done = WEFT.run(*self.command((8, 2), "--resume=force", "--report", self.report, *TIERS))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("is of another run; what was in flight begins again", done.stderr.decode())
+            self.assertEqual(sorted(self.output.read_bytes().splitlines()), self.answers)
             self.clear()
 
 
