@@ -53,6 +53,7 @@ class Library {
       modules_.push_back(std::make_unique<Module>(text.str()));
       for (const std::string& mangled : modules_.back()->kernels()) {
         Entry& entry = entries_[without_gaps(readable(mangled.c_str()))];
+        if (entry.mangled == mangled) continue;  // one template for one type, as the linker sees it
         entry.ambiguous = entry.module != nullptr;
         entry.module = modules_.back().get();
         entry.mangled = mangled;
