@@ -148,7 +148,7 @@ void InFlight::begin_again(Sequence& sequence) const {
   sequence.greedy.clear();
   sequence.token_logprobs = {};
   if (sequence.stop_search)
-    sequence.stop_search.emplace(*session_.source().tokenizer, sequence.tokens, sequence.stop_search->stops());
+    sequence.stop_search = StopSearch(*session_.source().tokenizer, sequence.tokens, sequence.stop_search->stops());
 }
 
 bool InFlight::due() { return interval_ && Clock::now() >= next_; }

@@ -109,6 +109,7 @@ def main():
     parser.add_argument("--weft", type=pathlib.Path, default=ROOT / "build/release/weft")
     options = parser.parse_args()
     machines = [json.loads(options.machine.read_text())]
+    machines[0]["packed_rows"] = 0  # the file was measured when every sweep unpacked quantised weights
     for factor in FACTORS:
         machines.append(copy.deepcopy(machines[-1]))
         factor(machines[-1])

@@ -434,7 +434,8 @@ TEST_CASE("a warp with two strips of a prompt gives the bits of one with one", "
     blocks.push_back(cusim::stats().blocks - before);
   }
   CHECK(results[0] == results[1]);
-  if (dtype == DType::f16) CHECK(blocks[1] < blocks[0]);  // for twice the rows; Turing's code has no bfloat16
+  // A block has twice the rows. Turing's code has no bfloat16 and no two strips.
+  if (dtype == DType::f16 && !cusim::config().ptx.ends_with("75")) CHECK(blocks[1] < blocks[0]);
 }
 
 TEST_CASE("alike products of one x are one, where their matrices lie at equal distances", "[gpu][linear]") {
