@@ -124,7 +124,7 @@ TEST_CASE("costs: query heads that share a KV head are attended by tensor cores,
 
 TEST_CASE("costs: slots are split over thread blocks where sequences are few, on tensor cores too", "[gpu][costs]") {
   if (!cusim::config().ptx.empty()) return;  // only kernels compiled as C++ are counted by name
-  const Place& gpu = simulated_gpu();  // of 4 multiprocessors
+  const Place& gpu = simulated_gpu();        // of 4 multiprocessors
   struct Shape {
     int rows, group, slots;
     const char* kernel;
