@@ -6,6 +6,7 @@
 // fp16's range, and each is the sum of two fp16 numbers, so nothing is lost to rounding.
 #pragma once
 
+#include "kernels/attention/decode_level_words_cuda.h"
 #include "kernels/attention/decode_team_cuda.h"
 #include "kernels/attention/decode_tensor_cuda.h"
 
@@ -24,50 +25,6 @@ constexpr int kBlocks<LevelTiles<T, kDim>, kHeads> = kHeads == 1          ? (kDi
                                                                           : 4;
 
 constexpr float kOfLevel = 16777216.0f;  // 2^24: a level over the fp16 number with its bits
-
-/// A row's words of four bytes, which are the levels of 4 (int8) or 8 (int4) numbers, and its scales.
-template <DType kType, int kDim> struct RowWords {
-  static constexpr int kHalves = kType == DType::i4 ? 2 : 1;  // of a byte, with a level each
-  static constexpr int kWords = kDim / 4 / kHalves, kGroups = kDim / kKvGroup;
-  static constexpr bool kPairs = kGroups == 2;  // two words at once: rows begin at multiples of 8 bytes
-
-  /// The column of the number in half `half` of byte `byte` of a word.
-  __device__ static int column(int word, int byte, int half) {
-    return kHalves == 1 ? word * 4 + byte : word / 4 * kKvBlock + word % 4 * 4 + byte + half * (kKvBlock / 2);
-  }
-  /// Word `i` of those that lane `lane` of `kLanes` has.
-  template <int kLanes> __device__ static int word(int lane, int i) {
-    return kPairs ? (i / 2 * kLanes + lane) * 2 + i % 2 : i * kLanes + lane;
-  }
-  __device__ static int group_of(int word) { return word * kGroups / kWords; }
-  template <int kLanes, int kCount>
-  __device__ static void load(const Level<kType>* row, int lane, std::uint32_t (&words)[kCount]) {
-    const auto* const from = reinterpret_cast<const std::uint32_t*>(row);
-    if constexpr (kPairs) {
-#pragma unroll
-      for (int i = 0; i < kCount; i += 2) {
-        const auto both = load_pack<2>(from + word<kLanes>(lane, i));
-        words[i] = both.at[0], words[i + 1] = both.at[1];
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) words[i] = from[word<kLanes>(lane, i)];
-    }
-  }
-  /// The levels of bytes 0 and 2 of a word, or those of bytes 1 and 3, in half `half`, which counts 16 times if it
-  /// is 1.
-  __device__ static std::uint32_t even(std::uint32_t word, int half) {
-    return word & (kHalves == 1 ? 0x00FF00FFu : half == 0 ? 0x000F000Fu : 0x00F000F0u);
-  }
-  __device__ static std::uint32_t odd(std::uint32_t word, int half) { return even(word >> 8, half); }
-};
-
-__device__ inline float scale_of(std::uint32_t both) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(both)));
-}
-__device__ inline float minimum_of(std::uint32_t both) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(both >> 16)));
-}
 
 /// The greatest power of two that is not above x, a normal number; and `to` over that.
 __device__ inline float power_of(float x) { return __uint_as_float(__float_as_uint(x) & 0x7F800000u); }

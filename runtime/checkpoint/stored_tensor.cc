@@ -120,37 +120,34 @@ const char* addition(const policy::ModelSpec& model, const Checkpoint& checkpoin
   return in_layers && name.ends_with("norm.weight") ? "norms" : nullptr;
 }
 
-/// Refuses tensors of the model's layers that config.json does not announce.
-void refuse_unannounced(const policy::ModelSpec& model, const std::vector<TensorNeed>& needs,
-                        const Checkpoint& checkpoint) {
+}  // namespace
+
+std::string check_unused(const std::vector<TensorNeed>& needs, const policy::ModelSpec& model,
+                         const Checkpoint& checkpoint) {
+  constexpr std::size_t kShown = 3;
   std::map<std::string, std::size_t> kinds;
   const TensorInfo* first = nullptr;
-  for (const TensorInfo* const tensor : unused(needs, model, checkpoint))
+  std::vector<std::string> names;
+  for (const TensorInfo* const tensor : unused(needs, model, checkpoint)) {
     if (const char* const kind = addition(model, checkpoint, *tensor)) {
       if (!first) first = tensor;
       ++kinds[kind];
+    } else if (tensor->name != kHeadInMemory) {
+      names.push_back(tensor->name);
     }
-  if (!first) return;
+  }
   std::string list;
-  for (const auto& [kind, count] : kinds) list += (list.empty() ? "" : ", ") + std::to_string(count) + " " + kind;
-  throw DataError(checkpoint.files()[first->file].string() + ": holds tensors that config.json does not announce (" +
-                  list + ", such as " + in_quotes(first->name) +
-                  "), and answers without them would be wrong; mend config.json, or merge the adapter into the model");
-}
-
-}  // namespace
-
-std::string unused_note(const std::vector<TensorNeed>& needs, const policy::ModelSpec& model,
-                        const Checkpoint& checkpoint) {
-  constexpr std::size_t kShown = 3;
-  std::vector<std::string> names;
-  for (const TensorInfo* const tensor : unused(needs, model, checkpoint))
-    if (!addition(model, checkpoint, *tensor) && tensor->name != kHeadInMemory) names.push_back(tensor->name);
+  if (first) {
+    for (const auto& [kind, count] : kinds) list += (list.empty() ? "" : ", ") + std::to_string(count) + " " + kind;
+    throw DataError(
+        checkpoint.files()[first->file].string() + ": holds tensors that config.json does not announce (" + list +
+        ", such as " + in_quotes(first->name) +
+        "), and answers without them would be wrong; mend config.json, or merge the adapter into the model");
+  }
   if (names.empty()) return {};
-  std::string text =
-      std::to_string(names.size()) + " tensors of the checkpoint are no part of this model and not used: ";
-  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) text += (i ? ", " : "") + in_quotes(names[i]);
-  return text + (names.size() > kShown ? ", ..." : "");
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) list += (i ? ", " : "") + in_quotes(names[i]);
+  return std::to_string(names.size()) + " tensors of the checkpoint are no part of this model and not used: " + list +
+         (names.size() > kShown ? ", ..." : "");
 }
 
 std::vector<std::string> complete_from_files(policy::ModelSpec& model, const Checkpoint& checkpoint) {
@@ -208,7 +205,6 @@ std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::
       }
     }
   }
-  refuse_unannounced(model, needs, checkpoint);
   return needs;
 }
 

@@ -24,13 +24,14 @@ struct StoredTensor {
 StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::Unit& unit, const policy::TensorSpec& spec,
                            const Checkpoint& checkpoint);
 /// The tensors that a checkpoint of the model must hold. Throws DataError if the checkpoint holds something that
-/// changes results and that Weft cannot compute with, or that config.json does not announce: biases that are not zero,
-/// norms, layers, parts of LoRA.
+/// changes results and that Weft cannot compute with.
 std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,
                                      const Checkpoint& checkpoint);
-/// Names the tensors that the model does not use, for people; empty if there are none.
-std::string unused_note(const std::vector<TensorNeed>& needs, const policy::ModelSpec& model,
-                        const Checkpoint& checkpoint);
+/// Looks at the tensors that are not among the `needs`. Throws DataError if some belong to the model's layers and
+/// config.json does not announce them: biases that are not zero, norms, layers, parts of LoRA. Returns a note for
+/// people that names the others; empty if there are none.
+std::string check_unused(const std::vector<TensorNeed>& needs, const policy::ModelSpec& model,
+                         const Checkpoint& checkpoint);
 
 /// Corrects what config.json leaves open by what the files hold, as transformers 5 and vLLM do, and returns a note for
 /// people on each correction. A config without a dtype gets that of the embedding. A tied head is untied if the files

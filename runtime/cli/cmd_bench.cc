@@ -52,7 +52,8 @@ int run_bench(const BenchFlags& flags, const std::atomic<bool>& stop) {
     std::fflush(stdout);
   };
   try {
-    flags.lanes ? write(measure(flags, options.machine)) : run_bench(options, stop, write);
+    if (flags.lanes) write(measure(flags, options.machine));
+    else run_bench(options, stop, write);
   } catch (const Interrupted&) {
     return 130;
   }

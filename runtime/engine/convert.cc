@@ -49,6 +49,7 @@ std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoin
                                   std::size_t& read) {
   const std::vector<policy::Unit> units = policy::model_units(spec);
   const std::vector<TensorNeed> needs = tensor_needs(spec, units, checkpoint);
+  check_unused(needs, spec, checkpoint);
   checkpoint.demand(needs, Checkpoint::Order::any);
   std::vector<Planned> planned;
   std::set<std::string> seen;

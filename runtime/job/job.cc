@@ -146,8 +146,7 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source, 
   if (const std::size_t doubled = requests.doubled_first_tokens())
     spdlog::warn(
         "{}: {} of {} prompts begin with {}, which the tokenizer puts in front anyway, so the model reads it twice; "
-        "give "
-        "such requests \"add_special_tokens\": false",
+        "give such requests \"add_special_tokens\": false",
         requests.path().string(), doubled, requests.size(),
         source.tokenizer->shown_piece(*source.tokenizer->first_token()));
   return requests;

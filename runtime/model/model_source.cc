@@ -122,9 +122,9 @@ void apply_tokenizer_eos(ModelSource& source, const fs::path& folder) {
   std::vector<std::int32_t>& eos = source.spec.eos;
   if (!id || *id >= source.spec.vocab || std::find(eos.begin(), eos.end(), *id) != eos.end()) return;
   eos.push_back(*id);
-  source.notes.push_back(value.get<std::string>() + " ends answers too: tokenizer_config.json names it as eos_token, " +
-                         (fs::exists(folder / "generation_config.json") ? "the other config files name others"
-                                                                        : "config.json names others"));
+  source.notes.push_back(
+      value.get<std::string>() +
+      " ends answers too: tokenizer_config.json names it as eos_token, the other configs name others");
 }
 
 }  // namespace
@@ -190,7 +190,7 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
     source->units = policy::model_units(source->spec);
     source->type = dtype_named(dtype, source->spec.dtype);
     const auto needs = tensor_needs(source->spec, source->units, *source->checkpoint);
-    if (std::string note = unused_note(needs, source->spec, *source->checkpoint); !note.empty())
+    if (std::string note = check_unused(needs, source->spec, *source->checkpoint); !note.empty())
       source->notes.push_back(std::move(note));
     source->weights =
         std::make_unique<Weights>(source->spec, source->units, *source->checkpoint, widest(), source->weight_format);

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <numbers>
 #include <tuple>
 
 #include "kernels/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/parallel.h"
+#include "runtime/model/float_types.h"
 
 namespace weft::runtime {
 namespace {
@@ -23,36 +23,8 @@ constexpr std::int64_t kPieceNumbers = 128 << 10;  // numbers that one thread ma
 constexpr std::int64_t kRepackBytes = 8 << 20;     // bytes of levels made by others that are repacked at a time
 constexpr std::int64_t kTileRows = QuantisedLayout::kTileRows;
 
-/// Calls body with a float, f16 or bf16 value for `dtype`.
-template <class Body> void with_type(DType dtype, Body&& body) {
-  if (dtype == DType::f32) body(float{});
-  else if (dtype == DType::f16) body(f16{});
-  else body(bf16{});
-}
-
 double deviation(const policy::TensorSpec& spec) {
   return spec.form == Form::matrix ? 1 / std::sqrt(double(spec.cols)) : 0.02;
-}
-
-/// Quantiles of the normal distribution, so that 16 random bits give one deviate.
-const std::vector<float>& normal_table() {
-  static const std::vector<float> table = [] {
-    constexpr int kEntries = 1 << 16;
-    std::vector<float> values(kEntries);
-    double x = -4.6;
-    for (int i = 0; i < kEntries; ++i) {
-      const double p = (i + 0.5) / kEntries;
-      for (int step = 0; step < 50; ++step) {  // Newton's method from the previous quantile
-        const double density = std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
-        const double error = 0.5 * std::erfc(-x / std::numbers::sqrt2) - p;
-        x -= error / density;
-        if (std::abs(error) < 1e-13) break;
-      }
-      values[static_cast<std::size_t>(i)] = static_cast<float>(x);
-    }
-    return values;
-  }();
-  return table;
 }
 
 }  // namespace
@@ -70,17 +42,6 @@ void convert_elements(DType from, const std::byte* in, DType to, std::byte* out,
     });
   });
 }
-
-/// Quantiles of the normal distribution, scaled and rounded once for all elements of all tensors of their kind.
-struct Weights::Deviates {
-  Deviates(float scale, float mean, DType type) : values(normal_table().size() * size_of(type)) {
-    with_type(type, [&]<class T>(T) {
-      auto* const to = reinterpret_cast<T*>(values.data());
-      for (std::size_t i = 0; i < normal_table().size(); ++i) to[i] = T(mean + scale * normal_table()[i]);
-    });
-  }
-  std::vector<std::byte> values;
-};
 
 /// Some rows of a tensor.
 struct Weights::Piece {
@@ -374,29 +335,9 @@ void Weights::give(const Placed& tensor, std::int64_t first_row, std::int64_t ro
   if (tensor.source)
     checkpoint_->read_range(tensor.source->file, tensor.file_offset + bytes_of(given, first),
                             {to, bytes_of(given, count)});
-  else draw(tensor, first, count, to);
-}
-
-/// Draws `count` numbers of the tensor from `first_number` on. 64 random bits give four.
-void Weights::draw(const Placed& tensor, std::int64_t first_number, std::int64_t count, std::byte* to) const {
-  const std::uint64_t key = mix(seed_ ^ hash(tensor.spec.name));
-  const auto first = static_cast<std::uint64_t>(tensor.spec.first_row * tensor.spec.cols + first_number);
-  with_type(given_type(tensor), [&]<class T>(T) {
-    const T* const values = reinterpret_cast<const T*>(tensor.deviates->values.data());
-    T* out = reinterpret_cast<T*>(to);
-    const std::uint64_t end = first + static_cast<std::uint64_t>(count);
-    std::uint64_t element = first;
-    const auto one_by_one = [&](std::uint64_t until) {
-      for (; element < until; ++element) *out++ = values[mix(key + element / 4) >> (16 * (element % 4)) & 0xFFFF];
-    };
-    one_by_one(std::min(end, (first + 3) / 4 * 4));
-    for (; element + 4 <= end; element += 4, out += 4) {
-      const std::uint64_t bits = mix(key + element / 4);
-      out[0] = values[bits & 0xFFFF], out[1] = values[bits >> 16 & 0xFFFF];
-      out[2] = values[bits >> 32 & 0xFFFF], out[3] = values[bits >> 48];
-    }
-    one_by_one(end);
-  });
+  else
+    tensor.deviates->draw(mix(seed_ ^ hash(tensor.spec.name)),
+                          static_cast<std::uint64_t>(tensor.spec.first_row * tensor.spec.cols + first), count, to);
 }
 
 /// Quantises rows from `first_row` on, which begins a tile.

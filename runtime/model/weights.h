@@ -18,6 +18,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/packed.h"
 #include "runtime/checkpoint/stored_tensor.h"
+#include "runtime/model/deviates.h"
 
 namespace weft::runtime {
 
@@ -82,7 +83,6 @@ class Weights {
   bool converts() const;
 
  private:
-  struct Deviates;
   struct Placed {
     policy::TensorSpec spec;
     DType dtype = DType::f32;
@@ -115,7 +115,6 @@ class Weights {
   bool keeps_levels(const Placed& tensor) const;
   void make_piece(const Piece& piece, std::byte* to, Scratch& scratch) const;
   void give(const Placed& tensor, std::int64_t first_row, std::int64_t rows, std::byte* to) const;
-  void draw(const Placed& tensor, std::int64_t first_number, std::int64_t count, std::byte* to) const;
   void quantise(const Placed& tensor, std::int64_t first_row, const ConstView& numbers, std::byte* to) const;
   void make_of_levels(const Placed& tensor, std::byte* to, const std::atomic<bool>& stop, int threads) const;
   void repack(const Placed& tensor, std::int64_t first_row, const QuantisedRows& levels, std::byte* to,

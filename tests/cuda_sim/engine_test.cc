@@ -20,6 +20,7 @@
 #include "kernels/machine/host_memory_cuda.h"
 #include "runtime/job/job.h"
 #include "runtime/model/model_source.h"
+#include "tests/cuda_sim/reset_after.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 
@@ -28,14 +29,6 @@ using namespace weft::test;
 using kernels::Backend;
 
 namespace {
-
-struct Restore {
-  cusim::Config before = cusim::config();
-  ~Restore() {
-    cusim::reset();
-    cusim::config() = before;
-  }
-};
 
 /// What `work` throws, which must be an error of that type.
 template <class Error> std::string message_of(const std::function<void()>& work) {
@@ -56,7 +49,7 @@ void wait(Backend& backend, kernels::Stream& stream) {
 }  // namespace
 
 TEST_CASE("host memory that cannot be pinned is copied by a ring, and the backend says so", "[gpu][faults]") {
-  const Restore restore;
+  const ResetAfter reset_after;
   const auto backend = kernels::make_cuda_backend({.threads = 1});
   constexpr std::size_t bytes = (std::size_t{70} << 20) + 5;
   const auto device = backend->allocate_device(bytes);
@@ -79,7 +72,7 @@ TEST_CASE("host memory that cannot be pinned is copied by a ring, and the backen
 }
 
 TEST_CASE("a run goes on, with the same answers, whatever the system refuses to pin", "[gpu][faults]") {
-  const Restore restore;
+  const ResetAfter reset_after;
   const TemporaryFolder folder;
   // Three layers have more weights than is small memory.
   write_text(folder / "config.json",
@@ -125,7 +118,7 @@ TEST_CASE("a run goes on, with the same answers, whatever the system refuses to 
 }
 
 TEST_CASE("device memory that is not there is refused with what was wanted and what is free", "[gpu][faults]") {
-  const Restore restore;
+  const ResetAfter reset_after;
   const auto backend = kernels::make_cuda_backend({.threads = 1});
   cusim::config().device_capacity = std::size_t{64} << 20;
   CHECK_THAT(
@@ -134,7 +127,7 @@ TEST_CASE("device memory that is not there is refused with what was wanted and w
 }
 
 TEST_CASE("a device that breaks says so at the next wait and from then on", "[gpu][faults]") {
-  const Restore restore;
+  const ResetAfter reset_after;
   const auto backend = kernels::make_cuda_backend({.threads = 1});
   const auto device = backend->allocate_device(4096);
   const auto host = backend->allocate_host(4096);
@@ -147,7 +140,7 @@ TEST_CASE("a device that breaks says so at the next wait and from then on", "[gp
 }
 
 TEST_CASE("a job on a device that breaks ends with its answers kept, and goes on by --resume", "[gpu][faults]") {
-  const Restore restore;
+  const ResetAfter reset_after;
   const TemporaryFolder folder;
   std::string requests;
   for (int i = 0; i < 12; ++i)
@@ -211,7 +204,7 @@ TEST_CASE("weights lie at words of 16 bytes on the device, wherever their file's
   // The data of the second and third begin in the middle of a word, those of the fourth's shards here and there.
   const std::string name = GENERATE("prenorm-tied-f16", "llama-linear-biases-f16", "neox-parallel-f16", "sharded-bf16");
   CAPTURE(name);
-  const Restore restore;
+  const ResetAfter reset_after;
   const auto source = runtime::open_model(data_path("golden") / name, "auto", "");
   const std::vector<Prompt> prompts(3, {{5, 9, 7, 30, 4}, 3, {}});
   std::vector<Answer> expected;
@@ -233,7 +226,7 @@ TEST_CASE("weights lie at words of 16 bytes on the device, wherever their file's
 }
 
 TEST_CASE("a prompt's layer is four products and what attention and norms need", "[gpu][prefill]") {
-  const Restore restore;
+  const ResetAfter reset_after;
   // In a file that others wrote another matrix lies between those of k, q and v; in units that are made none does.
   const bool made = GENERATE(false, true);
   const auto folder = data_path("golden") / "prenorm-tied-f16";
@@ -259,7 +252,7 @@ TEST_CASE("a prompt's layer is four products and what attention and norms need",
 }
 
 TEST_CASE("batch-invariant, an answer does not depend on what else is computed with it", "[gpu][deterministic]") {
-  const Restore restore;
+  const ResetAfter reset_after;
   cusim::config().products_by_shape = true;
   const std::string name = GENERATE("prenorm-tied-f16", "llama-linear-biases-f16");
   const bool deterministic = GENERATE(false, true);

@@ -1,0 +1,97 @@
+// kernels/attention/cpu/level_rows.h: rows of int8 and int4 slots (kv_row.h) as decode attention reads them: where a
+// number lies, and what is fetched ahead.
+//
+// A level is read as part of a 16-bit word: of int8, a word has two numbers, one beside the other; of int4, a word is
+// one byte, which has two numbers as well. The one in the low bits is part 0, the other part 1.
+#pragma once
+
+#include <array>
+
+#include "kernels/attention/cpu/attend.h"
+
+namespace weft::kernels {
+
+constexpr int kGroupWords = kKvGroup / 2;
+/// Distance of prefetches: a block of values is read group after group, so its first half is needed early.
+constexpr std::uintptr_t kLevelAheadBytes = 16384;
+
+/// The part and the word of its group in which number d of a row is.
+struct LevelPlace {
+  int word, part;
+};
+constexpr LevelPlace level_place(DType type, int head_dim, int d) {
+  const KvLevel at = kv_level(type, head_dim, d);
+  if (type == DType::i4) return {at.byte % kGroupWords, at.shift / 4};
+  return {at.byte % kKvGroup / 2, at.byte % 2};
+}
+/// The place of number d in its group's query, which has the numbers of part 0, then those of part 1.
+constexpr int query_place(DType type, int head_dim, int d) {
+  const LevelPlace at = level_place(type, head_dim, d);
+  return at.part * kGroupWords + at.word;
+}
+/// The place of number d in its group's sums: S::low_words() and S::high_words() interleave fours of words.
+constexpr int sum_place(DType type, int head_dim, int d) {
+  const LevelPlace at = level_place(type, head_dim, d);
+  return (at.word / 4 % 2 * 2 + at.part) * kLanes + at.word / 8 * 4 + at.word % 4;
+}
+using Places = std::array<std::uint8_t, kKvGroup>;
+constexpr Places places(int (*place)(DType, int, int), DType type) {
+  Places all{};
+  for (int d = 0; d < kKvGroup; ++d)
+    all[static_cast<std::size_t>(d)] = static_cast<std::uint8_t>(place(type, kKvGroup, d));
+  return all;
+}
+template <DType kType> inline constexpr Places kQueryPlaces = places(query_place, kType);
+template <DType kType> inline constexpr Places kSumPlaces = places(sum_place, kType);
+
+/// The keys or the values of the visible slots.
+struct LevelRows {
+  const std::uint8_t* rows;  // that of slot 0 first
+  std::int64_t row_bytes;
+  int head_dim, level_bytes;
+  const std::int32_t* slot;  // of each entry; those past the last are like the last, up to a whole vector
+  int count, distance;       // entries, and how many a prefetch looks ahead
+  std::uintptr_t next;       // what is read after the last row, or 0
+  std::uintptr_t share;      // bytes of four rows for each group
+
+  LevelRows(const std::uint8_t* first, DType type, int dim, const std::int32_t* slots, int entries,
+            std::uintptr_t after)
+      : rows(first), row_bytes(static_cast<std::int64_t>(kv_row_bytes(type, dim))), head_dim(dim),
+        level_bytes(static_cast<int>(kv_level_bytes(type, dim))), slot(slots), count(entries),
+        distance(static_cast<int>(kLevelAheadBytes / static_cast<std::uintptr_t>(row_bytes))), next(after),
+        share(4 * static_cast<std::uintptr_t>(row_bytes) / static_cast<std::uintptr_t>(kv_groups(dim))) {}
+  /// Finds the places of the rows of 16 entries, in bytes after `rows`.
+  void find_rows(int first, std::int32_t* at) const {
+    for (int i = 0; i < kLanes; ++i) at[i] = slot[first + i] * static_cast<std::int32_t>(row_bytes);
+  }
+};
+
+/// Prefetches the rows that are read `distance` entries after those from `first` on, and which mostly lie side by side;
+/// little by little, because a burst would fill the processor's queue of open loads.
+struct LevelPrefetch {
+  std::uintptr_t line, end, share;
+  LevelPrefetch(const LevelRows& r, int first) : share(r.share) {
+    const auto row_bytes = static_cast<std::uintptr_t>(r.row_bytes);
+    const int target = first + r.distance;
+    if (target < r.count)
+      end = reinterpret_cast<std::uintptr_t>(r.rows) + static_cast<std::uintptr_t>(r.slot[target]) * row_bytes;
+    else if (r.next != 0) end = r.next + static_cast<std::uintptr_t>(target - r.count) * row_bytes;
+    else end = share = 0;
+    line = (end + kLine - 1) / kLine * kLine;
+  }
+  /// A share: called for four rows of each group of numbers.
+  [[gnu::always_inline]] void go_on() {
+    for (end += share; line < end; line += kLine)
+      __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);  // NOLINT(performance-no-int-to-ptr)
+  }
+};
+
+/// The words of group g of a row.
+template <class S, DType kType, bool kWhole>
+typename S::I words_of(const std::uint8_t* row, const LevelRows& r, int g) {
+  constexpr int bytes = kType == DType::i8 ? kKvGroup : kGroupWords;
+  if constexpr (kWhole) return S::template words<kType>(row + g * bytes);
+  else return S::template words_first<kType>(row + g * bytes, r.level_bytes - g * bytes);
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,53 @@
+// kernels/attention/decode_level_words_cuda.h: the words of rows of int8 and int4 slots (kv_row.h) as the fragments of
+// tensor cores take them (tensor_core_cuda.h).
+#pragma once
+
+#include "kernels/attention/kv_row_cuda.h"
+
+namespace weft::kernels::cuda::decode {
+
+/// A row's words of four bytes, which are the levels of 4 (int8) or 8 (int4) numbers, and its scales.
+template <DType kType, int kDim> struct RowWords {
+  static constexpr int kHalves = kType == DType::i4 ? 2 : 1;  // of a byte, with a level each
+  static constexpr int kWords = kDim / 4 / kHalves, kGroups = kDim / kKvGroup;
+  static constexpr bool kPairs = kGroups == 2;  // two words at once: rows begin at multiples of 8 bytes
+
+  /// The column of the number in half `half` of byte `byte` of a word.
+  __device__ static int column(int word, int byte, int half) {
+    return kHalves == 1 ? word * 4 + byte : word / 4 * kKvBlock + word % 4 * 4 + byte + half * (kKvBlock / 2);
+  }
+  /// Word `i` of those that lane `lane` of `kLanes` has.
+  template <int kLanes> __device__ static int word(int lane, int i) {
+    return kPairs ? (i / 2 * kLanes + lane) * 2 + i % 2 : i * kLanes + lane;
+  }
+  __device__ static int group_of(int word) { return word * kGroups / kWords; }
+  template <int kLanes, int kCount>
+  __device__ static void load(const Level<kType>* row, int lane, std::uint32_t (&words)[kCount]) {
+    const auto* const from = reinterpret_cast<const std::uint32_t*>(row);
+    if constexpr (kPairs) {
+#pragma unroll
+      for (int i = 0; i < kCount; i += 2) {
+        const auto both = load_pack<2>(from + word<kLanes>(lane, i));
+        words[i] = both.at[0], words[i + 1] = both.at[1];
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) words[i] = from[word<kLanes>(lane, i)];
+    }
+  }
+  /// The levels of bytes 0 and 2 of a word, or those of bytes 1 and 3, in half `half`, which counts 16 times if it
+  /// is 1.
+  __device__ static std::uint32_t even(std::uint32_t word, int half) {
+    return word & (kHalves == 1 ? 0x00FF00FFu : half == 0 ? 0x000F000Fu : 0x00F000F0u);
+  }
+  __device__ static std::uint32_t odd(std::uint32_t word, int half) { return even(word >> 8, half); }
+};
+
+__device__ inline float scale_of(std::uint32_t both) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(both)));
+}
+__device__ inline float minimum_of(std::uint32_t both) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(both >> 16)));
+}
+
+}  // namespace weft::kernels::cuda::decode
