@@ -12,9 +12,10 @@
 namespace weft::kernels {
 
 /// Causal attention of whole prompts, without the square matrix (FlashAttention's online softmax, arXiv 2205.14135).
-///   q, out [tokens, heads * head_dim] f32, on a GPU also of k's type; k, v [tokens, kv_heads * head_dim] of the KV
-///   type offsets [sequences + 1]: sequence i has rows offsets[i] .. offsets[i + 1] lse [heads, tokens] f32 or empty:
-///   log of the sum of exp(scale * q k^T) per row, natural logarithm
+///   q, out [tokens, heads * head_dim] f32, on a GPU also of k's type
+///   k, v [tokens, kv_heads * head_dim] of the KV type
+///   offsets [sequences + 1]: sequence i has rows offsets[i] .. offsets[i + 1]
+///   lse [heads, tokens] f32 or empty: log of the sum of exp(scale * q k^T) per row, natural logarithm
 struct PrefillAttention {
   ConstView q, k, v;
   std::span<const std::int32_t> offsets;

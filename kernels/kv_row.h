@@ -15,9 +15,10 @@
 // If a number is not finite, or the minimum or scale does not fit fp16, both are NaN and the levels are 0. Attention
 // over the row is then NaN, as it would be with fp16's infinities.
 //
-// A level stands for scale * level + minimum, but decode attention never computes that number:
+// A level stands for scale * level + minimum, but decode attention mostly does without that number:
 //   logit = sum over groups of scale * (sum of level * query), then + minimum * (sum of the group's query) per group
 //   out   = sum over slots of (p * scale) * level, then + sum over slots of p * minimum
+// On the CPU the query and p * scale are rounded to 16 bits first (attention/cpu/levels.h).
 //
 // Slots of int4 may have int8 keys: choosing among tokens takes more bits than adding up their values.
 #pragma once

@@ -4,8 +4,7 @@
 //
 // Matrices are [rows, cols] views. `tokens` counts the rows of a ragged call: the sequences' tokens one after another,
 // without padding. Activations are f32 on the CPU; a GPU's twins also take those of 16 bits where an op's comment says
-// `activations`. Weights are f32, f16 or bf16, and those of Linear also i8 or i4. KV
-// is of one of these five types.
+// `activations`. Weights are f32, f16 or bf16, and those of Linear also i8 or i4. KV is of one of these five types.
 // On the CPU a row of the result depends on that row's inputs alone, whatever the other rows, the number of rows, the
 // number of threads or the capacity of a KV buffer (batch invariance).
 #pragma once
@@ -50,8 +49,8 @@ struct Gather {
 };
 
 /// Normalises each row to mean 0 and variance 1, then scales and shifts it.
-///   x, out [rows, cols] of one type; out may be x. A GPU also takes x f32 and out of 16 bits.     weight, bias [1,
-///   cols], each may be empty (scale 1, shift 0)
+///   x, out [rows, cols] of one type, or x f32 and out of any float type; out may be x if their types are equal
+///   weight, bias [1, cols], each may be empty (scale 1, shift 0)
 /// The sums are fp32 in every dtype; eps is added to the variance. With `rms` the mean is not subtracted: the row is
 /// divided by its root mean square (RMSNorm, arXiv 1910.07467).
 struct LayerNorm {
@@ -92,8 +91,9 @@ struct Hadamard {
 /// out = activation(x weight^T + bias), or out += that if `accumulate`.
 ///   x [tokens, in]   weight [out, in] row-major, as checkpoints have it, or quantised   bias [1, out] or empty
 ///   out [tokens, out]
-/// x and out are activations and do not overlap; with `accumulate` out is f32. Sums are fp32 and are rounded once. On
-/// the CPU the order of summation along `in` is the same for every number of tokens.
+/// x and out are activations and do not overlap; with `accumulate` out is f32. Sums are fp32. A GPU may round one to
+/// out's type before its bias or its activation. On the CPU the order of summation along `in` is the same for every
+/// number of tokens.
 struct Linear {
   ConstView x, weight, bias;
   View out;

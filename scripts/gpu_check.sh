@@ -30,9 +30,10 @@
 #                     --machine nothing runs: prints how long each step would take on that machine, and their sum
 #
 # Workloads run with at most 96 GiB of host memory, and with at most 16 GiB of device memory, the CUDA context included;
-# those that are resident with at most 74 GiB, so that cards can be compared. Short ones run to their end; of longer ones prefill does, unless it alone would take 40 s
-# (20 where everything is resident), and decode is projected. The peers want torch, transformers and accelerate in
-# python3, and are skipped otherwise. Exit code 0: nothing failed; 1: something did; 2: wrong flags, or no GPU.
+# those that are resident with at most 74 GiB, so that cards can be compared. Short ones run to their end; of longer ones
+# prefill does, unless it alone would take 40 s (20 where everything is resident), and decode is projected. The peers want
+# torch, transformers and accelerate in python3, and are skipped otherwise. Exit code 0: nothing failed; 1: something did;
+# 2: wrong flags, or no GPU.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 parts=(first headline resident rest)

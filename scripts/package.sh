@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sets up, builds, and makes two archives, build/weft-VERSION-linux-x86_64.tar.xz and the same with -tests. The first holds
-# weft, the demo model, the documents, the libraries that a bare machine lacks, and what scripts/gpu_check.sh wants on a
-# machine with a GPU; the second, unpacked into the same folder, all tests and their data. It runs where it is unpacked,
-# on any x86-64 Linux with AVX2 and glibc 2.34 (and a C++ library as new as GCC 12's; the one in the package wants glibc
-# 2.36). For the GPU it wants a driver and cuBLAS of nvcc's CUDA (13, or 12 with that toolkit's nvcc on the PATH);
-# without these it runs on the CPU. docs/gpu.md has where it looks for cuBLAS.
+# Sets up, builds, and makes two archives, build/weft-VERSION-linux-x86_64.tar.xz and the same with -tests. The first
+# holds weft, the demo model, the documents, the libraries that a bare machine lacks, and what scripts/gpu_check.sh
+# wants on a machine with a GPU, but for test_runtime_cuda; the second, unpacked into the same folder, all tests and
+# their data. It runs where it is unpacked, on any x86-64 Linux with AVX2 and glibc 2.34 (and a C++ library as new as
+# GCC 12's; the one in the package wants glibc 2.36). For the GPU it wants a driver and cuBLAS of nvcc's CUDA (13, or 12
+# with that toolkit's nvcc on the PATH); without these it runs on the CPU. docs/gpu.md has where it looks for cuBLAS.
 #
 #   scripts/package.sh [--arch 90[,80...]]
 #
@@ -62,7 +62,7 @@ for test in tests/runtime/*/*.py; do install -D "$test" "$package/$test"; done
 cp -r scripts/{gpu_check.sh,cluster,evaluate,get_model.sh,get_model.py} "$package/scripts"
 cp scripts/compare/{lm_eval,race_gpu,generation_loop,run_accelerate,run_deepspeed,run_flexgen,run_kvpress}.py \
   scripts/compare/tiny-opt.json "$package/scripts/compare"
-cp scripts/bench/{link_bytes,projection}.py "$package/scripts/bench"
+cp scripts/bench/{link_bytes,measured_machine,projection,weft_plan}.py "$package/scripts/bench"
 scripts/dev/package_readme.py "$package"
 find "$package" -name __pycache__ -exec rm -r {} +
 

@@ -90,7 +90,7 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
     }
 }
 
-/// Grid: every KV head of every tile of keys. Shared: a tile.
+/// Grid: every KV head of every block of kStrips tiles of keys. Shared: kColumnSumsBytes.
 template <class T, int kDim, int kStrips, bool kLargest>
 __global__ void __launch_bounds__(kThreads, 2) column_sums_tensor(PrefillArgs a) {
   if constexpr (kMultiplies<T>) sum_columns<T, kDim, kStrips, Gathered<kLargest>>(a);

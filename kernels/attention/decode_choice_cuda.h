@@ -26,6 +26,21 @@ __device__ inline void softmax(float* p, int slots, float* shared, float* rest =
   __syncthreads();
 }
 
+/// Adds `kParts` partial rows of `heads` heads, [kParts, heads, dim] in shared memory, to rows of `out`. All threads
+/// call it when they have written their parts.
+template <int kParts>
+__device__ __forceinline__ void add_parts(const float* shared, int heads, int dim, float* out,
+                                          std::int64_t out_stride) {
+  __syncthreads();
+  for (int i = threadIdx.x; i < heads * dim; i += kThreads) {
+    float total = 0;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) total += shared[part * heads * dim + i];
+    out[i / dim * out_stride + i % dim] = total;
+  }
+  __syncthreads();
+}
+
 /// A slot that may be evicted. One whose score is NaN is evicted last.
 struct Victim {
   float score;

@@ -6,8 +6,8 @@
 
 namespace weft::kernels::cuda::decode {
 
-/// Runs the step if tensor cores can: 16-bit slots, heads of 64 or 128 numbers in groups of multiples of 4. Returns
-/// whether it did.
+/// Runs the step if tensor cores can: 16-bit slots, heads of 64 or 128 numbers, and a multiple of 4 query heads
+/// for each KV head. Returns whether it did.
 bool run_grouped(const DecodeArgs& args, DType dtype, int rows, CudaStream& stream);
 
 }  // namespace weft::kernels::cuda::decode

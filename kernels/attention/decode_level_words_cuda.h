@@ -43,11 +43,4 @@ template <DType kType, int kDim> struct RowWords {
   __device__ static std::uint32_t odd(std::uint32_t word, int half) { return even(word >> 8, half); }
 };
 
-__device__ inline float scale_of(std::uint32_t both) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(both)));
-}
-__device__ inline float minimum_of(std::uint32_t both) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(both >> 16)));
-}
-
 }  // namespace weft::kernels::cuda::decode

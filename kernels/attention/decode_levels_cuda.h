@@ -208,14 +208,7 @@ requires of_levels<Layout> __device__ void weigh_values(const DecodeArgs& a, con
                                                                                      by * (own[2] + own[3]) + minimum};
       }
   }
-  __syncthreads();
-  for (int i = threadIdx.x; i < kHeads * Layout::kDim; i += kThreads) {
-    float total = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) total += shared[w * kHeads * Layout::kDim + i];
-    out[i / Layout::kDim * out_stride + i % Layout::kDim] = total;
-  }
-  __syncthreads();
+  add_parts<kWarps>(shared, kHeads, Layout::kDim, out, out_stride);
 }
 
 }  // namespace weft::kernels::cuda::decode

@@ -1,6 +1,6 @@
 // kernels/attention/decode_split_cuda.h: one decode step over slots of type T. The slots are split over thread blocks
-// where decode_team_cuda.h's kernel has no room or would leave the device idle. Each source that includes this
-// instantiates run_teams() for some types, so that they compile in parallel.
+// where decode_team_cuda.h's kernel has no room or would leave the device idle. The sources that
+// include this instantiate run_teams() or run_layout() for some types, so that they compile in parallel.
 #pragma once
 
 #include <algorithm>

@@ -121,13 +121,7 @@ requires of_teams<Layout> __device__ void weigh_values(const DecodeArgs& a, cons
   }
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) store_row<Values>(sum[h], dim, shared + (Values::team() * kHeads + h) * dim);
-  __syncthreads();
-  for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
-    float total = 0;
-    for (int team = 0; team < Values::kTeams; ++team) total += shared[team * kHeads * dim + i];
-    out[i / dim * out_stride + i % dim] = total;
-  }
-  __syncthreads();
+  add_parts<Values::kTeams>(shared, kHeads, dim, out, out_stride);
 }
 
 template <class Layout> constexpr std::size_t reduction_floats(int dim, int heads) {

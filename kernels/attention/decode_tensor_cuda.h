@@ -153,14 +153,7 @@ requires of_groups<Layout> __device__ void weigh_values(const DecodeArgs& a, con
             *reinterpret_cast<float2*>(row + c * 64 + group * 8 + w * 2) = {whole[h], whole[2 + h]};
           }
       }
-  __syncthreads();
-  for (int i = threadIdx.x; i < kHeads * kDim; i += kThreads) {
-    float total = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) total += shared[w * kHeads * kDim + i];
-    out[i / kDim * out_stride + i % kDim] = total;
-  }
-  __syncthreads();
+  add_parts<kWarps>(shared, kHeads, kDim, out, out_stride);
 }
 
 }  // namespace weft::kernels::cuda::decode

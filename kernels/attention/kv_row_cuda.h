@@ -77,15 +77,20 @@ __device__ void quantise_group(const float* x, int dim, int group, Level<kType>*
   if (lane < 4) write(level_bytes + group * 4 + lane, both >> 8 * lane & 0xFFu);
 }
 
+/// A group's scale and minimum, which lie side by side.
+__device__ inline float scale_of(std::uint32_t both) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(both)));
+}
+__device__ inline float minimum_of(std::uint32_t both) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(both >> 16)));
+}
+
 /// 8 numbers of a row, or one: the part that a lane of a team holds (decode_tile_cuda.h).
 template <DType kType, int kVector>
 __device__ void load_levels(const Level<kType>* row, int dim, int column, float (&at)[kVector]) {
   const auto word = [&](int byte) { return *reinterpret_cast<const std::uint32_t*>(row + byte); };
   const std::uint32_t both = word(static_cast<int>(kv_level_bytes(kType, dim)) + column / kKvGroup * 4);
-  const auto low = static_cast<std::uint16_t>(both), high = static_cast<std::uint16_t>(both >> 16);
-  __half halves[2];
-  memcpy(&halves[0], &low, 2), memcpy(&halves[1], &high, 2);
-  const float scale = __half2float(halves[0]), minimum = __half2float(halves[1]);
+  const float scale = scale_of(both), minimum = minimum_of(both);
   if constexpr (kVector == 1) {
     const KvLevel place = kv_level(kType, dim, column);
     at[0] = scale * static_cast<float>(row[place.byte].byte >> place.shift & (kType == DType::i8 ? 255 : 15)) + minimum;

@@ -159,7 +159,7 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
 template <class T, int kDim, int kStrips>
 constexpr bool kAttends = kMultiplies<T> && (kMultiplies<__nv_bfloat16> || kHoldsQueries<kDim, kStrips>);
 
-/// Grid: every head of every tile of rows. Shared: keys, values.
+/// Grid: every head of every block of kStrips tiles of rows. Shared: kPrefillBytes.
 template <class T, int kDim, int kStrips> __global__ void __launch_bounds__(kThreads, 2) prefill_tensor(PrefillArgs a) {
   if constexpr (kAttends<T, kDim, kStrips>) attend<T, kDim, kStrips>(a);
 }

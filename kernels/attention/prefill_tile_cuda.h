@@ -48,7 +48,7 @@ template <class T, int kDim, int kRows = kTile> struct Tile {
   T* numbers;
 
   __device__ static int turn(int row) { return kAcross == 8 ? row % 8 : row / 2 % 4; }
-  /// Rows that are a multiple of 8 further on have theirs the same number of rows later.
+  /// Rows a multiple of 8 apart have their chunks in the same order.
   __device__ T* chunk(int row, int chunk) const { return numbers + (row * kChunks + (chunk ^ turn(row))) * kChunk; }
 
   /// Calls move(to, from, row, column) for each chunk of the calling thread.

@@ -51,7 +51,6 @@ struct CudaEvent final : Event {
   EventHandle handle = make_event();
 };
 
-/// The handle for work other than ops.
 cudaStream_t handle_of(Stream& stream) { return static_cast<CudaStream&>(stream).get(); }
 
 class CudaDeviceMemory final : public Memory {

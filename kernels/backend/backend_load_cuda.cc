@@ -2,7 +2,6 @@
 // that was linked with cuBLAS itself would not even start on a machine without it.
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -24,12 +23,11 @@ std::string why_not(const std::string& library, const std::string& error) {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
-  const Environment environment = [](const char* name) { return std::getenv(name); };
-  open_chosen_cublas(environment);
+  open_chosen_cublas();
   // The program's rpath determines where a name without a folder is looked up: in the program's folder, or in a
   // package's lib/.
   std::string error;
-  void* const library = open_with_cublas(options.library, environment, error);  // never closed: CUDA cannot be unloaded
+  void* const library = open_with_cublas(options.library, error);  // never closed: CUDA cannot be unloaded
   if (!library) throw DeviceError(why_not(options.library, error));
   void* const entry = dlsym(library, kCudaEntry);
   if (!entry) throw DeviceError(why_not(options.library, dlerror()));

@@ -4,8 +4,10 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 #include "kernels/error.h"
 
@@ -14,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kCublas = "libcublas.so.";
+constexpr std::string_view kCublas = "libcublasLt.so.";  // what weft_cuda is linked with
 
 /// `path` with what glob() would take for a pattern escaped.
 std::string literally(const std::string& path) {
@@ -33,7 +35,7 @@ void add_matches(const std::string& pattern, std::vector<std::string>& files) {
   globfree(&found);
 }
 
-/// The files in a folder whose names are libcublas.so. and one number.
+/// The files in a folder whose names are kCublas and one number.
 std::vector<std::string> cublas_in(const fs::path& folder) {
   std::vector<std::string> all, files;
   add_matches(literally(folder.string()) + "/" + std::string(kCublas) + "*", all);
@@ -43,19 +45,16 @@ std::vector<std::string> cublas_in(const fs::path& folder) {
   return files;
 }
 
-/// Opens a libcublas and, before it, the libcublasLt next to it, which it wants. Neither is closed again.
-bool open_pair(const std::string& file) {
-  std::string light = file;
-  light.replace(light.rfind(kCublas), kCublas.size(), "libcublasLt.so.");
-  dlopen(light.c_str(), RTLD_NOW | RTLD_LOCAL);  // may lie elsewhere, where the loader finds it
-  return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr;
-}
+/// Opens a library, which is not closed again.
+bool opens(const std::string& file) { return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr; }
 
-}  // namespace
-
-std::vector<std::string> files_of_cuda(const std::string& name, const Environment& environment) {
+/// The files called `name`, such as "libcublasLt.so.13", the likeliest first: in the toolkit that CUDA_PATH or
+/// CUDA_HOME names, in the Python environment that is active (VIRTUAL_ENV, CONDA_PREFIX) or whose python is on the PATH
+/// (packages of PyPI put them into nvidia/*/lib), in toolkits under /usr/local, and in the Python packages of the
+/// system and the user.
+std::vector<std::string> files_of_cuda(const std::string& name) {
   const auto value = [&](const char* variable) -> std::string {
-    const char* const text = environment(variable);
+    const char* const text = std::getenv(variable);
     return text ? literally(text) : "";
   };
   std::vector<std::string> files;
@@ -72,7 +71,7 @@ std::vector<std::string> files_of_cuda(const std::string& name, const Environmen
       python(folder);
       add_matches(folder + "/lib/" + name, files);
     }
-  std::string_view path = environment("PATH") ? environment("PATH") : "";
+  std::string_view path = std::getenv("PATH") ? std::getenv("PATH") : "";
   while (!path.empty()) {
     const std::size_t end = std::min(path.find(':'), path.size());
     const fs::path folder(path.substr(0, end));
@@ -88,20 +87,22 @@ std::vector<std::string> files_of_cuda(const std::string& name, const Environmen
   return files;
 }
 
-void open_chosen_cublas(const Environment& environment) {
-  const char* const chosen = environment("WEFT_CUBLAS");
+}  // namespace
+
+void open_chosen_cublas() {
+  const char* const chosen = std::getenv("WEFT_CUBLAS");
   if (!chosen) return;
   const fs::path place(chosen);
   const std::vector<std::string> files = cublas_in(fs::is_directory(place) ? place : place.parent_path());
   if (files.empty())
     throw UsageError("WEFT_CUBLAS=" + place.string() +
-                     ": wanted the folder of a libcublas.so, got one without; unset it, " +
+                     ": wanted the folder of a libcublasLt.so, got one without; unset it, " +
                      "or use the nvidia/*/lib of a Python environment or the lib64 of CUDA's toolkit");
   for (const std::string& file : files)
-    if (!open_pair(file)) throw UsageError("WEFT_CUBLAS=" + place.string() + ": " + dlerror());
+    if (!opens(file)) throw UsageError("WEFT_CUBLAS=" + place.string() + ": " + dlerror());
 }
 
-void* open_with_cublas(const char* library, const Environment& environment, std::string& error) {
+void* open_with_cublas(const char* library, std::string& error) {
   const auto open = [&] {
     void* const opened = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (!opened) error = dlerror();
@@ -109,10 +110,9 @@ void* open_with_cublas(const char* library, const Environment& environment, std:
   };
   if (void* const opened = open()) return opened;
   const std::string_view missing = std::string_view(error).substr(0, error.find(": cannot open"));
-  if (!missing.starts_with("libcublas") || missing.size() == error.size()) return nullptr;
-  const std::string version(missing.substr(missing.rfind('.') + 1));  // libcublasLt is of the same one
-  for (const std::string& file : files_of_cuda(std::string(kCublas) + version, environment))
-    if (open_pair(file)) return open();
+  if (!missing.starts_with(kCublas) || missing.size() == error.size()) return nullptr;
+  for (const std::string& file : files_of_cuda(std::string(missing)))
+    if (opens(file)) return open();
   return nullptr;
 }
 

@@ -132,8 +132,7 @@ __global__ void unpack_tiles(const std::byte* __restrict__ weight, TileStrides o
       for (int half = 0; half < 2; ++half)
         levels[2 * half] = half_byte_levels(even, half != 0), levels[2 * half + 1] = half_byte_levels(odd, half != 0);
     }
-    const std::uint32_t scale = r % 2 == 0 ? low_twice(scales.at[r / 2]) : high_twice(scales.at[r / 2]);
-    const std::uint32_t minimum = r % 2 == 0 ? low_twice(minima.at[r / 2]) : high_twice(minima.at[r / 2]);
+    const std::uint32_t scale = twice(scales, r), minimum = twice(minima, r);
     Pack<std::uint32_t, 4> numbers;
 #pragma unroll
     for (int i = 0; i < 4; ++i) numbers.at[i] = fma_pair(levels[i], scale, minimum);
@@ -202,7 +201,7 @@ std::size_t alike(std::span<const Part> parts) {
 void multiply_rows(const Work& op, Product product, const ConstView& x, const View& aside, std::int64_t first,
                    CudaStream& stream) {
   const auto rows_of = [&](const Part& part) { return part.out.slice(first, x.rows); };
-  const bool whole = !aside && cuda::ProductLibrary::has(op.activation);
+  const bool whole = !aside && ProductLibrary::has(op.activation);
   product.x = x, product.out = aside ? aside : rows_of(op.parts[0]);
   product.activation = whole ? op.activation : Activation::none;
   const bool done = stream.multiply(product);
@@ -263,7 +262,6 @@ void multiply_alike(const Work& op, std::byte* workspace, std::size_t bytes, Cud
 
 /// Computes products with weights of a float type, in `bytes` of workspace.
 void multiply_dense(Work op, std::byte* workspace, std::size_t bytes, CudaStream& stream) {
-  if (op.x.rows == 0) return;
   while (!op.parts.empty()) {
     const std::size_t count = alike(op.parts);
     Work some = op;
@@ -304,17 +302,17 @@ void multiply(const Work& op, CudaStream& stream) {
     return multiply_dense(op, stream.workspace(CudaStream::kWorkspace), CudaStream::kWorkspace, stream);
   for (const Part& part : op.parts) {
     if (part.out.cols == 0) continue;
-    const Linear alone{.x = op.x,
-                       .weight = part.weight,
-                       .bias = part.bias,
-                       .out = part.out,
-                       .activation = op.activation,
-                       .accumulate = op.accumulate};
-    if (quantised(part) && multiply_packed(alone, stream)) continue;
-    if (quantised(part)) multiply_quantised(op, part, stream);
-    else
+    if (!quantised(part))
       multiply_dense({op.x, {&part, 1}, op.activation, op.accumulate}, stream.workspace(CudaStream::kWorkspace),
                      CudaStream::kWorkspace, stream);
+    else if (!multiply_packed({.x = op.x,
+                               .weight = part.weight,
+                               .bias = part.bias,
+                               .out = part.out,
+                               .activation = op.activation,
+                               .accumulate = op.accumulate},
+                              stream))
+      multiply_quantised(op, part, stream);
   }
 }
 

@@ -50,8 +50,7 @@ template <DType kType> struct Step {
   /// The numbers of row `row` (of four) in columns 0 and 2 (odd: 1 and 3) of the first or the second four of the lane's
   /// eight columns.
   __device__ std::uint32_t numbers(int row, int four, int odd) const {
-    const std::uint32_t scale = row % 2 == 0 ? low_twice(scales.at[row / 2]) : high_twice(scales.at[row / 2]);
-    const std::uint32_t minimum = row % 2 == 0 ? low_twice(minima.at[row / 2]) : high_twice(minima.at[row / 2]);
+    const std::uint32_t scale = twice(scales, row), minimum = twice(minima, row);
     std::uint32_t levels;
     if constexpr (kType == DType::i8)
       levels = odd ? byte_levels<0x4341>(words[four].at[row]) : byte_levels<0x4240>(words[four].at[row]);

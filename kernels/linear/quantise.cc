@@ -23,8 +23,8 @@ std::int64_t quantise_plainly(const QuantiseTile& t) {
   const QuantisedLayout layout{t.four ? DType::i4 : DType::i8, static_cast<int>(t.group), t.rows, t.cols};
   std::memset(t.to, 0, static_cast<std::size_t>(layout.tile_bytes()));
   const ConstView all(t.numbers, t.type, t.rows, t.cols, t.stride);
-  std::array<float, 128> numbers{};
-  std::array<std::uint8_t, 128> levels{};
+  std::array<float, kMostGroup> numbers{};
+  std::array<std::uint8_t, kMostGroup> levels{};
   for (std::int64_t g = 0; g < layout.groups(); ++g) {
     std::byte* const scales = t.to + g * layout.group_bytes();
     const std::int64_t first = g * t.group, count = std::min(t.group, t.cols - first);

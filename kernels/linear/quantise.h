@@ -10,6 +10,8 @@
 
 namespace weft::kernels {
 
+constexpr int kMostGroup = 128;  ///< numbers
+
 /// The arguments of quantise_tile().
 struct QuantiseTile {
   const void* numbers;

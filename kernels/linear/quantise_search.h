@@ -14,7 +14,7 @@ namespace weft::kernels {
 namespace {
 
 constexpr std::int64_t kLine = QuantisedLayout::kLine;
-constexpr int kMostGroup = 128, kSteps = 4, kCutCount = 5;
+constexpr int kSteps = 4, kCutCount = 5;
 constexpr float kCutBelow[kCutCount] = {0.0f, 0.08f, 0.0f, 0.08f, 0.16f};
 constexpr float kCutAbove[kCutCount] = {0.0f, 0.0f, 0.08f, 0.08f, 0.16f};
 

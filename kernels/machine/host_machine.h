@@ -31,8 +31,8 @@ CoreShares share_cores(int count, const std::vector<int>& allowed, const std::ve
 /// Keeps the calling thread on these processors. Does nothing if there are none or the system refuses.
 void stay_on(const std::vector<int>& processors);
 
-/// The bytes of the largest shared cache and of all processors' own second ones, as the system names them; 0 if it does
-/// not.
+/// The bytes of a third-level cache and of all processors' second-level caches, as far as the system names
+/// them.
 std::size_t processor_cache_bytes();
 
 /// The name in /proc/cpuinfo, or "unknown processor" if there is none.

@@ -1,4 +1,3 @@
-// kernels/machine/host_memory_cuda.cc
 #include "kernels/machine/host_memory_cuda.h"
 
 #include <algorithm>
@@ -103,14 +102,12 @@ void CudaHostMemory::pin_large() {
   if (allocate(why) && leaves_room(why)) return;
   give_back();
   map_and_register(why);
-  std::size_t pinned = 0;
   while (!pieces_.empty() && !leaves_room(why)) {
     cudaHostUnregister(pieces_.back().begin);
     pieces_.pop_back();
   }
-  for (const Piece& piece : pieces_) pinned += piece.bytes;
   add_ranges();
-  ranges_.set_trouble(mebibytes(bytes_ - pinned) + " of host memory are not pinned (" + why +
+  ranges_.set_trouble(mebibytes(bytes_ - registered()) + " of host memory are not pinned (" + why +
                       "), so copies go by a ring, slower than the link allows; raise the limit (ulimit -l) or lower "
                       "--host-memory");
 }
@@ -143,9 +140,13 @@ bool CudaHostMemory::map_and_register(std::string& why) {
   if (broken) std::rethrow_exception(broken);
   const auto by_place = [](const Piece& a, const Piece& b) { return a.begin < b.begin; };
   std::sort(pieces_.begin(), pieces_.end(), by_place);
-  std::size_t pinned = 0;
-  for (const Piece& piece : pieces_) pinned += piece.bytes;
-  return pinned == bytes_;
+  return registered() == bytes_;
+}
+
+std::size_t CudaHostMemory::registered() const {
+  std::size_t bytes = 0;
+  for (const Piece& piece : pieces_) bytes += piece.bytes;
+  return bytes;
 }
 
 /// Touches pages and registers them in pieces that are halved whenever one is refused, until the smallest is.

@@ -75,6 +75,7 @@ class CudaHostMemory final : public Memory {
   void pin_large();
   bool allocate(std::string& why);
   bool map_and_register(std::string& why);
+  std::size_t registered() const;  // bytes
   void register_slice(std::byte* begin, std::size_t bytes, std::string& why);
   static bool leaves_room(std::string& why);
   void add_ranges();

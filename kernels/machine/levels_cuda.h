@@ -20,6 +20,10 @@ __device__ inline std::uint32_t fma_pair(std::uint32_t a, std::uint32_t b, std::
 /// The number in the low (high) half of a register, in both halves of one.
 __device__ inline std::uint32_t low_twice(std::uint32_t x) { return __byte_perm(x, 0, 0x1010); }
 __device__ inline std::uint32_t high_twice(std::uint32_t x) { return __byte_perm(x, 0, 0x3232); }
+/// Number i of fp16 numbers that lie two in a word, in both halves of a register.
+__device__ inline std::uint32_t twice(const Pack<std::uint32_t, 2>& of, int i) {
+  return i % 2 == 0 ? low_twice(of.at[i / 2]) : high_twice(of.at[i / 2]);
+}
 
 /// The numbers of two bytes of a word, which `kBytes` selects (for bytes 0 and 1: 0x4140, for 2 and 3: 0x4342). In fp16
 /// 0x6400 is 1024, and a level in its lowest bits is added to that.

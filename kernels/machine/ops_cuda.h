@@ -31,7 +31,7 @@ class CudaStream final : public Stream {
   int multiprocessors() const { return multiprocessors_; }
   /// Whether so many thread blocks keep the device busy, so that their work need not be split further. That would
   /// depend on the batch, so in a batch-invariant stream the answer is always yes.
-  bool fill(std::int64_t thread_blocks, int of_multiprocessor = 1) const {
+  bool fill(std::int64_t thread_blocks, int of_multiprocessor) const {
     return batch_invariant_ || thread_blocks >= std::int64_t{of_multiprocessor} * multiprocessors_;
   }
   bool batch_invariant() const { return batch_invariant_; }
@@ -65,7 +65,7 @@ class CudaStream final : public Stream {
 
   /// Making a record takes as long as it saves in a few steps, so a signature must have come that often before. All
   /// records together take at most kGraphBytes of device memory, or one record more; the size of each is measured when
-  /// it is made. If they do, one that none of the last kUnused steps was goes first.
+  /// it is made. When that is taken, a record that none of the last kUnused steps used is dropped for a new one.
   static constexpr int kDirect = 4, kGraphs = 8;
   static constexpr std::uint64_t kUnused = 2 * kGraphs;
   static constexpr std::size_t kGraphBytes = 128 << 20, kSignatures = 256;

@@ -107,7 +107,6 @@ bool ProductLibrary::run(const Product& p, void* workspace, std::size_t bytes, c
     if (status == CUBLAS_STATUS_SUCCESS && found > 0)
       status = cublasLtMatmulAlgoCheck(handle_.get(), description.get(), a.get(), b.get(), d.get(), d.get(),
                                        &choice.algo, &checked);
-    choice.workspaceSize = checked.workspaceSize;
   } else {
     status = choose(b, d);
   }

@@ -4,7 +4,7 @@ cache, H2O at 20 %, and H2O at 20 % with its cache resident, all with the same b
 
   scripts/bench/link_bytes.py [--plan] [--models opt-30b,opt-6.7b] [--machine FILE] [--device-memory 16GiB]
       [--host-memory 96GiB] [--prompt-len 512] [--gen-len 512] [--block 9x4] [--backend cuda] [--sweeps 4]
-      [--output FILE.json] [--weft PROGRAM]
+      [--output FILE.json] [--weft PROGRAM]      (in a package: --weft bin/weft)
 
 With --plan nothing runs: bytes are those of the schedule, tokens/s are predicted. Without it each layout also runs, with
 random weights, and 3 x SWEEPS sweeps are timed. Bytes are then counted by the run; what its prefills move, as the
@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 
+from weft_plan import plan
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LANES = ["host_to_device", "device_to_host"]
 LAYOUTS = [("full, KV on the host", "full", {"host": 1.0}), ("h2o at 20 %, KV on the host", "h2o:0.1:0.1", {"host": 1.0}),
@@ -28,15 +30,10 @@ def config_of(model):
     return model if model.endswith(".json") else ROOT / f"configs/models/{model}.json"
 
 
-def planned(options, model, retention, policy, machine, folder):
-    report = folder / "plan.json"
-    command = [options.weft, "plan", "--model", config_of(model), "--machine", machine, "--policy", policy, "--retention",
-               retention, "--prompt-len", options.prompt_len, "--gen-len", options.gen_len, "--device-memory",
-               options.device_memory, "--host-memory", options.host_memory, "--disk-memory", 0, "--report", report]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"link_bytes.py: {model}, {retention}: {done.stderr.strip()}")
-    return json.loads(report.read_text())
+def planned(options, model, retention, policy, machine):
+    return plan(options.weft, "--model", config_of(model), "--machine", machine, "--policy", policy, "--retention", retention,
+                "--prompt-len", options.prompt_len, "--gen-len", options.gen_len, "--device-memory", options.device_memory,
+                "--host-memory", options.host_memory, "--disk-memory", 0)
 
 
 def bytes_of_schedule(options, model, retention, policy, folder):
@@ -45,7 +42,7 @@ def bytes_of_schedule(options, model, retention, policy, folder):
     machine["together"] = {}
     alone = folder / "alone.json"
     alone.write_text(json.dumps(machine))
-    predicted = planned(options, model, retention, policy, alone, folder)["predicted"]
+    predicted = planned(options, model, retention, policy, alone)["predicted"]
     sweeps = {"prefill": 1, "decode": options.gen_len - 1}
     return {phase: {lane: predicted["utilisation"][lane][phase] * predicted["seconds"][phase] * machine["lanes"][lane] / count
                     for lane in LANES} for phase, count in sweeps.items()}
@@ -73,12 +70,12 @@ def rows_of(options, model, folder):
         policy = folder / "policy.json"
         policy.write_text(json.dumps({"version": 1, "gpu_batch_size": size, "num_gpu_batches": count, "kv": kv,
                                       "activations": {"device": 1.0}, "attention": "device", "schedule": "static"}))
-        plan = planned(options, model, retention, policy, options.machine, folder)
-        policy.write_text(json.dumps(plan["policy"]))  # with the weights where the plan has put them
+        chosen = planned(options, model, retention, policy, options.machine)
+        policy.write_text(json.dumps(chosen["policy"]))  # with the weights where the plan has put them
         of_schedule = bytes_of_schedule(options, model, retention, policy, folder)
-        row = {"model": model, "layout": name, "block": options.block, "weights": plan["policy"]["weights"],
+        row = {"model": model, "layout": name, "block": options.block, "weights": chosen["policy"]["weights"],
                "bytes_per_token": {lane: moved / (size * count) for lane, moved in of_schedule["decode"].items()},
-               "predicted": plan["predicted"]["tokens_per_second"]["decode"]}
+               "predicted": chosen["predicted"]["tokens_per_second"]["decode"]}
         if not options.plan:
             moved, row["measured"] = measured(options, model, policy, of_schedule["prefill"], folder)
             row["measured_bytes_per_token"] = {lane: its / (size * count) for lane, its in moved.items()}

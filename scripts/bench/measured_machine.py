@@ -2,7 +2,7 @@
 """Completes a machine file that `weft bench --lanes --save` measured by what the same machine did in runs.
 
   scripts/bench/measured_machine.py LANES.json --ceilings CEILINGS.json --runs REPORT.json ... [--name NAME]
-      [--output MACHINE.json] [--weft PROGRAM]
+      [--source TEXT] [--output MACHINE.json] [--weft PROGRAM]
 
 --ceilings is what `weft bench --lanes` printed, --runs are reports of `weft bench --report`. Two kinds of rates change:
 
@@ -13,15 +13,17 @@
   lane was busy in the run. The link is busy all the time in these runs. Its share is the one that it must have had
   while the host attended, if it ran at its own rate in the rest of the sweep.
 
-Everything else stays as it was measured. With tests/data/h100 this makes configs/machines/h100.json."""
+Everything else stays as it was measured. With tests/data/h100 this makes configs/machines/h100.json, but
+for its name and source."""
 
 import argparse
 import copy
 import json
 import pathlib
 import statistics
-import subprocess
 import tempfile
+
+from weft_plan import plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The ceilings' products by the point of the grid: 8192 rows stand for 4096, from which on rates hardly change.
@@ -48,14 +50,12 @@ def with_larger_products(points, ceilings):
 
 def seconds_alone(weft, machine, run, folder):
     """The seconds that each lane's work of a decode sweep takes by itself."""
-    policy, alone, report = (folder / name for name in ("policy.json", "machine.json", "report.json"))
+    policy, alone = folder / "policy.json", folder / "machine.json"
     policy.write_text(json.dumps(run["policy"]))
     alone.write_text(json.dumps(machine | {"together": {}}))
     work = run["workload"]
-    subprocess.run([weft, "plan", "--model", ROOT / run["model"], "--machine", alone, "--policy", policy, "--prompt-len",
-                    str(work["prompt_len"]), "--gen-len", str(work["gen_len"]), "--requests", str(work["requests"]),
-                    "--report", report], check=True, stdout=subprocess.DEVNULL)
-    predicted = json.loads(report.read_text())["predicted"]
+    predicted = plan(weft, "--model", ROOT / run["model"], "--machine", alone, "--policy", policy, "--prompt-len",
+                     work["prompt_len"], "--gen-len", work["gen_len"], "--requests", work["requests"])["predicted"]
     sweep = predicted["seconds"]["decode"] / (work["gen_len"] - 1)
     return {lane: share["decode"] * sweep for lane, share in predicted["utilisation"].items()}
 

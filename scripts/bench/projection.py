@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What plans predict for an H100 if named parts get faster: the table "Projected" of docs/gpu.md. Nothing here is
-measured; configs/machines/h100.json is, and the first column of figures is its prediction.
+measured; configs/machines/h100.json is, and the first column of figures is its prediction, with blocks fixed and as if
+every sweep unpacked quantised weights, as when it was measured.
 
-  scripts/bench/projection.py [--weft PROGRAM] [--machine FILE]
+  scripts/bench/projection.py [--weft PROGRAM] [--machine FILE]      (in a package: --weft bin/weft)
 
 Each factor changes rates of the machine file, and nothing else; FACTORS says which and why. The columns add one factor
 after the other. Blocks stay what the plan with the measured file takes, so that a column shows its factor."""
@@ -11,9 +12,10 @@ import argparse
 import copy
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
+
+from weft_plan import plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -33,7 +35,7 @@ def link(machine):
     together["device_compute"] = {lane: 1.0 for lane in together["device_compute"]}
 
 
-def host_waits(machine):
+def host_does_not_wait(machine):
     """An op of attention on the host begins at once. In the runs with fp16 KV it took 1.98 ms for 174 MB and 0.94 ms for
     66 MB, which is 0.30 ms and 104 GB/s; without the former the host keeps 0.48 of the rate that it has alone."""
     machine["together"]["host_compute"]["host_to_device"] = 0.48
@@ -71,7 +73,7 @@ def levels_on_device(machine):
         scaled(table, 0.75 * 16 / bits, 64)
 
 
-FACTORS = [link, host_waits, host_levels, prompts, levels_on_device]
+FACTORS = [link, host_does_not_wait, host_levels, prompts, levels_on_device]
 IN_16_GIB = ["--model", "opt-30b", "--prompt-len", 512, "--gen-len", 512, "--retention", "h2o:0.1:0.1", "--device-memory",
              "16GiB", "--host-memory", "96GiB", "--attention", "host"]
 RESIDENT = ["--model", "opt-6.7b", "--prompt-len", 512, "--percent", 100, 0, 100, 0, 100, 0, "--num-gpu-batches", 1]
@@ -92,15 +94,11 @@ ROWS = [("OPT-30B in 16 GiB, h2o at 20 %, fp16", in_16_gib(15, 12), "total"),
 
 
 def predicted(weft, machine, flags, folder):
-    file, report = folder / "machine.json", folder / "report.json"
+    file = folder / "machine.json"
     file.write_text(json.dumps(machine))
     flags = [ROOT / f"configs/models/{flag}.json" if str(flag).startswith("opt-") else flag for flag in flags]
-    done = subprocess.run([weft, "plan", "--machine", file, "--report", report, *map(str, flags)], capture_output=True,
-                          text=True)
-    if done.returncode:
-        raise SystemExit(f"projection.py: {done.stderr.strip()}")
-    plan = json.loads(report.read_text())
-    return plan["predicted"]["tokens_per_second"], plan["policy"]
+    planned = plan(weft, "--machine", file, *flags)
+    return planned["predicted"]["tokens_per_second"], planned["policy"]
 
 
 def main():

@@ -80,11 +80,13 @@ TURN = {
     "unpack_tiles<i8, true>": 1024 + 64 + 2048,
     "unpack_tiles<i4, true>": 512 + 64 + 2048,
 }
-THREADS = {"multiply_levels": 256, "unpack_tiles": 256, "keep_prompt": 256, "layer_norm": 256, "round_rows": 256, "finish_rows": 256, "sample_rows": 256}
+THREADS = dict.fromkeys(["multiply_levels", "unpack_tiles", "keep_prompt", "layer_norm", "round_rows", "finish_rows",
+                         "sample_rows"], 256)
 
 
 def products_of(name, architecture):
-    """Instructions that multiply tiles, for one tile of 64 rows or keys: those of 16 x 8 x 16 numbers, on Turing of half as many."""
+    """Instructions that multiply tiles, for one tile of 64 rows or keys: those of 16 x 8 x 16 numbers, on Turing of half as
+    many."""
     dim, strips = map(int, re.search(r"<half, (\d+), (\d)", name).groups())
     tiles = strips * dim // (1 if name.startswith("prefill") else 2)
     return tiles * (2 if architecture < 80 else 1)

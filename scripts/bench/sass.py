@@ -59,9 +59,9 @@ def bytes_of(code):
 
 
 def inner_loops(lines, tensor):
-    """Of a kernel that tensor cores bound the loop around all its products, of which one turn makes `tensor`; a loop inside it counts
-    as often as that number asks for. Else every innermost loop that has products, or if none has, that moves the widest words: loops
-    that run once a step have neither. Code that is not in a loop counts as one."""
+    """Of a kernel that tensor cores bound the loop around all its products, of which one turn makes `tensor`; a loop inside
+    it counts as often as that number asks for. Else every innermost loop that has products, or if none has, that moves the
+    widest words: loops that run once a step have neither. Code that is not in a loop counts as one."""
     every = loops(lines)
     if tensor:
         products = lambda body: sum("HMMA" in c for c in body)
@@ -69,7 +69,8 @@ def inner_loops(lines, tensor):
         if not most:
             return []
         span, whole = next(loop for loop in every if products(loop[1]) == most)
-        inside = [body for (begin, end), body in every if products(body) and span[0] <= begin and end <= span[1] and (begin, end) != span]
+        inside = [body for (begin, end), body in every
+                  if products(body) and span[0] <= begin and end <= span[1] and (begin, end) != span]
         if not inside or most >= tensor:
             return [whole]
         turns = (tensor - most) // products(inside[0])

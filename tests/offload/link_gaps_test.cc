@@ -1,9 +1,10 @@
 // How busy a link is kept while the host computes: the lanes' own threads beside a pool of threads, with a made-up link
 // and a made-up GPU. Their work has a length and no contents, and their clock is that of the host, so each is late only
-// as far as the threads that queue its work are. Takes seconds and demands nothing: test_offload "[gaps]" prints a
+// as far as the threads that queue its work are. Takes a minute and demands nothing: test_offload "[gaps]" prints a
 // table (docs/lab/link-gaps.md).
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdio>

@@ -19,10 +19,10 @@ BACKEND = """
 #include <dlfcn.h>
 #include <unistd.h>
 #include <cstdio>
-extern "C" void cublas_stand_in();
+extern "C" void light_stand_in();
 extern "C" void* weft_make_cuda_backend(const void*) {
   Dl_info info;
-  dladdr(reinterpret_cast<void*>(&cublas_stand_in), &info);
+  dladdr(reinterpret_cast<void*>(&light_stand_in), &info);
   std::printf("%s\\n", info.dli_fname);
   std::fflush(stdout);
   _exit(77);
@@ -40,11 +40,9 @@ class CuBLAS(unittest.TestCase):
             subprocess.run(["c++", "-shared", "-fPIC", "-x", "c++", "-", "-x", "none", *flags, "-o", cls.made / file],
                            input=source, text=True, check=True)
 
-        light, whole = (f"libcublas{kind}.so.{VERSION}" for kind in ("Lt", ""))
+        light = f"libcublasLt.so.{VERSION}"
         library(light, 'extern "C" void light_stand_in() {}', f"-Wl,-soname,{light}")
-        library(whole, 'extern "C" void light_stand_in(); extern "C" void cublas_stand_in() { light_stand_in(); }',
-                cls.made / light, f"-Wl,-soname,{whole}")
-        library("libweft_cuda.so", BACKEND, cls.made / whole, f"-Wl,-rpath-link,{cls.made}")
+        library("libweft_cuda.so", BACKEND, cls.made / light, f"-Wl,-rpath-link,{cls.made}")
         shutil.copy(WEFT, cls.made / "weft")
 
     def setUp(self):
@@ -54,9 +52,7 @@ class CuBLAS(unittest.TestCase):
     def put_into(self, name):
         folder = self.folder / name
         folder.mkdir(parents=True)
-        for kind in "Lt", "":
-            shutil.copy(self.made / f"libcublas{kind}.so.{VERSION}", folder)
-        return folder / f"libcublas.so.{VERSION}"
+        return shutil.copy(self.made / f"libcublasLt.so.{VERSION}", folder)
 
     def run_weft(self, backend="cuda", **environment):
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(self.folder / "home")} | environment
@@ -71,7 +67,7 @@ class CuBLAS(unittest.TestCase):
     def test_chosen(self):
         file = self.put_into("somewhere")
         self.put_into("home/.local/lib/python3.12/site-packages/nvidia/cu99/lib")  # would be found too
-        (file.parent / f"libcublas.so.{VERSION}.1.2").write_text("of a longer name")
+        (file.parent / f"libcublasLt.so.{VERSION}.1.2").write_text("of a longer name")
         self.assert_found(file, WEFT_CUBLAS=str(file.parent))
         self.assert_found(file, WEFT_CUBLAS=str(file))
 
@@ -87,7 +83,7 @@ class CuBLAS(unittest.TestCase):
 
     def test_in_a_toolkit(self):
         self.assert_found(self.put_into("toolkit/lib64"), CUDA_PATH=str(self.folder / "toolkit"))
-        self.assert_found(self.folder / "toolkit/lib64" / f"libcublas.so.{VERSION}", CUDA_HOME=str(self.folder / "toolkit"))
+        self.assert_found(self.folder / "toolkit/lib64" / f"libcublasLt.so.{VERSION}", CUDA_HOME=str(self.folder / "toolkit"))
 
     def test_where_the_loader_finds_it(self):
         file = self.put_into("loader")
@@ -96,17 +92,17 @@ class CuBLAS(unittest.TestCase):
     def test_nowhere(self):
         done = self.run_weft()
         self.assertEqual(done.returncode, DEVICE, done.stderr)
-        for words in f"libcublas.so.{VERSION}", "WEFT_CUBLAS", "use --backend cpu":
+        for words in f"libcublasLt.so.{VERSION}", "WEFT_CUBLAS", "use --backend cpu":
             self.assertIn(words, done.stderr)
         done = self.run_weft(WEFT_CUBLAS=str(self.folder))
         self.assertEqual(done.returncode, USAGE, done.stderr)
-        self.assertIn(f"WEFT_CUBLAS={self.folder}: wanted the folder of a libcublas.so", done.stderr)
+        self.assertIn(f"WEFT_CUBLAS={self.folder}: wanted the folder of a libcublasLt.so", done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1)
         broken = self.put_into("broken")
         broken.write_text("not a library")
         done = self.run_weft(WEFT_CUBLAS=str(broken))
         self.assertEqual(done.returncode, USAGE, done.stderr)
-        self.assertIn("libcublas.so", done.stderr)
+        self.assertIn("libcublasLt.so", done.stderr)
 
 
 if __name__ == "__main__":

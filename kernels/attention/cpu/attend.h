@@ -8,6 +8,16 @@
 
 namespace weft::kernels {
 
+/// Calls f.operator()<H>(head) for all query heads of a group, as many at a time as the vector type has registers for.
+template <class S, class F> void by_heads(int group, const F& f) {
+  int head = 0;
+  if constexpr (S::kHeads >= 4)
+    for (; head + 4 <= group; head += 4) f.template operator()<4>(head);
+  if constexpr (S::kHeads >= 2)
+    for (; head + 2 <= group; head += 2) f.template operator()<2>(head);
+  for (; head < group; ++head) f.template operator()<1>(head);
+}
+
 constexpr std::uintptr_t kAheadBytes = 8192;  ///< distance of prefetches: half a microsecond of reading
 constexpr std::uintptr_t kLine = 64;
 
@@ -178,13 +188,7 @@ template <class S, int H, class T> void outputs_of(const DecodeState<T>& s, int 
 
 /// The outputs of all query heads.
 template <class S, class T> void outputs(const DecodeState<T>& s) {
-  const int group = s.tile.group;
-  int head = 0;
-  if constexpr (S::kHeads >= 4)
-    for (; head + 4 <= group; head += 4) outputs_of<S, 4>(s, head);
-  if constexpr (S::kHeads >= 2)
-    for (; head + 2 <= group; head += 2) outputs_of<S, 2>(s, head);
-  for (; head < group; ++head) outputs_of<S, 1>(s, head);
+  by_heads<S>(s.tile.group, [&]<int H>(int head) { outputs_of<S, H>(s, head); });
 }
 
 }  // namespace weft::kernels

@@ -27,12 +27,7 @@ template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
       quantise_query<S, KeyOf<T>::kType>(s.q + i / groups * s.dim, t.head_dim, i % groups * kKvGroup,
                                          s.q_words + i * kKvGroup, s.q_scale + i, s.q_sum + i);
   }
-  int head = 0;
-  if constexpr (S::kHeads >= 4)
-    for (; head + 4 <= t.group; head += 4) logits<S, 4>(s, head);
-  if constexpr (S::kHeads >= 2)
-    for (; head + 2 <= t.group; head += 2) logits<S, 2>(s, head);
-  for (; head < t.group; ++head) logits<S, 1>(s, head);
+  by_heads<S>(t.group, [&]<int H>(int head) { logits<S, H>(s, head); });
   const bool rest = has_rest(s);
   for (int g = 0; g < t.group; ++g) {
     if (rest) add_rest_logit<S>(s, g);

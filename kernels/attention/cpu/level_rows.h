@@ -44,6 +44,8 @@ constexpr Places places(int (*place)(DType, int, int), DType type) {
 template <DType kType> inline constexpr Places kQueryPlaces = places(query_place, kType);
 template <DType kType> inline constexpr Places kSumPlaces = places(sum_place, kType);
 
+namespace {  // compiled for each instruction set, and never shared between them
+
 /// The keys or the values of the visible slots.
 struct LevelRows {
   const std::uint8_t* rows;  // that of slot 0 first
@@ -85,6 +87,8 @@ struct LevelPrefetch {
       __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);  // NOLINT(performance-no-int-to-ptr)
   }
 };
+
+}  // namespace
 
 /// The words of group g of a row.
 template <class S, DType kType, bool kWhole>

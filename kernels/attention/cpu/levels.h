@@ -174,7 +174,7 @@ void outputs(const DecodeState<T>& s) {
         S::store(scale + i, scales);
         S::store(minimum + i, minima);
       }
-      const auto weigh = [&]<int H>(int head) {
+      by_heads<S>(t.group, [&]<int H>(int head) {
         std::int16_t weight[H][kBlockEntries];
         float factor[H];
         const std::int64_t part = std::int64_t{head} * groups + g;
@@ -184,13 +184,7 @@ void outputs(const DecodeState<T>& s) {
         float* const sum = s.sum + part * kKvGroup;
         if (g < whole) weigh_group<S, H, kType, true>(v, ahead, at, count, g, weight, factor, sum, groups * kKvGroup);
         else weigh_group<S, H, kType, false>(v, ahead, at, count, g, weight, factor, sum, groups * kKvGroup);
-      };
-      int head = 0;
-      if constexpr (S::kHeads >= 4)
-        for (; head + 4 <= t.group; head += 4) weigh.template operator()<4>(head);
-      if constexpr (S::kHeads >= 2)
-        for (; head + 2 <= t.group; head += 2) weigh.template operator()<2>(head);
-      for (; head < t.group; ++head) weigh.template operator()<1>(head);
+      });
     }
   }
   for (int head = 0; head < t.group; ++head)

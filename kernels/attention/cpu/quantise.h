@@ -40,9 +40,9 @@ void quantise_group(const float* x, int count, float top, std::uint8_t* levels, 
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
   for (int d = 0; d < count; d += kLanes) {
     const int lanes = count - d < kLanes ? count - d : kLanes;
-    const typename S::V steps = S::round(S::mul(S::sub(load_some<S>(x + d, lanes), S::all(minimum)), S::all(inverse)));
+    const typename S::V exact = S::mul(S::sub(load_some<S>(x + d, lanes), S::all(minimum)), S::all(inverse));
     std::int16_t level[kLanes];
-    S::store_rounded(level, S::min(S::max(steps, S::zero()), S::all(top)));
+    S::store_rounded(level, S::min(S::max(exact, S::zero()), S::all(top)));
     for (int i = 0; i < kLanes; ++i) levels[d + i] = static_cast<std::uint8_t>(level[i]);
   }
 }

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "kernels/attention/cpu/levels.h"
+#include "kernels/attention/cpu/slots.h"
 
 namespace weft::kernels {
 

@@ -1,6 +1,7 @@
 // tests/runtime/measure/measure_ops_test.cc: loads keep work queued, and everything that they queue is counted.
 #include "runtime/measure/measure_ops.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
