@@ -16,19 +16,21 @@ namespace weft::kernels {
 ///   k, v [tokens, kv_heads * head_dim] of the KV type
 ///   offsets [sequences + 1]: sequence i has rows offsets[i] .. offsets[i + 1]
 ///   lse [heads, tokens] f32 or empty: log of the sum of exp(scale * q k^T) per row, natural logarithm
+/// With a `window` a row attends to the last `window` tokens alone, itself included; 0: to all.
 struct PrefillAttention {
   ConstView q, k, v;
   std::span<const std::int32_t> offsets;
   int heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   View out, lse;
+  int window = 0;
 };
 
 /// The attention that each prompt token received: score[g, j] = the sum (with the other statistic the largest) of
 /// exp(scale * q_i k_j - lse_i) over the query heads of group g and the rows i >= j. The terms are recomputed in fp32,
 /// some keys at a time, from the row sums lse. `observation` > 0 counts only the last `observation` rows of each
 /// sequence (SnapKV's observation window, arXiv 2404.14469).
-///   q, k, lse, offsets as in PrefillAttention      score [kv_heads, tokens] f32
+///   q, k, lse, offsets, window as in PrefillAttention      score [kv_heads, tokens] f32
 struct ColumnSums {
   ConstView q, k, lse;
   std::span<const std::int32_t> offsets;
@@ -37,6 +39,7 @@ struct ColumnSums {
   int observation = 0;
   View score;
   Statistic statistic = Statistic::sum;
+  int window = 0;
 };
 
 constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }
@@ -121,6 +124,7 @@ struct DecodeAttention {
 ///   sequence, next [rows]: place in the block; a position, at least the number of slots in use in any head
 ///   frequencies [n]: those of the Rotary that turned the keys before they were stored; empty if keys do not depend on
 ///   positions
+///   alternate: that Rotary's
 ///   hadamard: whether keys were multiplied by Hadamard's matrix after that; the op undoes this and does it again
 ///   home: as in DecodeAttention
 struct Reposition {
@@ -128,6 +132,7 @@ struct Reposition {
   std::span<const float> frequencies;
   bool hadamard = false;
   KvSlots slots, home;
+  bool alternate = false;
 };
 
 /// Uniform in [0, 1), the same on every backend.

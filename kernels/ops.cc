@@ -82,6 +82,9 @@ struct Checker {
     if (k.spare < 0 || of_prompt + k.spare > INT32_MAX)
       refuse("keep has room for " + text(of_prompt) + " tokens and spare " + text(k.spare) +
              "; wanted spare from 0 on");
+    if (k.window < 0 || (k.window > 0 && of_prompt >= k.window))
+      refuse("keep has room for " + text(of_prompt) + " tokens and a window of " + text(k.window) +
+             "; wanted fewer than the window has, or no window");
     if (k.heavy < 0 || k.recent < 0 || of_prompt < 1 || k.sinks < 0 || k.grace < 0 ||
         std::int64_t{k.sinks} + k.grace > k.heavy)
       refuse("keep is heavy " + text(k.heavy) + ", recent " + text(k.recent) + ", sinks " + text(k.sinks) + ", grace " +
@@ -153,6 +156,15 @@ void check(const Add& op) {
   c.like("y", op.y, "x", op.x);
   c.of_type("x", op.x, DType::f32);
   c.of_float_type("y", op.y);
+}
+
+void check(const Scale& op) {
+  const Checker c{"scale"};
+  c.sound("x", op.x);
+  c.of_type("x", op.x, DType::f32);
+  if (!std::isfinite(op.factor) || !std::isfinite(op.cap) || op.cap < 0)
+    c.refuse("factor is " + std::to_string(op.factor) + " and cap " + std::to_string(op.cap) +
+             ", wanted finite numbers, the cap not negative");
 }
 
 void check(const Multiply& op) {
@@ -289,6 +301,7 @@ void check(const ColumnSums& op) {
   c.of_type("lse", op.lse, DType::f32);
   c.of_type("score", op.score, DType::f32);
   c.offsets(op.offsets, tokens);
+  if (op.window < 0) c.refuse("window is " + text(op.window) + ", wanted 0 (none) or more");
   if (op.observation < 0) c.refuse("observation is " + text(op.observation) + ", wanted 0 (all rows) or more");
 }
 

@@ -33,6 +33,12 @@ struct Add {
   ConstView y;
 };
 
+/// x *= factor; then, with a cap, x = cap * tanh(x / cap).   x [rows, cols] f32
+struct Scale {
+  View x;
+  float factor = 1, cap = 0;
+};
+
 /// x *= y.   x, y [rows, cols] activations of one type
 struct Multiply {
   View x;
@@ -52,12 +58,12 @@ struct Gather {
 ///   x, out [rows, cols] of one type, or x f32 and out of any float type; out may be x if their types are equal
 ///   weight, bias [1, cols], each may be empty (scale 1, shift 0)
 /// The sums are fp32 in every dtype; eps is added to the variance. With `rms` the mean is not subtracted: the row is
-/// divided by its root mean square (RMSNorm, arXiv 1910.07467).
+/// divided by its root mean square (RMSNorm, arXiv 1910.07467). With `plus_one` the scale is 1 + weight, as in Gemma.
 struct LayerNorm {
   ConstView x, weight, bias;
   View out;
   float eps = 1e-5f;
-  bool rms = false;
+  bool rms = false, plus_one = false;
 };
 
 /// Takes heads out of rows in which the heads of several matrices alternate: out's head h = in's head first + h * step.
@@ -69,13 +75,17 @@ struct TakeHeads {
 };
 
 /// Rotary position embedding (RoFormer, arXiv 2104.09864), in place: in every head the numbers i and i + n turn by
-/// position * frequencies[i] radians, where n is the number of frequencies; numbers from 2 n on stay.
+/// position * frequencies[i] radians, where n is the number of frequencies; numbers from 2 n on stay. If pairs
+/// `alternate`, the numbers 2 i and 2 i + 1 turn. The numbers that turn are multiplied by `magnitude` (YaRN's attention
+/// factor, arXiv 2309.00071).
 ///   x [tokens, heads * head_dim] activations     position [tokens]     frequencies [n], 2 n <= head_dim
 struct Rotary {
   View x;
   std::span<const std::int32_t> position;
   std::span<const float> frequencies;
   int head_dim = 0;
+  bool alternate = false;
+  float magnitude = 1;
 };
 
 /// Multiplies every head by a Hadamard matrix, in place, which spreads outliers over its numbers (QuaRot, arXiv
@@ -178,6 +188,7 @@ struct TopLogProbs {
 #define WEFT_KERNEL_OPS(X) \
   X(Convert)               \
   X(Add)                   \
+  X(Scale)                 \
   X(Multiply)              \
   X(Gather)                \
   X(LayerNorm)             \

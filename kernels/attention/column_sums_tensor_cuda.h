@@ -35,6 +35,8 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
 
   // The rows from `begin` on pass tile by tile, those of one query head after those of another.
   const int begin = max(block.first, first_row / kTile * kTile), heads = (kv_head + 1) * a.group;
+  // One past the last row that sees one of these keys.
+  const int length = min(block.length - block.first - count + 1, a.window) + block.first + count - 1;
   const auto begin_turn = [&](int head, int first, int buffer) {
     const int rows = min(kTile, block.length - first);
     Tile<T, kDim>{memory + buffer * kTile * kDim}.begin_load_queries(a, block.begin + first, head, rows);
@@ -50,7 +52,7 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
   for (int buffer = 0; next_head < heads; buffer ^= 1) {
     const int first = next, rows = min(kTile, block.length - first);
     next += kTile;
-    if (next >= block.length) ++next_head, next = begin;
+    if (next >= length) ++next_head, next = begin;
     end_copies();
     __syncthreads();  // this turn's rows have arrived, and no thread needs those of the one before
     if (next_head < heads) begin_turn(next_head, next, buffer ^ 1);
@@ -58,7 +60,8 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
     if (kStrips > 1 && first + kTile <= block.first + at.begin) continue;
     float p[kStrips][kTile / 8][4];
     multiply_rows(keys, at.begin, Tile<T, kDim>{memory + buffer * kTile * kDim}, p);
-    if (first < block.first + kTile * kStrips || first < first_row || rows < kTile) {
+    if (first < block.first + kTile * kStrips || first < first_row || rows < kTile ||
+        first + kTile - block.first > a.window) {
 #pragma unroll
       for (int m = 0; m < kStrips; ++m)
 #pragma unroll
@@ -66,7 +69,8 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int row = n * 8 + at.t * 2 + i % 2, key = block.first + at.row + m * kStrip + i / 2 * 8;
-            if (row >= rows || first + row < max(key, first_row)) p[m][n][i] = -INFINITY;
+            if (row >= rows || first + row < max(key, first_row) || first + row - key >= a.window)
+              p[m][n][i] = -INFINITY;
           }
     }
 #pragma unroll

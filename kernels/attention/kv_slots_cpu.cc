@@ -20,7 +20,8 @@ std::vector<std::int32_t> kept_positions(std::int32_t length, const Keep& keep, 
     for (std::int32_t i = 0; i < length; ++i) kept.push_back(i);
     return kept;
   }
-  const std::int32_t recent_begin = length - keep.recent, sinks = std::min({keep.sinks, keep.heavy, recent_begin});
+  const std::int32_t recent_begin = length - keep.recent, begin = keep.seen_from(length);
+  const std::int32_t sinks = std::max(begin, std::min({keep.sinks, keep.heavy, recent_begin}));
   struct Candidate {
     float score;
     std::int32_t position;
@@ -30,13 +31,13 @@ std::vector<std::int32_t> kept_positions(std::int32_t length, const Keep& keep, 
     const float s = score(i);  // NaN has no order, so it goes first
     candidates.push_back({std::isnan(s) ? -std::numeric_limits<float>::infinity() : s, i});
   }
-  const auto heavy = static_cast<std::ptrdiff_t>(keep.heavy - sinks);
+  const auto heavy = static_cast<std::ptrdiff_t>(keep.heavy - (sinks - begin));
   const auto worth_more = [](const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score > b.score : a.position > b.position;
   };
   if (heavy < static_cast<std::ptrdiff_t>(candidates.size()))
     std::nth_element(candidates.begin(), candidates.begin() + heavy, candidates.end(), worth_more);
-  for (std::int32_t i = 0; i < sinks; ++i) kept.push_back(i);
+  for (std::int32_t i = begin; i < sinks; ++i) kept.push_back(i);
   for (std::ptrdiff_t i = 0; i < heavy; ++i) kept.push_back(candidates[static_cast<std::size_t>(i)].position);
   for (std::int32_t i = recent_begin; i < length; ++i) kept.push_back(i);
   std::sort(kept.begin(), kept.end());

@@ -135,7 +135,9 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
 
   const bool all = prompt.length <= prompt.keep.of_prompt();
   const int recent = all ? 0 : prompt.length - prompt.keep.recent;  // the first of those that stay in any case
-  const int sinks = min(min(prompt.keep.sinks, prompt.keep.heavy), recent), heavy = prompt.keep.heavy - sinks;
+  const int begin = all ? 0 : prompt.keep.seen_from(prompt.length);  // those before are outside the model's window
+  const int sinks = max(begin, min(min(prompt.keep.sinks, prompt.keep.heavy), recent));
+  const int heavy = prompt.keep.heavy - (sinks - begin);
   std::uint64_t least = 0;  // key of the last heavy one
   if (heavy > 0 && heavy < recent - sinks)
     least = select_key(
@@ -144,7 +146,8 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
   int kept = 0;
   for (int first = 0; first < prompt.length; first += kThreads) {
     const int at = first + static_cast<int>(threadIdx.x);
-    const bool stays = at < prompt.length && (at >= recent || at < sinks || (heavy > 0 && key(at) >= least));
+    const bool stays =
+        at < prompt.length && at >= begin && (at >= recent || at < sinks || (heavy > 0 && key(at) >= least));
     int total = 0;
     const int rank = rank_of(stays, counts, total);
     if (stays) {

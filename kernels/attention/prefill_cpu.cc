@@ -48,7 +48,7 @@ void CpuOps::run(const PrefillAttention& op, Stream&) const {
     t.v = at(op.v, block.begin, kv_column);
     t.q_stride = op.q.stride, t.k_stride = op.k.stride, t.v_stride = op.v.stride, t.out_stride = op.out.stride;
     t.dtype = op.k.dtype;
-    t.first_row = block.first, t.rows = block.count, t.head_dim = op.head_dim;
+    t.first_row = block.first, t.rows = block.count, t.head_dim = op.head_dim, t.window = op.window;
     t.scale = op.scale;
     t.out = static_cast<float*>(at(op.out, block.begin, column));
     t.lse = op.lse ? static_cast<float*>(at(op.lse, head, block.begin)) : nullptr;
@@ -76,8 +76,10 @@ void CpuOps::run(const ColumnSums& op, Stream&) const {
     t.q_stride = op.q.stride, t.k_stride = op.k.stride, t.lse_stride = op.lse.stride;
     t.dtype = op.k.dtype;
     t.first_key = block.first, t.keys = block.count, t.head_dim = op.head_dim, t.group = group;
+    t.window = op.window;
     t.first_row = op.observation > 0 ? std::max(0, block.length - op.observation) : 0;
-    t.length = block.length;
+    // The last row that sees one of these keys ends them.
+    t.length = op.window > 0 ? std::min(block.length, block.first + block.count - 1 + op.window) : block.length;
     t.scale = op.scale;
     t.statistic = op.statistic;
     t.score = static_cast<float*>(at(op.score, kv_head, block.begin));

@@ -49,20 +49,21 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
   WEFT_SHARED(float, weight, [kThreads]);
   WEFT_SHARED(float, partial, [kWarps]);
   const Block block = a.blocks[blockIdx.x];
-  const int head = blockIdx.y, kv_head = head / a.group, keys = block.first + 1;
+  const int head = blockIdx.y, kv_head = head / a.group;
+  const int begin = max(0, block.first + 1 - a.window), keys = block.first + 1;
   const T* const k = static_cast<const T*>(a.k) + block.begin * a.k_stride + kv_head * a.head_dim;
   const T* const v = static_cast<const T*>(a.v) + block.begin * a.v_stride + kv_head * a.head_dim;
   const std::int64_t at = (block.begin + block.first) * a.q_stride + head * a.head_dim;
   for (int d = threadIdx.x; d < a.head_dim; d += kThreads) q[d] = a.scale * query<T>(a, at + d);
   __syncthreads();
   RowSum sums;
-  for (int j = threadIdx.x; j < keys; j += kThreads) sums.add(dot(q, k + j * a.k_stride, a.head_dim));
+  for (int j = begin + static_cast<int>(threadIdx.x); j < keys; j += kThreads) sums.add(dot(q, k + j * a.k_stride, a.head_dim));
   const float most = block_reduce(sums.most, Largest{}, partial);
   const float sum = block_reduce(sums.sum * __expf(sums.most - most), Sum{}, partial), lse = most + logf(sum);
   if (a.lse && threadIdx.x == 0) a.lse[head * a.lse_stride + block.begin + block.first] = lse;
 
   float out[kMostDim / kThreads] = {};
-  for (int first = 0; first < keys; first += kThreads) {
+  for (int first = begin; first < keys; first += kThreads) {
     const int j = first + static_cast<int>(threadIdx.x);
     __syncthreads();
     weight[threadIdx.x] = j < keys ? __expf(dot(q, k + j * a.k_stride, a.head_dim) - lse) : 0.0f;
@@ -87,7 +88,8 @@ template <class T, class How> __global__ void __launch_bounds__(kThreads) column
   float sum = 0;
   for (int g = 0; g < a.group; ++g) {
     const int head = kv_head * a.group + g;
-    for (int i = max(block.first, first_row) + static_cast<int>(threadIdx.x); i < block.length; i += kThreads) {
+    const int end = min(block.length - block.first, a.window) + block.first;
+    for (int i = max(block.first, first_row) + static_cast<int>(threadIdx.x); i < end; i += kThreads) {
       const std::int64_t at = (block.begin + i) * a.q_stride + head * a.head_dim;
       const float product = a.q_is_float ? dot(static_cast<const float*>(a.q) + at, k, a.head_dim)
                                          : dot(static_cast<const T*>(a.q) + at, k, a.head_dim);
@@ -142,6 +144,7 @@ template <class Op> PrefillArgs args_of(const Op& op) {
   args.k = op.k.data, args.k_stride = op.k.stride;
   args.heads = op.heads, args.kv_heads = op.kv_heads, args.group = op.heads / op.kv_heads, args.head_dim = op.head_dim;
   args.scale = op.scale;
+  args.window = op.window > 0 ? op.window : 1 << 30;
   args.lse = static_cast<float*>(const_cast<void*>(static_cast<const void*>(op.lse.data)));
   args.lse_stride = op.lse.stride;
   return args;

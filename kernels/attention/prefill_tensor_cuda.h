@@ -83,11 +83,13 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
   Strips<T, kDim, kStrips, kHoldsQueries<kDim, kStrips>> queries{{memory + kTile * kDim * (kStrips == 1 ? 1 : 2)}, {}};
   const FragmentPlace<kStrips> at;
   int tile, count;    // the last tile of keys comes first; `count` of its keys are the prompt's
+  int last_tile;      // the one that the window of the block's first row begins in
   int ahead;          // from the block's first row to the tile's first key
   int token, column;  // the first key's place in k and v
   {
     const QueryRows<kStrips> mine(a);
     tile = (mine.block.first + mine.rows - 1) / kTile;
+    last_tile = max(0, mine.block.first + 1 - a.window) / kTile;
     ahead = tile * kTile - mine.block.first;
     count = min(kTile, mine.block.length - tile * kTile);
     token = mine.block.begin + tile * kTile, column = mine.head / a.group * a.head_dim;
@@ -104,7 +106,7 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
   float out[kStrips][kDim / 8][4] = {}, most[kStrips][2], sum[kStrips][2] = {};
 #pragma unroll
   for (int m = 0; m < kStrips; ++m) most[m][0] = most[m][1] = -INFINITY;
-  for (; tile >= 0; --tile, ahead -= kTile, count = kTile) {
+  for (; tile >= last_tile; --tile, ahead -= kTile, count = kTile) {
     end_copies();
     __syncthreads();  // the keys have arrived, and no thread needs the last values
     values.begin_load(rows_of(a.v, a.v_stride), a.v_stride, count, a.head_dim);
@@ -123,13 +125,23 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
             for (int i = 0; i < 4; ++i)
               if (ahead + n * 8 + at.t * 2 + i % 2 > at.row + m * kStrip + i / 2 * 8) p[m][n][i] = -INFINITY;
       }
+      if (ahead + a.window <= at.begin + kStrips * kStrip - 1) {  // the window of the warp's last row hides some keys
+#pragma unroll
+        for (int m = 0; m < kStrips; ++m)
+#pragma unroll
+          for (int n = 0; n < kTile / 8; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              if (ahead + n * 8 + at.t * 2 + i % 2 + a.window <= at.row + m * kStrip + i / 2 * 8)
+                p[m][n][i] = -INFINITY;
+      }
 #pragma unroll
       for (int m = 0; m < kStrips; ++m) weigh<T, kDim>(p[m], a.scale * kLog2E, most[m], sum[m], out[m], weights[m]);
     }
     end_copies();
     __syncthreads();  // the values have arrived, and no thread needs these keys
     token -= kTile;
-    if (tile > 0) keys.begin_load(rows_of(a.k, a.k_stride), a.k_stride, kTile, a.head_dim);
+    if (tile > last_tile) keys.begin_load(rows_of(a.k, a.k_stride), a.k_stride, kTile, a.head_dim);
     if (sees) add_values<T, kDim, kStrips>(weights, values, out);
   }
 

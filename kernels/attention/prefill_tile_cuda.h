@@ -36,6 +36,7 @@ struct PrefillArgs {
   float* score;
   std::int64_t score_stride;
   int observation;
+  int window;  // more than any prompt has tokens, if there is none
 };
 
 /// kRows rows of kDim numbers in shared memory. Chunks change places within their row, so that neither writes of whole

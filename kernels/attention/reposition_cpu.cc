@@ -27,17 +27,18 @@ void read_levels(const std::byte* row, DType type, int head_dim, float* to, cons
 
 /// Turns a key from one position to another: each pair turns back by the angle of the one and on by that of the other,
 /// so that angles are those of Rotary.
-void turn(float* key, std::span<const float> frequencies, std::int32_t from, std::int32_t to) {
-  const std::size_t n = frequencies.size();
+void turn(float* key, std::span<const float> frequencies, bool alternate, std::int32_t from, std::int32_t to) {
+  const std::size_t n = frequencies.size(), step = alternate ? 2 : 1, apart = alternate ? 1 : n;
   for (std::size_t i = 0; i < n; ++i) {
     const float back = static_cast<float>(from) * frequencies[i], on = static_cast<float>(to) * frequencies[i];
     const float back_cosine = std::cos(back), back_sine = std::sin(back);
     const float on_cosine = std::cos(on), on_sine = std::sin(on);
     const float cosine = on_cosine * back_cosine + on_sine * back_sine;
     const float sine = on_sine * back_cosine - on_cosine * back_sine;
-    const float a = key[i], b = key[i + n];
-    key[i] = a * cosine - b * sine;
-    key[i + n] = b * cosine + a * sine;
+    float &x = key[i * step], &y = key[i * step + apart];
+    const float a = x, b = y;
+    x = a * cosine - b * sine;
+    y = b * cosine + a * sine;
   }
 }
 
@@ -48,7 +49,7 @@ void move_key(const Reposition& op, std::byte* row, std::int32_t from, std::int3
   if (is_quantised(type)) read_levels(row, type, dim, key, vectors);
   else vectors.convert(row, type, key, DType::f32, dim, false);
   if (op.hadamard) vectors.hadamard(key, dim);
-  turn(key, op.frequencies, from, to);
+  turn(key, op.frequencies, op.alternate, from, to);
   if (op.hadamard) vectors.hadamard(key, dim);
   if (is_quantised(type)) vectors.quantise(key, dim, type, row);
   else vectors.convert(key, DType::f32, row, type, dim, false);

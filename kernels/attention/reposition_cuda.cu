@@ -24,7 +24,7 @@ struct Args {
   const Row* rows;
   const float* frequencies;
   int count;  // number of frequencies
-  bool hadamard;
+  bool alternate, hadamard;
   KvSlots slots, home;
   std::int64_t row;  // elements of the kernel's type in one slot's key
 };
@@ -50,9 +50,11 @@ __device__ void move_key(const Args& a, T* row, T* home, std::int32_t from, std:
     const float back_cosine = cosf(back), back_sine = sinf(back), on_cosine = cosf(on), on_sine = sinf(on);
     const float cosine = on_cosine * back_cosine + on_sine * back_sine;
     const float sine = on_sine * back_cosine - on_cosine * back_sine;
-    const float first = key[i], second = key[i + a.count];
-    key[i] = first * cosine - second * sine;
-    key[i + a.count] = second * cosine + first * sine;
+    float& x = key[a.alternate ? 2 * i : i];
+    float& y = key[a.alternate ? 2 * i + 1 : i + a.count];
+    const float first = x, second = y;
+    x = first * cosine - second * sine;
+    y = second * cosine + first * sine;
   }
   __syncwarp();
   if (a.hadamard) turn_head(key, dim);
@@ -112,6 +114,7 @@ void CudaOps::run(const Reposition& op, Stream& any) const {
   Args args{.rows = all,
             .frequencies = op.frequencies.empty() ? nullptr : stream.upload(op.frequencies),
             .count = static_cast<int>(op.frequencies.size()),
+            .alternate = op.alternate,
             .hadamard = op.hadamard,
             .slots = op.slots,
             .home = op.home,

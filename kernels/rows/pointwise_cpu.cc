@@ -74,6 +74,19 @@ void CpuOps::run(const Add& op, Stream&) const {
   convert_rows(pool_, vectors_, op.y, op.x, true);
 }
 
+void CpuOps::run(const Scale& op, Stream&) const {
+  check(op);
+  ThreadPool::Turn turn(pool_);
+  for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int) {
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      float* const x = row_of(op.x, r);
+      for (std::int64_t c = 0; c < op.x.cols; ++c) x[c] *= op.factor;
+      if (op.cap > 0)
+        for (std::int64_t c = 0; c < op.x.cols; ++c) x[c] = op.cap * std::tanh(x[c] / op.cap);
+    }
+  });
+}
+
 void CpuOps::run(const Multiply& op, Stream&) const {
   check(op);
   require_f32("multiply", {{"x", op.x}});
@@ -109,6 +122,8 @@ void CpuOps::run(const LayerNorm& op, Stream&) const {
   float* const bias = weight + cols;
   if (op.weight) vectors_.convert(op.weight.data, op.weight.dtype, weight, DType::f32, cols, false);
   else std::fill(weight, weight + cols, 1.0f);
+  if (op.plus_one)
+    for (std::int64_t c = 0; c < cols; ++c) weight[c] += 1;
   if (op.bias) vectors_.convert(op.bias.data, op.bias.dtype, bias, DType::f32, cols, false);
   else std::fill(bias, bias + cols, 0.0f);
 
@@ -137,7 +152,7 @@ void CpuOps::run(const TakeHeads& op, Stream&) const {
 void CpuOps::run(const Rotary& op, Stream&) const {
   check(op);
   require_f32("rotary", {{"x", op.x}});
-  const std::size_t n = op.frequencies.size();
+  const std::size_t n = op.frequencies.size(), step = op.alternate ? 2 : 1, apart = op.alternate ? 1 : n;
   ThreadPool::Turn turn(pool_);
   for_row_blocks(turn, op.x.rows, op.x.cols, [&](std::int64_t first, std::int64_t rows, int thread) {
     float* const cosine = reinterpret_cast<float*>(turn.scratch(thread, 2 * n * sizeof(float)));
@@ -145,15 +160,16 @@ void CpuOps::run(const Rotary& op, Stream&) const {
     for (std::int64_t r = first; r < first + rows; ++r) {
       for (std::size_t i = 0; i < n; ++i) {
         const float angle = static_cast<float>(op.position[static_cast<std::size_t>(r)]) * op.frequencies[i];
-        cosine[i] = std::cos(angle);
-        sine[i] = std::sin(angle);
+        cosine[i] = std::cos(angle) * op.magnitude;
+        sine[i] = std::sin(angle) * op.magnitude;
       }
       float* const row = row_of(op.x, r);
       for (float* head = row; head < row + op.x.cols; head += op.head_dim)
         for (std::size_t i = 0; i < n; ++i) {
-          const float a = head[i], b = head[i + n];
-          head[i] = a * cosine[i] - b * sine[i];
-          head[i + n] = b * cosine[i] + a * sine[i];
+          float &x = head[i * step], &y = head[i * step + apart];
+          const float a = x, b = y;
+          x = a * cosine[i] - b * sine[i];
+          y = b * cosine[i] + a * sine[i];
         }
     }
   });

@@ -64,7 +64,7 @@ __global__ void gather_rows(const In* table, std::int64_t table_stride, const st
 /// have it).
 template <class In, class Out, int kPack, int kHeld>
 __global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, Numbers bias, Out* out,
-                           std::int64_t out_stride, int cols, float eps, bool rms) {
+                           std::int64_t out_stride, int cols, float eps, bool rms, bool plus_one) {
   WEFT_SHARED(float, partial, [kThreads / kWarp]);
   x += blockIdx.x * x_stride;
   out += blockIdx.x * out_stride;
@@ -107,12 +107,21 @@ __global__ void layer_norm(const In* x, std::int64_t x_stride, Numbers weight, N
     Pack<Out, kPack> result = {};
     for (int i = 0; i < kPack; ++i) {
       float y = (to_float(pack.at[i]) - mean) * scale;
-      if (weight.data) y *= factor.at[i];
+      if (weight.data) y *= plus_one ? 1 + factor.at[i] : factor.at[i];
       if (bias.data) y += shift.at[i];
       result.at[i] = from_float<Out>(y);
     }
     store_pack(out + c, result);
   });
+}
+
+__global__ void scale(float* x, std::int64_t x_stride, std::int64_t cols, float factor, float cap) {
+  x += blockIdx.x * x_stride;
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
+  for (std::int64_t c = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; c < cols; c += step) {
+    const float y = x[c] * factor;
+    x[c] = cap > 0 ? cap * tanhf(y / cap) : y;
+  }
 }
 
 template <class T, int kPack>
@@ -138,20 +147,21 @@ __global__ void take_heads(const T* in, std::int64_t in_stride, int first, int h
     out[c] = in[(first + c / head_dim * heads_apart) * head_dim + c % head_dim];
 }
 
-/// Each thread turns pairs; a row has `pairs` of them.
+/// Each thread turns pairs; a row has `pairs` of them. Pair i of a head begins at i * apart_pairs, and its numbers are
+/// `apart`.
 template <class T>
 __global__ void rotate(T* x, std::int64_t x_stride, const std::int32_t* position, const float* frequencies, int count,
-                       int head_dim, std::int64_t pairs) {
+                       int head_dim, std::int64_t pairs, int apart_pairs, int apart, float magnitude) {
   x += blockIdx.x * x_stride;
   const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
   for (std::int64_t p = std::int64_t{blockIdx.y} * kThreads + threadIdx.x; p < pairs; p += step) {
     const auto i = static_cast<int>(p % count);
-    T* const pair = x + p / count * head_dim + i;
+    T* const pair = x + p / count * head_dim + i * apart_pairs;
     const float angle = static_cast<float>(position[blockIdx.x]) * frequencies[i];
-    const float cosine = cosf(angle), sine = sinf(angle);
-    const float a = to_float(pair[0]), b = to_float(pair[count]);
+    const float cosine = cosf(angle) * magnitude, sine = sinf(angle) * magnitude;
+    const float a = to_float(pair[0]), b = to_float(pair[apart]);
     pair[0] = from_float<T>(a * cosine - b * sine);
-    pair[count] = from_float<T>(b * cosine + a * sine);
+    pair[apart] = from_float<T>(b * cosine + a * sine);
   }
 }
 
@@ -180,7 +190,7 @@ template <class In, class Out> void launch_norm(const LayerNorm& op, CudaStream&
               : layer_norm<In, Out, 1, 0>,
          dim3(static_cast<unsigned>(op.x.rows)), threads, 0, stream, static_cast<const In*>(op.x.data), op.x.stride,
          Numbers{op.weight.data, op.weight.dtype}, Numbers{op.bias.data, op.bias.dtype}, static_cast<Out*>(op.out.data),
-         op.out.stride, static_cast<int>(op.x.cols), op.eps, op.rms);
+         op.out.stride, static_cast<int>(op.x.cols), op.eps, op.rms, op.plus_one);
 }
 
 }  // namespace
@@ -193,6 +203,13 @@ void CudaOps::run(const Convert& op, Stream& stream) const {
 void CudaOps::run(const Add& op, Stream& stream) const {
   check(op);
   launch_convert<true>(op.y, op.x, stream);
+}
+
+void CudaOps::run(const Scale& op, Stream& stream) const {
+  check(op);
+  if (op.x.rows == 0 || op.x.cols == 0) return;
+  launch(scale, grid_for(op.x.rows, op.x.cols), kThreads, 0, static_cast<CudaStream&>(stream), op.x.as<float>(),
+         op.x.stride, op.x.cols, op.factor, op.cap);
 }
 
 void CudaOps::run(const Multiply& op, Stream& stream) const {
@@ -251,7 +268,8 @@ void CudaOps::run(const Rotary& op, Stream& any) const {
   const float* const frequencies = stream.upload(op.frequencies);
   with_float_type(op.x.dtype, [&]<class T>() {
     launch(rotate<T>, grid_for(op.x.rows, pairs), kThreads, 0, stream, static_cast<T*>(op.x.data), op.x.stride,
-           position, frequencies, count, op.head_dim, pairs);
+           position, frequencies, count, op.head_dim, pairs, op.alternate ? 2 : 1, op.alternate ? 1 : count,
+           op.magnitude);
   });
 }
 

@@ -104,7 +104,7 @@ std::vector<std::vector<offload::KvShape>> kv_shapes(const ModelSpec& model, con
                                                      DType slot_type) {
   const Retention& retention = policy.retention;
   retention.require_layers(model.layers, model.kv_heads);
-  const bool alike = retention.alike() && work.slots.alike();
+  const bool alike = retention.alike() && work.slots.alike() && model.windows.empty();
   std::vector<std::vector<offload::KvShape>> shapes(alike ? 1 : static_cast<std::size_t>(model.layers));
   for (int layer = 0; layer < std::ssize(shapes); ++layer)
     for (const auto& [head, count] : retention.runs(layer, model.kv_heads))
@@ -169,10 +169,10 @@ Window window(Tier tier, std::uint32_t slots, std::uint64_t slot_bytes) {
 }  // namespace
 
 Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::int64_t generation,
-               const Retention& retention) {
+               const Retention& retention, const std::vector<int>& windows) {
   return {.requests = requests,
           .longest_prompt = prompt,
-          .slots = retention.slots(prompt, generation),
+          .slots = retention.slots(prompt, generation, windows),
           .longest_generation = generation};
 }
 

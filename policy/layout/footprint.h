@@ -32,9 +32,9 @@ struct Workload {
   double prompt() const { return mean_prompt > 0 ? mean_prompt : double(longest_prompt); }
   double generation() const { return mean_generation > 0 ? mean_generation : double(longest_generation); }
 };
-/// The workload of equal requests.
+/// The workload of equal requests, for a model with these sliding windows (ModelSpec::windows).
 Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::int64_t generation,
-               const Retention& retention);
+               const Retention& retention, const std::vector<int>& windows = {});
 
 /// Inputs from the machine and the checkpoint that determine buffer sizes.
 struct SizingInputs {

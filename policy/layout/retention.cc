@@ -70,12 +70,14 @@ void Retention::require_layers(int count, int kv_heads) const {
                        " KV heads; give one for each, or one for all");
 }
 
-kernels::Keep Retention::kept(std::int64_t prompt, std::int64_t generation, int layer, int head) const {
+kernels::Keep Retention::kept(std::int64_t prompt, std::int64_t generation, int layer, int head, int window) const {
   const std::int64_t all = prompt + generation, base = of == Of::prompt ? prompt : all;
   const auto tokens = [&](std::int64_t count) {
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(count, 0, all));
   };
-  if (everything(layer, head)) return {.heavy = 0, .recent = tokens(all)};
+  const bool slides = window > 0 && window < all;
+  const kernels::Keep whole_window{.heavy = 0, .recent = window - 1};
+  if (everything(layer, head)) return slides ? whole_window : kernels::Keep{.heavy = 0, .recent = tokens(all)};
   const std::int32_t times = factor(layer, head);
   kernels::Keep kept{.heavy = tokens(heavy.of(base, times)), .recent = tokens(recent.of(base, times))};
   if (rule == Rule::recent) kept.heavy = sinks;
@@ -86,17 +88,21 @@ kernels::Keep Retention::kept(std::int64_t prompt, std::int64_t generation, int 
   if (kept.heavy + kept.recent == 0)
     kept.recent = 1;  // shares of a short sequence round down to 0; its newest token stays
   if (once) kept.spare = tokens(generation);
+  if (slides && kept.of_prompt() >= window - 1) return whole_window;
+  if (slides) kept.window = window;
   return kept;
 }
 
-LayerSlots Retention::slots(std::int64_t prompt, std::int64_t generation) const {
+LayerSlots Retention::slots(std::int64_t prompt, std::int64_t generation, const std::vector<int>& windows) const {
   const std::int64_t stored = prompt + std::max<std::int64_t>(1, generation - 1);
-  std::vector<std::vector<std::int64_t>> of_each(std::max<std::size_t>(1, layers.size()));
+  std::vector<std::vector<std::int64_t>> of_each(std::max({std::size_t{1}, layers.size(), windows.size()}));
   for (int layer = 0; layer < std::ssize(of_each); ++layer)
     for (int head = 0; head < (alike() ? 1 : std::ssize(layers[static_cast<std::size_t>(layer)])); ++head) {
-      const kernels::Keep keep = kept(prompt, generation, layer, head);
+      const int window = windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
+      const kernels::Keep keep = kept(prompt, generation, layer, head, window);
       const std::int64_t budget = std::int64_t{keep.heavy} + keep.recent + keep.spare;
-      of_each[static_cast<std::size_t>(layer)].push_back(std::min(budget + 1, stored));
+      const std::int64_t seen = keep.window > 0 ? keep.window : stored;  // none before are stored
+      of_each[static_cast<std::size_t>(layer)].push_back(std::min({budget + 1, stored, seen}));
     }
   return LayerSlots(std::move(of_each));
 }

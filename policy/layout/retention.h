@@ -126,10 +126,11 @@ struct Retention {
   /// Whether decode steps need the sum of a head's unit keys.
   bool keeps_key_sums(int layer, int head) const;
   bool rolled() const { return positions == Positions::rolled; }
-  /// The tokens that one sequence keeps in a layer's KV head.
-  kernels::Keep kept(std::int64_t prompt, std::int64_t generation, int layer = 0, int head = 0) const;
-  /// Slots for the kept tokens and one for the new token.
-  LayerSlots slots(std::int64_t prompt, std::int64_t generation) const;
+  /// The tokens that one sequence keeps in a layer's KV head. A model's sliding `window` (0: none) holds whatever the
+  /// rule: a layer keeps its window's tokens if the rule allows as many, else the rule chooses among them.
+  kernels::Keep kept(std::int64_t prompt, std::int64_t generation, int layer = 0, int head = 0, int window = 0) const;
+  /// Slots for the kept tokens and one for the new token. `windows`: those of the model (ModelSpec::windows).
+  LayerSlots slots(std::int64_t prompt, std::int64_t generation, const std::vector<int>& windows = {}) const;
 
   /// Parses "full", "recent:N", "heavy:N", "tova:N", and NAME:HEAVY:RECENT for the others, followed by parameters as in
   /// the JSON form: "h2o:0.1:0.1:window=32:sinks=4", "h2o:0.1:0.1:layers=full,1.5,0.5", with factors per KV head

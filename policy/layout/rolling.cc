@@ -8,7 +8,11 @@ Rolling rolling_of(const ModelSpec& model, const Retention& retention) {
   return {retention.rolled() ? model.positions : 0};
 }
 
-void check_rolled(const Retention& retention, const ModelSpec& model, const std::string& where) {
+void check_positions(const Retention& retention, const ModelSpec& model, const std::string& where) {
+  if (!model.windows.empty() && (retention.rolled() || retention.rest))
+    throw UsageError(where + ": " + (retention.rolled() ? "'positions' is 'rolled'" : "'rest' is true") + ", but " +
+                     model.architecture +
+                     " has layers with a sliding window, which tokens leave by their position; leave it out");
   if (!retention.rolled() || !model.rotary.empty()) return;
   throw UsageError(where + ": 'positions' is 'rolled', but " + model.architecture +
                    " adds learned positions to the embeddings, so that stored keys cannot be moved to others; leave it "

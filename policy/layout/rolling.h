@@ -31,9 +31,10 @@ struct Rolling {
 };
 Rolling rolling_of(const ModelSpec& model, const Retention& retention);
 
-/// Throws UsageError if the retention rolls positions but the model's keys do not rotate with them. `where` begins the
+/// Throws UsageError if the retention rolls positions but the model's keys do not rotate with them, or if the model has
+/// sliding windows and the retention rolls positions or attends to the mean of evicted tokens. `where` begins the
 /// message.
-void check_rolled(const Retention& retention, const ModelSpec& model, const std::string& where);
+void check_positions(const Retention& retention, const ModelSpec& model, const std::string& where);
 
 /// Returns nullopt if a sequence can be that long. Otherwise returns the words, possibly none, that continue the
 /// message "the model's context is N".

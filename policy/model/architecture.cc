@@ -3,124 +3,10 @@
 #include <algorithm>
 #include <array>
 
+#include "policy/model/tensor_tables.h"
+
 namespace weft::policy {
 namespace {
-
-/// The names and shapes of transformers' OPTForCausalLM.
-constexpr std::array kOpt{
-    TensorRow{Unit::Kind::embedding, Role::token_embedding, Form::table, "embed_tokens.weight", Dim::vocab, Dim::embed},
-    TensorRow{Unit::Kind::positions, Role::position_embedding, Form::table, "embed_positions.weight", Dim::positions,
-              Dim::hidden},
-    TensorRow{Unit::Kind::input, Role::project_in, Form::matrix, "project_in.weight", Dim::hidden, Dim::embed,
-              When::projections},
-    TensorRow{Unit::Kind::attention, Role::k_weight, Form::matrix, "layers.#.self_attn.k_proj.weight", Dim::kv_rows,
-              Dim::hidden},
-    TensorRow{Unit::Kind::attention, Role::k_bias, Form::vector, "layers.#.self_attn.k_proj.bias", Dim::one,
-              Dim::kv_rows, When::qkv_bias},
-    TensorRow{Unit::Kind::attention, Role::v_weight, Form::matrix, "layers.#.self_attn.v_proj.weight", Dim::kv_rows,
-              Dim::hidden},
-    TensorRow{Unit::Kind::attention, Role::v_bias, Form::vector, "layers.#.self_attn.v_proj.bias", Dim::one,
-              Dim::kv_rows, When::qkv_bias},
-    TensorRow{Unit::Kind::attention, Role::q_weight, Form::matrix, "layers.#.self_attn.q_proj.weight", Dim::q_rows,
-              Dim::hidden},
-    TensorRow{Unit::Kind::attention, Role::q_bias, Form::vector, "layers.#.self_attn.q_proj.bias", Dim::one,
-              Dim::q_rows, When::qkv_bias},
-    TensorRow{Unit::Kind::attention, Role::o_weight, Form::matrix, "layers.#.self_attn.out_proj.weight", Dim::hidden,
-              Dim::q_rows},
-    TensorRow{Unit::Kind::attention, Role::o_bias, Form::vector, "layers.#.self_attn.out_proj.bias", Dim::one,
-              Dim::hidden, When::output_bias},
-    TensorRow{Unit::Kind::attention, Role::norm1_weight, Form::norm, "layers.#.self_attn_layer_norm.weight", Dim::one,
-              Dim::hidden, When::norm_weights},
-    TensorRow{Unit::Kind::attention, Role::norm1_bias, Form::vector, "layers.#.self_attn_layer_norm.bias", Dim::one,
-              Dim::hidden, When::norm_weights},
-    TensorRow{Unit::Kind::mlp, Role::up_weight, Form::matrix, "layers.#.fc1.weight", Dim::ffn, Dim::hidden},
-    TensorRow{Unit::Kind::mlp, Role::up_bias, Form::vector, "layers.#.fc1.bias", Dim::one, Dim::ffn, When::mlp_bias},
-    TensorRow{Unit::Kind::mlp, Role::down_weight, Form::matrix, "layers.#.fc2.weight", Dim::hidden, Dim::ffn},
-    TensorRow{Unit::Kind::mlp, Role::down_bias, Form::vector, "layers.#.fc2.bias", Dim::one, Dim::hidden,
-              When::mlp_bias},
-    TensorRow{Unit::Kind::mlp, Role::norm2_weight, Form::norm, "layers.#.final_layer_norm.weight", Dim::one,
-              Dim::hidden, When::norm_weights},
-    TensorRow{Unit::Kind::mlp, Role::norm2_bias, Form::vector, "layers.#.final_layer_norm.bias", Dim::one, Dim::hidden,
-              When::norm_weights},
-    TensorRow{Unit::Kind::output, Role::final_norm_weight, Form::norm, "final_layer_norm.weight", Dim::one, Dim::hidden,
-              When::final_norm_weights},
-    TensorRow{Unit::Kind::output, Role::final_norm_bias, Form::vector, "final_layer_norm.bias", Dim::one, Dim::hidden,
-              When::final_norm_weights},
-    TensorRow{Unit::Kind::output, Role::project_out, Form::matrix, "project_out.weight", Dim::embed, Dim::hidden,
-              When::projections},
-    TensorRow{Unit::Kind::head, Role::head, Form::matrix, "lm_head.weight", Dim::vocab, Dim::embed, When::untied},
-};
-
-/// LlamaForCausalLM's tensors. Mistral and Qwen2 differ only in their biases; Qwen3 norms heads.
-constexpr std::array kLlama{
-    TensorRow{Unit::Kind::embedding, Role::token_embedding, Form::table, "embed_tokens.weight", Dim::vocab, Dim::embed},
-    TensorRow{Unit::Kind::attention, Role::norm1_weight, Form::norm, "layers.#.input_layernorm.weight", Dim::one,
-              Dim::hidden},
-    TensorRow{Unit::Kind::attention, Role::q_weight, Form::matrix, "layers.#.self_attn.q_proj.weight", Dim::q_rows,
-              Dim::hidden},
-    TensorRow{Unit::Kind::attention, Role::q_bias, Form::vector, "layers.#.self_attn.q_proj.bias", Dim::one,
-              Dim::q_rows, When::qkv_bias},
-    TensorRow{Unit::Kind::attention, Role::k_weight, Form::matrix, "layers.#.self_attn.k_proj.weight", Dim::kv_rows,
-              Dim::hidden},
-    TensorRow{Unit::Kind::attention, Role::k_bias, Form::vector, "layers.#.self_attn.k_proj.bias", Dim::one,
-              Dim::kv_rows, When::qkv_bias},
-    TensorRow{Unit::Kind::attention, Role::v_weight, Form::matrix, "layers.#.self_attn.v_proj.weight", Dim::kv_rows,
-              Dim::hidden},
-    TensorRow{Unit::Kind::attention, Role::v_bias, Form::vector, "layers.#.self_attn.v_proj.bias", Dim::one,
-              Dim::kv_rows, When::qkv_bias},
-    TensorRow{Unit::Kind::attention, Role::q_norm, Form::norm, "layers.#.self_attn.q_norm.weight", Dim::one,
-              Dim::head_dim, When::head_norm},
-    TensorRow{Unit::Kind::attention, Role::k_norm, Form::norm, "layers.#.self_attn.k_norm.weight", Dim::one,
-              Dim::head_dim, When::head_norm},
-    TensorRow{Unit::Kind::attention, Role::o_weight, Form::matrix, "layers.#.self_attn.o_proj.weight", Dim::hidden,
-              Dim::q_rows},
-    TensorRow{Unit::Kind::attention, Role::o_bias, Form::vector, "layers.#.self_attn.o_proj.bias", Dim::one,
-              Dim::hidden, When::output_bias},
-    TensorRow{Unit::Kind::mlp, Role::norm2_weight, Form::norm, "layers.#.post_attention_layernorm.weight", Dim::one,
-              Dim::hidden},
-    TensorRow{Unit::Kind::mlp, Role::gate_weight, Form::matrix, "layers.#.mlp.gate_proj.weight", Dim::ffn, Dim::hidden},
-    TensorRow{Unit::Kind::mlp, Role::gate_bias, Form::vector, "layers.#.mlp.gate_proj.bias", Dim::one, Dim::ffn,
-              When::mlp_bias},
-    TensorRow{Unit::Kind::mlp, Role::up_weight, Form::matrix, "layers.#.mlp.up_proj.weight", Dim::ffn, Dim::hidden},
-    TensorRow{Unit::Kind::mlp, Role::up_bias, Form::vector, "layers.#.mlp.up_proj.bias", Dim::one, Dim::ffn,
-              When::mlp_bias},
-    TensorRow{Unit::Kind::mlp, Role::down_weight, Form::matrix, "layers.#.mlp.down_proj.weight", Dim::hidden, Dim::ffn},
-    TensorRow{Unit::Kind::mlp, Role::down_bias, Form::vector, "layers.#.mlp.down_proj.bias", Dim::one, Dim::hidden,
-              When::mlp_bias},
-    TensorRow{Unit::Kind::output, Role::final_norm_weight, Form::norm, "norm.weight", Dim::one, Dim::hidden},
-    TensorRow{Unit::Kind::head, Role::head, Form::matrix, "lm_head.weight", Dim::vocab, Dim::embed, When::untied},
-};
-
-/// GPTNeoXForCausalLM's tensors.
-constexpr std::array kNeox{
-    TensorRow{Unit::Kind::embedding, Role::token_embedding, Form::table, "embed_in.weight", Dim::vocab, Dim::embed},
-    TensorRow{Unit::Kind::attention, Role::norm1_weight, Form::norm, "layers.#.input_layernorm.weight", Dim::one,
-              Dim::hidden},
-    TensorRow{Unit::Kind::attention, Role::norm1_bias, Form::vector, "layers.#.input_layernorm.bias", Dim::one,
-              Dim::hidden},
-    TensorRow{Unit::Kind::attention, Role::qkv_weight, Form::matrix, "layers.#.attention.query_key_value.weight",
-              Dim::qkv_rows, Dim::hidden},
-    TensorRow{Unit::Kind::attention, Role::qkv_bias, Form::vector, "layers.#.attention.query_key_value.bias", Dim::one,
-              Dim::qkv_rows, When::qkv_bias},
-    TensorRow{Unit::Kind::attention, Role::o_weight, Form::matrix, "layers.#.attention.dense.weight", Dim::hidden,
-              Dim::q_rows},
-    TensorRow{Unit::Kind::attention, Role::o_bias, Form::vector, "layers.#.attention.dense.bias", Dim::one, Dim::hidden,
-              When::output_bias},
-    TensorRow{Unit::Kind::mlp, Role::norm2_weight, Form::norm, "layers.#.post_attention_layernorm.weight", Dim::one,
-              Dim::hidden},
-    TensorRow{Unit::Kind::mlp, Role::norm2_bias, Form::vector, "layers.#.post_attention_layernorm.bias", Dim::one,
-              Dim::hidden},
-    TensorRow{Unit::Kind::mlp, Role::up_weight, Form::matrix, "layers.#.mlp.dense_h_to_4h.weight", Dim::ffn,
-              Dim::hidden},
-    TensorRow{Unit::Kind::mlp, Role::up_bias, Form::vector, "layers.#.mlp.dense_h_to_4h.bias", Dim::one, Dim::ffn},
-    TensorRow{Unit::Kind::mlp, Role::down_weight, Form::matrix, "layers.#.mlp.dense_4h_to_h.weight", Dim::hidden,
-              Dim::ffn},
-    TensorRow{Unit::Kind::mlp, Role::down_bias, Form::vector, "layers.#.mlp.dense_4h_to_h.bias", Dim::one, Dim::hidden},
-    TensorRow{Unit::Kind::output, Role::final_norm_weight, Form::norm, "final_layer_norm.weight", Dim::one,
-              Dim::hidden},
-    TensorRow{Unit::Kind::output, Role::final_norm_bias, Form::vector, "final_layer_norm.bias", Dim::one, Dim::hidden},
-    TensorRow{Unit::Kind::head, Role::head, Form::matrix, "embed_out.weight", Dim::vocab, Dim::embed, When::untied},
-};
 
 /// The computation of a decoder, stage by stage. A step whose input no step of its sublayer writes reads the hidden
 /// states instead. With a parallel residual the steps of Stage::mlp end Stage::attention_out: see steps_of().
@@ -130,6 +16,9 @@ constexpr std::array kDecoderSteps{
             {.op = StepOp::linear, .in = Value::embedded, .out = Value::hidden, .weight = Role::project_in},
             When::projections},
     StepRow{Stage::embed, {.op = StepOp::gather_tokens, .out = Value::hidden}, When::no_projections},
+    StepRow{Stage::embed,
+            {.op = StepOp::scale, .out = Value::hidden, .factor = Factor::embedding},
+            When::scaled_embedding},
     StepRow{Stage::embed, {.op = StepOp::gather_positions, .out = Value::positions}, When::position_table},
     StepRow{Stage::embed, {.op = StepOp::add, .in = Value::positions, .out = Value::hidden}, When::position_table},
 
@@ -189,7 +78,22 @@ constexpr std::array kDecoderSteps{
              .out = Value::hidden,
              .weight = Role::o_weight,
              .bias = Role::o_bias,
-             .accumulate = true}},
+             .accumulate = true},
+            When::plain_branch},
+    StepRow{Stage::attention_out,
+            {.op = StepOp::linear,
+             .in = Value::attended,
+             .out = Value::branch,
+             .weight = Role::o_weight,
+             .bias = Role::o_bias},
+            When::shaped_branch},
+    StepRow{Stage::attention_out,
+            {.op = StepOp::norm, .in = Value::branch, .out = Value::branch, .weight = Role::attention_norm},
+            When::branch_norm},
+    StepRow{Stage::attention_out,
+            {.op = StepOp::scale, .out = Value::branch, .factor = Factor::residual},
+            When::scaled_residual},
+    StepRow{Stage::attention_out, {.op = StepOp::add, .in = Value::branch, .out = Value::hidden}, When::shaped_branch},
     StepRow{Stage::attention_out,
             {.op = StepOp::norm,
              .in = Value::hidden,
@@ -228,7 +132,21 @@ constexpr std::array kDecoderSteps{
              .weight = Role::down_weight,
              .bias = Role::down_bias,
              .accumulate = true},
-            When::gated_mlp},
+            When::gated_plain_branch},
+    StepRow{Stage::mlp,
+            {.op = StepOp::linear,
+             .in = Value::gate,
+             .out = Value::branch,
+             .weight = Role::down_weight,
+             .bias = Role::down_bias},
+            When::gated_shaped_branch},
+    StepRow{Stage::mlp,
+            {.op = StepOp::norm, .in = Value::branch, .out = Value::branch, .weight = Role::mlp_norm},
+            When::branch_norm},
+    StepRow{Stage::mlp,
+            {.op = StepOp::scale, .out = Value::branch, .factor = Factor::residual},
+            When::scaled_residual},
+    StepRow{Stage::mlp, {.op = StepOp::add, .in = Value::branch, .out = Value::hidden}, When::shaped_branch},
     StepRow{Stage::mlp,
             {.op = StepOp::linear,
              .in = Value::mlp_input,
@@ -274,20 +192,32 @@ constexpr std::array kDecoderSteps{
     StepRow{Stage::head,
             {.op = StepOp::linear, .in = Value::last_embed, .out = Value::logits, .weight = Role::head},
             When::untied},
+    StepRow{Stage::head, {.op = StepOp::scale, .out = Value::logits, .factor = Factor::logits}, When::shaped_logits},
 };
 
 constexpr std::array kOptPrefixes{"model.decoder.", "decoder.", "model.", ""};
 constexpr std::array kLlamaPrefixes{"model.", ""};
 constexpr std::array kNeoxPrefixes{"gpt_neox.", ""};
+/// Checkpoints whose text model lies beside towers for images, by transformers since 4.52 and before.
+constexpr std::array kTowerPrefixes{"model.", "model.language_model.", "language_model.model.", "language_model.", ""};
 
-constexpr std::array kArchitectures{
-    Architecture{"opt", kOpt, kDecoderSteps, kOptPrefixes, opt_from_config},
-    Architecture{"llama", kLlama, kDecoderSteps, kLlamaPrefixes, llama_from_config},
-    Architecture{"mistral", kLlama, kDecoderSteps, kLlamaPrefixes, mistral_from_config},
-    Architecture{"qwen2", kLlama, kDecoderSteps, kLlamaPrefixes, qwen2_from_config},
-    Architecture{"qwen3", kLlama, kDecoderSteps, kLlamaPrefixes, qwen3_from_config},
-    Architecture{"smollm3", kLlama, kDecoderSteps, kLlamaPrefixes, smollm3_from_config},
-    Architecture{"gpt_neox", kNeox, kDecoderSteps, kNeoxPrefixes, neox_from_config},
+const std::array kArchitectures{
+    Architecture{"opt", opt_tensors(), kDecoderSteps, kOptPrefixes, opt_from_config},
+    Architecture{"llama", llama_tensors(), kDecoderSteps, kLlamaPrefixes, llama_from_config},
+    Architecture{"mistral", llama_tensors(), kDecoderSteps, kLlamaPrefixes, mistral_from_config},
+    Architecture{"qwen2", llama_tensors(), kDecoderSteps, kLlamaPrefixes, qwen2_from_config},
+    Architecture{"qwen3", llama_tensors(), kDecoderSteps, kLlamaPrefixes, qwen3_from_config},
+    Architecture{"smollm3", llama_tensors(), kDecoderSteps, kLlamaPrefixes, smollm3_from_config},
+    Architecture{"granite", llama_tensors(), kDecoderSteps, kLlamaPrefixes, granite_from_config},
+    Architecture{"gemma", llama_tensors(), kDecoderSteps, kLlamaPrefixes, gemma_from_config},
+    Architecture{"gemma3_text", gemma3_tensors(), kDecoderSteps, kTowerPrefixes, gemma3_from_config},
+    Architecture{"gemma3", gemma3_tensors(), kDecoderSteps, kTowerPrefixes, gemma3_from_config},
+    Architecture{"olmo2", olmo2_tensors(), kDecoderSteps, kLlamaPrefixes, olmo2_from_config},
+    Architecture{"olmo3", olmo2_tensors(), kDecoderSteps, kLlamaPrefixes, olmo3_from_config},
+    Architecture{"phi3", phi3_tensors(), kDecoderSteps, kLlamaPrefixes, phi3_from_config},
+    Architecture{"glm", glm4_tensors(), kDecoderSteps, kLlamaPrefixes, glm4_from_config},
+    Architecture{"glm4", glm4_tensors(), kDecoderSteps, kLlamaPrefixes, glm4_from_config},
+    Architecture{"gpt_neox", neox_tensors(), kDecoderSteps, kNeoxPrefixes, neox_from_config},
 };
 
 }  // namespace
@@ -306,11 +236,14 @@ std::int64_t size_of(Dim dim, const ModelSpec& model) {
     case Dim::q_rows: return std::int64_t{model.heads} * model.head_dim;
     case Dim::kv_rows: return std::int64_t{model.kv_heads} * model.head_dim;
     case Dim::qkv_rows: return (std::int64_t{model.heads} + 2 * std::int64_t{model.kv_heads}) * model.head_dim;
+    case Dim::qk_rows: return (std::int64_t{model.heads} + std::int64_t{model.kv_heads}) * model.head_dim;
+    case Dim::two_ffn: return 2 * std::int64_t{model.ffn};
   }
   return 0;
 }
 
 bool applies(When when, const ModelSpec& model, int layer) {
+  const bool shaped = model.branch_norm || model.residual_scale != 1;
   switch (when) {
     case When::always: return true;
     case When::qkv_bias: return model.qkv_bias;
@@ -329,7 +262,15 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::separate_qkv: return !model.fused_qkv;
     case When::head_norm: return model.head_norm;
     case When::pre_norm: return model.pre_norm;
-    case When::post_norm: return !model.pre_norm;
+    case When::post_norm: return !model.pre_norm && !model.branch_norm;
+    case When::branch_norm: return model.branch_norm;
+    case When::scaled_residual: return model.residual_scale != 1;
+    case When::plain_branch: return !shaped;
+    case When::shaped_branch: return shaped;
+    case When::gated_plain_branch: return model.gated_mlp && !shaped;
+    case When::gated_shaped_branch: return model.gated_mlp && shaped;
+    case When::scaled_embedding: return model.embedding_scale != 1;
+    case When::shaped_logits: return model.logit_scale != 1 || model.logit_cap != 0;
     case When::own_mlp_norm: return model.pre_norm && !model.parallel_residual;
     case When::parallel: return model.parallel_residual;
     case When::gated_mlp: return model.gated_mlp;

@@ -27,6 +27,8 @@ enum class Dim : std::uint8_t {
   q_rows,
   kv_rows,
   qkv_rows,
+  qk_rows,
+  two_ffn,
 };
 std::int64_t size_of(Dim dim, const ModelSpec& model);
 
@@ -51,6 +53,14 @@ enum class When : std::uint8_t {
   pre_norm,
   post_norm,
   own_mlp_norm,  ///< pre_norm, and the mlp is a separate sublayer
+  branch_norm,
+  scaled_residual,
+  plain_branch,   ///< what a sublayer adds to the hidden states is added as it is
+  shaped_branch,  ///< it is normed or scaled before
+  gated_plain_branch,
+  gated_shaped_branch,
+  scaled_embedding,
+  shaped_logits,
   parallel,
   gated_mlp,
   plain_mlp,
@@ -65,6 +75,7 @@ struct TensorRow {
   const char* name;  ///< '#' stands for the layer
   Dim rows, cols;
   When when = When::always;
+  Dim of_rows = Dim::one, first_row = Dim::one;  ///< as in TensorSpec, if the tensor is a part of one; else one
 };
 
 /// One row of an architecture's table of steps, which lists what each stage computes, in order.
@@ -92,6 +103,13 @@ ModelSpec mistral_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen2_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen3_from_config(Fields& fields, const std::string& where);
 ModelSpec smollm3_from_config(Fields& fields, const std::string& where);
+ModelSpec granite_from_config(Fields& fields, const std::string& where);
+ModelSpec gemma_from_config(Fields& fields, const std::string& where);
+ModelSpec gemma3_from_config(Fields& fields, const std::string& where);
+ModelSpec olmo2_from_config(Fields& fields, const std::string& where);
+ModelSpec olmo3_from_config(Fields& fields, const std::string& where);
+ModelSpec phi3_from_config(Fields& fields, const std::string& where);
+ModelSpec glm4_from_config(Fields& fields, const std::string& where);
 ModelSpec neox_from_config(Fields& fields, const std::string& where);
 
 /// The "eos_token_id" of a config.json or a generation_config.json: an id or a list of ids. Null gives an empty list,

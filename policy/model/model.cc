@@ -17,7 +17,10 @@ Unit make_unit(const ModelSpec& model, Unit::Kind kind, int layer) {
     if (row.unit != kind || !applies(row.when, model, layer)) continue;
     std::string name = row.name;
     if (const auto hash = name.find('#'); hash != std::string::npos) name.replace(hash, 1, std::to_string(layer));
-    unit.tensors.push_back({row.role, row.form, std::move(name), size_of(row.rows, model), size_of(row.cols, model)});
+    TensorSpec tensor{row.role, row.form, std::move(name), size_of(row.rows, model), size_of(row.cols, model)};
+    tensor.of_rows = row.of_rows == Dim::one ? tensor.rows : size_of(row.of_rows, model);
+    tensor.first_row = row.first_row == Dim::one ? 0 : size_of(row.first_row, model);
+    unit.tensors.push_back(std::move(tensor));
   }
   return unit;
 }
@@ -102,8 +105,9 @@ std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<
 }
 
 std::string context_text(const ModelSpec& model) {
-  return std::to_string(model.positions) +
-         (model.sliding_window > 0 ? " (its sliding window; attention beyond it is not supported)" : "");
+  if (model.longer_positions == 0) return std::to_string(model.positions);
+  return std::to_string(model.positions) + " (of " + std::to_string(model.longer_positions) +
+         "; longer sequences need longrope's other frequencies, which is not supported)";
 }
 
 std::int64_t parameters(const ModelSpec& model) {

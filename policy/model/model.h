@@ -20,8 +20,8 @@ struct ModelSpec {
   int layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0;
   int vocab = 0, embed = 0;  ///< embed: width of the token embedding (word_embed_proj_dim)
   int positions = 0;         ///< longest sequence
+  int longer_positions = 0;  ///< the context by config.json if `positions` is less, as with longrope; else 0
   int position_offset = 0;   ///< rows of the position table before position 0
-  int sliding_window = 0;    ///< attention's, in tokens, if it bounds `positions`; 0: there is none
   bool pre_norm = true, final_norm = true, norm_affine = true, tied_head = true;
   bool qkv_bias = true, output_bias = true, mlp_bias = true;
   bool fused_qkv = false;          ///< q, k and v are one tensor, in which their heads alternate
@@ -29,8 +29,20 @@ struct ModelSpec {
   bool head_norm = false;          ///< each head of q and k is normed before it is rotated
   bool gated_mlp = false;          ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
   bool parallel_residual = false;  ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
+  bool branch_norm = false;        ///< what attention and the mlp add to the hidden states is normed before
+  bool norm_plus_one = false;      ///< norms multiply by 1 + their weight
+  float embedding_scale = 1;       ///< factor on the rows of the token embedding
+  float residual_scale = 1;        ///< factor on what attention and the mlp add to the hidden states
+  float attention_scale = 0;       ///< factor on the products of queries and keys; 0: 1 / sqrt(head_dim)
+  float logit_scale = 1;           ///< factor on the logits
+  float logit_cap = 0;             ///< logits become cap * tanh(logit / cap); 0: they stay
   std::vector<float> rotary;  ///< radians per position of each pair of a head's first numbers; empty: a position table
+  float rotary_magnitude = 1;    ///< factor on the numbers that rotate
+  bool alternate_pairs = false;  ///< the numbers 2 i and 2 i + 1 of a head are a pair, else i and i + half of them
   std::vector<bool> rotary_layers = {};  ///< [layers] whether the layer rotates; empty: all do, if any
+  /// [layers] The sliding window: how many tokens a token attends to, itself included; 0: to all. Empty: 0 everywhere.
+  std::vector<int> windows = {};
+  std::vector<float> window_rotary = {};  ///< `rotary` of layers with a window, with magnitude 1; empty: no difference
   std::string activation;                ///< as config.json names it
   float norm_epsilon = 1e-5f;
   DType dtype = DType::f32;        ///< the type that config.json names
@@ -42,6 +54,10 @@ struct ModelSpec {
   bool has_projections() const { return embed != hidden; }
   /// Whether queries and keys of this layer are rotated.
   bool rotates(int layer) const { return !rotary.empty() && (rotary_layers.empty() || rotary_layers[layer]); }
+  int window(int layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
+  bool rotates_by_window(int layer) const { return window(layer) > 0 && !window_rotary.empty(); }
+  const std::vector<float>& frequencies(int layer) const { return rotates_by_window(layer) ? window_rotary : rotary; }
+  float magnitude(int layer) const { return rotates_by_window(layer) ? 1 : rotary_magnitude; }
 };
 
 /// Throws a DataError that names the key, the wanted and the found value. `where` is the file's name.
@@ -63,6 +79,8 @@ enum class Role : std::uint8_t {
   v_bias,
   q_norm,  // with head_norm
   k_norm,
+  attention_norm,  // with branch_norm
+  mlp_norm,
   qkv_weight,  // with fused_qkv
   qkv_bias,
   o_weight,
@@ -96,7 +114,8 @@ struct TensorSpec {
   Form form;
   std::string name;  ///< in the checkpoint, without the varying prefix, see name_prefixes()
   std::int64_t rows = 1, cols = 0;
-  std::int64_t first_row = 0;  ///< the first of the checkpoint tensor's rows that the unit holds
+  std::int64_t of_rows = 0;    ///< rows of the checkpoint's tensor, of which the unit holds `rows`
+  std::int64_t first_row = 0;  ///< the first of these
   std::int64_t elements() const { return rows * cols; }
 };
 
@@ -130,7 +149,7 @@ const char* name_of(Sublayer::Kind kind);
 /// The sublayers in the order of the forward pass.
 std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<Unit>& units);
 
-/// "2048", followed by the sliding window if that is what bounds it: for messages.
+/// "2048", and what bounds it if config.json says more: for messages.
 std::string context_text(const ModelSpec& model);
 std::int64_t parameters(const ModelSpec& model);
 

@@ -6,9 +6,9 @@
 
 #include "kernels/error.h"
 #include "policy/model/architecture.h"
+#include "policy/model/model_config.h"
 
 namespace weft::policy {
-namespace {
 
 void dtype_from_config(Fields& fields, ModelSpec& model) {
   for (const char* key : {"dtype", "torch_dtype"}) {  // transformers 5 and 4
@@ -29,7 +29,7 @@ std::vector<std::int32_t> eos_from_config(Fields& fields, int vocab, std::vector
   return fallback;
 }
 
-int integer(Fields& fields, const char* key, std::int64_t high, std::int64_t fallback) {
+int positive_int(Fields& fields, const char* key, std::int64_t high, std::int64_t fallback) {
   return static_cast<int>(fields.integer(key, 1, high, fallback));
 }
 
@@ -39,11 +39,10 @@ std::optional<std::int32_t> bos_from_config(Fields& fields, int vocab, std::opti
   return static_cast<std::int32_t>(fields.integer("bos_token_id", 0, vocab - 1));
 }
 
-double positive(Fields& fields, const char* key, double high, std::optional<double> fallback = {}) {
+double positive(Fields& fields, const char* key, double high, std::optional<double> fallback) {
   return fields.number(key, 1e-12, high, fallback);
 }
 
-/// The size of a head if the heads divide the hidden size evenly.
 int even_split(const ModelSpec& model, const std::string& where) {
   if (model.hidden % model.heads != 0)
     throw DataError(where + ": num_attention_heads " + std::to_string(model.heads) + " does not divide hidden_size " +
@@ -51,16 +50,14 @@ int even_split(const ModelSpec& model, const std::string& where) {
   return model.hidden / model.heads;
 }
 
-/// The keys that all families but OPT share. The defaults may have `kv_heads` 0, for as many as heads, and `head_dim`
-/// 0, for heads that divide the hidden size evenly.
 ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defaults) {
   ModelSpec model = defaults;
-  model.hidden = integer(fields, "hidden_size", 131072, defaults.hidden);
-  model.layers = integer(fields, "num_hidden_layers", 1024, defaults.layers);
-  model.ffn = integer(fields, "intermediate_size", 1 << 20, defaults.ffn);
-  model.heads = integer(fields, "num_attention_heads", 4096, defaults.heads);
-  model.vocab = integer(fields, "vocab_size", 1 << 22, defaults.vocab);
-  model.positions = integer(fields, "max_position_embeddings", 1 << 24, defaults.positions);
+  model.hidden = positive_int(fields, "hidden_size", 131072, defaults.hidden);
+  model.layers = positive_int(fields, "num_hidden_layers", 1024, defaults.layers);
+  model.ffn = positive_int(fields, "intermediate_size", 1 << 20, defaults.ffn);
+  model.heads = positive_int(fields, "num_attention_heads", 4096, defaults.heads);
+  model.vocab = positive_int(fields, "vocab_size", 1 << 22, defaults.vocab);
+  model.positions = positive_int(fields, "max_position_embeddings", 1 << 24, defaults.positions);
   model.embed = model.hidden;
   model.tied_head = fields.boolean("tie_word_embeddings", false);
   model.activation = fields.text("hidden_act", defaults.activation);
@@ -68,98 +65,58 @@ ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defa
   model.eos = eos_from_config(fields, model.vocab, defaults.eos);
   model.bos = bos_from_config(fields, model.vocab, defaults.bos);
   const bool named = fields.has("head_dim") && !fields.is_null("head_dim");
-  model.head_dim = named                   ? integer(fields, "head_dim", 4096, 1)
+  model.head_dim = named                   ? positive_int(fields, "head_dim", 4096, 1)
                    : defaults.head_dim > 0 ? defaults.head_dim
                                            : even_split(model, where);
   return model;
 }
 
-/// Llama 3.1's scaling: slows low frequencies by `factor`, keeps high ones, and blends smoothly in between.
-void scale_as_llama3(std::vector<float>& frequencies, Fields& fields, int positions) {
-  const auto factor = static_cast<float>(fields.number("factor", 1, 1e6));
-  const auto low = static_cast<float>(positive(fields, "low_freq_factor", 1e6));
-  const auto high = static_cast<float>(positive(fields, "high_freq_factor", 1e6));
-  if (!(low < high)) fields.refuse_field("high_freq_factor", "more than low_freq_factor");
-  const auto trained =
-      static_cast<float>(fields.integer("original_max_position_embeddings", 1, 1 << 24, std::int64_t{positions}));
-  for (float& frequency : frequencies) {
-    const float wave = 2 * std::numbers::pi_v<float> / frequency;
-    const float smooth = std::clamp((trained / wave - low) / (high - low), 0.0f, 1.0f);
-    frequency = (1 - smooth) * frequency / factor + smooth * frequency;
-  }
-}
-
-/// The keys of rotary embeddings: in rope_parameters since transformers 5, before that in rope_scaling and at the top.
-struct RotaryKeys {
-  const char *theta = "rope_theta", *fraction = "partial_rotary_factor";
-  double default_fraction = 1, default_theta = 10000;
-};
-
-std::vector<float> rotary_from_config(Fields& fields, const std::string& where, const ModelSpec& model,
-                                      const RotaryKeys& keys) {
-  double theta = positive(fields, keys.theta, 1e12, keys.default_theta);
-  double fraction = fields.number(keys.fraction, 0, 1, keys.default_fraction);
-  std::string type = "default";
-  std::optional<Fields> nested;
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (nested || !fields.has(key) || fields.is_null(key)) continue;
-    nested.emplace(fields.at(key), where + ": " + key, Blame::data);
-    theta = positive(*nested, "rope_theta", 1e12, theta);
-    fraction = nested->number("partial_rotary_factor", 0, 1, fraction);
-    type = nested->text("rope_type", nested->text("type", type));
-  }
-  const auto dims = static_cast<int>(model.head_dim * fraction);
-  if (dims < 2 || dims % 2 != 0)
-    throw DataError(where + ": " + std::to_string(dims) + " of the " + std::to_string(model.head_dim) +
-                    " numbers of a head would be rotated; wanted an even number of at least 2");
-  std::vector<float> frequencies;
-  for (int i = 0; i < dims; i += 2)  // in fp32, as in transformers: at far positions the rounding shows
-    frequencies.push_back(1 / std::pow(static_cast<float>(theta), static_cast<float>(i) / static_cast<float>(dims)));
-  if (type == "llama3") {
-    scale_as_llama3(frequencies, *nested, model.positions);
-  } else if (type == "linear") {
-    const auto factor = static_cast<float>(nested->number("factor", 1, 1e6));
-    for (float& frequency : frequencies) frequency /= factor;
-  } else if (type != "default") {
-    throw DataError(where + ": rope_type '" + type.substr(0, 40) +
-                    "' is not supported; supported: default, linear, llama3");
-  }
-  return frequencies;
-}
-
-ModelSpec llama_like(Fields& fields, const std::string& where, ModelSpec defaults, const RotaryKeys& keys = {}) {
-  defaults.activation = "silu";
+ModelSpec llama_like(Fields& fields, const std::string& where, ModelSpec defaults, const RotaryKeys& keys) {
+  if (defaults.activation.empty()) defaults.activation = "silu";
   defaults.rms_norm = defaults.gated_mlp = true;
   ModelSpec model = common(fields, where, defaults);
   const bool grouped = fields.has("num_key_value_heads") && !fields.is_null("num_key_value_heads");
   const int own = fields.has("num_key_value_heads") || defaults.kv_heads == 0 ? model.heads : defaults.kv_heads;
-  model.kv_heads = grouped ? integer(fields, "num_key_value_heads", 4096, 1) : own;
+  model.kv_heads = grouped ? positive_int(fields, "num_key_value_heads", 4096, 1) : own;
   if (model.heads % model.kv_heads != 0)
     throw DataError(where + ": num_key_value_heads " + std::to_string(model.kv_heads) +
                     " does not divide num_attention_heads " + std::to_string(model.heads));
-  model.norm_epsilon = static_cast<float>(positive(fields, "rms_norm_eps", 1, 1e-6));
-  model.rotary = rotary_from_config(fields, where, model, keys);
+  model.norm_epsilon = static_cast<float>(positive(fields, "rms_norm_eps", 1, double(defaults.norm_epsilon)));
+  auto [frequencies, magnitude] = rotary_from_config(fields, where, model, keys);
+  model.rotary = std::move(frequencies), model.rotary_magnitude = magnitude;
   return model;
 }
 
-/// Sliding-window attention equals full attention for sequences no longer than the window. Longer ones are refused.
-void bound_by_window(ModelSpec& model, Fields& fields, std::int64_t fallback) {
-  if (fields.has("sliding_window") && fields.is_null("sliding_window")) return;
-  const auto window = static_cast<int>(fields.integer("sliding_window", 1, 1 << 24, fallback));
-  if (window >= model.positions) return;
-  model.sliding_window = model.positions = window;
+int window_from_config(Fields& fields, std::int64_t fallback) {
+  if (fields.has("sliding_window") && fields.is_null("sliding_window")) return 0;
+  return static_cast<int>(fields.integer("sliding_window", 2, 1 << 24, fallback));
 }
 
-bool has_sliding_layers(Fields& fields, const ModelSpec& model) {
-  if (!fields.has("layer_types") || fields.is_null("layer_types"))
-    return fields.integer("max_window_layers", 0, INT32_MAX, 28) < model.layers;
-  const auto& types = fields.at("layer_types");
-  if (!types.is_array()) fields.refuse_field("layer_types", "a list");
-  return std::any_of(types.begin(), types.end(), [&](const nlohmann::json& type) {
-    if (type != "full_attention" && type != "sliding_attention")
+std::vector<int> layer_windows(Fields& fields, const ModelSpec& model, int window, const Slides& slides) {
+  std::vector<int> windows(static_cast<std::size_t>(model.layers), 0);
+  const bool listed = fields.has("layer_types") && !fields.is_null("layer_types");
+  const nlohmann::json types = listed ? fields.at("layer_types") : nlohmann::json::array();
+  if (listed && (!types.is_array() || types.size() < windows.size()))
+    fields.refuse_field("layer_types", "a list with the type of each of the " + std::to_string(model.layers) +
+                                           " layers");
+  for (std::size_t layer = 0; layer < windows.size(); ++layer) {
+    if (listed && types[layer] != "full_attention" && types[layer] != "sliding_attention")
       fields.refuse_field("layer_types", "full_attention and sliding_attention only");
-    return type == "sliding_attention";
-  });
+    const bool slides_here = listed ? types[layer] == "sliding_attention" : slides(static_cast<int>(layer));
+    if (slides_here && window < model.positions) windows[layer] = window;
+  }
+  if (std::all_of(windows.begin(), windows.end(), [](int w) { return w == 0; })) windows.clear();
+  return windows;
+}
+
+namespace {
+
+/// Qwen's windows: in the layers from max_window_layers on.
+std::vector<int> windows_of_qwen(Fields& fields, const ModelSpec& model) {
+  const std::int64_t first = fields.integer("max_window_layers", 0, INT32_MAX, 28);
+  const int window = fields.boolean("use_sliding_window", false) ? window_from_config(fields, 4096) : 0;
+  return window == 0 ? std::vector<int>{}
+                     : layer_windows(fields, model, window, [first](int layer) { return layer >= first; });
 }
 
 /// SmolLM3's rotating layers: a list with 1 for each layer that rotates, or all but every Nth layer.
@@ -197,15 +154,15 @@ std::optional<std::vector<std::int32_t>> eos_ids(Fields& fields, int vocab) {
 ModelSpec opt_from_config(Fields& fields, const std::string& where) {
   ModelSpec model;
   model.architecture = "opt";
-  model.hidden = integer(fields, "hidden_size", 131072, 768);
-  model.layers = integer(fields, "num_hidden_layers", 1024, 12);
-  model.ffn = integer(fields, "ffn_dim", 1 << 20, 3072);
-  model.heads = integer(fields, "num_attention_heads", 4096, 12);
-  model.vocab = integer(fields, "vocab_size", 1 << 22, 50272);
-  model.positions = integer(fields, "max_position_embeddings", 1 << 24, 2048);
+  model.hidden = positive_int(fields, "hidden_size", 131072, 768);
+  model.layers = positive_int(fields, "num_hidden_layers", 1024, 12);
+  model.ffn = positive_int(fields, "ffn_dim", 1 << 20, 3072);
+  model.heads = positive_int(fields, "num_attention_heads", 4096, 12);
+  model.vocab = positive_int(fields, "vocab_size", 1 << 22, 50272);
+  model.positions = positive_int(fields, "max_position_embeddings", 1 << 24, 2048);
   model.position_offset = 2;
   const bool projected = fields.has("word_embed_proj_dim") && !fields.is_null("word_embed_proj_dim");
-  model.embed = projected ? integer(fields, "word_embed_proj_dim", 131072, model.hidden) : model.hidden;
+  model.embed = projected ? positive_int(fields, "word_embed_proj_dim", 131072, model.hidden) : model.hidden;
   model.pre_norm = fields.boolean("do_layer_norm_before", true);
   model.final_norm = model.pre_norm && !fields.boolean("_remove_final_layer_norm", false);
   model.qkv_bias = model.output_bias = model.mlp_bias = fields.boolean("enable_bias", true);
@@ -231,6 +188,7 @@ ModelSpec llama_from_config(Fields& fields, const std::string& where) {
                                 .positions = 2048,
                                 .rotary = {},
                                 .activation = {},
+                                .norm_epsilon = 1e-6f,
                                 .eos = {2},
                                 .bos = 1});
   model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
@@ -250,10 +208,13 @@ ModelSpec mistral_from_config(Fields& fields, const std::string& where) {
                                 .positions = 4096 * 32,
                                 .rotary = {},
                                 .activation = {},
+                                .norm_epsilon = 1e-6f,
                                 .eos = {2},
                                 .bos = 1});
   model.qkv_bias = model.output_bias = model.mlp_bias = false;
-  bound_by_window(model, fields, 4096);
+  // As in transformers, layer_types is not read.
+  if (const int window = window_from_config(fields, 4096); window > 0 && window < model.positions)
+    model.windows.assign(static_cast<std::size_t>(model.layers), window);
   return model;
 }
 
@@ -269,11 +230,11 @@ ModelSpec qwen2_from_config(Fields& fields, const std::string& where) {
                                 .positions = 32768,
                                 .rotary = {},
                                 .activation = {},
+                                .norm_epsilon = 1e-6f,
                                 .eos = {},
                                 .bos = {}});
   model.output_bias = model.mlp_bias = false;
-  if (fields.boolean("use_sliding_window", false) && has_sliding_layers(fields, model))
-    bound_by_window(model, fields, 4096);
+  model.windows = windows_of_qwen(fields, model);
   return model;
 }
 
@@ -290,13 +251,13 @@ ModelSpec qwen3_from_config(Fields& fields, const std::string& where) {
                                 .positions = 32768,
                                 .rotary = {},
                                 .activation = {},
+                                .norm_epsilon = 1e-6f,
                                 .eos = {},
                                 .bos = {}});
   model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
   model.mlp_bias = false;
   model.head_norm = true;
-  if (fields.boolean("use_sliding_window", false) && has_sliding_layers(fields, model))
-    bound_by_window(model, fields, 4096);
+  model.windows = windows_of_qwen(fields, model);
   return model;
 }
 
@@ -312,6 +273,7 @@ ModelSpec smollm3_from_config(Fields& fields, const std::string& where) {
                                 .positions = 32768,
                                 .rotary = {},
                                 .activation = {},
+                                .norm_epsilon = 1e-6f,
                                 .eos = {128001},
                                 .bos = 128000},
                                {.default_theta = 2000000});
@@ -319,7 +281,9 @@ ModelSpec smollm3_from_config(Fields& fields, const std::string& where) {
   model.mlp_bias = fields.boolean("mlp_bias", false);
   model.tied_head = fields.boolean("tie_word_embeddings", true);
   model.rotary_layers = rotary_layers_from_config(fields, model.layers);
-  if (fields.boolean("use_sliding_window", false) && fields.has("sliding_window")) bound_by_window(model, fields, 4096);
+  if (fields.boolean("use_sliding_window", false) && fields.has("sliding_window"))
+    model.windows = layer_windows(fields, model, window_from_config(fields, 4096),
+                                  [&](int layer) { return !model.rotates(layer); });
   return model;
 }
 
@@ -342,8 +306,10 @@ ModelSpec neox_from_config(Fields& fields, const std::string& where) {
   model.qkv_bias = model.output_bias = fields.boolean("attention_bias", true);
   model.parallel_residual = fields.boolean("use_parallel_residual", true);
   model.norm_epsilon = static_cast<float>(positive(fields, "layer_norm_eps", 1, 1e-5));
-  model.rotary = rotary_from_config(fields, where, model,
-                                    {.theta = "rotary_emb_base", .fraction = "rotary_pct", .default_fraction = 0.25});
+  auto [frequencies, magnitude] =
+      rotary_from_config(fields, where, model,
+                         {.theta = "rotary_emb_base", .fraction = "rotary_pct", .default_fraction = 0.25});
+  model.rotary = std::move(frequencies), model.rotary_magnitude = magnitude;
   return model;
 }
 

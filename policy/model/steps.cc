@@ -31,6 +31,7 @@ constexpr std::array<ValueRow, kValues> kShapes{{
     {Value::log_sum, Dim::heads, TypeOf::f32, true},
     {Value::score, Dim::kv_heads, TypeOf::f32, true},
     {Value::attended, Dim::q_rows},
+    {Value::branch, Dim::hidden},
     {Value::mlp_input, Dim::hidden, TypeOf::product},
     {Value::gate, Dim::ffn, TypeOf::product},
     {Value::up, Dim::ffn, TypeOf::product},
@@ -103,7 +104,7 @@ double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& s
   if (step.op == StepOp::linear || step.op == StepOp::attend) return 0;
   const ValueShape row = shape_of(step.out, model, types, 1);
   const bool reads_both = step.op == StepOp::add || step.op == StepOp::multiply;
-  const double read = step.op == StepOp::norm && step.in != step.out ? double(row.cols) * size_of(types.activation)
+  const double read = step.op == StepOp::norm && step.in != step.out ? double(row.cols) * double(size_of(types.activation))
                                                                      : (reads_both ? 2 : 1) * double(row.bytes());
   return rows * (read + double(row.bytes()));
 }
@@ -113,7 +114,10 @@ double flops_per_token(const ModelSpec& model, double context, bool head) {
   const auto add = [&](Stage stage, int layer) {
     for (const Step& step : steps_of(model, stage, layer))
       flops +=
-          step.op == StepOp::attend ? 4 * context * double(size_of(Dim::q_rows, model)) : 2 * products(model, step, 1);
+          step.op == StepOp::attend
+              ? 4 * (model.window(layer) > 0 ? std::min<double>(context, model.window(layer)) : context) *
+                    double(size_of(Dim::q_rows, model))
+              : 2 * products(model, step, 1);
   };
   add(Stage::embed, 0);
   for (int layer = 0; layer < model.layers; ++layer) {

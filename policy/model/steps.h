@@ -28,6 +28,7 @@ enum class StepOp : std::uint8_t {
   attend,            ///< out = attention of q over k, v and the KV cache
   multiply,          ///< out *= in
   add,               ///< out += in
+  scale,             ///< out is scaled and capped in place by the model's `factor`
   convert,           ///< out = in
 };
 
@@ -48,6 +49,7 @@ enum class Value : std::uint8_t {
   log_sum,  ///< prompts only, per row: PrefillAttention::lse
   score,    ///< prompts only, per token: ColumnSums::score
   attended,
+  branch,  ///< what a sublayer adds to the hidden states, if it is normed or scaled before
   mlp_input,
   gate,
   up,
@@ -55,7 +57,10 @@ enum class Value : std::uint8_t {
   last_embed,
   logits,
 };
-inline constexpr std::size_t kValues = 20;
+inline constexpr std::size_t kValues = 21;
+
+/// The model's factor that StepOp::scale applies; logits have a cap too.
+enum class Factor : std::uint8_t { none, embedding, residual, logits };
 
 struct Step {
   StepOp op;
@@ -64,6 +69,7 @@ struct Step {
   bool accumulate = false;  ///< linear: out += in place of out =
   bool activation = false;  ///< linear: the model's activation follows
   int part = 0;             ///< take_heads: the first head taken
+  Factor factor = Factor::none;  ///< scale
   bool operator==(const Step&) const = default;
 };
 

@@ -131,7 +131,9 @@ double Cost::prefill_core(int layer, double sequences, double prompt) const {
   const double rows = sequences * prompt;
   const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
   const double stored = bytes_of_row(Value::stored_k) + bytes_of_row(Value::stored_v);
-  const double pairs = sequences * model_.heads * prompt * (prompt + 1) / 2;
+  const int window = model_.window(layer);
+  const double seen = window > 0 ? std::min<double>(window, prompt) : prompt;  // by the last row
+  const double pairs = sequences * model_.heads * (seen * (seen + 1) / 2 + (prompt - seen) * seen);
   const Engine& device = machine_.device;
   double seconds = 4 * pairs * model_.head_dim / device.prefill_attention.at(prompt, model_.head_dim);
   // Products write keys and values as they are stored, unless slots are filled from fp32 numbers.
@@ -143,7 +145,7 @@ double Cost::prefill_core(int layer, double sequences, double prompt) const {
   if (policy_.retention.scored() && !policy_.retention.everything(layer)) {
     // Only the rows of the observation window are multiplied again.
     const double rest = policy_.retention.observation > 0 ? std::max(0.0, prompt - policy_.retention.observation) : 0;
-    const double scored = pairs - sequences * model_.heads * rest * (rest + 1) / 2;
+    const double scored = std::min(pairs, sequences * model_.heads * (prompt * (prompt + 1) - rest * (rest + 1)) / 2);
     seconds += 2 * scored * model_.head_dim / device.column_sums.at(prompt, model_.head_dim);
   }
   if (policy_.retention.rule == Retention::Rule::keydiff)

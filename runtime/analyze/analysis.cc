@@ -181,12 +181,12 @@ Shape shape_of(const AnalysisOptions& options, const policy::ModelSpec& spec) {
 }
 
 /// The layout for one window at a time, which keeps the scores of all tokens.
-Decision one_window(std::int64_t window) {
+Decision one_window(std::int64_t window, const std::vector<int>& windows) {
   Decision decision;
   decision.policy.gpu_batch_size = decision.policy.num_gpu_batches = 1;
   decision.policy.continuous = false;
   decision.policy.retention = policy::Retention::from_text("h2o:" + std::to_string(window) + ":1");
-  decision.work = policy::alike(1, window, 1, *decision.policy.retention);
+  decision.work = policy::alike(1, window, 1, *decision.policy.retention, windows);
   return decision;
 }
 
@@ -212,7 +212,7 @@ ordered_json run_analysis(const AnalysisOptions& options, const std::atomic<bool
   Session session(
       *source,
       [&, length = window](kernels::Backend&, const policy::Budgets&) {
-        return measures_losses ? LayerLosses::decision(length, source->spec.layers) : one_window(length);
+        return measures_losses ? LayerLosses::decision(length, source->spec) : one_window(length, source->spec.windows);
       },
       options.machine, stop);
   AttentionObserver observer(source->spec, window, queries, options.budget.has_value(), session.layers().ops());

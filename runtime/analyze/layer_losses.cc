@@ -16,14 +16,15 @@ constexpr int kTogether = 8;  // sequences of a block, which share a prefill
 
 }  // namespace
 
-Decision LayerLosses::decision(std::int64_t window, int layers) {
+Decision LayerLosses::decision(std::int64_t window, const policy::ModelSpec& model) {
+  const int layers = model.layers;
   Decision decision;
   decision.policy.gpu_batch_size = std::min(kTogether, layers + 1);
   decision.policy.num_gpu_batches = 1;
   decision.policy.continuous = false;
   policy::Retention retention = policy::Retention::from_text("h2o:" + std::to_string(window) + ":1");
   retention.layers.assign(static_cast<std::size_t>(layers), {policy::Retention::kOnce});  // each layer has its own
-  decision.work = policy::alike(*decision.policy.gpu_batch_size, window, 1, retention);
+  decision.work = policy::alike(*decision.policy.gpu_batch_size, window, 1, retention, model.windows);
   decision.work.longest_generation = window - window / 2;
   decision.policy.retention = std::move(retention);
   return decision;
@@ -42,7 +43,6 @@ void LayerLosses::see(std::span<const std::int32_t> tokens) {
 
 std::vector<double> LayerLosses::likelihoods(std::span<const std::int32_t> tokens, int first, int count) {
   const std::int64_t prompt = std::ssize(tokens) / 2, rest = std::ssize(tokens) - prompt;
-  const kernels::Keep keep = h2o_of(budget_).kept(prompt, rest);
   std::vector<Sequence> block(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) {
     Sequence& sequence = block[static_cast<std::size_t>(i)];
@@ -50,7 +50,9 @@ std::vector<double> LayerLosses::likelihoods(std::span<const std::int32_t> token
     sequence.forced.assign(tokens.begin() + prompt, tokens.end());
     sequence.prompt_tokens = prompt, sequence.max_tokens = rest;
     sequence.keep = session_.keep(prompt, rest);
-    if (const int layer = first + i; layer >= 0) sequence.keep[static_cast<std::size_t>(layer)] = {keep};
+    if (const int layer = first + i; layer >= 0)
+      sequence.keep[static_cast<std::size_t>(layer)] = {
+          h2o_of(budget_).kept(prompt, rest, 0, 0, session_.source().spec.window(layer))};
   }
   session_.executor().run(block, [](const Sequence& sequence) {
     if (sequence.finish == Finish::failed)

@@ -18,7 +18,7 @@ class LayerLosses {
   LayerLosses(Session& session, double budget) : session_(session), budget_(budget) {}
 
   /// The layout that a session needs for windows of `window` tokens: every layer has slots for all of them.
-  static Decision decision(std::int64_t window, int layers);
+  static Decision decision(std::int64_t window, const policy::ModelSpec& model);
 
   void see(std::span<const std::int32_t> tokens);
   /// [layers] Nats per token that the budget costs in each layer alone; a mean over the windows seen.

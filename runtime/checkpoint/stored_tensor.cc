@@ -23,13 +23,6 @@ bool is_there(const policy::ModelSpec& model, const Checkpoint& checkpoint, cons
   return checkpoint.find(name) || QuantisedMatrix::is_in(checkpoint, model.quantisation, name);
 }
 
-/// The number of rows of the whole tensor, even if the unit holds only some of them.
-std::int64_t whole_rows(const policy::ModelSpec& model, const policy::Unit& unit, const policy::TensorSpec& spec) {
-  if (unit.kind == policy::Unit::Kind::embedding || unit.kind == policy::Unit::Kind::head) return model.vocab;
-  if (unit.kind == policy::Unit::Kind::positions) return std::int64_t{model.positions} + model.position_offset;
-  return spec.rows;
-}
-
 /// Refuses tensors that change results and are not tensors of the model.
 void refuse_extras(const policy::ModelSpec& model, const Checkpoint& checkpoint) {
   if (!model.quantisation) {
@@ -179,11 +172,10 @@ std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkp
   return prefixes.front() + spec.name;
 }
 
-StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::Unit& unit, const policy::TensorSpec& spec,
-                           const Checkpoint& checkpoint) {
+StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec, const Checkpoint& checkpoint) {
   StoredTensor stored{.name = stored_name(model, checkpoint, spec), .info = nullptr, .matrix = {}};
   if (QuantisedMatrix::is_in(checkpoint, model.quantisation, stored.name))
-    stored.matrix.emplace(checkpoint, model.quantisation, stored.name, whole_rows(model, unit, spec), spec.cols);
+    stored.matrix.emplace(checkpoint, model.quantisation, stored.name, spec.of_rows, spec.cols);
   else stored.info = checkpoint.find(stored.name);
   return stored;
 }
@@ -195,7 +187,7 @@ std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::
   for (const policy::Unit& unit : units) {
     for (const policy::TensorSpec& spec : unit.tensors) {
       if (spec.first_row != 0) continue;  // another piece of the same tensor
-      const std::int64_t rows = whole_rows(model, unit, spec);
+      const std::int64_t rows = spec.of_rows;
       const std::string name = stored_name(model, checkpoint, spec);
       if (!is_vector(spec.form) && QuantisedMatrix::is_in(checkpoint, model.quantisation, name)) {
         const auto parts = QuantisedMatrix::needs(checkpoint, model.quantisation, name, rows, spec.cols);

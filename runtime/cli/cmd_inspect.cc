@@ -76,7 +76,7 @@ void print_quantisation(const ModelSource& source) {
   for (const policy::Unit& unit : source.units)
     for (const policy::TensorSpec& tensor : unit.tensors) {
       if (tensor.first_row != 0) continue;
-      const StoredTensor stored = stored_tensor(source.spec, unit, tensor, *source.checkpoint);
+      const StoredTensor stored = stored_tensor(source.spec, tensor, *source.checkpoint);
       if (!stored.matrix) {
         others += tensor.form == policy::Form::matrix || tensor.form == policy::Form::table;
         continue;

@@ -38,9 +38,9 @@ void check(const PlanFlags& flags, const policy::ModelSpec& spec, const policy::
     throw UsageError("--sweep " + flags.sweep + ": is a file; give the name of a folder");
 }
 
-policy::Workload work_of(const PlanFlags& flags, const policy::Retention& retention) {
+policy::Workload work_of(const PlanFlags& flags, const policy::Retention& retention, const std::vector<int>& windows) {
   return policy::alike(flags.requests > 0 ? std::optional(flags.requests) : std::nullopt, flags.prompt,
-                       flags.generation, retention);
+                       flags.generation, retention, windows);
 }
 
 /// Measures this machine.
@@ -93,7 +93,7 @@ int run_plan(const PlanFlags& flags) {
                       .machine = machine,
                       .policy = policy,
                       .free = {machine.bytes},
-                      .work = [&](const policy::Retention& retention) { return work_of(flags, retention); },
+                      .work = [&](const policy::Retention& retention) { return work_of(flags, retention, source->spec.windows); },
                       .retentions = {},
                       .kv_formats = flags.policy.other_kv_formats()};
   std::vector<std::unique_ptr<ModelSource>> others;

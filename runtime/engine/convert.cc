@@ -57,7 +57,7 @@ std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoin
   seen.clear();
   for (const policy::Unit& unit : units)
     for (const policy::TensorSpec& tensor : unit.tensors) {
-      Planned each{.stored = stored_tensor(spec, unit, tensor, checkpoint), .shape = {}};
+      Planned each{.stored = stored_tensor(spec, tensor, checkpoint), .shape = {}};
       if (!seen.insert(each.stored.name).second) continue;
       if (const auto& matrix = each.stored.matrix) {
         each.shape = {matrix->rows(), matrix->cols()};

@@ -50,6 +50,10 @@ std::vector<Step> in_memory_order(std::vector<Step> steps, const UnitViews& unit
   return steps;
 }
 
+float attention_scale(const policy::ModelSpec& model) {
+  return model.attention_scale > 0 ? model.attention_scale : 1 / std::sqrt(static_cast<float>(model.head_dim));
+}
+
 template <class T> std::span<const T> part(const std::vector<T>& v, std::int64_t first, std::int64_t last) {
   return std::span<const T>(v).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
 }
@@ -60,7 +64,7 @@ Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::b
                kernels::Backend& backend, const GracePeriod& stop)
     : model_(plan.model), retention_(plan.retention), types_(plan.types), rotate_(plan.rotate),
       activation_(activation_named(plan.model.activation, plan.model.architecture)), chunk_tokens_(plan.chunk_tokens),
-      arithmetic_(plan.arithmetic), scale_(1 / std::sqrt(static_cast<float>(plan.model.head_dim))),
+      arithmetic_(plan.arithmetic), scale_(attention_scale(plan.model)),
       scratch_(workspace.data(), workspace.size(), offload::Tier::device), tables_(tables), backend_(backend),
       ops_(backend.ops()), stop_(stop), random_cache_(plan.model, plan.retention, plan.types.kv, backend) {
   for (int layer = 0; layer < model_.layers; ++layer) {
@@ -99,7 +103,7 @@ void Layers::run(Stage stage, int layer, const UnitViews& unit, const Chunk& chu
     if (!at(values, value)) at(values, value) = take(value, at(values, Value::hidden).rows, chunk);
   for (std::span<const Step> rest(all); !rest.empty();) {
     const std::size_t products = run_products(rest, unit, values, stream);
-    if (products == 0) run(rest.front(), unit, chunk, values, stream);
+    if (products == 0) run(rest.front(), layer, unit, chunk, values, stream);
     rest = rest.subspan(std::max<std::size_t>(products, 1));
   }
 }
@@ -116,7 +120,7 @@ std::size_t Layers::run_products(std::span<const Step> steps, const UnitViews& u
   return count;
 }
 
-void Layers::run(const Step& step, const UnitViews& unit, const Chunk& chunk, const Values& values,
+void Layers::run(const Step& step, int layer, const UnitViews& unit, const Chunk& chunk, const Values& values,
                  kernels::Stream& stream) const {
   const View out = at(values, step.out);
   const View in = at(values, step.in) ? at(values, step.in) : at(values, Value::hidden);
@@ -140,7 +144,8 @@ void Layers::run(const Step& step, const UnitViews& unit, const Chunk& chunk, co
                                       .arithmetic = arithmetic_},
                       stream);
     case StepOp::take_heads: return ops_.run(kernels::TakeHeads{in, step.part, 3, model_.head_dim, out}, stream);
-    case StepOp::rotary: return ops_.run(kernels::Rotary{out, chunk.position, model_.rotary, model_.head_dim}, stream);
+    case StepOp::rotary: return rotary(layer, chunk.position, out, stream);
+    case StepOp::scale: return scale(step.factor, out, stream);
     case StepOp::multiply: return ops_.run(kernels::Multiply{out, in}, stream);
     case StepOp::add: return ops_.run(kernels::Add{out, in}, stream);
     case StepOp::convert: return ops_.run(kernels::Convert{in, out}, stream);
@@ -156,7 +161,27 @@ void Layers::norm(const Step& step, const UnitViews& unit, View in, View out, ke
     in = View(in.data, in.dtype, in.rows * in.cols / width, width);
     out = View(out.data, out.dtype, in.rows, width);
   }
-  ops_.run(kernels::LayerNorm{in, weight, of(unit, step.bias), out, model_.norm_epsilon, model_.rms_norm}, stream);
+  ops_.run(kernels::LayerNorm{in, weight, of(unit, step.bias), out, model_.norm_epsilon, model_.rms_norm,
+                              model_.norm_plus_one},
+           stream);
+}
+
+void Layers::rotary(int layer, std::span<const std::int32_t> position, View heads, kernels::Stream& stream) const {
+  ops_.run(kernels::Rotary{.x = heads,
+                           .position = position,
+                           .frequencies = model_.frequencies(layer),
+                           .head_dim = model_.head_dim,
+                           .alternate = model_.alternate_pairs,
+                           .magnitude = model_.magnitude(layer)},
+           stream);
+}
+
+void Layers::scale(policy::Factor factor, View x, kernels::Stream& stream) const {
+  using policy::Factor;
+  const float by = factor == Factor::embedding  ? model_.embedding_scale
+                   : factor == Factor::residual ? model_.residual_scale
+                                                : model_.logit_scale;
+  ops_.run(kernels::Scale{x, by, factor == Factor::logits ? model_.logit_cap : 0}, stream);
 }
 
 std::vector<std::int64_t> Layers::chunks(const BatchRows& rows, std::int64_t first) const {
@@ -212,7 +237,8 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                                      .head_dim = model_.head_dim,
                                      .scale = scale_,
                                      .out = at(values, Value::attended),
-                                     .lse = lse},
+                                     .lse = lse,
+                                     .window = model_.window(layer)},
            stream);
   View score;
   if (scored) {
@@ -227,7 +253,8 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                                    .scale = scale_,
                                    .observation = retention_.observation,
                                    .score = score,
-                                   .statistic = retention_.statistic};
+                                   .statistic = retention_.statistic,
+                                   .window = model_.window(layer)};
     ops_.run(sums, stream);
     if (on_prompts_) on_prompts_(layer, sums);
   }
@@ -328,10 +355,11 @@ void Layers::roll(const kernels::Ops& ops, int layer, const BatchRows& rows, std
   for (std::size_t run = 0; run < kv.slots.size(); ++run)
     ops.run(kernels::Reposition{.sequence = sequence,
                                 .next = next,
-                                .frequencies = turns ? std::span<const float>(model_.rotary) : std::span<const float>{},
+                                .frequencies = turns ? std::span<const float>(model_.frequencies(layer)) : std::span<const float>{},
                                 .hadamard = rotate_,
                                 .slots = kv.slots[run],
-                                .home = kv.home.empty() ? kernels::KvSlots{} : kv.home[run]},
+                                .home = kv.home.empty() ? kernels::KvSlots{} : kv.home[run],
+                                .alternate = model_.alternate_pairs},
             stream);
 }
 

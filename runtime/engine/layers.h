@@ -118,12 +118,14 @@ class Layers {
   /// `values`.
   void run(policy::Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, Values& values,
            kernels::Stream& stream);
-  void run(const policy::Step& step, const UnitViews& unit, const Chunk& chunk, const Values& values,
+  void run(const policy::Step& step, int layer, const UnitViews& unit, const Chunk& chunk, const Values& values,
            kernels::Stream& stream) const;
   /// Runs the products of one input that begin with `steps`; returns their number, or 0 if there are fewer than two.
   std::size_t run_products(std::span<const policy::Step> steps, const UnitViews& unit, const Values& values,
                            kernels::Stream& stream) const;
   void norm(const policy::Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream) const;
+  void rotary(int layer, std::span<const std::int32_t> position, View heads, kernels::Stream& stream) const;
+  void scale(policy::Factor factor, View x, kernels::Stream& stream) const;
   void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,
                const Cache& kv, kernels::Stream& stream);
   /// Runs all of attention for the sequences from `first` on.

@@ -188,7 +188,8 @@ LayerKeeps Session::keep(std::int64_t prompt, std::int64_t generation) const {
   for (std::size_t layer = 0; layer < keeps.size(); ++layer) {
     int head = 0;
     for (const offload::KvShape& run : footprint_.kv_shapes[layer]) {
-      keeps[layer].push_back(policy_.retention.kept(prompt, generation, static_cast<int>(layer), head));
+      keeps[layer].push_back(policy_.retention.kept(prompt, generation, static_cast<int>(layer), head,
+                                                    source_.spec.window(static_cast<int>(layer))));
       head += run.kv_heads;
     }
   }

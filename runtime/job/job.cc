@@ -122,7 +122,7 @@ std::vector<policy::Retention> rolled_retentions(const JobOptions& options, cons
   all.insert(all.end(), options.retentions.begin(), options.retentions.end());
   for (const policy::Retention& retention : all) {
     retention.require_layers(model.layers, model.kv_heads);
-    policy::check_rolled(retention, model, "retention");
+    policy::check_positions(retention, model, "retention");
   }
   const bool rolled = std::all_of(all.begin(), all.end(), [](const policy::Retention& r) { return r.rolled(); });
   return rolled ? all : std::vector<policy::Retention>{};

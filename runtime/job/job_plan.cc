@@ -63,7 +63,7 @@ policy::Workload JobPlan::work(const policy::Retention& retention) const {
     own.add(entry);
     work.longest_prompt = std::max<std::int64_t>(work.longest_prompt, entry.prompt_tokens);
     work.longest_generation = std::max<std::int64_t>(work.longest_generation, entry.max_tokens);
-    work.slots.cover(retention.slots(entry.prompt_tokens, entry.max_tokens));
+    work.slots.cover(retention.slots(entry.prompt_tokens, entry.max_tokens, source_.spec.windows));
     const double share = double(entry.n) / double(*work.requests);
     work.mean_prompt += share * double(entry.prompt_tokens);
     work.mean_generation += share * double(entry.max_tokens);

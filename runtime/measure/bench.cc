@@ -75,13 +75,14 @@ void check(const BenchOptions& options, const policy::ModelSpec& spec) {
     throw UsageError("--project: three times the sweeps must be fewer than --gen-len");
 }
 
-policy::Workload workload(const BenchOptions& options, const policy::Retention& retention) {
+policy::Workload workload(const BenchOptions& options, const policy::Retention& retention,
+                          const std::vector<int>& windows) {
   const policy::PartialPolicy& chosen = options.policy;
   std::int64_t requests = options.requests;
   if (requests == 0 && chosen.gpu_batch_size && chosen.num_gpu_batches)
     requests = std::int64_t{*chosen.gpu_batch_size} * *chosen.num_gpu_batches;
   policy::Workload work = policy::alike(requests > 0 ? std::optional(requests) : std::nullopt, options.prompt,
-                                        options.generation, retention);
+                                        options.generation, retention, windows);
   if (options.skip_prefill) work.longest_prompt = 1;
   return work;
 }
@@ -188,11 +189,11 @@ void run_bench(const BenchOptions& options, const std::atomic<bool>& stop, const
                                   .machine = *machine,
                                   .policy = policy,
                                   .free = free,
-                                  .work = [&](const policy::Retention& kept) { return workload(options, kept); },
+                                  .work = [&](const policy::Retention& kept) { return workload(options, kept, source->spec.windows); },
                                   .retentions = {}});
       if (policy.leaves_open()) policy = policy::PartialPolicy::of(make_plan(*request).best().policy);
     }
-    return {policy, workload(options, policy.retention.value_or(policy::Retention{}))};
+    return {policy, workload(options, policy.retention.value_or(policy::Retention{}), source->spec.windows)};
   };
   Session session(*source, decide, options.machine, stop);
   if (const std::string warning = session.backend().warning(); !warning.empty()) spdlog::warn("{}", warning);

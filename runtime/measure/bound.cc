@@ -114,7 +114,8 @@ Work decode_work(const Session& session, const Totals& totals, const LayerKeeps&
       std::int64_t attended = 0;
       const kernels::Keep& own = keep[layer][run];
       for (std::int64_t sweep = 1; sweep <= sweeps; ++sweep)
-        attended += std::min<std::int64_t>(own.budget() + 1, std::min<std::int64_t>(own.of_prompt(), context) + sweep);
+        attended += std::min<std::int64_t>({own.budget() + 1, std::min<std::int64_t>(own.of_prompt(), context) + sweep,
+                                            own.window > 0 ? own.window : INT32_MAX});
       const offload::KvShape& shape = session.footprint().kv_shapes[layer][run];
       read += double(attended) * double(shape.bytes_per_step()) * shape.kv_heads;
     }

@@ -67,7 +67,7 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
     Layout layout{.tensors = {}, .in_files = true};
     for (const policy::TensorSpec& spec : unit.tensors) {
       Placed& tensor = layout.tensors.emplace_back(Placed{.spec = spec, .dtype = type});
-      take(model, unit, tensor);
+      take(model, tensor);
       if (tensor.source) tensor.dtype = weight_dtype(*tensor.source);
       const bool narrow = tensor.dtype == type || type == DType::f32;
       const bool whole = !is_quantised(tensor.dtype) && tensor.file_offset % size_of(tensor.dtype) == 0;
@@ -121,7 +121,7 @@ Weights Weights::to_pack(const policy::ModelSpec& model, const std::vector<polic
     Layout layout;
     for (const policy::TensorSpec& spec : unit.tensors) {
       Placed& tensor = layout.tensors.emplace_back(Placed{.spec = spec, .dtype = type});
-      weights.take(model, unit, tensor);
+      weights.take(model, tensor);
       weights.quantise_if(unit, tensor, format);
     }
     weights.lay_out_packed(layout);
@@ -131,8 +131,8 @@ Weights Weights::to_pack(const policy::ModelSpec& model, const std::vector<polic
 }
 
 /// Finds the tensor in the checkpoint.
-void Weights::take(const policy::ModelSpec& model, const policy::Unit& unit, Placed& tensor) const {
-  StoredTensor stored = stored_tensor(model, unit, tensor.spec, *checkpoint_);
+void Weights::take(const policy::ModelSpec& model, Placed& tensor) const {
+  StoredTensor stored = stored_tensor(model, tensor.spec, *checkpoint_);
   tensor.matrix = std::move(stored.matrix);
   tensor.source = stored.info;
   if (tensor.source)

@@ -104,7 +104,7 @@ class Weights {
   };
   const Placed& placed(std::size_t unit, policy::Role role) const;
   Weights() = default;
-  void take(const policy::ModelSpec& model, const policy::Unit& unit, Placed& tensor) const;
+  void take(const policy::ModelSpec& model, Placed& tensor) const;
   void lay_out(const std::vector<policy::Unit>& units, const std::optional<policy::WeightFormat>& format);
   void lay_out_packed(Layout& layout);
   void lay_out_in_files(Layout& layout);

@@ -44,7 +44,8 @@ double best_of(const PublishedRow& row, const policy::Machine& machine, const ch
                       .free = {machine.bytes},
                       .work =
                           [&](const policy::Retention& retention) {
-                            return policy::alike({}, row.run.prompt, row.run.generation, retention);
+                            return policy::alike({}, row.run.prompt, row.run.generation, retention,
+                                                 source->spec.windows);
                           },
                       .retentions = {}};
   request.policy.retention = policy::Retention::from_text(rule);

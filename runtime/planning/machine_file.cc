@@ -23,7 +23,7 @@ void require_same_kind(const policy::Machine& machine, const std::string& path, 
 void check_lengths(std::int64_t prompt, std::int64_t generation, const policy::ModelSpec& spec,
                    const policy::Retention& retention) {
   retention.require_layers(spec.layers, spec.kv_heads);
-  policy::check_rolled(retention, spec, "retention");
+  policy::check_positions(retention, spec, "retention");
   if (prompt < 1 || generation < 1) throw UsageError("--prompt-len and --gen-len must be at least 1");
   if (const auto why = policy::too_long(spec, retention, prompt, generation))
     throw UsageError("--prompt-len " + std::to_string(prompt) + " and --gen-len " + std::to_string(generation) +

@@ -320,6 +320,44 @@ TEST_CASE("h2o_cases: (i) long random runs against fp64, (j) the same victims at
     }
 }
 
+TEST_CASE("h2o_cases: within a model's sliding window heavy hitters leave with it", "[kernels][h2o]") {
+  const std::uint64_t seed = GENERATE(1, 2, 3, 4);
+  std::mt19937_64 engine(seed);
+  const int window = 24 + static_cast<int>(engine() % 8);
+  std::vector<H2oCase> cases;
+  for (const int prompt : {3, 20, 40, 64}) {
+    H2oCase c;
+    c.prompt = prompt, c.steps = 2 * window;
+    c.keep = {.heavy = static_cast<std::int32_t>(4 + engine() % 8),
+              .recent = static_cast<std::int32_t>(1 + engine() % 8),
+              .sinks = static_cast<std::int32_t>(engine() % 4),
+              .spare = static_cast<std::int32_t>(seed % 2 * 40),
+              .window = window};
+    c.weights.resize(2);
+    for (auto& head : c.weights)
+      for (int q = 0; q < prompt + c.steps; ++q) {
+        head.emplace_back();
+        for (int k = 0; k <= q; ++k) head.back().push_back(std::exp(std::normal_distribution<double>(0, 1.5)(engine)));
+      }
+    cases.push_back(std::move(c));
+  }
+  for (const Place* place : every_place()) {
+    const auto traces = h2o_on(*place, cases, {.feed = true, .more_slots = static_cast<int>(seed)});
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const H2oTrace expected = h2o_in_fp64(cases[i]);
+      CAPTURE(place->name, i, window);
+      CHECK(traces[i].evicted == expected.evicted);
+      for (std::size_t s = 0; s < expected.kept.size(); ++s) {
+        REQUIRE(traces[i].kept[s].size() == expected.kept[s].size());
+        for (const auto& [position, score] : expected.kept[s]) {
+          CHECK(position > cases[i].prompt + static_cast<int>(s) - window);  // the next token sees it
+          CHECK(traces[i].kept[s].at(position) == Approx(score).epsilon(2e-5).margin(1e-6));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("h2o_cases: exact ties evict the oldest, in the prompt and in a step", "[kernels][h2o]") {
   const Place& place = *GENERATE(from_range(every_place()));
   const HeadShape shape{1, 1, 8};

@@ -101,6 +101,35 @@ TEST_CASE("an rms norm leaves the mean", "[kernels]") {
   CHECK_THAT(out.host(), near(expected, tolerance(DType::f32)));
 }
 
+TEST_CASE("a norm's weight may be stored less 1", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  CAPTURE(place.name);
+  const auto x = normal(3 * 70, 1);
+  std::vector<float> less = normal(70, 2), whole;
+  for (const float w : less) whole.push_back(1 + w);
+  Array in(place, x, 3, 70), stored(place, less, 1, 70), plain(place, whole, 1, 70), out(place, 3, 70),
+      expected(place, 3, 70);
+  place.run(LayerNorm{.x = in, .weight = stored, .bias = {}, .out = out, .rms = true, .plus_one = true});
+  place.run(LayerNorm{.x = in, .weight = plain, .bias = {}, .out = expected, .rms = true});
+  CHECK(out.host() == expected.host());
+}
+
+TEST_CASE("scale multiplies and caps", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const auto [factor, cap] = GENERATE(table<float, float>({{3.0f, 0.0f}, {1.0f, 30.0f}, {0.5f, 2.0f}}));
+  CAPTURE(place.name, factor, cap);
+  const auto x = normal(5 * 300, 1);
+  std::vector<double> expected;
+  for (const float v : x) {
+    const double y = double(v * factor);
+    expected.push_back(cap > 0 ? double(cap) * std::tanh(y / double(cap)) : y);
+  }
+  Array in(place, x, 5, 300);
+  place.run(kernels::Scale{in, factor, cap});
+  CHECK_THAT(in.host(), near(expected, tolerance(DType::f32)));
+  CHECK_THROWS_WITH(place.run(kernels::Scale{in, 1, -1}), Catch::Matchers::Contains("the cap not negative"));
+}
+
 TEST_CASE("multiply multiplies", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
   const auto x = normal(3 * 1031, 1), y = normal(3 * 1031, 2);
@@ -135,8 +164,10 @@ TEST_CASE("take_heads takes the heads of one matrix out of rows in which those o
 TEST_CASE("rotary turns pairs by position and leaves the rest of a head", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
   const int pairs = GENERATE(1, 3, 8);  // of heads of 16
+  const bool alternate = GENERATE(false, true);
   constexpr int kRows = 4, kHeads = 3, kDim = 16;
-  CAPTURE(place.name, pairs);
+  CAPTURE(place.name, pairs, alternate);
+  const float magnitude = alternate ? 1.25f : 1.0f;
   const std::vector<std::int32_t> position{0, 1, 517, 100000};
   std::vector<float> frequencies;
   for (int i = 0; i < pairs; ++i) frequencies.push_back(1 / std::pow(10000.0f, float(i) / float(pairs)));
@@ -145,15 +176,17 @@ TEST_CASE("rotary turns pairs by position and leaves the rest of a head", "[kern
   for (int r = 0; r < kRows; ++r)
     for (int h = 0; h < kHeads; ++h)
       for (int i = 0; i < pairs; ++i) {
-        const auto a = static_cast<std::size_t>((r * kHeads + h) * kDim + i), b = a + static_cast<std::size_t>(pairs);
+        const auto a = static_cast<std::size_t>((r * kHeads + h) * kDim + (alternate ? 2 * i : i)),
+                   b = a + static_cast<std::size_t>(alternate ? 1 : pairs);
         // The angle is the fp32 product; its sine and cosine are exact.
         const double angle =
             double(float(position[static_cast<std::size_t>(r)]) * frequencies[static_cast<std::size_t>(i)]);
-        expected[a] = double(x[a]) * std::cos(angle) - double(x[b]) * std::sin(angle);
-        expected[b] = double(x[b]) * std::cos(angle) + double(x[a]) * std::sin(angle);
+        const double cosine = std::cos(angle) * double(magnitude), sine = std::sin(angle) * double(magnitude);
+        expected[a] = double(x[a]) * cosine - double(x[b]) * sine;
+        expected[b] = double(x[b]) * cosine + double(x[a]) * sine;
       }
   Array in(place, x, kRows, kHeads * kDim);
-  place.run(Rotary{in, position, frequencies, kDim});
+  place.run(Rotary{in, position, frequencies, kDim, alternate, magnitude});
   CHECK_THAT(in.host(), near(expected, tolerance(DType::f32)));
   CHECK_THROWS_WITH(place.run(Rotary{in, position, std::vector<float>(9), kDim}),
                     "rotary: 9 frequencies for heads of 16");

@@ -100,7 +100,7 @@ TEST_CASE("the keys of both transformers 4 and 5 are read", "[policy]") {
 TEST_CASE("configs that cannot be are refused by key", "[policy]") {
   CHECK_THROWS_WITH(from(R"({"model_type":"mamba"})"),
                     Contains("config.json") && Contains("'mamba'") &&
-                        Contains("supported: opt, llama, mistral, qwen2, qwen3, smollm3, gpt_neox"));
+                        Contains("supported: opt, llama, mistral, qwen2, qwen3, smollm3, granite, gemma, gemma3_text, gemma3"));
   CHECK_THROWS_WITH(from("{}"), Contains("model_type"));
   CHECK_THROWS_WITH(from("[]"), Contains("object"));
   const std::vector<std::pair<std::string, std::string>> cases = {
@@ -196,8 +196,8 @@ TEST_CASE("absent keys take the values of the config class of each family", "[po
   CHECK((!llama.qkv_bias && !mistral.qkv_bias && qwen2.qkv_bias));
   CHECK((llama.bos == 1 && llama.eos == std::vector<std::int32_t>{2}));
   CHECK((!qwen2.bos && qwen2.eos.empty()));
-  CHECK((mistral.positions == 4096 && mistral.sliding_window == 4096));  // its sliding window
-  CHECK(policy::context_text(mistral) == "4096 (its sliding window; attention beyond it is not supported)");
+  CHECK((mistral.positions == 131072 && mistral.windows == std::vector<int>(32, 4096)));
+  CHECK(policy::context_text(mistral) == "131072");
   CHECK((neox.parallel_residual && neox.fused_qkv && neox.qkv_bias && neox.output_bias && neox.mlp_bias));
   CHECK_FALSE((neox.rms_norm || neox.gated_mlp || neox.tied_head));
   CHECK((neox.hidden == 6144 && neox.head_dim == 96 && neox.rotary.size() == 12));
@@ -261,14 +261,26 @@ TEST_CASE("rotary embeddings are read as transformers 4 and 5 write them", "[pol
   for (std::size_t i = 0; i < 64; ++i)
     CHECK((scaled.rotary[i] <= plain.rotary[i] && scaled.rotary[i] >= plain.rotary[i] / 8));
 
+  CHECK(llama(R"("rope_scaling":{"type":"dynamic","factor":4.0})").rotary == llama(R"("x":1)").rotary);  // within the context
+  const auto yarn = llama(R"("rope_theta":500000.0,"rope_scaling":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":512})");
+  CHECK(double(yarn.rotary_magnitude) == Approx(0.1 * std::log(4) + 1));
+  CHECK(yarn.rotary.front() == plain.rotary.front());
+  CHECK(double(yarn.rotary.back()) == Approx(double(plain.rotary.back()) / 4));
+  const auto longrope = from(R"({"model_type":"phi3","hidden_size":32,"num_attention_heads":8,
+      "max_position_embeddings":131072,"original_max_position_embeddings":4096,
+      "rope_scaling":{"type":"su","short_factor":[1,2],"long_factor":[3,4]}})");
+  CHECK(longrope.rotary == std::vector<float>{1, 0.005f});
+  CHECK(double(longrope.rotary_magnitude) == Approx(std::sqrt(1 + std::log(32) / std::log(4096))));
+  CHECK(policy::context_text(longrope).starts_with("4096 (of 131072; longer sequences need"));
+
   const auto neox = [](const std::string& keys) { return from(R"({"model_type":"gpt_neox",)" + keys + "}"); };
   CHECK(neox(R"("rotary_pct":1.0,"rotary_emb_base":20000)").rotary.size() == 48);
   CHECK(double(neox(R"("rotary_emb_base":20000)").rotary[1]) == Approx(std::pow(20000, -2.0 / 24)));
   CHECK(neox(R"("rope_parameters":{"partial_rotary_factor":0.5,"rope_theta":10000})").rotary.size() == 24);
 
   for (const auto& [keys, words] :
-       std::map<std::string, std::string>{{R"("rope_scaling":{"rope_type":"yarn","factor":4.0})", "rope_type 'yarn'"},
-                                          {R"("rope_scaling":{"type":"dynamic","factor":4.0})", "rope_type 'dynamic'"},
+       std::map<std::string, std::string>{{R"("rope_scaling":{"rope_type":"axial","factor":4.0})", "rope_type 'axial'"},
+                                          {R"("rope_scaling":{"rope_type":"longrope"})", "short_factor"},
                                           {R"("rope_scaling":{"rope_type":"linear"})", "factor"},
                                           {R"("rope_scaling":{"rope_type":"llama3","factor":8})", "low_freq_factor"},
                                           {R"("rope_scaling":[])", "object"},
@@ -280,18 +292,28 @@ TEST_CASE("rotary embeddings are read as transformers 4 and 5 write them", "[pol
   }
 }
 
-TEST_CASE("sliding windows bound the context or are refused by name", "[policy]") {
-  CHECK(from(R"({"model_type":"mistral","sliding_window":null})").positions == 4096 * 32);
-  CHECK(from(R"({"model_type":"mistral","sliding_window":131072})").sliding_window == 0);
-  CHECK(from(R"({"model_type":"qwen2","sliding_window":100})").positions == 32768);
-  CHECK(from(R"({"model_type":"qwen2","sliding_window":100,"use_sliding_window":true})").positions == 100);
-  CHECK(from(R"({"model_type":"qwen2","sliding_window":100,"use_sliding_window":true,"max_window_layers":32})")
-            .sliding_window == 0);
-  CHECK(from(R"({"model_type":"qwen2","num_hidden_layers":1,"sliding_window":100,"use_sliding_window":true,
-                 "layer_types":["sliding_attention"]})")
-            .sliding_window == 100);
-  CHECK_THROWS_WITH(from(R"({"model_type":"qwen2","use_sliding_window":true,"layer_types":["chunked_attention"]})"),
-                    Contains("layer_types"));
+TEST_CASE("sliding windows are of the layers that transformers gives them", "[policy]") {
+  using Windows = std::vector<int>;
+  CHECK(from(R"({"model_type":"mistral","sliding_window":null})").windows.empty());
+  CHECK(from(R"({"model_type":"mistral","sliding_window":131072})").windows.empty());  // no sequence is longer
+  CHECK(from(R"({"model_type":"qwen2","sliding_window":100})").windows.empty());
+  const auto qwen = [](const std::string& keys) {
+    return from(R"({"model_type":"qwen2","num_hidden_layers":4,"sliding_window":100,"use_sliding_window":true)" + keys +
+                "}");
+  };
+  CHECK(qwen("").positions == 32768);
+  CHECK(qwen("").windows.empty());  // max_window_layers is 28
+  CHECK(qwen(R"(,"max_window_layers":3)").windows == Windows{0, 0, 0, 100});
+  CHECK(qwen(R"(,"layer_types":["sliding_attention","full_attention","sliding_attention","full_attention"])").windows ==
+        Windows{100, 0, 100, 0});
+  CHECK(from(R"({"model_type":"olmo3","num_hidden_layers":5,"max_position_embeddings":8192})").windows ==
+        Windows{4096, 4096, 4096, 0, 4096});
+  CHECK(from(R"({"model_type":"gemma3_text","num_hidden_layers":4,"sliding_window":512,"sliding_window_pattern":2})")
+            .windows == Windows{512, 0, 512, 0});
+  CHECK(from(R"({"model_type":"phi3","sliding_window":2047,"num_hidden_layers":2})").windows == Windows{2047, 2047});
+  CHECK_THROWS_WITH(qwen(R"(,"layer_types":["chunked_attention",0,0,0])"), Contains("layer_types"));
+  CHECK_THROWS_WITH(qwen(R"(,"layer_types":["full_attention"])"), Contains("each of the 4 layers"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"mistral","sliding_window":1})"), Contains("sliding_window"));
 }
 
 TEST_CASE("grouped heads and explicit head sizes", "[policy]") {

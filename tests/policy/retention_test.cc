@@ -115,6 +115,28 @@ TEST_CASE("a layer keeps its factor of the budget, exactly, or everything", "[po
   CHECK(Retention::from_text("snapkv:0.1:0.1:layers=full,1").kept(60, 40, 0) == Keep{.heavy = 0, .recent = 100});
 }
 
+TEST_CASE("a model's sliding window holds whatever the rule", "[policy]") {
+  const auto kept = [](const char* rule, std::int64_t prompt, int window) {
+    return Retention::from_text(rule).kept(prompt, 40, 0, 0, window);
+  };
+  CHECK(kept("full", 60, 30) == Keep{.heavy = 0, .recent = 29});  // and the new token
+  CHECK(kept("full", 60, 100) == Keep{.heavy = 0, .recent = 100});
+  CHECK(kept("h2o:0.1:0.1", 60, 30) == Keep{.heavy = 10, .recent = 10, .window = 30});
+  CHECK(kept("h2o:0.1:0.1", 60, 21) == Keep{.heavy = 0, .recent = 20});  // the window has no more
+  CHECK(kept("h2o:0.1:0.1", 60, 100) == Keep{.heavy = 10, .recent = 10});
+  CHECK(kept("snapkv:0.1:0.1", 60, 30) == Keep{.heavy = 6, .recent = 6, .spare = 40, .window = 30});
+  const auto slots = [](const char* rule, const std::vector<int>& windows) {
+    return Retention::from_text(rule).slots(60, 40, windows);
+  };
+  CHECK(slots("full", {}) == 99);
+  CHECK_FALSE(slots("full", {30, 0}).alike());
+  CHECK(slots("full", {30, 0}).of(0) == 30);
+  CHECK(slots("full", {30, 0}).of(1) == 99);
+  CHECK(slots("h2o:0.1:0.1", {30, 0}).of(0) == 21);
+  CHECK(slots("snapkv:0.1:0.1", {30, 0}).of(0) == 30);
+  CHECK(slots("snapkv:0.1:0.1", {30, 0}).of(1) == 53);
+}
+
 TEST_CASE("layers together keep no more than was asked for, and each of them less than a token less", "[policy]") {
   std::mt19937 random(8);
   for (int trial = 0; trial < 200; ++trial) {

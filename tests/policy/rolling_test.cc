@@ -44,13 +44,17 @@ TEST_CASE("what rolls positions needs a model that turns keys, and a budget belo
   const auto rolled = Retention::from_text("h2o:0.25:0.25:positions=rolled"), plain = Retention::from_text("h2o:4:4");
   CHECK(policy::rolling_of(model, rolled).context == 16);
   CHECK(policy::rolling_of(model, plain).context == 0);
-  CHECK_NOTHROW(policy::check_rolled(rolled, model, "retention"));
+  CHECK_NOTHROW(policy::check_positions(rolled, model, "retention"));
   policy::ModelSpec table = model;
   table.rotary.clear();
   table.architecture = "opt";
-  CHECK_THROWS_WITH(policy::check_rolled(rolled, table, "retention"),
+  CHECK_THROWS_WITH(policy::check_positions(rolled, table, "retention"),
                     Contains("retention: 'positions' is 'rolled', but opt adds learned positions"));
-  CHECK_NOTHROW(policy::check_rolled(plain, table, "retention"));
+  CHECK_NOTHROW(policy::check_positions(plain, table, "retention"));
+  policy::ModelSpec sliding = model;
+  sliding.windows = {16};
+  CHECK_NOTHROW(policy::check_positions(plain, sliding, "retention"));
+  CHECK_THROWS_WITH(policy::check_positions(rolled, sliding, "retention"), Contains("sliding window"));
 
   CHECK_FALSE(policy::too_long(model, plain, 8, 8));
   CHECK(policy::too_long(model, plain, 8, 9) == "");

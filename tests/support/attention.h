@@ -25,8 +25,9 @@ struct PromptResult {
   std::vector<double> score, largest;
 };
 
+/// `window`: ColumnSums::observation. `sliding`: PrefillAttention::window.
 inline PromptResult attend_in_fp64(const PromptShape& s, const std::vector<float>& q, const std::vector<float>& k,
-                                   const std::vector<float>& v, double scale, int window) {
+                                   const std::vector<float>& v, double scale, int window, int sliding = 0) {
   const int tokens = s.tokens(), d = s.head_dim, q_cols = s.heads * d, kv_cols = s.kv_heads * d;
   PromptResult r{std::vector<double>(static_cast<std::size_t>(tokens * q_cols)),
                  std::vector<double>(static_cast<std::size_t>(s.heads * tokens)),
@@ -39,9 +40,10 @@ inline PromptResult attend_in_fp64(const PromptShape& s, const std::vector<float
     for (int h = 0; h < s.heads; ++h)
       for (int i = s.offsets[n]; i < s.offsets[n + 1]; ++i) {
         const int g = h / s.group();
+        const int begin = sliding > 0 ? std::max(s.offsets[n], i - sliding + 1) : s.offsets[n];
         std::vector<double> p;
         double max = -INFINITY, sum = 0;
-        for (int j = s.offsets[n]; j <= i; ++j) {
+        for (int j = begin; j <= i; ++j) {
           double dot = 0;
           for (int c = 0; c < d; ++c)
             dot += static_cast<double>(at(q, i, q_cols, h * d + c)) * static_cast<double>(at(k, j, kv_cols, g * d + c));
@@ -50,8 +52,8 @@ inline PromptResult attend_in_fp64(const PromptShape& s, const std::vector<float
         }
         for (double& x : p) sum += x = std::exp(x - max);
         at(r.lse, h, tokens, i) = max + std::log(sum);
-        for (int j = s.offsets[n]; j <= i; ++j) {
-          const double weight = p[static_cast<std::size_t>(j - s.offsets[n])] / sum;
+        for (int j = begin; j <= i; ++j) {
+          const double weight = p[static_cast<std::size_t>(j - begin)] / sum;
           if (window == 0 || i >= s.offsets[n + 1] - window) {
             at(r.score, g, tokens, j) += weight;
             at(r.largest, g, tokens, j) = std::max(at(r.largest, g, tokens, j), weight);

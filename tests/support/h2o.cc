@@ -16,6 +16,13 @@ std::vector<int> counted(int end) {
   return all;
 }
 
+/// The positions that a prompt's row attends to.
+std::vector<int> seen_by(int row, int window) {
+  std::vector<int> all = counted(row + 1);
+  if (window > 0) std::erase_if(all, [&](int k) { return k <= row - window; });
+  return all;
+}
+
 const std::vector<double>& weights_of(const H2oCase& c, std::size_t head, int query) {
   return c.weights[head][static_cast<std::size_t>(query)];
 }
@@ -24,6 +31,8 @@ const std::vector<double>& weights_of(const H2oCase& c, std::size_t head, int qu
 double keep_prompt(std::map<int, double>& score, const H2oCase& c) {
   const double clear = std::numeric_limits<double>::infinity();
   if (c.prompt <= c.keep.of_prompt()) return clear;
+  if (c.keep.window > 0)  // the next token, at position c.prompt, attends to the last `window`, itself included
+    std::erase_if(score, [&](const auto& entry) { return entry.first <= c.prompt - c.keep.window; });
   std::vector<std::pair<double, int>> rest;  // by score, then by age: the front goes first
   int pinned = 0;
   for (const auto& [position, value] : score) {
@@ -101,7 +110,7 @@ H2oTrace h2o_in_fp64(const H2oCase& c, int window) {
   for (int i = 0; i < c.prompt; ++i) score[i] = 0;
   for (std::size_t head = 0; head < c.weights.size(); ++head)
     for (int i = window > 0 ? std::max(0, c.prompt - window) : 0; i < c.prompt; ++i)
-      for (const auto& [k, p] : probabilities(weights_of(c, head, i), counted(i + 1))) score[k] += p;
+      for (const auto& [k, p] : probabilities(weights_of(c, head, i), seen_by(i, c.keep.window))) score[k] += p;
   for (int i = 0; i < c.prompt; ++i) trace.prefill_scores.push_back(score[i]);
   trace.gap.push_back(keep_prompt(score, c));
   trace.kept.push_back(score);
@@ -116,6 +125,8 @@ H2oTrace h2o_in_fp64(const H2oCase& c, int window) {
     if (static_cast<int>(visible.size()) > c.keep.budget())
       for (const auto& [k, value] : score)
         if (k >= c.keep.sinks && k <= t - c.keep.recent - c.keep.grace) candidates.emplace_back(value, k);
+    for (const auto& [k, value] : score)
+      if (c.keep.window > 0 && k == t + 1 - c.keep.window) candidates = {{value, k}};
     std::sort(candidates.begin(), candidates.end());
     trace.evicted.push_back(candidates.empty() ? -1 : candidates[0].second);
     trace.gap.push_back(candidates.size() > 1 ? candidates[1].first - candidates[0].first

@@ -37,6 +37,7 @@ class SlotsUnderTest {
       sequence.push_back(static_cast<std::int32_t>(sequence.size()));
       offsets.push_back(offsets.back() + length);
     }
+    const int sliding = keep.front().window;  // the same for all sequences
     const int n = offsets.back(), q_cols = shape_.heads * shape_.head_dim, cols = shape_.kv_heads * shape_.head_dim;
     const Array q(place_, tokens.q, n, q_cols), k(place_, tokens.k, n, cols), v(place_, tokens.v, n, cols);
     const DType stored = is_quantised(slots_.block.dtype) ? DType::f32 : slots_.block.dtype;
@@ -46,9 +47,9 @@ class SlotsUnderTest {
     place_.run(kernels::Convert{k, stored_k});
     place_.run(kernels::Convert{v, stored_v});
     place_.run(kernels::PrefillAttention{q, stored_k, stored_v, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim,
-                                         scale, out, lse});
+                                         scale, out, lse, sliding});
     place_.run(kernels::ColumnSums{q, stored_k, lse, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim, scale,
-                                   window, sums, statistic});
+                                   window, sums, statistic, sliding});
     if (!score.empty()) sums.set(score);
     const ConstView scores = scoring_ == kernels::Scoring::attention ? ConstView(sums) : ConstView();
     place_.run(
@@ -163,7 +164,7 @@ struct H2oTrace {
   std::vector<double> gap;                  // per entry of `kept`, fp64 only: the margin by which the choice was clear
 };
 
-/// H2O in fp64, as Keep defines it. `window`: ColumnSums::observation.
+/// H2O in fp64, as Keep defines it, with a window also PrefillAttention. `window`: ColumnSums::observation.
 H2oTrace h2o_in_fp64(const H2oCase& c, int window = 0);
 
 struct H2oOptions {

@@ -83,7 +83,7 @@ template <class S, class T> void decode_tile_of(const DecodeTile& t) {
   if (has_rest(s)) add_rest_values<S>(s);
   if (t.statistic == Statistic::largest) add_to_scores<S, Statistic::largest>(s);
   else add_to_scores<S, Statistic::sum>(s);
-  const int victim = s.count > t.keep.budget() ? choose_victim<S>(s) : -1;
+  const int victim = choose_victim<S>(s);
   const int freed = victim >= 0 ? slot_of<S>(s, victim) : s.first_empty;
   if (victim >= 0) t.position[freed] = -1;
   if (victim >= 0 && t.rest) add_to_rest<S>(s, freed);

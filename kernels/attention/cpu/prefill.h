@@ -55,8 +55,9 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
   pack_rows<S>(t.q + t.first_row * t.q_stride, t.q_stride, t.rows, t.head_dim, t.scale, q);
   for (int r = 0; r < tile_rows; ++r) max[r] = -__builtin_inff(), sum[r] = 0;
 
-  const int end = t.first_row + t.rows;
-  for (int first_key = 0; first_key < end; first_key += kKeyColumns) {
+  const int end = t.first_row + t.rows, hidden = t.window > 0 ? t.window : end;  // keys that many before a row and more
+  const int begin = t.first_row >= hidden ? (t.first_row - hidden + 1) / kKeyColumns * kKeyColumns : 0;
+  for (int first_key = begin; first_key < end; first_key += kKeyColumns) {
     const int count = end - first_key < kKeyColumns ? end - first_key : kKeyColumns;
     pack_keys<S>(static_cast<const T*>(t.k) + first_key * t.k_stride, t.k_stride, count, t.head_dim, keys);
     pack_rows<S>(static_cast<const T*>(t.v) + first_key * t.v_stride, t.v_stride, count, t.head_dim, 1.0f, values);
@@ -66,8 +67,14 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
       multiply<S>(q + r * dim, dim, keys, kKeyColumns, t.head_dim, logits, kKeyColumns, nullptr);
       float factor[R];
       for (int i = 0; i < R; ++i) {
-        const int seen = last - (R - 1) + i + 1;
-        factor[i] = softmax_block<S>(logits + i * kKeyColumns, seen < count ? seen : count, max[r + i], sum[r + i]);
+        const int seen = last - (R - 1) + i + 1, unseen = seen - hidden;  // of the block's first keys
+        float* const row = logits + i * kKeyColumns;
+        if (unseen >= kKeyColumns) {
+          set_to<S>(row, kKeyColumns, 0.0f), factor[i] = 1;
+          continue;
+        }
+        for (int n = 0; n < unseen; ++n) row[n] = -__builtin_inff();
+        factor[i] = softmax_block<S>(row, seen < count ? seen : count, max[r + i], sum[r + i]);
       }
       multiply<S>(logits, kKeyColumns, values, dim, last + 1 < count ? last + 1 : count, out + r * dim, dim, factor);
     }
@@ -104,7 +111,8 @@ void add_columns(const ColumnTile& t, int head, int first, int count, const floa
   pack_rows<S>(t.q + first * t.q_stride + head * t.head_dim, t.q_stride, count, t.head_dim, t.scale, q);
   multiply<S>(q, dim, keys, kKeyColumns, t.head_dim, logits, kKeyColumns, nullptr);
   for (int r = 0; r < count; ++r) {
-    const int row = first + r, seen = row - t.first_key + 1;
+    const int row = first + r, seen = row - t.first_key + 1, unseen = t.window > 0 ? seen - t.window : 0;
+    for (int n = 0; n < unseen && n < kKeyColumns; ++n) logits[r * kKeyColumns + n] = -__builtin_inff();
     const typename S::V lse = S::all(t.lse[head * t.lse_stride + row]);
     for (int n = 0; n < vectors && n * kLanes < seen; ++n) {
       const typename S::V p = exp_of<S>(S::sub(S::load(logits + r * kKeyColumns + n * kLanes), lse));

@@ -98,10 +98,15 @@ template <class S, Statistic kStatistic, class T> void add_to_scores(DecodeState
     }
 }
 
-/// The entry of the candidate with the lowest score, the oldest among equal ones. A score that is not a number is never
+/// The entry of the token that leaves the window, if there is one; else, if there are more tokens than the budget, of
+/// the candidate with the lowest score, the oldest among equal ones; else -1. A score that is not a number is never
 /// lowest.
 template <class S, class T> int choose_victim(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
+  const std::int32_t seen_from = t.keep.seen_from(t.token + 1);
+  for (int i = 0; seen_from > 0 && i < s.count; ++i)
+    if (s.place[i] < seen_from) return i;
+  if (s.count <= t.keep.budget()) return -1;
   const std::int64_t newest = std::int64_t{t.token} - t.keep.recent - t.keep.grace;
   const std::int32_t low = t.keep.sinks, high = newest < 0 ? -1 : static_cast<std::int32_t>(newest);
   const float infinity = __builtin_inff();

@@ -1,0 +1,211 @@
+// policy/model/later_families.cc: reads the config.json of the families that changed Llama's norms, factors and
+// windows.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "kernels/error.h"
+#include "policy/model/architecture.h"
+#include "policy/model/model_config.h"
+
+namespace weft::policy {
+namespace {
+
+/// The root of the width, rounded as transformers rounds the factor of Gemma's embedding.
+float root_of_width(const ModelSpec& model) {
+  const auto root = static_cast<float>(std::sqrt(double(model.hidden)));
+  return model.dtype == DType::bf16   ? static_cast<float>(bf16(root))
+         : model.dtype == DType::f16 ? static_cast<float>(f16(root))
+                                     : root;
+}
+
+/// Refuses a factor that changes attention and is not computed.
+void refuse_attention_cap(Fields& fields) {
+  if (fields.has("attn_logit_softcapping") && !fields.is_null("attn_logit_softcapping"))
+    fields.refuse_field("attn_logit_softcapping", "null: attention without a cap on its logits");
+}
+
+ModelSpec gemma3_text(Fields& fields, const std::string& where, const std::string& type) {
+  refuse_attention_cap(fields);
+  if (fields.boolean("use_bidirectional_attention", false))
+    fields.refuse_field("use_bidirectional_attention", "false: decoders only");
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = type,
+                                .layers = 26,
+                                .hidden = 2304,
+                                .ffn = 9216,
+                                .heads = 8,
+                                .kv_heads = 4,
+                                .head_dim = 256,
+                                .vocab = 262208,
+                                .positions = 131072,
+                                .rotary = {},
+                                .activation = fields.text("hidden_activation", "gelu_pytorch_tanh"),
+                                .norm_epsilon = 1e-6f,
+                                .eos = {1},
+                                .bos = 2},
+                               {.default_theta = 1e6, .layers = "full_attention"});
+  model.tied_head = fields.boolean("tie_word_embeddings", true);
+  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.mlp_bias = false;
+  model.head_norm = model.branch_norm = model.norm_plus_one = true;
+  model.embedding_scale = root_of_width(model);
+  model.attention_scale = static_cast<float>(1 / std::sqrt(positive(fields, "query_pre_attn_scalar", 1e9, 256)));
+  if (fields.has("final_logit_softcapping") && !fields.is_null("final_logit_softcapping"))
+    model.logit_cap = static_cast<float>(positive(fields, "final_logit_softcapping", 1e9));
+  const std::int64_t pattern = fields.integer("sliding_window_pattern", 1, INT32_MAX, 6);
+  model.windows = layer_windows(fields, model, window_from_config(fields, 4096),
+                                [pattern](int layer) { return (layer + 1) % pattern != 0; });
+  model.window_rotary =
+      rotary_from_config(
+          fields, where, model,
+          {.theta = "rope_local_base_freq", .default_theta = 10000, .layers = "sliding_attention", .scaled = false})
+          .frequencies;
+  return model;
+}
+
+ModelSpec olmo(Fields& fields, const std::string& where, const char* type, const RotaryKeys& keys) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = type,
+                                .layers = 32,
+                                .hidden = 4096,
+                                .ffn = 11008,
+                                .heads = 32,
+                                .vocab = 50304,
+                                .positions = 2048,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-5f,
+                                .eos = {50279},
+                                .bos = {}},
+                               keys);
+  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.mlp_bias = false;
+  model.pre_norm = false;
+  model.head_norm = model.branch_norm = true;
+  return model;
+}
+
+}  // namespace
+
+ModelSpec gemma_from_config(Fields& fields, const std::string& where) {
+  if (!fields.is_null("use_bidirectional_attention") && fields.boolean("use_bidirectional_attention", false))
+    fields.refuse_field("use_bidirectional_attention", "false: decoders only");
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "gemma",
+                                .layers = 28,
+                                .hidden = 3072,
+                                .ffn = 24576,
+                                .heads = 16,
+                                .kv_heads = 16,
+                                .head_dim = 256,
+                                .vocab = 256000,
+                                .positions = 8192,
+                                .rotary = {},
+                                .activation = "gelu_pytorch_tanh",
+                                .norm_epsilon = 1e-6f,
+                                .eos = {1},
+                                .bos = 2});
+  if (model.activation == "gelu") model.activation = "gelu_pytorch_tanh";  // what the first releases mean by it
+  model.tied_head = fields.boolean("tie_word_embeddings", true);
+  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.mlp_bias = false;
+  model.norm_plus_one = true;
+  model.embedding_scale = root_of_width(model);
+  return model;
+}
+
+/// With towers for images the text model is in text_config.
+ModelSpec gemma3_from_config(Fields& fields, const std::string& where) {
+  if (!fields.has("text_config")) return gemma3_text(fields, where, fields.text("model_type"));
+  nlohmann::json text = fields.at("text_config");
+  if (!text.is_object()) fields.refuse_field("text_config", "an object");
+  for (const char* key : {"dtype", "torch_dtype", "eos_token_id", "bos_token_id", "tie_word_embeddings"})
+    if (!text.contains(key) && fields.has(key)) text[key] = fields.at(key);
+  Fields inner(text, where + ": text_config", Blame::data);
+  return gemma3_text(inner, where, "gemma3");
+}
+
+ModelSpec olmo2_from_config(Fields& fields, const std::string& where) { return olmo(fields, where, "olmo2", {}); }
+
+ModelSpec olmo3_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = olmo(fields, where, "olmo3", {.default_theta = 500000, .layers = "full_attention"});
+  model.windows = layer_windows(fields, model, window_from_config(fields, 4096),
+                                [](int layer) { return (layer + 1) % 4 != 0; });
+  model.window_rotary =
+      rotary_from_config(fields, where, model,
+                         {.default_theta = 500000, .layers = "sliding_attention", .scaled = false})
+          .frequencies;
+  return model;
+}
+
+ModelSpec granite_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "granite",
+                                .layers = 32,
+                                .hidden = 4096,
+                                .ffn = 11008,
+                                .heads = 32,
+                                .vocab = 32000,
+                                .positions = 2048,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-6f,
+                                .eos = {2},
+                                .bos = 1});
+  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.mlp_bias = fields.boolean("mlp_bias", false);
+  const auto factor = [&](const char* key) { return static_cast<float>(positive(fields, key, 1e9, 1.0)); };
+  model.embedding_scale = factor("embedding_multiplier");
+  model.residual_scale = factor("residual_multiplier");
+  model.attention_scale = factor("attention_multiplier");
+  model.logit_scale = 1 / factor("logits_scaling");
+  return model;
+}
+
+ModelSpec phi3_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "phi3",
+                                .layers = 32,
+                                .hidden = 3072,
+                                .ffn = 8192,
+                                .heads = 32,
+                                .vocab = 32064,
+                                .positions = 4096,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-5f,
+                                .eos = {32000},
+                                .bos = 1});
+  model.qkv_bias = model.output_bias = model.mlp_bias = false;
+  const int window = fields.has("sliding_window") ? window_from_config(fields, 0) : 0;
+  if (window > 0 && window < model.positions) model.windows.assign(static_cast<std::size_t>(model.layers), window);
+  return model;
+}
+
+ModelSpec glm4_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = fields.text("model_type"),
+                                .layers = 40,
+                                .hidden = 4096,
+                                .ffn = 13696,
+                                .heads = 32,
+                                .kv_heads = 2,
+                                .head_dim = 128,
+                                .vocab = 151552,
+                                .positions = 131072,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1.5625e-7f,
+                                .eos = {151329, 151336, 151338},
+                                .bos = {}},
+                               {.default_fraction = 0.5});
+  model.qkv_bias = fields.boolean("attention_bias", true);
+  model.output_bias = model.mlp_bias = false;
+  model.alternate_pairs = true;
+  model.branch_norm = model.architecture == "glm4";
+  return model;
+}
+
+}  // namespace weft::policy

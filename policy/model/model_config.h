@@ -1,0 +1,53 @@
+// policy/model/model_config.h: what the readers of the families' config.json share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policy/base/json.h"
+#include "policy/model/model.h"
+
+namespace weft::policy {
+
+int positive_int(Fields& fields, const char* key, std::int64_t high, std::int64_t fallback);
+double positive(Fields& fields, const char* key, double high, std::optional<double> fallback = {});
+
+/// The keys of rotary embeddings: in rope_parameters since transformers 5, before that in rope_scaling and at the top.
+struct RotaryKeys {
+  const char *theta = "rope_theta", *fraction = "partial_rotary_factor";
+  double default_fraction = 1, default_theta = 10000;
+  const char* layers = nullptr;  ///< the type of layers whose entry is read, if rope_parameters has one for each type
+  bool scaled = true;            ///< false: rope_scaling is of other layers and not read
+};
+/// Radians per position of each pair of a head's first numbers, and the factor on the numbers that turn.
+struct RotaryFrequencies {
+  std::vector<float> frequencies;
+  float magnitude = 1;
+};
+/// Reads the model's rotary embedding. May lessen model.positions (see ModelSpec::longer_positions). Throws DataError.
+RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, ModelSpec& model,
+                                     const RotaryKeys& keys);
+
+/// The size of a head if the heads divide the hidden size evenly.
+int even_split(const ModelSpec& model, const std::string& where);
+void dtype_from_config(Fields& fields, ModelSpec& model);
+std::vector<std::int32_t> eos_from_config(Fields& fields, int vocab, std::vector<std::int32_t> fallback);
+std::optional<std::int32_t> bos_from_config(Fields& fields, int vocab, std::optional<std::int32_t> fallback);
+
+/// The keys that all families but OPT share. The defaults may have `kv_heads` 0, for as many as heads, and `head_dim`
+/// 0, for heads that divide the hidden size evenly.
+ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defaults);
+/// The keys of Llama and the families made after it. Of the defaults, those for norms, biases and factors stay.
+ModelSpec llama_like(Fields& fields, const std::string& where, ModelSpec defaults, const RotaryKeys& keys = {});
+
+/// Reads sliding_window, `fallback` if it is absent. Returns 0 for null.
+int window_from_config(Fields& fields, std::int64_t fallback);
+/// The windows of a model's layers: `window` for those that layer_types calls sliding_attention; without layer_types
+/// for those that `slides(layer)` names. Windows that no sequence can fill are 0; empty if all are.
+using Slides = std::function<bool(int layer)>;
+std::vector<int> layer_windows(Fields& fields, const ModelSpec& model, int window, const Slides& slides);
+
+}  // namespace weft::policy
