@@ -10,9 +10,9 @@ namespace weft::kernels {
 /// its prompt, and `spare` more that come later. Once that many are stored, each step at position t evicts the stored
 /// or new token with the lowest score among those at positions <= t - recent - grace that are not sinks (position <
 /// sinks); among equal scores, the oldest. H2O has grace 0; its FlexGen version has 1.
-/// With a `window`, a model's sliding window of more than of_prompt() tokens, a token attends to the last `window` tokens
-/// alone, itself included. So of a prompt only the last window - 1 may stay, and the step at position t evicts the token
-/// at t + 1 - window, if it is stored, before any other and whatever the number of those stored.
+/// With a `window`, a model's sliding window of more than of_prompt() tokens, a token attends to the last `window`
+/// tokens alone, itself included. So of a prompt only the last window - 1 may stay, and the step at position t evicts
+/// the token at t + 1 - window, if it is stored, before any other and whatever the number of those stored.
 struct Keep {
   std::int32_t heavy = 0, recent = 0, sinks = 0, grace = 0, spare = 0, window = 0;
   constexpr std::int32_t of_prompt() const { return heavy + recent; }

@@ -134,7 +134,7 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
   const auto key = [&](int at) { return std::uint64_t{order_of(score(at))} << 32 | static_cast<std::uint32_t>(at); };
 
   const bool all = prompt.length <= prompt.keep.of_prompt();
-  const int recent = all ? 0 : prompt.length - prompt.keep.recent;  // the first of those that stay in any case
+  const int recent = all ? 0 : prompt.length - prompt.keep.recent;   // the first of those that stay in any case
   const int begin = all ? 0 : prompt.keep.seen_from(prompt.length);  // those before are outside the model's window
   const int sinks = max(begin, min(min(prompt.keep.sinks, prompt.keep.heavy), recent));
   const int heavy = prompt.keep.heavy - (sinks - begin);

@@ -57,7 +57,8 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
   for (int d = threadIdx.x; d < a.head_dim; d += kThreads) q[d] = a.scale * query<T>(a, at + d);
   __syncthreads();
   RowSum sums;
-  for (int j = begin + static_cast<int>(threadIdx.x); j < keys; j += kThreads) sums.add(dot(q, k + j * a.k_stride, a.head_dim));
+  for (int j = begin + static_cast<int>(threadIdx.x); j < keys; j += kThreads)
+    sums.add(dot(q, k + j * a.k_stride, a.head_dim));
   const float most = block_reduce(sums.most, Largest{}, partial);
   const float sum = block_reduce(sums.sum * __expf(sums.most - most), Sum{}, partial), lse = most + logf(sum);
   if (a.lse && threadIdx.x == 0) a.lse[head * a.lse_stride + block.begin + block.first] = lse;

@@ -16,9 +16,8 @@ constexpr std::array kDecoderSteps{
             {.op = StepOp::linear, .in = Value::embedded, .out = Value::hidden, .weight = Role::project_in},
             When::projections},
     StepRow{Stage::embed, {.op = StepOp::gather_tokens, .out = Value::hidden}, When::no_projections},
-    StepRow{Stage::embed,
-            {.op = StepOp::scale, .out = Value::hidden, .factor = Factor::embedding},
-            When::scaled_embedding},
+    StepRow{
+        Stage::embed, {.op = StepOp::scale, .out = Value::hidden, .factor = Factor::embedding}, When::scaled_embedding},
     StepRow{Stage::embed, {.op = StepOp::gather_positions, .out = Value::positions}, When::position_table},
     StepRow{Stage::embed, {.op = StepOp::add, .in = Value::positions, .out = Value::hidden}, When::position_table},
 
@@ -143,9 +142,7 @@ constexpr std::array kDecoderSteps{
     StepRow{Stage::mlp,
             {.op = StepOp::norm, .in = Value::branch, .out = Value::branch, .weight = Role::mlp_norm},
             When::branch_norm},
-    StepRow{Stage::mlp,
-            {.op = StepOp::scale, .out = Value::branch, .factor = Factor::residual},
-            When::scaled_residual},
+    StepRow{Stage::mlp, {.op = StepOp::scale, .out = Value::branch, .factor = Factor::residual}, When::scaled_residual},
     StepRow{Stage::mlp, {.op = StepOp::add, .in = Value::branch, .out = Value::hidden}, When::shaped_branch},
     StepRow{Stage::mlp,
             {.op = StepOp::linear,

@@ -15,7 +15,7 @@ namespace {
 /// The root of the width, rounded as transformers rounds the factor of Gemma's embedding.
 float root_of_width(const ModelSpec& model) {
   const auto root = static_cast<float>(std::sqrt(double(model.hidden)));
-  return model.dtype == DType::bf16   ? static_cast<float>(bf16(root))
+  return model.dtype == DType::bf16  ? static_cast<float>(bf16(root))
          : model.dtype == DType::f16 ? static_cast<float>(f16(root))
                                      : root;
 }
@@ -131,12 +131,11 @@ ModelSpec olmo2_from_config(Fields& fields, const std::string& where) { return o
 
 ModelSpec olmo3_from_config(Fields& fields, const std::string& where) {
   ModelSpec model = olmo(fields, where, "olmo3", {.default_theta = 500000, .layers = "full_attention"});
-  model.windows = layer_windows(fields, model, window_from_config(fields, 4096),
-                                [](int layer) { return (layer + 1) % 4 != 0; });
-  model.window_rotary =
-      rotary_from_config(fields, where, model,
-                         {.default_theta = 500000, .layers = "sliding_attention", .scaled = false})
-          .frequencies;
+  model.windows =
+      layer_windows(fields, model, window_from_config(fields, 4096), [](int layer) { return (layer + 1) % 4 != 0; });
+  model.window_rotary = rotary_from_config(fields, where, model,
+                                           {.default_theta = 500000, .layers = "sliding_attention", .scaled = false})
+                            .frequencies;
   return model;
 }
 

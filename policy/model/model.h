@@ -36,14 +36,14 @@ struct ModelSpec {
   float attention_scale = 0;       ///< factor on the products of queries and keys; 0: 1 / sqrt(head_dim)
   float logit_scale = 1;           ///< factor on the logits
   float logit_cap = 0;             ///< logits become cap * tanh(logit / cap); 0: they stay
-  std::vector<float> rotary;  ///< radians per position of each pair of a head's first numbers; empty: a position table
-  float rotary_magnitude = 1;    ///< factor on the numbers that rotate
+  std::vector<float> rotary;   ///< radians per position of each pair of a head's first numbers; empty: a position table
+  float rotary_magnitude = 1;  ///< factor on the numbers that rotate
   bool alternate_pairs = false;  ///< the numbers 2 i and 2 i + 1 of a head are a pair, else i and i + half of them
   std::vector<bool> rotary_layers = {};  ///< [layers] whether the layer rotates; empty: all do, if any
   /// [layers] The sliding window: how many tokens a token attends to, itself included; 0: to all. Empty: 0 everywhere.
   std::vector<int> windows = {};
   std::vector<float> window_rotary = {};  ///< `rotary` of layers with a window, with magnitude 1; empty: no difference
-  std::string activation;                ///< as config.json names it
+  std::string activation;                 ///< as config.json names it
   float norm_epsilon = 1e-5f;
   DType dtype = DType::f32;        ///< the type that config.json names
   bool names_dtype = false;        ///< whether it names one

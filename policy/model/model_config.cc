@@ -97,8 +97,8 @@ std::vector<int> layer_windows(Fields& fields, const ModelSpec& model, int windo
   const bool listed = fields.has("layer_types") && !fields.is_null("layer_types");
   const nlohmann::json types = listed ? fields.at("layer_types") : nlohmann::json::array();
   if (listed && (!types.is_array() || types.size() < windows.size()))
-    fields.refuse_field("layer_types", "a list with the type of each of the " + std::to_string(model.layers) +
-                                           " layers");
+    fields.refuse_field("layer_types",
+                        "a list with the type of each of the " + std::to_string(model.layers) + " layers");
   for (std::size_t layer = 0; layer < windows.size(); ++layer) {
     if (listed && types[layer] != "full_attention" && types[layer] != "sliding_attention")
       fields.refuse_field("layer_types", "full_attention and sliding_attention only");
@@ -306,9 +306,8 @@ ModelSpec neox_from_config(Fields& fields, const std::string& where) {
   model.qkv_bias = model.output_bias = fields.boolean("attention_bias", true);
   model.parallel_residual = fields.boolean("use_parallel_residual", true);
   model.norm_epsilon = static_cast<float>(positive(fields, "layer_norm_eps", 1, 1e-5));
-  auto [frequencies, magnitude] =
-      rotary_from_config(fields, where, model,
-                         {.theta = "rotary_emb_base", .fraction = "rotary_pct", .default_fraction = 0.25});
+  auto [frequencies, magnitude] = rotary_from_config(
+      fields, where, model, {.theta = "rotary_emb_base", .fraction = "rotary_pct", .default_fraction = 0.25});
   model.rotary = std::move(frequencies), model.rotary_magnitude = magnitude;
   return model;
 }

@@ -51,8 +51,8 @@ float scale_as_yarn(std::vector<float>& frequencies, Fields& fields, double thet
   low = std::max(low, 0.0), high = std::min(high, double(dims - 1));
   if (low == high) high += 0.001;
   for (std::size_t i = 0; i < frequencies.size(); ++i) {
-    const float slowed = std::clamp((static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low),
-                                    0.0f, 1.0f);
+    const float slowed =
+        std::clamp((static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0f, 1.0f);
     const float interpolated = frequencies[i] / static_cast<float>(factor);
     frequencies[i] = interpolated * slowed + frequencies[i] * (1 - slowed);
   }
@@ -69,8 +69,7 @@ float scale_as_yarn(std::vector<float>& frequencies, Fields& fields, double thet
 float scale_as_longrope(std::vector<float>& frequencies, Fields& fields, std::int64_t trained_at_top,
                         ModelSpec& model) {
   const std::int64_t trained = trained_positions(fields, trained_at_top);
-  const double factor =
-      number_if_any(fields, "factor", 1e-6, 1e6).value_or(double(model.positions) / double(trained));
+  const double factor = number_if_any(fields, "factor", 1e-6, 1e6).value_or(double(model.positions) / double(trained));
   const nlohmann::json& list = fields.at("short_factor");
   const auto is_factor = [](const nlohmann::json& x) { return x.is_number() && x > 1e-6 && x < 1e6; };
   if (!list.is_array() || list.size() != frequencies.size() || !std::all_of(list.begin(), list.end(), is_factor))
@@ -97,7 +96,8 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
     if (nested || !fields.has(key) || fields.is_null(key)) continue;
     const nlohmann::json* object = &fields.at(key);
     std::string place = where + ": " + key;
-    if (keys.layers && object->is_object() && (object->contains("full_attention") || object->contains("sliding_attention"))) {
+    if (keys.layers && object->is_object() &&
+        (object->contains("full_attention") || object->contains("sliding_attention"))) {
       if (!object->contains(keys.layers) || object->at(keys.layers).is_null()) continue;
       object = &object->at(keys.layers), place = place + ": " + keys.layers;
     } else if (!keys.scaled) {
@@ -114,8 +114,8 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
                     " numbers of a head would be rotated; wanted an even number of at least 2");
   RotaryFrequencies rotary;
   for (int i = 0; i < dims; i += 2)  // in fp32, as in transformers: at far positions the rounding shows
-    rotary.frequencies.push_back(
-        1 / std::pow(static_cast<float>(theta), static_cast<float>(i) / static_cast<float>(dims)));
+    rotary.frequencies.push_back(1 /
+                                 std::pow(static_cast<float>(theta), static_cast<float>(i) / static_cast<float>(dims)));
   if (model.architecture == "phi3" && (type == "su" || type == "yarn")) type = "longrope";  // as transformers
   if (type == "llama3") {
     scale_as_llama3(rotary.frequencies, *nested, model.positions);

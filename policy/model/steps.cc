@@ -104,8 +104,9 @@ double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& s
   if (step.op == StepOp::linear || step.op == StepOp::attend) return 0;
   const ValueShape row = shape_of(step.out, model, types, 1);
   const bool reads_both = step.op == StepOp::add || step.op == StepOp::multiply;
-  const double read = step.op == StepOp::norm && step.in != step.out ? double(row.cols) * double(size_of(types.activation))
-                                                                     : (reads_both ? 2 : 1) * double(row.bytes());
+  const double read = step.op == StepOp::norm && step.in != step.out
+                          ? double(row.cols) * double(size_of(types.activation))
+                          : (reads_both ? 2 : 1) * double(row.bytes());
   return rows * (read + double(row.bytes()));
 }
 
@@ -113,11 +114,10 @@ double flops_per_token(const ModelSpec& model, double context, bool head) {
   double flops = 0;
   const auto add = [&](Stage stage, int layer) {
     for (const Step& step : steps_of(model, stage, layer))
-      flops +=
-          step.op == StepOp::attend
-              ? 4 * (model.window(layer) > 0 ? std::min<double>(context, model.window(layer)) : context) *
-                    double(size_of(Dim::q_rows, model))
-              : 2 * products(model, step, 1);
+      flops += step.op == StepOp::attend
+                   ? 4 * (model.window(layer) > 0 ? std::min<double>(context, model.window(layer)) : context) *
+                         double(size_of(Dim::q_rows, model))
+                   : 2 * products(model, step, 1);
   };
   add(Stage::embed, 0);
   for (int layer = 0; layer < model.layers; ++layer) {

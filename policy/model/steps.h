@@ -66,9 +66,9 @@ struct Step {
   StepOp op;
   Value in = Value::none, out = Value::none;
   Role weight = Role::none, bias = Role::none;
-  bool accumulate = false;  ///< linear: out += in place of out =
-  bool activation = false;  ///< linear: the model's activation follows
-  int part = 0;             ///< take_heads: the first head taken
+  bool accumulate = false;       ///< linear: out += in place of out =
+  bool activation = false;       ///< linear: the model's activation follows
+  int part = 0;                  ///< take_heads: the first head taken
   Factor factor = Factor::none;  ///< scale
   bool operator==(const Step&) const = default;
 };

@@ -18,7 +18,8 @@ constexpr TensorRow matrix(Unit::Kind unit, Role role, const char* name, Dim row
 constexpr TensorRow part(Unit::Kind unit, Role role, const char* name, Dim rows, Dim cols, Dim of_rows, Dim first) {
   return {unit, role, Form::matrix, name, rows, cols, When::always, of_rows, first};
 }
-constexpr TensorRow norm(Unit::Kind unit, Role role, const char* name, Dim width = Dim::hidden, When when = When::always) {
+constexpr TensorRow norm(Unit::Kind unit, Role role, const char* name, Dim width = Dim::hidden,
+                         When when = When::always) {
   return {unit, role, Form::norm, name, Dim::one, width, when};
 }
 constexpr TensorRow bias(Unit::Kind unit, Role role, const char* name, Dim width, When when = When::always) {
@@ -55,16 +56,20 @@ constexpr std::array kOpt{
 };
 
 // The rows of the tables that follow, which several families share.
-constexpr TensorRow kQ = matrix(kAttention, Role::q_weight, "layers.#.self_attn.q_proj.weight", Dim::q_rows, Dim::hidden);
-constexpr TensorRow kK = matrix(kAttention, Role::k_weight, "layers.#.self_attn.k_proj.weight", Dim::kv_rows, Dim::hidden);
-constexpr TensorRow kV = matrix(kAttention, Role::v_weight, "layers.#.self_attn.v_proj.weight", Dim::kv_rows, Dim::hidden);
+constexpr TensorRow kQ =
+    matrix(kAttention, Role::q_weight, "layers.#.self_attn.q_proj.weight", Dim::q_rows, Dim::hidden);
+constexpr TensorRow kK =
+    matrix(kAttention, Role::k_weight, "layers.#.self_attn.k_proj.weight", Dim::kv_rows, Dim::hidden);
+constexpr TensorRow kV =
+    matrix(kAttention, Role::v_weight, "layers.#.self_attn.v_proj.weight", Dim::kv_rows, Dim::hidden);
 constexpr TensorRow kQBias =
     bias(kAttention, Role::q_bias, "layers.#.self_attn.q_proj.bias", Dim::q_rows, When::qkv_bias);
 constexpr TensorRow kKBias =
     bias(kAttention, Role::k_bias, "layers.#.self_attn.k_proj.bias", Dim::kv_rows, When::qkv_bias);
 constexpr TensorRow kVBias =
     bias(kAttention, Role::v_bias, "layers.#.self_attn.v_proj.bias", Dim::kv_rows, When::qkv_bias);
-constexpr TensorRow kO = matrix(kAttention, Role::o_weight, "layers.#.self_attn.o_proj.weight", Dim::hidden, Dim::q_rows);
+constexpr TensorRow kO =
+    matrix(kAttention, Role::o_weight, "layers.#.self_attn.o_proj.weight", Dim::hidden, Dim::q_rows);
 constexpr TensorRow kOBias =
     bias(kAttention, Role::o_bias, "layers.#.self_attn.o_proj.bias", Dim::hidden, When::output_bias);
 constexpr TensorRow kHeadQNorm =

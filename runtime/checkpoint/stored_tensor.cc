@@ -172,7 +172,8 @@ std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkp
   return prefixes.front() + spec.name;
 }
 
-StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec, const Checkpoint& checkpoint) {
+StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec,
+                           const Checkpoint& checkpoint) {
   StoredTensor stored{.name = stored_name(model, checkpoint, spec), .info = nullptr, .matrix = {}};
   if (QuantisedMatrix::is_in(checkpoint, model.quantisation, stored.name))
     stored.matrix.emplace(checkpoint, model.quantisation, stored.name, spec.of_rows, spec.cols);

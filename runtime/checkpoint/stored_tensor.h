@@ -21,7 +21,8 @@ struct StoredTensor {
   std::optional<QuantisedMatrix> matrix;
 };
 /// Finds a tensor in a checkpoint that has all tensor_needs().
-StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec, const Checkpoint& checkpoint);
+StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec,
+                           const Checkpoint& checkpoint);
 /// The tensors that a checkpoint of the model must hold. Throws DataError if the checkpoint holds something that
 /// changes results and that Weft cannot compute with.
 std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::vector<policy::Unit>& units,

@@ -89,13 +89,14 @@ int run_plan(const PlanFlags& flags) {
       open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights, policy.weight_format);
   check(flags, source->spec, policy);
   const policy::Machine machine = flags.machine.empty() ? measured(options) : read_machine(flags.machine);
-  PlanRequest request{.source = *source,
-                      .machine = machine,
-                      .policy = policy,
-                      .free = {machine.bytes},
-                      .work = [&](const policy::Retention& retention) { return work_of(flags, retention, source->spec.windows); },
-                      .retentions = {},
-                      .kv_formats = flags.policy.other_kv_formats()};
+  PlanRequest request{
+      .source = *source,
+      .machine = machine,
+      .policy = policy,
+      .free = {machine.bytes},
+      .work = [&](const policy::Retention& retention) { return work_of(flags, retention, source->spec.windows); },
+      .retentions = {},
+      .kv_formats = flags.policy.other_kv_formats()};
   std::vector<std::unique_ptr<ModelSource>> others;
   for (const auto& format : flags.policy.other_weight_formats()) {
     others.push_back(open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights, format));

@@ -355,7 +355,8 @@ void Layers::roll(const kernels::Ops& ops, int layer, const BatchRows& rows, std
   for (std::size_t run = 0; run < kv.slots.size(); ++run)
     ops.run(kernels::Reposition{.sequence = sequence,
                                 .next = next,
-                                .frequencies = turns ? std::span<const float>(model_.frequencies(layer)) : std::span<const float>{},
+                                .frequencies = turns ? std::span<const float>(model_.frequencies(layer))
+                                                     : std::span<const float>{},
                                 .hadamard = rotate_,
                                 .slots = kv.slots[run],
                                 .home = kv.home.empty() ? kernels::KvSlots{} : kv.home[run],

@@ -185,12 +185,13 @@ void run_bench(const BenchOptions& options, const std::atomic<bool>& stop, const
     policy.continuous = false;  // sequences that are all alike end together
     if (machine) {
       require_same_kind(*machine, options.machine_file, backend);
-      request.emplace(PlanRequest{.source = *source,
-                                  .machine = *machine,
-                                  .policy = policy,
-                                  .free = free,
-                                  .work = [&](const policy::Retention& kept) { return workload(options, kept, source->spec.windows); },
-                                  .retentions = {}});
+      request.emplace(PlanRequest{
+          .source = *source,
+          .machine = *machine,
+          .policy = policy,
+          .free = free,
+          .work = [&](const policy::Retention& kept) { return workload(options, kept, source->spec.windows); },
+          .retentions = {}});
       if (policy.leaves_open()) policy = policy::PartialPolicy::of(make_plan(*request).best().policy);
     }
     return {policy, workload(options, policy.retention.value_or(policy::Retention{}), source->spec.windows)};

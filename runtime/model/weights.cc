@@ -92,7 +92,7 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
   for (Layout& layout : layouts_)
     for (Placed& tensor : layout.tensors) {
       const auto scale = static_cast<float>(deviation(tensor.spec));
-      const float mean = tensor.spec.form == Form::norm ? 1.0f : 0.0f;
+      const float mean = tensor.spec.form == Form::norm && !model.norm_plus_one ? 1.0f : 0.0f;
       auto& table = tables[{scale, mean, given_type(tensor)}];
       if (!table) table = std::make_shared<Deviates>(scale, mean, given_type(tensor));
       tensor.deviates = table;

@@ -98,9 +98,10 @@ TEST_CASE("the keys of both transformers 4 and 5 are read", "[policy]") {
 }
 
 TEST_CASE("configs that cannot be are refused by key", "[policy]") {
-  CHECK_THROWS_WITH(from(R"({"model_type":"mamba"})"),
-                    Contains("config.json") && Contains("'mamba'") &&
-                        Contains("supported: opt, llama, mistral, qwen2, qwen3, smollm3, granite, gemma, gemma3_text, gemma3"));
+  CHECK_THROWS_WITH(
+      from(R"({"model_type":"mamba"})"),
+      Contains("config.json") && Contains("'mamba'") &&
+          Contains("supported: opt, llama, mistral, qwen2, qwen3, smollm3, granite, gemma, gemma3_text, gemma3"));
   CHECK_THROWS_WITH(from("{}"), Contains("model_type"));
   CHECK_THROWS_WITH(from("[]"), Contains("object"));
   const std::vector<std::pair<std::string, std::string>> cases = {
@@ -261,8 +262,10 @@ TEST_CASE("rotary embeddings are read as transformers 4 and 5 write them", "[pol
   for (std::size_t i = 0; i < 64; ++i)
     CHECK((scaled.rotary[i] <= plain.rotary[i] && scaled.rotary[i] >= plain.rotary[i] / 8));
 
-  CHECK(llama(R"("rope_scaling":{"type":"dynamic","factor":4.0})").rotary == llama(R"("x":1)").rotary);  // within the context
-  const auto yarn = llama(R"("rope_theta":500000.0,"rope_scaling":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":512})");
+  CHECK(llama(R"("rope_scaling":{"type":"dynamic","factor":4.0})").rotary ==
+        llama(R"("x":1)").rotary);  // within the context
+  const auto yarn = llama(
+      R"("rope_theta":500000.0,"rope_scaling":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":512})");
   CHECK(double(yarn.rotary_magnitude) == Approx(0.1 * std::log(4) + 1));
   CHECK(yarn.rotary.front() == plain.rotary.front());
   CHECK(double(yarn.rotary.back()) == Approx(double(plain.rotary.back()) / 4));

@@ -50,11 +50,21 @@ std::vector<std::string> golden_names(std::size_t group) {
     if (entry.is_directory() && group_of(entry.path().filename()) == group) names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   // The simulated GPU is slow: one checkpoint of each architecture and type of weights stands for the others there.
-  const std::set<std::string> sample{
-      "postnorm-projections-f16", "sharded-bf16",      "llama-llama3-gqa-bf16", "llama-f32",
-      "mistral-window-mqa-bf16",  "neox-parallel-f16", "qwen2-tied-f16",        "qwen3-tied-f16",
-      "smollm3-interval-bf16",    "mistral-slides-f16", "gemma3-text-slides-bf16", "olmo3-slides-yarn-bf16",
-      "phi3-longrope-bf16",       "glm4-bf16",         "granite-f16"};
+  const std::set<std::string> sample{"postnorm-projections-f16",
+                                     "sharded-bf16",
+                                     "llama-llama3-gqa-bf16",
+                                     "llama-f32",
+                                     "mistral-window-mqa-bf16",
+                                     "neox-parallel-f16",
+                                     "qwen2-tied-f16",
+                                     "qwen3-tied-f16",
+                                     "smollm3-interval-bf16",
+                                     "mistral-slides-f16",
+                                     "gemma3-text-slides-bf16",
+                                     "olmo3-slides-yarn-bf16",
+                                     "phi3-longrope-bf16",
+                                     "glm4-bf16",
+                                     "granite-f16"};
   if (on_gpu() && !exhaustive()) std::erase_if(names, [&](const std::string& name) { return !sample.contains(name); });
   return names;
 }
@@ -192,7 +202,9 @@ std::unique_ptr<runtime::ModelSource> open_foreign(const fs::path& folder) {
 
 TEST_CASE("every tiny OPT computes what transformers computes", "[runtime][golden]") { check_group(0); }
 
-TEST_CASE("every tiny LLaMA, SmolLM and Granite computes what transformers computes", "[runtime][golden]") { check_group(1); }
+TEST_CASE("every tiny LLaMA, SmolLM and Granite computes what transformers computes", "[runtime][golden]") {
+  check_group(1);
+}
 
 TEST_CASE("every tiny Mistral, Phi and GPT-NeoX computes what transformers computes", "[runtime][golden]") {
   check_group(2);

@@ -170,7 +170,18 @@ const std::vector<std::string> kFamilies{
     R"({"model_type":"gpt_neox","hidden_size":48,"num_attention_heads":2,"intermediate_size":64,"num_hidden_layers":2,
         "vocab_size":67,"bos_token_id":null,"eos_token_id":null})",
     R"({"model_type":"gpt_neox","hidden_size":48,"num_attention_heads":2,"intermediate_size":64,"num_hidden_layers":2,
-        "vocab_size":67,"use_parallel_residual":false,"bos_token_id":null,"eos_token_id":null})"};
+        "vocab_size":67,"use_parallel_residual":false,"bos_token_id":null,"eos_token_id":null})",
+    R"({"model_type":"granite","hidden_size":48,"num_attention_heads":4,"intermediate_size":64,"num_hidden_layers":2,
+        "vocab_size":67,"embedding_multiplier":3,"residual_multiplier":0.5,"attention_multiplier":0.2,"logits_scaling":2})",
+    R"({"model_type":"gemma3_text","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
+        "intermediate_size":64,"num_hidden_layers":2,"vocab_size":67,"sliding_window":3,"sliding_window_pattern":2,
+        "final_logit_softcapping":5})",
+    R"({"model_type":"olmo3","hidden_size":48,"num_attention_heads":4,"intermediate_size":64,"num_hidden_layers":2,
+        "vocab_size":67,"sliding_window":3})",
+    R"({"model_type":"phi3","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
+        "num_hidden_layers":2,"vocab_size":67})",
+    R"({"model_type":"glm4","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":12,
+        "intermediate_size":64,"num_hidden_layers":2,"vocab_size":67})"};
 
 }  // namespace
 
@@ -260,9 +271,12 @@ TEST_CASE("the flops of a token are twice the matrices that it meets, and its at
     for (const policy::TensorSpec& tensor : unit.tensors)
       if (tensor.form == policy::Form::matrix && tensor.role != policy::Role::head)
         matrices += double(tensor.elements());
-  const double attention = 4.0 * model.spec.layers * model.spec.heads * model.spec.head_dim;
+  double seen = 0;  // tokens, in all layers
+  for (int layer = 0; layer < model.spec.layers; ++layer)
+    seen += model.spec.window(layer) > 0 ? std::min(10, model.spec.window(layer)) : 10;
+  const double attention = 4.0 * model.spec.heads * model.spec.head_dim;
   CHECK(policy::flops_per_token(model.spec, 0, false) == Approx(2 * matrices));
-  CHECK(policy::flops_per_token(model.spec, 10, false) == Approx(2 * matrices + 10 * attention));
+  CHECK(policy::flops_per_token(model.spec, 10, false) == Approx(2 * matrices + seen * attention));
   CHECK(policy::flops_per_token(model.spec, 0, true) ==
         Approx(2 * matrices + 2.0 * model.spec.vocab * model.spec.embed));
 }
