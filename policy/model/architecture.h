@@ -55,7 +55,7 @@ enum class When : std::uint8_t {
   own_mlp_norm,  ///< pre_norm, and the mlp is a separate sublayer
   branch_norm,
   scaled_residual,
-  plain_branch,   ///< what a sublayer adds to the hidden states is added as it is
+  plain_branch,   ///< a sublayer's addition to the hidden states is added as it is
   shaped_branch,  ///< it is normed or scaled before
   gated_plain_branch,
   gated_shaped_branch,

@@ -29,7 +29,7 @@ struct ModelSpec {
   bool head_norm = false;          ///< each head of q and k is normed before it is rotated
   bool gated_mlp = false;          ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
   bool parallel_residual = false;  ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
-  bool branch_norm = false;        ///< what attention and the mlp add to the hidden states is normed before
+  bool branch_norm = false;        ///< the branches of attention and mlp are normed before they are added
   bool norm_plus_one = false;      ///< norms multiply by 1 + their weight
   float embedding_scale = 1;       ///< factor on the rows of the token embedding
   float residual_scale = 1;        ///< factor on what attention and the mlp add to the hidden states

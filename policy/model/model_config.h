@@ -1,4 +1,4 @@
-// policy/model/model_config.h: what the readers of the families' config.json share.
+// policy/model/model_config.h: the keys of config.json that several families share.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ enum class Value : std::uint8_t {
   log_sum,  ///< prompts only, per row: PrefillAttention::lse
   score,    ///< prompts only, per token: ColumnSums::score
   attended,
-  branch,  ///< what a sublayer adds to the hidden states, if it is normed or scaled before
+  branch,  ///< a sublayer's addition to the hidden states, if it is normed or scaled before
   mlp_input,
   gate,
   up,

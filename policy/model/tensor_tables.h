@@ -9,8 +9,8 @@ namespace weft::policy {
 
 std::span<const TensorRow> opt_tensors();
 std::span<const TensorRow> llama_tensors();   ///< also of Mistral, Qwen, SmolLM3, Granite and the first Gemma
-std::span<const TensorRow> gemma3_tensors();  ///< with norms on both sides of each sublayer
-std::span<const TensorRow> olmo2_tensors();   ///< with norms behind each sublayer alone
+std::span<const TensorRow> gemma3_tensors();  ///< norms lie on both sides of each sublayer
+std::span<const TensorRow> olmo2_tensors();   ///< norms lie behind each sublayer alone
 std::span<const TensorRow> phi3_tensors();  ///< q, k and v lie one after another in one tensor, gate and up in another
 std::span<const TensorRow> glm4_tensors();  ///< gate and up in one tensor
 std::span<const TensorRow> neox_tensors();
