@@ -1,4 +1,4 @@
-// runtime/measure/measure_scaling.h: what a second thread gains each op of the host, for `weft bench --lanes`.
+// runtime/measure/measure_scaling.h: measures what a second thread gains each op of the host, for `weft bench --lanes`.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ struct ScalingSizes {
   int rows = 256, width = 2048, vocab = 32000;
   int heads = 16, prompt = 512, slots = 205;
   std::size_t kv = std::size_t{64} << 20;  ///< bytes of the slots that decode steps read, and of the weights
-  double seconds = 0.01;                   ///< of one repetition, at least
+  double seconds = 0.01;                   ///< seconds of one repetition, at least
   int repetitions = 15;
 };
 
