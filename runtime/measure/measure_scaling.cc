@@ -72,6 +72,7 @@ class HostOps {
       frequencies_.push_back(std::pow(10000.0f, -2 * static_cast<float>(i) / kScaledDim));
     add_op("convert", 1.5 * bytes, kernels::Convert{x, half});
     add_op("add", 3 * bytes, kernels::Add{y, x});
+    add_op("scale", 2 * bytes, kernels::Scale{y, 1, 30});
     add_op("multiply", 3 * bytes, kernels::Multiply{y, scale_like(y)});
     add_op("gather", 1.5 * bytes, kernels::Gather{table, ids_, {}, y});
     add_op("layer_norm", 2 * bytes, kernels::LayerNorm{x, scale, scale, y});

@@ -24,6 +24,7 @@ TEST_CASE("what a second thread gains is measured for every op that has threads"
   CHECK(kinds == std::set<std::string>{"memory_read",
                                        "convert",
                                        "add",
+                                       "scale",
                                        "multiply",
                                        "gather",
                                        "layer_norm",
