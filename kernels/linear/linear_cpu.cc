@@ -26,8 +26,6 @@ constexpr std::int64_t kMostPacked = 8 * kPanelK;  // numbers of x that are pack
 constexpr std::int64_t kPackedBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kWorkPerThread = std::int64_t{1} << 17;  // products; below, waking a thread costs more
 
-std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return divide_up(n, multiple) * multiple; }
-
 /// The cut of one pass over the weights: rows into tiles, columns into tasks, k into blocks.
 ///
 /// direct: few rows. Each weight is converted in a register where it is used; lanes run along k.

@@ -17,6 +17,7 @@
 namespace weft::kernels {
 
 constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return divide_up(n, multiple) * multiple; }
 
 constexpr int kPartialSums = 16;
 constexpr int kMostTileRows = 12;

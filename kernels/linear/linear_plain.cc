@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "kernels/linear/linear_math.h"
 #include "kernels/linear/linear_quantised.h"
@@ -163,29 +162,42 @@ const IntegerKernels* integer_kernels_plain() { return &kKernels; }
 
 void finish_plain(const Finish& f) { linear_finish<Plain, SumsForm::whole>(f); }
 
-void linear_exact_plain(const Linear& op, ThreadPool& pool) {
+namespace {
+
+/// The outputs of one column, for all rows of x. `weight` [cols] is memory for the column's weights.
+void multiply_column(const Linear& op, std::int64_t n, float* weight) {
   const auto bias_size = static_cast<std::int64_t>(size_of(op.bias.dtype));
-  pool.run(op.weight.rows, [&](std::int64_t n, int) {
-    std::vector<float> weight(static_cast<std::size_t>(op.weight.cols));
-    read_weights(op.weight, n, weight.data());
-    for (std::int64_t row = 0; row < op.x.rows; ++row) {
-      const float* const x = op.x.as<float>() + row * op.x.stride;
-      std::array<float, kPartialSums> sums{};
-      for (std::int64_t k = 0; k < op.weight.cols; ++k) {
-        float& sum = sums[static_cast<std::size_t>(k % kPartialSums)];
-        sum = std::fma(x[k], weight[static_cast<std::size_t>(k)], sum);
-      }
-      for (std::size_t half = kPartialSums / 2; half > 0; half /= 2)
-        for (std::size_t l = 0; l < half; ++l) sums[l] += sums[l + half];
-      finish_plain({.sums = sums.data(),
-                    .lane_step = 0,
-                    .bias = op.bias ? op.bias.as<std::byte>() + n * bias_size : nullptr,
-                    .bias_type = op.bias.dtype,
-                    .activation = op.activation,
-                    .accumulate = op.accumulate,
-                    .out = op.out.as<float>() + row * op.out.stride + n,
-                    .columns = 1});
+  read_weights(op.weight, n, weight);
+  for (std::int64_t row = 0; row < op.x.rows; ++row) {
+    const float* const x = op.x.as<float>() + row * op.x.stride;
+    std::array<float, kPartialSums> sums{};
+    for (std::int64_t k = 0; k < op.weight.cols; ++k) {
+      float& sum = sums[static_cast<std::size_t>(k % kPartialSums)];
+      sum = std::fma(x[k], weight[k], sum);
     }
+    for (std::size_t half = kPartialSums / 2; half > 0; half /= 2)
+      for (std::size_t l = 0; l < half; ++l) sums[l] += sums[l + half];
+    finish_plain({.sums = sums.data(),
+                  .lane_step = 0,
+                  .bias = op.bias ? op.bias.as<std::byte>() + n * bias_size : nullptr,
+                  .bias_type = op.bias.dtype,
+                  .activation = op.activation,
+                  .accumulate = op.accumulate,
+                  .out = op.out.as<float>() + row * op.out.stride + n,
+                  .columns = 1});
+  }
+}
+
+}  // namespace
+
+void linear_exact_plain(const Linear& op, ThreadPool& pool) {
+  constexpr std::int64_t columns = kLine / sizeof(float);  // of a task: outputs of two threads share no cache line
+  ThreadPool::Turn turn(pool);
+  turn.run(divide_up(op.weight.rows, columns), [&](std::int64_t task, int thread) {
+    float* const weight = reinterpret_cast<float*>(
+        turn.scratch(thread, static_cast<std::size_t>(std::max<std::int64_t>(1, op.weight.cols)) * sizeof(float)));
+    for (std::int64_t n = task * columns; n < std::min((task + 1) * columns, op.weight.rows); ++n)
+      multiply_column(op, n, weight);
   });
 }
 

@@ -8,12 +8,14 @@
 namespace weft::kernels {
 namespace {
 
-constexpr std::int64_t kLayoutRows = QuantisedLayout::kTileRows;
+constexpr std::int64_t kLayoutRows = QuantisedLayout::kTileRows, kLineBytes = QuantisedLayout::kLine;
 constexpr std::int64_t kTaskTiles = 4;                               // tiles of weights in a task, at most
+constexpr std::int64_t kPartGroups = 16;                             // groups of a block of rows, handed out at once
 constexpr std::int64_t kLevelBytes = std::int64_t{16} << 20;         // levels of x, unless that is less than 64 rows
 constexpr std::int64_t kLevelWorkPerThread = std::int64_t{1} << 19;  // products; below, waking a thread costs more
 
-/// Some rows of x against all weights. Threads first quantise rows, then take tasks of a few tiles each.
+/// Some rows of x against all weights. Threads first quantise parts of blocks of rows, then take tasks of a few tiles
+/// each. The rows of a block lie interleaved, and a part is whole cache lines, so that no two threads write the same.
 class IntegerPass {
  public:
   IntegerPass(const Linear& op, const IntegerKernels& kernels, void (*finish_row)(const Finish&),
@@ -26,70 +28,70 @@ class IntegerPass {
   }
 
   void run(ThreadPool::Turn& turn, int threads) {
-    std::byte* const shared = turn.shared(static_cast<std::size_t>(rows_ * row_bytes(layout_)));
-    scale_ = reinterpret_cast<float*>(shared);
-    sum_ = scale_ + rows_ * layout_.groups();
-    levels_ = reinterpret_cast<std::int8_t*>(sum_ + rows_ * layout_.groups());
+    const std::int64_t blocks = divide_up(rows_, block_rows_), floats = blocks * block_floats();
+    float* const shared = reinterpret_cast<float*>(turn.shared(static_cast<std::size_t>(2 * floats) * sizeof(float) +
+                                                               static_cast<std::size_t>(blocks * block_levels())));
+    scale_ = shared, sum_ = shared + floats;
+    levels_ = reinterpret_cast<std::int8_t*>(shared + 2 * floats);
+    parts_ = blocks * block_parts();
     const std::int64_t useful = 1 + rows_ * layout_.rows * layout_.cols / kLevelWorkPerThread;
     threads = static_cast<int>(std::min<std::int64_t>(threads, useful));
     task_tiles_ = std::clamp<std::int64_t>(layout_.tiles() / (8 * threads), 1, kTaskTiles);
-    turn.run(std::min<std::int64_t>(threads, std::max(rows_, divide_up(layout_.tiles(), task_tiles_))),
+    turn.run(std::min<std::int64_t>(threads, std::max(parts_, divide_up(layout_.tiles(), task_tiles_))),
              [&](std::int64_t, int thread) { work(turn, thread); });
   }
 
  private:
   void work(ThreadPool::Turn& turn, int thread) {
     std::int64_t mine = next_++;
-    for (; mine < rows_; mine = next_++) {
+    for (; mine < parts_; mine = next_++) {
       quantise(mine);
       quantised_.fetch_add(1, std::memory_order_release);
     }
-    while (quantised_.load(std::memory_order_acquire) < rows_) std::this_thread::yield();  // rows of other threads
+    while (quantised_.load(std::memory_order_acquire) < parts_) std::this_thread::yield();  // parts of other threads
     const std::size_t floats = static_cast<std::size_t>(block_rows_ * kLayoutRows);
     float* const sums = reinterpret_cast<float*>(turn.scratch(thread, floats * sizeof(float)));
     const std::int64_t tasks = divide_up(layout_.tiles(), task_tiles_);
-    for (; mine < rows_ + tasks; mine = next_++) {
-      const std::int64_t first = (mine - rows_) * task_tiles_;
+    for (; mine < parts_ + tasks; mine = next_++) {
+      const std::int64_t first = (mine - parts_) * task_tiles_;
       for (std::int64_t tile = first; tile < std::min(first + task_tiles_, layout_.tiles()); ++tile)
         multiply(tile, sums);
     }
   }
 
-  struct Block {
-    std::int64_t first, rows;
-  };
-  Block block_of(std::int64_t row) const {
-    const std::int64_t first = row / block_rows_ * block_rows_;
-    return {first, std::min(block_rows_, rows_ - first)};
-  }
-  std::int64_t row_levels() const { return layout_.groups() * layout_.group; }
+  std::int64_t block_parts() const { return divide_up(layout_.groups(), kPartGroups); }
+  std::int64_t block_floats() const { return round_up(layout_.groups() * block_rows_, kLineBytes / 4); }
+  std::int64_t block_levels() const { return round_up(layout_.groups() * layout_.group * block_rows_, kLineBytes); }
 
-  void quantise(std::int64_t row) {
-    const Block block = block_of(row);
-    const std::int64_t within = row - block.first;
-    kernels_.quantise({.from = op_.x.as<float>() + (first_row_ + row) * op_.x.stride,
-                       .columns = layout_.cols,
-                       .groups = layout_.groups(),
-                       .group = layout_.group,
-                       .to = levels_ + block.first * row_levels() + within * kQuad,
-                       .scale = scale_ + block.first * layout_.groups() + within,
-                       .sum = sum_ + block.first * layout_.groups() + within,
-                       .rows = block.rows});
+  /// Quantises some groups of the rows of a block.
+  void quantise(std::int64_t part) {
+    const std::int64_t block = part / block_parts(), group = part % block_parts() * kPartGroups;
+    const std::int64_t first = block * block_rows_, rows = std::min(block_rows_, rows_ - first);
+    const std::int64_t column = group * layout_.group;
+    for (std::int64_t row = 0; row < rows; ++row)
+      kernels_.quantise({.from = op_.x.as<float>() + (first_row_ + first + row) * op_.x.stride + column,
+                         .columns = layout_.cols - column,
+                         .groups = std::min(kPartGroups, layout_.groups() - group),
+                         .group = layout_.group,
+                         .to = levels_ + block * block_levels() + column * rows + row * kQuad,
+                         .scale = scale_ + block * block_floats() + group * rows + row,
+                         .sum = sum_ + block * block_floats() + group * rows + row,
+                         .rows = rows});
   }
 
   void multiply(std::int64_t tile, float* sums) const {
     const auto& kernels = layout_.dtype == DType::i4 ? kernels_.tile4 : kernels_.tile8;
-    for (std::int64_t first = 0; first < rows_; first += block_rows_) {
-      const Block block = block_of(first);
-      kernels[block.rows - 1]({.x = levels_ + first * row_levels(),
-                               .x_scale = scale_ + first * layout_.groups(),
-                               .x_sum = sum_ + first * layout_.groups(),
-                               .weight = op_.weight.as<std::byte>() + tile * layout_.tile_bytes(),
-                               .groups = layout_.groups(),
-                               .quads = layout_.group / kQuad,
-                               .prefetch = first == 0,
-                               .sums = sums});
-      for (std::int64_t row = 0; row < block.rows; ++row) finish(first + row, tile, sums + row * kLayoutRows);
+    for (std::int64_t first = 0, block = 0; first < rows_; first += block_rows_, ++block) {
+      const std::int64_t rows = std::min(block_rows_, rows_ - first);
+      kernels[rows - 1]({.x = levels_ + block * block_levels(),
+                         .x_scale = scale_ + block * block_floats(),
+                         .x_sum = sum_ + block * block_floats(),
+                         .weight = op_.weight.as<std::byte>() + tile * layout_.tile_bytes(),
+                         .groups = layout_.groups(),
+                         .quads = layout_.group / kQuad,
+                         .prefetch = first == 0,
+                         .sums = sums});
+      for (std::int64_t row = 0; row < rows; ++row) finish(first + row, tile, sums + row * kLayoutRows);
     }
   }
 
@@ -111,9 +113,9 @@ class IntegerPass {
   void (*const finish_)(const Finish&);
   const QuantisedLayout layout_;
   const std::int64_t first_row_, rows_, block_rows_;
-  std::int64_t task_tiles_ = 1;
-  std::int8_t* levels_ = nullptr;            // [blocks][quads][rows of the block][4]
-  float *scale_ = nullptr, *sum_ = nullptr;  // [blocks][groups][rows of the block]
+  std::int64_t task_tiles_ = 1, parts_ = 0;
+  std::int8_t* levels_ = nullptr;            // [blocks][quads][rows of the block][4], a block in whole cache lines
+  float *scale_ = nullptr, *sum_ = nullptr;  // [blocks][groups][rows of the block], in the same way
   alignas(64) std::atomic<std::int64_t> next_{0};
   alignas(64) std::atomic<std::int64_t> quantised_{0};
 };

@@ -115,7 +115,8 @@ class CudaStream final : public Stream {
   std::size_t step_used_ = 0;
   std::map<std::uint64_t, Record> records_;  // those of the last kSignatures signatures
   std::uint64_t steps_ = 0;
-  std::size_t graphs_ = 0, graph_bytes_ = 0;  // records that have a graph; bytes of these graphs
+  std::size_t graphs_ = 0, graph_bytes_ = 0;  // records that have a graph; bytes that the driver holds for graphs
+  bool replaces_ = true;                      // a graph that goes makes room for another
 };
 
 namespace cuda {

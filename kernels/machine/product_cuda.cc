@@ -52,11 +52,13 @@ Layout layout(const ConstView& matrix, std::int64_t rows, int parts, std::int64_
   return owned;
 }
 
-/// The largest power of two that divides the address of every part, at most a word of 16 bytes, which is all that
-/// kernels ask for: what a place happens to be a multiple of beyond that may not change an answer.
+/// The largest power of two that divides the address of every row of every part, at most a word of 16 bytes, which is
+/// all that kernels ask for. What the first row's place happens to be a multiple of beyond that may not change an
+/// answer: a row is the first in one call and the third in another.
 std::uint32_t alignment_of(const ConstView& matrix, std::int64_t step) {
-  const auto bits = reinterpret_cast<std::uintptr_t>(matrix.data) |
-                    static_cast<std::uintptr_t>(step) * size_of(matrix.dtype) | std::uintptr_t{16};
+  const auto bytes = [&](std::int64_t numbers) { return static_cast<std::uintptr_t>(numbers) * size_of(matrix.dtype); };
+  const auto bits = reinterpret_cast<std::uintptr_t>(matrix.data) | bytes(std::max(matrix.stride, matrix.cols)) |
+                    bytes(step) | std::uintptr_t{16};
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 

@@ -149,7 +149,9 @@ void CudaStream::instantiate(Record& record, cudaGraph_t graph) {
   ++graphs_;
   check(cudaGraphUpload(executable, get()), "cudaGraphUpload");  // else its first launch would take the memory
   check(cudaMemGetInfo(&after, &total), "cudaMemGetInfo");
-  graph_bytes_ += before - std::min(before, after);
+  const std::size_t grown = before - std::min(before, after);
+  if (graph_bytes_ >= kGraphBytes && grown > 0) replaces_ = false;
+  graph_bytes_ += grown;
 }
 
 CudaStream::Record& CudaStream::record_of(std::uint64_t signature) {
@@ -177,19 +179,19 @@ void CudaStream::forget(bool graphs) {
   records_.erase(oldest);
   --graphs_;
   check(cudaMemGetInfo(&after, &total), "cudaMemGetInfo");
-  graph_bytes_ -=
-      std::min(graph_bytes_, after - std::min(before, after));  // nothing, if the driver keeps it for others
+  graph_bytes_ -= std::min(graph_bytes_, after - std::min(before, after));  // nothing, if the driver keeps it
 }
 
-/// Whether a new graph may be made. If all memory for graphs is taken, one that steps have stopped using goes.
+/// Whether a new graph may be made. If all memory for graphs is taken, one that steps have stopped using goes. A driver
+/// may keep the memory of that one for the next; one that then takes more all the same gets no further graphs.
 bool CudaStream::has_room_for_graph() {
   if (graph_bytes_ < kGraphBytes) return true;
+  if (!replaces_) return false;
   const bool unused = std::any_of(records_.begin(), records_.end(), [this](const auto& each) {
     return each.second.graph.get() && each.second.used + kUnused < steps_;
   });
-  if (!unused) return false;
-  forget(/*graphs=*/true);
-  return graph_bytes_ < kGraphBytes;
+  if (unused) forget(/*graphs=*/true);
+  return unused;
 }
 
 void CudaStream::repeat(std::uint64_t signature, const std::function<void()>& work) {

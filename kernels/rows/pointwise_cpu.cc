@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <vector>
 
 #include "kernels/attention/cpu/kernels.h"
 #include "kernels/error.h"
@@ -188,10 +187,10 @@ void CpuOps::run(const LinearGroup& op, Stream& stream) const {
 void CpuOps::run(const UnpackWeights& op, Stream&) const {
   check(op);
   const QuantisedLayout layout = QuantisedLayout::of(op.weight);
+  const auto row_bytes = static_cast<std::size_t>(layout.cols) * sizeof(float);
   ThreadPool::Turn turn(pool_);
-  std::vector<float> numbers(static_cast<std::size_t>(pool_.threads() * layout.cols));
   for_row_blocks(turn, layout.rows, layout.cols, [&](std::int64_t first, std::int64_t rows, int thread) {
-    float* const row = numbers.data() + thread * layout.cols;
+    float* const row = reinterpret_cast<float*>(turn.scratch(thread, row_bytes));
     for (std::int64_t r = first; r < first + rows; ++r) {
       dequantise_row(layout, op.weight.as<std::byte>(), r, row);
       vectors_.convert(row, DType::f32, op.out.slice(r, 1).data, DType::f16, layout.cols, false);

@@ -15,6 +15,7 @@
 #include "runtime/engine/session.h"
 #include "runtime/measure/measure_device.h"
 #include "runtime/measure/measure_lanes.h"
+#include "runtime/measure/measure_scaling.h"
 
 namespace weft::runtime {
 namespace {
@@ -112,6 +113,12 @@ ordered_json measure_lanes(const MachineOptions& machine, bool quick) {
   const auto backend = make_backend(machine);  // first, so that a missing GPU is reported at once
   ordered_json report{{"measured", true}, {"quick", quick}};
   report.update(measure_host(machine, quick ? kQuick : LaneSizes{}));
+  ScalingSizes scaling;
+  if (quick) {
+    scaling.rows = 32, scaling.width = 512, scaling.prompt = 128, scaling.slots = 64, scaling.kv = 4 << 20;
+    scaling.seconds = 1e-4, scaling.repetitions = 3;
+  }
+  report["two_threads"] = measure_scaling(scaling);
   if (backend->device_is_host_memory()) return report;
   DeviceSizes sizes;
   if (quick) sizes.bytes = 64 << 20, sizes.seconds = 0.002, sizes.repetitions = 3;

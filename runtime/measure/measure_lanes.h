@@ -7,9 +7,10 @@
 
 namespace weft::runtime {
 
-/// Measures the machine's ceilings: disk, memory reads, matrix products and attention on the host. If the device has
-/// memory of its own, "device" holds the report of measure_device(). `quick` shows in seconds that everything works,
-/// but measures so little, and so briefly, that caches make every figure too good.
+/// Measures the machine's ceilings: disk, memory reads, matrix products and attention on the host, and what a second
+/// thread gains each op. If the device has memory of its own, "device" holds the report of measure_device(). `quick`
+/// shows in seconds that everything works, but measures so little, and so briefly, that caches make every figure too
+/// good.
 nlohmann::ordered_json measure_lanes(const MachineOptions& machine, bool quick);
 
 }  // namespace weft::runtime

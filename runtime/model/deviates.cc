@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 
 #include "runtime/base/hash.h"
@@ -59,6 +60,69 @@ void Deviates::draw(std::uint64_t key, std::uint64_t first, std::int64_t count, 
     }
     one_by_one(end);
   });
+}
+
+namespace {
+
+/// The spacing of equidistant levels with the least error for normal numbers, of their deviation (J. Max, Quantizing
+/// for minimum distortion, 1960); of 256 levels they leave the tails to the last.
+double spacing(DType type) { return type == DType::i4 ? 0.3352 : 8.4 / 255; }
+
+/// Zeros the levels of a line's rows from `rows` on.
+void clear_rows(std::byte* line, std::int64_t rows) {
+  constexpr std::int64_t row_bytes = QuantisedLayout::kLine / QuantisedLayout::kTileRows;
+  std::memset(line + rows * row_bytes, 0, static_cast<std::size_t>(QuantisedLayout::kLine - rows * row_bytes));
+}
+
+/// Zeros the levels of a group's columns from `count` on, and of rows from `rows` on.
+void clear_beyond(const QuantisedLayout& layout, std::int64_t rows, std::int64_t count, std::byte* lines) {
+  for (std::int64_t column = count; column < layout.group; ++column)
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto place = layout.place(row, column);
+      lines[place.byte] &= layout.dtype == DType::i8 ? std::byte{0} : std::byte{0xF0} >> place.shift;
+    }
+  for (std::int64_t at = 0; at < layout.group_bytes() - QuantisedLayout::kLine; at += QuantisedLayout::kLine)
+    clear_rows(lines + at, rows);
+}
+
+}  // namespace
+
+RandomLevels::RandomLevels(float deviation, DType type) : bytes_(normal_table().size()) {
+  const int top = levels_of(type);
+  const double step = spacing(type), middle = top / 2.0;
+  const auto level = [&](std::size_t quantile) {
+    return static_cast<std::uint8_t>(
+        std::clamp(std::nearbyint(double(normal_table()[quantile]) / step + middle), 0.0, double(top)));
+  };
+  double squares = 0;
+  for (std::size_t i = 0; i < bytes_.size(); ++i) {
+    const std::uint8_t low = level(type == DType::i8 ? i : i % 256 * 256 + 128);
+    bytes_[i] = type == DType::i8 ? low : static_cast<std::uint8_t>(low | level(i / 256 * 256 + 128) << 4);
+    squares += (low - middle) * (low - middle);
+  }
+  const double scale = double(deviation) / std::sqrt(squares / double(bytes_.size()));
+  scale_ = {f16(static_cast<float>(scale)), f16(static_cast<float>(-middle * scale))};
+}
+
+void RandomLevels::draw(const QuantisedLayout& layout, std::uint64_t key, std::int64_t tile, std::byte* to) const {
+  constexpr std::int64_t line = QuantisedLayout::kLine, tile_rows = QuantisedLayout::kTileRows;
+  const std::int64_t rows = std::min(tile_rows, layout.rows - tile * tile_rows), bytes = layout.group_bytes() - line;
+  std::uint64_t element = static_cast<std::uint64_t>(tile * layout.groups() * bytes / 4);
+  for (std::int64_t g = 0; g < layout.groups(); ++g, to += layout.group_bytes()) {
+    std::memset(to, 0, line);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::memcpy(to + row * 2, &scale_.scale, 2);
+      std::memcpy(to + line / 2 + row * 2, &scale_.minimum, 2);
+    }
+    auto* out = reinterpret_cast<std::uint8_t*>(to + line);
+    for (std::int64_t i = 0; i < bytes; i += 4, out += 4) {
+      const std::uint64_t bits = mix(key + element++);
+      out[0] = bytes_[bits & 0xFFFF], out[1] = bytes_[bits >> 16 & 0xFFFF];
+      out[2] = bytes_[bits >> 32 & 0xFFFF], out[3] = bytes_[bits >> 48];
+    }
+    const std::int64_t count = std::min<std::int64_t>(layout.group, layout.cols - g * layout.group);
+    if (rows < tile_rows || count < layout.group) clear_beyond(layout, rows, count, to + line);
+  }
 }
 
 }  // namespace weft::runtime

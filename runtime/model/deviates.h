@@ -1,11 +1,12 @@
-// runtime/model/deviates.h: normal deviates for random weights, which depend on nothing but a key and their place.
+// runtime/model/deviates.h: normal deviates for random weights, which depend on nothing but a key and their place, as
+// numbers and as levels.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "kernels/tensor.h"
+#include "kernels/quantised.h"
 
 namespace weft::runtime {
 
@@ -19,6 +20,21 @@ class Deviates {
  private:
   DType type_;
   std::vector<std::byte> values_;  // the quantiles of the distribution, for 16 random bits
+};
+
+/// Matrices of deviates with the mean 0 that are drawn as levels. Every group has the same scale. So they are there as
+/// fast as numbers of 16 bits, and are not those numbers quantised, which would take several times as long.
+/// Thread-safe.
+class RandomLevels {
+ public:
+  /// `type`: i8 or i4.
+  RandomLevels(float deviation, DType type);
+  /// Writes the layout.tile_bytes() bytes of tile `tile` of the matrix of `key`.
+  void draw(const QuantisedLayout& layout, std::uint64_t key, std::int64_t tile, std::byte* to) const;
+
+ private:
+  GroupScale scale_;
+  std::vector<std::uint8_t> bytes_;  // of a line, for 16 random bits: one level, or two of 8 bits each
 };
 
 }  // namespace weft::runtime

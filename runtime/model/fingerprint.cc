@@ -40,6 +40,9 @@ std::vector<std::pair<std::string, std::string>> fingerprints(const ModelSource&
   const fs::path path = model.path;
   if (!fs::is_directory(path)) {
     add("config.json", path);
+    // Earlier states quantised random numbers.
+    if (model.weight_format && model.weight_format->quantised())
+      found.emplace_back("random weights", "drawn as levels");
     return found;
   }
   for (const char* name :

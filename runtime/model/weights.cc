@@ -89,12 +89,19 @@ Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>
     : quantised_(model.quantisation), seed_(seed), type_(type) {
   lay_out(units, format);
   std::map<std::tuple<float, float, DType>, std::shared_ptr<const Deviates>> tables;
+  std::map<std::pair<float, DType>, std::shared_ptr<const RandomLevels>> levels;
   for (Layout& layout : layouts_)
     for (Placed& tensor : layout.tensors) {
       const auto scale = static_cast<float>(deviation(tensor.spec));
+      if (is_quantised(tensor.dtype)) {
+        auto& table = levels[{scale, tensor.dtype}];
+        if (!table) table = std::make_shared<RandomLevels>(scale, tensor.dtype);
+        tensor.levels = table;
+        continue;
+      }
       const float mean = tensor.spec.form == Form::norm && !model.norm_plus_one ? 1.0f : 0.0f;
-      auto& table = tables[{scale, mean, given_type(tensor)}];
-      if (!table) table = std::make_shared<Deviates>(scale, mean, given_type(tensor));
+      auto& table = tables[{scale, mean, tensor.dtype}];
+      if (!table) table = std::make_shared<Deviates>(scale, mean, tensor.dtype);
       tensor.deviates = table;
     }
 }
@@ -284,7 +291,7 @@ void Weights::make(std::size_t unit, std::byte* to, const std::atomic<bool>& sto
 std::int64_t Weights::quantised_elements(std::size_t unit) const {
   std::int64_t count = 0;
   for (const Placed& tensor : layouts_[unit].tensors)
-    if (is_quantised(tensor.dtype) && !keeps_levels(tensor)) count += tensor.spec.elements();
+    if (is_quantised(tensor.dtype) && !keeps_levels(tensor) && !tensor.levels) count += tensor.spec.elements();
   return count;
 }
 
@@ -303,8 +310,7 @@ bool Weights::converts() const {
 
 /// The type of the numbers that a tensor is made of: the checkpoint's, or that of random numbers.
 DType Weights::given_type(const Placed& tensor) const {
-  if (tensor.source) return weight_dtype(*tensor.source);
-  return is_quantised(tensor.dtype) ? type_ : tensor.dtype;
+  return tensor.source ? weight_dtype(*tensor.source) : tensor.dtype;
 }
 
 /// Whether the tensor's levels are those of the checkpoint.
@@ -316,6 +322,7 @@ void Weights::make_piece(const Piece& piece, std::byte* to, Scratch& scratch) co
   const Placed& tensor = *piece.tensor;
   const DType given = given_type(tensor);
   const std::int64_t cols = tensor.spec.cols, count = piece.rows * cols;
+  if (tensor.levels) return draw_levels(piece, to);
   if (given == tensor.dtype)
     return give(tensor, piece.first_row, piece.rows, to + tensor.offset + bytes_of(given, piece.first_row * cols));
   std::byte* const numbers = scratch.at_least(bytes_of(given, count));
@@ -326,6 +333,16 @@ void Weights::make_piece(const Piece& piece, std::byte* to, Scratch& scratch) co
     convert_elements(given, numbers, tensor.dtype, to + tensor.offset + bytes_of(tensor.dtype, piece.first_row * cols),
                      static_cast<std::size_t>(count));
   }
+}
+
+void Weights::draw_levels(const Piece& piece, std::byte* to) const {
+  const Placed& tensor = *piece.tensor;
+  const QuantisedLayout layout = tensor.quantised();
+  // Matrices that are parts of one tensor begin at different rows.
+  const std::uint64_t key =
+      mix(mix(seed_ ^ hash(tensor.spec.name)) + static_cast<std::uint64_t>(tensor.spec.first_row));
+  for (std::int64_t row = piece.first_row; row < piece.first_row + piece.rows; row += kTileRows)
+    tensor.levels->draw(layout, key, row / kTileRows, to + tensor.offset + row / kTileRows * layout.tile_bytes());
 }
 
 /// Reads or draws rows, in given_type().

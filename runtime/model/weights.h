@@ -43,7 +43,8 @@ class Weights {
   Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
           DType type, const std::optional<policy::WeightFormat>& format = {});
   /// Makes random weights: normal deviates that depend on nothing but the seed, the tensor and the element. Matrices
-  /// have standard deviation 1 / sqrt(columns), embeddings and biases 0.02, and norm weights are 1 +- 0.02.
+  /// have standard deviation 1 / sqrt(columns), embeddings and biases 0.02, and norm weights are 1 +- 0.02. Quantised
+  /// matrices are drawn as levels (RandomLevels), so they are others than the same model has in 16 bits.
   Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, std::uint64_t seed, DType type,
           const std::optional<policy::WeightFormat>& format = {});
 
@@ -93,6 +94,7 @@ class Weights {
     std::optional<QuantisedMatrix> matrix = {};  // instead of a source
     bool plain = false;                          // the checkpoint leaves it unquantised
     std::shared_ptr<const Deviates> deviates = {};
+    std::shared_ptr<const RandomLevels> levels = {};  // of a random matrix, if it is quantised
     QuantisedLayout quantised() const { return {dtype, group, spec.rows, spec.cols}; }
     std::uint64_t bytes() const {
       return is_quantised(dtype) ? static_cast<std::uint64_t>(quantised().bytes()) : bytes_of(dtype, spec.elements());
@@ -114,6 +116,7 @@ class Weights {
   DType given_type(const Placed& tensor) const;
   bool keeps_levels(const Placed& tensor) const;
   void make_piece(const Piece& piece, std::byte* to, Scratch& scratch) const;
+  void draw_levels(const Piece& piece, std::byte* to) const;
   void give(const Placed& tensor, std::int64_t first_row, std::int64_t rows, std::byte* to) const;
   void quantise(const Placed& tensor, std::int64_t first_row, const ConstView& numbers, std::byte* to) const;
   void make_of_levels(const Placed& tensor, std::byte* to, const std::atomic<bool>& stop, int threads) const;
@@ -124,7 +127,7 @@ class Weights {
   std::optional<PackedUnits> packed_;
   policy::Quantisation quantised_;  // the checkpoint's own
   std::uint64_t seed_ = 0;
-  DType type_ = DType::f32;  // the type to which random numbers are rounded before they are quantised
+  DType type_ = DType::f32;  // of what is not quantised
   std::vector<Layout> layouts_;
   std::vector<std::uint64_t> bytes_;
 };

@@ -3,9 +3,9 @@
 
     scripts/bench/ratios.py [--output docs/lab] [--disk-dir build/bench] [--only PART ...]
 
-Parts: ceilings (host attention and matrix products against memory), overlap (a decode sweep that streams all weights
-from disk), block-size (the best block against block 1), h2o-in-one-budget (a fifth of the cache against all of it in one
-memory budget). Needs 6 GB of disk and a machine that does nothing else; about 20 minutes. The conclusion of a page is
+Parts: ceilings (host attention and matrix products against memory), two-threads (what a second thread gains each op),
+overlap (a decode sweep that streams all weights from disk), block-size (the best block against block 1),
+h2o-in-one-budget (a fifth of the cache against all of it in one memory budget). Needs 6 GB of disk and a machine that does nothing else; about 20 minutes. The conclusion of a page is
 written by hand and stays: read it again after a run.
 """
 
@@ -83,6 +83,28 @@ def of_dram(rows, cell):
     return f"{cell['of_dram_bound']:.2f}" if int(rows) <= 32 else ""
 
 
+LEAST_GAIN = 1.85  # of a second thread, unless memory bounds the op
+MEMORY_BOUND = 0.6  # of what two threads read of memory
+
+
+def part_two_threads(args):
+    ops = bench(args, "--lanes")["two_threads"]
+    rows = ["| op | one thread, us | two threads, us | times as fast | of what two threads read of memory |", "|---|---|---|---|---|"]
+    for name, cell in ops.items():
+        rows.append(f"| {name} | {cell['one_thread_seconds'] * 1e6:.1f} | {cell['two_threads_seconds'] * 1e6:.1f} "
+                    f"| {cell['times']:.2f} | {cell['of_memory_read']:.2f} |")
+    slow = slow_to_scale(ops)
+    rows += ["", f"A second thread gains less than {LEAST_GAIN} times, and memory does not bound the op: "
+             + (", ".join(f"{name} ({times:.2f})" for name, times in slow) or "none") + "."]
+    return "What does a second thread gain each op of the host?", "weft bench --lanes", rows
+
+
+def slow_to_scale(ops):
+    """The ops that gain too little, with what they gain."""
+    return [(name, cell["times"]) for name, cell in ops.items()
+            if cell["times"] < LEAST_GAIN and cell["of_memory_read"] < MEMORY_BOUND]
+
+
 def part_overlap(args):
     rows = [
         "| sequences | sweep | disk alone | compute alone | sweep / max of both | without overlap / sweep |",
@@ -132,7 +154,8 @@ def part_h2o(args):
     return "What does a fifth of the KV cache gain in one memory budget?", as_typed(flags + "RETENTION"), rows
 
 
-PARTS = {"ceilings": part_ceilings, "overlap": part_overlap, "block-size": part_block, "h2o-in-one-budget": part_h2o}
+PARTS = {"ceilings": part_ceilings, "two-threads": part_two_threads, "overlap": part_overlap, "block-size": part_block,
+         "h2o-in-one-budget": part_h2o}
 
 
 def write_page(path, part, question, command, rows):

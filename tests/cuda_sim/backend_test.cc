@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cusim.h"
 #include "kernels/error.h"
@@ -107,6 +108,30 @@ TEST_CASE("of the steps that repeat only so many are recorded as the device has 
   CHECK(cusim::take_findings().empty());
 }
 
+TEST_CASE("where a driver keeps the memory of graphs, those that no step uses any more still make room",
+          "[gpu][graphs]") {
+  const test::ResetAfter reset_after;
+  const auto before = cusim::stats();
+  {
+    const auto backend = kernels::make_cuda_backend({.threads = 1});
+    cusim::config().graph_node_bytes = 50 << 20;
+    const auto live = cusim::stats().device_live;
+    SECTION("for other graphs, which then take no more") {
+      cusim::config().keeps_graph_memory = true;
+      CHECK(after_steps(*backend, 30 * 10, 10, /*each=*/30) == 300.0f);
+      CHECK(cusim::stats().graphs - before.graphs > 10 * 8);
+    }
+    SECTION("for ever: then one more is made, and those that are there stay") {
+      cusim::config().loses_graph_memory = true;
+      CHECK(after_steps(*backend, 30 * 10, 10, /*each=*/30) == 300.0f);
+      CHECK(cusim::stats().graphs - before.graphs == 4 * 26);
+    }
+    CHECK(cusim::stats().device_peak - live < backend->device_overhead());
+  }
+  CHECK(cusim::stats().executables_live == before.executables_live);
+  CHECK(cusim::take_findings().empty());
+}
+
 namespace {
 
 /// A stream, memory that ops may use, and waiting for them.
@@ -128,6 +153,38 @@ struct Bench {
 };
 
 }  // namespace
+
+TEST_CASE("batch-invariant, a product's row does not depend on where it lies, whatever a row's bytes",
+          "[gpu][deterministic]") {
+  const test::ResetAfter reset_after;
+  cusim::config().products_by_shape = true;
+  const auto backend = kernels::make_cuda_backend({.threads = 1, .batch_invariant = true});
+  Bench bench{*backend};
+  constexpr std::int64_t rows = 6, in = 236, columns = 19;  // 472 bytes of x and 76 of the result: not whole words
+  const auto halves = [&](std::int64_t count, unsigned seed) {
+    const auto host = backend->allocate_host(static_cast<std::size_t>(count) * sizeof(f16));
+    const auto numbers = normal(count, seed);
+    for (std::size_t i = 0; i < numbers.size(); ++i) reinterpret_cast<f16*>(host->data())[i] = f16(numbers[i]);
+    return bench.device(*host);
+  };
+  const auto x = halves(rows * in, 1), weight = halves(columns * in, 2);
+  const auto out = backend->allocate_device(rows * columns * sizeof(float));
+  const auto host = backend->allocate_host(out->bytes());
+  const auto multiplied = [&](std::int64_t rows_at_once) {
+    for (std::int64_t row = 0; row < rows; row += rows_at_once)
+      backend->ops().run(kernels::Linear{.x = ConstView(x->data(), DType::f16, rows, in).slice(row, rows_at_once),
+                                         .weight = ConstView(weight->data(), DType::f16, columns, in),
+                                         .bias = {},
+                                         .out = View(out->data(), DType::f32, rows, columns).slice(row, rows_at_once)},
+                         *bench.stream);
+    backend->copy(host->data(), out->data(), out->bytes(), *bench.stream);
+    bench.wait();
+    return std::vector<std::byte>(host->data(), host->data() + host->bytes());
+  };
+  const auto together = multiplied(rows);
+  CHECK(multiplied(1) == together);
+  CHECK(multiplied(3) == together);
+}
 
 TEST_CASE("sampling takes few atomics on 64 bits, and none without a cut", "[gpu][sampling]") {
   const auto backend = kernels::make_cuda_backend({.threads = 1});

@@ -353,6 +353,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     algorithm.step = d->cols <= 4 ? 8 : d->cols <= 16 ? 16 : 32;
     if (d->cols <= 8 && (preference->reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) algorithm.splits = 2;
     if (workspace_of(algorithm, *d) > preference->workspace_bytes) algorithm.splits = 1;
+    if (algorithm.alignment < 16) algorithm.step /= 2;  // other kernels, which load narrower words
   }
   results[0] = {.algo = algorithm.words(),
                 .workspaceSize = workspace_of(algorithm, *d),

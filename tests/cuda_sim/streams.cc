@@ -264,8 +264,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   const std::size_t bytes = graph->nodes.size() * config().graph_node_bytes;
   Lock lock;
   Stats& s = counters();
-  if (s.device_live + bytes > config().device_capacity) return remember(cudaErrorMemoryAllocation);
-  s.device_live += bytes;
+  const std::size_t again = config().keeps_graph_memory ? std::min<std::size_t>(bytes, s.graph_memory_kept) : 0;
+  if (s.device_live + bytes - again > config().device_capacity) return remember(cudaErrorMemoryAllocation);
+  s.device_live += bytes - again, s.graph_memory_kept -= again;
   s.executables_peak = std::max(s.executables_peak, ++s.executables_live);
   *executable = new CUgraphExec_st{graph->nodes, bytes};
   return cudaSuccess;
@@ -276,7 +277,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {  // nodes on their way are copies
   Lock lock;
-  counters().device_live -= executable->device_bytes;
+  if (config().keeps_graph_memory) counters().graph_memory_kept += executable->device_bytes;
+  else if (!config().loses_graph_memory) counters().device_live -= executable->device_bytes;
   counters().executables_live--;
   delete executable;
   return cudaSuccess;

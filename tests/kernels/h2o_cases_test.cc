@@ -132,9 +132,11 @@ struct Count {
   int cases = 0, close = 0;
 };
 
-Count check_file(const Place& place, const json& file, bool feed) {
+/// Every `step`-th case of a file.
+Count check_file(const Place& place, const json& file, bool feed, std::size_t step = 1) {
   Count count;
-  for (const json& j : file) {
+  for (std::size_t i = 0; i < file.size(); i += step) {
+    const json& j = file[i];
     CAPTURE(j.at("name").get<std::string>());
     const H2oCase c = parse_case(j);
     count.close += check_case(h2o_on(place, {c}, {.feed = feed})[0], j.at("expect"), h2o_in_fp64(c).gap);
@@ -166,8 +168,9 @@ TEST_CASE("h2o_cases: random cases in exact arithmetic", "[kernels][h2o]") {
     CAPTURE(place->name);
     for (const bool feed : {false, true}) {
       if (feed && place->name.find("AVX") != std::string::npos && place != every_place().front()) continue;
-      const Count count = check_file(*place, file, feed);
-      CHECK(count.cases == 300);
+      const std::size_t step = place->exact() || exhaustive() ? 1 : 3;  // a simulated GPU is slow
+      const Count count = check_file(*place, file, feed, step);
+      CHECK(count.cases == static_cast<int>(300 / step));
       CHECK(count.close == 0);
     }
   }

@@ -105,7 +105,7 @@ TEST_CASE("equal rows give equal levels everywhere", "[kernels][kv]") {
   }
 }
 
-TEST_CASE("what integer products lose is small beside what levels lose", "[kernels][kv]") {
+TEST_CASE("what integer products lose is small beside what levels lose", "[kernels][kv][cpu]") {
   const SlotType type = GENERATE(from_range(kKinds));
   for (const HeadShape shape : {HeadShape{8, 2, 128}, HeadShape{2, 2, 64}, HeadShape{3, 3, 80}, HeadShape{2, 1, 63}}) {
     const int tokens = 120, cols = shape.kv_heads * shape.head_dim, q_cols = shape.heads * shape.head_dim;
@@ -114,7 +114,7 @@ TEST_CASE("what integer products lose is small beside what levels lose", "[kerne
     const auto cut = std::int64_t{tokens - 1} * cols, q_cut = std::int64_t{tokens - 1} * q_cols;
     for (const float scale : {0.02f, 0.1f, 0.5f}) {  // from a flat softmax to one of few tokens
       for (const Place* place : every_place()) {
-        if (!place->exact()) continue;
+        if (scale != 0.1f && place != every_place().front() && place != every_place().back()) continue;  // for time
         // As fp32 slots, whose numbers are those of the levels or of the rows themselves.
         const auto attend = [&](SlotType kind, const std::vector<float>& keys, const std::vector<float>& values) {
           SlotsUnderTest run(*place, 1, shape, tokens, kind, Scoring::none);

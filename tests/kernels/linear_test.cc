@@ -138,6 +138,7 @@ TEST_CASE("linear matches fp64 on every path, type and shape", "[kernels]") {
       for (const int n : {1, 7, 48, 100})
         for (const int m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 24, 25, 50, 256, 300}) {
           if (m > 50 && (n == 7 || k == 15 || k == 64)) continue;  // for time
+          if (m > 13 && path == LinearPath::plain) continue;       // which takes row by row
           const Shape s{m, n, k};
           CAPTURE(name_of(path), name_of(dtype), m, n, k);
           const auto x = normal(static_cast<std::size_t>(m * k), ++seed);

@@ -28,7 +28,9 @@ struct Config {
   std::size_t register_most = SIZE_MAX;
   int register_error = 0;
   std::size_t graph_node_bytes = 16 << 10;  ///< of device memory that a node of an executable graph takes
-  bool host_register = true;                ///< cudaDeviceProp::hostRegisterSupported
+  bool keeps_graph_memory = false;  ///< what a graph gives back does not become free: only other graphs can have it
+  bool loses_graph_memory = false;  ///< nor can they
+  bool host_register = true;        ///< cudaDeviceProp::hostRegisterSupported
   bool host_pointer = true;  ///< canUseHostPointerForRegisteredMem; if not, kernels may not use registered memory
   std::size_t host_alloc_most = SIZE_MAX;          ///< a larger cudaHostAlloc fails with cudaErrorMemoryAllocation
   std::size_t malloc_most = std::size_t{1} << 47;  ///< what is larger is no size: cudaErrorInvalidValue
@@ -63,6 +65,7 @@ struct Stats {
   std::uint64_t copies = 0, to_device_bytes = 0, to_host_bytes = 0, on_device_bytes = 0;
   std::uint64_t products = 0, slow_products = 0;             ///< by cuBLASLt; with operands off words of 16 bytes
   std::uint64_t executables_live = 0, executables_peak = 0;  ///< graphs that could be launched
+  std::uint64_t graph_memory_kept = 0;                       ///< bytes of device_live, by keeps_graph_memory
   std::uint64_t device_live = 0, device_peak = 0, pinned_live = 0, streams_live = 0, events_live = 0;  ///< for leaks
 };
 Stats stats();

@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "kernels/machine/mapped_memory.h"
@@ -28,13 +30,20 @@ TEST_CASE("a loop does every piece once, on no more threads than it may", "[runt
 TEST_CASE("a loop throws what a piece threw, and begins no others", "[runtime]") {
   const int threads = GENERATE(1, 4);
   std::atomic<int> begun{0};
-  CHECK_THROWS_AS(for_each_of(1'000'000, threads,
-                              [&](std::int64_t i, int) {
-                                ++begun;
-                                if (i == 10) throw std::runtime_error("piece 10");
-                              }),
-                  std::runtime_error);
-  CHECK(begun < 1'000'000);
+  std::atomic<bool> thrown{false};
+  const auto piece = [&](std::int64_t i, int) {
+    ++begun;
+    if (i == 10) {
+      thrown = true;
+      throw std::runtime_error("piece 10");
+    }
+    // Later ones wait, so that each of the other threads has begun at most one of them, and one more after it at most.
+    while (i > 10 && !thrown) std::this_thread::yield();
+    if (i > 10) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  };
+  CHECK_THROWS_WITH(for_each_of(1'000'000, threads, piece), "piece 10");
+  CHECK(begun >= 11);
+  CHECK(begun <= 11 + (threads - 1));
 }
 
 TEST_CASE("what is filled ahead is carried in order, and keeps its contents until then", "[runtime]") {

@@ -96,13 +96,18 @@ class GoesOn(Case):
                 self.clear()
 
     def test_in_another_block_and_place(self):
-        self.ways("full", [(((16, 2), RESIDENT), ((5, 2), TIERS)), (((5, 3), TIERS), ((16, 2), DISK)),
-                           (((4, 2), DISK), ((3, 2), [*TIERS, "--attention", "host"])),
+        self.ways("full", [(((5, 3), TIERS), ((16, 2), DISK)),
+                           (((4, 2), DISK), ((3, 2), [*TIERS, "--attention", "host"]))])
+
+    def test_in_another_block_and_place_more(self):
+        self.ways("full", [(((16, 2), RESIDENT), ((5, 2), TIERS)),
                            (((20, 2), [*TIERS, "--attention", "host", "--threads", 1]), ((40, 1), [*RESIDENT, "--threads", 2]))])
 
     def test_with_h2o(self):
-        self.ways("h2o:0.2:0.2", [(((16, 2), RESIDENT), ((5, 2), [*DISK, "--attention", "0.5"])),
-                                  (((5, 3), [*TIERS, "--attention", "host"]), ((4, 1), RESIDENT))])
+        self.ways("h2o:0.2:0.2", [(((16, 2), RESIDENT), ((5, 2), [*DISK, "--attention", "0.5"]))])
+
+    def test_with_h2o_more(self):
+        self.ways("h2o:0.2:0.2", [(((5, 3), [*TIERS, "--attention", "host"]), ((4, 1), RESIDENT))])
 
     def test_with_budgets_by_head(self):
         self.ways("h2o:0.2:0.2:layers=1,1.5/0.5/0.5/1.5,full/1/1/full,1",

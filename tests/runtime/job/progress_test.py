@@ -25,11 +25,13 @@ SOURCE = None
 
 
 class Case(unittest.TestCase):
+    TOKENS = 100  # of each answer
+
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-progress-"))
         self.addCleanup(shutil.rmtree, self.folder)
         self.input, self.output = self.folder / "in.jsonl", self.folder / "out.jsonl"
-        write_lines(self.input, [{"id": i, "prompt": "It was a long day. " * 3, "max_tokens": 100} for i in range(48)])
+        write_lines(self.input, [{"id": i, "prompt": "It was a long day. " * 3, "max_tokens": self.TOKENS} for i in range(48)])
 
     def command(self, *flags):
         return WEFT.command("generate", "--model", SOURCE / "models" / "demo", "--input", self.input, "--output",
@@ -60,7 +62,8 @@ class Case(unittest.TestCase):
 
 
 class Terminal(Case):
-    # More than all sweeps at one token each, so that it takes seconds.
+    TOKENS = 30
+    # Six blocks from the disk, which take some seconds.
     SLOW = "--gpu-batch-size", 4, "--num-gpu-batches", 2, "--percent", 0, 0, 100, 0, 100, 0, "--no-overlap"
 
     def test_the_time_left_is_known_from_the_first_line_on(self):

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "kernels/error.h"
@@ -274,37 +275,69 @@ TEST_CASE("a unit has the same bytes on one thread and on many, whatever was in 
     }
 }
 
-TEST_CASE("quantised random weights are the levels of the same numbers in 16 bits", "[runtime]") {
+namespace {
+
+/// Levels and scales of rows and columns that a matrix does not have.
+bool clear_beyond(const QuantisedLayout& layout, const std::byte* bytes) {
+  bool clear = true;
+  const auto zero = [](std::byte byte) { return byte == std::byte{0}; };
+  for (std::int64_t row = 0; row < layout.tiles() * 16; ++row)
+    for (std::int64_t g = 0; g < layout.groups(); ++g) {
+      const std::byte* const group = bytes + row / 16 * layout.tile_bytes() + g * layout.group_bytes();
+      if (row >= layout.rows)
+        for (const std::int64_t at : {row % 16 * 2, 32 + row % 16 * 2}) clear &= zero(group[at]) && zero(group[at + 1]);
+      for (std::int64_t i = row < layout.rows ? std::min<std::int64_t>(layout.group, layout.cols - g * layout.group)
+                                              : 0;
+           i < layout.group; ++i) {
+        const auto place = layout.place(row % 16, i);
+        clear &= (std::to_integer<int>(group[64 + place.byte]) >> place.shift & levels_of(layout.dtype)) == 0;
+      }
+    }
+  return clear;
+}
+
+}  // namespace
+
+TEST_CASE("quantised random weights have the deviation of plain ones, all levels, and nothing beyond", "[runtime]") {
   const policy::ModelSpec model = wide_model();
   const std::vector<Unit> units = policy::model_units(model);
-  const auto numbers = made(Weights(model, units, 5, DType::f16), units);
-  const policy::WeightFormat format{.dtype = DType::i4, .group = 64};
-  const Weights weights(model, units, 5, DType::f16, format);
+  const policy::WeightFormat format{.dtype = DType::i4, .group = 64};  // values are made by int8
+  const Weights weights(model, units, 5, DType::f16, format), others(model, units, 6, DType::f16, format);
+  std::map<std::string, std::vector<std::byte>> all;
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    const auto bytes = made_on(weights, unit, 3, std::byte{0});
+    CHECK(weights.quantised_elements(unit) == 0);
+    const auto bytes = made_on(weights, unit, 3, std::byte{0x55}), other = made_on(others, unit, 1, std::byte{0});
     for (const policy::TensorSpec& spec : units[unit].tensors) {
       const ConstView view = weights.views(unit, bytes.data())[static_cast<std::size_t>(spec.role)];
       if (!is_quantised(view.dtype)) continue;
-      CAPTURE(spec.name);
-      const std::vector<float>& wanted = numbers.at(spec.name);
+      CAPTURE(spec.name, name_of(view.dtype));
       const QuantisedLayout layout = QuantisedLayout::of(view);
+      const std::byte* const data = view.as<std::byte>();
+      CHECK(clear_beyond(layout, data));
+      all[spec.name].assign(data, data + layout.bytes());
+      const auto at = static_cast<std::ptrdiff_t>(weights.tensor_offset(unit, spec.role));
+      CHECK_FALSE(std::equal(data, data + layout.bytes(), other.begin() + at));
       std::vector<float> meant(static_cast<std::size_t>(spec.cols));
-      std::vector<std::uint8_t> levels(64);
+      std::set<float> distinct;
+      double sum = 0, squares = 0;
       for (std::int64_t row = 0; row < spec.rows; ++row) {
-        kernels::dequantise_row(layout, static_cast<const std::byte*>(view.data), row, meant.data());
-        for (std::int64_t first = 0; first < spec.cols; first += 64) {
-          GroupScale scale;
-          const std::int64_t count = std::min<std::int64_t>(64, spec.cols - first);
-          REQUIRE(kernels::quantise_group(wanted.data() + row * spec.cols + first, count, view.dtype, levels.data(),
-                                          scale));
-          for (std::int64_t i = 0; i < count; ++i)
-            REQUIRE(meant[static_cast<std::size_t>(first + i)] ==
-                    std::fma(static_cast<float>(levels[static_cast<std::size_t>(i)]), static_cast<float>(scale.scale),
-                             static_cast<float>(scale.minimum)));
-        }
+        kernels::dequantise_row(layout, data, row, meant.data());
+        for (const float x : meant) sum += double(x), squares += double(x) * double(x), distinct.insert(x);
       }
+      const double n = double(spec.rows * spec.cols), wanted = 1 / std::sqrt(double(spec.cols));
+      CHECK(std::abs(sum / n) < 5 * wanted / std::sqrt(n) + wanted / 1000);
+      CHECK(std::sqrt(squares / n) == Approx(wanted).epsilon(5 / std::sqrt(2 * n) + 0.001));
+      CHECK(distinct.size() > (view.dtype == DType::i4 ? 15U : 200U));
     }
   }
+  for (const auto& [name, bytes] : all)
+    for (const auto& [second, more] : all) CHECK((name == second || bytes != more));
+  const Stored file(units, DType::f16);
+  const Checkpoint checkpoint = Checkpoint::open(file.folder.path());
+  const Weights stored(model, units, checkpoint, DType::f16, format);
+  std::int64_t elements = 0;
+  for (std::size_t unit = 0; unit < units.size(); ++unit) elements += stored.quantised_elements(unit);
+  CHECK(elements == 4 * 320 * 320 + 2 * 320 * 1000);
 }
 
 TEST_CASE("a stop is seen while a unit is made", "[runtime]") {
@@ -312,10 +345,9 @@ TEST_CASE("a stop is seen while a unit is made", "[runtime]") {
   model.hidden = model.embed = 8192;
   model.ffn = 32768;
   const std::vector<Unit> units = policy::model_units(model);
-  const Weights weights(model, units, 1, DType::f16, policy::WeightFormat{.dtype = DType::i4, .group = 64});
+  const Weights weights(model, units, 1, DType::f16);
   const auto mlp = std::find_if(units.begin(), units.end(), [](const Unit& u) { return u.kind == Unit::Kind::mlp; });
   const auto unit = static_cast<std::size_t>(mlp - units.begin());
-  CHECK(weights.quantised_elements(unit) == std::int64_t{2} * 8192 * 32768);
   const kernels::MappedMemory memory(weights.unit_bytes()[unit]);  // seconds of work, of which a blink is done
   std::atomic<bool> stop{false};
   std::thread other([&] {
