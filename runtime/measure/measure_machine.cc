@@ -63,8 +63,7 @@ RateSizes tiny_sizes() {
   RateSizes sizes = small_sizes();
   sizes.links.file = kMebibyte, sizes.links.piece = kMebibyte / 4, sizes.links.copy = kMebibyte / 8;
   sizes.links.host = sizes.links.copy;
-  sizes.links.weights = 2 * kMebibyte, sizes.links.kv = kMebibyte / 4;
-  sizes.weights = kMebibyte, sizes.kv = sizes.host_kv = kMebibyte;
+  sizes.kv = sizes.host_kv = 2 * kMebibyte;
   return sizes;
 }
 

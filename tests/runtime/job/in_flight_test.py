@@ -283,7 +283,7 @@ class NothingAnsweredYet(Case):
             data[at + 1] ^= 0x80
         weights.write_bytes(data)
         os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
-        kept = {name: pathlib.Path(f"{self.output}{name}").read_bytes() for name in ("", ".inflight", ".sums", ".run.json")}
+        kept = {name: pathlib.Path(f"{self.output}{name}").read_bytes() for name in ("", ".inflight", ".run.json")}
         self.clear()
         answers = self.undisturbed(self.LINES)
         for name, content in kept.items():
@@ -311,7 +311,8 @@ class Contradictions(Case):
             return struct.unpack_from(form, index, at - struct.calcsize(form))[0]
 
         for _ in range(3):
-            at += take("<Q")  # the texts of the kind
+            length = take("<Q")  # of the texts of the kind
+            at += length
         take("<i"), take("<Q")
         place = {"request": at, "choice": at + 8, "keep": at + 16, "count": at + 16 + 20}
         change(index, place)

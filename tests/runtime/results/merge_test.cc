@@ -65,8 +65,10 @@ TEST_CASE("shards of requests that have changed since are refused", "[runtime]")
     for (const fs::path& part : {job.one, job.two}) record.write(part);
   };
   std::uint64_t fingerprint = 0;
-  for (const std::string line : {R"({"id":1,"prompt":"a"})", R"({"prompt":"a","id":"1"})",
-                                 R"({"id":"\u00e9","prompt":"a"})", R"({"id":4,"prompt":"a"})"})
+  for (const std::string line :
+       {"\xef\xbb\xbf"
+        R"({"id":1,"prompt":"a"})",
+        R"({"prompt":"a","id":"1"})", R"({"id":"\u00e9","prompt":"a"})", R"({"id":4,"prompt":"a"})"})
     fingerprint = runtime::mix(fingerprint ^ runtime::hash(line));
   const auto merge = [&] { return job.merge(answer("1") + answer("4"), answer(R"("1")") + answer(R"("\u00e9")")); };
   describe(fingerprint + 1);
