@@ -41,6 +41,13 @@ void DiskFile::set_direct(bool on) {
   direct = on && done;
 }
 
+void DiskFile::try_direct() {
+  set_direct(true);
+  if (!direct) return;
+  alignas(kPage) std::byte page[kPage];
+  if (pread(fd, page, kPage, 0) < 0 && errno == EINVAL) set_direct(false);
+}
+
 void DiskChannel::FreeAligned::operator()(std::byte* memory) const { std::free(memory); }
 
 void DiskChannel::add(DiskFile& file, bool write, std::uint64_t offset, std::uint64_t bytes, std::byte* memory) {
@@ -161,8 +168,11 @@ bool DiskChannel::settle(Piece& piece, std::int64_t result) {
       return false;
     }
     const std::string where = place(file, piece.write, piece.bytes, piece.offset);
-    if (piece.write && (code == ENOSPC || code == EDQUOT))
-      throw CapacityError(where + " failed: " + std::strerror(code) + "; free space there, or place less on disk");
+    if (piece.write && (code == ENOSPC || code == EDQUOT)) {
+      const std::string full = where + " failed: " + std::strerror(code);
+      if (on_full_ && on_full_(full)) return false;
+      throw FullDisk(full + "; free space there, or name another directory with --disk-dir");
+    }
     const std::string what = where + " failed: " + std::strerror(code) + "; check the disk";
     if (code != EIO || piece.write) throw IoError(what);
     retry(piece, what);

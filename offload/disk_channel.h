@@ -29,6 +29,8 @@ struct DiskFile {
 
   /// Tries to switch O_DIRECT on or off, and sets `direct` to the outcome.
   void set_direct(bool on);
+  /// Switches it on if a read then works: some file systems take the flag and refuse the transfers.
+  void try_direct();
 
   const std::string path;
   const int fd;
@@ -47,7 +49,7 @@ class DiskChannel {
   static constexpr std::size_t kSmallPiece = std::size_t{64} << 10;
   static constexpr std::size_t kSmall = DiskIo::kMostInFlight - kLarge;  ///< small pieces in flight in addition
 
-  explicit DiskChannel(std::unique_ptr<DiskIo> io) : io_(std::move(io)) {}
+  DiskChannel(std::unique_ptr<DiskIo> io, OnFullDisk on_full) : io_(std::move(io)), on_full_(std::move(on_full)) {}
 
   /// Adds a request to the next run(). The caller has checked its range.
   void add(DiskFile& file, bool write, std::uint64_t offset, std::uint64_t bytes, std::byte* memory);
@@ -91,6 +93,7 @@ class DiskChannel {
 
   std::unique_ptr<std::byte, FreeAligned> bounce_;  // kLarge pieces, then kSmall small ones
   std::unique_ptr<DiskIo> io_;                      // destroyed before its buffers
+  OnFullDisk on_full_;
   std::vector<Piece> pieces_;
   std::vector<std::size_t> large_, small_;  // free slots
   bool usable_ = true;

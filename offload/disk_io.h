@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,10 @@ struct DiskResult {
   std::size_t tag = 0;
   std::int64_t result = 0;  ///< bytes moved, or -errno; moving fewer bytes than asked is not an error here
 };
+
+/// Called when a spill file finds no space, with what could not be written. Returns true if it may be tried again,
+/// which it should wait before; it may throw. Any thread may call it, several at a time.
+using OnFullDisk = std::function<bool(const std::string& what)>;
 
 /// An engine that carries out transfers. Used by one thread at a time. Memory and file must live until the result has
 /// been reaped.

@@ -54,12 +54,13 @@ int reserve(DiskIo& io, int fd, std::uint64_t bytes) {
 
 }  // namespace
 
-DiskStore::DiskStore(DiskEngine engine, Decorate decorate) : engine_(engine), decorate_(std::move(decorate)) {
+DiskStore::DiskStore(DiskEngine engine, Decorate decorate, OnFullDisk on_full)
+    : engine_(engine), decorate_(std::move(decorate)), on_full_(std::move(on_full)) {
   if (engine == DiskEngine::threads || engine == DiskEngine::buffered) return;
   if (auto io = make_io_uring(why_)) {
     engine_ = DiskEngine::io_uring;
     if (decorate_) io = decorate_(std::move(io));
-    idle_.push_back(std::make_unique<DiskChannel>(std::move(io)));
+    idle_.push_back(std::make_unique<DiskChannel>(std::move(io), on_full_));
   } else {
     if (engine == DiskEngine::io_uring)
       throw IoError("io_uring is not available: " + why_ + "; use --disk-engine auto or threads");
@@ -102,7 +103,7 @@ template <class Use> auto DiskStore::with_channel(const Use& use) {
     }
   }
   if (!channel) {
-    channel = std::make_unique<DiskChannel>(make_io());
+    channel = std::make_unique<DiskChannel>(make_io(), on_full_);
     const std::lock_guard lock(mutex_);
     idle_.reserve(++channels_);  // so that giving it back cannot fail
   }
@@ -130,7 +131,7 @@ DiskFile& DiskStore::file(FileId id) const {
 
 FileId DiskStore::keep(std::unique_ptr<DiskFile> file) {
   if (engine_ == DiskEngine::buffered) file->set_direct(false);
-  else file->set_direct(true);
+  else file->try_direct();
   const std::lock_guard lock(mutex_);
   files_.push_back(std::move(file));
   return static_cast<FileId>(files_.size() - 1);
@@ -143,6 +144,10 @@ FileId DiskStore::open(const std::string& path) {
   // O_NONBLOCK: opening a FIFO of that name must not block.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) fail(path, "cannot be opened for reading", errno, "check the path and its permissions");
+  return adopt(fd, path);
+}
+
+FileId DiskStore::adopt(int fd, const std::string& path) {
   auto file = std::make_unique<DiskFile>(path, fd);
   struct stat status {};
   if (fstat(fd, &status) != 0) fail(path, "cannot be examined", errno, "check the file system");

@@ -44,6 +44,12 @@ struct LostPage : IoError {
   using IoError::IoError;
 };
 
+/// Thrown if the disk of a spill file is full although its space was reserved, as on file systems whose reservations do
+/// not hold.
+struct FullDisk : IoError {
+  using IoError::IoError;
+};
+
 /// Reads and writes with O_DIRECT in pieces of 1 MiB: 16 of them in flight, and small pieces in addition. Any thread
 /// may make any call, and calls from different threads run at the same time. A request whose address and file offset
 /// are equal modulo kPage moves without a copy, except for its unaligned ends; any other goes through bounce buffers.
@@ -53,7 +59,7 @@ class DiskStore {
   using Decorate = std::function<std::unique_ptr<DiskIo>(std::unique_ptr<DiskIo>)>;
 
   /// Throws IoError if `engine` is io_uring and it is not available.
-  explicit DiskStore(DiskEngine engine = DiskEngine::automatic, Decorate decorate = {});
+  explicit DiskStore(DiskEngine engine = DiskEngine::automatic, Decorate decorate = {}, OnFullDisk on_full = {});
   ~DiskStore();
   DiskStore(const DiskStore&) = delete;
   DiskStore& operator=(const DiskStore&) = delete;
@@ -63,6 +69,8 @@ class DiskStore {
 
   /// Opens a regular file for reading only. Throws IoError.
   FileId open(const std::string& path);
+  /// Takes over the descriptor of a regular file, which nothing else reads. Messages call it `name`.
+  FileId adopt(int fd, const std::string& name);
   std::uint64_t size(FileId file) const;
   const std::string& path(FileId file) const;
 
@@ -78,8 +86,8 @@ class DiskStore {
   void read(const Extent& extent, std::byte* to);
 
   /// Writes to spill files only. Each extent starts at a multiple of kSpillPage and replaces the contents of its pages.
-  /// Throws CapacityError if the disk is full, otherwise IoError; then the pages must be written again before they are
-  /// read.
+  /// Throws FullDisk if the disk is full and stays so, otherwise IoError; then the pages must be written again before
+  /// they are read.
   void write(std::span<const WriteRequest> requests);
   void write(const Extent& extent, const std::byte* from);
 
@@ -96,6 +104,7 @@ class DiskStore {
   DiskEngine engine_;
   std::string why_;  // why io_uring is not used
   Decorate decorate_;
+  OnFullDisk on_full_;
   mutable std::mutex mutex_;  // guards the two containers
   std::vector<std::unique_ptr<DiskFile>> files_;
   std::vector<std::unique_ptr<DiskChannel>> idle_;  // as many as threads were ever inside a call at once

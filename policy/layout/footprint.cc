@@ -261,6 +261,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   };
   for (std::size_t u = 0; u < units.size(); ++u)
     if (shape.unit_home[u] != Tier::disk || !sizing.unit_in_files[u]) count(shape.unit_home[u], sizing.unit_bytes[u]);
+  if (std::find(shape.unit_home.begin(), shape.unit_home.end(), Tier::disk) != shape.unit_home.end())
+    count(Tier::disk, sizing.copy_bytes);
   for (int layer = 0; layer < shape.layers; ++layer)
     for (int batch = 0; batch < shape.batches; ++batch)
       count(shape.kv_home[shape.kv_index(layer, batch)], print.kv_buffer_bytes(layer));

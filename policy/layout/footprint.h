@@ -38,8 +38,9 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
 
 /// Inputs from the machine and the checkpoint that determine buffer sizes.
 struct SizingInputs {
-  std::vector<std::uint64_t> unit_bytes;           ///< per unit, in memory
-  std::vector<bool> unit_in_files;                 ///< per unit: already in a file, so it needs no disk space
+  std::vector<std::uint64_t> unit_bytes;  ///< per unit, in memory
+  std::vector<bool> unit_in_files;        ///< per unit: in a file, so it needs no space in the spill file
+  std::uint64_t copy_bytes = 0;  ///< size of the packed copy that is needed if any unit's home is the disk; 0: none
   DType kv = DType::f16, activation = DType::f32;  ///< kv: the KV type unless the policy has a KV format
   DType product = DType::f32;                      ///< Backend::product_type()
   std::optional<WeightFormat> weight_format;       ///< as in Policy
@@ -106,8 +107,9 @@ struct Footprint {
   std::uint64_t prefill_hidden_bytes = 0, decode_hidden_bytes = 0;
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
   Workspace workspace;
-  std::uint64_t job = 0;                 ///< the bytes of requests and answers that are charged
-  std::array<std::uint64_t, 3> bytes{};  ///< per tier: all buffers at home there, windows, work space; disk: spill
+  std::uint64_t job = 0;  ///< the bytes of requests and answers that are charged
+  std::array<std::uint64_t, 3>
+      bytes{};  ///< per tier: all buffers at home there, windows, work space; disk: spill, packed copy
   std::array<std::uint64_t, 3> fixed{};  ///< the part of `bytes` that is windows, work space and job data
 
   std::uint64_t operator[](Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }

@@ -21,7 +21,7 @@ void check_positions(const Retention& retention, const ModelSpec& model, const s
 
 std::optional<std::string> too_long(const ModelSpec& model, const Retention& retention, std::int64_t prompt,
                                     std::int64_t generation) {
-  if (prompt + generation <= model.positions) return {};
+  if (generation <= model.positions - prompt) return {};  // a sum could be too large for 64 bits
   if (!retention.rolled() || prompt > model.positions) return "";
   const kernels::Keep kept = retention.kept(prompt, generation);
   const std::int64_t budget = std::int64_t{kept.heavy} + kept.recent;

@@ -164,6 +164,7 @@ class Relaxation {
       unit_bytes += double(problem_.sizing.unit_bytes[u]);
       if (!problem_.sizing.unit_in_files[u]) spilled += double(problem_.sizing.unit_bytes[u]);
     }
+    spilled += double(problem_.sizing.copy_bytes);  // all of it, however few units are there; search.cc asks again
     const double kv_bytes = kv_total(), hidden = double(footprint_.activation_bytes());
     for (std::size_t tier = 0; tier < 3; ++tier) {
       const auto budget = double(policy_.budgets.bytes[tier]), left = budget - double(footprint_.fixed[tier]);

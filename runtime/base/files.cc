@@ -2,6 +2,7 @@
 #include "runtime/base/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "kernels/error.h"
 #include "policy/base/json.h"
 #include "policy/layout/policy.h"
+#include "runtime/base/own_file.h"
 
 namespace weft::runtime {
 
@@ -47,11 +49,9 @@ const char* kind_name(mode_t mode) {
   return "a device";
 }
 
-/// The other name of `target`, which it has while it is written. With only one writer, it is always the same.
-std::string temporary_name(const fs::path& target, bool only_writer) {
-  static std::atomic<unsigned> counter{0};
-  const std::string unique = only_writer ? "" : "-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
-  return (target.parent_path() / ("." + target.filename().string() + ".weft-part" + unique)).string();
+/// How the other name of `target` begins, which it has while it is written. With only one writer, that is all of it.
+std::string temporary_name(const fs::path& target) {
+  return (target.parent_path() / ("." + target.filename().string() + ".weft-part")).string();
 }
 
 /// Removes the file if it is a regular file of this user.
@@ -69,23 +69,27 @@ int open_nameless(const fs::path& target, unsigned mode) {
   return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
 }
 
-}  // namespace
-
-bool is_own_file(const fs::path& path, unsigned owner) {
-  if (owner == ::geteuid()) return true;
-  const File probe(open_nameless(path, 0600));
-  struct stat status {};
-  return probe.fd() >= 0 && ::fstat(probe.fd(), &status) == 0 && status.st_uid == owner;
+/// Removes what killed processes have left under other names of `target`. A writer that lives keeps a lock.
+void remove_leftovers(const fs::path& target) {
+  const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  const std::string begin = fs::path(temporary_name(target)).filename().string() + "-";
+  std::error_code ignored;
+  for (fs::directory_iterator entry(folder, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
+    if (!entry->path().filename().string().starts_with(begin)) continue;
+    try {
+      const File left(open_own(entry->path(), O_RDWR));
+      if (left.fd() >= 0 && lock_file(entry->path(), left.fd()) == Lock::held) ::unlink(entry->path().c_str());
+    } catch (const Error&) {  // another user's, or a link
+    }
+  }
 }
-
-namespace {
 
 /// Throws unless the file at `path` may be replaced. Returns whether there is one, and sets `mode` to its mode.
 bool may_replace(const fs::path& path, const fs::path& target, AtomicFile::Link link, mode_t& mode) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) return false;
   const auto refuse = [&](const std::string& what) {
-    throw IoError(path.string() + ": is " + what + "; remove it or give another name");
+    throw NotOwn(path.string() + ": is " + what + "; remove it or give another name");
   };
   if (S_ISLNK(status.st_mode)) {
     if (link == AtomicFile::Link::refuse) refuse("a symbolic link and will not be followed");
@@ -93,7 +97,7 @@ bool may_replace(const fs::path& path, const fs::path& target, AtomicFile::Link 
     if (::stat(target.c_str(), &status) != 0) return false;
   }
   if (!S_ISREG(status.st_mode))
-    throw IoError(path.string() + ": is " + kind_name(status.st_mode) + " and will not be replaced by a file");
+    throw NotOwn(path.string() + ": is " + kind_name(status.st_mode) + " and will not be replaced by a file");
   if (!is_own_file(target, status.st_uid)) refuse("another user's file and will not be replaced");
   mode = status.st_mode & 07777;
   return true;
@@ -105,8 +109,12 @@ std::string read_file(const fs::path& path, std::size_t limit_bytes) {
   // Without O_NONBLOCK, opening a pipe would wait for a writer.
   const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (file.fd() < 0) fail(path, "open", errno);
+  return read_file(path, file.fd(), limit_bytes);
+}
+
+std::string read_file(const fs::path& path, int fd, std::size_t limit_bytes) {
   struct stat status {};
-  if (::fstat(file.fd(), &status) != 0) fail(path, "look at", errno);
+  if (::fstat(fd, &status) != 0) fail(path, "look at", errno);
   if (!S_ISREG(status.st_mode))
     throw DataError(path.string() + ": is " + kind_name(status.st_mode) + ", wanted a regular file");
 
@@ -121,7 +129,7 @@ std::string read_file(const fs::path& path, std::size_t limit_bytes) {
   text.resize(std::min(static_cast<std::size_t>(status.st_size) + 1, limit_bytes + 1));
   while (true) {
     if (filled == text.size()) text.resize(std::min(filled * 2, limit_bytes + 1));
-    const ssize_t count = ::read(file.fd(), text.data() + filled, text.size() - filled);
+    const ssize_t count = ::read(fd, text.data() + filled, text.size() - filled);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail(path, "read", errno);
     if (count == 0) break;
@@ -173,6 +181,13 @@ void require_space(const std::string& where, const fs::path& folder, std::uint64
                         policy::bytes_to_text(free) + " free");
 }
 
+std::string dangling_link(const fs::path& path) {
+  std::error_code unknown;
+  if (fs::exists(path, unknown) || !fs::is_symlink(fs::symlink_status(path, unknown))) return {};
+  return path.string() + ": is a link to " + fs::read_symlink(path, unknown).string() +
+         ", which is not there; give this program the folder to which it leads too, or a copy without links (cp -rL)";
+}
+
 void require_folder(const std::string& flag, const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) throw UsageError(flag + " " + path.string() + ": there is no such folder");
 }
@@ -192,20 +207,41 @@ AtomicFile::AtomicFile(const fs::path& path, const Options& options)
   std::error_code absent;
   if (fs::path real = fs::canonical(path, absent); !absent && options.link == Link::follow) target_ = std::move(real);
   mode_t mode = 0;
-  const bool exists = may_replace(path, target_, options.link, mode);
-  temporary_ = temporary_name(target_, options.only_writer);
-  if (options.only_writer) remove_own(temporary_);
-  fd_ = open_nameless(target_, options.mode);
-  if (fd_ < 0) {
-    fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, options.mode);
-    named_ = fd_ >= 0;
-  }
-  if (fd_ < 0) fail(path, "create", errno);
-  if (!exists || ::fchmod(fd_, mode) == 0) return;
+  const bool exists = options.replace && may_replace(path, target_, options.link, mode);
+  create(options.mode, options.only_writer);
+  // What a file system without permissions gives a new file is what it gave the old one.
+  if (!exists || ::fchmod(fd_, mode) == 0 || errno == EPERM || errno == ENOSYS || errno == EOPNOTSUPP) return;
   const int error = errno;
   remove_named();
   ::close(fd_);
   fail(path, "set the mode of", error);
+}
+
+/// Creates the file, if it can without a name. Its other name is locked while this lives, unless there is but one
+/// writer.
+void AtomicFile::create(unsigned mode, bool only_writer) {
+  static std::atomic<unsigned> counter{0};
+  temporary_ = temporary_name(target_);
+  if (only_writer) remove_own(temporary_);
+  else remove_leftovers(target_);
+  if (!only_writer) temporary_ += "-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+  // Without locks, leftovers stay.
+  const auto lock = [&] { return !only_writer && ::flock(fd_, LOCK_EX | LOCK_NB) == 0; };
+  fd_ = open_nameless(target_, mode);
+  if (fd_ >= 0) {
+    lock();
+    return;
+  }
+  for (named_ = true;; ::close(fd_)) {
+    fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    if (fd_ < 0) {
+      const int error = errno;
+      named_ = false;
+      fail(path_, "create", error);
+    }
+    struct stat status {};
+    if (!lock() || ::fstat(fd_, &status) != 0 || status.st_nlink > 0) return;  // else it was taken for a leftover
+  }
 }
 
 AtomicFile::~AtomicFile() {
@@ -246,7 +282,12 @@ void AtomicFile::commit() {
   sync_folder_of(target_);
 }
 
-void remove_half_written(const fs::path& path) { remove_own(temporary_name(path, true)); }
+int AtomicFile::keep_nameless() {
+  remove_named();
+  return std::exchange(fd_, -1);
+}
+
+void remove_half_written(const fs::path& path) { remove_own(temporary_name(path)); }
 
 void sync_folder_of(const fs::path& path) {
   // A folder that may be written to but not read cannot be opened, and some file systems cannot sync a folder.

@@ -14,6 +14,9 @@ namespace weft::runtime {
 /// could block or never end) or holds more than `limit_bytes`. Nothing over the limit is kept in memory.
 std::string read_file(const std::filesystem::path& path, std::size_t limit_bytes);
 
+/// Reads one that is open already.
+std::string read_file(const std::filesystem::path& path, int fd, std::size_t limit_bytes);
+
 /// Throws unless a regular file can be created or replaced at `path`, which the user gave with `flag`: UsageError if
 /// something else is there, IoError if its folder cannot be written to.
 void require_writable(const std::string& flag, const std::filesystem::path& path);
@@ -31,14 +34,17 @@ void require_input(const std::string& flag, const std::filesystem::path& path);
 /// Reads the strict JSON of such a file, which holds at most 1 MiB. Throws UsageError if the JSON is wrong, since the
 /// user named the file.
 nlohmann::json read_json(const std::string& flag, const std::filesystem::path& path);
+/// "PATH: is a link to TARGET, which is not there", and what to do, if that is so; else empty.
+std::string dangling_link(const std::filesystem::path& path);
 /// Throws UsageError if there is no such folder.
 void require_folder(const std::string& flag, const std::filesystem::path& path);
 
 /// A file of any size that appears whole: a reader of `path`, even after a crash, sees the old file or the new one and
 /// never a part. The file has no name until it is committed (O_TMPFILE), so a killed process leaves nothing. If the
-/// file system cannot do that, it is written under another name. A file or a link of another user is never replaced.
-/// Throws IoError; then, and without commit(), `path` is unchanged and nothing is left behind. There is one exception:
-/// if the very last action fails, syncing the folder, the new file is in place and may be gone after a power cut.
+/// file system cannot do that, it is written under another name, and the next AtomicFile of `path` removes what a
+/// killed process has left there. A file or a link of another user is never replaced: that throws NotOwn. Throws
+/// IoError; then, and without commit(), `path` is unchanged and nothing is left behind. There is one exception: if the
+/// very last action fails, syncing the folder, the new file is in place and may be gone after a power cut.
 class AtomicFile {
  public:
   /// The treatment of a symbolic link at `path`. follow: the link stays and its target is replaced. refuse: it is an
@@ -47,7 +53,7 @@ class AtomicFile {
   struct Options {
     unsigned mode = 0600;  ///< mode of a new file, under the umask; an existing file keeps its own
     Link link = Link::follow;
-    bool replace = true;  ///< if false, commit() fails when something has the name by then
+    bool replace = true;  ///< if false, what has the name does not matter, but commit() fails if something has it then
     /// No other process writes this file, so whatever a killed run left under its other name is removed.
     bool only_writer = false;
   };
@@ -58,10 +64,13 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void append(std::string_view text);
-  void commit();                  ///< nothing may be appended afterwards
+  void commit();  ///< nothing may be appended afterwards
+  /// Gives the file up without a name: it is gone once the returned descriptor is closed, which the caller must do.
+  int keep_nameless();
   int fd() const { return fd_; }  ///< valid until commit()
 
  private:
+  void create(unsigned mode, bool only_writer);
   void remove_named();
 
   std::filesystem::path path_, target_;
@@ -70,10 +79,6 @@ class AtomicFile {
   bool named_ = false;  // it has the other name
   bool replace_ = true;
 };
-
-/// Whether a file at `path` with this owner belongs to this process: the owner is its user, or the one user to whom a
-/// file system without users assigns all files. May create a file without a name next to it.
-bool is_own_file(const std::filesystem::path& path, unsigned owner);
 
 /// Removes the unfinished file that a killed run may have left for `path`, which has only one writer.
 void remove_half_written(const std::filesystem::path& path);

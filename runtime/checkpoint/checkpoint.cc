@@ -49,8 +49,9 @@ std::string alternatives(const std::vector<std::string>& names) {
   return text;
 }
 
-/// Whether something is at `path`; false also for a link to nowhere. Throws IoError if that cannot be known.
+/// Whether something is at `path`. Throws CheckpointError if it is a link to nowhere, IoError if that cannot be known.
 bool is_there(const fs::path& path) {
+  if (const std::string words = dangling_link(path); !words.empty()) fail(Fault::missing_file, words);
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::status_known(status)) throw IoError(path.string() + ": cannot look at it: " + error.message());
@@ -99,7 +100,7 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
                                                                {kTorchIndex, Format::sharded_torch_bin}}};
   const char* taken = nullptr;
   for (const auto& [name, format] : formats) {
-    if (!is_there(directory / name)) continue;
+    if (taken ? !fs::exists(directory / name) : !is_there(directory / name)) continue;
     if (taken) {
       checkpoint.notes_.push_back((directory / taken).string() + " is read, " + name + " next to it is not");
     } else {
@@ -118,9 +119,9 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   return checkpoint;
 }
 
-Checkpoint Checkpoint::open_file(const fs::path& file) {
+Checkpoint Checkpoint::open_file(InputFile file) {
   Checkpoint checkpoint;
-  checkpoint.tensors_ = checkpoint.add_file(file);
+  checkpoint.tensors_ = checkpoint.add_file(std::move(file));
   std::sort(checkpoint.tensors_.begin(), checkpoint.tensors_.end(), by_name);
   checkpoint.look_at_files();
   return checkpoint;
@@ -130,16 +131,21 @@ void Checkpoint::look_at_files() {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     paths_.push_back(inputs_[i].path());
     states_.push_back(inputs_[i].state());
-    samples_.push_back(sample(i));
   }
+  known_->states = states_;
+  known_->checksums.resize(states_.size());
 }
 
 std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {
   try {
-    inputs_.emplace_back(path);
+    return add_file(InputFile(path));
   } catch (const NotAFile& error) {
     fail(error.missing ? Fault::missing_file : Fault::not_a_file, error.what());
   }
+}
+
+std::vector<TensorInfo> Checkpoint::add_file(InputFile file) {
+  inputs_.push_back(std::move(file));
   const InputFile& input = inputs_.back();
   const auto keep = [&](std::vector<Checksum> found) {
     for (Checksum& checksum : found) {
@@ -148,14 +154,14 @@ std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {
     }
   };
   if (format_ == Format::safetensors || format_ == Format::sharded_safetensors) {
-    std::vector<TensorInfo> tensors = read_safetensors(input);
+    std::vector<TensorInfo> tensors = read_safetensors(input, &metadata_);
     keep(take_packed_sums(input, tensors));
     return tensors;
   }
-  TorchFile file = read_torch_bin(input);
-  notes_.insert(notes_.end(), file.notes.begin(), file.notes.end());
-  keep(std::move(file.checksums));
-  return std::move(file.tensors);
+  TorchFile torch = read_torch_bin(input);
+  notes_.insert(notes_.end(), torch.notes.begin(), torch.notes.end());
+  keep(std::move(torch.checksums));
+  return std::move(torch.tensors);
 }
 
 void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) {
@@ -257,18 +263,50 @@ std::uint64_t Checkpoint::sample(std::size_t file, std::uint64_t before) const {
   return sum;
 }
 
-void Checkpoint::require_unchanged() const {
+/// Whether a file of the same size still holds what it held. A packed file has checksums of all it holds.
+bool Checkpoint::is_the_same(std::size_t file, const std::atomic<bool>& stop) const {
+  std::optional<std::uint32_t> was;
+  {
+    const std::lock_guard lock(known_->mutex);
+    was = known_->checksums[file];
+  }
+  if (was) return checksum(file, stop) == *was;
+  if (format_ != Format::safetensors || !has_checksums()) return false;
+  try {
+    verify(stop);
+    return true;
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
+void Checkpoint::require_unchanged(const std::atomic<bool>& stop) const {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     const FileState now = inputs_[i].state();
-    if (now == states_[i]) continue;
-    const bool same = now.size == states_[i].size && now.modified == states_[i].modified && sample(i) == samples_[i];
-    if (!same)
+    FileState was;
+    {
+      const std::lock_guard lock(known_->mutex);
+      was = known_->states[i];
+    }
+    if (now == was) continue;
+    if (now.size != was.size || !is_the_same(i, stop))
       throw DataError(paths_[i].string() + ": has changed since its header was read" +
-                      (now.size != states_[i].size ? " (" + std::to_string(states_[i].size) + " bytes then, " +
-                                                         std::to_string(now.size) + " now)"
-                                                   : "") +
+                      (now.size != was.size
+                           ? " (" + std::to_string(was.size) + " bytes then, " + std::to_string(now.size) + " now)"
+                       : now.modified == was.modified
+                           ? ", or its mode or names have, and its contents then are not known to be those now"
+                           : "") +
                       "; put the old file back and continue with --resume, or begin anew");
+    const std::lock_guard lock(known_->mutex);
+    known_->states[i] = now;  // a change since then shows in the next comparison
   }
+}
+
+bool Checkpoint::know(std::size_t file, std::uint32_t checksum) const {
+  const std::lock_guard lock(known_->mutex);
+  if (inputs_[file].state() != states_[file]) return false;
+  known_->checksums[file] = checksum;
+  return true;
 }
 
 std::uint32_t Checkpoint::checksum(std::size_t file, const std::atomic<bool>& stop) const {

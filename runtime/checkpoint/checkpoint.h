@@ -6,6 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +34,9 @@ struct TensorInfo {
   std::vector<std::int64_t> strides = {};
 };
 
+/// The texts in a safetensors file that say what it is.
+using Metadata = std::map<std::string, std::string>;
+
 /// The dtype of a tensor that is to be computed with. Throws CheckpointError, which names the tensor, unless it is F32,
 /// F16 or BF16.
 DType weight_dtype(const TensorInfo& tensor);
@@ -51,7 +58,8 @@ struct TensorNeed {
 };
 
 /// A folder in the Hugging Face layout with all of its headers read and checked. The files stay open, so that replacing
-/// one by another of the same name does no harm. Constant once open; any thread may read.
+/// one by another of the same name does no harm. Constant once open, but for what is known of changes; any thread may
+/// read.
 class Checkpoint {
  public:
   enum class Format : std::uint8_t { safetensors, sharded_safetensors, torch_bin, sharded_torch_bin };
@@ -61,8 +69,10 @@ class Checkpoint {
   /// CheckpointError with the file and the fault, IoError if the disk fails. Reads headers only.
   static Checkpoint open(const std::filesystem::path& directory);
 
-  /// Opens one safetensors file of any name.
-  static Checkpoint open_file(const std::filesystem::path& file);
+  /// Opens one safetensors file of any name, or one that is open.
+  static Checkpoint open_file(const std::filesystem::path& file) { return open_file(InputFile(file)); }
+  static Checkpoint open_file(InputFile file);
+  const Metadata& metadata() const { return metadata_; }  ///< empty for a folder of torch_bin files
 
   Format format() const { return format_; }
   const std::vector<std::filesystem::path>& files() const { return paths_; }
@@ -86,9 +96,13 @@ class Checkpoint {
 
   /// The state of files()[file] in the file system when its header was read.
   const FileState& state(std::size_t file) const { return states_[file]; }
-  /// Throws DataError, which states what changed, unless all files are as they were when their headers were read. If
-  /// only a file's mode or name changed, it is read again in three places and compared.
-  void require_unchanged() const;
+  /// Throws DataError, which states what changed, unless all files hold what they held when their headers were read. A
+  /// file that was touched, or whose mode or names changed, is read whole and compared with the checksum that is known
+  /// of it. Throws IoError or Interrupted.
+  void require_unchanged(const std::atomic<bool>& stop = kNeverStopped) const;
+  /// Remembers the checksum() of a file. Returns false if the file was touched meanwhile, so that it cannot be known of
+  /// what that was the checksum.
+  bool know(std::size_t file, std::uint32_t checksum) const;
   /// The CRC-32C of the whole of files()[file]. Throws IoError or Interrupted.
   std::uint32_t checksum(std::size_t file, const std::atomic<bool>& stop) const;
   /// A hash of `before` and of 64 KiB each at the beginning, the middle and the end of files()[file]. Throws IoError.
@@ -103,13 +117,22 @@ class Checkpoint {
  private:
   Checkpoint() = default;
   std::vector<TensorInfo> add_file(const std::filesystem::path& path);
+  std::vector<TensorInfo> add_file(InputFile file);
   void look_at_files();
+  bool is_the_same(std::size_t file, const std::atomic<bool>& stop) const;
   void open_sharded(const std::filesystem::path& directory, const std::filesystem::path& index);
 
   Format format_ = Format::safetensors;
   std::vector<InputFile> inputs_;
-  std::vector<FileState> states_;       // one per file of inputs_
-  std::vector<std::uint64_t> samples_;  // one per file of inputs_
+  std::vector<FileState> states_;  // one per file of inputs_
+  /// Guards what is known of changes.
+  struct Known {
+    std::mutex mutex;
+    std::vector<FileState> states;                        // of the last comparison
+    std::vector<std::optional<std::uint32_t>> checksums;  // of whole files
+  };
+  std::unique_ptr<Known> known_ = std::make_unique<Known>();
+  Metadata metadata_;
   std::vector<std::filesystem::path> paths_;
   std::vector<TensorInfo> tensors_;
   std::vector<Checksum> checksums_;

@@ -25,9 +25,10 @@ std::string name_of_unit(std::size_t unit) {
   return "unit." + std::string(6 - std::min<std::size_t>(6, digits.size()), '0') + digits;
 }
 
-std::string make_header(const UnitSizes& sizes) {
+std::string make_header(const UnitSizes& sizes, const Metadata& said) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "weft"}, {"version", "1"}};
+  for (const auto& [key, value] : said) header["__metadata__"][key] = value;
   std::uint64_t offset = 0;
   std::size_t sums = 2;
   const auto add = [&](const std::string& name, std::uint64_t bytes) {
@@ -54,21 +55,20 @@ std::uint32_t sum_on_all_cores(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-void write_packed(const fs::path& file, unsigned mode, const MakeUnit& make, const UnitSizes& sizes,
-                  const std::atomic<bool>& stop, const PackingProgress& progress) {
-  const std::string header = make_header(sizes);
+void write_packed(AtomicFile& to, const fs::path& name, const MakeUnit& make, const UnitSizes& sizes,
+                  const Metadata& said, const std::atomic<bool>& stop, const PackingProgress& progress) {
+  const std::string header = make_header(sizes, said);
   std::uint64_t all = 0, done = 0, largest = 0;
   for (const auto& size : sizes) all += size.value_or(0), largest = std::max(largest, size.value_or(0));
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  require_space(file.string(), folder, header.size() + all + offload::kPage);
+  const fs::path folder = name.has_parent_path() ? name.parent_path() : fs::path(".");
+  require_space(name.string(), folder, header.size() + all + offload::kPage);
   std::vector<std::uint32_t> sums;
-  AtomicFile to(file, {.mode = mode});
   to.append(header);
   FillAhead ahead([&](std::size_t) { return std::make_unique<kernels::MappedMemory>(largest); });
   for (std::size_t unit = 0; unit < sizes.size(); ++unit) {
     if (!sizes[unit]) continue;
     if (stop) throw Interrupted{};
-    if (progress) progress(file, done, all);
+    if (progress) progress(name, done, all);
     std::byte* const bytes = ahead.next(*sizes[unit]);
     make(unit, bytes);
     ahead.carry([&to, &sums, made = std::span<const std::byte>(bytes, *sizes[unit])] {
@@ -79,8 +79,7 @@ void write_packed(const fs::path& file, unsigned mode, const MakeUnit& make, con
   }
   ahead.finish();
   to.append(packed_sums(crc32(std::as_bytes(std::span(header))), sums));
-  to.commit();
-  if (progress) progress(file, done, all);
+  if (progress) progress(name, done, all);
 }
 
 PackedUnits::PackedUnits(const Checkpoint& file, const UnitSizes& sizes) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "offload/buffer_store.h"
+#include "runtime/base/files.h"
 #include "runtime/checkpoint/checkpoint.h"
 
 namespace weft::runtime {
@@ -24,11 +25,12 @@ using UnitSizes = std::vector<std::optional<std::uint64_t>>;
 /// Makes one unit's bytes.
 using MakeUnit = std::function<void(std::size_t unit, std::byte* to)>;
 
-/// Writes the `sizes[u]` bytes that make(u, to) produces for each unit that has a size, at multiples of a page. The
-/// file appears whole. Needs memory for two units: one is summed and written while the next is made. Throws IoError,
-/// what make() throws, CapacityError if the disk is too full, or Interrupted; then nothing is left behind.
-void write_packed(const std::filesystem::path& file, unsigned mode, const MakeUnit& make, const UnitSizes& sizes,
-                  const std::atomic<bool>& stop, const PackingProgress& progress = {});
+/// Writes the `sizes[u]` bytes that make(u, bytes) produces for each unit that has a size to `to`, at multiples of a
+/// page, and `said` as metadata. The caller commits. Needs memory for two units: one is summed and written while the
+/// next is made. `name` is the file's for people. Throws IoError, what make() throws, CapacityError if the disk is too
+/// full, or Interrupted.
+void write_packed(AtomicFile& to, const std::filesystem::path& name, const MakeUnit& make, const UnitSizes& sizes,
+                  const Metadata& said, const std::atomic<bool>& stop, const PackingProgress& progress = {});
 
 /// The places of the units in a packed file.
 class PackedUnits {

@@ -75,6 +75,7 @@ class HeaderReader {
       : where_(where), data_bytes_(data_bytes), data_begin_(data_begin) {}
 
   std::vector<TensorInfo> take() { return std::move(tensors_); }
+  void keep_metadata(Metadata* metadata) { metadata_ = metadata; }
 
   bool null() { return refuse_value(); }
   bool boolean(bool) { return refuse_value(); }
@@ -117,6 +118,7 @@ class HeaderReader {
     } else if (at_ == At::metadata_value) {
       if (value.size() > kMostMetadataBytes)
         fail(Fault::bad_metadata, where_, "__metadata__ of " + in_quotes(metadata_key_) + " is over 16 MiB");
+      if (metadata_) (*metadata_)[metadata_key_] = std::move(value);
       at_ = At::metadata_key;
     } else {
       return refuse_value();
@@ -276,6 +278,7 @@ class HeaderReader {
   bool has_metadata_ = false, has_dtype_ = false, has_shape_ = false, has_offsets_ = false;
   std::set<std::string> metadata_keys_;
   std::string metadata_key_;
+  Metadata* metadata_ = nullptr;
   TensorInfo current_;
   unsigned element_bytes_ = 0;
   std::vector<std::uint64_t> shape_, offsets_;
@@ -349,10 +352,11 @@ std::uint64_t safetensors_header_bytes(std::string_view head, std::uint64_t file
 }
 
 std::vector<TensorInfo> parse_safetensors_header(std::string_view header, std::uint64_t file_bytes,
-                                                 const std::string& where) {
+                                                 const std::string& where, Metadata* metadata) {
   check_first_byte(header, where);
   const std::uint64_t data_begin = kPrefix + header.size();
   HeaderReader reader(file_bytes - data_begin, data_begin, where);
+  reader.keep_metadata(metadata);
   json::sax_parse(header.begin(), header.end(), &reader);
   std::vector<TensorInfo> tensors = reader.take();
   check_names(tensors, where);
@@ -360,13 +364,13 @@ std::vector<TensorInfo> parse_safetensors_header(std::string_view header, std::u
   return tensors;
 }
 
-std::vector<TensorInfo> read_safetensors(const InputFile& file) {
+std::vector<TensorInfo> read_safetensors(const InputFile& file, Metadata* metadata) {
   const std::string where = file.path().string();
   std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(kSafetensorsHeadBytes, file.size())), '\0');
   file.read(0, std::as_writable_bytes(std::span(head)));
   std::string header(static_cast<std::size_t>(safetensors_header_bytes(head, file.size(), where)), '\0');
   file.read(kPrefix, std::as_writable_bytes(std::span(header)));
-  return parse_safetensors_header(header, file.size(), where);
+  return parse_safetensors_header(header, file.size(), where, metadata);
 }
 
 std::string safetensors_head(const nlohmann::ordered_json& header) {

@@ -21,12 +21,13 @@ inline constexpr std::size_t kSafetensorsHeadBytes = 64;
 std::uint64_t safetensors_header_bytes(std::string_view head, std::uint64_t file_bytes, const std::string& where);
 
 /// The tensors of file 0 in order of offset. They cover what follows the header without gap, overlap or rest. `header`
-/// is the whole header. Throws CheckpointError. Allocates at most a small multiple of the header's size.
+/// is the whole header; its __metadata__ goes to `metadata`, if there is one. Throws CheckpointError. Allocates at most
+/// a small multiple of the header's size.
 std::vector<TensorInfo> parse_safetensors_header(std::string_view header, std::uint64_t file_bytes,
-                                                 const std::string& where);
+                                                 const std::string& where, Metadata* metadata = nullptr);
 
 /// Does both for a file.
-std::vector<TensorInfo> read_safetensors(const InputFile& file);
+std::vector<TensorInfo> read_safetensors(const InputFile& file, Metadata* metadata = nullptr);
 
 /// The beginning of a file: the length of the header, the header, and blanks up to the next page, where the tensors
 /// begin.

@@ -30,6 +30,7 @@ struct AnalyzeFlags {
 
 /// Throws UsageError if `page` exists and Weft did not write it.
 void require_own_page(const std::string& page) {
+  refuse_pipe("--page", page);
   if (!std::filesystem::exists(std::filesystem::symlink_status(page))) return require_writable("--page", page);
   constexpr std::size_t kLargestPage = 64 << 20;
   if (!std::filesystem::is_regular_file(page) || read_file(page, kLargestPage).find(kPageMark) != 0)

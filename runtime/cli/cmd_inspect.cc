@@ -14,6 +14,7 @@
 #include "policy/layout/policy.h"
 #include "runtime/base/files.h"
 #include "runtime/cli/commands.h"
+#include "runtime/engine/packed_copy.h"
 #include "runtime/model/model_source.h"
 
 namespace weft::runtime {
@@ -131,8 +132,36 @@ nlohmann::ordered_json shown(const policy::PartialPolicy& partial, const std::st
   return json;
 }
 
-int inspect(const std::string& path) {
-  if (std::filesystem::is_directory(path)) return inspect_checkpoint(path);
+struct InspectFlags {
+  std::string path, disk_directory;
+  bool remove_packed = false;
+};
+
+/// Prints, and perhaps removes, the packed copies that runs have left in a folder.
+void show_packed(const InspectFlags& flags) {
+  const auto copies = packed_copies(flags.path, flags.disk_directory);
+  if (copies.empty()) fmt::print("packed copies in {}: none\n", printable(flags.disk_directory));
+  for (const FoundCopy& copy : copies) {
+    if (flags.remove_packed) std::filesystem::remove(copy.file);
+    fmt::print("packed copy: {}, {}{}\n", printable(copy.file.string()), bytes_to_text(copy.bytes),
+               flags.remove_packed ? ", removed" : "");
+  }
+}
+
+int inspect(const InspectFlags& flags) {
+  const std::string& path = flags.path;
+  if (flags.remove_packed && flags.disk_directory.empty())
+    throw UsageError("--remove-packed: name the folder of the packed copies, that of the outputs, with --disk-dir");
+  if (!flags.disk_directory.empty()) {
+    require_folder("--disk-dir", flags.disk_directory);
+    require_folder("--disk-dir wants the folder of a model; path", path);
+  }
+  if (flags.remove_packed) return show_packed(flags), 0;
+  if (std::filesystem::is_directory(path)) {
+    inspect_checkpoint(path);
+    if (!flags.disk_directory.empty()) show_packed(flags);
+    return 0;
+  }
   if (!std::filesystem::exists(path)) throw UsageError(path + ": there is no such folder or file");
   const auto json = policy::parse_json(read_file(path, 1 << 20), path, policy::Blame::usage, {.depth = 32});
   if (json.is_object() && json.contains("model_type")) {
@@ -147,9 +176,12 @@ int inspect(const std::string& path) {
 
 void add_inspect(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("inspect", "Show what a checkpoint folder, a config.json or a policy holds");
-  const auto path = std::make_shared<std::string>();
-  command->add_option("path", *path, "Folder or file")->required();
-  command->callback([path, &chosen] { chosen.run = [path](const std::atomic<bool>&) { return inspect(*path); }; });
+  const auto flags = std::make_shared<InspectFlags>();
+  command->add_option("path", flags->path, "Folder or file")->required();
+  command->add_option("--disk-dir", flags->disk_directory,
+                      "Also list the packed copies of that model in this folder, which runs have left there");
+  command->add_flag("--remove-packed", flags->remove_packed, "Remove these copies");
+  command->callback([flags, &chosen] { chosen.run = [flags](const std::atomic<bool>&) { return inspect(*flags); }; });
 }
 
 }  // namespace weft::runtime

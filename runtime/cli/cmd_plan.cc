@@ -27,6 +27,14 @@ struct PlanFlags {
   PolicyFlags policy;
 };
 
+/// Throws UsageError if `path` exists and no sweep wrote it.
+void require_own_sweep(const std::filesystem::path& path) {
+  constexpr std::size_t kLargest = 64 << 20;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path))) return;
+  const bool own = std::filesystem::is_regular_file(path) && is_sweep(read_file(path, kLargest));
+  if (!own) throw UsageError("--sweep: " + path.string() + " is there, and no sweep wrote it; give another folder");
+}
+
 void check(const PlanFlags& flags, const policy::ModelSpec& spec, const policy::PartialPolicy& policy) {
   if (flags.requests < 0) throw UsageError("--requests must be 0 or more, got " + std::to_string(flags.requests));
   check_lengths(flags.prompt, flags.generation, spec, policy.retention.value_or(policy::Retention{}));
@@ -36,6 +44,9 @@ void check(const PlanFlags& flags, const policy::ModelSpec& spec, const policy::
   if (!flags.report.empty()) require_own("--report", flags.report, "machine");
   if (!flags.sweep.empty() && std::filesystem::exists(flags.sweep) && !std::filesystem::is_directory(flags.sweep))
     throw UsageError("--sweep " + flags.sweep + ": is a file; give the name of a folder");
+  if (!flags.sweep.empty()) refuse_pipe("--sweep", flags.sweep);
+  for (const char* name : {"sweep.csv", "sweep.svg"})
+    if (!flags.sweep.empty()) require_own_sweep(std::filesystem::path(flags.sweep) / name);
 }
 
 policy::Workload work_of(const PlanFlags& flags, const policy::Retention& retention, const std::vector<int>& windows) {
@@ -107,7 +118,7 @@ int run_plan(const PlanFlags& flags) {
   const std::vector<Gain> gains = what_would_help(request, planned);
   const std::string title =
       fmt::format("{}, {} + {} tokens, {}", shown_name(flags.model), flags.prompt, flags.generation, machine.name);
-  fmt::print("{}\n{}", title, plan_table(request, planned, gains, flags.explain));
+  fmt::print("{}\n{}", printable(title), plan_table(request, planned, gains, flags.explain));
   if (flags.machine.empty())
     fmt::print("the rates are those of a brief measurement; weft bench --lanes --save FILE measures more exactly\n");
   const std::string text = policy::to_pretty(planned.best().policy.to_json()) + "\n";

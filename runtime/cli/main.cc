@@ -27,6 +27,7 @@
 
 #include "kernels/error.h"
 #include "policy/base/json.h"
+#include "runtime/base/exit_codes.h"
 #include "runtime/base/stop.h"
 #include "runtime/base/version.h"
 #include "runtime/cli/commands.h"
@@ -167,6 +168,7 @@ int run(int argc, char** argv) {
   CLI::App app{"Weft generates text in bulk with language models that do not fit on the GPU."};
   app.set_version_flag("--version", weft::runtime::program_version());
   app.require_subcommand(1);
+  app.footer(weft::runtime::exit_codes_text());
   weft::runtime::Command command;
   weft::runtime::add_generate(app, command);
   weft::runtime::add_score(app, command);

@@ -1,15 +1,16 @@
 #include "runtime/engine/convert.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/fill_ahead.h"
+#include "runtime/base/own_file.h"
 #include "runtime/base/parallel.h"
 #include "runtime/base/stop.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -178,20 +180,20 @@ class NewFolder {
     if (std::error_code error; !fs::create_directory(path, error))
       throw IoError(path.string() + ": cannot be created: " + (error ? error.message() : "it is there; move it away"));
     lock();
-    write_file_atomically(path_ / kMark, "");
   }
   ~NewFolder() {
+    unlock();  // NFS keeps what is open, and the folder with it
     try {
       if (!path_.empty()) fs::remove_all(path_);
     } catch (const std::exception&) {  // the next run removes what is left
     }
-    if (fd_ >= 0) ::close(fd_);
   }
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
   /// Renames the folder. On return it is on disk under its new name.
   void keep_as(const fs::path& name) {
     fs::remove(path_ / kMark);
+    unlock();
     fs::rename(path_, name);
     path_.clear();
     sync_folder_of(name);
@@ -200,11 +202,18 @@ class NewFolder {
  private:
   static constexpr const char* kMark = ".weft-convert";
 
+  /// Locks the mark. NFS locks no folders, and no file that is not open for writing.
   void lock() {
-    fd_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    const fs::path mark = path_ / kMark;
+    fd_ = ::open(mark.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd_ < 0 && errno == EEXIST) fd_ = open_own(mark, O_RDWR);
+    if (fd_ < 0) throw IoError(mark.string() + ": cannot be created: " + std::generic_category().message(errno));
+    if (lock_file(mark, fd_) != Lock::taken) return;
+    unlock();
     throw IoError(path_.string() + ": another conversion is writing it; wait for that or give another --output");
+  }
+  void unlock() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }
   void remove_left() {
     if (!fs::exists(fs::symlink_status(path_))) return;
@@ -213,8 +222,8 @@ class NewFolder {
     if (!empty && !fs::exists(fs::symlink_status(path_ / kMark)))
       throw IoError(path_.string() + ": is there and was not made by a conversion; move it away");
     lock();
+    unlock();
     fs::remove_all(path_);
-    ::close(std::exchange(fd_, -1));
   }
 
   fs::path path_;
@@ -268,9 +277,12 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
   const unsigned mode = mode_of(checkpoint.files().front());
   if (packed) {
     const auto& bytes = packed->unit_bytes();
+    const fs::path weights = place / "model.safetensors";
+    AtomicFile file(weights, {.mode = mode});
     write_packed(
-        place / "model.safetensors", mode, [&](std::size_t unit, std::byte* out) { packed->make(unit, out, stop); },
-        UnitSizes(bytes.begin(), bytes.end()), stop, progress);
+        file, weights, [&](std::size_t unit, std::byte* out) { packed->make(unit, out, stop); },
+        UnitSizes(bytes.begin(), bytes.end()), {}, stop, progress);
+    file.commit();
   } else {
     AtomicFile file(place / "model.safetensors", {.mode = mode});
     file.append(make_header(planned));

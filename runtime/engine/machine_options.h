@@ -19,6 +19,7 @@ struct MachineOptions {
   std::array<std::optional<std::uint64_t>, 3> memory{};
   bool separate_device = false;                     ///< the CPU plays a GPU with separate memory (kernels::CpuOptions)
   offload::DiskStore::Decorate decorate_disk = {};  ///< tests inject faults here
+  offload::OnFullDisk on_full_disk = {};
 };
 
 }  // namespace weft::runtime

@@ -11,8 +11,7 @@
 #include "policy/layout/placement.h"
 #include "policy/layout/policy_text.h"
 #include "policy/layout/rolling.h"
-#include "runtime/base/hash.h"
-#include "runtime/model/fingerprint.h"
+#include "runtime/engine/packed_copy.h"
 
 namespace weft::runtime {
 namespace {
@@ -20,34 +19,6 @@ namespace {
 // Shares that a run may take if the user names no budget. The rest is left to the process and the machine.
 constexpr double kMemoryShare = 0.85, kDiskShare = 0.9;
 constexpr int kMostThreads = 1024;
-// Raise this whenever the same numbers are quantised to something else (kernels/quantised.cc, Weights::quantise()).
-constexpr int kQuantiser = 2;
-
-/// Opens the copy, in `folder`, of the units that the checkpoint does not have as they are used. Its name identifies
-/// the checkpoint and the format, and only this user may read it. A missing copy is written; one that is there is read
-/// once to compare checksums.
-std::unique_ptr<PackedCopy> open_packed_copy(const ModelSource& source, const std::filesystem::path& folder,
-                                             const std::atomic<bool>& stop) {
-  const policy::WeightFormat& format = *source.weight_format;
-  std::uint64_t sum = 0;
-  for (const auto& [name, value] : fingerprints(source)) sum = mix(sum ^ hash(name + " " + value));
-  for (std::size_t i = 0; i < source.checkpoint->files().size(); ++i)
-    sum = mix(sum ^ static_cast<std::uint64_t>(source.checkpoint->state(i).modified));
-  const std::filesystem::path file =
-      folder / ("weft-" + std::to_string(kQuantiser) + "-" + to_hex(sum) + "-" + name_of(format.dtype) + "-" +
-                std::to_string(format.group) + "-" + name_of(source.type) + ".safetensors");
-  UnitSizes sizes;
-  for (std::size_t unit = 0; unit < source.units.size(); ++unit)
-    sizes.push_back(source.weights->in_files(unit) ? std::nullopt : std::optional(source.weights->unit_bytes()[unit]));
-  const bool there = std::filesystem::exists(file);
-  if (!there)
-    write_packed(
-        file, 0600, [&](std::size_t unit, std::byte* to) { source.weights->make(unit, to, stop); }, sizes, stop,
-        source.packing);
-  auto copy = std::make_unique<PackedCopy>(Checkpoint::open_file(file), sizes);
-  if (there) copy->file.verify(stop);
-  return copy;
-}
 
 void require_arithmetic(const std::optional<policy::WeightFormat>& format, const kernels::Backend& backend) {
   if (format && format->arithmetic == Arithmetic::bfloat16 && backend.device_is_host_memory() &&
@@ -59,12 +30,23 @@ void require_arithmetic(const std::optional<policy::WeightFormat>& format, const
 
 }  // namespace
 
+namespace {
+
+/// What a run may take of the memory that is free: a share of it, and where there is little, not what the process needs
+/// besides its buffers (threads, the measurements of a plan, pages of the program).
+std::uint64_t share_of(std::uint64_t free) {
+  constexpr std::uint64_t kProcess = std::uint64_t{16} << 20;
+  const auto share = static_cast<std::uint64_t>(kMemoryShare * double(free));
+  return std::min(share, free - std::min(free / 2, kProcess));
+}
+
+}  // namespace
+
 policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory) {
   policy::Budgets budgets;
   // Memory that the backend has already taken counts as part of the budget (SizingInputs::device_overhead).
-  budgets.bytes[0] =
-      static_cast<std::uint64_t>(kMemoryShare * double(backend.device_bytes_free() + backend.device_overhead()));
-  budgets.bytes[1] = static_cast<std::uint64_t>(kMemoryShare * double(backend.host_bytes_free()));
+  budgets.bytes[0] = share_of(backend.device_bytes_free() + backend.device_overhead());
+  budgets.bytes[1] = share_of(backend.host_bytes_free());
   struct statvfs disk {};
   if (statvfs(disk_directory.c_str(), &disk) == 0)
     budgets.bytes[2] = static_cast<std::uint64_t>(kDiskShare * double(disk.f_bavail) * double(disk.f_frsize));
@@ -126,15 +108,17 @@ std::unique_ptr<offload::DiskStore> make_disk(const MachineOptions& options) {
                           ? DiskEngine::buffered
                           : throw UsageError("--disk-engine must be auto, io_uring, threads or buffered, got '" +
                                              name.substr(0, 40) + "'");
-  return std::make_unique<offload::DiskStore>(engine, options.decorate_disk);
+  return std::make_unique<offload::DiskStore>(engine, options.decorate_disk, options.on_full_disk);
 }
 
 Session::Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine,
                  const std::atomic<bool>& stop, const OnLoaded& on_loaded)
-    : source_(source), grace_(stop), backend_(make_backend(machine, &backend_reason_)), disk_(make_disk(machine)) {
+    : source_(source), stop_(stop), grace_(stop), backend_(make_backend(machine, &backend_reason_)),
+      disk_(make_disk(machine)) {
   require_memory(machine, *backend_);
   sizing_.unit_bytes = source.weights->unit_bytes();
   for (std::size_t u = 0; u < source.units.size(); ++u) sizing_.unit_in_files.push_back(source.in_files(u));
+  if (source.packs()) sizing_.copy_bytes = packed_copy_bytes(source);
   sizing_.kv = source.type;
   sizing_.weight_format = source.weight_format;
   sizing_.product = backend_->product_type(policy::multiplied_type(source.type, source.weight_format));
@@ -142,7 +126,8 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
   sizing_.disk_reads_device = backend_->device_is_host_memory();
   sizing_.device_overhead = backend_->device_overhead();
   sizing_.rows_that_fill = backend_->rows_that_fill();
-  const policy::Budgets free = free_bytes(*backend_, machine.disk_directory);
+  policy::Budgets free = free_bytes(*backend_, machine.disk_directory);
+  if (source.packs()) free.bytes[2] += packed_copy_there(source, machine.disk_directory);
   require_arithmetic(source.weight_format, *backend_);
   Decision decision = decide(*backend_, free);
   decision.policy.weight_format = source.weight_format;
@@ -170,8 +155,8 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
 }
 
 void Session::require_weights() const {
-  if (source_.checkpoint && storage_->reads_checkpoint()) source_.checkpoint->require_unchanged();
-  if (copy_ && storage_->reads_copy()) copy_->file.require_unchanged();
+  if (source_.checkpoint && storage_->reads_checkpoint()) source_.checkpoint->require_unchanged(stop_);
+  if (copy_ && storage_->reads_copy()) copy_->file.require_unchanged(stop_);
 }
 
 std::string Session::plan_line() const {

@@ -42,7 +42,7 @@ class Session {
  public:
   /// Completes the policy, allocates everything and loads the weights. `source` must outlive the session. Throws what
   /// the parts throw, CapacityError before anything is allocated if the policy does not fit, and Interrupted after
-  /// `stop` was set.
+  /// `stop`, which must outlive it too, was set.
   Session(const ModelSource& source, const Decide& decide, const MachineOptions& machine, const std::atomic<bool>& stop,
           const OnLoaded& on_loaded = {});
 
@@ -55,13 +55,15 @@ class Session {
   const std::string& backend_reason() const { return backend_reason_; }  ///< why this backend was chosen
   const offload::DiskStore& disk() const { return *disk_; }
   const ModelSource& source() const { return source_; }
-  /// Throws DataError if the run reads weights from files that have changed since it began.
+  /// Throws DataError if the run reads weights from files that have changed since it began, IoError, or Interrupted.
   void require_weights() const;
   /// The policy and the device memory that it takes, in one line.
   std::string plan_line() const;
   /// The time that a run may still take after it was asked to stop.
   GracePeriod& grace() { return grace_; }
   double load_seconds() const { return load_seconds_; }
+  /// The bytes of the packed copy from which it reads; 0 without one.
+  std::uint64_t copy_bytes() const { return copy_ ? sizing_.copy_bytes : 0; }
 
   /// The budgets of a sequence under the policy's retention. Throws UsageError if the sequence is too long for rolled
   /// positions.
@@ -69,6 +71,7 @@ class Session {
 
  private:
   const ModelSource& source_;
+  const std::atomic<bool>& stop_;
   policy::Workload workload_;
   std::string backend_reason_;
   GracePeriod grace_;

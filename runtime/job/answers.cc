@@ -109,13 +109,31 @@ void Answers::drain() {
   if (error_) std::rethrow_exception(error_);
 }
 
-void Answers::take_up(const Request& request, const SavedChoice& saved) {
+/// Gives a sequence that has just begun the tokens of a choice. Returns false if it does not end with them.
+bool Answers::replay(Sequence& sequence, const Choice& choice) const {
+  const std::int64_t vocab = source_.spec.vocab;
+  if (!are_ids(choice.tokens, vocab) || std::ssize(choice.tokens) > sequence.max_tokens) return false;
+  for (const std::int32_t token : choice.tokens) {
+    if (sequence.finish != Finish::none) return false;
+    sequence.tokens.push_back(token);
+    look_for_end(sequence);
+  }
+  if (sequence.finish == Finish::none && sequence.generated() == sequence.max_tokens) sequence.finish = Finish::length;
+  const char* const finish = sequence.finish == Finish::stop ? "stop" : "length";
+  if (sequence.finish == Finish::none || std::string_view(choice.finish) != finish) return false;
+  if (choice.logprobs.has_value() != (sequence.alternatives >= 0)) return false;
+  if (choice.logprobs) sequence.token_logprobs = *choice.logprobs;
+  return fits(sequence.token_logprobs, choice.tokens.size(), sequence.alternatives, vocab);
+}
+
+bool Answers::take_up(const Request& request, const SavedChoice& saved) {
+  Sequence sequence = begin(static_cast<std::size_t>(saved.request), saved.index, request);
+  if (!sequence.forced.empty() || !replay(sequence, saved.choice)) return false;
   const std::lock_guard lock(mutex_);
-  Pending& pending = pending_[saved.request];
-  pending.to = Recipient::of(request);
-  pending.choices.resize(static_cast<std::size_t>(request.n));
-  pending.choices[static_cast<std::size_t>(saved.index)] = saved.choice;
+  Pending& pending = pending_.at(static_cast<std::size_t>(saved.request));
+  pending.choices[static_cast<std::size_t>(saved.index)] = choice_of(sequence);
   ++pending.ended;
+  return true;
 }
 
 std::vector<SavedChoice> Answers::ended_choices() const {

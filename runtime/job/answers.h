@@ -36,8 +36,9 @@ class Answers {
   /// Checks whether the newest token ends the sequence. A sequence that has ended is moved away, except for its
   /// `finish` and its numbers. Throws what writing an earlier answer threw.
   void token(Sequence& sequence);
-  /// Counts a choice of an earlier run as ended. Call it before the request's other choices begin.
-  void take_up(const Request& request, const SavedChoice& saved);
+  /// Counts a choice of an earlier run as ended; its text is made anew of its tokens. Call it before the request's
+  /// other choices begin. Returns false, and does nothing, if this run would not have ended the choice like that.
+  bool take_up(const Request& request, const SavedChoice& saved);
   /// Returns once what has ended is written or waits for the other choices of its request. Throws what writing threw.
   void drain();
   /// The ended choices that wait for others of their request. Call it after drain().
@@ -54,6 +55,7 @@ class Answers {
     bool failed = false;  ///< one of the choices has no next token
   };
   void look_for_end(Sequence& sequence) const;
+  bool replay(Sequence& sequence, const Choice& choice) const;
   void write_ended();
   void write(Sequence& sequence);
   Choice choice_of(Sequence& sequence) const;

@@ -47,13 +47,13 @@ SavedSequence saved(const Sequence& sequence) {
 }
 
 /// Whether a saved sequence holds what a run of this sequence would have saved.
-bool fits(const SavedSequence& saved, const Sequence& sequence) {
+bool is_of(const SavedSequence& saved, const Sequence& sequence, std::int64_t vocab) {
   const std::size_t count = saved.generated.size();
   const bool scores = !sequence.forced.empty(), reports = !scores && sequence.alternatives >= 0;
   return saved.prompt_crc == prompt_crc(sequence) && saved.keep == sequence.keep.front().front() && count > 0 &&
          count < static_cast<std::size_t>(sequence.max_tokens) && saved.logprobs.size() == (scores ? count : 0) &&
-         saved.greedy.size() == saved.logprobs.size() && saved.token_logprobs.chosen.size() == (reports ? count : 0) &&
-         saved.token_logprobs.top.size() == saved.token_logprobs.chosen.size();
+         saved.greedy.size() == saved.logprobs.size() && are_ids(saved.generated, vocab) &&
+         fits(saved.token_logprobs, count, reports ? sequence.alternatives : -1, vocab);
 }
 
 bool in_flight(const Sequence& sequence) { return sequence.finish == Finish::none && sequence.generated() > 0; }
@@ -128,7 +128,8 @@ void InFlight::advance(Sequence& sequence) {
   const auto it = waiting_.find({sequence.request, sequence.choice});
   if (it == waiting_.end()) return;
   const SavedSequence& saved = snapshot_->sequence(it->second);
-  if (!fits(saved, sequence)) {
+  if (!is_of(saved, sequence, session_.source().spec.vocab)) {
+    say(path_.string() + ": a sequence of it is not as this run would have saved it; it begins again");
     waiting_.erase(it);
     return;
   }
@@ -268,8 +269,9 @@ std::string InFlight::resumes_from() const {
   return newer_ || snapshot_ ? "what " + path_.string() + " holds of those in flight" : "the answers that are written";
 }
 
-bool InFlight::put(std::size_t saved, std::size_t part, std::int64_t sequence) try {
+bool InFlight::put(std::size_t saved, std::size_t part, std::int64_t sequence, std::size_t tokens) try {
   const SavedRecord& record = snapshot_->record(saved, part);
+  if (record.slots > tokens + 1) return false;  // the slot of the next token may be in use
   if (record.bytes != rows().record_bytes(parts_[part], record.slots)) return false;
   record_.resize(static_cast<std::size_t>(record.bytes));
   snapshot_->read(saved, part, record_);
@@ -310,7 +312,8 @@ void InFlight::restore(std::span<Sequence> block, std::span<const std::size_t> p
       for (; part < parts_.size() && parts_[part].layer == layer; ++part)
         for (Restored& each : all)
           if (each.place / size == static_cast<std::size_t>(batch) && !each.lost)
-            each.lost = !put(each.saved, part, static_cast<std::int64_t>(each.place % size));
+            each.lost =
+                !put(each.saved, part, static_cast<std::int64_t>(each.place % size), block[each.place].tokens.size());
       rows().close();
     }
   }

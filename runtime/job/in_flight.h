@@ -74,8 +74,9 @@ class InFlight : public Pause {
   void write(std::span<const Sequence> block);
   void copy_waiting(SnapshotWriter& writer, const std::map<Key, std::size_t>& waiting) const;
   std::uint64_t bytes_needed(std::span<const Sequence> block, const std::map<Key, std::size_t>& waiting);
-  /// Writes the record `part` (SlotRecords::runs()) of a saved sequence to the open buffer. False if that fails.
-  bool put(std::size_t saved, std::size_t part, std::int64_t sequence);
+  /// Writes the record `part` (SlotRecords::runs()) of a saved sequence of so many tokens to the open buffer. False if
+  /// that fails.
+  bool put(std::size_t saved, std::size_t part, std::int64_t sequence, std::size_t tokens);
   void begin_again(Sequence& sequence) const;
   void say(const std::string& words);
 

@@ -30,6 +30,7 @@
 #include "runtime/job/job_record.h"
 #include "runtime/job/place_runner.h"
 #include "runtime/job/progress.h"
+#include "runtime/job/spill_space.h"
 #include "runtime/job/work_list.h"
 #include "runtime/measure/report.h"
 #include "runtime/requests/request_checks.h"
@@ -152,12 +153,12 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source, 
   return requests;
 }
 
-/// Warns if the spill file is in memory, which is no disk.
+/// Warns if the spill file or the packed copy is in memory, which is no disk.
 void warn_of_memory(const Session& session, const std::string& disk_directory) {
-  const std::uint64_t bytes = session.storage().buffers().spill_bytes();
+  const std::uint64_t bytes = session.storage().buffers().spill_bytes() + session.copy_bytes();
   struct statfs status {};
   if (bytes == 0 || ::statfs(disk_directory.c_str(), &status) != 0 || status.f_type != TMPFS_MAGIC) return;
-  spdlog::warn("--disk-dir {}: is in memory (tmpfs), so the {} that spill there count as host memory; name a disk",
+  spdlog::warn("--disk-dir {}: is in memory (tmpfs), so the {} that lie there count as host memory; name a disk",
                disk_directory, policy::bytes_to_text(bytes));
 }
 
@@ -267,7 +268,9 @@ std::unique_ptr<Session> open_session(Job& job, JobPlan& plan) {
     return decision;
   };
   try {
-    auto session = std::make_unique<Session>(job.source, decide, job.options.machine, job.stop,
+    MachineOptions machine = job.options.machine;
+    machine.on_full_disk = wait_for_spill_space(job.stop);
+    auto session = std::make_unique<Session>(job.source, decide, machine, job.stop,
                                              [&](double share) { job.progress.stage_share(share); });
     announce(*session, job.options);
     return session;
@@ -371,6 +374,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   ModelSource& source = choice.source ? *choice.source : *opened;
   source.verify_crc = options.verify_crc;
   source.packing = packing_lines();
+  source.warn = warning_lines();
   source.quantises_slowly = quantising_line(source);
   progress.stage("comparing with the earlier run");
   RunRecord begun = record_of(options, source, requests);

@@ -56,6 +56,14 @@ std::string weights_difference(const WeightsPin& was, WeightsPin& is, const Chec
   return "it has been written to or touched since, and the run ended before its checksum was known";
 }
 
+/// Reads a weights file for its checksum. Returns false if the file was touched meanwhile.
+bool take_checksum(const Checkpoint& checkpoint, std::size_t file, LiveRecord& record, const std::atomic<bool>& stop) {
+  const std::uint32_t checksum = checkpoint.checksum(file, stop);
+  if (!checkpoint.know(file, checksum)) return false;
+  record.set_checksum(file, checksum);
+  return true;
+}
+
 /// Compares the weights files with those of the record.
 void require_same_weights(const RunRecord& before, RunRecord& now, const ModelSource& source, const JobOptions& options,
                           const std::atomic<bool>& stop) {
@@ -65,13 +73,17 @@ void require_same_weights(const RunRecord& before, RunRecord& now, const ModelSo
                                   [&](const WeightsPin& pin) { return pin.name == is.name; });
     if (was == before.weights.end()) continue;
     const std::string words = weights_difference(*was, is, *source.checkpoint, i, stop);
-    if (words.empty()) continue;
+    if (words.empty()) {
+      if (is.checksum) source.checkpoint->know(i, *is.checksum);
+      continue;
+    }
     const std::string message =
         options.output + ": belongs to another run: " + source.checkpoint->files()[i].string() + ": " + words;
     if (!options.resume.force)
       throw UsageError(message + "; put the old file back, choose another output, or go on anyway with --resume=force");
-    spdlog::warn("{}; going on anyway", message);
+    spdlog::warn("{}; going on anyway, and what was in flight begins again", message);
     is.checksum.reset();
+    Snapshot::remove(Snapshot::place(options.output));  // else answers would be of two models
   }
 }
 
@@ -141,7 +153,7 @@ RunRecord record_of(const JobOptions& options, const ModelSource& source, const 
   record.created = utc_time();
   record.set("program", program_version());
   record.set("job", options.kind == RequestKind::score ? "score" : "generate");
-  record.set("requests", std::to_string(requests.size()) + ", " + to_hex(requests.fingerprint()));
+  record.set("requests", describe_requests(requests.size(), requests.fingerprint()));
   record.set("dtype", name_of(source.type));
   if (const auto text = weights_text(source)) record.set("weight_dtype", *text);
   if (const auto text = kv_text(options.policy.kv_format.value_or(policy::KvFormat{}), source.type))
@@ -224,7 +236,7 @@ void read_small_weights(const Checkpoint& checkpoint, LiveRecord& record, const 
   for (const WeightsPin& pin : before.weights) bytes += pin.state.size;
   if (bytes > kSmallWeights) return;
   for (std::size_t i = 0; i < before.weights.size(); ++i)
-    if (!before.weights[i].checksum) record.set_checksum(i, checkpoint.checksum(i, stop));
+    if (!before.weights[i].checksum) take_checksum(checkpoint, i, record, stop);
 }
 
 WeightsReader::WeightsReader(const Checkpoint& checkpoint, LiveRecord& record)
@@ -252,8 +264,7 @@ void WeightsReader::read(const Checkpoint& checkpoint, LiveRecord& record) try {
   bool any = false;
   for (std::size_t i = 0; i < before.weights.size(); ++i) {
     if (before.weights[i].checksum) continue;
-    record.set_checksum(i, checkpoint.checksum(i, stop_));
-    any = true;
+    any |= take_checksum(checkpoint, i, record, stop_);
   }
   if (any) record.write();
 } catch (const Interrupted&) {

@@ -103,6 +103,9 @@ class PlaceRunner {
     while (!again.empty() || count > 0) {
       try {
         return run_once(again, count);
+      } catch (const offload::FullDisk& full) {
+        throw IoError(std::string(full.what()) + ", and run the same command with --resume, which goes on from " +
+                      in_flight_.resumes_from());
       } catch (const offload::LostPage& lost) {
         if (++lost_ > kMostLost) give_up(lost);
         spdlog::warn("{}; what was computed with it is computed again", lost.what());
@@ -186,10 +189,10 @@ std::vector<WorkItem> resumed_items(std::vector<std::uint32_t>& indices, const R
     for (const SavedChoice& saved : in_flight.ended()) {
       if (!open.contains(saved.request) || saved.index < 0) continue;
       const RequestFile::Entry& entry = requests.entry(saved.request);
-      if (static_cast<std::uint32_t>(saved.index) >= entry.n || !ended.insert({saved.request, saved.index}).second)
-        continue;
-      answers.take_up(requests.read(saved.request), saved);
-      begun.insert(saved.request);
+      if (static_cast<std::uint32_t>(saved.index) >= entry.n || ended.contains({saved.request, saved.index})) continue;
+      begun.insert(saved.request);  // also if it is not taken up: it has begun in `answers`
+      if (answers.take_up(requests.read(saved.request), saved)) ended.insert({saved.request, saved.index});
+      else spdlog::warn("a choice that has ended is not as this run would have ended it; it begins again");
     }
   }
   std::vector<WorkItem> items;

@@ -171,6 +171,7 @@ ordered_json spread(std::vector<double> values) {
 void run_bench(const BenchOptions& options, const std::atomic<bool>& stop, const OnReport& on_report) {
   const auto source = open_model(options.model, options.dtype, options.weights, options.policy.weight_format);
   source->packing = packing_lines();
+  source->warn = warning_lines();
   source->quantises_slowly = quantising_line(*source);
   check(options, source->spec);
   constexpr std::size_t largest_report = 1 << 20;

@@ -1,6 +1,5 @@
 #include "runtime/measure/measure_links.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "kernels/error.h"
+#include "runtime/base/files.h"
 
 namespace weft::runtime {
 namespace {
@@ -63,28 +63,15 @@ class DiskFiles {
  private:
   std::size_t next(std::size_t& piece) const { return piece++ % (bytes_ / piece_) * piece_; }
 
-  /// Makes a file that loses its name once it is open. The store writes only spill files, so this writes it directly.
+  /// Makes a file without a name. The store writes only spill files, so this writes it directly.
   offload::FileId make_file(const std::string& directory) {
-    const std::string path =
-        (std::filesystem::path(directory) / (".weft-measure-" + std::to_string(std::random_device()()))).string();
-    const int file = ::open(path.c_str(), O_CREAT | O_EXCL | O_NOFOLLOW | O_WRONLY | O_CLOEXEC, 0600);
-    if (file < 0) throw IoError(path + ": cannot be created to measure the disk; name another --disk-dir");
-    struct Close {
-      const int file;
-      const std::string& path;
-      ~Close() {
-        close(file);
-        unlink(path.c_str());
-      }
-    } close{file, path};
+    const std::filesystem::path path = std::filesystem::path(directory) / ".weft-measure";
+    AtomicFile file(path, {.replace = false});
     for (std::size_t at = 0; at < bytes_; at += piece_)
-      for (std::size_t done = 0; done < piece_;) {
-        const ssize_t count = pwrite(file, from_->data() + done, piece_ - done, static_cast<off_t>(at + done));
-        if (count <= 0) throw IoError(path + ": cannot be written to measure the disk; name another --disk-dir");
-        done += static_cast<std::size_t>(count);
-      }
-    if (fdatasync(file) != 0) throw IoError(path + ": cannot be synced to measure the disk; name another --disk-dir");
-    return store_->open(path);
+      file.append({reinterpret_cast<const char*>(from_->data()), piece_});
+    if (fdatasync(file.fd()) != 0)
+      throw IoError(path.string() + ": cannot be synced to measure the disk; name another --disk-dir");
+    return store_->adopt(file.keep_nameless(), path.string());
   }
 
   std::unique_ptr<offload::DiskStore> store_;

@@ -58,6 +58,15 @@ RateSizes small_sizes() {
   return sizes;
 }
 
+/// Still smaller sizes, for a process that may have little more than its own pages. Rates are rough then.
+RateSizes tiny_sizes() {
+  RateSizes sizes = small_sizes();
+  sizes.links.file = kMebibyte, sizes.links.piece = kMebibyte / 4, sizes.links.copy = kMebibyte / 8;
+  sizes.links.host = sizes.links.copy;
+  sizes.kv = sizes.host_kv = 2 * kMebibyte;
+  return sizes;
+}
+
 /// Full sizes. Where the host works beside a device, they are over more memory than its caches hold, as in runs, and
 /// the device gets enough sequences to fill it.
 RateSizes full_sizes(const kernels::Backend& backend, const policy::Machine& machine) {
@@ -247,7 +256,7 @@ class RateMeasurement {
 
 policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort,
                                 std::uint64_t memory, const std::vector<DType>& quantised) {
-  constexpr std::uint64_t kLittle = 256 * kMebibyte;
+  constexpr std::uint64_t kLittle = 256 * kMebibyte, kLeast = 96 * kMebibyte;
   policy::Machine machine;
   machine.name = backend.description();
   machine.source = effort == Effort::brief ? "measured before a run, briefly" : "measured";
@@ -258,8 +267,11 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.unpacks_weights = backend.unpacks_weights();
   machine.packed_rows = backend.packed_rows();
   machine.rows_that_fill = backend.rows_that_fill();
-  const bool little = std::min(memory, machine[offload::Tier::host]) < kLittle;
-  RateSizes sizes = effort == Effort::full ? full_sizes(backend, machine) : little ? small_sizes() : brief_sizes();
+  const std::uint64_t there = std::min(memory, machine[offload::Tier::host]);
+  RateSizes sizes = effort == Effort::full ? full_sizes(backend, machine)
+                    : there < kLeast       ? tiny_sizes()
+                    : there < kLittle      ? small_sizes()
+                                           : brief_sizes();
   for (const DType type : quantised)
     if (std::find(sizes.types.begin(), sizes.types.end(), type) == sizes.types.end()) sizes.types.push_back(type);
   if (machine.unpacks_weights) std::erase_if(sizes.types, is_quantised);  // their products are those of float16

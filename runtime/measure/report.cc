@@ -55,6 +55,10 @@ PackingProgress packing_lines() {
       };
 }
 
+std::function<void(const std::string&)> warning_lines() {
+  return [](const std::string& text) { spdlog::warn("{}", text); };
+}
+
 std::function<void(double)> quantising_line(const ModelSource& source) {
   if (!source.checkpoint) return {};
   return [&source](double seconds) {
@@ -96,7 +100,7 @@ ordered_json make_report(Session& session, const Totals& since) {
   report["busiest_lane"] = busiest_lane(totals);
   for (const Tier tier : offload::kTiers)
     policy::object_at(report, "peak_bytes")[name_of(tier)] =
-        tier == Tier::disk ? buffers.spill_bytes() : buffers.bytes(tier);
+        tier == Tier::disk ? buffers.spill_bytes() + session.copy_bytes() : buffers.bytes(tier);
   const offload::KvShape& kv = session.footprint().kv_shapes.front().front();
   report["kv"] = {
       {"dtype", name_of(kv.dtype)}, {"keys", name_of(kv.key_type())}, {"rotate", policy.kv_format.rotates()}};

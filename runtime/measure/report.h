@@ -27,6 +27,8 @@ std::vector<std::string> unit_names(const std::vector<policy::Unit>& units);
 
 /// Logs the progress of a packed file every few seconds.
 PackingProgress packing_lines();
+/// Logs warnings, for ModelSource::warn.
+std::function<void(const std::string&)> warning_lines();
 /// ModelSource::quantises_slowly that logs a line which names `weft convert`; empty with random weights, which have
 /// nothing to convert. `source` must outlive it.
 std::function<void(double)> quantising_line(const ModelSource& source);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "runtime/base/files.h"
-#include "runtime/base/hash.h"
 #include "runtime/text/tokenizer_files.h"
 
 namespace weft::runtime {
@@ -25,12 +24,6 @@ std::string weights_file(const Checkpoint& checkpoint, std::size_t file) {
 }
 
 }  // namespace
-
-std::string to_hex(std::uint64_t value) {
-  std::string text(16, '0');
-  for (auto digit = text.rbegin(); digit != text.rend(); ++digit, value >>= 4) *digit = "0123456789abcdef"[value & 15];
-  return text;
-}
 
 std::vector<std::pair<std::string, std::string>> fingerprints(const ModelSource& model) {
   std::vector<std::pair<std::string, std::string>> found;

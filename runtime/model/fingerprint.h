@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/hash.h"
 #include "runtime/model/model_source.h"
 
 namespace weft::runtime {
@@ -15,8 +16,5 @@ namespace weft::runtime {
 /// beginning, middle and end. That tells models apart, but it does not protect against deliberate changes. Throws
 /// IoError.
 std::vector<std::pair<std::string, std::string>> fingerprints(const ModelSource& model);
-
-/// The value in sixteen hexadecimal digits.
-std::string to_hex(std::uint64_t value);
 
 }  // namespace weft::runtime

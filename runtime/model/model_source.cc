@@ -140,6 +140,11 @@ policy::ModelSpec read_model_spec(const fs::path& path) {
   const bool folder = fs::is_directory(path);
   if (!folder) refuse_gguf(path);
   const fs::path config = folder ? path / "config.json" : path;
+  if (folder)
+    for (const char* name :
+         {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json",
+          "merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json"})
+      if (const std::string words = dangling_link(path / name); !words.empty()) throw UsageError(words);
   if (!fs::exists(config))
     throw DataError(path.string() +
                     ": there is no config.json in this folder; --model wants a Hugging Face checkpoint " +

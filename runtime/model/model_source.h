@@ -24,8 +24,9 @@ struct ModelSource {
   std::vector<policy::Unit> units;
   DType type = DType::f16;  ///< dtype of the KV cache, and the widest of the weights if weight_format names none
   std::optional<policy::WeightFormat> weight_format;
-  std::unique_ptr<Checkpoint> checkpoint;  ///< null with random weights
-  PackingProgress packing;                 ///< called while a packed copy is made; may be empty
+  std::unique_ptr<Checkpoint> checkpoint;        ///< null with random weights
+  PackingProgress packing;                       ///< called while a packed copy is made; may be empty
+  std::function<void(const std::string&)> warn;  ///< called with what is wrong and mended; may be empty
   /// Called at most once while weights are loaded, with the seconds for which they will still be quantised, if these
   /// are over a minute. May be empty.
   std::function<void(double seconds)> quantises_slowly;

@@ -24,7 +24,9 @@ void check_lengths(std::int64_t prompt, std::int64_t generation, const policy::M
                    const policy::Retention& retention) {
   retention.require_layers(spec.layers, spec.kv_heads);
   policy::check_positions(retention, spec, "retention");
-  if (prompt < 1 || generation < 1) throw UsageError("--prompt-len and --gen-len must be at least 1");
+  constexpr std::int64_t most = std::int64_t{1} << 30;
+  if (prompt < 1 || generation < 1 || prompt > most || generation > most)
+    throw UsageError("--prompt-len and --gen-len must be from 1 to " + std::to_string(most));
   if (const auto why = policy::too_long(spec, retention, prompt, generation))
     throw UsageError("--prompt-len " + std::to_string(prompt) + " and --gen-len " + std::to_string(generation) +
                      " go beyond the model's context of " + policy::context_text(spec) + *why);

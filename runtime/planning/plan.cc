@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "kernels/error.h"
+#include "runtime/engine/packed_copy.h"
 
 namespace weft::runtime {
 namespace {
@@ -37,7 +39,9 @@ policy::SizingInputs sizing_in(const ModelSource& source, const Machine& machine
   if (machine.unpacks_weights) sizing.unpacked_bytes = weights.unpacked_bytes();
   sizing.weight_format = format;
   if (machine.unpacks_weights) sizing.product = policy::multiplied_type(source.type, format);
-  if (source.checkpoint) sizing.unit_in_files.assign(source.units.size(), true);  // a packed copy
+  if (!source.checkpoint) return sizing;
+  sizing.unit_in_files.assign(source.units.size(), true);
+  sizing.copy_bytes = std::accumulate(sizing.unit_bytes.begin(), sizing.unit_bytes.end(), std::uint64_t{0});
   return sizing;
 }
 
@@ -132,6 +136,7 @@ policy::SizingInputs sizing_inputs(const ModelSource& source, const Machine& mac
     sizing.unpacked_bytes = source.weights->unpacked_bytes();
     sizing.product = policy::multiplied_type(source.type, source.weight_format);
   }
+  if (source.packs()) sizing.copy_bytes = packed_copy_bytes(source);
   sizing.kv = source.type;
   sizing.disk_reads_device = machine.device_is_host_memory;
   sizing.device_overhead = machine.device_overhead;

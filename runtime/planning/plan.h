@@ -79,5 +79,7 @@ Curve sweep_block_size(const PlanRequest& request);
 Curve sweep_kv_budget(const PlanRequest& request);
 std::string to_csv(std::span<const Curve> curves);
 std::string to_svg(std::span<const Curve> curves, const std::string& title);
+/// Whether a text is one of these.
+bool is_sweep(std::string_view text);
 
 }  // namespace weft::runtime

@@ -9,6 +9,8 @@
 namespace weft::runtime {
 namespace {
 
+constexpr std::string_view kCsvHead = "sweep,value,tokens_per_second,bottleneck\n",
+                           kSvgMark = "<!-- weft plan, sweep -->";
 constexpr double kWidth = 640, kHeight = 360, kLeft = 70, kRight = 40, kBottom = 50, kTop = 56;
 
 Curve::Point point_of(const PlanRequest& request, double x) {
@@ -114,8 +116,12 @@ Curve sweep_kv_budget(const PlanRequest& request) {
   return curve;
 }
 
+bool is_sweep(std::string_view text) {
+  return text.starts_with(kCsvHead) || text.find(kSvgMark) != std::string_view::npos;
+}
+
 std::string to_csv(std::span<const Curve> curves) {
-  std::string text = "sweep,value,tokens_per_second,bottleneck\n";
+  std::string text(kCsvHead);
   for (const Curve& curve : curves)
     for (const Curve::Point& point : curve.points)
       text += fmt::format("{},{:g},{:.4f},{}\n", curve.name, point.x, point.tokens_per_second, point.bottleneck);
@@ -127,8 +133,8 @@ std::string to_svg(std::span<const Curve> curves, const std::string& title) {
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" font-family=\"sans-serif\" "
       "font-size=\"12\">\n<rect width=\"{0:.0f}\" height=\"{1:.0f}\" fill=\"white\"/>\n<text x=\"10\" "
-      "y=\"18\">{2}</text>\n",
-      kWidth, height, escaped(title));
+      "y=\"18\">{2}</text>\n{3}\n",
+      kWidth, height, escaped(title), kSvgMark);
   double top = 24;
   for (const Curve& curve : curves) {
     svg += plot(curve, top);

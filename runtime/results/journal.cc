@@ -12,6 +12,7 @@
 
 #include "kernels/error.h"
 #include "runtime/base/files.h"
+#include "runtime/base/own_file.h"
 #include "runtime/base/stop.h"
 #include "runtime/results/result_lines.h"
 
@@ -55,12 +56,18 @@ Journal::~Journal() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+std::unique_ptr<SumFile> Journal::lock() const {
+  auto sums = std::make_unique<SumFile>(path_, options_.stop ? *options_.stop : kNeverStopped);
+  if (options_.warn && !sums->warning().empty()) options_.warn(sums->warning());
+  return sums;
+}
+
 /// Locks the output, and then opens the file of its name, because the run before may have replaced it.
 void Journal::attach() {
-  if (!sums_) sums_ = std::make_unique<SumFile>(path_);
+  if (!sums_) sums_ = lock();
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  fd_ = ::open(path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd_ < 0) fail("cannot be opened for writing", errno);
+  fd_ = open_own(own_target(path_), O_RDWR | O_APPEND);
+  if (fd_ < 0) fail("cannot be opened for writing", ENOENT);
   struct stat status {};
   if (fstat(fd_, &status) != 0) fail("cannot be examined", errno);
   end_ = static_cast<std::uint64_t>(status.st_size);
@@ -96,7 +103,7 @@ std::vector<bool> Journal::recover(const RequestFile& requests, bool repair) {
 }
 
 void Journal::create(const std::function<void()>& first) {
-  auto sums = std::make_unique<SumFile>(path_);
+  auto sums = lock();
   sums->clear();
   if (first) first();
   const int created = ::open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

@@ -39,7 +39,8 @@ struct JournalOptions {
 /// journal lives and keeps two runs from mixing.
 class Journal : public ResultSink {
  public:
-  /// Refuses an existing file unless `resume`, and locks it. Creates nothing yet. Throws UsageError or IoError.
+  /// Refuses an existing file unless `resume` and it is this user's own, and locks it; `path` may be a link of this
+  /// user's. Creates nothing yet. Throws UsageError, IoError or Interrupted.
   Journal(const std::filesystem::path& path, bool resume, JournalOptions options = {});
   ~Journal() override;
   Journal(const Journal&) = delete;
@@ -74,6 +75,7 @@ class Journal : public ResultSink {
 
  private:
   [[noreturn]] void fail(const std::string& what, int error) const;
+  std::unique_ptr<SumFile> lock() const;
   void attach();
   void create(const std::function<void()>& first);
   void flush();

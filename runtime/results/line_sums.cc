@@ -1,7 +1,6 @@
 #include "runtime/results/line_sums.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -23,6 +22,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/input_file.h"
 #include "runtime/base/line_stream.h"
+#include "runtime/base/own_file.h"
 
 namespace weft::runtime {
 
@@ -124,16 +124,17 @@ SumSet SumFile::read(const fs::path& output) {
   return sums;
 }
 
-SumFile::SumFile(const fs::path& output) : path_(place(output)) {
+SumFile::SumFile(const fs::path& output, const std::atomic<bool>& stop) : path_(place(output)) {
   try {
-    open_and_lock(output);
-    const InputFile file(path_);
+    open_and_lock(output, stop);
+    const int same = ::fcntl(fd_, F_DUPFD_CLOEXEC, 0);
+    if (same < 0) fail("cannot be read", errno);
+    const InputFile file(same, path_);
     if (!read_sums(file, sums_, end_))
-      throw IoError(path_.string() + ": holds no checksums of Weft's; remove it or give it another name");
+      throw NotOwn(path_.string() + ": holds no checksums of Weft's; remove it or give it another name");
     if (file.size() > end_ && ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail("cannot be cut", errno);
   } catch (...) {
     if (fd_ >= 0) ::close(fd_);
-    if (lock_fd_ >= 0) ::close(lock_fd_);
     throw;
   }
 }
@@ -141,42 +142,50 @@ SumFile::SumFile(const fs::path& output) : path_(place(output)) {
 SumFile::~SumFile() {
   if (created_ && end_ == 0) ::unlink(path_.c_str());
   if (fd_ >= 0) ::close(fd_);
-  if (lock_fd_ >= 0) ::close(lock_fd_);
 }
 
 void SumFile::fail(const std::string& what, int error) const {
   throw IoError(path_.string() + ": " + what + ": " + std::generic_category().message(error));
 }
 
+/// Opens the file, or creates it. Returns false if the run before has just removed it.
+bool SumFile::open_named() {
+  constexpr int flags = O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
+  fd_ = ::open(path_.c_str(), flags | O_CREAT | O_EXCL, 0600);
+  created_ = fd_ >= 0;
+  if (created_) check_own(path_, fd_);
+  else if (errno != EEXIST) fail("cannot be created", errno);
+  else fd_ = open_own(path_, flags);
+  return fd_ >= 0;
+}
+
+void SumFile::note_lacks(bool locks, bool modes) {
+  if (locks && modes) return;
+  warning_ = path_.parent_path().string() + ": this file system has no " +
+             (locks   ? "permissions, so others may be able to read the answers"
+              : modes ? "locks: see to it that no other run writes this output"
+                      : "permissions and no locks: others may be able to read the answers, and no other run may write "
+                        "this output");
+}
+
 /// Tries until the locked file is the one of that name, because the run before may remove it while this one waits.
-void SumFile::open_and_lock(const fs::path& output) {
+void SumFile::open_and_lock(const fs::path& output, const std::atomic<bool>& stop) {
   const auto give_up = std::chrono::steady_clock::now() + kLockPatience;
   while (true) {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-    if (lock_fd_ >= 0) ::close(std::exchange(lock_fd_, -1));
-    constexpr int flags = O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
-    fd_ = ::open(path_.c_str(), flags | O_CREAT | O_EXCL, 0600);
-    created_ = fd_ >= 0;
-    if (fd_ < 0 && errno == EEXIST) fd_ = ::open(path_.c_str(), flags);
-    if (fd_ < 0 && errno == ENOENT) continue;
-    if (fd_ < 0) fail(errno == ELOOP ? "is a symbolic link and will not be followed" : "cannot be opened", errno);
+    const bool opened = open_named();
+    const bool modes = !opened || make_private(path_, fd_);
+    const Lock lock = opened ? lock_file(path_, fd_) : Lock::taken;
     struct stat own {
     }, named{};
-    if (fstat(fd_, &own) != 0) fail("cannot be examined", errno);
-    if (!S_ISREG(own.st_mode) || !is_own_file(path_, own.st_uid))
-      throw IoError(path_.string() + ": is another user's or no file; remove it or give --output another name");
-    if ((own.st_mode & 077) != 0 && fchmod(fd_, 0600) != 0) fail("cannot be made private", errno);
-    lock_fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-    if (lock_fd_ < 0 && errno != ENOENT) fail("cannot be opened", errno);
-    const bool locked = lock_fd_ >= 0 && flock(lock_fd_, LOCK_EX | LOCK_NB) == 0;
-    if (!locked && lock_fd_ >= 0 && errno != EWOULDBLOCK && errno != EINTR) fail("cannot be locked", errno);
-    struct stat held {};
-    if (locked && fstat(lock_fd_, &held) == 0 && lstat(path_.c_str(), &named) == 0 && named.st_ino == own.st_ino &&
-        held.st_ino == own.st_ino && named.st_dev == own.st_dev)
-      return;
-    if (std::chrono::steady_clock::now() > give_up)
-      throw IoError(output.string() + ": another run" + (lock_fd_ < 0 ? "" : holder_of_lock(lock_fd_)) +
+    if (lock != Lock::taken && fstat(fd_, &own) == 0 && lstat(path_.c_str(), &named) == 0 &&
+        named.st_ino == own.st_ino && named.st_dev == own.st_dev)
+      return note_lacks(lock == Lock::held, modes);
+    if (stop) throw Interrupted{};
+    if (std::chrono::steady_clock::now() > give_up) {
+      throw IoError(output.string() + ": another run" + holder_of_lock(fd_) +
                     " is writing this file; wait for it or choose another output");
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

@@ -8,6 +8,7 @@
 #include "kernels/error.h"
 #include "policy/base/json.h"
 #include "runtime/base/files.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/input_file.h"
 #include "runtime/base/line_stream.h"
 #include "runtime/base/standard_streams.h"
@@ -23,6 +24,7 @@ namespace {
 
 constexpr std::size_t kWriteBytes = 1 << 20;
 constexpr std::size_t kMostNamed = 5;
+constexpr std::string_view kMark = "\xef\xbb\xbf";  // a byte order mark
 
 std::string place(const std::filesystem::path& path, std::size_t line) {
   return path.string() + ":" + std::to_string(line);
@@ -50,6 +52,7 @@ class RequestLines {
     for_each_line(file_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
       if (stop) throw Interrupted{};
       if (line.find_first_not_of(" \t") == std::string_view::npos) return;
+      fingerprint_ = mix(fingerprint_ ^ hash(line));
       if (!dialect_) dialect_ = dialect_in(line, number);
       const auto [id, said] = read_id(line, number);
       some_say_theirs |= said;
@@ -65,6 +68,8 @@ class RequestLines {
 
   const std::filesystem::path& path() const { return file_.path(); }
   std::size_t size() const { return lines_.size(); }
+  /// As a run's record names them.
+  std::string description() const { return describe_requests(lines_.size(), fingerprint_); }
   std::size_t line(std::size_t index) const { return lines_[index].number; }
   std::optional<std::size_t> find(const std::string& id) const {
     return ids_.find(id, [this](std::size_t index) { return this->id(index); });
@@ -110,6 +115,7 @@ class RequestLines {
   InputFile file_;
   std::optional<Dialect> dialect_;  // that of the first line that is an object
   std::vector<Line> lines_;
+  std::uint64_t fingerprint_ = 0;
   IdIndex ids_;
 };
 
@@ -172,14 +178,18 @@ class AnswerLines {
     std::uint32_t number = 0, part = 0;   // part: a place in parts_, from 1; 0 for none
   };
 
-  /// Refuses shards of different models, retentions or lengths of answers.
-  static void require_alike(const std::vector<std::filesystem::path>& parts) {
+  /// Refuses shards of other requests, or of different models, retentions or lengths of answers.
+  void require_alike(const std::vector<std::filesystem::path>& parts) const {
     std::optional<RunRecord> first;
     std::filesystem::path path;
     for (const auto& part : parts) {
       auto record = RunRecord::read(part);
       if (!record) continue;
       record->unset("shard");
+      if (const std::string* asked = record->find("requests"); asked && *asked != requests_.description())
+        throw UsageError(part.string() + ": answers other requests (" + *asked + ") than those of " +
+                         requests_.path().string() + " (" + requests_.description() +
+                         "), which may have changed since; give the file that the shards answered");
       if (!first) {
         first = std::move(record);
         path = part;
@@ -227,8 +237,17 @@ class AnswerLines {
                        place(parts_[line.part - 1].path(), line.number) + "; give each shard's output once");
     line = {lines.offset(), lines.end() - lines.offset() - (last == '\r' ? 2 : 1),
             static_cast<std::uint32_t>(lines.number()), static_cast<std::uint32_t>(parts_.size())};
+    if (has_mark(part, lines.offset())) line.offset += kMark.size(), line.bytes -= kMark.size();
     sum.add("\n");
     return sums_.contains(sum.value());
+  }
+
+  /// Whether a byte order mark is at that place, where only the first line of a file may have one.
+  static bool has_mark(const InputFile& part, std::uint64_t offset) {
+    std::array<char, kMark.size()> begin{};
+    if (offset != 0 || part.size() < begin.size()) return false;
+    part.read(0, std::as_writable_bytes(std::span(begin)));
+    return std::string_view(begin.data(), begin.size()) == kMark;
   }
 
   void require_all() const {

@@ -13,6 +13,7 @@
 #include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/line_stream.h"
+#include "runtime/base/own_file.h"
 #include "runtime/base/stop.h"
 #include "runtime/results/result_line.h"
 
@@ -188,17 +189,15 @@ void set_aside(const fs::path& output, const ResultScan& scan) {
   const auto fail = [&](const char* what) {
     throw IoError(place.string() + ": cannot " + what + ": " + std::generic_category().message(errno));
   };
-  const int bad = ::open(place.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const int bad =
+      ::open(place.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
   if (bad < 0) fail(errno == ELOOP ? "be opened: it is a symbolic link" : "be opened");
   struct Closing {
     int fd;
     ~Closing() { ::close(fd); }
   } const closing{bad};
-  struct stat status {};
-  if (::fstat(bad, &status) != 0) fail("be examined");
-  if (!S_ISREG(status.st_mode) || !is_own_file(place, status.st_uid) || status.st_nlink > 1)
-    throw IoError(place.string() + ": is no file of this user's alone; move it away");
-  if ((status.st_mode & 077) != 0 && ::fchmod(bad, 0600) != 0) fail("be made private");
+  check_own(place, bad);
+  make_private(place, bad);
   const auto write = [&](std::string_view text) {
     while (!text.empty()) {
       const ssize_t count = ::write(bad, text.data(), text.size());

@@ -7,6 +7,8 @@
 #include "kernels/error.h"
 #include "policy/base/json.h"
 #include "runtime/base/files.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/own_file.h"
 #include "runtime/base/quote.h"
 
 namespace weft::runtime {
@@ -79,21 +81,19 @@ fs::path RunRecord::place(const fs::path& output) { return output.string() + ".r
 
 std::optional<RunRecord> RunRecord::read(const fs::path& output) {
   const fs::path path = place(output);
-  std::error_code error;
-  if (!fs::exists(fs::symlink_status(path, error))) {
-    if (error && error != std::errc::no_such_file_or_directory)
-      throw IoError(path.string() + ": cannot be looked at: " + error.message());
-    return {};
-  }
   const std::string remedy =
       "; it is no whole record of a run: remove it and use --resume=adopt if the output is right";
   RunRecord record;
   std::int64_t format = 0;
   try {
-    const auto json = policy::parse_json(read_file(path, kLargest), path.string(), policy::Blame::usage, {.depth = 8});
+    const auto text = read_own_file(path, kLargest);
+    if (!text) return {};
+    const auto json = policy::parse_json(*text, path.string(), policy::Blame::usage, {.depth = 8});
     policy::Fields top(json, path.string(), policy::Blame::usage);
     format = top.integer("format", 1, INT64_MAX);
     if (format == kFormat) read_fields(top, path, record);
+  } catch (const NotOwn&) {
+    throw;
   } catch (const UsageError& bad) {
     throw UsageError(bad.what() + remedy);
   } catch (const DataError& bad) {  // not a regular file, or too large for a record
@@ -119,6 +119,10 @@ void RunRecord::write(const fs::path& output) const {
   }
   write_file_atomically(place(output), policy::to_pretty(json) + "\n",
                         {.link = AtomicFile::Link::refuse, .only_writer = true});
+}
+
+std::string describe_requests(std::size_t count, std::uint64_t fingerprint) {
+  return std::to_string(count) + ", " + to_hex(fingerprint);
 }
 
 std::string utc_time() {

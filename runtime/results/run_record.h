@@ -37,13 +37,17 @@ struct RunRecord {
   std::string difference(const RunRecord& now) const;
 
   static std::filesystem::path place(const std::filesystem::path& output);
-  /// Reads a record; returns nothing if there is none. Throws UsageError for a file that is not a record or is one of a
-  /// later version, or IoError.
+  /// Reads a record of this user's; returns nothing if there is none. Throws UsageError for a file that is not a record
+  /// or is one of a later version, NotOwn or IoError.
   static std::optional<RunRecord> read(const std::filesystem::path& output);
   /// Writes the record, which is on disk when this returns. Only the holder of the output's lock may call it. Throws
   /// IoError.
   void write(const std::filesystem::path& output) const;
 };
+
+/// The value of the record's field "requests": their number, and the fingerprint of their lines
+/// (RequestFile::fingerprint()).
+std::string describe_requests(std::size_t count, std::uint64_t fingerprint);
 
 /// The present time, such as 2026-01-31T12:00:00Z.
 std::string utc_time();

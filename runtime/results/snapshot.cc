@@ -16,6 +16,7 @@
 
 #include "kernels/error.h"
 #include "offload/crc32c.h"
+#include "runtime/base/own_file.h"
 
 namespace weft::runtime {
 
@@ -126,16 +127,24 @@ SavedChoice unpack_choice(Unpacker& walk) {
   return saved;
 }
 
-/// Whether the file at `path` is this user's, and begins as a snapshot does or is empty.
+/// Opens a file of this user's. Throws NotAFile if nothing is there.
+InputFile open_file(const fs::path& path) {
+  const int fd = open_own(path, O_RDONLY);
+  if (fd < 0) throw NotAFile(path.string() + ": no such file", true);
+  return {fd, path};
+}
+
+/// Whether the file at `path` is this user's, and begins or ends as a snapshot does or is empty.
 bool is_snapshot(const fs::path& path) try {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || !is_own_file(path, status.st_uid))
-    return false;
-  const InputFile file(path);
+  const InputFile file = open_file(path);
   std::array<char, kMagic.size()> magic{};
   if (file.size() > 0 && file.size() < magic.size()) return false;
   if (file.size() > 0) file.read(0, std::as_writable_bytes(std::span(magic)));
-  return file.size() == 0 || std::string_view(magic.data(), magic.size()) == kMagic;
+  if (file.size() == 0 || std::string_view(magic.data(), magic.size()) == kMagic) return true;
+  Trailer trailer;
+  if (file.size() < sizeof trailer) return false;
+  file.read(file.size() - sizeof trailer, std::as_writable_bytes(std::span(&trailer, 1)));
+  return trailer.index_at > 0 && trailer.crc == crc_of(trailer);
 } catch (const Error&) {
   return false;
 }
@@ -144,7 +153,7 @@ bool is_snapshot(const fs::path& path) try {
 
 SnapshotWriter::SnapshotWriter(const fs::path& path, const SnapshotKind& kind, std::uint64_t bytes)
     : path_(path), file_(path, {.link = AtomicFile::Link::refuse, .only_writer = true}), kind_(kind) {
-  if (::fchmod(file_.fd(), 0600) != 0 && errno != EPERM) fail("cannot be made private");
+  make_private(path, file_.fd());
   // Reserving shows a full disk before it is filled. If a file system cannot reserve, a write fails later.
   if (bytes > 0 && ::fallocate(file_.fd(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0 &&
       (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
@@ -183,6 +192,10 @@ void SnapshotWriter::commit() {
   }
   index.number<std::uint64_t>(ended_.size());
   for (const SavedChoice& choice : ended_) pack_choice(index, choice);
+  if (index.bytes().size() > kMostIndex)
+    throw IoError(path_.string() + ": cannot be written: the tokens in flight and their log-probabilities take " +
+                  std::to_string(index.bytes().size()) + " bytes, of at most " + std::to_string(kMostIndex) +
+                  "; a smaller block has fewer");
   Trailer trailer{.index_at = end_, .index_crc = offload::crc32c(index.bytes().data(), index.bytes().size())};
   trailer.crc = crc_of(trailer);
   append(index.bytes());
@@ -190,6 +203,21 @@ void SnapshotWriter::commit() {
   // Cuts what was reserved for sequences that have ended since.
   if (::ftruncate(file_.fd(), static_cast<off_t>(end_)) != 0) fail("cannot be cut");
   file_.commit();
+}
+
+bool are_ids(std::span<const std::int32_t> tokens, std::int64_t vocab) {
+  return std::all_of(tokens.begin(), tokens.end(), [vocab](std::int32_t id) { return id >= 0 && id < vocab; });
+}
+
+bool fits(const ChoiceLogprobs& logprobs, std::size_t tokens, std::int32_t alternatives, std::int64_t vocab) {
+  const std::size_t wanted = alternatives < 0 ? 0 : tokens;
+  if (logprobs.chosen.size() != wanted || logprobs.top.size() != wanted) return false;
+  for (const auto& place : logprobs.top) {
+    if (static_cast<std::int64_t>(place.size()) > alternatives) return false;
+    for (const TokenLogprob& each : place)
+      if (each.token < 0 || each.token >= vocab) return false;
+  }
+  return true;
 }
 
 fs::path Snapshot::place(const fs::path& output) { return output.string() + ".inflight"; }
@@ -206,13 +234,8 @@ void Snapshot::remove(const fs::path& path) {
   if (is_snapshot(path)) ::unlink(path.c_str());
 }
 
-Snapshot::Snapshot(const fs::path& path) : file_(path) {
+Snapshot::Snapshot(const fs::path& path) : file_(open_file(path)) {
   const auto damaged = [&](const std::string& what) { return DataError(path.string() + ": " + what); };
-  struct stat status {};
-  const FileState opened = file_.state();
-  if (::lstat(path.c_str(), &status) != 0 || status.st_ino != opened.inode || status.st_dev != opened.device ||
-      !is_own_file(path, status.st_uid))
-    throw damaged("is a link or another user's");
   std::array<char, kMagic.size()> magic{};
   Trailer trailer;
   if (file_.size() < sizeof magic + sizeof trailer) throw damaged("is too short");

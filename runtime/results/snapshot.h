@@ -37,6 +37,12 @@ struct SavedSequence {
   ChoiceLogprobs token_logprobs;
 };
 
+/// Whether the log-probabilities are those of `tokens` tokens out of a vocabulary of `vocab`, for a request that asks
+/// for `alternatives`; negative: for none.
+bool fits(const ChoiceLogprobs& logprobs, std::size_t tokens, std::int32_t alternatives, std::int64_t vocab);
+/// Whether all of them are ids of such a vocabulary.
+bool are_ids(std::span<const std::int32_t> tokens, std::int64_t vocab);
+
 /// A choice that has ended while others of its request have not.
 struct SavedChoice {
   std::uint64_t request = 0;
@@ -89,7 +95,7 @@ class Snapshot {
   /// Removes the file if it is a snapshot of this user. Does not throw.
   static void remove(const std::filesystem::path& path);
 
-  /// Throws NotAFile if nothing is there, DataError if it is not whole, is another user's or a link, or IoError.
+  /// Throws NotAFile if nothing is there, NotOwn, DataError if it is not whole, or IoError.
   explicit Snapshot(const std::filesystem::path& path);
 
   const SnapshotKind& kind() const { return kind_; }

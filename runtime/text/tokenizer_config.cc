@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <unordered_map>
 
 #include "kernels/error.h"
 #include "policy/base/json.h"
@@ -179,13 +180,13 @@ class ConfigReader {
 
   /// The first mention of a token decides its flags, except that a named token is always special.
   void add(const Draft& draft) {
-    const auto known =
-        std::find_if(drafts_.begin(), drafts_.end(), [&](const Draft& d) { return d.token.text == draft.token.text; });
-    if (known == drafts_.end()) {
+    const auto [known, is_new] = by_text_.try_emplace(draft.token.text, drafts_.size());
+    if (is_new) {
       drafts_.push_back(draft);
     } else {
-      if (known->id && draft.id) throw DataError(draft.where + ": the token appears twice");
-      known->token.special = known->token.special || draft.token.special;
+      Draft& first = drafts_[known->second];
+      if (first.id && draft.id) throw DataError(draft.where + ": the token appears twice");
+      first.token.special = first.token.special || draft.token.special;
     }
   }
 
@@ -224,6 +225,7 @@ class ConfigReader {
   bool add_first_ = false;
   std::map<std::string, std::optional<Draft>> named_;  // nullopt if the file has null
   std::vector<Draft> extra_, drafts_;
+  std::unordered_map<std::string, std::size_t> by_text_;  // places in drafts_
 };
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST_CASE("a failed write is an error at once, and its pages cannot be read", "[
     return transfer.write && transfer.offset == kMiB ? std::optional<std::int64_t>(-code) : std::nullopt;
   };
   if (code == EIO) REQUIRE_THROWS_AS(bench.write_spill(), IoError);
-  else REQUIRE_THROWS_AS(bench.write_spill(), CapacityError);
+  else REQUIRE_THROWS_AS(bench.write_spill(), FullDisk);
   REQUIRE(bench.faults.in_flight == 0);
   REQUIRE_THROWS_WITH(bench.read_spill(), Contains("page 16 holds 0 bytes"));
   bench.faults.before = {};

@@ -6,6 +6,7 @@ Usage: sbatch_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,20 @@ class Sbatch(unittest.TestCase):
         self.assertEqual(code, 0, said)
         self.assertIn("attempt 2", said)
         self.assertEqual(sorted(part.read_text().splitlines()), sorted(whole.splitlines()))
+
+    def test_the_list_of_codes_is_that_of_the_program(self):
+        said = WEFT.run("--help").stdout.decode()
+        codes = {int(code): "again" if "with --resume" in rest else "never" if "of no use" in rest else "done"
+                 for code, rest in re.findall(r"^  (\d+) +(.*)", said.partition("Exit codes:")[2], re.MULTILINE)}
+        self.assertEqual(len(codes), 9, said)
+        script = (SOURCE / "scripts/cluster/weft.sbatch").read_text()
+        done, never = re.findall(r"^  ([\d |]+)\) exit", script, re.MULTILINE)
+        listed = lambda text: {int(code) for code in text.split("|")}  # noqa: E731
+        self.assertEqual(listed(done), {code for code, what in codes.items() if what == "done"})
+        self.assertEqual(listed(never), {code for code, what in codes.items() if what == "never"})
+        page = (SOURCE / "docs/requests.md").read_text().partition("## Exit codes")[2]
+        rows = {int(code): again for code, again in re.findall(r"^\| (\d+) \|.*\| (\w+) \|$", page, re.MULTILINE)}
+        self.assertEqual(rows, {code: {"again": "yes", "never": "no", "done": "done"}[what] for code, what in codes.items()})
 
     def test_what_is_not_requeued(self):
         for code in 2, 3, 4, 70:

@@ -62,7 +62,7 @@ TEST_CASE("write_file_atomically keeps a symbolic link and refuses what is no fi
   write_file_atomically(folder / "link", "new");
   CHECK(fs::is_symlink(folder / "link"));
   CHECK(read_text(folder / "target") == "new");
-  CHECK_THROWS_AS(write_file_atomically(folder.path(), "x"), IoError);
+  CHECK_THROWS_AS(write_file_atomically(folder.path(), "x"), UsageError);
   CHECK_THROWS_WITH(write_file_atomically("/dev/null", "x"),
                     Contains("/dev/null: is a device and will not be replaced by a file"));
   CHECK_THROWS_WITH(write_file_atomically(folder / "absent/f", "x"), Contains("cannot create"));

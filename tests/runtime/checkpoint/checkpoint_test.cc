@@ -130,6 +130,40 @@ TEST_CASE("a folder without a readable checkpoint says what is missing", "[runti
   CHECK(refusal_of(folder.path()).fault == "missing-file");
 }
 
+TEST_CASE("a link to nowhere is named, with the place that it leads to", "[runtime]") {
+  const TemporaryFolder folder;
+  fs::create_symlink("../../blobs/0123", folder / "model.safetensors");
+  const Refusal refusal = refusal_of(folder.path());
+  CHECK(refusal.fault == "missing-file");
+  CHECK_THAT(refusal.message, Catch::Contains("model.safetensors: is a link to ../../blobs/0123, which is not there"));
+}
+
+TEST_CASE("weights that were touched are compared whole, or refused", "[runtime]") {
+  const TemporaryFolder folder;
+  const fs::path path = folder / kFirst;
+  const std::string text = file_of({"x"});
+  write_text(path, text);
+  const Checkpoint file = Checkpoint::open_file(path);
+  CHECK_NOTHROW(file.require_unchanged());
+  const bool known = GENERATE(true, false);
+  if (known) REQUIRE(file.know(0, file.checksum(0, kNeverStopped)));
+  const auto time = fs::last_write_time(path);
+  const auto differs = [&] { CHECK_THROWS_WITH(file.require_unchanged(), Catch::Contains("has changed since")); };
+  fs::permissions(path, fs::perms(0640));  // another ctime, and nothing else
+  if (!known) return differs();
+  CHECK_NOTHROW(file.require_unchanged());
+  fs::last_write_time(path, time + std::chrono::seconds(1));
+  CHECK_NOTHROW(file.require_unchanged());
+  std::string changed = text;
+  changed.back() = static_cast<char>(changed.back() ^ 1);
+  std::ofstream(path, std::ios::in | std::ios::out | std::ios::binary) << changed;  // in place
+  fs::last_write_time(path, time);
+  differs();
+  const std::atomic<bool> stop{true};
+  CHECK_THROWS_AS(file.require_unchanged(stop), Interrupted);
+  CHECK_FALSE(file.know(0, 0));
+}
+
 TEST_CASE("what is no regular file is refused and never waited for", "[runtime]") {
   const TemporaryFolder folder;
   const fs::path path = folder / "model.safetensors";

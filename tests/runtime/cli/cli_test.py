@@ -609,6 +609,37 @@ class CommandLine(Case):
         for size in "4XB", "4 gib", "1e3", "-1", ".5GiB", "0.3B", "GiB", "1..5GiB", "99999999TiB":
             self.refused_job(USAGE, ["--device-memory", size, "4GiB"], "--device-memory=" + size)
 
+    def test_lengths_that_no_context_holds(self):
+        config = SOURCE / "configs/models/opt-125m.json"
+        machine = SOURCE / "configs/machines/t4.json"
+        for flags in (["--gen-len", (1 << 63) - 1], ["--prompt-len", (1 << 63) - 1], ["--gen-len", 1 << 40]):
+            self.refused(USAGE, "--prompt-len and --gen-len must be from 1", "plan", "--model", config, "--machine", machine, *flags)
+
+    def test_files_of_others_stay(self):
+        config, machine = SOURCE / "configs/models/opt-125m.json", SOURCE / "configs/machines/t4.json"
+        plan = ["plan", "--model", config, "--machine", machine, "--gen-len", 4, "--requests", 8, "--sweep"]
+        for name in "sweep.csv", "sweep.svg":
+            folder = self.folder / name
+            folder.mkdir()
+            (folder / name).write_text("mine\n")
+            self.refused(USAGE, [name, "no sweep wrote it"], *plan, folder)
+            self.assertEqual((folder / name).read_text(), "mine\n")
+        self.refused(USAGE, "--sweep -: this is not written to standard output", *plan, "-")
+        self.refused(USAGE, "--page -: this is not written to standard output", "analyze", "--model", self.tiny(), "--input",
+                     self.input, "--page", "-")
+        for _ in range(2):  # its own are replaced
+            done = WEFT.run(*plan, self.folder / "sweep")
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_plan_shows_names_literally(self):
+        model = self.folder / "a\x1b[31mb"
+        model.mkdir()
+        shutil.copy(SOURCE / "configs/models/opt-125m.json", model / "config.json")
+        done = WEFT.run("plan", "--model", model / "config.json", "--machine", SOURCE / "configs/machines/t4.json", "--gen-len", 4)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn(b"\x1b", done.stdout)
+        self.assertIn(b"\\u001b[31mb", done.stdout)
+
     def test_the_words_of_other_tools(self):
         self.refused(USAGE, ["'serve'", "weft generate", "no port"], "serve")
         self.refused(USAGE, ["'run'", "here: weft generate"], "run", "model")
@@ -822,6 +853,16 @@ class BadModels(Case):
             model.mkdir()
             (model / "config.json").write_text(json.dumps({**json.loads((self.tiny() / "config.json").read_text()), **changes}))
             self.refused_job(DATA, [f"model{index}/config.json", *([words] if isinstance(words, str) else words)], model=model)
+
+    def test_links_to_nowhere(self):
+        """A snapshot of the Hub's cache without its blobs, as where a container got the snapshot alone."""
+        for name in "config.json", "tokenizer.json", "model.safetensors":
+            model = self.folder / f"with {name}"
+            shutil.copytree(self.tiny(), model)
+            (model / name).unlink(missing_ok=True)
+            (model / name).symlink_to(f"../../blobs/{name}")
+            code = DATA if name == "model.safetensors" else USAGE
+            self.refused_job(code, [f"{name}: is a link to ../../blobs/{name}, which is not there", "cp -rL"], model=model)
 
     def test_files(self):
         self.refused_job(USAGE, ["--model", "nowhere"], model=self.folder / "nowhere")

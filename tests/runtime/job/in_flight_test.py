@@ -11,6 +11,7 @@ import random
 import shutil
 import signal
 import stat
+import struct
 import sys
 import tempfile
 import time
@@ -25,6 +26,23 @@ WORDS = "the sea and a dark night when old men looked at every door of that hous
 RESIDENT = ["--percent", 100, 0, 100, 0, 100, 0]
 TIERS = ["--percent", 34, 33, 34, 33, 34, 33]
 DISK = ["--percent", 0, 0, 0, 0, 0, 0]
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def table():
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        yield value
+
+
+TABLE = list(table())
 
 
 def requests():
@@ -205,15 +223,16 @@ class GoesOn(Case):
 class NothingAnsweredYet(Case):
     LINES = [{"id": i, "prompt": " ".join(WORDS[i % 7:i % 7 + 4]), "max_tokens": 300, "ignore_eos": True} for i in range(12)]
 
-    def begin(self, number, times):
+    def begin(self, number, times, after=0, pause=0.01):
         """Signals a run before any of its answers has ended."""
         process = WEFT.start(*self.command((4, 3), "--threads", 1, *DISK, every="0.01s"))
         while not self.saved.exists():
             self.assertIsNone(process.poll())
             time.sleep(0.002)
+        time.sleep(after)
         for _ in range(times):
             process.send_signal(number)
-            time.sleep(0.01)
+            time.sleep(pause)
         said = process.communicate(timeout=60)[1].decode()
         self.assertEqual(process.returncode, 130, said)
         self.assertEqual(self.output.stat().st_size, 0)
@@ -239,6 +258,98 @@ class NothingAnsweredYet(Case):
         self.assertEqual(self.resume(answers, (4, 3), *TIERS)[1]["resumed_sequences"], 12)
 
 
+    def test_whatever_comes_twice(self):
+        """200 doubled signals at any moment, and after each a resume with a wrong setting: nothing that was saved is lost."""
+        answers = self.undisturbed(self.LINES)
+        choice = random.Random(int(os.environ.get("WEFT_TEST_SEED", "1")))
+        for turn in range(200):
+            number = choice.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+            self.begin(number, times=2, after=choice.uniform(0, 0.3), pause=choice.uniform(0, 0.05))
+            saved = self.saved.read_bytes()
+            wrong = choice.choice([["--kv-dtype", "int8"], ["--kv-dtype", "int4"], ["--max-tokens", 7], ["--dtype", "float32"],
+                                   ["--retention", "h2o:0.2:0.2"]])
+            done = WEFT.run(*self.command((4, 3), "--resume", *wrong, *DISK))
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertEqual(self.saved.read_bytes(), saved)
+            if turn % 20 == 0:
+                self.assertEqual(self.resume(answers, (5, 2), *TIERS)[1]["resumed_sequences"], 12)
+            self.clear()
+
+    def test_other_weights_by_force_begin_anew(self):
+        """What was in flight is of the weights that it was begun with, and answers of two models are none."""
+        self.model = write_tiny_model(self.folder / "model", max_position_embeddings=512, hidden_size=64, ffn_dim=256,
+                                      word_embed_proj_dim=64, num_hidden_layers=6)
+        self.LINES = [{"id": i, "prompt_ids": [i + 1, 5], "max_tokens": 400} for i in range(12)]
+        self.undisturbed(self.LINES)
+        self.begin(signal.SIGTERM, times=1)
+        weights = self.model / "model.safetensors"
+        state, data = weights.stat(), bytearray(weights.read_bytes())
+        for at in range(len(data) // 8 * 2, len(data) // 8 * 2 + 20000, 2):  # between the samples; another sign
+            data[at + 1] ^= 0x80
+        weights.write_bytes(data)
+        os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
+        kept = {name: pathlib.Path(f"{self.output}{name}").read_bytes() for name in ("", ".inflight", ".run.json")}
+        self.clear()
+        answers = self.undisturbed(self.LINES)
+        for name, content in kept.items():
+            pathlib.Path(f"{self.output}{name}").write_bytes(content)
+        self.assertEqual(WEFT.run(*self.command((4, 3), "--resume", *DISK)).returncode, 2)
+        done = WEFT.run(*self.command((4, 3), "--resume=force", *DISK, every="10m"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"what was in flight begins again", done.stderr)
+        self.assertEqual(sorted(self.output.read_bytes().splitlines()), answers)
+
+
+class Contradictions(Case):
+    """Snapshots with right checksums whose fields say what no run says."""
+
+    def crafted(self, change):
+        """Changes the index of the snapshot, and makes its checksums right again."""
+        data = self.saved.read_bytes()
+        index_at, _, _ = struct.unpack("<QII", data[-16:])
+        index = bytearray(data[index_at:-16])
+        at = 0
+
+        def take(form):
+            nonlocal at
+            at += struct.calcsize(form)
+            return struct.unpack_from(form, index, at - struct.calcsize(form))[0]
+
+        for _ in range(3):
+            length = take("<Q")  # of the texts of the kind
+            at += length
+        take("<i"), take("<Q")
+        place = {"request": at, "choice": at + 8, "keep": at + 16, "count": at + 16 + 20}
+        change(index, place)
+        end = struct.pack("<QI", index_at, crc32c(index))
+        self.saved.write_bytes(data[:index_at] + index + end + struct.pack("<I", crc32c(end)))
+
+    def test_each_begins_again_by_itself(self):
+        answers = self.undisturbed(requests())
+        self.start_and_kill((16, 2), *RESIDENT, "--quiet")
+        files = {name: pathlib.Path(f"{self.output}{name}").read_bytes() for name in ("", ".inflight", ".sums", ".run.json")}
+
+        def token(value):
+            return lambda index, place: struct.pack_into("<i", index, place["count"] + 8, value)
+
+        def keep(index, place):
+            struct.pack_into("<i", index, place["keep"], 1)
+
+        def first_word(index, place):
+            struct.pack_into("<Q", index, place["request"], 1 << 40)
+
+        for name, change in {"a token below 0": token(-1), "a token beyond the vocabulary": token(1 << 30), "another keep": keep,
+                             "no such request": first_word}.items():
+            with self.subTest(name):
+                for file, content in files.items():
+                    pathlib.Path(f"{self.output}{file}").write_bytes(content)
+                self.crafted(change)
+                said, done = self.resume(answers, (8, 2), *TIERS, "--quiet")
+                if name != "no such request":
+                    self.assertIn("is not as this run would have saved it; it begins again", said)
+                self.assertGreater(done["resumed_sequences"], 0)
+
+
 class CostsOnlyTime(Case):
     """A snapshot that cannot be used is said in a line and ignored."""
 
@@ -256,14 +367,14 @@ class CostsOnlyTime(Case):
     def test_damaged(self):
         whole = self.saved.read_bytes()
         files = {name: pathlib.Path(f"{self.output}{name}").read_bytes() for name in ("", ".sums", ".run.json")}
-        cases = {"its end is damaged": whole[:-100], "is too short": whole[:20], "begins as no such file does": b"x" + whole[1:],
+        cases = {"its end is damaged": whole[:-100], "is too short": whole[:20], "begins as no such file does": b"x" + whole[1:], "begins otherwise": b"a text of somebody else's, and no snapshot" * 9,
                  "its index is damaged": whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:]}
         for words, data in cases.items():
             with self.subTest(words):
                 for name, content in files.items():
                     pathlib.Path(f"{self.output}{name}").write_bytes(content)
                 self.saved.write_bytes(data)
-                flags = ["--checkpoint-every", "off"] if "begins" in words else []  # it would not be replaced
+                flags = ["--checkpoint-every", "off"] if words == "begins otherwise" else []  # it would not be replaced
                 if flags:
                     done = WEFT.run(*self.command((8, 2), "--resume", *TIERS))
                     self.assertEqual(done.returncode, 2)

@@ -5,6 +5,7 @@ Usage: packed_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
 """
 
 import json
+import os
 import pathlib
 import random
 import shutil
@@ -20,7 +21,7 @@ from weft_process import Weft, read_lines, write_lines, write_tiny_model  # noqa
 
 WEFT = None
 KILLS = 50
-USAGE, DATA = 2, 3
+USAGE, DATA, CAPACITY = 2, 3, 4
 REQUESTS = [{"id": i, "prompt_ids": [3, i + 1], "max_tokens": 6} for i in range(5)]
 ON_DISK = ("--percent", 0, 0, 100, 0, 100, 0)
 IN_MEMORY = ("--percent", 100, 0, 100, 0, 100, 0)
@@ -88,20 +89,106 @@ class Packed(Case):
             self.assertEqual(self.copies(), [])
             self.assertIn(dtype, WEFT.run("inspect", packed).stdout.decode())
 
-    def test_a_damaged_copy_is_found_and_made_again_once_it_is_removed(self):
+    def test_a_damaged_copy_is_made_anew(self):
         wanted = self.answers("--weight-dtype", "int4", *ON_DISK)
         [copy] = self.copies()
         whole = copy.read_bytes()
         generator = random.Random(3)
-        for place in [9, 100, 5000, len(whole) - 2, *(generator.randrange(len(whole)) for _ in range(12))]:
+        for place in [9, 100, 5000, len(whole) - 2, *(generator.randrange(len(whole)) for _ in range(4))]:
             damaged = bytearray(whole)
             damaged[place] ^= 1 << generator.randrange(8)
             copy.write_bytes(damaged)
-            self.refused(DATA, copy.name, "--weight-dtype", "int4", *ON_DISK)
-        copy.write_bytes(whole[:-4096])
-        self.refused(DATA, copy.name, "--weight-dtype", "int4", *ON_DISK)
-        copy.unlink()
+            self.made_anew(wanted, copy, whole)
+        for rest in whole[:-4096], b"", b"notes":
+            copy.write_bytes(rest)
+            self.made_anew(wanted, copy, whole)
+
+    def made_anew(self, wanted, copy, whole, words="made anew"):
+        output, command = self.command("--weight-dtype", "int4", *ON_DISK)
+        done = WEFT.run(*command)
+        said = done.stderr.decode()
+        self.assertEqual((done.returncode, said.count(copy.name)), (0, 1), said)
+        self.assertIn(words, said)
+        self.assertEqual(sorted((line["id"], line["token_ids"]) for line in read_lines(output)), wanted)
+        self.assertEqual(copy.read_bytes(), whole)
+        self.assertEqual(self.copies(), [copy])
+
+    def test_a_copy_of_other_weights_is_made_anew(self):
+        """The samples, the size and the time of the weights are the same, as with a copy from elsewhere (rsync -c -t, images)."""
+        self.answers("--weight-dtype", "int4", *ON_DISK)
+        [copy] = self.copies()
+        weights = self.model / "model.safetensors"
+        before, data = weights.stat(), bytearray(weights.read_bytes())
+        for at in range(80 << 10, 100 << 10, 2):  # between the samples; another sign
+            data[at + 1] ^= 0x80
+        weights.write_bytes(data)
+        os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+        wanted = self.answers("--weight-dtype", "int4", *IN_MEMORY)
+        output, command = self.command("--weight-dtype", "int4", *ON_DISK)
+        done = WEFT.run(*command)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"is of other contents of", done.stderr)
+        self.assertEqual(sorted((line["id"], line["token_ids"]) for line in read_lines(output)), wanted)
+        state = copy.stat()
+        os.utime(weights)  # touched: read whole, and the same
         self.assertEqual(self.answers("--weight-dtype", "int4", *ON_DISK), wanted)
+        self.assertEqual((copy.stat().st_ino, copy.stat().st_mtime_ns), (state.st_ino, state.st_mtime_ns))
+
+    def test_what_is_not_this_users_own_is_not_used(self):
+        wanted = self.answers("--weight-dtype", "int4", *ON_DISK)
+        [copy] = self.copies()
+        whole = copy.read_bytes()
+        elsewhere = self.folder / "elsewhere"
+
+        def link():
+            elsewhere.write_bytes(whole)
+            copy.symlink_to(elsewhere)
+
+        def hard_link():
+            elsewhere.write_bytes(whole)
+            copy.hardlink_to(elsewhere)
+
+        def theirs():
+            copy.write_bytes(whole)
+            os.chown(copy, 65534, 65534)
+
+        for make in (link, hard_link, copy.mkdir, lambda: os.mkfifo(copy), *([theirs] if os.geteuid() == 0 else [])):
+            copy.rmdir() if copy.is_dir() else copy.unlink()
+            make()
+            output, command = self.command("--weight-dtype", "int4", *ON_DISK)
+            done = WEFT.run(*command)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(b"makes a copy of its own", done.stderr)
+            self.assertEqual(sorted((line["id"], line["token_ids"]) for line in read_lines(output)), wanted)
+            self.assertEqual(list(self.disk.iterdir()), [copy])
+
+    def test_a_copy_counts_on_the_disk(self):
+        report = self.folder / "report.json"
+        self.answers("--weight-dtype", "int4", "--report", report, *ON_DISK)
+        [copy] = self.copies()
+        peak = json.loads(report.read_text())["peak_bytes"]["disk"]
+        self.assertGreater(peak, 0.9 * copy.stat().st_size)
+        copy.unlink()
+        self.refused(CAPACITY, "disk", "--weight-dtype", "int4", "--disk-memory", peak // 2, *ON_DISK)
+        self.assertEqual(self.copies(), [])
+        self.answers("--weight-dtype", "int4", "--disk-memory", 2 * peak, *ON_DISK)
+
+    def test_copies_are_named_after_their_model_listed_and_removed(self):
+        other = write_tiny_model(self.folder / "other model", seed=2, hidden_size=64, ffn_dim=256, word_embed_proj_dim=64,
+                                 num_hidden_layers=6)
+        for model, dtype in (self.model, "int4"), (self.model, "int8"), (other, "int4"):
+            self.answers("--weight-dtype", dtype, *ON_DISK, model=model)
+        names = [copy.name for copy in self.copies()]
+        self.assertEqual([name.split("-int")[0] for name in names],
+                         ["weft-packed-other-model", "weft-packed-tiny", "weft-packed-tiny"])
+        said = WEFT.run("inspect", self.model, "--disk-dir", self.disk).stdout.decode()
+        self.assertEqual([name in said for name in names], [False, True, True], said)
+        done = WEFT.run("inspect", self.model, "--disk-dir", self.disk, "--remove-packed")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([copy.name for copy in self.copies()], names[:1])
+        done = WEFT.run("inspect", self.model, "--remove-packed")
+        self.assertEqual(done.returncode, USAGE)
+        self.assertIn(b"--disk-dir", done.stderr)
 
     def test_another_checkpoint_has_another_copy(self):
         self.answers("--weight-dtype", "int4", *ON_DISK)

@@ -170,7 +170,7 @@ class Record(Case):
         self.refused(USAGE, ["record", "a directory"], "--resume")
         self.record.rmdir()
         self.record.symlink_to(self.folder / "nowhere")
-        self.refused(IO, "out.jsonl.run.json", "--resume")
+        self.refused(USAGE, ["out.jsonl.run.json", "is a symbolic link"], "--resume")
 
     def test_killed_before_the_record(self):
         """An empty output needs none; a half written one is replaced."""
@@ -307,7 +307,7 @@ class Places(Case):
         self.refused(USAGE, "exists")
         hard = self.folder / "hard.jsonl"
         hard.hardlink_to(self.output)
-        self.refused(USAGE, "there is no hard.jsonl.run.json", "--resume", output=hard)
+        self.refused(USAGE, ["hard.jsonl", "several names"], "--resume", output=hard)
         hard.unlink()
         hard.hardlink_to(self.input)
         for flags in [], ["--resume"], ["--resume=adopt"]:

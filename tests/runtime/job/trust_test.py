@@ -337,7 +337,7 @@ class SideFiles(Case):
         mine = self.folder / "mine"
         mine.write_text("mine\n")
         self.record.symlink_to(mine)
-        self.assertIn("is a symbolic link and will not be followed", self.run_job(code=IO))
+        self.assertIn("is a symbolic link and will not be followed", self.run_job(code=USAGE))
         self.assertEqual(mine.read_text(), "mine\n")
         self.assertFalse(self.output.exists())
         self.record.unlink()

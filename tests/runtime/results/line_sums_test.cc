@@ -92,7 +92,7 @@ TEST_CASE("a file of checksums is its owner's alone, and nothing else is taken f
   CHECK_THROWS_WITH(job.recover(), Contains("out.jsonl.sums: is a symbolic link"));
   std::filesystem::remove(sums);
   std::filesystem::create_hard_link(job.folder / "mine", sums);
-  CHECK_THROWS_WITH(job.recover(), Contains("out.jsonl.sums: holds no checksums of Weft's"));
+  CHECK_THROWS_WITH(job.recover(), Contains("out.jsonl.sums: is a file with several names"));
   CHECK(read_text(job.folder / "mine") == "notes of mine\n");
 }
 
@@ -106,6 +106,16 @@ TEST_CASE("a reader of the output cannot keep its owner out, a second run is kep
   CHECK_THROWS_WITH(Journal(job.folder / "link.jsonl", true),
                     Contains("another run") && Contains("is writing this file"));
   ::close(reader);
+}
+
+TEST_CASE("a lock is waited for no longer than a stop, and not at all where its folder is gone", "[runtime]") {
+  const Job job;
+  write_answers(job, 1);
+  const std::atomic<bool> stop{true};
+  const runtime::SumFile held(job.output);
+  CHECK_THROWS_AS(runtime::SumFile(job.output, stop), runtime::Interrupted);
+  CHECK_THROWS_WITH(runtime::SumFile(job.folder / "gone" / "out.jsonl"), Contains("cannot be created"));
+  CHECK_THROWS_AS(runtime::SumFile("/proc/out.jsonl"), IoError);
 }
 
 TEST_CASE("what else is written to an output while a run writes it is found at the end", "[runtime]") {

@@ -5,7 +5,9 @@
 #include <filesystem>
 
 #include "kernels/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/requests/shard.h"
+#include "runtime/results/run_record.h"
 #include "tests/support/files.h"
 
 using namespace weft;
@@ -46,6 +48,34 @@ struct Job {
 };
 
 }  // namespace
+
+TEST_CASE("a mark at the beginning of a shard stays there", "[runtime]") {
+  Job job;
+  REQUIRE(job.merge(answer(R"("1")") + answer("4"), "\xef\xbb\xbf" + answer("1") + answer(R"("\u00e9")")) == 4);
+  CHECK(read_text(job.output).find("\xef\xbb\xbf") == std::string::npos);
+  CHECK(read_text(job.output).starts_with(answer("1")));
+}
+
+TEST_CASE("shards of requests that have changed since are refused", "[runtime]") {
+  Job job;
+  const auto describe = [&](std::uint64_t fingerprint) {
+    runtime::RunRecord record;
+    record.set("requests", runtime::describe_requests(4, fingerprint));
+    write_text(job.two, "");
+    for (const fs::path& part : {job.one, job.two}) record.write(part);
+  };
+  std::uint64_t fingerprint = 0;
+  for (const std::string line :
+       {"\xef\xbb\xbf"
+        R"({"id":1,"prompt":"a"})",
+        R"({"prompt":"a","id":"1"})", R"({"id":"\u00e9","prompt":"a"})", R"({"id":4,"prompt":"a"})"})
+    fingerprint = runtime::mix(fingerprint ^ runtime::hash(line));
+  const auto merge = [&] { return job.merge(answer("1") + answer("4"), answer(R"("1")") + answer(R"("\u00e9")")); };
+  describe(fingerprint + 1);
+  CHECK_THROWS_WITH(merge(), Contains("1.jsonl: answers other requests") && Contains("which may have changed since"));
+  describe(fingerprint);
+  CHECK(merge() == 4);
+}
 
 TEST_CASE("every request is in one shard", "[runtime]") {
   for (std::size_t requests = 0; requests < 12; ++requests)

@@ -143,6 +143,35 @@ TEST_CASE("a snapshot that is cut short or changed in any bit is refused", "[run
   CHECK_FALSE(is_whole(path));
 }
 
+TEST_CASE("what no run saves is told from what one does", "[runtime]") {
+  using runtime::fits;
+  const runtime::ChoiceLogprobs none, one{.chosen = {-1.0F}, .top = {{{3, -1.0F}, {0, -2.0F}}}};
+  CHECK(fits(none, 1, -1, 8));
+  CHECK(fits(one, 1, 2, 8));
+  CHECK_FALSE(fits(one, 1, -1, 8));  // nobody asked
+  CHECK_FALSE(fits(none, 1, 0, 8));
+  CHECK_FALSE(fits(one, 2, 2, 8));
+  CHECK_FALSE(fits(one, 1, 1, 8));  // too many alternatives
+  CHECK_FALSE(fits(one, 1, 2, 3));  // an id beyond the vocabulary
+  CHECK_FALSE(fits({.chosen = {-1.0F}, .top = {}}, 1, 0, 8));
+  CHECK(runtime::are_ids(std::vector<std::int32_t>{0, 7}, 8));
+  CHECK_FALSE(runtime::are_ids(std::vector<std::int32_t>{0, 8}, 8));
+  CHECK_FALSE(runtime::are_ids(std::vector<std::int32_t>{-1}, 8));
+}
+
+TEST_CASE("a snapshot whose beginning is damaged is still known as one", "[runtime]") {
+  const TemporaryFolder folder;
+  const auto path = folder / "out.inflight";
+  write(path);
+  std::string text = read_text(path);
+  text[0] ^= 1;
+  write_text(path, text);
+  CHECK_NOTHROW(Snapshot::require_own(path));
+  CHECK_THROWS_AS(Snapshot(path), DataError);
+  write_text(path, "somebody's notes, which are longer than a snapshot's end");
+  CHECK_THROWS_AS(Snapshot::require_own(path), UsageError);
+}
+
 TEST_CASE("a snapshot that is not committed leaves the one before; other files are no snapshots", "[runtime]") {
   const TemporaryFolder folder;
   const auto path = folder / "out.inflight", other = folder / "other", link = folder / "link";
@@ -162,8 +191,8 @@ TEST_CASE("a snapshot that is not committed leaves the one before; other files a
   CHECK_THROWS_AS(Snapshot(other), DataError);
 
   std::filesystem::create_symlink(path, link);
-  CHECK_THROWS_WITH(Snapshot(link), Contains("is a link"));
-  CHECK_THROWS_AS(SnapshotWriter(link, kKind, 0), IoError);
+  CHECK_THROWS_WITH(Snapshot(link), Contains("is a symbolic link"));
+  CHECK_THROWS_AS(SnapshotWriter(link, kKind, 0), UsageError);
   CHECK_THROWS_AS(Snapshot::require_own(link), UsageError);
   Snapshot::remove(link);
   CHECK(std::filesystem::is_symlink(link));
