@@ -75,6 +75,7 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
   Workspace space;
   space.batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
   space.chunk_tokens = std::min(space.batch_tokens, std::max<std::int64_t>(rows_that_fill, work.longest_prompt));
+  space.piece_tokens = std::min(space.chunk_tokens, rows_that_fill);
   space.admitted_tokens = std::max(space.chunk_tokens, space.batch_tokens / 4);
   space.chunk = chunk_bytes(model, types, space.chunk_tokens);
   const std::int64_t block = policy.block_size();
@@ -175,6 +176,19 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
           .slots = retention.slots(prompt, generation, windows),
           .longest_generation = generation};
 }
+
+namespace {
+
+double mean(const std::vector<WorkGroup>& groups, double WorkGroup::*of, std::int64_t otherwise) {
+  double sum = 0, count = 0;
+  for (const WorkGroup& group : groups) sum += group.choices * group.*of, count += group.choices;
+  return count > 0 ? sum / count : double(otherwise);
+}
+
+}  // namespace
+
+double Workload::prompt() const { return mean(groups, &WorkGroup::prompt, longest_prompt); }
+double Workload::generation() const { return mean(groups, &WorkGroup::generation, longest_generation); }
 
 std::uint64_t Footprint::kv_buffer_bytes(int layer) const {
   std::uint64_t total = 0;

@@ -156,6 +156,12 @@ class Searcher {
     return footprint(problem_.model, problem_.units, policy, problem_.work, problem_.sizing);
   }
 
+  /// Whether the job has a request for the last gpu batch of a block.
+  bool fills(const Policy& policy) const {
+    return (policy.gpu_batch_size == 1 && policy.num_gpu_batches == 1) || !problem_.work.requests ||
+           policy.block_size() - policy.num_gpu_batches < *problem_.work.requests;
+  }
+
   double unit_step() const { return 1.0 / double(problem_.units.size()); }
   double kv_step(const Policy& policy) const { return 1.0 / (problem_.model.layers * policy.num_gpu_batches); }
 
@@ -229,7 +235,7 @@ class Searcher {
       for (const int change : {-step, step}) {
         Policy next = policy;
         next.*size = policy.*size + change;
-        if (next.*size >= low && next.block_size() <= kLargestBlock) found.push_back(next);
+        if (next.*size >= low && next.block_size() <= kLargestBlock && fills(next)) found.push_back(next);
       }
     };
     if (!partial_.gpu_batch_size) resize(&Policy::gpu_batch_size, 1);

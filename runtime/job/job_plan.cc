@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "runtime/base/duration.h"
+#include "runtime/job/work_list.h"
 #include "runtime/measure/measure_machine.h"
 #include "runtime/planning/machine_file.h"
 
@@ -52,6 +53,9 @@ JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const Req
     : options_(options), source_(source), requests_(requests), todo_(todo), resumes_(resumes),
       machine_(std::move(machine)) {
   if (!options.machine_file.empty()) machine_ = read_machine(options.machine_file);
+  std::vector<std::uint32_t> order = todo;
+  if (options.policy.continuous.value_or(true)) put_in_order(order, requests);
+  groups_ = groups_of(order, requests);
 }
 
 policy::Workload JobPlan::work(const policy::Retention& retention) const {
@@ -64,10 +68,8 @@ policy::Workload JobPlan::work(const policy::Retention& retention) const {
     work.longest_prompt = std::max<std::int64_t>(work.longest_prompt, entry.prompt_tokens);
     work.longest_generation = std::max<std::int64_t>(work.longest_generation, entry.max_tokens);
     work.slots.cover(retention.slots(entry.prompt_tokens, entry.max_tokens, source_.spec.windows));
-    const double share = double(entry.n) / double(*work.requests);
-    work.mean_prompt += share * double(entry.prompt_tokens);
-    work.mean_generation += share * double(entry.max_tokens);
   }
+  work.groups = groups_;
   work.job_bytes = requests_.size() * kRequestBytes + own.collected;
   work.place_bytes = own.place;
   return work;

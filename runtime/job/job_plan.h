@@ -42,6 +42,7 @@ class JobPlan {
   const RequestFile& requests_;
   const std::vector<std::uint32_t>& todo_;
   const bool resumes_;
+  std::vector<policy::WorkGroup> groups_;  // the job in its order
   std::vector<const ModelSource*> others_;
   std::optional<policy::Machine> machine_;
   std::optional<policy::Candidate> prediction_;
