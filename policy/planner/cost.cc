@@ -110,9 +110,9 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
   const double rows = sweep.with_rows(sequences) * sweep.tokens;
   switch (sub.kind) {
-    case Sublayer::Kind::embed: return steps(Stage::embed, rows, false) + disk_rows(rows);
+    case Sublayer::Kind::embed: return pieces(Stage::embed, rows, false) + disk_rows(rows);
     case Sublayer::Kind::attention: return attention(op, sequences, sweep);
-    case Sublayer::Kind::mlp: return mlp(rows, packed(sweep));
+    case Sublayer::Kind::mlp: return pieces(Stage::mlp, rows, packed(sweep));
     case Sublayer::Kind::output: return steps(Stage::output, double(sequences), false);
     case Sublayer::Kind::head:
       return head(units_[sub.unit], op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences));
@@ -122,7 +122,7 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
 
 /// Seconds to read embedding rows whose pieces are on disk. Each distinct row of a chunk is read once.
 double Cost::disk_rows(double rows) const {
-  const double chunk = std::min(rows, double(footprint_.workspace.chunk_tokens)), chunks = rows / chunk;
+  const double chunk = std::min(rows, double(footprint_.workspace.piece_tokens)), chunks = rows / chunk;
   const double read = chunks * (embedding_on_disk_ * std::min(chunk, double(model_.vocab)) +
                                 positions_on_disk_ * std::min(chunk, double(model_.positions)));
   return read > 0 ? read / machine_.disk_rows_per_second : 0;
@@ -183,20 +183,19 @@ double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep)
   double seconds = 0;
   for (double left = all; left > 1e-9; left -= per_chunk) {
     const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
-    if (op.part != Part::out) seconds += steps(Stage::attention_in, rows, packed(sweep));
+    if (op.part != Part::out) seconds += pieces(Stage::attention_in, rows, packed(sweep));
     if (op.part == Part::whole)
       seconds += sweep.prefill ? prefill_core(layer, count, count * double(sequences) / all, sweep.tokens)
                                : decode_core(machine_.device, kv, count, sweep.visible);
-    if (op.part != Part::in) seconds += steps(Stage::attention_out, rows, packed(sweep));
+    if (op.part != Part::in) seconds += pieces(Stage::attention_out, rows, packed(sweep));
   }
   return seconds;
 }
 
-double Cost::mlp(double rows, bool packed) const {
-  double seconds = 0;
-  for (double left = rows; left > 0; left -= double(footprint_.workspace.chunk_tokens))
-    seconds += steps(Stage::mlp, std::min(left, double(footprint_.workspace.chunk_tokens)), packed);
-  return seconds;
+double Cost::pieces(Stage stage, double rows, bool packed) const {
+  const auto piece = double(footprint_.workspace.piece_tokens);
+  const double whole = std::floor(rows / piece), rest = rows - whole * piece;
+  return (whole > 0 ? whole * steps(stage, piece, packed) : 0) + (rest > 1e-9 ? steps(stage, rest, packed) : 0);
 }
 
 /// Seconds of one piece of the head.

@@ -50,7 +50,8 @@ class Cost {
   double prefill_core(int layer, double sequences, double keeping, double prompt) const;
   double decode_core(const Engine& engine, std::span<const offload::KvShape> runs, double sequences,
                      double tokens) const;
-  double mlp(double rows, bool packed) const;
+  /// A stage that works row by row, in pieces of Workspace::piece_tokens rows.
+  double pieces(Stage stage, double rows, bool packed) const;
   double head(const Unit& unit, bool last, double rows) const;
   /// All steps of a stage over `rows` rows, except attention itself.
   double steps(Stage stage, double rows, bool packed) const;

@@ -60,9 +60,10 @@ class Predictor {
     const double visible = std::min(double(work.slots.most()), work.prompt() + work.generation() / 2);
     Prediction result{.prefill = prefill(block), .decode = {}, .requests = double(requests), .bytes = footprint_.bytes};
     Phase sweep;
-    if (line.full > 0) result.decode = line.full * (sweep = sweeps(block, visible));
+    const auto rows = [](double live) { return std::max<std::int64_t>(1, std::llround(live)); };
+    if (line.full > 0) result.decode = line.full * (sweep = sweeps(rows(line.full_live), visible));
     if (line.rest > 0) {
-      const Phase other = sweeps(std::max<std::int64_t>(1, std::llround(line.live)), visible);
+      const Phase other = sweeps(rows(line.rest_live), visible);
       result.decode = result.decode + line.rest * other;
       if (line.full == 0) sweep = other;
     }

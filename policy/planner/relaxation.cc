@@ -110,8 +110,8 @@ class Relaxation {
     const double alive = refills ? 1 : std::min(1.0, work.generation() / longest);
     const auto live = static_cast<std::int64_t>(std::ceil(double(block) * alive));
     const double visible = (std::min(slots, prompt + 1) + std::min(slots, prompt + count)) / 2;
-    const FirstSweep first = policy::first_sweep(work, policy_.gpu_batch_size, policy_.num_gpu_batches);
-    add_lanes(program, first_sweep, lanes({.prefill = true, .live = block, .tokens = prompt, .own = first.own}));
+    const FirstSweep begins = policy::first_sweep(work, policy_.gpu_batch_size, policy_.num_gpu_batches);
+    add_lanes(program, first_sweep, lanes({.prefill = true, .live = block, .tokens = prompt, .own = begins.own}));
     add_lanes(program, sweep, lanes({.live = live, .visible = visible}));
     Row objective{};
     objective[first_sweep] = 1;

@@ -84,7 +84,7 @@ Timeline timeline(const Workload& work, int gpu_batch_size, int num_gpu_batches,
   const double block = double(gpu_batch_size) * num_gpu_batches;
   Queue queue(work, block);
   Timeline result;
-  double live = 0, rest_live = 0;
+  double live = 0, joined = 0;
   std::int64_t now = 0;
   std::map<std::int64_t, double> ends;
   const auto begun = [&](double count, std::int64_t generation) { ends[now + generation] += count, live += count; };
@@ -97,12 +97,10 @@ Timeline timeline(const Workload& work, int gpu_batch_size, int num_gpu_batches,
     const bool fills = !queue.empty() && block - live > kNone;
     const std::int64_t until = fills ? std::min(now + 1, ends.begin()->first) : ends.begin()->first;
     const double sweeps = double(until - std::max<std::int64_t>(now, 1)) * (queue.empty() ? 1 : scale);
-    if (block - live < 0.5) {
-      result.full += sweeps;
-    } else {
-      result.rest += sweeps;
-      rest_live += sweeps * live;
-    }
+    const bool full = block - live < 0.5;
+    (full ? result.full : result.rest) += sweeps;
+    (full ? result.full_live : result.rest_live) += sweeps * live - joined;
+    joined = 0;
     now = until;
     if (ends.begin()->first == now) {
       live -= ends.begin()->second;
@@ -111,10 +109,12 @@ Timeline timeline(const Workload& work, int gpu_batch_size, int num_gpu_batches,
     if (queue.empty() || block - live <= kNone) continue;
     const double joins = std::min(double(gpu_batch_size), queue.may_join(admitted_tokens)) * num_gpu_batches;
     const Queue::Taken taken = queue.take(std::min(block - live, joins), num_gpu_batches, begun);
+    joined = scale * taken.choices;
     result.joins += scale;
     result.joining_tokens += scale * taken.computed_tokens;
   }
-  if (result.rest > 0) result.live = rest_live / result.rest;
+  if (result.full > 0) result.full_live /= result.full;
+  if (result.rest > 0) result.rest_live /= result.rest;
   return result;
 }
 

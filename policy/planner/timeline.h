@@ -18,10 +18,10 @@ FirstSweep first_sweep(const Workload& work, int gpu_batch_size, int num_gpu_bat
 
 /// The sweeps of a job after the first one.
 struct Timeline {
-  double full = 0;             ///< sweeps in which all places are taken
-  double rest = 0, live = 0;   ///< the other sweeps, and the mean number of sequences in them
-  double joins = 0;            ///< sweeps that prompts join; counted in the figures above as well
-  double joining_tokens = 0;   ///< prompt tokens that are computed in those
+  double full = 0, full_live = 0;  ///< sweeps in which all places are taken, and the mean of sequences that decode
+  double rest = 0, rest_live = 0;  ///< the other sweeps, likewise
+  double joins = 0;                ///< sweeps that prompts join, and do not yet decode; counted above as well
+  double joining_tokens = 0;       ///< prompt tokens that are computed in those
 };
 /// Lets the job's choices take places in their order, each for as many sweeps as it has tokens, as runtime/engine
 /// does it. `admitted_tokens`: Workspace::admitted_tokens. A job of very many rounds is counted by part of them.

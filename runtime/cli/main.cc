@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "kernels/machine/host_machine.h"
 #include "policy/base/json.h"
 #include "runtime/base/stop.h"
 #include "runtime/base/version.h"
@@ -199,6 +200,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   open_standard_descriptors();
   leave_no_core();
+  weft::kernels::raise_open_files();
   try {
     make_logger();
     return run(argc, argv);

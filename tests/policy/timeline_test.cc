@@ -33,7 +33,8 @@ TEST_CASE("timeline: requests of one length run in whole rounds", "[timeline]") 
   const Timeline two = timeline(work, 16, 1, 1000);
   CHECK(two.full == 15);  // after the prefill
   CHECK(two.rest == 16);
-  CHECK(two.live == 1);
+  CHECK(two.full_live == 16);
+  CHECK(two.rest_live == Approx(15.0 / 16));  // in the sweep that a prompt joins it does not decode
   CHECK(two.joins == 1);
   CHECK(two.joining_tokens == 20);
   const Timeline one = timeline(work, 17, 1, 1000);
@@ -42,7 +43,7 @@ TEST_CASE("timeline: requests of one length run in whole rounds", "[timeline]") 
   const Timeline half = timeline(work, 9, 1, 1000);
   CHECK(half.full == 15);
   CHECK(half.rest == 16);
-  CHECK(half.live == 8);
+  CHECK(half.rest_live == 7.5);
   CHECK(timeline(of({{2, 20, 1, 2}}), 2, 1, 1000).full == 0);  // all is said in the prefill
 }
 
@@ -50,7 +51,8 @@ TEST_CASE("timeline: long answers go first, and short ones fill up beside them",
   const Timeline line = timeline(of({{1, 10, 100, 1}, {99, 10, 10, 99}}), 10, 1, 1000);
   CHECK(line.full == 99);  // 9 places serve 99 answers of 10 tokens in 110 sweeps, or 11 rounds of 9
   CHECK(line.rest == 10);
-  CHECK(line.live == 9);
+  CHECK(line.full_live == Approx(10 - 81.0 / 99));
+  CHECK(line.rest_live == Approx(9 - 9.0 / 10));
 }
 
 TEST_CASE("timeline: prompts join no faster than sweeps admit them", "[timeline]") {
