@@ -18,6 +18,8 @@ constexpr double kOpsSimulated = 1.2e7;  // in a whole search: bounds its time, 
 constexpr double kGain = 1e-4;           // a change worth making
 constexpr int kRepairs = 96;
 constexpr int kSmaller = 24;     // smaller blocks that are tried for one nearly as fast
+constexpr int kTriedOfNearlyEqual = 2;
+constexpr double kNearlyAsLarge = 1.2;
 constexpr double kDigits = 1e4;  // parts of a share of 1: finer than any unit
 
 struct Shape {
@@ -122,18 +124,25 @@ class Searcher {
     };
     const auto smallest = std::min_element(found.begin(), found.end(), smaller);
     std::rotate(found.begin(), smallest, smallest + 1);
+    std::erase_if(relaxed, [&](const Start& start) { return start.tokens_per_second < enough; });
     std::stable_sort(relaxed.begin(), relaxed.end(),
                      [](const Start& a, const Start& b) { return a.policy.block_size() < b.policy.block_size(); });
     ops_ = 0;
-    int left = kSmaller;
-    for (const Start& start : relaxed) {
-      if (start.policy.block_size() >= found.front().policy.block_size()) return;
-      if (start.tokens_per_second < enough) continue;
-      if (left-- == 0) return;
-      const auto candidate = evaluate(repaired(start.policy));
-      if (!candidate || candidate->prediction.tokens_per_second() < enough) continue;
-      found.insert(found.begin(), *candidate);
-      return;
+    // Of blocks that are nearly equally large the most promising are tried.
+    auto begin = relaxed.begin();
+    for (int left = kSmaller; left > 0 && begin != relaxed.end();) {
+      const double most = kNearlyAsLarge * begin->policy.block_size();
+      const auto end = std::find_if(begin, relaxed.end(), [&](const Start& s) { return s.policy.block_size() > most; });
+      std::stable_sort(begin, end,
+                       [](const Start& a, const Start& b) { return a.tokens_per_second > b.tokens_per_second; });
+      for (auto start = begin; start != end && start < begin + kTriedOfNearlyEqual; ++start, --left) {
+        if (start->policy.block_size() >= found.front().policy.block_size()) continue;
+        const auto candidate = evaluate(repaired(start->policy));
+        if (!candidate || candidate->prediction.tokens_per_second() < enough) continue;
+        found.insert(found.begin(), *candidate);
+        return;
+      }
+      begin = end;
     }
   }
 

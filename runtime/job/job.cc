@@ -199,7 +199,7 @@ void announce(const Session& session, const JobOptions& options) {
 }
 
 /// Returns null if a stop came first.
-std::unique_ptr<Session> open_session(Job& job, JobPlan& plan) {
+std::unique_ptr<Session> open_session(Job& job, JobPlan& plan, bool first) {
   const auto decide = [&](kernels::Backend& backend, const policy::Budgets& free) {
     job.progress.stage("planning");
     Decision decision = plan.decide(backend, free);
@@ -213,7 +213,9 @@ std::unique_ptr<Session> open_session(Job& job, JobPlan& plan) {
     return session;
   } catch (const Interrupted&) {
     job.progress.clear();
-    spdlog::warn("stopped while the weights were loaded; run the same command again");
+    if (!first) job.results.finish();
+    spdlog::warn("stopped while the weights were loaded; run the same command again{}",
+                 first || job.pipe() ? "" : " with --resume");
     return nullptr;
   }
 }
@@ -283,7 +285,7 @@ int run_classes(Job& job, const LengthClasses& classes, const SavedWork& saved) 
   for (std::size_t i = 0; i < classes.all.size(); ++i) {
     JobPlan plan(job.options, job.source, job.requests, classes.all[i].todo, saved.snapshot().has_value(),
                  classes.machine);
-    const std::unique_ptr<Session> session = open_session(job, plan);
+    const std::unique_ptr<Session> session = open_session(job, plan, i == 0);
     if (!session) return 130;
     std::unique_ptr<TraceFile> trace;
     if (!job.options.trace.empty()) {
