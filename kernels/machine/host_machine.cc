@@ -116,8 +116,8 @@ std::uint64_t memory_of_groups(const std::string& root, const GroupFiles& files,
   std::uint64_t left = UINT64_MAX;
   for (;;) {
     const std::string folder = root + files.mount + group;
-    const auto limit = lesser(number_of(folder + files.limit), files.high ? number_of(folder + files.high)
-                                                                           : std::optional<std::uint64_t>{}),
+    const auto limit = lesser(number_of(folder + files.limit),
+                              files.high ? number_of(folder + files.high) : std::optional<std::uint64_t>{}),
                usage = number_of(folder + files.usage);
     if (limit && which == Memory::all) left = std::min(left, *limit);
     if (limit && usage && which == Memory::left) {

@@ -89,7 +89,7 @@ struct ValueShape {
 /// `rows`: tokens of a chunk, or sequences of a batch for a value with a row per sequence.
 ValueShape shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows);
 
-constexpr std::size_t kValueAlignment = 64;  ///< of values in the work space: a cache line
+constexpr std::size_t kValueAlignment = 64;  ///< every value in the work space begins at a cache line
 
 /// The values that occupy the work space while these steps run, in the order in which they are first written.
 std::vector<Value> scratch_values(std::span<const Step> steps);

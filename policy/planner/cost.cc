@@ -36,7 +36,8 @@ double Cost::bytes(const Op& op, const Sweep& sweep) const {
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
   const double rows = double(sequences);
   const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
-  if (op.subject < shape.exchange_buffer(0)) return sweep.with_rows(sequences) * sweep.tokens * bytes_of_row(Value::hidden);
+  if (op.subject < shape.exchange_buffer(0))
+    return sweep.with_rows(sequences) * sweep.tokens * bytes_of_row(Value::hidden);
   return rows * (bytes_of_row(Value::q) + bytes_of_row(Value::k) + bytes_of_row(Value::v));
 }
 

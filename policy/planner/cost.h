@@ -25,7 +25,7 @@ struct Sweep {
   std::int64_t rows(int batch, int gpu_batch_size) const {
     return std::clamp<std::int64_t>(live - std::int64_t{batch} * gpu_batch_size, 0, gpu_batch_size);
   }
-  /// Of so many sequences of a batch, those that have rows.
+  /// The sequences that have rows, of so many in a batch.
   double with_rows(std::int64_t sequences) const { return sequences > 0 ? std::max(1.0, double(sequences) * own) : 0; }
 };
 

@@ -17,7 +17,7 @@ constexpr int kEvaluations = 240;        // to improve one placement
 constexpr double kOpsSimulated = 1.2e7;  // in a whole search: bounds its time, the same on every machine
 constexpr double kGain = 1e-4;           // a change worth making
 constexpr int kRepairs = 96;
-constexpr int kSmaller = 24;     // smaller blocks that are tried for one nearly as fast
+constexpr int kSmaller = 24;  // smaller blocks that are tried for one nearly as fast
 constexpr int kTriedOfNearlyEqual = 2;
 constexpr double kNearlyAsLarge = 1.2;
 constexpr double kDigits = 1e4;  // parts of a share of 1: finer than any unit
@@ -117,6 +117,7 @@ class Searcher {
   /// Moves to the front the policy with the smallest block among those nearly as fast as the fastest, found.front().
   void put_smallest_first(std::vector<Candidate>& found, std::vector<Start> relaxed) {
     const double enough = (1 - kNearlyAsFast) * found.front().prediction.tokens_per_second();
+    const auto fastest = kind_of(found.front().policy), resident = kind_of(Policy{});
     const auto smaller = [&](const Candidate& a, const Candidate& b) {
       const bool a_will_do = a.prediction.tokens_per_second() >= enough,
                  b_will_do = b.prediction.tokens_per_second() >= enough;
@@ -124,11 +125,14 @@ class Searcher {
     };
     const auto smallest = std::min_element(found.begin(), found.end(), smaller);
     std::rotate(found.begin(), smallest, smallest + 1);
-    std::erase_if(relaxed, [&](const Start& start) { return start.tokens_per_second < enough; });
+    std::erase_if(relaxed, [&](const Start& start) {
+      const auto kind = kind_of(start.policy);
+      return start.tokens_per_second < enough || (kind != fastest && kind != resident);
+    });
     std::stable_sort(relaxed.begin(), relaxed.end(),
                      [](const Start& a, const Start& b) { return a.policy.block_size() < b.policy.block_size(); });
     ops_ = 0;
-    // Of blocks that are nearly equally large the most promising are tried.
+    // Of blocks that are nearly equally large, laid out as the fastest is or resident, the most promising are tried.
     auto begin = relaxed.begin();
     for (int left = kSmaller; left > 0 && begin != relaxed.end();) {
       const double most = kNearlyAsLarge * begin->policy.block_size();
@@ -270,15 +274,18 @@ class Searcher {
       }
   }
 
+  /// What streams, and whether the host attends.
+  static std::tuple<bool, bool, bool, bool> kind_of(const Policy& policy) {
+    return {policy.weights.device() < 1, policy.kv.device() < 1, policy.attention_on_host > 0,
+            policy.activations.device() < 1};
+  }
+
   static std::vector<Candidate> distinct(const std::vector<Candidate>& candidates) {
-    std::set<std::tuple<bool, bool, bool, bool, int>> seen;
+    std::set<std::pair<std::tuple<bool, bool, bool, bool>, int>> seen;
     std::vector<Candidate> result;
     for (const Candidate& candidate : candidates) {
       const Policy& policy = candidate.policy;
-      if (seen.insert({policy.weights.device() < 1, policy.kv.device() < 1, policy.attention_on_host > 0,
-                       policy.activations.device() < 1, policy.num_gpu_batches})
-              .second)
-        result.push_back(candidate);
+      if (seen.insert({kind_of(policy), policy.num_gpu_batches}).second) result.push_back(candidate);
     }
     return result;
   }

@@ -1,4 +1,4 @@
-// policy/planner/timeline.h: how full the places of a block are while it serves a job, sweep by sweep.
+// policy/planner/timeline.h: counts how full the places of a block are while it serves a job, sweep by sweep.
 #pragma once
 
 #include <cstdint>

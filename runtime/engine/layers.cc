@@ -121,7 +121,8 @@ void Layers::run_pieces(Stage stage, int layer, const UnitViews& unit, const Chu
   const std::size_t used = scratch_.used();
   const std::int64_t rows = at(whole, Value::hidden).rows;
   const auto piece = [&](const auto& of_rows, std::int64_t first, std::int64_t count) {
-    return of_rows.empty() ? of_rows : of_rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    return of_rows.empty() ? of_rows
+                           : of_rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
   };
   for (std::int64_t first = 0; first < rows; first += piece_tokens_) {
     const std::int64_t count = std::min(piece_tokens_, rows - first);

@@ -47,7 +47,7 @@ struct LayersPlan {
   policy::Types types;
   bool rotate = false;  ///< rotate keys and values before they are quantised (policy::KvFormat)
   std::int64_t chunk_tokens = 0, piece_tokens = 0;  ///< as in policy::Workspace
-  Arithmetic arithmetic = Arithmetic::exact;  ///< used for products with quantised weights
+  Arithmetic arithmetic = Arithmetic::exact;        ///< used for products with quantised weights
 };
 
 /// Runs sublayers on the device, so that the work space is bounded: attention in chunks of at most `chunk_tokens` rows

@@ -13,10 +13,10 @@ namespace weft::runtime {
 namespace {
 
 constexpr std::size_t kMostClasses = 4;
-constexpr std::uint64_t kUnlike = 2;      // times as long
-constexpr double kWorthSplitting = 10;    // seconds that a job must take
-constexpr double kWorthIt = 0.95;         // share of the time that may remain
-constexpr double kBetweenClasses = 0.5;   // seconds, beside loading weights
+constexpr std::uint64_t kUnlike = 2;     // times as long
+constexpr double kWorthSplitting = 10;   // seconds that a job must take
+constexpr double kWorthIt = 0.95;        // share of the time that may remain
+constexpr double kBetweenClasses = 0.5;  // seconds, beside loading weights
 
 bool may_split(const JobOptions& options) {
   const policy::PartialPolicy& policy = options.policy;
@@ -65,8 +65,8 @@ class Splitter {
     std::size_t best = 0, tried = 0;
     double least = std::numeric_limits<double>::infinity();
     for (std::uint64_t most = length(sorted.front()) / kUnlike; most >= length(sorted.back()); most /= kUnlike) {
-      const auto at = std::partition_point(sorted.begin(), sorted.end(),
-                                           [&](std::uint32_t index) { return length(index) > most; });
+      const auto at =
+          std::partition_point(sorted.begin(), sorted.end(), [&](std::uint32_t index) { return length(index) > most; });
       const auto count = static_cast<std::size_t>(at - sorted.begin());
       if (count == tried) continue;
       tried = count;

@@ -30,9 +30,8 @@ void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& reques
     const std::uint32_t length = scores ? entry.prompt_tokens : entry.max_tokens;
     all.push_back({prompt_of(entry), length, length, index, index});
   }
-  std::sort(all.begin(), all.end(), [](const Placed& a, const Placed& b) {
-    return std::tie(a.prompt, a.index) < std::tie(b.prompt, b.index);
-  });
+  std::sort(all.begin(), all.end(),
+            [](const Placed& a, const Placed& b) { return std::tie(a.prompt, a.index) < std::tie(b.prompt, b.index); });
   for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
     for (end = begin; end < all.size() && all[end].prompt == all[begin].prompt; ++end)
       all[begin].longest = std::max(all[begin].longest, all[end].length);

@@ -79,7 +79,8 @@ class WeightFiles {
 class MadeFile {
  public:
   MadeFile(const std::string& directory, std::size_t bytes)
-      : path_((std::filesystem::path(directory) / (".weft-measure-" + std::to_string(std::random_device()()))).string()) {
+      : path_(
+            (std::filesystem::path(directory) / (".weft-measure-" + std::to_string(std::random_device()()))).string()) {
     std::vector<std::uint64_t> numbers(std::size_t{1} << 17);
     std::mt19937_64 random{1};
     std::generate(numbers.begin(), numbers.end(), [&] { return random(); });

@@ -151,13 +151,13 @@ ordered_json joined_report(std::vector<ordered_json> reports) {
     reports.front().erase("requests");
     return std::move(reports.front());
   }
-  ordered_json joined = *std::max_element(reports.begin(), reports.end(), [](const auto& a, const auto& b) {
-    return seconds_of(a) < seconds_of(b);
-  });
+  ordered_json joined = *std::max_element(reports.begin(), reports.end(),
+                                          [](const auto& a, const auto& b) { return seconds_of(a) < seconds_of(b); });
   joined.erase("occupancy");
   joined.erase("requests");
   for (const char* group : {"tokens", "checkpoints"})
-    for (auto& [name, value] : joined.at(group).items()) value = value.is_number_integer() ? ordered_json(0) : ordered_json(0.0);
+    for (auto& [name, value] : joined.at(group).items())
+      value = value.is_number_integer() ? ordered_json(0) : ordered_json(0.0);
   for (auto& [lane, cell] : joined.at("lanes").items()) cell["bytes"] = 0, cell["busy_seconds"] = 0.0;
   double load = 0;
   for (const ordered_json& report : reports) {

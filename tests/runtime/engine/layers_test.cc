@@ -98,10 +98,12 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
   poison(chunk, print.workspace.chunk);
   const std::atomic<bool> stop{false};
   const runtime::GracePeriod grace(stop);
-  runtime::Layers layers(
-      {.model = model.spec, .retention = retention, .types = print.types, .chunk_tokens = print.workspace.chunk_tokens,
-       .piece_tokens = print.workspace.piece_tokens},
-      steps_of, {chunk, print.workspace.chunk}, model, *model.backend, grace);
+  runtime::Layers layers({.model = model.spec,
+                          .retention = retention,
+                          .types = print.types,
+                          .chunk_tokens = print.workspace.chunk_tokens,
+                          .piece_tokens = print.workspace.piece_tokens},
+                         steps_of, {chunk, print.workspace.chunk}, model, *model.backend, grace);
   std::vector<runtime::HeadRunSlots> kv;
   for (int layer = 0; layer < model.spec.layers; ++layer) {
     std::byte* const base = room(print.kv_buffer_bytes(0));
