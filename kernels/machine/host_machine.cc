@@ -2,6 +2,7 @@
 
 #include <linux/mempolicy.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -46,13 +47,28 @@ std::optional<std::uint64_t> number_after(const std::string& path, std::string_v
   return {};
 }
 
-/// The names of the files of one version of control groups.
+/// The names of the files of one version of control groups. `high`: past it a process is not killed, but slowed down
+/// for good.
 struct GroupFiles {
-  const char *mount, *limit, *usage, *inactive;
+  const char *mount, *limit, *high, *usage, *inactive, *active;
 };
-constexpr GroupFiles kVersion1 = {"/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes",
-                                  "total_inactive_file "};
-constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup", "/memory.max", "/memory.current", "inactive_file "};
+constexpr GroupFiles kVersion1 = {"/sys/fs/cgroup/memory",  "/memory.limit_in_bytes", nullptr,
+                                  "/memory.usage_in_bytes", "total_inactive_file ",   "total_active_file "};
+constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup",  "/memory.max",    "/memory.high",
+                                  "/memory.current", "inactive_file ", "active_file "};
+
+std::optional<std::uint64_t> lesser(std::optional<std::uint64_t> a, std::optional<std::uint64_t> b) {
+  return a && b ? std::min(*a, *b) : a ? a : b;
+}
+
+/// The file pages that a group can give back. Pages that were read again are given back later than others; a few of
+/// them stay out of the count, for what is in use.
+std::uint64_t reclaimable(const std::string& folder, const GroupFiles& files, std::uint64_t limit) {
+  constexpr std::uint64_t kInUse = 32;  // this part of the limit
+  const std::string stat = folder + "/memory.stat";
+  const std::uint64_t active = number_after(stat, files.active).value_or(0);
+  return number_after(stat, files.inactive).value_or(0) + active - std::min(active / 2, limit / kInUse);
+}
 
 /// Calls version_1(group) or version_2(group) with the path of each group of this process that controls `what`.
 template <class Version1, class Version2>
@@ -100,11 +116,12 @@ std::uint64_t memory_of_groups(const std::string& root, const GroupFiles& files,
   std::uint64_t left = UINT64_MAX;
   for (;;) {
     const std::string folder = root + files.mount + group;
-    const auto limit = number_of(folder + files.limit), usage = number_of(folder + files.usage);
+    const auto limit = lesser(number_of(folder + files.limit),
+                              files.high ? number_of(folder + files.high) : std::optional<std::uint64_t>{}),
+               usage = number_of(folder + files.usage);
     if (limit && which == Memory::all) left = std::min(left, *limit);
     if (limit && usage && which == Memory::left) {
-      const std::uint64_t cached = number_after(folder + "/memory.stat", files.inactive).value_or(0);
-      const std::uint64_t used = *usage - std::min(*usage, cached);
+      const std::uint64_t used = *usage - std::min(*usage, reclaimable(folder, files, *limit));
       left = std::min(left, *limit - std::min(*limit, used));
     }
     if (group.empty()) return left;
@@ -138,7 +155,7 @@ std::vector<int> allowed_processors() {
   return numbers;
 }
 
-int processors(const std::string& root) {
+double processor_time(const std::string& root) {
   const std::size_t allowed = allowed_processors().size();
   const auto there = static_cast<double>(allowed > 0 ? allowed : std::max(1u, std::thread::hardware_concurrency()));
   double least = kNoQuota;
@@ -158,7 +175,16 @@ int processors(const std::string& root) {
                            return quota(number_in(time), number_in(period));  // "max" is no number
                          }));
       });
-  return static_cast<int>(std::clamp(std::ceil(least), 1.0, there));
+  return std::min(least, there);
+}
+
+int processors(const std::string& root) { return static_cast<int>(std::max(1.0, std::ceil(processor_time(root)))); }
+
+void raise_open_files() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);  // if it is refused, the run may do with fewer
 }
 
 CoreShares share_cores(int count, const std::vector<int>& allowed, const std::vector<int>& near, int asked) {

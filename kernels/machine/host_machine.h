@@ -9,9 +9,11 @@ namespace weft::kernels {
 
 /// The numbers of the processors of this process's affinity mask; empty if there are too many for one.
 std::vector<int> allowed_processors();
-/// The number of processors that this process may keep busy: those of its affinity mask, or fewer if a control group
-/// (v1 or v2) of this process or above it has a quota of less time. A part of a processor counts as one. `root` is put
-/// before every path, for tests.
+/// The seconds of processor time that this process may take in a second: the processors of its affinity mask, or less
+/// if a control group (v1 or v2) of this process or above it has a quota of less time. `root` is put before every path,
+/// for tests.
+double processor_time(const std::string& root = "");
+/// The number of processors that this process may keep busy: processor_time(), where a part of one counts as one.
 int processors(const std::string& root = "");
 
 /// Shares of the processors, where threads feed a GPU. These threads sleep nearly always, and must get a core at once
@@ -38,8 +40,12 @@ std::size_t processor_cache_bytes();
 /// The name in /proc/cpuinfo, or "unknown processor" if there is none.
 std::string processor_name();
 
+/// Raises this process's limit of open files as far as it may: every shard of a checkpoint stays open.
+void raise_open_files();
+
 /// Bytes that could be allocated without swapping: MemAvailable, or less if a control group (v1 or v2) of this process
-/// or above it leaves less. A group's reclaimable file pages count as free.
+/// or above it leaves less, to its limit or to the one past which it is slowed down. A group's reclaimable file pages
+/// count as free.
 std::size_t memory_available(const std::string& root = "");
 /// All of the memory that this process may use: MemTotal, or the limit of such a group if that is less.
 std::size_t memory_total(const std::string& root = "");

@@ -13,20 +13,23 @@ using offload::Arena;
 using offload::kPage;
 using offload::round_up;
 
-/// The work space of one chunk in the sublayer that needs the most.
-std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, std::int64_t tokens) {
-  std::uint64_t most = 0;
-  using Stages = std::initializer_list<Stage>;
-  for (const Stages& sublayer :
-       {Stages{Stage::embed}, Stages{Stage::attention_in, Stage::attend, Stage::attention_out}, Stages{Stage::mlp}}) {
-    std::vector<Step> steps;
-    for (const Stage stage : sublayer)
-      for (const Step& step : steps_of(model, stage)) steps.push_back(step);
+/// The work space of one chunk in the sublayer that needs the most. Attention needs its values of a whole chunk; what
+/// works row by row has room for a piece.
+std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, const Workspace& space) {
+  const auto bytes = [&](Stage stage, std::int64_t rows, bool of_chunk) {
     Arena counting;
-    for (const Value value : scratch_values(steps)) take(counting, shape_of(value, model, types, tokens));
-    most = std::max<std::uint64_t>(most, counting.used());
-  }
-  return round_up(most, kPage);
+    for (const Value value : scratch_values(steps_of(model, stage)))
+      if (of_chunk == (stage == Stage::attend || spans_chunk(value))) {
+        take(counting, shape_of(value, model, types, rows));
+        counting.take(0, kValueAlignment);
+      }
+    return std::uint64_t{counting.used()};
+  };
+  const auto piece = [&](Stage stage) { return bytes(stage, space.piece_tokens, false); };
+  const std::uint64_t attention =
+      bytes(Stage::attention_in, space.chunk_tokens, true) + bytes(Stage::attend, space.chunk_tokens, true);
+  const std::uint64_t beside = std::max(piece(Stage::attention_in), piece(Stage::attention_out));
+  return round_up(std::max({piece(Stage::embed), piece(Stage::mlp), attention + beside}), kPage);
 }
 
 OutputLayout output_layout(const ModelSpec& model, const Types& types, std::int64_t block_size) {
@@ -75,11 +78,12 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
   Workspace space;
   space.batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
   space.chunk_tokens = std::min(space.batch_tokens, std::max<std::int64_t>(rows_that_fill, work.longest_prompt));
+  space.piece_tokens = std::min(space.chunk_tokens, rows_that_fill);
   space.admitted_tokens = std::max(space.chunk_tokens, space.batch_tokens / 4);
-  space.chunk = chunk_bytes(model, types, space.chunk_tokens);
+  space.chunk = chunk_bytes(model, types, space);
   const std::int64_t block = policy.block_size();
   space.output = output_layout(model, types, block);
-  space.gather = round_up(bytes_of(DType::f32, space.chunk_tokens * std::max(model.embed, model.hidden)), kPage);
+  space.gather = round_up(bytes_of(DType::f32, space.piece_tokens * std::max(model.embed, model.hidden)), kPage);
   if (policy.attention_on_host > 0) {
     space.exchange_device = exchange_layout(model, types, block, false);
     space.exchange_host = exchange_layout(model, types, block, true);
@@ -175,6 +179,19 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
           .slots = retention.slots(prompt, generation, windows),
           .longest_generation = generation};
 }
+
+namespace {
+
+double mean(const std::vector<WorkGroup>& groups, double WorkGroup::*of, std::int64_t otherwise) {
+  double sum = 0, count = 0;
+  for (const WorkGroup& group : groups) sum += group.choices * group.*of, count += group.choices;
+  return count > 0 ? sum / count : double(otherwise);
+}
+
+}  // namespace
+
+double Workload::prompt() const { return mean(groups, &WorkGroup::prompt, longest_prompt); }
+double Workload::generation() const { return mean(groups, &WorkGroup::generation, longest_generation); }
 
 std::uint64_t Footprint::kv_buffer_bytes(int layer) const {
   std::uint64_t total = 0;

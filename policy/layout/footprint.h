@@ -16,21 +16,28 @@
 
 namespace weft::policy {
 
-/// Upper bounds on a job's requests.
+/// Choices that follow each other in the order of a job and are nearly alike.
+struct WorkGroup {
+  double choices = 0;
+  double prompt = 1, generation = 1;  ///< tokens, on average
+  double prompts = 0;                 ///< distinct prompts; equal ones are neighbours
+};
+
+/// A job's requests: upper bounds, and how they are distributed.
 struct Workload {
   std::optional<std::int64_t> requests = 0;  ///< choices; nullopt: endless, so that blocks are always full
   std::int64_t longest_prompt = 1;           ///< tokens
   LayerSlots slots = 1;                      ///< most slots that a sequence needs (Retention::slots)
   std::int64_t longest_generation = 1;
   bool resumes = false;  ///< some sequences start partway through their answers, so prompts join others' decode
-  double mean_prompt = 0, mean_generation = 0;  ///< tokens; 0: all are as long as the longest
-  std::uint64_t job_bytes = 0;                  ///< memory outside buffers: the request list and pending answers
-  std::uint64_t place_bytes = 0;                ///< the same per place: its sequence and answer
+  std::vector<WorkGroup> groups = {};  ///< in the order of the job; empty: all are as long as the longest
+  std::uint64_t job_bytes = 0;         ///< memory outside buffers: the request list and pending answers
+  std::uint64_t place_bytes = 0;       ///< the same per place: its sequence and answer
 
   /// The number of requests, at most `most`.
   std::int64_t at_most(std::int64_t most) const { return std::min(requests.value_or(most), most); }
-  double prompt() const { return mean_prompt > 0 ? mean_prompt : double(longest_prompt); }
-  double generation() const { return mean_generation > 0 ? mean_generation : double(longest_generation); }
+  double prompt() const;      ///< tokens, on average
+  double generation() const;  ///< likewise
 };
 /// The workload of equal requests, for a model with these sliding windows (ModelSpec::windows).
 Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::int64_t generation,
@@ -83,6 +90,7 @@ struct UnpackedLayout {
 struct Workspace {
   std::int64_t batch_tokens = 0;  ///< tokens in a batch of the longest prompts
   std::int64_t chunk_tokens = 0;  ///< most tokens in a chunk, which holds whole prompts
+  std::int64_t piece_tokens = 0;  ///< most tokens in a piece of a chunk: what works row by row goes piece by piece
   /// Prompt tokens of a batch that may join a sweep after the first, not counting the last prompt of them: a quarter of
   /// what its prefill has, so that decode does not stall.
   std::int64_t admitted_tokens = 0;

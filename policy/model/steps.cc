@@ -45,8 +45,6 @@ static_assert([] {
   return true;
 }());
 
-constexpr std::size_t kAlignment = 64;  // of values in the work space: a cache line
-
 /// The values that attention over prompts needs in addition to its result.
 constexpr std::array kPromptValues{Value::stored_k, Value::stored_v, Value::log_sum, Value::score};
 
@@ -94,7 +92,7 @@ std::vector<Value> scratch_values(std::span<const Step> steps) {
   return values;
 }
 
-std::size_t take(offload::Arena& arena, const ValueShape& shape) { return arena.take(shape.bytes(), kAlignment); }
+std::size_t take(offload::Arena& arena, const ValueShape& shape) { return arena.take(shape.bytes(), kValueAlignment); }
 
 double products(const ModelSpec& model, const Step& step, double rows) {
   return step.op == StepOp::linear ? rows * double(elements_of(model, step.weight)) : 0;

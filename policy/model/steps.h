@@ -89,8 +89,12 @@ struct ValueShape {
 /// `rows`: tokens of a chunk, or sequences of a batch for a value with a row per sequence.
 ValueShape shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows);
 
+constexpr std::size_t kValueAlignment = 64;  ///< every value in the work space begins at a cache line
+
 /// The values that occupy the work space while these steps run, in the order in which they are first written.
 std::vector<Value> scratch_values(std::span<const Step> steps);
+/// The values of attention_in that attention over a chunk reads. All others of a stage are of one piece of its rows.
+constexpr bool spans_chunk(Value value) { return value == Value::q || value == Value::k || value == Value::v; }
 /// Takes room for one of them; returns its offset.
 std::size_t take(offload::Arena& arena, const ValueShape& shape);
 

@@ -33,9 +33,11 @@ double Cost::bytes(const Op& op, const Sweep& sweep) const {
   if (op.subject < shape.kv_buffer(0, 0)) return double(sizing_.unit_bytes[op.subject]);
   if (op.subject < shape.activation_buffer(0))
     return double(footprint_.kv_buffer_bytes(static_cast<int>(op.subject - shape.kv_buffer(0, 0)) / shape.batches));
-  const double rows = double(sweep.rows(op.batch, policy_.gpu_batch_size));
+  const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
+  const double rows = double(sequences);
   const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
-  if (op.subject < shape.exchange_buffer(0)) return rows * sweep.tokens * bytes_of_row(Value::hidden);
+  if (op.subject < shape.exchange_buffer(0))
+    return sweep.with_rows(sequences) * sweep.tokens * bytes_of_row(Value::hidden);
   return rows * (bytes_of_row(Value::q) + bytes_of_row(Value::k) + bytes_of_row(Value::v));
 }
 
@@ -60,7 +62,7 @@ double Cost::bits() const {
 }
 
 bool Cost::packed(const Sweep& sweep) const {
-  return double(sweep.rows(0, policy_.gpu_batch_size)) * sweep.tokens <= double(machine_.packed_rows);
+  return sweep.with_rows(sweep.rows(0, policy_.gpu_batch_size)) * sweep.tokens <= double(machine_.packed_rows);
 }
 
 double Cost::product(double elements, double rows, DType weights, bool packed) const {
@@ -107,11 +109,11 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
     return packed(sweep) ? 0 : unpack(units_[unit], double(sizing_.unpacked_bytes[unit]));
   }
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
-  const double rows = double(sequences) * sweep.tokens;
+  const double rows = sweep.with_rows(sequences) * sweep.tokens;
   switch (sub.kind) {
-    case Sublayer::Kind::embed: return steps(Stage::embed, rows, false) + disk_rows(rows);
+    case Sublayer::Kind::embed: return pieces(Stage::embed, rows, false) + disk_rows(rows);
     case Sublayer::Kind::attention: return attention(op, sequences, sweep);
-    case Sublayer::Kind::mlp: return mlp(rows, packed(sweep));
+    case Sublayer::Kind::mlp: return pieces(Stage::mlp, rows, packed(sweep));
     case Sublayer::Kind::output: return steps(Stage::output, double(sequences), false);
     case Sublayer::Kind::head:
       return head(units_[sub.unit], op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences));
@@ -121,13 +123,13 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
 
 /// Seconds to read embedding rows whose pieces are on disk. Each distinct row of a chunk is read once.
 double Cost::disk_rows(double rows) const {
-  const double chunk = std::min(rows, double(footprint_.workspace.chunk_tokens)), chunks = rows / chunk;
+  const double chunk = std::min(rows, double(footprint_.workspace.piece_tokens)), chunks = rows / chunk;
   const double read = chunks * (embedding_on_disk_ * std::min(chunk, double(model_.vocab)) +
                                 positions_on_disk_ * std::min(chunk, double(model_.positions)));
   return read > 0 ? read / machine_.disk_rows_per_second : 0;
 }
 
-double Cost::prefill_core(int layer, double sequences, double prompt) const {
+double Cost::prefill_core(int layer, double sequences, double keeping, double prompt) const {
   const double rows = sequences * prompt;
   const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
   const double stored = bytes_of_row(Value::stored_k) + bytes_of_row(Value::stored_v);
@@ -152,7 +154,7 @@ double Cost::prefill_core(int layer, double sequences, double prompt) const {
     seconds += pointwise(2 * rows * bytes_of_row(Value::stored_k));
   if (policy_.kv_format.rotates())
     for (const Value value : {Value::k, Value::v}) seconds += pointwise(2 * rows * bytes_of_row(value));
-  return seconds + pointwise(2 * rows * stored);  // into the slots
+  return seconds + pointwise(2 * keeping * prompt * stored);  // into the slots
 }
 
 double Cost::decode_core(const Engine& engine, std::span<const offload::KvShape> runs, double sequences,
@@ -176,25 +178,25 @@ double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep)
   const std::vector<offload::KvShape>& kv = footprint_.kv_runs(layer);
   if (op.part == Part::core) return decode_core(machine_.host, kv, double(sequences), sweep.visible);
   // Chunks of whole sequences, as Layers::chunks() cuts them.
+  const double all = sweep.with_rows(sequences);
   const auto per_chunk =
-      std::clamp<double>(std::floor(double(footprint_.workspace.chunk_tokens) / sweep.tokens), 1, double(sequences));
+      std::clamp<double>(std::floor(double(footprint_.workspace.chunk_tokens) / sweep.tokens), 1, all);
   double seconds = 0;
-  for (double left = double(sequences); left > 0; left -= per_chunk) {
+  for (double left = all; left > 1e-9; left -= per_chunk) {
     const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
-    if (op.part != Part::out) seconds += steps(Stage::attention_in, rows, packed(sweep));
+    if (op.part != Part::out) seconds += pieces(Stage::attention_in, rows, packed(sweep));
     if (op.part == Part::whole)
-      seconds += sweep.prefill ? prefill_core(layer, count, sweep.tokens)
+      seconds += sweep.prefill ? prefill_core(layer, count, count * double(sequences) / all, sweep.tokens)
                                : decode_core(machine_.device, kv, count, sweep.visible);
-    if (op.part != Part::in) seconds += steps(Stage::attention_out, rows, packed(sweep));
+    if (op.part != Part::in) seconds += pieces(Stage::attention_out, rows, packed(sweep));
   }
   return seconds;
 }
 
-double Cost::mlp(double rows, bool packed) const {
-  double seconds = 0;
-  for (double left = rows; left > 0; left -= double(footprint_.workspace.chunk_tokens))
-    seconds += steps(Stage::mlp, std::min(left, double(footprint_.workspace.chunk_tokens)), packed);
-  return seconds;
+double Cost::pieces(Stage stage, double rows, bool packed) const {
+  const auto piece = double(footprint_.workspace.piece_tokens);
+  const double whole = std::floor(rows / piece), rest = rows - whole * piece;
+  return (whole > 0 ? whole * steps(stage, piece, packed) : 0) + (rest > 1e-9 ? steps(stage, rest, packed) : 0);
 }
 
 /// Seconds of one piece of the head.

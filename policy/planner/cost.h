@@ -19,11 +19,14 @@ struct Sweep {
   bool prefill = false;
   std::int64_t live = 1;  ///< unfinished sequences of the block
   double tokens = 1;      ///< new tokens per sequence: its prompt in prefill, one in decode
+  double own = 1;         ///< share of the sequences that have rows; the others share a neighbour's prefill
   double visible = 1;     ///< tokens per sequence that decode attends to, if its layer has that many slots
   /// The live sequences of a gpu batch. The batches fill in order.
   std::int64_t rows(int batch, int gpu_batch_size) const {
     return std::clamp<std::int64_t>(live - std::int64_t{batch} * gpu_batch_size, 0, gpu_batch_size);
   }
+  /// The sequences that have rows, of so many in a batch.
+  double with_rows(std::int64_t sequences) const { return sequences > 0 ? std::max(1.0, double(sequences) * own) : 0; }
 };
 
 /// All references must outlive it.
@@ -43,10 +46,12 @@ class Cost {
   double unpack(const Unit& unit, double bytes) const;
   double disk_rows(double rows) const;
   double attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const;
-  double prefill_core(int layer, double sequences, double prompt) const;
+  /// `keeping`: the sequences that get slots, which may be more than those that have rows.
+  double prefill_core(int layer, double sequences, double keeping, double prompt) const;
   double decode_core(const Engine& engine, std::span<const offload::KvShape> runs, double sequences,
                      double tokens) const;
-  double mlp(double rows, bool packed) const;
+  /// A stage that works row by row, in pieces of Workspace::piece_tokens rows.
+  double pieces(Stage stage, double rows, bool packed) const;
   double head(const Unit& unit, bool last, double rows) const;
   /// All steps of a stage over `rows` rows, except attention itself.
   double steps(Stage stage, double rows, bool packed) const;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "policy/planner/timeline.h"
+
 namespace weft::policy {
 namespace {
 
@@ -23,14 +25,17 @@ class Predictor {
  public:
   Predictor(const Problem& problem, const Policy& policy, const Footprint& print)
       : problem_(problem), policy_(policy), footprint_(print),
-        cost_(problem.model, problem.units, policy, print, problem.sizing, problem.machine) {
+        cost_(problem.model, problem.units, policy, print, problem.sizing, problem.machine),
+        begins_(first_sweep(problem.work, policy.gpu_batch_size, policy.num_gpu_batches)) {
     first_ = schedule(0, 1);
     sweeps_ = int(std::min<std::int64_t>(problem.work.longest_generation - 1, kSweeps));
     if (sweeps_ > 0) decode_ = schedule(1, sweeps_);
   }
 
+  /// The share of sequences whose prompt is computed.
+  double own() const { return begins_.own; }
   Phase prefill(std::int64_t live) const {
-    return phase(first_, {.prefill = true, .live = live, .tokens = problem_.work.prompt()});
+    return phase(first_, {.prefill = true, .live = live, .tokens = begins_.prompt, .own = begins_.own});
   }
 
   /// All sweeps after the first token. Sequences end at different lengths, so on average only a part of a block is
@@ -46,28 +51,32 @@ class Predictor {
     return count / 6 * (at(1) + 4 * at((1 + count) / 2) + at(count));
   }
 
-  /// For more requests than places: all places are taken until the last sequences end.
+  /// For more requests than places, which are refilled.
   Prediction refilled(std::int64_t requests) const {
     const Workload& work = problem_.work;
     const std::int64_t block = policy_.block_size();
-    const double waiting = double(requests - block), tokens = double(requests) * work.generation();
-    // Places are refilled no faster than prompts may join. This limits runs with short answers.
-    const double joining = double(footprint_.workspace.admitted_tokens) / std::max(1.0, work.prompt());
-    const double per_sweep = std::clamp(joining, 1.0, double(policy_.gpu_batch_size)) * double(policy_.num_gpu_batches);
-    const double count = std::max({double(requests) * std::max(0.0, work.generation() - 1) / double(block),
-                                   double(work.longest_generation - 1), waiting / per_sweep});
+    const Timeline line =
+        timeline(work, policy_.gpu_batch_size, policy_.num_gpu_batches, footprint_.workspace.admitted_tokens);
     const double visible = std::min(double(work.slots.most()), work.prompt() + work.generation() / 2);
     Prediction result{.prefill = prefill(block), .decode = {}, .requests = double(requests), .bytes = footprint_.bytes};
-    if (count > 0) result.decode = count * sweeps(block, visible);
-    // A prefill that joins a sweep adds only its computation; the weights are loaded anyway.
+    Phase sweep;
+    const auto rows = [](double live) { return std::max<std::int64_t>(1, std::llround(live)); };
+    if (line.full > 0) result.decode = line.full * (sweep = sweeps(rows(line.full_live), visible));
+    if (line.rest > 0) {
+      const Phase other = sweeps(rows(line.rest_live), visible);
+      result.decode = result.decode + line.rest * other;
+      if (line.full == 0) sweep = other;
+    }
+    // A prefill that joins a sweep adds only its computation: the weights are loaded anyway, and while they are the
+    // device has time for it.
     constexpr auto compute = static_cast<std::size_t>(offload::Lane::device_compute);
-    double& busy = result.decode.busy[compute];
-    busy += waiting / double(block) * result.prefill.busy[compute];
-    result.decode.seconds = std::max(result.decode.seconds, busy);
+    const double joining = line.joining_tokens / std::max(1.0, begins_.tokens()) * result.prefill.busy[compute];
+    result.decode.busy[compute] += joining;
+    result.decode.seconds += std::max(0.0, joining - line.joins * (sweep.seconds - sweep.busy[compute]));
     result.prefill_seconds = result.prefill.seconds;
     result.seconds = result.prefill.seconds + result.decode.seconds;
-    result.prompt_tokens = double(block) * work.prompt();
-    result.tokens = tokens;
+    result.prompt_tokens = begins_.tokens();
+    result.tokens = double(requests) * work.generation();
     return result;
   }
 
@@ -114,6 +123,7 @@ class Predictor {
   const Policy& policy_;
   const Footprint& footprint_;
   const Cost cost_;
+  const FirstSweep begins_;
   Schedule first_, decode_;
   int sweeps_;
 };
@@ -140,7 +150,7 @@ Prediction predict(const Problem& problem, const Policy& policy, const Footprint
                     .blocks = std::ceil(double(requests) / double(block)),
                     .requests = double(requests),
                     .bytes = footprint.bytes};
-  result.prompt_tokens = result.requests * work.prompt();
+  result.prompt_tokens = result.requests * work.prompt() * predictor.own();
   result.tokens = result.requests * work.generation();
   const double times = double(std::max<std::int64_t>(1, full));
   result.prefill_seconds = times * result.prefill.seconds;

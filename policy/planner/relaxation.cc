@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include "policy/planner/timeline.h"
+
 namespace weft::policy {
 namespace {
 
@@ -99,11 +101,17 @@ class Relaxation {
     bound(program);
     if (!add_capacity(program)) return {};
     const Workload& work = problem_.work;
-    const double prompt = work.prompt();
-    const auto count = double(work.longest_generation - 1), slots = double(work.slots.most());
+    const double prompt = work.prompt(), slots = double(work.slots.most());
+    const std::int64_t block = policy_.block_size();
+    // Places that are refilled are taken for as long as an answer is on average; others until the longest has ended.
+    const bool refills = policy_.continuous && work.requests && *work.requests > block;
+    const double longest = double(work.longest_generation);
+    const double count = (refills ? work.generation() : longest) - 1;
+    const double alive = refills ? 1 : std::min(1.0, work.generation() / longest);
+    const auto live = static_cast<std::int64_t>(std::ceil(double(block) * alive));
     const double visible = (std::min(slots, prompt + 1) + std::min(slots, prompt + count)) / 2;
-    const std::int64_t live = policy_.block_size();
-    add_lanes(program, first_sweep, lanes({.prefill = true, .live = live, .tokens = prompt}));
+    const FirstSweep begins = policy::first_sweep(work, policy_.gpu_batch_size, policy_.num_gpu_batches);
+    add_lanes(program, first_sweep, lanes({.prefill = true, .live = block, .tokens = prompt, .own = begins.own}));
     add_lanes(program, sweep, lanes({.live = live, .visible = visible}));
     Row objective{};
     objective[first_sweep] = 1;

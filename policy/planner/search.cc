@@ -17,7 +17,9 @@ constexpr int kEvaluations = 240;        // to improve one placement
 constexpr double kOpsSimulated = 1.2e7;  // in a whole search: bounds its time, the same on every machine
 constexpr double kGain = 1e-4;           // a change worth making
 constexpr int kRepairs = 96;
-constexpr int kSmaller = 24;     // smaller blocks that are tried for one nearly as fast
+constexpr int kSmaller = 24;  // smaller blocks that are tried for one nearly as fast
+constexpr int kTriedOfNearlyEqual = 2;
+constexpr double kNearlyAsLarge = 1.2;
 constexpr double kDigits = 1e4;  // parts of a share of 1: finer than any unit
 
 struct Shape {
@@ -115,6 +117,7 @@ class Searcher {
   /// Moves to the front the policy with the smallest block among those nearly as fast as the fastest, found.front().
   void put_smallest_first(std::vector<Candidate>& found, std::vector<Start> relaxed) {
     const double enough = (1 - kNearlyAsFast) * found.front().prediction.tokens_per_second();
+    const auto fastest = kind_of(found.front().policy), resident = kind_of(Policy{});
     const auto smaller = [&](const Candidate& a, const Candidate& b) {
       const bool a_will_do = a.prediction.tokens_per_second() >= enough,
                  b_will_do = b.prediction.tokens_per_second() >= enough;
@@ -122,18 +125,28 @@ class Searcher {
     };
     const auto smallest = std::min_element(found.begin(), found.end(), smaller);
     std::rotate(found.begin(), smallest, smallest + 1);
+    std::erase_if(relaxed, [&](const Start& start) {
+      const auto kind = kind_of(start.policy);
+      return start.tokens_per_second < enough || (kind != fastest && kind != resident);
+    });
     std::stable_sort(relaxed.begin(), relaxed.end(),
                      [](const Start& a, const Start& b) { return a.policy.block_size() < b.policy.block_size(); });
     ops_ = 0;
-    int left = kSmaller;
-    for (const Start& start : relaxed) {
-      if (start.policy.block_size() >= found.front().policy.block_size()) return;
-      if (start.tokens_per_second < enough) continue;
-      if (left-- == 0) return;
-      const auto candidate = evaluate(repaired(start.policy));
-      if (!candidate || candidate->prediction.tokens_per_second() < enough) continue;
-      found.insert(found.begin(), *candidate);
-      return;
+    // Of blocks that are nearly equally large, laid out as the fastest is or resident, the most promising are tried.
+    auto begin = relaxed.begin();
+    for (int left = kSmaller; left > 0 && begin != relaxed.end();) {
+      const double most = kNearlyAsLarge * begin->policy.block_size();
+      const auto end = std::find_if(begin, relaxed.end(), [&](const Start& s) { return s.policy.block_size() > most; });
+      std::stable_sort(begin, end,
+                       [](const Start& a, const Start& b) { return a.tokens_per_second > b.tokens_per_second; });
+      for (auto start = begin; start != end && start < begin + kTriedOfNearlyEqual; ++start, --left) {
+        if (start->policy.block_size() >= found.front().policy.block_size()) continue;
+        const auto candidate = evaluate(repaired(start->policy));
+        if (!candidate || candidate->prediction.tokens_per_second() < enough) continue;
+        found.insert(found.begin(), *candidate);
+        return;
+      }
+      begin = end;
     }
   }
 
@@ -154,6 +167,12 @@ class Searcher {
 
   Footprint measure(const Policy& policy) const {
     return footprint(problem_.model, problem_.units, policy, problem_.work, problem_.sizing);
+  }
+
+  /// Whether the job has a request for the last gpu batch of a block.
+  bool fills(const Policy& policy) const {
+    return (policy.gpu_batch_size == 1 && policy.num_gpu_batches == 1) || !problem_.work.requests ||
+           policy.block_size() - policy.num_gpu_batches < *problem_.work.requests;
   }
 
   double unit_step() const { return 1.0 / double(problem_.units.size()); }
@@ -229,7 +248,7 @@ class Searcher {
       for (const int change : {-step, step}) {
         Policy next = policy;
         next.*size = policy.*size + change;
-        if (next.*size >= low && next.block_size() <= kLargestBlock) found.push_back(next);
+        if (next.*size >= low && next.block_size() <= kLargestBlock && fills(next)) found.push_back(next);
       }
     };
     if (!partial_.gpu_batch_size) resize(&Policy::gpu_batch_size, 1);
@@ -255,15 +274,18 @@ class Searcher {
       }
   }
 
+  /// What streams, and whether the host attends.
+  static std::tuple<bool, bool, bool, bool> kind_of(const Policy& policy) {
+    return {policy.weights.device() < 1, policy.kv.device() < 1, policy.attention_on_host > 0,
+            policy.activations.device() < 1};
+  }
+
   static std::vector<Candidate> distinct(const std::vector<Candidate>& candidates) {
-    std::set<std::tuple<bool, bool, bool, bool, int>> seen;
+    std::set<std::pair<std::tuple<bool, bool, bool, bool>, int>> seen;
     std::vector<Candidate> result;
     for (const Candidate& candidate : candidates) {
       const Policy& policy = candidate.policy;
-      if (seen.insert({policy.weights.device() < 1, policy.kv.device() < 1, policy.attention_on_host > 0,
-                       policy.activations.device() < 1, policy.num_gpu_batches})
-              .second)
-        result.push_back(candidate);
+      if (seen.insert({kind_of(policy), policy.num_gpu_batches}).second) result.push_back(candidate);
     }
     return result;
   }

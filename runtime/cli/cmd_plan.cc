@@ -55,10 +55,10 @@ policy::Workload work_of(const PlanFlags& flags, const policy::Retention& retent
 }
 
 /// Measures this machine.
-policy::Machine measured(const MachineOptions& options) {
+policy::Machine measured(const MachineOptions& options, const ModelSource& source) {
   const auto backend = make_backend(options);
   require_memory(options, *backend);
-  return measure_machine(*backend, options, Effort::brief);
+  return measure_machine(*backend, options, Effort::brief, UINT64_MAX, {}, weight_files_of(source));
 }
 
 void sweep(const PlanFlags& flags, const PlanRequest& request, const std::string& title) {
@@ -99,7 +99,7 @@ int run_plan(const PlanFlags& flags) {
   const auto source =
       open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights, policy.weight_format);
   check(flags, source->spec, policy);
-  const policy::Machine machine = flags.machine.empty() ? measured(options) : read_machine(flags.machine);
+  const policy::Machine machine = flags.machine.empty() ? measured(options, *source) : read_machine(flags.machine);
   PlanRequest request{
       .source = *source,
       .machine = machine,

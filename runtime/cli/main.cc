@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "kernels/machine/host_machine.h"
 #include "policy/base/json.h"
 #include "runtime/base/exit_codes.h"
 #include "runtime/base/stop.h"
@@ -201,6 +202,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   open_standard_descriptors();
   leave_no_core();
+  weft::kernels::raise_open_files();
   try {
     make_logger();
     return run(argc, argv);

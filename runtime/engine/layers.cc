@@ -28,6 +28,14 @@ std::array<View, policy::kValues> with_hidden(View hidden) {
   return values;
 }
 
+/// The views of these values alone.
+std::array<View, policy::kValues> with_only(const std::array<View, policy::kValues>& values,
+                                            std::initializer_list<Value> wanted) {
+  std::array<View, policy::kValues> some;
+  for (const Value value : wanted) at(some, value) = at(values, value);
+  return some;
+}
+
 /// The number of steps, from the first on, that are products of one input and nothing else.
 std::size_t products_of_one_input(std::span<const Step> steps) {
   const auto fits = [&](const Step& s) {
@@ -64,7 +72,7 @@ Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::b
                kernels::Backend& backend, const GracePeriod& stop)
     : model_(plan.model), retention_(plan.retention), types_(plan.types), rotate_(plan.rotate),
       activation_(activation_named(plan.model.activation, plan.model.architecture)), chunk_tokens_(plan.chunk_tokens),
-      arithmetic_(plan.arithmetic), scale_(attention_scale(plan.model)),
+      piece_tokens_(plan.piece_tokens), arithmetic_(plan.arithmetic), scale_(attention_scale(plan.model)),
       scratch_(workspace.data(), workspace.size(), offload::Tier::device), tables_(tables), backend_(backend),
       ops_(backend.ops()), stop_(stop), random_cache_(plan.model, plan.retention, plan.types.kv, backend) {
   for (int layer = 0; layer < model_.layers; ++layer) {
@@ -80,9 +88,9 @@ Layers::Layers(const LayersPlan& plan, std::span<std::byte> workspace, TableRows
           plan, [&](Stage stage, int layer) { return policy::steps_of(plan.model, stage, layer); }, workspace, tables,
           backend, stop) {}
 
-void Layers::begin_chunk() {
+void Layers::begin_chunk(std::size_t used) {
   if (stop_.over()) throw Interrupted{};
-  scratch_.rewind(0);
+  scratch_.rewind(used);
 }
 
 const std::vector<Step>& Layers::steps(Stage stage, int layer) const {
@@ -106,6 +114,27 @@ void Layers::run(Stage stage, int layer, const UnitViews& unit, const Chunk& chu
     if (products == 0) run(rest.front(), layer, unit, chunk, values, stream);
     rest = rest.subspan(std::max<std::size_t>(products, 1));
   }
+}
+
+void Layers::run_pieces(Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, const Values& whole,
+                        kernels::Stream& stream) {
+  const std::size_t used = scratch_.used();
+  const std::int64_t rows = at(whole, Value::hidden).rows;
+  const auto piece = [&](const auto& of_rows, std::int64_t first, std::int64_t count) {
+    return of_rows.empty() ? of_rows
+                           : of_rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+  };
+  for (std::int64_t first = 0; first < rows; first += piece_tokens_) {
+    const std::int64_t count = std::min(piece_tokens_, rows - first);
+    begin_chunk(used);
+    Values values;
+    for (std::size_t value = 0; value < values.size(); ++value)
+      if (whole[value]) values[value] = whole[value].slice(first, count);
+    Chunk own = chunk;
+    own.tokens = piece(chunk.tokens, first, count), own.position = piece(chunk.position, first, count);
+    run(stage, layer, unit, own, values, stream);
+  }
+  scratch_.rewind(used);
 }
 
 std::size_t Layers::run_products(std::span<const Step> steps, const UnitViews& unit, const Values& values,
@@ -199,14 +228,9 @@ std::vector<std::int64_t> Layers::chunks(const BatchRows& rows, std::int64_t fir
 }
 
 void Layers::embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream) {
-  for (std::int64_t first = 0; first < rows.rows(); first += chunk_tokens_) {
-    const std::int64_t last = std::min(first + chunk_tokens_, rows.rows());
-    begin_chunk();
-    Values values = with_hidden(hidden.slice(first, last - first));
-    run(Stage::embed, 0, unit,
-        {.tokens = part(rows.tokens, first, last), .position = part(rows.position, first, last), .last = {}}, values,
-        stream);
-  }
+  begin_chunk();
+  run_pieces(Stage::embed, 0, unit, {.tokens = rows.tokens, .position = rows.position, .last = {}},
+             with_hidden(hidden.slice(0, rows.rows())), stream);
 }
 
 void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,
@@ -388,27 +412,25 @@ void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std
                       .narrow_q = model_.fused_qkv ? narrow_kv : narrow,
                       .narrow_kv = narrow_kv};
     Values values = with_hidden(hidden.slice(begin, end - begin));
-    run(Stage::attention_in, layer, unit, chunk, values, stream);
-    run(Stage::attend, layer, unit, chunk, values, stream);
+    for (const Value value : policy::scratch_values(in_memory_order(steps(Stage::attention_in, layer), unit)))
+      if (policy::spans_chunk(value)) at(values, value) = take(value, end - begin, chunk);
+    run(Stage::attend, layer, unit, chunk, values, stream);  // makes room alone
+    run_pieces(Stage::attention_in, layer, unit, chunk,
+               with_only(values, {Value::hidden, Value::q, Value::k, Value::v}), stream);
     if (prompts) prefill(layer, rows, first, last, values, kv, stream);
     else decode(ops_, layer, rows, first, last, values, kv, stream);
-    run(Stage::attention_out, layer, unit, chunk, values, stream);
+    run_pieces(Stage::attention_out, layer, unit, chunk, with_only(values, {Value::hidden, Value::attended}), stream);
     first = last;
   }
 }
 
 void Layers::attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Exchange& out,
                           const HeadRunSlots& kv, kernels::Stream& stream) {
-  for (std::int64_t first = 0; first < rows.begun; first += chunk_tokens_) {  // each has one row
-    const std::int64_t count = std::min(chunk_tokens_, rows.begun - first);
-    begin_chunk();
-    Values values = with_hidden(hidden.slice(first, count));
-    at(values, Value::q) = out.q.slice(first, count);
-    at(values, Value::k) = out.k.slice(first, count);
-    at(values, Value::v) = out.v.slice(first, count);
-    run(Stage::attention_in, layer, unit,
-        {.tokens = {}, .position = part(rows.position, first, first + count), .last = {}}, values, stream);
-  }
+  begin_chunk();
+  Values values = with_hidden(hidden.slice(0, rows.begun));  // each has one row
+  at(values, Value::q) = out.q, at(values, Value::k) = out.k, at(values, Value::v) = out.v;
+  run_pieces(Stage::attention_in, layer, unit,
+             {.tokens = {}, .position = part(rows.position, 0, rows.begun), .last = {}}, values, stream);
   attend(layer, unit, rows, rows.begun, hidden, {.slots = kv, .home = {}}, stream);
 }
 
@@ -425,21 +447,15 @@ void Layers::attention_core(int layer, const BatchRows& rows, const Exchange& ho
 
 void Layers::attention_out(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, View attended,
                            kernels::Stream& stream) {
-  for (std::int64_t first = 0; first < rows.begun; first += chunk_tokens_) {
-    const std::int64_t count = std::min(chunk_tokens_, rows.begun - first);
-    begin_chunk();
-    Values values = with_hidden(hidden.slice(first, count));
-    at(values, Value::attended) = attended.slice(first, count);
-    run(Stage::attention_out, layer, unit, {}, values, stream);
-  }
+  begin_chunk();
+  Values values = with_hidden(hidden.slice(0, rows.begun));
+  at(values, Value::attended) = attended;
+  run_pieces(Stage::attention_out, layer, unit, {}, values, stream);
 }
 
 void Layers::mlp(int layer, const UnitViews& unit, View hidden, kernels::Stream& stream) {
-  for (std::int64_t first = 0; first < hidden.rows; first += chunk_tokens_) {
-    begin_chunk();
-    Values values = with_hidden(hidden.slice(first, std::min(chunk_tokens_, hidden.rows - first)));
-    run(Stage::mlp, layer, unit, {}, values, stream);
-  }
+  begin_chunk();
+  run_pieces(Stage::mlp, layer, unit, {}, with_hidden(hidden), stream);
 }
 
 void Layers::output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,

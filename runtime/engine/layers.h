@@ -46,12 +46,13 @@ struct LayersPlan {
   const policy::Retention& retention;
   policy::Types types;
   bool rotate = false;  ///< rotate keys and values before they are quantised (policy::KvFormat)
-  std::int64_t chunk_tokens = 0;
-  Arithmetic arithmetic = Arithmetic::exact;  ///< used for products with quantised weights
+  std::int64_t chunk_tokens = 0, piece_tokens = 0;  ///< as in policy::Workspace
+  Arithmetic arithmetic = Arithmetic::exact;        ///< used for products with quantised weights
 };
 
-/// Runs sublayers on the device in chunks of at most `chunk_tokens` rows (or one prompt), so that the work space is
-/// bounded. A row's result does not depend on its chunk. Once `stop` is over, the next chunk throws Interrupted.
+/// Runs sublayers on the device, so that the work space is bounded: attention in chunks of at most `chunk_tokens` rows
+/// (or one prompt), and what works row by row in pieces of at most `piece_tokens` rows. A row's result depends on
+/// neither. Once `stop` is over, the next chunk or piece throws Interrupted.
 /// attention_core() is called by the host lane's thread, everything else by the device lane's, one thread at a time.
 class Layers {
  public:
@@ -110,7 +111,12 @@ class Layers {
     bool narrow_q = false, narrow_kv = false;        // q, k and v in the type of products
   };
 
-  void begin_chunk();
+  /// Frees the work space from `used` on.
+  void begin_chunk(std::size_t used = 0);
+  /// Runs a stage that works row by row, piece by piece, over rows of hidden states. Values that `whole` has are of all
+  /// rows; others get room for a piece, after what is in use.
+  void run_pieces(policy::Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, const Values& whole,
+                  kernels::Stream& stream);
   const std::vector<policy::Step>& steps(policy::Stage stage, int layer = 0) const;
   /// Makes room in the work space for a value of `rows` rows, in the chunk's type.
   View take(policy::Value value, std::int64_t rows, const Chunk& chunk);
@@ -150,7 +156,7 @@ class Layers {
   const policy::Types types_;
   const bool rotate_;
   const kernels::Activation activation_;
-  const std::int64_t chunk_tokens_;
+  const std::int64_t chunk_tokens_, piece_tokens_;
   const Arithmetic arithmetic_;
   const float scale_;
   std::vector<std::array<std::vector<policy::Step>, policy::kStages>> steps_;  // [layers]

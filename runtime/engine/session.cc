@@ -149,6 +149,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
                  .types = footprint_.types,
                  .rotate = policy_.kv_format.rotates(),
                  .chunk_tokens = footprint_.workspace.chunk_tokens,
+                 .piece_tokens = footprint_.workspace.piece_tokens,
                  .arithmetic = policy_.weight_format.value_or(policy::WeightFormat{}).arithmetic},
       storage_->workspace(), *storage_, *backend_, grace_);
   executor_ = std::make_unique<Executor>(policy_, footprint_, *layers_, *storage_, *backend_, grace_);

@@ -85,9 +85,9 @@ std::vector<std::string> decisions(const Session& session) {
                   kv_slots(footprint), policy::to_text(policy.kv_format, footprint.kv_shapes.front().front().dtype)),
       activations(footprint)};
   add_windows(footprint, lines);
-  lines.push_back(fmt::format("work space: {} for chunks of at most {} tokens, {} for the output",
+  lines.push_back(fmt::format("work space: {} for chunks of at most {} tokens and pieces of {}, {} for the output",
                               bytes_to_text(footprint.workspace.chunk), footprint.workspace.chunk_tokens,
-                              bytes_to_text(footprint.workspace.output.bytes)));
+                              footprint.workspace.piece_tokens, bytes_to_text(footprint.workspace.output.bytes)));
   if (footprint.workspace.unpacked.bytes > 0)
     lines.back() += ", " + bytes_to_text(footprint.workspace.unpacked.bytes) + " for weights that are unpacked";
   for (const Tier tier : offload::kTiers)

@@ -56,6 +56,10 @@ bool is_of(const SavedSequence& saved, const Sequence& sequence, std::int64_t vo
          fits(saved.token_logprobs, count, reports ? sequence.alternatives : -1, vocab);
 }
 
+bool is_in(const std::vector<std::uint32_t>& ascending, std::uint64_t request) {
+  return std::binary_search(ascending.begin(), ascending.end(), request);
+}
+
 bool in_flight(const Sequence& sequence) { return sequence.finish == Finish::none && sequence.generated() > 0; }
 
 }  // namespace
@@ -87,9 +91,10 @@ SavedWork::SavedWork(JobOptions& options, const RunRecord& record) : run_(run_of
   options.retentions.clear();
 }
 
-InFlight::InFlight(const JobOptions& options, const SavedWork& saved, Session& session, Answers& answers)
+InFlight::InFlight(const JobOptions& options, const SavedWork& saved, const std::vector<std::uint32_t>& mine,
+                   const std::vector<std::uint32_t>& later, Session& session, Answers& answers)
     : interval_(options.save_every), limited_(options.save_seldom), path_(Snapshot::place(options.output)),
-      session_(session), answers_(answers), snapshot_(saved.snapshot() ? &*saved.snapshot() : nullptr),
+      session_(session), answers_(answers), later_(later), snapshot_(saved.snapshot() ? &*saved.snapshot() : nullptr),
       parts_(SlotRecords::runs(session.footprint())), kind_{.run = saved.run(),
                                                             .retention = retention_text(session.policy().retention),
                                                             .kv = SlotRecords::kind(session.footprint()),
@@ -99,7 +104,8 @@ InFlight::InFlight(const JobOptions& options, const SavedWork& saved, Session& s
     snapshot_ = nullptr;
   }
   for (std::size_t i = 0; snapshot_ && i < snapshot_->size(); ++i)
-    waiting_[{snapshot_->sequence(i).request, snapshot_->sequence(i).choice}] = i;
+    if (const std::uint64_t request = snapshot_->sequence(i).request; is_in(mine, request) || is_in(later, request))
+      waiting_[{request, snapshot_->sequence(i).choice}] = i;
   if (!interval_) return;
   session_.grace().allow(kGrace);
   next_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(*interval_);
@@ -221,6 +227,8 @@ void InFlight::write(std::span<const Sequence> block) {
   }
   copy_waiting(writer, waiting);
   for (const SavedChoice& choice : answers_.ended_choices()) writer.ended(choice);
+  for (const SavedChoice& choice : ended())
+    if (is_in(later_, choice.request)) writer.ended(choice);
   writer.commit();
   bytes_ = writer.bytes();
   ++count_;

@@ -43,8 +43,10 @@ class SavedWork {
 /// Belongs to one run of a job. Errors of writing do not end the job; the first one is logged.
 class InFlight : public Pause {
  public:
-  /// References must outlive it. Logs and ignores a snapshot of another kind than this run's.
-  InFlight(const JobOptions& options, const SavedWork& saved, Session& session, Answers& answers);
+  /// `mine`, `later`: the requests that the session runs, and those of later sessions of this run, whose saved work it
+  /// passes on; ascending. References must outlive it. Logs and ignores a snapshot of another kind than this run's.
+  InFlight(const JobOptions& options, const SavedWork& saved, const std::vector<std::uint32_t>& mine,
+           const std::vector<std::uint32_t>& later, Session& session, Answers& answers);
 
   /// Whether a choice can continue in the middle of its answer. Any thread.
   bool has(std::uint64_t request, std::int32_t choice) const;
@@ -85,6 +87,7 @@ class InFlight : public Pause {
   const std::filesystem::path path_;
   Session& session_;
   Answers& answers_;
+  const std::vector<std::uint32_t>& later_;
   const Snapshot* snapshot_;                   // null: none fits
   std::unique_ptr<Snapshot> own_;              // owns snapshot_ if this run has written it
   const std::vector<SlotRecords::Run> parts_;  // the parts of a sequence, each with a record

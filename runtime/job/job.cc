@@ -26,8 +26,10 @@
 #include "runtime/job/decisions.h"
 #include "runtime/job/format_choice.h"
 #include "runtime/job/in_flight.h"
+#include "runtime/job/job_files.h"
 #include "runtime/job/job_plan.h"
 #include "runtime/job/job_record.h"
+#include "runtime/job/length_classes.h"
 #include "runtime/job/place_runner.h"
 #include "runtime/job/progress.h"
 #include "runtime/job/spill_space.h"
@@ -46,58 +48,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int kSomeRefused = 1;  // the exit code of a job that is done
-
-/// Whether two paths name one file.
-bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
-  std::error_code ignored;  // set if one does not exist
-  return std::filesystem::equivalent(a, b, ignored);
-}
-
-/// Throws UsageError if an option needs the answers to be a file.
-void check_pipe(const JobOptions& options) {
-  const char* const flag = options.resume.on                         ? "--resume"
-                           : options.ordered                         ? "--ordered"
-                           : options.durability == Durability::power ? "--durability power"
-                                                                     : nullptr;
-  if (flag) throw UsageError(std::string("--output -: ") + flag + " needs an output that is a file; give its name");
-  for (const std::string* path : {&options.input, &options.report, &options.trace})
-    if (std::filesystem::is_regular_file(*path) && same_file(*path, "/dev/stdout"))
-      throw UsageError("--output -: standard output is " + *path + ", which is another file of this job");
-}
-
-/// Checks all files before any work. One that cannot be written would otherwise be noticed only at the end.
-void check_files(const JobOptions& options) {
-  const bool pipe = options.output == kPipe;
-  if (pipe) check_pipe(options);
-  if (options.input != kPipe) require_input("--input", options.input);
-  std::vector<std::pair<const char*, std::filesystem::path>> seen;
-  const std::string none, record = pipe ? none : RunRecord::place(options.output).string();
-  const std::string in_flight = pipe ? none : Snapshot::place(options.output).string();
-  const std::string sorted = options.ordered ? sorted_place(options.output).string() : "";
-  for (const auto& [flag, path] : {std::pair{"--input", options.input == kPipe ? &none : &options.input},
-                                   {"--output", pipe ? &none : &options.output},
-                                   {"--output's record", &record},
-                                   {"--checkpoint-every", &in_flight},
-                                   {"--ordered", &sorted},
-                                   {"--report", &options.report},
-                                   {"--trace", &options.trace}}) {
-    if (path->empty()) continue;
-    const auto place = std::filesystem::weakly_canonical(*path);
-    for (const auto& [other, taken] : seen)
-      if (taken == place || same_file(taken, place))
-        throw UsageError(std::string(flag) + " " + *path + ": is also the file of " + other + "; give another name");
-    seen.emplace_back(flag, place);
-  }
-  if (!pipe) require_writable("--output", options.output);
-  if (!pipe) require_writable("--output's record", record);
-  if (options.ordered) require_writable("--ordered", sorted);
-  if (options.save_every && !pipe) Snapshot::require_own(in_flight);
-  if (options.ordered && !options.resume.on && std::filesystem::exists(sorted))
-    throw UsageError("--ordered: " + sorted + " exists; remove it or give --output another name");
-  require_folder("--disk-dir", options.machine.disk_directory);
-  if (!options.report.empty()) require_own("--report", options.report, "machine");
-  if (!options.trace.empty()) TraceFile::require_own(options.trace);
-}
 
 /// The requests of this shard that still need an answer.
 struct Open {
@@ -180,9 +130,9 @@ std::uint64_t most_tokens(const RequestFile& requests, const std::vector<std::ui
   return tokens;
 }
 
-Forecast forecast_of(const std::optional<policy::Candidate>& predicted) {
+Forecast forecast_of(const std::optional<policy::Candidate>& predicted, double later) {
   if (!predicted) return {};
-  return {predicted->prediction.seconds, predicted->prediction.prefill.seconds};
+  return {predicted->prediction.seconds, predicted->prediction.prefill.seconds, later};
 }
 
 /// Appends the lines of requests that will not run.
@@ -205,16 +155,6 @@ struct Job {
   bool pipe() const { return options.output == kPipe; }
   std::string output_name() const { return pipe() ? "standard output" : options.output; }
 };
-
-void check_and_announce(const JobOptions& options) {
-  check_files(options);
-  if (options.max_tokens < 1 || options.max_tokens > kMostTokens)
-    throw UsageError("--max-tokens must be from 1 to " + std::to_string(kMostTokens) + ", got " +
-                     std::to_string(options.max_tokens));
-  if (options.input == kPipe && isatty(STDIN_FILENO) == 1)
-    spdlog::info("requests are read from the terminal, one JSON object per line; Ctrl-D ends them");
-  if (options.output == kPipe) spdlog::info("answers go to standard output; a run that is stopped cannot be resumed");
-}
 
 std::unique_ptr<Journal> open_journal(const JobOptions& options, const std::atomic<bool>& stop) {
   const auto warn = [](const std::string& text) { spdlog::warn("{}", text); };
@@ -260,7 +200,7 @@ void announce(const Session& session, const JobOptions& options) {
 }
 
 /// Returns null if a stop came first.
-std::unique_ptr<Session> open_session(Job& job, JobPlan& plan) {
+std::unique_ptr<Session> open_session(Job& job, JobPlan& plan, bool first) {
   const auto decide = [&](kernels::Backend& backend, const policy::Budgets& free) {
     job.progress.stage("planning");
     Decision decision = plan.decide(backend, free);
@@ -276,7 +216,9 @@ std::unique_ptr<Session> open_session(Job& job, JobPlan& plan) {
     return session;
   } catch (const Interrupted&) {
     job.progress.clear();
-    spdlog::warn("stopped while the weights were loaded; run the same command again");
+    if (!first) job.results.finish();
+    spdlog::warn("stopped while the weights were loaded; run the same command again{}",
+                 first || job.pipe() ? "" : " with --resume");
     return nullptr;
   }
 }
@@ -284,24 +226,37 @@ std::unique_ptr<Session> open_session(Job& job, JobPlan& plan) {
 struct Ran {
   bool complete = false;
   std::string saved_words;
-  ordered_json checkpoints;
+  ordered_json report;
 };
 
-/// Computes the requests that are still open.
-Ran run_open(Job& job, JobPlan& plan, const SavedWork& saved, Session& session) {
-  const std::vector<std::uint32_t>& todo = job.open.todo;
+/// Computes the requests of a class.
+Ran run_class(Job& job, JobPlan& plan, const SavedWork& saved, const LengthClasses& classes, std::size_t index,
+              Session& session) {
+  const std::vector<std::uint32_t>& todo = classes.all[index].todo;
+  const std::vector<std::uint32_t> later = classes.later(index);
+  const auto& predicted = plan.predict(session);
+  struct Leaving {  // before the session ends, because the progress asks it
+    Progress& progress;
+    ~Leaving() { progress.stage("ending"); }
+  } const leaving{job.progress};
   job.progress.begin(
-      job.mine, job.mine - todo.size(), most_tokens(job.requests, todo), forecast_of(plan.predict(session)),
-      [&] { return session.executor().prefill_share(); }, [&] { return busiest_lane(session.executor().totals()); });
+      job.mine, job.mine - job.open.todo.size(), most_tokens(job.requests, todo),
+      forecast_of(predicted, classes.later_seconds(index)), [&] { return session.executor().prefill_share(); },
+      [&] { return busiest_lane(session.executor().totals()); });
   Ran ran;
+  ordered_json checkpoints;
   {
     Answers answers(session, job.results, job.progress, static_cast<std::size_t>(session.policy().block_size()));
-    InFlight in_flight(job.options, saved, session, answers);
+    InFlight in_flight(job.options, saved, todo, later, session, answers);
     ran.complete = run_requests(session, job.requests, todo, answers, in_flight);
     ran.saved_words = in_flight.saved_words();
-    ran.checkpoints = in_flight.report();
+    checkpoints = in_flight.report();
   }
   session.require_weights();
+  if (!ran.complete) return ran;
+  ran.report = make_report(session);
+  if (predicted) ran.report["predicted"] = prediction_report(*predicted);
+  ran.report["checkpoints"] = std::move(checkpoints);
   return ran;
 }
 
@@ -317,40 +272,45 @@ void summarise(Job& job, ordered_json report, std::size_t refused) {
   if (refused > 0) spdlog::warn("{} of {} requests have no answer; each has a line that says why", refused, job.mine);
 }
 
-int run_session(Job& job, JobPlan& plan, const SavedWork& saved) {
-  const std::unique_ptr<Session> session = open_session(job, plan);
-  if (!session) return 130;
-  std::unique_ptr<TraceFile> trace;
-  if (!job.options.trace.empty()) {
-    trace = std::make_unique<TraceFile>(job.options.trace, session->footprint().shape, job.source.units);
-    session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
-  }
-  name_kernels(job.record, session->backend(), job.options.output);
-  if (job.source.checkpoint && !job.pipe()) read_small_weights(*job.source.checkpoint, job.record, job.stop);
-  begin_results(job, session->policy().retention);
+int end_stopped(Job& job, const Ran& ran) {
+  job.results.finish();
+  job.progress.clear();
+  spdlog::warn("stopped; {} of {} requests are answered{}; {}", job.progress.answered(), job.mine, ran.saved_words,
+               job.pipe() ? "the answers went to standard output, so no run can continue"
+                          : "run the same command with --resume to continue");
+  return 130;
+}
+
+/// Runs the classes one after another, each in a session of its own.
+int run_classes(Job& job, const LengthClasses& classes, const SavedWork& saved) {
   std::optional<WeightsReader> reader;
-  if (job.source.checkpoint && !job.pipe()) reader.emplace(*job.source.checkpoint, job.record);
-  struct Clearing {  // runs before the session ends, because the progress asks it
-    Progress& progress;
-    ~Clearing() { progress.clear(); }
-  } const clearing{job.progress};
-  Ran ran = run_open(job, plan, saved, *session);
-  job.progress.stage("checking the answers");
-  if (!ran.complete) {
-    job.results.finish();
-    job.progress.clear();
-    spdlog::warn("stopped; {} of {} requests are answered{}; {}", job.progress.answered(), job.mine, ran.saved_words,
-                 job.pipe() ? "the answers went to standard output, so no run can continue"
-                            : "run the same command with --resume to continue");
-    return 130;
+  std::vector<ordered_json> reports;
+  for (std::size_t i = 0; i < classes.all.size(); ++i) {
+    JobPlan plan(job.options, job.source, job.requests, classes.all[i].todo, saved.snapshot().has_value(),
+                 classes.machine);
+    const std::unique_ptr<Session> session = open_session(job, plan, i == 0);
+    if (!session) return 130;
+    std::unique_ptr<TraceFile> trace;
+    if (!job.options.trace.empty()) {
+      trace = std::make_unique<TraceFile>(job.options.trace, session->footprint().shape, job.source.units);
+      session->executor().set_trace([&](const policy::Schedule& s, const policy::Trace& t) { trace->add(s, t); });
+    }
+    if (i == 0) {
+      name_kernels(job.record, session->backend(), job.options.output);
+      if (job.source.checkpoint && !job.pipe()) read_small_weights(*job.source.checkpoint, job.record, job.stop);
+      begin_results(job, session->policy().retention);
+      if (job.source.checkpoint && !job.pipe()) reader.emplace(*job.source.checkpoint, job.record);
+    }
+    Ran ran = run_class(job, plan, saved, classes, i, *session);
+    if (!ran.complete) return end_stopped(job, ran);
+    reports.push_back(std::move(ran.report));
+    reports.back()["requests"] = classes.all[i].todo.size();
   }
+  job.progress.stage("checking the answers");
   const std::size_t refused = job.results.finish(job.requests, job.mine);
   job.progress.clear();
   tidy_up(job);
-  ordered_json report = make_report(*session);
-  if (const auto& predicted = plan.predict(*session)) report["predicted"] = prediction_report(*predicted);
-  report["checkpoints"] = std::move(ran.checkpoints);
-  summarise(job, std::move(report), refused);
+  summarise(job, joined_report(std::move(reports)), refused);
   return refused > 0 ? kSomeRefused : 0;
 }
 
@@ -393,8 +353,14 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
           .results = pipe ? static_cast<ResultSink&>(to_pipe) : *journal,
           .mine = options.shard.size(requests.size())};
   if (open.todo.empty()) return end_without_work(job);
-  JobPlan plan(options, source, requests, open.todo, saved.snapshot().has_value(), choice.machine);
-  return run_session(job, plan, saved);
+  struct Clearing {
+    Progress& progress;
+    ~Clearing() { progress.clear(); }
+  } const clearing{progress};
+  progress.stage("planning");
+  const LengthClasses classes =
+      length_classes(options, source, requests, open.todo, saved.snapshot().has_value(), choice.machine);
+  return run_classes(job, classes, saved);
 }
 
 }  // namespace weft::runtime

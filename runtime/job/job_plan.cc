@@ -3,9 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <limits>
 #include <sstream>
 
 #include "runtime/base/duration.h"
+#include "runtime/job/work_list.h"
 #include "runtime/measure/measure_machine.h"
 #include "runtime/planning/machine_file.h"
 
@@ -52,6 +54,9 @@ JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const Req
     : options_(options), source_(source), requests_(requests), todo_(todo), resumes_(resumes),
       machine_(std::move(machine)) {
   if (!options.machine_file.empty()) machine_ = read_machine(options.machine_file);
+  std::vector<std::uint32_t> order = todo;
+  if (options.policy.continuous.value_or(true)) put_in_order(order, requests);
+  groups_ = groups_of(order, requests);
 }
 
 policy::Workload JobPlan::work(const policy::Retention& retention) const {
@@ -64,10 +69,8 @@ policy::Workload JobPlan::work(const policy::Retention& retention) const {
     work.longest_prompt = std::max<std::int64_t>(work.longest_prompt, entry.prompt_tokens);
     work.longest_generation = std::max<std::int64_t>(work.longest_generation, entry.max_tokens);
     work.slots.cover(retention.slots(entry.prompt_tokens, entry.max_tokens, source_.spec.windows));
-    const double share = double(entry.n) / double(*work.requests);
-    work.mean_prompt += share * double(entry.prompt_tokens);
-    work.mean_generation += share * double(entry.max_tokens);
   }
+  work.groups = groups_;
   work.job_bytes = requests_.size() * kRequestBytes + own.collected;
   work.place_bytes = own.place;
   return work;
@@ -92,14 +95,36 @@ void JobPlan::know_machine(kernels::Backend& backend) {
   std::vector<DType> quantised;
   for (const ModelSource* source : sources)
     if (source->weight_format && source->weight_format->quantised()) quantised.push_back(source->weight_format->dtype);
-  machine_ =
-      measure_machine(backend, options_.machine, Effort::brief, host_memory(options_.policy, backend), quantised);
+  machine_ = measure_machine(backend, options_.machine, Effort::brief, host_memory(options_.policy, backend), quantised,
+                             weight_files_of(source_));
+  brief_ = true;
+}
+
+Planned JobPlan::plan(kernels::Backend& backend, policy::Budgets free) {
+  know_machine(backend);
+  constexpr auto disk = static_cast<std::size_t>(offload::Tier::disk);
+  if (machine_->measured && machine_->bytes[disk] == 0) free.bytes[disk] = 0;  // nothing can be spilled
+  Planned planned = make_plan(request(free));
+  const policy::Policy& policy = planned.best().policy;
+  if (!brief_ || policy.weights.disk() + policy.kv.disk() + policy.activations.disk() == 0) return planned;
+  brief_ = false;
+  measure_disk_longer(backend, options_.machine, weight_files_of(source_), *machine_);
+  return make_plan(request(free));
+}
+
+double JobPlan::estimate(const policy::Budgets& free) const {
+  const policy::Workload of = work(options_.policy.retention.value_or(policy::Retention{}));
+  const policy::SizingInputs sizing = sizing_inputs(source_, *machine_);
+  const policy::Problem problem{source_.spec, source_.units, of, sizing, *machine_};
+  policy::PartialPolicy partial = options_.policy;
+  partial.weight_format = source_.weight_format;
+  const double rate = relaxed_tokens_per_second(problem, partial, free);
+  return rate > 0 ? double(*of.requests) * of.generation() / rate : std::numeric_limits<double>::infinity();
 }
 
 Planned JobPlan::choose(kernels::Backend& backend, const policy::Budgets& free) {
   if (machine_) require_same_kind(*machine_, options_.machine_file, backend);  // from a file
-  know_machine(backend);
-  return make_plan(request(free));
+  return plan(backend, free);
 }
 
 Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free) {
@@ -111,9 +136,8 @@ Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free)
       policy::bytes_to_text(free[offload::Tier::device]), policy::bytes_to_text(free[offload::Tier::host]),
       policy::bytes_to_text(free[offload::Tier::disk]));
   if (policy.leaves_open() || !options_.retentions.empty()) {
-    know_machine(backend);
+    const Planned planned = plan(backend, free);
     const PlanRequest wanted = request(free);
-    const Planned planned = make_plan(wanted);
     prediction_ = planned.best();
     if (options_.verbose) say_lines(plan_table(wanted, planned, what_would_help(wanted, planned), true));
     policy = policy::PartialPolicy::of(prediction_->policy);

@@ -20,6 +20,8 @@ class JobPlan {
 
   /// Allows the same model with weights in other formats.
   void allow(std::vector<const ModelSource*> sources) { others_ = std::move(sources); }
+  /// Seconds by the linear program alone, which is much quicker than a plan; infinite if nothing fits. choose() first.
+  double estimate(const policy::Budgets& free) const;
   /// Finds the fastest plan of all that are allowed. Throws as decide() does.
   Planned choose(kernels::Backend& backend, const policy::Budgets& free);
   /// The machine that plans are made for. Known once one is made.
@@ -33,6 +35,8 @@ class JobPlan {
   const std::optional<policy::Candidate>& predict(const Session& session);
 
  private:
+  /// Plans, and plans again if the plan depends on rates of the disk that were measured too briefly.
+  Planned plan(kernels::Backend& backend, policy::Budgets free);
   policy::Workload work(const policy::Retention& retention) const;
   PlanRequest request(const policy::Budgets& free) const;
   void know_machine(kernels::Backend& backend);
@@ -42,8 +46,10 @@ class JobPlan {
   const RequestFile& requests_;
   const std::vector<std::uint32_t>& todo_;
   const bool resumes_;
+  std::vector<policy::WorkGroup> groups_;  // the job in its order
   std::vector<const ModelSource*> others_;
   std::optional<policy::Machine> machine_;
+  bool brief_ = false;  // machine_ was measured briefly
   std::optional<policy::Candidate> prediction_;
 };
 

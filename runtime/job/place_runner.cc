@@ -162,19 +162,6 @@ class PlaceRunner {
   int lost_ = 0;
 };
 
-/// Orders requests for a block whose places are refilled. (Blocks that run to their end take the requests in the order
-/// of the file.) The longest go first, so that few places are empty for long at the end, and neighbours, which share a
-/// batch, are about equally long. Continuations to be scored are short and their prompts are not. So equal prompts,
-/// which share a prefill, become neighbours in a job that scores, the longest first.
-void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests) {
-  const auto key = [&](std::uint32_t index) {
-    const RequestFile::Entry& entry = requests.entry(index);
-    return requests.kind() == RequestKind::score ? std::pair{entry.prompt_tokens, entry.prompt_hash}
-                                                 : std::pair{entry.max_tokens, std::uint32_t{0}};
-  };
-  std::stable_sort(indices.begin(), indices.end(), [&](std::uint32_t a, std::uint32_t b) { return key(a) > key(b); });
-}
-
 /// Returns the choices that continue in the middle of their answers, and the other open choices of the same requests.
 /// Removes these requests from `indices`. Takes up choices that ended in an earlier run.
 std::vector<WorkItem> resumed_items(std::vector<std::uint32_t>& indices, const RequestFile& requests, Answers& answers,

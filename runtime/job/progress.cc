@@ -83,6 +83,7 @@ void Progress::begin(std::size_t total, std::size_t already, std::uint64_t token
   total_ = total;
   already_ = already;
   expected_ = tokens;
+  earlier_ = tokens_, earlier_skipped_ = skipped_;
   forecast_ = forecast;
   prefill_ = std::move(prefill);
   busiest_ = std::move(busiest);
@@ -125,16 +126,17 @@ std::string Progress::line() const {
     return text;
   }
   const double elapsed = std::chrono::duration<double>(Clock::now() - begin_).count();
-  const double share = expected_ > 0 ? double(tokens_ + skipped_) / double(expected_) : 0;
+  const double done = double(tokens_ - earlier_) + double(skipped_ - earlier_skipped_);
+  const double share = expected_ > 0 ? done / double(expected_) : 0;
   const double prefill = prefill_ ? prefill_() : 0;
   const auto left = seconds_left(forecast_, elapsed, prefill, share);
-  const std::string eta = left ? duration_text(*left) : "?";
-  if (tokens_ == 0)
+  const std::string eta = left ? duration_text(*left + forecast_.later) : "?";
+  if (tokens_ == earlier_)
     std::snprintf(text, sizeof text, "%zu/%zu requests, ETA %s, prefill %.0f %%", answered(), total_, eta.c_str(),
                   100 * prefill);
   else
     std::snprintf(text, sizeof text, "%zu/%zu requests, ETA %s, %.1f tokens/s%s%s", answered(), total_, eta.c_str(),
-                  double(tokens_) / elapsed, busy_.empty() ? "" : ", busiest ", busy_.c_str());
+                  double(tokens_ - earlier_) / elapsed, busy_.empty() ? "" : ", busiest ", busy_.c_str());
   return text;
 }
 

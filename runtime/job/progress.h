@@ -17,6 +17,7 @@ namespace weft::runtime {
 struct Forecast {
   double seconds = 0;
   double prefill_seconds = 0;  ///< the part of `seconds` that the first block's prefill takes
+  double later = 0;            ///< seconds of what follows, of which begin() tells nothing yet
 };
 
 /// Estimates the seconds left of a job, if that is possible: at first by the forecast, then more and more by the work
@@ -41,8 +42,8 @@ class Progress {
   void stage(const std::string& what);
   void stage_share(double share) { stage_share_ = share; }  ///< share of the stage that is done
   /// The sweeps begin. There are `total` requests; earlier runs have answered `already` of them. `tokens`: the most
-  /// that can come. `prefill` returns the share of the first sweep that is done. Both functions outlive the last
-  /// token().
+  /// that can come until the next stage. `prefill` returns the share of the first sweep that is done. Both functions
+  /// outlive the last token() and last until the next stage.
   void begin(std::size_t total, std::size_t already, std::uint64_t tokens, const Forecast& forecast,
              std::function<double()> prefill, std::function<std::string()> busiest);
 
@@ -69,7 +70,7 @@ class Progress {
   Clock::time_point begin_, last_line_, last_asked_;
   std::size_t total_ = 0;
   std::atomic<std::size_t> already_{0}, finished_{0};
-  std::uint64_t expected_ = 0;
+  std::uint64_t expected_ = 0, earlier_ = 0, earlier_skipped_ = 0;  // earlier: before begin()
   std::atomic<std::uint64_t> tokens_{0}, skipped_{0};
   Forecast forecast_;
   std::function<double()> prefill_;

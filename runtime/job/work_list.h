@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "policy/layout/footprint.h"
 #include "runtime/requests/requests.h"
 
 namespace weft::runtime {
@@ -13,6 +15,16 @@ namespace weft::runtime {
 struct WorkItem {
   std::uint32_t request, choice;
 };
+
+/// Puts requests in the order in which they take places that are refilled. (Blocks that run to their end take them in
+/// the order of the file.) Equal prompts are neighbours, because they share a prefill. The longest answers go first, so
+/// that few places are empty for long at the end, and neighbours, which share a batch, are about equally long; in a job
+/// that scores, where continuations are short and prompts are not, the longest prompts do.
+void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests);
+
+/// The choices of requests in this order, as planning counts them: at most `most` groups of neighbours.
+std::vector<policy::WorkGroup> groups_of(std::span<const std::uint32_t> order, const RequestFile& requests,
+                                         std::size_t most = 32);
 
 /// Every choice of some requests, with those of a request next to each other. Takes 4 bytes a request, however many
 /// choices it has. `requests` must outlive it.

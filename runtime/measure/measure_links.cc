@@ -1,10 +1,12 @@
 #include "runtime/measure/measure_links.h"
 
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -23,64 +25,125 @@ constexpr std::size_t kRow = 4096, kRows = 512;  // bytes of a row of 2048 colum
 constexpr int kSlots = 256, kHeadDim = 64, kHeads = 32;
 constexpr double kNominal = 1e6;
 
-/// A file that is read as checkpoints are, without checksums, and a spill file that is written.
-class DiskFiles {
+/// The files of weights, read in pieces as a run reads them, from places that are spread over all of them.
+class WeightFiles {
  public:
-  DiskFiles(const MachineOptions& options, kernels::Backend& backend, std::size_t bytes, std::size_t piece)
-      : store_(make_disk(options)), bytes_(bytes / piece * piece), piece_(piece), to_(backend.allocate_host(piece)),
-        from_(backend.allocate_host(piece)), rows_(backend.allocate_host(kRow * kRows)) {
-    std::generate_n(reinterpret_cast<std::uint64_t*>(from_->data()), piece / sizeof(std::uint64_t), random_);
-    written_ = store_->create_spill(options.disk_directory, bytes_);
-    read_ = make_file(options.disk_directory);
+  WeightFiles(const std::vector<std::filesystem::path>& files, const MachineOptions& options, kernels::Backend& backend,
+              std::size_t piece)
+      : store_(make_disk(options)) {
+    constexpr std::size_t kMostFiles = 64;
+    for (std::size_t i = 0; i < files.size(); i += 1 + files.size() / kMostFiles) {
+      const std::size_t bytes = std::filesystem::file_size(files[i]);
+      if (bytes >= kRow * 2) files_.push_back({store_->open(files[i].string()), bytes});
+    }
+    std::size_t largest = 0;
+    for (const File& file : files_) largest = std::max(largest, file.bytes);
+    piece_ = std::min(piece, largest / kRow * kRow);
+    std::erase_if(files_, [&](const File& file) { return file.bytes < piece_; });
+    to_ = backend.allocate_host(std::max({piece_, kRow * kRows, std::size_t{1}}));
   }
+  /// Makes a file in the disk directory, as if it held weights. It has no name and goes with this object. The store
+  /// writes only spill files, so this writes it directly.
+  WeightFiles(std::size_t bytes, const MachineOptions& options, kernels::Backend& backend, std::size_t piece)
+      : store_(make_disk(options)), piece_(piece), to_(backend.allocate_host(std::max(piece, kRow * kRows))) {
+    const std::filesystem::path path = std::filesystem::path(options.disk_directory) / ".weft-measure";
+    AtomicFile file(path, {.replace = false});
+    std::generate_n(reinterpret_cast<std::uint64_t*>(to_->data()), piece / sizeof(std::uint64_t), random_);
+    for (std::size_t at = 0; at + piece <= bytes; at += piece)
+      file.append({reinterpret_cast<const char*>(to_->data()), piece});
+    if (fdatasync(file.fd()) != 0) throw IoError(path.string() + ": cannot be synced to measure the disk");
+    files_.push_back({store_->adopt(file.keep_nameless(), path.string()), bytes / piece * piece});
+  }
+  bool empty() const { return files_.empty(); }
 
   double read() {
-    store_->read({read_, next(next_read_), piece_}, to_->data());
-    return double(piece_);
-  }
-  /// Reads what write() has written, and compares its checksums.
-  double read_spilled() {
-    const std::size_t pieces = std::clamp<std::size_t>(next_written_, 1, bytes_ / piece_);
-    store_->read({written_, next_spilled_++ % pieces * piece_, piece_}, to_->data());
-    return double(piece_);
-  }
-  double write() {
-    store_->write({written_, next(next_written_), piece_}, from_->data());
+    const File& file = files_[random_() % files_.size()];
+    store_->read({file.id, random_() % ((file.bytes - piece_) / kRow + 1) * kRow, piece_}, to_->data());
     return double(piece_);
   }
   /// Reads in one call as many rows as a chunk of tokens needs, none of them at a multiple of a page.
   double read_rows() {
+    const File& file = files_[random_() % files_.size()];
     std::vector<std::size_t> places(kRows);
-    for (std::size_t& place : places) place = random_() % (bytes_ / kRow - 1);
+    for (std::size_t& place : places) place = random_() % (file.bytes / kRow - 1);
     std::sort(places.begin(), places.end());
     std::vector<offload::ReadRequest> reads;
     for (const std::size_t place : places)
-      reads.push_back({{read_, place * kRow + kRow / 3, kRow}, rows_->data() + reads.size() * kRow});
+      reads.push_back({{file.id, place * kRow + kRow / 3, kRow}, to_->data() + reads.size() * kRow});
     store_->read(reads);
     return double(kRows);
   }
 
  private:
-  std::size_t next(std::size_t& piece) const { return piece++ % (bytes_ / piece_) * piece_; }
+  struct File {
+    offload::FileId id;
+    std::size_t bytes;
+  };
+  std::unique_ptr<offload::DiskStore> store_;
+  std::vector<File> files_;
+  std::size_t piece_ = 0;
+  std::unique_ptr<Memory> to_;
+  std::mt19937_64 random_{1};
+};
 
-  /// Makes a file without a name. The store writes only spill files, so this writes it directly.
-  offload::FileId make_file(const std::string& directory) {
-    const std::filesystem::path path = std::filesystem::path(directory) / ".weft-measure";
-    AtomicFile file(path, {.replace = false});
-    for (std::size_t at = 0; at < bytes_; at += piece_)
-      file.append({reinterpret_cast<const char*>(from_->data()), piece_});
-    if (fdatasync(file.fd()) != 0)
-      throw IoError(path.string() + ": cannot be synced to measure the disk; name another --disk-dir");
-    return store_->adopt(file.keep_nameless(), path.string());
+/// A spill file.
+class SpillFile {
+ public:
+  SpillFile(const MachineOptions& options, kernels::Backend& backend, std::size_t bytes, std::size_t piece)
+      : store_(make_disk(options)), bytes_(bytes / piece * piece), piece_(piece), to_(backend.allocate_host(piece)),
+        from_(backend.allocate_host(piece)), file_(store_->create_spill(options.disk_directory, bytes_)) {
+    std::mt19937_64 random{1};
+    std::generate_n(reinterpret_cast<std::uint64_t*>(from_->data()), piece / sizeof(std::uint64_t),
+                    [&] { return random(); });
   }
 
+  double write() {
+    store_->write({file_, next_written_++ % (bytes_ / piece_) * piece_, piece_}, from_->data());
+    return double(piece_);
+  }
+  /// Reads what write() has written, and compares its checksums.
+  double read() {
+    const std::size_t pieces = std::clamp<std::size_t>(next_written_, 1, bytes_ / piece_);
+    store_->read({file_, next_read_++ % pieces * piece_, piece_}, to_->data());
+    return double(piece_);
+  }
+
+ private:
   std::unique_ptr<offload::DiskStore> store_;
-  std::size_t bytes_, piece_;
-  std::unique_ptr<Memory> to_, from_, rows_;
-  std::mt19937_64 random_{1};
-  offload::FileId written_{}, read_{};
-  std::size_t next_read_ = 0, next_written_ = 0, next_spilled_ = 0;
+  const std::size_t bytes_, piece_;
+  std::unique_ptr<Memory> to_, from_;
+  offload::FileId file_{};
+  std::size_t next_written_ = 0, next_read_ = 0;
 };
+
+/// What is read and written to measure the disk. Either may be missing.
+struct Disk {
+  std::optional<WeightFiles> weights;
+  std::optional<SpillFile> spill;
+};
+
+/// Warns if nothing can be spilled.
+std::unique_ptr<Disk> open_disk(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes,
+                                std::uint64_t room) {
+  auto disk = std::make_unique<Disk>();
+  if (!sizes.weight_files.empty()) disk->weights.emplace(sizes.weight_files, options, backend, sizes.piece);
+  if (disk->weights && disk->weights->empty()) disk->weights.reset();
+  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(sizes.file, room / 4));
+  std::string why = "has no room";
+  if (bytes >= sizes.piece) try {
+      disk->spill.emplace(options, backend, bytes, sizes.piece);
+      if (disk->weights) return disk;
+      disk->weights.emplace(bytes, options, backend, sizes.piece);
+      return disk;
+    } catch (const IoError& failed) {
+      why = std::string("cannot be written (") + failed.what() + ")";
+    } catch (const CapacityError& failed) {
+      why = std::string("has no room (") + failed.what() + ")";
+    }
+  disk->spill.reset();
+  spdlog::warn("--disk-dir {}: {}; nothing is planned to be spilled there", options.disk_directory, why);
+  return disk;
+}
 
 /// A load of pieces of `count` calls, each of which does `work`. Several pieces are queued at a time.
 Load fed(Timer& timer, double work, const Timer::Queue& queue, int count = 1) {
@@ -122,9 +185,9 @@ class Links {
         in_pieces(host_.timer(), decode_.bytes(), [this](Stream& stream) { decode_.queue(stream); });
   }
 
-  void add_disk(DiskFiles& disk) {
-    loads_[index(Lane::disk_read)] = {[&disk] { return disk.read(); }};
-    loads_[index(Lane::disk_write)] = {[&disk] { return disk.write(); }};
+  void add_disk(Disk& disk) {
+    if (disk.weights) loads_[index(Lane::disk_read)] = {[&disk] { return disk.weights->read(); }};
+    if (disk.spill) loads_[index(Lane::disk_write)] = {[&disk] { return disk.spill->write(); }};
   }
 
   double alone(Lane lane) {
@@ -185,30 +248,39 @@ class Links {
   std::array<double, offload::kLanes.size()> alone_{};
 };
 
+/// The median rate of a load, whose first piece is not counted: disks and their limits allow a burst.
+double after_a_burst(const Load& load, const Timing& timing) {
+  load.piece();
+  load.wait();
+  return Links::taken(load, timing);
+}
+
+/// Measures the rates of each file alone.
+void measure_files(Disk& disk, const LinkSizes& sizes, policy::Machine& machine) {
+  auto& rates = machine.bytes_per_second;
+  if (disk.weights) {
+    rates[index(Lane::disk_read)] = after_a_burst({[&] { return disk.weights->read(); }}, sizes.disk);
+    machine.disk_rows_per_second = after_a_burst({[&] { return disk.weights->read_rows(); }}, sizes.disk);
+  }
+  if (disk.spill) {
+    rates[index(Lane::disk_write)] = after_a_burst({[&] { return disk.spill->write(); }}, sizes.disk);
+    machine.spilled_read = after_a_burst({[&] { return disk.spill->read(); }}, sizes.disk);
+  }
+}
+
 void measure_disk_lanes(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes, Links& links,
                         policy::Machine& machine) {
   auto& rates = machine.bytes_per_second;
   rates[index(Lane::disk_read)] = rates[index(Lane::disk_write)] = kNominal;
   machine.disk_rows_per_second = 1;
   machine.spilled_read = kNominal;
-  std::optional<DiskFiles> disk;
-  try {
-    const auto file = std::min<std::uint64_t>(sizes.file, machine[offload::Tier::disk] / 4);
-    if (file >= sizes.piece) disk.emplace(options, backend, file, sizes.piece);
-  } catch (const IoError&) {
-  } catch (const CapacityError&) {}
-  if (!disk) {
-    machine.bytes[static_cast<std::size_t>(offload::Tier::disk)] = 0;
-    return;
-  }
+  const std::unique_ptr<Disk> disk = open_disk(backend, options, sizes, machine[offload::Tier::disk]);
+  if (!disk->spill) machine.bytes[static_cast<std::size_t>(offload::Tier::disk)] = 0;
+  measure_files(*disk, sizes, machine);
   links.add_disk(*disk);
-  rates[index(Lane::disk_write)] = links.alone(Lane::disk_write);
-  rates[index(Lane::disk_read)] = links.alone(Lane::disk_read);
-  machine.spilled_read = Links::taken({[&] { return disk->read_spilled(); }}, sizes.disk);
-  machine.disk_rows_per_second = Links::taken({[&] { return disk->read_rows(); }}, sizes.timing);
-  links.together(Lane::disk_read, Lane::disk_write, machine);
-  links.together(Lane::disk_read, Lane::device_compute, machine);
-  links.together(Lane::disk_write, Lane::device_compute, machine);
+  if (disk->weights && disk->spill) links.together(Lane::disk_read, Lane::disk_write, machine);
+  if (disk->weights) links.together(Lane::disk_read, Lane::device_compute, machine);
+  if (disk->spill) links.together(Lane::disk_write, Lane::device_compute, machine);
 }
 
 }  // namespace
@@ -227,6 +299,12 @@ void measure_links(kernels::Backend& backend, const MachineOptions& options, con
     links.together(Lane::device_compute, Lane::host_compute, machine);
   }
   measure_disk_lanes(backend, options, sizes, links, machine);
+}
+
+void measure_disk_rates(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes,
+                        policy::Machine& machine) {
+  const std::unique_ptr<Disk> disk = open_disk(backend, options, sizes, machine[offload::Tier::disk]);
+  measure_files(*disk, sizes, machine);
 }
 
 }  // namespace weft::runtime

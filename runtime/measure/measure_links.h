@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "policy/planner/machine.h"
@@ -11,6 +13,8 @@
 namespace weft::runtime {
 
 struct LinkSizes {
+  /// The files that weights are read from in a run; empty: reading is measured in the disk directory.
+  std::vector<std::filesystem::path> weight_files = {};
   std::size_t file = std::size_t{1} << 30;    ///< bytes of the file to read and of the one to write
   std::size_t piece = std::size_t{16} << 20;  ///< bytes of one request, about as large as a weight unit
   std::size_t copy = std::size_t{64} << 20;   ///< bytes of one copy between host and device
@@ -21,9 +25,13 @@ struct LinkSizes {
   Timing disk{.seconds = 0.7, .repetitions = 3};     ///< outlasts the bursts that a disk or its host allows
 };
 
-/// Fills bytes_per_second, spilled_read, disk_rows_per_second and together. If no file can be written in the disk
-/// directory, the disk gets 0 bytes and nominal rates, on which no plan relies. Throws CapacityError, DeviceError.
+/// Fills bytes_per_second, spilled_read, disk_rows_per_second and together. Weights are read from where they lie, and
+/// spilled in the disk directory, which may be another disk. If no file can be written there, a warning says so, and
+/// the disk gets 0 bytes, so that no plan spills. Throws CapacityError, DeviceError.
 void measure_links(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes,
                    policy::Machine& machine);
+/// Measures the disk's rates again, each for as long as `sizes.disk` says, for a plan that depends on them.
+void measure_disk_rates(kernels::Backend& backend, const MachineOptions& options, const LinkSizes& sizes,
+                        policy::Machine& machine);
 
 }  // namespace weft::runtime

@@ -88,6 +88,16 @@ double rounded(double value) {
   return value >= 1e3 ? std::round(value / scale) * scale : std::round(value * scale) / scale;
 }
 
+void slow_down(policy::Engine& engine, double share) {
+  for (RateTable& table : engine.linear)
+    for (RateTable::Point& point : table.points) point.rate *= share;
+  for (RateTable* table : {&engine.prefill_attention, &engine.column_sums, &engine.decode_attention,
+                           &engine.decode_int8, &engine.decode_int4})
+    for (RateTable::Point& point : table->points) point.rate *= share;
+  engine.pointwise *= share;
+  engine.launch /= share;
+}
+
 /// The median of each point's rate. All tables have the same points.
 RateTable median_of(const std::vector<policy::Engine>& all,
                     const std::function<const RateTable&(const policy::Engine&)>& table) {
@@ -255,7 +265,8 @@ class RateMeasurement {
 }  // namespace
 
 policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort,
-                                std::uint64_t memory, const std::vector<DType>& quantised) {
+                                std::uint64_t memory, const std::vector<DType>& quantised,
+                                const std::vector<std::filesystem::path>& weight_files) {
   constexpr std::uint64_t kLittle = 256 * kMebibyte, kLeast = 96 * kMebibyte;
   policy::Machine machine;
   machine.name = backend.description();
@@ -275,6 +286,12 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   for (const DType type : quantised)
     if (std::find(sizes.types.begin(), sizes.types.end(), type) == sizes.types.end()) sizes.types.push_back(type);
   if (machine.unpacks_weights) std::erase_if(sizes.types, is_quantised);  // their products are those of float16
+  sizes.links.weight_files = weight_files;
+  // Under a quota the threads compute for a part of each period and then stand still. Pieces that are much shorter than
+  // that part are measured as if there were none, and the part is taken off their rates.
+  const double time = kernels::processor_time();
+  const double share = std::min(1.0, time / (options.threads > 0 ? options.threads : kernels::processors()));
+  if (share < 1) sizes.timing.seconds = std::min(sizes.timing.seconds, 1e-3);
   measure_links(backend, options, sizes.links, machine);
   for (double& rate : machine.bytes_per_second) rate = rounded(rate);
   machine.spilled_read = rounded(machine.spilled_read);
@@ -289,7 +306,28 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   }
   machine.device = median_of(device);
   machine.host = median_of(host);
+  if (share < 1) {
+    if (machine.device_is_host_memory) slow_down(machine.device, share);
+    slow_down(machine.host, share);
+  }
   return machine;
+}
+
+void measure_disk_longer(kernels::Backend& backend, const MachineOptions& options,
+                         const std::vector<std::filesystem::path>& weight_files, policy::Machine& machine) {
+  LinkSizes sizes = brief_sizes().links;
+  sizes.weight_files = weight_files;
+  sizes.disk = {.seconds = 0.25, .repetitions = 1};
+  measure_disk_rates(backend, options, sizes, machine);
+  for (double& rate : machine.bytes_per_second) rate = rounded(rate);
+  machine.spilled_read = rounded(machine.spilled_read);
+  machine.disk_rows_per_second = rounded(machine.disk_rows_per_second);
+}
+
+std::vector<std::filesystem::path> weight_files_of(const ModelSource& source) {
+  bool read = false;
+  for (std::size_t unit = 0; unit < source.units.size(); ++unit) read |= source.weights->in_files(unit);
+  return source.checkpoint && read ? source.checkpoint->files() : std::vector<std::filesystem::path>{};
 }
 
 policy::Machine measure_machine(const MachineOptions& options, Effort effort) {

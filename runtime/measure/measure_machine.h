@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <vector>
 
 #include "policy/planner/machine.h"
@@ -20,8 +21,15 @@ enum class Effort : std::uint8_t { brief, full };
 /// options.disk_directory. Throws CapacityError, DeviceError, and what make_backend() throws.
 policy::Machine measure_machine(const MachineOptions& options, Effort effort);
 /// Measures an existing backend, for a run that may use `memory` bytes of host memory. Effort::brief then also measures
-/// weights of the `quantised` types, which otherwise only Effort::full does.
+/// weights of the `quantised` types, which otherwise only Effort::full does. `weight_files`: LinkSizes::weight_files.
 policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort,
-                                std::uint64_t memory = UINT64_MAX, const std::vector<DType>& quantised = {});
+                                std::uint64_t memory = UINT64_MAX, const std::vector<DType>& quantised = {},
+                                const std::vector<std::filesystem::path>& weight_files = {});
+/// Measures the disk again for a second, which outlasts the period of a limit and the burst that it allows. For a
+/// machine that was measured briefly, if the plan for it uses the disk.
+void measure_disk_longer(kernels::Backend& backend, const MachineOptions& options,
+                         const std::vector<std::filesystem::path>& weight_files, policy::Machine& machine);
+/// The files that a run reads weights of `source` from; empty if it makes or packs them.
+std::vector<std::filesystem::path> weight_files_of(const ModelSource& source);
 
 }  // namespace weft::runtime

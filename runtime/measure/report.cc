@@ -112,6 +112,78 @@ ordered_json make_report(Session& session, const Totals& since) {
   return report;
 }
 
+namespace {
+
+double number_at(const ordered_json& json, const char* group, const char* name) {
+  return json.at(group).at(name).get<double>();
+}
+
+double seconds_of(const ordered_json& report) {
+  return number_at(report, "seconds", "prefill") + number_at(report, "seconds", "decode");
+}
+
+/// Adds the numbers of `more` to those of `sum`, name by name.
+void add_numbers(ordered_json& sum, const ordered_json& more) {
+  for (const auto& [name, value] : more.items()) {
+    if (!value.is_number()) continue;
+    if (value.is_number_integer()) sum[name] = sum.at(name).get<std::int64_t>() + value.get<std::int64_t>();
+    else sum[name] = sum.at(name).get<double>() + value.get<double>();
+  }
+}
+
+/// Sums seconds. Makes rates those of all work: each is weighed by the seconds that it held for.
+void join_rates(ordered_json& sum, const std::vector<ordered_json>& parts) {
+  double tokens = 0, seconds = 0, prefill = 0, prefill_seconds = 0, decode = 0, decode_seconds = 0;
+  for (const ordered_json& part : parts) {
+    const double first = number_at(part, "seconds", "prefill"), rest = number_at(part, "seconds", "decode");
+    seconds += first + rest, prefill_seconds += first, decode_seconds += rest;
+    tokens += number_at(part, "tokens_per_second", "total") * (first + rest);
+    prefill += number_at(part, "tokens_per_second", "prefill") * first;
+    decode += number_at(part, "tokens_per_second", "decode") * rest;
+  }
+  sum["tokens_per_second"] = {{"total", rate(tokens, seconds)},
+                              {"prefill", rate(prefill, prefill_seconds)},
+                              {"decode", rate(decode, decode_seconds)}};
+  sum["seconds"]["prefill"] = prefill_seconds;
+  sum["seconds"]["decode"] = decode_seconds;
+}
+
+}  // namespace
+
+ordered_json joined_report(std::vector<ordered_json> reports) {
+  if (reports.size() == 1) {
+    reports.front().erase("requests");
+    return std::move(reports.front());
+  }
+  ordered_json joined = *std::max_element(reports.begin(), reports.end(),
+                                          [](const auto& a, const auto& b) { return seconds_of(a) < seconds_of(b); });
+  joined.erase("occupancy");
+  joined.erase("requests");
+  for (const char* group : {"tokens", "checkpoints"})
+    for (auto& [name, value] : joined.at(group).items())
+      value = value.is_number_integer() ? ordered_json(0) : ordered_json(0.0);
+  for (auto& [lane, cell] : joined.at("lanes").items()) cell["bytes"] = 0, cell["busy_seconds"] = 0.0;
+  double load = 0;
+  for (const ordered_json& report : reports) {
+    load += number_at(report, "seconds", "load");
+    for (const char* group : {"tokens", "checkpoints"}) add_numbers(joined.at(group), report.at(group));
+    for (auto& [lane, cell] : joined.at("lanes").items()) add_numbers(cell, report.at("lanes").at(lane));
+    for (auto& [tier, bytes] : joined.at("peak_bytes").items())
+      bytes = std::max(bytes.get<std::uint64_t>(), report.at("peak_bytes").at(tier).get<std::uint64_t>());
+  }
+  join_rates(joined, reports);
+  joined["seconds"]["load"] = load;
+  for (auto& [lane, cell] : joined.at("lanes").items())
+    cell["utilisation"] = rate(cell.at("busy_seconds").get<double>(), seconds_of(joined));
+  if (joined.contains("predicted")) {
+    std::vector<ordered_json> predicted;
+    for (const ordered_json& report : reports) predicted.push_back(report.at("predicted"));
+    join_rates(joined.at("predicted"), predicted);
+  }
+  joined["classes"] = std::move(reports);
+  return joined;
+}
+
 std::string table(const ordered_json& report) {
   const auto number = [](const ordered_json& value) { return value.get<double>(); };
   const auto size = [](const ordered_json& value) { return policy::bytes_to_text(value.get<std::uint64_t>()); };
@@ -124,6 +196,10 @@ std::string table(const ordered_json& report) {
                         number(predicted.at("total")), number(predicted.at("prefill")), number(predicted.at("decode")),
                         number(speed.at("total")) / number(predicted.at("total")));
   }
+  if (report.contains("classes"))
+    for (const ordered_json& one : report.at("classes"))
+      text += fmt::format("class of {} requests: {:.1f} tokens/s in {}\n", one.at("requests").get<std::size_t>(),
+                          number_at(one, "tokens_per_second", "total"), duration_text(seconds_of(one)));
   if (report.contains("occupancy"))
     text += fmt::format("places taken in decode: {:.1f}%\n", 100 * number(report.at("occupancy")));
   text += fmt::format("{:<12} {:<8} {:>7} {:>9} {:>12}\n", "placement", "tier", "asked", "achieved", "bytes");

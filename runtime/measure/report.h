@@ -16,6 +16,10 @@ namespace weft::runtime {
 /// seconds, bytes and tokens per second.
 nlohmann::ordered_json make_report(Session& session, const Totals& since = {});
 
+/// One report of several sessions that a job ran one after another: sums, with the placement and the policy of the one
+/// that took longest, and all of them under "classes". A single report is returned as it is.
+nlohmann::ordered_json joined_report(std::vector<nlohmann::ordered_json> reports);
+
 /// The same as a table for people: tokens/s, placement and lanes.
 std::string table(const nlohmann::ordered_json& report);
 

@@ -3,10 +3,11 @@
 
 Runs of OPT-125m and OPT-1.3B shapes in every kind of placement, in rounds; before every round the machine is measured
 (weft bench --lanes --save), for a shared machine is not equally fast all the time. A Markdown table of the medians comes
-out. With --pick the planner's policy for a model that does not fit is timed against twenty others, also in rounds: ten of
+out. With --jobs the planner's own picks for request files are timed as well: ragged lengths, a number of requests just above
+a power of two, equal prompts, prompts that several requests share, and n choices. With --pick the planner's policy for a model that does not fit is timed against twenty others, also in rounds: ten of
 them one step away from it, ten drawn at random from those that fit. Nothing else should run on the machine.
 
-  scripts/bench/plan_accuracy.py [--pick] [--rounds N] [--report FILE]
+  scripts/bench/plan_accuracy.py [--jobs [--only WORD] | --pick] [--rounds N] [--report FILE]
 """
 
 import argparse
@@ -102,6 +103,66 @@ def accuracy(rounds, results):
     print(f"\n{good} of {len(ratios)} predictions of the total are within 15 %: medians of {rounds} rounds")
 
 
+def requests_of(kind):
+    """The lines of a job."""
+    generator = random.Random(7)
+
+    def line(number, tokens, answer, **more):
+        prompt = [generator.randrange(5, 8000) for _ in range(tokens)] if isinstance(tokens, int) else tokens
+        return {"id": str(number), "prompt_ids": prompt, "max_tokens": answer, "ignore_eos": True, **more}
+
+    if kind == "ragged":
+        return [line(i, generator.randrange(20, 60), generator.choice([8, 16, 32])) for i in range(120)] + \
+               [line(1000 + i, 800, 100) for i in range(3)]
+    if kind == "17 of one length":
+        return [line(i, 20, 16) for i in range(17)]
+    if kind == "64 equal prompts":
+        return [line(i, [7] * 200, 16) for i in range(64)]
+    if kind == "shared prompts":
+        shared = [[generator.randrange(5, 8000) for _ in range(150)] for _ in range(8)]
+        return [line(i, shared[i % 8], generator.choice([12, 16])) for i in range(64)]
+    return [line(i, 150, 16, n=16, temperature=1.0, seed=i) for i in range(4)]
+
+
+JOBS = ("ragged", "17 of one length", "64 equal prompts", "shared prompts", "n = 16")
+
+
+def generate(model, kind, budget):
+    """The report of a job that plans itself."""
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        folder = pathlib.Path(folder)
+        (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in requests_of(kind)))
+        done = subprocess.run(
+            [WEFT, "generate", "--backend", "cpu", "--model", ROOT / f"configs/models/{model}.json", "--weights", "random:1",
+             "--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--report", folder / "report.json",
+             "--checkpoint-every", "off", "--disk-dir", folder, "--quiet", *(["--device-memory", budget] if budget else [])],
+            capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(done.stderr)
+        return json.loads((folder / "report.json").read_text())
+
+
+def jobs(rounds, results, only=""):
+    print("| job | classes, block | measured | predicted | predicted / measured |")
+    print("|---|---|---|---|---|")
+    ratios = []
+    for kind in JOBS:
+        for budget in (None, "192MiB", "96MiB"):
+            name = f"opt-125m, {kind}, {budget or 'all memory'}"
+            if only not in name:
+                continue
+            reports = [generate("opt-125m", kind, budget) for _ in range(rounds)]
+            results.append({"name": name, "reports": reports})
+            measured, predicted = (statistics.median(part["tokens_per_second"]["total"] for part in parts)
+                                   for parts in (reports, [report["predicted"] for report in reports]))
+            blocks = ", ".join(f"{part['policy']['gpu_batch_size']} x {part['policy']['num_gpu_batches']}"
+                               for part in reports[-1].get("classes", [reports[-1]]))
+            ratios.append(predicted / measured)
+            print(f"| {name} | {blocks} | {measured:.1f} | {predicted:.1f} | {ratios[-1]:.2f} |", flush=True)
+    good = sum(1 / 1.15 <= ratio <= 1.15 for ratio in ratios)
+    print(f"\n{good} of {len(ratios)} predictions of the total are within 15 %: medians of {rounds} rounds")
+
+
 def neighbours(pick):
     """The policies one step away, nearest first: the block smaller, more batches, a unit or two more or less of the
     weights on disk, some layers of KV there; the first ten that fit are taken."""
@@ -165,11 +226,16 @@ def pick(rounds, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", action="store_true", help="time the planner's picks for request files")
+    parser.add_argument("--only", default="", help="with --jobs: those whose name has this")
     parser.add_argument("--pick", action="store_true", help="time the planner's pick against twenty others")
     parser.add_argument("--report", help="write all reports to this file")
     options = parser.parse_args()
     results = []
-    (pick if options.pick else accuracy)(options.rounds, results)
+    if options.jobs:
+        jobs(options.rounds, results, options.only)
+    else:
+        (pick if options.pick else accuracy)(options.rounds, results)
     if options.report:
         pathlib.Path(options.report).write_text(json.dumps(results, indent=1))
 

@@ -1,5 +1,7 @@
 #include "kernels/backend.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -156,6 +158,18 @@ TEST_CASE("available memory is the tightest of the machine and its control group
   CHECK(total() == 950000);
   put("sys/fs/cgroup/jobs/memory.current", "2000000\n");
   CHECK(available() == 0);
+  // Pages that were read more than once can be given back as well, but for a small part of the limit.
+  put("sys/fs/cgroup/jobs/memory.max", "960000\n");
+  put("sys/fs/cgroup/jobs/memory.current", "900000\n");
+  put("sys/fs/cgroup/jobs/memory.stat", "anon 100000\ninactive_file 100000\nactive_file 600000\n");
+  CHECK(available() == 960000 - (900000 - 700000 + 30000));
+  put("sys/fs/cgroup/jobs/memory.stat", "active_file 20000\n");
+  CHECK(available() == 70000);
+  put("sys/fs/cgroup/jobs/memory.high", "max\n");
+  CHECK(available() == 70000);
+  put("sys/fs/cgroup/jobs/memory.high", "910000\n");  // past it the group is slowed down
+  CHECK(available() == 20000);
+  CHECK(total() == 910000);
 
   put("proc/self/cgroup", "3:cpu:/x\n7:hugetlb,memory:/docker/a\n");  // version 1; the container sees its group as root
   put("sys/fs/cgroup/memory/memory.limit_in_bytes", "500000\n");
@@ -189,6 +203,18 @@ TEST_CASE("processors are those of the affinity mask, or what a control group's 
   CHECK(count() == there);
   put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "30000\n");
   CHECK(count() == 1);
+  CHECK(kernels::processor_time(root.path().string()) == Approx(0.3));
+}
+
+TEST_CASE("the limit of open files is raised as far as it may be", "[kernels]") {
+  rlimit before{}, after{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{64, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  kernels::raise_open_files();
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &after) == 0);
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(after.rlim_cur == before.rlim_max);
 }
 
 TEST_CASE("threads that feed a device get cores next to it, and no more than they need", "[kernels]") {

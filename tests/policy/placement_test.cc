@@ -102,7 +102,8 @@ TEST_CASE("prompts are computed in chunks that fill the device, and no larger th
     partial.gpu_batch_size = batch;
     const Policy policy = setting.complete(partial, {{1024 * kMiB, 1024 * kMiB, 1024 * kMiB}});
     const auto print = policy::footprint(setting.model, setting.units, policy, setting.work, setting.sizing);
-    CHECK(print.workspace.chunk >= static_cast<std::uint64_t>(print.workspace.chunk_tokens) * setting.model.ffn * 4);
+    CHECK(print.workspace.chunk >= static_cast<std::uint64_t>(print.workspace.piece_tokens) * setting.model.ffn * 4);
+    CHECK(print.workspace.piece_tokens == std::min(print.workspace.chunk_tokens, rows));
     return print.workspace.chunk_tokens;
   };
   CHECK(chunk(512, 40) == 512);

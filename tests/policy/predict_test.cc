@@ -237,7 +237,7 @@ TEST_CASE("predict: requests beyond whole blocks are counted, and sequences that
   CHECK(result.tokens == 500);
   CHECK(result.seconds > 2 * (result.prefill.seconds + result.decode.seconds));
   CHECK(result.seconds < 3 * (result.prefill.seconds + result.decode.seconds));
-  made.work.mean_generation = 10;
+  made.work.groups = {{25, 32, 10, 25}};
   CHECK(predicted(made, policy).tokens == 250);
   CHECK(predicted(made, policy).seconds < result.seconds);
 }
@@ -251,7 +251,7 @@ TEST_CASE("predict: a block that is refilled is never slower, and faster where s
     return predicted(made, policy).seconds;
   };
   CHECK(seconds(true) <= 1.01 * seconds(false));
-  made.work.mean_generation = 8;
+  made.work.groups = {{8, 32, 20, 8}, {192, 32, 7.5, 192}};
   CHECK(seconds(true) < 0.8 * seconds(false));
   policy.continuous = true;
   CHECK(predicted(made, policy).tokens == 1600);

@@ -74,7 +74,7 @@ void poison(std::byte* memory, std::size_t size) {
 }
 
 /// Logits after a prompt and after one more token, by these steps.
-std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of) {
+std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of, std::int64_t rows_that_fill = 512) {
   const policy::Retention retention = policy::Retention::from_text("h2o:2:2");
   policy::Policy policy;
   policy.retention = retention;
@@ -82,6 +82,7 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
   sizing.unit_bytes = model.weights.unit_bytes();
   sizing.unit_in_files.assign(model.units.size(), false);
   sizing.kv = DType::f32;
+  sizing.rows_that_fill = rows_that_fill;
   const policy::Footprint print =
       policy::footprint(model.spec, model.units, policy, policy::alike(1, kPrompt, 2, retention), sizing);
 
@@ -97,9 +98,12 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
   poison(chunk, print.workspace.chunk);
   const std::atomic<bool> stop{false};
   const runtime::GracePeriod grace(stop);
-  runtime::Layers layers(
-      {.model = model.spec, .retention = retention, .types = print.types, .chunk_tokens = print.workspace.chunk_tokens},
-      steps_of, {chunk, print.workspace.chunk}, model, *model.backend, grace);
+  runtime::Layers layers({.model = model.spec,
+                          .retention = retention,
+                          .types = print.types,
+                          .chunk_tokens = print.workspace.chunk_tokens,
+                          .piece_tokens = print.workspace.piece_tokens},
+                         steps_of, {chunk, print.workspace.chunk}, model, *model.backend, grace);
   std::vector<runtime::HeadRunSlots> kv;
   for (int layer = 0; layer < model.spec.layers; ++layer) {
     std::byte* const base = room(print.kv_buffer_bytes(0));
@@ -233,6 +237,18 @@ TEST_CASE("a step that is left out, or that says anything else, changes what eve
   CHECK(changed > 10);
 }
 
+TEST_CASE("what works row by row may go in pieces of any number of rows, and gives the same bits", "[runtime]") {
+  const std::string config = GENERATE(from_range(kFamilies));
+  CAPTURE(config);
+  Model model(config);
+  const auto described = [&](Stage stage, int layer) { return policy::steps_of(model.spec, stage, layer); };
+  const std::vector<float> whole = logits(model, described);
+  for (const std::int64_t rows : {1, 2, 3, 100}) {
+    CAPTURE(rows);
+    CHECK(logits(model, described, rows) == whole);
+  }
+}
+
 TEST_CASE("what steps write has room in the work space that the footprint counts, and no more is counted",
           "[runtime]") {
   const std::string config = GENERATE(from_range(kFamilies));
@@ -244,21 +260,20 @@ TEST_CASE("what steps write has room in the work space that the footprint counts
   sizing.unit_in_files.assign(model.units.size(), false);
   const policy::Workload work = policy::alike(3, 9, 4, policy.retention);
   const policy::Footprint print = policy::footprint(model.spec, model.units, policy, work, sizing);
-  std::uint64_t most = 0;
-  for (const auto& stages :
-       {std::vector{Stage::embed}, std::vector{Stage::attention_in, Stage::attend, Stage::attention_out},
-        std::vector{Stage::mlp}}) {
+  // Attention has q, k and v of the whole chunk beside its own values; all else is of a piece.
+  const auto bytes_of = [&](Stage stage, bool of_chunk) {
     std::uint64_t bytes = 0;
-    std::vector<Value> seen;
-    for (const Stage stage : stages)
-      for (const Value value : policy::scratch_values(policy::steps_of(model.spec, stage))) {
-        if (std::find(seen.begin(), seen.end(), value) != seen.end()) continue;
-        seen.push_back(value);
-        bytes = (bytes + 63) / 64 * 64 +
-                policy::shape_of(value, model.spec, print.types, print.workspace.chunk_tokens).bytes();
-      }
-    most = std::max(most, bytes);
-  }
+    for (const Value value : policy::scratch_values(policy::steps_of(model.spec, stage))) {
+      const bool spans = stage == Stage::attend || value == Value::q || value == Value::k || value == Value::v;
+      if (spans != of_chunk) continue;
+      const std::int64_t rows = of_chunk ? print.workspace.chunk_tokens : print.workspace.piece_tokens;
+      bytes += (policy::shape_of(value, model.spec, print.types, rows).bytes() + 63) / 64 * 64;
+    }
+    return bytes;
+  };
+  const std::uint64_t attention = bytes_of(Stage::attention_in, true) + bytes_of(Stage::attend, true) +
+                                  std::max(bytes_of(Stage::attention_in, false), bytes_of(Stage::attention_out, false));
+  const std::uint64_t most = std::max({bytes_of(Stage::embed, false), attention, bytes_of(Stage::mlp, false)});
   CHECK(print.workspace.chunk >= most);
   CHECK(print.workspace.chunk < most + 4096);
 }

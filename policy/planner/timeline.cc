@@ -1,0 +1,121 @@
+#include "policy/planner/timeline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <vector>
+
+namespace weft::policy {
+namespace {
+
+// A job of more rounds is counted by this many of them; fewer if places are filled in many steps.
+constexpr double kMostRounds = 64, kFewestRounds = 2, kSteps = 2048;
+constexpr double kNone = 1e-6;  // of a sequence
+
+/// The choices that have no place yet, and what those that get one bring.
+class Queue {
+ public:
+  Queue(const Workload& work, double block) : groups_(work.groups) {
+    if (groups_.empty()) {
+      const auto count = double(work.requests.value_or(static_cast<std::int64_t>(block)));
+      groups_.push_back({count, double(work.longest_prompt), double(work.longest_generation), count});
+    }
+    for (const WorkGroup& group : groups_) all_ += group.choices;
+    left_ = all_;
+  }
+
+  bool empty() const { return left_ < kNone; }
+  double all() const { return all_; }
+  std::size_t groups() const { return groups_.size(); }
+
+  struct Taken {
+    double choices = 0, computed = 0, computed_tokens = 0;  ///< computed: prompts, and their tokens
+  };
+  /// Gives up to `places` places, spread over gpu batches, to the next choices. Calls begun(count, generation).
+  template <class Begun> Taken take(double places, double batches, const Begun& begun) {
+    Taken taken;
+    while (places > kNone && !empty()) {
+      const WorkGroup& group = groups_[next_];
+      const double count = std::min(places, (group.choices - used_) / scale_);
+      const double own = computed(count, batches, group);
+      taken.choices += count, taken.computed += own;
+      taken.computed_tokens += own * group.prompt;
+      begun(count, std::max<std::int64_t>(1, std::llround(group.generation)));
+      places -= count, left_ -= count * scale_, used_ += count * scale_;
+      if (group.choices - used_ < kNone * scale_) ++next_, used_ = 0;
+      if (next_ == groups_.size()) left_ = 0;
+    }
+    return taken;
+  }
+  /// The choices that may join one gpu batch in one sweep. Equal prompts count once.
+  double may_join(std::int64_t admitted_tokens) const {
+    const WorkGroup& group = groups_[std::min(next_, groups_.size() - 1)];
+    return std::max(1.0, std::ceil(double(admitted_tokens) / std::max(1.0, group.prompt))) * group.choices /
+           std::max(1.0, group.prompts);
+  }
+  /// From now on every choice stands for `scale` of them.
+  void scale_by(double scale) { scale_ = scale; }
+
+ private:
+  /// The prompts that are computed for `count` neighbours in so many gpu batches, each of which computes its own.
+  static double computed(double count, double batches, const WorkGroup& group) {
+    const double prompts = std::max(1.0, group.prompts), alike = std::max(1.0, group.choices / prompts);
+    const double in = std::max(1.0, std::min(batches, count));
+    return std::min({count, in * prompts, count / alike + in * (1 - 1 / alike)});
+  }
+
+  std::vector<WorkGroup> groups_;
+  std::size_t next_ = 0;
+  double used_ = 0, all_ = 0, left_ = 0, scale_ = 1;
+};
+
+}  // namespace
+
+FirstSweep first_sweep(const Workload& work, int gpu_batch_size, int num_gpu_batches) {
+  const double block = double(gpu_batch_size) * num_gpu_batches;
+  Queue queue(work, block);
+  const double batches = std::ceil(std::min(block, queue.all()) / gpu_batch_size);
+  const Queue::Taken taken = queue.take(block, batches, [](double, std::int64_t) {});
+  if (taken.choices < kNone) return {};
+  return {taken.choices, taken.computed_tokens / taken.computed, taken.computed / taken.choices};
+}
+
+Timeline timeline(const Workload& work, int gpu_batch_size, int num_gpu_batches, std::int64_t admitted_tokens) {
+  const double block = double(gpu_batch_size) * num_gpu_batches;
+  Queue queue(work, block);
+  Timeline result;
+  double live = 0, joined = 0;
+  std::int64_t now = 0;
+  std::map<std::int64_t, double> ends;
+  const auto begun = [&](double count, std::int64_t generation) { ends[now + generation] += count, live += count; };
+  queue.take(block, num_gpu_batches, begun);
+  const double steps = std::max(double(queue.groups()), gpu_batch_size / queue.may_join(admitted_tokens));
+  const double most = std::clamp(kSteps / steps, kFewestRounds, kMostRounds);
+  const double scale = std::max(1.0, (queue.all() - block) / (most * block));
+  queue.scale_by(scale);
+  while (!ends.empty()) {
+    const bool fills = !queue.empty() && block - live > kNone;
+    const std::int64_t until = fills ? std::min(now + 1, ends.begin()->first) : ends.begin()->first;
+    const double sweeps = double(until - std::max<std::int64_t>(now, 1)) * (queue.empty() ? 1 : scale);
+    const bool full = block - live < 0.5;
+    (full ? result.full : result.rest) += sweeps;
+    (full ? result.full_live : result.rest_live) += sweeps * live - joined;
+    joined = 0;
+    now = until;
+    if (ends.begin()->first == now) {
+      live -= ends.begin()->second;
+      ends.erase(ends.begin());
+    }
+    if (queue.empty() || block - live <= kNone) continue;
+    const double joins = std::min(double(gpu_batch_size), queue.may_join(admitted_tokens)) * num_gpu_batches;
+    const Queue::Taken taken = queue.take(std::min(block - live, joins), num_gpu_batches, begun);
+    joined = scale * taken.choices;
+    result.joins += scale;
+    result.joining_tokens += scale * taken.computed_tokens;
+  }
+  if (result.full > 0) result.full_live /= result.full;
+  if (result.rest > 0) result.rest_live /= result.rest;
+  return result;
+}
+
+}  // namespace weft::policy

@@ -1,0 +1,74 @@
+#include "runtime/job/work_list.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace weft::runtime {
+namespace {
+
+using Prompt = std::uint64_t;  // hash and length: equal for equal prompts
+
+Prompt prompt_of(const RequestFile::Entry& entry) {
+  return (std::uint64_t{entry.prompt_hash} << 32) | entry.prompt_tokens;
+}
+
+struct Placed {
+  Prompt prompt;
+  std::uint32_t length;          // of its own
+  std::uint32_t longest, first;  // of all requests with this prompt
+  std::uint32_t index;
+};
+
+}  // namespace
+
+void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests) {
+  const bool scores = requests.kind() == RequestKind::score;
+  std::vector<Placed> all;
+  all.reserve(indices.size());
+  for (const std::uint32_t index : indices) {
+    const RequestFile::Entry& entry = requests.entry(index);
+    const std::uint32_t length = scores ? entry.prompt_tokens : entry.max_tokens;
+    all.push_back({prompt_of(entry), length, length, index, index});
+  }
+  std::sort(all.begin(), all.end(),
+            [](const Placed& a, const Placed& b) { return std::tie(a.prompt, a.index) < std::tie(b.prompt, b.index); });
+  for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    for (end = begin; end < all.size() && all[end].prompt == all[begin].prompt; ++end)
+      all[begin].longest = std::max(all[begin].longest, all[end].length);
+    for (std::size_t i = begin; i < end; ++i) all[i].longest = all[begin].longest, all[i].first = all[begin].first;
+  }
+  std::sort(all.begin(), all.end(), [](const Placed& a, const Placed& b) {
+    return std::tie(b.longest, a.first, b.length, a.index) < std::tie(a.longest, b.first, a.length, b.index);
+  });
+  std::transform(all.begin(), all.end(), indices.begin(), [](const Placed& placed) { return placed.index; });
+}
+
+std::vector<policy::WorkGroup> groups_of(std::span<const std::uint32_t> order, const RequestFile& requests,
+                                         std::size_t most) {
+  std::size_t runs = 0;
+  double choices = 0;
+  const auto same_as_before = [&](std::size_t i) {
+    const RequestFile::Entry &entry = requests.entry(order[i]), &last = requests.entry(order[i - 1]);
+    return entry.max_tokens == last.max_tokens && entry.prompt_tokens == last.prompt_tokens;
+  };
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (i == 0 || !same_as_before(i)) ++runs;
+    choices += requests.entry(order[i]).n;
+  }
+  const bool exact = runs <= most;
+  std::vector<policy::WorkGroup> groups;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const RequestFile::Entry& entry = requests.entry(order[i]);
+    if (i == 0 || (exact ? !same_as_before(i) : groups.back().choices >= choices / double(most)))
+      groups.push_back({0, 0, 0, 0});
+    policy::WorkGroup& group = groups.back();
+    group.choices += entry.n;
+    group.prompt += double(entry.n) * entry.prompt_tokens;
+    group.generation += double(entry.n) * entry.max_tokens;
+    if (i == 0 || group.prompts == 0 || prompt_of(entry) != prompt_of(requests.entry(order[i - 1]))) ++group.prompts;
+  }
+  for (policy::WorkGroup& group : groups) group.prompt /= group.choices, group.generation /= group.choices;
+  return groups;
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,106 @@
+// How places fill and empty, against counts by hand.
+#include "policy/planner/timeline.h"
+
+#include <catch2/catch.hpp>
+
+#include "policy/planner/search.h"
+#include "tests/policy/machines.h"
+
+using namespace weft;
+using namespace weft::policy;
+using test::Made;
+
+namespace {
+
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+
+Workload of(std::vector<WorkGroup> groups) {
+  Workload work;
+  work.requests = 0;
+  for (const WorkGroup& group : groups) {
+    *work.requests += static_cast<std::int64_t>(group.choices);
+    work.longest_prompt = std::max(work.longest_prompt, static_cast<std::int64_t>(group.prompt));
+    work.longest_generation = std::max(work.longest_generation, static_cast<std::int64_t>(group.generation));
+  }
+  work.groups = std::move(groups);
+  return work;
+}
+
+}  // namespace
+
+TEST_CASE("timeline: requests of one length run in whole rounds", "[timeline]") {
+  const Workload work = of({{17, 20, 16, 17}});
+  const Timeline two = timeline(work, 16, 1, 1000);
+  CHECK(two.full == 15);  // after the prefill
+  CHECK(two.rest == 16);
+  CHECK(two.full_live == 16);
+  CHECK(two.rest_live == Approx(15.0 / 16));  // in the sweep that a prompt joins it does not decode
+  CHECK(two.joins == 1);
+  CHECK(two.joining_tokens == 20);
+  const Timeline one = timeline(work, 17, 1, 1000);
+  CHECK(one.full == 15);
+  CHECK(one.rest == 0);
+  const Timeline half = timeline(work, 9, 1, 1000);
+  CHECK(half.full == 15);
+  CHECK(half.rest == 16);
+  CHECK(half.rest_live == 7.5);
+  CHECK(timeline(of({{2, 20, 1, 2}}), 2, 1, 1000).full == 0);  // all is said in the prefill
+}
+
+TEST_CASE("timeline: long answers go first, and short ones fill up beside them", "[timeline]") {
+  const Timeline line = timeline(of({{1, 10, 100, 1}, {99, 10, 10, 99}}), 10, 1, 1000);
+  CHECK(line.full == 99);  // 9 places serve 99 answers of 10 tokens in 110 sweeps, or 11 rounds of 9
+  CHECK(line.rest == 10);
+  CHECK(line.full_live == Approx(10 - 81.0 / 99));
+  CHECK(line.rest_live == Approx(9 - 9.0 / 10));
+}
+
+TEST_CASE("timeline: prompts join no faster than sweeps admit them", "[timeline]") {
+  const Timeline line = timeline(of({{16, 100, 8, 16}}), 8, 1, 200);
+  CHECK(line.joins == 4);  // two at a time
+  CHECK(line.joining_tokens == 800);
+  const Timeline equal = timeline(of({{16, 100, 8, 1}}), 8, 1, 200);
+  CHECK(equal.joins == 1);  // one prefill serves all of them
+  CHECK(equal.joining_tokens == 100);
+}
+
+TEST_CASE("timeline: equal prompts are computed once in each gpu batch", "[timeline]") {
+  const Workload equal = of({{64, 200, 20, 1}});
+  CHECK(first_sweep(equal, 64, 1).tokens() == 200);
+  CHECK(first_sweep(equal, 16, 4).tokens() == 800);
+  CHECK(first_sweep(equal, 16, 1).tokens() == 200);
+  CHECK(timeline(equal, 16, 1, 512).joining_tokens == 600);
+  CHECK(first_sweep(of({{64, 200, 20, 64}}), 64, 1).tokens() == 12'800);
+  // Four choices of each request: a gpu batch computes a quarter of its prompts, and one that reaches into it.
+  CHECK(first_sweep(of({{64, 200, 20, 16}}), 16, 4).own ==
+        Approx((16 + 3) / 64.0 * 4 / 4 + 3 * 0.75 / 64).epsilon(0.2));
+}
+
+TEST_CASE("timeline: very many rounds are counted by some of them", "[timeline]") {
+  const Timeline line = timeline(of({{1e6, 20, 16, 1e6}}), 16, 1, 1000);
+  CHECK(line.full == Approx(1e6 / 16 * 16).epsilon(0.01));
+  CHECK(line.joining_tokens == Approx(20e6).epsilon(0.01));
+}
+
+TEST_CASE("search: 17 requests of one length get 17 places, where one more round takes twice as long", "[timeline]") {
+  for (const int requests : {17, 33, 65, 100}) {
+    CAPTURE(requests);
+    const Made made(test::decoder(12, 768, 12, 8192), 20, 16, requests,
+                    test::machine_of({.disk = 60e6}, {60 << 20, 0, 64 * kGiB}, true));
+    const Policy policy = search(made.problem(), {}, {made.machine.bytes}).best().policy;
+    CHECK(policy.block_size() >= requests);
+    CHECK(policy.block_size() - policy.num_gpu_batches < requests);  // and no places that nobody takes
+  }
+}
+
+TEST_CASE("search: 64 equal prompts in one gpu batch, whose one prefill serves all", "[timeline]") {
+  Made made(test::decoder(12, 768, 12, 8192), 200, 20, 64,
+            test::machine_of({.flops = 5e10, .memory = 8e9}, {4 * kGiB, 0, 64 * kGiB}, true));
+  const double apart = search(made.problem(), {}, {made.machine.bytes}).best().prediction.seconds;
+  made.work.groups = {{64, 200, 20, 1}};
+  const Candidate together = search(made.problem(), {}, {made.machine.bytes}).best();
+  CHECK(together.policy.gpu_batch_size == 64);
+  CHECK(together.policy.num_gpu_batches == 1);
+  CHECK(together.prediction.seconds < apart / 3);
+  CHECK(together.prediction.prompt_tokens == 200);
+}
