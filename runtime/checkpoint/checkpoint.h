@@ -28,6 +28,9 @@ struct TensorInfo {
   /// it is. With strides, `bytes` are spread over a range that may be longer, and only read_tensor() puts them in
   /// order.
   std::vector<std::int64_t> strides = {};
+  /// The rows of a head, if the two halves of each head's rows alternate in the file, as in GGUF files; 0 if they do
+  /// not.
+  std::int64_t pair_rows = 0;
 };
 
 /// The dtype of a tensor that is to be computed with. Throws CheckpointError, which names the tensor, unless it is F32,
@@ -50,16 +53,18 @@ struct TensorNeed {
   bool row_major = false;                ///< must be row-major, whatever Order is asked for
 };
 
-/// A folder in the Hugging Face layout with all of its headers read and checked. The files stay open, so that replacing
-/// one by another of the same name does no harm. Constant once open; any thread may read.
+/// A folder in the Hugging Face layout, or a GGUF file in one or several parts, with all headers read and checked. The
+/// files stay open, so that replacing one by another of the same name does no harm. Constant once open; any thread may
+/// read.
 class Checkpoint {
  public:
-  enum class Format : std::uint8_t { safetensors, sharded_safetensors, torch_bin, sharded_torch_bin };
+  enum class Format : std::uint8_t { safetensors, sharded_safetensors, torch_bin, sharded_torch_bin, gguf };
 
-  /// Opens the first of these that is there: model.safetensors; model.safetensors.index.json with the shards that it
-  /// names; pytorch_model.bin; pytorch_model.bin.index.json with its shards. notes() lists what was passed over. Throws
-  /// CheckpointError with the file and the fault, IoError if the disk fails. Reads headers only.
-  static Checkpoint open(const std::filesystem::path& directory);
+  /// Opens a GGUF file, whose tensors get the names that they have in Hugging Face's files. In a folder, opens the
+  /// first of these that is there: model.safetensors; model.safetensors.index.json with the shards that it names;
+  /// pytorch_model.bin; pytorch_model.bin.index.json with its shards. notes() lists what was passed over. Throws
+  /// CheckpointError or GgufError with the file and the fault, IoError if the disk fails. Reads headers only.
+  static Checkpoint open(const std::filesystem::path& path);
 
   /// Opens one safetensors file of any name.
   static Checkpoint open_file(const std::filesystem::path& file);
@@ -104,6 +109,8 @@ class Checkpoint {
   Checkpoint() = default;
   std::vector<TensorInfo> add_file(const std::filesystem::path& path);
   void look_at_files();
+  void add_input(const std::filesystem::path& path);
+  void open_gguf(const std::filesystem::path& path);
   void open_sharded(const std::filesystem::path& directory, const std::filesystem::path& index);
 
   Format format_ = Format::safetensors;

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -15,6 +16,7 @@
 #include "runtime/base/files.h"
 #include "runtime/cli/commands.h"
 #include "runtime/model/model_source.h"
+#include "runtime/text/chat_template.h"
 
 namespace weft::runtime {
 namespace {
@@ -82,13 +84,33 @@ void print_quantisation(const ModelSource& source) {
         continue;
       }
       const std::int64_t rows = stored.matrix->rows(), cols = stored.matrix->cols();
-      for (const TensorNeed& part : QuantisedMatrix::needs(*source.checkpoint, how, stored.name, rows, cols))
+      const MatrixFormat* const format = matrix_format(*source.checkpoint, how, stored.name);
+      for (const TensorNeed& part : format->needs(*source.checkpoint, how, stored.name, rows, cols))
         bytes += source.checkpoint->find(part.name)->bytes;
       ++matrices, numbers += static_cast<std::uint64_t>(rows * cols);
     }
-  fmt::print("quantised: {}, 4 bits in {}{}: {} matrices, {}, {:.2f} bits a number; {} matrices and tables are not\n",
-             name_of(how.packing), groups, how.reordered ? ", in an order of columns of their own" : "", matrices,
-             bytes_to_text(bytes), numbers ? 8 * double(bytes) / double(numbers) : 0.0, others);
+  fmt::print("quantised: {}, {} in {}{}: {} matrices, {}, {:.2f} bits a number; {} matrices and tables are not\n",
+             name_of(how.packing), how.packing == policy::Quantisation::Packing::gguf ? "levels" : "4 bits", groups,
+             how.reordered ? ", in an order of columns of their own" : "", matrices, bytes_to_text(bytes),
+             numbers ? 8 * double(bytes) / double(numbers) : 0.0, others);
+}
+
+/// Prints what only a GGUF file has: its types by count, its vocabulary, its chat template.
+void print_gguf(const GgufModel& model, const ModelTexts& texts) {
+  const Gguf& gguf = model.first();
+  std::map<std::string, std::size_t> types;
+  for (const Gguf& part : model.parts)
+    for (const GgufTensor& tensor : part.tensors) ++types[tensor.format->name];
+  std::string list;
+  for (const auto& [name, count] : types) list += fmt::format("{}{} {}", list.empty() ? "" : ", ", count, name);
+  fmt::print("GGUF: architecture {}, tensors by type: {}\n", gguf.text("general.architecture"), list);
+  if (!Tokenizer::present(texts)) return;
+  const std::string template_name = ChatTemplate::load(texts).family_name();
+  fmt::print("vocabulary: {}{}; chat template: {}\n", gguf.text("tokenizer.ggml.model"),
+             gguf.has("tokenizer.ggml.pre") ? ", cut by " + gguf.text("tokenizer.ggml.pre") : "",
+             !gguf.has("tokenizer.chat_template") ? "none"
+             : template_name.empty()              ? "not known"
+                                                  : template_name);
 }
 
 int inspect_checkpoint(const std::string& path) {
@@ -100,12 +122,14 @@ int inspect_checkpoint(const std::string& path) {
              checkpoint.files().size() == 1 ? "" : "s", name_of(source->type),
              source->weights->converts() ? " (converted, which takes a copy of what is placed on disk)" : "");
   for (const std::string& note : checkpoint.notes()) fmt::print("{}\n", note);
+  if (source->files.gguf()) print_gguf(*source->files.gguf(), source->files.texts());
   fmt::print("tokenizer: {}\n",
              source->tokenizer ? fmt::format("{} tokens", source->tokenizer->size()) : "none; takes prompt_ids only");
   std::uint64_t largest = 0;
   for (const std::uint64_t bytes : source->weights->unit_bytes()) largest = std::max(largest, bytes);
   fmt::print("weights: {} in {} units, the largest {}\n", bytes_to_text(source->weight_bytes()), source->units.size(),
              bytes_to_text(largest));
+  for (const std::string& note : source->notes) fmt::print("{}\n", note);
   if (source->spec.quantisation) print_quantisation(*source);
   else print_quantised(*source);
   return 0;
@@ -132,8 +156,8 @@ nlohmann::ordered_json shown(const policy::PartialPolicy& partial, const std::st
 }
 
 int inspect(const std::string& path) {
-  if (std::filesystem::is_directory(path)) return inspect_checkpoint(path);
   if (!std::filesystem::exists(path)) throw UsageError(path + ": there is no such folder or file");
+  if (std::filesystem::is_directory(path) || is_gguf(path)) return inspect_checkpoint(path);
   const auto json = policy::parse_json(read_file(path, 1 << 20), path, policy::Blame::usage, {.depth = 32});
   if (json.is_object() && json.contains("model_type")) {
     print_shape(read_model_spec(path));
@@ -146,7 +170,8 @@ int inspect(const std::string& path) {
 }  // namespace
 
 void add_inspect(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("inspect", "Show what a checkpoint folder, a config.json or a policy holds");
+  CLI::App* command =
+      app.add_subcommand("inspect", "Show what a checkpoint folder, a GGUF file, a config.json or a policy holds");
   const auto path = std::make_shared<std::string>();
   command->add_option("path", *path, "Folder or file")->required();
   command->callback([path, &chosen] { chosen.run = [path](const std::atomic<bool>&) { return inspect(*path); }; });

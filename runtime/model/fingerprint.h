@@ -16,7 +16,4 @@ namespace weft::runtime {
 /// IoError.
 std::vector<std::pair<std::string, std::string>> fingerprints(const ModelSource& model);
 
-/// The value in sixteen hexadecimal digits.
-std::string to_hex(std::uint64_t value);
-
 }  // namespace weft::runtime
