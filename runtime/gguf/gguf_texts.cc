@@ -163,7 +163,7 @@ DType gguf_float_type(const GgufModel& model) {
 }
 
 policy::Quantisation gguf_quantisation(const GgufModel& model) {
-  policy::Quantisation found{.group = 32};
+  policy::Quantisation found{.group = 32, .uniform = true};
   for (const Gguf& part : model.parts)
     for (const GgufTensor& tensor : part.tensors) {
       if (!is_of_layer(tensor) || tensor.format->is_float()) continue;

@@ -151,6 +151,24 @@ TEST_CASE("GGUF metadata becomes the config.json that it may have been made of",
   CHECK(gguf_generation_config(model).at("eos_token_id") == nlohmann::ordered_json::parse("[2, 3]"));
 }
 
+TEST_CASE("a GGUF model's format is that of its layers' matrices", "[runtime][gguf]") {
+  const auto format = [](const std::vector<std::uint32_t>& types) {
+    GgufFile file = tiny_gguf();
+    for (std::size_t i = 0; i < types.size(); ++i)
+      file.tensor("blk." + std::to_string(i) + ".attn_v.weight", {256, 2}, types[i], std::string(2048, '\0'));
+    const Written written(file.bytes());
+    return gguf_quantisation(GgufModel::open(written.path));
+  };
+  constexpr std::uint32_t f16 = 1, q4_0 = 2, q8_0 = 8, q6_k = 14;
+  CHECK_FALSE(format({}));
+  CHECK_FALSE(format({f16}));
+  CHECK(format({q8_0, f16}).dtype == DType::i8);
+  CHECK(format({q8_0, q4_0, q6_k}).dtype == DType::i4);
+  CHECK(format({q6_k}).dtype == DType::i8);
+  const policy::Quantisation four = format({q4_0});
+  CHECK((four.packing == policy::Quantisation::Packing::gguf && four.group == 32 && four.uniform));
+}
+
 TEST_CASE("Llama 3.1's divisors become its scaling, and others are refused", "[runtime][gguf]") {
   const auto config = [](float change) {
     GgufFile file = tiny_gguf();
