@@ -173,7 +173,8 @@ std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkp
   return prefixes.front() + spec.name;
 }
 
-StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec, const Checkpoint& checkpoint) {
+StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec,
+                           const Checkpoint& checkpoint) {
   StoredTensor stored{.name = stored_name(model, checkpoint, spec), .info = nullptr, .matrix = nullptr};
   const MatrixFormat* const format =
       is_vector(spec.form) ? nullptr : matrix_format(checkpoint, model.quantisation, stored.name);

@@ -57,6 +57,23 @@ ordered_json llama3_scaling(const GgufModel& model, double base, std::int64_t di
           {"original_max_position_embeddings", static_cast<std::int64_t>(kTrained)}};
 }
 
+/// Adds the scaling that the keys after `prefix` describe, if they describe one.
+void add_scaling(const Gguf& gguf, const std::string& prefix, ordered_json& config) {
+  const std::string type = gguf.text(prefix + "type", "none");
+  if (type == "none") return;
+  if (type != "linear" && type != "yarn")
+    gguf.refuse(GgufFault::bad_metadata, "the metadata's " + in_quotes(prefix + "type") + " is " + in_quotes(type) +
+                                             "; read are linear and yarn");
+  for (const auto& [key, value] : gguf.metadata)
+    if (key.starts_with(prefix) && key != prefix + "type" && key != prefix + "factor" &&
+        key != prefix + "original_context_length" && key != prefix + "finetuned")
+      gguf.refuse(GgufFault::bad_metadata, "the metadata has " + in_quotes(key) + ", which is not read");
+  ordered_json scaling{{"rope_type", type}, {"factor", shortest(gguf.number(prefix + "factor"))}};
+  if (type == "yarn")
+    scaling["original_max_position_embeddings"] = gguf.integer(prefix + "original_context_length", 1, kMost);
+  config["rope_scaling"] = std::move(scaling);
+}
+
 void add_rotary(const GgufModel& model, const std::string& prefix, std::int64_t head_dim, ordered_json& config) {
   const Gguf& gguf = model.first();
   const double base = gguf.has(prefix + "rope.freq_base") ? shortest(gguf.number(prefix + "rope.freq_base")) : 10000;
@@ -64,11 +81,8 @@ void add_rotary(const GgufModel& model, const std::string& prefix, std::int64_t 
   if (const auto dims = gguf.integer(prefix + "rope.dimension_count", 1, kMost, head_dim); dims != head_dim)
     gguf.refuse(GgufFault::bad_metadata, "rotates " + std::to_string(dims) + " of the " + std::to_string(head_dim) +
                                              " numbers of a head, wanted all");
-  const std::string scaling = gguf.text(prefix + "rope.scaling.type", "none");
   if (!model.rotary_divisors.empty()) config["rope_scaling"] = llama3_scaling(model, base, head_dim);
-  else if (scaling != "none")
-    config["rope_scaling"] = {{"rope_type", scaling},
-                              {"factor", shortest(gguf.number(prefix + "rope.scaling.factor"))}};
+  else add_scaling(gguf, prefix + "rope.scaling.", config);
 }
 
 /// Refuses what changes results and config.json would have a key for that Weft does not know.

@@ -188,6 +188,24 @@ TEST_CASE("Llama 3.1's divisors become its scaling, and others are refused", "[r
   CHECK_THROWS_WITH(config(1.01f), Contains("other divisors than those of Llama 3.1"));
 }
 
+TEST_CASE("GGUF's other scalings are those of config.json, or refused", "[runtime][gguf]") {
+  const auto config = [](GgufFile file) {
+    const Written written(file.number("llama.rope.scaling.factor", 4).bytes());
+    return gguf_config(GgufModel::open(written.path));
+  };
+  const auto scaled = [](std::string_view type) { return tiny_gguf().text("llama.rope.scaling.type", type); };
+  CHECK_FALSE(config(scaled("none")).contains("rope_scaling"));
+  CHECK(config(scaled("linear")).at("rope_scaling") ==
+        nlohmann::ordered_json::parse(R"({"rope_type": "linear", "factor": 4.0})"));
+  CHECK(
+      config(scaled("yarn").integer("llama.rope.scaling.original_context_length", 16)).at("rope_scaling") ==
+      nlohmann::ordered_json::parse(R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16})"));
+  CHECK_THROWS_WITH(config(scaled("yarn")), Contains("has no 'llama.rope.scaling.original_context_length'"));
+  CHECK_THROWS_WITH(config(scaled("longrope")), Contains("'longrope'; read are linear and yarn"));
+  CHECK_THROWS_WITH(config(scaled("linear").number("llama.rope.scaling.attn_factor", 2)),
+                    Contains("'llama.rope.scaling.attn_factor', which is not read"));
+}
+
 TEST_CASE("GGUF models that Weft does not compute are refused by name", "[runtime][gguf]") {
   const auto refused = [](const GgufFile& file, const std::string& words) {
     const Written written(file.bytes());
