@@ -108,35 +108,37 @@ bool quantise_group(const float* numbers, std::int64_t count, DType dtype, std::
 
 namespace {
 
-/// Spreads the four lowest halves of a word over the low halves of four bytes.
-std::uint32_t spread(std::uint32_t word) {
-  const std::uint32_t pairs = (word & 0xFFu) | ((word & 0xFF00u) << 8);
-  return (pairs & 0x000F000Fu) | ((pairs & 0x00F000F0u) << 4);
+/// Writes the levels of one row and group into the row's bytes of the lines.
+void pack_group(const std::uint8_t* levels, std::int64_t count, DType type, std::byte* lines) {
+  const std::int64_t of_line = type == DType::i4 ? 8 : 4;
+  for (std::int64_t i = 0; i < count; i += of_line, lines += kLine) {
+    std::uint32_t first = 0, second = 0;
+    std::memcpy(&first, levels + i, sizeof first);
+    if (type == DType::i4) {
+      std::memcpy(&second, levels + i + 4, sizeof second);
+      first |= second << 4;
+    }
+    std::memcpy(lines, &first, sizeof first);
+  }
 }
 
 }  // namespace
 
 void pack_tile(const QuantisedLayout& layout, const KnownLevels& levels, std::int64_t rows, std::byte* to) {
   std::memset(to, 0, static_cast<std::size_t>(layout.tile_bytes()));
-  const std::int64_t words = layout.cols / 8, of_group = layout.group / 8;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const std::uint32_t* const from = levels.words + row * words;
+  for (std::int64_t row = 0; row < rows; ++row)
     for (std::int64_t g = 0; g < layout.groups(); ++g) {
       std::byte* const scales = to + g * layout.group_bytes();
       const GroupScale& scale = levels.scales[row * layout.groups() + g];
       std::memcpy(scales + row * 2, &scale.scale, 2);
       std::memcpy(scales + kLine / 2 + row * 2, &scale.minimum, 2);
-      std::byte* const lines = scales + kLine + row * 4;
-      for (std::int64_t i = g * of_group; i < std::min(words, (g + 1) * of_group); ++i) {
-        const std::uint32_t line = spread(from[i] & 0xFFFFu) | spread(from[i] >> 16) << 4;
-        std::memcpy(lines + (i - g * of_group) * kLine, &line, sizeof line);
-      }
+      const std::int64_t first = g * layout.group, count = std::min<std::int64_t>(layout.group, layout.cols - first);
+      pack_group(levels.levels + row * layout.cols + first, count, layout.dtype, scales + kLine + row * 4);
     }
-  }
 }
 
-std::optional<GroupScale> scale_with_zero(float scale, int zero) {
-  const GroupScale both{f16(scale), f16(static_cast<float>(-zero) * scale)};
+std::optional<GroupScale> rounded_scale(float scale, float minimum) {
+  const GroupScale both{f16(scale), f16(minimum)};
   if (!std::isfinite(static_cast<float>(both.scale)) || !std::isfinite(static_cast<float>(both.minimum))) return {};
   return both;
 }

@@ -61,16 +61,15 @@ bool quantise_group(const float* numbers, std::int64_t count, DType dtype, std::
 /// instructions that this processor has (kernels/linear/quantise.h). Returns the row whose group cannot be quantised,
 /// or -1.
 std::int64_t quantise_tile(const QuantisedLayout& layout, const ConstView& numbers, std::byte* to);
-/// Rows of 4 bits with known levels. A word has 8 of them, the first in its lowest bits.
+/// Rows with known levels, a byte for each.
 struct KnownLevels {
-  const std::uint32_t* words = nullptr;  ///< [rows, cols / 8]
+  const std::uint8_t* levels = nullptr;  ///< [rows, cols], from 0 to levels_of(the layout's type)
   const GroupScale* scales = nullptr;    ///< [rows, layout.groups()]
 };
-/// Writes the tile that holds these `rows` <= 16 rows. The layout is of i4, and its cols are a multiple of 8.
+/// Writes the tile that holds these `rows` <= 16 rows. The layout's cols are a multiple of 8.
 void pack_tile(const QuantisedLayout& layout, const KnownLevels& levels, std::int64_t rows, std::byte* to);
-/// scale * (level - zero) as a scale and a minimum; nullopt if it overflows fp16. The scale and zero * scale are
-/// rounded.
-std::optional<GroupScale> scale_with_zero(float scale, int zero);
+/// Rounds a scale and a minimum; nullopt if one overflows fp16 or is not finite.
+std::optional<GroupScale> rounded_scale(float scale, float minimum);
 /// Writes the numbers [layout.cols] of row `row`.
 void dequantise_row(const QuantisedLayout& layout, const std::byte* from, std::int64_t row, float* numbers);
 

@@ -20,8 +20,8 @@ constexpr std::size_t kMostPlain = 1 << 16, kMostName = 256;
 
 [[noreturn]] void refuse_method(const std::string& where, const std::string& what) {
   throw DataError(where + " " + what +
-                  "; read are compressed-tensors (pack-quantized), gptq and awq of 4 bits, and what weft convert "
-                  "writes: " +
+                  "; read are compressed-tensors (pack-quantized), gptq and awq of 4 bits, fp8 and "
+                  "compressed-tensors (float-quantized) of 8, and what weft convert writes: " +
                   kInstead);
 }
 
@@ -150,8 +150,42 @@ Quantisation read_scheme(const json& group, const std::string& where) {
   return found;
 }
 
+/// Reads "weight_block_size" or "block_structure": the sizes of the blocks that share a scale.
+void read_block_size(Part& fields, const std::string& key) {
+  if (fields.absent(key)) return;
+  const json& size = fields.at(key);
+  if (size != json::array({128, 128})) fields.unread(key, "[128, 128]");
+}
+
+/// Checks the description of weights of 8 bits with scales (E4M3). They are computed with as floats, so they are not
+/// quantised here; activations are not quantised either, whatever the checkpoint allows.
+Quantisation read_fp8(Part& fields) {
+  if (fields.word("fmt", "e4m3") != "e4m3") fields.unread("fmt", "e4m3");
+  read_block_size(fields, "weight_block_size");
+  return {};
+}
+
+Quantisation read_float_quantized(Part& fields) {
+  if (!fields.absent("kv_cache_scheme")) fields.unread("kv_cache_scheme", "null");
+  const json& groups = fields.at("config_groups");
+  if (!groups.is_object() || groups.empty()) fields.refuse_field("config_groups", "an object that is not empty");
+  for (const auto& [name, group] : groups.items()) {
+    const std::string where = fields.where + ".config_groups." + name.substr(0, 40) + ".weights";
+    Part part(group, fields.where + ".config_groups." + name.substr(0, 40));
+    Part weights(part.at("weights"), where);
+    if (weights.word("type", "int") != "float") weights.unread("type", "float");
+    if (weights.integer("num_bits", 1, 64) != 8) weights.unread("num_bits", "8");
+    const std::string strategy = weights.word("strategy", "tensor");
+    if (strategy != "tensor" && strategy != "channel" && strategy != "block")
+      weights.unread("strategy", "tensor, channel or block");
+    read_block_size(weights, "block_structure");
+  }
+  return {};
+}
+
 Quantisation read_compressed_tensors(Part& fields) {
-  if (fields.word("format", "") != "pack-quantized") fields.unread("format", "pack-quantized");
+  if (fields.word("format", "") == "float-quantized") return read_float_quantized(fields);
+  if (fields.word("format", "") != "pack-quantized") fields.unread("format", "pack-quantized or float-quantized");
   if (!fields.absent("kv_cache_scheme")) fields.unread("kv_cache_scheme", "null");
   for (const char* key : {"sparsity_config", "transform_config"}) {
     if (fields.absent(key)) continue;
@@ -174,6 +208,21 @@ Quantisation read_compressed_tensors(Part& fields) {
   return *all;
 }
 
+/// A list of tensors' names, sorted; empty if there is none.
+std::vector<std::string> read_names(Part& fields, const std::string& key) {
+  std::vector<std::string> found;
+  if (fields.absent(key)) return found;
+  const json& names = fields.at(key);
+  if (!names.is_array() || names.size() > kMostPlain) fields.refuse_field(key, "a list of names");
+  for (const json& name : names) {
+    if (!name.is_string() || name.get_ref<const std::string&>().size() > kMostName)
+      fields.refuse_field(key, "a list of names");
+    found.push_back(name.get<std::string>());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
 Quantisation read_weft(Part& fields) {
   Quantisation found{.packing = Packing::weft};
   fields.integer("version", 1, 1);
@@ -183,15 +232,8 @@ Quantisation read_weft(Part& fields) {
   found.group = static_cast<int>(fields.integer("group_size", 32, 128));
   if (found.group % 32 != 0 || found.group == 96) fields.refuse_field("group_size", "32, 64 or 128");
   found.uniform = fields.flag("uniform", false);
-  if (fields.absent("modules_to_not_convert")) return found;
-  const json& names = fields.at("modules_to_not_convert");
-  if (!names.is_array() || names.size() > kMostPlain) fields.refuse_field("modules_to_not_convert", "a list of names");
-  for (const json& name : names) {
-    if (!name.is_string() || name.get_ref<const std::string&>().size() > kMostName)
-      fields.refuse_field("modules_to_not_convert", "a list of names");
-    found.plain.push_back(name.get<std::string>());
-  }
-  std::sort(found.plain.begin(), found.plain.end());
+  found.plain = read_names(fields, "modules_to_not_convert");
+  found.int8 = read_names(fields, "modules_in_int8");
   return found;
 }
 
@@ -205,6 +247,7 @@ const char* name_of(Packing packing) {
     case Packing::gptq: return "GPTQ";
     case Packing::gptq_v2: return "GPTQ (gptq_v2)";
     case Packing::awq: return "AWQ";
+    case Packing::gguf: return "GGUF";
   }
   return "?";
 }
@@ -216,6 +259,7 @@ Quantisation quantisation_from_config(const json& config, const std::string& whe
   if (method == "gptq") return read_gptq(fields);
   if (method == "awq") return read_awq(fields);
   if (method == "compressed-tensors") return read_compressed_tensors(fields);
+  if (method == "fp8" || method == "fbgemm_fp8") return read_fp8(fields);
   if (method.empty()) refuse_method(where, "names no quant_method");
   refuse_method(where, "is that of '" + method.substr(0, 40) + "'");
 }
@@ -227,6 +271,7 @@ nlohmann::ordered_json to_config(const Quantisation& quantisation) {
                                    {"group_size", quantisation.group}};
   if (quantisation.uniform) config["uniform"] = true;
   if (!quantisation.plain.empty()) config["modules_to_not_convert"] = quantisation.plain;
+  if (!quantisation.int8.empty()) config["modules_in_int8"] = quantisation.int8;
   return config;
 }
 

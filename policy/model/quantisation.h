@@ -13,8 +13,9 @@ namespace weft::policy {
 
 struct Quantisation {
   /// The layout of the levels in files. weft: units, as weft convert writes them. Each of the others has its own layout
-  /// of tensors (runtime/checkpoint/quantised_matrix.h). Unlike gptq, gptq_v2 stores zero points unchanged.
-  enum class Packing : std::uint8_t { none, weft, compressed_tensors, gptq, gptq_v2, awq };
+  /// of tensors (runtime/checkpoint/packed_words.cc), or of blocks (gguf). Unlike gptq, gptq_v2 stores zero points
+  /// unchanged.
+  enum class Packing : std::uint8_t { none, weft, compressed_tensors, gptq, gptq_v2, awq, gguf };
 
   Packing packing = Packing::none;
   DType dtype = DType::f32;  ///< i8 or i4, unless there is no packing
@@ -28,6 +29,7 @@ struct Quantisation {
   bool uniform = false;  ///< all quantised matrices have `dtype`; else int4 leaves some of them in int8
   /// weft: the matrices of layers that are not quantised, by TensorSpec::name, sorted.
   std::vector<std::string> plain = {};
+  std::vector<std::string> int8 = {};  ///< weft: the same for those that are int8 although `dtype` is int4
 
   explicit operator bool() const { return packing != Packing::none; }
   bool foreign() const { return packing != Packing::none && packing != Packing::weft; }

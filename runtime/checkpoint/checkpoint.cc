@@ -20,6 +20,7 @@
 #include "runtime/checkpoint/shard_index.h"
 #include "runtime/checkpoint/torch_bin.h"
 #include "runtime/checkpoint/zip_reader.h"
+#include "runtime/gguf/gguf_names.h"
 
 namespace weft::runtime {
 
@@ -94,6 +95,10 @@ DType weight_dtype(const TensorInfo& tensor) {
 
 Checkpoint Checkpoint::open(const fs::path& directory) {
   Checkpoint checkpoint;
+  if (is_gguf(directory)) {
+    checkpoint.open_gguf(directory);
+    return checkpoint;
+  }
   const std::array<std::pair<const char*, Format>, 4> formats{{{kSingle, Format::safetensors},
                                                                {kIndex, Format::sharded_safetensors},
                                                                {kTorchSingle, Format::torch_bin},
@@ -136,16 +141,48 @@ void Checkpoint::look_at_files() {
   known_->checksums.resize(states_.size());
 }
 
-std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {
-  try {
-    return add_file(InputFile(path));
-  } catch (const NotAFile& error) {
-    fail(error.missing ? Fault::missing_file : Fault::not_a_file, error.what());
+void Checkpoint::add_input(const fs::path& path) try { inputs_.emplace_back(path); } catch (const NotAFile& error) {
+  fail(error.missing ? Fault::missing_file : Fault::not_a_file, error.what());
+}
+
+void Checkpoint::open_gguf(const fs::path& path) {
+  format_ = Format::gguf;
+  const GgufModel model = GgufModel::open(path);
+  const GgufArchitecture& architecture = gguf_architecture(model.first());
+  for (std::size_t file = 0; file < model.parts.size(); ++file) {
+    const Gguf& part = model.parts[file];
+    add_input(part.path);
+    for (const GgufTensor& tensor : part.tensors) {
+      GgufName name = gguf_name(model.first(), architecture, tensor);
+      tensors_.push_back({.name = std::move(name.name),
+                          .dtype = tensor.format->name,
+                          .shape = tensor.shape,
+                          .file = file,
+                          .offset = tensor.offset,
+                          .bytes = tensor.bytes,
+                          .pair_rows = name.pair_rows});
+    }
   }
+  std::sort(tensors_.begin(), tensors_.end(), by_name);
+  const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(),
+                                        [](const auto& a, const auto& b) { return a.name == b.name; });
+  if (twice != tensors_.end())
+    model.first().refuse(GgufFault::duplicate_tensor, "has two tensors for " + in_quotes(twice->name));
+  look_at_files();
+}
+
+std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {
+  add_input(path);
+  return read_headers();
 }
 
 std::vector<TensorInfo> Checkpoint::add_file(InputFile file) {
   inputs_.push_back(std::move(file));
+  return read_headers();
+}
+
+/// Reads the headers of the file that was added last.
+std::vector<TensorInfo> Checkpoint::read_headers() {
   const InputFile& input = inputs_.back();
   const auto keep = [&](std::vector<Checksum> found) {
     for (Checksum& checksum : found) {

@@ -32,6 +32,9 @@ struct TensorInfo {
   /// it is. With strides, `bytes` are spread over a range that may be longer, and only read_tensor() puts them in
   /// order.
   std::vector<std::int64_t> strides = {};
+  /// The rows of a head, if the two halves of each head's rows alternate in the file, as in GGUF files; 0 if they do
+  /// not.
+  std::int64_t pair_rows = 0;
 };
 
 /// The texts in a safetensors file that say what it is.
@@ -57,17 +60,19 @@ struct TensorNeed {
   bool row_major = false;                ///< must be row-major, whatever Order is asked for
 };
 
-/// A folder in the Hugging Face layout with all of its headers read and checked. The files stay open, so that replacing
-/// one by another of the same name does no harm. Constant once open, but for what is known of changes; any thread may
+/// A folder in the Hugging Face layout, or a GGUF file in one or several parts, with all headers read and checked. The
+/// files stay open, so that replacing one by another of the same name does no harm. Constant once open, but for what is
+/// known of changes; any thread may
 /// read.
 class Checkpoint {
  public:
-  enum class Format : std::uint8_t { safetensors, sharded_safetensors, torch_bin, sharded_torch_bin };
+  enum class Format : std::uint8_t { safetensors, sharded_safetensors, torch_bin, sharded_torch_bin, gguf };
 
-  /// Opens the first of these that is there: model.safetensors; model.safetensors.index.json with the shards that it
-  /// names; pytorch_model.bin; pytorch_model.bin.index.json with its shards. notes() lists what was passed over. Throws
-  /// CheckpointError with the file and the fault, IoError if the disk fails. Reads headers only.
-  static Checkpoint open(const std::filesystem::path& directory);
+  /// Opens a GGUF file, whose tensors get the names that they have in Hugging Face's files. In a folder, opens the
+  /// first of these that is there: model.safetensors; model.safetensors.index.json with the shards that it names;
+  /// pytorch_model.bin; pytorch_model.bin.index.json with its shards. notes() lists what was passed over. Throws
+  /// CheckpointError or GgufError with the file and the fault, IoError if the disk fails. Reads headers only.
+  static Checkpoint open(const std::filesystem::path& path);
 
   /// Opens one safetensors file of any name, or one that is open.
   static Checkpoint open_file(const std::filesystem::path& file) { return open_file(InputFile(file)); }
@@ -118,8 +123,11 @@ class Checkpoint {
   Checkpoint() = default;
   std::vector<TensorInfo> add_file(const std::filesystem::path& path);
   std::vector<TensorInfo> add_file(InputFile file);
+  std::vector<TensorInfo> read_headers();
   void look_at_files();
   bool is_the_same(std::size_t file, const std::atomic<bool>& stop) const;
+  void add_input(const std::filesystem::path& path);
+  void open_gguf(const std::filesystem::path& path);
   void open_sharded(const std::filesystem::path& directory, const std::filesystem::path& index);
 
   Format format_ = Format::safetensors;

@@ -9,6 +9,7 @@
 
 #include "kernels/error.h"
 #include "runtime/base/quote.h"
+#include "runtime/gguf/gguf.h"
 
 namespace weft::runtime {
 namespace {
@@ -20,7 +21,7 @@ constexpr const char* kHeadInMemory = "lm_head.weight";
 bool is_vector(Form form) { return form == Form::norm || form == Form::vector; }
 
 bool is_there(const policy::ModelSpec& model, const Checkpoint& checkpoint, const std::string& name) {
-  return checkpoint.find(name) || QuantisedMatrix::is_in(checkpoint, model.quantisation, name);
+  return checkpoint.find(name) || matrix_format(checkpoint, model.quantisation, name);
 }
 
 /// Refuses tensors that change results and are not tensors of the model.
@@ -38,7 +39,7 @@ void refuse_extras(const policy::ModelSpec& model, const Checkpoint& checkpoint)
     if (tensor.name.ends_with(".act.scales"))
       throw DataError(checkpoint.files()[tensor.file].string() + ": tensor " + in_quotes(tensor.name) + ": " + method +
                       " has scaled an activation function, which is not read; use the unquantized model");
-  if (model.tied_head && QuantisedMatrix::is_in(checkpoint, model.quantisation, kHeadInMemory))
+  if (model.tied_head && kPackedWords.is_in(checkpoint, model.quantisation, kHeadInMemory))
     throw DataError(checkpoint.files().front().string() + ": " + method +
                     " has quantised lm_head, but tie_word_embeddings says that it is the embedding; set it to false");
 }
@@ -57,7 +58,7 @@ std::vector<const TensorInfo*> unused(const std::vector<TensorNeed>& needs, cons
   for (const TensorInfo& tensor : checkpoint.tensors()) {
     const std::string_view name = tensor.name;
     const bool table = name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attention.bias") ||
-                       name.ends_with(".masked_bias") || name.ends_with("position_ids");
+                       name.ends_with(".masked_bias") || name.ends_with("position_ids") || name == kGgufDivisors;
     const bool beside =
         model.quantisation && !name.ends_with(".bias") && known.contains(name.substr(0, name.rfind('.') + 1));
     if (!table && !beside && !known.contains(name)) found.push_back(&tensor);
@@ -174,9 +175,10 @@ std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkp
 
 StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec,
                            const Checkpoint& checkpoint) {
-  StoredTensor stored{.name = stored_name(model, checkpoint, spec), .info = nullptr, .matrix = {}};
-  if (QuantisedMatrix::is_in(checkpoint, model.quantisation, stored.name))
-    stored.matrix.emplace(checkpoint, model.quantisation, stored.name, spec.of_rows, spec.cols);
+  StoredTensor stored{.name = stored_name(model, checkpoint, spec), .info = nullptr, .matrix = nullptr};
+  const MatrixFormat* const format =
+      is_vector(spec.form) ? nullptr : matrix_format(checkpoint, model.quantisation, stored.name);
+  if (format) stored.matrix = format->open(checkpoint, model.quantisation, stored.name, spec.of_rows, spec.cols);
   else stored.info = checkpoint.find(stored.name);
   return stored;
 }
@@ -190,8 +192,10 @@ std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::
       if (spec.first_row != 0) continue;  // another piece of the same tensor
       const std::int64_t rows = spec.of_rows;
       const std::string name = stored_name(model, checkpoint, spec);
-      if (!is_vector(spec.form) && QuantisedMatrix::is_in(checkpoint, model.quantisation, name)) {
-        const auto parts = QuantisedMatrix::needs(checkpoint, model.quantisation, name, rows, spec.cols);
+      const MatrixFormat* const format =
+          is_vector(spec.form) ? nullptr : matrix_format(checkpoint, model.quantisation, name);
+      if (format) {
+        const auto parts = format->needs(checkpoint, model.quantisation, name, rows, spec.cols);
         needs.insert(needs.end(), parts.begin(), parts.end());
       } else {
         needs.push_back({name, is_vector(spec.form) ? std::vector{spec.cols} : std::vector{rows, spec.cols}});

@@ -1,24 +1,24 @@
 // runtime/checkpoint/stored_tensor.h: finds the tensors of a model in a checkpoint.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "policy/model/model.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/quantised_matrix.h"
+#include "runtime/checkpoint/stored_matrix.h"
 
 namespace weft::runtime {
 
 /// The tensor's name in this checkpoint; if none fits, its name in transformers' own files.
 std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkpoint, const policy::TensorSpec& spec);
 
-/// A tensor in a checkpoint: `info` if it is stored as it is, `matrix` if others have quantised it.
+/// A tensor in a checkpoint: `info` if its rows are stored as they are, else `matrix`.
 struct StoredTensor {
   std::string name;
   const TensorInfo* info = nullptr;
-  std::optional<QuantisedMatrix> matrix;
+  std::unique_ptr<const StoredMatrix> matrix;
 };
 /// Finds a tensor in a checkpoint that has all tensor_needs().
 StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec,

@@ -88,7 +88,10 @@ void add_bench(CLI::App& app, Command& chosen) {
       ->group(kMachine);
 
   command
-      ->add_option("--model", bench.model, "Hugging Face checkpoint folder, or a config.json together with --weights")
+      ->add_option(
+          "--model", bench.model,
+          "Hugging Face checkpoint folder or ORG/NAME in the Hub's cache, a GGUF file, or a config.json together "
+          "with --weights")
       ->group("Model");
   command->add_option("--weights", bench.weights, "random:SEED runs the shape of a config.json without a checkpoint")
       ->group("Model");

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -16,6 +17,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/engine/packed_copy.h"
 #include "runtime/model/model_source.h"
+#include "runtime/text/chat_template.h"
 
 namespace weft::runtime {
 namespace {
@@ -83,13 +85,33 @@ void print_quantisation(const ModelSource& source) {
         continue;
       }
       const std::int64_t rows = stored.matrix->rows(), cols = stored.matrix->cols();
-      for (const TensorNeed& part : QuantisedMatrix::needs(*source.checkpoint, how, stored.name, rows, cols))
+      const MatrixFormat* const format = matrix_format(*source.checkpoint, how, stored.name);
+      for (const TensorNeed& part : format->needs(*source.checkpoint, how, stored.name, rows, cols))
         bytes += source.checkpoint->find(part.name)->bytes;
       ++matrices, numbers += static_cast<std::uint64_t>(rows * cols);
     }
-  fmt::print("quantised: {}, 4 bits in {}{}: {} matrices, {}, {:.2f} bits a number; {} matrices and tables are not\n",
-             name_of(how.packing), groups, how.reordered ? ", in an order of columns of their own" : "", matrices,
-             bytes_to_text(bytes), numbers ? 8 * double(bytes) / double(numbers) : 0.0, others);
+  fmt::print("quantised: {}, {} in {}{}: {} matrices, {}, {:.2f} bits a number; {} matrices and tables are not\n",
+             name_of(how.packing), how.packing == policy::Quantisation::Packing::gguf ? "levels" : "4 bits", groups,
+             how.reordered ? ", in an order of columns of their own" : "", matrices, bytes_to_text(bytes),
+             numbers ? 8 * double(bytes) / double(numbers) : 0.0, others);
+}
+
+/// Prints what only a GGUF file has: its types by count, its vocabulary, its chat template.
+void print_gguf(const GgufModel& model, const ModelTexts& texts) {
+  const Gguf& gguf = model.first();
+  std::map<std::string, std::size_t> types;
+  for (const Gguf& part : model.parts)
+    for (const GgufTensor& tensor : part.tensors) ++types[tensor.format->name];
+  std::string list;
+  for (const auto& [name, count] : types) list += fmt::format("{}{} {}", list.empty() ? "" : ", ", count, name);
+  fmt::print("GGUF: architecture {}, tensors by type: {}\n", gguf.text("general.architecture"), list);
+  if (!Tokenizer::present(texts)) return;
+  const std::string template_name = ChatTemplate::load(texts).family_name();
+  fmt::print("vocabulary: {}{}; chat template: {}\n", gguf.text("tokenizer.ggml.model"),
+             gguf.has("tokenizer.ggml.pre") ? ", cut by " + gguf.text("tokenizer.ggml.pre") : "",
+             !gguf.has("tokenizer.chat_template") ? "none"
+             : template_name.empty()              ? "not known"
+                                                  : template_name);
 }
 
 int inspect_checkpoint(const std::string& path) {
@@ -101,12 +123,14 @@ int inspect_checkpoint(const std::string& path) {
              checkpoint.files().size() == 1 ? "" : "s", name_of(source->type),
              source->weights->converts() ? " (converted, which takes a copy of what is placed on disk)" : "");
   for (const std::string& note : checkpoint.notes()) fmt::print("{}\n", note);
+  if (source->files.gguf()) print_gguf(*source->files.gguf(), source->files.texts());
   fmt::print("tokenizer: {}\n",
              source->tokenizer ? fmt::format("{} tokens", source->tokenizer->size()) : "none; takes prompt_ids only");
   std::uint64_t largest = 0;
   for (const std::uint64_t bytes : source->weights->unit_bytes()) largest = std::max(largest, bytes);
   fmt::print("weights: {} in {} units, the largest {}\n", bytes_to_text(source->weight_bytes()), source->units.size(),
              bytes_to_text(largest));
+  for (const std::string& note : source->notes) fmt::print("{}\n", note);
   if (source->spec.quantisation) print_quantisation(*source);
   else print_quantised(*source);
   return 0;
@@ -157,7 +181,7 @@ int inspect(const InspectFlags& flags) {
     require_folder("--disk-dir wants the folder of a model; path", path);
   }
   if (flags.remove_packed) return show_packed(flags), 0;
-  if (std::filesystem::is_directory(path)) {
+  if (std::filesystem::is_directory(path) || is_gguf(path)) {
     inspect_checkpoint(path);
     if (!flags.disk_directory.empty()) show_packed(flags);
     return 0;
@@ -175,7 +199,8 @@ int inspect(const InspectFlags& flags) {
 }  // namespace
 
 void add_inspect(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("inspect", "Show what a checkpoint folder, a config.json or a policy holds");
+  CLI::App* command =
+      app.add_subcommand("inspect", "Show what a checkpoint folder, a GGUF file, a config.json or a policy holds");
   const auto flags = std::make_shared<InspectFlags>();
   command->add_option("path", flags->path, "Folder or file")->required();
   command->add_option("--disk-dir", flags->disk_directory,

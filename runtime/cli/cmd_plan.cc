@@ -94,7 +94,7 @@ int run_plan(const PlanFlags& flags) {
   if (options.disk_directory.empty()) options.disk_directory = ".";
   require_folder("--disk-dir", options.disk_directory);
   // A shape alone has no weights, and none are needed.
-  const bool shape_only = flags.weights.empty() && !std::filesystem::is_directory(flags.model);
+  const bool shape_only = flags.weights.empty() && !ModelFiles::open(flags.model).may_have_weights();
   const policy::PartialPolicy policy = flags.policy.policy();
   const auto source =
       open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights, policy.weight_format);
@@ -136,7 +136,10 @@ void add_plan(CLI::App& app, Command& chosen) {
   CLI::App* command =
       app.add_subcommand("plan", "Find the fastest policy for a model, a machine and a job, and predict what it does");
   const auto flags = std::make_shared<PlanFlags>();
-  command->add_option("--model", flags->model, "Hugging Face checkpoint folder, or a config.json")->group("Model");
+  command
+      ->add_option("--model", flags->model,
+                   "Hugging Face checkpoint folder or ORG/NAME in the Hub's cache, a GGUF file, or a config.json")
+      ->group("Model");
   command->add_option("--weights", flags->weights, "random:SEED: random weights in place of a checkpoint's")
       ->group("Model");
   command->add_option("--dtype", flags->dtype, kDtypeHelp)->capture_default_str()->group("Model");

@@ -8,6 +8,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/stop.h"
+#include "runtime/checkpoint/model_files.h"
 #include "runtime/cli/commands.h"
 #include "runtime/requests/requests.h"
 #include "runtime/text/tokenizer.h"
@@ -36,9 +37,7 @@ nlohmann::ordered_json tokenize_line(const Tokenizer& tokenizer, std::string_vie
 
 int tokenize(const TokenizeFlags& flags, const std::atomic<bool>& stop) {
   if (flags.input != kPipe) require_input("--input", flags.input);
-  if (!std::filesystem::is_directory(flags.model))
-    throw UsageError("--model " + flags.model + ": there is no such folder");
-  const Tokenizer tokenizer = Tokenizer::load(flags.model);
+  const Tokenizer tokenizer = Tokenizer::load(ModelFiles::open(flags.model).texts());
   const InputFile input = open_input(flags.input, stop);
   const auto each = [&](const auto& use) {
     for_each_line(input, [&](std::string_view line, std::uint64_t, std::size_t number) {
@@ -76,7 +75,7 @@ int tokenize(const TokenizeFlags& flags, const std::atomic<bool>& stop) {
 void add_tokenize(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("tokenize", "Turn texts into token ids");
   const auto flags = std::make_shared<TokenizeFlags>();
-  command->add_option("--model", flags->model, "Folder with the tokenizer's files")->required();
+  command->add_option("--model", flags->model, "Folder with the tokenizer's files, or a GGUF file")->required();
   command
       ->add_option(
           "--input", flags->input,

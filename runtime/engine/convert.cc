@@ -34,9 +34,7 @@ using nlohmann::json;
 
 constexpr std::size_t kPart = 1 << 20, kStep = 64 << 20;  // bytes of a tensor that a thread, and all, convert at a time
 constexpr std::size_t kLargestCopied = 512 << 20;
-constexpr std::array kCopied{
-    "generation_config.json",  "tokenizer.json",    "tokenizer_config.json", "vocab.json",         "merges.txt",
-    "special_tokens_map.json", "added_tokens.json", "tokenizer.model",       "chat_template.jinja"};
+constexpr std::array kForOthers{"tokenizer.model", "chat_template.json"};  // Weft reads neither, others do
 
 struct Planned {
   StoredTensor stored;
@@ -108,16 +106,14 @@ class Appender {
   FillAhead ahead_{[](std::size_t bytes) { return std::make_unique<kernels::MappedMemory>(bytes); }};
 };
 
-/// Writes a matrix that the checkpoint has quantised, as plain numbers.
-void write_matrix(const QuantisedMatrix& matrix, DType type, Appender& file, const std::atomic<bool>& stop) {
+/// Writes a matrix that the checkpoint stores in a form of its own, as plain numbers.
+void write_matrix(const StoredMatrix& matrix, DType type, Appender& file, const std::atomic<bool>& stop) {
   matrix.check();
-  QuantisedRows levels;
   std::vector<float> numbers;
   const std::int64_t step = std::max<std::int64_t>(1, static_cast<std::int64_t>(kPart / sizeof(float)) / matrix.cols());
   for (std::int64_t first = 0; first < matrix.rows(); first += step) {
     if (stop) throw Interrupted{};
-    matrix.read(first, std::min(step, matrix.rows() - first), levels);
-    matrix.dequantise(levels, numbers);
+    matrix.read_numbers(first, std::min(step, matrix.rows() - first), numbers);
     std::byte* const out = file.next(numbers.size() * size_of(type));
     convert_elements(DType::f32, reinterpret_cast<const std::byte*>(numbers.data()), type, out, numbers.size());
     file.append(out);
@@ -157,18 +153,23 @@ unsigned mode_of(const fs::path& path) {
   return static_cast<unsigned>(fs::status(path).permissions() & (fs::perms(0666)));
 }
 
-void write_small_files(const fs::path& from, const fs::path& to, DType type, bool untied,
+void write_small_files(const ModelTexts& from, const fs::path& to, DType type, bool untied,
                        const policy::Quantisation& quantisation) {
-  json config = policy::parse_json(read_file(from / "config.json", 1 << 20), (from / "config.json").string(),
+  json config = policy::parse_json(from.read("config.json", kLargestConfig), from.where("config.json"),
                                    policy::Blame::data, {.depth = 32});
+  const auto write = [&](const std::string& name, const std::string& text) {
+    write_file_atomically(to / name, text, {.mode = mode_of(from.in_folder() ? from.place() / name : from.place())});
+  };
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name_of(type);
   for (const char* key : {"quantization_config", "compression_config"}) config.erase(key);
   if (untied) config["tie_word_embeddings"] = false;
   if (quantisation) config["quantization_config"] = policy::to_config(quantisation);
-  write_file_atomically(to / "config.json", policy::to_pretty(config) + "\n", {.mode = mode_of(from / "config.json")});
-  for (const char* name : kCopied)
-    if (fs::exists(from / name))
-      write_file_atomically(to / name, read_file(from / name, kLargestCopied), {.mode = mode_of(from / name)});
+  write("config.json", policy::to_pretty(config) + "\n");
+  const auto copy = [&](const std::string& name) {
+    if (name != "config.json" && from.has(name)) write(name, from.read(name, kLargestCopied));
+  };
+  std::for_each(kModelTexts.begin(), kModelTexts.end(), copy);
+  std::for_each(kForOthers.begin(), kForOthers.end(), copy);
 }
 
 /// A folder that is removed again unless it is kept. It is locked and marked while it is made, so that the next
@@ -232,14 +233,17 @@ class NewFolder {
 
 }  // namespace
 
-Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std::string& dtype,
+Converted convert_checkpoint(const fs::path& name, const fs::path& to, const std::string& dtype,
                              const std::atomic<bool>& stop, bool verify_crc,
                              const std::optional<policy::WeightFormat>& asked, const PackingProgress& progress) {
-  if (!fs::is_directory(from))
-    throw UsageError("--model " + from.string() + ": there is no such folder; convert wants a checkpoint folder");
+  const ModelFiles files = ModelFiles::open(name);
+  const fs::path& from = files.path();
+  if (!files.may_have_weights())
+    throw UsageError("--model " + from.string() +
+                     ": is a file without weights; convert wants a checkpoint folder or a " + "GGUF file");
   if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to)))
     throw UsageError("--output " + to.string() + ": exists; give the name of a folder that does not");
-  policy::ModelSpec spec = read_model_spec(from);
+  policy::ModelSpec spec = read_model_spec(files);
   if (spec.quantisation.packing == policy::Quantisation::Packing::weft)
     throw UsageError("--model " + from.string() + ": is packed as " + name_of(spec.quantisation.dtype) +
                      " already; give the checkpoint that it was made of");
@@ -260,7 +264,8 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
                     .dtype = format->dtype,
                     .group = format->group,
                     .uniform = spec.quantisation.uniform && format->dtype == spec.quantisation.dtype,
-                    .plain = packed->left_plain()};
+                    .plain = packed->left_plain(),
+                    .int8 = packed->left_int8()};
   }
   if (verify_crc) checkpoint.verify(stop);
   Converted done{.tensors = planned.size(), .left_out = checkpoint.size() - read};
@@ -291,7 +296,7 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
     appender.finish();
     file.commit();
   }
-  write_small_files(from, place, type, untied, quantisation);
+  write_small_files(files.texts(), place, type, untied, quantisation);
   folder.keep_as(to);
   return done;
 }

@@ -80,8 +80,8 @@ std::vector<policy::Retention> rolled_retentions(const JobOptions& options, cons
 }
 
 RequestFile open_requests(const JobOptions& options, const ModelSource& source, const std::atomic<bool>& stop) {
-  OpenAiRules openai{.model_names = options.served_names.empty() ? model_names(options.model) : options.served_names,
-                     .model_folder = std::filesystem::is_directory(options.model) ? options.model : "",
+  OpenAiRules openai{.model_names = options.served_names.empty() ? model_names(source.files) : options.served_names,
+                     .files = source.files.may_have_weights() ? &source.files.texts() : nullptr,
                      .chat_template = options.chat_template,
                      .chat = {},
                      .strict = options.strict_openai};

@@ -6,7 +6,7 @@
 #include <numbers>
 
 #include "runtime/base/hash.h"
-#include "runtime/model/float_types.h"
+#include "runtime/checkpoint/float_types.h"
 
 namespace weft::runtime {
 namespace {

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 
-#include "runtime/base/files.h"
-#include "runtime/text/tokenizer_files.h"
+#include "runtime/base/hash.h"
 
 namespace weft::runtime {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -26,22 +23,10 @@ std::string weights_file(const Checkpoint& checkpoint, std::size_t file) {
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> fingerprints(const ModelSource& model) {
-  std::vector<std::pair<std::string, std::string>> found;
-  const auto add = [&](const std::string& name, const fs::path& path) {
-    if (fs::exists(path)) found.emplace_back(name, to_hex(mix(hash(read_file(path, kLargestTokenizer)))));
-  };
-  const fs::path path = model.path;
-  if (!fs::is_directory(path)) {
-    add("config.json", path);
-    // Earlier states quantised random numbers.
-    if (model.weight_format && model.weight_format->quantised())
-      found.emplace_back("random weights", "drawn as levels");
-    return found;
-  }
-  for (const char* name :
-       {"config.json", "generation_config.json", "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
-        "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json"})
-    add(name, path / name);
+  std::vector<std::pair<std::string, std::string>> found = model.files.fingerprints();
+  // Earlier states quantised random numbers.
+  if (!model.checkpoint && model.weight_format && model.weight_format->quantised())
+    found.emplace_back("random weights", "drawn as levels");
   if (model.checkpoint)
     for (std::size_t i = 0; i < model.checkpoint->files().size(); ++i)
       found.emplace_back(model.checkpoint->files()[i].filename().string(), weights_file(*model.checkpoint, i));

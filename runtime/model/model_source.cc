@@ -1,10 +1,7 @@
 #include "runtime/model/model_source.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string_view>
@@ -12,7 +9,6 @@
 #include "kernels/error.h"
 #include "policy/base/json.h"
 #include "policy/model/architecture.h"
-#include "runtime/base/files.h"
 #include "runtime/checkpoint/stored_tensor.h"
 #include "runtime/model/kernel_terms.h"
 
@@ -20,7 +16,6 @@ namespace weft::runtime {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::size_t kLargestConfig = 1 << 20;
 
 std::uint64_t seed_from(const std::string& text) {
   const std::string prefix = "random:";
@@ -33,16 +28,16 @@ std::uint64_t seed_from(const std::string& text) {
   throw UsageError("--weights must be random:SEED with a whole number, got '" + text.substr(0, 40) + "'");
 }
 
-nlohmann::json read_json(const fs::path& path) {
-  return policy::parse_json(read_file(path, kLargestConfig), path.string(), policy::Blame::data, {.depth = 32});
+nlohmann::json read_json(const ModelTexts& texts, const char* name) {
+  return policy::parse_json(texts.read(name, kLargestConfig), texts.where(name), policy::Blame::data, {.depth = 32});
 }
 
 /// Takes the tokens that end a text from generation_config.json, if it has any. transformers generates by that file.
-void apply_generation_config(policy::ModelSpec& spec, const fs::path& folder) {
-  const fs::path path = folder / "generation_config.json";
-  if (!fs::exists(path)) return;
-  const nlohmann::json json = read_json(path);
-  policy::Fields fields(json, path.string(), policy::Blame::data);
+void apply_generation_config(policy::ModelSpec& spec, const ModelTexts& texts) {
+  constexpr const char* kFile = "generation_config.json";
+  if (!texts.has(kFile)) return;
+  const nlohmann::json json = read_json(texts, kFile);
+  policy::Fields fields(json, texts.where(kFile), policy::Blame::data);
   if (auto ids = policy::eos_ids(fields, spec.vocab); ids && !ids->empty()) spec.eos = *std::move(ids);
 }
 
@@ -86,12 +81,13 @@ std::string shown_name(const fs::path& path) {
   return name.empty() ? path.string() : name;
 }
 
-std::vector<std::string> model_names(const fs::path& path) {
-  const bool folder = fs::is_directory(path);
+std::vector<std::string> model_names(const ModelFiles& files) {
+  const fs::path& path = files.path();
+  const bool folder = files.texts().in_folder();
   const fs::path whole = whole_path(path);
   std::vector<std::string> names{(folder ? whole.filename() : whole.stem()).string(), path.string()};
   if (std::string hub = hub_name(path); !hub.empty()) names.insert(names.begin(), std::move(hub));
-  const nlohmann::json config = read_json(folder ? path / "config.json" : path);
+  const nlohmann::json config = read_json(files.texts(), "config.json");
   if (const auto name = config.find("_name_or_path"); name != config.end() && name->is_string())
     names.push_back(name->get<std::string>());
   return names;
@@ -99,21 +95,13 @@ std::vector<std::string> model_names(const fs::path& path) {
 
 namespace {
 
-void refuse_gguf(const fs::path& path) {
-  std::array<char, 4> magic{};
-  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
-  if (std::string_view(magic.data(), magic.size()) == "GGUF")
-    throw UsageError(
-        "--model " + path.string() +
-        ": is a GGUF file, which Weft does not read; give the Hugging Face checkpoint folder it was made of");
-}
-
 /// Lets the tokenizer's own end token end a text too, as in vLLM: chat templates end a turn with it, and config.json
 /// may name another.
-void apply_tokenizer_eos(ModelSource& source, const fs::path& folder) {
-  const fs::path path = folder / "tokenizer_config.json";
-  if (!fs::exists(path)) return;
-  const nlohmann::json json = read_json(path);
+void apply_tokenizer_eos(ModelSource& source) {
+  constexpr const char* kFile = "tokenizer_config.json";
+  const ModelTexts& texts = source.files.texts();
+  if (!texts.has(kFile)) return;
+  const nlohmann::json json = read_json(texts, kFile);
   const auto found = json.is_object() ? json.find("eos_token") : json.end();
   if (found == json.end()) return;
   const nlohmann::json& value = found->is_object() ? found->value("content", nlohmann::json()) : *found;
@@ -129,31 +117,21 @@ void apply_tokenizer_eos(ModelSource& source, const fs::path& folder) {
 
 }  // namespace
 
-policy::ModelSpec read_model_spec(const fs::path& path) {
-  if (!fs::exists(path)) {
-    const bool may_be_of_hub = path.is_relative() && std::distance(path.begin(), path.end()) == 2;
-    throw UsageError("--model " + path.string() + ": there is no such folder or file" +
-                     (may_be_of_hub ? "; a model of the Hugging Face Hub must be downloaded first (hf download " +
-                                          path.string() + " --local-dir FOLDER)"
-                                    : ""));
-  }
-  const bool folder = fs::is_directory(path);
-  if (!folder) refuse_gguf(path);
-  const fs::path config = folder ? path / "config.json" : path;
-  if (folder)
-    for (const char* name :
-         {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json",
-          "merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json"})
-      if (const std::string words = dangling_link(path / name); !words.empty()) throw UsageError(words);
-  if (!fs::exists(config))
-    throw DataError(path.string() +
+policy::ModelSpec read_model_spec(const ModelFiles& files) {
+  const ModelTexts& texts = files.texts();
+  if (!texts.has("config.json"))
+    throw DataError(files.path().string() +
                     ": there is no config.json in this folder; --model wants a Hugging Face checkpoint " +
-                    (fs::is_directory(path / "snapshots") ? "folder, here one of those in snapshots/" : "folder"));
-  policy::ModelSpec spec = policy::model_from_config(read_json(config), config.string());
-  activation_named(spec.activation, config.string());
-  if (folder) apply_generation_config(spec, path);
+                    (fs::is_directory(files.path() / "snapshots") ? "folder, here one of those in snapshots/"
+                                                                  : "folder or a GGUF file"));
+  policy::ModelSpec spec = policy::model_from_config(read_json(texts, "config.json"), texts.where("config.json"));
+  activation_named(spec.activation, texts.where("config.json"));
+  apply_generation_config(spec, texts);
+  if (const policy::Quantisation own = files.quantisation()) spec.quantisation = own;
   return spec;
 }
+
+policy::ModelSpec read_model_spec(const fs::path& path) { return read_model_spec(ModelFiles::open(path)); }
 
 std::optional<policy::WeightFormat> format_of(const policy::Quantisation& stored,
                                               const std::optional<policy::WeightFormat>& asked, const fs::path& path) {
@@ -171,26 +149,25 @@ std::optional<policy::WeightFormat> format_of(const policy::Quantisation& stored
 
 std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string& dtype, const std::string& weights,
                                         const std::optional<policy::WeightFormat>& format) {
-  auto source = std::make_unique<ModelSource>();
-  source->path = path.string();
-  source->spec = read_model_spec(path);
+  auto source = std::make_unique<ModelSource>(ModelFiles::open(path));
+  const ModelTexts& texts = source->files.texts();
+  source->spec = read_model_spec(source->files);
   source->units = policy::model_units(source->spec);
   source->type = dtype_named(dtype, source->spec.dtype);
-  source->weight_format = format_of(source->spec.quantisation, format, path);
+  source->weight_format = format_of(source->spec.quantisation, format, source->path);
   const auto widest = [&] { return format && !format->quantised() ? format->dtype : source->type; };
-  const bool folder = fs::is_directory(path);
   if (!weights.empty()) {
     source->weights =
         std::make_unique<Weights>(source->spec, source->units, seed_from(weights), widest(), source->weight_format);
-  } else if (folder && source->spec.quantisation.packing == policy::Quantisation::Packing::weft) {
-    source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
+  } else if (texts.in_folder() && source->spec.quantisation.packing == policy::Quantisation::Packing::weft) {
+    source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(source->path));
     source->weights = std::make_unique<Weights>(Weights::from_packed(source->spec, source->units, *source->checkpoint,
                                                                      source->spec.dtype, *source->weight_format));
   } else {
-    if (!folder)
+    if (!source->files.may_have_weights())
       throw UsageError("--model " + path.string() +
-                       " is a file; give a checkpoint folder, or --weights random:SEED with a config");
-    source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
+                       " is a file; give a checkpoint folder or a GGUF file, or --weights random:SEED with a config");
+    source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(source->path));
     source->notes = complete_from_files(source->spec, *source->checkpoint);
     source->units = policy::model_units(source->spec);
     source->type = dtype_named(dtype, source->spec.dtype);
@@ -200,12 +177,15 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
     source->weights =
         std::make_unique<Weights>(source->spec, source->units, *source->checkpoint, widest(), source->weight_format);
   }
-  if (folder && Tokenizer::present(path)) {
-    source->tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(path));
+  if (source->files.gguf() && source->checkpoint)
+    for (const std::string& line : source->weights->changed_levels())
+      source->notes.push_back(source->files.path().filename().string() + ": " + line);
+  if (Tokenizer::present(texts)) {
+    source->tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(texts));
     if (source->tokenizer->size() > static_cast<std::size_t>(source->spec.vocab))
-      throw DataError(path.string() + ": the tokenizer has ids up to " + std::to_string(source->tokenizer->size() - 1) +
+      throw DataError(source->path + ": the tokenizer has ids up to " + std::to_string(source->tokenizer->size() - 1) +
                       ", the model's vocabulary has " + std::to_string(source->spec.vocab));
-    apply_tokenizer_eos(*source, path);
+    apply_tokenizer_eos(*source);
   }
   return source;
 }

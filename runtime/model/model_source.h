@@ -1,5 +1,5 @@
-// runtime/model/model_source.h: opens what --model and --weights name: a checkpoint folder, or a shape with random
-// weights.
+// runtime/model/model_source.h: opens what --model and --weights name: a model with its weights, or a shape with random
+// ones.
 #pragma once
 
 #include <filesystem>
@@ -7,10 +7,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "policy/model/model.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/model_files.h"
 #include "runtime/model/weights.h"
 #include "runtime/text/tokenizer.h"
 
@@ -19,7 +21,10 @@ namespace weft::runtime {
 /// All that is known of a model before a byte of its weights is read. It cannot be moved, because its parts refer to
 /// each other.
 struct ModelSource {
-  std::string path;
+  explicit ModelSource(ModelFiles opened) : files(std::move(opened)), path(files.path().string()) {}
+
+  ModelFiles files;
+  std::string path;  ///< that of the files
   policy::ModelSpec spec;
   std::vector<policy::Unit> units;
   DType type = DType::f16;  ///< dtype of the KV cache, and the widest of the weights if weight_format names none
@@ -32,7 +37,7 @@ struct ModelSource {
   std::function<void(double seconds)> quantises_slowly;
   bool verify_crc = false;  ///< whether Session calls Checkpoint::verify() before it loads the weights
   std::unique_ptr<Weights> weights;
-  std::unique_ptr<Tokenizer> tokenizer;  ///< null if the folder has none
+  std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
   std::vector<std::string> notes;        ///< decisions that the model's files leave open, a line each
 
   std::uint64_t weight_bytes() const;
@@ -42,9 +47,9 @@ struct ModelSource {
   bool in_files(std::size_t unit) const { return weights->in_files(unit) || packs(); }
 };
 
-/// Opens a model. `dtype` is auto (the checkpoint's, but float16 for float32), float16, bfloat16 or float32, as in
-/// vLLM. `weights` is empty, or "random:SEED"; then `path` may be a config.json. `format` is the weight format of a
-/// policy; if there is none, `dtype` decides. Throws UsageError or DataError.
+/// Opens the model that ModelFiles::open() finds. `dtype` is auto (the checkpoint's, but float16 for float32), float16,
+/// bfloat16 or float32, as in vLLM. `weights` is empty, or "random:SEED"; then `path` may be a config.json. `format` is
+/// the weight format of a policy; if there is none, `dtype` decides. Throws UsageError or DataError.
 std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path, const std::string& dtype,
                                         const std::string& weights,
                                         const std::optional<policy::WeightFormat>& format = {});
@@ -64,11 +69,12 @@ std::optional<policy::WeightFormat> format_of(const policy::Quantisation& stored
 std::string hub_name(const std::filesystem::path& path);
 /// The model's name for people: hub_name(), or `path` as it was given.
 std::string shown_name(const std::filesystem::path& path);
-/// The names that a request may use for the model at `path`: hub_name() first if there is one, the folder's (or file's)
-/// name, `path` as it was given, and "_name_or_path" of its config.json.
-std::vector<std::string> model_names(const std::filesystem::path& path);
+/// The names that a request may use for the model: hub_name() first if there is one, the folder's (or file's) name, the
+/// path, and "_name_or_path" of its config.json.
+std::vector<std::string> model_names(const ModelFiles& files);
 
-/// Reads the folder's config.json, or the file itself.
+/// Reads the model's config.json and generation_config.json.
+policy::ModelSpec read_model_spec(const ModelFiles& files);
 policy::ModelSpec read_model_spec(const std::filesystem::path& path);
 
 }  // namespace weft::runtime

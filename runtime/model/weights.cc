@@ -2,26 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "kernels/error.h"
-#include "runtime/base/hash.h"
-#include "runtime/base/parallel.h"
-#include "runtime/model/float_types.h"
 
 namespace weft::runtime {
 namespace {
 
 using policy::Form;
 
-constexpr std::uint64_t kPart = 64;                // alignment of packed tensors
-constexpr std::size_t kUnpacked = 256;             // alignment of unpacked tensors
-constexpr std::uint64_t kWord = 16;                // bytes of a word in which a GPU reads memory best
-constexpr std::int64_t kPieceNumbers = 128 << 10;  // numbers that one thread makes at a time: its caches hold them
-constexpr std::int64_t kRepackBytes = 8 << 20;     // bytes of levels made by others that are repacked at a time
-constexpr std::int64_t kTileRows = QuantisedLayout::kTileRows;
+constexpr std::uint64_t kPart = 64;     // alignment of packed tensors
+constexpr std::size_t kUnpacked = 256;  // alignment of unpacked tensors
+constexpr std::uint64_t kWord = 16;     // bytes of a word in which a GPU reads memory best
 
 double deviation(const policy::TensorSpec& spec) {
   return spec.form == Form::matrix ? 1 / std::sqrt(double(spec.cols)) : 0.02;
@@ -32,32 +26,6 @@ double deviation(const policy::TensorSpec& spec) {
 std::size_t take_unpacked(offload::Arena& space, std::int64_t elements) {
   return space.take(offload::round_up(bytes_of(DType::f16, elements), kUnpacked), kUnpacked);
 }
-
-void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count) {
-  with_type(from, [&]<class From>(From) {
-    with_type(to, [&]<class To>(To) {
-      const auto* source = reinterpret_cast<const From*>(in);
-      auto* target = reinterpret_cast<To*>(out);
-      for (std::size_t i = 0; i < count; ++i) target[i] = To(static_cast<float>(source[i]));
-    });
-  });
-}
-
-/// Some rows of a tensor.
-struct Weights::Piece {
-  const Placed* tensor;
-  std::int64_t first_row, rows;
-};
-
-/// A thread's memory for one piece.
-struct Weights::Scratch {
-  std::unique_ptr<std::byte[]> data;
-  std::size_t bytes = 0;
-  std::byte* at_least(std::size_t wanted) {
-    if (bytes < wanted) data = std::make_unique_for_overwrite<std::byte[]>(wanted), bytes = wanted;
-    return data.get();
-  }
-};
 
 Weights::Weights(const policy::ModelSpec& model, const std::vector<policy::Unit>& units, const Checkpoint& checkpoint,
                  DType type, const std::optional<policy::WeightFormat>& format)
@@ -174,13 +142,20 @@ bool Weights::quantise_if(const policy::Unit& unit, Placed& tensor,
                           const std::optional<policy::WeightFormat>& format) const {
   if (!format || !format->quantised() || !policy::quantises(unit, tensor.spec)) return false;
   const bool own = format->dtype == quantised_.dtype && format->group == quantised_.group;
+  const bool levels = tensor.matrix && tensor.matrix->has_levels();
   if (own) {
     const auto& plain = quantised_.plain;
     tensor.plain =
-        std::binary_search(plain.begin(), plain.end(), tensor.spec.name) || (quantised_.foreign() && tensor.source);
+        std::binary_search(plain.begin(), plain.end(), tensor.spec.name) || (quantised_.foreign() && !levels);
     if (tensor.plain) return false;
+    const auto& eight = quantised_.int8;
+    tensor.own_int8 =
+        format->dtype == DType::i4 && (levels ? tensor.matrix->form().type == DType::i8
+                                              : std::binary_search(eight.begin(), eight.end(), tensor.spec.name));
   }
-  tensor.dtype = own && quantised_.uniform ? format->dtype : quantised_type(*format, tensor.spec.role);
+  tensor.dtype = tensor.own_int8             ? DType::i8
+                 : own && quantised_.uniform ? format->dtype
+                                             : quantised_type(*format, tensor.spec.role);
   tensor.group = format->group;
   return true;
 }
@@ -264,30 +239,6 @@ std::vector<offload::FilePart> Weights::parts(std::size_t unit, std::span<const 
   return parts;
 }
 
-void Weights::make(std::size_t unit, std::byte* to, const std::atomic<bool>& stop, int threads) const {
-  if (threads == 0) threads = loop_threads();
-  std::vector<Piece> pieces;
-  std::size_t end = 0;
-  const auto fill_gap = [&](std::size_t until) { std::memset(to + end, 0, until - end); };
-  for (const Placed& tensor : layouts_[unit].tensors) {
-    fill_gap(tensor.offset);
-    end = tensor.offset + tensor.bytes();
-    if (tensor.matrix) {
-      make_of_levels(tensor, to, stop, threads);
-      continue;
-    }
-    const std::int64_t step = std::max(kTileRows, kPieceNumbers / tensor.spec.cols / kTileRows * kTileRows);
-    for (std::int64_t row = 0; row < tensor.spec.rows; row += step)
-      pieces.push_back({&tensor, row, std::min(step, tensor.spec.rows - row)});
-  }
-  fill_gap(bytes_[unit]);
-  std::vector<Scratch> scratch(static_cast<std::size_t>(threads));
-  for_each_of(static_cast<std::int64_t>(pieces.size()), threads, [&](std::int64_t i, int thread) {
-    if (stop) throw Interrupted{};
-    make_piece(pieces[static_cast<std::size_t>(i)], to, scratch[static_cast<std::size_t>(thread)]);
-  });
-}
-
 std::int64_t Weights::quantised_elements(std::size_t unit) const {
   std::int64_t count = 0;
   for (const Placed& tensor : layouts_[unit].tensors)
@@ -295,13 +246,41 @@ std::int64_t Weights::quantised_elements(std::size_t unit) const {
   return count;
 }
 
-std::vector<std::string> Weights::left_plain() const {
+std::vector<std::string> Weights::names_with(bool Placed::*mark) const {
   std::vector<std::string> names;
   for (const Layout& layout : layouts_)
     for (const Placed& tensor : layout.tensors)
-      if (tensor.plain) names.push_back(tensor.spec.name);
+      if (tensor.*mark) names.push_back(tensor.spec.name);
   std::sort(names.begin(), names.end());
   return names;
+}
+
+std::vector<std::string> Weights::left_plain() const { return names_with(&Placed::plain); }
+
+std::vector<std::string> Weights::left_int8() const { return names_with(&Placed::own_int8); }
+
+std::vector<std::string> Weights::changed_levels() const {
+  std::map<std::string, std::set<std::string>> forms;  // by what becomes of them
+  for (const Layout& layout : layouts_)
+    for (const Placed& tensor : layout.tensors) {
+      if (!tensor.matrix || !tensor.matrix->has_levels()) continue;
+      const StoredForm& form = tensor.matrix->form();
+      if (keeps_levels(tensor) && form.exact) continue;
+      const std::string name = name_of(tensor.dtype);
+      forms[keeps_levels(tensor) ? "keeps its levels, with scales and minima rounded to float16"
+            : is_quantised(tensor.dtype)
+                ? "is quantised anew to " + name + " in groups of " + std::to_string(tensor.group)
+            : tensor.dtype == DType::f32 ? "is unpacked to float32, exactly"
+                                         : "is unpacked to " + name + ", which rounds its numbers"]
+          .insert(form.name);
+    }
+  std::vector<std::string> lines;
+  for (const auto& [what, names] : forms) {
+    std::string list;
+    for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+    lines.push_back(list + " " + what);
+  }
+  return lines;
 }
 
 bool Weights::converts() const {
@@ -315,112 +294,7 @@ DType Weights::given_type(const Placed& tensor) const {
 
 /// Whether the tensor's levels are those of the checkpoint.
 bool Weights::keeps_levels(const Placed& tensor) const {
-  return tensor.matrix && tensor.dtype == quantised_.dtype && tensor.group == quantised_.group;
-}
-
-void Weights::make_piece(const Piece& piece, std::byte* to, Scratch& scratch) const {
-  const Placed& tensor = *piece.tensor;
-  const DType given = given_type(tensor);
-  const std::int64_t cols = tensor.spec.cols, count = piece.rows * cols;
-  if (tensor.levels) return draw_levels(piece, to);
-  if (given == tensor.dtype)
-    return give(tensor, piece.first_row, piece.rows, to + tensor.offset + bytes_of(given, piece.first_row * cols));
-  std::byte* const numbers = scratch.at_least(bytes_of(given, count));
-  give(tensor, piece.first_row, piece.rows, numbers);
-  if (is_quantised(tensor.dtype)) {
-    quantise(tensor, piece.first_row, ConstView(numbers, given, piece.rows, cols), to);
-  } else {
-    convert_elements(given, numbers, tensor.dtype, to + tensor.offset + bytes_of(tensor.dtype, piece.first_row * cols),
-                     static_cast<std::size_t>(count));
-  }
-}
-
-void Weights::draw_levels(const Piece& piece, std::byte* to) const {
-  const Placed& tensor = *piece.tensor;
-  const QuantisedLayout layout = tensor.quantised();
-  // Matrices that are parts of one tensor begin at different rows.
-  const std::uint64_t key =
-      mix(mix(seed_ ^ hash(tensor.spec.name)) + static_cast<std::uint64_t>(tensor.spec.first_row));
-  for (std::int64_t row = piece.first_row; row < piece.first_row + piece.rows; row += kTileRows)
-    tensor.levels->draw(layout, key, row / kTileRows, to + tensor.offset + row / kTileRows * layout.tile_bytes());
-}
-
-/// Reads or draws rows, in given_type().
-void Weights::give(const Placed& tensor, std::int64_t first_row, std::int64_t rows, std::byte* to) const {
-  const std::int64_t first = first_row * tensor.spec.cols, count = rows * tensor.spec.cols;
-  const DType given = given_type(tensor);
-  if (tensor.source)
-    checkpoint_->read_range(tensor.source->file, tensor.file_offset + bytes_of(given, first),
-                            {to, bytes_of(given, count)});
-  else
-    tensor.deviates->draw(mix(seed_ ^ hash(tensor.spec.name)),
-                          static_cast<std::uint64_t>(tensor.spec.first_row * tensor.spec.cols + first), count, to);
-}
-
-/// Quantises rows from `first_row` on, which begins a tile.
-void Weights::quantise(const Placed& tensor, std::int64_t first_row, const ConstView& numbers, std::byte* to) const {
-  const QuantisedLayout layout = tensor.quantised();
-  for (std::int64_t row = 0; row < numbers.rows; row += kTileRows) {
-    const std::int64_t wrong =
-        kernels::quantise_tile(layout, numbers.slice(row, std::min(kTileRows, numbers.rows - row)),
-                               to + tensor.offset + (first_row + row) / kTileRows * layout.tile_bytes());
-    if (wrong >= 0)
-      throw DataError("tensor '" + tensor.spec.name + "', row " + std::to_string(first_row + row + wrong) +
-                      ": cannot be " + name_of(tensor.dtype) +
-                      ": a number is not finite, or too large for a scale in float16; give --weight-dtype bfloat16");
-  }
-}
-
-/// Makes a tensor of a matrix that others have quantised. Their layouts are read in large parts.
-void Weights::make_of_levels(const Placed& tensor, std::byte* to, const std::atomic<bool>& stop, int threads) const {
-  const std::int64_t cols = tensor.spec.cols;
-  const bool keeps = keeps_levels(tensor);
-  const std::int64_t row_bytes = keeps ? cols / 2 : static_cast<std::int64_t>(bytes_of(DType::f32, cols));
-  const std::int64_t step = std::max(kTileRows, kRepackBytes / row_bytes / kTileRows * kTileRows);
-  tensor.matrix->check();
-  QuantisedRows levels;
-  std::vector<float> numbers;
-  for (std::int64_t first = 0; first < tensor.spec.rows; first += step) {
-    if (stop) throw Interrupted{};
-    const std::int64_t rows = std::min(step, tensor.spec.rows - first);
-    tensor.matrix->read(tensor.spec.first_row + first, rows, levels);
-    if (keeps) {
-      repack(tensor, first, levels, to, threads);
-      continue;
-    }
-    tensor.matrix->dequantise(levels, numbers);
-    const ConstView all(numbers.data(), DType::f32, rows, cols);
-    for_each_of((rows + kTileRows - 1) / kTileRows, threads, [&](std::int64_t tile, int) {
-      const std::int64_t row = tile * kTileRows;
-      const ConstView some = all.slice(row, std::min(kTileRows, rows - row));
-      if (is_quantised(tensor.dtype)) quantise(tensor, first + row, some, to);
-      else
-        convert_elements(DType::f32, some.as<std::byte>(), tensor.dtype,
-                         to + tensor.offset + bytes_of(tensor.dtype, (first + row) * cols),
-                         static_cast<std::size_t>(some.rows * cols));
-    });
-  }
-}
-
-/// Writes the levels of others in Weft's layout. They stay the same, with scales and minima in float16.
-void Weights::repack(const Placed& tensor, std::int64_t first_row, const QuantisedRows& levels, std::byte* to,
-                     int threads) const {
-  const QuantisedLayout layout = tensor.quantised();
-  const std::int64_t groups = layout.groups(), rows = static_cast<std::int64_t>(levels.scales.size()) / groups;
-  for_each_of((rows + kTileRows - 1) / kTileRows, threads, [&](std::int64_t tile, int) {
-    const std::int64_t row = tile * kTileRows, some = std::min(kTileRows, rows - row);
-    std::vector<GroupScale> scales;
-    for (auto i = static_cast<std::size_t>(row * groups); i < static_cast<std::size_t>((row + some) * groups); ++i) {
-      const auto scale = kernels::scale_with_zero(levels.scales[i], levels.zeros[i]);
-      if (!scale)
-        throw DataError("tensor '" + tensor.matrix->name() + "', row " +
-                        std::to_string(first_row + static_cast<std::int64_t>(i) / groups) +
-                        ": its scale is too large for float16; give --weight-dtype bfloat16");
-      scales.push_back(*scale);
-    }
-    kernels::pack_tile(layout, {.words = levels.words.data() + row * (layout.cols / 8), .scales = scales.data()}, some,
-                       to + tensor.offset + (first_row + row) / kTileRows * layout.tile_bytes());
-  });
+  return tensor.matrix && tensor.matrix->form().type == tensor.dtype && tensor.matrix->form().group == tensor.group;
 }
 
 }  // namespace weft::runtime

@@ -80,6 +80,11 @@ class Weights {
   /// The names, sorted, of the layers' matrices that stay in a float type although the format is quantised, because
   /// whoever quantised the checkpoint has left them out.
   std::vector<std::string> left_plain() const;
+  /// The names, sorted, of the layers' matrices that are int8 although the format is int4, because they are so in the
+  /// checkpoint.
+  std::vector<std::string> left_int8() const;
+  /// Lines for people on the matrices that the checkpoint holds as levels and that do not stay exactly as they are.
+  std::vector<std::string> changed_levels() const;
   /// Whether there is a checkpoint but some unit must be made, which takes a copy.
   bool converts() const;
 
@@ -89,10 +94,11 @@ class Weights {
     DType dtype = DType::f32;
     std::size_t offset = 0;  // in the buffer
     const TensorInfo* source = nullptr;
-    std::uint64_t file_offset = 0;               // place in the file of the first row that the unit holds
-    int group = 0;                               // size of a group, if it is quantised
-    std::optional<QuantisedMatrix> matrix = {};  // instead of a source
-    bool plain = false;                          // the checkpoint leaves it unquantised
+    std::uint64_t file_offset = 0;                    // place in the file of the first row that the unit holds
+    int group = 0;                                    // size of a group, if it is quantised
+    std::unique_ptr<const StoredMatrix> matrix = {};  // instead of a source
+    bool plain = false;                               // the checkpoint leaves it unquantised
+    bool own_int8 = false;                            // the checkpoint has it in int8, and others in int4
     std::shared_ptr<const Deviates> deviates = {};
     std::shared_ptr<const RandomLevels> levels = {};  // of a random matrix, if it is quantised
     QuantisedLayout quantised() const { return {dtype, group, spec.rows, spec.cols}; }
@@ -119,9 +125,12 @@ class Weights {
   void draw_levels(const Piece& piece, std::byte* to) const;
   void give(const Placed& tensor, std::int64_t first_row, std::int64_t rows, std::byte* to) const;
   void quantise(const Placed& tensor, std::int64_t first_row, const ConstView& numbers, std::byte* to) const;
-  void make_of_levels(const Placed& tensor, std::byte* to, const std::atomic<bool>& stop, int threads) const;
-  void repack(const Placed& tensor, std::int64_t first_row, const QuantisedRows& levels, std::byte* to,
-              int threads) const;
+  void make_in_parts(const Placed& tensor, std::byte* to, const std::atomic<bool>& stop, int threads) const;
+  void make_of_matrix(const Piece& piece, std::byte* to, Scratch& scratch) const;
+  void put_numbers(const Placed& tensor, std::int64_t first_row, const ConstView& numbers, std::byte* to) const;
+  void put_levels(const Placed& tensor, std::int64_t first, std::int64_t row, std::int64_t rows,
+                  const StoredLevels& levels, std::byte* to) const;
+  std::vector<std::string> names_with(bool Placed::*mark) const;
 
   const Checkpoint* checkpoint_ = nullptr;
   std::optional<PackedUnits> packed_;

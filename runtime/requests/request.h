@@ -52,15 +52,14 @@ struct BadRequest : UsageError {
 /// Ends the whole job: `what`, a field of the line at `where`, needs a tokenizer. `or_else` names something that needs
 /// none.
 struct NoTokenizer : UsageError {
-  NoTokenizer(const std::string& where, const std::string& what, const std::filesystem::path& model_folder,
-              const std::string& or_else);
+  NoTokenizer(const std::string& where, const std::string& what, const ModelTexts* files, const std::string& or_else);
 };
 
 /// The rules that request lines of OpenAI's dialect must follow in addition.
 struct OpenAiRules {
   std::vector<std::string> model_names;  ///< the names that a body may use; messages give the first
-  std::filesystem::path model_folder;    ///< its chat template is read if one is needed; may be empty
-  std::string chat_template = {};  ///< passed to ChatTemplate::load_as() in the place of the folder's own; may be empty
+  const ModelTexts* files = nullptr;     ///< its chat template is read if one is needed; null: there are no files
+  std::string chat_template = {};  ///< passed to ChatTemplate::load_as() in the place of the model's own; may be empty
   ChatTemplate chat;
   bool strict = false;  ///< apply OpenAI's own limits
 };

@@ -21,9 +21,10 @@ std::vector<std::int32_t> token_ids(policy::Fields& fields, const std::string& k
   return ids;
 }
 
-NoTokenizer::NoTokenizer(const std::string& where, const std::string& what, const std::filesystem::path& model_folder,
+NoTokenizer::NoTokenizer(const std::string& where, const std::string& what, const ModelTexts* files,
                          const std::string& or_else)
-    : UsageError(where + ": " + what + " needs a tokenizer. " + Tokenizer::missing(model_folder) + "; or use " +
+    : UsageError(where + ": " + what + " needs a tokenizer. " +
+                 (files ? Tokenizer::missing(*files) : "--model is no folder, which could hold one") + "; or use " +
                  or_else) {}
 
 std::vector<std::string> stop_strings(policy::Fields& fields, const RequestRules& rules, const std::string& where) {
@@ -37,8 +38,7 @@ std::vector<std::string> stop_strings(policy::Fields& fields, const RequestRules
       fields.refuse_field("stop", "strings of 1 to 512 bytes");
     stops.push_back(stop.get<std::string>());
   }
-  if (!stops.empty() && !rules.tokenizer)
-    throw NoTokenizer(where, "'stop'", rules.openai.model_folder, "'stop_token_ids'");
+  if (!stops.empty() && !rules.tokenizer) throw NoTokenizer(where, "'stop'", rules.openai.files, "'stop_token_ids'");
   return stops;
 }
 

@@ -74,8 +74,7 @@ class Reader {
       throw BadRequest(where_, text ? "invalid_value" : "missing_required_parameter", text_key,
                        "wanted either '" + text_key + "' or '" + ids_key + "', found " + (text ? "both" : "neither"));
     if (ids) return {};
-    if (!rules_.tokenizer)
-      throw NoTokenizer(where_, "'" + text_key + "'", rules_.openai.model_folder, "'" + ids_key + "'");
+    if (!rules_.tokenizer) throw NoTokenizer(where_, "'" + text_key + "'", rules_.openai.files, "'" + ids_key + "'");
     return fields_.text(text_key);
   }
 

@@ -105,14 +105,14 @@ void RequestFile::recognise(const nlohmann::json& line) {
   if (openai && rules_.kind == RequestKind::score)
     throw UsageError(path_.string() + ": holds OpenAI's request lines; weft score reads only its own");
   if (openai && !rules_.tokenizer)
-    throw NoTokenizer(path_.string(), "the text of OpenAI's request lines", rules_.openai.model_folder,
+    throw NoTokenizer(path_.string(), "the text of OpenAI's request lines", rules_.openai.files,
                       "Weft's own lines with 'prompt_ids'");
   if (!openai && rules_.openai.strict)
     throw UsageError(path_.string() + ": holds Weft's own request lines; --strict-openai is for OpenAI's");
-  if (openai && !rules_.openai.model_folder.empty())
+  if (openai && rules_.openai.files)
     rules_.openai.chat = rules_.openai.chat_template.empty()
-                             ? ChatTemplate::load(rules_.openai.model_folder)
-                             : ChatTemplate::load_as(rules_.openai.chat_template, rules_.openai.model_folder);
+                             ? ChatTemplate::load(*rules_.openai.files)
+                             : ChatTemplate::load_as(rules_.openai.chat_template, *rules_.openai.files);
 }
 
 void RequestFile::refuse_beyond_limits() const {

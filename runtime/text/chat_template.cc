@@ -207,10 +207,11 @@ std::string zephyr(const Messages& messages, const std::string& eos) {
   return text + "<|assistant|>\n";
 }
 
-json read_object(const fs::path& file) {
-  if (!fs::exists(file)) return json::object();
-  json object = policy::parse_json(read_file(file, kMostBytes), file.string(), policy::Blame::data);
-  const policy::Fields refuses_what_is_no_object(object, file.string(), policy::Blame::data);
+json read_object(const ModelTexts& files, const char* name) {
+  if (!files.has(name)) return json::object();
+  const std::string where = files.where(name);
+  json object = policy::parse_json(files.read(name, kMostBytes), where, policy::Blame::data);
+  const policy::Fields refuses_what_is_no_object(object, where, policy::Blame::data);
   return object;
 }
 
@@ -222,9 +223,9 @@ std::string token_text(const json& object, const char* key) {
 }
 
 /// The template itself, or the default one if there are several with names. Empty if there is none.
-std::string template_text(const fs::path& folder, const json& config) {
-  const fs::path file = folder / "chat_template.jinja";
-  if (fs::exists(file)) return read_file(file, kMostBytes);
+std::string template_text(const ModelTexts& files, const json& config) {
+  constexpr const char* kFile = "chat_template.jinja";
+  if (files.has(kFile)) return files.read(kFile, kMostBytes);
   const json value = config.value("chat_template", json());
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) return {};
@@ -245,26 +246,25 @@ ChatFamily ChatTemplate::with_hash(std::string_view sha256) {
   return ChatFamily::unknown;
 }
 
-ChatTemplate ChatTemplate::with_tokens_of(const fs::path& folder) {
-  const json config = read_object(folder / "tokenizer_config.json"),
-             map = read_object(folder / "special_tokens_map.json");
+ChatTemplate ChatTemplate::with_tokens_of(const ModelTexts& files) {
+  const json config = read_object(files, "tokenizer_config.json"), map = read_object(files, "special_tokens_map.json");
   ChatTemplate loaded;
   for (const auto& [key, token] : {std::pair{"bos_token", &loaded.bos_}, {"eos_token", &loaded.eos_}})
     *token = token_text(config.contains(key) ? config : map, key);
   return loaded;
 }
 
-ChatTemplate ChatTemplate::load(const fs::path& folder) {
-  const std::string text = template_text(folder, read_object(folder / "tokenizer_config.json"));
+ChatTemplate ChatTemplate::load(const ModelTexts& files) {
+  const std::string text = template_text(files, read_object(files, "tokenizer_config.json"));
   if (text.empty()) return {};
-  ChatTemplate loaded = with_tokens_of(folder);
+  ChatTemplate loaded = with_tokens_of(files);
   loaded.hash_ = sha256(text);
   loaded.family_ = with_hash(loaded.hash_);
   return loaded;
 }
 
-ChatTemplate ChatTemplate::load_as(const std::string& name_or_file, const fs::path& folder) {
-  ChatTemplate loaded = with_tokens_of(folder);
+ChatTemplate ChatTemplate::load_as(const std::string& name_or_file, const ModelTexts& files) {
+  ChatTemplate loaded = with_tokens_of(files);
   for (const auto& [name, family] : kFamilies) {
     if (name_or_file != name) continue;
     loaded.family_ = family;

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kernels/error.h"
+#include "runtime/base/model_texts.h"
 
 namespace weft::runtime {
 
@@ -60,10 +60,10 @@ class ChatTemplate {
   ChatTemplate(ChatFamily family, std::string bos, std::string eos);
   /// Reads chat_template.jinja, or else "chat_template" of tokenizer_config.json. The first and last token that the
   /// template uses come from tokenizer_config.json or special_tokens_map.json. Throws DataError if a file is broken.
-  static ChatTemplate load(const std::filesystem::path& folder);
-  /// Like load(), but instead of the folder's template it takes that of a family, given by a name of family_names(), or
+  static ChatTemplate load(const ModelTexts& files);
+  /// Like load(), but instead of the model's template it takes that of a family, given by a name of family_names(), or
   /// one in a file, whose text must be known. Throws UsageError, whose message begins with --chat-template.
-  static ChatTemplate load_as(const std::string& name_or_file, const std::filesystem::path& folder);
+  static ChatTemplate load_as(const std::string& name_or_file, const ModelTexts& files);
   /// The names of all families: "chatml, qwen1.5, ...".
   static std::string family_names();
   /// The family of the template whose text has this SHA-256, in hexadecimal.
@@ -77,7 +77,7 @@ class ChatTemplate {
   std::string render(const std::vector<ChatMessage>& messages, const ChatSettings& settings) const;
 
  private:
-  static ChatTemplate with_tokens_of(const std::filesystem::path& folder);
+  static ChatTemplate with_tokens_of(const ModelTexts& files);
   void check_settings(const ChatSettings& settings) const;
 
   ChatFamily family_ = ChatFamily::none;

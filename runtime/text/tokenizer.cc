@@ -52,14 +52,13 @@ std::size_t space_end(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-bool Tokenizer::present(const fs::path& folder) {
-  return fs::exists(folder / "vocab.json") || fs::exists(folder / "tokenizer.json");
-}
+bool Tokenizer::present(const ModelTexts& files) { return files.has("vocab.json") || files.has("tokenizer.json"); }
 
-std::string Tokenizer::missing(const fs::path& folder) {
-  const std::string name = folder.string();
-  if (folder.empty()) return "--model is no folder, which could hold one";
-  if (fs::exists(folder / "tokenizer.model"))
+std::string Tokenizer::missing(const ModelTexts& files) {
+  const std::string name = files.place().string();
+  if (!files.in_folder())
+    return name + ": has no vocabulary, so there is no tokenizer; give a model with one, such as a checkpoint folder";
+  if (files.has("tokenizer.model"))
     return name +
            ": has only SentencePiece's tokenizer.model, which Weft does not read; transformers makes a tokenizer.json "
            "of it: python3 -c \"from transformers import AutoTokenizer as T; T.from_pretrained('" +
@@ -69,12 +68,12 @@ std::string Tokenizer::missing(const fs::path& folder) {
          "model's download";
 }
 
-Tokenizer Tokenizer::load(const fs::path& folder) {
-  if (fs::exists(folder / "tokenizer.json")) return Tokenizer(read_tokenizer_json(folder / "tokenizer.json"));
-  if (!fs::exists(folder / "vocab.json")) throw DataError(missing(folder));
-  if (!fs::exists(folder / "merges.txt"))
-    throw DataError(folder.string() + ": has vocab.json but no merges.txt; copy it from the model's download");
-  return Tokenizer(read_gpt2_files(folder));
+Tokenizer Tokenizer::load(const ModelTexts& files) {
+  if (files.has("tokenizer.json")) return Tokenizer(read_tokenizer_json(files));
+  if (!files.has("vocab.json")) throw DataError(missing(files));
+  if (!files.has("merges.txt"))
+    throw DataError(files.place().string() + ": has vocab.json but no merges.txt; copy it from the model's download");
+  return Tokenizer(read_gpt2_files(files));
 }
 
 Tokenizer::Tokenizer(TokenizerParts parts)

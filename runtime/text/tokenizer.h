@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/model_texts.h"
 #include "runtime/base/utf8.h"
 #include "runtime/text/tokenizer_bpe.h"
 #include "runtime/text/tokenizer_files.h"
@@ -26,12 +27,11 @@ class Tokenizer {
   /// Reads tokenizer.json. Without one, it reads vocab.json, merges.txt and, if they are there, tokenizer_config.json,
   /// special_tokens_map.json, added_tokens.json and the model_type of config.json. Throws DataError, which names the
   /// file and the entry or line.
-  static Tokenizer load(const std::filesystem::path& folder);
-  /// True if the folder has a file from which load() would read a tokenizer.
-  static bool present(const std::filesystem::path& folder);
-  /// Explains what a folder without a tokenizer lacks, and where to get it: "FOLDER: has no ...". `folder` may be empty
-  /// if there is none.
-  static std::string missing(const std::filesystem::path& folder);
+  static Tokenizer load(const ModelTexts& files);
+  /// True if there is a file from which load() would read a tokenizer.
+  static bool present(const ModelTexts& files);
+  /// Explains what a model without a tokenizer lacks, and where to get it: "FOLDER: has no ...".
+  static std::string missing(const ModelTexts& files);
 
   /// The ids of the text. Special and added tokens written out in it become their ids. `add_first_token` puts
   /// first_token() in front, if there is one. Any bytes will do: piece() returns those that are not UTF-8 unchanged.

@@ -9,13 +9,11 @@
 
 #include "kernels/error.h"
 #include "policy/base/json.h"
-#include "runtime/base/files.h"
 #include "runtime/text/tokenizer_files.h"
 
 namespace weft::runtime {
 
 using nlohmann::json;
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -25,10 +23,11 @@ constexpr const char* kSpecialMap = "special_tokens_map.json";
 constexpr const char* kAddedFile = "added_tokens.json";
 
 /// The file's object; empty if there is no such file.
-json read_config_object(const fs::path& file) {
-  if (!fs::exists(file)) return json::object();
-  json object = policy::parse_json(read_file(file, kMostConfigBytes), file.string(), policy::Blame::data);
-  const policy::Fields refuses_what_is_no_object(object, file.string(), policy::Blame::data);
+json read_config_object(const ModelTexts& files, const char* name) {
+  if (!files.has(name)) return json::object();
+  const std::string where = files.where(name);
+  json object = policy::parse_json(files.read(name, kMostConfigBytes), where, policy::Blame::data);
+  const policy::Fields refuses_what_is_no_object(object, where, policy::Blame::data);
   return object;
 }
 
@@ -66,7 +65,7 @@ Draft read_token(const json& value, const std::string& where, bool special) {
 
 class ConfigReader {
  public:
-  ConfigReader(const fs::path& folder, const Vocabulary& vocabulary) : folder_(folder), vocabulary_(vocabulary) {}
+  ConfigReader(const ModelTexts& files, const Vocabulary& vocabulary) : files_(files), vocabulary_(vocabulary) {}
 
   AddedTokenTable read() {
     read_config();
@@ -79,7 +78,7 @@ class ConfigReader {
     }
     for (const char* name : {"bos_token", "eos_token", "unk_token"})
       if (named_.count(name) == 0 && vocabulary_.count("<|endoftext|>") != 0)  // the fallback of GPT2Tokenizer
-        named_[name] = read_token("<|endoftext|>", folder_.string(), true);
+        named_[name] = read_token("<|endoftext|>", files_.place().string(), true);
     for (const auto& [name, draft] : named_)
       if (draft) add(*draft);
     for (const Draft& draft : extra_) add(draft);
@@ -87,16 +86,14 @@ class ConfigReader {
   }
 
  private:
-  std::string place(const char* file, const std::string& key) const {
-    return (folder_ / file).string() + ": '" + key + "'";
-  }
+  std::string place(const char* file, const std::string& key) const { return files_.where(file) + ": '" + key + "'"; }
 
   void read_config() {
-    const json model = read_config_object(folder_ / "config.json");
+    const json model = read_config_object(files_, "config.json");
     const std::string type =
         model.value("model_type", json()).is_string() ? model["model_type"].get<std::string>() : "";
-    if (fs::exists(folder_ / kConfig)) {
-      config_ = read_config_object(folder_ / kConfig);
+    if (files_.has(kConfig)) {
+      config_ = read_config_object(files_, kConfig);
     } else if (type == "opt") {
       config_ = {{"add_bos_token", true},
                  {"bos_token", "</s>"},
@@ -104,7 +101,7 @@ class ConfigReader {
                  {"unk_token", "</s>"},
                  {"pad_token", "<pad>"}};
     }
-    policy::Fields fields(config_, (folder_ / kConfig).string(), policy::Blame::data);
+    policy::Fields fields(config_, files_.where(kConfig), policy::Blame::data);
     check_class(fields, type);
     for (const char* key : {"add_prefix_space", "add_eos_token", "split_special_tokens"})
       if (fields.boolean(key, false))
@@ -145,7 +142,7 @@ class ConfigReader {
     }
   }
 
-  void read_special_map() { read_named(read_config_object(folder_ / kSpecialMap), kSpecialMap); }
+  void read_special_map() { read_named(read_config_object(files_, kSpecialMap), kSpecialMap); }
 
   void read_decoder() {
     const json& decoder = config_["added_tokens_decoder"];
@@ -165,7 +162,7 @@ class ConfigReader {
   }
 
   void read_added_file() {
-    const json object = read_config_object(folder_ / kAddedFile);
+    const json object = read_config_object(files_, kAddedFile);
     std::map<std::int64_t, Draft> by_id;
     for (const auto& item : object.items()) {
       const std::string where = place(kAddedFile, item.key());
@@ -219,7 +216,7 @@ class ConfigReader {
     return added;
   }
 
-  const fs::path& folder_;
+  const ModelTexts& files_;
   const Vocabulary& vocabulary_;
   json config_ = json::object();
   bool add_first_ = false;
@@ -230,8 +227,8 @@ class ConfigReader {
 
 }  // namespace
 
-AddedTokenTable read_added_tokens(const fs::path& folder, const Vocabulary& vocabulary) {
-  return ConfigReader(folder, vocabulary).read();
+AddedTokenTable read_added_tokens(const ModelTexts& files, const Vocabulary& vocabulary) {
+  return ConfigReader(files, vocabulary).read();
 }
 
 }  // namespace weft::runtime

@@ -6,7 +6,6 @@
 
 #include "kernels/error.h"
 #include "policy/base/json.h"
-#include "runtime/base/files.h"
 #include "runtime/base/utf8.h"
 
 namespace weft::runtime {
@@ -133,21 +132,21 @@ void add_merge(BpeMerges& merges, std::string_view line, const Vocabulary& vocab
   add_merge(merges, std::string(line.substr(0, space)), std::string(line.substr(space + 1)), vocabulary, where);
 }
 
-TokenizerParts read_gpt2_files(const std::filesystem::path& folder) {
+TokenizerParts read_gpt2_files(const ModelTexts& files) {
   TokenizerParts parts;
-  const std::filesystem::path file = folder / "vocab.json";
+  const std::string where = files.where("vocab.json");
   parts.vocabulary = vocabulary_from(
-      policy::parse_json(read_file(file, kLargestTokenizer), file.string(), policy::Blame::data, {.depth = 32}),
-      Names::bytes, file.string());
-  const std::string text = read_file(folder / "merges.txt", kLargestTokenizer);
+      policy::parse_json(files.read("vocab.json", kLargestTokenizer), where, policy::Blame::data, {.depth = 32}),
+      Names::bytes, where);
+  const std::string text = files.read("merges.txt", kLargestTokenizer);
   std::string_view rest = text;
   for (std::size_t number = 1; !rest.empty(); ++number) {
     const std::string_view line = take_line(rest);
     if (!line.starts_with("#version"))
       add_merge(parts.merges, line, parts.vocabulary,
-                (folder / "merges.txt").string() + " line " + std::to_string(number) + ": ");
+                files.where("merges.txt") + " line " + std::to_string(number) + ": ");
   }
-  parts.added = read_added_tokens(folder, parts.vocabulary);
+  parts.added = read_added_tokens(files, parts.vocabulary);
   return parts;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/model_texts.h"
 #include "runtime/text/tokenizer_bpe.h"
 #include "runtime/text/tokenizer_pretokenize.h"
 
@@ -91,14 +91,14 @@ struct TokenizerParts {
 };
 
 /// Reads vocab.json and merges.txt as GPT-2 has them, and added tokens with read_added_tokens().
-TokenizerParts read_gpt2_files(const std::filesystem::path& folder);
+TokenizerParts read_gpt2_files(const ModelTexts& files);
 /// Reads tokenizer.json as Hugging Face's library writes it: byte-pair encoding of the kinds that TokenizerParts can
 /// hold. Refuses any other kind and names the part that is not known.
-TokenizerParts read_tokenizer_json(const std::filesystem::path& file);
+TokenizerParts read_tokenizer_json(const ModelTexts& files);
 
-/// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json in `folder`, each if it is present, as
-/// transformers does. A folder without tokenizer_config.json whose config.json has the model_type "opt" gets the tokens
+/// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json, each if it is present, as transformers
+/// does. A folder without tokenizer_config.json whose config.json has the model_type "opt" gets the tokens
 /// of the published OPT checkpoints: </s> first, </s> and <pad> special.
-AddedTokenTable read_added_tokens(const std::filesystem::path& folder, const Vocabulary& vocabulary);
+AddedTokenTable read_added_tokens(const ModelTexts& files, const Vocabulary& vocabulary);
 
 }  // namespace weft::runtime

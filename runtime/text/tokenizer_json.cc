@@ -6,7 +6,6 @@
 
 #include "kernels/error.h"
 #include "policy/base/json.h"
-#include "runtime/base/files.h"
 #include "runtime/text/tokenizer_files.h"
 
 namespace weft::runtime {
@@ -259,9 +258,11 @@ class Reader {
 
 }  // namespace
 
-TokenizerParts read_tokenizer_json(const std::filesystem::path& file) {
-  const std::string where = file.string();
-  const json object = policy::parse_json(read_file(file, kLargestTokenizer), where, policy::Blame::data, {.depth = 32});
+TokenizerParts read_tokenizer_json(const ModelTexts& files) {
+  constexpr const char* kFile = "tokenizer.json";
+  const std::string where = files.where(kFile);
+  const json object =
+      policy::parse_json(files.read(kFile, kLargestTokenizer), where, policy::Blame::data, {.depth = 32});
   return Reader(object, where).read();
 }
 

@@ -19,7 +19,7 @@ ROOMS = {  # of each floor, the lowest first
     "kernels": ["machine", "linear", "attention/cpu", "rows", "attention", "backend"],
     "offload": [],
     "policy": ["base", "model", "schedule", "layout", "planner"],
-    "runtime": ["base", "checkpoint", "text", "model", "requests", "results", "engine", "planning", "measure", "analyze",
+    "runtime": ["base", "gguf", "checkpoint", "text", "model", "requests", "results", "engine", "planning", "measure", "analyze",
                 "job", "cli"],
 }
 MOST_FILES = 30  # in a folder

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "kernels/error.h"
-#include "runtime/checkpoint/quantised_matrix.h"
+#include "runtime/checkpoint/stored_matrix.h"
 #include "tests/fuzz/files.h"
 
 namespace {
@@ -14,20 +14,20 @@ using namespace weft;
 void read_matrix(const runtime::Checkpoint& checkpoint, const policy::Quantisation& how, std::int64_t rows,
                  std::int64_t cols) {
   const std::string name = "m.weight";
-  if (!runtime::QuantisedMatrix::is_in(checkpoint, how, name)) return;
-  checkpoint.demand(runtime::QuantisedMatrix::needs(checkpoint, how, name, rows, cols));
-  const runtime::QuantisedMatrix matrix(checkpoint, how, name, rows, cols);
-  matrix.check();
-  runtime::QuantisedRows all, part;
-  matrix.read(0, rows, all);
+  const runtime::MatrixFormat* const format = runtime::matrix_format(checkpoint, how, name);
+  if (!format) return;
+  checkpoint.demand(format->needs(checkpoint, how, name, rows, cols));
+  const auto matrix = format->open(checkpoint, how, name, rows, cols);
+  matrix->check();
+  runtime::StoredLevels levels;
   std::vector<float> numbers, some;
-  matrix.dequantise(all, numbers);
+  matrix->read_numbers(0, rows, numbers);
   if (numbers.size() != static_cast<std::size_t>(rows * cols)) std::abort();
-  for (const std::uint8_t zero : all.zeros)
-    if (zero > 15) std::abort();
+  if (matrix->has_levels()) matrix->read_levels(0, rows, levels);
+  for (const std::uint8_t level : levels.levels)
+    if (level > 15) std::abort();
   for (std::int64_t row = 0; row < rows; row += 5) {
-    matrix.read(row, std::min<std::int64_t>(5, rows - row), part);
-    matrix.dequantise(part, some);
+    matrix->read_numbers(row, std::min<std::int64_t>(5, rows - row), some);
     for (std::size_t i = 0; i < some.size(); ++i)
       if (some[i] != numbers[static_cast<std::size_t>(row * cols) + i]) std::abort();
   }

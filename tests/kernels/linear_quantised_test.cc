@@ -258,36 +258,40 @@ TEST_CASE("quantised: every instruction set finds the row that cannot be quantis
 }
 
 TEST_CASE("quantised: levels that others chose mean the same in our tiles", "[quantised]") {
+  const DType dtype = GENERATE(DType::i4, DType::i8);
   const int group = GENERATE(32, 64, 128);
   const std::int64_t rows = GENERATE(1, 16, 21), cols = GENERATE(8, 64, 200);
-  CAPTURE(group, rows, cols);
-  const QuantisedLayout layout{DType::i4, group, rows, cols};
+  CAPTURE(name_of(dtype), group, rows, cols);
+  const QuantisedLayout layout{dtype, group, rows, cols};
   std::mt19937 generator(static_cast<unsigned>(rows * cols));
-  std::vector<std::uint32_t> words(static_cast<std::size_t>(rows * cols / 8));
-  for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(generator());
+  std::vector<std::uint8_t> levels(static_cast<std::size_t>(rows * cols));
+  for (std::uint8_t& level : levels)
+    level = static_cast<std::uint8_t>(generator() % static_cast<unsigned>(levels_of(dtype) + 1));
   std::vector<GroupScale> scales;
   std::vector<int> zeros;
   for (std::int64_t i = 0; i < rows * layout.groups(); ++i) {
+    const float scale = 0.0625f * static_cast<float>(generator() % 32);
     zeros.push_back(static_cast<int>(generator() % 16));
-    scales.push_back(scale_with_zero(0.0625f * static_cast<float>(generator() % 32), zeros.back()).value());
+    scales.push_back(rounded_scale(scale, static_cast<float>(-zeros.back()) * scale).value());
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(layout.bytes()), std::byte{0xAA});
   for (std::int64_t row = 0; row < rows; row += 16)
-    pack_tile(layout, {words.data() + row * (cols / 8), scales.data() + row * layout.groups()},
+    pack_tile(layout, {levels.data() + row * cols, scales.data() + row * layout.groups()},
               std::min<std::int64_t>(16, rows - row), bytes.data() + row / 16 * layout.tile_bytes());
   std::vector<float> meant(static_cast<std::size_t>(cols));
   for (std::int64_t row = 0; row < rows; ++row) {
     dequantise_row(layout, bytes.data(), row, meant.data());
     for (std::int64_t i = 0; i < cols; ++i) {
       const auto at = static_cast<std::size_t>(row * layout.groups() + i / group);
-      const auto level = static_cast<int>(words[static_cast<std::size_t>((row * cols + i) / 8)] >> (i % 8 * 4) & 15);
+      const int level = levels[static_cast<std::size_t>(row * cols + i)];
       REQUIRE(meant[static_cast<std::size_t>(i)] ==
               static_cast<float>(scales[at].scale) * static_cast<float>(level - zeros[at]));
     }
   }
-  CHECK_FALSE(scale_with_zero(65536.0f, 0));
-  CHECK_FALSE(scale_with_zero(8000.0f, 9));
-  CHECK(scale_with_zero(8000.0f, 8));
+  CHECK_FALSE(rounded_scale(65536.0f, 0));
+  CHECK_FALSE(rounded_scale(8000.0f, -72000.0f));
+  CHECK_FALSE(rounded_scale(std::numeric_limits<float>::quiet_NaN(), 0));
+  CHECK(rounded_scale(8000.0f, -64000.0f));
 }
 
 TEST_CASE("linear: exact products are those with the numbers that the levels mean, to the bit", "[linear][quantised]") {

@@ -62,11 +62,31 @@ TEST_CASE("quantisations of others are read as their writers mean them", "[polic
   CHECK_FALSE(weights(R"({"actorder":"static"})").reordered);
 
   const Quantisation weft{
-      .packing = Packing::weft, .dtype = DType::i4, .group = 64, .uniform = true, .plain = {"a", "b"}};
+      .packing = Packing::weft, .dtype = DType::i4, .group = 64, .uniform = true, .plain = {"a", "b"}, .int8 = {"c"}};
   const Quantisation again = read(policy::to_config(weft));
   CHECK((again.packing == Packing::weft && again.dtype == DType::i4 && again.group == 64 && again.plain == weft.plain &&
-         again.uniform));
+         again.int8 == weft.int8 && again.uniform));
   CHECK_FALSE(again.foreign());
+}
+
+TEST_CASE("weights of 8 bits with scales count as floats", "[policy]") {
+  for (const char* config :
+       {R"({"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128],"activation_scheme":"dynamic"})",
+        R"({"quant_method":"fp8","activation_scheme":"static"})", R"({"quant_method":"fbgemm_fp8"})",
+        R"({"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"group_0":
+            {"input_activations":{"num_bits":8},"weights":{"num_bits":8,"type":"float","strategy":"channel"}}}})"})
+    CHECK_FALSE(read(json::parse(config)));
+  const auto refused = [](const char* config, const char* words) {
+    CHECK_THROWS_WITH(read(json::parse(config)), Contains(words) && Contains("use the unquantized model"));
+  };
+  refused(R"({"quant_method":"fp8","fmt":"e5m2"})", "'fmt' must be e4m3");
+  refused(R"({"quant_method":"fp8","weight_block_size":[64,64]})", "'weight_block_size' must be [128, 128]");
+  refused(R"({"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"g":
+              {"weights":{"num_bits":4,"type":"float","strategy":"group"}}}})",
+          "'num_bits' must be 8");
+  refused(R"({"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"g":
+              {"weights":{"num_bits":8,"type":"float","strategy":"group"}}}})",
+          "'strategy' must be tensor, channel or block");
 }
 
 TEST_CASE("quantisations that are not read are refused by name, with what to do", "[policy]") {
@@ -75,7 +95,7 @@ TEST_CASE("quantisations that are not read are refused by name, with what to do"
     CHECK_THROWS_AS(read(base, patch), DataError);
     CHECK_THROWS_WITH(read(base, patch), Contains("config.json: q") && Contains(words));
   };
-  for (const char* method : {"bitsandbytes", "hqq", "fp8", "fbgemm_fp8", "gguf", "auto-round", "quanto", "aqlm"}) {
+  for (const char* method : {"bitsandbytes", "hqq", "gguf", "auto-round", "quanto", "aqlm"}) {
     CAPTURE(method);
     CHECK_THROWS_WITH(read({{"quant_method", method}}),
                       Contains(std::string("that of '") + method + "'") && Contains("use the unquantized model"));

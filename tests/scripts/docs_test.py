@@ -198,7 +198,7 @@ class Flags(Case):
         faults = []
         for page in pages():
             for words in (words for command in commands(page) for words in parts(command)):
-                at = next((i for i, word in enumerate(words) if re.match(r"(scripts|tests)/.*\.\w+$", word)), None)
+                at = next((i for i, word in enumerate(words) if re.match(r"(scripts|tests)/.*\.(py|sh|sbatch)$", word)), None)
                 if at is None:
                     continue
                 script, rest = SOURCE / words[at], words[at + 1:]

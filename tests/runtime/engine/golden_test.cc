@@ -222,6 +222,59 @@ TEST_CASE("every tiny Qwen and GLM computes what transformers computes", "[runti
 
 TEST_CASE("every tiny Gemma and OLMo computes what transformers computes", "[runtime][golden]") { check_group(4); }
 
+TEST_CASE("GGUF files of floats compute what transformers computes", "[runtime][golden][gguf]") {
+  const auto [family, golden] = GENERATE(table<std::string, std::string>(
+      {{"llama", "llama-absent-keys-f16"}, {"qwen2", "qwen2-tied-f16"}, {"qwen3", "qwen3-tied-f16"}}));
+  const fs::path file = data_path("gguf") / (family + "-f16.gguf");
+  CAPTURE(file);
+  check_model(file, data_path("golden") / golden / "expected.json", "float16");
+}
+
+TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][golden][gguf][cpu]") {
+  const auto numbers = runtime::open_model(data_path("gguf/llama-mixed"), "float32", "");
+  const fs::path file = data_path("gguf") / GENERATE("llama-mixed.gguf", "llama-parts-00001-of-00003.gguf");
+  const std::vector<Prompt> prompts{{{3, 4, 5, 6, 7}, 8, {}}, {{9}, 8, {}}, {{90, 2, 17}, 8, {}}};
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 2, policy.num_gpu_batches = 2;
+  const std::vector<Answer> wanted = Engine(*numbers, policy, prompts).run();
+  const auto check = [&](const runtime::ModelSource& source, double tolerance) {
+    const std::vector<Answer> got = Engine(source, policy, prompts).run();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (tolerance == 0) {
+        CHECK(difference(wanted[i], got[i]) == "");
+        continue;
+      }
+      double worst = 0;
+      for (std::size_t k = 0; k < wanted[i].logits[0].size(); ++k)
+        worst = std::max(worst, std::abs(double(wanted[i].logits[0][k]) - double(got[i].logits[0][k])));
+      CHECK(worst <= tolerance * largest_logit(wanted[i].logits[0]));
+    }
+  };
+  check(*runtime::open_model(file, "float32", "", policy::WeightFormat{.dtype = DType::f32}), 0);
+
+  const policy::WeightFormat own{.dtype = DType::i4, .group = 32, .arithmetic = Arithmetic::exact};
+  const auto levels = runtime::open_model(file, "auto", "", own);
+  CHECK(levels->spec.quantisation.packing == policy::Quantisation::Packing::gguf);
+  CHECK(levels->weight_format == own);
+  CHECK(levels->notes ==
+        std::vector<std::string>{file.filename().string() + ": Q8_0 is unpacked to float16, which rounds its numbers"});
+  check(*levels, logit_tolerance("float16"));
+
+  const TemporaryFolder temporary;  // packed, it has the same bytes
+  runtime::convert_checkpoint(file, temporary / "packed", "auto", kGoOn);
+  const auto packed = runtime::open_model(temporary / "packed", "auto", "");
+  REQUIRE(packed->weights->unit_bytes() == levels->weights->unit_bytes());
+  CHECK_FALSE(packed->packs());
+  const std::vector<Answer> own_answers = Engine(*levels, policy, prompts).run();
+  const auto again = runtime::open_model(temporary / "packed", "auto", "", own);
+  const std::vector<Answer> packed_answers = Engine(*again, policy, prompts).run();
+  for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(difference(own_answers[i], packed_answers[i]) == "");
+
+  runtime::convert_checkpoint(file, temporary / "plain", "float32", kGoOn, true,
+                              policy::WeightFormat{.dtype = DType::f32});
+  check(*runtime::open_model(temporary / "plain", "float32", ""), 0);
+}
+
 TEST_CASE("quantised tiny OPTs compute what transformers computes with the same levels", "[runtime][golden][cpu]") {
   check_quantised(0, GENERATE(DType::i4, DType::i8));
 }

@@ -7,6 +7,7 @@ Usage: foreign_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
 
 import json
 import pathlib
+import random
 import shutil
 import struct
 import sys
@@ -223,6 +224,59 @@ class BadFiles(Case):
             config["quantization_config"]["group_size"] = 128 if name == GPTQ else 64
             (model / "config.json").write_text(json.dumps(config))
             self.refused(DATA, model, ["scales", "wanted ["])
+
+
+class Float8(Case):
+    """Numbers of 8 bits with scales, against the same numbers in fp32."""
+
+    def number(self, bits):
+        exponent, mantissa = bits >> 3 & 15, bits & 7
+        size = mantissa * 2.0 ** -9 if exponent == 0 else (8 + mantissa) * 2.0 ** (exponent - 10)
+        return -size if bits & 128 else size
+
+    def make(self, how, scales_of):
+        """Two folders of one model: in one, matrices of layers have 8 bits."""
+        generator = random.Random(3)
+        eight, plain = self.folder / f"{how}-eight", self.folder / f"{how}-plain"
+        for folder in (eight, plain):
+            shutil.copytree(GOLDEN.parent / "gguf" / "llama-mixed", folder)
+        files = File(eight / "model.safetensors"), File(plain / "model.safetensors")
+        for name in [name for name in files[0].tensors if "proj" in name]:
+            rows, cols = files[0].tensors[name][1]
+            numbers = bytes(generator.choice([0, 1, 9]) * 16 + generator.randrange(16) for _ in range(rows * cols))
+            suffix, shape, scales, index = scales_of(rows, cols, generator)
+            files[0].tensors[name] = ["F8_E4M3", [rows, cols], numbers]
+            files[0].tensors[name + suffix] = ["F32", shape, struct.pack(f"<{len(scales)}f", *scales)]
+            exact = [self.number(bits) * scales[index(i // cols, i % cols)] for i, bits in enumerate(numbers)]
+            files[1].tensors[name] = ["F32", [rows, cols], struct.pack(f"<{rows * cols}f", *exact)]
+        for file in files:
+            file.write()
+        return eight, plain
+
+    def answers_in_fp32(self, model):
+        output = self.folder / f"{model.name}.jsonl"
+        done = WEFT.run("generate", "--model", model, "--input", self.folder / "in.jsonl", "--output", output, "--dtype",
+                        "float32", "--disk-dir", self.folder / "disk")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return {line["id"]: line["token_ids"] for line in read_lines(output)}
+
+    def test_each_way_to_scale(self):
+        def blocks(rows, cols, generator):
+            shape = [(rows + 127) // 128, (cols + 127) // 128]
+            scales = [2.0 ** -generator.randrange(5, 8) for _ in range(shape[0] * shape[1])]
+            return "_scale_inv", shape, scales, lambda row, col: row // 128 * shape[1] + col // 128
+
+        def channels(rows, _, generator):
+            return "_scale", [rows, 1], [2.0 ** -generator.randrange(5, 8) for _ in range(rows)], lambda row, _: row
+
+        for how, scales_of, said in (
+                ("blocks", blocks, {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}),
+                ("channels", channels, {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {
+                    "group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}})):
+            eight, plain = self.make(how, scales_of)
+            config = json.loads((eight / "config.json").read_text())
+            (eight / "config.json").write_text(json.dumps({**config, "quantization_config": said}))
+            self.assertEqual(self.answers_in_fp32(eight), self.answers_in_fp32(plain))
 
 
 if __name__ == "__main__":

@@ -255,7 +255,7 @@ class Refusals(Case):
 
     def test_checkpoints_that_others_quantised_are_refused_by_name(self):
         config = json.loads((self.model / "config.json").read_text())
-        for method, words in (("hqq", "'hqq'"), ("fp8", "'fp8'"), ("auto-round", "'auto-round'"),
+        for method, words in (("hqq", "'hqq'"), ("auto-round", "'auto-round'"),
                               ("bitsandbytes", "'bitsandbytes'"), (None, "names no quant_method")):
             given = {"bits": 4} if method is None else {"quant_method": method, "bits": 4}
             (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": given}))

@@ -42,7 +42,7 @@ struct File {
   policy::ModelSpec model;
   std::filesystem::path path = folder / "in.jsonl";
   OpenAiRules rules{.model_names = {"demo", "models/demo"},
-                    .model_folder = {},
+                    .files = nullptr,
                     .chat = ChatTemplate(ChatFamily::chatml, "", ""),
                     .strict = false};
 

@@ -248,11 +248,12 @@ TEST_CASE("the fields n, min_tokens and logprobs are read and checked", "[runtim
 
 TEST_CASE("a folder without a tokenizer is one error of the job, whatever becomes of bad requests", "[runtime]") {
   const TemporaryFolder folder;
+  const runtime::ModelTexts files(folder.path());
   const auto refused = [&](const std::string& line, const std::string& words) {
     const File file(line + "\n" + line + "\n");
     for (const OnBadRequest on_bad : {OnBadRequest::fail, OnBadRequest::record})
       CHECK_THROWS_WITH(RequestFile(file.path, RequestKind::generate, nullptr, file.model, 128,
-                                    {.model_names = {}, .model_folder = folder.path(), .chat = {}}, on_bad),
+                                    {.model_names = {}, .files = &files, .chat = {}}, on_bad),
                         Contains("in.jsonl:1: " + words) && !Contains("2 of 2"));
   };
   refused(R"({"prompt":"a"})", "'prompt' needs a tokenizer. " + folder.path().string() + ": has no tokenizer.json");

@@ -47,7 +47,7 @@ struct Requests {
             &demo_tokenizer(),
             model,
             4,
-            {.model_names = {"demo"}, .model_folder = {}, .chat = {}, .strict = false},
+            {.model_names = {"demo"}, .files = nullptr, .chat = {}, .strict = false},
             OnBadRequest::record};
   }
 };

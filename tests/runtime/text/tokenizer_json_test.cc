@@ -7,6 +7,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "runtime/checkpoint/model_files.h"
 #include "runtime/text/tokenizer.h"
 #include "tests/support/tokenizer.h"
 
@@ -65,6 +66,15 @@ TEST_CASE("every kind of tokenizer.json gives Hugging Face's ids and text for ev
   CAPTURE(kind);
   const Tokenizer tokenizer = Tokenizer::load(data_path("tokenizer/" + kind));
   CHECK(tokenizer.first_token().has_value() == first);
+  check_hashes(tokenizer, data_path("tokenizer/" + kind + "/hashes.bin"));
+  check_decoded(tokenizer, kind);
+}
+
+TEST_CASE("a GGUF file's vocabulary gives the ids of the tokenizer that it was made of", "[runtime][gguf]") {
+  const std::string kind = GENERATE("llama2", "llama3", "qwen2", "smollm2");
+  CAPTURE(kind);
+  const ModelFiles files = ModelFiles::open(data_path("gguf/vocab-" + kind + ".gguf"));
+  const Tokenizer tokenizer = Tokenizer::load(files.texts());
   check_hashes(tokenizer, data_path("tokenizer/" + kind + "/hashes.bin"));
   check_decoded(tokenizer, kind);
 }

@@ -1,4 +1,14 @@
-#include "runtime/checkpoint/quantised_matrix.h"
+// runtime/checkpoint/packed_words.cc: a matrix of 4 bits as others store it, in several tensors of a checkpoint:
+//
+//                       levels                        scales                       zero points
+//   compressed-tensors  weight_packed [rows, cols/8]  weight_scale [rows, groups]  weight_zero_point [rows/8, groups],
+//                                                                                  or I8 [rows, groups], or none
+//   GPTQ                qweight [cols/8, rows]        scales [groups, rows]        qzeros [groups, rows/8]
+//   AWQ                 qweight [cols, rows/8]        scales [groups, rows]        qzeros [groups, rows/8]
+//
+// A word of 32 bits holds eight levels, or zero points, that are neighbours along the axis that is divided by 8. AWQ
+// stores them in the order 0 2 4 6 1 3 5 7. A number is scale * (level - zero point). GPTQ's first format stores its
+// zero points one too low. Absent zero points are 8.
 
 #include <algorithm>
 #include <array>
@@ -11,6 +21,8 @@
 #include "kernels/tensor.h"
 #include "runtime/base/quote.h"
 #include "runtime/checkpoint/checkpoint_error.h"
+#include "runtime/checkpoint/float_types.h"
+#include "runtime/checkpoint/stored_matrix.h"
 
 namespace weft::runtime {
 namespace {
@@ -61,26 +73,46 @@ template <class T> std::vector<T> as(const std::vector<std::byte>& bytes) {
   return values;
 }
 
-/// Converts numbers of any float type.
-std::vector<float> floats(DType dtype, const std::vector<std::byte>& bytes) {
-  if (dtype == DType::f32) return as<float>(bytes);
-  std::vector<float> values;
-  const auto widen = [&]<class T>(T) {
-    for (const T value : as<T>(bytes)) values.push_back(static_cast<float>(value));
-  };
-  if (dtype == DType::f16) widen(f16{});
-  else widen(bf16{});
-  return values;
+/// Some rows, in one order whichever format they come from.
+struct WordRows {
+  std::vector<std::uint32_t> words;  // [rows, cols / 8]: 8 levels each, the first in the lowest bits
+  std::vector<float> scales;         // [rows, groups]
+  std::vector<std::uint8_t> zeros;   // [rows, groups], from 0 to 15
+};
+
+class PackedWords : public StoredMatrix {
+ public:
+  PackedWords(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name, std::int64_t rows,
+              std::int64_t cols);
+  bool is_by_rows() const override { return packing_ == Packing::compressed_tensors; }
+  void check() const override;
+  void read_levels(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const override;
+  void read_numbers(std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const override;
+
+ private:
+  WordRows read(std::int64_t first_row, std::int64_t rows) const;
+  std::vector<std::byte> read_block(const TensorInfo& tensor, std::int64_t first_row, std::int64_t rows,
+                                    std::int64_t first_col, std::int64_t cols) const;
+  void read_words(std::int64_t first_row, std::int64_t rows, WordRows& to) const;
+  void read_scales(std::int64_t first_row, std::int64_t rows, WordRows& to) const;
+  void read_zeros(std::int64_t first_row, std::int64_t rows, WordRows& to) const;
+  [[noreturn]] void refuse(const TensorInfo& tensor, const std::string& what) const;
+
+  const Checkpoint* checkpoint_;
+  Packing packing_;
+  int group_;
+  bool whole_rows_, whole_words_;
+  const TensorInfo *levels_, *scales_;
+  const TensorInfo *zeros_ = nullptr, *order_ = nullptr, *shape_ = nullptr;  // null if there is none
+};
+
+bool has_words(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name) {
+  return how.foreign() && how.packing != Packing::gguf && name.ends_with(kWeight) &&
+         checkpoint.find(names_of(how.packing, name).levels);
 }
 
-}  // namespace
-
-bool QuantisedMatrix::is_in(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name) {
-  return how.foreign() && name.ends_with(kWeight) && checkpoint.find(names_of(how.packing, name).levels);
-}
-
-std::vector<TensorNeed> QuantisedMatrix::needs(const Checkpoint& checkpoint, const Quantisation& how,
-                                               const std::string& name, std::int64_t rows, std::int64_t cols) {
+std::vector<TensorNeed> needs_of_words(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name,
+                                       std::int64_t rows, std::int64_t cols) {
   const Names names = names_of(how.packing, name);
   const bool by_rows = how.packing == Packing::compressed_tensors;
   if (cols % kOfWord != 0 || (!by_rows && rows % kOfWord != 0))
@@ -109,10 +141,11 @@ std::vector<TensorNeed> QuantisedMatrix::needs(const Checkpoint& checkpoint, con
   return needs;
 }
 
-QuantisedMatrix::QuantisedMatrix(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name,
-                                 std::int64_t rows, std::int64_t cols)
-    : checkpoint_(&checkpoint), packing_(how.packing), name_(name), rows_(rows), cols_(cols), group_(how.group),
-      whole_rows_(how.whole_rows), whole_words_(how.whole_words) {
+PackedWords::PackedWords(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name,
+                         std::int64_t rows, std::int64_t cols)
+    : StoredMatrix(name, rows, cols, {.type = DType::i4, .group = how.group, .name = name_of(how.packing)}),
+      checkpoint_(&checkpoint), packing_(how.packing), group_(how.group), whole_rows_(how.whole_rows),
+      whole_words_(how.whole_words) {
   const Names names = names_of(packing_, name);
   levels_ = checkpoint.find(names.levels), scales_ = checkpoint.find(names.scales);
   zeros_ = checkpoint.find(names.zeros);
@@ -120,24 +153,24 @@ QuantisedMatrix::QuantisedMatrix(const Checkpoint& checkpoint, const Quantisatio
   shape_ = names.shape.empty() ? nullptr : checkpoint.find(names.shape);
 }
 
-void QuantisedMatrix::refuse(const TensorInfo& tensor, const std::string& what) const {
+void PackedWords::refuse(const TensorInfo& tensor, const std::string& what) const {
   throw DataError(checkpoint_->files()[tensor.file].string() + ": tensor " + in_quotes(tensor.name) + ": " + what);
 }
 
-void QuantisedMatrix::check() const {
+void PackedWords::check() const {
   if (shape_) {
     std::vector<std::int64_t> shape;
     const std::vector<std::byte> bytes = read_block(*shape_, 0, 1, 0, 2);
     if (shape_->dtype == "I64") shape = as<std::int64_t>(bytes);
     else
       for (const std::int32_t size : as<std::int32_t>(bytes)) shape.push_back(size);
-    if (shape[0] != rows_ || shape[1] != cols_)
+    if (shape[0] != rows() || shape[1] != cols())
       refuse(*shape_, "says [" + std::to_string(shape[0]) + ", " + std::to_string(shape[1]) + "], wanted [" +
-                          std::to_string(rows_) + ", " + std::to_string(cols_) + "]");
+                          std::to_string(rows()) + ", " + std::to_string(cols()) + "]");
   }
   if (!order_) return;
-  const auto order = as<std::int32_t>(read_block(*order_, 0, 1, 0, cols_));
-  for (std::int64_t i = 0; i < cols_; ++i)
+  const auto order = as<std::int32_t>(read_block(*order_, 0, 1, 0, cols()));
+  for (std::int64_t i = 0; i < cols(); ++i)
     if (const std::int64_t group = whole_rows_ ? 0 : i / group_; order[static_cast<std::size_t>(i)] != group)
       refuse(*order_, "column " + std::to_string(i) + " is in group " +
                           std::to_string(order[static_cast<std::size_t>(i)]) + ", wanted " + std::to_string(group) +
@@ -145,15 +178,29 @@ void QuantisedMatrix::check() const {
                           "or use the unquantized model with --weight-dtype int4");
 }
 
-void QuantisedMatrix::read(std::int64_t first_row, std::int64_t rows, QuantisedRows& to) const {
-  read_levels(first_row, rows, to);
-  read_scales(first_row, rows, to);
-  read_zeros(first_row, rows, to);
+WordRows PackedWords::read(std::int64_t first_row, std::int64_t rows) const {
+  WordRows found;
+  read_words(first_row, rows, found);
+  read_scales(first_row, rows, found);
+  read_zeros(first_row, rows, found);
+  return found;
+}
+
+void PackedWords::read_levels(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const {
+  WordRows from = read(first_row, rows);
+  to.levels.resize(from.words.size() * kOfWord);
+  for (std::size_t i = 0; i < from.words.size(); ++i)
+    for (std::size_t place = 0; place < kOfWord; ++place)
+      to.levels[i * kOfWord + place] = static_cast<std::uint8_t>(half_byte(from.words[i], place));
+  to.minima.resize(from.scales.size());
+  for (std::size_t i = 0; i < from.scales.size(); ++i)
+    to.minima[i] = static_cast<float>(-int{from.zeros[i]}) * from.scales[i];
+  to.scales = std::move(from.scales);
 }
 
 /// Reads rows and columns of a tensor [.., cols]: row by row, or at once if these are all columns.
-std::vector<std::byte> QuantisedMatrix::read_block(const TensorInfo& tensor, std::int64_t first_row, std::int64_t rows,
-                                                   std::int64_t first_col, std::int64_t cols) const {
+std::vector<std::byte> PackedWords::read_block(const TensorInfo& tensor, std::int64_t first_row, std::int64_t rows,
+                                               std::int64_t first_col, std::int64_t cols) const {
   const std::int64_t width = tensor.shape.back();
   std::uint64_t elements = 1;
   for (const std::int64_t size : tensor.shape) elements *= static_cast<std::uint64_t>(size);
@@ -171,8 +218,8 @@ std::vector<std::byte> QuantisedMatrix::read_block(const TensorInfo& tensor, std
   return block;
 }
 
-void QuantisedMatrix::read_levels(std::int64_t first_row, std::int64_t rows, QuantisedRows& to) const {
-  const std::int64_t width = cols_ / kOfWord;
+void PackedWords::read_words(std::int64_t first_row, std::int64_t rows, WordRows& to) const {
+  const std::int64_t width = cols() / kOfWord;
   if (packing_ == Packing::compressed_tensors) {
     to.words = as<std::uint32_t>(read_block(*levels_, first_row, rows, 0, width));
     return;
@@ -189,7 +236,7 @@ void QuantisedMatrix::read_levels(std::int64_t first_row, std::int64_t rows, Qua
     return;
   }
   const std::int64_t from = first_row / kOfWord, across = words_for(first_row + rows) - from;
-  const auto block = as<std::uint32_t>(read_block(*levels_, 0, cols_, from, across));
+  const auto block = as<std::uint32_t>(read_block(*levels_, 0, cols(), from, across));
   std::array<std::uint32_t, 8> eight{};
   for (std::int64_t column = 0; column < across; ++column)
     for (std::int64_t word = 0; word < width; ++word) {
@@ -203,12 +250,12 @@ void QuantisedMatrix::read_levels(std::int64_t first_row, std::int64_t rows, Qua
     }
 }
 
-void QuantisedMatrix::read_scales(std::int64_t first_row, std::int64_t rows, QuantisedRows& to) const {
+void PackedWords::read_scales(std::int64_t first_row, std::int64_t rows, WordRows& to) const {
   const std::int64_t stored = whole_rows_ ? 1 : groups();
   const bool by_rows = packing_ == Packing::compressed_tensors;
   const std::vector<float> scales =
-      floats(weight_dtype(*scales_), by_rows ? read_block(*scales_, first_row, rows, 0, stored)
-                                             : read_block(*scales_, 0, stored, first_row, rows));
+      widened(weight_dtype(*scales_), by_rows ? read_block(*scales_, first_row, rows, 0, stored)
+                                              : read_block(*scales_, 0, stored, first_row, rows));
   to.scales.clear();
   for (std::int64_t row = 0; row < rows; ++row)
     for (std::int64_t g = 0; g < groups(); ++g) {
@@ -221,7 +268,7 @@ void QuantisedMatrix::read_scales(std::int64_t first_row, std::int64_t rows, Qua
     }
 }
 
-void QuantisedMatrix::read_zeros(std::int64_t first_row, std::int64_t rows, QuantisedRows& to) const {
+void PackedWords::read_zeros(std::int64_t first_row, std::int64_t rows, WordRows& to) const {
   const std::int64_t stored = whole_rows_ ? 1 : groups();
   to.zeros.assign(static_cast<std::size_t>(rows * groups()), kAbsentZero);
   if (!zeros_) return;
@@ -265,8 +312,9 @@ void QuantisedMatrix::read_zeros(std::int64_t first_row, std::int64_t rows, Quan
     }
 }
 
-void QuantisedMatrix::dequantise(const QuantisedRows& from, std::vector<float>& to) const {
-  const auto width = static_cast<std::size_t>(cols_), per_row = static_cast<std::size_t>(groups()),
+void PackedWords::read_numbers(std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const {
+  const WordRows from = read(first_row, rows);
+  const auto width = static_cast<std::size_t>(cols()), per_row = static_cast<std::size_t>(groups()),
              of_group = static_cast<std::size_t>(group_);
   to.resize(from.words.size() * kOfWord);
   for (std::size_t i = 0; i < to.size(); ++i) {
@@ -275,5 +323,14 @@ void QuantisedMatrix::dequantise(const QuantisedRows& from, std::vector<float>& 
     to[i] = static_cast<float>(level - from.zeros[group]) * from.scales[group];
   }
 }
+
+std::unique_ptr<StoredMatrix> open_words(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name,
+                                         std::int64_t rows, std::int64_t cols) {
+  return std::make_unique<PackedWords>(checkpoint, how, name, rows, cols);
+}
+
+}  // namespace
+
+const MatrixFormat kPackedWords{has_words, needs_of_words, open_words};
 
 }  // namespace weft::runtime

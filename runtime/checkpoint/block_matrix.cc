@@ -1,0 +1,115 @@
+// runtime/checkpoint/block_matrix.cc: matrices of a GGUF file: rows of blocks, and the rows of q and k in which the two
+// halves of a head alternate.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/error.h"
+#include "runtime/base/quote.h"
+#include "runtime/checkpoint/float_types.h"
+#include "runtime/checkpoint/stored_matrix.h"
+#include "runtime/gguf/block_format.h"
+
+namespace weft::runtime {
+namespace {
+
+class BlockMatrix : public StoredMatrix {
+ public:
+  BlockMatrix(const Checkpoint& checkpoint, const TensorInfo& tensor, const BlockFormat& format)
+      : StoredMatrix(tensor.name, tensor.shape.front(), tensor.shape.back(),
+                     {.type = format.type, .group = format.group, .exact = format.exact, .name = format.name}),
+        checkpoint_(checkpoint), tensor_(tensor), format_(format),
+        row_bytes_(static_cast<std::size_t>(cols() / format.numbers * format.bytes)) {}
+
+  void read_levels(std::int64_t first_row, std::int64_t rows, StoredLevels& to) const override {
+    const std::vector<std::byte> bytes = read_rows(first_row, rows);
+    const auto blocks = static_cast<std::size_t>(rows * cols() / format_.numbers),
+               of_block = static_cast<std::size_t>(format_.numbers / format_.group);
+    to.levels.resize(blocks * static_cast<std::size_t>(format_.numbers));
+    to.scales.resize(blocks * of_block);
+    to.minima.resize(blocks * of_block);
+    for (std::size_t i = 0; i < blocks; ++i)
+      format_.read(bytes.data() + i * static_cast<std::size_t>(format_.bytes),
+                   {.levels = to.levels.data() + i * static_cast<std::size_t>(format_.numbers),
+                    .scales = to.scales.data() + i * of_block,
+                    .minima = to.minima.data() + i * of_block});
+    require_finite(to.scales, first_row), require_finite(to.minima, first_row);
+  }
+
+  void read_numbers(std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const override {
+    if (format_.is_float()) {
+      to = widened(format_.type, read_rows(first_row, rows));
+      return;
+    }
+    to.resize(static_cast<std::size_t>(rows * cols()));
+    StoredLevels from;
+    read_levels(first_row, rows, from);
+    const auto group = static_cast<std::size_t>(format_.group);
+    for (std::size_t i = 0; i < to.size(); ++i)
+      to[i] = std::fma(from.scales[i / group], static_cast<float>(from.levels[i]), from.minima[i / group]);
+  }
+
+ private:
+  /// The row of the file that holds a row: in each head of pair_rows the halves take turns.
+  std::int64_t stored_row(std::int64_t row) const {
+    const std::int64_t head = tensor_.pair_rows;
+    if (head == 0) return row;
+    const std::int64_t within = row % head, half = within / (head / 2);
+    return row - within + within % (head / 2) * 2 + half;
+  }
+
+  std::vector<std::byte> read_rows(std::int64_t first_row, std::int64_t rows) const {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(rows) * row_bytes_);
+    const auto place = [&](std::int64_t row) {
+      return tensor_.offset + static_cast<std::uint64_t>(row) * std::uint64_t{row_bytes_};
+    };
+    if (tensor_.pair_rows == 0) {
+      checkpoint_.read_range(tensor_.file, place(first_row), bytes);
+      return bytes;
+    }
+    for (std::int64_t i = 0; i < rows; ++i)
+      checkpoint_.read_range(tensor_.file, place(stored_row(first_row + i)),
+                             std::span(bytes).subspan(static_cast<std::size_t>(i) * row_bytes_, row_bytes_));
+    return bytes;
+  }
+
+  void require_finite(const std::vector<float>& numbers, std::int64_t first_row) const {
+    const auto wrong = std::find_if_not(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
+    if (wrong != numbers.end())
+      throw DataError(checkpoint_.files()[tensor_.file].string() + ": tensor " + in_quotes(tensor_.name) +
+                      ": a scale of row " + std::to_string(first_row + (wrong - numbers.begin()) / groups()) +
+                      " is not finite");
+  }
+
+  const Checkpoint& checkpoint_;
+  const TensorInfo& tensor_;
+  const BlockFormat& format_;
+  std::size_t row_bytes_;
+};
+
+/// The tensor, if it has blocks or another order of rows.
+const TensorInfo* find_blocks(const Checkpoint& checkpoint, const std::string& name) {
+  const TensorInfo* const tensor = checkpoint.find(name);
+  if (!tensor || checkpoint.format() != Checkpoint::Format::gguf) return nullptr;
+  return tensor->pair_rows > 0 || !block_format(tensor->dtype)->is_float() ? tensor : nullptr;
+}
+
+bool has_blocks(const Checkpoint& checkpoint, const policy::Quantisation&, const std::string& name) {
+  return find_blocks(checkpoint, name) != nullptr;
+}
+
+std::vector<TensorNeed> needs_of_blocks(const Checkpoint& checkpoint, const policy::Quantisation&,
+                                        const std::string& name, std::int64_t rows, std::int64_t cols) {
+  return {{.name = name, .shape = {rows, cols}, .dtypes = {find_blocks(checkpoint, name)->dtype}, .row_major = true}};
+}
+
+std::unique_ptr<StoredMatrix> open_blocks(const Checkpoint& checkpoint, const policy::Quantisation&,
+                                          const std::string& name, std::int64_t, std::int64_t) {
+  const TensorInfo* const tensor = find_blocks(checkpoint, name);
+  return std::make_unique<BlockMatrix>(checkpoint, *tensor, *block_format(tensor->dtype));
+}
+
+}  // namespace
+
+const MatrixFormat kBlocks{has_blocks, needs_of_blocks, open_blocks};
+
+}  // namespace weft::runtime

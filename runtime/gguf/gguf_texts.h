@@ -1,0 +1,28 @@
+// runtime/gguf/gguf_texts.h: a GGUF file's metadata as the small files of the Hugging Face folder that it may have been
+// made of.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "policy/model/quantisation.h"
+#include "runtime/base/model_texts.h"
+#include "runtime/gguf/gguf.h"
+
+namespace weft::runtime {
+
+/// config.json, generation_config.json and, if the file has a vocabulary, tokenizer.json and tokenizer_config.json.
+/// They are made when they are read, of `model`, which must outlive them. Throws GgufError then, if the model or its
+/// vocabulary is none that Weft reads.
+ModelTexts gguf_texts(const GgufModel& model);
+
+nlohmann::ordered_json gguf_config(const GgufModel& model);
+nlohmann::ordered_json gguf_generation_config(const GgufModel& model);
+nlohmann::ordered_json gguf_tokenizer(const Gguf& gguf);
+nlohmann::ordered_json gguf_tokenizer_config(const Gguf& gguf);
+
+/// The float type of the layers' matrices, the most precise one if there are several; f16 if all are quantised.
+DType gguf_float_type(const GgufModel& model);
+/// The quantisation of the layers' matrices: int4 if some have that, else int8; none if all are floats.
+policy::Quantisation gguf_quantisation(const GgufModel& model);
+
+}  // namespace weft::runtime

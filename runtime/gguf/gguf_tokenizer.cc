@@ -1,0 +1,274 @@
+// runtime/gguf/gguf_tokenizer.cc: a file's vocabulary as the tokenizer.json that Hugging Face's library would have for
+// it. tokenizer.ggml.model is "gpt2" for byte pairs with merges, "llama" for SentencePiece's pieces with scores.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string_view>
+#include <unordered_map>
+
+#include "runtime/base/quote.h"
+#include "runtime/base/utf8.h"
+#include "runtime/gguf/gguf_texts.h"
+
+namespace weft::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::int64_t kMostTokens = 1 << 22;
+constexpr const char* kSpace = "\u2581";
+constexpr std::int64_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4;  // tokenizer.ggml.token_type
+
+/// How texts are cut into words, by tokenizer.ggml.pre.
+struct PreTokenizer {
+  std::string_view name;
+  const char* pattern;       // null: GPT-2's, which is ByteLevel's own
+  bool digits = false;       // every digit is cut off first
+  bool nfc = false;          // texts are composed first
+  bool whole_words = false;  // a word that is a token is not merged
+  bool begins = false;       // the first token is put in front, unless the file says something else
+};
+constexpr const char* kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::array kPreTokenizers{
+    PreTokenizer{.name = "gpt-2", .pattern = nullptr},
+    PreTokenizer{.name = "smollm", .pattern = nullptr, .digits = true},
+    PreTokenizer{.name = "llama-bpe", .pattern = kLlama3, .whole_words = true, .begins = true},
+    PreTokenizer{.name = "llama3", .pattern = kLlama3, .whole_words = true, .begins = true},
+    PreTokenizer{.name = "llama-v3", .pattern = kLlama3, .whole_words = true, .begins = true},
+    PreTokenizer{.name = "qwen2", .pattern = kQwen2, .nfc = true},
+    PreTokenizer{.name = "tekken", .pattern = kTekken, .whole_words = true, .begins = true},
+};
+
+ordered_json text_pattern(const char* text) { return {{"String", text}}; }
+
+/// Builds the tokenizer.json of one file.
+class TokenizerMaker {
+ public:
+  explicit TokenizerMaker(const Gguf& gguf) : gguf_(gguf) { read_tokens(); }
+
+  ordered_json make() {
+    const std::string& kind = gguf_.text("tokenizer.ggml.model");
+    if (kind == "gpt2") make_byte_pairs();
+    else if (kind == "llama") make_sentence_pieces();
+    else refuse("tokenizer.ggml.model", "is " + in_quotes(kind) + "; read are gpt2 and llama");
+    if (gguf_.boolean("tokenizer.ggml.add_eos_token", false))
+      refuse("tokenizer.ggml.add_eos_token", "is true, but a prompt must not end with the token that ends texts");
+    return {{"version", "1.0"},
+            {"truncation", nullptr},
+            {"padding", nullptr},
+            {"added_tokens", added()},
+            {"normalizer", normalizer_},
+            {"pre_tokenizer", pre_tokenizer_},
+            {"post_processor", post_processor()},
+            {"decoder", decoder_},
+            {"model", std::move(model_)}};
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& key, const std::string& what) const {
+    gguf_.refuse(GgufFault::bad_metadata, "the metadata's " + in_quotes(key) + " " + what);
+  }
+
+  void read_tokens() {
+    const auto* const tokens = gguf_.texts("tokenizer.ggml.tokens");
+    if (!tokens || tokens->empty() || static_cast<std::int64_t>(tokens->size()) > kMostTokens)
+      refuse("tokenizer.ggml.tokens", "is no list of 1 to " + std::to_string(kMostTokens) + " texts");
+    tokens_ = tokens;
+    types_.assign(tokens->size(), kNormal);
+    if (const auto* const types = gguf_.integers("tokenizer.ggml.token_type")) {
+      if (types->size() != tokens->size())
+        refuse("tokenizer.ggml.token_type", "has " + std::to_string(types->size()) +
+                                                " entries, wanted one for each of " + std::to_string(tokens->size()) +
+                                                " tokens");
+      types_ = *types;
+    }
+    for (std::size_t id = 0; id < tokens->size(); ++id) {
+      const std::string& text = (*tokens)[id];
+      if (text.empty() || !is_utf8(text))
+        refuse("tokenizer.ggml.tokens", "has an empty text, or one that is no UTF-8, as token " + std::to_string(id));
+      const auto [known, is_new] = ids_.emplace(text, static_cast<std::int64_t>(id));
+      if (!is_new)
+        refuse("tokenizer.ggml.tokens", "has the token " + in_quotes(text) +
+                                            " twice: " + std::to_string(known->second) + " and " + std::to_string(id));
+    }
+  }
+
+  ordered_json vocabulary() const {
+    ordered_json::object_t all;
+    for (std::size_t id = 0; id < tokens_->size(); ++id) all.emplace_back((*tokens_)[id], id);
+    return all;
+  }
+
+  /// The id that a key of the metadata has; -1 if it has none.
+  std::int64_t id_of(const char* name) const {
+    return gguf_.integer(std::string("tokenizer.ggml.") + name + "_token_id", 0,
+                         static_cast<std::int64_t>(tokens_->size()) - 1, -1);
+  }
+
+  ordered_json added() const {
+    ordered_json all = ordered_json::array();
+    const std::int64_t begin = first_id();
+    for (std::size_t id = 0; id < types_.size(); ++id) {
+      const bool special = types_[id] == kControl || types_[id] == kUnknown || static_cast<std::int64_t>(id) == begin;
+      if (!special && types_[id] != kUserDefined) continue;
+      all.push_back({{"id", id},
+                     {"content", (*tokens_)[id]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", special}});
+    }
+    return all;
+  }
+
+  /// The id of the token that is put in front of texts; -1 if none is.
+  std::int64_t first_id() const { return gguf_.boolean("tokenizer.ggml.add_bos_token", begins_) ? id_of("bos") : -1; }
+
+  ordered_json post_processor() const {
+    const std::int64_t begin = first_id();
+    if (begin < 0) return nullptr;
+    const std::string& text = (*tokens_)[static_cast<std::size_t>(begin)];
+    const auto token = [&] { return ordered_json{{"SpecialToken", {{"id", text}, {"type_id", 0}}}}; };
+    const auto sequence = [](const char* name) { return ordered_json{{"Sequence", {{"id", name}, {"type_id", 0}}}}; };
+    ordered_json special{{"id", text}, {"ids", ordered_json::array({begin})}, {"tokens", ordered_json::array({text})}};
+    return {{"type", "TemplateProcessing"},
+            {"single", ordered_json::array({token(), sequence("A")})},
+            {"pair", ordered_json::array({token(), sequence("A"), token(), sequence("B")})},
+            {"special_tokens", {{text, std::move(special)}}}};
+  }
+
+  ordered_json model(const ordered_json& unknown_token, bool fallback, bool whole_words, ordered_json merges) const {
+    return {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", unknown_token},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", fallback},
+            {"byte_fallback", fallback},
+            {"ignore_merges", whole_words},
+            {"vocab", vocabulary()},
+            {"merges", std::move(merges)}};
+  }
+
+  void make_byte_pairs() {
+    const std::string name = gguf_.text("tokenizer.ggml.pre", "default");
+    const auto* const pre = std::find_if(kPreTokenizers.begin(), kPreTokenizers.end(),
+                                         [&](const PreTokenizer& each) { return each.name == name; });
+    if (pre == kPreTokenizers.end()) {
+      std::string known;
+      for (const PreTokenizer& each : kPreTokenizers) known += (known.empty() ? "" : ", ") + std::string(each.name);
+      refuse("tokenizer.ggml.pre", "is " + in_quotes(name) + ", by which Weft cannot cut texts into words; it can by " +
+                                       known + ": use the Hugging Face folder of the model");
+    }
+    const bool own = !pre->pattern;
+    const ordered_json bytes{
+        {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", own}};
+    ordered_json parts = ordered_json::array();
+    if (pre->digits) parts.push_back({{"type", "Digits"}, {"individual_digits", true}});
+    if (!own)
+      parts.push_back(
+          {{"type", "Split"}, {"pattern", {{"Regex", pre->pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+    parts.push_back(bytes);
+    pre_tokenizer_ =
+        parts.size() == 1 ? bytes : ordered_json{{"type", "Sequence"}, {"pretokenizers", std::move(parts)}};
+    if (pre->nfc) normalizer_ = {{"type", "NFC"}};
+    decoder_ = bytes;
+    begins_ = pre->begins;
+    const auto* const merges = gguf_.texts("tokenizer.ggml.merges");
+    if (!merges) refuse("tokenizer.ggml.merges", "is missing, wanted a list of pairs of tokens");
+    model_ = model(nullptr, false, pre->whole_words, *merges);
+  }
+
+  /// All pairs of pieces that make a piece, those of the highest score first: Hugging Face's way to say which pieces
+  /// SentencePiece joins first.
+  ordered_json merges_by_score() const {
+    const auto* const scores = gguf_.numbers("tokenizer.ggml.scores");
+    if (!scores || scores->size() != tokens_->size())
+      refuse("tokenizer.ggml.scores", "is no list of " + std::to_string(tokens_->size()) + " floats");
+    if (!std::all_of(scores->begin(), scores->end(), [](double score) { return std::isfinite(score); }))
+      refuse("tokenizer.ggml.scores", "has a score that is not finite");
+    struct Merge {
+      std::size_t whole, cut;
+      std::int64_t left, right;
+    };
+    std::vector<Merge> merges;
+    const auto is_piece = [&](std::int64_t id) {
+      const std::int64_t type = types_[static_cast<std::size_t>(id)];
+      return type == kNormal || type == kUserDefined;
+    };
+    for (std::size_t whole = 0; whole < tokens_->size(); ++whole) {
+      const std::string& text = (*tokens_)[whole];
+      if (types_[whole] != kNormal) continue;
+      const std::size_t first = merges.size();
+      for (std::size_t cut = 1; cut < text.size(); ++cut) {
+        if ((static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) continue;
+        const auto left = ids_.find(text.substr(0, cut)), right = ids_.find(text.substr(cut));
+        if (left != ids_.end() && right != ids_.end() && is_piece(left->second) && is_piece(right->second))
+          merges.push_back({whole, cut, left->second, right->second});
+      }
+      std::sort(merges.begin() + static_cast<std::ptrdiff_t>(first), merges.end(),
+                [](const Merge& a, const Merge& b) { return std::pair(a.left, a.right) < std::pair(b.left, b.right); });
+    }
+    std::stable_sort(merges.begin(), merges.end(),
+                     [&](const Merge& a, const Merge& b) { return (*scores)[a.whole] > (*scores)[b.whole]; });
+    ordered_json list = ordered_json::array();
+    for (const Merge& merge : merges) {
+      const std::string& text = (*tokens_)[merge.whole];
+      list.push_back(ordered_json::array({text.substr(0, merge.cut), text.substr(merge.cut)}));
+    }
+    return list;
+  }
+
+  void make_sentence_pieces() {
+    const ordered_json spaces{{"type", "Replace"}, {"pattern", text_pattern(" ")}, {"content", kSpace}};
+    if (gguf_.boolean("tokenizer.ggml.add_space_prefix", true))
+      normalizer_ = {
+          {"type", "Sequence"},
+          {"normalizers", ordered_json::array({ordered_json{{"type", "Prepend"}, {"prepend", kSpace}}, spaces})}};
+    else normalizer_ = spaces;
+    decoder_ = {
+        {"type", "Sequence"},
+        {"decoders",
+         ordered_json::array({ordered_json{{"type", "Replace"}, {"pattern", text_pattern(kSpace)}, {"content", " "}},
+                              ordered_json{{"type", "ByteFallback"}}, ordered_json{{"type", "Fuse"}},
+                              ordered_json{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}})}};
+    begins_ = true;
+    const std::int64_t id = id_of("unknown");
+    const ordered_json unknown_token = id < 0 ? ordered_json() : ordered_json((*tokens_)[static_cast<std::size_t>(id)]);
+    model_ = model(unknown_token, true, false, merges_by_score());
+  }
+
+  const Gguf& gguf_;
+  const std::vector<std::string>* tokens_ = nullptr;
+  std::vector<std::int64_t> types_;
+  std::unordered_map<std::string, std::int64_t> ids_;
+  bool begins_ = false;  // the first token is put in front unless the file says something else
+  ordered_json normalizer_, pre_tokenizer_, decoder_, model_;
+};
+
+}  // namespace
+
+ordered_json gguf_tokenizer(const Gguf& gguf) { return TokenizerMaker(gguf).make(); }
+
+ordered_json gguf_tokenizer_config(const Gguf& gguf) {
+  ordered_json config{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
+  const auto* const tokens = gguf.texts("tokenizer.ggml.tokens");
+  for (const auto& [key, name] :
+       {std::pair{"bos_token", "bos"}, {"eos_token", "eos"}, {"unk_token", "unknown"}, {"pad_token", "padding"}}) {
+    const std::string id = std::string("tokenizer.ggml.") + name + "_token_id";
+    if (!tokens || tokens->empty() || !gguf.has(id)) continue;
+    config[key] =
+        (*tokens)[static_cast<std::size_t>(gguf.integer(id, 0, static_cast<std::int64_t>(tokens->size()) - 1))];
+  }
+  if (gguf.has("tokenizer.chat_template")) config["chat_template"] = gguf.text("tokenizer.chat_template");
+  return config;
+}
+
+}  // namespace weft::runtime

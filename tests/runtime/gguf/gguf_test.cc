@@ -1,0 +1,250 @@
+// tests/runtime/gguf/gguf_test.cc: headers of GGUF files, and those that are broken, each with the fault it must be
+// refused for.
+#include "runtime/gguf/gguf.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "runtime/gguf/gguf_names.h"
+#include "runtime/gguf/gguf_texts.h"
+#include "tests/support/files.h"
+#include "tests/support/gguf.h"
+
+using namespace weft;
+using namespace weft::runtime;
+using namespace weft::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+struct Written {
+  TemporaryFolder folder;
+  std::filesystem::path path = folder / "model.gguf";
+  explicit Written(const std::string& bytes) { write_text(path, bytes); }
+  Gguf read() const { return read_gguf(InputFile(path)); }
+};
+
+/// The fault for which reading the file's header is refused; its message has `words` and is one line.
+std::string fault_of(const std::string& bytes, const std::string& words) {
+  const Written file(bytes);
+  try {
+    file.read();
+  } catch (const GgufError& error) {
+    CHECK(error.exit_code() == 3);
+    CHECK_THAT(error.what(), Contains(file.path.string() + ": ") && Contains(words) && !Contains("\n"));
+    return name_of(error.fault);
+  }
+  return "";
+}
+
+std::string fault_of(const GgufFile& file, const std::string& words) { return fault_of(file.bytes(), words); }
+
+}  // namespace
+
+TEST_CASE("a GGUF header has its values and tensors", "[runtime][gguf]") {
+  GgufFile file = tiny_gguf();
+  file.raw("a", 0, "\x07").raw("b", 1, "\xFF").raw("c", 11, bytes_of_number(std::int64_t{-5}));
+  file.boolean("d", true).integers("e", {1, -2}).texts("f", {"x", ""}).raw("g", 12, bytes_of_number(0.5));
+  file.version = GENERATE(2u, 3u);
+  const Written written(file.bytes());
+  const Gguf gguf = written.read();
+  CHECK(gguf.integer("a", 0, 10) == 7);
+  CHECK(gguf.integer("b", -10, 10) == -1);
+  CHECK(gguf.integer("c", -10, 10) == -5);
+  CHECK(gguf.integer("none", 0, 10, 3) == 3);
+  CHECK(gguf.boolean("d", false));
+  CHECK(*gguf.integers("e") == std::vector<std::int64_t>{1, -2});
+  CHECK(*gguf.texts("f") == std::vector<std::string>{"x", ""});
+  CHECK(gguf.number("g") == 0.5);
+  REQUIRE(gguf.tensors.size() == 1);
+  CHECK(gguf.tensors[0].shape == std::vector<std::int64_t>{8, 32});
+  CHECK(gguf.tensors[0].offset + 32 * 8 * 4 == file.bytes().size());
+  CHECK_THROWS_WITH(gguf.integer("a", 0, 6), Contains("'a' is 7, wanted 0 to 6"));
+  CHECK_THROWS_WITH(gguf.text("a"), Contains("'a' is a whole number, wanted a text"));
+  CHECK_THROWS_WITH(gguf.number("none"), Contains("has no 'none', wanted a float"));
+}
+
+TEST_CASE("broken GGUF headers are refused, each for its fault", "[runtime][gguf]") {
+  const auto file = [] { return tiny_gguf(); };
+  const std::string whole = file().bytes();
+  CHECK(fault_of("GGUX" + whole.substr(4), "does not begin with GGUF") == "wrong-magic");
+  CHECK(fault_of("GG", "the file has 2 more") == "too-short");
+  for (const auto& [version, words] : {std::pair{1u, "version 1"}, {4u, "version 4"}, {3u << 24, "big-endian"}}) {
+    GgufFile other = file();
+    other.version = version;
+    CHECK(fault_of(other, words) == "bad-version");
+  }
+  for (const std::size_t length : {6u, 12u, 20u, 30u, 100u})
+    CHECK(fault_of(whole.substr(0, length), "more") == "too-short");
+  CHECK(fault_of(whole.substr(0, whole.size() - 1), "ends beyond the file") == "past-end");
+  GgufFile many = file();
+  many.entries = std::uint64_t{1} << 40;
+  CHECK(fault_of(many, "at most") == "too-large");
+  many = file(), many.tensors = ~std::uint64_t{0};
+  CHECK(fault_of(many, "at most") == "too-large");
+
+  CHECK(fault_of(file().integer("", 1), "is empty") == "bad-key");
+  CHECK(fault_of(file().integer("\xFF", 1), "no UTF-8") == "bad-key");
+  CHECK(fault_of(file().integer("general.architecture", 1), "is there twice") == "duplicate-key");
+  CHECK(fault_of(file().raw("a", 13, ""), "type 13, wanted 0 to 12") == "bad-value-type");
+  CHECK(fault_of(file().raw("a", 9, bytes_of_number(9u) + bytes_of_number(std::uint64_t{1})), "list of lists") ==
+        "bad-value-type");
+  CHECK(fault_of(file().raw("a", 7, "\2"), "a bool of 2") == "bad-value");
+  CHECK(fault_of(file().raw("a", 10, bytes_of_number(~std::uint64_t{0})), "less than 2^63") == "bad-value");
+  for (const std::uint32_t type : {0u, 4u, 8u, 10u})
+    CHECK(fault_of(file().raw("a", 9, bytes_of_number(type) + bytes_of_number(std::uint64_t{1} << 61)),
+                   "is a list of") == "too-short");
+  CHECK(fault_of(file().raw("a", 8, bytes_of_number(~std::uint64_t{0})), "more") == "too-short");
+  for (const std::uint32_t alignment : {0u, 3u, 1u << 20})
+    CHECK(fault_of(file().integer("general.alignment", alignment), "wanted a power of two") == "bad-alignment");
+
+  CHECK(fault_of(file().tensor_at("", {32}, 0, 0), "no name") == "bad-name");
+  CHECK(fault_of(file().tensor_at("token_embd.weight", {32}, 0, 0), "is there twice") == "duplicate-tensor");
+  for (const std::vector<std::uint64_t>& sizes : std::vector<std::vector<std::uint64_t>>{
+           {}, {0}, {1, 1, 1, 1, 1}, {std::uint64_t{1} << 63}, {std::uint64_t{1} << 32, std::uint64_t{1} << 32}})
+    CHECK(fault_of(file().tensor_at("x", sizes, 0, 0), "tensor 'x' has") == "bad-shape");
+  CHECK(fault_of(file().tensor_at("x", {16, 4}, 8, 0), "do not fill blocks of 32 (Q8_0)") == "bad-shape");
+  CHECK(fault_of(file().tensor_at("x", {256}, 10, 0), "stored as Q2_K, which is not read; read are F32") == "bad-type");
+  CHECK(fault_of(file().tensor_at("x", {256}, 99, 0), "stored as type 99") == "bad-type");
+  CHECK(fault_of(file().tensor_at("x", {4}, 0, 1), "wanted a multiple of 32") == "bad-offset");
+  CHECK(fault_of(file().tensor_at("x", {4}, 0, ~std::uint64_t{31}), "ends beyond") == "past-end");
+  CHECK(fault_of(file().tensor_at("x", {4}, 0, 992), "overlap at byte") == "overlap");
+}
+
+TEST_CASE("every cut and every changed byte of a GGUF header is refused or read", "[runtime][gguf]") {
+  const std::string whole = tiny_gguf().texts("tokenizer.ggml.tokens", {"a", "b"}).bytes();
+  const TemporaryFolder folder;
+  std::size_t refused = 0, read = 0;
+  const auto look_at = [&](const std::string& bytes) {
+    write_text(folder / "x.gguf", bytes);
+    try {
+      read_gguf(InputFile(folder / "x.gguf"));
+      ++read;
+    } catch (const GgufError&) {
+      ++refused;
+    }
+  };
+  const std::size_t header = whole.size() - 32 * 8 * 4;
+  for (std::size_t length = 0; length < header; ++length) look_at(whole.substr(0, length));
+  CHECK(refused == header);
+  for (std::size_t at = 0; at < header; ++at) {
+    std::string changed = whole;
+    changed[at] = static_cast<char>(changed[at] ^ 0x81);
+    look_at(changed);
+  }
+  CHECK(refused + read == 2 * header);
+}
+
+TEST_CASE("GGUF metadata becomes the config.json that it may have been made of", "[runtime][gguf]") {
+  GgufFile file = tiny_gguf();
+  file.number("llama.rope.freq_base", 1e6f).integer("llama.attention.head_count_kv", 1);
+  file.integer("tokenizer.ggml.bos_token_id", 1)
+      .integer("tokenizer.ggml.eos_token_id", 2)
+      .integer("tokenizer.ggml.eot_token_id", 3);
+  const Written written(file.bytes());
+  const GgufModel model = GgufModel::open(written.path);
+  const auto config = gguf_config(model);
+  CHECK(config == nlohmann::ordered_json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    "torch_dtype": "float16", "hidden_act": "silu", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64, "vocab_size": 8,
+    "rms_norm_eps": 1e-05, "tie_word_embeddings": true, "rope_theta": 1000000.0, "bos_token_id": 1, "eos_token_id": 2})"));
+  CHECK(gguf_generation_config(model).at("eos_token_id") == nlohmann::ordered_json::parse("[2, 3]"));
+}
+
+TEST_CASE("a GGUF model's format is that of its layers' matrices", "[runtime][gguf]") {
+  const auto format = [](const std::vector<std::uint32_t>& types) {
+    GgufFile file = tiny_gguf();
+    for (std::size_t i = 0; i < types.size(); ++i)
+      file.tensor("blk." + std::to_string(i) + ".attn_v.weight", {256, 2}, types[i], std::string(2048, '\0'));
+    const Written written(file.bytes());
+    return gguf_quantisation(GgufModel::open(written.path));
+  };
+  constexpr std::uint32_t f16 = 1, q4_0 = 2, q8_0 = 8, q6_k = 14;
+  CHECK_FALSE(format({}));
+  CHECK_FALSE(format({f16}));
+  CHECK(format({q8_0, f16}).dtype == DType::i8);
+  CHECK(format({q8_0, q4_0, q6_k}).dtype == DType::i4);
+  CHECK(format({q6_k}).dtype == DType::i8);
+  const policy::Quantisation four = format({q4_0});
+  CHECK((four.packing == policy::Quantisation::Packing::gguf && four.group == 32 && four.uniform));
+}
+
+TEST_CASE("Llama 3.1's divisors become its scaling, and others are refused", "[runtime][gguf]") {
+  const auto config = [](float change) {
+    GgufFile file = tiny_gguf();
+    file.number("llama.rope.freq_base", 500000.0f);
+    std::string divisors;
+    for (int i = 0; i < 8; ++i) {  // as transformers scales: factor 8, 1 to 4, trained with 8192
+      const double wave = 2 * 3.14159265358979 * std::pow(500000.0, i / 8.0);
+      const double smooth = std::min(1.0, std::max(0.0, (8192 / wave - 1) / 3));
+      divisors += bytes_of_number(static_cast<float>(1 / ((1 - smooth) / 8 + smooth)) * (i == 4 ? change : 1));
+    }
+    file.tensor("rope_freqs.weight", {8}, 0, divisors);
+    const Written written(file.bytes());
+    return gguf_config(GgufModel::open(written.path));
+  };
+  CHECK(config(1).at("rope_scaling") == nlohmann::ordered_json::parse(R"({"rope_type": "llama3", "factor": 8.0,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})"));
+  CHECK_THROWS_WITH(config(1.01f), Contains("other divisors than those of Llama 3.1"));
+}
+
+TEST_CASE("GGUF's other scalings are those of config.json, or refused", "[runtime][gguf]") {
+  const auto config = [](GgufFile file) {
+    const Written written(file.number("llama.rope.scaling.factor", 4).bytes());
+    return gguf_config(GgufModel::open(written.path));
+  };
+  const auto scaled = [](std::string_view type) { return tiny_gguf().text("llama.rope.scaling.type", type); };
+  CHECK_FALSE(config(scaled("none")).contains("rope_scaling"));
+  CHECK(config(scaled("linear")).at("rope_scaling") ==
+        nlohmann::ordered_json::parse(R"({"rope_type": "linear", "factor": 4.0})"));
+  CHECK(
+      config(scaled("yarn").integer("llama.rope.scaling.original_context_length", 16)).at("rope_scaling") ==
+      nlohmann::ordered_json::parse(R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16})"));
+  CHECK_THROWS_WITH(config(scaled("yarn")), Contains("has no 'llama.rope.scaling.original_context_length'"));
+  CHECK_THROWS_WITH(config(scaled("longrope")), Contains("'longrope'; read are linear and yarn"));
+  CHECK_THROWS_WITH(config(scaled("linear").number("llama.rope.scaling.attn_factor", 2)),
+                    Contains("'llama.rope.scaling.attn_factor', which is not read"));
+}
+
+TEST_CASE("GGUF models that Weft does not compute are refused by name", "[runtime][gguf]") {
+  const auto refused = [](const GgufFile& file, const std::string& words) {
+    const Written written(file.bytes());
+    CHECK_THROWS_WITH(gguf_config(GgufModel::open(written.path)), Contains(words) && Contains(written.path.string()));
+  };
+  refused(tiny_gguf("gemma3"),
+          "architecture 'gemma3', which Weft does not compute; of GGUF files it reads llama, qwen2");
+  refused(tiny_gguf().integer("llama.expert_count", 8), "mixture of experts");
+  refused(tiny_gguf().integer("llama.attention.sliding_window", 8),
+          "'llama.attention.sliding_window', which is not read");
+  refused(tiny_gguf().integer("llama.rope.dimension_count", 8), "rotates 8 of the 16 numbers of a head");
+  refused(tiny_gguf().integers("llama.attention.head_count_kv", {1, 2}), "is a list of whole numbers");
+  refused(GgufFile().text("general.architecture", "llama"), "has no");
+
+  GgufFile file = tiny_gguf();
+  file.tensor("blk.0.attn_q.bias", {32}, 0, std::string(128, '\0'));
+  const Written written(file.bytes());
+  const Gguf gguf = written.read();
+  CHECK_THROWS_WITH(gguf_name(gguf, gguf_architecture(gguf), gguf.tensors[1]),
+                    Contains("'blk.0.attn_q.bias' is in no layer of llama"));
+  CHECK(gguf_name(gguf, gguf_architecture(gguf), gguf.tensors[0]).name == "model.embed_tokens.weight");
+}
+
+TEST_CASE("vocabularies that Weft cannot use are refused by name", "[runtime][gguf]") {
+  const auto refused = [](GgufFile file, const std::string& words) {
+    const Written written(file.bytes());
+    const Gguf gguf = written.read();
+    CHECK_THROWS_WITH(gguf_tokenizer(gguf), Contains(words));
+  };
+  const auto vocabulary = [](const std::string& kind) {
+    return tiny_gguf().text("tokenizer.ggml.model", kind).texts("tokenizer.ggml.tokens", {"a", "b"});
+  };
+  refused(vocabulary("bert"), "'bert'; read are gpt2 and llama");
+  refused(vocabulary("gpt2"), "'default', by which Weft cannot cut texts into words; it can by gpt-2");
+  refused(vocabulary("gpt2").text("tokenizer.ggml.pre", "gpt-2"), "'tokenizer.ggml.merges' is missing");
+  refused(vocabulary("llama"), "'tokenizer.ggml.scores' is no list of 2 floats");
+  refused(vocabulary("llama").integers("tokenizer.ggml.token_type", {1}), "has 1 entries");
+  refused(tiny_gguf().text("tokenizer.ggml.model", "gpt2").texts("tokenizer.ggml.tokens", {"a", "a"}),
+          "'a' twice: 0 and 1");
+  refused(tiny_gguf().text("tokenizer.ggml.model", "gpt2").texts("tokenizer.ggml.tokens", {"\xFF"}),
+          "no UTF-8, as token 0");
+}

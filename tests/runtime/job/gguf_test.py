@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""GGUF files (tests/data/gguf) as a user meets them: every command takes them, a run continues, and what is wrong with one is
+named. Also models by their name in the cache of the Hugging Face Hub.
+
+Usage: gguf_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from weft_process import Weft, read_lines, write_lines  # noqa: E402
+
+WEFT = None
+GGUF = None
+USAGE, DATA = 2, 3
+REQUESTS = [{"id": i, "prompt_ids": [3, i + 1, 5], "max_tokens": 6} for i in range(5)]
+PLACEMENT = ("--gpu-batch-size", "2", "--num-gpu-batches", "2", "--percent", "0", "50", "100", "0", "100", "0")
+
+
+def run(*arguments):
+    return WEFT.run(*arguments, text=True)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-gguf-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        (self.folder / "disk").mkdir()
+        write_lines(self.folder / "in.jsonl", REQUESTS)
+
+    def answers(self, model, *flags):
+        output = self.folder / "out.jsonl"
+        for file in self.folder.glob("out.jsonl*"):
+            file.unlink()
+        done = run("generate", "--model", model, "--input", self.folder / "in.jsonl", "--output", output, "--disk-dir",
+                        self.folder / "disk", *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return {line["id"]: line["token_ids"] for line in read_lines(output)}, done.stderr
+
+    def refused(self, code, words, *arguments):
+        done = run(*arguments)
+        self.assertEqual(done.returncode, code, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def test_answers_are_those_of_the_numbers_wherever_the_weights_are(self):
+        exact = ("--dtype", "float32", "--weight-dtype", "float32")
+        wanted, _ = self.answers(GGUF / "llama-mixed", "--dtype", "float32")
+        self.assertEqual(self.answers(GGUF / "llama-parts-00001-of-00003.gguf", *exact, *PLACEMENT)[0], wanted)
+        own, log = self.answers(GGUF / "llama-mixed.gguf", *PLACEMENT)
+        self.assertIn("llama-mixed.gguf: Q8_0 is unpacked to float16, which rounds its numbers", log)
+        packed = self.folder / "packed"
+        done = run("convert", "--model", GGUF / "llama-mixed.gguf", "--output", packed)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.answers(packed)[0], own)
+
+    def test_a_vocabulary_alone_gives_its_ids(self):
+        self.refused(DATA, ["has no matrix 'token_embd.weight', so it holds no model"], "plan", "--model", GGUF / "vocab-llama2.gguf",
+                     "--prompt-len", "8", "--gen-len", "8")
+        text = self.folder / "text.jsonl"
+        write_lines(text, [{"id": 0, "text": "Hello world, 123"}])
+        of_gguf = run("tokenize", "--model", GGUF / "vocab-llama2.gguf", "--input", text, "--output", "-")
+        of_folder = run("tokenize", "--model", GGUF.parent / "tokenizer" / "llama2", "--input", text, "--output", "-")
+        self.assertEqual(of_gguf.stdout, of_folder.stdout)
+
+    def test_inspect_and_plan_say_what_is_there(self):
+        done = run("inspect", GGUF / "llama-mixed.gguf")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for word in ("llama: 1 layers", "context 128", "architecture llama", "2 Q4_0", "3 F32", "quantised: GGUF"):
+            self.assertIn(word, done.stdout)
+        done = run("plan", "--model", GGUF / "llama-mixed.gguf", "--machine", GGUF.parents[2] / "configs/machines/t4.json",
+                        "--prompt-len", "8", "--gen-len", "8")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_changed_file_is_not_resumed(self):
+        model = self.folder / "m.gguf"
+        shutil.copy(GGUF / "llama-mixed.gguf", model)
+        self.answers(model)
+        data = bytearray(model.read_bytes())
+        data[-1] ^= 1
+        model.write_bytes(data)
+        self.refused(USAGE, ["m.gguf"], "generate", "--model", model, "--input", self.folder / "in.jsonl", "--output",
+                     self.folder / "out.jsonl", "--resume", "--max-tokens", "9")
+
+    def test_what_is_wrong_is_named(self):
+        broken = self.folder / "broken.gguf"
+        data = (GGUF / "llama-mixed.gguf").read_bytes()
+        for content, words in ((data[:100], ["broken.gguf", "more"]), (data[:-1], ["ends beyond the file"]),
+                               (data.replace(b"general.architecture", b"general.architectyre"), ["general.architecture"]),
+                               (data.replace(b"blk.0.attn_q.weight", b"blk.0.attn_x.weight"), ["'blk.0.attn_x.weight' is in no layer"])):
+            broken.write_bytes(content)
+            self.refused(DATA, words, "inspect", broken)
+        self.refused(DATA, ["give the first"], "inspect", GGUF / "llama-parts-00002-of-00003.gguf")
+
+    def test_a_model_is_found_in_the_cache_of_the_hub(self):
+        snapshots = self.folder / "cache" / "models--weft--tiny" / "snapshots"
+        (snapshots.parent / "refs").mkdir(parents=True)
+        shutil.copytree(GGUF / "llama-mixed", snapshots / "abc")
+        (snapshots.parent / "refs" / "main").write_text("abc")
+        with mock.patch.dict(os.environ, {"HF_HUB_CACHE": str(self.folder / "cache")}):
+            found, _ = self.answers("weft/tiny")
+            self.refused(USAGE, ["hf download weft/none"], "generate", "--model", "weft/none", "--input", self.folder / "in.jsonl",
+                         "--output", self.folder / "none.jsonl")
+        self.assertEqual(len(found), len(REQUESTS))
+
+
+if __name__ == "__main__":
+    WEFT = Weft(sys.argv.pop(1))
+    GGUF = pathlib.Path(sys.argv.pop(1)).resolve() / "tests" / "data" / "gguf"
+    unittest.main()
