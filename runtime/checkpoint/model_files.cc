@@ -80,12 +80,6 @@ std::uint64_t header_hash(const Gguf& gguf) {
 
 }  // namespace
 
-std::string to_hex(std::uint64_t value) {
-  std::string text(16, '0');
-  for (auto digit = text.rbegin(); digit != text.rend(); ++digit, value >>= 4) *digit = "0123456789abcdef"[value & 15];
-  return text;
-}
-
 ModelFiles ModelFiles::open(const fs::path& name) {
   ModelFiles files;
   files.path_ = resolved(name);

@@ -49,7 +49,4 @@ class ModelFiles {
   std::unique_ptr<const ModelTexts> texts_;
 };
 
-/// 16 hexadecimal digits.
-std::string to_hex(std::uint64_t value);
-
 }  // namespace weft::runtime
