@@ -117,7 +117,8 @@ void write_matrix(const QuantisedMatrix& matrix, DType type, Appender& file, con
     matrix.read(first, std::min(step, matrix.rows() - first), levels);
     matrix.dequantise(levels, numbers);
     std::byte* const out = file.next(numbers.size() * size_of(type));
-    convert_elements(DType::f32, reinterpret_cast<const std::byte*>(numbers.data()), type, out, numbers.size());
+    convert_elements(DType::f32, reinterpret_cast<const std::byte*>(numbers.data()), type, out, numbers.size(),
+                     {matrix.name(), matrix.cols(), first * matrix.cols()});
     file.append(out);
   }
 }
@@ -128,6 +129,7 @@ void write_tensor(const Checkpoint& checkpoint, const Planned& planned, Appender
   const TensorInfo& tensor = *planned.stored.info;
   const std::size_t element = size_of(planned.from), width = size_of(planned.type), part = kPart / element;
   const std::uint64_t count = tensor.bytes / element;
+  const std::int64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
   std::vector<std::byte> whole;
   if (!tensor.strides.empty()) whole = checkpoint.read_tensor(tensor);
   std::vector<std::vector<std::byte>> read(static_cast<std::size_t>(loop_threads()));
@@ -144,7 +146,8 @@ void write_tensor(const Checkpoint& checkpoint, const Planned& planned, Appender
         checkpoint.read_range(tensor.file, tensor.offset + (first + begin) * element, in);
         from = in.data();
       }
-      convert_elements(planned.from, from, planned.type, out + begin * width, here);
+      convert_elements(planned.from, from, planned.type, out + begin * width, here,
+                       {tensor.name, cols, static_cast<std::int64_t>(first + begin)});
     });
     file.append(out);
   }

@@ -1,8 +1,10 @@
 #include "runtime/model/weights.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -33,12 +35,48 @@ std::size_t take_unpacked(offload::Arena& space, std::int64_t elements) {
   return space.take(offload::round_up(bytes_of(DType::f16, elements), kUnpacked), kUnpacked);
 }
 
-void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count) {
+namespace {
+
+/// The smallest number that rounds to infinity in a type.
+float overflow_of(DType type) {
+  return type == DType::f16 ? 65520.0f : type == DType::bf16 ? 0x1.FFp127f : std::numeric_limits<float>::infinity();
+}
+
+[[noreturn]] void refuse_overflow(const ElementPlace& place, std::size_t index, float number, DType to) {
+  const std::int64_t at = place.first + static_cast<std::int64_t>(index);
+  std::array<char, 32> digits{};
+  std::to_chars(digits.data(), digits.data() + digits.size(), number);
+  throw DataError("tensor '" + std::string(place.tensor) + "', row " + std::to_string(at / place.cols) + ", column " +
+                  std::to_string(at % place.cols) + ": " + digits.data() + " is too large for " + name_of(to) +
+                  "; give --dtype " + (to == DType::f16 ? "bfloat16" : "float32"));
+}
+
+}  // namespace
+
+void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count,
+                      const ElementPlace& place) {
+  constexpr std::size_t kAtOnce = 4096;  // numbers after which it is asked whether all have fitted
+  const float limit = overflow_of(to);
+  const auto overflows = [limit](float number) {
+    return std::fabs(number) >= limit && std::fabs(number) <= std::numeric_limits<float>::max();
+  };
   with_type(from, [&]<class From>(From) {
     with_type(to, [&]<class To>(To) {
       const auto* source = reinterpret_cast<const From*>(in);
       auto* target = reinterpret_cast<To*>(out);
-      for (std::size_t i = 0; i < count; ++i) target[i] = To(static_cast<float>(source[i]));
+      for (std::size_t first = 0; first < count; first += kAtOnce) {
+        const std::size_t end = std::min(count, first + kAtOnce);
+        float lost = 0;
+        for (std::size_t i = first; i < end; ++i) {
+          const auto number = static_cast<float>(source[i]);
+          target[i] = To(number);
+          lost = overflows(number) ? 1.0f : lost;
+        }
+        if (lost == 0) continue;
+        for (std::size_t i = first;; ++i)
+          if (const auto number = static_cast<float>(source[i]); overflows(number))
+            refuse_overflow(place, i, number, to);
+      }
     });
   });
 }
@@ -312,6 +350,14 @@ bool Weights::keeps_levels(const Placed& tensor) const {
   return tensor.matrix && tensor.dtype == quantised_.dtype && tensor.group == quantised_.group;
 }
 
+/// Where a row of the unit's tensor begins in the checkpoint's.
+ElementPlace Weights::place_of(const Placed& tensor, std::int64_t row) {
+  const std::string& name = tensor.source   ? tensor.source->name
+                            : tensor.matrix ? tensor.matrix->name()
+                                            : tensor.spec.name;
+  return {name, tensor.spec.cols, (tensor.spec.first_row + row) * tensor.spec.cols};
+}
+
 void Weights::make_piece(const Piece& piece, std::byte* to, Scratch& scratch) const {
   const Placed& tensor = *piece.tensor;
   const DType given = given_type(tensor);
@@ -324,7 +370,7 @@ void Weights::make_piece(const Piece& piece, std::byte* to, Scratch& scratch) co
     quantise(tensor, piece.first_row, ConstView(numbers, given, piece.rows, cols), to);
   } else {
     convert_elements(given, numbers, tensor.dtype, to + tensor.offset + bytes_of(tensor.dtype, piece.first_row * cols),
-                     static_cast<std::size_t>(count));
+                     static_cast<std::size_t>(count), place_of(tensor, piece.first_row));
   }
 }
 
@@ -380,7 +426,7 @@ void Weights::make_of_levels(const Placed& tensor, std::byte* to, const std::ato
       else
         convert_elements(DType::f32, some.as<std::byte>(), tensor.dtype,
                          to + tensor.offset + bytes_of(tensor.dtype, (first + row) * cols),
-                         static_cast<std::size_t>(some.rows * cols));
+                         static_cast<std::size_t>(some.rows * cols), place_of(tensor, first + row));
     });
   }
 }
