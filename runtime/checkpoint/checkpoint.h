@@ -61,6 +61,9 @@ class Checkpoint {
   /// CheckpointError with the file and the fault, IoError if the disk fails. Reads headers only.
   static Checkpoint open(const std::filesystem::path& directory);
 
+  /// Whether a folder holds weights in a file that open() reads. Throws IoError.
+  static bool present(const std::filesystem::path& directory);
+
   /// Opens one safetensors file of any name.
   static Checkpoint open_file(const std::filesystem::path& file);
 

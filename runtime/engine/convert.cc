@@ -237,10 +237,10 @@ Converted convert_checkpoint(const fs::path& from, const fs::path& to, const std
   if (spec.quantisation.packing == policy::Quantisation::Packing::weft)
     throw UsageError("--model " + from.string() + ": is packed as " + name_of(spec.quantisation.dtype) +
                      " already; give the checkpoint that it was made of");
-  const auto format = format_of(spec.quantisation, asked, from);
   const Checkpoint checkpoint = Checkpoint::open(from);
   const bool tied = spec.tied_head;
   complete_from_files(spec, checkpoint);
+  const auto format = format_of(spec.quantisation, asked, from);
   const bool untied = tied && !spec.tied_head;
   const DType type = format && !format->quantised() ? format->dtype : dtype_named(dtype, spec.dtype);
   std::size_t read = 0;

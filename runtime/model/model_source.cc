@@ -14,6 +14,7 @@
 #include "policy/model/architecture.h"
 #include "runtime/base/files.h"
 #include "runtime/checkpoint/stored_tensor.h"
+#include "runtime/checkpoint/training_folder.h"
 #include "runtime/model/kernel_terms.h"
 
 namespace weft::runtime {
@@ -43,7 +44,7 @@ void apply_generation_config(policy::ModelSpec& spec, const fs::path& folder) {
   if (!fs::exists(path)) return;
   const nlohmann::json json = read_json(path);
   policy::Fields fields(json, path.string(), policy::Blame::data);
-  if (auto ids = policy::eos_ids(fields, spec.vocab); ids && !ids->empty()) spec.eos = *std::move(ids);
+  if (auto ids = policy::eos_ids(fields, spec.vocab, spec.notes); ids && !ids->empty()) spec.eos = *std::move(ids);
 }
 
 }  // namespace
@@ -140,6 +141,8 @@ policy::ModelSpec read_model_spec(const fs::path& path) {
   const bool folder = fs::is_directory(path);
   if (!folder) refuse_gguf(path);
   const fs::path config = folder ? path / "config.json" : path;
+  if (const std::string found = fs::exists(config) ? "" : found_instead_of_weights(path); !found.empty())
+    throw DataError(path.string() + ": " + found);
   if (!fs::exists(config))
     throw DataError(path.string() +
                     ": there is no config.json in this folder; --model wants a Hugging Face checkpoint " +
@@ -147,6 +150,7 @@ policy::ModelSpec read_model_spec(const fs::path& path) {
   policy::ModelSpec spec = policy::model_from_config(read_json(config), config.string());
   activation_named(spec.activation, config.string());
   if (folder) apply_generation_config(spec, path);
+  else if (!spec.unread_quantisation.empty()) throw DataError(spec.unread_quantisation);
   return spec;
 }
 
@@ -171,13 +175,20 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
   source->spec = read_model_spec(path);
   source->units = policy::model_units(source->spec);
   source->type = dtype_named(dtype, source->spec.dtype);
-  source->weight_format = format_of(source->spec.quantisation, format, path);
+  source->notes = source->spec.notes;
   const auto widest = [&] { return format && !format->quantised() ? format->dtype : source->type; };
   const bool folder = fs::is_directory(path);
+  const auto take_format = [&] { source->weight_format = format_of(source->spec.quantisation, format, path); };
   if (!weights.empty()) {
+    if (!source->spec.unread_quantisation.empty()) throw DataError(source->spec.unread_quantisation);
+    take_format();
+    if (source->spec.quantisation.reordered)
+      source->notes.emplace_back(
+          "quantization_config has desc_act or actorder: such weights run only if their columns are in plain order");
     source->weights =
         std::make_unique<Weights>(source->spec, source->units, seed_from(weights), widest(), source->weight_format);
   } else if (folder && source->spec.quantisation.packing == policy::Quantisation::Packing::weft) {
+    take_format();
     source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
     source->weights = std::make_unique<Weights>(Weights::from_packed(source->spec, source->units, *source->checkpoint,
                                                                      source->spec.dtype, *source->weight_format));
@@ -186,7 +197,12 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
       throw UsageError("--model " + path.string() +
                        " is a file; give a checkpoint folder, or --weights random:SEED with a config");
     source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
-    source->notes = complete_from_files(source->spec, *source->checkpoint);
+    const auto add = [&](const std::vector<std::string>& notes) {
+      source->notes.insert(source->notes.end(), notes.begin(), notes.end());
+    };
+    add(source->checkpoint->notes());
+    add(complete_from_files(source->spec, *source->checkpoint));
+    take_format();
     source->units = policy::model_units(source->spec);
     source->type = dtype_named(dtype, source->spec.dtype);
     const auto needs = tensor_needs(source->spec, source->units, *source->checkpoint);
@@ -198,8 +214,9 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
   if (folder && Tokenizer::present(path)) {
     source->tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(path));
     if (source->tokenizer->size() > static_cast<std::size_t>(source->spec.vocab))
-      throw DataError(path.string() + ": the tokenizer has ids up to " + std::to_string(source->tokenizer->size() - 1) +
-                      ", the model's vocabulary has " + std::to_string(source->spec.vocab));
+      source->notes.push_back("the tokenizer has ids up to " + std::to_string(source->tokenizer->size() - 1) +
+                              ", the model's vocabulary has " + std::to_string(source->spec.vocab) +
+                              "; prompts with tokens beyond it are refused");
     apply_tokenizer_eos(*source, path);
   }
   return source;
