@@ -331,11 +331,11 @@ class Answers(Case):
         self.assertEqual(ids[0], [2, *ids[1]])
 
     def test_tokenize_without_ids(self):
-        """A line's number is its id."""
+        """A line's number is its id, as in a request file."""
         write_lines(self.input, [{"text": "the sea"}, {"text": "the ship"}])
         done = WEFT.run("tokenize", "--model", self.demo, "--input", self.input, "--output", self.output)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual([line["id"] for line in read_lines(self.output)], [1, 2])
+        self.assertEqual([line["id"] for line in read_lines(self.output)], ["0", "1"])
         self.refused(USAGE, "exists", "tokenize", "--model", self.demo, "--input", self.input, "--output", self.output)
 
     def test_a_converted_checkpoint_answers_the_same(self):
