@@ -313,7 +313,7 @@ Ran run_open(Job& job, JobPlan& plan, const SavedWork& saved, Session& session) 
 /// Writes the report, its table, and the last line of a complete run.
 void summarise(Job& job, ordered_json report, std::size_t refused) {
   if (!job.options.report.empty()) write_file_atomically(job.options.report, policy::to_pretty(report) + "\n");
-  if (!job.options.quiet) std::fputs(table(report).c_str(), stderr);
+  if (!job.options.quiet) std::fputs(table(report, job.options.verbose).c_str(), stderr);
   const std::size_t earlier = job.mine - job.open.todo.size() - job.open.refused.size();
   spdlog::info("{} of {} requests answered{}{}, in {}; {:.1f} tokens/s; the answers are in {}", job.mine - refused,
                job.mine, earlier > 0 ? fmt::format(" ({} of them by earlier runs)", earlier) : "",

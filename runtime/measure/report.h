@@ -16,8 +16,8 @@ namespace weft::runtime {
 /// seconds, bytes and tokens per second.
 nlohmann::ordered_json make_report(Session& session, const Totals& since = {});
 
-/// The same as a table for people: tokens/s, placement and lanes.
-std::string table(const nlohmann::ordered_json& report);
+/// The same as a table for people: tokens/s, placement and lanes. Rows of zeros are left out unless `whole`.
+std::string table(const nlohmann::ordered_json& report, bool whole = false);
 
 /// The lane with the highest utilisation.
 std::string busiest_lane(const Totals& totals);
