@@ -50,7 +50,7 @@ struct ModelSpec {
   Quantisation quantisation = {};  ///< the format of the checkpoint's weights
   std::vector<std::int32_t> eos;   ///< empty: a sequence ends by its length alone
   std::optional<std::int32_t> bos;
-  std::vector<std::string> notes = {};  ///< what config.json says and is not followed, for people
+  std::vector<std::string> notes = {};  ///< facts of config.json that are not followed, for people
   std::string unread_quantisation =
       {};  ///< why its quantization_config cannot be read; empty: it can, or there is none
 

@@ -1,4 +1,4 @@
-// runtime/checkpoint/training_folder.h: what training frameworks leave in a folder, and put before tensors' names.
+// runtime/checkpoint/training_folder.h: the leftovers of training frameworks: files in a folder, and wrappers of tensors' names.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace weft::runtime {
 /// name is taken. Returns a note for people; empty if no name has changed. The tensors are not sorted afterwards.
 std::string remove_wrappers(std::vector<TensorInfo>& tensors);
 
-/// What a folder holds in the place of weights, and what to do with it; empty if it is nothing known. Throws IoError.
+/// Says which known thing a folder holds in the place of weights, and what to do with it; empty if there is none.
 std::string found_instead_of_weights(const std::filesystem::path& directory);
 
 /// The file that tells of an adapter in the folder.
