@@ -1,4 +1,5 @@
-// runtime/checkpoint/training_folder.h: the leftovers of training frameworks: files in a folder, and wrappers of tensors' names.
+// runtime/checkpoint/training_folder.h: the leftovers of training frameworks: files in a folder, and wrappers of
+// tensors' names.
 #pragma once
 
 #include <filesystem>
