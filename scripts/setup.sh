@@ -19,4 +19,7 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 echo "setup: installing ${missing[*]}"
 "${sudo[@]}" apt-get update -qq
+# What it will take: "Need to get 120 MB ...", "After this operation, 500 MB ...".
+LC_ALL=C apt-get install --assume-no --no-install-recommends "${missing[@]}" 2>/dev/null |
+  sed -n 's/^\(Need to get\|After this operation\)/setup: &/p' || true
 "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -228,6 +229,15 @@ std::string number_text(double value) {
   return json(value).dump();  // the shortest text that reads back as the value
 }
 
+/// JSON with U+0085, U+2028 and U+2029 escaped: they end a line for Python's str.splitlines() and for others.
+std::string without_line_ends(std::string json) {
+  for (const auto& [bytes, escape] :
+       {std::pair{"\xC2\x85", "\\u0085"}, {"\xE2\x80\xA8", "\\u2028"}, {"\xE2\x80\xA9", "\\u2029"}})
+    for (std::size_t at = json.find(bytes); at != std::string::npos; at = json.find(bytes, at))
+      json.replace(at, std::strlen(bytes), escape);
+  return json;
+}
+
 /// `line` begins each line.
 std::string indented(const nlohmann::ordered_json& value, const std::string& line, bool in_array) {
   const bool plain = std::none_of(value.begin(), value.end(), [](const auto& item) { return item.is_structured(); });
@@ -264,10 +274,12 @@ nlohmann::ordered_json& object_at(nlohmann::ordered_json& parent, const std::str
   return child;
 }
 
-std::string to_line(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string to_line(const json& value) {
+  return without_line_ends(value.dump(-1, ' ', false, json::error_handler_t::replace));
+}
 
 std::string to_line(const nlohmann::ordered_json& value) {
-  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return without_line_ends(value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 std::string to_pretty(const nlohmann::ordered_json& value) {

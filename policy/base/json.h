@@ -51,7 +51,8 @@ nlohmann::json skim_json(const TextPieces& pieces, const std::string& where, Bla
 /// nlohmann turns a null into a broken object, which crashes when it is destroyed.
 nlohmann::ordered_json& object_at(nlohmann::ordered_json& parent, const std::string& key);
 
-/// One line, with the keys in the value's order. Invalid UTF-8 becomes U+FFFD, so no text makes it throw.
+/// One line, with the keys in the value's order. Invalid UTF-8 becomes U+FFFD, so no text makes it throw. Characters
+/// that some readers take for the end of a line (U+0085, U+2028, U+2029) are escaped.
 std::string to_line(const nlohmann::json& value);
 std::string to_line(const nlohmann::ordered_json& value);
 /// The same over several indented lines.

@@ -1,13 +1,27 @@
 #include "policy/layout/policy_text.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string>
 
 namespace weft::policy {
 
 std::string percentages(const Fractions& shares) {
-  const auto percent = [](double share) { return std::to_string(std::lround(share * 100)); };
-  return percent(shares.device()) + "/" + percent(shares.host()) + "/" + percent(shares.disk());
+  const std::array<double, 3> exact{shares.device() * 100, shares.host() * 100, shares.disk() * 100};
+  std::array<long, 3> whole{};
+  for (std::size_t i = 0; i < 3; ++i) whole[i] = std::lround(exact[i]);
+  // Their sum is that of the shares: the number with the largest error in that direction gives way.
+  for (long extra = whole[0] + whole[1] + whole[2] - std::lround(exact[0] + exact[1] + exact[2]); extra != 0;) {
+    const long step = extra > 0 ? 1 : -1;
+    const auto error = [&](std::size_t i) { return (double(whole[i]) - exact[i]) * double(step); };
+    std::size_t most = 0;
+    for (std::size_t i = 1; i < 3; ++i)
+      if (error(i) > error(most)) most = i;
+    whole[most] -= step;
+    extra -= step;
+  }
+  return std::to_string(whole[0]) + "/" + std::to_string(whole[1]) + "/" + std::to_string(whole[2]);
 }
 
 std::string retention_name(const Retention& retention) {

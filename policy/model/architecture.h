@@ -114,6 +114,6 @@ ModelSpec neox_from_config(Fields& fields, const std::string& where);
 
 /// The "eos_token_id" of a config.json or a generation_config.json: an id or a list of ids. Null gives an empty list,
 /// an absent key nullopt. Throws DataError for an empty list and for anything but an id below `vocab`.
-std::optional<std::vector<std::int32_t>> eos_ids(Fields& fields, int vocab);
+std::optional<std::vector<std::int32_t>> eos_ids(Fields& fields, int vocab, std::vector<std::string>& notes);
 
 }  // namespace weft::policy

@@ -28,7 +28,7 @@ void refuse_attention_cap(Fields& fields) {
 
 ModelSpec gemma3_text(Fields& fields, const std::string& where, const std::string& type) {
   refuse_attention_cap(fields);
-  if (fields.boolean("use_bidirectional_attention", false))
+  if (flag(fields, "use_bidirectional_attention", false))
     fields.refuse_field("use_bidirectional_attention", "false: decoders only");
   ModelSpec model = llama_like(fields, where,
                                {.architecture = type,
@@ -46,8 +46,8 @@ ModelSpec gemma3_text(Fields& fields, const std::string& where, const std::strin
                                 .eos = {1},
                                 .bos = 2},
                                {.default_theta = 1e6, .layers = "full_attention"});
-  model.tied_head = fields.boolean("tie_word_embeddings", true);
-  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.tied_head = flag(fields, "tie_word_embeddings", true);
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
   model.mlp_bias = false;
   model.head_norm = model.branch_norm = model.norm_plus_one = true;
   model.embedding_scale = root_of_width(model);
@@ -80,7 +80,7 @@ ModelSpec olmo(Fields& fields, const std::string& where, const char* type, const
                                 .eos = {50279},
                                 .bos = {}},
                                keys);
-  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
   model.mlp_bias = false;
   model.pre_norm = false;
   model.head_norm = model.branch_norm = true;
@@ -90,7 +90,7 @@ ModelSpec olmo(Fields& fields, const std::string& where, const char* type, const
 }  // namespace
 
 ModelSpec gemma_from_config(Fields& fields, const std::string& where) {
-  if (!fields.is_null("use_bidirectional_attention") && fields.boolean("use_bidirectional_attention", false))
+  if (flag(fields, "use_bidirectional_attention", false))
     fields.refuse_field("use_bidirectional_attention", "false: decoders only");
   ModelSpec model = llama_like(fields, where,
                                {.architecture = "gemma",
@@ -108,8 +108,8 @@ ModelSpec gemma_from_config(Fields& fields, const std::string& where) {
                                 .eos = {1},
                                 .bos = 2});
   if (model.activation == "gelu") model.activation = "gelu_pytorch_tanh";  // what the first releases mean by it
-  model.tied_head = fields.boolean("tie_word_embeddings", true);
-  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+  model.tied_head = flag(fields, "tie_word_embeddings", true);
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
   model.mlp_bias = false;
   model.norm_plus_one = true;
   model.embedding_scale = root_of_width(model);
@@ -153,8 +153,8 @@ ModelSpec granite_from_config(Fields& fields, const std::string& where) {
                                 .norm_epsilon = 1e-6f,
                                 .eos = {2},
                                 .bos = 1});
-  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
-  model.mlp_bias = fields.boolean("mlp_bias", false);
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
+  model.mlp_bias = flag(fields, "mlp_bias", false);
   const auto factor = [&](const char* key) { return static_cast<float>(positive(fields, key, 1e9, 1.0)); };
   model.embedding_scale = factor("embedding_multiplier");
   model.residual_scale = factor("residual_multiplier");
@@ -200,7 +200,7 @@ ModelSpec glm4_from_config(Fields& fields, const std::string& where) {
                                 .eos = {151329, 151336, 151338},
                                 .bos = {}},
                                {.default_fraction = 0.5});
-  model.qkv_bias = fields.boolean("attention_bias", true);
+  model.qkv_bias = flag(fields, "attention_bias", true);
   model.output_bias = model.mlp_bias = false;
   model.alternate_pairs = true;
   model.branch_norm = model.architecture == "glm4";

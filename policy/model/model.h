@@ -50,6 +50,9 @@ struct ModelSpec {
   Quantisation quantisation = {};  ///< the format of the checkpoint's weights
   std::vector<std::int32_t> eos;   ///< empty: a sequence ends by its length alone
   std::optional<std::int32_t> bos;
+  std::vector<std::string> notes = {};  ///< facts of config.json that are not followed, for people
+  std::string unread_quantisation =
+      {};  ///< why its quantization_config cannot be read; empty: it can, or there is none
 
   bool has_projections() const { return embed != hidden; }
   /// Whether queries and keys of this layer are rotated.
@@ -60,7 +63,8 @@ struct ModelSpec {
   float magnitude(int layer) const { return rotates_by_window(layer) ? 1 : rotary_magnitude; }
 };
 
-/// Throws a DataError that names the key, the wanted and the found value. `where` is the file's name.
+/// Throws a DataError that names the key, the wanted and the found value. `where` is the file's name. A
+/// quantization_config that cannot be read is no error yet: the weights may be plain all the same.
 ModelSpec model_from_config(const nlohmann::json& config, const std::string& where);
 
 /// The job of a tensor in its sublayer.

@@ -23,9 +23,9 @@ void dtype_from_config(Fields& fields, ModelSpec& model) {
   }
 }
 
-std::vector<std::int32_t> eos_from_config(Fields& fields, int vocab, std::vector<std::int32_t> fallback) {
-  if (auto ids = eos_ids(fields, vocab)) return *std::move(ids);
-  std::erase_if(fallback, [vocab](std::int32_t id) { return id >= vocab; });
+std::vector<std::int32_t> eos_from_config(Fields& fields, ModelSpec& model, std::vector<std::int32_t> fallback) {
+  if (auto ids = eos_ids(fields, model.vocab, model.notes)) return *std::move(ids);
+  std::erase_if(fallback, [&](std::int32_t id) { return id >= model.vocab; });
   return fallback;
 }
 
@@ -33,10 +33,18 @@ int positive_int(Fields& fields, const char* key, std::int64_t high, std::int64_
   return static_cast<int>(fields.integer(key, 1, high, fallback));
 }
 
-std::optional<std::int32_t> bos_from_config(Fields& fields, int vocab, std::optional<std::int32_t> fallback) {
-  if (!fields.has("bos_token_id")) return fallback && *fallback < vocab ? fallback : std::nullopt;
+std::optional<std::int32_t> bos_from_config(Fields& fields, ModelSpec& model, std::optional<std::int32_t> fallback) {
+  if (!fields.has("bos_token_id")) return fallback && *fallback < model.vocab ? fallback : std::nullopt;
   if (fields.is_null("bos_token_id")) return {};
-  return static_cast<std::int32_t>(fields.integer("bos_token_id", 0, vocab - 1));
+  const std::int64_t id = fields.integer("bos_token_id", INT64_MIN, INT64_MAX);
+  if (id >= 0 && id < model.vocab) return static_cast<std::int32_t>(id);
+  model.notes.push_back("bos_token_id " + std::to_string(id) + " is beyond the vocabulary of " +
+                        std::to_string(model.vocab) + " and not used");
+  return {};
+}
+
+bool flag(Fields& fields, const char* key, bool fallback) {
+  return !fields.is_null(key) && fields.boolean(key, fallback);
 }
 
 double positive(Fields& fields, const char* key, double high, std::optional<double> fallback) {
@@ -59,11 +67,11 @@ ModelSpec common(Fields& fields, const std::string& where, const ModelSpec& defa
   model.vocab = positive_int(fields, "vocab_size", 1 << 22, defaults.vocab);
   model.positions = positive_int(fields, "max_position_embeddings", 1 << 24, defaults.positions);
   model.embed = model.hidden;
-  model.tied_head = fields.boolean("tie_word_embeddings", false);
+  model.tied_head = flag(fields, "tie_word_embeddings", false);
   model.activation = fields.text("hidden_act", defaults.activation);
   dtype_from_config(fields, model);
-  model.eos = eos_from_config(fields, model.vocab, defaults.eos);
-  model.bos = bos_from_config(fields, model.vocab, defaults.bos);
+  model.eos = eos_from_config(fields, model, defaults.eos);
+  model.bos = bos_from_config(fields, model, defaults.bos);
   const bool named = fields.has("head_dim") && !fields.is_null("head_dim");
   model.head_dim = named                   ? positive_int(fields, "head_dim", 4096, 1)
                    : defaults.head_dim > 0 ? defaults.head_dim
@@ -114,7 +122,7 @@ namespace {
 /// Qwen's windows: in the layers from max_window_layers on.
 std::vector<int> windows_of_qwen(Fields& fields, const ModelSpec& model) {
   const std::int64_t first = fields.integer("max_window_layers", 0, INT32_MAX, 28);
-  const int window = fields.boolean("use_sliding_window", false) ? window_from_config(fields, 4096) : 0;
+  const int window = flag(fields, "use_sliding_window", false) ? window_from_config(fields, 4096) : 0;
   return window == 0 ? std::vector<int>{}
                      : layer_windows(fields, model, window, [first](int layer) { return layer >= first; });
 }
@@ -140,15 +148,22 @@ std::vector<bool> rotary_layers_from_config(Fields& fields, int layers) {
 
 }  // namespace
 
-std::optional<std::vector<std::int32_t>> eos_ids(Fields& fields, int vocab) {
+std::optional<std::vector<std::int32_t>> eos_ids(Fields& fields, int vocab, std::vector<std::string>& notes) {
   if (!fields.has("eos_token_id")) return {};
   const auto& value = fields.at("eos_token_id");
   if (value.is_null()) return std::vector<std::int32_t>{};
   const auto list = value.is_array() ? value : nlohmann::json::array({value});
-  const auto is_id = [vocab](const nlohmann::json& id) { return id.is_number_integer() && id >= 0 && id < vocab; };
-  if (list.empty() || !std::all_of(list.begin(), list.end(), is_id))
-    fields.refuse_field("eos_token_id", "an id from 0 to " + std::to_string(vocab - 1) + ", a list of them, or null");
-  return list.get<std::vector<std::int32_t>>();
+  const auto is_integer = [](const nlohmann::json& id) { return id.is_number_integer(); };
+  if (!std::all_of(list.begin(), list.end(), is_integer))
+    fields.refuse_field("eos_token_id", "a token id, a list of them, or null");
+  std::vector<std::int32_t> ids;
+  for (const nlohmann::json& id : list) {
+    if (id >= 0 && id < vocab) ids.push_back(id.get<std::int32_t>());
+    else
+      notes.push_back("eos_token_id " + id.dump() + " is beyond the vocabulary of " + std::to_string(vocab) +
+                      " and ends no answer");
+  }
+  return ids;
 }
 
 ModelSpec opt_from_config(Fields& fields, const std::string& where) {
@@ -163,17 +178,17 @@ ModelSpec opt_from_config(Fields& fields, const std::string& where) {
   model.position_offset = 2;
   const bool projected = fields.has("word_embed_proj_dim") && !fields.is_null("word_embed_proj_dim");
   model.embed = projected ? positive_int(fields, "word_embed_proj_dim", 131072, model.hidden) : model.hidden;
-  model.pre_norm = fields.boolean("do_layer_norm_before", true);
-  model.final_norm = model.pre_norm && !fields.boolean("_remove_final_layer_norm", false);
-  model.qkv_bias = model.output_bias = model.mlp_bias = fields.boolean("enable_bias", true);
-  model.norm_affine = fields.boolean("layer_norm_elementwise_affine", true);
-  model.tied_head = fields.boolean("tie_word_embeddings", true);
+  model.pre_norm = flag(fields, "do_layer_norm_before", true);
+  model.final_norm = model.pre_norm && !flag(fields, "_remove_final_layer_norm", false);
+  model.qkv_bias = model.output_bias = model.mlp_bias = flag(fields, "enable_bias", true);
+  model.norm_affine = flag(fields, "layer_norm_elementwise_affine", true);
+  model.tied_head = flag(fields, "tie_word_embeddings", true);
   model.activation = fields.text("activation_function", "relu");
   model.kv_heads = model.heads;
   model.head_dim = even_split(model, where);
   dtype_from_config(fields, model);
-  model.eos = eos_from_config(fields, model.vocab, {2});
-  model.bos = bos_from_config(fields, model.vocab, std::min(2, model.vocab - 1));
+  model.eos = eos_from_config(fields, model, {2});
+  model.bos = bos_from_config(fields, model, std::min(2, model.vocab - 1));
   return model;
 }
 
@@ -190,9 +205,10 @@ ModelSpec llama_from_config(Fields& fields, const std::string& where) {
                                 .activation = {},
                                 .norm_epsilon = 1e-6f,
                                 .eos = {2},
-                                .bos = 1});
-  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
-  model.mlp_bias = fields.boolean("mlp_bias", false);
+                                .bos = 1},
+                               {.whole = true});
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
+  model.mlp_bias = flag(fields, "mlp_bias", false);
   return model;
 }
 
@@ -210,7 +226,8 @@ ModelSpec mistral_from_config(Fields& fields, const std::string& where) {
                                 .activation = {},
                                 .norm_epsilon = 1e-6f,
                                 .eos = {2},
-                                .bos = 1});
+                                .bos = 1},
+                               {.whole = true});
   model.qkv_bias = model.output_bias = model.mlp_bias = false;
   // As in transformers, layer_types is not read.
   if (const int window = window_from_config(fields, 4096); window > 0 && window < model.positions)
@@ -232,7 +249,8 @@ ModelSpec qwen2_from_config(Fields& fields, const std::string& where) {
                                 .activation = {},
                                 .norm_epsilon = 1e-6f,
                                 .eos = {},
-                                .bos = {}});
+                                .bos = {}},
+                               {.whole = true});
   model.output_bias = model.mlp_bias = false;
   model.windows = windows_of_qwen(fields, model);
   return model;
@@ -253,8 +271,9 @@ ModelSpec qwen3_from_config(Fields& fields, const std::string& where) {
                                 .activation = {},
                                 .norm_epsilon = 1e-6f,
                                 .eos = {},
-                                .bos = {}});
-  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
+                                .bos = {}},
+                               {.whole = true});
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
   model.mlp_bias = false;
   model.head_norm = true;
   model.windows = windows_of_qwen(fields, model);
@@ -276,12 +295,12 @@ ModelSpec smollm3_from_config(Fields& fields, const std::string& where) {
                                 .norm_epsilon = 1e-6f,
                                 .eos = {128001},
                                 .bos = 128000},
-                               {.default_theta = 2000000});
-  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", false);
-  model.mlp_bias = fields.boolean("mlp_bias", false);
-  model.tied_head = fields.boolean("tie_word_embeddings", true);
+                               {.default_theta = 2000000, .whole = true});
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
+  model.mlp_bias = flag(fields, "mlp_bias", false);
+  model.tied_head = flag(fields, "tie_word_embeddings", true);
   model.rotary_layers = rotary_layers_from_config(fields, model.layers);
-  if (fields.boolean("use_sliding_window", false) && fields.has("sliding_window"))
+  if (flag(fields, "use_sliding_window", false) && fields.has("sliding_window"))
     model.windows = layer_windows(fields, model, window_from_config(fields, 4096),
                                   [&](int layer) { return !model.rotates(layer); });
   return model;
@@ -303,8 +322,8 @@ ModelSpec neox_from_config(Fields& fields, const std::string& where) {
   model.head_dim = even_split(model, where);  // as in transformers, which ignores head_dim
   model.kv_heads = model.heads;
   model.fused_qkv = true;
-  model.qkv_bias = model.output_bias = fields.boolean("attention_bias", true);
-  model.parallel_residual = fields.boolean("use_parallel_residual", true);
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", true);
+  model.parallel_residual = flag(fields, "use_parallel_residual", true);
   model.norm_epsilon = static_cast<float>(positive(fields, "layer_norm_eps", 1, 1e-5));
   auto [frequencies, magnitude] = rotary_from_config(
       fields, where, model, {.theta = "rotary_emb_base", .fraction = "rotary_pct", .default_fraction = 0.25});
@@ -320,12 +339,18 @@ ModelSpec model_from_config(const nlohmann::json& config, const std::string& whe
     throw DataError(where + ": model_type '" + type.substr(0, 40) +
                     "' is not supported; supported: " + known_architectures());
   for (const char* key : {"is_encoder_decoder", "add_cross_attention"})
-    if (fields.boolean(key, false)) fields.refuse_field(key, "false: decoders only");
+    if (flag(fields, key, false)) fields.refuse_field(key, "false: decoders only");
   ModelSpec model = architecture->from_config(fields, where);
   // The first releases of compressed-tensors named it compression_config.
-  for (const char* key : {"quantization_config", "compression_config"})
-    if (!model.quantisation && fields.has(key) && !fields.is_null(key))
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    if (model.quantisation || !fields.has(key) || fields.is_null(key)) continue;
+    try {
       model.quantisation = quantisation_from_config(fields.at(key), where + ": " + key);
+    } catch (const DataError& unread) {
+      model.unread_quantisation = unread.what();
+    }
+  }
+  if (model.quantisation) model.unread_quantisation.clear();
   return model;
 }
 

@@ -15,12 +15,16 @@ namespace weft::policy {
 int positive_int(Fields& fields, const char* key, std::int64_t high, std::int64_t fallback);
 double positive(Fields& fields, const char* key, double high, std::optional<double> fallback = {});
 
+/// Reads a switch; null is false, as in Python.
+bool flag(Fields& fields, const char* key, bool fallback);
+
 /// The keys of rotary embeddings: in rope_parameters since transformers 5, before that in rope_scaling and at the top.
 struct RotaryKeys {
   const char *theta = "rope_theta", *fraction = "partial_rotary_factor";
   double default_fraction = 1, default_theta = 10000;
   const char* layers = nullptr;  ///< the type of layers whose entry is read, if rope_parameters has one for each type
   bool scaled = true;            ///< false: rope_scaling is of other layers and not read
+  bool whole = false;            ///< whole heads turn, whatever `fraction` says, as in transformers
 };
 /// Radians per position of each pair of a head's first numbers, and the factor on the numbers that turn.
 struct RotaryFrequencies {
@@ -34,8 +38,8 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
 /// The size of a head if the heads divide the hidden size evenly.
 int even_split(const ModelSpec& model, const std::string& where);
 void dtype_from_config(Fields& fields, ModelSpec& model);
-std::vector<std::int32_t> eos_from_config(Fields& fields, int vocab, std::vector<std::int32_t> fallback);
-std::optional<std::int32_t> bos_from_config(Fields& fields, int vocab, std::optional<std::int32_t> fallback);
+std::vector<std::int32_t> eos_from_config(Fields& fields, ModelSpec& model, std::vector<std::int32_t> fallback);
+std::optional<std::int32_t> bos_from_config(Fields& fields, ModelSpec& model, std::optional<std::int32_t> fallback);
 
 /// The keys that all families but OPT share. The defaults may have `kv_heads` 0, for as many as heads, and `head_dim`
 /// 0, for heads that divide the hidden size evenly.

@@ -88,8 +88,12 @@ float scale_as_longrope(std::vector<float>& frequencies, Fields& fields, std::in
 
 RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, ModelSpec& model,
                                      const RotaryKeys& keys) {
-  double theta = positive(fields, keys.theta, 1e12, keys.default_theta);
-  double fraction = fields.number(keys.fraction, 0, 1, keys.default_fraction);
+  double theta = keys.default_theta, fraction = keys.default_fraction;
+  const auto read = [&](Fields& from, const char* theta_key, const char* fraction_key) {
+    if (!from.is_null(theta_key)) theta = positive(from, theta_key, 1e12, theta);
+    if (!from.is_null(fraction_key)) fraction = from.number(fraction_key, 0, 1, fraction);
+  };
+  read(fields, keys.theta, keys.fraction);
   std::string type = "default";
   std::optional<Fields> nested;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -104,9 +108,12 @@ RotaryFrequencies rotary_from_config(Fields& fields, const std::string& where, M
       continue;
     }
     nested.emplace(*object, place, Blame::data);
-    theta = positive(*nested, "rope_theta", 1e12, theta);
-    fraction = nested->number("partial_rotary_factor", 0, 1, fraction);
+    read(*nested, "rope_theta", "partial_rotary_factor");
     type = nested->text("rope_type", nested->text("type", type));
+  }
+  if (keys.whole && fraction != 1) {
+    fraction = 1;
+    model.notes.emplace_back("partial_rotary_factor is not used: whole heads turn in models of this type");
   }
   const auto dims = static_cast<int>(model.head_dim * fraction);
   if (dims < 2 || dims % 2 != 0)

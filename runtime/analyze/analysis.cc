@@ -32,6 +32,7 @@ class Windows {
  public:
   Windows(const ModelSource& source, std::int64_t window) : source_(source), window_(window) {
     if (source.tokenizer) first_ = source.tokenizer->encode("", true);
+    std::erase_if(first_, [&](std::int32_t id) { return id >= source.spec.vocab; });
   }
 
   /// Calls use(tokens) for each window of one line, until it returns false.
@@ -66,6 +67,10 @@ class Windows {
       ids = list.get<std::vector<std::int32_t>>();
     } else if (const std::string text = fields.text("text"); source_.tokenizer) {
       ids = source_.tokenizer->encode(text, false);
+      for (const std::int32_t id : ids)
+        if (id >= source_.spec.vocab)
+          fields.refuse_field("text",
+                              "of tokens below " + std::to_string(source_.spec.vocab) + ", which the model has");
     } else {
       throw UsageError(where + ": has text, and " + source_.path +
                        " has no tokenizer; give {\"ids\": [...]}, or put tokenizer.json there");

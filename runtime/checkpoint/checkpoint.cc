@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <future>
 #include <set>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/shard_index.h"
 #include "runtime/checkpoint/torch_bin.h"
+#include "runtime/checkpoint/training_folder.h"
 #include "runtime/checkpoint/zip_reader.h"
 #include "runtime/gguf/gguf_names.h"
 
@@ -63,6 +65,12 @@ bool ends_with(std::string_view name, std::string_view suffix) {
   return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
 }
 
+using Format = Checkpoint::Format;
+constexpr std::array<std::pair<const char*, Format>, 4> kFormats{{{kSingle, Format::safetensors},
+                                                                  {kIndex, Format::sharded_safetensors},
+                                                                  {kTorchSingle, Format::torch_bin},
+                                                                  {kTorchIndex, Format::sharded_torch_bin}}};
+
 /// Explains missing weights from the other files of the folder.
 [[noreturn]] void fail_without_weights(const fs::path& directory) {
   const std::string where = directory.string();
@@ -71,6 +79,8 @@ bool ends_with(std::string_view name, std::string_view suffix) {
   std::error_code error;
   if (!fs::is_directory(directory, error))
     fail(Fault::not_a_file, where + ": is no directory; wanted the folder that holds " + kSingle);
+  if (const std::string found = found_instead_of_weights(directory); !found.empty())
+    fail(Fault::missing_file, where + ": " + found);
   std::string hint;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
@@ -99,12 +109,8 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
     checkpoint.open_gguf(directory);
     return checkpoint;
   }
-  const std::array<std::pair<const char*, Format>, 4> formats{{{kSingle, Format::safetensors},
-                                                               {kIndex, Format::sharded_safetensors},
-                                                               {kTorchSingle, Format::torch_bin},
-                                                               {kTorchIndex, Format::sharded_torch_bin}}};
   const char* taken = nullptr;
-  for (const auto& [name, format] : formats) {
+  for (const auto& [name, format] : kFormats) {
     if (taken ? !fs::exists(directory / name) : !is_there(directory / name)) continue;
     if (taken) {
       checkpoint.notes_.push_back((directory / taken).string() + " is read, " + name + " next to it is not");
@@ -114,14 +120,24 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
     }
   }
   if (!taken) fail_without_weights(directory);
+  if (is_there(directory / kAdapter))
+    checkpoint.notes_.push_back((directory / kAdapter).string() +
+                                ": the adapter in this folder is not used; merge it into the model if it should be");
   if (checkpoint.format_ == Format::safetensors || checkpoint.format_ == Format::torch_bin) {
     checkpoint.tensors_ = checkpoint.add_file(directory / taken);
-    std::sort(checkpoint.tensors_.begin(), checkpoint.tensors_.end(), by_name);
   } else {
     checkpoint.open_sharded(directory, directory / taken);
   }
+  if (std::string note = remove_wrappers(checkpoint.tensors_); !note.empty())
+    checkpoint.notes_.push_back(std::move(note));
+  std::sort(checkpoint.tensors_.begin(), checkpoint.tensors_.end(), by_name);
   checkpoint.look_at_files();
   return checkpoint;
+}
+
+bool Checkpoint::present(const fs::path& directory) {
+  return std::any_of(kFormats.begin(), kFormats.end(),
+                     [&](const auto& one) { return is_there(directory / one.first); });
 }
 
 Checkpoint Checkpoint::open_file(InputFile file) {
@@ -221,21 +237,25 @@ void Checkpoint::open_sharded(const fs::path& directory, const fs::path& index) 
       tensors_.push_back(std::move(tensor));
     }
   }
-  std::stable_sort(tensors_.begin(), tensors_.end(), by_name);
-
-  const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(),
-                                        [](const auto& a, const auto& b) { return a.name == b.name; });
-  if (twice != tensors_.end())
-    fail(Fault::in_two_shards, where + ": tensor " + in_quotes(twice->name) + " is in " +
-                                   inputs_[twice->file].path().filename().string() + " and in " +
-                                   inputs_[(twice + 1)->file].path().filename().string());
-  for (const auto& [name, shard] : named.shard_of) {
-    const TensorInfo* tensor = find(name);
-    const std::string is = tensor ? inputs_[tensor->file].path().filename().string() : "";
-    if (is == shard) continue;
-    fail(Fault::not_in_shard, where + ": tensor " + in_quotes(name) + " is mapped to " + in_quotes(shard) +
-                                  (tensor ? ", but is in " + in_quotes(is) : ", but is in no shard"));
-  }
+  // Of several tensors of one name that counts which is where the index has it.
+  const auto is_as_listed = [&](const TensorInfo& tensor) {
+    return inputs_[tensor.file].path().filename().string() == named.shard_of.at(tensor.name);
+  };
+  std::stable_sort(tensors_.begin(), tensors_.end(), [&](const TensorInfo& a, const TensorInfo& b) {
+    return a.name != b.name ? a.name < b.name : is_as_listed(a) && !is_as_listed(b);
+  });
+  tensors_.erase(std::unique(tensors_.begin(), tensors_.end(),
+                             [](const TensorInfo& a, const TensorInfo& b) { return a.name == b.name; }),
+                 tensors_.end());
+  const auto elsewhere = std::count_if(tensors_.begin(), tensors_.end(), std::not_fn(is_as_listed));
+  if (elsewhere > 0)
+    notes_.push_back(where + ": " + std::to_string(elsewhere) + " tensors are in another shard than the index says");
+  const auto lost = std::find_if(named.shard_of.begin(), named.shard_of.end(),
+                                 [&](const auto& entry) { return find(entry.first) == nullptr; });
+  if (lost != named.shard_of.end())
+    notes_.push_back(where + ": " + std::to_string(named.shard_of.size() - tensors_.size()) +
+                     " tensors of the index are in no shard, such as " + in_quotes(lost->first));
+  notes_.insert(notes_.end(), named.notes.begin(), named.notes.end());
   if (unlisted)
     notes_.push_back(where + ": " + std::to_string(unlisted) +
                      " tensors of the shards are not in the index and are ignored");
@@ -259,6 +279,7 @@ const TensorInfo* Checkpoint::find(std::string_view name) const {
 void Checkpoint::demand(std::span<const TensorNeed> needs, Order order) const {
   constexpr std::size_t kShown = 20;
   static const std::vector<std::string> kComputed{"F32", "F16", "BF16"};
+  const std::string where = (paths_.empty() ? fs::path() : paths_.front().parent_path()).string();
   std::vector<std::string> wrong;
   Fault fault = Fault::missing_tensor;
   const auto add = [&](Fault kind, const std::string& text) {
@@ -268,6 +289,10 @@ void Checkpoint::demand(std::span<const TensorNeed> needs, Order order) const {
   for (const TensorNeed& need : needs) {
     const TensorInfo* tensor = find(need.name);
     if (!tensor) add(Fault::missing_tensor, in_quotes(need.name) + " " + shape_text(need.shape) + " is missing");
+    else if (tensor->bytes == 0)
+      fail(Fault::bad_shape, where + ": tensor " + in_quotes(need.name) +
+                                 " is empty, as DeepSpeed's ZeRO-3 saves it; gather the weights (zero_to_fp32.py, or "
+                                 "stage3_gather_16bit_weights_on_model_save) and save them again");
     else if (tensor->shape != need.shape)
       add(Fault::bad_shape,
           in_quotes(need.name) + " is " + shape_text(tensor->shape) + ", wanted " + shape_text(need.shape));
@@ -277,14 +302,15 @@ void Checkpoint::demand(std::span<const TensorNeed> needs, Order order) const {
       add(Fault::bad_shape, in_quotes(need.name) + " is not row-major in its file; weft convert writes a copy that is");
     else if (const auto& wanted = need.dtypes.empty() ? kComputed : need.dtypes;
              std::find(wanted.begin(), wanted.end(), tensor->dtype) == wanted.end())
-      add(Fault::bad_dtype,
-          in_quotes(need.name) + " is stored as " + tensor->dtype + ", wanted " + alternatives(wanted));
+      add(Fault::bad_dtype, in_quotes(need.name) + " is stored as " + tensor->dtype + ", wanted " +
+                                alternatives(wanted) +
+                                (tensor->dtype == "F64" ? "; save the model in one of these" : ""));
   }
   if (wrong.empty()) return;
-  std::string text =
-      (paths_.empty() ? fs::path() : paths_.front().parent_path()).string() + ": does not match its config.json: ";
+  std::string text = where + ": does not match its config.json: ";
   for (std::size_t i = 0; i < wrong.size() && i < kShown; ++i) text += (i ? "; " : "") + wrong[i];
   if (wrong.size() > kShown) text += "; and " + std::to_string(wrong.size() - kShown) + " more";
+  for (const std::string& note : notes_) text += "; " + note;
   fail(fault, text);
 }
 

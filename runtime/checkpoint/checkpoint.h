@@ -62,8 +62,7 @@ struct TensorNeed {
 
 /// A folder in the Hugging Face layout, or a GGUF file in one or several parts, with all headers read and checked. The
 /// files stay open, so that replacing one by another of the same name does no harm. Constant once open, but for what is
-/// known of changes; any thread may
-/// read.
+/// known of changes; any thread may read.
 class Checkpoint {
  public:
   enum class Format : std::uint8_t { safetensors, sharded_safetensors, torch_bin, sharded_torch_bin, gguf };
@@ -73,6 +72,9 @@ class Checkpoint {
   /// pytorch_model.bin; pytorch_model.bin.index.json with its shards. notes() lists what was passed over. Throws
   /// CheckpointError or GgufError with the file and the fault, IoError if the disk fails. Reads headers only.
   static Checkpoint open(const std::filesystem::path& path);
+
+  /// Whether a folder holds weights in a file that open() reads. Throws IoError.
+  static bool present(const std::filesystem::path& directory);
 
   /// Opens one safetensors file of any name, or one that is open.
   static Checkpoint open_file(const std::filesystem::path& file) { return open_file(InputFile(file)); }

@@ -20,7 +20,7 @@ enum class Fault : std::uint8_t {
   bad_offsets,
   data_past_end, size_mismatch, overlap, hole, trailing_data,                          // safetensors: its data
   bad_zip, bad_record, bad_pickle, refused_opcode, refused_global, bad_storage, bad_checksum,  // PyTorch's own files
-  bad_index, bad_shard_name, incomplete_shards, not_in_shard, in_two_shards,           // the index of several shards
+  bad_index, bad_shard_name,                                                           // the index of several shards
   missing_tensor,                                                                      // against what a model needs
 };
 constexpr const char* name_of(Fault fault) {
@@ -32,7 +32,7 @@ constexpr const char* name_of(Fault fault) {
       "shape-too-large", "bad-offsets",
       "data-past-end", "size-mismatch", "overlap", "hole", "trailing-data",
       "bad-zip", "bad-record", "bad-pickle", "refused-opcode", "refused-global", "bad-storage", "bad-checksum",
-      "bad-index", "bad-shard-name", "incomplete-shards", "not-in-shard", "in-two-shards",
+      "bad-index", "bad-shard-name",
       "missing-tensor"};
   static_assert(names.size() == static_cast<std::size_t>(Fault::missing_tensor) + 1);
   return names[static_cast<std::size_t>(fault)];

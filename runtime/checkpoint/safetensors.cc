@@ -77,7 +77,11 @@ class HeaderReader {
   std::vector<TensorInfo> take() { return std::move(tensors_); }
   void keep_metadata(Metadata* metadata) { metadata_ = metadata; }
 
-  bool null() { return refuse_value(); }
+  bool null() {
+    if (at_ != At::metadata) return refuse_value();
+    at_ = At::tensor;  // as the format's own library reads it
+    return true;
+  }
   bool boolean(bool) { return refuse_value(); }
   bool number_integer(std::int64_t) { return refuse_value(); }  // only negative ones come here
   bool binary(json::binary_t&) { return refuse_value(); }

@@ -72,10 +72,11 @@ std::optional<std::uint64_t> stated_bytes(const json& root, const std::string& w
   return total->get<std::uint64_t>();
 }
 
-/// Checks the numbers of shards: next to model-00002-of-00003.safetensors, numbers 1 and 3 must each hold some tensor.
-void check_numbering(const std::map<std::string, std::size_t>& shards, const std::string& where,
-                     std::string_view suffix) {
-  constexpr std::size_t kDigits = 5;
+/// Notes missing numbers of shards: next to model-00002-of-00003.safetensors, numbers 1 and 3 hold some tensor in a
+/// whole checkpoint.
+std::vector<std::string> missing_numbers(const std::map<std::string, std::size_t>& shards, const std::string& where,
+                                         std::string_view suffix) {
+  constexpr std::size_t kDigits = 5, kMostNotes = 3;
   constexpr std::string_view kOf = "-of-";
   constexpr std::size_t kTail = 1 + kDigits + kOf.size() + kDigits;
   const auto number = [](std::string_view digits) {
@@ -96,13 +97,15 @@ void check_numbering(const std::map<std::string, std::size_t>& shards, const std
     const std::string digits = std::to_string(value);
     return std::string(kDigits - digits.size(), '0') + digits;
   };
+  std::vector<std::string> notes;
   for (const auto& [prefix, of] : sets)
     for (int i = 1; i <= of; ++i) {
       const std::string shard = prefix + "-" + padded(i) + std::string(kOf) + padded(of) + std::string(suffix);
       if (!shards.count(shard))
-        fail_index(Fault::incomplete_shards,
-                   where + ": no tensor is in shard " + in_quotes(shard) + "; the index is incomplete");
+        notes.push_back(where + ": no tensor is in shard " + in_quotes(shard) + "; the index may be incomplete");
+      if (notes.size() == kMostNotes) return notes;
     }
+  return notes;
 }
 
 }  // namespace
@@ -115,7 +118,7 @@ ShardIndex read_shard_index(const std::filesystem::path& index, std::string_view
   named.shard_of = read_weight_map(root, where, suffix);
   named.stated_bytes = stated_bytes(root, where);
   for (const auto& [name, shard] : named.shard_of) ++named.tensors_of[shard];
-  check_numbering(named.tensors_of, where, suffix);
+  named.notes = missing_numbers(named.tensors_of, where, suffix);
   return named;
 }
 

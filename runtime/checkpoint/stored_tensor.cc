@@ -114,6 +114,27 @@ const char* addition(const policy::ModelSpec& model, const Checkpoint& checkpoin
   return in_layers && name.ends_with("norm.weight") ? "norms" : nullptr;
 }
 
+/// A quantization_config that a merge has left behind says nothing of weights that are plain numbers. Throws DataError
+/// if they are not, and the config cannot be read.
+void settle_quantisation(policy::ModelSpec& model, const Checkpoint& checkpoint, std::vector<std::string>& notes) {
+  const bool unread = !model.unread_quantisation.empty();
+  if (!unread && !model.quantisation.foreign()) return;
+  const auto is_plain = [&](const policy::TensorSpec& spec) {
+    const std::string name = stored_name(model, checkpoint, spec);
+    if (!unread) return !QuantisedMatrix::is_in(checkpoint, model.quantisation, name);
+    const TensorInfo* const tensor = checkpoint.find(name);
+    return tensor && (tensor->dtype == "F32" || tensor->dtype == "F16" || tensor->dtype == "BF16");
+  };
+  for (const policy::Unit& unit : policy::model_units(model))
+    if (!std::all_of(unit.tensors.begin(), unit.tensors.end(), is_plain)) {
+      if (unread) throw DataError(model.unread_quantisation);
+      return;
+    }
+  model.quantisation = {};
+  model.unread_quantisation.clear();
+  notes.push_back("config.json has a quantization_config, but the weights are plain numbers and are used as they are");
+}
+
 }  // namespace
 
 std::string check_unused(const std::vector<TensorNeed>& needs, const policy::ModelSpec& model,
@@ -146,6 +167,7 @@ std::string check_unused(const std::vector<TensorNeed>& needs, const policy::Mod
 
 std::vector<std::string> complete_from_files(policy::ModelSpec& model, const Checkpoint& checkpoint) {
   std::vector<std::string> notes;
+  settle_quantisation(model, checkpoint, notes);
   const TensorInfo* const embedding = embedding_of(model, checkpoint);
   if (!embedding) return notes;
   if (!model.names_dtype && embedding->dtype == "BF16") {

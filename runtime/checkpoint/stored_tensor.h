@@ -34,8 +34,9 @@ std::string check_unused(const std::vector<TensorNeed>& needs, const policy::Mod
                          const Checkpoint& checkpoint);
 
 /// Corrects what config.json leaves open by what the files hold, as transformers 5 and vLLM do, and returns a note for
-/// people on each correction. A config without a dtype gets that of the embedding. A tied head is untied if the files
-/// hold a head with other numbers; both tensors are read if their shapes are equal. Throws IoError.
+/// people on each correction. A quantization_config over plain weights is dropped. A config without a dtype gets that
+/// of the embedding. A tied head is untied if the files hold a head with other numbers; both tensors are read if their
+/// shapes are equal. Throws IoError, or DataError for weights whose quantization_config cannot be read.
 std::vector<std::string> complete_from_files(policy::ModelSpec& model, const Checkpoint& checkpoint);
 
 }  // namespace weft::runtime

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -8,6 +10,7 @@
 #include "runtime/base/files.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/policy_flags.h"
+#include "runtime/job/progress.h"
 #include "runtime/measure/bench.h"
 #include "runtime/measure/measure_lanes.h"
 #include "runtime/measure/measure_machine.h"
@@ -45,7 +48,10 @@ int run_bench(const BenchFlags& flags, const std::atomic<bool>& stop) {
   if (!flags.lanes && options.model.empty()) throw UsageError("bench: --model or --lanes is required");
   if (!flags.report.empty()) require_own("--report", flags.report, "machine");
   if (!options.trace.empty()) TraceFile::require_own(options.trace);
+  Progress progress(!is_drawn_on(STDERR_FILENO));  // on a terminal alone: the result goes to standard output
+  progress.stage(flags.lanes ? "measuring the machine" : "timing the policy");
   const auto write = [&](const nlohmann::ordered_json& report) {
+    progress.clear();
     const std::string text = policy::to_pretty(report) + "\n";
     if (!flags.report.empty()) write_file_atomically(flags.report, text);
     std::fputs(text.c_str(), stdout);

@@ -91,9 +91,9 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
       ->add_option("--resume", flags->resume,
                    "Continue an output that an earlier run began. --resume=force: even with another model, other "
                    "requests or other settings; =adopt: even without its .run.json; =repair: move damaged lines to "
-                   "OUTPUT.bad")
+                   "OUTPUT.bad; =retry: move lines of requests that failed there too, and try these again")
       ->expected(0, 1)
-      ->type_name("[force|adopt|repair]")
+      ->type_name("[force|adopt|repair|retry]")
       ->group("Interruption");
   CLI::Option* const save =
       command

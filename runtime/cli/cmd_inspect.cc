@@ -114,6 +114,13 @@ void print_gguf(const GgufModel& model, const ModelTexts& texts) {
                                                   : template_name);
 }
 
+/// Prints what a config.json says of the format of weights.
+void print_format(const policy::Quantisation& how) {
+  fmt::print("quantised: {}, {} in {}{}\n", name_of(how.packing), how.dtype == DType::i8 ? "8 bits" : "4 bits",
+             how.whole_rows ? "whole rows" : fmt::format("groups of {}", how.group),
+             how.reordered ? ", perhaps in an order of columns of their own, which is not read" : "");
+}
+
 int inspect_checkpoint(const std::string& path) {
   const auto source = open_model(path, "auto", "");
   print_shape(source->spec);
@@ -122,7 +129,7 @@ int inspect_checkpoint(const std::string& path) {
              bytes_to_text(checkpoint.total_bytes()), checkpoint.files().size(),
              checkpoint.files().size() == 1 ? "" : "s", name_of(source->type),
              source->weights->converts() ? " (converted, which takes a copy of what is placed on disk)" : "");
-  for (const std::string& note : checkpoint.notes()) fmt::print("{}\n", note);
+  for (const std::string& note : source->notes) fmt::print("{}\n", note);
   if (source->files.gguf()) print_gguf(*source->files.gguf(), source->files.texts());
   fmt::print("tokenizer: {}\n",
              source->tokenizer ? fmt::format("{} tokens", source->tokenizer->size()) : "none; takes prompt_ids only");
@@ -189,7 +196,10 @@ int inspect(const InspectFlags& flags) {
   if (!std::filesystem::exists(path)) throw UsageError(path + ": there is no such folder or file");
   const auto json = policy::parse_json(read_file(path, 1 << 20), path, policy::Blame::usage, {.depth = 32});
   if (json.is_object() && json.contains("model_type")) {
-    print_shape(read_model_spec(path));
+    const policy::ModelSpec spec = read_model_spec(path);
+    print_shape(spec);
+    if (spec.quantisation) print_format(spec.quantisation);
+    for (const std::string& note : spec.notes) fmt::print("{}\n", note);
     return 0;
   }
   fmt::print("{}\n", policy::to_pretty(shown(policy::PartialPolicy::from_json(json, path), path)));

@@ -1,4 +1,6 @@
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -11,6 +13,7 @@
 #include "runtime/base/files.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/policy_flags.h"
+#include "runtime/job/progress.h"
 #include "runtime/measure/measure_machine.h"
 #include "runtime/planning/compare.h"
 #include "runtime/planning/machine_file.h"
@@ -94,11 +97,18 @@ int run_plan(const PlanFlags& flags) {
   if (options.disk_directory.empty()) options.disk_directory = ".";
   require_folder("--disk-dir", options.disk_directory);
   // A shape alone has no weights, and none are needed.
-  const bool shape_only = flags.weights.empty() && !ModelFiles::open(flags.model).may_have_weights();
+  const ModelFiles files = ModelFiles::open(flags.model);
+  const bool folder = std::filesystem::is_directory(files.path());
+  const bool shape_only =
+      flags.weights.empty() && (!files.may_have_weights() || (folder && !Checkpoint::present(files.path())));
+  if (shape_only && folder) spdlog::info("{}: holds no weights; the plan is for what config.json says", flags.model);
+  Progress progress(!is_drawn_on(STDERR_FILENO));
   const policy::PartialPolicy policy = flags.policy.policy();
   const auto source =
       open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights, policy.weight_format);
+  for (const std::string& note : source->notes) spdlog::info("{}", note);
   check(flags, source->spec, policy);
+  if (flags.machine.empty()) progress.stage("measuring this machine");
   const policy::Machine machine = flags.machine.empty() ? measured(options, *source) : read_machine(flags.machine);
   PlanRequest request{
       .source = *source,
@@ -114,8 +124,10 @@ int run_plan(const PlanFlags& flags) {
     request.sources.push_back(others.back().get());
   }
   for (const std::string& text : flags.retentions) request.retentions.push_back(policy::Retention::from_text(text));
+  progress.stage("planning");
   const Planned planned = make_plan(request);
   const std::vector<Gain> gains = what_would_help(request, planned);
+  progress.clear();
   const std::string title =
       fmt::format("{}, {} + {} tokens, {}", shown_name(flags.model), flags.prompt, flags.generation, machine.name);
   fmt::print("{}\n{}", printable(title), plan_table(request, planned, gains, flags.explain));

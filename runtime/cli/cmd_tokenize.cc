@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "kernels/error.h"
 #include "policy/base/json.h"
@@ -10,6 +11,7 @@
 #include "runtime/base/stop.h"
 #include "runtime/checkpoint/model_files.h"
 #include "runtime/cli/commands.h"
+#include "runtime/requests/request_checks.h"
 #include "runtime/requests/requests.h"
 #include "runtime/text/tokenizer.h"
 
@@ -28,11 +30,12 @@ nlohmann::ordered_json tokenize_line(const Tokenizer& tokenizer, std::string_vie
   const auto json =
       policy::parse_json(line, where, policy::Blame::usage, {.depth = 32, .byte_order_mark = number == 1});
   policy::Fields fields(json, where, policy::Blame::usage);
-  const nlohmann::json id = fields.has("id") ? fields.at("id") : nlohmann::json(number);
-  if (!id.is_string() && !id.is_number_integer()) fields.refuse_field("id", "a string or an integer");
+  const std::optional<std::string> id = id_of_line(json, number, Dialect::native, false);
+  if (!id) fields.refuse_field("id", "an integer or a string of 1 to 512 bytes without control characters");
+  fields.has("id");  // known
   const std::string text = fields.text("text");
   fields.refuse_unknown();
-  return {{"id", id}, {"ids", tokenizer.encode(text, add_first_token)}};
+  return {{"id", nlohmann::ordered_json::parse(*id)}, {"ids", tokenizer.encode(text, add_first_token)}};
 }
 
 int tokenize(const TokenizeFlags& flags, const std::atomic<bool>& stop) {
@@ -77,10 +80,10 @@ void add_tokenize(CLI::App& app, Command& chosen) {
   const auto flags = std::make_shared<TokenizeFlags>();
   command->add_option("--model", flags->model, "Folder with the tokenizer's files, or a GGUF file")->required();
   command
-      ->add_option(
-          "--input", flags->input,
-          "{\"id\": ..., \"text\": ...}, one JSON object per line; the id defaults to the line's number; -: standard "
-          "input")
+      ->add_option("--input", flags->input,
+                   "{\"id\": ..., \"text\": ...}, one JSON object per line; the id defaults to the line's number, from "
+                   "0; -: standard "
+                   "input")
       ->required();
   command
       ->add_option("--output", flags->output,

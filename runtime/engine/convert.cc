@@ -115,7 +115,8 @@ void write_matrix(const StoredMatrix& matrix, DType type, Appender& file, const 
     if (stop) throw Interrupted{};
     matrix.read_numbers(first, std::min(step, matrix.rows() - first), numbers);
     std::byte* const out = file.next(numbers.size() * size_of(type));
-    convert_elements(DType::f32, reinterpret_cast<const std::byte*>(numbers.data()), type, out, numbers.size());
+    convert_elements(DType::f32, reinterpret_cast<const std::byte*>(numbers.data()), type, out, numbers.size(),
+                     {matrix.name(), matrix.cols(), first * matrix.cols()});
     file.append(out);
   }
 }
@@ -126,6 +127,7 @@ void write_tensor(const Checkpoint& checkpoint, const Planned& planned, Appender
   const TensorInfo& tensor = *planned.stored.info;
   const std::size_t element = size_of(planned.from), width = size_of(planned.type), part = kPart / element;
   const std::uint64_t count = tensor.bytes / element;
+  const std::int64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
   std::vector<std::byte> whole;
   if (!tensor.strides.empty()) whole = checkpoint.read_tensor(tensor);
   std::vector<std::vector<std::byte>> read(static_cast<std::size_t>(loop_threads()));
@@ -142,7 +144,8 @@ void write_tensor(const Checkpoint& checkpoint, const Planned& planned, Appender
         checkpoint.read_range(tensor.file, tensor.offset + (first + begin) * element, in);
         from = in.data();
       }
-      convert_elements(planned.from, from, planned.type, out + begin * width, here);
+      convert_elements(planned.from, from, planned.type, out + begin * width, here,
+                       {tensor.name, cols, static_cast<std::int64_t>(first + begin)});
     });
     file.append(out);
   }
@@ -247,10 +250,10 @@ Converted convert_checkpoint(const fs::path& name, const fs::path& to, const std
   if (spec.quantisation.packing == policy::Quantisation::Packing::weft)
     throw UsageError("--model " + from.string() + ": is packed as " + name_of(spec.quantisation.dtype) +
                      " already; give the checkpoint that it was made of");
-  const auto format = format_of(spec.quantisation, asked, from);
   const Checkpoint checkpoint = Checkpoint::open(from);
   const bool tied = spec.tied_head;
   complete_from_files(spec, checkpoint);
+  const auto format = format_of(spec.quantisation, asked, from);
   const bool untied = tied && !spec.tied_head;
   const DType type = format && !format->quantised() ? format->dtype : dtype_named(dtype, spec.dtype);
   std::size_t read = 0;

@@ -20,7 +20,8 @@ std::string failure_line(const Recipient& to) {
        .code = kNotFinite,
        .param = "",
        .reason = "the model gives no finite logits for this request: its weights are broken, or --dtype is "
-                 "too narrow for them"},
+                 "too narrow for them",
+       .metadata = to.metadata},
       to.endpoint == Endpoint::native ? Dialect::native : Dialect::openai);
 }
 
@@ -163,7 +164,7 @@ void Answers::write(Sequence& sequence) {
   session_.require_weights();
   results_.append(whole->failed ? failure_line(whole->to)
                   : generated ? result_line(whole->to, sequence.prompt_tokens, whole->choices, source_.tokenizer.get())
-                              : scored(sequence, whole->to.id));
+                              : scored(sequence, whole->to));
   progress_.finished();
 }
 
@@ -195,7 +196,7 @@ Choice Answers::choice_of(Sequence& sequence) const {
   return choice;
 }
 
-std::string Answers::scored(const Sequence& sequence, const std::string& id) {
+std::string Answers::scored(const Sequence& sequence, const Recipient& to) {
   double sum = 0;
   ordered_json logprobs = ordered_json::array(), greedy = ordered_json::array();
   for (std::size_t i = 0; i < sequence.logprobs.size(); ++i) {
@@ -203,10 +204,11 @@ std::string Answers::scored(const Sequence& sequence, const std::string& id) {
     logprobs.push_back(double(sequence.logprobs[i]));
     greedy.push_back(sequence.greedy[i] != 0);
   }
-  return policy::to_line(ordered_json{{"id", ordered_json::parse(id)},
-                                      {"logprobs", std::move(logprobs)},
-                                      {"logprob", sum},
-                                      {"greedy", std::move(greedy)}});
+  ordered_json line = native_line(to.id, to.metadata);
+  line["logprobs"] = std::move(logprobs);
+  line["logprob"] = sum;
+  line["greedy"] = std::move(greedy);
+  return policy::to_line(line);
 }
 
 }  // namespace weft::runtime

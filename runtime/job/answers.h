@@ -59,7 +59,7 @@ class Answers {
   void write_ended();
   void write(Sequence& sequence);
   Choice choice_of(Sequence& sequence) const;
-  static std::string scored(const Sequence& sequence, const std::string& id);
+  static std::string scored(const Sequence& sequence, const Recipient& to);
 
   const Session& session_;
   const ModelSource& source_;

@@ -176,6 +176,13 @@ void tidy_up(const Job& job) {
     write_sorted(job.options.output, sorted_place(job.options.output), job.requests, job.mine, &job.stop);
 }
 
+/// Tells of requests without an answer, and how to get one.
+void warn_of_failures(const Job& job, std::size_t refused) {
+  if (refused == 0) return;
+  spdlog::warn("{} of {} requests have no answer; each has a line that says why{}", refused, job.mine,
+               job.pipe() ? "" : "; mend what it names and give --resume=force,retry to try them again");
+}
+
 int end_without_work(Job& job) {
   if (!job.results.held() || !job.open.refused.empty())
     begin_results(job, job.options.policy.retention.value_or(policy::Retention{}));
@@ -184,6 +191,7 @@ int end_without_work(Job& job) {
   spdlog::info("{} of {} requests are answered in {}{}", job.mine - refused, job.mine, job.output_name(),
                job.options.report.empty() ? "; nothing is left to run" : "; nothing ran, so no report is written");
   tidy_up(job);
+  warn_of_failures(job, refused);
   return refused > 0 ? kSomeRefused : 0;
 }
 
@@ -263,13 +271,13 @@ Ran run_class(Job& job, JobPlan& plan, const SavedWork& saved, const LengthClass
 /// Writes the report, its table, and the last line of a complete run.
 void summarise(Job& job, ordered_json report, std::size_t refused) {
   if (!job.options.report.empty()) write_file_atomically(job.options.report, policy::to_pretty(report) + "\n");
-  if (!job.options.quiet) std::fputs(table(report).c_str(), stderr);
+  if (!job.options.quiet) std::fputs(table(report, job.options.verbose).c_str(), stderr);
   const std::size_t earlier = job.mine - job.open.todo.size() - job.open.refused.size();
   spdlog::info("{} of {} requests answered{}{}, in {}; {:.1f} tokens/s; the answers are in {}", job.mine - refused,
                job.mine, earlier > 0 ? fmt::format(" ({} of them by earlier runs)", earlier) : "",
                refused > 0 ? fmt::format(", {} without an answer", refused) : "", duration_text(job.progress.seconds()),
                report.at("tokens_per_second").at("total").get<double>(), job.output_name());
-  if (refused > 0) spdlog::warn("{} of {} requests have no answer; each has a line that says why", refused, job.mine);
+  warn_of_failures(job, refused);
 }
 
 int end_stopped(Job& job, const Ran& ran) {

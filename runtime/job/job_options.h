@@ -21,6 +21,7 @@ struct Resume {
   bool force = false;   ///< another model, other requests or settings than those of the run
   bool adopt = false;   ///< no record of the run's settings
   bool repair = false;  ///< lines that are not answers; they are moved to OUTPUT.bad
+  bool retry = false;   ///< lines of requests that failed; they are moved there too, and the requests run again
   /// Parses "", "true" (the flag alone), or a list of what is accepted, separated by commas. Throws UsageError.
   static Resume from_text(const std::string& text);
 };

@@ -42,7 +42,8 @@ struct OwnMemory {
     const std::uint64_t likely = static_cast<std::uint64_t>(entry.logprobs + 1);
     const std::uint64_t answer = entry.max_tokens * (kTokenBytes + likely * kLikelyBytes);
     const std::uint64_t line = entry.max_tokens * (kTokenBytes + likely * kLikelyText);
-    place = std::max(place, 2 * (answer + entry.prompt_tokens * sizeof(std::int32_t)));
+    const std::uint64_t metadata = entry.has_metadata ? entry.bytes : 0;
+    place = std::max(place, 2 * (answer + metadata + entry.prompt_tokens * sizeof(std::int32_t)));
     collected = std::max(collected, entry.n * (2 * answer + line));
   }
 };

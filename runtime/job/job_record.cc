@@ -100,7 +100,8 @@ void continue_run(Journal& journal, RunRecord& now, const ModelSource& source, J
   if (const std::string words = before->difference(now); !words.empty()) {
     if (!options.resume.force)
       throw UsageError(options.output + ": belongs to another run: " + words +
-                       "; choose another output, or go on anyway with --resume=force");
+                       "; choose another output, or go on anyway with --resume=force" +
+                       (options.resume.retry ? ",retry" : ""));
     spdlog::warn("{}: belongs to another run: {}; going on anyway", options.output, words);
   }
   require_same_weights(*before, now, source, options, stop);
@@ -125,10 +126,11 @@ Resume Resume::from_text(const std::string& text) {
     bool* const accepted = word == "force"    ? &resume.force
                            : word == "adopt"  ? &resume.adopt
                            : word == "repair" ? &resume.repair
+                           : word == "retry"  ? &resume.retry
                                               : nullptr;
     if (!accepted)
       throw UsageError(
-          "--resume stands alone or is force, adopt or repair, or several of them separated by commas; got '" +
+          "--resume stands alone or is force, adopt, repair or retry, or several of them separated by commas; got '" +
           word.substr(0, 40) + "'");
     *accepted = true;
     begin = end + 1;
@@ -179,11 +181,14 @@ std::vector<bool> answered(Journal& journal, RunRecord& now, const ModelSource& 
   const bool in_flight =
       options.resume.on && fs::exists(Snapshot::place(options.output)) && fs::exists(RunRecord::place(options.output));
   if (!journal.empty() || in_flight) continue_run(journal, now, source, options, stop);
-  std::vector<bool> done = journal.recover(requests, options.resume.repair);
+  std::vector<bool> done = journal.recover(requests, options.resume.repair, options.resume.retry);
   if (journal.torn_bytes() > 0)
     spdlog::info("{}: cut a torn last line of {} bytes", options.output, journal.torn_bytes());
   if (journal.set_aside() > 0)
     spdlog::warn("{0}: {1} damaged lines are now in {0}.bad", options.output, journal.set_aside());
+  if (journal.retried() > 0)
+    spdlog::info("{0}: {1} requests that failed are tried again; their lines are now in {0}.bad", options.output,
+                 journal.retried());
   return done;
 }
 

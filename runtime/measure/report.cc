@@ -184,7 +184,7 @@ ordered_json joined_report(std::vector<ordered_json> reports) {
   return joined;
 }
 
-std::string table(const ordered_json& report) {
+std::string table(const ordered_json& report, bool whole) {
   const auto number = [](const ordered_json& value) { return value.get<double>(); };
   const auto size = [](const ordered_json& value) { return policy::bytes_to_text(value.get<std::uint64_t>()); };
   const auto& speed = report.at("tokens_per_second");
@@ -205,12 +205,14 @@ std::string table(const ordered_json& report) {
   text += fmt::format("{:<12} {:<8} {:>7} {:>9} {:>12}\n", "placement", "tier", "asked", "achieved", "bytes");
   for (const auto& [kind, tiers] : report.at("placement").items())
     for (const auto& [tier, cell] : tiers.items())
-      text += fmt::format("{:<12} {:<8} {:>6.1f}% {:>8.1f}% {:>12}\n", kind, tier, 100 * number(cell.at("asked")),
-                          100 * number(cell.at("achieved")), size(cell.at("bytes")));
+      if (whole || number(cell.at("bytes")) > 0 || number(cell.at("asked")) > 0)
+        text += fmt::format("{:<12} {:<8} {:>6.1f}% {:>8.1f}% {:>12}\n", kind, tier, 100 * number(cell.at("asked")),
+                            100 * number(cell.at("achieved")), size(cell.at("bytes")));
   text += fmt::format("{:<16} {:>12} {:>9} {:>12}\n", "lane", "bytes moved", "busy", "utilisation");
   for (const auto& [lane, cell] : report.at("lanes").items())
-    text += fmt::format("{:<16} {:>12} {:>7.2f} s {:>11.1f}%\n", lane, size(cell.at("bytes")),
-                        number(cell.at("busy_seconds")), 100 * number(cell.at("utilisation")));
+    if (whole || number(cell.at("bytes")) > 0 || number(cell.at("busy_seconds")) > 0)
+      text += fmt::format("{:<16} {:>12} {:>7.2f} s {:>11.1f}%\n", lane, size(cell.at("bytes")),
+                          number(cell.at("busy_seconds")), 100 * number(cell.at("utilisation")));
   text += "busiest lane: " + report.at("busiest_lane").get<std::string>() + "\n";
   return text;
 }

@@ -20,8 +20,8 @@ nlohmann::ordered_json make_report(Session& session, const Totals& since = {});
 /// that took longest, and all of them under "classes". A single report is returned as it is.
 nlohmann::ordered_json joined_report(std::vector<nlohmann::ordered_json> reports);
 
-/// The same as a table for people: tokens/s, placement and lanes.
-std::string table(const nlohmann::ordered_json& report);
+/// The same as a table for people: tokens/s, placement and lanes. Rows of zeros are left out unless `whole`.
+std::string table(const nlohmann::ordered_json& report, bool whole = false);
 
 /// The lane with the highest utilisation.
 std::string busiest_lane(const Totals& totals);

@@ -10,6 +10,7 @@
 #include "policy/base/json.h"
 #include "policy/model/architecture.h"
 #include "runtime/checkpoint/stored_tensor.h"
+#include "runtime/checkpoint/training_folder.h"
 #include "runtime/model/kernel_terms.h"
 
 namespace weft::runtime {
@@ -38,7 +39,7 @@ void apply_generation_config(policy::ModelSpec& spec, const ModelTexts& texts) {
   if (!texts.has(kFile)) return;
   const nlohmann::json json = read_json(texts, kFile);
   policy::Fields fields(json, texts.where(kFile), policy::Blame::data);
-  if (auto ids = policy::eos_ids(fields, spec.vocab); ids && !ids->empty()) spec.eos = *std::move(ids);
+  if (auto ids = policy::eos_ids(fields, spec.vocab, spec.notes); ids && !ids->empty()) spec.eos = *std::move(ids);
 }
 
 }  // namespace
@@ -119,6 +120,8 @@ void apply_tokenizer_eos(ModelSource& source) {
 
 policy::ModelSpec read_model_spec(const ModelFiles& files) {
   const ModelTexts& texts = files.texts();
+  if (const std::string found = texts.has("config.json") ? "" : found_instead_of_weights(files.path()); !found.empty())
+    throw DataError(files.path().string() + ": " + found);
   if (!texts.has("config.json"))
     throw DataError(files.path().string() +
                     ": there is no config.json in this folder; --model wants a Hugging Face checkpoint " +
@@ -127,6 +130,7 @@ policy::ModelSpec read_model_spec(const ModelFiles& files) {
   policy::ModelSpec spec = policy::model_from_config(read_json(texts, "config.json"), texts.where("config.json"));
   activation_named(spec.activation, texts.where("config.json"));
   apply_generation_config(spec, texts);
+  if (!files.may_have_weights() && !spec.unread_quantisation.empty()) throw DataError(spec.unread_quantisation);
   if (const policy::Quantisation own = files.quantisation()) spec.quantisation = own;
   return spec;
 }
@@ -154,12 +158,19 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
   source->spec = read_model_spec(source->files);
   source->units = policy::model_units(source->spec);
   source->type = dtype_named(dtype, source->spec.dtype);
-  source->weight_format = format_of(source->spec.quantisation, format, source->path);
+  source->notes = source->spec.notes;
   const auto widest = [&] { return format && !format->quantised() ? format->dtype : source->type; };
+  const auto take_format = [&] { source->weight_format = format_of(source->spec.quantisation, format, source->path); };
   if (!weights.empty()) {
+    if (!source->spec.unread_quantisation.empty()) throw DataError(source->spec.unread_quantisation);
+    take_format();
+    if (source->spec.quantisation.reordered)
+      source->notes.emplace_back(
+          "quantization_config has desc_act or actorder: such weights run only if their columns are in plain order");
     source->weights =
         std::make_unique<Weights>(source->spec, source->units, seed_from(weights), widest(), source->weight_format);
   } else if (texts.in_folder() && source->spec.quantisation.packing == policy::Quantisation::Packing::weft) {
+    take_format();
     source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(source->path));
     source->weights = std::make_unique<Weights>(Weights::from_packed(source->spec, source->units, *source->checkpoint,
                                                                      source->spec.dtype, *source->weight_format));
@@ -168,7 +179,12 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
       throw UsageError("--model " + path.string() +
                        " is a file; give a checkpoint folder or a GGUF file, or --weights random:SEED with a config");
     source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(source->path));
-    source->notes = complete_from_files(source->spec, *source->checkpoint);
+    const auto add = [&](const std::vector<std::string>& notes) {
+      source->notes.insert(source->notes.end(), notes.begin(), notes.end());
+    };
+    add(source->checkpoint->notes());
+    add(complete_from_files(source->spec, *source->checkpoint));
+    take_format();
     source->units = policy::model_units(source->spec);
     source->type = dtype_named(dtype, source->spec.dtype);
     const auto needs = tensor_needs(source->spec, source->units, *source->checkpoint);
@@ -183,8 +199,9 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
   if (Tokenizer::present(texts)) {
     source->tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(texts));
     if (source->tokenizer->size() > static_cast<std::size_t>(source->spec.vocab))
-      throw DataError(source->path + ": the tokenizer has ids up to " + std::to_string(source->tokenizer->size() - 1) +
-                      ", the model's vocabulary has " + std::to_string(source->spec.vocab));
+      source->notes.push_back("the tokenizer has ids up to " + std::to_string(source->tokenizer->size() - 1) +
+                              ", the model's vocabulary has " + std::to_string(source->spec.vocab) +
+                              "; prompts with tokens beyond it are refused");
     apply_tokenizer_eos(*source);
   }
   return source;

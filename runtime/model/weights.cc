@@ -297,4 +297,12 @@ bool Weights::keeps_levels(const Placed& tensor) const {
   return tensor.matrix && tensor.matrix->form().type == tensor.dtype && tensor.matrix->form().group == tensor.group;
 }
 
+/// Where a row of the unit's tensor begins in the checkpoint's.
+ElementPlace Weights::place_of(const Placed& tensor, std::int64_t row) {
+  const std::string& name = tensor.source   ? tensor.source->name
+                            : tensor.matrix ? tensor.matrix->name()
+                                            : tensor.spec.name;
+  return {name, tensor.spec.cols, (tensor.spec.first_row + row) * tensor.spec.cols};
+}
+
 }  // namespace weft::runtime

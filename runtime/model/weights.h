@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/quantised.h"
@@ -28,8 +29,15 @@ using UnitViews = std::array<ConstView, policy::kRoles>;
 /// Takes room for a matrix of `elements` 16-bit numbers. The matrices of a unit take the same room in any order.
 std::size_t take_unpacked(offload::Arena& space, std::int64_t elements);
 
-/// Converts `count` elements and rounds each to the nearest.
-void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count);
+/// A place in a stored tensor, for messages: the tensor's name and columns, and the index of an element.
+struct ElementPlace {
+  std::string_view tensor;
+  std::int64_t cols, first;
+};
+/// Converts `count` elements and rounds each to the nearest. `place` is that of the first. Throws DataError, which
+/// names tensor, row and number, if a finite number is too large for `to`.
+void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count,
+                      const ElementPlace& place);
 
 /// The weights of a model, unit by unit. If the kernels can use a unit's tensors as they are in the checkpoint, the
 /// unit consists of ranges of its files, so that the checkpoint itself is the disk tier. Any other unit is made:
@@ -72,7 +80,8 @@ class Weights {
   std::vector<offload::FilePart> parts(std::size_t unit, std::span<const offload::FileId> files) const;
   /// Writes the unit_bytes()[unit] bytes of a unit on `threads` threads, or on all cores for 0: pieces of its tensors
   /// are read or drawn, converted and quantised side by side, so that one's reads overlap another's arithmetic. Throws
-  /// IoError, DataError if a number cannot be quantised, or Interrupted within a few pieces after `stop` was set.
+  /// IoError, DataError if a number cannot be converted or quantised, or Interrupted within a few pieces after `stop`
+  /// was set.
   void make(std::size_t unit, std::byte* to, const std::atomic<bool>& stop = kNeverStopped, int threads = 0) const;
   /// The number of weights of a unit that make() quantises.
   std::int64_t quantised_elements(std::size_t unit) const;
@@ -120,6 +129,7 @@ class Weights {
   struct Piece;
   struct Scratch;
   DType given_type(const Placed& tensor) const;
+  static ElementPlace place_of(const Placed& tensor, std::int64_t row);
   bool keeps_levels(const Placed& tensor) const;
   void make_piece(const Piece& piece, std::byte* to, Scratch& scratch) const;
   void draw_levels(const Piece& piece, std::byte* to) const;

@@ -6,7 +6,6 @@
 #include "kernels/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/parallel.h"
-#include "runtime/checkpoint/float_types.h"
 #include "runtime/model/weights.h"
 
 namespace weft::runtime {
@@ -17,16 +16,6 @@ constexpr std::int64_t kPartBytes = 8 << 20;       // bytes of rows that are rea
 constexpr std::int64_t kTileRows = QuantisedLayout::kTileRows;
 
 }  // namespace
-
-void convert_elements(DType from, const std::byte* in, DType to, std::byte* out, std::size_t count) {
-  with_type(from, [&]<class From>(From) {
-    with_type(to, [&]<class To>(To) {
-      const auto* source = reinterpret_cast<const From*>(in);
-      auto* target = reinterpret_cast<To*>(out);
-      for (std::size_t i = 0; i < count; ++i) target[i] = To(static_cast<float>(source[i]));
-    });
-  });
-}
 
 /// Some rows of a tensor.
 struct Weights::Piece {
@@ -85,7 +74,7 @@ void Weights::make_piece(const Piece& piece, std::byte* to, Scratch& scratch) co
     quantise(tensor, piece.first_row, ConstView(numbers, given, piece.rows, cols), to);
   } else {
     convert_elements(given, numbers, tensor.dtype, to + tensor.offset + bytes_of(tensor.dtype, piece.first_row * cols),
-                     static_cast<std::size_t>(count));
+                     static_cast<std::size_t>(count), place_of(tensor, piece.first_row));
   }
 }
 
@@ -165,7 +154,7 @@ void Weights::put_numbers(const Placed& tensor, std::int64_t first_row, const Co
   const std::int64_t cols = tensor.spec.cols;
   convert_elements(DType::f32, numbers.as<std::byte>(), tensor.dtype,
                    to + tensor.offset + bytes_of(tensor.dtype, first_row * cols),
-                   static_cast<std::size_t>(numbers.rows * cols));
+                   static_cast<std::size_t>(numbers.rows * cols), place_of(tensor, first_row));
 }
 
 /// Writes rows [row, row + rows) of `levels`, which begin at row `first` of the tensor. Levels stay the same, with

@@ -217,6 +217,9 @@ std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& pla
     Machine faster = machine;
     rate(faster, lane) *= 2;
     rate(faster, back) *= 2;
+    // A block that no longer fits in memory would use a faster disk; a plan that leaves the disk alone does not.
+    if (lane == Lane::disk_read && planned.best().prediction.bytes[static_cast<std::size_t>(offload::Tier::disk)] == 0)
+      continue;
     if (lane == Lane::disk_read) faster.disk_rows_per_second *= 2, faster.spilled_read *= 2;
     offer(name, what_if.gain(faster, request.free));
   }

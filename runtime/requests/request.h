@@ -24,7 +24,8 @@ enum class Endpoint : std::uint8_t { native, completions, chat };
 
 /// A request as its line specifies it.
 struct Request {
-  std::string id;  ///< as JSON: a quoted string or an integer
+  std::string id;        ///< as JSON: a quoted string or an integer
+  std::string metadata;  ///< as JSON, for the answer's line; empty if there is none
   std::vector<std::int32_t> prompt;
   std::optional<std::string> prompt_text;  ///< as the line has it; none if it has ids or messages
   std::vector<std::int32_t> continuation;  ///< the given text of weft score

@@ -1,12 +1,39 @@
 #include "runtime/requests/request_checks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "policy/layout/rolling.h"
 
 namespace weft::runtime {
+
+namespace {
+
+/// 2.0 as 2, anything else as it is.
+nlohmann::json whole_number(const nlohmann::json& value) {
+  constexpr double kExact = 9007199254740992.0;  // up to here a double holds every integer
+  if (!value.is_number_float()) return value;
+  const auto number = value.get<double>();
+  if (std::fabs(number) > kExact || number != std::floor(number)) return value;
+  return static_cast<std::int64_t>(number);
+}
+
+}  // namespace
+
+nlohmann::json as_meant(const nlohmann::json& object) {
+  nlohmann::json meant = nlohmann::json::object();
+  for (const auto& [key, value] : object.items())
+    if (!value.is_null()) meant[key] = key == kMetadata ? value : whole_number(value);
+  return meant;
+}
+
+std::string metadata_of(const nlohmann::json& line) {
+  const auto found = line.is_object() ? line.find(kMetadata) : line.end();
+  return !line.is_object() || found == line.end() || found->is_null() ? "" : policy::to_line(*found);
+}
 
 std::vector<std::int32_t> token_ids(policy::Fields& fields, const std::string& key, int vocab) {
   const std::string wanted = "a list of token ids from 0 to " + std::to_string(vocab - 1);
@@ -63,10 +90,11 @@ std::string default_id(std::size_t number) { return "\"" + std::to_string(number
 std::optional<std::string> id_of_line(const nlohmann::json& line, std::size_t number, Dialect dialect, bool strict) {
   if (!line.is_object()) return {};
   const bool openai = dialect == Dialect::openai;
-  const auto id = line.find(openai ? "custom_id" : "id");
-  if (id == line.end()) return openai ? std::optional<std::string>() : default_id(number);
-  const bool readable = openai ? is_openai_id(*id, strict) : is_native_id(*id);
-  return readable ? std::optional(policy::to_line(*id)) : std::nullopt;
+  const auto found = line.find(openai ? "custom_id" : "id");
+  if (found == line.end() || found->is_null()) return openai ? std::optional<std::string>() : default_id(number);
+  const nlohmann::json id = whole_number(*found);
+  const bool readable = openai ? is_openai_id(id, strict) : is_native_id(id);
+  return readable ? std::optional(policy::to_line(id)) : std::nullopt;
 }
 
 std::uint64_t refused_line(const nlohmann::json& result) {
@@ -78,23 +106,24 @@ std::uint64_t refused_line(const nlohmann::json& result) {
   return 0;
 }
 
-void refuse_unknown_keys(policy::Fields& fields, const std::string& where) {
+void refuse_unknown_keys(policy::Fields& fields, const std::string& where, const std::string& hint) {
   try {
     fields.refuse_unknown();
   } catch (const policy::FieldError& refused) {
     throw BadRequest(where, "unsupported_parameter", refused.field(),
-                     std::string(refused.what()).substr(where.size() + 2));
+                     std::string(refused.what()).substr(where.size() + 2) + hint);
   }
 }
 
 std::int64_t room_after_prompt(const Request& request, const RequestRules& rules, const std::string& where) {
   const policy::ModelSpec& model = rules.model;
   if (request.prompt.empty()) throw BadRequest(where, "invalid_value", "prompt", "the prompt has no tokens");
-  for (const std::int32_t token : request.prompt)
-    if (token >= model.vocab)
-      throw BadRequest(where, "invalid_value", "prompt",
-                       "the prompt has token " + std::to_string(token) + ", the model's vocabulary has " +
-                           std::to_string(model.vocab));
+  for (const auto& [what, tokens] : {std::pair{"prompt", &request.prompt}, {"continuation", &request.continuation}})
+    for (const std::int32_t token : *tokens)
+      if (token >= model.vocab)
+        throw BadRequest(where, "invalid_value", what,
+                         "the " + std::string(what) + " has token " + std::to_string(token) +
+                             ", the model's vocabulary has " + std::to_string(model.vocab));
   const std::int64_t room = model.positions - static_cast<std::int64_t>(request.prompt.size());
   if (room < 1)
     throw BadRequest(where, "context_length_exceeded", "prompt",

@@ -14,9 +14,13 @@ namespace weft::runtime {
 
 inline constexpr std::int64_t kMostTokens = 1 << 24;
 inline constexpr std::int64_t kMostChoices = 128;
+inline constexpr const char* kMetadata = "metadata";
 inline constexpr std::size_t kLongestId = 512;          ///< bytes
 inline constexpr std::ptrdiff_t kLongestStrictId = 64;  ///< characters
 
+/// An object as its writer means it: without the keys that are null, and with whole numbers that were written as 2.0 as
+/// integers, as pandas writes them. Only its own keys change, and `metadata` does not.
+nlohmann::json as_meant(const nlohmann::json& object);
 /// Reads a non-empty list of ids in the vocabulary.
 std::vector<std::int32_t> token_ids(policy::Fields& fields, const std::string& key, int vocab);
 /// Reads a string or a list of at most 16, each of 1 to 512 bytes.
@@ -34,11 +38,15 @@ std::string default_id(std::size_t number);
 /// The number of the request line that a result line without an id refuses; 0 if it has none.
 std::uint64_t refused_line(const nlohmann::json& result);
 
-/// Throws BadRequest for the first key that is not known.
-void refuse_unknown_keys(policy::Fields& fields, const std::string& where);
+/// The "metadata" of a line as JSON, for its answer; empty if it has none.
+std::string metadata_of(const nlohmann::json& line);
+
+/// Throws BadRequest for the first key that is not known, with a `hint` at the end.
+void refuse_unknown_keys(policy::Fields& fields, const std::string& where, const std::string& hint = "");
 
 /// The number of tokens that may follow the prompt: at least one, and any number if positions are rolled. Throws
-/// BadRequest for a prompt that has no tokens, has one beyond the vocabulary or fills the context.
+/// BadRequest for a prompt that has no tokens or fills the context, and for a prompt or continuation with a token
+/// beyond the vocabulary.
 std::int64_t room_after_prompt(const Request& request, const RequestRules& rules, const std::string& where);
 /// Throws BadRequest if n, logprobs, echo and min_tokens do not go together, or not with this model.
 void check_choices(const Request& request, const RequestRules& rules, const std::string& where);

@@ -15,10 +15,12 @@ using policy::Fields;
 class Reader {
  public:
   Reader(const nlohmann::json& line, const std::string& where, const RequestRules& rules)
-      : where_(where), rules_(rules), fields_(line, where, policy::Blame::usage) {}
+      : where_(where), rules_(rules), line_(line.is_object() ? as_meant(line) : line),
+        fields_(line_, where, policy::Blame::usage) {}
 
   Request read(const std::string& default_id) {
     read_id(default_id);
+    if (fields_.has(kMetadata)) request_.metadata = metadata_of(line_);
     read_prompt();
     if (rules_.kind == RequestKind::score) read_continuation();
     const std::int64_t room = room_after_prompt(request_, rules_, where_);
@@ -28,7 +30,7 @@ class Reader {
     } else {
       read_options(room);
     }
-    refuse_unknown_keys(fields_, where_);
+    refuse_unknown_keys(fields_, where_, "; what the answer is to carry goes into 'metadata'");
     check_length(request_, room, rules_, where_);
     return std::move(request_);
   }
@@ -100,6 +102,7 @@ class Reader {
 
   const std::string& where_;
   const RequestRules& rules_;
+  const nlohmann::json line_;
   Fields fields_;
   Request request_;
   bool add_first_ = true;

@@ -29,6 +29,15 @@ constexpr Neutral kNeutral[]{
     {"include_stop_str_in_output", "[false]"},
     {"skip_special_tokens", "[true]"},
 };
+/// Fields of OpenAI's and vLLM's whose every value asks for something else.
+constexpr const char* kUnsupported[]{"prompt_logprobs",    "truncate_prompt_tokens",
+                                     "guided_json",        "guided_regex",
+                                     "guided_choice",      "guided_grammar",
+                                     "structured_outputs", "bad_words",
+                                     "allowed_token_ids",  "logits_processors",
+                                     "reasoning_effort",   "verbosity",
+                                     "prediction",         "audio",
+                                     "web_search_options", "prompt_embeds"};
 constexpr Neutral kNeutralCompletion[]{{"suffix", R"([""])"}};
 constexpr Neutral kNeutralChat[]{
     {"tools", "[[]]"},
@@ -45,17 +54,10 @@ constexpr Neutral kNeutralChat[]{
 /// Fields about the caller and billing. No answer depends on them.
 constexpr const char* kIgnored[]{"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"};
 
-json without_nulls(const json& object) {
-  json kept = json::object();
-  for (const auto& item : object.items())
-    if (!item.value().is_null()) kept[item.key()] = item.value();
-  return kept;
-}
-
 class Body {
  public:
   Body(const json& body, bool chat, const std::string& where, const RequestRules& rules, Request& request)
-      : where_(where), rules_(rules), chat_(chat), request_(request), json_(without_nulls(body)),
+      : where_(where), rules_(rules), chat_(chat), request_(request), json_(as_meant(body)),
         fields_(json_, where, policy::Blame::usage) {}
 
   void read() {
@@ -65,6 +67,7 @@ class Body {
     read_length(room);
     read_sampling();
     read_logprobs();
+    for (const char* key : kUnsupported) require_neutral({key, "[]"});
     for (const Neutral& field : kNeutral) require_neutral(field);
     if (chat_)
       for (const Neutral& field : kNeutralChat) require_neutral(field);
@@ -103,6 +106,9 @@ class Body {
 
   std::vector<std::int32_t> prompt() {
     require("prompt");
+    if (const json& list = fields_.at("prompt");  // a list of one prompt is that prompt
+        list.is_array() && list.size() == 1 && (list[0].is_string() || list[0].is_array()))
+      json_["prompt"] = json(list[0]);
     const json& value = fields_.at("prompt");
     const bool add_first = fields_.boolean("add_special_tokens", true);
     if (value.is_string()) {
@@ -160,16 +166,18 @@ class Body {
       throw BadRequest(where_, "invalid_value", name + field, "'" + name + field + "' " + reason);
     };
     if (!value.is_object()) refuse("", "must be an object, got " + policy::describe(value));
-    const json object = without_nulls(value);
+    const json object = as_meant(value);
     if (!object.contains("role") || !object["role"].is_string()) refuse(".role", "must be a string");
     ChatMessage message{object["role"].get<std::string>(), {}};
     if (message.role == "developer") message.role = "system";  // OpenAI's newer name for it
     if (message.role != "system" && message.role != "user" && message.role != "assistant")
       refuse(".role", "must be system, user or assistant, got " + policy::describe(object["role"]));
     for (const auto& item : object.items())
-      if (item.key() != "role" && item.key() != "content" && !(item.value().is_array() && item.value().empty()))
+      if (item.key() != "role" && item.key() != "content" && !(item.key() == "name" && item.value().is_string()) &&
+          !(item.value().is_array() && item.value().empty()))
         throw BadRequest(where_, "unsupported_parameter", name + "." + item.key(),
                          "'" + name + "." + item.key().substr(0, 40) + "' is not supported");
+    if (!object.contains("content") && value.contains("content") && message.role == "assistant") return message;
     if (!object.contains("content")) refuse(".content", "must be a string");
     message.content = content(object["content"], refuse);
     return message;
@@ -192,11 +200,15 @@ class Body {
   void read_length(std::int64_t room) {
     const char* key = "max_tokens";
     if (chat_ && fields_.has("max_completion_tokens")) {
-      if (fields_.has("max_tokens"))
+      if (fields_.has("max_tokens") && fields_.at("max_tokens") != fields_.at("max_completion_tokens"))
         throw BadRequest(where_, "invalid_value", "max_tokens",
-                         "wanted either 'max_tokens' or 'max_completion_tokens', found both");
+                         "wanted either 'max_tokens' or 'max_completion_tokens', found both, and they differ");
       key = "max_completion_tokens";
     }
+    if (fields_.has(key) && fields_.at(key) == 0)
+      throw BadRequest(where_, "invalid_value", key,
+                       "'" + std::string(key) +
+                           "' is 0: nothing would be generated; weft score gives the log-probabilities of a text");
     request_.max_tokens =
         fields_.has(key) ? fields_.integer(key, 1, kMostTokens) : std::min(rules_.default_max_tokens, room);
     request_.min_tokens = fields_.integer("min_tokens", 0, request_.max_tokens, 0);
@@ -228,8 +240,7 @@ class Body {
     }
     const bool wanted = fields_.boolean("logprobs", false);
     const auto top = static_cast<std::int32_t>(fields_.integer("top_logprobs", 0, kMostLogprobs, 0));
-    if (fields_.has("top_logprobs") && !wanted)
-      fields_.refuse_field("top_logprobs", "absent where 'logprobs' is not true");
+    if (top > 0 && !wanted) fields_.refuse_field("top_logprobs", "absent or 0 where 'logprobs' is not true");
     if (wanted) request_.logprobs = top;
   }
 
@@ -244,7 +255,7 @@ class Body {
 }  // namespace
 
 Request read_openai_request(const json& line, const std::string& where, const RequestRules& rules) {
-  const json object = line.is_object() ? without_nulls(line) : line;
+  const json object = line.is_object() ? as_meant(line) : line;
   Fields fields(object, where, policy::Blame::usage);
   for (const char* key : {"custom_id", "method", "url", "body"})
     if (!fields.has(key))

@@ -20,6 +20,11 @@ constexpr std::uint64_t kMostStrictBytes = 200'000'000;
 
 std::uint32_t check_of(std::string_view text) { return static_cast<std::uint32_t>(mix(hash(text))); }
 
+bool has_id(const nlohmann::json& line) {
+  const auto id = line.find("id");
+  return id != line.end() && !id->is_null();
+}
+
 std::uint32_t check_of(const std::vector<std::int32_t>& tokens) {
   return check_of({reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(std::int32_t)});
 }
@@ -82,9 +87,10 @@ void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t
   try {
     const nlohmann::json json = parse(line, number);
     if (!dialect_ && json.is_object()) recognise(json);
-    if (json.is_object()) entry.id = json.contains("id") || dialect() == Dialect::openai ? Id::given : Id::absent;
+    if (json.is_object()) entry.id = has_id(json) || dialect() == Dialect::openai ? Id::given : Id::absent;
     if (const auto id = id_of(json, number)) ids_.add(*id, entries_.size());
     const Request request = request_of(json, number);
+    entry.has_metadata = !request.metadata.empty();
     entry.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
     entry.max_tokens = static_cast<std::uint32_t>(request.max_tokens);
     entry.n = static_cast<std::uint32_t>(request.n);
@@ -221,6 +227,7 @@ Refusal RequestFile::refusal(std::size_t index) const {
       return refusal;
     }
     refusal.id = id;
+    if (dialect() == Dialect::native) refusal.metadata = metadata_of(json);
     request_of(json, entry.line);
   } catch (const BadRequest& bad) {
     refusal.code = bad.code;

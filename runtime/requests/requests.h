@@ -34,6 +34,7 @@ struct Refusal {
   std::string id;  ///< as JSON; null if the line has none that can be read, or another request's
   std::size_t line = 0;
   std::string code, param, reason;
+  std::string metadata = {};  ///< as in Request
 };
 
 /// Keeps 56 bytes per request: the place of its line and what it needs. The text is read again when its turn comes.
@@ -49,6 +50,7 @@ class RequestFile {
     std::int8_t logprobs = -1;      ///< alternatives at each token; -1: not even that of the chosen token
     Verdict verdict = Verdict::good;
     Id id = Id::unreadable;
+    bool has_metadata = false;
   };
   /// Reads and checks all lines. The first one that is an object determines the dialect of all. `tokenizer` may be
   /// null; then only prompt_ids are taken. `rolled` is as in RequestRules. Throws UsageError, which lists the first 20

@@ -79,17 +79,18 @@ void Journal::cut(std::uint64_t end) {
   end_ = end;
 }
 
-std::vector<bool> Journal::recover(const RequestFile& requests, bool repair) {
+std::vector<bool> Journal::recover(const RequestFile& requests, bool repair, bool retry) {
   if (fd_ < 0) return std::vector<bool>(requests.size(), false);
   if (end_ == 0) sums_->clear();
-  ResultScan scan = scan_results(path_, requests, {.sums = &sums_->sums(), .stop = options_.stop});
+  ResultScan scan = scan_results(path_, requests, {.sums = &sums_->sums(), .retry = retry, .stop = options_.stop});
   if (!scan.damaged.empty() && !repair)
     throw UsageError(scan.first_damage + "; --resume needs the output of an earlier run; --resume=repair moves " +
                      (scan.damaged.size() > 1 ? std::to_string(scan.damaged.size()) + " such lines" : "that line") +
                      " to " + path_.filename().string() + ".bad and goes on");
   torn_bytes_ = end_ - scan.whole;
   set_aside_ = scan.damaged.size();
-  if (set_aside_ > 0) {
+  retried_ = scan.failed.size();
+  if (set_aside_ + retried_ > 0) {
     runtime::set_aside(path_, scan);
     attach();
   } else {

@@ -54,8 +54,9 @@ class Journal : public ResultSink {
   void cut(std::uint64_t end);
   /// Returns which requests an earlier run has answered, and cuts the torn tail. Throws UsageError if a line is not the
   /// answer to a request of this file, a second answer to one, or not what was written; then the file is unchanged.
-  /// With `repair`, such lines go to PATH.bad instead.
-  std::vector<bool> recover(const RequestFile& requests, bool repair = false);
+  /// With `repair`, such lines go to PATH.bad instead. With `retry`, refusals go there too, and their requests count as
+  /// not answered.
+  std::vector<bool> recover(const RequestFile& requests, bool repair = false, bool retry = false);
   /// Creates the file, for its owner alone, if there is none. Call it before append(). `first` is called before the
   /// file is created, under the lock; if it throws, nothing is created. `on_lost` is called when a flush fails, with
   /// the number of bytes that are on disk for sure.
@@ -71,7 +72,8 @@ class Journal : public ResultSink {
   std::size_t finish(const RequestFile& requests, std::size_t count) override;
 
   std::uint64_t torn_bytes() const { return torn_bytes_; }
-  std::size_t set_aside() const { return set_aside_; }  ///< lines moved to PATH.bad
+  std::size_t set_aside() const { return set_aside_; }  ///< damaged lines moved to PATH.bad
+  std::size_t retried() const { return retried_; }      ///< refusals moved to PATH.bad
 
  private:
   [[noreturn]] void fail(const std::string& what, int error) const;
@@ -93,7 +95,7 @@ class Journal : public ResultSink {
   std::uint64_t end_ = 0;      // end of the whole lines
   std::uint64_t durable_ = 0;  // end of the bytes that are on disk for sure, as far as this run knows
   std::uint64_t torn_bytes_ = 0;
-  std::size_t set_aside_ = 0;
+  std::size_t set_aside_ = 0, retried_ = 0;
   bool broken_ = false;  // a torn line could not be cut, so nothing may follow it
   std::function<void(std::uint64_t)> on_lost_;
   std::unique_ptr<GroupSync> groups_;  // null unless Durability::power

@@ -13,9 +13,15 @@
 #include "runtime/text/tokenizer.h"
 
 namespace weft::runtime {
-namespace {
-
 using nlohmann::ordered_json;
+
+ordered_json native_line(const std::string& id, const std::string& metadata) {
+  ordered_json line{{"id", ordered_json::parse(id)}};
+  if (!metadata.empty()) line[kMetadata] = ordered_json::parse(metadata);
+  return line;
+}
+
+namespace {
 
 ordered_json token_json(std::int32_t token, float logprob, const Tokenizer* tokenizer) {
   ordered_json json{{"token_id", token}, {"token", nullptr}, {"logprob", double(logprob)}};
@@ -97,9 +103,10 @@ struct Frame {
 Frame native_frame(const Recipient& to, std::int64_t prompt_tokens, std::span<const Choice> choices) {
   std::size_t tokens = 0;
   for (const Choice& choice : choices) tokens += choice.tokens.size();
-  return Frame(ordered_json{{"id", ordered_json::parse(to.id)},
-                            {"choices", nullptr},
-                            {"usage", {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}}}});
+  ordered_json line = native_line(to.id, to.metadata);
+  line["choices"] = nullptr;
+  line["usage"] = {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}};
+  return Frame(line);
 }
 
 void put_native(LineText& line, std::span<const Choice> choices, const Tokenizer* tokenizer) {
@@ -257,7 +264,7 @@ std::string result_line(const Recipient& to, std::int64_t prompt_tokens, std::sp
 std::string refusal_line(const Refusal& refusal, Dialect dialect) {
   const bool nameless = refusal.id == "null";
   if (dialect == Dialect::native) {
-    ordered_json json{{"id", ordered_json::parse(refusal.id)}};
+    ordered_json json = native_line(refusal.id, refusal.metadata);
     if (nameless) json["line"] = refusal.line;
     json["error"] = {{"code", refusal.code}, {"message", refusal.reason}};
     return policy::to_line(json);

@@ -18,10 +18,16 @@ inline constexpr const char* kNotFinite = "non_finite_logits";
 struct Recipient {
   std::string id;  ///< as JSON
   Endpoint endpoint = Endpoint::native;
-  std::string model;  ///< the model's name in an OpenAI line
+  std::string model;          ///< the model's name in an OpenAI line
+  std::string metadata = {};  ///< as in Request
 
-  static Recipient of(const Request& request) { return {request.id, request.endpoint, request.model}; }
+  static Recipient of(const Request& request) {
+    return {request.id, request.endpoint, request.model, request.metadata};
+  }
 };
+
+/// The beginning of a line in Weft's own form: an id, and metadata if that is not empty, both as JSON.
+nlohmann::ordered_json native_line(const std::string& id, const std::string& metadata);
 
 /// The line of an answer, without a newline. In Weft's own form, a single choice's fields are fields of the line, and
 /// several choices are a list. In OpenAI's form they are those of a completion or a chat completion. `tokenizer`, which

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 
 #include "kernels/error.h"
@@ -63,13 +64,13 @@ bool begins_as_result(LineStream& tail) {
 }
 
 struct Line {
-  std::size_t request = 0;
+  std::optional<std::size_t> request;  // none for a refusal that is tried again
   bool refused = false;
   std::uint64_t sum = 0;
 };
 
 /// Reads the request that the current line answers. Throws UsageError, whose message begins with `where`.
-Line read_answer(LineStream& lines, const RequestFile& requests, const std::string& where) {
+Line read_answer(LineStream& lines, const RequestFile& requests, const std::string& where, bool retry) {
   char last = 0;
   LineSum sum;
   const auto json = policy::skim_json(
@@ -82,6 +83,7 @@ Line read_answer(LineStream& lines, const RequestFile& requests, const std::stri
       where, policy::Blame::usage);
   if (last == '\r') throw UsageError(where + ": lines end in \\r\\n; something rewrote this file, undo that");
   sum.add("\n");
+  if (retry && json.is_object() && is_refusal(json)) return {{}, true, sum.value()};
   return {answered_request(json, requests, where), is_refusal(json), sum.value()};
 }
 
@@ -99,7 +101,7 @@ void judge(const std::vector<Unsummed>& lines, bool take, const fs::path& output
       scan.unsummed.push_back(line.sum);
       continue;
     }
-    scan.done[line.request] = false;
+    scan.done[*line.request] = false;
     scan.refused -= line.refused ? 1 : 0;
     const auto place = std::lower_bound(scan.damaged.begin(), scan.damaged.end(), span.offset,
                                         [](const Span& other, std::uint64_t offset) { return other.offset < offset; });
@@ -131,14 +133,19 @@ ResultScan scan_results(const fs::path& output, const RequestFile& requests, con
         if (!begins_as_result(lines)) throw UsageError(where + ": not the beginning of a result");
         break;
       }
-      const Line line = read_answer(lines, requests, where);
-      if (scan.done[line.request]) throw UsageError(where + ": answers a request a second time");
-      scan.done[line.request] = true;
-      scan.refused += line.refused ? 1 : 0;
+      const Line line = read_answer(lines, requests, where, options.retry);
       const Span span{offset, lines.end() - offset};
-      if (options.sums && options.sums->contains(line.sum)) ++summed;
-      else unsummed.push_back({lines.number(), span, line});
-      if (options.on_answer) options.on_answer(line.request, span);
+      const bool known = options.sums && options.sums->contains(line.sum);
+      if (line.request && scan.done[*line.request]) throw UsageError(where + ": answers a request a second time");
+      summed += known ? 1 : 0;
+      if (line.request) {
+        scan.done[*line.request] = true;
+        scan.refused += line.refused ? 1 : 0;
+        if (!known) unsummed.push_back({lines.number(), span, line});
+        if (options.on_answer) options.on_answer(*line.request, span);
+      } else {
+        scan.failed.push_back(span);
+      }
     } catch (const UsageError& bad) {
       damage = bad.what();
     }
@@ -207,7 +214,10 @@ void set_aside(const fs::path& output, const ResultScan& scan) {
   };
   AtomicFile good(output, {.only_writer = true});
   std::uint64_t kept = 0;
-  for (const Span& range : scan.damaged) {
+  std::vector<Span> ranges = scan.damaged;
+  ranges.insert(ranges.end(), scan.failed.begin(), scan.failed.end());
+  std::sort(ranges.begin(), ranges.end(), [](const Span& a, const Span& b) { return a.offset < b.offset; });
+  for (const Span& range : ranges) {
     copy(from, {kept, range.offset - kept}, [&](const std::string& piece) { good.append(piece); });
     std::string last;
     copy(from, range, [&](const std::string& piece) { write(last = piece); });

@@ -22,6 +22,7 @@ struct Span {
 struct ResultScan {
   std::vector<bool> done;     ///< per request: whether it has an answer or a refusal
   std::size_t refused = 0;    ///< the number of refusals among these
+  std::vector<Span> failed;   ///< ranges of the refusals that ScanOptions::retry leaves out of both
   std::uint64_t whole = 0;    ///< bytes up to and including the last newline
   std::vector<Span> damaged;  ///< ranges that are neither the first answer to a request nor the torn tail after `whole`
   std::string first_damage;   ///< describes the place and the kind of the damage
@@ -32,6 +33,8 @@ struct ScanOptions {
   /// The checksums of the lines as they were written. A line without a checksum counts as damaged while some checksum
   /// has no line. If every checksum has its line, the others may just be lost, as all are if there is no sum file.
   const SumSet* sums = nullptr;
+  /// Whether refusals are no answers, so that their requests are open again, whatever the requests are now.
+  bool retry = false;
   /// Called for each answer, with its request and the range of its line, newline included. If it is damaged after all,
   /// `done` shows that.
   std::function<void(std::size_t request, Span line)> on_answer = {};
@@ -53,8 +56,8 @@ void write_sorted(const std::filesystem::path& output, const std::filesystem::pa
 /// The path of the sorted answers: results.sorted.jsonl for results.jsonl.
 std::filesystem::path sorted_place(const std::filesystem::path& output);
 
-/// Appends the damaged lines to OUTPUT.bad, which is on disk when that is done, and replaces `output` by a file without
-/// them and without a torn tail. Throws IoError; then `output` is unchanged.
+/// Appends the damaged and the failed lines to OUTPUT.bad, which is on disk when that is done, and replaces `output` by
+/// a file without them and without a torn tail. Throws IoError; then `output` is unchanged.
 void set_aside(const std::filesystem::path& output, const ResultScan& scan);
 
 }  // namespace weft::runtime

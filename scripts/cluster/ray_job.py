@@ -21,7 +21,10 @@ import signal
 import subprocess
 import sys
 
-import ray
+try:
+    import ray
+except ImportError:  # --help needs none
+    ray = None
 
 NOTHING_HELPS = {2: "usage", 3: "data", 4: "capacity", 70: "internal error"}  # exit codes; after all others a run may do better
 
@@ -123,6 +126,8 @@ def options_of(arguments):
 
 def main():
     options = options_of(sys.argv[1:])
+    if ray is None:
+        sys.exit("ray_job: error: Python's package ray is not installed (pip install ray)")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing of a job goes to others unless somebody asks for it
     ray.init(address=options.address, log_to_driver=False, logging_level="warning")
     try:

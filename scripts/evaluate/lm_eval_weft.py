@@ -12,6 +12,7 @@ prompt share its prefill. Texts become tokens as the model's own tokenizer, thro
 """
 
 import json
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -26,6 +27,9 @@ WEFT = ROOT / "bin" / "weft"  # of a package
 if not WEFT.exists():
     WEFT = ROOT / "build" / "release" / "weft"
 
+LIMITS = "max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"  # names of one argument
+NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1, "use_cache": True, "early_stopping": False}
+
 
 @register_model("weft")
 class Weft(TemplateLM):
@@ -39,10 +43,18 @@ class Weft(TemplateLM):
         eos = config.get("eos_token_id")
         self._eot = eos[0] if isinstance(eos, list) else eos
         self._bos = config.get("bos_token_id")
-        self.max_length = config["max_position_embeddings"]
+        self.max_length = self._context()
         self._tokens = {}  # (text, whether with the first token) -> ids
         self._templates = None  # transformers' tokenizer, once a conversation needs it
         self._add_first = True  # a chat template itself writes the first token, where the model wants one
+
+    def _context(self):
+        """The context as weft has it: a sliding window bounds it."""
+        done = subprocess.run([self.weft, "inspect", self.model], capture_output=True, text=True)
+        found = re.search(r", context (\d+)", done.stdout)
+        if done.returncode or not found:
+            raise RuntimeError(f"weft inspect: exit code {done.returncode}: {done.stderr.strip()}")
+        return int(found[1])
 
     @property
     def eot_token_id(self):
@@ -141,12 +153,21 @@ class Weft(TemplateLM):
             sums[owner] += logprob
         return sums
 
+    def _limit(self, options):
+        """The most tokens to generate, by whichever of the harness's names a task uses."""
+        given = [options.pop(name, None) for name in LIMITS]
+        limit = next((int(value) for value in given if value is not None), self.max_gen_toks)
+        if not 0 < limit < self.max_length:
+            raise ValueError(f"{limit} tokens are to be generated, and the model's context is {self.max_length}; "
+                             "give a smaller max_gen_toks")
+        return limit
+
     def generate_until(self, requests, disable_tqdm=False):
         self._tokenize([request.args[0] for request in requests])
         lines = []
         for request in requests:
             context, options = request.args[0], dict(request.args[1])
-            until, limit = options.pop("until", []), options.pop("max_gen_toks", self.max_gen_toks)
+            until, limit = options.pop("until", []), self._limit(options)
             sample = options.pop("do_sample", True)
             line = {"prompt_ids": self.tok_encode(context)[-(self.max_length - limit):], "max_tokens": limit,
                     "stop": [until] if isinstance(until, str) else until}
@@ -154,8 +175,9 @@ class Weft(TemplateLM):
                 if name in options and sample:
                     line[name] = options.pop(name)
                 options.pop(name, None)
-            if options:
-                raise ValueError(f"weft does not know the generation arguments {sorted(options)}")
+            unknown = {name: value for name, value in options.items() if NEUTRAL.get(name) != value}
+            if unknown:
+                raise ValueError(f"weft does not know the generation arguments {unknown}")
             lines.append(line)
         results = self._run("generate", lines, "--quiet", *self.flags)
         answers = [results[i]["text"] for i in range(len(lines))]

@@ -57,9 +57,9 @@ class Book:
         self.sentences = [part.strip() + "." for part in text.replace("\n", " ").split(". ") if 20 < len(part) < 300]
 
     def hide(self, pick, hidden, characters):
-        """About so many characters of the book with each of `hidden` somewhere, in their order."""
+        """About so many characters of the book, or a sentence for each of `hidden`, with each of `hidden` somewhere, in their order."""
         begin, lines, size = pick.randrange(len(self.sentences) // 2), [], sum(map(len, hidden))
-        while size < characters:
+        while size < characters or len(lines) < len(hidden):
             lines.append(self.sentences[(begin + len(lines)) % len(self.sentences)])
             size += len(lines[-1]) + 1
         for place, line in reversed(list(zip(sorted(pick.sample(range(len(lines)), len(hidden))), hidden))):
@@ -167,8 +167,10 @@ def answer(args, folder, rule):
     output = folder / "answers.jsonl"
     for file in folder.glob("answers.jsonl*"):
         file.unlink()
-    subprocess.run([args.weft, "generate", "--model", args.model, "--input", str(folder / "items.jsonl"), "--output",
-                    str(output), "--retention", rule, "--quiet", *args.flags], check=True)
+    done = subprocess.run([args.weft, "generate", "--model", args.model, "--input", str(folder / "items.jsonl"), "--output",
+                    str(output), "--retention", rule, "--quiet", *args.flags])
+    if done.returncode:
+        raise SystemExit(f"tasks.py: weft generate ended with exit code {done.returncode}")
     return {line["id"]: line["text"] for line in map(json.loads, output.open())}
 
 

@@ -157,6 +157,14 @@ TEST_CASE("writing never throws and keeps the order of keys", "[policy]") {
   CHECK(parse(to_line(json(0.1))) == json(0.1));
 }
 
+TEST_CASE("a line has no character that some readers take for its end", "[policy]") {
+  const std::string text = "a\u2028\u2029\u0085\u00E2\u2027\v\f\x1C";
+  const std::string line = to_line(json(text));
+  CHECK(line == "\"a\\u2028\\u2029\\u0085\u00E2\u2027\\u000b\\f\\u001c\"");
+  CHECK(parse(line) == json(text));
+  CHECK(to_line(nlohmann::ordered_json{{"\u2028", 1}}) == "{\"\\u2028\":1}");
+}
+
 TEST_CASE("nearest finds slips of the keys and nothing far away", "[policy]") {
   const std::vector<std::string> known{"gpu_weights", "gpu_batch", "max_tokens", "seed", "top_p", "top_k"};
   CHECK(nearest("gpu_wieghts", known) == "gpu_weights");

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
+#include "policy/layout/policy_text.h"
 #include "tests/support/files.h"
 
 using namespace weft;
@@ -279,4 +280,12 @@ TEST_CASE("a policy says what keys and values are stored as, beside their shares
   CHECK_THROWS_WITH(policy::check(policy::KvFormat{DType::f16, true, {}}, "p.json"),
                     Contains("p.json: rotate is for") && Contains("int4"));
   CHECK_THROWS_AS(policy::check(policy::KvFormat{{}, true, {}}, "p.json"), UsageError);
+}
+
+TEST_CASE("percentages add up", "[policy]") {
+  CHECK(policy::percentages({{1, 0, 0}}) == "100/0/0");
+  CHECK(policy::percentages({{0.025, 0.975, 0}}) == "2/98/0");
+  CHECK(policy::percentages({{1.0 / 3, 1.0 / 3, 1.0 / 3}}) == "34/33/33");
+  CHECK(policy::percentages({{0.125, 0.125, 0.75}}) == "12/13/75");
+  CHECK(policy::percentages({{0.004, 0.992, 0.004}}) == "1/99/0");
 }

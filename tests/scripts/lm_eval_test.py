@@ -16,7 +16,7 @@ import unittest
 from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from weft_process import Weft, read_lines, write_lines  # noqa: E402
+from weft_process import Weft, read_lines, write_lines, write_tiny_model  # noqa: E402
 
 WEFT = SOURCE = None
 CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
@@ -109,6 +109,26 @@ class ChatTemplates(unittest.TestCase):
         self.assertEqual(answer, body["choices"][0]["message"]["content"])
         self.assertEqual(len(self.lm.tok_encode(prompt)), body["usage"]["prompt_tokens"])
         self.assertEqual(len(self.lm.tok_encode(prompt, add_special_tokens=True)), body["usage"]["prompt_tokens"] + 1)
+
+    def test_the_context_is_wefts(self):
+        config = {**json.loads((self.model / "config.json").read_text())}
+        self.assertEqual(self.lm.max_length, config["max_position_embeddings"])
+        write_tiny_model(self.folder / "window")
+        (self.folder / "window" / "config.json").write_text(json.dumps(
+            {"model_type": "mistral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "num_key_value_heads": 2, "intermediate_size": 32, "vocab_size": 64, "max_position_embeddings": 512,
+             "sliding_window": 64}))
+        self.lm.model = self.folder / "window" / "config.json"
+        self.assertEqual(self.lm._context(), 64)
+
+    def test_generation_arguments(self):
+        requests = [Request("It was", {name: 3, "do_sample": False, "num_beams": 1})
+                    for name in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")]
+        answers = self.lm.generate_until(requests)
+        self.assertEqual(len(set(answers)), 1)
+        for options, words in [({"num_beams": 4}, "num_beams"), ({"max_gen_toks": 1 << 20}, "the model's context is")]:
+            with self.assertRaisesRegex(ValueError, words):
+                self.lm.generate_until([Request("It was", options)])
 
     def test_without_a_template_prompts_keep_their_first_token(self):
         self.assertEqual(self.lm.tok_encode("Hello")[0], 2)

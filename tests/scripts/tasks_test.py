@@ -35,6 +35,13 @@ class Items(unittest.TestCase):
         _, lines = make(tasks=["needle"], items=1, question="first")
         self.assertTrue(tasks.json.loads(lines)["prompt"].startswith("What is the secret number"))
 
+    def test_short_prompts_have_room_for_what_is_hidden(self):
+        for tokens in 100, 300:
+            wanted, lines = make(tokens=tokens)
+            prompts = {line["id"]: line["prompt"] for line in map(tasks.json.loads, lines.splitlines())}
+            for name, (_, answers) in wanted.items():
+                self.assertTrue(all(answer in prompts[name] for answer in answers), name)
+
     def test_the_score_is_the_share_that_was_found(self):
         self.assertEqual(tasks.share_found("a Knight and a violin", ["knight", "stone"]), 0.5)
 

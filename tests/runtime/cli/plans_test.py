@@ -187,6 +187,19 @@ class Plans(Case):
                 between = float(b.get("x")) - float(a.get("x"))
                 self.assertGreaterEqual(between, 3.5 * (len(a.text) + len(b.text)), (a.text, b.text))
 
+    def test_a_folder_without_weights_is_planned_by_its_config(self):
+        machine = cli_test.SOURCE / "configs/machines/t4.json"
+        shape = self.plan("--machine", machine)
+        (self.folder / "config.json").write_text((cli_test.SOURCE / "configs/models/opt-30b.json").read_text())
+        done = cli_test.WEFT.run("plan", "--model", self.folder, "--machine", machine)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"holds no weights; the plan is for what config.json says", done.stderr)
+        self.assertEqual(done.stdout.decode().splitlines()[1:], shape.splitlines()[1:])
+
+    def test_a_disk_that_a_plan_leaves_alone_is_not_said_to_help(self):
+        said = self.plan("--machine", cli_test.SOURCE / "configs/machines/a100-80gb.json", model="opt-125m")
+        self.assertNotIn("twice the disk", said)
+
     def test_what_cannot_be_done(self):
         self.refused_plan(CAPACITY, ["needs", "on device, the budget is 64.00 MiB"], "--device-memory", "64MiB")
         self.refused_plan(CAPACITY, ["needs", "the budget is 0 B"], "--device-memory", 0, "--host-memory", 0,

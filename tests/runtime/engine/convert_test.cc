@@ -117,6 +117,30 @@ TEST_CASE("what cannot be converted leaves nothing behind", "[runtime]") {
   CHECK(fs::exists(to / "model.safetensors"));
 }
 
+TEST_CASE("a number that float16 does not hold is not converted, and leaves nothing behind", "[runtime]") {
+  const TemporaryFolder folder;
+  const fs::path from = folder / "large", to = folder / "packed", file = from / "model.safetensors";
+  fs::copy(data_path("golden/llama-f32"), from);
+  const auto tensors = runtime::Checkpoint::open(from).tensors();
+  const auto tensor = std::find_if(tensors.begin(), tensors.end(),
+                                   [](const auto& t) { return t.name == "model.layers.1.mlp.down_proj.weight"; });
+  const std::int64_t at = 3 * tensor->shape[1] + 2;
+  const float large = -1e5f;
+  {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(static_cast<std::streamoff>(tensor->offset) + 4 * at);
+    stream.write(reinterpret_cast<const char*>(&large), sizeof(large));
+  }
+  const auto said = Catch::Contains(
+      "'model.layers.1.mlp.down_proj.weight', row 3, column 2: -1e+05 is too large for "
+      "float16; give --dtype bfloat16");
+  CHECK_THROWS_WITH(runtime::convert_checkpoint(from, to, "auto", kGoOn), said);
+  CHECK_THROWS_AS(runtime::convert_checkpoint(from, to, "auto", kGoOn), DataError);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+  runtime::convert_checkpoint(from, to, "bfloat16", kGoOn);
+  CHECK(difference(*runtime::open_model(from, "bfloat16", ""), *runtime::open_model(to, "auto", "")) == "");
+}
+
 namespace {
 
 constexpr policy::WeightFormat kInt4{.dtype = DType::i4, .group = 32};

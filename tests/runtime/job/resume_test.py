@@ -244,6 +244,25 @@ class Lines(Case):
         self.resumed("--resume=repair")
         self.assertTrue(bad.read_bytes().endswith(b"x\ny\nnot a result's beginning\n"))
 
+    def test_failures_are_tried_again(self):
+        """A refused request is put right. Only with =force,retry does it run; its old line is set aside."""
+        bad, record = self.folder / "out.jsonl.bad", ("--on-bad-request", "record")
+        self.output.unlink()
+        write_lines(self.input, [*REQUESTS[:2], {**REQUESTS[2], "max_tokens": 0}, *REQUESTS[3:]])
+        said = self.run_job(*record, code=1)
+        self.assertIn("1 of 12 requests have no answer; each has a line that says why; mend what it names and give "
+                      "--resume=force,retry", said)
+        failed = [line for line in self.output.read_bytes().splitlines(keepends=True) if b'"error"' in line]
+        self.assertIn("--resume=force,retry", self.run_job("--resume", *record, code=1))
+        self.run_job("--resume=retry", *record, code=1)  # nothing has changed, so it fails again
+        self.assertEqual(bad.read_bytes(), failed[0])
+        write_lines(self.input, REQUESTS)
+        self.refused(USAGE, ["belongs to another run", "--resume=force,retry"], "--resume=retry")
+        self.assertIn("--resume=force,retry", self.run_job("--resume=force", code=1))
+        self.run_job("--resume=force,retry")
+        self.assertEqual(sorted(self.output.read_bytes().splitlines(keepends=True)), sorted(self.whole))
+        self.assertEqual(bad.read_bytes(), 2 * failed[0])
+
     def test_tails(self):
         """Every length of the last line: 1 to all but the newline; and what a crashed file system may leave."""
         before, last = b"".join(self.whole[:11]), self.whole[11]

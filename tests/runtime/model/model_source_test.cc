@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "kernels/error.h"
 #include "tests/support/files.h"
@@ -71,6 +72,29 @@ TEST_CASE("generation_config.json says what ends a text, where it says so", "[ru
   }
 }
 
+TEST_CASE("ids that cannot occur end no text, and a note says so", "[runtime]") {
+  const TemporaryFolder folder;
+  const std::string config = R"({"model_type":"opt","vocab_size":100,"eos_token_id":)";
+  for (const auto& [id, left, noted] : std::vector<std::tuple<std::string, Ids, std::string>>{
+           {"100", {}, "eos_token_id 100 is beyond the vocabulary of 100"},
+           {"-1", {}, "eos_token_id -1 is beyond"},
+           {"18446744073709551615", {}, "eos_token_id 18446744073709551615 is beyond"},
+           {"[2,100]", {2}, "eos_token_id 100 is beyond"},
+           {"[]", {}, ""}}) {
+    CAPTURE(id);
+    write_text(folder / "config.json", config + id + "}");
+    const policy::ModelSpec spec = read_model_spec(folder.path());
+    CHECK(spec.eos == left);
+    REQUIRE(spec.notes.size() == (noted.empty() ? 0 : 1));
+    if (!noted.empty()) CHECK_THAT(spec.notes[0], Contains(noted));
+  }
+  write_text(folder / "config.json", config + "7,\"bos_token_id\":100}");
+  CHECK_FALSE(read_model_spec(folder.path()).bos);
+  CHECK_THAT(read_model_spec(folder.path()).notes.at(0), Contains("bos_token_id 100 is beyond the vocabulary"));
+  write_text(folder / "generation_config.json", R"({"eos_token_id":[100]})");
+  CHECK(read_model_spec(folder.path()).eos == Ids{7});
+}
+
 TEST_CASE("a broken generation_config.json is refused by file and key", "[runtime]") {
   const TemporaryFolder folder;
   const fs::path file = folder / "generation_config.json";
@@ -81,16 +105,11 @@ TEST_CASE("a broken generation_config.json is refused by file and key", "[runtim
       {"{", "not valid JSON"},
       {R"({"x":)" + nested(1000) + "}", "nested"},
       {R"({"eos_token_id":1,"eos_token_id":2})", "'eos_token_id' appears twice"},
-      {R"({"eos_token_id":100})", "'eos_token_id' must be an id from 0 to 99, a list of them, or null"},
-      {R"({"eos_token_id":-1})", "'eos_token_id' must be an id from 0 to 99"},
-      {R"({"eos_token_id":1.0})", "'eos_token_id' must be an id from 0 to 99"},
-      {R"({"eos_token_id":"2"})", "'eos_token_id' must be an id from 0 to 99"},
-      {R"({"eos_token_id":true})", "'eos_token_id' must be an id from 0 to 99"},
-      {R"({"eos_token_id":18446744073709551615})", "'eos_token_id' must be an id from 0 to 99"},
-      {R"({"eos_token_id":[2,100]})", "'eos_token_id' must be an id from 0 to 99"},
-      {R"({"eos_token_id":[]})", "'eos_token_id' must be an id from 0 to 99"},
-      {R"({"eos_token_id":[[2]]})", "'eos_token_id' must be an id from 0 to 99"},
-      {R"({"eos_token_id":{}})", "'eos_token_id' must be an id from 0 to 99"},
+      {R"({"eos_token_id":1.0})", "'eos_token_id' must be a token id, a list of them, or null"},
+      {R"({"eos_token_id":"2"})", "'eos_token_id' must be a token id"},
+      {R"({"eos_token_id":true})", "'eos_token_id' must be a token id"},
+      {R"({"eos_token_id":[[2]]})", "'eos_token_id' must be a token id"},
+      {R"({"eos_token_id":{}})", "'eos_token_id' must be a token id"},
   };
   for (const auto& [text, expected] : cases) {
     CAPTURE(text.substr(0, 100));
@@ -207,4 +226,51 @@ TEST_CASE("the tokenizer's own end token ends answers too", "[runtime]") {
     CHECK(open(text)->spec.eos == Ids{2});
     CHECK(open(text)->notes.empty());
   }
+}
+
+namespace {
+
+/// Changes keys of a folder's config.json.
+void change_config(const fs::path& folder, const std::string& changes) {
+  nlohmann::json config = nlohmann::json::parse(read_text(folder / "config.json"));
+  config.merge_patch(nlohmann::json::parse(changes));
+  write_text(folder / "config.json", config.dump());
+}
+
+}  // namespace
+
+TEST_CASE("a quantization_config that plain weights have kept is not followed", "[runtime]") {
+  const Changed changed("llama-absent-keys-f16");
+  const std::string config =
+      GENERATE(R"({"quant_method":"bitsandbytes","load_in_4bit":true})", R"({"group_size":64,"bits":4})",
+               R"({"quant_method":"gptq","bits":4,"group_size":32})");
+  CAPTURE(config);
+  change_config(changed.folder.path(), R"({"quantization_config":)" + config + "}");
+  const auto source = changed.open();
+  REQUIRE(source->notes.size() == 1);
+  CHECK_THAT(source->notes[0], Contains("has a quantization_config, but the weights are plain numbers"));
+  CHECK_FALSE(source->spec.quantisation);
+  CHECK_FALSE(source->weight_format);
+  CHECK(runtime::open_model(changed.folder.path(), "auto", "", policy::WeightFormat{.dtype = DType::i8})->packs());
+}
+
+TEST_CASE("a quantization_config that cannot be read is refused where weights are not plain, or not there",
+          "[runtime]") {
+  Changed changed("llama-absent-keys-f16");
+  change_config(changed.folder.path(), R"({"quantization_config":{"quant_method":"bitsandbytes"}})");
+  const auto refused = Contains("quantization_config is that of 'bitsandbytes'");
+  CHECK_THROWS_WITH(runtime::open_model(changed.folder.path(), "auto", "random:1"), refused);
+  CHECK_THROWS_WITH(read_model_spec(changed.folder / "config.json"), refused);
+  std::string file = read_text(changed.folder / "model.safetensors");
+  const std::size_t at = file.find("layers.0.mlp.up_proj.weight");
+  file.replace(file.find("F16", at), 3, "I16");
+  write_text(changed.folder / "model.safetensors", file);
+  CHECK_THROWS_WITH(changed.open(), refused);
+}
+
+TEST_CASE("a file that is passed over is named", "[runtime]") {
+  const Changed changed("llama-absent-keys-f16");
+  write_text(changed.folder / "model.safetensors.index.json", "{}");
+  REQUIRE(changed.open()->notes.size() == 1);
+  CHECK_THAT(changed.open()->notes[0], Contains("model.safetensors is read, model.safetensors.index.json"));
 }

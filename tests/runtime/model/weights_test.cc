@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -86,13 +87,20 @@ std::vector<Unit> one_tensor_each(const std::vector<Unit>& units) {
   return each;
 }
 
+/// A number that a checkpoint has in the place of a random one.
+struct Planted {
+  std::string tensor;
+  std::size_t index = 0;
+  float number = 0;
+};
+
 /// A checkpoint of random numbers, and these numbers as the file's type holds them. `shift`: bytes before the first
 /// tensor.
 struct Stored {
   TemporaryFolder folder;
   std::map<std::string, std::vector<float>> numbers;
 
-  Stored(const std::vector<Unit>& units, DType dtype, std::size_t shift = 0) {
+  Stored(const std::vector<Unit>& units, DType dtype, std::size_t shift = 0, const Planted& planted = {}) {
     nlohmann::ordered_json header;
     std::string data;
     if (shift > 0) {
@@ -102,7 +110,8 @@ struct Stored {
     std::uint64_t seed = 1;
     for (const Unit& unit : one_tensor_each(units)) {
       const policy::TensorSpec& spec = unit.tensors[0];
-      const std::vector<float> values = rounded(normal(spec.elements(), seed++), dtype);
+      std::vector<float> values = rounded(normal(spec.elements(), seed++), dtype);
+      if (spec.name == planted.tensor) values[planted.index] = planted.number;
       numbers[spec.name] = values;
       const std::size_t begin = data.size();
       for (const float x : values) {
@@ -223,6 +232,35 @@ TEST_CASE("other types are converted with one rounding", "[runtime]") {
     CAPTURE(name);
     CHECK(values == rounded(file.numbers.at(name), type));
   }
+}
+
+TEST_CASE("a number that the wanted type does not hold is refused by tensor, row and column", "[runtime]") {
+  const policy::ModelSpec model = small_model();
+  const std::vector<Unit> units = policy::model_units(model);
+  constexpr std::size_t kRow = 37, kColumn = 5;
+  struct Case {
+    const char* tensor;
+    DType stored, type;
+    float number;
+    const char* refused;  // null: converted
+  };
+  const Case c = GENERATE(values<Case>(
+      {{"layers.1.fc1.weight", DType::f32, DType::f16, 3e5f, "3e+05 is too large for float16; give --dtype bfloat16"},
+       {"layers.1.fc1.weight", DType::f32, DType::f16, -65520, "-65520 is too large for float16"},
+       {"layers.1.fc1.weight", DType::f32, DType::f16, 65519.99f, nullptr},
+       {"lm_head.weight", DType::bf16, DType::f16, 0x1p17f, "131072 is too large for float16"},
+       {"layers.1.fc1.weight", DType::f32, DType::f16, std::numeric_limits<float>::infinity(), nullptr},
+       {"layers.1.fc1.weight", DType::f32, DType::bf16, 3.4e38f,
+        "3.4e+38 is too large for bfloat16; give --dtype float32"},
+       {"layers.1.fc1.weight", DType::f32, DType::bf16, 3e38f, nullptr}}));
+  CAPTURE(c.tensor, c.number);
+  const Stored file(units, c.stored, 0, {c.tensor, kRow * 24 + kColumn, c.number});
+  const Checkpoint checkpoint = Checkpoint::open(file.folder.path());
+  const Weights weights(model, units, checkpoint, c.type);
+  if (c.refused)
+    CHECK_THROWS_WITH(made(weights, units),
+                      Catch::Matchers::Contains(std::string(c.tensor) + "', row 37, column 5: " + c.refused));
+  else CHECK(made(weights, units).at(c.tensor) == rounded(file.numbers.at(c.tensor), c.type));
 }
 
 TEST_CASE("int4 quantises the matrices of layers to 4 bits, what makes the values to 8", "[runtime]") {

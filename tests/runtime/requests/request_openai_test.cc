@@ -165,6 +165,23 @@ TEST_CASE("values that change nothing are accepted", "[runtime]") {
   CHECK_NOTHROW(read(chat("a", body)));
 }
 
+TEST_CASE("what clients write is read as they mean it", "[runtime]") {
+  const Request plain = read(completion("a"));
+  CHECK(read(completion("a", {{"prompt", json::array({"It was"})}})).prompt == plain.prompt);
+  CHECK(read(completion("a", {{"prompt", json::array({json(plain.prompt)})}})).prompt == plain.prompt);
+  CHECK(read(completion("a", {{"max_tokens", 7.0}})).max_tokens == 7);
+  const Request asked = read(chat("a"));
+  CHECK(read(chat("a", {{"max_completion_tokens", 4}, {"top_logprobs", 0}, {"logprobs", false}})).max_tokens == 4);
+  const json named{{"role", "user"}, {"content", "Hello"}, {"name", "Ann"}};
+  CHECK(read(chat("a", {{"messages", json::array({named})}})).prompt == asked.prompt);
+  const auto after = [&](json content) {
+    json line = chat("a");
+    line["body"]["messages"] = {named, {{"role", "assistant"}, {"content", std::move(content)}}, named};
+    return read(line).prompt;
+  };
+  CHECK(after(nullptr) == after(""));
+}
+
 TEST_CASE("random numbers depend on seed and custom_id", "[runtime]") {
   const auto key = [](const std::string& id, json seed) {
     return read(completion(id, {{"seed", std::move(seed)}})).sampling.key;
@@ -224,7 +241,9 @@ TEST_CASE("completions that are refused", "[runtime]") {
       {body("prompt", std::vector<int>(256, 7)), "context_length_exceeded", "prompt",
        "256 tokens; the model's context is 256"},
       {body("max_tokens", 256), "context_length_exceeded", "max_tokens", "256 are to follow"},
-      {body("max_tokens", 0), bad, "max_tokens", "must be an integer from 1"},
+      {body("max_tokens", 0), bad, "max_tokens", "weft score gives the log-probabilities of a text"},
+      {body("max_tokens", -1), bad, "max_tokens", "must be an integer from 1"},
+      {body("prompt_logprobs", 1), no, "prompt_logprobs", "'prompt_logprobs' is not supported, got 1"},
       {body("max_completion_tokens", 5), no, "max_completion_tokens", "unknown key"},
       {body("temperature", 3), bad, "temperature", "a number from 0.0 to 2.0, got 3"},
       {body("top_p", 0), bad, "top_p", "over 0"},
@@ -260,8 +279,9 @@ TEST_CASE("chats that are refused", "[runtime]") {
       {message({{"role", "user"}}), bad, "messages[0].content", "must be a string"},
       {message({{"role", "user"}, {"content", 5}}), bad, "messages[0].content", "must be a string"},
       {message(image), bad, "messages[0].content", R"(not {"type": "text")"},
-      {message({{"role", "user"}, {"content", "a"}, {"name", "Bob"}}), no, "messages[0].name", "not supported"},
-      {body("max_completion_tokens", 5), bad, "max_tokens", "found both"},
+      {message({{"role", "user"}, {"content", "a"}, {"name", 5}}), no, "messages[0].name", "not supported"},
+      {message({{"role", "assistant"}}), bad, "messages[0].content", "must be a string"},
+      {body("max_completion_tokens", 5), bad, "max_tokens", "found both, and they differ"},
       {body("tools", {{{"type", "function"}}}), no, "tools", "not supported"},
       {body("tool_choice", "required"), no, "tool_choice", "not supported"},
       {body("response_format", {{"type", "json_object"}}), no, "response_format", "not supported"},
@@ -273,7 +293,7 @@ TEST_CASE("chats that are refused", "[runtime]") {
       {body("chat_template_kwargs", {{"tools_in_user_message", true}}), no, "chat_template_kwargs", "nothing else"},
       {body("chat_template_kwargs", {{"date_string", 5}}), no, "chat_template_kwargs", "nothing else"},
       {body("prompt", "a"), no, "prompt", "unknown key 'prompt'"},
-      {body("reasoning_effort", "high"), no, "reasoning_effort", "unknown key"},
+      {body("reasoning_effort", "high"), no, "reasoning_effort", "not supported"},
   });
 }
 

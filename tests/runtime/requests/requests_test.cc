@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "kernels/error.h"
@@ -80,7 +81,7 @@ std::vector<Bad> bad_lines() {
       {R"({"id":"good","prompt_ids":[3]})", "duplicate_custom_id",
        R"(id "good" is also that of line 1; ids must be unique)"},
       {R"({"id":"go\u006fd","prompt_ids":[3]})", "duplicate_custom_id", "also that of line 1"},
-      {R"({"id":null,"prompt_ids":[3]})", "invalid_value", "'id' must be an integer or a string of 1 to 512 bytes"},
+      {R"({"id":null,"prompt_ids":[3]})", "missing_required_parameter", "'id' is missing, and other lines have one"},
       {R"({"id":"","prompt_ids":[3]})", "invalid_value", "'id' must be an integer or a string of 1 to 512 bytes"},
       {R"({"id":"a\nb","prompt_ids":[3]})", "invalid_value", "'id' must be an integer or a string of 1 to 512 bytes"},
       {R"({"id":")" + std::string(600, 'x') + R"(","prompt_ids":[3]})", "invalid_value", "'id' must be"},
@@ -95,19 +96,20 @@ std::vector<Bad> bad_lines() {
       {with(R"("temperature":1e400)"), "invalid_json_line", "a number is too large"},
       {with(R"("n":2)"), "invalid_value", "'n' must be 1 when using greedy sampling"},
       {with(R"("max_token":5)"), "unsupported_parameter", "unknown key 'max_token'; did you mean 'max_tokens'?"},
+      {with(R"("reference":"x")"), "unsupported_parameter", "what the answer is to carry goes into 'metadata'"},
       {with(R"("seed":18446744073709551616)"), "invalid_json_line", "does not fit 64 bits"},
       {R"({"custom_id":"x","method":"POST","url":"/v1/completions","body":{}})", "missing_required_parameter",
        "'id' is missing"},
   };
   for (const char* ids : {"[-1]", "[100]", "[1.0]", "[\"3\"]", "[9223372036854775808]"})
     bad.push_back({R"({"id":"x","prompt_ids":)" + std::string(ids) + "}", "invalid_value", "token ids from 0 to 99"});
-  for (const char* value : {"0", "-1", "1e2", "\"5\"", "2147483648", "null"})
+  for (const char* value : {"0", "-1", "0.0", "2.5", "1e30", "true", "\"5\"", "2147483648"})
     bad.push_back({with(R"("max_tokens":)" + std::string(value)), "invalid_value", "'max_tokens' must be an integer"});
-  for (const char* value : {"-1", "\"0\"", "101", "null"})
+  for (const char* value : {"-1", "\"0\"", "101"})
     bad.push_back({with(R"("temperature":)" + std::string(value)), "invalid_value", "'temperature' must be a number"});
   for (const char* value : {"0", "1.1", "-0.5"})
     bad.push_back({with(R"("top_p":)" + std::string(value)), "invalid_value", "'top_p' must be a number"});
-  for (const char* value : {"-1", "9223372036854775808", "1.0"})
+  for (const char* value : {"-1", "9223372036854775808", "1.5"})
     bad.push_back({with(R"("seed":)" + std::string(value)), "invalid_value", "'seed' must be an integer"});
   for (const char* value : {"\"\"", "[\"\"]", "[1]", "1"})
     bad.push_back({with(R"("stop":)" + std::string(value)), "invalid_value", "'stop' must be"});
@@ -193,6 +195,35 @@ TEST_CASE("a request is read as its line says", "[runtime]") {
   CHECK_FALSE(requests.find("\"b\""));
 }
 
+TEST_CASE("nulls and whole numbers as pandas writes them are what they stand for", "[runtime]") {
+  const File file(
+      R"({"id":7.0,"prompt":null,"prompt_ids":[3],"max_tokens":2.0,"temperature":null,"top_k":4e1,"stop":null})"
+      "\n" +
+      kLast);
+  const RequestFile requests = file.open();
+  const Request request = requests.read(0);
+  CHECK(request.id == "7");
+  CHECK(requests.find("7") == 0);
+  CHECK(request.max_tokens == 2);
+  CHECK(request.sampling.top_k == 40);
+  CHECK(request.sampling.temperature == 0);
+  CHECK(request.stop_strings.empty());
+  const File without("{\"id\":null,\"prompt_ids\":[3]}\n{\"prompt_ids\":[4]}\n");
+  CHECK(without.open().read(0).id == "\"0\"");
+}
+
+TEST_CASE("metadata goes with a request as it is", "[runtime]") {
+  const std::string metadata = R"({"label":2.0,"none":null,"choices":[1,"x"]})";
+  const File file(R"({"id":"a","prompt_ids":[3],"metadata":)" + metadata + "}\n" + kLast + "\n" +
+                  R"({"id":"bad","prompt_ids":[],"metadata":"m"})");
+  const RequestFile requests = file.record();
+  CHECK(nlohmann::json::parse(requests.read(0).metadata) == nlohmann::json::parse(metadata));
+  CHECK(requests.read(1).metadata.empty());
+  CHECK(requests.refusal(2).metadata == "\"m\"");
+  CHECK(requests.entry(0).has_metadata);
+  CHECK_FALSE(requests.entry(1).has_metadata);
+}
+
 TEST_CASE("random numbers are keyed by seed and id", "[runtime]") {
   const File file(R"({"id":1,"prompt_ids":[1],"seed":5})"
                   "\n"
@@ -264,6 +295,8 @@ TEST_CASE("a folder without a tokenizer is one error of the job, whatever become
 }
 
 TEST_CASE("a score request has a continuation in place of a length", "[runtime]") {
+  const File beyond(R"({"id":"x","prompt_ids":[3],"continuation_ids":[100]})");
+  CHECK_THROWS_WITH(beyond.open(RequestKind::score), Contains("'continuation_ids' must be a list of token ids"));
   const File file(R"({"id":1,"prompt_ids":[1],"continuation_ids":[4,5,6]})");
   const Request request = file.open(RequestKind::score).read(0);
   CHECK(request.continuation == std::vector<std::int32_t>{4, 5, 6});

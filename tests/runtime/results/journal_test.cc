@@ -194,6 +194,34 @@ TEST_CASE("what is damaged is set aside, and its request is open again", "[runti
   CHECK(read_text(job.output) == good + kAnswers[1] + "\n" + kAnswers[2] + "\n");
 }
 
+TEST_CASE("where failures are tried again, their lines are set aside and their requests are open", "[runtime]") {
+  const Job job;
+  const std::string failed = R"({"id":1,"error":{"code":"c","message":"m"}})",
+                    gone = R"({"id":"left","error":{"code":"c","message":"m"}})", torn = R"({"id":"1","to)";
+  write_text(job.output, failed + "\n" + kAnswers[0] + "\n" + gone + "\n" + torn);
+  CHECK_THROWS_WITH(job.recover(), Contains("answers a request that is not in the input"));
+  Journal journal(job.output, true);
+  CHECK(journal.recover(job.requests(), false, true) == std::vector<bool>{false, true, false});
+  CHECK(journal.retried() == 2);
+  CHECK(journal.set_aside() == 0);
+  CHECK(journal.torn_bytes() == torn.size());
+  CHECK(read_text(job.output) == kAnswers[0] + "\n");
+  CHECK(read_text(job.folder / "out.jsonl.bad") == failed + "\n" + gone + "\n");
+  journal.open();
+  journal.append(kAnswers[1]);
+  journal.append(failed.substr(0, 6) + R"("1")" + failed.substr(7));
+  CHECK(journal.finish(job.requests(), 3) == 1);
+}
+
+TEST_CASE("where failures are tried again, damage is still refused", "[runtime]") {
+  const Job job;
+  const std::string before = "notes\n" + std::string(R"({"id":1,"error":{"code":"c","message":"m"}})") + "\n";
+  write_text(job.output, before);
+  Journal journal(job.output, true);
+  CHECK_THROWS_WITH(journal.recover(job.requests(), false, true), Contains("out.jsonl:1: "));
+  CHECK(read_text(job.output) == before);
+}
+
 namespace {
 
 /// A disk that takes `room` bytes, and then says that it is full `times` times.

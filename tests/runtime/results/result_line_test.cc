@@ -67,6 +67,17 @@ TEST_CASE("an answer in Weft's own form", "[runtime]") {
       R"({"id":7,"text":"hi","token_ids":[5,2],"finish_reason":"stop","usage":{"prompt_tokens":3,"completion_tokens":2}})");
 }
 
+TEST_CASE("metadata comes back with an answer and with a refusal", "[runtime]") {
+  const std::string metadata = R"({"choices":null,"text":"x"})";
+  const std::string line =
+      runtime::result_line({"7", Endpoint::native, "", metadata}, 3,
+                           std::vector{choice("hi", {5, 2}), choice("ho", {5})}, &demo_tokenizer());
+  CHECK(line.starts_with(R"({"id":7,"metadata":{"choices":null,"text":"x"},"choices":[{"index":0,"text":"hi")"));
+  CHECK(json::parse(line)["choices"].size() == 2);
+  CHECK(runtime::refusal_line({"7", 1, "c", "p", "r", "3"}, Dialect::native) ==
+        R"({"id":7,"metadata":3,"error":{"code":"c","message":"r"}})");
+}
+
 TEST_CASE("an answer as OpenAI's completion", "[runtime]") {
   const json line = line_of({"\"a\"", Endpoint::completions, "demo"}, {choice("hi", {5, 2}), choice("ho", {6})});
   const json& body = line.at("response").at("body");
