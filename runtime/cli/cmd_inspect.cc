@@ -15,6 +15,7 @@
 #include "runtime/base/files.h"
 #include "runtime/cli/commands.h"
 #include "runtime/model/model_source.h"
+#include "runtime/text/chat_template.h"
 
 namespace weft::runtime {
 namespace {
@@ -102,6 +103,7 @@ int inspect_checkpoint(const std::string& path) {
   for (const std::string& note : checkpoint.notes()) fmt::print("{}\n", note);
   fmt::print("tokenizer: {}\n",
              source->tokenizer ? fmt::format("{} tokens", source->tokenizer->size()) : "none; takes prompt_ids only");
+  if (source->tokenizer) fmt::print("chat template: {}\n", ChatTemplate::load(path).description());
   std::uint64_t largest = 0;
   for (const std::uint64_t bytes : source->weights->unit_bytes()) largest = std::max(largest, bytes);
   fmt::print("weights: {} in {} units, the largest {}\n", bytes_to_text(source->weight_bytes()), source->units.size(),

@@ -149,7 +149,7 @@ RunRecord record_of(const JobOptions& options, const ModelSource& source, const 
   if (options.shard.count > 1) record.set("shard", options.shard.text());
   if (options.kind == RequestKind::generate) record.set("max_tokens", std::to_string(options.max_tokens));
   if (!options.chat_template.empty())
-    record.set("chat_template", ChatTemplate::load_as(options.chat_template, options.model).family_name());
+    record.set("chat_template", ChatTemplate::load_as(options.chat_template, options.model).identity());
   if (!options.weights.empty()) record.set("weights", options.weights);
   for (const auto& [name, value] : fingerprints(source)) record.set("model/" + name, value);
   if (source.checkpoint)
