@@ -88,19 +88,21 @@ class Conversation {
   ordered_json message(const ordered_json& given, const std::string& name) const {
     if (!given.is_object()) refuse(name, "must be an object, got " + described(given));
     ordered_json made = ordered_json::object();
-    for (const auto& item : given.items())
-      if (!item.value().is_null() && !(item.value().is_array() && item.value().empty())) made[item.key()] = item.value();
+    const bool calls = given.contains("tool_calls") && !given["tool_calls"].empty();  // null is empty
+    for (const auto& item : given.items()) {
+      const bool nothing = item.value().is_null() || (item.value().is_array() && item.value().empty());
+      if (!nothing || (calls && item.key() == "content")) made[item.key()] = item.value();
+    }
     made["role"] = role(made, name);
-    const bool calls = made.contains("tool_calls");
-    if (calls && !given.contains("content")) made["content"] = nullptr;
     for (const auto& item : given.items()) {
       const std::string& key = item.key();
       if (!made.contains(key) || key == "role" || key == "tool_call_id") continue;
+      if (key == "content" && calls && given[key].is_null()) continue;
       if (key == "content") made[key] = content(given[key], name + ".content");
       else if (key == "tool_calls") made[key] = tool_calls(given[key], name + ".tool_calls");
       else check_extra(key, name);
     }
-    if (calls && given.contains("content") && given["content"].is_null()) made["content"] = nullptr;
+    if (calls && !made.contains("content")) made["content"] = nullptr;
     if (!made.contains("content")) refuse(name + ".content", "must be a string");
     return with_reasoning(std::move(made));
   }

@@ -40,6 +40,7 @@ class Lexer {
   std::vector<Lexeme> read() {
     if (!is_utf8(source_)) fail("the template is not UTF-8");
     while (at_ < source_.size()) read_data();
+    begin_ = at_;
     push(Token::eof);
     return std::move(lexemes_);
   }

@@ -17,7 +17,7 @@ std::string hex(char32_t code, int digits) {
   return text;
 }
 
-std::string quoted(std::string_view text) {
+std::string python_repr(std::string_view text) {
   const bool single = text.find('\'') != std::string_view::npos, twice = text.find('"') != std::string_view::npos;
   const char quote = single && !twice ? '"' : '\'';
   std::string out(1, quote);
@@ -68,7 +68,7 @@ class Printer {
 
   void put_text(const Text& text, std::string& out) {
     meter_.charge_bytes(text.bytes.size() * 2);
-    const std::string shown = quoted(text.bytes);
+    const std::string shown = python_repr(text.bytes);
     out += text.markup ? "Markup(" + shown + ")" : shown;
   }
 

@@ -87,7 +87,7 @@ constexpr std::string_view kQwen3Template = R"(
 
 constexpr std::string_view kLlama2Template = R"(
 {%- set has_system = messages[0].role == 'system' %}
-{%- for message in messages[1:] if has_system else messages %}
+{%- for message in (messages[1:] if has_system else messages) %}
   {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
     {{- raise_exception('conversation roles must alternate user/assistant/user/assistant/...') }}
   {%- endif %}
@@ -118,7 +118,7 @@ constexpr std::string_view kLlama31Template = R"(
 {%- set has_system = messages[0].role == 'system' %}
 {{- bos_token + '<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n' }}
 {{- 'Today Date: ' + date_string + '\n\n' + (messages[0].content.strip() if has_system else '') + '<|eot_id|>' }}
-{%- for message in messages[1:] if has_system else messages %}
+{%- for message in (messages[1:] if has_system else messages) %}
   {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + message.content.strip() + '<|eot_id|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
@@ -132,7 +132,7 @@ constexpr std::string_view kLlama32Template = R"(
 {%- set has_system = messages[0].role == 'system' %}
 {{- bos_token + '<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n' }}
 {{- 'Today Date: ' + date_string + '\n\n' + (messages[0].content.strip() if has_system else '') + '<|eot_id|>' }}
-{%- for message in messages[1:] if has_system else messages %}
+{%- for message in (messages[1:] if has_system else messages) %}
   {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + message.content.strip() + '<|eot_id|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
@@ -171,7 +171,7 @@ constexpr std::string_view kMistralV02Template = R"(
 constexpr std::string_view kMistralSystemTemplate = R"(
 {%- set has_system = messages[0].role == 'system' %}
 {{- bos_token }}
-{%- for message in messages[1:] if has_system else messages %}
+{%- for message in (messages[1:] if has_system else messages) %}
   {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
     {{- raise_exception('conversation roles must alternate user/assistant/user/assistant/...') }}
   {%- elif message.role == 'user' %}
@@ -187,7 +187,7 @@ constexpr std::string_view kMistralSystemTemplate = R"(
 constexpr std::string_view kMistralV03Template = R"(
 {%- set has_system = messages[0].role == 'system' %}
 {{- bos_token }}
-{%- for message in messages[1:] if has_system else messages %}
+{%- for message in (messages[1:] if has_system else messages) %}
   {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
     {{- raise_exception('conversation roles must alternate user/assistant/user/assistant/...') }}
   {%- elif message.role == 'user' %}

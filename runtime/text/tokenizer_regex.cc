@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 
 #include "kernels/error.h"
 #include "runtime/base/utf8.h"

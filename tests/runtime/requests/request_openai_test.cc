@@ -324,7 +324,7 @@ TEST_CASE("tools, calls and parts reach a template that takes them", "[runtime]"
   // What a template sees: keys in the order of the line, arguments as objects, reasoning under both names.
   File file("");
   file.rules.chat = ChatTemplate("x", "{{ messages|tojson }}{{ tools|tojson }}{{ documents|tojson }}{{ mode }}{% if tool %}{% endif %}"
-                                      "{{ tool_calls }}{{ reasoning_content }}{{ name }}{% for p in m.content %}{% endfor %}", {});
+                                      "{{ tool_calls }}{{ reasoning_content }}{{ name }}{% if false %}{% for p in m.content %}{% endfor %}{% endif %}", {});
   const std::string line = R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"demo","max_tokens":1,
     "tools":[{"type":"function","function":{"name":"f","description":"d","a":1}}],"tool_choice":"auto",
     "documents":[{"title":"t"}],"chat_template_kwargs":{"mode":3},"messages":[

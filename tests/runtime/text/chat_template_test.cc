@@ -68,9 +68,10 @@ TEST_CASE("named templates lay conversations out as the published ones", "[runti
         if (key == std::string("dated")) variables["date_string"] = golden.at("date");
         if (key == std::string("not_thinking")) variables["enable_thinking"] = false;
         const ordered_json& expected = family.at(key).at(i);
-        if (expected.is_null()) CHECK_THROWS_AS(chat.render(variables), ChatError), ++refused;
+        if (expected.is_null()) CHECK_THROWS_AS(chat.render(variables), ChatError);
         else CHECK(chat.render(variables) == expected.get<std::string>());
         ++compared;
+        refused += expected.is_null();
       }
     }
   }
