@@ -205,7 +205,7 @@ void Tokenizer::encode_pass(std::string_view text, bool normalized, Start start,
     if (done < match.begin)
       encode_between(text.substr(done, match.begin - done), normalized, done == 0 ? start : Start::segment, ids, scratch);
     if (match.token == nullptr) return;
-    ids.push_back(match.token->id);
+    if (match.begin < match.end) ids.push_back(match.token->id);  // else the token before took all of it
     search = match.token_end;
     done = match.end;
   }

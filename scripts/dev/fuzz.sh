@@ -29,6 +29,7 @@ run() {
     snapshot | packed) seeds=("build/fuzz/seeds/$name") longest=65536 ;;
     json) seeds=(configs) ;;
     requests) seeds=(configs/examples) ;;
+    template) seeds=(tests/data/template) ;;
     gpt2_files) seeds=(tests/data/tokenizer/added) ;;
     tokenizer) seeds=(tests/data/tokenizer/{neox,llama2,llama3,mistral,qwen2}) longest=65536 ;;
   esac
