@@ -32,10 +32,16 @@ using nlohmann::json;
 
 constexpr std::size_t kPart = 1 << 20, kStep = 64 << 20;  // bytes of a tensor that a thread, and all, convert at a time
 constexpr std::size_t kLargestCopied = 512 << 20;
-constexpr std::array kCopied{
-    "generation_config.json",  "tokenizer.json",    "tokenizer_config.json", "vocab.json",         "merges.txt",
-    "special_tokens_map.json", "added_tokens.json", "tokenizer.model",       "chat_template.jinja",
-    "chat_template.json"};
+constexpr std::array kCopied{"generation_config.json",
+                             "tokenizer.json",
+                             "tokenizer_config.json",
+                             "vocab.json",
+                             "merges.txt",
+                             "special_tokens_map.json",
+                             "added_tokens.json",
+                             "tokenizer.model",
+                             "chat_template.jinja",
+                             "chat_template.json"};
 
 struct Planned {
   StoredTensor stored;

@@ -42,10 +42,9 @@ std::vector<std::pair<std::string, std::string>> fingerprints(const ModelSource&
     add("config.json", path);
     return found;
   }
-  for (const char* name :
-       {"config.json", "generation_config.json", "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
-        "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json",
-        "additional_chat_templates/tool_use.jinja"})
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "vocab.json", "merges.txt",
+                           "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                           "chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja"})
     add(name, path / name);
   if (model.checkpoint)
     for (std::size_t i = 0; i < model.checkpoint->files().size(); ++i)

@@ -76,9 +76,8 @@ struct RequestRules {
   std::vector<policy::Retention> rolled = {};
 };
 
-/// Reads the request of a line, whose text is `text`. `where` begins the messages; `default_id`, as JSON, is the id of a
-/// line without one.
-/// Throws UsageError, which is a BadRequest if the code is not invalid_value.
+/// Reads the request of a line, whose text is `text`. `where` begins the messages; `default_id`, as JSON, is the id of
+/// a line without one. Throws UsageError, which is a BadRequest if the code is not invalid_value.
 Request read_native_request(const nlohmann::json& line, std::string_view text, const std::string& where,
                             const std::string& default_id, const RequestRules& rules);
 Request read_openai_request(const nlohmann::json& line, std::string_view text, const std::string& where,

@@ -81,7 +81,8 @@ class Conversation {
     if (!list.is_array() || list.empty())
       refuse("messages", "must be a non-empty list of messages, got " + described(list));
     ordered_json made = ordered_json::array();
-    for (const ordered_json& each : list) made.push_back(message(each, "messages[" + std::to_string(made.size()) + "]"));
+    for (const ordered_json& each : list)
+      made.push_back(message(each, "messages[" + std::to_string(made.size()) + "]"));
     return made;
   }
 
@@ -145,7 +146,9 @@ class Conversation {
     for (ordered_json& call : made) {
       if (!call.is_object() || !call.contains("function") || !call["function"].is_object() ||
           !call["function"].value("name", ordered_json()).is_string())
-        refuse(name, R"(must be a list of {"id": "...", "type": "function", "function": {"name": "...", "arguments": "..."}})");
+        refuse(
+            name,
+            R"(must be a list of {"id": "...", "type": "function", "function": {"name": "...", "arguments": "..."}})");
       ordered_json& arguments = call["function"]["arguments"];
       if (arguments.is_null() || arguments == "") arguments = ordered_json::object();
       if (arguments.is_string()) {

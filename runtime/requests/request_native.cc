@@ -55,10 +55,10 @@ class Reader {
   void read_conversation() {
     for (const char* key : {"prompt", "prompt_ids"})
       if (fields_.has(key))
-        throw BadRequest(where_, "invalid_value", key, "wanted either 'messages' or '" + std::string(key) + "', found both");
+        throw BadRequest(where_, "invalid_value", key,
+                         "wanted either 'messages' or '" + std::string(key) + "', found both");
     for (const char* key : kConversationFields) fields_.has(key);
-    if (!rules_.tokenizer)
-      throw NoTokenizer(where_, "'messages'", rules_.openai.model_folder, "'prompt_ids'");
+    if (!rules_.tokenizer) throw NoTokenizer(where_, "'messages'", rules_.openai.model_folder, "'prompt_ids'");
     request_.prompt = conversation_ids(line_, nullptr, where_, rules_);
   }
 

@@ -18,7 +18,7 @@ struct Node;
 using NodePtr = std::unique_ptr<Node>;
 using Nodes = std::vector<NodePtr>;
 
-enum class Op : std::uint8_t {
+enum class NodeOp : std::uint8_t {
   // expressions; "parts" are the node's children in order
   constant,
   name,
@@ -45,7 +45,7 @@ enum class Op : std::uint8_t {
   data,
   print,   ///< the parts, one after another
   branch,  ///< if parts[0]: body; else: other
-  loop,    ///< for target in parts[0], if parts[1] (may be null): body; else: other
+  loop,    ///< goes through parts[0] for target, if parts[1] (may be null): body; else: other
   set,     ///< target = parts[0]
   set_block,
   macro,
@@ -57,7 +57,7 @@ enum class Op : std::uint8_t {
   next,   ///< continue
 };
 
-/// What a call gives.
+/// The arguments of a call.
 struct Arguments {
   Nodes positional;
   std::vector<std::pair<std::string, NodePtr>> named;
@@ -65,19 +65,20 @@ struct Arguments {
 };
 
 struct Node {
-  Op op = Op::constant;
-  Place place;
-  int depth = 1;     ///< of the tree below, which bounds every recursion
+  NodeOp op = NodeOp::constant;
+  SourcePlace place;
+  int depth = 1;     ///< counts the levels of the tree below; it bounds every recursion
   int symbol = -1;   ///< the number of a name
   std::string text;  ///< a name, a sign, data
-  Value value;       ///< of a constant
+  PyValue value;     ///< a constant's value
   Nodes parts;
   std::vector<std::string> signs;
   Arguments arguments;
   NodePtr target;
-  std::vector<int> parameters;  ///< of a macro or a call block, as symbols; the last ones have the defaults `parts`
+  std::vector<int>
+      parameters;  ///< the symbols of a macro's or a call block's parameters; the last ones have the defaults `parts`
   Nodes body, other;
-  bool recursive = false;                      ///< of a loop
+  bool recursive = false;                        ///< a loop that calls itself
   bool takes_more = false, takes_named = false;  ///< a macro that uses `varargs`, `kwargs`
   bool takes_caller = false;                     ///< a macro that uses `caller`
 };

@@ -16,11 +16,11 @@ constexpr std::size_t kMostNamespaces = 100'000;
 
 struct Macro : Callable {
   Macro(const Node& of, ScopePtr where) : node(of), scope(std::move(where)) {}
-  Value call(Evaluator& evaluator, CallArguments arguments) override {
+  PyValue call(Evaluator& evaluator, CallArguments arguments) override {
     return evaluator.call_macro(node, scope, std::move(arguments));
   }
-  std::optional<Value> part(Evaluator&, const std::string& name) override {
-    if (name == "name") return node.text.empty() ? Value::none() : Value(node.text);
+  std::optional<PyValue> part(Evaluator&, const std::string& name) override {
+    if (name == "name") return node.text.empty() ? PyValue::none() : PyValue(node.text);
     return {};
   }
   const Node& node;
@@ -30,9 +30,9 @@ struct Macro : Callable {
 /// `loop` in the body of a for. Items come when they are asked for, because the loop's condition may see what its body
 /// did before.
 struct Loop : Callable, std::enable_shared_from_this<Loop> {
-  Value call(Evaluator& evaluator, CallArguments arguments) override {
-    if (ended || !node->recursive) throw Fault("the loop must have the 'recursive' marker to be called");
-    if (arguments.positional.size() != 1 || !arguments.named.empty()) throw Fault("loop() takes one argument");
+  PyValue call(Evaluator& evaluator, CallArguments arguments) override {
+    if (ended || !node->recursive) throw Stuck("the loop must have the 'recursive' marker to be called");
+    if (arguments.positional.size() != 1 || !arguments.named.empty()) throw Stuck("loop() takes one argument");
     return evaluator.loop_text(*node, arguments.positional[0], scope, depth + 1);
   }
 
@@ -55,14 +55,14 @@ struct Loop : Callable, std::enable_shared_from_this<Loop> {
     return index0 + 1 + static_cast<std::int64_t>(ahead.size());
   }
 
-  std::optional<Value> part(Evaluator&, const std::string& name) override;
+  std::optional<PyValue> part(Evaluator&, const std::string& name) override;
 
   const Node* node = nullptr;
   ScopePtr scope;
   int depth = 0;
-  std::function<std::optional<Value>()> pull;
-  std::deque<Value> ahead;
-  std::optional<Value> current, previous;
+  std::function<std::optional<PyValue>()> pull;
+  std::deque<PyValue> ahead;
+  std::optional<PyValue> current, previous;
   std::optional<Values> changed;
   std::int64_t index0 = -1;
   bool ended = false;
@@ -70,7 +70,7 @@ struct Loop : Callable, std::enable_shared_from_this<Loop> {
   /// Lets go of all values, so that loops that outlive their bodies in a namespace make no chain.
   void end() {
     ended = true;
-    pull = [] { return std::optional<Value>(); };
+    pull = [] { return std::optional<PyValue>(); };
     ahead.clear();
     current.reset(), previous.reset(), changed.reset();
   }
@@ -79,11 +79,11 @@ struct Loop : Callable, std::enable_shared_from_this<Loop> {
 /// loop.cycle and loop.changed.
 struct LoopMethod : Callable {
   LoopMethod(std::shared_ptr<Loop> of, bool changes) : loop(std::move(of)), is_changed(changes) {}
-  Value call(Evaluator& evaluator, CallArguments arguments) override {
-    if (loop->ended) throw Fault("the loop has ended");
+  PyValue call(Evaluator& evaluator, CallArguments arguments) override {
+    if (loop->ended) throw Stuck("the loop has ended");
     Values& values = arguments.positional;
     if (!is_changed) {
-      if (values.empty()) throw Fault("no items for cycling given");
+      if (values.empty()) throw Stuck("no items for cycling given");
       return values[static_cast<std::size_t>(loop->index0) % values.size()];
     }
     const bool same = loop->changed && equal(make_list(*loop->changed), make_list(values), evaluator.meter());
@@ -94,7 +94,7 @@ struct LoopMethod : Callable {
   const bool is_changed;
 };
 
-std::optional<Value> Loop::part(Evaluator&, const std::string& name) {
+std::optional<PyValue> Loop::part(Evaluator&, const std::string& name) {
   if (name == "index") return index0 + 1;
   if (name == "index0") return index0;
   if (name == "first") return index0 == 0;
@@ -104,29 +104,29 @@ std::optional<Value> Loop::part(Evaluator&, const std::string& name) {
   if (name == "revindex0") return length() - index0 - 1;
   if (name == "depth") return std::int64_t{depth} + 1;
   if (name == "depth0") return std::int64_t{depth};
-  if (name == "previtem") return previous ? *previous : Value::undefined("there is no previous item");
-  if (name == "nextitem") return peek() ? ahead.front() : Value::undefined("there is no next item");
+  if (name == "previtem") return previous ? *previous : PyValue::undefined("there is no previous item");
+  if (name == "nextitem") return peek() ? ahead.front() : PyValue::undefined("there is no next item");
   if (name == "cycle" || name == "changed")
-    return Value(std::shared_ptr<Callable>(std::make_shared<LoopMethod>(shared_from_this(), name == "changed")));
+    return PyValue(std::shared_ptr<Callable>(std::make_shared<LoopMethod>(shared_from_this(), name == "changed")));
   return {};
 }
 
 }  // namespace
 
-const Value* CallArguments::find(std::string_view name) const {
+const PyValue* CallArguments::find(std::string_view name) const {
   for (const auto& [key, value] : named)
     if (key == name) return &value;
   return nullptr;
 }
 
-const Value* Scope::find(int symbol) const {
+const PyValue* Scope::find(int symbol) const {
   for (const Scope* scope = this; scope; scope = scope->parent.get())
     for (const auto& [name, value] : scope->values)
       if (name == symbol) return &value;
   return nullptr;
 }
 
-void Scope::set(int symbol, Value value) {
+void Scope::set(int symbol, PyValue value) {
   for (auto& [name, old] : values)
     if (name == symbol) {
       old = std::move(value);
@@ -147,7 +147,7 @@ Evaluator::~Evaluator() {
 Evaluator::Level::Level(Evaluator& of) : evaluator(of) {
   if (++evaluator.level_ > kDeepestCall) {
     --evaluator.level_;
-    throw Fault("the template calls itself too deeply");
+    throw Stuck("the template calls itself too deeply");
   }
   evaluator.meter_.charge(1);
 }
@@ -161,7 +161,7 @@ std::string Evaluator::run(const nlohmann::ordered_json& variables) try {
     if (variables.contains(name)) root->values.emplace_back(symbol, from_json(variables[name]));
   }
   return text_of(tree_.body, top);
-} catch (const Fault& fault) {
+} catch (const Stuck& fault) {
   throw TemplateError(place_, fault.what());
 }
 
@@ -199,42 +199,41 @@ Evaluator::Flow Evaluator::run(const Nodes& body, const ScopePtr& scope) {
 Evaluator::Flow Evaluator::run(const Node& node, const ScopePtr& scope) {
   place_ = node.place;
   switch (node.op) {
-    case Op::data: put(node.text); break;
-    case Op::print:
+    case NodeOp::data: put(node.text); break;
+    case NodeOp::print:
       for (const NodePtr& each : node.parts) put(to_str(evaluate(*each, scope), meter_));
       break;
-    case Op::branch: return run_branch(node, scope);
-    case Op::loop: {
-      const Value over = evaluate(*node.parts[0], scope);
+    case NodeOp::branch: return run_branch(node, scope);
+    case NodeOp::loop: {
+      const PyValue over = evaluate(*node.parts[0], scope);
       run_loop(node, over, scope, 0);
       break;
     }
-    case Op::set: assign(*node.target, evaluate(*node.parts[0], scope), scope); break;
-    case Op::set_block: {
-      Value text = text_of(node.body, inner(scope));
+    case NodeOp::set: assign(*node.target, evaluate(*node.parts[0], scope), scope); break;
+    case NodeOp::set_block: {
+      PyValue text = text_of(node.body, inner(scope));
       if (!node.parts.empty()) text = filter_of(*node.parts[0], &text, scope);
       assign(*node.target, text, scope);
       break;
     }
-    case Op::macro: run_macro(node, scope); break;
-    case Op::call_block: run_call_block(node, scope); break;
-    case Op::filter_block: {
-      const Value text = text_of(node.body, inner(scope));
+    case NodeOp::macro: run_macro(node, scope); break;
+    case NodeOp::call_block: run_call_block(node, scope); break;
+    case NodeOp::filter_block: {
+      const PyValue text = text_of(node.body, inner(scope));
       put(to_str(filter_of(*node.parts[0], &text, scope), meter_));
       break;
     }
-    case Op::with: run_with(node, scope); break;
-    case Op::generation: put(text_of(node.body, inner(scope))); break;
-    case Op::leave: return Flow::leave;
-    case Op::next: return Flow::next;
+    case NodeOp::with: run_with(node, scope); break;
+    case NodeOp::generation: put(text_of(node.body, inner(scope))); break;
+    case NodeOp::leave: return Flow::leave;
+    case NodeOp::next: return Flow::next;
     default: break;
   }
   return Flow::on;
 }
 
 Evaluator::Flow Evaluator::run_branch(const Node& node, const ScopePtr& scope) {
-  if (!node.parts.empty())
-    return run(truth(evaluate(*node.parts[0], scope)) ? node.body : node.other, scope);
+  if (!node.parts.empty()) return run(truth(evaluate(*node.parts[0], scope)) ? node.body : node.other, scope);
   // An if with elifs: each is a branch of its own, and the last has the else.
   for (const NodePtr& each : node.body) {
     place_ = each->place;
@@ -243,7 +242,7 @@ Evaluator::Flow Evaluator::run_branch(const Node& node, const ScopePtr& scope) {
   return run(node.body.back()->other, scope);
 }
 
-std::string Evaluator::loop_text(const Node& loop, const Value& over, const ScopePtr& scope, int depth) {
+std::string Evaluator::loop_text(const Node& loop, const PyValue& over, const ScopePtr& scope, int depth) {
   std::string text;
   std::string* const before = std::exchange(out_, &text);
   try {
@@ -256,7 +255,7 @@ std::string Evaluator::loop_text(const Node& loop, const Value& over, const Scop
   return text;
 }
 
-void Evaluator::run_loop(const Node& node, const Value& over, const ScopePtr& scope, int depth) {
+void Evaluator::run_loop(const Node& node, const PyValue& over, const ScopePtr& scope, int depth) {
   const Level level(*this);
   const auto loop = std::make_shared<Loop>();
   loop->node = &node;
@@ -269,10 +268,10 @@ void Evaluator::run_loop(const Node& node, const Value& over, const ScopePtr& sc
   const Values items = lazy ? Values() : iterate(over, meter_);
   std::size_t at = 0;
   const Node* const condition = node.parts[1].get();
-  loop->pull = [&]() -> std::optional<Value> {
+  loop->pull = [&]() -> std::optional<PyValue> {
     for (;;) {
       if (lazy ? over.generator().at == over.generator().items.size() : at == items.size()) return {};
-      const Value item = lazy ? over.generator().items[over.generator().at++] : items[at++];
+      const PyValue item = lazy ? over.generator().items[over.generator().at++] : items[at++];
       if (!condition) return item;
       const ScopePtr seen = inner(scope);
       assign(*node.target, item, seen);
@@ -301,7 +300,7 @@ void Evaluator::run_macro(const Node& node, const ScopePtr& scope) {
 
 void Evaluator::run_call_block(const Node& node, const ScopePtr& scope) {
   const Node& call_node = *node.target;
-  const Value callee = evaluate(*call_node.parts[0], scope);
+  const PyValue callee = evaluate(*call_node.parts[0], scope);
   CallArguments given = arguments(call_node.arguments, scope);
   given.named.emplace_back("caller", std::shared_ptr<Callable>(std::make_shared<Macro>(node, scope)));
   kept_scopes_.push_back(scope);
@@ -318,14 +317,14 @@ void Evaluator::run_with(const Node& node, const ScopePtr& scope) {
   run(node.body, here);
 }
 
-Value Evaluator::call_macro(const Node& macro, const ScopePtr& scope, CallArguments given) {
+PyValue Evaluator::call_macro(const Node& macro, const ScopePtr& scope, CallArguments given) {
   const Level level(*this);
   const ScopePtr here = inner(scope);
   const std::size_t count = macro.parameters.size(), first_default = count - macro.parts.size();
-  const auto take = [&given](const std::string& name) -> std::optional<Value> {
+  const auto take = [&given](const std::string& name) -> std::optional<PyValue> {
     for (auto each = given.named.begin(); each != given.named.end(); ++each) {
       if (each->first != name) continue;
-      Value value = std::move(each->second);
+      PyValue value = std::move(each->second);
       given.named.erase(each);
       return value;
     }
@@ -334,23 +333,23 @@ Value Evaluator::call_macro(const Node& macro, const ScopePtr& scope, CallArgume
   for (std::size_t i = 0; i < count; ++i) {
     const int symbol = macro.parameters[i];
     const std::string& name = tree_.symbols.name(symbol);
-    std::optional<Value> value;
+    std::optional<PyValue> value;
     if (i < given.positional.size()) value = given.positional[i];
     else value = take(name);
     if (!value)
       value = i >= first_default ? evaluate(*macro.parts[i - first_default], here)
-                                 : Value::undefined("parameter '" + name + "' was not provided");
+                                 : PyValue::undefined("parameter '" + name + "' was not provided");
     here->set(symbol, std::move(*value));
   }
-  if (macro.takes_caller && caller_ >= 0 && macro.op == Op::macro)
-    here->set(caller_, take("caller").value_or(Value::undefined("no caller defined")));
+  if (macro.takes_caller && caller_ >= 0 && macro.op == NodeOp::macro)
+    here->set(caller_, take("caller").value_or(PyValue::undefined("no caller defined")));
   if (macro.takes_named) {
     std::vector<Item> items;
-    for (auto& [name, value] : given.named) items.emplace_back(Value(name), value);
+    for (auto& [name, value] : given.named) items.emplace_back(PyValue(name), value);
     for (int symbol = 0; symbol < tree_.symbols.count(); ++symbol)
       if (tree_.symbols.name(symbol) == "kwargs") here->set(symbol, make_dict(items, meter_));
   } else if (!given.named.empty()) {
-    throw Fault("macro '" + macro.text + "' takes no keyword argument '" + given.named.front().first + "'");
+    throw Stuck("macro '" + macro.text + "' takes no keyword argument '" + given.named.front().first + "'");
   }
   if (macro.takes_more) {
     Values more;
@@ -358,25 +357,25 @@ Value Evaluator::call_macro(const Node& macro, const ScopePtr& scope, CallArgume
     for (int symbol = 0; symbol < tree_.symbols.count(); ++symbol)
       if (tree_.symbols.name(symbol) == "varargs") here->set(symbol, make_list(more, Shape::tuple));
   } else if (given.positional.size() > count) {
-    throw Fault("macro '" + macro.text + "' takes not more than " + std::to_string(count) + " arguments");
+    throw Stuck("macro '" + macro.text + "' takes not more than " + std::to_string(count) + " arguments");
   }
   return text_of(macro.body, here);
 }
 
-Value Evaluator::make_namespace(std::vector<std::pair<std::string, Value>> items) {
-  if (kept_namespaces_.size() >= kMostNamespaces) throw Fault("too many namespaces");
+PyValue Evaluator::make_namespace(std::vector<std::pair<std::string, PyValue>> items) {
+  if (kept_namespaces_.size() >= kMostNamespaces) throw Stuck("too many namespaces");
   kept_namespaces_.push_back(std::make_shared<Namespace>(Namespace{std::move(items)}));
   return kept_namespaces_.back();
 }
 
-void Evaluator::assign(const Node& target, const Value& value, const ScopePtr& scope) {
+void Evaluator::assign(const Node& target, const PyValue& value, const ScopePtr& scope) {
   switch (target.op) {
-    case Op::name: scope->set(target.symbol, value); return;
-    case Op::name_part: {
-      const Value* names = scope->find(target.symbol);
-      if (!names || !names->is(Kind::names)) throw Fault("cannot assign attribute on non-namespace object");
-      if (target.text.starts_with('_')) throw Fault("a namespace takes no name that begins with an underscore");
-      if (Value* old = names->names().find(target.text)) *old = value;
+    case NodeOp::name: scope->set(target.symbol, value); return;
+    case NodeOp::name_part: {
+      const PyValue* names = scope->find(target.symbol);
+      if (!names || !names->is(Kind::names)) throw Stuck("cannot assign attribute on non-namespace object");
+      if (target.text.starts_with('_')) throw Stuck("a namespace takes no name that begins with an underscore");
+      if (PyValue* old = names->names().find(target.text)) *old = value;
       else names->names().items.emplace_back(target.text, value);
       return;
     }
@@ -384,8 +383,9 @@ void Evaluator::assign(const Node& target, const Value& value, const ScopePtr& s
   }
   const Values items = iterate(value, meter_);
   if (items.size() != target.parts.size())
-    throw Fault((items.size() < target.parts.size() ? "not enough" : "too many") + std::string(" values to unpack, wanted ") +
-                std::to_string(target.parts.size()) + ", found " + std::to_string(items.size()));
+    throw Stuck((items.size() < target.parts.size() ? "not enough" : "too many") +
+                std::string(" values to unpack, wanted ") + std::to_string(target.parts.size()) + ", found " +
+                std::to_string(items.size()));
   for (std::size_t i = 0; i < items.size(); ++i) assign(*target.parts[i], items[i], scope);
 }
 

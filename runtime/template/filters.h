@@ -10,7 +10,7 @@ namespace weft::runtime::jinja {
 
 struct Filter {
   std::string_view name, parameters;
-  Value (*body)(Evaluator& evaluator, const Value& value, const Bound& given);
+  PyValue (*body)(Evaluator& evaluator, const PyValue& value, const Bound& given);
 };
 /// Returns the filter of a name, or null.
 const Filter* text_filter(const std::string& name);
@@ -18,10 +18,10 @@ const Filter* list_filter(const std::string& name);
 
 /// map, select, reject, selectattr and rejectattr, which take another filter's or test's arguments; nothing for
 /// another name.
-std::optional<Value> choosing_filter(Evaluator& evaluator, const std::string& name, const Value& value,
-                                     CallArguments given);
-/// What a path such as "function.name" leads to; None leads to the value itself. An undefined step on the way becomes
+std::optional<PyValue> choosing_filter(Evaluator& evaluator, const std::string& name, const PyValue& value,
+                                       CallArguments given);
+/// Follows a path such as "function.name"; None leads to the value itself. An undefined step on the way becomes
 /// `fallback`, if that is not null.
-Value at_path(Evaluator& evaluator, const Value& value, const Value& path, const Value* fallback = nullptr);
+PyValue at_path(Evaluator& evaluator, const PyValue& value, const PyValue& path, const PyValue* fallback = nullptr);
 
 }  // namespace weft::runtime::jinja

@@ -19,7 +19,8 @@ struct Field {
 
 class Formatter {
  public:
-  Formatter(const std::string& text, const Values& values, Meter& meter) : text_(text), values_(values), meter_(meter) {}
+  Formatter(const std::string& text, const Values& values, Meter& meter)
+      : text_(text), values_(values), meter_(meter) {}
 
   std::string run() {
     for (; at_ < text_.size(); ++at_) {
@@ -27,28 +28,28 @@ class Formatter {
       else put_field();
     }
     if (used_ < values_.size() && !(values_.size() == 1 && values_[0].is(Kind::dict)))
-      throw Fault("not all arguments converted during string formatting");
+      throw Stuck("not all arguments converted during string formatting");
     meter_.charge_bytes(out_.size());
     return std::move(out_);
   }
 
  private:
   char next() {
-    if (++at_ >= text_.size()) throw Fault("incomplete format");
+    if (++at_ >= text_.size()) throw Stuck("incomplete format");
     return text_[at_];
   }
 
   int number(char& c) {
     int value = 0;
     for (; c >= '0' && c <= '9'; c = next())
-      if ((value = value * 10 + (c - '0')) > 10'000) throw Fault("a format has a width over 10000");
+      if ((value = value * 10 + (c - '0')) > 10'000) throw Stuck("a format has a width over 10000");
     return value;
   }
 
   void put_field() {
     Field field;
     char c = next();
-    if (c == '(') throw Fault("a format with names, %(...), is not supported");
+    if (c == '(') throw Stuck("a format with names, %(...), is not supported");
     for (; std::string_view("#0- +").find(c) != std::string_view::npos; c = next()) field.flags += c;
     field.width = number(c);
     if (c == '.') {
@@ -60,11 +61,11 @@ class Formatter {
       out_ += '%';
       return;
     }
-    if (used_ == values_.size()) throw Fault("not enough arguments for format string");
+    if (used_ == values_.size()) throw Stuck("not enough arguments for format string");
     pad(field, shown(field, values_[used_++]));
   }
 
-  std::string shown(const Field& field, const Value& value) {
+  std::string shown(const Field& field, const PyValue& value) {
     switch (field.kind) {
       case 's': return cut(field, to_str(value, meter_));
       case 'r': return cut(field, to_repr(value, meter_));
@@ -80,7 +81,7 @@ class Formatter {
       case 'E':
       case 'g':
       case 'G': return real(field, value);
-      default: throw Fault(std::string("unsupported format character '") + field.kind + "'");
+      default: throw Stuck(std::string("unsupported format character '") + field.kind + "'");
     }
   }
 
@@ -95,11 +96,11 @@ class Formatter {
     return (negative ? "-" : field.has('+') ? "+" : field.has(' ') ? " " : "") + digits;
   }
 
-  static std::string whole(const Field& field, const Value& value, const char* pattern) {
-    if (!value.is_number()) throw Fault("a whole number is needed, not '" + type_name(value) + "'");
+  static std::string whole(const Field& field, const PyValue& value, const char* pattern) {
+    if (!value.is_number()) throw Stuck("a whole number is needed, not '" + type_name(value) + "'");
     if (value.is(Kind::real) && (field.kind != 'd' && field.kind != 'i' && field.kind != 'u'))
-      throw Fault("an integer is needed, not 'float'");
-    if (!(std::abs(value.number()) < 9.2e18)) throw Fault("a number does not fit 64 bits");
+      throw Stuck("an integer is needed, not 'float'");
+    if (!(std::abs(value.number()) < 9.2e18)) throw Stuck("a number does not fit 64 bits");
     const std::int64_t number = value.is_whole() ? value.integer() : static_cast<std::int64_t>(value.number());
     char buffer[40];
     std::snprintf(buffer, sizeof buffer, pattern, static_cast<long long>(number < 0 ? -number : number));
@@ -111,9 +112,9 @@ class Formatter {
     return with_sign(field, number < 0, digits);
   }
 
-  static std::string real(const Field& field, const Value& value) {
-    if (!value.is_number()) throw Fault("must be real number, not " + type_name(value));
-    if (field.precision > 300) throw Fault("a format has a precision over 300");
+  static std::string real(const Field& field, const PyValue& value) {
+    if (!value.is_number()) throw Stuck("must be real number, not " + type_name(value));
+    if (field.precision > 300) throw Stuck("a format has a precision over 300");
     const std::string pattern = std::string("%.*") + field.kind;
     char buffer[800];
     std::snprintf(buffer, sizeof buffer, pattern.c_str(), field.precision < 0 ? 6 : field.precision,
@@ -122,7 +123,8 @@ class Formatter {
   }
 
   void pad(const Field& field, std::string text) {
-    const std::size_t length = character_count(Text{text, false, is_ascii(text)}), width = static_cast<std::size_t>(field.width);
+    const std::size_t length = character_count(Text{text, false, is_ascii(text)}),
+                      width = static_cast<std::size_t>(field.width);
     const std::size_t pad = length < width ? width - length : 0;
     meter_.charge_bytes(width);
     if (field.has('-')) text.append(pad, ' ');

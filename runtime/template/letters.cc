@@ -58,8 +58,7 @@ bool in_class(char32_t code, Class wanted) {
   const auto found = category(code);
   const bool superscript = (code >= 0xB2 && code <= 0xB3) || code == 0xB9 || code == 0x2070 ||
                            (code >= 0x2074 && code <= 0x2079) || (code >= 0x2080 && code <= 0x2089);
-  const bool numeric =
-      found == UTF8PROC_CATEGORY_ND || found == UTF8PROC_CATEGORY_NL || found == UTF8PROC_CATEGORY_NO;
+  const bool numeric = found == UTF8PROC_CATEGORY_ND || found == UTF8PROC_CATEGORY_NL || found == UTF8PROC_CATEGORY_NO;
   switch (wanted) {
     case Class::alpha: return is_letter(code);
     case Class::digit: return found == UTF8PROC_CATEGORY_ND || superscript;

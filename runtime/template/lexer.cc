@@ -49,7 +49,7 @@ class Lexer {
   [[noreturn]] void fail(const std::string& what) const { throw TemplateError(place_of(at_), what); }
 
   /// Places are asked for in order, so each byte is counted once.
-  Place place_of(std::size_t at) const {
+  SourcePlace place_of(std::size_t at) const {
     if (at < counted_) counted_ = 0, place_ = {};
     for (; counted_ < at; ++counted_) {
       const auto c = static_cast<unsigned char>(source_[counted_]);
@@ -59,7 +59,7 @@ class Lexer {
     return place_;
   }
 
-  void push(Token token, std::string text = {}, Value number = {}) {
+  void push(Token token, std::string text = {}, PyValue number = {}) {
     lexemes_.push_back({token, std::move(text), std::move(number), place_of(begin_)});
   }
   bool sees(std::string_view text) const { return std::string_view(source_).substr(at_).starts_with(text); }
@@ -208,8 +208,8 @@ class Lexer {
     const auto is_in = [base](char c) {
       return base == 16 ? is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') : c >= '0' && c < '0' + base;
     };
-    while (at < source_.size() && (is_in(source_[at]) || (source_[at] == '_' && at + 1 < source_.size() &&
-                                                          is_in(source_[at + 1]))))
+    while (at < source_.size() &&
+           (is_in(source_[at]) || (source_[at] == '_' && at + 1 < source_.size() && is_in(source_[at + 1]))))
       ++at;
     return at;
   }
@@ -235,7 +235,7 @@ class Lexer {
     if (base != 10) digits.erase(0, 2);
     if (base == 10 && !real && digits[0] == '0' && digits.find_first_not_of('0') != std::string::npos)
       fail("a number begins with 0");
-    Value number;
+    PyValue number;
     if (real) {
       double value = 0;
       std::from_chars(digits.data(), digits.data() + digits.size(), value);
@@ -301,15 +301,16 @@ class Lexer {
   std::size_t at_ = 0, begin_ = 0;  // what is read next; where the token began
   bool line_starts_ = true;         // the last tag took the line break before `at_`
   mutable std::size_t counted_ = 0;
-  mutable Place place_;
+  mutable SourcePlace place_;
 };
 
 }  // namespace
 
-TemplateError::TemplateError(Place place, const std::string& what)
+TemplateError::TemplateError(SourcePlace place, const std::string& what)
     : UsageError(std::to_string(place.line) + ":" + std::to_string(place.column) + ": " + one_line(what)) {}
 
-TemplateRefusal::TemplateRefusal(Place place, const std::string& words) : TemplateError(place, words), said(one_line(words)) {}
+TemplateRefusal::TemplateRefusal(SourcePlace place, const std::string& words)
+    : TemplateError(place, words), said(one_line(words)) {}
 
 std::vector<Lexeme> tokens_of(std::string_view source) {
   if (source.size() > kLongestSource)

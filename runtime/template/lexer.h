@@ -13,17 +13,17 @@
 namespace weft::runtime::jinja {
 
 /// A place in the source, counted from 1; columns count characters.
-struct Place {
+struct SourcePlace {
   int line = 1, column = 1;
 };
 
 /// Thrown if a template cannot be read or cannot go on: "3:14: ...", one line.
 struct TemplateError : UsageError {
-  TemplateError(Place place, const std::string& what);
+  TemplateError(SourcePlace place, const std::string& what);
 };
 /// Thrown if a template itself refuses what it was given, by raise_exception. `said` are its words.
 struct TemplateRefusal : TemplateError {
-  TemplateRefusal(Place place, const std::string& words);
+  TemplateRefusal(SourcePlace place, const std::string& words);
   std::string said;
 };
 
@@ -42,8 +42,8 @@ enum class Token : std::uint8_t {
 struct Lexeme {
   Token token = Token::eof;
   std::string text;  ///< a name, a sign, what a text or data holds
-  Value number;
-  Place place;
+  PyValue number;
+  SourcePlace place;
 };
 
 /// The tokens of a template; the last is eof. Throws TemplateError.

@@ -9,17 +9,17 @@ namespace weft::runtime::jinja {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& sign, const Value& a, const Value& b) {
-  for (const Value* value : {&a, &b})
-    if (!value->is_defined()) throw Fault(value->str().empty() ? "an undefined value is used" : value->str());
-  throw Fault("unsupported operand types for " + sign + ": '" + type_name(a) + "' and '" + type_name(b) + "'");
+[[noreturn]] void refuse(const std::string& sign, const PyValue& a, const PyValue& b) {
+  for (const PyValue* value : {&a, &b})
+    if (!value->is_defined()) throw Stuck(value->str().empty() ? "an undefined value is used" : value->str());
+  throw Stuck("unsupported operand types for " + sign + ": '" + type_name(a) + "' and '" + type_name(b) + "'");
 }
 
-[[noreturn]] void too_large() { throw Fault("a whole number does not fit 64 bits"); }
+[[noreturn]] void too_large() { throw Stuck("a whole number does not fit 64 bits"); }
 
-Value whole_power(std::int64_t base, std::int64_t exponent) {
+PyValue whole_power(std::int64_t base, std::int64_t exponent) {
   if (exponent < 0) {
-    if (base == 0) throw Fault("0 cannot be raised to a negative power");
+    if (base == 0) throw Stuck("0 cannot be raised to a negative power");
     return std::pow(static_cast<double>(base), static_cast<double>(exponent));
   }
   std::int64_t result = 1;
@@ -32,15 +32,15 @@ Value whole_power(std::int64_t base, std::int64_t exponent) {
   return result;
 }
 
-Value whole(const std::string& sign, std::int64_t a, std::int64_t b) {
+PyValue whole(const std::string& sign, std::int64_t a, std::int64_t b) {
   std::int64_t result = 0;
-  if (sign == "+" ? __builtin_add_overflow(a, b, &result)
-                  : sign == "-" ? __builtin_sub_overflow(a, b, &result)
-                                : sign == "*" && __builtin_mul_overflow(a, b, &result))
+  if (sign == "+"   ? __builtin_add_overflow(a, b, &result)
+      : sign == "-" ? __builtin_sub_overflow(a, b, &result)
+                    : sign == "*" && __builtin_mul_overflow(a, b, &result))
     too_large();
   if (sign == "**") return whole_power(a, b);
   if (sign != "/" && sign != "//" && sign != "%") return result;
-  if (b == 0) throw Fault("division by zero");
+  if (b == 0) throw Stuck("division by zero");
   if (sign == "/") return static_cast<double>(a) / static_cast<double>(b);
   if (b == -1) {
     if (a == INT64_MIN && sign == "//") too_large();
@@ -51,18 +51,18 @@ Value whole(const std::string& sign, std::int64_t a, std::int64_t b) {
   return sign == "//" ? a / b - floored : rest + (floored ? b : 0);
 }
 
-Value real(const std::string& sign, double a, double b) {
+PyValue real(const std::string& sign, double a, double b) {
   if (sign == "+") return a + b;
   if (sign == "-") return a - b;
   if (sign == "*") return a * b;
   if (sign == "**") {
-    if (a == 0 && b < 0) throw Fault("0.0 cannot be raised to a negative power");
-    if (a < 0 && b != std::floor(b)) throw Fault("a root of a negative number is not supported");
+    if (a == 0 && b < 0) throw Stuck("0.0 cannot be raised to a negative power");
+    if (a < 0 && b != std::floor(b)) throw Stuck("a root of a negative number is not supported");
     const double result = std::pow(a, b);
-    if (std::isinf(result) && std::isfinite(a) && std::isfinite(b)) throw Fault("a number is too large");
+    if (std::isinf(result) && std::isfinite(a) && std::isfinite(b)) throw Stuck("a number is too large");
     return result;
   }
-  if (b == 0) throw Fault("division by zero");
+  if (b == 0) throw Stuck("division by zero");
   if (sign == "/") return a / b;
   double rest = std::fmod(a, b);
   if (rest != 0 && (rest < 0) != (b < 0)) rest += b;
@@ -71,24 +71,24 @@ Value real(const std::string& sign, double a, double b) {
   return quotient - below > 0.5 ? below + 1 : below;
 }
 
-Value joined(const Value& a, const Value& b, Meter& meter) {
+PyValue joined(const PyValue& a, const PyValue& b, Meter& meter) {
   const Text &x = a.text(), &y = b.text();
   meter.charge_bytes(x.bytes.size() + y.bytes.size());
   const bool markup = x.markup || y.markup;
   const auto part = [&](const Text& text) { return markup && !text.markup ? escaped(text.bytes) : text.bytes; };
-  return Value(part(x) + part(y), markup);
+  return PyValue(part(x) + part(y), markup);
 }
 
-bool is_row(const Value& value) {
+bool is_row(const PyValue& value) {
   return value.is(Kind::sequence) && (value.sequence().shape == Shape::list || value.sequence().shape == Shape::tuple);
 }
 
-Value times(const Value& value, std::int64_t count, Meter& meter) {
-  if (value.is(Kind::text)) return Value(repeated(value.str(), count, meter), value.text().markup);
+PyValue times(const PyValue& value, std::int64_t count, Meter& meter) {
+  if (value.is(Kind::text)) return PyValue(repeated(value.str(), count, meter), value.text().markup);
   const Values& items = value.sequence().items;
   Values all;
   if (count > 0 && !items.empty()) {
-    if (static_cast<std::uint64_t>(count) > (std::uint64_t{1} << 32)) throw Fault("a list would be too long");
+    if (static_cast<std::uint64_t>(count) > (std::uint64_t{1} << 32)) throw Stuck("a list would be too long");
     meter.charge(static_cast<std::uint64_t>(count) * items.size());
     for (std::int64_t i = 0; i < count; ++i) all.insert(all.end(), items.begin(), items.end());
   }
@@ -96,9 +96,9 @@ Value times(const Value& value, std::int64_t count, Meter& meter) {
 }
 
 /// Python's slice.indices(): a bound, or where it is left out.
-std::int64_t bound(const Value& value, std::int64_t count, std::int64_t absent, std::int64_t low, std::int64_t high) {
+std::int64_t bound(const PyValue& value, std::int64_t count, std::int64_t absent, std::int64_t low, std::int64_t high) {
   if (value.is(Kind::none)) return absent;
-  if (!value.is_whole()) throw Fault("slice indices must be integers or None");
+  if (!value.is_whole()) throw Stuck("slice indices must be integers or None");
   std::int64_t at = value.integer();
   if (at < 0) at = at < -count ? low : at + count;
   return std::clamp(at, low, high);
@@ -106,7 +106,7 @@ std::int64_t bound(const Value& value, std::int64_t count, std::int64_t absent, 
 
 }  // namespace
 
-Value binary(const std::string& sign, const Value& a, const Value& b, Meter& meter) {
+PyValue binary(const std::string& sign, const PyValue& a, const PyValue& b, Meter& meter) {
   if (a.is_whole() && b.is_whole()) return whole(sign, a.integer(), b.integer());
   if (a.is_number() && b.is_number()) return real(sign, a.number(), b.number());
   if (sign == "+" && a.is(Kind::text) && b.is(Kind::text)) return joined(a, b, meter);
@@ -125,33 +125,33 @@ Value binary(const std::string& sign, const Value& a, const Value& b, Meter& met
   refuse(sign, a, b);
 }
 
-Value negative(const Value& value, bool minus) {
+PyValue negative(const PyValue& value, bool minus) {
   if (!value.is_number()) refuse(minus ? "-" : "+", value, value);
   if (value.is(Kind::real)) return minus ? -value.number() : value.number();
   if (minus && value.integer() == INT64_MIN) too_large();
   return minus ? -value.integer() : value.integer();
 }
 
-Value sliced(const Value& value, const Value& start, const Value& stop, const Value& step, Meter& meter) {
-  if (!value.is_defined()) throw Fault(value.str().empty() ? "an undefined value has no items" : value.str());
+PyValue sliced(const PyValue& value, const PyValue& start, const PyValue& stop, const PyValue& step, Meter& meter) {
+  if (!value.is_defined()) throw Stuck(value.str().empty() ? "an undefined value has no items" : value.str());
   const bool text = value.is(Kind::text);
   if (!text && !(value.is(Kind::sequence) && value.sequence().shape <= Shape::range))
-    return Value::undefined("'" + type_name(value) + " object' cannot be sliced");
-  if (!step.is(Kind::none) && !step.is_whole()) throw Fault("slice indices must be integers or None");
+    return PyValue::undefined("'" + type_name(value) + " object' cannot be sliced");
+  if (!step.is(Kind::none) && !step.is_whole()) throw Stuck("slice indices must be integers or None");
   const std::int64_t count = length(value);
   const std::int64_t by = step.is(Kind::none) ? 1 : std::clamp<std::int64_t>(step.integer(), -count - 1, count + 1);
   if (by == 0) {
-    if (step.integer() == 0) throw Fault("slice step cannot be zero");
+    if (step.integer() == 0) throw Stuck("slice step cannot be zero");
   }
   const std::int64_t low = by > 0 ? 0 : -1, high = by > 0 ? count : count - 1;
   const std::int64_t begin = bound(start, count, by > 0 ? low : high, low, high),
                      end = bound(stop, count, by > 0 ? high : low, low, high);
   if (text && by == 1) {
     meter.charge_bytes(2 * value.str().size());
-    if (begin >= end) return Value(std::string(), value.text().markup);
+    if (begin >= end) return PyValue(std::string(), value.text().markup);
     const std::size_t from = byte_of(value.text(), static_cast<std::size_t>(begin)),
                       to = byte_of(value.text(), static_cast<std::size_t>(end));
-    return Value(value.str().substr(from, to - from), value.text().markup);
+    return PyValue(value.str().substr(from, to - from), value.text().markup);
   }
   const Values items = text ? characters(value.text(), meter) : value.sequence().items;
   meter.charge(items.size());
@@ -160,12 +160,12 @@ Value sliced(const Value& value, const Value& start, const Value& stop, const Va
     taken.push_back(items[static_cast<std::size_t>(at)]);
   if (!text) {
     const Shape shape = value.sequence().shape;
-    if (shape == Shape::range) throw Fault("slices of a range are not supported; make a list of it");
+    if (shape == Shape::range) throw Stuck("slices of a range are not supported; make a list of it");
     return make_list(std::move(taken), shape);
   }
   std::string out;
-  for (const Value& character : taken) out += character.str();
-  return Value(std::move(out), value.text().markup);
+  for (const PyValue& character : taken) out += character.str();
+  return PyValue(std::move(out), value.text().markup);
 }
 
 }  // namespace weft::runtime::jinja

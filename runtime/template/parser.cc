@@ -71,7 +71,7 @@ std::string Parser::want_name() {
   return take().text;
 }
 
-NodePtr Parser::make(Op op) const {
+NodePtr Parser::make(NodeOp op) const {
   auto node = std::make_unique<Node>();
   node->op = op;
   node->place = now().place;
@@ -102,11 +102,11 @@ Nodes Parser::statements(std::initializer_list<std::string_view> ends) {
       return body;
     }
     if (now().token == Token::data) {
-      NodePtr node = make(Op::data);
+      NodePtr node = make(NodeOp::data);
       node->text = take().text;
       body.push_back(std::move(node));
     } else if (now().token == Token::begin) {
-      NodePtr node = make(Op::print);
+      NodePtr node = make(NodeOp::print);
       take();
       node->parts.push_back(tuple(Conditions::yes));
       want(Token::end, "'}}'");
@@ -147,12 +147,12 @@ NodePtr Parser::statement() {
     if (word == name) return (this->*reader)();
   if (word == "break" || word == "continue") {
     if (loops_ == 0) fail("'" + word + "' is outside a loop");
-    NodePtr node = make(word == "break" ? Op::leave : Op::next);
+    NodePtr node = make(word == "break" ? NodeOp::leave : NodeOp::next);
     take();
     return node;
   }
   if (word == "print") {
-    NodePtr node = make(Op::print);
+    NodePtr node = make(NodeOp::print);
     take();
     while (now().token != Token::block_end) {
       if (!node->parts.empty()) want_sign(",");
@@ -166,14 +166,14 @@ NodePtr Parser::statement() {
 }
 
 NodePtr Parser::set() {
-  NodePtr node = make(Op::set);
+  NodePtr node = make(NodeOp::set);
   take();
   node->target = target(true);
   if (skip_sign("=")) {
     node->parts.push_back(tuple(Conditions::yes));
     return node;
   }
-  node->op = Op::set_block;
+  node->op = NodeOp::set_block;
   if (is_sign("|")) node->parts.push_back(filter(nullptr));
   node->body = block_body({"endset"});
   take();
@@ -181,14 +181,14 @@ NodePtr Parser::set() {
 }
 
 NodePtr Parser::loop() {
-  NodePtr node = make(Op::loop);
+  NodePtr node = make(NodeOp::loop);
   take();
   node->target = target(false, "in");
   if (!skip_word("in")) fail("wanted 'in'");
   node->parts.push_back(tuple(Conditions::no, "recursive"));
   const Node& over = *node->parts.front();
-  if (over.op == Op::name || over.op == Op::attribute) tree_.looped.insert(over.text);
-  if (over.op == Op::item && over.parts[1]->value.is(Kind::text)) tree_.looped.insert(over.parts[1]->value.str());
+  if (over.op == NodeOp::name || over.op == NodeOp::attribute) tree_.looped.insert(over.text);
+  if (over.op == NodeOp::item && over.parts[1]->value.is(Kind::text)) tree_.looped.insert(over.parts[1]->value.str());
   node->parts.push_back(skip_word("if") ? expression() : nullptr);
   node->recursive = skip_word("recursive");
   ++loops_;
@@ -202,9 +202,9 @@ NodePtr Parser::loop() {
 }
 
 NodePtr Parser::branch() {
-  NodePtr first = make(Op::branch);
+  NodePtr first = make(NodeOp::branch);
   Nodes ifs;
-  for (NodePtr node = std::move(first);; node = make(Op::branch)) {
+  for (NodePtr node = std::move(first);; node = make(NodeOp::branch)) {
     take();
     node->parts.push_back(tuple(Conditions::no));
     node->body = block_body({"elif", "else", "endif"});
@@ -218,7 +218,7 @@ NodePtr Parser::branch() {
   // The first holds the others, side by side, so that many of them are not deep.
   first = std::move(ifs.front());
   if (ifs.size() == 1) return first;
-  NodePtr all = make(Op::branch);
+  NodePtr all = make(NodeOp::branch);
   all->place = first->place;
   all->body.push_back(deepened(std::move(first)));
   for (std::size_t i = 1; i < ifs.size(); ++i) all->body.push_back(deepened(std::move(ifs[i])));
@@ -226,7 +226,7 @@ NodePtr Parser::branch() {
 }
 
 NodePtr Parser::with() {
-  NodePtr node = make(Op::with);
+  NodePtr node = make(NodeOp::with);
   take();
   Nodes values;
   while (now().token != Token::block_end) {
@@ -253,7 +253,7 @@ void Parser::signature(Node& node) {
 }
 
 NodePtr Parser::macro() {
-  NodePtr node = make(Op::macro);
+  NodePtr node = make(NodeOp::macro);
   take();
   node->text = want_name();
   node->symbol = tree_.symbols.of(node->text);
@@ -271,11 +271,11 @@ NodePtr Parser::macro() {
 }
 
 NodePtr Parser::call_block() {
-  NodePtr node = make(Op::call_block);
+  NodePtr node = make(NodeOp::call_block);
   take();
   if (is_sign("(")) signature(*node);
   node->target = expression();
-  if (node->target->op != Op::call) throw TemplateError(node->place, "wanted a call");
+  if (node->target->op != NodeOp::call) throw TemplateError(node->place, "wanted a call");
   const int loops = std::exchange(loops_, 0);
   node->body = block_body({"endcall"});
   loops_ = loops;
@@ -284,7 +284,7 @@ NodePtr Parser::call_block() {
 }
 
 NodePtr Parser::filter_block() {
-  NodePtr node = make(Op::filter_block);
+  NodePtr node = make(NodeOp::filter_block);
   take();
   node->parts.push_back(filter(nullptr));
   node->body = block_body({"endfilter"});
@@ -293,7 +293,7 @@ NodePtr Parser::filter_block() {
 }
 
 NodePtr Parser::generation() {
-  NodePtr node = make(Op::generation);
+  NodePtr node = make(NodeOp::generation);
   take();
   const int loops = std::exchange(loops_, 0);
   node->body = block_body({"endgeneration"});
@@ -304,7 +304,7 @@ NodePtr Parser::generation() {
 
 /// What is assigned to: a name, names with commas between them and, `with_parts`, parts of namespaces.
 NodePtr Parser::target(bool with_parts, std::string_view end) {
-  NodePtr all = make(Op::tuple);
+  NodePtr all = make(NodeOp::tuple);
   bool is_tuple = false;
   for (;;) {
     if (!all->parts.empty() && (tuple_ends(end) || is_sign("="))) break;
@@ -315,14 +315,14 @@ NodePtr Parser::target(bool with_parts, std::string_view end) {
       one = target(with_parts);
       want_sign(round ? ")" : "]");
     } else {
-      one = make(Op::name);
+      one = make(NodeOp::name);
       one->text = want_name();
       if (one->text == "true" || one->text == "false" || one->text == "none" || one->text == "True" ||
           one->text == "False" || one->text == "None")
         throw TemplateError(one->place, "cannot assign to '" + one->text + "'");
       one->symbol = tree_.symbols.of(one->text);
       if (with_parts && skip_sign(".")) {
-        one->op = Op::name_part;
+        one->op = NodeOp::name_part;
         one->text = want_name();
         tree_.words.insert(one->text);
       }

@@ -39,7 +39,7 @@ class Parser {
   std::string want_name();
   [[noreturn]] void fail(const std::string& what) const;
   [[noreturn]] void fail_unexpected() const;
-  NodePtr make(Op op) const;
+  NodePtr make(NodeOp op) const;
   NodePtr deepened(NodePtr node) const;  ///< sets the depth from the children's; throws if it is too much
 
   // parser.cc: statements
@@ -74,7 +74,7 @@ class Parser {
   NodePtr unary(bool with_filters = true);
   NodePtr binary(NodePtr left, NodePtr (Parser::*operand)());
   NodePtr primary();
-  NodePtr list_of(Op op);
+  NodePtr list_of(NodeOp op);
   NodePtr dict();
   NodePtr postfix(NodePtr node);
   NodePtr filters(NodePtr node);

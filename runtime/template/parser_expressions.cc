@@ -13,7 +13,7 @@ bool Parser::tuple_ends(std::string_view end) const {
 
 /// An expression, or several with commas between them.
 NodePtr Parser::tuple(Conditions conditions, std::string_view end, bool in_brackets) {
-  NodePtr all = make(Op::tuple);
+  NodePtr all = make(NodeOp::tuple);
   bool is_tuple = false;
   while (!tuple_ends(end)) {
     all->parts.push_back(expression(conditions));
@@ -26,15 +26,13 @@ NodePtr Parser::tuple(Conditions conditions, std::string_view end, bool in_brack
   return all;
 }
 
-NodePtr Parser::expression(Conditions conditions) {
-  return conditions == Conditions::yes ? conditional() : logic_or();
-}
+NodePtr Parser::expression(Conditions conditions) { return conditions == Conditions::yes ? conditional() : logic_or(); }
 
 NodePtr Parser::conditional() {
   const Level level(*this);
   NodePtr then = logic_or();
   while (skip_word("if")) {
-    NodePtr node = make(Op::condition);
+    NodePtr node = make(NodeOp::condition);
     node->place = then->place;
     node->parts.push_back(logic_or());
     node->parts.push_back(std::move(then));
@@ -47,7 +45,7 @@ NodePtr Parser::conditional() {
 NodePtr Parser::logic_or() {
   NodePtr left = logic_and();
   while (is_word("or")) {
-    NodePtr node = make(Op::logic_or);
+    NodePtr node = make(NodeOp::logic_or);
     take();
     node->parts.push_back(std::move(left));
     node->parts.push_back(logic_and());
@@ -59,7 +57,7 @@ NodePtr Parser::logic_or() {
 NodePtr Parser::logic_and() {
   NodePtr left = logic_not();
   while (is_word("and")) {
-    NodePtr node = make(Op::logic_and);
+    NodePtr node = make(NodeOp::logic_and);
     take();
     node->parts.push_back(std::move(left));
     node->parts.push_back(logic_not());
@@ -71,7 +69,7 @@ NodePtr Parser::logic_and() {
 NodePtr Parser::logic_not() {
   if (!is_word("not")) return comparison();
   const Level level(*this);
-  NodePtr node = make(Op::logic_not);
+  NodePtr node = make(NodeOp::logic_not);
   take();
   node->parts.push_back(logic_not());
   return deepened(std::move(node));
@@ -79,7 +77,7 @@ NodePtr Parser::logic_not() {
 
 NodePtr Parser::comparison() {
   NodePtr first = sum();
-  NodePtr node = make(Op::compare);
+  NodePtr node = make(NodeOp::compare);
   node->place = first->place;
   node->parts.push_back(std::move(first));
   for (;;) {
@@ -105,7 +103,7 @@ NodePtr Parser::comparison() {
 
 /// Takes an operator and its right side.
 NodePtr Parser::binary(NodePtr left, NodePtr (Parser::*operand)()) {
-  NodePtr node = make(Op::binary);
+  NodePtr node = make(NodeOp::binary);
   node->text = take().text;
   node->parts.push_back(std::move(left));
   node->parts.push_back((this->*operand)());
@@ -121,7 +119,7 @@ NodePtr Parser::sum() {
 NodePtr Parser::concatenation() {
   NodePtr first = product();
   if (!is_sign("~")) return first;
-  NodePtr node = make(Op::concat);
+  NodePtr node = make(NodeOp::concat);
   node->parts.push_back(std::move(first));
   while (skip_sign("~")) node->parts.push_back(product());
   return deepened(std::move(node));
@@ -129,15 +127,14 @@ NodePtr Parser::concatenation() {
 
 NodePtr Parser::product() {
   NodePtr left = power();
-  while (is_sign("*") || is_sign("/") || is_sign("//") || is_sign("%"))
-    left = binary(std::move(left), &Parser::power);
+  while (is_sign("*") || is_sign("/") || is_sign("//") || is_sign("%")) left = binary(std::move(left), &Parser::power);
   return left;
 }
 
 NodePtr Parser::power() {
   NodePtr left = unary();
   while (is_sign("**")) {
-    NodePtr node = make(Op::binary);
+    NodePtr node = make(NodeOp::binary);
     node->text = take().text;
     node->parts.push_back(std::move(left));
     node->parts.push_back(unary());
@@ -150,7 +147,7 @@ NodePtr Parser::unary(bool with_filters) {
   const Level level(*this);
   NodePtr node;
   if (is_sign("-") || is_sign("+")) {
-    node = make(is_sign("-") ? Op::negative : Op::positive);
+    node = make(is_sign("-") ? NodeOp::negative : NodeOp::positive);
     take();
     node->parts.push_back(unary(false));
     node = deepened(std::move(node));
@@ -162,16 +159,16 @@ NodePtr Parser::unary(bool with_filters) {
 }
 
 NodePtr Parser::primary() {
-  NodePtr node = make(Op::constant);
+  NodePtr node = make(NodeOp::constant);
   switch (now().token) {
     case Token::name: {
       node->text = take().text;
       const std::string& word = node->text;
       if (word == "true" || word == "True") node->value = true;
       else if (word == "false" || word == "False") node->value = false;
-      else if (word == "none" || word == "None") node->value = Value::none();
+      else if (word == "none" || word == "None") node->value = PyValue::none();
       else {
-        node->op = Op::name;
+        node->op = NodeOp::name;
         node->symbol = tree_.symbols.of(word);
         tree_.words.insert(word);
         more_ |= word == "varargs";
@@ -195,12 +192,12 @@ NodePtr Parser::primary() {
     want_sign(")");
     return node;
   }
-  if (is_sign("[")) return list_of(Op::list);
+  if (is_sign("[")) return list_of(NodeOp::list);
   if (is_sign("{")) return dict();
   fail_unexpected();
 }
 
-NodePtr Parser::list_of(Op op) {
+NodePtr Parser::list_of(NodeOp op) {
   NodePtr node = make(op);
   take();
   while (!is_sign("]")) {
@@ -213,7 +210,7 @@ NodePtr Parser::list_of(Op op) {
 }
 
 NodePtr Parser::dict() {
-  NodePtr node = make(Op::dict);
+  NodePtr node = make(NodeOp::dict);
   take();
   while (!is_sign("}")) {
     if (!node->parts.empty()) want_sign(",");
@@ -254,7 +251,7 @@ NodePtr Parser::filter(NodePtr node) {
   const bool of_block = !node;
   if (of_block) skip_sign("|");
   do {
-    NodePtr made = make(Op::filter);
+    NodePtr made = make(NodeOp::filter);
     made->text = dotted_name();
     if (is_sign("(")) arguments(made->arguments);
     made->parts.push_back(std::move(node));
@@ -264,7 +261,7 @@ NodePtr Parser::filter(NodePtr node) {
 }
 
 NodePtr Parser::test(NodePtr node) {
-  NodePtr made = make(Op::test);
+  NodePtr made = make(NodeOp::test);
   take();
   const bool negated = skip_word("not");
   made->text = dotted_name();
@@ -279,29 +276,29 @@ NodePtr Parser::test(NodePtr node) {
   }
   made = deepened(std::move(made));
   if (!negated) return made;
-  NodePtr negation = make(Op::logic_not);
+  NodePtr negation = make(NodeOp::logic_not);
   negation->parts.push_back(std::move(made));
   return deepened(std::move(negation));
 }
 
 NodePtr Parser::subscript(NodePtr node) {
-  NodePtr made = make(Op::item);
+  NodePtr made = make(NodeOp::item);
   made->parts.push_back(std::move(node));
   if (skip_sign(".")) {
     if (now().token == Token::name) {
-      made->op = Op::attribute;
+      made->op = NodeOp::attribute;
       made->text = take().text;
       tree_.words.insert(made->text);
     } else {
       if (now().token != Token::number || !now().number.is(Kind::integer)) fail("wanted a name or a number after '.'");
-      NodePtr index = make(Op::constant);
+      NodePtr index = make(NodeOp::constant);
       index->value = take().number;
       made->parts.push_back(std::move(index));
     }
     return deepened(std::move(made));
   }
   take();
-  NodePtr all = make(Op::tuple);
+  NodePtr all = make(NodeOp::tuple);
   while (!is_sign("]")) {
     if (!all->parts.empty()) want_sign(",");
     all->parts.push_back(subscribed());
@@ -314,12 +311,10 @@ NodePtr Parser::subscript(NodePtr node) {
 
 /// What stands in brackets: an expression or a slice.
 NodePtr Parser::subscribed() {
-  NodePtr slice = make(Op::slice);
+  NodePtr slice = make(NodeOp::slice);
   NodePtr first = is_sign(":") ? nullptr : expression();
   if (!skip_sign(":")) return first;
-  const auto part = [&]() -> NodePtr {
-    return is_sign(":") || is_sign("]") || is_sign(",") ? nullptr : expression();
-  };
+  const auto part = [&]() -> NodePtr { return is_sign(":") || is_sign("]") || is_sign(",") ? nullptr : expression(); };
   slice->parts.push_back(std::move(first));
   slice->parts.push_back(part());
   slice->parts.push_back(skip_sign(":") ? part() : nullptr);
@@ -327,7 +322,7 @@ NodePtr Parser::subscribed() {
 }
 
 NodePtr Parser::call(NodePtr node) {
-  NodePtr made = make(Op::call);
+  NodePtr made = make(NodeOp::call);
   made->parts.push_back(std::move(node));
   arguments(made->arguments);
   return deepened(std::move(made));

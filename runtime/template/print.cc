@@ -40,16 +40,16 @@ class Printer {
  public:
   explicit Printer(Meter& meter) : meter_(meter) {}
 
-  std::string repr(const Value& value) {
+  std::string repr(const PyValue& value) {
     std::string out;
     put(value, out, 0);
     return out;
   }
 
  private:
-  void put(const Value& value, std::string& out, int depth) {
+  void put(const PyValue& value, std::string& out, int depth) {
     meter_.charge(1);
-    if (depth > 200) throw Fault("a value that holds itself cannot be printed");
+    if (depth > 200) throw Stuck("a value that holds itself cannot be printed");
     switch (value.kind()) {
       case Kind::undefined: out += "Undefined"; return;
       case Kind::none: out += "None"; return;
@@ -63,7 +63,7 @@ class Printer {
       case Kind::generator:
       case Kind::callable: break;
     }
-    throw Fault("a " + type_name(value) + " cannot be printed, because Python prints its address in memory");
+    throw Stuck("a " + type_name(value) + " cannot be printed, because Python prints its address in memory");
   }
 
   void put_text(const Text& text, std::string& out) {
@@ -72,7 +72,7 @@ class Printer {
     out += text.markup ? "Markup(" + shown + ")" : shown;
   }
 
-  void put_sequence(const Sequence& sequence, std::string& out, int depth) {
+  void put_sequence(const PyRow& sequence, std::string& out, int depth) {
     if (sequence.shape == Shape::range) {
       out += "range(" + std::to_string(sequence.start) + ", " + std::to_string(sequence.stop) +
              (sequence.step == 1 ? "" : ", " + std::to_string(sequence.step)) + ")";
@@ -102,7 +102,7 @@ class Printer {
 
   void put_names(const Namespace& names, std::string& out, int depth) {
     std::vector<Item> items;
-    for (const auto& [name, value] : names.items) items.emplace_back(Value(name), value);
+    for (const auto& [name, value] : names.items) items.emplace_back(PyValue(name), value);
     out += "<Namespace ";
     put_items(items, out, depth + 1);
     out += '>';
@@ -115,7 +115,7 @@ class JsonPrinter {
  public:
   JsonPrinter(const JsonStyle& style, Meter& meter) : style_(style), meter_(meter) {}
 
-  void put(const Value& value, std::string& out, int depth) {
+  void put(const PyValue& value, std::string& out, int depth) {
     meter_.charge(1);
     switch (value.kind()) {
       case Kind::none: out += "null"; return;
@@ -132,7 +132,7 @@ class JsonPrinter {
         break;
       default: break;
     }
-    throw Fault("Object of type " + type_name(value) + " is not JSON serializable");
+    throw Stuck("Object of type " + type_name(value) + " is not JSON serializable");
   }
 
  private:
@@ -182,14 +182,14 @@ class JsonPrinter {
     out += ']';
   }
 
-  std::string key_text(const Value& key) const {
+  std::string key_text(const PyValue& key) const {
     switch (key.kind()) {
       case Kind::text: return key.str();
       case Kind::boolean: return key.integer() ? "true" : "false";
       case Kind::none: return "null";
       case Kind::integer: return std::to_string(key.integer());
       case Kind::real: return number(key.number());
-      default: throw Fault("keys must be str, int, float, bool or None, not " + type_name(key));
+      default: throw Stuck("keys must be str, int, float, bool or None, not " + type_name(key));
     }
   }
 
@@ -234,16 +234,16 @@ std::string float_text(double number) {
   return text.find('.') == std::string::npos ? text + ".0" : text;
 }
 
-std::string to_repr(const Value& value, Meter& meter) { return Printer(meter).repr(value); }
+std::string to_repr(const PyValue& value, Meter& meter) { return Printer(meter).repr(value); }
 
-std::string to_str(const Value& value, Meter& meter) {
+std::string to_str(const PyValue& value, Meter& meter) {
   if (value.is(Kind::undefined)) return {};
   if (!value.is(Kind::text)) return to_repr(value, meter);
   meter.charge_bytes(value.str().size());
   return value.str();
 }
 
-std::string to_json_text(const Value& value, const JsonStyle& style, Meter& meter) {
+std::string to_json_text(const PyValue& value, const JsonStyle& style, Meter& meter) {
   std::string out;
   JsonPrinter(style, meter).put(value, out, 0);
   return out;

@@ -13,9 +13,9 @@
 
 namespace weft::runtime::jinja {
 
-/// What a template may ask for besides its variables.
+/// The things that a template may ask for besides its variables.
 struct Surroundings {
-  std::optional<std::tm> now;  ///< for strftime_now()
+  std::optional<std::tm> now;  ///< the time that strftime_now() tells
 };
 /// Thrown if a template calls strftime_now() and no date is given.
 struct DateWanted : TemplateError {

@@ -184,7 +184,7 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
 std::vector<std::string> split(std::string_view text, const std::optional<std::string>& separator, std::int64_t most,
                                bool from_right) {
   if (!separator) return from_right && most >= 0 ? split_at_last_spaces(text, most) : split_at_spaces(text, most);
-  if (separator->empty()) throw Fault("empty separator");
+  if (separator->empty()) throw Stuck("empty separator");
   std::vector<std::size_t> cuts;
   if (from_right && most >= 0) {
     const std::string backwards = reversed(text), wanted = reversed(*separator);
@@ -245,7 +245,7 @@ std::string repeated(std::string_view text, std::int64_t count, Meter& meter) {
   std::string out;
   if (count <= 0 || text.empty()) return out;
   const auto times = static_cast<std::uint64_t>(count);
-  if (times > (std::uint64_t{1} << 32) / text.size()) throw Fault("a text would be too long");
+  if (times > (std::uint64_t{1} << 32) / text.size()) throw Stuck("a text would be too long");
   meter.charge_bytes(times * text.size());
   out.reserve(times * text.size());
   for (std::uint64_t i = 0; i < times; ++i) out += text;

@@ -1,4 +1,5 @@
-// runtime/template/text.h: what Python's str does, on UTF-8. Places and lengths count characters unless they say bytes.
+// runtime/template/text.h: the work of Python's str, on UTF-8. Places and lengths count characters unless they say
+// bytes.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ bool is_ascii(std::string_view text);
 std::size_t find_bytes(std::string_view text, std::string_view wanted, std::size_t from);
 /// The place of the last `wanted`, or npos, in the same time.
 std::size_t find_last_bytes(std::string_view text, std::string_view wanted);
-std::size_t count_bytes(std::string_view text, std::string_view wanted);  ///< how often it occurs side by side
+std::size_t count_bytes(std::string_view text, std::string_view wanted);  ///< counts it side by side
 
 std::size_t character_count(const Text& text);
 /// The byte at which character `index` begins; the text's size if it has no more.
@@ -47,8 +48,8 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
 std::vector<std::string> split(std::string_view text, const std::optional<std::string>& separator, std::int64_t most,
                                bool from_right);
 std::vector<std::string> split_lines(std::string_view text, bool keep_ends);
-std::string escaped(std::string_view text);  ///< for HTML, as MarkupSafe does it
-/// `text` times `count`. Throws Fault if that is too long.
+std::string escaped(std::string_view text);  ///< replaces what HTML reads, as MarkupSafe does
+/// `text` times `count`. Throws Stuck if that is too long.
 std::string repeated(std::string_view text, std::int64_t count, Meter& meter);
 /// Python's `text % values`.
 std::string formatted(const std::string& text, const Values& values, Meter& meter);

@@ -21,7 +21,7 @@ struct Hint {
 
 }  // namespace
 
-int depth_of(const Value& value) {
+int depth_of(const PyValue& value) {
   if (value.is(Kind::sequence)) return value.sequence().depth;
   if (value.is(Kind::dict)) return value.dict().depth;
   if (value.is(Kind::callable)) return value.callable().depth;
@@ -29,14 +29,14 @@ int depth_of(const Value& value) {
 }
 
 int deeper(int depth) {
-  if (depth >= kDeepestValue) throw Fault("values are nested more than " + std::to_string(kDeepestValue) + " deep");
+  if (depth >= kDeepestValue) throw Stuck("values are nested more than " + std::to_string(kDeepestValue) + " deep");
   return depth + 1;
 }
 
 namespace {
 
 /// Compares whole numbers exactly, and others as floating point.
-int order(const Value& a, const Value& b) {
+int order(const PyValue& a, const PyValue& b) {
   if (a.is_whole() && b.is_whole()) return a.integer() < b.integer() ? -1 : a.integer() > b.integer();
   return a.number() < b.number() ? -1 : a.number() > b.number() ? 1 : a.number() == b.number() ? 0 : 2;
 }
@@ -48,70 +48,70 @@ bool same_shape(Shape a, Shape b) { return a == b || (a == Shape::keys && b == S
 void Meter::charge(std::uint64_t units) {
   if (units > left_) {
     left_ = 0;
-    throw Fault("the template takes too many steps or too much memory");
+    throw Stuck("the template takes too many steps or too much memory");
   }
   left_ -= units;
 }
 
-Value::Value(std::string text, bool markup) : kind_(Kind::text) {
+PyValue::PyValue(std::string text, bool markup) : kind_(Kind::text) {
   if (text.size() > kLongestText)
-    throw Fault("a text has " + std::to_string(text.size()) + " bytes, at most " + std::to_string(kLongestText));
+    throw Stuck("a text has " + std::to_string(text.size()) + " bytes, at most " + std::to_string(kLongestText));
   const bool ascii = is_ascii(text);
   object_ = std::make_shared<const Text>(Text{std::move(text), markup, ascii});
 }
 
-Value Value::none() {
-  Value value;
+PyValue PyValue::none() {
+  PyValue value;
   value.kind_ = Kind::none;
   return value;
 }
 
-Value Value::undefined(const std::string& what) {
-  Value value;
+PyValue PyValue::undefined(const std::string& what) {
+  PyValue value;
   value.object_ = std::make_shared<const Hint>(Hint{what});
   return value;
 }
 
-const Text& Value::text() const { return *static_cast<const Text*>(object_.get()); }
-const std::string& Value::str() const {
+const Text& PyValue::text() const { return *static_cast<const Text*>(object_.get()); }
+const std::string& PyValue::str() const {
   static const std::string nothing;
   if (kind_ == Kind::undefined) return object_ ? static_cast<const Hint*>(object_.get())->what : nothing;
   return text().bytes;
 }
-const Sequence& Value::sequence() const { return *static_cast<const Sequence*>(object_.get()); }
-const Dict& Value::dict() const { return *static_cast<const Dict*>(object_.get()); }
+const PyRow& PyValue::sequence() const { return *static_cast<const PyRow*>(object_.get()); }
+const Dict& PyValue::dict() const { return *static_cast<const Dict*>(object_.get()); }
 // These were made as objects that are not const.
-Generator& Value::generator() const { return *static_cast<Generator*>(const_cast<void*>(object_.get())); }
-Namespace& Value::names() const { return *static_cast<Namespace*>(const_cast<void*>(object_.get())); }
-Callable& Value::callable() const { return *static_cast<Callable*>(const_cast<void*>(object_.get())); }
+Generator& PyValue::generator() const { return *static_cast<Generator*>(const_cast<void*>(object_.get())); }
+Namespace& PyValue::names() const { return *static_cast<Namespace*>(const_cast<void*>(object_.get())); }
+Callable& PyValue::callable() const { return *static_cast<Callable*>(const_cast<void*>(object_.get())); }
 
-const Value* Dict::find(const std::string& text) const {
+const PyValue* Dict::find(const std::string& text) const {
   const auto found = places.find("s" + text);
   return found == places.end() ? nullptr : &items[found->second].second;
 }
 
-const Value* Dict::find(const Value& key, Meter& meter) const {
+const PyValue* Dict::find(const PyValue& key, Meter& meter) const {
   const auto found = places.find(hash_text(key, meter));
   return found == places.end() ? nullptr : &items[found->second].second;
 }
 
-Value* Namespace::find(std::string_view name) {
+PyValue* Namespace::find(std::string_view name) {
   for (auto& [key, value] : items)
     if (key == name) return &value;
   return nullptr;
 }
 
-Value make_list(Values items, Shape shape) {
+PyValue make_list(Values items, Shape shape) {
   int depth = 0;
-  for (const Value& item : items) depth = std::max(depth, depth_of(item));
-  Sequence made;
+  for (const PyValue& item : items) depth = std::max(depth, depth_of(item));
+  PyRow made;
   made.shape = shape;
   made.items = std::move(items);
   made.depth = deeper(depth);
-  return std::make_shared<const Sequence>(std::move(made));
+  return std::make_shared<const PyRow>(std::move(made));
 }
 
-Value make_dict(std::vector<Item> items, Meter& meter) {
+PyValue make_dict(std::vector<Item> items, Meter& meter) {
   auto made = std::make_shared<Dict>();
   int depth = 0;
   for (auto& [key, value] : items) {
@@ -125,17 +125,17 @@ Value make_dict(std::vector<Item> items, Meter& meter) {
   return std::shared_ptr<const Dict>(std::move(made));
 }
 
-Value make_generator(Values items) {
+PyValue make_generator(Values items) {
   int depth = 0;
-  for (const Value& item : items) depth = std::max(depth, depth_of(item));
+  for (const PyValue& item : items) depth = std::max(depth, depth_of(item));
   return std::make_shared<Generator>(Generator{std::move(items), 0, deeper(depth)});
 }
 
-Value from_json(const nlohmann::ordered_json& json) {
-  if (json.is_null()) return Value::none();
+PyValue from_json(const nlohmann::ordered_json& json) {
+  if (json.is_null()) return PyValue::none();
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX)
-    throw Fault("the number " + json.dump() + " does not fit 64 bits with a sign");
+    throw Stuck("the number " + json.dump() + " does not fit 64 bits with a sign");
   if (json.is_number_integer()) return json.get<std::int64_t>();
   if (json.is_number()) return json.get<double>();
   if (json.is_string()) return json.get<std::string>();
@@ -145,12 +145,12 @@ Value from_json(const nlohmann::ordered_json& json) {
     return make_list(std::move(items));
   }
   std::vector<Item> items;
-  for (const auto& item : json.items()) items.emplace_back(Value(item.key()), from_json(item.value()));
+  for (const auto& item : json.items()) items.emplace_back(PyValue(item.key()), from_json(item.value()));
   Meter unlimited(UINT64_MAX);
   return make_dict(std::move(items), unlimited);
 }
 
-std::string type_name(const Value& value) {
+std::string type_name(const PyValue& value) {
   switch (value.kind()) {
     case Kind::undefined: return "Undefined";
     case Kind::none: return "NoneType";
@@ -168,7 +168,7 @@ std::string type_name(const Value& value) {
   return names[static_cast<int>(value.sequence().shape)];
 }
 
-bool truth(const Value& value) {
+bool truth(const PyValue& value) {
   switch (value.kind()) {
     case Kind::undefined:
     case Kind::none: return false;
@@ -185,24 +185,22 @@ bool truth(const Value& value) {
   return true;
 }
 
-bool equal(const Value& a, const Value& b, Meter& meter) {
+bool equal(const PyValue& a, const PyValue& b, Meter& meter) {
   meter.charge(1);
   if (a.is_number() && b.is_number()) return order(a, b) == 0;
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
-    case Kind::text:
-      meter.charge_bytes(std::min(a.str().size(), b.str().size()));
-      return a.str() == b.str();
+    case Kind::text: meter.charge_bytes(std::min(a.str().size(), b.str().size())); return a.str() == b.str();
     case Kind::sequence: {
-      const Sequence &x = a.sequence(), &y = b.sequence();
+      const PyRow &x = a.sequence(), &y = b.sequence();
       return same_shape(x.shape, y.shape) &&
              std::equal(x.items.begin(), x.items.end(), y.items.begin(), y.items.end(),
-                        [&](const Value& one, const Value& other) { return equal(one, other, meter); });
+                        [&](const PyValue& one, const PyValue& other) { return equal(one, other, meter); });
     }
     case Kind::dict: {
       if (a.dict().items.size() != b.dict().items.size()) return false;
       return std::all_of(a.dict().items.begin(), a.dict().items.end(), [&](const Item& item) {
-        const Value* other = b.dict().find(item.first, meter);
+        const PyValue* other = b.dict().find(item.first, meter);
         return other && equal(item.second, *other, meter);
       });
     }
@@ -212,7 +210,7 @@ bool equal(const Value& a, const Value& b, Meter& meter) {
   }
 }
 
-bool less(const Value& a, const Value& b, Meter& meter) {
+bool less(const PyValue& a, const PyValue& b, Meter& meter) {
   meter.charge(1);
   if (a.is_number() && b.is_number()) return order(a, b) == -1;
   if (a.is(Kind::text) && b.is(Kind::text)) {
@@ -226,10 +224,10 @@ bool less(const Value& a, const Value& b, Meter& meter) {
       if (!equal(x[i], y[i], meter)) return less(x[i], y[i], meter);
     return x.size() < y.size();
   }
-  throw Fault("'" + type_name(a) + "' and '" + type_name(b) + "' have no order");
+  throw Stuck("'" + type_name(a) + "' and '" + type_name(b) + "' have no order");
 }
 
-std::string hash_text(const Value& value, Meter& meter) {
+std::string hash_text(const PyValue& value, Meter& meter) {
   meter.charge(1);
   switch (value.kind()) {
     case Kind::text: meter.charge_bytes(value.str().size()); return "s" + value.str();
@@ -245,7 +243,7 @@ std::string hash_text(const Value& value, Meter& meter) {
     case Kind::sequence:
       if (value.sequence().shape == Shape::tuple) {
         std::string text = "t";
-        for (const Value& item : value.sequence().items) {
+        for (const PyValue& item : value.sequence().items) {
           const std::string part = hash_text(item, meter);
           meter.charge_bytes(part.size());
           text += std::to_string(part.size()) + ":" + part;
@@ -253,12 +251,12 @@ std::string hash_text(const Value& value, Meter& meter) {
         return text;
       }
       [[fallthrough]];
-    case Kind::dict: throw Fault("unhashable type: '" + type_name(value) + "'");
+    case Kind::dict: throw Stuck("unhashable type: '" + type_name(value) + "'");
     default: return "o" + std::to_string(reinterpret_cast<std::uintptr_t>(value.address()));
   }
 }
 
-Values iterate(const Value& value, Meter& meter) {
+Values iterate(const PyValue& value, Meter& meter) {
   Values items;
   switch (value.kind()) {
     case Kind::undefined: break;
@@ -273,32 +271,32 @@ Values iterate(const Value& value, Meter& meter) {
       source.at = source.items.size();
       break;
     }
-    default: throw Fault("'" + type_name(value) + "' object is not iterable");
+    default: throw Stuck("'" + type_name(value) + "' object is not iterable");
   }
   meter.charge(1 + items.size());
   return items;
 }
 
-bool contains(const Value& container, const Value& value, Meter& meter) {
+bool contains(const PyValue& container, const PyValue& value, Meter& meter) {
   if (container.is(Kind::text)) {
-    if (!value.is(Kind::text)) throw Fault("'in' of a str needs a str, not '" + type_name(value) + "'");
+    if (!value.is(Kind::text)) throw Stuck("'in' of a str needs a str, not '" + type_name(value) + "'");
     meter.charge_bytes(container.str().size() + value.str().size());
     return find_bytes(container.str(), value.str(), 0) != std::string::npos;
   }
   if (container.is(Kind::dict)) return container.dict().find(value, meter) != nullptr;
   const Values items = iterate(container, meter);
-  return std::any_of(items.begin(), items.end(), [&](const Value& item) {
+  return std::any_of(items.begin(), items.end(), [&](const PyValue& item) {
     return (item.same_object(value) && item.is(Kind::text)) || equal(item, value, meter);
   });
 }
 
-std::int64_t length(const Value& value) {
+std::int64_t length(const PyValue& value) {
   switch (value.kind()) {
     case Kind::undefined: return 0;
     case Kind::text: return static_cast<std::int64_t>(character_count(value.text()));
     case Kind::sequence: return static_cast<std::int64_t>(value.sequence().items.size());
     case Kind::dict: return static_cast<std::int64_t>(value.dict().items.size());
-    default: throw Fault("object of type '" + type_name(value) + "' has no len()");
+    default: throw Stuck("object of type '" + type_name(value) + "' has no len()");
   }
 }
 

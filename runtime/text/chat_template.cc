@@ -187,7 +187,8 @@ std::string ChatTemplate::render(const ordered_json& given) const {
   for (const char* key : {"tools", "documents"}) variables[key] = nullptr;  // as transformers gives them
   for (const auto& item : given.items()) {
     if (!item.value().is_null() && !program.mentions(item.key()))
-      throw ChatError("unsupported_parameter", item.key() == "tools" || item.key() == "documents" ? item.key() : "chat_template_kwargs",
+      throw ChatError("unsupported_parameter",
+                      item.key() == "tools" || item.key() == "documents" ? item.key() : "chat_template_kwargs",
                       "'" + item.key().substr(0, 60) + "' is given, which the model's chat template does not take");
     if (item.key() == "strftime_now") around.now = day_of(item.value());
     else variables[item.key()] = item.value();

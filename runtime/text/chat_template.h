@@ -24,8 +24,8 @@ struct ChatError : UsageError {
 class ChatTemplate {
  public:
   ChatTemplate();
-  /// `tokens`, an object, has the texts of special tokens by name, such as "bos_token". Does not throw for a source that
-  /// cannot be read: render() does, and says why.
+  /// `tokens`, an object, has the texts of special tokens by name, such as "bos_token". Does not throw for a source
+  /// that cannot be read: render() does, and says why.
   ChatTemplate(std::string name, const std::string& source, const nlohmann::ordered_json& tokens);
   /// Reads the first that a model's folder has: chat_template.jinja (with additional_chat_templates/tool_use.jinja),
   /// "chat_template" of tokenizer_config.json, that of chat_template.json. The special tokens come from
@@ -38,22 +38,22 @@ class ChatTemplate {
   static ChatTemplate named(std::string_view name, const nlohmann::ordered_json& tokens);
 
   bool present() const { return !name_.empty(); }
-  /// Where the template comes from: its file, or its name.
+  /// The template's file, or its name.
   const std::string& name() const { return name_; }
   /// One line for people: where it comes from, its SHA-256, what it takes, or why it cannot be run.
   std::string description() const;
   /// The name, if it is one of template_names(), else the SHA-256 of the template's text.
   std::string identity() const;
 
-  /// What the template for a conversation, with or without tools, can do with it. Throws ChatError if there is none or
-  /// it cannot be run.
+  /// Asks the template for conversations with or without tools (see jinja::Template). Throws ChatError if there is none
+  /// or it cannot be run.
   bool mentions(std::string_view word, bool with_tools) const;
   bool loops_over(std::string_view word, bool with_tools) const;
 
   /// The prompt, with the beginning of the assistant's answer. Special tokens are written out in it, including the
-  /// first one. `variables` has "messages" and what else the template gets, such as "tools"; "strftime_now" there is the
-  /// day, as 2025-03-31, that the template's function of this name gives. Throws ChatError if the template refuses the
-  /// conversation, begins no answer after it, does not take a variable, or needs one that is not given.
+  /// first one. `variables` has "messages" and what else the template gets, such as "tools"; "strftime_now" there is
+  /// the day, as 2025-03-31, that the template's function of this name gives. Throws ChatError if the template refuses
+  /// the conversation, begins no answer after it, does not take a variable, or needs one that is not given.
   std::string render(const nlohmann::ordered_json& variables) const;
 
  private:

@@ -208,13 +208,20 @@ constexpr std::string_view kZephyrTemplate = R"(
 {%- endif %})";
 
 constexpr NamedTemplate kNamedTemplates[]{
-    {"chatml", kChatmlTemplate},           {"qwen1.5", kQwen15Template},
-    {"qwen2", kQwen2Template},             {"qwen2.5", kQwen25Template},
-    {"qwen3", kQwen3Template},             {"smollm2", kSmolLm2Template},
-    {"llama2", kLlama2Template},           {"llama3", kLlama3Template},
-    {"llama3.1", kLlama31Template},        {"llama3.2", kLlama32Template},
-    {"mistral-v0.1", kMistralV01Template}, {"mistral-v0.2", kMistralV02Template},
-    {"mistral-system", kMistralSystemTemplate}, {"mistral-v0.3", kMistralV03Template},
+    {"chatml", kChatmlTemplate},
+    {"qwen1.5", kQwen15Template},
+    {"qwen2", kQwen2Template},
+    {"qwen2.5", kQwen25Template},
+    {"qwen3", kQwen3Template},
+    {"smollm2", kSmolLm2Template},
+    {"llama2", kLlama2Template},
+    {"llama3", kLlama3Template},
+    {"llama3.1", kLlama31Template},
+    {"llama3.2", kLlama32Template},
+    {"mistral-v0.1", kMistralV01Template},
+    {"mistral-v0.2", kMistralV02Template},
+    {"mistral-system", kMistralSystemTemplate},
+    {"mistral-v0.3", kMistralV03Template},
     {"zephyr", kZephyrTemplate},
 };
 

@@ -203,7 +203,8 @@ void Tokenizer::encode_pass(std::string_view text, bool normalized, Start start,
   for (std::size_t search = 0, done = 0; done < text.size() || search < text.size();) {
     const Match match = find_added(text, search, done, normalized);
     if (done < match.begin)
-      encode_between(text.substr(done, match.begin - done), normalized, done == 0 ? start : Start::segment, ids, scratch);
+      encode_between(text.substr(done, match.begin - done), normalized, done == 0 ? start : Start::segment, ids,
+                     scratch);
     if (match.token == nullptr) return;
     if (match.begin < match.end) ids.push_back(match.token->id);  // else the token before took all of it
     search = match.token_end;

@@ -122,8 +122,8 @@ enum class SpecialTokens : std::uint8_t { skipped, shown };
 
 /// Decodes ids as they come, for text that is shown or searched while it grows. The joined pieces are
 /// Tokenizer::decode() of all ids, and none ends inside a character. With Names::sentences, one space in front of the
-/// whole text is left out (unless the tokenizer keeps it), and if byte tokens in a row are not valid text, each of them becomes U+FFFD. Keeps a
-/// reference to the tokenizer.
+/// whole text is left out (unless the tokenizer keeps it), and if byte tokens in a row are not valid text, each of them
+/// becomes U+FFFD. Keeps a reference to the tokenizer.
 class IncrementalDecoder {
  public:
   explicit IncrementalDecoder(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::skipped)

@@ -84,12 +84,12 @@ struct TokenizerParts {
   Pattern pattern = Pattern::gpt2;
   std::vector<SplitStep> steps = {};  ///< cut texts in the place of `pattern`, which is none then
   Normalizer normalizer = Normalizer::none;
-  bool strips_space = true;  ///< with Names::sentences: decoded text loses one space in front
+  bool strips_space = true;  ///< decoded text loses one space in front, with Names::sentences
   bool metaspace = false;    ///< words are changed like Normalizer::spaces, after all added tokens are found
   Prefix prefix = Prefix::none;
   std::optional<std::int32_t> unknown = {};  ///< the token for bytes that have none; without it they are left out
   bool fuse_unknown = false;                 ///< one such token for all such bytes in a row
-  bool whole_words = false;    ///< a word that is in the vocabulary is not merged (ignore_merges)
+  bool whole_words = false;                  ///< a word that is in the vocabulary is not merged (ignore_merges)
 };
 
 /// Reads vocab.json and merges.txt as GPT-2 has them, and added tokens with read_added_tokens().
@@ -98,8 +98,8 @@ TokenizerParts read_gpt2_files(const std::filesystem::path& folder);
 /// hold. Refuses any other kind and names the part that is not known. Reads tokenizer_config.json next to it as
 /// transformers 5 does: tokens of its added_tokens_decoder and GPT-2's add_prefix_space count, other settings do not.
 TokenizerParts read_tokenizer_json(const std::filesystem::path& file);
-/// Changes a tokenizer by the tokenizer_config.json in `folder`, if there is one: tokens of its added_tokens_decoder that
-/// tokenizer.json lacks, special tokens that are in the vocabulary and, `byte_level`, its add_prefix_space. Throws
+/// Changes a tokenizer by the tokenizer_config.json in `folder`, if there is one: tokens of its added_tokens_decoder
+/// that tokenizer.json lacks, special tokens that are in the vocabulary and, `byte_level`, its add_prefix_space. Throws
 /// DataError.
 void apply_tokenizer_config(const std::filesystem::path& folder, bool byte_level, TokenizerParts& parts);
 /// The steps of a pre-tokenizer of bytes, given as the components of its sequence. Throws DataError.

@@ -149,7 +149,8 @@ class Compiler {
     if (take("[")) set = char_class();
     else if (take("\\")) set = escape();
     else if (take(".")) set = {.kinds = 0, .ranges = {{'\n', '\n'}}, .negated = true};
-    else if (sees("^") || sees("$") || sees("*") || sees("+") || sees("?") || sees("{")) refuse("has a character that is not supported");
+    else if (sees("^") || sees("$") || sees("*") || sees("+") || sees("?") || sees("{"))
+      refuse("has a character that is not supported");
     else set = literal(take_char());
     sets_.push_back(std::move(set));
     return {{.code = Code::set, .a = static_cast<std::int32_t>(sets_.size()) - 1}};
@@ -158,8 +159,8 @@ class Compiler {
   Program group(int depth) {
     const bool outer = any_case_;
     std::optional<Code> code;
-    if (take("?:")) {}
-    else if (take("?i:")) any_case_ = true;
+    if (take("?:")) {
+    } else if (take("?i:")) any_case_ = true;
     else if (take("?=")) code = Code::look;
     else if (take("?!")) code = Code::refuse_look;
     else if (take("?>")) code = Code::atomic;
@@ -211,7 +212,8 @@ class Compiler {
       }
       default: break;
     }
-    if (c >= 0x80 || (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z')) refuse("has an escape that is not supported");
+    if (c >= 0x80 || (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z'))
+      refuse("has an escape that is not supported");
     return {.kinds = 0, .ranges = {{c, c}}};
   }
 
@@ -225,7 +227,8 @@ class Compiler {
       name = static_cast<char>(take_char());
     }
     for (const auto& [known, kinds] : kProperties)
-      if (name == known) return {.kinds = static_cast<std::uint16_t>(negated ? kAllKinds & ~kinds : kinds), .ranges = {}};
+      if (name == known)
+        return {.kinds = static_cast<std::uint16_t>(negated ? kAllKinds & ~kinds : kinds), .ranges = {}};
     refuse("has \\p{" + name.substr(0, 20) + "}, which is not supported,");
   }
 
@@ -273,7 +276,8 @@ std::size_t Regex::match(std::string_view text, std::size_t at, Scratch& scratch
   return end == at ? std::string_view::npos : end;
 }
 
-std::size_t Regex::run(std::size_t pc, std::string_view text, std::size_t at, Scratch& scratch, std::size_t level) const {
+std::size_t Regex::run(std::size_t pc, std::string_view text, std::size_t at, Scratch& scratch,
+                       std::size_t level) const {
   constexpr auto npos = std::string_view::npos;
   if (scratch.levels.size() <= level) scratch.levels.resize(level + 1);
   scratch.levels[level].seen.clear();

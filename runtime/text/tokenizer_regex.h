@@ -1,5 +1,5 @@
-// runtime/text/tokenizer_regex.h: regular expressions that cut texts, as tokenizer.json has them. The kinds of characters
-// are those of Hugging Face's tokenizers, and a match takes time in proportion to what it looks at.
+// runtime/text/tokenizer_regex.h: regular expressions that cut texts, as tokenizer.json has them. The kinds of
+// characters are those of Hugging Face's tokenizers, and a match takes time in proportion to what it looks at.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace weft::runtime {
 
-/// What Unicode says a character is.
+/// The kind of a character, from Unicode's general category.
 enum class CharKind : std::uint8_t { other, lu, ll, lt, lm, lo, mark, number, punctuation, symbol, space };
 CharKind char_kind(char32_t code);  ///< `code` is at most U+10FFFF
 

@@ -66,8 +66,9 @@ void cut(const SplitStep& step, const std::string& piece, std::vector<std::strin
   std::vector<Range> kept;
   bool joins = false;  // the next range belongs to the last one
   for (const Range& range : ranges_of(step, piece, scratch)) {
-    const bool more = !kept.empty() && ((joins && !range.match) || (step.cut == Cut::to_previous && range.match && !kept.back().match) ||
-                                        (step.cut == Cut::contiguous && range.match == kept.back().match));
+    const bool more = !kept.empty() &&
+                      ((joins && !range.match) || (step.cut == Cut::to_previous && range.match && !kept.back().match) ||
+                       (step.cut == Cut::contiguous && range.match == kept.back().match));
     joins = step.cut == Cut::to_next && range.match;
     if (step.cut == Cut::removed && range.match) continue;
     if (more) kept.back() = {kept.back().begin, range.end, range.match};

@@ -12,7 +12,7 @@
 
 namespace weft::runtime {
 
-/// What becomes of a match when a text is cut at it.
+/// The place of a match when a text is cut at it.
 enum class Cut : std::uint8_t {
   isolated,    ///< it is a piece
   removed,     ///< it is left out
@@ -33,7 +33,7 @@ struct SplitStep {
   };
   Kind kind = Kind::pattern;
   Cut cut = Cut::isolated;
-  bool invert = false;  ///< what is between matches counts as matches
+  bool invert = false;  ///< the text between matches counts as matches
   std::shared_ptr<const Regex> regex = {};
   std::string text = {};
 };

@@ -27,9 +27,8 @@ Cut cut_of(Fields& fields, const std::string& fallback) {
 }
 
 SplitStep split_step(Fields& fields, const std::string& where) {
-  SplitStep step{.kind = SplitStep::Kind::pattern,
-                 .cut = cut_of(fields, "Isolated"),
-                 .invert = fields.boolean("invert", false)};
+  SplitStep step{
+      .kind = SplitStep::Kind::pattern, .cut = cut_of(fields, "Isolated"), .invert = fields.boolean("invert", false)};
   const json& pattern = fields.at("pattern");
   Fields of_pattern(pattern, where + ": 'pattern'", policy::Blame::data);
   if (of_pattern.has("String")) {

@@ -273,7 +273,8 @@ TEST_CASE("chats that are refused", "[runtime]") {
       {body("chat_template_kwargs", {{"messages", 1}}), no, "chat_template_kwargs", "must not have 'messages'"},
       {body("chat_template_kwargs", 5), bad, "chat_template_kwargs", "must be an object"},
       {body("documents", {{{"text", "a"}}}), no, "documents", "does not take"},
-      {message({{"role", "user"}, {"content", "a"}, {"tool_calls", {1}}}), no, "messages[0].tool_calls", "not supported"},
+      {message({{"role", "user"}, {"content", "a"}, {"tool_calls", {1}}}), no, "messages[0].tool_calls",
+       "not supported"},
       {body("prompt", "a"), no, "prompt", "unknown key 'prompt'"},
       {body("reasoning_effort", "high"), no, "reasoning_effort", "unknown key"},
   });
@@ -323,9 +324,13 @@ TEST_CASE("a chat needs a template that is known, and roles that it takes", "[ru
 TEST_CASE("tools, calls and parts reach a template that takes them", "[runtime]") {
   // What a template sees: keys in the order of the line, arguments as objects, reasoning under both names.
   File file("");
-  file.rules.chat = ChatTemplate("x", "{{ messages|tojson }}{{ tools|tojson }}{{ documents|tojson }}{{ mode }}{% if tool %}{% endif %}"
-                                      "{{ tool_calls }}{{ reasoning_content }}{{ name }}{% if false %}{% for p in m.content %}{% endfor %}{% endif %}", {});
-  const std::string line = R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"demo","max_tokens":1,
+  file.rules.chat = ChatTemplate(
+      "x",
+      "{{ messages|tojson }}{{ tools|tojson }}{{ documents|tojson }}{{ mode }}{% if tool %}{% endif %}"
+      "{{ tool_calls }}{{ reasoning_content }}{{ name }}{% if false %}{% for p in m.content %}{% endfor %}{% endif %}",
+      {});
+  const std::string line =
+      R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"demo","max_tokens":1,
     "tools":[{"type":"function","function":{"name":"f","description":"d","a":1}}],"tool_choice":"auto",
     "documents":[{"title":"t"}],"chat_template_kwargs":{"mode":3},"messages":[
     {"role":"user","name":"Bob","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
@@ -336,12 +341,13 @@ TEST_CASE("tools, calls and parts reach a template that takes them", "[runtime]"
   write_text(file.path, one_line);
   file.model.positions = 4096;
   const RequestFile requests = file.open();
-  CHECK(demo_tokenizer().decode(requests.read(0).prompt) ==
-        R"([{"role": "user", "name": "Bob", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, )"
-        R"({"thinking": "r", "role": "assistant", "content": null, "reasoning": "r", "tool_calls": [{"id": "1", "type": "function", )"
-        R"("function": {"name": "f", "arguments": {"z": 1, "b": [2]}}}], "reasoning_content": "r"}, )"
-        R"({"role": "tool", "tool_call_id": "1", "content": "ok"}])"
-        R"([{"type": "function", "function": {"name": "f", "description": "d", "a": 1}}][{"title": "t"}]3)");
+  CHECK(
+      demo_tokenizer().decode(requests.read(0).prompt) ==
+      R"([{"role": "user", "name": "Bob", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, )"
+      R"({"thinking": "r", "role": "assistant", "content": null, "reasoning": "r", "tool_calls": [{"id": "1", "type": "function", )"
+      R"("function": {"name": "f", "arguments": {"z": 1, "b": [2]}}}], "reasoning_content": "r"}, )"
+      R"({"role": "tool", "tool_call_id": "1", "content": "ok"}])"
+      R"([{"type": "function", "function": {"name": "f", "description": "d", "a": 1}}][{"title": "t"}]3)");
 }
 
 TEST_CASE("the first line that is an object says the dialect", "[runtime]") {

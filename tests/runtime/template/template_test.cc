@@ -86,7 +86,8 @@ TEST_CASE("errors of a template have a place and say what is wrong", "[runtime][
 }
 
 TEST_CASE("a template says which names it uses", "[runtime][template]") {
-  const Template made("{% for m in messages %}{{ m['content'] }}{% for c in m.parts %}{{ tools }}{% endfor %}{% endfor %}");
+  const Template made(
+      "{% for m in messages %}{{ m['content'] }}{% for c in m.parts %}{{ tools }}{% endfor %}{% endfor %}");
   for (const char* word : {"messages", "m", "content", "parts", "tools"}) CHECK(made.mentions(word));
   CHECK_FALSE(made.mentions("documents"));
   CHECK(made.loops_over("messages"));
@@ -104,19 +105,32 @@ TEST_CASE("hostile templates end soon", "[runtime][template]") {
            std::string("{% set n = namespace(x='a') %}{% for i in range(100) %}{% set n.x = n.x ~ n.x %}{% endfor %}"),
            std::string("{% set n = namespace(x=[1]) %}{% for i in range(100) %}{% set n.x = n.x + n.x %}{% endfor %}"),
            std::string("{% set n = namespace(x=[1]) %}{% for i in range(100000) %}{% set n.x = [n.x] %}{% endfor %}"),
-           std::string("{% set n = namespace(x=[1]) %}{% for i in range(90) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}"),
-           std::string("{% set n = namespace(x=[1]) %}{% for i in range(90) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x == n.x }}"),
-           std::string("{% set n = namespace(x=1) %}{% for i in range(90) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x|tojson }}"),
-           std::string("{% set n = namespace(x=(1,)) %}{% for i in range(90) %}{% set n.x = (n.x, n.x) %}{% endfor %}{{ {n.x: 1} }}"),
+           std::string(
+               "{% set n = namespace(x=[1]) %}{% for i in range(90) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}"),
+           std::string("{% set n = namespace(x=[1]) %}{% for i in range(90) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ "
+                       "n.x == n.x }}"),
+           std::string("{% set n = namespace(x=1) %}{% for i in range(90) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ "
+                       "n.x|tojson }}"),
+           std::string("{% set n = namespace(x=(1,)) %}{% for i in range(90) %}{% set n.x = (n.x, n.x) %}{% endfor "
+                       "%}{{ {n.x: 1} }}"),
            std::string("{% set n = namespace() %}{% set n.x = n %}{{ n }}"),
-           std::string("{% set n = namespace(x=0) %}{% for i in range(100000) %}{% set n.x = namespace(p=n.x) %}{% endfor %}"),
-           std::string("{% set n = namespace(x=[]) %}{% for i in range(100000) %}{% set n.x = [n.x].index %}{% endfor %}"),
-           std::string("{% set n = namespace(x=[]) %}{% for i in range(100000) %}{% set n.x = [n.x]|select %}{% endfor %}"),
-           std::string("{% set n = namespace(x=0) %}{% for i in range(100000) %}{% for j in [n.x] %}{% set n.x = loop %}{% endfor %}{% endfor %}"),
-           std::string("{% set n = namespace(x=0) %}{% for i in range(100000) %}{% set y = n.x %}{% for j in [1] recursive %}{% set n.x = loop %}{% endfor %}{% endfor %}"),
-           std::string("{% set n = namespace(x=0) %}{% macro f(p) %}{% macro g() %}{{ p }}{% endmacro %}{% set n.x = g %}{% endmacro %}{% for i in range(100000) %}{{ f(n.x) }}{% endfor %}"),
-           std::string("{% set n = namespace(x=0) %}{% macro f() %}{% set n.x = caller %}{{ caller() }}{% endmacro %}{% for i in range(100000) %}{% set y = n.x %}{% call f() %}{% endcall %}{% endfor %}"),
-           std::string("{% set n = namespace(x=0) %}{% for i in [1] %}{% set n.x = loop %}{% set n.c = loop.cycle %}{% set n.d = loop.changed %}{% endfor %}{{ n.x.index }}{{ n.x.last }}{{ n.x.nextitem }}{{ n.c(1) }}{{ n.d(1) }}"),
+           std::string(
+               "{% set n = namespace(x=0) %}{% for i in range(100000) %}{% set n.x = namespace(p=n.x) %}{% endfor %}"),
+           std::string(
+               "{% set n = namespace(x=[]) %}{% for i in range(100000) %}{% set n.x = [n.x].index %}{% endfor %}"),
+           std::string(
+               "{% set n = namespace(x=[]) %}{% for i in range(100000) %}{% set n.x = [n.x]|select %}{% endfor %}"),
+           std::string("{% set n = namespace(x=0) %}{% for i in range(100000) %}{% for j in [n.x] %}{% set n.x = loop "
+                       "%}{% endfor %}{% endfor %}"),
+           std::string("{% set n = namespace(x=0) %}{% for i in range(100000) %}{% set y = n.x %}{% for j in [1] "
+                       "recursive %}{% set n.x = loop %}{% endfor %}{% endfor %}"),
+           std::string("{% set n = namespace(x=0) %}{% macro f(p) %}{% macro g() %}{{ p }}{% endmacro %}{% set n.x = g "
+                       "%}{% endmacro %}{% for i in range(100000) %}{{ f(n.x) }}{% endfor %}"),
+           std::string("{% set n = namespace(x=0) %}{% macro f() %}{% set n.x = caller %}{{ caller() }}{% endmacro "
+                       "%}{% for i in range(100000) %}{% set y = n.x %}{% call f() %}{% endcall %}{% endfor %}"),
+           std::string(
+               "{% set n = namespace(x=0) %}{% for i in [1] %}{% set n.x = loop %}{% set n.c = loop.cycle %}{% set n.d "
+               "= loop.changed %}{% endfor %}{{ n.x.index }}{{ n.x.last }}{{ n.x.nextitem }}{{ n.c(1) }}{{ n.d(1) }}"),
            std::string("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
            std::string("{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}"),
            std::string("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"),
@@ -134,7 +148,8 @@ TEST_CASE("hostile templates end soon", "[runtime][template]") {
            std::string("{{ ['a']|batch(999999999999, 'x')|list }}{{ ['a']|slice(999999999999)|list }}"),
            std::string("{{ 2 ** 99999999 }}{{ 2.0 ** 99999999 }}"),
            std::string("{{ (-9223372036854775807 - 1) // -1 }}"),
-           std::string("{{ -9223372036854775807 - 1 | abs }}{{ [1, 2, 3][::9223372036854775807] }}{{ [1][-9223372036854775807:] }}"),
+           std::string("{{ -9223372036854775807 - 1 | abs }}{{ [1, 2, 3][::9223372036854775807] }}{{ "
+                       "[1][-9223372036854775807:] }}"),
            "{{ " + deep + " }}",
            "{{ " + times("[", 100'000) + times("]", 100'000) + " }}",
            "{{ " + times("not ", 100'000) + "1 }}",

@@ -106,13 +106,16 @@ TEST_CASE("what a template does not take is refused, and a template that cannot 
   CHECK_THROWS_AS(load("[]"), DataError);
   CHECK_THROWS_AS(load("{"), DataError);
   const ChatTemplate broken = load("{}", "{{ messages }}\n{% if %}");
-  CHECK_THROWS_WITH(rendered(broken), Contains("cannot be run: chat_template.jinja:2:7: ") && Contains("/v1/completions"));
+  CHECK_THROWS_WITH(rendered(broken),
+                    Contains("cannot be run: chat_template.jinja:2:7: ") && Contains("/v1/completions"));
   CHECK_THAT(broken.description(), Contains("cannot be run: 2:7"));
   const ChatTemplate chatml = ChatTemplate::named("chatml", kTokens);
-  CHECK_THROWS_WITH(chatml.render(hi({{"date_string", "1 Jan 2025"}})), Contains("'date_string'") && Contains("does not take"));
+  CHECK_THROWS_WITH(chatml.render(hi({{"date_string", "1 Jan 2025"}})),
+                    Contains("'date_string'") && Contains("does not take"));
   CHECK_THROWS_WITH(chatml.render(hi({{"enable_thinking", false}})), Contains("'enable_thinking'"));
   CHECK_THROWS_WITH(chatml.render(hi({{"tools", {{{"a", 1}}}}})), Contains("'tools'"));
-  CHECK_THROWS_WITH(rendered(load("{}", "{{ messages.x.y }}")), Contains("cannot be run on these messages: chat_template.jinja:1:14"));
+  CHECK_THROWS_WITH(rendered(load("{}", "{{ messages.x.y }}")),
+                    Contains("cannot be run on these messages: chat_template.jinja:1:14"));
   CHECK_THAT(ChatTemplate::named("qwen3", kTokens).render(hi({{"enable_thinking", false}})),
              Catch::Matchers::EndsWith("<think>\n\n</think>\n\n"));
 }
@@ -123,9 +126,11 @@ TEST_CASE("a prompt never has the date of the day unless it is given", "[runtime
   };
   CHECK_THAT(with_date("llama3.2", {{"date_string", "1 Jan 2025"}}), Contains("Today Date: 1 Jan 2025\n"));
   CHECK_THAT(with_date("llama3.2", {{"strftime_now", "2025-01-01"}}), Contains("Today Date: 01 Jan 2025\n"));
-  CHECK_THROWS_WITH(with_date("llama3.2", ordered_json::object()), Contains("the date of the day") && Contains("\"date_string\""));
+  CHECK_THROWS_WITH(with_date("llama3.2", ordered_json::object()),
+                    Contains("the date of the day") && Contains("\"date_string\""));
   CHECK_THROWS_WITH(with_date("llama3.2", {{"strftime_now", "1.1.2025"}}), Contains("a day such as"));
-  CHECK_THROWS_WITH(rendered(load("{}", "{{ messages }}{{ strftime_now('%d') }}")), Contains("\"strftime_now\": \"2024-07-26\""));
+  CHECK_THROWS_WITH(rendered(load("{}", "{{ messages }}{{ strftime_now('%d') }}")),
+                    Contains("\"strftime_now\": \"2024-07-26\""));
 }
 
 TEST_CASE("special tokens come from the tokenizer's files", "[runtime]") {
@@ -147,7 +152,8 @@ TEST_CASE("a template is replaced by the name of one or by a file", "[runtime]")
     CHECK(as(std::string(named.name)).identity() == named.name);
   write_text(folder / "mine.jinja", "{{ bos_token + messages[0].content }}");
   CHECK(rendered(as((folder / "mine.jinja").string())) == "<b>Hi");
-  CHECK(as((folder / "mine.jinja").string()).identity() == "sha256 " + runtime::sha256("{{ bos_token + messages[0].content }}"));
+  CHECK(as((folder / "mine.jinja").string()).identity() ==
+        "sha256 " + runtime::sha256("{{ bos_token + messages[0].content }}"));
   write_text(folder / "mine.jinja", "{{ ");
   CHECK_THROWS_WITH(as((folder / "mine.jinja").string()), Contains("mine.jinja:1:4: "));
   CHECK_THROWS_WITH(as("vicuna"), Contains("--chat-template vicuna: wanted the name") && Contains("qwen2.5"));

@@ -105,7 +105,8 @@ TEST_CASE("no regular expression takes long", "[runtime]") {
   for (const char* pattern : {"(a+)+b", "(a|a)*b", "(a*)*b", "(a|aa)+b", "(.*)*(.*)*(.*)*b", "(?:a?){30}a{30}b"})
     CHECK(match(pattern, text) == std::string::npos);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
-  for (const char* bad : {"(", ")", "[", "a{1", "a{2000}", "a**", "\\1", "\\b", "(?<n>a)", "(?<=a)b", "^a", "a$", "[[:alpha:]]", "[b-a]", "\\p{Greek}", "\\x"})
+  for (const char* bad : {"(", ")", "[", "a{1", "a{2000}", "a**", "\\1", "\\b", "(?<n>a)", "(?<=a)b", "^a", "a$",
+                          "[[:alpha:]]", "[b-a]", "\\p{Greek}", "\\x"})
     CHECK_THROWS_WITH(Regex(bad), Contains("the pattern "));
   CHECK_THROWS_AS(Regex("(((a{100}){100}){100})"), UsageError);
   CHECK_THROWS_AS(Regex(std::string(100'000, '(')), UsageError);
@@ -147,7 +148,13 @@ TEST_CASE("tokens that take white space leave it to tokens of white space", "[ru
   json file = fixture("qwen2");
   const auto next = static_cast<std::int32_t>(load(file).size());
   const auto token = [&](const char* text, std::int32_t id, bool left, bool right) {
-    file["added_tokens"].push_back({{"id", id}, {"content", text}, {"single_word", false}, {"lstrip", left}, {"rstrip", right}, {"normalized", false}, {"special", false}});
+    file["added_tokens"].push_back({{"id", id},
+                                    {"content", text},
+                                    {"single_word", false},
+                                    {"lstrip", left},
+                                    {"rstrip", right},
+                                    {"normalized", false},
+                                    {"special", false}});
   };
   token("<R>", next, false, true);
   token("\n", next + 1, false, false);
