@@ -41,7 +41,8 @@ constexpr std::array kCopied{"generation_config.json",
                              "added_tokens.json",
                              "tokenizer.model",
                              "chat_template.jinja",
-                             "chat_template.json"};
+                             "chat_template.json",
+                             "additional_chat_templates/tool_use.jinja"};
 
 struct Planned {
   StoredTensor stored;
@@ -172,8 +173,10 @@ void write_small_files(const fs::path& from, const fs::path& to, DType type, boo
   if (quantisation) config["quantization_config"] = policy::to_config(quantisation);
   write_file_atomically(to / "config.json", policy::to_pretty(config) + "\n", {.mode = mode_of(from / "config.json")});
   for (const char* name : kCopied)
-    if (fs::exists(from / name))
+    if (fs::exists(from / name)) {
+      fs::create_directories((to / name).parent_path());
       write_file_atomically(to / name, read_file(from / name, kLargestCopied), {.mode = mode_of(from / name)});
+    }
 }
 
 /// A folder that is removed again unless it is kept. It is locked and marked while it is made, so that the next
