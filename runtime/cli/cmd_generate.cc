@@ -6,7 +6,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/policy_flags.h"
 #include "runtime/job/job.h"
-#include "runtime/text/chat_template.h"
+#include "runtime/text/named_templates.h"
 
 namespace weft::runtime {
 namespace {
@@ -78,8 +78,8 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
         ->group(kRequests);
     command
         ->add_option("--chat-template", job.chat_template,
-                     "Chat template for OpenAI's conversations, in place of the model's own: " +
-                         ChatTemplate::family_names() + ", or a file with the text of one of these")
+                     "Chat template for conversations, in place of the model's own: " + template_names() +
+                         ", or a file with one in Jinja")
         ->group(kRequests);
     command
         ->add_flag("--strict-openai", job.strict_openai,

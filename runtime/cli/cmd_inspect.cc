@@ -96,7 +96,7 @@ void print_quantisation(const ModelSource& source) {
              numbers ? 8 * double(bytes) / double(numbers) : 0.0, others);
 }
 
-/// Prints what only a GGUF file has: its types by count, its vocabulary, its chat template.
+/// Prints what only a GGUF file has: its types by count, its vocabulary.
 void print_gguf(const GgufModel& model, const ModelTexts& texts) {
   const Gguf& gguf = model.first();
   std::map<std::string, std::size_t> types;
@@ -106,12 +106,8 @@ void print_gguf(const GgufModel& model, const ModelTexts& texts) {
   for (const auto& [name, count] : types) list += fmt::format("{}{} {}", list.empty() ? "" : ", ", count, name);
   fmt::print("GGUF: architecture {}, tensors by type: {}\n", gguf.text("general.architecture"), list);
   if (!Tokenizer::present(texts)) return;
-  const std::string template_name = ChatTemplate::load(texts).family_name();
-  fmt::print("vocabulary: {}{}; chat template: {}\n", gguf.text("tokenizer.ggml.model"),
-             gguf.has("tokenizer.ggml.pre") ? ", cut by " + gguf.text("tokenizer.ggml.pre") : "",
-             !gguf.has("tokenizer.chat_template") ? "none"
-             : template_name.empty()              ? "not known"
-                                                  : template_name);
+  fmt::print("vocabulary: {}{}\n", gguf.text("tokenizer.ggml.model"),
+             gguf.has("tokenizer.ggml.pre") ? ", cut by " + gguf.text("tokenizer.ggml.pre") : "");
 }
 
 /// Prints what a config.json says of the format of weights.
@@ -133,6 +129,7 @@ int inspect_checkpoint(const std::string& path) {
   if (source->files.gguf()) print_gguf(*source->files.gguf(), source->files.texts());
   fmt::print("tokenizer: {}\n",
              source->tokenizer ? fmt::format("{} tokens", source->tokenizer->size()) : "none; takes prompt_ids only");
+  if (source->tokenizer) fmt::print("chat template: {}\n", ChatTemplate::load(source->files.texts()).description());
   std::uint64_t largest = 0;
   for (const std::uint64_t bytes : source->weights->unit_bytes()) largest = std::max(largest, bytes);
   fmt::print("weights: {} in {} units, the largest {}\n", bytes_to_text(source->weight_bytes()), source->units.size(),

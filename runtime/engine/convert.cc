@@ -34,7 +34,7 @@ using nlohmann::json;
 
 constexpr std::size_t kPart = 1 << 20, kStep = 64 << 20;  // bytes of a tensor that a thread, and all, convert at a time
 constexpr std::size_t kLargestCopied = 512 << 20;
-constexpr std::array kForOthers{"tokenizer.model", "chat_template.json"};  // Weft reads neither, others do
+constexpr std::array kForOthers{"tokenizer.model"};  // Weft does not read it, others do
 
 struct Planned {
   StoredTensor stored;
@@ -161,6 +161,7 @@ void write_small_files(const ModelTexts& from, const fs::path& to, DType type, b
   json config = policy::parse_json(from.read("config.json", kLargestConfig), from.where("config.json"),
                                    policy::Blame::data, {.depth = 32});
   const auto write = [&](const std::string& name, const std::string& text) {
+    fs::create_directories((to / name).parent_path());
     write_file_atomically(to / name, text, {.mode = mode_of(from.in_folder() ? from.place() / name : from.place())});
   };
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name_of(type);

@@ -91,9 +91,8 @@ RequestFile open_requests(const JobOptions& options, const ModelSource& source, 
   if (requests.dialect() == Dialect::native && !options.served_names.empty())
     throw UsageError(requests.path().string() +
                      ": holds Weft's own request lines, which name no model; leave out --served-model-name");
-  if (requests.dialect() == Dialect::native && !options.chat_template.empty())
-    throw UsageError(requests.path().string() +
-                     ": holds Weft's own request lines, which have no conversations; leave out --chat-template");
+  if (!requests.has_conversations() && !options.chat_template.empty())
+    throw UsageError(requests.path().string() + ": has no line with messages; leave out --chat-template");
   if (const std::size_t doubled = requests.doubled_first_tokens())
     spdlog::warn(
         "{}: {} of {} prompts begin with {}, which the tokenizer puts in front anyway, so the model reads it twice; "

@@ -163,7 +163,7 @@ RunRecord record_of(const JobOptions& options, const ModelSource& source, const 
   if (options.shard.count > 1) record.set("shard", options.shard.text());
   if (options.kind == RequestKind::generate) record.set("max_tokens", std::to_string(options.max_tokens));
   if (!options.chat_template.empty())
-    record.set("chat_template", ChatTemplate::load_as(options.chat_template, source.files.texts()).family_name());
+    record.set("chat_template", ChatTemplate::load_as(options.chat_template, source.files.texts()).identity());
   if (!options.weights.empty()) record.set("weights", options.weights);
   for (const auto& [name, value] : fingerprints(source)) record.set("model/" + name, value);
   if (source.checkpoint)

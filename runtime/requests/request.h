@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/error.h"
@@ -75,10 +76,11 @@ struct RequestRules {
   std::vector<policy::Retention> rolled = {};
 };
 
-/// Reads the request of a line. `where` begins the messages; `default_id`, as JSON, is the id of a line without one.
-/// Throws UsageError, which is a BadRequest if the code is not invalid_value.
-Request read_native_request(const nlohmann::json& line, const std::string& where, const std::string& default_id,
+/// Reads the request of a line, whose text is `text`. `where` begins the messages; `default_id`, as JSON, is the id of
+/// a line without one. Throws UsageError, which is a BadRequest if the code is not invalid_value.
+Request read_native_request(const nlohmann::json& line, std::string_view text, const std::string& where,
+                            const std::string& default_id, const RequestRules& rules);
+Request read_openai_request(const nlohmann::json& line, std::string_view text, const std::string& where,
                             const RequestRules& rules);
-Request read_openai_request(const nlohmann::json& line, const std::string& where, const RequestRules& rules);
 
 }  // namespace weft::runtime

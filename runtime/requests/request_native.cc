@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "runtime/base/hash.h"
+#include "runtime/requests/request_chat.h"
 #include "runtime/requests/request_checks.h"
 
 namespace weft::runtime {
@@ -14,8 +15,8 @@ using policy::Fields;
 
 class Reader {
  public:
-  Reader(const nlohmann::json& line, const std::string& where, const RequestRules& rules)
-      : where_(where), rules_(rules), line_(line.is_object() ? as_meant(line) : line),
+  Reader(const nlohmann::json& line, std::string_view text, const std::string& where, const RequestRules& rules)
+      : where_(where), text_(text), rules_(rules), line_(line.is_object() ? as_meant(line) : line),
         fields_(line_, where, policy::Blame::usage) {}
 
   Request read(const std::string& default_id) {
@@ -46,10 +47,21 @@ class Reader {
   }
 
   void read_prompt() {
+    if (rules_.kind == RequestKind::generate && fields_.has("messages")) return read_conversation();
     request_.prompt_text = text("prompt", "prompt_ids");
     add_first_ = fields_.boolean("add_special_tokens", true);
     request_.prompt = request_.prompt_text ? rules_.tokenizer->encode(*request_.prompt_text, add_first_)
                                            : token_ids(fields_, "prompt_ids", rules_.model.vocab);
+  }
+
+  void read_conversation() {
+    for (const char* key : {"prompt", "prompt_ids"})
+      if (fields_.has(key))
+        throw BadRequest(where_, "invalid_value", key,
+                         "wanted either 'messages' or '" + std::string(key) + "', found both");
+    for (const char* key : kConversationFields) fields_.has(key);
+    if (!rules_.tokenizer) throw NoTokenizer(where_, "'messages'", rules_.openai.files, "'prompt_ids'");
+    request_.prompt = conversation_ids(text_, nullptr, where_, rules_);
   }
 
   /// A continuation is read as part of the text that it continues: by itself it would have other tokens.
@@ -68,10 +80,6 @@ class Reader {
   /// The text of a field, or nothing if the ids are given in its place.
   std::optional<std::string> text(const std::string& text_key, const std::string& ids_key) {
     const bool text = fields_.has(text_key), ids = fields_.has(ids_key);
-    if (!text && !ids && fields_.has("messages"))
-      throw BadRequest(where_, "missing_required_parameter", "messages",
-                       "'messages' belongs in an OpenAI line: {\"custom_id\": \"1\", \"method\": \"POST\", \"url\": "
-                       "\"/v1/chat/completions\", \"body\": {\"messages\": [...]}}");
     if (text == ids)
       throw BadRequest(where_, text ? "invalid_value" : "missing_required_parameter", text_key,
                        "wanted either '" + text_key + "' or '" + ids_key + "', found " + (text ? "both" : "neither"));
@@ -101,6 +109,7 @@ class Reader {
   }
 
   const std::string& where_;
+  const std::string_view text_;
   const RequestRules& rules_;
   const nlohmann::json line_;
   Fields fields_;
@@ -110,9 +119,9 @@ class Reader {
 
 }  // namespace
 
-Request read_native_request(const nlohmann::json& line, const std::string& where, const std::string& default_id,
-                            const RequestRules& rules) {
-  return Reader(line, where, rules).read(default_id);
+Request read_native_request(const nlohmann::json& line, std::string_view text, const std::string& where,
+                            const std::string& default_id, const RequestRules& rules) {
+  return Reader(line, text, where, rules).read(default_id);
 }
 
 }  // namespace weft::runtime

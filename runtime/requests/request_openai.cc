@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/hash.h"
+#include "runtime/requests/request_chat.h"
 #include "runtime/requests/request_checks.h"
 
 namespace weft::runtime {
@@ -40,7 +41,6 @@ constexpr const char* kUnsupported[]{"prompt_logprobs",    "truncate_prompt_toke
                                      "web_search_options", "prompt_embeds"};
 constexpr Neutral kNeutralCompletion[]{{"suffix", R"([""])"}};
 constexpr Neutral kNeutralChat[]{
-    {"tools", "[[]]"},
     {"tool_choice", R"(["none", "auto"])"},
     {"parallel_tool_calls", "[true, false]"},
     {"functions", "[[]]"},
@@ -56,8 +56,9 @@ constexpr const char* kIgnored[]{"user", "metadata", "store", "service_tier", "s
 
 class Body {
  public:
-  Body(const json& body, bool chat, const std::string& where, const RequestRules& rules, Request& request)
-      : where_(where), rules_(rules), chat_(chat), request_(request), json_(as_meant(body)),
+  Body(const json& body, std::string_view text, bool chat, const std::string& where, const RequestRules& rules,
+       Request& request)
+      : where_(where), text_(text), rules_(rules), chat_(chat), request_(request), json_(as_meant(body)),
         fields_(json_, where, policy::Blame::usage) {}
 
   void read() {
@@ -124,77 +125,8 @@ class Body {
 
   std::vector<std::int32_t> conversation() {
     require("messages");
-    const json& list = fields_.at("messages");
-    if (!list.is_array() || list.empty()) fields_.refuse_field("messages", "a non-empty list of messages");
-    std::vector<ChatMessage> messages;
-    for (const json& each : list) messages.push_back(message(each, messages.size()));
-    const ChatSettings settings = chat_settings();
-    std::string prompt;
-    try {
-      prompt = rules_.openai.chat.render(messages, settings);
-    } catch (const ChatError& refused) {
-      throw BadRequest(where_, refused.code, refused.param, refused.what());
-    }
-    return rules_.tokenizer->encode(prompt, false);
-  }
-
-  /// `chat_template_kwargs` is vLLM's name for what a template gets in addition to the messages.
-  ChatSettings chat_settings() {
-    ChatSettings settings;
-    if (!fields_.has("chat_template_kwargs")) return settings;
-    const json& given = fields_.at("chat_template_kwargs");
-    const auto refuse = [&] {
-      throw BadRequest(where_, "unsupported_parameter", "chat_template_kwargs",
-                       R"('chat_template_kwargs' may have "date_string": "..." and "enable_thinking": true or false; )"
-                       "nothing else is supported");
-    };
-    if (!given.is_object()) refuse();
-    for (const auto& item : given.items()) {
-      if (item.key() == "date_string" && item.value().is_string() &&
-          !item.value().get_ref<const std::string&>().empty())
-        settings.date = item.value();
-      else if (item.key() == "enable_thinking" && item.value().is_boolean())
-        settings.thinking = item.value().get<bool>();
-      else refuse();
-    }
-    return settings;
-  }
-
-  ChatMessage message(const json& value, std::size_t index) const {
-    const std::string name = "messages[" + std::to_string(index) + "]";
-    const auto refuse = [&](const std::string& field, const std::string& reason) {
-      throw BadRequest(where_, "invalid_value", name + field, "'" + name + field + "' " + reason);
-    };
-    if (!value.is_object()) refuse("", "must be an object, got " + policy::describe(value));
-    const json object = as_meant(value);
-    if (!object.contains("role") || !object["role"].is_string()) refuse(".role", "must be a string");
-    ChatMessage message{object["role"].get<std::string>(), {}};
-    if (message.role == "developer") message.role = "system";  // OpenAI's newer name for it
-    if (message.role != "system" && message.role != "user" && message.role != "assistant")
-      refuse(".role", "must be system, user or assistant, got " + policy::describe(object["role"]));
-    for (const auto& item : object.items())
-      if (item.key() != "role" && item.key() != "content" && !(item.key() == "name" && item.value().is_string()) &&
-          !(item.value().is_array() && item.value().empty()))
-        throw BadRequest(where_, "unsupported_parameter", name + "." + item.key(),
-                         "'" + name + "." + item.key().substr(0, 40) + "' is not supported");
-    if (!object.contains("content") && value.contains("content") && message.role == "assistant") return message;
-    if (!object.contains("content")) refuse(".content", "must be a string");
-    message.content = content(object["content"], refuse);
-    return message;
-  }
-
-  /// Reads a string, or a list of texts, which become lines as in vLLM.
-  template <class Refuse> static std::string content(const json& value, const Refuse& refuse) {
-    if (value.is_string()) return value.get<std::string>();
-    if (!value.is_array() || value.empty()) refuse(".content", "must be a string, got " + policy::describe(value));
-    std::string text;
-    for (const json& part : value) {
-      const bool is_text = part.is_object() && part.size() == 2 && part.value("type", json()) == "text" &&
-                           part.value("text", json()).is_string();
-      if (!is_text) refuse(".content", R"(has a part that is not {"type": "text", "text": "..."})");
-      text += (&part == &value.front() ? "" : "\n") + part["text"].template get<std::string>();
-    }
-    return text;
+    for (const char* key : kConversationFields) fields_.has(key);
+    return conversation_ids(text_, "body", where_, rules_);
   }
 
   void read_length(std::int64_t room) {
@@ -245,6 +177,7 @@ class Body {
   }
 
   const std::string& where_;
+  const std::string_view text_;  // the whole line
   const RequestRules& rules_;
   bool chat_;
   Request& request_;
@@ -254,7 +187,8 @@ class Body {
 
 }  // namespace
 
-Request read_openai_request(const json& line, const std::string& where, const RequestRules& rules) {
+Request read_openai_request(const json& line, std::string_view text, const std::string& where,
+                            const RequestRules& rules) {
   const json object = line.is_object() ? as_meant(line) : line;
   Fields fields(object, where, policy::Blame::usage);
   for (const char* key : {"custom_id", "method", "url", "body"})
@@ -277,7 +211,7 @@ Request read_openai_request(const json& line, const std::string& where, const Re
   request.endpoint = chat ? Endpoint::chat : Endpoint::completions;
   if (!fields.at("body").is_object()) fields.refuse_field("body", "an object");
   refuse_unknown_keys(fields, where);
-  Body(fields.at("body"), chat, where, rules, request).read();
+  Body(fields.at("body"), text, chat, where, rules, request).read();
   return request;
 }
 

@@ -89,7 +89,8 @@ void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t
     if (!dialect_ && json.is_object()) recognise(json);
     if (json.is_object()) entry.id = has_id(json) || dialect() == Dialect::openai ? Id::given : Id::absent;
     if (const auto id = id_of(json, number)) ids_.add(*id, entries_.size());
-    const Request request = request_of(json, number);
+    read_chat_template(json);
+    const Request request = request_of(json, line, number);
     entry.has_metadata = !request.metadata.empty();
     entry.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
     entry.max_tokens = static_cast<std::uint32_t>(request.max_tokens);
@@ -115,10 +116,17 @@ void RequestFile::recognise(const nlohmann::json& line) {
                       "Weft's own lines with 'prompt_ids'");
   if (!openai && rules_.openai.strict)
     throw UsageError(path_.string() + ": holds Weft's own request lines; --strict-openai is for OpenAI's");
-  if (openai && rules_.openai.files)
-    rules_.openai.chat = rules_.openai.chat_template.empty()
-                             ? ChatTemplate::load(*rules_.openai.files)
-                             : ChatTemplate::load_as(rules_.openai.chat_template, *rules_.openai.files);
+}
+
+/// Reads the model's chat template once a line needs it.
+void RequestFile::read_chat_template(const nlohmann::json& line) {
+  const bool needed = dialect() == Dialect::openai || (line.is_object() && line.contains("messages"));
+  if (!needed || has_conversations_) return;
+  has_conversations_ = true;
+  if (!rules_.openai.files) return;
+  rules_.openai.chat = rules_.openai.chat_template.empty()
+                           ? ChatTemplate::load(*rules_.openai.files)
+                           : ChatTemplate::load_as(rules_.openai.chat_template, *rules_.openai.files);
 }
 
 void RequestFile::refuse_beyond_limits() const {
@@ -169,11 +177,11 @@ nlohmann::json RequestFile::parse(std::string_view line, std::size_t number) con
   }
 }
 
-Request RequestFile::request_of(const nlohmann::json& line, std::size_t number) const {
+Request RequestFile::request_of(const nlohmann::json& line, std::string_view text, std::size_t number) const {
   const std::string place = where(number);
   try {
-    return dialect() == Dialect::openai ? read_openai_request(line, place, rules_)
-                                        : read_native_request(line, place, default_id(number), rules_);
+    return dialect() == Dialect::openai ? read_openai_request(line, text, place, rules_)
+                                        : read_native_request(line, text, place, default_id(number), rules_);
   } catch (const BadRequest&) {
     throw;
   } catch (const NoTokenizer&) {  // all other lines will lack it too
@@ -205,7 +213,8 @@ std::string RequestFile::line_of(std::size_t index) const {
 
 Request RequestFile::read(std::size_t index) const {
   const std::size_t number = entries_[index].line;
-  return request_of(parse(line_of(index), number), number);
+  const std::string line = line_of(index);
+  return request_of(parse(line, number), line, number);
 }
 
 Refusal RequestFile::refusal(std::size_t index) const {
@@ -228,7 +237,7 @@ Refusal RequestFile::refusal(std::size_t index) const {
     }
     refusal.id = id;
     if (dialect() == Dialect::native) refusal.metadata = metadata_of(json);
-    request_of(json, entry.line);
+    request_of(json, line, entry.line);
   } catch (const BadRequest& bad) {
     refusal.code = bad.code;
     refusal.param = bad.param;

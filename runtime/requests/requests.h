@@ -66,6 +66,8 @@ class RequestFile {
 
   const std::filesystem::path& path() const { return path_; }
   RequestKind kind() const { return rules_.kind; }
+  /// Whether a line may need the chat template: OpenAI's do, and Weft's own with messages.
+  bool has_conversations() const { return has_conversations_; }
   Dialect dialect() const { return dialect_.value_or(Dialect::native); }
   std::size_t size() const { return entries_.size(); }
   /// The fingerprint of all lines except blank ones, in their order.
@@ -91,8 +93,9 @@ class RequestFile {
   void refuse_bad() const;
   std::string where(std::size_t number) const;
   void recognise(const nlohmann::json& line);
+  void read_chat_template(const nlohmann::json& line);
   nlohmann::json parse(std::string_view line, std::size_t number) const;
-  Request request_of(const nlohmann::json& line, std::size_t number) const;
+  Request request_of(const nlohmann::json& line, std::string_view text, std::size_t number) const;
   std::optional<std::string> id_of(const nlohmann::json& line, std::size_t number) const;
   std::string id_of(std::size_t index) const;
   std::string line_of(std::size_t index) const;
@@ -103,6 +106,7 @@ class RequestFile {
   InputFile file_;
   std::vector<Entry> entries_;
   IdIndex ids_;
+  bool has_conversations_ = false;
   std::uint64_t fingerprint_ = 0;
   std::size_t doubled_first_tokens_ = 0;
 };

@@ -1,14 +1,14 @@
-// runtime/text/chat_template.h: turns conversations into prompts, as the chat templates of published models do.
+// runtime/text/chat_template.h: turns conversations into prompts by a model's chat template.
 #pragma once
 
-#include <cstdint>
-#include <optional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "kernels/error.h"
 #include "runtime/base/model_texts.h"
+#include "runtime/template/template.h"
 
 namespace weft::runtime {
 
@@ -20,68 +20,49 @@ struct ChatError : UsageError {
   std::string code, param;
 };
 
-struct ChatMessage {
-  std::string role, content;
-};
-
-/// The layout that a chat template gives a conversation. Templates of one family give a plain conversation (no tools,
-/// text alone, an answer to come) the same prompt.
-enum class ChatFamily : std::uint8_t {
-  none,     ///< the model has no chat template
-  unknown,  ///< it has a chat template that is none of these
-  chatml,
-  qwen1_5,
-  qwen2,
-  qwen2_5,
-  qwen3,  ///< earlier answers lose their thoughts
-  smollm2,
-  llama2,
-  llama3,
-  llama3_1,
-  llama3_2,  ///< as llama3_1, but without a given date it would put the day's date into every prompt
-  mistral_v0_1,
-  mistral_v0_2,
-  mistral_system,  ///< v0.1 to v0.2 as revised later: a system message goes before the first user message
-  mistral_v0_3,    ///< a system message goes before the last user message
-  zephyr,
-};
-
-/// The settings that a request gives a chat template in addition to the messages.
-struct ChatSettings {
-  std::string date;                   ///< today's date for Llama 3.1 and later; empty: not given
-  std::optional<bool> thinking = {};  ///< false: Qwen3 answers without thinking first
-};
-
-/// A model's chat template. A template is a program (Jinja) in a file from anywhere, so Weft never runs one. It
-/// recognises the exact text of a known template and does the same in C++. It refuses any other.
+/// A model's chat template: a program in Jinja, or two of them, one of which is for conversations with tools.
 class ChatTemplate {
  public:
-  ChatTemplate() = default;
-  ChatTemplate(ChatFamily family, std::string bos, std::string eos);
-  /// Reads chat_template.jinja, or else "chat_template" of tokenizer_config.json. The first and last token that the
-  /// template uses come from tokenizer_config.json or special_tokens_map.json. Throws DataError if a file is broken.
+  ChatTemplate();
+  /// `tokens`, an object, has the texts of special tokens by name, such as "bos_token". Does not throw for a source
+  /// that cannot be read: render() does, and says why.
+  ChatTemplate(std::string name, const std::string& source, const nlohmann::ordered_json& tokens);
+  /// Reads the first that the model has: chat_template.jinja (with additional_chat_templates/tool_use.jinja),
+  /// "chat_template" of tokenizer_config.json, that of chat_template.json. The special tokens come from
+  /// tokenizer_config.json or special_tokens_map.json. Throws DataError if a file is broken.
   static ChatTemplate load(const ModelTexts& files);
-  /// Like load(), but instead of the model's template it takes that of a family, given by a name of family_names(), or
-  /// one in a file, whose text must be known. Throws UsageError, whose message begins with --chat-template.
+  /// Like load(), but takes the template of this name (template_names()) or this file. Throws UsageError, whose message
+  /// begins with --chat-template.
   static ChatTemplate load_as(const std::string& name_or_file, const ModelTexts& files);
-  /// The names of all families: "chatml, qwen1.5, ...".
-  static std::string family_names();
-  /// The family of the template whose text has this SHA-256, in hexadecimal.
-  static ChatFamily with_hash(std::string_view sha256);
+  /// A template of template_names(), which is one.
+  static ChatTemplate named(std::string_view name, const nlohmann::ordered_json& tokens);
 
-  ChatFamily family() const { return family_; }
-  std::string family_name() const;  ///< a name of family_names(), or empty if the family has none
+  bool present() const { return !name_.empty(); }
+  /// The template's file, or its name.
+  const std::string& name() const { return name_; }
+  /// One line for people: where it comes from, its SHA-256, what it takes, or why it cannot be run.
+  std::string description() const;
+  /// The name, if it is one of template_names(), else the SHA-256 of the template's text.
+  std::string identity() const;
+
+  /// Asks the template for conversations with or without tools (see jinja::Template). Throws ChatError if there is none
+  /// or it cannot be run.
+  bool mentions(std::string_view word, bool with_tools) const;
+  bool loops_over(std::string_view word, bool with_tools) const;
+
   /// The prompt, with the beginning of the assistant's answer. Special tokens are written out in it, including the
-  /// first one. Throws ChatError if the template is not known, refuses the roles, does not take a setting that is
-  /// given, or needs one that is not.
-  std::string render(const std::vector<ChatMessage>& messages, const ChatSettings& settings) const;
+  /// first one. `variables` has "messages" and what else the template gets, such as "tools"; "strftime_now" there is
+  /// the day, as 2025-03-31, that the template's function of this name gives. Throws ChatError if the template refuses
+  /// the conversation, begins no answer after it, does not take a variable, or needs one that is not given.
+  std::string render(const nlohmann::ordered_json& variables) const;
 
  private:
-  static ChatTemplate with_tokens_of(const ModelTexts& files);
-  void check_settings(const ChatSettings& settings) const;
+  struct Loaded;  // a template, or why it cannot be run
+  const jinja::Template& chosen(bool with_tools) const;
 
-  ChatFamily family_ = ChatFamily::none;
-  std::string bos_, eos_, hash_;
+  std::string name_;
+  std::shared_ptr<const Loaded> default_, tools_;  // the same for both if there is one
+  std::shared_ptr<const nlohmann::ordered_json> tokens_;
 };
 
 }  // namespace weft::runtime

@@ -78,9 +78,9 @@ Tokenizer Tokenizer::load(const ModelTexts& files) {
 
 Tokenizer::Tokenizer(TokenizerParts parts)
     : names_(parts.names), normalizer_(parts.normalizer), prefix_(parts.prefix), pattern_(parts.pattern),
-      metaspace_(parts.metaspace), whole_words_(parts.whole_words), unknown_(parts.unknown),
-      fuse_unknown_(parts.fuse_unknown), removed_(std::move(parts.removed)), merges_(std::move(parts.merges)),
-      first_(parts.added.first) {
+      steps_(std::move(parts.steps)), metaspace_(parts.metaspace), whole_words_(parts.whole_words),
+      strips_space_(parts.strips_space), unknown_(parts.unknown), fuse_unknown_(parts.fuse_unknown),
+      merges_(std::move(parts.merges)), first_(parts.added.first) {
   const auto bytes_of = [&](const std::string& name) {
     return names_ == Names::bytes ? bytes_of_name(name) : with_spaces(name);
   };
@@ -180,67 +180,72 @@ const Tokenizer::Added* Tokenizer::longest_added(std::string_view text, const Pa
 }
 
 /// The leftmost added token at `from` or later, and the longest if several begin there, with the white space that it
-/// takes.
-Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from, bool normalized) const {
+/// takes. None is taken before `floor`, where the token before it ended with its own.
+Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from, std::size_t floor,
+                                       bool normalized) const {
   for (std::size_t at = from; at < text.size(); ++at) {
     const Added* const found = longest_added(text.substr(at), added_[normalized]);
     if (!found) continue;
     const AddedToken& token = found->token;
     const std::size_t end = at + found->text.size();
-    return {token.strip_left ? space_begin(text, from, at) : at, token.strip_right ? space_end(text, end) : end,
-            &token};
+    const std::size_t begin = token.strip_left ? std::max(space_begin(text, 0, at), floor) : at;
+    return {begin, token.strip_right ? space_end(text, end) : end, at, end, &token};
   }
-  return {text.size(), text.size(), nullptr};
+  return {text.size(), text.size(), text.size(), text.size(), nullptr};
 }
 
 /// Cuts the text at the added tokens of this pass. The text between them goes through the second pass, and then into
-/// words.
+/// words. As in Hugging Face's library, a token of white space is found even where the token before it took that space,
+/// and the text goes on after the later of the two.
 void Tokenizer::encode_pass(std::string_view text, bool normalized, Start start, Ids& ids,
                             BpeMerges::Scratch& scratch) const {
-  for (std::size_t at = 0; at < text.size();) {
-    const Match match = find_added(text, at, normalized);
-    const std::string_view between = text.substr(at, match.begin - at);
-    const Start here = at == 0 ? start : Start::segment;
-    if (!normalized && normalizer_ != Normalizer::none)
-      encode_pass(normalize(between, here), /*normalized=*/true, here, ids, scratch);
-    else if (!normalized) encode_pass(between, /*normalized=*/true, here, ids, scratch);
-    else if (metaspace_ && !between.empty()) encode_words(marked(between, here), ids, scratch);
-    else if (names_ == Names::bytes && prefix_ == Prefix::missing && here != Start::middle && !between.empty() &&
-             between[0] != ' ')
-      encode_words(" " + std::string(between), ids, scratch);
-    else encode_words(between, ids, scratch);
-    if (match.token != nullptr) ids.push_back(match.token->id);
-    at = match.end;
+  for (std::size_t search = 0, done = 0; done < text.size() || search < text.size();) {
+    const Match match = find_added(text, search, done, normalized);
+    if (done < match.begin)
+      encode_between(text.substr(done, match.begin - done), normalized, done == 0 ? start : Start::segment, ids,
+                     scratch);
+    if (match.token == nullptr) return;
+    if (match.begin < match.end) ids.push_back(match.token->id);  // else the token before took all of it
+    search = match.token_end;
+    done = match.end;
   }
+}
+
+/// Encodes a text without added tokens of this pass.
+void Tokenizer::encode_between(std::string_view text, bool normalized, Start start, Ids& ids,
+                               BpeMerges::Scratch& scratch) const {
+  if (!normalized && normalizer_ != Normalizer::none)
+    encode_pass(normalize(text, start), /*normalized=*/true, start, ids, scratch);
+  else if (!normalized) encode_pass(text, /*normalized=*/true, start, ids, scratch);
+  else if (metaspace_) encode_words(marked(text, start), ids, scratch);
+  else if (names_ == Names::bytes && prefix_ == Prefix::missing && start != Start::middle && text[0] != ' ')
+    encode_words(" " + std::string(text), ids, scratch);
+  else encode_words(text, ids, scratch);
 }
 
 void Tokenizer::encode_words(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const {
-  for (std::size_t at = 0; !removed_.empty() && at < text.size();) {
-    const std::size_t cut = text.find(removed_, at);
-    if (cut == std::string_view::npos && at == 0) break;  // nothing to remove
-    encode_run(text.substr(at, cut == std::string_view::npos ? cut : cut - at), ids, scratch);
-    if (cut == std::string_view::npos) return;
-    at = cut + removed_.size();
-    if (at == text.size()) return;
+  if (!steps_.empty()) {
+    Regex::Scratch memory;
+    for (const std::string& word : split_by(steps_, text, memory)) encode_word(word, ids, scratch);
+    return;
   }
-  encode_run(text, ids, scratch);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = word_length(pattern_, text, at);
+    encode_word(text.substr(at, length), ids, scratch);
+    at += length;
+  }
 }
 
-/// Encodes a text that does not contain `removed_`.
-void Tokenizer::encode_run(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const {
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = word_length(pattern_, text, at), from = ids.size();
-    const std::string_view word = text.substr(at, length);
-    at += length;
-    if (whole_words_) {
-      if (const auto known = ids_.find(std::string(word)); known != ids_.end()) {
-        ids.push_back(known->second);
-        continue;
-      }
+void Tokenizer::encode_word(std::string_view word, Ids& ids, BpeMerges::Scratch& scratch) const {
+  if (whole_words_) {
+    if (const auto known = ids_.find(std::string(word)); known != ids_.end()) {
+      ids.push_back(known->second);
+      return;
     }
-    push_symbols(word, ids);
-    merges_.apply(ids, from, scratch);
   }
+  const std::size_t from = ids.size();
+  push_symbols(word, ids);
+  merges_.apply(ids, from, scratch);
 }
 
 /// Adds the ids with which merging begins: bytes, or characters of the vocabulary and the bytes of all others.
@@ -346,7 +351,7 @@ std::string IncrementalDecoder::take_bytes() {
 }
 
 std::string IncrementalDecoder::without_first_space(std::string text) const {
-  if (!begun_ && text.starts_with(' ')) text.erase(0, 1);
+  if (!begun_ && tokenizer_->strips_space() && text.starts_with(' ')) text.erase(0, 1);
   return text;
 }
 

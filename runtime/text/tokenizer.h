@@ -28,6 +28,8 @@ class Tokenizer {
   /// special_tokens_map.json, added_tokens.json and the model_type of config.json. Throws DataError, which names the
   /// file and the entry or line.
   static Tokenizer load(const ModelTexts& files);
+  /// Makes a tokenizer of parts that are in memory.
+  explicit Tokenizer(TokenizerParts parts);
   /// True if there is a file from which load() would read a tokenizer.
   static bool present(const ModelTexts& files);
   /// Explains what a model without a tokenizer lacks, and where to get it: "FOLDER: has no ...".
@@ -68,9 +70,10 @@ class Tokenizer {
   Names names() const { return names_; }
   bool is_byte(std::int32_t id) const;  ///< a token of Names::sentences that stands for a single byte
 
- private:
-  explicit Tokenizer(TokenizerParts parts);
+  /// Whether decoded text loses one space in front, with Names::sentences.
+  bool strips_space() const { return strips_space_; }
 
+ private:
   using Ids = std::vector<std::int32_t>;
   struct Added {
     AddedToken token;
@@ -81,33 +84,35 @@ class Tokenizer {
     std::vector<Added> tokens;
     std::array<std::pair<std::uint32_t, std::uint32_t>, 256> from{};  // [first, last)
   };
+  /// An added token in a text: with the white space that it takes, and by itself.
   struct Match {
-    std::size_t begin = 0, end = 0;
+    std::size_t begin = 0, end = 0, token_begin = 0, token_end = 0;
     const AddedToken* token = nullptr;  // null if none was found
   };
   /// A piece of text begins at the whole text's start, after an added token, or after other text.
   enum class Start : std::uint8_t { text, segment, middle };
   std::string marked(std::string_view text, Start start) const;
   std::string normalize(std::string_view text, Start start) const;
-  Match find_added(std::string_view text, std::size_t from, bool normalized) const;
+  Match find_added(std::string_view text, std::size_t from, std::size_t floor, bool normalized) const;
+  void encode_between(std::string_view text, bool normalized, Start start, Ids& ids, BpeMerges::Scratch& scratch) const;
   void encode_pass(std::string_view text, bool normalized, Start start, Ids& ids, BpeMerges::Scratch& scratch) const;
   const Added* longest_added(std::string_view text, const Pass& pass) const;
   void encode_words(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const;
-  void encode_run(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const;
+  void encode_word(std::string_view word, Ids& ids, BpeMerges::Scratch& scratch) const;
   void push_symbols(std::string_view word, Ids& ids) const;
 
   Names names_;
   Normalizer normalizer_;
   Prefix prefix_;
   Pattern pattern_;
-  bool metaspace_, whole_words_;
+  std::vector<SplitStep> steps_;
+  bool metaspace_, whole_words_, strips_space_;
   std::unordered_map<std::string, std::int32_t> ids_;      // by bytes; used only if words or characters are looked up
   std::vector<std::string> pieces_;                        // by id
   std::unordered_map<std::int32_t, std::string> special_;  // their texts, by id
   std::array<std::int32_t, 256> byte_ids_{};               // -1 if the byte has no token
   std::optional<std::int32_t> unknown_;
   bool fuse_unknown_;
-  std::string removed_;
   BpeMerges merges_;
   std::array<Pass, 2> added_;  // not normalized, normalized
   std::optional<std::int32_t> first_;
@@ -117,8 +122,8 @@ enum class SpecialTokens : std::uint8_t { skipped, shown };
 
 /// Decodes ids as they come, for text that is shown or searched while it grows. The joined pieces are
 /// Tokenizer::decode() of all ids, and none ends inside a character. With Names::sentences, one space in front of the
-/// whole text is left out, and if byte tokens in a row are not valid text, each of them becomes U+FFFD. Keeps a
-/// reference to the tokenizer.
+/// whole text is left out (unless the tokenizer keeps it), and if byte tokens in a row are not valid text, each of them
+/// becomes U+FFFD. Keeps a reference to the tokenizer.
 class IncrementalDecoder {
  public:
   explicit IncrementalDecoder(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::skipped)

@@ -227,6 +227,52 @@ class ConfigReader {
 
 }  // namespace
 
+void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerParts& parts) {
+  const std::string file = files.where(kConfig);
+  const json config = read_config_object(files, kConfig);
+  policy::Fields fields(config, file, policy::Blame::data);
+  if (byte_level && fields.has("add_prefix_space") && !fields.is_null("add_prefix_space"))
+    parts.prefix = fields.boolean("add_prefix_space") ? Prefix::missing : Prefix::none;
+
+  auto& tokens = parts.added.tokens;
+  std::int64_t next = 0;  // the id of the next new token
+  for (const auto& [name, id] : parts.vocabulary) next = std::max<std::int64_t>(next, id + 1);
+  for (const AddedToken& token : tokens) next = std::max<std::int64_t>(next, token.id + 1);
+  std::set<std::string> texts;
+  for (const AddedToken& token : tokens) texts.insert(token.text);
+  const auto add = [&](Draft draft, std::int64_t id, const std::string& where) {
+    if (texts.count(draft.token.text) != 0) return;
+    const auto known = parts.vocabulary.find(draft.token.text);
+    if (known == parts.vocabulary.end() && id < 0) return;  // nothing has an id for it
+    const std::int64_t own = known != parts.vocabulary.end() ? known->second : next;
+    if (id >= 0 && id != own)
+      throw DataError(where + ": the token has id " + std::to_string(id) + ", but with tokenizer.json it gets " +
+                      std::to_string(own));
+    next = std::max(next, own + 1);
+    draft.token.id = static_cast<std::int32_t>(own);
+    draft.token.normalized = draft.normalized.value_or(!draft.token.special);
+    texts.insert(draft.token.text);
+    tokens.push_back(std::move(draft.token));
+  };
+  const std::string where = file + ": 'added_tokens_decoder'";
+  std::map<std::int64_t, Draft> by_id;
+  if (fields.has("added_tokens_decoder") && !fields.is_null("added_tokens_decoder")) {
+    const json& decoder = fields.at("added_tokens_decoder");
+    if (!decoder.is_object()) fields.refuse_field("added_tokens_decoder", "an object");
+    for (const auto& item : decoder.items()) {
+      const std::string& key = item.key();
+      if (key.empty() || key.size() > 7 || key.find_first_not_of("0123456789") != std::string::npos)
+        throw DataError(where + ": a key must be a token id, got " + policy::describe(key));
+      by_id.emplace(std::stoll(key), read_token(item.value(), where + " '" + key + "'", false));
+    }
+  }
+  for (auto& [id, draft] : by_id) add(std::move(draft), id, where + " '" + std::to_string(id) + "'");
+  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
+    if (fields.has(key) && !fields.is_null(key))
+      if (Draft draft = read_token(fields.at(key), file + ": '" + key + "'", true); !draft.token.text.empty())
+        add(std::move(draft), -1, {});
+}
+
 AddedTokenTable read_added_tokens(const ModelTexts& files, const Vocabulary& vocabulary) {
   return ConfigReader(files, vocabulary).read();
 }

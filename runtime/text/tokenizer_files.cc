@@ -100,14 +100,10 @@ Vocabulary vocabulary_from(const nlohmann::json& entries, Names names, const std
                       " and " + shown(name));
     vocabulary.emplace(name, owner->first);
   }
-  for (int byte = 0; byte < 256; ++byte) {
-    const std::string name = name_of_byte(names, static_cast<unsigned char>(byte));
-    if (names == Names::bytes && (byte < ' ' || byte > '~')) continue;
-    if (vocabulary.count(name) == 0)
+  for (int byte = 0; names == Names::sentences && byte < 256; ++byte)
+    if (const std::string name = name_of_byte(names, static_cast<unsigned char>(byte)); vocabulary.count(name) == 0)
       throw DataError(where + ": has no token " + shown(name) + " for byte " + std::to_string(byte) +
-                      "; this is not the vocabulary of a tokenizer that " +
-                      (names == Names::bytes ? "works on bytes" : "falls back on bytes"));
-  }
+                      "; this is not the vocabulary of a tokenizer that falls back on bytes");
   return vocabulary;
 }
 

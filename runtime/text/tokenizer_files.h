@@ -13,6 +13,7 @@
 #include "runtime/base/model_texts.h"
 #include "runtime/text/tokenizer_bpe.h"
 #include "runtime/text/tokenizer_pretokenize.h"
+#include "runtime/text/tokenizer_split.h"
 
 namespace weft::runtime {
 
@@ -33,8 +34,8 @@ enum class Names : std::uint8_t {
 };
 std::string name_of_byte(Names names, unsigned char byte);
 
-/// Reads an object that maps names to ids. Ids must be unique integers in [0, 2^22). Every byte must have a token, but
-/// with Names::bytes only those of printable ASCII must.
+/// Reads an object that maps names to ids. Ids must be unique integers in [0, 2^22). With Names::sentences every byte
+/// must have a token.
 Vocabulary vocabulary_from(const nlohmann::json& entries, Names names, const std::string& where);
 
 /// Adds the merge of two names. Both names and their concatenation must be in the vocabulary, and no pair may occur
@@ -81,20 +82,28 @@ struct TokenizerParts {
   BpeMerges merges;
   AddedTokenTable added;
   Pattern pattern = Pattern::gpt2;
+  std::vector<SplitStep> steps = {};  ///< cut texts in the place of `pattern`, which is none then
   Normalizer normalizer = Normalizer::none;
-  bool metaspace = false;  ///< words are changed like Normalizer::spaces, after all added tokens are found
+  bool strips_space = true;  ///< decoded text loses one space in front, with Names::sentences
+  bool metaspace = false;    ///< words are changed like Normalizer::spaces, after all added tokens are found
   Prefix prefix = Prefix::none;
   std::optional<std::int32_t> unknown = {};  ///< the token for bytes that have none; without it they are left out
   bool fuse_unknown = false;                 ///< one such token for all such bytes in a row
-  std::string removed;       ///< a text at which texts are cut and which is left out; empty if there is none
-  bool whole_words = false;  ///< a word that is in the vocabulary is not merged (ignore_merges)
+  bool whole_words = false;                  ///< a word that is in the vocabulary is not merged (ignore_merges)
 };
 
 /// Reads vocab.json and merges.txt as GPT-2 has them, and added tokens with read_added_tokens().
 TokenizerParts read_gpt2_files(const ModelTexts& files);
 /// Reads tokenizer.json as Hugging Face's library writes it: byte-pair encoding of the kinds that TokenizerParts can
-/// hold. Refuses any other kind and names the part that is not known.
+/// hold. Refuses any other kind and names the part that is not known. Reads tokenizer_config.json next to it as
+/// transformers 5 does: tokens of its added_tokens_decoder and GPT-2's add_prefix_space count, other settings do not.
 TokenizerParts read_tokenizer_json(const ModelTexts& files);
+/// Changes a tokenizer by tokenizer_config.json, if there is one: tokens of its added_tokens_decoder
+/// that tokenizer.json lacks, special tokens that are in the vocabulary and, `byte_level`, its add_prefix_space. Throws
+/// DataError.
+void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerParts& parts);
+/// The steps of a pre-tokenizer of bytes, given as the components of its sequence. Throws DataError.
+std::vector<SplitStep> split_steps(const std::vector<const nlohmann::json*>& components, const std::string& where);
 
 /// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json, each if it is present, as transformers
 /// does. A folder without tokenizer_config.json whose config.json has the model_type "opt" gets the tokens

@@ -71,11 +71,15 @@ class Reader {
     const auto all = components("decoder", "decoders");
     const std::string types = types_of(all, "decoder");
     if (types == "ByteLevel") return;
-    if (types != "Replace, ByteFallback, Fuse, Strip") refuse_kind("decoder", types.empty() ? "null" : types);
+    parts_.strips_space = types == "Replace, ByteFallback, Fuse, Strip";
+    if (!parts_.strips_space && types != "Replace, ByteFallback, Fuse")
+      refuse_kind("decoder", types.empty() ? "null" : types);
     parts_.names = Names::sentences;
-    Fields replace = make(*all[0], "decoder"), strip = make(*all[3], "decoder");
+    Fields replace = make(*all[0], "decoder");
     if (string_of(replace, "pattern", "String", "decoder") != kSpace || replace.text("content") != " ")
       refuse("decoder", "replaces something else than U+2581 by a space, which is not supported");
+    if (!parts_.strips_space) return;
+    Fields strip = make(*all[3], "decoder");
     if (strip.text("content") != " " || strip.integer("start", 0, 100) != 1 || strip.integer("stop", 0, 100) != 0)
       refuse("decoder", "strips something else than one space in front, which is not supported");
   }
@@ -103,54 +107,44 @@ class Reader {
     const auto all = components("pre_tokenizer", "pretokenizers");
     const std::string types = types_of(all, "pre_tokenizer");
     if (parts_.names == Names::sentences) return read_metaspace(all, types);
-    if (types == "Digits, ByteLevel") return read_digits(*all[0], *all[1]);
-    if (types == "Split, Digits, ByteLevel") {
-      read_removed(*all[0]);
-      return read_digits(*all[1], *all[2]);
+    const std::string where = where_ + ": 'pre_tokenizer'";
+    if (types == "ByteLevel") {
+      Fields bytes = make(*all[0], "pre_tokenizer");
+      if (bytes.boolean("add_prefix_space", true)) parts_.prefix = Prefix::missing;
+      if (!bytes.boolean("use_regex", true)) parts_.pattern = Pattern::none;
+      return;
     }
-    if (types != "ByteLevel" && types != "Split, ByteLevel")
-      refuse_kind("pre_tokenizer", types.empty() ? "null" : types);
-    Fields bytes = make(*all.back(), "pre_tokenizer");
-    if (bytes.boolean("add_prefix_space", true)) {
-      if (all.size() == 2) refuse("pre_tokenizer", "has add_prefix_space true after a Split, which is not supported");
-      parts_.prefix = Prefix::missing;
+    if (types == "Digits, ByteLevel" && is_smollm(*all[0], *all[1])) {
+      parts_.pattern = Pattern::digits;
+      return;
     }
-    const bool own_pattern = bytes.boolean("use_regex", true);
-    if (own_pattern == (all.size() == 2))
-      refuse("pre_tokenizer", "cuts texts by two patterns or by none, which is not supported");
-    if (own_pattern) return;
+    if (all.size() < 2) refuse_kind("pre_tokenizer", types.empty() ? "null" : types);
+    parts_.steps = split_steps(all, where);
+    parts_.pattern = Pattern::none;
+    // The most frequent patterns are known, and faster as code.
+    const auto& steps = parts_.steps;
+    if (steps.size() != 2 || steps[0].kind != SplitStep::Kind::pattern || steps[0].cut != Cut::isolated ||
+        steps[1].kind != SplitStep::Kind::bytes)
+      return;
     Fields split = make(*all[0], "pre_tokenizer");
-    if (split.text("behavior") != "Isolated" || split.boolean("invert", false))
-      refuse("pre_tokenizer", "splits in another way than \"Isolated\" without \"invert\", which is not supported");
-    const auto pattern = pattern_from(string_of(split, "pattern", "Regex", "pre_tokenizer"));
-    if (!pattern)
-      refuse("pre_tokenizer", "has a pattern that is none of GPT-2's, Llama 3's and Qwen2's, so it is not supported");
-    parts_.pattern = *pattern;
+    if (const auto known = pattern_from(string_of(split, "pattern", "Regex", "pre_tokenizer"))) {
+      parts_.pattern = *known;
+      parts_.steps.clear();
+    }
   }
 
-  /// Reads Galactica's marker, at which texts are cut and which is left out.
-  void read_removed(const json& value) {
-    Fields split = make(value, "pre_tokenizer");
-    if (split.text("behavior") != "Removed" || split.boolean("invert", false))
-      refuse("pre_tokenizer", "splits before Digits in another way than \"Removed\", which is not supported");
-    parts_.removed = string_of(split, "pattern", "String", "pre_tokenizer");
-    if (parts_.removed.empty()) refuse("pre_tokenizer", "splits at an empty text, which is not supported");
-  }
-
-  /// Reads SmolLM's components: every digit is a word, and GPT-2's pattern cuts the text between them.
-  void read_digits(const json& first, const json& second) {
+  /// Whether every digit is a word, and GPT-2's pattern cuts the text between them.
+  bool is_smollm(const json& first, const json& second) const {
     Fields digits = make(first, "pre_tokenizer"), bytes = make(second, "pre_tokenizer");
-    if (!digits.boolean("individual_digits", false))
-      refuse("pre_tokenizer", "keeps digits together (individual_digits false), which is not supported");
-    if (bytes.boolean("add_prefix_space", true) || !bytes.boolean("use_regex", true))
-      refuse("pre_tokenizer", "has add_prefix_space true or use_regex false after Digits, which is not supported");
-    parts_.pattern = Pattern::digits;
+    return digits.boolean("individual_digits", false) && !bytes.boolean("add_prefix_space", true) &&
+           bytes.boolean("use_regex", true);
   }
 
   /// Reads a pre-tokenizer that makes SentencePiece's spaces in the place of a normalizer.
   void read_metaspace(const std::vector<const json*>& all, const std::string& types) {
     parts_.pattern = Pattern::none;
     if (types.empty()) return;
+    if (types == "Split") return check_gemma(*all[0]);
     if (types != "Metaspace" || parts_.normalizer != Normalizer::none) refuse_kind("pre_tokenizer", types);
     Fields fields = make(*all[0], "pre_tokenizer");
     if (fields.text("replacement") != kSpace || fields.boolean("split", true))
@@ -160,6 +154,13 @@ class Reader {
       fields.refuse_field("prepend_scheme", "always, first or never");
     parts_.metaspace = true;
     parts_.prefix = scheme == "always" ? Prefix::missing : scheme == "first" ? Prefix::first : Prefix::none;
+  }
+
+  /// Accepts Gemma's pre-tokenizer: it cuts at spaces, of which the normalizer has left none.
+  void check_gemma(const json& value) const {
+    Fields split = make(value, "pre_tokenizer");
+    if (parts_.normalizer != Normalizer::spaces || string_of(split, "pattern", "String", "pre_tokenizer") != " ")
+      refuse("pre_tokenizer", "is a Split of SentencePiece's texts, which is not supported");
   }
 
   void read_model() {
@@ -263,7 +264,10 @@ TokenizerParts read_tokenizer_json(const ModelTexts& files) {
   const std::string where = files.where(kFile);
   const json object =
       policy::parse_json(files.read(kFile, kLargestTokenizer), where, policy::Blame::data, {.depth = 32});
-  return Reader(object, where).read();
+  TokenizerParts parts = Reader(object, where).read();
+  const json pre = object.value("pre_tokenizer", json());
+  apply_tokenizer_config(files, pre.is_object() && pre.value("type", json()) == "ByteLevel", parts);
+  return parts;
 }
 
 }  // namespace weft::runtime

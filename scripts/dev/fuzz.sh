@@ -30,6 +30,7 @@ run() {
     json) seeds=(configs) ;;
     requests) seeds=(configs/examples) ;;
     gguf) seeds=(build/fuzz/seeds/gguf) longest=65536 ;;
+    template) seeds=(tests/data/template) ;;
     gpt2_files) seeds=(tests/data/tokenizer/added) ;;
     tokenizer) seeds=(tests/data/tokenizer/{neox,llama2,llama3,mistral,qwen2}) longest=65536 ;;
   esac

@@ -29,7 +29,7 @@ const policy::ModelSpec& model() {
 
 RequestFile open(const std::filesystem::path& path, runtime::RequestKind kind, OnBadRequest on_bad) {
   static const auto tokenizer = runtime::Tokenizer::load(std::filesystem::path(WEFT_SOURCE_DIR) / "models/demo");
-  const runtime::ChatTemplate chat(runtime::ChatFamily::llama3_1, "</s>", "</s>");
+  static const auto chat = runtime::ChatTemplate::named("llama3.1", {{"bos_token", "</s>"}, {"eos_token", "</s>"}});
   return {path,  kind, &tokenizer, model(), 16, {.model_names = {"m"}, .files = nullptr, .chat = chat, .strict = false},
           on_bad};
 }

@@ -4,6 +4,7 @@
 Usage: request_files_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -106,13 +107,13 @@ class OpenAi(Case):
         self.assertEqual(choice["message"], {"role": "assistant", "content": expected["text"], "refusal": None})
         self.assertEqual(body["usage"]["prompt_tokens"], len(ids))
 
-    def test_a_model_whose_template_is_not_known_answers_completions(self):
+    def test_a_model_whose_template_cannot_be_run_answers_completions(self):
         model = self.folder / "demo"
         shutil.copytree(self.demo, model)
-        (model / "chat_template.jinja").write_text("{{ messages[0].content }}")
+        (model / "chat_template.jinja").write_text("{{ messages[0].content }}\n{% if %}")
         write_lines(self.input, [chat("a", ("user", "Hello")), completion("b", "Hello")])
-        self.refused(["in.jsonl:1: chat template of this model is not known (sha256 ", "--chat-template", "chatml",
-                      "use /v1/completions"], model)
+        self.refused(["in.jsonl:1: the model's chat template cannot be run: chat_template.jinja:2:7: ", "--chat-template",
+                      "chatml", "use /v1/completions"], model)
         answers = self.answers(model, "--on-bad-request", "record", code=REFUSED, key="custom_id")
         self.assertEqual(answers["a"]["response"]["body"]["error"]["code"], "unknown_chat_template")
         self.assertEqual(answers["b"]["response"]["status_code"], 200)
@@ -128,11 +129,15 @@ class OpenAi(Case):
         (model / "chat_template.jinja").write_text("{{ messages[0].content }}")
         known = self.folder / "known.jinja"
         known.write_text(CHATML)
-        for name in "chatml", known:
+        for name, identity in ("chatml", "chatml"), (known, "sha256 " + hashlib.sha256(CHATML.encode()).hexdigest()):
             self.output.unlink()
             self.assertEqual(text(self.answers(model, "--chat-template", name, key="custom_id")), expected)
-        record = json.loads((self.folder / "out.jsonl.run.json").read_text())
-        self.assertEqual(record["chat_template"] if "chat_template" in record else record["run"]["chat_template"], "chatml")
+            record = json.loads((self.folder / "out.jsonl.run.json").read_text())
+            self.assertEqual(record.get("run", record)["chat_template"], identity)
+        self.output.unlink()
+        body = conversation[0]["body"]
+        write_lines(self.input, [{"id": "x", "messages": body["messages"], "max_tokens": body["max_tokens"]}])
+        self.assertEqual(self.answers(model, "--chat-template", "chatml")["x"]["text"], expected[0]["message"]["content"])
         self.output.unlink()
         self.refused(["--chat-template vicuna", "chatml"], model, "--chat-template", "vicuna")
         write_lines(self.input, [{"id": 1, "prompt": "It"}])

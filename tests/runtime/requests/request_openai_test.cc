@@ -12,7 +12,6 @@ using namespace weft;
 using namespace weft::test;
 using Catch::Matchers::Contains;
 using nlohmann::json;
-using runtime::ChatFamily;
 using runtime::ChatTemplate;
 using runtime::Dialect;
 using runtime::Endpoint;
@@ -43,7 +42,7 @@ struct File {
   std::filesystem::path path = folder / "in.jsonl";
   OpenAiRules rules{.model_names = {"demo", "models/demo"},
                     .files = nullptr,
-                    .chat = ChatTemplate(ChatFamily::chatml, "", ""),
+                    .chat = ChatTemplate::named("chatml", {}),
                     .strict = false};
 
   explicit File(const std::string& text) {
@@ -282,16 +281,20 @@ TEST_CASE("chats that are refused", "[runtime]") {
       {message({{"role", "user"}, {"content", "a"}, {"name", 5}}), no, "messages[0].name", "not supported"},
       {message({{"role", "assistant"}}), bad, "messages[0].content", "must be a string"},
       {body("max_completion_tokens", 5), bad, "max_tokens", "found both, and they differ"},
-      {body("tools", {{{"type", "function"}}}), no, "tools", "not supported"},
+      {body("tools", {{{"type", "function"}}}), bad, "tools", "must be a list of {"},
+      {body("tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}), no, "tools", "not supported"},
       {body("tool_choice", "required"), no, "tool_choice", "not supported"},
       {body("response_format", {{"type", "json_object"}}), no, "response_format", "not supported"},
       {body("top_logprobs", 3), bad, "top_logprobs", "'logprobs' is not true"},
       {body("best_of", 2), no, "best_of", "not supported"},
       {body("chat_template_kwargs", {{"date_string", "1 Jan 2025"}}), no, "chat_template_kwargs", "does not take"},
       {body("chat_template_kwargs", {{"enable_thinking", false}}), no, "chat_template_kwargs", "does not take"},
-      {body("chat_template_kwargs", {{"enable_thinking", "no"}}), no, "chat_template_kwargs", "nothing else"},
-      {body("chat_template_kwargs", {{"tools_in_user_message", true}}), no, "chat_template_kwargs", "nothing else"},
-      {body("chat_template_kwargs", {{"date_string", 5}}), no, "chat_template_kwargs", "nothing else"},
+      {body("chat_template_kwargs", {{"tools_in_user_message", true}}), no, "chat_template_kwargs", "does not take"},
+      {body("chat_template_kwargs", {{"messages", 1}}), no, "chat_template_kwargs", "must not have 'messages'"},
+      {body("chat_template_kwargs", 5), bad, "chat_template_kwargs", "must be an object"},
+      {body("documents", {{{"text", "a"}}}), no, "documents", "does not take"},
+      {message({{"role", "user"}, {"content", "a"}, {"tool_calls", {1}}}), no, "messages[0].tool_calls",
+       "not supported"},
       {body("prompt", "a"), no, "prompt", "unknown key 'prompt'"},
       {body("reasoning_effort", "high"), no, "reasoning_effort", "not supported"},
   });
@@ -302,7 +305,7 @@ TEST_CASE("the fields n, logprobs and min_tokens are read and checked", "[runtim
       completion("a", {{"n", 2}, {"best_of", 2}, {"logprobs", 3}, {"min_tokens", 2}, {"ignore_eos", true}}),
       completion("b", {{"echo", true}}), chat("c", {{"logprobs", true}, {"top_logprobs", 2}}),
       chat("d", {{"logprobs", true}})});
-  file.rules.chat = ChatTemplate(ChatFamily::mistral_v0_2, "<s>", "</s>");
+  file.rules.chat = ChatTemplate::named("mistral-v0.2", {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
   const RequestFile requests = file.open();
   const Request first = requests.read(0);
   CHECK(first.n == 2);
@@ -326,7 +329,7 @@ TEST_CASE("the fields n, logprobs and min_tokens are read and checked", "[runtim
 TEST_CASE("a chat needs a template that is known, and roles that it takes", "[runtime]") {
   File file(
       std::vector<json>{chat("a", {{"messages", {{{"role", "assistant"}, {"content", "Hi"}}}}}), completion("b")});
-  file.rules.chat = ChatTemplate(ChatFamily::mistral_v0_2, "<s>", "</s>");
+  file.rules.chat = ChatTemplate::named("mistral-v0.2", {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
   Refusal said = file.open(OnBadRequest::record).refusal(0);
   CHECK(said.code == "invalid_value");
   CHECK(said.param == "messages");
@@ -336,6 +339,35 @@ TEST_CASE("a chat needs a template that is known, and roles that it takes", "[ru
   CHECK(said.code == "unknown_chat_template");
   CHECK_THAT(said.reason, Contains("has no chat template") && Contains("/v1/completions"));
   CHECK_FALSE(file.open(OnBadRequest::record).refused(1));
+}
+
+TEST_CASE("tools, calls and parts reach a template that takes them", "[runtime]") {
+  // What a template sees: keys in the order of the line, arguments as objects, reasoning under both names.
+  File file("");
+  file.rules.chat = ChatTemplate(
+      "x",
+      "{{ messages|tojson }}{{ tools|tojson }}{{ documents|tojson }}{{ mode }}{% if tool %}{% endif %}"
+      "{{ tool_calls }}{{ reasoning_content }}{{ name }}{% if false %}{% for p in m.content %}{% endfor %}{% endif %}",
+      {});
+  const std::string line =
+      R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"demo","max_tokens":1,
+    "tools":[{"type":"function","function":{"name":"f","description":"d","a":1}}],"tool_choice":"auto",
+    "documents":[{"title":"t"}],"chat_template_kwargs":{"mode":3},"messages":[
+    {"role":"user","name":"Bob","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+    {"role":"assistant","content":null,"refusal":null,"reasoning":"r","tool_calls":[{"id":"1","type":"function","function":{"name":"f",
+    "arguments":"{\"z\": 1, \"b\": [2]}"}}]},{"role":"tool","tool_call_id":"1","content":"ok"}]}})";
+  std::string one_line;
+  for (const char c : line) one_line += c == '\n' ? ' ' : c;
+  write_text(file.path, one_line);
+  file.model.positions = 4096;
+  const RequestFile requests = file.open();
+  CHECK(
+      demo_tokenizer().decode(requests.read(0).prompt) ==
+      R"([{"role": "user", "name": "Bob", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, )"
+      R"({"thinking": "r", "role": "assistant", "content": null, "reasoning": "r", "tool_calls": [{"id": "1", "type": "function", )"
+      R"("function": {"name": "f", "arguments": {"z": 1, "b": [2]}}}], "reasoning_content": "r"}, )"
+      R"({"role": "tool", "tool_call_id": "1", "content": "ok"}])"
+      R"([{"type": "function", "function": {"name": "f", "description": "d", "a": 1}}][{"title": "t"}]3)");
 }
 
 TEST_CASE("the first line that is an object says the dialect", "[runtime]") {

@@ -442,7 +442,7 @@ TEST_CASE("files that are no JSONL are refused with what they are", "[runtime]")
       {std::string("\xFF\xFE{\0}\0\n\0", 8), "in.jsonl:1: this is UTF-16"},
       {std::string("\xFE\xFF\0{\0}", 6), "in.jsonl:1: this is UTF-16"},
       {"\x1F\x8B\x08 and so on\n", "in.jsonl: is compressed; unpack it first"},
-      {R"({"id":1,"messages":[]})", "'messages' belongs in an OpenAI line"},
+      {R"({"id":1,"messages":[]})", "'messages' needs a tokenizer"},
       {"{\"id\":1,\n\"prompt_ids\":[3]}\n", "2 of 2 requests are refused"},
       {"{}\n" + std::string(17 << 20, 'x'), "in.jsonl:2: the line is longer than 16 MiB"},
   };

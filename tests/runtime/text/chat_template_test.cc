@@ -1,24 +1,20 @@
-// Chat templates: what is rendered here is what Jinja makes of the published texts
-// (scripts/fixtures/make_chat_golden.py).
+// Chat templates: where a model keeps them, and the prompts that named ones make. Those are what Jinja makes of the
+// published texts of each family (scripts/fixtures/make_chat_golden.py).
 #include "runtime/text/chat_template.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "kernels/error.h"
 #include "runtime/base/sha256.h"
-#include "runtime/requests/request.h"
+#include "runtime/text/named_templates.h"
 #include "tests/support/files.h"
 
 using namespace weft;
 using namespace weft::test;
 using Catch::Matchers::Contains;
-using nlohmann::json;
+using nlohmann::ordered_json;
 using runtime::ChatError;
-using runtime::ChatFamily;
-using runtime::ChatMessage;
-using runtime::ChatSettings;
 using runtime::ChatTemplate;
 
 namespace {
@@ -26,11 +22,11 @@ namespace {
 const std::string kChatml =
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
     "'\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+const ordered_json kTokens{{"bos_token", "<s>"}, {"eos_token", "</s>"}};
 
-std::vector<ChatMessage> messages_of(const json& list) {
-  std::vector<ChatMessage> messages;
-  for (const json& each : list) messages.push_back({each.at("role"), each.at("content")});
-  return messages;
+ordered_json hi(ordered_json more = ordered_json::object()) {
+  more["messages"] = {{{"role", "user"}, {"content", "Hi"}}};
+  return more;
 }
 
 ChatTemplate load(const std::string& config, const std::string& jinja = "", const std::string& map = "") {
@@ -41,111 +37,137 @@ ChatTemplate load(const std::string& config, const std::string& jinja = "", cons
   return ChatTemplate::load(folder.path());
 }
 
-std::string rendered(const ChatTemplate& chat) { return chat.render({{"user", "Hi"}}, {}); }
+std::string rendered(const ChatTemplate& chat) { return chat.render(hi()); }
+
+/// The name of a family in the golden file: "qwen1_5" for "qwen1.5".
+std::string golden_name(std::string_view name) {
+  std::string out;
+  for (const char c : name) out += c == '.' || c == '-' ? '_' : c;
+  return out;
+}
 
 }  // namespace
 
-TEST_CASE("conversations are laid out as by the published templates", "[runtime]") {
-  const json golden = json::parse(read_text(data_path("chat/renderings.json")));
-  std::size_t compared = 0;
-  for (const auto& item : golden.at("families").items()) {
-    const json& hashes = item.value().at("sha256");
-    const ChatFamily family = ChatTemplate::with_hash(hashes.at(0).get<std::string>());
-    REQUIRE(family != ChatFamily::unknown);
-    for (const json& hash : hashes) CHECK(ChatTemplate::with_hash(hash.get<std::string>()) == family);
-    const ChatTemplate chat(family, golden.at("bos"), golden.at("eos"));
-    json conversations = golden.at("conversations");
-    for (const json& conversation : item.value().value("more_conversations", json::array()))
+TEST_CASE("named templates lay conversations out as the published ones", "[runtime]") {
+  const ordered_json golden = ordered_json::parse(read_text(data_path("chat/renderings.json")));
+  std::size_t compared = 0, refused = 0;
+  REQUIRE(golden.at("families").size() == runtime::named_templates().size());
+  for (const runtime::NamedTemplate& named : runtime::named_templates()) {
+    const ordered_json& family = golden.at("families").at(golden_name(named.name));
+    const auto chat =
+        ChatTemplate::named(named.name, {{"bos_token", golden.at("bos")}, {"eos_token", golden.at("eos")}});
+    ordered_json conversations = golden.at("conversations");
+    for (const ordered_json& conversation : family.value("more_conversations", ordered_json::array()))
       conversations.push_back(conversation);
     for (const char* key : {"rendered", "dated", "not_thinking"}) {
-      if (!item.value().contains(key)) continue;
-      ChatSettings settings;
-      if (key == std::string("dated")) settings.date = golden.at("date").get<std::string>();
-      if (key == std::string("not_thinking")) settings.thinking = false;
-      REQUIRE(item.value().at(key).size() == conversations.size());
+      if (!family.contains(key)) continue;
+      REQUIRE(family.at(key).size() == conversations.size());
       for (std::size_t i = 0; i < conversations.size(); ++i) {
-        CAPTURE(item.key(), key, i);
-        const auto messages = messages_of(conversations.at(i));
-        const json& expected = item.value().at(key).at(i);
-        if (expected.is_null()) CHECK_THROWS_AS(chat.render(messages, settings), ChatError);
-        else CHECK(chat.render(messages, settings) == expected.get<std::string>());
+        CAPTURE(named.name, key, i);
+        ordered_json variables{{"messages", conversations.at(i)}};
+        if (key == std::string("dated")) variables["date_string"] = golden.at("date");
+        if (key == std::string("not_thinking")) variables["enable_thinking"] = false;
+        const ordered_json& expected = family.at(key).at(i);
+        if (expected.is_null()) CHECK_THROWS_AS(chat.render(variables), ChatError);
+        else CHECK(chat.render(variables) == expected.get<std::string>());
         ++compared;
+        refused += expected.is_null();
       }
     }
   }
   CHECK(compared > 200);
+  CHECK(refused > 50);
 }
 
-TEST_CASE("a template is recognised wherever the model keeps it", "[runtime]") {
-  const std::string hi = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
-  CHECK(rendered(load(json{{"chat_template", kChatml}}.dump())) == hi);
-  CHECK(rendered(load("{}", kChatml)) == hi);
-  CHECK(rendered(load(json{{"chat_template", "another"}}.dump(), kChatml)) == hi);  // the file wins, as in transformers
-  const json several{{{"name", "tool_use"}, {"template", "another"}}, {{"name", "default"}, {"template", kChatml}}};
-  CHECK(rendered(load(json{{"chat_template", several}}.dump())) == hi);
+TEST_CASE("a template is read wherever the model keeps it", "[runtime]") {
+  const std::string chat = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+  CHECK(rendered(load(ordered_json{{"chat_template", kChatml}}.dump())) == chat);
+  CHECK(rendered(load("{}", kChatml)) == chat);
+  CHECK(rendered(load(ordered_json{{"chat_template", "another"}}.dump(), kChatml)) == chat);  // the file wins
+  const ordered_json several{{{"name", "tool_use"}, {"template", "{{ messages }}{{ tools[0] }}"}},
+                             {{"name", "default"}, {"template", kChatml}}};
+  const ChatTemplate both = load(ordered_json{{"chat_template", several}}.dump());
+  CHECK(rendered(both) == chat);
+  CHECK(both.render(hi({{"tools", {{{"a", 1}}}}})) == "[{'role': 'user', 'content': 'Hi'}]{'a': 1}");
+  const TemporaryFolder folder;
+  write_text(folder / "chat_template.json", ordered_json{{"chat_template", kChatml}}.dump());
+  CHECK(rendered(ChatTemplate::load(folder.path())) == chat);
+  write_text(folder / "chat_template.jinja", "{{ messages[0].content }}");
+  CHECK(rendered(ChatTemplate::load(folder.path())) == "Hi");
+  std::filesystem::create_directory(folder / "additional_chat_templates");
+  write_text(folder / "additional_chat_templates" / "tool_use.jinja", "{{ messages|length }}{{ tools|length }}");
+  CHECK(ChatTemplate::load(folder.path()).render(hi({{"tools", {{{"a", 1}}}}})) == "11");
 }
 
-TEST_CASE("any other template is refused with its hash", "[runtime]") {
-  const ChatTemplate other = load("{}", kChatml + " ");
-  CHECK(other.family() == ChatFamily::unknown);
-  CHECK_THROWS_WITH(rendered(other), Contains("chat template of this model is not known (sha256 " +
-                                              runtime::sha256(kChatml + " ") + "); name one that lays") &&
-                                         Contains("--chat-template (chatml, ") && Contains("use /v1/completions"));
+TEST_CASE("what a template does not take is refused, and a template that cannot be run", "[runtime]") {
   for (const char* config : {"{}", R"({"chat_template":null})", R"({"chat_template":[{"name":"rag","template":"x"}]})"})
-    CHECK_THROWS_WITH(rendered(load(config)), Contains("no chat template in its folder"));
+    CHECK_THROWS_WITH(rendered(load(config)),
+                      Contains("no chat template in its folder") && Contains("--chat-template (chatml, "));
   CHECK_THROWS_AS(load("[]"), DataError);
   CHECK_THROWS_AS(load("{"), DataError);
+  const ChatTemplate broken = load("{}", "{{ messages }}\n{% if %}");
+  CHECK_THROWS_WITH(rendered(broken),
+                    Contains("cannot be run: chat_template.jinja:2:7: ") && Contains("/v1/completions"));
+  CHECK_THAT(broken.description(), Contains("cannot be run: 2:7"));
+  const ChatTemplate chatml = ChatTemplate::named("chatml", kTokens);
+  CHECK_THROWS_WITH(chatml.render(hi({{"date_string", "1 Jan 2025"}})),
+                    Contains("'date_string'") && Contains("does not take"));
+  CHECK_THROWS_WITH(chatml.render(hi({{"enable_thinking", false}})), Contains("'enable_thinking'"));
+  CHECK_THROWS_WITH(chatml.render(hi({{"tools", {{{"a", 1}}}}})), Contains("'tools'"));
+  CHECK_THROWS_WITH(rendered(load("{}", "{{ messages.x.y }}")),
+                    Contains("cannot be run on these messages: chat_template.jinja:1:14"));
+  CHECK_THAT(ChatTemplate::named("qwen3", kTokens).render(hi({{"enable_thinking", false}})),
+             Catch::Matchers::EndsWith("<think>\n\n</think>\n\n"));
 }
 
-TEST_CASE("a date is for templates that take one", "[runtime]") {
-  const auto with_date = [](ChatFamily family, const std::string& date) {
-    return ChatTemplate(family, "<s>", "</s>").render({{"user", "Hi"}}, {.date = date});
+TEST_CASE("a prompt never has the date of the day unless it is given", "[runtime]") {
+  const auto with_date = [](const char* name, const ordered_json& more) {
+    return ChatTemplate::named(name, kTokens).render(hi(more));
   };
-  CHECK_THAT(with_date(ChatFamily::llama3_2, "1 Jan 2025"), Contains("Today Date: 1 Jan 2025\n"));
-  CHECK_THROWS_WITH(with_date(ChatFamily::llama3_2, ""), Contains("the date of the day"));
-  CHECK_THROWS_WITH(with_date(ChatFamily::chatml, "1 Jan 2025"), Contains("does not take"));
+  CHECK_THAT(with_date("llama3.2", {{"date_string", "1 Jan 2025"}}), Contains("Today Date: 1 Jan 2025\n"));
+  CHECK_THAT(with_date("llama3.2", {{"strftime_now", "2025-01-01"}}), Contains("Today Date: 01 Jan 2025\n"));
+  CHECK_THROWS_WITH(with_date("llama3.2", ordered_json::object()),
+                    Contains("the date of the day") && Contains("\"date_string\""));
+  CHECK_THROWS_WITH(with_date("llama3.2", {{"strftime_now", "1.1.2025"}}), Contains("a day such as"));
+  CHECK_THROWS_WITH(rendered(load("{}", "{{ messages }}{{ strftime_now('%d') }}")),
+                    Contains("\"strftime_now\": \"2024-07-26\""));
 }
 
-TEST_CASE("enable_thinking is for templates that take it", "[runtime]") {
-  const auto without = [](ChatFamily family) {
-    return ChatTemplate(family, "<s>", "</s>").render({{"user", "Hi"}}, {.date = {}, .thinking = false});
-  };
-  CHECK_THAT(without(ChatFamily::qwen3), Catch::Matchers::EndsWith("<think>\n\n</think>\n\n"));
-  CHECK_THROWS_WITH(without(ChatFamily::qwen2_5), Contains("enable_thinking"));
+TEST_CASE("special tokens come from the tokenizer's files", "[runtime]") {
+  const std::string source = "{{ messages[0].content }}{{ eos_token }}{{ pad_token }}{{ bos_token }}";
+  CHECK(rendered(load(R"({"eos_token":"<e>","pad_token":"<p>"})", source)) == "Hi<e><p>");
+  CHECK(rendered(load(R"({"eos_token":{"content":"<o>"}})", source)) == "Hi<o>");
+  CHECK(rendered(load("{}", source, R"({"eos_token":"<m>"})")) == "Hi<m>");
 }
 
-TEST_CASE("first and last tokens come from the tokenizer's files", "[runtime]") {
-  const std::string zephyr =
-      "{% for message in messages %}\n{% if message['role'] == 'user' %}\n{{ '<|user|>\n' + message['content'] + "
-      "eos_token }}\n{% elif message['role'] == 'system' %}\n{{ '<|system|>\n' + message['content'] + eos_token }}\n"
-      "{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n'  + message['content'] + eos_token }}\n"
-      "{% endif %}\n{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}";
-  CHECK(rendered(load(R"({"eos_token":"<e>"})", zephyr)) == "<|user|>\nHi<e>\n<|assistant|>\n");
-  CHECK(rendered(load(R"({"eos_token":{"content":"<o>"}})", zephyr)) == "<|user|>\nHi<o>\n<|assistant|>\n");
-  CHECK(rendered(load("{}", zephyr, R"({"eos_token":"<m>"})")) == "<|user|>\nHi<m>\n<|assistant|>\n");
-}
-
-TEST_CASE("a template that is not known is replaced by the name or the text of one that is", "[runtime]") {
+TEST_CASE("a template is replaced by the name of one or by a file", "[runtime]") {
   const TemporaryFolder folder;
   write_text(folder / "tokenizer_config.json",
              R"({"chat_template":"{{ messages }}","bos_token":"<b>","eos_token":"<e>"})");
-  CHECK(ChatTemplate::load(folder.path()).family() == ChatFamily::unknown);
   const auto as = [&](const std::string& name) { return ChatTemplate::load_as(name, folder.path()); };
-  CHECK(as("chatml").family() == ChatFamily::chatml);
-  CHECK(as("llama3.1").family_name() == "llama3.1");
+  CHECK(as("llama3.1").identity() == "llama3.1");
   CHECK(rendered(as("zephyr")) == "<|user|>\nHi<e>\n<|assistant|>\n");
   CHECK(rendered(as("mistral-v0.1")) == "<b>[INST] Hi [/INST]");
-  std::istringstream names(ChatTemplate::family_names());
-  int count = 0;
-  for (std::string name; std::getline(names >> std::ws, name, ','); ++count) CHECK(as(name).family_name() == name);
-  CHECK(count == 15);
-  write_text(folder / "mine.jinja", "{{ 'anything' }}");
-  CHECK_THROWS_WITH(as((folder / "mine.jinja").string()),
-                    Contains("not known, and Weft runs none") && Contains("chatml"));
+  for (const runtime::NamedTemplate& named : runtime::named_templates())
+    CHECK(as(std::string(named.name)).identity() == named.name);
+  write_text(folder / "mine.jinja", "{{ bos_token + messages[0].content }}");
+  CHECK(rendered(as((folder / "mine.jinja").string())) == "<b>Hi");
+  CHECK(as((folder / "mine.jinja").string()).identity() ==
+        "sha256 " + runtime::sha256("{{ bos_token + messages[0].content }}"));
+  write_text(folder / "mine.jinja", "{{ ");
+  CHECK_THROWS_WITH(as((folder / "mine.jinja").string()), Contains("mine.jinja:1:4: "));
   CHECK_THROWS_WITH(as("vicuna"), Contains("--chat-template vicuna: wanted the name") && Contains("qwen2.5"));
   CHECK_THROWS_AS(as("vicuna"), UsageError);
+  std::filesystem::remove(folder / "tokenizer_config.json");
+  CHECK(rendered(as("chatml")) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  CHECK_THROWS_WITH(as("llama2"), Contains("writes the bos_token") && Contains("tokenizer_config.json"));
 }
 
+TEST_CASE("a template says where it comes from and what it takes", "[runtime]") {
+  CHECK_THAT(load("{}", "{{ messages }}{{ tools }}{{ enable_thinking }}").description(),
+             Contains("chat_template.jinja, sha256 ") && Contains("; takes tools, enable_thinking"));
+  CHECK_THAT(ChatTemplate().description(), Contains("none"));
+}
 TEST_CASE("sha256 is what sha256sum prints", "[runtime]") {
   CHECK(runtime::sha256("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(runtime::sha256("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

@@ -1,0 +1,330 @@
+#include "runtime/text/tokenizer_regex.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "kernels/error.h"
+#include "runtime/base/utf8.h"
+
+namespace weft::runtime {
+
+namespace {
+
+constexpr std::size_t kLongestProgram = 4000;
+constexpr int kDeepestGroup = 16;
+constexpr std::uint16_t kAllKinds = 0x7FF;
+constexpr std::uint16_t bit(CharKind kind) { return static_cast<std::uint16_t>(1u << static_cast<int>(kind)); }
+
+constexpr std::uint16_t kLetters =
+    bit(CharKind::lu) | bit(CharKind::ll) | bit(CharKind::lt) | bit(CharKind::lm) | bit(CharKind::lo);
+constexpr std::pair<std::string_view, std::uint16_t> kProperties[]{
+    {"L", kLetters},
+    {"Lu", bit(CharKind::lu)},
+    {"Ll", bit(CharKind::ll)},
+    {"Lt", bit(CharKind::lt)},
+    {"Lm", bit(CharKind::lm)},
+    {"Lo", bit(CharKind::lo)},
+    {"M", bit(CharKind::mark)},
+    {"N", bit(CharKind::number)},
+    {"P", bit(CharKind::punctuation)},
+    {"S", bit(CharKind::symbol)},
+};
+
+using Program = std::vector<Regex::Instruction>;
+using Code = Regex::Code;
+
+/// Compiles a pattern by recursive descent.
+class Compiler {
+ public:
+  Compiler(std::string_view pattern, std::vector<Regex::Set>& sets) : pattern_(pattern), sets_(sets) {}
+
+  Program compile() {
+    if (!is_utf8(pattern_)) refuse("is not UTF-8");
+    Program program = alternatives(0);
+    if (at_ < pattern_.size()) refuse("has a ) too many");
+    program.push_back({.code = Code::done});
+    std::uint32_t branches = 0;
+    for (Regex::Instruction& each : program)
+      if (each.code == Code::branch) each.branch = branches++;
+    if (branches > 64) refuse("has more than 64 branches");
+    return program;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw UsageError("the pattern " + what + " at byte " + std::to_string(at_ + 1));
+  }
+  bool sees(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
+  bool take(std::string_view text) {
+    if (!sees(text)) return false;
+    at_ += text.size();
+    return true;
+  }
+  char32_t take_char() {
+    if (at_ == pattern_.size()) refuse("ends too early");
+    const Utf8Char c = utf8_at(pattern_, at_);
+    at_ += c.bytes;
+    return c.code;
+  }
+  void append(Program& to, const Program& more) const {
+    to.insert(to.end(), more.begin(), more.end());
+    if (to.size() > kLongestProgram) refuse("is too long");
+  }
+
+  Program alternatives(int depth) {
+    if (depth > kDeepestGroup) refuse("is nested too deeply");
+    Program program = sequence(depth);
+    while (take("|")) {
+      const Program other = sequence(depth);
+      Program both{{.code = Code::branch, .a = 1, .b = static_cast<std::int32_t>(program.size()) + 2}};
+      append(both, program);
+      both.push_back({.code = Code::jump, .a = static_cast<std::int32_t>(other.size()) + 1});
+      append(both, other);
+      program = std::move(both);
+    }
+    return program;
+  }
+
+  Program sequence(int depth) {
+    Program program;
+    while (at_ < pattern_.size() && !sees("|") && !sees(")")) append(program, quantified(depth));
+    return program;
+  }
+
+  Program quantified(int depth) {
+    Program one = atom(depth);
+    std::int64_t least = 1, most = 1;
+    if (take("?")) least = 0;
+    else if (take("*")) least = 0, most = -1;
+    else if (take("+")) most = -1;
+    else if (sees("{") && !braces(least, most)) refuse("has braces that are not supported");
+    else if (least == 1 && most == 1 && pattern_[at_ - 1] != '}') return one;
+    const bool lazy = take("?"), possessive = !lazy && take("+");
+    if (sees("?") || sees("*") || sees("+") || sees("{")) refuse("repeats what is repeated");
+    Program program;
+    for (std::int64_t i = 0; i < least; ++i) append(program, one);
+    const auto size = static_cast<std::int32_t>(one.size());
+    const auto branch = [lazy](std::int32_t into, std::int32_t past) {
+      return Regex::Instruction{.code = Code::branch, .a = lazy ? past : into, .b = lazy ? into : past};
+    };
+    if (most < 0) {
+      program.push_back(branch(1, size + 2));
+      append(program, one);
+      program.push_back({.code = Code::jump, .a = -size - 1});
+    }
+    for (std::int64_t i = least; i < most; ++i) {
+      // Every one that may be left out ends the others too.
+      const auto left = static_cast<std::int32_t>((most - i) * (size + 1));
+      program.push_back(branch(1, left));
+      append(program, one);
+    }
+    return possessive ? part(Code::atomic, program) : program;
+  }
+
+  bool braces(std::int64_t& least, std::int64_t& most) {
+    const auto number = [this]() -> std::int64_t {
+      std::int64_t value = -1;
+      while (at_ < pattern_.size() && pattern_[at_] >= '0' && pattern_[at_] <= '9' && value < 1000)
+        value = std::max<std::int64_t>(value, 0) * 10 + (pattern_[at_++] - '0');
+      return value;
+    };
+    take("{");
+    least = number();
+    most = take(",") ? number() : least;
+    return take("}") && least >= 0 && least <= 1000 && (most < 0 || (most >= least && most <= 1000));
+  }
+
+  /// A part that is run by itself.
+  Program part(Code code, const Program& inside) const {
+    Program program{{.code = code, .a = 1, .b = static_cast<std::int32_t>(inside.size()) + 2}};
+    append(program, inside);
+    program.push_back({.code = Code::done});
+    return program;
+  }
+
+  Program atom(int depth) {
+    if (take("(")) return group(depth);
+    Regex::Set set;
+    if (take("[")) set = char_class();
+    else if (take("\\")) set = escape();
+    else if (take(".")) set = {.kinds = 0, .ranges = {{'\n', '\n'}}, .negated = true};
+    else if (sees("^") || sees("$") || sees("*") || sees("+") || sees("?") || sees("{"))
+      refuse("has a character that is not supported");
+    else set = literal(take_char());
+    sets_.push_back(std::move(set));
+    return {{.code = Code::set, .a = static_cast<std::int32_t>(sets_.size()) - 1}};
+  }
+
+  Program group(int depth) {
+    const bool outer = any_case_;
+    std::optional<Code> code;
+    if (take("?:")) {
+    } else if (take("?i:")) any_case_ = true;
+    else if (take("?=")) code = Code::look;
+    else if (take("?!")) code = Code::refuse_look;
+    else if (take("?>")) code = Code::atomic;
+    else if (sees("?")) refuse("has a group that is not supported");
+    Program inside = alternatives(depth + 1);
+    any_case_ = outer;
+    if (!take(")")) refuse("lacks a )");
+    return code ? part(*code, inside) : inside;
+  }
+
+  Regex::Set literal(char32_t code) const {
+    Regex::Set set{.kinds = 0, .ranges = {{code, code}}};
+    if (!any_case_) return set;
+    const char32_t lower = code | 0x20;
+    if (lower >= 'a' && lower <= 'z' && code < 0x80) set.ranges = {{lower, lower}, {lower & ~0x20u, lower & ~0x20u}};
+    else if (code >= 0x80) refuse("has (?i: with a letter that is not ASCII");
+    if (lower == 's') set.ranges.emplace_back(0x17F, 0x17F);
+    if (lower == 'k') set.ranges.emplace_back(0x212A, 0x212A);
+    return set;
+  }
+
+  /// What follows a backslash.
+  Regex::Set escape() {
+    const char32_t c = take_char();
+    switch (c) {
+      case 's': return {.kinds = bit(CharKind::space), .ranges = {}};
+      case 'S': return {.kinds = kAllKinds & ~bit(CharKind::space), .ranges = {}};
+      case 'p':
+      case 'P': return property(c == 'P');
+      case 'n': return {.kinds = 0, .ranges = {{'\n', '\n'}}};
+      case 'r': return {.kinds = 0, .ranges = {{'\r', '\r'}}};
+      case 't': return {.kinds = 0, .ranges = {{'\t', '\t'}}};
+      case 'f': return {.kinds = 0, .ranges = {{'\f', '\f'}}};
+      case 'v': return {.kinds = 0, .ranges = {{'\v', '\v'}}};
+      case 'x':
+      case 'u': {
+        const bool braced = take("{");
+        char32_t code = 0;
+        std::size_t digits = 0;
+        const std::size_t most = braced ? 6 : c == 'x' ? 2 : 4;
+        for (; digits < most && at_ < pattern_.size(); ++digits, ++at_) {
+          const char d = pattern_[at_], lower = static_cast<char>(d | 0x20);
+          if (d >= '0' && d <= '9') code = code * 16 + static_cast<char32_t>(d - '0');
+          else if (lower >= 'a' && lower <= 'f') code = code * 16 + static_cast<char32_t>(lower - 'a' + 10);
+          else break;
+        }
+        if (digits == 0 || (braced && !take("}")) || code > 0x10FFFF) refuse("has a \\x or \\u that is no character");
+        return {.kinds = 0, .ranges = {{code, code}}};
+      }
+      default: break;
+    }
+    if (c >= 0x80 || (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z'))
+      refuse("has an escape that is not supported");
+    return {.kinds = 0, .ranges = {{c, c}}};
+  }
+
+  Regex::Set property(bool negated) {
+    std::string name;
+    if (take("{")) {
+      if (take("^")) negated = !negated;
+      while (at_ < pattern_.size() && !sees("}")) name += pattern_[at_++];
+      take("}");
+    } else {
+      name = static_cast<char>(take_char());
+    }
+    for (const auto& [known, kinds] : kProperties)
+      if (name == known)
+        return {.kinds = static_cast<std::uint16_t>(negated ? kAllKinds & ~kinds : kinds), .ranges = {}};
+    refuse("has \\p{" + name.substr(0, 20) + "}, which is not supported,");
+  }
+
+  Regex::Set char_class() {
+    Regex::Set set;
+    set.negated = take("^");
+    for (bool first = true; first || !sees("]"); first = false) {
+      if (at_ == pattern_.size()) refuse("lacks a ]");
+      if (sees("[") || sees("&&")) refuse("has a class within a class, which is not supported,");
+      Regex::Set one = take("\\") ? escape() : literal(take_char());
+      const bool range = sees("-") && at_ + 1 < pattern_.size() && pattern_[at_ + 1] != ']';
+      if (range && one.kinds == 0 && !any_case_) {
+        take("-");
+        const Regex::Set end = take("\\") ? escape() : literal(take_char());
+        if (end.kinds != 0 || end.ranges[0].first < one.ranges[0].first) refuse("has a range that is none");
+        one.ranges[0].second = end.ranges[0].second;
+      } else if (range) {
+        refuse("has a range that is not supported");
+      }
+      set.kinds |= one.kinds;
+      set.ranges.insert(set.ranges.end(), one.ranges.begin(), one.ranges.end());
+    }
+    take("]");
+    return set;
+  }
+
+  const std::string_view pattern_;
+  std::vector<Regex::Set>& sets_;
+  std::size_t at_ = 0;
+  bool any_case_ = false;
+};
+
+}  // namespace
+
+Regex::Regex(std::string_view pattern) { program_ = Compiler(pattern, sets_).compile(); }
+
+bool Regex::Set::has(char32_t code) const {
+  bool found = kinds != 0 && (kinds >> static_cast<int>(char_kind(code)) & 1) != 0;
+  for (std::size_t i = 0; !found && i < ranges.size(); ++i) found = code >= ranges[i].first && code <= ranges[i].second;
+  return found != negated;
+}
+
+std::size_t Regex::match(std::string_view text, std::size_t at, Scratch& scratch) const {
+  const std::size_t end = run(0, text, at, scratch, 0);
+  return end == at ? std::string_view::npos : end;
+}
+
+std::size_t Regex::run(std::size_t pc, std::string_view text, std::size_t at, Scratch& scratch,
+                       std::size_t level) const {
+  constexpr auto npos = std::string_view::npos;
+  if (scratch.levels.size() <= level) scratch.levels.resize(level + 1);
+  scratch.levels[level].seen.clear();
+  scratch.levels[level].todo.assign(1, {static_cast<std::uint32_t>(pc), at});
+  const std::size_t begin = at;
+  while (!scratch.levels[level].todo.empty()) {
+    std::tie(pc, at) = scratch.levels[level].todo.back();
+    scratch.levels[level].todo.pop_back();
+    for (bool goes = true; goes;) {
+      const Instruction& now = program_[pc];
+      switch (now.code) {
+        case Code::set: {
+          if (at == text.size()) {
+            goes = false;
+            break;
+          }
+          const Utf8Char c = utf8_at(text, at);
+          goes = sets_[static_cast<std::size_t>(now.a)].has(c.code);
+          at += c.bytes;
+          ++pc;
+          break;
+        }
+        case Code::branch: {
+          Scratch::Level& here = scratch.levels[level];
+          if (here.seen.size() <= at - begin) here.seen.resize(at - begin + 1);
+          std::uint64_t& seen = here.seen[at - begin];
+          goes = (seen >> now.branch & 1) == 0;
+          seen |= std::uint64_t{1} << now.branch;
+          if (goes) here.todo.emplace_back(static_cast<std::uint32_t>(pc + now.b), at);
+          pc += now.a;
+          break;
+        }
+        case Code::jump: pc += now.a; break;
+        case Code::look:
+        case Code::refuse_look:
+        case Code::atomic: {
+          const std::size_t end = run(pc + now.a, text, at, scratch, level + 1);
+          goes = (end != npos) != (now.code == Code::refuse_look);
+          if (goes && now.code == Code::atomic) at = end;
+          pc += now.b;
+          break;
+        }
+        case Code::done: return at;
+      }
+    }
+  }
+  return npos;
+}
+
+}  // namespace weft::runtime

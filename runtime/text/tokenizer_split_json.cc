@@ -1,0 +1,77 @@
+// runtime/text/tokenizer_split_json.cc: reads the components of a pre-tokenizer that is a sequence.
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "kernels/error.h"
+#include "policy/base/json.h"
+#include "runtime/text/tokenizer_files.h"
+
+namespace weft::runtime {
+
+using nlohmann::json;
+using policy::Fields;
+
+namespace {
+
+Cut cut_of(Fields& fields, const std::string& fallback) {
+  constexpr std::array<std::pair<const char*, Cut>, 5> cuts{{{"Isolated", Cut::isolated},
+                                                             {"Removed", Cut::removed},
+                                                             {"Contiguous", Cut::contiguous},
+                                                             {"MergedWithPrevious", Cut::to_previous},
+                                                             {"MergedWithNext", Cut::to_next}}};
+  const std::string name = fields.text("behavior", fallback);
+  for (const auto& [known, cut] : cuts)
+    if (name == known) return cut;
+  fields.refuse_field("behavior", "Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext");
+}
+
+SplitStep split_step(Fields& fields, const std::string& where) {
+  SplitStep step{
+      .kind = SplitStep::Kind::pattern, .cut = cut_of(fields, "Isolated"), .invert = fields.boolean("invert", false)};
+  const json& pattern = fields.at("pattern");
+  Fields of_pattern(pattern, where + ": 'pattern'", policy::Blame::data);
+  if (of_pattern.has("String")) {
+    step.kind = SplitStep::Kind::text;
+    step.text = of_pattern.text("String");
+    if (step.text.empty()) throw DataError(where + " splits at an empty text, which is not supported");
+    return step;
+  }
+  try {
+    step.regex = std::make_shared<const Regex>(of_pattern.text("Regex"));
+  } catch (const UsageError& error) {
+    throw DataError(where + ": " + error.what());
+  }
+  return step;
+}
+
+}  // namespace
+
+std::vector<SplitStep> split_steps(const std::vector<const json*>& components, const std::string& where) {
+  std::vector<SplitStep> steps;
+  bool bytes = false;
+  for (const json* one : components) {
+    Fields fields(*one, where, policy::Blame::data);
+    const std::string type = fields.text("type");
+    if (type == "Split") {
+      steps.push_back(split_step(fields, where));
+    } else if (type == "Digits") {
+      const bool each = fields.boolean("individual_digits", false);
+      steps.push_back({.kind = SplitStep::Kind::digit, .cut = each ? Cut::isolated : Cut::contiguous});
+    } else if (type == "Punctuation") {
+      steps.push_back({.kind = SplitStep::Kind::punctuation, .cut = cut_of(fields, "Isolated")});
+    } else if (type == "ByteLevel" && !bytes) {
+      bytes = true;
+      if (fields.boolean("add_prefix_space", true))
+        throw DataError(where + " has add_prefix_space true in a sequence, which is not supported");
+      steps.push_back(
+          {.kind = fields.boolean("use_regex", true) ? SplitStep::Kind::gpt2_bytes : SplitStep::Kind::bytes});
+    } else {
+      throw DataError(where + " has " + type.substr(0, 40) + " in a sequence, which is not supported");
+    }
+  }
+  if (!bytes) throw DataError(where + " has no ByteLevel in its sequence, which is not supported");
+  return steps;
+}
+
+}  // namespace weft::runtime
