@@ -121,7 +121,7 @@ void settle_quantisation(policy::ModelSpec& model, const Checkpoint& checkpoint,
   if (!unread && !model.quantisation.foreign()) return;
   const auto is_plain = [&](const policy::TensorSpec& spec) {
     const std::string name = stored_name(model, checkpoint, spec);
-    if (!unread) return !QuantisedMatrix::is_in(checkpoint, model.quantisation, name);
+    if (!unread) return !matrix_format(checkpoint, model.quantisation, name);
     const TensorInfo* const tensor = checkpoint.find(name);
     return tensor && (tensor->dtype == "F32" || tensor->dtype == "F16" || tensor->dtype == "BF16");
   };
