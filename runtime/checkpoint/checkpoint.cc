@@ -289,7 +289,7 @@ void Checkpoint::demand(std::span<const TensorNeed> needs, Order order) const {
   for (const TensorNeed& need : needs) {
     const TensorInfo* tensor = find(need.name);
     if (!tensor) add(Fault::missing_tensor, in_quotes(need.name) + " " + shape_text(need.shape) + " is missing");
-    else if (tensor->bytes == 0)
+    else if (tensor->shape == std::vector<std::int64_t>{0})
       fail(Fault::bad_shape, where + ": tensor " + in_quotes(need.name) +
                                  " is empty, as DeepSpeed's ZeRO-3 saves it; gather the weights (zero_to_fp32.py, or "
                                  "stage3_gather_16bit_weights_on_model_save) and save them again");

@@ -133,7 +133,8 @@ ChatTemplate ChatTemplate::load_as(const std::string& name_or_file, const ModelT
     for (const char* token : {"bos_token", "eos_token"})
       if (loaded.mentions(token, false) && !tokens.contains(token))
         throw UsageError(flag + ": this template writes the " + token + ", which no tokenizer_config.json or " +
-                         "special_tokens_map.json in " + files.place().string() + " names; copy it from the model's download");
+                         "special_tokens_map.json in " + files.place().string() +
+                         " names; copy it from the model's download");
     return loaded;
   }
   if (!fs::is_regular_file(name_or_file))

@@ -52,7 +52,7 @@ class CuBLAS(unittest.TestCase):
     def put_into(self, name):
         folder = self.folder / name
         folder.mkdir(parents=True)
-        return shutil.copy(self.made / f"libcublasLt.so.{VERSION}", folder)
+        return pathlib.Path(shutil.copy(self.made / f"libcublasLt.so.{VERSION}", folder))
 
     def run_weft(self, backend="cuda", **environment):
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(self.folder / "home")} | environment

@@ -113,12 +113,13 @@ class ChatTemplates(unittest.TestCase):
     def test_the_context_is_wefts(self):
         config = {**json.loads((self.model / "config.json").read_text())}
         self.assertEqual(self.lm.max_length, config["max_position_embeddings"])
-        write_tiny_model(self.folder / "window")
-        (self.folder / "window" / "config.json").write_text(json.dumps(
-            {"model_type": "mistral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        write_tiny_model(self.folder / "longrope")
+        (self.folder / "longrope" / "config.json").write_text(json.dumps(
+            {"model_type": "phi3", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
              "num_key_value_heads": 2, "intermediate_size": 32, "vocab_size": 64, "max_position_embeddings": 512,
-             "sliding_window": 64}))
-        self.lm.model = self.folder / "window" / "config.json"
+             "original_max_position_embeddings": 64,
+             "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [2, 2, 2, 2]}}))
+        self.lm.model = self.folder / "longrope" / "config.json"
         self.assertEqual(self.lm._context(), 64)
 
     def test_generation_arguments(self):

@@ -207,7 +207,7 @@ class Plans(Case):
         self.refused_plan(CAPACITY, ["needs", "on host"], "--host-memory", "1GiB", "--disk-memory", 0)
         self.refused_plan(CAPACITY, "the largest block that fits is", "--gpu-batch-size", 20000, "--num-gpu-batches", 1)
         self.refused_plan(USAGE, "beyond the model's context of 2048", "--prompt-len", 2000, "--gen-len", 100)
-        self.refused_plan(USAGE, "at least 1", "--prompt-len", 0)
+        self.refused_plan(USAGE, "from 1 to 1073741824", "--prompt-len", 0)
         self.refused_plan(USAGE, "--requests must be", "--requests", -1)
         self.refused_plan(USAGE, "there is no such folder", "--disk-dir", self.folder / "none")
         self.input.write_text("")

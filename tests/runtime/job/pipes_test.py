@@ -172,7 +172,7 @@ class Commands(Case):
         done = WEFT.run("tokenize", "--model", demo, "--input", "-", "--output", "-", input=texts)
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = [json.loads(line) for line in done.stdout.splitlines()]
-        self.assertEqual([line["id"] for line in lines], [1, 2])
+        self.assertEqual([line["id"] for line in lines], ["0", "1"])
         done = WEFT.run("tokenize", "--model", demo, "--input", "-", "--output", "-", input=b'{"txt":""}\n')
         self.assertEqual(done.returncode, USAGE)
         self.assertIn(b"standard input:1", done.stderr)
