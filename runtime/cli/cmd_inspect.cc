@@ -1,6 +1,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -26,6 +27,16 @@ using policy::bytes_to_text;
 
 constexpr const char* kPerRun = "chosen per run";
 
+/// The tokens that all layers together keep of a sequence as long as the context, times `parts`, if each keeps at most
+/// one of so many parts of it.
+std::uint64_t kept_tokens(const policy::ModelSpec& spec, std::int64_t parts) {
+  std::uint64_t tokens = 0;
+  for (int layer = 0; layer < spec.layers; ++layer)
+    tokens += static_cast<std::uint64_t>(
+        spec.window(layer) > 0 ? std::min<std::int64_t>(spec.window(layer) * parts, spec.positions) : spec.positions);
+  return tokens;
+}
+
 void print_shape(const policy::ModelSpec& spec) {
   fmt::print(
       "{}: {} layers, hidden {}, ffn {}, {} heads of {}{}, vocabulary {}, context {}, {}-norm, {} head, {:.1f} million "
@@ -34,11 +45,17 @@ void print_shape(const policy::ModelSpec& spec) {
       spec.kv_heads == spec.heads ? "" : fmt::format(" over {} of keys and values", spec.kv_heads), spec.vocab,
       policy::context_text(spec), spec.pre_norm ? "pre" : "post", spec.tied_head ? "tied" : "untied",
       double(policy::parameters(spec)) / 1e6);
-  const std::uint64_t token = 2ull * static_cast<std::uint64_t>(spec.layers) *
-                              static_cast<std::uint64_t>(spec.kv_heads) * static_cast<std::uint64_t>(spec.head_dim) * 2;
+  if (!spec.windows.empty())
+    fmt::print("{} of {} layers have a sliding window of {} tokens\n",
+               std::count_if(spec.windows.begin(), spec.windows.end(), [](int window) { return window > 0; }),
+               spec.layers, *std::max_element(spec.windows.begin(), spec.windows.end()));
+  const auto layers = static_cast<std::uint64_t>(spec.layers);
+  const std::uint64_t whole = kept_tokens(spec, 1);
+  const std::uint64_t token =
+      2ull * static_cast<std::uint64_t>(spec.kv_heads) * static_cast<std::uint64_t>(spec.head_dim) * 2;  // of a layer
   fmt::print("KV cache in 16 bits: {} per token, {} for a sequence of {} tokens, {} of it with h2o:0.1:0.1\n",
-             bytes_to_text(token), bytes_to_text(token * static_cast<std::uint64_t>(spec.positions)), spec.positions,
-             bytes_to_text(token * static_cast<std::uint64_t>(spec.positions) / 5));
+             bytes_to_text(token * layers), bytes_to_text(token * whole), spec.positions,
+             bytes_to_text(token * kept_tokens(spec, 5) / 5));
   for (const auto& [name, dtype, int8_keys] :
        {std::tuple{"int8", DType::i8, false}, {"int4, keys int8", DType::i4, true}, {"int4", DType::i4, false}}) {
     const offload::KvShape shape{.sequences = 1,
@@ -47,10 +64,10 @@ void print_shape(const policy::ModelSpec& spec) {
                                  .head_dim = spec.head_dim,
                                  .dtype = dtype,
                                  .int8_keys = int8_keys};
-    const std::uint64_t each = (shape.key_bytes() + shape.value_bytes()) * static_cast<std::uint64_t>(spec.layers) *
-                               static_cast<std::uint64_t>(spec.kv_heads);
-    fmt::print("KV cache in {}: {} per token, {} for a sequence of {} tokens\n", name, bytes_to_text(each),
-               bytes_to_text(each * static_cast<std::uint64_t>(spec.positions)), spec.positions);
+    const std::uint64_t each =
+        (shape.key_bytes() + shape.value_bytes()) * static_cast<std::uint64_t>(spec.kv_heads);  // of a layer
+    fmt::print("KV cache in {}: {} per token, {} for a sequence of {} tokens\n", name, bytes_to_text(each * layers),
+               bytes_to_text(each * whole), spec.positions);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/stop.h"
+#include "runtime/engine/layer_values.h"
 #include "runtime/model/kernel_terms.h"
 
 namespace weft::runtime {
@@ -20,11 +21,9 @@ using policy::Value;
 
 const ConstView& of(const UnitViews& unit, Role role) { return unit[static_cast<std::size_t>(role)]; }
 
-template <class Values> auto& at(Values& values, Value value) { return values[static_cast<std::size_t>(value)]; }
-
 std::array<View, policy::kValues> with_hidden(View hidden) {
   std::array<View, policy::kValues> values;
-  at(values, Value::hidden) = hidden;
+  value_at(values, Value::hidden) = hidden;
   return values;
 }
 
@@ -32,7 +31,7 @@ std::array<View, policy::kValues> with_hidden(View hidden) {
 std::array<View, policy::kValues> with_only(const std::array<View, policy::kValues>& values,
                                             std::initializer_list<Value> wanted) {
   std::array<View, policy::kValues> some;
-  for (const Value value : wanted) at(some, value) = at(values, value);
+  for (const Value value : wanted) value_at(some, value) = value_at(values, value);
   return some;
 }
 
@@ -60,10 +59,6 @@ std::vector<Step> in_memory_order(std::vector<Step> steps, const UnitViews& unit
 
 float attention_scale(const policy::ModelSpec& model) {
   return model.attention_scale > 0 ? model.attention_scale : 1 / std::sqrt(static_cast<float>(model.head_dim));
-}
-
-template <class T> std::span<const T> part(const std::vector<T>& v, std::int64_t first, std::int64_t last) {
-  return std::span<const T>(v).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
 }
 
 }  // namespace
@@ -108,7 +103,7 @@ void Layers::run(Stage stage, int layer, const UnitViews& unit, const Chunk& chu
                  kernels::Stream& stream) {
   const std::vector<Step> all = in_memory_order(steps(stage, layer), unit);
   for (const Value value : policy::scratch_values(all))
-    if (!at(values, value)) at(values, value) = take(value, at(values, Value::hidden).rows, chunk);
+    if (!value_at(values, value)) value_at(values, value) = take(value, value_at(values, Value::hidden).rows, chunk);
   for (std::span<const Step> rest(all); !rest.empty();) {
     const std::size_t products = run_products(rest, unit, values, stream);
     if (products == 0) run(rest.front(), layer, unit, chunk, values, stream);
@@ -119,7 +114,7 @@ void Layers::run(Stage stage, int layer, const UnitViews& unit, const Chunk& chu
 void Layers::run_pieces(Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, const Values& whole,
                         kernels::Stream& stream) {
   const std::size_t used = scratch_.used();
-  const std::int64_t rows = at(whole, Value::hidden).rows;
+  const std::int64_t rows = value_at(whole, Value::hidden).rows;
   const auto piece = [&](const auto& of_rows, std::int64_t first, std::int64_t count) {
     return of_rows.empty() ? of_rows
                            : of_rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
@@ -143,16 +138,17 @@ std::size_t Layers::run_products(std::span<const Step> steps, const UnitViews& u
   if (count < 2) return 0;
   std::vector<kernels::LinearGroup::Part> parts;
   for (const Step& step : steps.first(count))
-    parts.push_back({of(unit, step.weight), of(unit, step.bias), at(values, step.out)});
-  const View in = at(values, steps.front().in) ? at(values, steps.front().in) : at(values, Value::hidden);
+    parts.push_back({of(unit, step.weight), of(unit, step.bias), value_at(values, step.out)});
+  const View in =
+      value_at(values, steps.front().in) ? value_at(values, steps.front().in) : value_at(values, Value::hidden);
   ops_.run(kernels::LinearGroup{in, parts, arithmetic_}, stream);
   return count;
 }
 
 void Layers::run(const Step& step, int layer, const UnitViews& unit, const Chunk& chunk, const Values& values,
                  kernels::Stream& stream) const {
-  const View out = at(values, step.out);
-  const View in = at(values, step.in) ? at(values, step.in) : at(values, Value::hidden);
+  const View out = value_at(values, step.out);
+  const View in = value_at(values, step.in) ? value_at(values, step.in) : value_at(values, Value::hidden);
   switch (step.op) {
     case StepOp::gather_tokens: return tables_.gather(policy::Unit::Kind::embedding, chunk.tokens, out, stream);
     case StepOp::gather_positions: {
@@ -233,165 +229,6 @@ void Layers::embed(const UnitViews& unit, const BatchRows& rows, View hidden, ke
              with_hidden(hidden.slice(0, rows.rows())), stream);
 }
 
-void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,
-                     const Cache& kv, kernels::Stream& stream) {
-  const View q = at(values, Value::q);
-  const auto stored = [&](Value value, Value converted) {
-    if (at(values, value).dtype == types_.kv) return at(values, value);
-    ops_.run(kernels::Convert{at(values, value), at(values, converted)}, stream);
-    return at(values, converted);
-  };
-  const View k = stored(Value::k, Value::stored_k), v = stored(Value::v, Value::stored_v);
-  std::vector<std::int32_t> offsets(rows.offsets.begin() + first, rows.offsets.begin() + last + 1);
-  for (std::int32_t& offset : offsets) offset -= rows.offsets[static_cast<std::size_t>(first)];
-
-  const bool scored = retention_.scored() && !retention_.everything(layer);
-  // KeepPrompt uses the memory of the row sums, which are not read once there are scores.
-  const auto work_of = [&](std::int64_t begin, std::int64_t count) {
-    const View sums = at(values, Value::log_sum);
-    return View(static_cast<float*>(sums.data) + begin, DType::f32, model_.kv_heads, count, sums.stride);
-  };
-  const View lse = scored ? at(values, Value::log_sum) : View{};
-  ops_.run(kernels::PrefillAttention{.q = q,
-                                     .k = k,
-                                     .v = v,
-                                     .offsets = offsets,
-                                     .heads = model_.heads,
-                                     .kv_heads = model_.kv_heads,
-                                     .head_dim = model_.head_dim,
-                                     .scale = scale_,
-                                     .out = at(values, Value::attended),
-                                     .lse = lse,
-                                     .window = model_.window(layer)},
-           stream);
-  View score;
-  if (scored) {
-    score = at(values, Value::score);
-    const kernels::ColumnSums sums{.q = q,
-                                   .k = k,
-                                   .lse = lse,
-                                   .offsets = offsets,
-                                   .heads = model_.heads,
-                                   .kv_heads = model_.kv_heads,
-                                   .head_dim = model_.head_dim,
-                                   .scale = scale_,
-                                   .observation = retention_.observation,
-                                   .score = score,
-                                   .statistic = retention_.statistic,
-                                   .window = model_.window(layer)};
-    ops_.run(sums, stream);
-    if (on_prompts_) on_prompts_(layer, sums);
-  }
-  // Slots of int8 and int4 are filled from the numbers that the layer computed, rotated. The prompt has already
-  // attended to them unrotated.
-  const bool quantised = is_quantised(kv.slots.front().dtype);
-  const View stored_k = quantised ? at(values, Value::k) : k, stored_v = quantised ? at(values, Value::v) : v;
-  rotate(ops_, at(values, Value::k), stream);
-  rotate(ops_, at(values, Value::v), stream);
-  kernels::KeepPrompt keep{.k = stored_k,
-                           .v = stored_v,
-                           .score = score,
-                           .offsets = offsets,
-                           .sequence = part(rows.sequence, first, last),
-                           .keep = {},
-                           .slots = {},
-                           .pool = retention_.pool,
-                           .work = work_of(0, q.rows)};
-  keep_prompts(layer, keep, rows, first, last, kv, stream);
-  for (std::int64_t s = rows.own(); s < rows.live(); ++s) {
-    const std::int64_t from = rows.shared[static_cast<std::size_t>(s - rows.own())];
-    if (from < first || from >= last) continue;
-    const std::int64_t begin = offsets[static_cast<std::size_t>(from - first)],
-                       count = offsets[static_cast<std::size_t>(from - first + 1)] - begin;
-    const std::array<std::int32_t, 2> whole{0, static_cast<std::int32_t>(count)};
-    keep.k = stored_k.slice(begin, count), keep.v = stored_v.slice(begin, count), keep.offsets = whole;
-    if (scored) keep.score = View(static_cast<float*>(score.data) + begin, DType::f32, score.rows, count, score.stride);
-    keep.work = work_of(begin, count), keep.sequence = part(rows.sequence, s, s + 1);
-    keep_prompts(layer, keep, rows, s, s + 1, kv, stream);
-  }
-}
-
-void Layers::keep_prompts(int layer, const kernels::KeepPrompt& op, const BatchRows& rows, std::int64_t first,
-                          std::int64_t last, const Cache& kv, kernels::Stream& stream) const {
-  int head = 0;
-  for (std::size_t run = 0; run < kv.slots.size(); ++run) {
-    const int heads = kv.slots[run].kv_heads, dim = model_.head_dim;
-    kernels::KeepPrompt own = op;
-    own.k = op.k.columns(head * dim, heads * dim), own.v = op.v.columns(head * dim, heads * dim);
-    own.scoring = scoring_of(retention_, layer, head), own.seed = seed_of(retention_, layer, head);
-    own.score = own.scoring == kernels::Scoring::attention ? op.score.slice(head, heads) : ConstView{};
-    own.work = op.work.slice(head, heads);
-    own.keep = part(rows.keep(layer)[run], first, last);
-    for (const HeadRunSlots* runs : {&kv.slots, &kv.home}) {
-      if (runs->empty()) continue;
-      own.slots = (*runs)[run];
-      ops_.run(own, stream);
-    }
-    head += heads;
-  }
-}
-
-void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
-                    const Values& values, const Cache& kv, kernels::Stream& stream) const {
-  roll(ops, layer, rows, first, last, kv, stream);
-  for (const Value value : {Value::q, Value::k, Value::v}) rotate(ops, at(values, value), stream);
-  const int group = model_.heads / model_.kv_heads, dim = model_.head_dim;
-  int head = 0;
-  for (std::size_t run = 0; run < kv.slots.size(); ++run) {
-    const int heads = kv.slots[run].kv_heads;
-    const auto of_queries = [&](Value value) {
-      return at(values, value).columns(std::int64_t{head} * group * dim, std::int64_t{heads} * group * dim);
-    };
-    ops.run(kernels::DecodeAttention{.q = of_queries(Value::q),
-                                     .k = at(values, Value::k).columns(head * dim, heads * dim),
-                                     .v = at(values, Value::v).columns(head * dim, heads * dim),
-                                     .sequence = part(rows.sequence, first, last),
-                                     .position = part(rows.position, first, last),
-                                     .keep = part(rows.keep(layer)[run], first, last),
-                                     .heads = heads * group,
-                                     .scale = scale_,
-                                     .decay = static_cast<float>(retention_.decay),
-                                     .scoring = retention_.keeps_scores() ? scoring_of(retention_, layer, head)
-                                                                          : kernels::Scoring::none,
-                                     .seed = seed_of(retention_, layer, head),
-                                     .slots = kv.slots[run],
-                                     .home = kv.home.empty() ? kernels::KvSlots{} : kv.home[run],
-                                     .out = of_queries(Value::attended),
-                                     .probabilities = {},
-                                     .evicted = {},
-                                     .statistic = retention_.statistic},
-            stream);
-    head += heads;
-  }
-  rotate(ops, at(values, Value::attended), stream);  // rotates back
-}
-
-void Layers::roll(const kernels::Ops& ops, int layer, const BatchRows& rows, std::int64_t first, std::int64_t last,
-                  const Cache& kv, kernels::Stream& stream) const {
-  std::vector<std::int32_t> sequence, next;
-  for (const std::int32_t row : rows.moved) {
-    if (row < first || row >= last) continue;
-    sequence.push_back(rows.sequence[static_cast<std::size_t>(row)]);
-    next.push_back(rows.position[static_cast<std::size_t>(row)]);
-  }
-  if (sequence.empty()) return;
-  const bool turns = model_.rotates(layer);
-  for (std::size_t run = 0; run < kv.slots.size(); ++run)
-    ops.run(kernels::Reposition{.sequence = sequence,
-                                .next = next,
-                                .frequencies = turns ? std::span<const float>(model_.frequencies(layer))
-                                                     : std::span<const float>{},
-                                .hadamard = rotate_,
-                                .slots = kv.slots[run],
-                                .home = kv.home.empty() ? kernels::KvSlots{} : kv.home[run],
-                                .alternate = model_.alternate_pairs},
-            stream);
-}
-
-void Layers::rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const {
-  if (rotate_) ops.run(kernels::Hadamard{heads, model_.head_dim}, stream);
-}
-
 void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Cache& kv,
                        kernels::Stream& stream) {
   if (rows.begun == 0 && synthetic_) return random_cache_.fill(layer, rows, kv.slots, stream);
@@ -407,13 +244,13 @@ void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std
     const bool prompts = first >= rows.begun, narrow = prompts && types_.product == types_.kv,
                narrow_kv = narrow && !is_quantised(kv.slots.front().dtype);
     const Chunk chunk{.tokens = {},
-                      .position = part(rows.position, begin, end),
+                      .position = part_of(rows.position, begin, end),
                       .last = {},
                       .narrow_q = model_.fused_qkv ? narrow_kv : narrow,
                       .narrow_kv = narrow_kv};
     Values values = with_hidden(hidden.slice(begin, end - begin));
     for (const Value value : policy::scratch_values(in_memory_order(steps(Stage::attention_in, layer), unit)))
-      if (policy::spans_chunk(value)) at(values, value) = take(value, end - begin, chunk);
+      if (policy::spans_chunk(value)) value_at(values, value) = take(value, end - begin, chunk);
     run(Stage::attend, layer, unit, chunk, values, stream);  // makes room alone
     run_pieces(Stage::attention_in, layer, unit, chunk,
                with_only(values, {Value::hidden, Value::q, Value::k, Value::v}), stream);
@@ -428,9 +265,9 @@ void Layers::attention_in(int layer, const UnitViews& unit, const BatchRows& row
                           const HeadRunSlots& kv, kernels::Stream& stream) {
   begin_chunk();
   Values values = with_hidden(hidden.slice(0, rows.begun));  // each has one row
-  at(values, Value::q) = out.q, at(values, Value::k) = out.k, at(values, Value::v) = out.v;
+  value_at(values, Value::q) = out.q, value_at(values, Value::k) = out.k, value_at(values, Value::v) = out.v;
   run_pieces(Stage::attention_in, layer, unit,
-             {.tokens = {}, .position = part(rows.position, 0, rows.begun), .last = {}}, values, stream);
+             {.tokens = {}, .position = part_of(rows.position, 0, rows.begun), .last = {}}, values, stream);
   attend(layer, unit, rows, rows.begun, hidden, {.slots = kv, .home = {}}, stream);
 }
 
@@ -438,10 +275,10 @@ void Layers::attention_core(int layer, const BatchRows& rows, const Exchange& ho
   const std::int64_t begun = rows.begun;
   if (begun == 0) return;
   Values values;
-  at(values, Value::q) = host.q.slice(0, begun);
-  at(values, Value::k) = host.k.slice(0, begun);
-  at(values, Value::v) = host.v.slice(0, begun);
-  at(values, Value::attended) = host.attended.slice(0, begun);
+  value_at(values, Value::q) = host.q.slice(0, begun);
+  value_at(values, Value::k) = host.k.slice(0, begun);
+  value_at(values, Value::v) = host.v.slice(0, begun);
+  value_at(values, Value::attended) = host.attended.slice(0, begun);
   decode(backend_.host_ops(), layer, rows, 0, begun, values, {kv, {}}, backend_.host_stream());
 }
 
@@ -449,7 +286,7 @@ void Layers::attention_out(int layer, const UnitViews& unit, const BatchRows& ro
                            kernels::Stream& stream) {
   begin_chunk();
   Values values = with_hidden(hidden.slice(0, rows.begun));
-  at(values, Value::attended) = attended;
+  value_at(values, Value::attended) = attended;
   run_pieces(Stage::attention_out, layer, unit, {}, values, stream);
 }
 
@@ -467,15 +304,15 @@ void Layers::output(const UnitViews& unit, const BatchRows& rows, View hidden, V
     last.push_back(rows.offsets[own + 1] - 1);
   }
   Values values = with_hidden(hidden);
-  at(values, Value::last_hidden) = last_hidden.slice(0, live);
-  at(values, Value::last_embed) = last_embed.slice(0, live);
+  value_at(values, Value::last_hidden) = last_hidden.slice(0, live);
+  value_at(values, Value::last_embed) = last_embed.slice(0, live);
   run(Stage::output, 0, unit, {.tokens = {}, .position = {}, .last = last}, values, stream);
 }
 
 void Layers::head(const UnitViews& piece, View last_embed, View logits_columns, kernels::Stream& stream) {
   Values values;
-  at(values, Value::last_embed) = last_embed;
-  at(values, Value::logits) = logits_columns;
+  value_at(values, Value::last_embed) = last_embed;
+  value_at(values, Value::logits) = logits_columns;
   run(Stage::head, 0, piece, {}, values, stream);
 }
 

@@ -110,6 +110,22 @@ class Answers(Case):
         self.assertEqual(first, self.job(config, requests, "--weights", "random:1"))
         self.assertNotEqual(first, self.job(config, requests, "--weights", "random:2"))
 
+    def test_a_text_model_beside_towers_for_images(self):
+        golden, model = SOURCE / "tests/data/golden/gemma3-text-slides-bf16", self.folder / "towers"
+        shutil.copytree(golden, model)
+        data = (model / "model.safetensors").read_bytes()
+        end = 8 + int.from_bytes(data[:8], "little")
+        header = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in json.loads(data[8:end]).items()}
+        size = len(data) - end
+        header["model.vision_tower.layer_norm1.weight"] = {"dtype": "BF16", "shape": [4], "data_offsets": [size, size + 8]}
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        (model / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data[end:] + bytes(8))
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config, "vision_config": {}}))
+        requests = [{"id": 1, "prompt_ids": [3, 4, 5, 6, 7], "max_tokens": 30}]  # 35 tokens, windows of 16
+        self.assertEqual(self.job(model, requests), self.job(golden, requests))
+
     def test_stop_token(self):
         plain = self.job(self.tiny(), [{"id": 1, "prompt_ids": [3, 4, 5], "max_tokens": 16}])[1]["token_ids"]
         end = plain[len(plain) // 2]
@@ -353,6 +369,12 @@ class Answers(Case):
             self.assertEqual((done.returncode, done.stderr), (0, b""), path)
             self.assertTrue(done.stdout)
         self.refused(USAGE, "nowhere", "inspect", self.folder / "nowhere")
+
+    def test_inspect_counts_the_windows_of_layers(self):
+        said = WEFT.run("inspect", SOURCE / "configs/models/gemma-3-27b.json").stdout.decode()
+        self.assertIn("52 of 62 layers have a sliding window of 1024 tokens", said)
+        tokens = 10 * 131072 + 52 * 1024
+        self.assertIn(f"496.00 KiB per token, {tokens * 8192 / 2**30:.2f} GiB for a sequence of 131072 tokens", said)
 
     def test_inspect_shows_the_budgets_that_a_policy_gives(self):
         policy = self.folder / "policy.json"
