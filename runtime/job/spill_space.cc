@@ -14,6 +14,7 @@ namespace weft::runtime {
 offload::OnFullDisk wait_for_spill_space(const std::atomic<bool>& stop) {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds patience{60}, pause{5};
+  static constexpr std::chrono::milliseconds between{200};  // tries
   struct Full {
     std::mutex mutex;
     Clock::time_point since, said;
@@ -30,7 +31,7 @@ offload::OnFullDisk wait_for_spill_space(const std::atomic<bool>& stop) {
                      std::chrono::ceil<std::chrono::seconds>(patience - (now - full->since)).count());
       }
     }
-    while (Clock::now() < now + std::chrono::seconds(1)) {
+    while (Clock::now() < now + between) {
       if (stop) throw Interrupted{};
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }

@@ -229,7 +229,10 @@ def main():
     parser.add_argument("--ways", type=lambda text: [int(way) for way in text.split(",")], default=range(len(WAYS)))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--calls", type=lambda text: text.split(","), default=CALLS)
+    parser.add_argument("--third", type=int, choices=(0, 1, 2), help="every third one of the calls, from this one on")
     options = parser.parse_args()
+    if options.third is not None:
+        options.calls = options.calls[options.third::3]
     if not may_trace():
         print("skipped: strace is not installed, or tracing is not permitted here")
         return SKIPPED
