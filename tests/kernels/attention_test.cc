@@ -189,12 +189,12 @@ TEST_CASE("prefill attention and column sums match fp64 on every place", "[kerne
   }
 }
 
-TEST_CASE("within a sliding window prefill attention and column sums match fp64 on every place", "[kernels]") {
+TEST_CASE("prompts within a sliding window match fp64 on every place", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
   const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);
   for (const PromptShape& shape : kShapes)
     for (const int sliding : {1, 5, 64, 100}) {
-      if (!place.on_host && (shape.tokens() + sliding) % 3 != 0) continue;  // a sample: the simulated GPU is slow
+      if (!place.on_host && (shape.tokens() + sliding) % 5 != 0) continue;  // a sample: the simulated GPU is slow
       const int window = shape.tokens() % 2 == 0 ? 16 : 0;
       CAPTURE(place.name, name_of(dtype), shape.heads, shape.head_dim, shape.tokens(), window, sliding);
       Prompts prompts(shape, dtype, /*seed=*/11);
