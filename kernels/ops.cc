@@ -77,6 +77,9 @@ struct Checker {
         refuse("offsets[" + text(static_cast<std::int64_t>(i)) + "] is " + text(offsets[i]) +
                ", less than the one before, " + text(offsets[i - 1]));
   }
+  void window(int window) const {
+    if (window < 0) refuse("window is " + text(window) + ", wanted 0 (none) or more");
+  }
   void keep(const Keep& k) const {
     const std::int64_t of_prompt = std::int64_t{k.heavy} + k.recent;
     if (k.spare < 0 || of_prompt + k.spare > INT32_MAX)
@@ -283,6 +286,7 @@ void check(const PrefillAttention& op) {
   if (op.q.dtype != op.k.dtype) c.of_type("q", op.q, DType::f32);
   if (op.out.dtype != op.k.dtype) c.of_type("out", op.out, DType::f32);
   c.offsets(op.offsets, tokens);
+  c.window(op.window);
   if (!op.lse) return;
   c.sized("lse", op.lse, op.heads, tokens, "a number for each head and token");
   c.of_type("lse", op.lse, DType::f32);
@@ -301,7 +305,7 @@ void check(const ColumnSums& op) {
   c.of_type("lse", op.lse, DType::f32);
   c.of_type("score", op.score, DType::f32);
   c.offsets(op.offsets, tokens);
-  if (op.window < 0) c.refuse("window is " + text(op.window) + ", wanted 0 (none) or more");
+  c.window(op.window);
   if (op.observation < 0) c.refuse("observation is " + text(op.observation) + ", wanted 0 (all rows) or more");
 }
 

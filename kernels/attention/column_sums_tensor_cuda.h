@@ -60,19 +60,10 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
     if (kStrips > 1 && first + kTile <= block.first + at.begin) continue;
     float p[kStrips][kTile / 8][4];
     multiply_rows(keys, at.begin, Tile<T, kDim>{memory + buffer * kTile * kDim}, p);
-    if (first < block.first + kTile * kStrips || first < first_row || rows < kTile ||
-        first + kTile - block.first > a.window) {
-#pragma unroll
-      for (int m = 0; m < kStrips; ++m)
-#pragma unroll
-        for (int n = 0; n < kTile / 8; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int row = n * 8 + at.t * 2 + i % 2, key = block.first + at.row + m * kStrip + i / 2 * 8;
-            if (row >= rows || first + row < max(key, first_row) || first + row - key >= a.window)
-              p[m][n][i] = -INFINITY;
-          }
-    }
+    if (first < block.first + kTile * kStrips || first < first_row || rows < kTile)
+      hide(p, at, [&](int key, int row) { return row >= rows || first + row < max(block.first + key, first_row); });
+    if (first + kTile - block.first > a.window)
+      hide(p, at, [&](int key, int row) { return first + row - block.first - key >= a.window; });
 #pragma unroll
     for (int n = 0; n < kTile / 8; ++n) {
       const float2 of_rows = *reinterpret_cast<const float2*>(&shift[buffer][n * 8 + at.t * 2]);

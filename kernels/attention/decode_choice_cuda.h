@@ -98,7 +98,7 @@ __device__ int keep_scores(const DecodeArgs& a, const Tile<T>& t, const std::int
   const std::int64_t newest = std::int64_t{t.row.position} - t.row.keep.recent - t.row.keep.grace;
   const std::int32_t seen_from = t.row.keep.seen_from(t.row.position + 1);
   Victim mine{0, 0, -1};
-  int visible = 0, empty = slots, leaves = 0;
+  int visible = 0, empty = slots;
   for (int s = threadIdx.x; s < slots; s += kThreads) {
     const std::int32_t at = position[s];
     if (at < 0) {
@@ -112,14 +112,14 @@ __device__ int keep_scores(const DecodeArgs& a, const Tile<T>& t, const std::int
       t.score[s] = score;
     }
     if (t.home.k && a.scoring != Scoring::none) t.home.score[s] = score;
-    if (at < seen_from) mine = {-INFINITY, at, s}, leaves = 1;  // no thread replaces it: at most one token leaves
-    else if (leaves == 0 && at >= t.row.keep.sinks && at <= newest) mine = First{}(mine, Victim{score, at, s});
+    const bool leaves = at < seen_from;  // the window; at most one token does, and it goes before all others
+    if (leaves || (at >= t.row.keep.sinks && at <= newest))
+      mine = First{}(mine, Victim{leaves ? -INFINITY : score, at, s});
   }
   visible = block_reduce(visible, Sum{}, shared.number);
   empty = block_reduce(empty, Lowest{}, shared.number);
   const Victim victim = block_reduce_candidate(mine, First{}, shared.candidate);
-  const bool leaver = victim.slot >= 0 && victim.position < seen_from;
-  const bool evicts = (leaver || visible > t.row.keep.budget()) && victim.slot >= 0;
+  const bool evicts = victim.slot >= 0 && (victim.position < seen_from || visible > t.row.keep.budget());
   if (threadIdx.x != 0) return evicts ? victim.slot : -1;
   const std::int32_t free_slot = evicts ? victim.slot : empty < slots ? empty : -1;
   if (evicts) t.position[victim.slot] = -1;

@@ -116,25 +116,9 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
     if (sees) {
       float p[kStrips][kTile / 8][4];
       multiply_rows(queries, at.begin, keys, p);
-      if (ahead >= 0) {
-#pragma unroll
-        for (int m = 0; m < kStrips; ++m)
-#pragma unroll
-          for (int n = 0; n < kTile / 8; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-              if (ahead + n * 8 + at.t * 2 + i % 2 > at.row + m * kStrip + i / 2 * 8) p[m][n][i] = -INFINITY;
-      }
-      if (ahead + a.window <= at.begin + kStrips * kStrip - 1) {  // the window of the warp's last row hides some keys
-#pragma unroll
-        for (int m = 0; m < kStrips; ++m)
-#pragma unroll
-          for (int n = 0; n < kTile / 8; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-              if (ahead + n * 8 + at.t * 2 + i % 2 + a.window <= at.row + m * kStrip + i / 2 * 8)
-                p[m][n][i] = -INFINITY;
-      }
+      if (ahead >= 0) hide(p, at, [&](int row, int key) { return ahead + key > row; });
+      if (ahead + a.window <= at.begin + kStrips * kStrip - 1)  // the window of the warp's last row hides some keys
+        hide(p, at, [&](int row, int key) { return ahead + key + a.window <= row; });
 #pragma unroll
       for (int m = 0; m < kStrips; ++m) weigh<T, kDim>(p[m], a.scale * kLog2E, most[m], sum[m], out[m], weights[m]);
     }

@@ -170,6 +170,19 @@ __device__ __forceinline__ void multiply_rows(const Strips<T, kDim, kStrips, kIn
   }
 }
 
+/// Gives no weight where hidden(row, column): a row from the thread block's first on, a column of the tile.
+template <int kStrips, class Hidden>
+__device__ __forceinline__ void hide(float (&sums)[kStrips][kTile / 8][4], const FragmentPlace<kStrips>& at,
+                                     const Hidden& hidden) {
+#pragma unroll
+  for (int m = 0; m < kStrips; ++m)
+#pragma unroll
+    for (int n = 0; n < kTile / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (hidden(at.row + m * kStrip + i / 2 * 8, n * 8 + at.t * 2 + i % 2)) sums[m][n][i] = -INFINITY;
+}
+
 /// Sum or Largest over the four lanes that have one row.
 template <class Op> __device__ inline float over_row(float x, Op op) { return warp_reduce<4>(x, op); }
 

@@ -13,6 +13,12 @@ using offload::Arena;
 using offload::kPage;
 using offload::round_up;
 
+double mean(const std::vector<WorkGroup>& groups, double WorkGroup::*of, std::int64_t otherwise) {
+  double sum = 0, count = 0;
+  for (const WorkGroup& group : groups) sum += group.choices * group.*of, count += group.choices;
+  return count > 0 ? sum / count : double(otherwise);
+}
+
 /// The work space of one chunk in the sublayer that needs the most. Attention needs its values of a whole chunk; what
 /// works row by row has room for a piece.
 std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, const Workspace& space) {
@@ -180,16 +186,6 @@ Workload alike(std::optional<std::int64_t> requests, std::int64_t prompt, std::i
           .longest_generation = generation};
 }
 
-namespace {
-
-double mean(const std::vector<WorkGroup>& groups, double WorkGroup::*of, std::int64_t otherwise) {
-  double sum = 0, count = 0;
-  for (const WorkGroup& group : groups) sum += group.choices * group.*of, count += group.choices;
-  return count > 0 ? sum / count : double(otherwise);
-}
-
-}  // namespace
-
 double Workload::prompt() const { return mean(groups, &WorkGroup::prompt, longest_prompt); }
 double Workload::generation() const { return mean(groups, &WorkGroup::generation, longest_generation); }
 
@@ -278,8 +274,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   };
   for (std::size_t u = 0; u < units.size(); ++u)
     if (shape.unit_home[u] != Tier::disk || !sizing.unit_in_files[u]) count(shape.unit_home[u], sizing.unit_bytes[u]);
-  if (std::find(shape.unit_home.begin(), shape.unit_home.end(), Tier::disk) != shape.unit_home.end())
-    count(Tier::disk, sizing.copy_bytes);
+  if (any_on(Tier::disk, shape.unit_home)) count(Tier::disk, sizing.copy_bytes);
   for (int layer = 0; layer < shape.layers; ++layer)
     for (int batch = 0; batch < shape.batches; ++batch)
       count(shape.kv_home[shape.kv_index(layer, batch)], print.kv_buffer_bytes(layer));

@@ -116,8 +116,8 @@ struct Footprint {
   Window unit, kv, activation, unit_staging, kv_staging, activation_staging, host_kv;
   Workspace workspace;
   std::uint64_t job = 0;  ///< the bytes of requests and answers that are charged
-  std::array<std::uint64_t, 3>
-      bytes{};  ///< per tier: all buffers at home there, windows, work space; disk: spill, packed copy
+  /// Per tier: all buffers at home there, windows, work space; on the disk the spill and the packed copy.
+  std::array<std::uint64_t, 3> bytes{};
   std::array<std::uint64_t, 3> fixed{};  ///< the part of `bytes` that is windows, work space and job data
 
   std::uint64_t operator[](Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }

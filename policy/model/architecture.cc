@@ -195,8 +195,8 @@ constexpr std::array kDecoderSteps{
 constexpr std::array kOptPrefixes{"model.decoder.", "decoder.", "model.", ""};
 constexpr std::array kLlamaPrefixes{"model.", ""};
 constexpr std::array kNeoxPrefixes{"gpt_neox.", ""};
-/// Checkpoints whose text model lies beside towers for images, by transformers since 4.52 and before.
-constexpr std::array kTowerPrefixes{"model.", "model.language_model.", "language_model.model.", "language_model.", ""};
+/// The last but one is the text model's in a file without a head, beside the towers for images.
+constexpr std::array kTowerPrefixes{"model.", "language_model.", ""};
 
 const std::array kArchitectures{
     Architecture{"opt", opt_tensors(), kDecoderSteps, kOptPrefixes, opt_from_config},

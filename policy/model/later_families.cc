@@ -20,16 +20,15 @@ float root_of_width(const ModelSpec& model) {
                                      : root;
 }
 
-/// Refuses a factor that changes attention and is not computed.
-void refuse_attention_cap(Fields& fields) {
-  if (fields.has("attn_logit_softcapping") && !fields.is_null("attn_logit_softcapping"))
-    fields.refuse_field("attn_logit_softcapping", "null: attention without a cap on its logits");
+void require_decoder(Fields& fields) {
+  if (flag(fields, "use_bidirectional_attention", false))
+    fields.refuse_field("use_bidirectional_attention", "false: decoders only");
 }
 
 ModelSpec gemma3_text(Fields& fields, const std::string& where, const std::string& type) {
-  refuse_attention_cap(fields);
-  if (flag(fields, "use_bidirectional_attention", false))
-    fields.refuse_field("use_bidirectional_attention", "false: decoders only");
+  if (fields.has("attn_logit_softcapping") && !fields.is_null("attn_logit_softcapping"))
+    fields.refuse_field("attn_logit_softcapping", "null: attention without a cap on its logits");
+  require_decoder(fields);
   ModelSpec model = llama_like(fields, where,
                                {.architecture = type,
                                 .layers = 26,
@@ -90,8 +89,7 @@ ModelSpec olmo(Fields& fields, const std::string& where, const char* type, const
 }  // namespace
 
 ModelSpec gemma_from_config(Fields& fields, const std::string& where) {
-  if (flag(fields, "use_bidirectional_attention", false))
-    fields.refuse_field("use_bidirectional_attention", "false: decoders only");
+  require_decoder(fields);
   ModelSpec model = llama_like(fields, where,
                                {.architecture = "gemma",
                                 .layers = 28,

@@ -50,9 +50,8 @@ struct ModelSpec {
   Quantisation quantisation = {};  ///< the format of the checkpoint's weights
   std::vector<std::int32_t> eos;   ///< empty: a sequence ends by its length alone
   std::optional<std::int32_t> bos;
-  std::vector<std::string> notes = {};  ///< facts of config.json that are not followed, for people
-  std::string unread_quantisation =
-      {};  ///< why its quantization_config cannot be read; empty: it can, or there is none
+  std::vector<std::string> notes = {};   ///< facts of config.json that are not followed, for people
+  std::string unread_quantisation = {};  ///< why its quantization_config cannot be read, else empty
 
   bool has_projections() const { return embed != hidden; }
   /// Whether queries and keys of this layer are rotated.

@@ -63,9 +63,9 @@ float scale_as_yarn(std::vector<float>& frequencies, Fields& fields, double thet
   return static_cast<float>(scale > 0 && of_all > 0 ? magnitude(scale) / magnitude(of_all) : magnitude(1));
 }
 
-/// LongRoPE (arXiv 2402.13753): divides each frequency by a factor of its own. It has a second set of factors for
-/// sequences longer than the trained context, which are refused: one sequence's answer must not depend on its length
-/// to be. Returns the magnitude.
+/// LongRoPE (arXiv 2402.13753): divides each frequency by a factor of its own. Returns the magnitude. Its second set of
+/// factors, for sequences longer than the trained context, is not used: a sequence that grows past that length would
+/// have keys rotated by both sets. The context therefore ends there.
 float scale_as_longrope(std::vector<float>& frequencies, Fields& fields, std::int64_t trained_at_top,
                         ModelSpec& model) {
   const std::int64_t trained = trained_positions(fields, trained_at_top);

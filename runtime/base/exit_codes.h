@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 
 namespace weft::runtime {
@@ -35,17 +36,15 @@ inline constexpr std::array<ExitCode, 9> kExitCodes{{
 /// The table in words, a line each.
 inline std::string exit_codes_text() {
   std::string text = "Exit codes:\n";
-  for (const auto& [code, retry, meaning] : kExitCodes)
-    text += "  " + std::to_string(code) +
-            std::string(code < 10    ? 3
-                        : code < 100 ? 2
-                                     : 1,
-                        ' ') +
-            meaning +
+  for (const auto& [code, retry, meaning] : kExitCodes) {
+    std::string number = std::to_string(code);
+    number.resize(4, ' ');
+    text += "  " + number + meaning +
             (retry == Retry::resume  ? " (try again, with --resume)"
              : retry == Retry::never ? " (trying again is of no use)"
                                      : "") +
             "\n";
+  }
   return text;
 }
 

@@ -65,13 +65,13 @@ void remove_own(const std::string& path) {
 /// through which to name them.
 int open_nameless(const fs::path& target, unsigned mode) {
   if (::access("/proc/self/fd", X_OK) != 0) return -1;
-  const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  const fs::path folder = folder_of(target);
   return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
 }
 
 /// Removes what killed processes have left under other names of `target`. A writer that lives keeps a lock.
 void remove_leftovers(const fs::path& target) {
-  const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  const fs::path folder = folder_of(target);
   const std::string begin = fs::path(temporary_name(target)).filename().string() + "-";
   std::error_code ignored;
   for (fs::directory_iterator entry(folder, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
@@ -104,6 +104,8 @@ bool may_replace(const fs::path& path, const fs::path& target, AtomicFile::Link 
 }
 
 }  // namespace
+
+fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : fs::path("."); }
 
 std::string read_file(const fs::path& path, std::size_t limit_bytes) {
   // Without O_NONBLOCK, opening a pipe would wait for a writer.
@@ -145,7 +147,7 @@ void require_writable(const std::string& flag, const fs::path& path) {
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
     throw UsageError(flag + " " + path.string() + ": is " + kind_name(status.st_mode) +
                      "; give the name of a file to write");
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const fs::path folder = folder_of(path);
   if (::access(folder.c_str(), W_OK | X_OK) != 0) fail(flag + " " + path.string(), "write to its folder", errno);
 }
 
@@ -291,8 +293,8 @@ void remove_half_written(const fs::path& path) { remove_own(temporary_name(path)
 
 void sync_folder_of(const fs::path& path) {
   // A folder that may be written to but not read cannot be opened, and some file systems cannot sync a folder.
-  const fs::path parent = path.parent_path();
-  const File folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const fs::path parent = folder_of(path);
+  const File folder(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.fd() < 0 && errno != EACCES) fail(path, "open the folder of", errno);
   if (folder.fd() >= 0 && ::fsync(folder.fd()) != 0 && errno != EINVAL) fail(path, "sync the folder of", errno);
 }

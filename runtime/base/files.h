@@ -17,6 +17,9 @@ std::string read_file(const std::filesystem::path& path, std::size_t limit_bytes
 /// Reads one that is open already.
 std::string read_file(const std::filesystem::path& path, int fd, std::size_t limit_bytes);
 
+/// The folder in which a file lies: "." for a name alone.
+std::filesystem::path folder_of(const std::filesystem::path& file);
+
 /// Throws unless a regular file can be created or replaced at `path`, which the user gave with `flag`: UsageError if
 /// something else is there, IoError if its folder cannot be written to.
 void require_writable(const std::string& flag, const std::filesystem::path& path);

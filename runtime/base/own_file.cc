@@ -28,7 +28,7 @@ namespace {
 /// Creates a file without a name in the folder of `path`, or one that loses its name at once. Returns -1 if it cannot.
 int make_probe(const fs::path& path) {
   static std::atomic<unsigned> counter{0};
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const fs::path folder = folder_of(path);
   const int nameless = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (nameless >= 0) return nameless;
   const std::string name =

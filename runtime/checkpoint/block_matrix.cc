@@ -49,10 +49,9 @@ class BlockMatrix : public StoredMatrix {
   }
 
  private:
-  /// The row of the file that holds a row: in each head of pair_rows the halves take turns.
+  /// The row of the file that holds a row, if in each head of pair_rows the halves take turns.
   std::int64_t stored_row(std::int64_t row) const {
     const std::int64_t head = tensor_.pair_rows;
-    if (head == 0) return row;
     const std::int64_t within = row % head, half = within / (head / 2);
     return row - within + within % (head / 2) * 2 + half;
   }

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <functional>
-#include <set>
 #include <utility>
 
 #include "runtime/base/files.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <future>
 #include <thread>
-#include <utility>
+#include <vector>
 
 #include "offload/crc32c.h"
 #include "runtime/base/hash.h"

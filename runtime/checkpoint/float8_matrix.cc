@@ -1,9 +1,7 @@
 // runtime/checkpoint/float8_matrix.cc: matrices of numbers of 8 bits (E4M3, without infinities) with scales in a tensor
 // of their own: weight_scale_inv [rows / 128, cols / 128] for blocks of 128 x 128, or weight_scale, one for the whole
 // matrix or one for each row. A number is its 8 bits' times its scale.
-#include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -29,16 +27,17 @@ float number_of(std::uint8_t bits) {
   return bits & 128 ? -size : size;
 }
 
-/// The scales of a matrix: the tensor, and how far its scales reach.
+/// The scales of a matrix: the tensor, how far its scales reach, and the shape that it must have for that.
 struct Scales {
   const TensorInfo* tensor = nullptr;
   std::int64_t rows = 0, cols = 0;  // of the matrix, for one scale
+  std::vector<std::int64_t> shape;
 };
 
 Scales scales_of(const Checkpoint& checkpoint, const std::string& name, std::int64_t rows, std::int64_t cols) {
   if (const TensorInfo* const blocks = checkpoint.find(name + "_scale_inv"); blocks && blocks->shape.size() == 2)
-    return {blocks, kBlockSide, kBlockSide};
-  Scales found{checkpoint.find(name + "_scale"), rows, cols};
+    return {blocks, kBlockSide, kBlockSide, {blocks_of(rows), blocks_of(cols)}};
+  Scales found{checkpoint.find(name + "_scale"), rows, cols, {}};
   if (!found.tensor) found.tensor = checkpoint.find(name + "_scale_inv");
   if (!found.tensor)
     throw CheckpointError(Fault::missing_tensor, checkpoint.files().front().string() + ": tensor " + in_quotes(name) +
@@ -46,16 +45,11 @@ Scales scales_of(const Checkpoint& checkpoint, const std::string& name, std::int
                                                      " or " + in_quotes(name + "_scale_inv"));
   std::int64_t count = 1;
   for (const std::int64_t size : found.tensor->shape) count *= size;
-  if (count != 1) found.rows = 1;
+  found.shape = found.tensor->shape;  // one number, however it is written
+  if (count == 1) return found;
+  found.rows = 1;
+  found.shape = found.shape.size() == 1 ? std::vector{rows} : std::vector{rows, std::int64_t{1}};
   return found;
-}
-
-std::vector<std::int64_t> wanted_shape(const Scales& scales, std::int64_t rows, std::int64_t cols) {
-  if (scales.rows == kBlockSide && scales.cols == kBlockSide && scales.tensor->shape.size() == 2 &&
-      scales.tensor->name.ends_with("_inv"))
-    return {blocks_of(rows), blocks_of(cols)};
-  if (scales.rows == rows) return scales.tensor->shape;  // one number, however it is written
-  return scales.tensor->shape.size() == 1 ? std::vector{rows} : std::vector{rows, std::int64_t{1}};
 }
 
 class Float8Matrix : public StoredMatrix {
@@ -120,7 +114,7 @@ std::vector<TensorNeed> needs_of_float8(const Checkpoint& checkpoint, const poli
                                         const std::string& name, std::int64_t rows, std::int64_t cols) {
   const Scales scales = scales_of(checkpoint, name, rows, cols);
   return {{.name = name, .shape = {rows, cols}, .dtypes = {kFloat8Type}, .row_major = true},
-          {.name = scales.tensor->name, .shape = wanted_shape(scales, rows, cols), .row_major = true}};
+          {.name = scales.tensor->name, .shape = scales.shape, .row_major = true}};
 }
 
 std::unique_ptr<StoredMatrix> open_float8(const Checkpoint& checkpoint, const policy::Quantisation&,

@@ -1,9 +1,10 @@
 #include "runtime/checkpoint/model_files.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <iterator>
 #include <optional>
-#include <string_view>
+#include <span>
 
 #include "kernels/error.h"
 #include "runtime/base/files.h"

@@ -60,8 +60,7 @@ void write_packed(AtomicFile& to, const fs::path& name, const MakeUnit& make, co
   const std::string header = make_header(sizes, said);
   std::uint64_t all = 0, done = 0, largest = 0;
   for (const auto& size : sizes) all += size.value_or(0), largest = std::max(largest, size.value_or(0));
-  const fs::path folder = name.has_parent_path() ? name.parent_path() : fs::path(".");
-  require_space(name.string(), folder, header.size() + all + offload::kPage);
+  require_space(name.string(), folder_of(name), header.size() + all + offload::kPage);
   std::vector<std::uint32_t> sums;
   to.append(header);
   FillAhead ahead([&](std::size_t) { return std::make_unique<kernels::MappedMemory>(largest); });

@@ -74,7 +74,7 @@ struct MatrixFormat {
                                         const std::string& name, std::int64_t rows, std::int64_t cols);
 };
 
-extern const MatrixFormat kPackedWords;  ///< quantised_matrix.cc: compressed-tensors, GPTQ, AWQ
+extern const MatrixFormat kPackedWords;  ///< packed_words.cc: compressed-tensors, GPTQ, AWQ
 extern const MatrixFormat kBlocks;       ///< block_matrix.cc: the blocks of GGUF files, and rows in another order
 extern const MatrixFormat kFloat8;       ///< float8_matrix.cc: numbers of 8 bits with scales
 

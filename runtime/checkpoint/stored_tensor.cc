@@ -24,6 +24,12 @@ bool is_there(const policy::ModelSpec& model, const Checkpoint& checkpoint, cons
   return checkpoint.find(name) || matrix_format(checkpoint, model.quantisation, name);
 }
 
+/// The format of the tensor if it is a matrix that is not stored as plain rows; else null.
+const MatrixFormat* format_for(const policy::ModelSpec& model, const Checkpoint& checkpoint, Form form,
+                               const std::string& name) {
+  return is_vector(form) ? nullptr : matrix_format(checkpoint, model.quantisation, name);
+}
+
 /// Refuses tensors that change results and are not tensors of the model.
 void refuse_extras(const policy::ModelSpec& model, const Checkpoint& checkpoint) {
   if (!model.quantisation) {
@@ -198,9 +204,8 @@ std::string stored_name(const policy::ModelSpec& model, const Checkpoint& checkp
 StoredTensor stored_tensor(const policy::ModelSpec& model, const policy::TensorSpec& spec,
                            const Checkpoint& checkpoint) {
   StoredTensor stored{.name = stored_name(model, checkpoint, spec), .info = nullptr, .matrix = nullptr};
-  const MatrixFormat* const format =
-      is_vector(spec.form) ? nullptr : matrix_format(checkpoint, model.quantisation, stored.name);
-  if (format) stored.matrix = format->open(checkpoint, model.quantisation, stored.name, spec.of_rows, spec.cols);
+  if (const MatrixFormat* const format = format_for(model, checkpoint, spec.form, stored.name))
+    stored.matrix = format->open(checkpoint, model.quantisation, stored.name, spec.of_rows, spec.cols);
   else stored.info = checkpoint.find(stored.name);
   return stored;
 }
@@ -214,9 +219,7 @@ std::vector<TensorNeed> tensor_needs(const policy::ModelSpec& model, const std::
       if (spec.first_row != 0) continue;  // another piece of the same tensor
       const std::int64_t rows = spec.of_rows;
       const std::string name = stored_name(model, checkpoint, spec);
-      const MatrixFormat* const format =
-          is_vector(spec.form) ? nullptr : matrix_format(checkpoint, model.quantisation, name);
-      if (format) {
+      if (const MatrixFormat* const format = format_for(model, checkpoint, spec.form, name)) {
         const auto parts = format->needs(checkpoint, model.quantisation, name, rows, spec.cols);
         needs.insert(needs.end(), parts.begin(), parts.end());
       } else {

@@ -83,10 +83,7 @@ void add_analyze(CLI::App& app, Command& chosen) {
       app.add_subcommand("analyze", "Show what a model's attention looks like on given text, layer by layer");
   const auto flags = std::make_shared<AnalyzeFlags>();
   AnalysisOptions& analysis = flags->analysis;
-  command
-      ->add_option("--model", analysis.model,
-                   "Hugging Face checkpoint folder or ORG/NAME in the Hub's cache, or a GGUF file")
-      ->required();
+  command->add_option("--model", analysis.model, kModelHelp)->required();
   command->add_option("--input", analysis.input, "{\"text\": ...} or {\"ids\": [...]}, one JSON object per line")
       ->required();
   command->add_option("--output", flags->output, "Write the figures of every layer and head to this file, as JSON");

@@ -93,12 +93,7 @@ void add_bench(CLI::App& app, Command& chosen) {
       ->needs(save)
       ->group(kMachine);
 
-  command
-      ->add_option(
-          "--model", bench.model,
-          "Hugging Face checkpoint folder or ORG/NAME in the Hub's cache, a GGUF file, or a config.json together "
-          "with --weights")
-      ->group("Model");
+  command->add_option("--model", bench.model, kModelOrShapeHelp)->group("Model");
   command->add_option("--weights", bench.weights, "random:SEED runs the shape of a config.json without a checkpoint")
       ->group("Model");
   command->add_option("--dtype", bench.dtype, kDtypeHelp)->capture_default_str()->group("Model");

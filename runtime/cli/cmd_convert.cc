@@ -48,10 +48,7 @@ int convert(const ConvertFlags& flags, const std::atomic<bool>& stop) {
 void add_convert(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("convert", "Pack a checkpoint so that each weight unit is one read from disk");
   const auto flags = std::make_shared<ConvertFlags>();
-  command
-      ->add_option("--model", flags->model,
-                   "Hugging Face checkpoint folder or ORG/NAME in the Hub's cache, or a GGUF file")
-      ->required();
+  command->add_option("--model", flags->model, kModelHelp)->required();
   command->add_option("--output", flags->output, "Folder to create")->required();
   command->add_option("--dtype", flags->dtype, kDtypeHelp)->capture_default_str();
   command

@@ -32,13 +32,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   flags->job.kind = kind;
   JobOptions& job = flags->job;
   const bool generates = kind == RequestKind::generate;
-  command
-      ->add_option(
-          "--model", job.model,
-          "Hugging Face checkpoint folder or ORG/NAME in the Hub's cache, a GGUF file, or a config.json together "
-          "with --weights")
-      ->required()
-      ->group("Model");
+  command->add_option("--model", job.model, kModelOrShapeHelp)->required()->group("Model");
   command->add_option("--weights", job.weights, "random:SEED runs the shape of a config.json without a checkpoint")
       ->group("Model");
   command->add_option("--dtype", job.dtype, kDtypeHelp)->capture_default_str()->group("Model");

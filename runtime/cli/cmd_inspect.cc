@@ -49,25 +49,24 @@ void print_shape(const policy::ModelSpec& spec) {
     fmt::print("{} of {} layers have a sliding window of {} tokens\n",
                std::count_if(spec.windows.begin(), spec.windows.end(), [](int window) { return window > 0; }),
                spec.layers, *std::max_element(spec.windows.begin(), spec.windows.end()));
-  const auto layers = static_cast<std::uint64_t>(spec.layers);
-  const std::uint64_t whole = kept_tokens(spec, 1);
-  const std::uint64_t token =
-      2ull * static_cast<std::uint64_t>(spec.kv_heads) * static_cast<std::uint64_t>(spec.head_dim) * 2;  // of a layer
-  fmt::print("KV cache in 16 bits: {} per token, {} for a sequence of {} tokens, {} of it with h2o:0.1:0.1\n",
-             bytes_to_text(token * layers), bytes_to_text(token * whole), spec.positions,
-             bytes_to_text(token * kept_tokens(spec, 5) / 5));
-  for (const auto& [name, dtype, int8_keys] :
-       {std::tuple{"int8", DType::i8, false}, {"int4, keys int8", DType::i4, true}, {"int4", DType::i4, false}}) {
+  for (const auto& [name, dtype, int8_keys] : {std::tuple{"16 bits", DType::f16, false},
+                                               {"int8", DType::i8, false},
+                                               {"int4, keys int8", DType::i4, true},
+                                               {"int4", DType::i4, false}}) {
     const offload::KvShape shape{.sequences = 1,
                                  .kv_heads = spec.kv_heads,
                                  .slots = 1,
                                  .head_dim = spec.head_dim,
                                  .dtype = dtype,
                                  .int8_keys = int8_keys};
-    const std::uint64_t each =
+    const std::uint64_t token =
         (shape.key_bytes() + shape.value_bytes()) * static_cast<std::uint64_t>(spec.kv_heads);  // of a layer
-    fmt::print("KV cache in {}: {} per token, {} for a sequence of {} tokens\n", name, bytes_to_text(each * layers),
-               bytes_to_text(each * whole), spec.positions);
+    const std::string with_h2o = dtype == DType::f16 ? fmt::format(", {} of it with h2o:0.1:0.1",
+                                                                   bytes_to_text(token * kept_tokens(spec, 5) / 5))
+                                                     : "";
+    fmt::print("KV cache in {}: {} per token, {} for a sequence of {} tokens{}\n", name,
+               bytes_to_text(token * static_cast<std::uint64_t>(spec.layers)),
+               bytes_to_text(token * kept_tokens(spec, 1)), spec.positions, with_h2o);
   }
 }
 
@@ -134,7 +133,7 @@ void print_format(const policy::Quantisation& how) {
              how.reordered ? ", perhaps in an order of columns of their own, which is not read" : "");
 }
 
-int inspect_checkpoint(const std::string& path) {
+void inspect_checkpoint(const std::string& path) {
   const auto source = open_model(path, "auto", "");
   print_shape(source->spec);
   const Checkpoint& checkpoint = *source->checkpoint;
@@ -151,10 +150,8 @@ int inspect_checkpoint(const std::string& path) {
   for (const std::uint64_t bytes : source->weights->unit_bytes()) largest = std::max(largest, bytes);
   fmt::print("weights: {} in {} units, the largest {}\n", bytes_to_text(source->weight_bytes()), source->units.size(),
              bytes_to_text(largest));
-  for (const std::string& note : source->notes) fmt::print("{}\n", note);
   if (source->spec.quantisation) print_quantisation(*source);
   else print_quantised(*source);
-  return 0;
 }
 
 /// The contents of a policy file. What it leaves open is chosen once a run knows its model, requests and machine.
@@ -201,7 +198,10 @@ int inspect(const InspectFlags& flags) {
     require_folder("--disk-dir", flags.disk_directory);
     require_folder("--disk-dir wants the folder of a model; path", path);
   }
-  if (flags.remove_packed) return show_packed(flags), 0;
+  if (flags.remove_packed) {
+    show_packed(flags);
+    return 0;
+  }
   if (std::filesystem::is_directory(path) || is_gguf(path)) {
     inspect_checkpoint(path);
     if (!flags.disk_directory.empty()) show_packed(flags);

@@ -45,11 +45,11 @@ void check(const PlanFlags& flags, const policy::ModelSpec& spec, const policy::
     check_lengths(flags.prompt, flags.generation, spec, policy::Retention::from_text(text));
   if (!flags.output.empty()) require_own("--output", flags.output, "gpu_batch_size");
   if (!flags.report.empty()) require_own("--report", flags.report, "machine");
-  if (!flags.sweep.empty() && std::filesystem::exists(flags.sweep) && !std::filesystem::is_directory(flags.sweep))
+  if (flags.sweep.empty()) return;
+  if (std::filesystem::exists(flags.sweep) && !std::filesystem::is_directory(flags.sweep))
     throw UsageError("--sweep " + flags.sweep + ": is a file; give the name of a folder");
-  if (!flags.sweep.empty()) refuse_pipe("--sweep", flags.sweep);
-  for (const char* name : {"sweep.csv", "sweep.svg"})
-    if (!flags.sweep.empty()) require_own_sweep(std::filesystem::path(flags.sweep) / name);
+  refuse_pipe("--sweep", flags.sweep);
+  for (const char* name : {"sweep.csv", "sweep.svg"}) require_own_sweep(std::filesystem::path(flags.sweep) / name);
 }
 
 policy::Workload work_of(const PlanFlags& flags, const policy::Retention& retention, const std::vector<int>& windows) {
@@ -104,8 +104,8 @@ int run_plan(const PlanFlags& flags) {
   if (shape_only && folder) spdlog::info("{}: holds no weights; the plan is for what config.json says", flags.model);
   Progress progress(!is_drawn_on(STDERR_FILENO));
   const policy::PartialPolicy policy = flags.policy.policy();
-  const auto source =
-      open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights, policy.weight_format);
+  const std::string weights = shape_only ? "random:1" : flags.weights;
+  const auto source = open_model(flags.model, flags.dtype, weights, policy.weight_format);
   for (const std::string& note : source->notes) spdlog::info("{}", note);
   check(flags, source->spec, policy);
   if (flags.machine.empty()) progress.stage("measuring this machine");
@@ -120,7 +120,7 @@ int run_plan(const PlanFlags& flags) {
       .kv_formats = flags.policy.other_kv_formats()};
   std::vector<std::unique_ptr<ModelSource>> others;
   for (const auto& format : flags.policy.other_weight_formats()) {
-    others.push_back(open_model(flags.model, flags.dtype, shape_only ? "random:1" : flags.weights, format));
+    others.push_back(open_model(flags.model, flags.dtype, weights, format));
     request.sources.push_back(others.back().get());
   }
   for (const std::string& text : flags.retentions) request.retentions.push_back(policy::Retention::from_text(text));

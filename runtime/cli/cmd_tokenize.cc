@@ -82,8 +82,7 @@ void add_tokenize(CLI::App& app, Command& chosen) {
   command
       ->add_option("--input", flags->input,
                    "{\"id\": ..., \"text\": ...}, one JSON object per line; the id defaults to the line's number, from "
-                   "0; -: standard "
-                   "input")
+                   "0; -: standard input")
       ->required();
   command
       ->add_option("--output", flags->output,

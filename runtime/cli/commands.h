@@ -18,6 +18,10 @@ struct Command {
 };
 
 /// Help that several commands share.
+constexpr const char* kModelHelp = "Hugging Face checkpoint folder or ORG/NAME in the Hub's cache, or a GGUF file";
+constexpr const char* kModelOrShapeHelp =
+    "Hugging Face checkpoint folder or ORG/NAME in the Hub's cache, a GGUF file, or a config.json together "
+    "with --weights";
 constexpr const char* kDtypeHelp = "Type to compute in: auto (the checkpoint's), float16, bfloat16 or float32";
 constexpr const char* kNoVerifyCrcHelp = "Accept a PyTorch .bin whose data does not match its own checksums";
 

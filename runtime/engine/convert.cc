@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -34,7 +33,7 @@ using nlohmann::json;
 
 constexpr std::size_t kPart = 1 << 20, kStep = 64 << 20;  // bytes of a tensor that a thread, and all, convert at a time
 constexpr std::size_t kLargestCopied = 512 << 20;
-constexpr std::array kForOthers{"tokenizer.model"};  // Weft does not read it, others do
+constexpr const char* kForOthers = "tokenizer.model";  // Weft does not read it, others do
 
 struct Planned {
   StoredTensor stored;
@@ -172,8 +171,8 @@ void write_small_files(const ModelTexts& from, const fs::path& to, DType type, b
   const auto copy = [&](const std::string& name) {
     if (name != "config.json" && from.has(name)) write(name, from.read(name, kLargestCopied));
   };
-  std::for_each(kModelTexts.begin(), kModelTexts.end(), copy);
-  std::for_each(kForOthers.begin(), kForOthers.end(), copy);
+  for (const char* name : kModelTexts) copy(name);
+  copy(kForOthers);
 }
 
 /// A folder that is removed again unless it is kept. It is locked and marked while it is made, so that the next
@@ -244,7 +243,7 @@ Converted convert_checkpoint(const fs::path& name, const fs::path& to, const std
   const fs::path& from = files.path();
   if (!files.may_have_weights())
     throw UsageError("--model " + from.string() +
-                     ": is a file without weights; convert wants a checkpoint folder or a " + "GGUF file");
+                     ": is a file without weights; convert wants a checkpoint folder or a GGUF file");
   if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to)))
     throw UsageError("--output " + to.string() + ": exists; give the name of a folder that does not");
   policy::ModelSpec spec = read_model_spec(files);
@@ -277,7 +276,7 @@ Converted convert_checkpoint(const fs::path& name, const fs::path& to, const std
   else
     for (const Planned& each : planned) done.bytes += each.bytes;
 
-  const fs::path parent = to.has_parent_path() ? to.parent_path() : fs::path(".");
+  const fs::path parent = folder_of(to);
   if (!fs::is_directory(parent))
     throw UsageError("--output " + to.string() + ": there is no folder " + parent.string());
   require_space("--output " + to.string(), parent, done.bytes);

@@ -8,7 +8,25 @@
 
 namespace weft::runtime {
 namespace {
+
 using policy::Value;
+
+/// The scores of the prompts that `op` attends to.
+kernels::ColumnSums sums_of(const kernels::PrefillAttention& op, const policy::Retention& retention, View score) {
+  return {.q = op.q,
+          .k = op.k,
+          .lse = op.lse,
+          .offsets = op.offsets,
+          .heads = op.heads,
+          .kv_heads = op.kv_heads,
+          .head_dim = op.head_dim,
+          .scale = op.scale,
+          .observation = retention.observation,
+          .score = score,
+          .statistic = retention.statistic,
+          .window = op.window};
+}
+
 }  // namespace
 
 void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,
@@ -29,34 +47,22 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
     const View sums = value_at(values, Value::log_sum);
     return View(static_cast<float*>(sums.data) + begin, DType::f32, model_.kv_heads, count, sums.stride);
   };
-  const View lse = scored ? value_at(values, Value::log_sum) : View{};
-  ops_.run(kernels::PrefillAttention{.q = q,
-                                     .k = k,
-                                     .v = v,
-                                     .offsets = offsets,
-                                     .heads = model_.heads,
-                                     .kv_heads = model_.kv_heads,
-                                     .head_dim = model_.head_dim,
-                                     .scale = scale_,
-                                     .out = value_at(values, Value::attended),
-                                     .lse = lse,
-                                     .window = model_.window(layer)},
-           stream);
+  const kernels::PrefillAttention attention{.q = q,
+                                            .k = k,
+                                            .v = v,
+                                            .offsets = offsets,
+                                            .heads = model_.heads,
+                                            .kv_heads = model_.kv_heads,
+                                            .head_dim = model_.head_dim,
+                                            .scale = scale_,
+                                            .out = value_at(values, Value::attended),
+                                            .lse = scored ? value_at(values, Value::log_sum) : View{},
+                                            .window = model_.window(layer)};
+  ops_.run(attention, stream);
   View score;
   if (scored) {
     score = value_at(values, Value::score);
-    const kernels::ColumnSums sums{.q = q,
-                                   .k = k,
-                                   .lse = lse,
-                                   .offsets = offsets,
-                                   .heads = model_.heads,
-                                   .kv_heads = model_.kv_heads,
-                                   .head_dim = model_.head_dim,
-                                   .scale = scale_,
-                                   .observation = retention_.observation,
-                                   .score = score,
-                                   .statistic = retention_.statistic,
-                                   .window = model_.window(layer)};
+    const kernels::ColumnSums sums = sums_of(attention, retention_, score);
     ops_.run(sums, stream);
     if (on_prompts_) on_prompts_(layer, sums);
   }

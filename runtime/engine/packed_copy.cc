@@ -40,7 +40,7 @@ std::string made_of(const ModelSource& source) {
   return to_hex(sum);
 }
 
-/// The model's name in a file name: what is not a letter, a digit, a dot or a dash becomes a dash.
+/// The model's name in a file name: what is not a letter, a digit, a dot or an underscore becomes a dash.
 std::string plain_name(const ModelSource& source) {
   constexpr std::size_t most = 80;
   fs::path path = shown_name(source.path);

@@ -28,10 +28,6 @@ void require_arithmetic(const std::optional<policy::WeightFormat>& format, const
         "leave it out, and products are exact");
 }
 
-}  // namespace
-
-namespace {
-
 /// What a run may take of the memory that is free: a share of it, and where there is little, not what the process needs
 /// besides its buffers (threads, the measurements of a plan, pages of the program).
 std::uint64_t share_of(std::uint64_t free) {

@@ -26,4 +26,10 @@ inline void split_halves(const std::byte* from, int bytes, std::uint8_t* levels)
   }
 }
 
+/// Gives a block of one group the scale of levels whose zero is `zero`.
+inline void around(float scale, int zero, const BlockParts& to) {
+  to.scales[0] = scale;
+  to.minima[0] = static_cast<float>(-zero) * scale;
+}
+
 }  // namespace weft::runtime

@@ -53,30 +53,22 @@ void q6_k(const std::byte* block, const BlockParts& to) {
   }
 }
 
-constexpr std::array kFormatsOf256{BlockFormat{.id = 12,
-                                               .name = "Q4_K",
-                                               .numbers = 256,
-                                               .bytes = 144,
-                                               .type = DType::i4,
-                                               .group = 32,
-                                               .exact = false,
-                                               .read = q4_k},
-                                   BlockFormat{.id = 13,
-                                               .name = "Q5_K",
-                                               .numbers = 256,
-                                               .bytes = 176,
-                                               .type = DType::i8,
-                                               .group = 32,
-                                               .exact = false,
-                                               .read = q5_k},
-                                   BlockFormat{.id = 14,
-                                               .name = "Q6_K",
-                                               .numbers = 256,
-                                               .bytes = 210,
-                                               .type = DType::i8,
-                                               .group = 16,
-                                               .exact = false,
-                                               .read = q6_k}};
+/// A format whose scales fp16 rounds.
+constexpr BlockFormat of_256(std::uint32_t id, const char* name, int bytes, DType type, int group,
+                             decltype(BlockFormat::read) read) {
+  return {.id = id,
+          .name = name,
+          .numbers = 256,
+          .bytes = bytes,
+          .type = type,
+          .group = group,
+          .exact = false,
+          .read = read};
+}
+
+constexpr std::array kFormatsOf256{of_256(12, "Q4_K", 144, DType::i4, 32, q4_k),
+                                   of_256(13, "Q5_K", 176, DType::i8, 32, q5_k),
+                                   of_256(14, "Q6_K", 210, DType::i8, 16, q6_k)};
 
 }  // namespace
 

@@ -16,12 +16,6 @@ void add_fifth_bits(const std::byte* from, std::uint8_t* levels) {
   for (int i = 0; i < 2 * kHalf; ++i) levels[i] |= static_cast<std::uint8_t>((bits >> i & 1) << 4);
 }
 
-/// The scale of levels whose zero is `zero`.
-void around(float scale, int zero, const BlockParts& to) {
-  to.scales[0] = scale;
-  to.minima[0] = static_cast<float>(-zero) * scale;
-}
-
 void q4_0(const std::byte* block, const BlockParts& to) {
   split_halves(block + 2, kHalf, to.levels);
   around(fp16_at(block), 8, to);

@@ -17,8 +17,7 @@ void look_up(const std::byte* from, const std::array<std::int8_t, 16>& table, in
              const BlockParts& to) {
   split_halves(from, 16, to.levels);
   for (int i = 0; i < 32; ++i) to.levels[i] = static_cast<std::uint8_t>(table[to.levels[i]] + zero);
-  to.scales[0] = scale;
-  to.minima[0] = static_cast<float>(-zero) * scale;
+  around(scale, zero, to);
 }
 
 void iq4_nl(const std::byte* block, const BlockParts& to) { look_up(block + 2, kIq4Nl, 128, fp16_at(block), to); }

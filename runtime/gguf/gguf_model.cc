@@ -47,15 +47,14 @@ Gguf read_part(const fs::path& path) {
 }
 
 void read_rest(GgufModel& model, std::int64_t count) {
-  const std::vector<fs::path> paths = parts_beside(model.first(), count);
-  for (const fs::path& path : paths) {
+  for (const fs::path& path : parts_beside(model.first(), count)) {
     Gguf part = read_part(path);
-    const auto wanted = static_cast<std::int64_t>(model.parts.size());
-    if (part.integer(kCount, 0, kMostParts) != count || part.integer(kNumber, 0, kMostParts) != wanted)
-      part.refuse(GgufFault::bad_parts, "says that it is part " +
-                                            std::to_string(part.integer(kNumber, 0, kMostParts) + 1) + " of " +
-                                            std::to_string(part.integer(kCount, 0, kMostParts)) + ", wanted " +
-                                            std::to_string(wanted + 1) + " of " + std::to_string(count));
+    const auto of = part.integer(kCount, 0, kMostParts), number = part.integer(kNumber, 0, kMostParts),
+               wanted = static_cast<std::int64_t>(model.parts.size());
+    if (of != count || number != wanted)
+      part.refuse(GgufFault::bad_parts, "says that it is part " + std::to_string(number + 1) + " of " +
+                                            std::to_string(of) + ", wanted " + std::to_string(wanted + 1) + " of " +
+                                            std::to_string(count));
     model.parts.push_back(std::move(part));
   }
   std::set<std::string> names;

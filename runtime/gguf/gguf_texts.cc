@@ -7,7 +7,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
-#include <string_view>
 
 #include "policy/base/json.h"
 #include "runtime/base/quote.h"
@@ -31,6 +30,18 @@ double shortest(double value) {
 
 /// Whether the tensor is a matrix of a layer.
 bool is_of_layer(const GgufTensor& tensor) { return tensor.shape.size() == 2 && tensor.name.starts_with("blk."); }
+
+/// The float type of the layers' matrices, the most precise one if there are several; f16 if all are quantised.
+DType float_type(const GgufModel& model) {
+  DType found = DType::f16;
+  for (const Gguf& part : model.parts)
+    for (const GgufTensor& tensor : part.tensors) {
+      if (!is_of_layer(tensor) || !tensor.format->is_float()) continue;
+      if (tensor.format->type == DType::f32) return DType::f32;
+      if (tensor.format->type == DType::bf16) found = DType::bf16;
+    }
+  return found;
+}
 
 /// The scaling of Llama 3.1 and later. Files have it as divisors of the frequencies, which follow from one factor; its
 /// other parameters are the same in all these models. Refuses other divisors.
@@ -101,13 +112,9 @@ bool has_vocabulary(const Gguf& gguf) {
   return kind != "none" && kind != "no_vocab";
 }
 
-const char* name_of_float(DType type) {
-  return type == DType::f32 ? "float32" : type == DType::bf16 ? "bfloat16" : "float16";
-}
-
 void add_token_ids(const Gguf& gguf, ordered_json& config) {
   for (const char* key : {"bos", "eos"}) {
-    const std::string name = std::string("tokenizer.ggml.") + key + "_token_id";
+    const std::string name = gguf_token_key(key);
     config[std::string(key) + "_token_id"] =
         gguf.has(name) ? ordered_json(gguf.integer(name, 0, kMost)) : ordered_json();
   }
@@ -132,7 +139,7 @@ ordered_json gguf_config(const GgufModel& model) {
   const std::string name = architecture.model_type;
   ordered_json config{{"architectures", {architecture.class_name}},
                       {"model_type", name},
-                      {"torch_dtype", name_of_float(gguf_float_type(model))},
+                      {"torch_dtype", name_of(float_type(model))},
                       {"hidden_act", "silu"},
                       {"hidden_size", hidden},
                       {"intermediate_size", integer("feed_forward_length")},
@@ -156,24 +163,13 @@ ordered_json gguf_generation_config(const GgufModel& model) {
   add_token_ids(gguf, config);
   ordered_json ends = ordered_json::array();
   for (const char* key : {"eos", "eot", "eom"}) {
-    const std::string name = std::string("tokenizer.ggml.") + key + "_token_id";
+    const std::string name = gguf_token_key(key);
     if (!gguf.has(name)) continue;
     const ordered_json id = gguf.integer(name, 0, kMost);
     if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
   }
   if (ends.size() > 1) config["eos_token_id"] = ends;
   return config;
-}
-
-DType gguf_float_type(const GgufModel& model) {
-  DType found = DType::f16;
-  for (const Gguf& part : model.parts)
-    for (const GgufTensor& tensor : part.tensors) {
-      if (!is_of_layer(tensor) || !tensor.format->is_float()) continue;
-      if (tensor.format->type == DType::f32) return DType::f32;
-      if (tensor.format->type == DType::bf16) found = DType::bf16;
-    }
-  return found;
 }
 
 policy::Quantisation gguf_quantisation(const GgufModel& model) {

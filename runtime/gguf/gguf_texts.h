@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 #include "policy/model/quantisation.h"
 #include "runtime/base/model_texts.h"
@@ -20,8 +21,9 @@ nlohmann::ordered_json gguf_generation_config(const GgufModel& model);
 nlohmann::ordered_json gguf_tokenizer(const Gguf& gguf);
 nlohmann::ordered_json gguf_tokenizer_config(const Gguf& gguf);
 
-/// The float type of the layers' matrices, the most precise one if there are several; f16 if all are quantised.
-DType gguf_float_type(const GgufModel& model);
+/// The metadata's key for the id of a special token, such as "eos".
+inline std::string gguf_token_key(const char* name) { return std::string("tokenizer.ggml.") + name + "_token_id"; }
+
 /// The quantisation of the layers' matrices: int4 if some have that, else int8; none if all are floats.
 policy::Quantisation gguf_quantisation(const GgufModel& model);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <string_view>
 #include <unordered_map>
 
@@ -107,8 +106,7 @@ class TokenizerMaker {
 
   /// The id that a key of the metadata has; -1 if it has none.
   std::int64_t id_of(const char* name) const {
-    return gguf_.integer(std::string("tokenizer.ggml.") + name + "_token_id", 0,
-                         static_cast<std::int64_t>(tokens_->size()) - 1, -1);
+    return gguf_.integer(gguf_token_key(name), 0, static_cast<std::int64_t>(tokens_->size()) - 1, -1);
   }
 
   ordered_json added() const {
@@ -262,7 +260,7 @@ ordered_json gguf_tokenizer_config(const Gguf& gguf) {
   const auto* const tokens = gguf.texts("tokenizer.ggml.tokens");
   for (const auto& [key, name] :
        {std::pair{"bos_token", "bos"}, {"eos_token", "eos"}, {"unk_token", "unknown"}, {"pad_token", "padding"}}) {
-    const std::string id = std::string("tokenizer.ggml.") + name + "_token_id";
+    const std::string id = gguf_token_key(name);
     if (!tokens || tokens->empty() || !gguf.has(id)) continue;
     config[key] =
         (*tokens)[static_cast<std::size_t>(gguf.integer(id, 0, static_cast<std::int64_t>(tokens->size()) - 1))];

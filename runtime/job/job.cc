@@ -4,15 +4,10 @@
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <exception>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
-#include <thread>
 
 #include "kernels/backend/kernel_kind.h"
 #include "kernels/error.h"
@@ -35,7 +30,6 @@
 #include "runtime/job/spill_space.h"
 #include "runtime/job/work_list.h"
 #include "runtime/measure/report.h"
-#include "runtime/requests/request_checks.h"
 #include "runtime/results/journal.h"
 #include "runtime/results/result_line.h"
 #include "runtime/results/result_lines.h"
@@ -311,7 +305,7 @@ int run_classes(Job& job, const LengthClasses& classes, const SavedWork& saved) 
     Ran ran = run_class(job, plan, saved, classes, i, *session);
     if (!ran.complete) return end_stopped(job, ran);
     reports.push_back(std::move(ran.report));
-    reports.back()["requests"] = classes.all[i].todo.size();
+    if (classes.all.size() > 1) reports.back()["requests"] = classes.all[i].todo.size();
   }
   job.progress.stage("checking the answers");
   const std::size_t refused = job.results.finish(job.requests, job.mine);

@@ -124,12 +124,12 @@ double JobPlan::estimate(const policy::Budgets& free) const {
 }
 
 Planned JobPlan::choose(kernels::Backend& backend, const policy::Budgets& free) {
-  if (machine_) require_same_kind(*machine_, options_.machine_file, backend);  // from a file
+  if (!options_.machine_file.empty()) require_same_kind(*machine_, options_.machine_file, backend);
   return plan(backend, free);
 }
 
 Decision JobPlan::decide(kernels::Backend& backend, const policy::Budgets& free) {
-  if (machine_ && !options_.machine_file.empty()) require_same_kind(*machine_, options_.machine_file, backend);
+  if (!options_.machine_file.empty()) require_same_kind(*machine_, options_.machine_file, backend);
   policy::PartialPolicy policy = options_.policy;
   spdlog::debug(
       "{} choices to compute; of each tier a run may use device {}, host {}, disk {} where no budget is given",

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <span>
 
 #include "runtime/base/duration.h"
 
@@ -139,8 +138,7 @@ LengthClasses length_classes(JobOptions& options, const ModelSource& source, con
   const std::vector<std::uint32_t> sorted = splitter.by_length(todo);
   if (!splitter.unlike(sorted)) return classes;
   const double as_one = splitter.begin(classes.machine, sorted);
-  if (!options.machine_file.empty()) classes.machine.reset();
-  else classes.machine = splitter.machine();
+  classes.machine = splitter.machine();
   if (as_one < kWorthSplitting) return classes;
   const policy::PartialPolicy allowed = options.policy;
   const std::vector<policy::Retention> retentions = options.retentions;

@@ -25,6 +25,11 @@ constexpr std::size_t kRow = 4096, kRows = 512;  // bytes of a row of 2048 colum
 constexpr int kSlots = 256, kHeadDim = 64, kHeads = 32;
 constexpr double kNominal = 1e6;
 
+/// Fills `bytes` with what no disk makes smaller.
+void fill(Memory& memory, std::size_t bytes) {
+  std::generate_n(reinterpret_cast<std::uint64_t*>(memory.data()), bytes / sizeof(std::uint64_t), std::mt19937_64{1});
+}
+
 /// The files of weights, read in pieces as a run reads them, from places that are spread over all of them.
 class WeightFiles {
  public:
@@ -48,7 +53,7 @@ class WeightFiles {
       : store_(make_disk(options)), piece_(piece), to_(backend.allocate_host(std::max(piece, kRow * kRows))) {
     const std::filesystem::path path = std::filesystem::path(options.disk_directory) / ".weft-measure";
     AtomicFile file(path, {.replace = false});
-    std::generate_n(reinterpret_cast<std::uint64_t*>(to_->data()), piece / sizeof(std::uint64_t), random_);
+    fill(*to_, piece);
     for (std::size_t at = 0; at + piece <= bytes; at += piece)
       file.append({reinterpret_cast<const char*>(to_->data()), piece});
     if (fdatasync(file.fd()) != 0) throw IoError(path.string() + ": cannot be synced to measure the disk");
@@ -92,9 +97,7 @@ class SpillFile {
   SpillFile(const MachineOptions& options, kernels::Backend& backend, std::size_t bytes, std::size_t piece)
       : store_(make_disk(options)), bytes_(bytes / piece * piece), piece_(piece), to_(backend.allocate_host(piece)),
         from_(backend.allocate_host(piece)), file_(store_->create_spill(options.disk_directory, bytes_)) {
-    std::mt19937_64 random{1};
-    std::generate_n(reinterpret_cast<std::uint64_t*>(from_->data()), piece / sizeof(std::uint64_t),
-                    [&] { return random(); });
+    fill(*from_, piece);
   }
 
   double write() {
@@ -132,8 +135,7 @@ std::unique_ptr<Disk> open_disk(kernels::Backend& backend, const MachineOptions&
   std::string why = "has no room";
   if (bytes >= sizes.piece) try {
       disk->spill.emplace(options, backend, bytes, sizes.piece);
-      if (disk->weights) return disk;
-      disk->weights.emplace(bytes, options, backend, sizes.piece);
+      if (!disk->weights) disk->weights.emplace(bytes, options, backend, sizes.piece);
       return disk;
     } catch (const IoError& failed) {
       why = std::string("cannot be written (") + failed.what() + ")";

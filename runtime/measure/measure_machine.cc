@@ -88,6 +88,13 @@ double rounded(double value) {
   return value >= 1e3 ? std::round(value / scale) * scale : std::round(value * scale) / scale;
 }
 
+void round_links(policy::Machine& machine) {
+  for (double& rate : machine.bytes_per_second) rate = rounded(rate);
+  machine.spilled_read = rounded(machine.spilled_read);
+  machine.disk_rows_per_second = rounded(machine.disk_rows_per_second);
+}
+
+/// Leaves a share of the rates.
 void slow_down(policy::Engine& engine, double share) {
   for (RateTable& table : engine.linear)
     for (RateTable::Point& point : table.points) point.rate *= share;
@@ -293,9 +300,7 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   const double share = std::min(1.0, time / (options.threads > 0 ? options.threads : kernels::processors()));
   if (share < 1) sizes.timing.seconds = std::min(sizes.timing.seconds, 1e-3);
   measure_links(backend, options, sizes.links, machine);
-  for (double& rate : machine.bytes_per_second) rate = rounded(rate);
-  machine.spilled_read = rounded(machine.spilled_read);
-  machine.disk_rows_per_second = rounded(machine.disk_rows_per_second);
+  round_links(machine);
   for (auto& others : machine.together)
     for (double& left : others) left = rounded(left);
   RateMeasurement measure(backend, sizes);
@@ -319,9 +324,7 @@ void measure_disk_longer(kernels::Backend& backend, const MachineOptions& option
   sizes.weight_files = weight_files;
   sizes.disk = {.seconds = 0.25, .repetitions = 1};
   measure_disk_rates(backend, options, sizes, machine);
-  for (double& rate : machine.bytes_per_second) rate = rounded(rate);
-  machine.spilled_read = rounded(machine.spilled_read);
-  machine.disk_rows_per_second = rounded(machine.disk_rows_per_second);
+  round_links(machine);
 }
 
 std::vector<std::filesystem::path> weight_files_of(const ModelSource& source) {

@@ -151,10 +151,7 @@ void join_rates(ordered_json& sum, const std::vector<ordered_json>& parts) {
 }  // namespace
 
 ordered_json joined_report(std::vector<ordered_json> reports) {
-  if (reports.size() == 1) {
-    reports.front().erase("requests");
-    return std::move(reports.front());
-  }
+  if (reports.size() == 1) return std::move(reports.front());
   ordered_json joined = *std::max_element(reports.begin(), reports.end(),
                                           [](const auto& a, const auto& b) { return seconds_of(a) < seconds_of(b); });
   joined.erase("occupancy");

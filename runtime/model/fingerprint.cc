@@ -1,7 +1,5 @@
 #include "runtime/model/fingerprint.h"
 
-#include <algorithm>
-
 #include "runtime/base/hash.h"
 
 namespace weft::runtime {

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/hash.h"
 #include "runtime/model/model_source.h"
 
 namespace weft::runtime {

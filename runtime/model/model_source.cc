@@ -120,13 +120,13 @@ void apply_tokenizer_eos(ModelSource& source) {
 
 policy::ModelSpec read_model_spec(const ModelFiles& files) {
   const ModelTexts& texts = files.texts();
-  if (const std::string found = texts.has("config.json") ? "" : found_instead_of_weights(files.path()); !found.empty())
-    throw DataError(files.path().string() + ": " + found);
-  if (!texts.has("config.json"))
-    throw DataError(files.path().string() +
-                    ": there is no config.json in this folder; --model wants a Hugging Face checkpoint " +
+  if (!texts.has("config.json")) {
+    const std::string where = files.path().string() + ": ", found = found_instead_of_weights(files.path());
+    if (!found.empty()) throw DataError(where + found);
+    throw DataError(where + "there is no config.json in this folder; --model wants a Hugging Face checkpoint " +
                     (fs::is_directory(files.path() / "snapshots") ? "folder, here one of those in snapshots/"
                                                                   : "folder or a GGUF file"));
+  }
   policy::ModelSpec spec = policy::model_from_config(read_json(texts, "config.json"), texts.where("config.json"));
   activation_named(spec.activation, texts.where("config.json"));
   apply_generation_config(spec, texts);

@@ -214,12 +214,12 @@ std::vector<Gain> what_would_help(const PlanRequest& request, const Planned& pla
     offer("retention h2o:0.1:0.1", what_if.gain_of(policy::Retention::from_text("h2o:0.1:0.1")));
   for (const auto& [lane, back, name] : {std::tuple{Lane::host_to_device, Lane::device_to_host, "twice the link"},
                                          std::tuple{Lane::disk_read, Lane::disk_write, "twice the disk"}}) {
-    Machine faster = machine;
-    rate(faster, lane) *= 2;
-    rate(faster, back) *= 2;
     // A block that no longer fits in memory would use a faster disk; a plan that leaves the disk alone does not.
     if (lane == Lane::disk_read && planned.best().prediction.bytes[static_cast<std::size_t>(offload::Tier::disk)] == 0)
       continue;
+    Machine faster = machine;
+    rate(faster, lane) *= 2;
+    rate(faster, back) *= 2;
     if (lane == Lane::disk_read) faster.disk_rows_per_second *= 2, faster.spilled_read *= 2;
     offer(name, what_if.gain(faster, request.free));
   }

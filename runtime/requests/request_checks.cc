@@ -9,7 +9,6 @@
 #include "policy/layout/rolling.h"
 
 namespace weft::runtime {
-
 namespace {
 
 /// 2.0 as 2, anything else as it is.
@@ -32,7 +31,7 @@ nlohmann::json as_meant(const nlohmann::json& object) {
 
 std::string metadata_of(const nlohmann::json& line) {
   const auto found = line.is_object() ? line.find(kMetadata) : line.end();
-  return !line.is_object() || found == line.end() || found->is_null() ? "" : policy::to_line(*found);
+  return found == line.end() || found->is_null() ? "" : policy::to_line(*found);
 }
 
 std::vector<std::int32_t> token_ids(policy::Fields& fields, const std::string& key, int vocab) {

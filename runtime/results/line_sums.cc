@@ -182,10 +182,9 @@ void SumFile::open_and_lock(const fs::path& output, const std::atomic<bool>& sto
         named.st_ino == own.st_ino && named.st_dev == own.st_dev)
       return note_lacks(lock == Lock::held, modes);
     if (stop) throw Interrupted{};
-    if (std::chrono::steady_clock::now() > give_up) {
+    if (std::chrono::steady_clock::now() > give_up)
       throw IoError(output.string() + ": another run" + holder_of_lock(fd_) +
                     " is writing this file; wait for it or choose another output");
-    }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

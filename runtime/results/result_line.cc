@@ -120,11 +120,7 @@ void put_native(LineText& line, std::span<const Choice> choices, const Tokenizer
 }
 
 /// 16 hexadecimal digits that are the same for a request in every run.
-std::string tag_of(const std::string& id) {
-  std::string tag;
-  for (std::uint64_t bits = mix(hash(id)), i = 0; i < 16; ++i, bits <<= 4) tag += "0123456789abcdef"[bits >> 60];
-  return tag;
-}
+std::string tag_of(const std::string& id) { return to_hex(mix(hash(id))); }
 
 /// `id` is JSON; it is null for a line without a readable id.
 ordered_json openai_line(const std::string& id, const std::string& tag, int status, ordered_json body) {

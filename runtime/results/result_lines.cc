@@ -1,7 +1,6 @@
 #include "runtime/results/result_lines.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // runtime/template/evaluator.cc: statements.
 #include "runtime/template/evaluator.h"
 
-#include <algorithm>
 #include <deque>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "runtime/template/text.h"
@@ -33,7 +33,7 @@ struct Loop : Callable, std::enable_shared_from_this<Loop> {
   PyValue call(Evaluator& evaluator, CallArguments arguments) override {
     if (ended || !node->recursive) throw Stuck("the loop must have the 'recursive' marker to be called");
     if (arguments.positional.size() != 1 || !arguments.named.empty()) throw Stuck("loop() takes one argument");
-    return evaluator.loop_text(*node, arguments.positional[0], scope, depth + 1);
+    return evaluator.loop_text(*node, arguments.positional[0], scope, level + 1);
   }
 
   /// Moves on; false at the end.
@@ -59,7 +59,7 @@ struct Loop : Callable, std::enable_shared_from_this<Loop> {
 
   const Node* node = nullptr;
   ScopePtr scope;
-  int depth = 0;
+  int level = 0;  ///< counts the loops that called themselves
   std::function<std::optional<PyValue>()> pull;
   std::deque<PyValue> ahead;
   std::optional<PyValue> current, previous;
@@ -102,8 +102,8 @@ std::optional<PyValue> Loop::part(Evaluator&, const std::string& name) {
   if (name == "length") return length();
   if (name == "revindex") return length() - index0;
   if (name == "revindex0") return length() - index0 - 1;
-  if (name == "depth") return std::int64_t{depth} + 1;
-  if (name == "depth0") return std::int64_t{depth};
+  if (name == "depth") return std::int64_t{level} + 1;
+  if (name == "depth0") return std::int64_t{level};
   if (name == "previtem") return previous ? *previous : PyValue::undefined("there is no previous item");
   if (name == "nextitem") return peek() ? ahead.front() : PyValue::undefined("there is no next item");
   if (name == "cycle" || name == "changed")
@@ -158,6 +158,8 @@ std::string Evaluator::run(const nlohmann::ordered_json& variables) try {
     const std::string& name = tree_.symbols.name(symbol);
     if (name == "caller") caller_ = symbol;
     if (name == "loop") loop_ = symbol;
+    if (name == "kwargs") kwargs_ = symbol;
+    if (name == "varargs") varargs_ = symbol;
     if (variables.contains(name)) root->values.emplace_back(symbol, from_json(variables[name]));
   }
   return text_of(tree_.body, top);
@@ -177,16 +179,9 @@ void Evaluator::put(const std::string& text) {
 }
 
 std::string Evaluator::text_of(const Nodes& body, const ScopePtr& scope) {
-  std::string text;
-  std::string* const before = std::exchange(out_, &text);
-  try {
-    run(body, scope);
-  } catch (...) {
-    out_ = before;
-    throw;
-  }
-  out_ = before;
-  return text;
+  Taken taken(*this);
+  run(body, scope);
+  return std::move(taken.text);
 }
 
 Evaluator::Flow Evaluator::run(const Nodes& body, const ScopePtr& scope) {
@@ -243,16 +238,9 @@ Evaluator::Flow Evaluator::run_branch(const Node& node, const ScopePtr& scope) {
 }
 
 std::string Evaluator::loop_text(const Node& loop, const PyValue& over, const ScopePtr& scope, int depth) {
-  std::string text;
-  std::string* const before = std::exchange(out_, &text);
-  try {
-    run_loop(loop, over, scope, depth);
-  } catch (...) {
-    out_ = before;
-    throw;
-  }
-  out_ = before;
-  return text;
+  Taken taken(*this);
+  run_loop(loop, over, scope, depth);
+  return std::move(taken.text);
 }
 
 void Evaluator::run_loop(const Node& node, const PyValue& over, const ScopePtr& scope, int depth) {
@@ -263,7 +251,7 @@ void Evaluator::run_loop(const Node& node, const PyValue& over, const ScopePtr& 
     loop->scope = scope;
     kept_scopes_.push_back(scope);
   }
-  loop->depth = depth;
+  loop->level = depth;
   const bool lazy = over.is(Kind::generator);
   const Values items = lazy ? Values() : iterate(over, meter_);
   std::size_t at = 0;
@@ -341,21 +329,18 @@ PyValue Evaluator::call_macro(const Node& macro, const ScopePtr& scope, CallArgu
                                  : PyValue::undefined("parameter '" + name + "' was not provided");
     here->set(symbol, std::move(*value));
   }
-  if (macro.takes_caller && caller_ >= 0 && macro.op == NodeOp::macro)
-    here->set(caller_, take("caller").value_or(PyValue::undefined("no caller defined")));
+  if (macro.takes_caller) here->set(caller_, take("caller").value_or(PyValue::undefined("no caller defined")));
   if (macro.takes_named) {
     std::vector<Item> items;
     for (auto& [name, value] : given.named) items.emplace_back(PyValue(name), value);
-    for (int symbol = 0; symbol < tree_.symbols.count(); ++symbol)
-      if (tree_.symbols.name(symbol) == "kwargs") here->set(symbol, make_dict(items, meter_));
+    here->set(kwargs_, make_dict(std::move(items), meter_));
   } else if (!given.named.empty()) {
     throw Stuck("macro '" + macro.text + "' takes no keyword argument '" + given.named.front().first + "'");
   }
   if (macro.takes_more) {
     Values more;
     for (std::size_t i = count; i < given.positional.size(); ++i) more.push_back(given.positional[i]);
-    for (int symbol = 0; symbol < tree_.symbols.count(); ++symbol)
-      if (tree_.symbols.name(symbol) == "varargs") here->set(symbol, make_list(more, Shape::tuple));
+    here->set(varargs_, make_list(std::move(more), Shape::tuple));
   } else if (given.positional.size() > count) {
     throw Stuck("macro '" + macro.text + "' takes not more than " + std::to_string(count) + " arguments");
   }

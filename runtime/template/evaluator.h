@@ -1,7 +1,6 @@
 // runtime/template/evaluator.h: runs a template.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -98,6 +97,17 @@ class Evaluator {
     Evaluator& evaluator;
   };
 
+  /// Takes what is put while it lives.
+  struct Taken {
+    explicit Taken(Evaluator& of) : evaluator(of), before(std::exchange(of.out_, &text)) {}
+    ~Taken() { evaluator.out_ = before; }
+    Taken(const Taken&) = delete;
+    Taken& operator=(const Taken&) = delete;
+    std::string text;
+    Evaluator& evaluator;
+    std::string* const before;
+  };
+
   Flow run(const Nodes& body, const ScopePtr& scope);
   Flow run(const Node& node, const ScopePtr& scope);
   Flow run_branch(const Node& node, const ScopePtr& scope);
@@ -123,7 +133,8 @@ class Evaluator {
   const Surroundings& around_;
   Meter meter_;
   SourcePlace place_;
-  int level_ = 0, caller_ = -1, loop_ = -1;
+  int level_ = 0;
+  int caller_ = -1, loop_ = -1, kwargs_ = -1, varargs_ = -1;  // symbols; -1 if the template has no such name
   std::string* out_ = nullptr;
   std::vector<ScopePtr> kept_scopes_;                        // those that a macro refers to
   std::vector<std::shared_ptr<Namespace>> kept_namespaces_;  // emptied at the end, since both may hold themselves
@@ -131,6 +142,8 @@ class Evaluator {
 
 /// a OP b as Python computes it. Throws Stuck.
 PyValue binary(const std::string& sign, const PyValue& a, const PyValue& b, Meter& meter);
+/// a OP b, where OP is ==, !=, <, >, <=, >=, in or "not in". Throws Stuck.
+bool compared(std::string_view sign, const PyValue& a, const PyValue& b, Meter& meter);
 PyValue negative(const PyValue& value, bool minus);
 /// value[start:stop:step]; none where left out.
 PyValue sliced(const PyValue& value, const PyValue& start, const PyValue& stop, const PyValue& step, Meter& meter);

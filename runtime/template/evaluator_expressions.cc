@@ -1,6 +1,4 @@
 // runtime/template/evaluator_expressions.cc: expressions.
-#include <algorithm>
-
 #include "runtime/template/evaluator.h"
 #include "runtime/template/text.h"
 
@@ -102,17 +100,7 @@ PyValue Evaluator::compare(const Node& node, const ScopePtr& scope) {
   for (std::size_t i = 0; i < node.signs.size(); ++i) {
     PyValue right = evaluate(*node.parts[i + 1], scope);
     place_ = node.place;
-    const std::string& sign = node.signs[i];
-    bool holds = false;
-    if (sign == "==") holds = equal(left, right, meter_);
-    else if (sign == "!=") holds = !equal(left, right, meter_);
-    else if (sign == "in") holds = contains(right, left, meter_);
-    else if (sign == "not in") holds = !contains(right, left, meter_);
-    else if (sign == "<") holds = less(left, right, meter_);
-    else if (sign == ">") holds = less(right, left, meter_);
-    else if (sign == "<=") holds = less(left, right, meter_) || equal(left, right, meter_);
-    else holds = less(right, left, meter_) || equal(left, right, meter_);
-    if (!holds) return false;
+    if (!compared(node.signs[i], left, right, meter_)) return false;
     left = std::move(right);
   }
   return true;
@@ -159,7 +147,7 @@ CallArguments Evaluator::arguments(const Arguments& given, const ScopePtr& scope
 }
 
 PyValue Evaluator::attribute(const PyValue& of, const std::string& name) {
-  if (!of.is_defined()) throw Stuck(of.str().empty() ? "an undefined value has no attribute '" + name + "'" : of.str());
+  if (!of.is_defined()) refuse_undefined(of, "an undefined value has no attribute '" + name + "'");
   if (of.is(Kind::callable)) {
     if (auto found = of.callable().part(*this, name)) return *found;
   } else if (of.is(Kind::names)) {
@@ -173,7 +161,7 @@ PyValue Evaluator::attribute(const PyValue& of, const std::string& name) {
 }
 
 PyValue Evaluator::item(const PyValue& of, const PyValue& key) {
-  if (!of.is_defined()) throw Stuck(of.str().empty() ? "an undefined value has no items" : of.str());
+  if (!of.is_defined()) refuse_undefined(of, "an undefined value has no items");
   if (of.is(Kind::dict)) {
     const bool hashable = !key.is(Kind::dict) && !(key.is(Kind::sequence) && key.sequence().shape != Shape::tuple);
     if (hashable)
@@ -204,7 +192,7 @@ PyValue Evaluator::item(const PyValue& of, const PyValue& key) {
 }
 
 PyValue Evaluator::call(const PyValue& callee, CallArguments given) {
-  if (!callee.is_defined()) throw Stuck(callee.str().empty() ? "an undefined value cannot be called" : callee.str());
+  if (!callee.is_defined()) refuse_undefined(callee, "an undefined value cannot be called");
   if (!callee.is(Kind::callable)) throw Stuck("'" + type_name(callee) + "' object is not callable");
   return callee.callable().call(*this, std::move(given));
 }

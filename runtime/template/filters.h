@@ -1,7 +1,7 @@
-// runtime/template/filters.h: the filters of Jinja, in the tables of three sources.
+// runtime/template/filters.h: a filter of Jinja, as the tables of two sources have it.
 #pragma once
 
-#include <string>
+#include <span>
 #include <string_view>
 
 #include "runtime/template/evaluator.h"
@@ -12,16 +12,6 @@ struct Filter {
   std::string_view name, parameters;
   PyValue (*body)(Evaluator& evaluator, const PyValue& value, const Bound& given);
 };
-/// Returns the filter of a name, or null.
-const Filter* text_filter(const std::string& name);
-const Filter* list_filter(const std::string& name);
-
-/// map, select, reject, selectattr and rejectattr, which take another filter's or test's arguments; nothing for
-/// another name.
-std::optional<PyValue> choosing_filter(Evaluator& evaluator, const std::string& name, const PyValue& value,
-                                       CallArguments given);
-/// Follows a path such as "function.name"; None leads to the value itself. An undefined step on the way becomes
-/// `fallback`, if that is not null.
-PyValue at_path(Evaluator& evaluator, const PyValue& value, const PyValue& path, const PyValue* fallback = nullptr);
+std::span<const Filter> text_filters();  ///< those that make texts and numbers
 
 }  // namespace weft::runtime::jinja

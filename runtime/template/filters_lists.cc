@@ -13,6 +13,29 @@ PyValue lowered(const PyValue& value, bool case_sensitive) {
   return !case_sensitive && value.is(Kind::text) ? PyValue(lower(value.str())) : value;
 }
 
+/// Follows a path such as "function.name"; None leads to the value itself. An undefined step on the way becomes
+/// `fallback`, if that is not null.
+PyValue at_path(Evaluator& evaluator, const PyValue& value, const PyValue& path, const PyValue* fallback = nullptr) {
+  if (path.is(Kind::none)) return value;
+  PyValue at = value;
+  std::vector<std::string> parts;
+  if (path.is(Kind::text)) parts = split(path.str(), ".", -1, false);
+  const std::size_t count = path.is(Kind::text) ? parts.size() : 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    evaluator.meter().charge(2);
+    PyValue key = path;
+    if (path.is(Kind::text)) {
+      const std::string& part = parts[i];
+      const bool number =
+          !part.empty() && part.size() < 18 && part.find_first_not_of("0123456789") == std::string::npos;
+      key = number ? PyValue(std::int64_t{std::stoll(part)}) : PyValue(part);
+    }
+    at = evaluator.item(at, key);
+    if (fallback && !at.is_defined()) at = *fallback;
+  }
+  return at;
+}
+
 const PyValue kNone = PyValue::none();
 const PyValue& path_of(const Bound& given, std::size_t index) { return given.has(index) ? given.at(index) : kNone; }
 
@@ -225,36 +248,8 @@ constexpr Filter kListFilters[]{
     {"list", "", [](Evaluator& e, const PyValue& v, const Bound&) { return make_list(iterate(v, e.meter())); }},
 };
 
-}  // namespace
-
-const Filter* list_filter(const std::string& name) {
-  const std::string known = name == "count" ? "length" : name == "d" ? "default" : name;
-  const auto found =
-      std::find_if(std::begin(kListFilters), std::end(kListFilters), [&](const Filter& f) { return f.name == known; });
-  return found == std::end(kListFilters) ? nullptr : found;
-}
-
-PyValue at_path(Evaluator& evaluator, const PyValue& value, const PyValue& path, const PyValue* fallback) {
-  if (path.is(Kind::none)) return value;
-  PyValue at = value;
-  std::vector<std::string> parts;
-  if (path.is(Kind::text)) parts = split(path.str(), ".", -1, false);
-  const std::size_t count = path.is(Kind::text) ? parts.size() : 1;
-  for (std::size_t i = 0; i < count; ++i) {
-    evaluator.meter().charge(2);
-    PyValue key = path;
-    if (path.is(Kind::text)) {
-      const std::string& part = parts[i];
-      const bool number =
-          !part.empty() && part.size() < 18 && part.find_first_not_of("0123456789") == std::string::npos;
-      key = number ? PyValue(std::int64_t{std::stoll(part)}) : PyValue(part);
-    }
-    at = evaluator.item(at, key);
-    if (fallback && !at.is_defined()) at = *fallback;
-  }
-  return at;
-}
-
+/// map, select, reject, selectattr and rejectattr, which take another filter's or test's arguments; nothing for
+/// another name.
 std::optional<PyValue> choosing_filter(Evaluator& evaluator, const std::string& name, const PyValue& value,
                                        CallArguments given) {
   const bool maps = name == "map", by_path = name == "selectattr" || name == "rejectattr",
@@ -296,16 +291,20 @@ std::optional<PyValue> choosing_filter(Evaluator& evaluator, const std::string& 
   return make_generator(std::move(out));
 }
 
+}  // namespace
+
 PyValue Evaluator::filter(const std::string& name, const PyValue& value, CallArguments given) {
   if (auto chosen = choosing_filter(*this, name, value, given)) return *chosen;
   if (name == "format") {
     if (!given.named.empty()) throw Stuck("format with names is not supported");
     return formatted(to_str(value, meter_), given.positional, meter_);
   }
-  const Filter* found = text_filter(name);
-  if (!found) found = list_filter(name);
-  if (!found) throw Stuck("there is no filter named '" + name.substr(0, 40) + "'");
-  return found->body(*this, value, Bound("the filter '" + name + "'", found->parameters, std::move(given)));
+  const std::string known = name == "e" ? "escape" : name == "count" ? "length" : name == "d" ? "default" : name;
+  for (const std::span<const Filter> filters : {text_filters(), std::span<const Filter>(kListFilters)})
+    for (const Filter& each : filters)
+      if (each.name == known)
+        return each.body(*this, value, Bound("the filter '" + name + "'", each.parameters, std::move(given)));
+  throw Stuck("there is no filter named '" + name.substr(0, 40) + "'");
 }
 
 }  // namespace weft::runtime::jinja

@@ -96,7 +96,7 @@ PyValue to_whole(Evaluator&, const PyValue& value, const Bound& given) {
   const PyValue fallback = given.has(0) ? given.at(0) : PyValue(std::int64_t{0});
   if (value.is_whole()) return value.integer();
   if (value.is(Kind::real)) return std::isnan(value.number()) ? fallback : PyValue(whole_part(value.number()));
-  if (!value.is_defined()) throw Stuck(value.str().empty() ? "an undefined value is used" : value.str());
+  if (!value.is_defined()) refuse_undefined(value, "an undefined value is used");
   if (!value.is(Kind::text)) return fallback;
   if (const auto number = read_whole(value.str(), given.integer(1, 10))) return *number;
   const auto number = read_real(value.str());
@@ -106,7 +106,7 @@ PyValue to_whole(Evaluator&, const PyValue& value, const Bound& given) {
 PyValue to_real(Evaluator&, const PyValue& value, const Bound& given) {
   const PyValue fallback = given.has(0) ? given.at(0) : PyValue(0.0);
   if (value.is_number()) return value.number();
-  if (!value.is_defined()) throw Stuck(value.str().empty() ? "an undefined value is used" : value.str());
+  if (!value.is_defined()) refuse_undefined(value, "an undefined value is used");
   if (!value.is(Kind::text)) return fallback;
   const auto number = read_real(value.str());
   return number ? PyValue(*number) : fallback;
@@ -192,17 +192,18 @@ PyValue absolute(Evaluator&, const PyValue& value, const Bound&) {
 }
 
 PyValue word_count(Evaluator& evaluator, const PyValue& value, const Bound&) {
+  const std::string text = to_str(value, evaluator.meter());
+  evaluator.meter().charge_bytes(8 * text.size());
   std::int64_t words = 0;
   bool inside = false;
   // Words are made of letters, digits and underscores.
-  for (const char32_t code : code_points(to_str(value, evaluator.meter()))) {
+  for (const char32_t code : code_points(text)) {
     std::string character;
     append_utf8(character, code);
     const bool in = code == '_' || all_of_class(character, Class::alnum);
     words += in && !inside;
     inside = in;
   }
-  evaluator.meter().charge_bytes(8 * value.str().size());
   return words;
 }
 
@@ -235,11 +236,6 @@ constexpr Filter kTextFilters[]{
 
 }  // namespace
 
-const Filter* text_filter(const std::string& name) {
-  const std::string known = name == "e" ? "escape" : name;
-  const auto found =
-      std::find_if(std::begin(kTextFilters), std::end(kTextFilters), [&](const Filter& f) { return f.name == known; });
-  return found == std::end(kTextFilters) ? nullptr : found;
-}
+std::span<const Filter> text_filters() { return kTextFilters; }
 
 }  // namespace weft::runtime::jinja

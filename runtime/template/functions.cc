@@ -1,5 +1,4 @@
 // runtime/template/functions.cc: the functions that every template has, and tests.
-#include <algorithm>
 #include <array>
 #include <ctime>
 
@@ -92,7 +91,7 @@ PyValue strftime_now(Evaluator& evaluator, CallArguments&& given) {
   return std::string(text.data(), bytes);
 }
 
-/// True for what Python counts as PyRow: it has a length and items by number or key.
+/// True for what Python counts as a sequence: it has a length and items by number or key.
 bool is_sequence(const PyValue& value) {
   return value.is(Kind::text) || value.is(Kind::dict) || !value.is_defined() ||
          (value.is(Kind::sequence) && value.sequence().shape <= Shape::range);
@@ -152,25 +151,12 @@ bool Evaluator::test(const std::string& name, const PyValue& value, CallArgument
     if (!given.positional.empty() || !given.named.empty()) throw Stuck("the test '" + name + "' takes no argument");
     return *known;
   }
-  constexpr std::array<std::array<std::string_view, 3>, 6> comparisons{{{"==", "eq", "equalto"},
-                                                                        {"!=", "ne", ""},
-                                                                        {"<", "lt", "lessthan"},
-                                                                        {">", "gt", "greaterthan"},
-                                                                        {"<=", "le", ""},
-                                                                        {">=", "ge", ""}}};
-  for (std::size_t i = 0; i < comparisons.size(); ++i) {
-    if (std::find(comparisons[i].begin(), comparisons[i].end(), name) == comparisons[i].end() || name.empty()) continue;
-    const PyValue& other = argument(given, name);
-    switch (i) {
-      case 0: return equal(value, other, meter_);
-      case 1: return !equal(value, other, meter_);
-      case 2: return less(value, other, meter_);
-      case 3: return less(other, value, meter_);
-      case 4: return less(value, other, meter_) || equal(value, other, meter_);
-      default: return less(other, value, meter_) || equal(value, other, meter_);
-    }
-  }
-  if (name == "in") return contains(argument(given, name), value, meter_);
+  constexpr std::pair<std::string_view, std::string_view> comparisons[]{
+      {"==", "=="}, {"eq", "=="},      {"equalto", "=="}, {"!=", "!="}, {"ne", "!="},         {"<", "<"},
+      {"lt", "<"},  {"lessthan", "<"}, {">", ">"},        {"gt", ">"},  {"greaterthan", ">"}, {"<=", "<="},
+      {"le", "<="}, {">=", ">="},      {"ge", ">="},      {"in", "in"}};
+  for (const auto& [known, sign] : comparisons)
+    if (name == known) return compared(sign, value, argument(given, name), meter_);
   if (name == "sameas") return same(value, argument(given, name));
   if (name == "divisibleby") return !truth(binary("%", value, argument(given, name), meter_));
   if (name == "odd") return equal(binary("%", value, std::int64_t{2}, meter_), std::int64_t{1}, meter_);

@@ -31,7 +31,7 @@ std::string with_plain_newlines(std::string_view source) {
 }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool begins_name(char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? true : c == '_' || (c & 0x80) != 0; }
+bool begins_name(char c) { return ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_' || (c & 0x80) != 0; }
 
 class Lexer {
  public:

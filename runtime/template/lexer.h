@@ -2,7 +2,7 @@
 // transformers' settings (trim_blocks, lstrip_blocks) do.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,6 +1,5 @@
 // runtime/template/methods.cc: the methods of Python's str, list and dict that a sandboxed template may call.
 #include <algorithm>
-#include <array>
 
 #include "runtime/template/evaluator.h"
 #include "runtime/template/text.h"
@@ -27,7 +26,17 @@ PyValue texts(const std::vector<std::string>& parts, bool markup, Meter& meter) 
 
 PyValue like(const PyValue& self, std::string text) { return PyValue(std::move(text), self.text().markup); }
 
-std::optional<std::string> separator_of(const Bound& given) { return given.optional_text(0); }
+template <std::string (*change)(std::string_view)> PyValue changed(Meter&, const PyValue& self, const Bound&) {
+  return like(self, change(self.str()));
+}
+
+template <Class wanted> PyValue is_of_class(Meter&, const PyValue& self, const Bound&) {
+  return all_of_class(self.str(), wanted);
+}
+
+template <bool from_right> PyValue cut(Meter& meter, const PyValue& self, const Bound& given) {
+  return texts(split(self.str(), given.optional_text(0), given.integer(1, -1), from_right), self.text().markup, meter);
+}
 
 PyValue stripped(const PyValue& self, const Bound& given, bool left, bool right) {
   return like(self, strip(self.str(), given.optional_text(0), left, right));
@@ -93,7 +102,7 @@ PyValue cut_in_three(const PyValue& self, const Bound& given, bool last) {
       Shape::tuple);
 }
 
-/// str.ljust(), rjust(), center() and zfill(): the text with `left` and `right` of its padding before and after it.
+/// str.ljust(), rjust() and center(): `how` is the first letter of where the text goes.
 PyValue padded(Meter& meter, const PyValue& self, const Bound& given, char how) {
   const std::int64_t count = length(self), width = given.integer(0, 0);
   const std::string fill = given.has(1) ? given.text(1) : " ";
@@ -160,7 +169,8 @@ PyValue position_of(Meter& meter, const PyValue& self, const Bound& given) {
   throw Stuck("the value is not in the list");
 }
 
-PyValue row_of(const PyValue& self, Shape shape) {
+template <Shape shape> PyValue row_of(Meter& meter, const PyValue& self, const Bound&) {
+  meter.charge((shape == Shape::items ? 4 : 1) * self.dict().items.size());
   Values items;
   for (const auto& [key, value] : self.dict().items)
     items.push_back(shape == Shape::keys     ? key
@@ -173,24 +183,18 @@ constexpr Method kText[]{
     {"strip", "chars?", [](Meter&, const PyValue& s, const Bound& g) { return stripped(s, g, true, true); }},
     {"lstrip", "chars?", [](Meter&, const PyValue& s, const Bound& g) { return stripped(s, g, true, false); }},
     {"rstrip", "chars?", [](Meter&, const PyValue& s, const Bound& g) { return stripped(s, g, false, true); }},
-    {"upper", "", [](Meter&, const PyValue& s, const Bound&) { return like(s, upper(s.str())); }},
-    {"lower", "", [](Meter&, const PyValue& s, const Bound&) { return like(s, lower(s.str())); }},
+    {"upper", "", changed<upper>},
+    {"lower", "", changed<lower>},
     {"casefold", "",
      [](Meter&, const PyValue& s, const Bound&) -> PyValue {
        if (!s.text().ascii) throw Stuck("casefold() of what is not ASCII is not supported");
        return like(s, lower(s.str()));
      }},
-    {"title", "", [](Meter&, const PyValue& s, const Bound&) { return like(s, title(s.str())); }},
-    {"capitalize", "", [](Meter&, const PyValue& s, const Bound&) { return like(s, capitalize(s.str())); }},
-    {"swapcase", "", [](Meter&, const PyValue& s, const Bound&) { return like(s, swapcase(s.str())); }},
-    {"split", "sep? maxsplit?",
-     [](Meter& m, const PyValue& s, const Bound& g) {
-       return texts(split(s.str(), separator_of(g), g.integer(1, -1), false), s.text().markup, m);
-     }},
-    {"rsplit", "sep? maxsplit?",
-     [](Meter& m, const PyValue& s, const Bound& g) {
-       return texts(split(s.str(), separator_of(g), g.integer(1, -1), true), s.text().markup, m);
-     }},
+    {"title", "", changed<title>},
+    {"capitalize", "", changed<capitalize>},
+    {"swapcase", "", changed<swapcase>},
+    {"split", "sep? maxsplit?", cut<false>},
+    {"rsplit", "sep? maxsplit?", cut<true>},
     {"splitlines", "keepends?",
      [](Meter& m, const PyValue& s, const Bound& g) {
        return texts(split_lines(s.str(), g.flag(0, false)), s.text().markup, m);
@@ -227,20 +231,13 @@ constexpr Method kText[]{
     {"rjust", "width fillchar?", [](Meter& m, const PyValue& s, const Bound& g) { return padded(m, s, g, 'r'); }},
     {"center", "width fillchar?", [](Meter& m, const PyValue& s, const Bound& g) { return padded(m, s, g, 'c'); }},
     {"zfill", "width", zero_filled},
-    {"isalpha", "",
-     [](Meter&, const PyValue& s, const Bound&) -> PyValue { return all_of_class(s.str(), Class::alpha); }},
-    {"isdigit", "",
-     [](Meter&, const PyValue& s, const Bound&) -> PyValue { return all_of_class(s.str(), Class::digit); }},
-    {"isnumeric", "",
-     [](Meter&, const PyValue& s, const Bound&) -> PyValue { return all_of_class(s.str(), Class::numeric); }},
-    {"isalnum", "",
-     [](Meter&, const PyValue& s, const Bound&) -> PyValue { return all_of_class(s.str(), Class::alnum); }},
-    {"isspace", "",
-     [](Meter&, const PyValue& s, const Bound&) -> PyValue { return all_of_class(s.str(), Class::space); }},
-    {"isupper", "",
-     [](Meter&, const PyValue& s, const Bound&) -> PyValue { return all_of_class(s.str(), Class::upper); }},
-    {"islower", "",
-     [](Meter&, const PyValue& s, const Bound&) -> PyValue { return all_of_class(s.str(), Class::lower); }},
+    {"isalpha", "", is_of_class<Class::alpha>},
+    {"isdigit", "", is_of_class<Class::digit>},
+    {"isnumeric", "", is_of_class<Class::numeric>},
+    {"isalnum", "", is_of_class<Class::alnum>},
+    {"isspace", "", is_of_class<Class::space>},
+    {"isupper", "", is_of_class<Class::upper>},
+    {"islower", "", is_of_class<Class::lower>},
 };
 constexpr std::string_view kTextNotSupported[]{"encode",       "expandtabs",  "format_map", "isascii",   "isdecimal",
                                                "isidentifier", "isprintable", "istitle",    "maketrans", "translate"};
@@ -260,26 +257,14 @@ constexpr Method kDict[]{
        const PyValue* found = s.dict().find(g.at(0), m);
        return found ? *found : g.has(1) ? g.at(1) : PyValue::none();
      }},
-    {"items", "",
-     [](Meter& m, const PyValue& s, const Bound&) {
-       m.charge(4 * s.dict().items.size());
-       return row_of(s, Shape::items);
-     }},
-    {"keys", "",
-     [](Meter& m, const PyValue& s, const Bound&) {
-       m.charge(s.dict().items.size());
-       return row_of(s, Shape::keys);
-     }},
-    {"values", "",
-     [](Meter& m, const PyValue& s, const Bound&) {
-       m.charge(s.dict().items.size());
-       return row_of(s, Shape::values);
-     }},
+    {"items", "", row_of<Shape::items>},
+    {"keys", "", row_of<Shape::keys>},
+    {"values", "", row_of<Shape::values>},
     {"copy", "", [](Meter&, const PyValue& s, const Bound&) { return s; }},
 };
-/// Methods that would change their object; a template's sandbox has none of them.
-constexpr std::string_view kChanging[]{"append", "extend",  "insert",  "remove", "pop",       "clear",
-                                       "sort",   "reverse", "popitem", "update", "setdefault"};
+// Methods that would change their object; a template's sandbox has none of them.
+constexpr std::string_view kChangesList[]{"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"};
+constexpr std::string_view kChangesDict[]{"pop", "clear", "popitem", "update", "setdefault"};
 
 struct BoundMethod : Callable {
   BoundMethod(PyValue of, const Method& which) : self(std::move(of)), method(which) { depth = deeper(depth_of(self)); }
@@ -311,7 +296,7 @@ template <std::size_t N> const Method* in(const Method (&methods)[N], const std:
 }  // namespace
 
 std::optional<PyValue> method(const PyValue& of, const std::string& name) {
-  const bool row = of.is(Kind::sequence) && (of.sequence().shape == Shape::list || of.sequence().shape == Shape::tuple);
+  const bool row = is_row(of);
   const Method* found = of.is(Kind::text)   ? in(kText, name)
                         : of.is(Kind::dict) ? in(kDict, name)
                         : row               ? in(kRow, name)
@@ -323,12 +308,8 @@ std::optional<PyValue> method(const PyValue& of, const std::string& name) {
   if (of.is(Kind::text) && is_one_of(kTextNotSupported, name))
     throw Stuck("the method " + name + " of a str is not supported");
   const bool list = row && of.sequence().shape == Shape::list;
-  if ((list || of.is(Kind::dict)) && is_one_of(kChanging, name)) {
-    constexpr std::string_view of_lists = "append extend insert remove pop clear sort reverse";
-    constexpr std::string_view of_dicts = "pop clear popitem update setdefault";
-    if ((" " + std::string(list ? of_lists : of_dicts) + " ").find(" " + name + " ") != std::string::npos)
-      return PyValue::undefined("access to attribute '" + name + "' of '" + type_name(of) + "' object is unsafe.");
-  }
+  if ((list && is_one_of(kChangesList, name)) || (of.is(Kind::dict) && is_one_of(kChangesDict, name)))
+    return PyValue::undefined("access to attribute '" + name + "' of '" + type_name(of) + "' object is unsafe.");
   return {};
 }
 

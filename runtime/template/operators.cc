@@ -11,7 +11,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& sign, const PyValue& a, const PyValue& b) {
   for (const PyValue* value : {&a, &b})
-    if (!value->is_defined()) throw Stuck(value->str().empty() ? "an undefined value is used" : value->str());
+    if (!value->is_defined()) refuse_undefined(*value, "an undefined value is used");
   throw Stuck("unsupported operand types for " + sign + ": '" + type_name(a) + "' and '" + type_name(b) + "'");
 }
 
@@ -79,10 +79,6 @@ PyValue joined(const PyValue& a, const PyValue& b, Meter& meter) {
   return PyValue(part(x) + part(y), markup);
 }
 
-bool is_row(const PyValue& value) {
-  return value.is(Kind::sequence) && (value.sequence().shape == Shape::list || value.sequence().shape == Shape::tuple);
-}
-
 PyValue times(const PyValue& value, std::int64_t count, Meter& meter) {
   if (value.is(Kind::text)) return PyValue(repeated(value.str(), count, meter), value.text().markup);
   const Values& items = value.sequence().items;
@@ -125,6 +121,17 @@ PyValue binary(const std::string& sign, const PyValue& a, const PyValue& b, Mete
   refuse(sign, a, b);
 }
 
+bool compared(std::string_view sign, const PyValue& a, const PyValue& b, Meter& meter) {
+  if (sign == "==") return equal(a, b, meter);
+  if (sign == "!=") return !equal(a, b, meter);
+  if (sign == "in") return contains(b, a, meter);
+  if (sign == "not in") return !contains(b, a, meter);
+  if (sign == "<") return less(a, b, meter);
+  if (sign == ">") return less(b, a, meter);
+  if (sign == "<=") return less(a, b, meter) || equal(a, b, meter);
+  return less(b, a, meter) || equal(a, b, meter);
+}
+
 PyValue negative(const PyValue& value, bool minus) {
   if (!value.is_number()) refuse(minus ? "-" : "+", value, value);
   if (value.is(Kind::real)) return minus ? -value.number() : value.number();
@@ -133,16 +140,14 @@ PyValue negative(const PyValue& value, bool minus) {
 }
 
 PyValue sliced(const PyValue& value, const PyValue& start, const PyValue& stop, const PyValue& step, Meter& meter) {
-  if (!value.is_defined()) throw Stuck(value.str().empty() ? "an undefined value has no items" : value.str());
+  if (!value.is_defined()) refuse_undefined(value, "an undefined value has no items");
   const bool text = value.is(Kind::text);
   if (!text && !(value.is(Kind::sequence) && value.sequence().shape <= Shape::range))
     return PyValue::undefined("'" + type_name(value) + " object' cannot be sliced");
   if (!step.is(Kind::none) && !step.is_whole()) throw Stuck("slice indices must be integers or None");
   const std::int64_t count = length(value);
   const std::int64_t by = step.is(Kind::none) ? 1 : std::clamp<std::int64_t>(step.integer(), -count - 1, count + 1);
-  if (by == 0) {
-    if (step.integer() == 0) throw Stuck("slice step cannot be zero");
-  }
+  if (by == 0) throw Stuck("slice step cannot be zero");
   const std::int64_t low = by > 0 ? 0 : -1, high = by > 0 ? count : count - 1;
   const std::int64_t begin = bound(start, count, by > 0 ? low : high, low, high),
                      end = bound(stop, count, by > 0 ? high : low, low, high);

@@ -1,6 +1,7 @@
 // runtime/template/parser.h: the parser's own parts, which its two sources share.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -71,8 +72,9 @@ class Parser {
   NodePtr concatenation();
   NodePtr product();
   NodePtr power();
-  NodePtr unary(bool with_filters = true);
-  NodePtr binary(NodePtr left, NodePtr (Parser::*operand)());
+  NodePtr unary() { return unary(true); }
+  NodePtr unary(bool with_filters);
+  NodePtr binary(NodePtr left, NodePtr (Parser::*operand)(), NodeOp op = NodeOp::binary);
   NodePtr primary();
   NodePtr list_of(NodeOp op);
   NodePtr dict();

@@ -1,5 +1,4 @@
 // runtime/template/parser_expressions.cc: expressions, from the loosest operator to the tightest.
-#include <algorithm>
 #include <utility>
 
 #include "runtime/template/parser.h"
@@ -44,25 +43,13 @@ NodePtr Parser::conditional() {
 
 NodePtr Parser::logic_or() {
   NodePtr left = logic_and();
-  while (is_word("or")) {
-    NodePtr node = make(NodeOp::logic_or);
-    take();
-    node->parts.push_back(std::move(left));
-    node->parts.push_back(logic_and());
-    left = deepened(std::move(node));
-  }
+  while (is_word("or")) left = binary(std::move(left), &Parser::logic_and, NodeOp::logic_or);
   return left;
 }
 
 NodePtr Parser::logic_and() {
   NodePtr left = logic_not();
-  while (is_word("and")) {
-    NodePtr node = make(NodeOp::logic_and);
-    take();
-    node->parts.push_back(std::move(left));
-    node->parts.push_back(logic_not());
-    left = deepened(std::move(node));
-  }
+  while (is_word("and")) left = binary(std::move(left), &Parser::logic_not, NodeOp::logic_and);
   return left;
 }
 
@@ -102,8 +89,8 @@ NodePtr Parser::comparison() {
 }
 
 /// Takes an operator and its right side.
-NodePtr Parser::binary(NodePtr left, NodePtr (Parser::*operand)()) {
-  NodePtr node = make(NodeOp::binary);
+NodePtr Parser::binary(NodePtr left, NodePtr (Parser::*operand)(), NodeOp op) {
+  NodePtr node = make(op);
   node->text = take().text;
   node->parts.push_back(std::move(left));
   node->parts.push_back((this->*operand)());
@@ -133,13 +120,7 @@ NodePtr Parser::product() {
 
 NodePtr Parser::power() {
   NodePtr left = unary();
-  while (is_sign("**")) {
-    NodePtr node = make(NodeOp::binary);
-    node->text = take().text;
-    node->parts.push_back(std::move(left));
-    node->parts.push_back(unary());
-    left = deepened(std::move(node));
-  }
+  while (is_sign("**")) left = binary(std::move(left), &Parser::unary);
   return left;
 }
 

@@ -125,7 +125,7 @@ class JsonPrinter {
       case Kind::text: put_text(value.str(), out); return;
       case Kind::dict: put_dict(value.dict(), out, depth); return;
       case Kind::sequence:
-        if (value.sequence().shape == Shape::list || value.sequence().shape == Shape::tuple) {
+        if (is_row(value)) {
           put_list(value.sequence().items, out, depth);
           return;
         }
@@ -150,8 +150,7 @@ class JsonPrinter {
       constexpr std::string_view plain = "\"\\\n\r\t\b\f", letter = "\"\\nrtbf";
       const auto escape = c.code < 0x80 ? plain.find(static_cast<char>(c.code)) : std::string_view::npos;
       if (escape != std::string_view::npos) (out += '\\') += letter[escape];
-      else if (c.code < 0x20 || (style_.ascii && c.code >= 0x7F && c.code < 0x10000 && c.code != 0x7F))
-        out += "\\u" + hex(c.code, 4);
+      else if (c.code < 0x20 || (style_.ascii && c.code > 0x7F && c.code < 0x10000)) out += "\\u" + hex(c.code, 4);
       else if (style_.ascii && c.code >= 0x10000)
         out += "\\u" + hex(0xD800 + ((c.code - 0x10000) >> 10), 4) + "\\u" + hex(0xDC00 + (c.code & 0x3FF), 4);
       else out += text.substr(at, c.bytes);

@@ -168,6 +168,14 @@ std::string type_name(const PyValue& value) {
   return names[static_cast<int>(value.sequence().shape)];
 }
 
+void refuse_undefined(const PyValue& value, const std::string& fallback) {
+  throw Stuck(value.str().empty() ? fallback : value.str());
+}
+
+bool is_row(const PyValue& value) {
+  return value.is(Kind::sequence) && (value.sequence().shape == Shape::list || value.sequence().shape == Shape::tuple);
+}
+
 bool truth(const PyValue& value) {
   switch (value.kind()) {
     case Kind::undefined:
@@ -217,8 +225,7 @@ bool less(const PyValue& a, const PyValue& b, Meter& meter) {
     meter.charge_bytes(std::min(a.str().size(), b.str().size()));
     return a.str() < b.str();  // bytes of UTF-8 are in the order of their characters
   }
-  if (a.is(Kind::sequence) && b.is(Kind::sequence) && a.sequence().shape == b.sequence().shape &&
-      (a.sequence().shape == Shape::list || a.sequence().shape == Shape::tuple)) {
+  if (is_row(a) && is_row(b) && a.sequence().shape == b.sequence().shape) {
     const Values &x = a.sequence().items, &y = b.sequence().items;
     for (std::size_t i = 0; i < x.size() && i < y.size(); ++i)
       if (!equal(x[i], y[i], meter)) return less(x[i], y[i], meter);

@@ -153,6 +153,9 @@ PyValue from_json(const nlohmann::ordered_json& json);
 
 /// The name of a value's type as Python has it, such as "str".
 std::string type_name(const PyValue& value);
+/// Throws Stuck with what an undefined value says of itself, or with `fallback`.
+[[noreturn]] void refuse_undefined(const PyValue& value, const std::string& fallback);
+bool is_row(const PyValue& value);  ///< a list or a tuple
 bool truth(const PyValue& value);
 bool equal(const PyValue& a, const PyValue& b, Meter& meter);
 /// Whether a < b. Throws Stuck if Python does not order such values.

@@ -1,15 +1,14 @@
 #include "runtime/text/chat_template.h"
 
-#include <array>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
-#include "kernels/error.h"
-#include "policy/base/json.h"
 #include "runtime/base/files.h"
 #include "runtime/base/sha256.h"
 #include "runtime/text/named_templates.h"
+#include "runtime/text/tokenizer_files.h"
 
 namespace weft::runtime {
 
@@ -34,14 +33,6 @@ namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{16} << 20;
 
-json read_object(const ModelTexts& files, const char* name) {
-  if (!files.has(name)) return json::object();
-  const std::string where = files.where(name);
-  json object = policy::parse_json(files.read(name, kMostBytes), where, policy::Blame::data);
-  const policy::Fields refuses_what_is_no_object(object, where, policy::Blame::data);
-  return object;
-}
-
 /// Adds the tokens of an object, each written as a string or as {"content": ...}.
 void add_tokens(const json& object, ordered_json& tokens) {
   for (const auto& [key, value] : object.items()) {
@@ -54,8 +45,8 @@ void add_tokens(const json& object, ordered_json& tokens) {
 
 ordered_json tokens_of(const ModelTexts& files) {
   ordered_json tokens = ordered_json::object();
-  add_tokens(read_object(files, "tokenizer_config.json"), tokens);
-  add_tokens(read_object(files, "special_tokens_map.json"), tokens);
+  add_tokens(read_config_object(files, "tokenizer_config.json"), tokens);
+  add_tokens(read_config_object(files, "special_tokens_map.json"), tokens);
   return tokens;
 }
 
@@ -66,7 +57,7 @@ struct Sources {
 
 /// Reads "chat_template": a text, or a list of texts with names.
 std::optional<Sources> from_config(const ModelTexts& files, const char* file) {
-  const json value = read_object(files, file).value("chat_template", json());
+  const json value = read_config_object(files, file).value("chat_template", json());
   Sources found{.name = file, .text = {}, .tools = {}};
   if (value.is_string()) found.text = value.get<std::string>();
   if (value.is_array())
@@ -121,7 +112,7 @@ ChatTemplate ChatTemplate::load(const ModelTexts& files) {
 
 ChatTemplate ChatTemplate::named(std::string_view name, const ordered_json& tokens) {
   for (const NamedTemplate& each : named_templates())
-    if (each.name == name) return {std::string(name), std::string(each.source), tokens};
+    if (each.name == name) return {std::string(name), each.source, tokens};
   return {};
 }
 

@@ -12,6 +12,14 @@ constexpr std::string_view kChatmlTemplate = R"(
   {{- '<|im_start|>assistant\n' }}
 {%- endif %})";
 
+/// ChatML with a system message for conversations that have none.
+std::string chatml_with_system(const std::string& text) {
+  const std::string begin = R"(
+{%- if messages[0].role != 'system' %}
+  {{- '<|im_start|>system\n)";
+  return begin + text + "<|im_end|>\\n' }}\n{%- endif %}" + std::string(kChatmlTemplate);
+}
+
 constexpr std::string_view kQwen15Template = R"(
 {%- if messages[0].role != 'system' %}
   {{- '<|im_start|>system\nYou are a helpful assistant<|im_end|>\n' }}
@@ -20,39 +28,6 @@ constexpr std::string_view kQwen15Template = R"(
   {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
 {%- endfor %}
 {%- if add_generation_prompt and messages[-1].role != 'assistant' %}
-  {{- '<|im_start|>assistant\n' }}
-{%- endif %})";
-
-constexpr std::string_view kQwen2Template = R"(
-{%- if messages[0].role != 'system' %}
-  {{- '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}
-{%- endif %}
-{%- for message in messages %}
-  {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-  {{- '<|im_start|>assistant\n' }}
-{%- endif %})";
-
-constexpr std::string_view kQwen25Template = R"(
-{%- if messages[0].role != 'system' %}
-  {{- '<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n' }}
-{%- endif %}
-{%- for message in messages %}
-  {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-  {{- '<|im_start|>assistant\n' }}
-{%- endif %})";
-
-constexpr std::string_view kSmolLm2Template = R"(
-{%- if messages[0].role != 'system' %}
-  {{- '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}
-{%- endif %}
-{%- for message in messages %}
-  {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
   {{- '<|im_start|>assistant\n' }}
 {%- endif %})";
 
@@ -111,10 +86,7 @@ constexpr std::string_view kLlama3Template = R"(
   {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
 {%- endif %})";
 
-constexpr std::string_view kLlama31Template = R"(
-{%- if date_string is not defined %}
-  {%- set date_string = '26 Jul 2024' %}
-{%- endif %}
+constexpr std::string_view kLlama31Rest = R"(
 {%- set has_system = messages[0].role == 'system' %}
 {{- bos_token + '<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n' }}
 {{- 'Today Date: ' + date_string + '\n\n' + (messages[0].content.strip() if has_system else '') + '<|eot_id|>' }}
@@ -125,19 +97,13 @@ constexpr std::string_view kLlama31Template = R"(
   {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
 {%- endif %})";
 
-constexpr std::string_view kLlama32Template = R"(
+/// Llama 3.1's template with an expression for the date that it writes if none is given.
+std::string llama31_with_date(const std::string& date) {
+  const std::string begin = R"(
 {%- if date_string is not defined %}
-  {%- set date_string = strftime_now('%d %b %Y') %}
-{%- endif %}
-{%- set has_system = messages[0].role == 'system' %}
-{{- bos_token + '<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n' }}
-{{- 'Today Date: ' + date_string + '\n\n' + (messages[0].content.strip() if has_system else '') + '<|eot_id|>' }}
-{%- for message in (messages[1:] if has_system else messages) %}
-  {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + message.content.strip() + '<|eot_id|>' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-  {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
-{%- endif %})";
+  {%- set date_string = )";
+  return begin + date + " %}\n{%- endif %}" + std::string(kLlama31Rest);
+}
 
 constexpr std::string_view kMistralV01Template = R"(
 {{- bos_token }}
@@ -207,31 +173,32 @@ constexpr std::string_view kZephyrTemplate = R"(
   {{- '<|assistant|>\n' }}
 {%- endif %})";
 
-constexpr NamedTemplate kNamedTemplates[]{
-    {"chatml", kChatmlTemplate},
-    {"qwen1.5", kQwen15Template},
-    {"qwen2", kQwen2Template},
-    {"qwen2.5", kQwen25Template},
-    {"qwen3", kQwen3Template},
-    {"smollm2", kSmolLm2Template},
-    {"llama2", kLlama2Template},
-    {"llama3", kLlama3Template},
-    {"llama3.1", kLlama31Template},
-    {"llama3.2", kLlama32Template},
-    {"mistral-v0.1", kMistralV01Template},
-    {"mistral-v0.2", kMistralV02Template},
-    {"mistral-system", kMistralSystemTemplate},
-    {"mistral-v0.3", kMistralV03Template},
-    {"zephyr", kZephyrTemplate},
-};
-
 }  // namespace
 
-std::span<const NamedTemplate> named_templates() { return kNamedTemplates; }
+std::span<const NamedTemplate> named_templates() {
+  static const NamedTemplate all[]{
+      {"chatml", std::string(kChatmlTemplate)},
+      {"qwen1.5", std::string(kQwen15Template)},
+      {"qwen2", chatml_with_system("You are a helpful assistant.")},
+      {"qwen2.5", chatml_with_system("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.")},
+      {"qwen3", std::string(kQwen3Template)},
+      {"smollm2", chatml_with_system("You are a helpful AI assistant named SmolLM, trained by Hugging Face")},
+      {"llama2", std::string(kLlama2Template)},
+      {"llama3", std::string(kLlama3Template)},
+      {"llama3.1", llama31_with_date("'26 Jul 2024'")},
+      {"llama3.2", llama31_with_date("strftime_now('%d %b %Y')")},
+      {"mistral-v0.1", std::string(kMistralV01Template)},
+      {"mistral-v0.2", std::string(kMistralV02Template)},
+      {"mistral-system", std::string(kMistralSystemTemplate)},
+      {"mistral-v0.3", std::string(kMistralV03Template)},
+      {"zephyr", std::string(kZephyrTemplate)},
+  };
+  return all;
+}
 
 std::string template_names() {
   std::string names;
-  for (const NamedTemplate& each : kNamedTemplates) names += (names.empty() ? "" : ", ") + std::string(each.name);
+  for (const NamedTemplate& each : named_templates()) names += (names.empty() ? "" : ", ") + std::string(each.name);
   return names;
 }
 

@@ -9,7 +9,8 @@
 namespace weft::runtime {
 
 struct NamedTemplate {
-  std::string_view name, source;  ///< the source is in Jinja
+  std::string_view name;
+  std::string source;  ///< in Jinja
 };
 std::span<const NamedTemplate> named_templates();
 std::string template_names();  ///< "chatml, qwen1.5, ..."

@@ -10,8 +10,6 @@
 
 namespace weft::runtime {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 constexpr std::string_view kSpaceMark = "\u2581";
@@ -189,9 +187,9 @@ Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from, 
     const AddedToken& token = found->token;
     const std::size_t end = at + found->text.size();
     const std::size_t begin = token.strip_left ? std::max(space_begin(text, 0, at), floor) : at;
-    return {begin, token.strip_right ? space_end(text, end) : end, at, end, &token};
+    return {begin, token.strip_right ? space_end(text, end) : end, end, &token};
   }
-  return {text.size(), text.size(), text.size(), text.size(), nullptr};
+  return {text.size(), text.size(), text.size(), nullptr};
 }
 
 /// Cuts the text at the added tokens of this pass. The text between them goes through the second pass, and then into

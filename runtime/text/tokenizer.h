@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -84,9 +83,9 @@ class Tokenizer {
     std::vector<Added> tokens;
     std::array<std::pair<std::uint32_t, std::uint32_t>, 256> from{};  // [first, last)
   };
-  /// An added token in a text: with the white space that it takes, and by itself.
+  /// An added token in a text, with the white space that it takes; `token_end` is without it.
   struct Match {
-    std::size_t begin = 0, end = 0, token_begin = 0, token_end = 0;
+    std::size_t begin = 0, end = 0, token_end = 0;
     const AddedToken* token = nullptr;  // null if none was found
   };
   /// A piece of text begins at the whole text's start, after an added token, or after other text.

@@ -22,15 +22,6 @@ constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kSpecialMap = "special_tokens_map.json";
 constexpr const char* kAddedFile = "added_tokens.json";
 
-/// The file's object; empty if there is no such file.
-json read_config_object(const ModelTexts& files, const char* name) {
-  if (!files.has(name)) return json::object();
-  const std::string where = files.where(name);
-  json object = policy::parse_json(files.read(name, kMostConfigBytes), where, policy::Blame::data);
-  const policy::Fields refuses_what_is_no_object(object, where, policy::Blame::data);
-  return object;
-}
-
 /// A token as a file describes it, before its id is known.
 struct Draft {
   AddedToken token;
@@ -227,6 +218,14 @@ class ConfigReader {
 
 }  // namespace
 
+json read_config_object(const ModelTexts& files, const char* name) {
+  if (!files.has(name)) return json::object();
+  const std::string where = files.where(name);
+  json object = policy::parse_json(files.read(name, kMostConfigBytes), where, policy::Blame::data);
+  const policy::Fields refuses_what_is_no_object(object, where, policy::Blame::data);
+  return object;
+}
+
 void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerParts& parts) {
   const std::string file = files.where(kConfig);
   const json config = read_config_object(files, kConfig);
@@ -269,8 +268,7 @@ void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerP
   for (auto& [id, draft] : by_id) add(std::move(draft), id, where + " '" + std::to_string(id) + "'");
   for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
     if (fields.has(key) && !fields.is_null(key))
-      if (Draft draft = read_token(fields.at(key), file + ": '" + key + "'", true); !draft.token.text.empty())
-        add(std::move(draft), -1, {});
+      add(read_token(fields.at(key), file + ": '" + key + "'", true), -1, {});
 }
 
 AddedTokenTable read_added_tokens(const ModelTexts& files, const Vocabulary& vocabulary) {

@@ -96,18 +96,20 @@ struct TokenizerParts {
 TokenizerParts read_gpt2_files(const ModelTexts& files);
 /// Reads tokenizer.json as Hugging Face's library writes it: byte-pair encoding of the kinds that TokenizerParts can
 /// hold. Refuses any other kind and names the part that is not known. Reads tokenizer_config.json next to it as
-/// transformers 5 does: tokens of its added_tokens_decoder and GPT-2's add_prefix_space count, other settings do not.
+/// transformers 5 does, by apply_tokenizer_config().
 TokenizerParts read_tokenizer_json(const ModelTexts& files);
-/// Changes a tokenizer by tokenizer_config.json, if there is one: tokens of its added_tokens_decoder
-/// that tokenizer.json lacks, special tokens that are in the vocabulary and, `byte_level`, its add_prefix_space. Throws
-/// DataError.
+/// Changes a tokenizer by tokenizer_config.json, if there is one: tokens of its added_tokens_decoder that
+/// tokenizer.json lacks, special tokens that are in the vocabulary and, `byte_level`, its add_prefix_space. Its other
+/// settings do not count. Throws DataError.
 void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerParts& parts);
 /// The steps of a pre-tokenizer of bytes, given as the components of its sequence. Throws DataError.
 std::vector<SplitStep> split_steps(const std::vector<const nlohmann::json*>& components, const std::string& where);
 
+/// The object in a JSON file of at most 16 MiB; empty if there is no such file. Throws DataError.
+nlohmann::json read_config_object(const ModelTexts& files, const char* name);
 /// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json, each if it is present, as transformers
-/// does. A folder without tokenizer_config.json whose config.json has the model_type "opt" gets the tokens
-/// of the published OPT checkpoints: </s> first, </s> and <pad> special.
+/// does. A folder without tokenizer_config.json whose config.json has the model_type "opt" gets the tokens of the
+/// published OPT checkpoints: </s> first, </s> and <pad> special.
 AddedTokenTable read_added_tokens(const ModelTexts& files, const Vocabulary& vocabulary);
 
 }  // namespace weft::runtime

@@ -99,7 +99,6 @@ class Compiler {
     else if (take("*")) least = 0, most = -1;
     else if (take("+")) most = -1;
     else if (sees("{") && !braces(least, most)) refuse("has braces that are not supported");
-    else if (least == 1 && most == 1 && pattern_[at_ - 1] != '}') return one;
     const bool lazy = take("?"), possessive = !lazy && take("+");
     if (sees("?") || sees("*") || sees("+") || sees("{")) refuse("repeats what is repeated");
     Program program;

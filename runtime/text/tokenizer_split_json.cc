@@ -1,5 +1,4 @@
 // runtime/text/tokenizer_split_json.cc: reads the components of a pre-tokenizer that is a sequence.
-#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 

@@ -3,9 +3,10 @@
 
 Runs of OPT-125m and OPT-1.3B shapes in every kind of placement, in rounds; before every round the machine is measured
 (weft bench --lanes --save), for a shared machine is not equally fast all the time. A Markdown table of the medians comes
-out. With --jobs the planner's own picks for request files are timed as well: ragged lengths, a number of requests just above
-a power of two, equal prompts, prompts that several requests share, and n choices. With --pick the planner's policy for a model that does not fit is timed against twenty others, also in rounds: ten of
-them one step away from it, ten drawn at random from those that fit. Nothing else should run on the machine.
+out. With --jobs the planner's own picks for request files are timed instead: ragged lengths, a number of requests just
+above a power of two, equal prompts, prompts that several requests share, and n choices. With --pick the planner's policy
+for a model that does not fit is timed against twenty others, also in rounds: ten of them one step away from it, ten drawn
+at random from those that fit. Nothing else should run on the machine.
 
   scripts/bench/plan_accuracy.py [--jobs [--only WORD] | --pick] [--rounds N] [--report FILE]
 """
@@ -226,11 +227,14 @@ def pick(rounds, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--jobs", action="store_true", help="time the planner's picks for request files")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--jobs", action="store_true", help="time the planner's picks for request files")
+    what.add_argument("--pick", action="store_true", help="time the planner's pick against twenty others")
     parser.add_argument("--only", default="", help="with --jobs: those whose name has this")
-    parser.add_argument("--pick", action="store_true", help="time the planner's pick against twenty others")
     parser.add_argument("--report", help="write all reports to this file")
     options = parser.parse_args()
+    if options.only and not options.jobs:
+        parser.error("--only goes with --jobs")
     results = []
     if options.jobs:
         jobs(options.rounds, results, options.only)

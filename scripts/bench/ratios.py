@@ -5,8 +5,8 @@
 
 Parts: ceilings (host attention and matrix products against memory), two-threads (what a second thread gains each op),
 overlap (a decode sweep that streams all weights from disk), block-size (the best block against block 1),
-h2o-in-one-budget (a fifth of the cache against all of it in one memory budget). Needs 6 GB of disk and a machine that does nothing else; about 20 minutes. The conclusion of a page is
-written by hand and stays: read it again after a run.
+h2o-in-one-budget (a fifth of the cache against all of it in one memory budget). Needs 6 GB of disk and a machine that
+does nothing else; about 20 minutes. The conclusion of a page is written by hand and stays: read it again after a run.
 """
 
 import argparse
@@ -89,7 +89,8 @@ MEMORY_BOUND = 0.6  # of what two threads read of memory
 
 def part_two_threads(args):
     ops = bench(args, "--lanes")["two_threads"]
-    rows = ["| op | one thread, us | two threads, us | times as fast | of what two threads read of memory |", "|---|---|---|---|---|"]
+    rows = ["| op | one thread, us | two threads, us | times as fast | of what two threads read of memory |",
+            "|---|---|---|---|---|"]
     for name, cell in ops.items():
         rows.append(f"| {name} | {cell['one_thread_seconds'] * 1e6:.1f} | {cell['two_threads_seconds'] * 1e6:.1f} "
                     f"| {cell['times']:.2f} | {cell['of_memory_read']:.2f} |")

@@ -57,7 +57,8 @@ class Book:
         self.sentences = [part.strip() + "." for part in text.replace("\n", " ").split(". ") if 20 < len(part) < 300]
 
     def hide(self, pick, hidden, characters):
-        """About so many characters of the book, or a sentence for each of `hidden`, with each of `hidden` somewhere, in their order."""
+        """About so many characters of the book, but a sentence for each of `hidden` at least, with each of `hidden` somewhere,
+        in their order."""
         begin, lines, size = pick.randrange(len(self.sentences) // 2), [], sum(map(len, hidden))
         while size < characters or len(lines) < len(hidden):
             lines.append(self.sentences[(begin + len(lines)) % len(self.sentences)])
@@ -168,7 +169,7 @@ def answer(args, folder, rule):
     for file in folder.glob("answers.jsonl*"):
         file.unlink()
     done = subprocess.run([args.weft, "generate", "--model", args.model, "--input", str(folder / "items.jsonl"), "--output",
-                    str(output), "--retention", rule, "--quiet", *args.flags])
+                           str(output), "--retention", rule, "--quiet", *args.flags])
     if done.returncode:
         raise SystemExit(f"tasks.py: weft generate ended with exit code {done.returncode}")
     return {line["id"]: line["text"] for line in map(json.loads, output.open())}

@@ -2,7 +2,8 @@
 """Compares the texts of weft's answers with what PyPI's tokenizers makes of the answers' tokens.
 
     python3 -m venv build/venv-texts && build/venv-texts/bin/pip install tokenizers
-    build/venv-texts/bin/python scripts/evaluate/verify_texts.py [--tokenizers 200] [--prompts 100] [--seed 1] [--weft build/release/weft]
+    build/venv-texts/bin/python scripts/evaluate/verify_texts.py [--tokenizers 200] [--prompts 100] [--seed 1]
+        [--weft build/release/weft]
 
 Random tokenizers, one half byte-level and the other like SentencePiece's with a fallback to bytes, each learn from random
 text of several scripts. A tiny model with random weights answers random prompts, with stop strings, echo and several
@@ -21,7 +22,8 @@ import tempfile
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LETTERS = ["abcdefghijklmnopqrstuvwxyz", "ABC DEF", "áéíóúñçß", "абвгдежз", "日本語文字", "😀🌍👍", "  \n\t", ".,!?'\"-()", "0123456789", "\u2028é️\u200d"]
+LETTERS = ["abcdefghijklmnopqrstuvwxyz", "ABC DEF", "áéíóúñçß", "абвгдежз", "日本語文字", "😀🌍👍", "  \n\t", ".,!?'\"-()",
+           "0123456789", "\u2028é️\u200d"]
 CONFIG = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
           "intermediate_size": 32, "max_position_embeddings": 256, "bos_token_id": None, "eos_token_id": 0, "torch_dtype": "float32"}
 

@@ -1,5 +1,5 @@
 // tests/fuzz/quantised_fuzz.cc: two bytes that choose a format and a shape, then a safetensors file: its matrix `m` is
-// refused by a DataError, or all of its levels, scales and zero points are read, the same in parts as at once.
+// refused by a DataError, or its levels are read, and its numbers, the same in parts as at once.
 #include <algorithm>
 #include <cstdlib>
 

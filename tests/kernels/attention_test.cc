@@ -169,6 +169,18 @@ struct Step {
   }
 };
 
+/// Checks attention and column sums over the last `window` rows (0: all), by both statistics.
+void check_against_fp64(const Place& place, DType dtype, const Prompts& prompts, int window) {
+  const auto expected = attend_in_fp64(prompts.shape, prompts.q, prompts.k, prompts.v,
+                                       static_cast<double>(prompts.scale), window, prompts.sliding);
+  const auto got = prompts.run(place, dtype, window);
+  CHECK_THAT(got.out, near(expected.out, tolerance(place.product_type(dtype))));
+  CHECK_THAT(got.lse, near(expected.lse, tolerance(place.product_type(dtype))));
+  CHECK_THAT(got.score, near(expected.score, tolerance(place.product_type(dtype))));
+  CHECK_THAT(prompts.run(place, dtype, window, Statistic::largest).score,
+             near(expected.largest, tolerance(place.product_type(dtype))));
+}
+
 }  // namespace
 
 TEST_CASE("prefill attention and column sums match fp64 on every place", "[kernels]") {
@@ -177,15 +189,7 @@ TEST_CASE("prefill attention and column sums match fp64 on every place", "[kerne
   for (const PromptShape& shape : kShapes) {
     const int window = shape.tokens() % 2 == 0 ? 16 : 0;
     CAPTURE(place.name, name_of(dtype), shape.heads, shape.kv_heads, shape.head_dim, shape.tokens(), window);
-    const Prompts prompts(shape, dtype, /*seed=*/11);
-    const auto expected =
-        attend_in_fp64(shape, prompts.q, prompts.k, prompts.v, static_cast<double>(prompts.scale), window);
-    const auto got = prompts.run(place, dtype, window);
-    CHECK_THAT(got.out, near(expected.out, tolerance(place.product_type(dtype))));
-    CHECK_THAT(got.lse, near(expected.lse, tolerance(place.product_type(dtype))));
-    CHECK_THAT(got.score, near(expected.score, tolerance(place.product_type(dtype))));
-    CHECK_THAT(prompts.run(place, dtype, window, Statistic::largest).score,
-               near(expected.largest, tolerance(place.product_type(dtype))));
+    check_against_fp64(place, dtype, Prompts(shape, dtype, /*seed=*/11), window);
   }
 }
 
@@ -200,14 +204,7 @@ TEST_CASE("prompts within a sliding window match fp64 on every place", "[kernels
       CAPTURE(place.name, name_of(dtype), shape.heads, shape.head_dim, shape.tokens(), window, sliding);
       Prompts prompts(shape, dtype, /*seed=*/11);
       prompts.sliding = sliding;
-      const auto expected =
-          attend_in_fp64(shape, prompts.q, prompts.k, prompts.v, static_cast<double>(prompts.scale), window, sliding);
-      const auto got = prompts.run(place, dtype, window);
-      CHECK_THAT(got.out, near(expected.out, tolerance(place.product_type(dtype))));
-      CHECK_THAT(got.lse, near(expected.lse, tolerance(place.product_type(dtype))));
-      CHECK_THAT(got.score, near(expected.score, tolerance(place.product_type(dtype))));
-      CHECK_THAT(prompts.run(place, dtype, window, Statistic::largest).score,
-                 near(expected.largest, tolerance(place.product_type(dtype))));
+      check_against_fp64(place, dtype, prompts, window);
       prompts.sliding = 1000;  // of more tokens than a prompt: the bits of none
       const auto wide = prompts.run(place, dtype, window);
       prompts.sliding = 0;

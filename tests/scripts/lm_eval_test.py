@@ -111,7 +111,7 @@ class ChatTemplates(unittest.TestCase):
         self.assertEqual(len(self.lm.tok_encode(prompt, add_special_tokens=True)), body["usage"]["prompt_tokens"] + 1)
 
     def test_the_context_is_wefts(self):
-        config = {**json.loads((self.model / "config.json").read_text())}
+        config = json.loads((self.model / "config.json").read_text())
         self.assertEqual(self.lm.max_length, config["max_position_embeddings"])
         write_tiny_model(self.folder / "longrope")
         (self.folder / "longrope" / "config.json").write_text(json.dumps(

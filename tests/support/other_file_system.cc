@@ -132,8 +132,7 @@ int open64(const char* path, int flags, ...) {
   const mode_t mode = va_arg(more, mode_t);
   va_end(more);
   if (wants_nameless(flags)) return errno = EOPNOTSUPP, -1;
-  const int fd = real(path, flags, has("nochmod") && (flags & O_CREAT) != 0 ? 0666 : mode);
-  return fd;
+  return real(path, flags, has("nochmod") && (flags & O_CREAT) != 0 ? 0666 : mode);
 }
 int open(const char* path, int flags, ...) {
   va_list more;

@@ -76,7 +76,19 @@ def write_tiny_model(folder, seed=1, without=(), **changes):
         base = 1.0 if "layer_norm.weight" in name else 0.0
         data += struct.pack(f"<{count}e", *(base + generator.gauss(0, 0.3) for _ in range(count)))
         header[name] = {"dtype": "F16", "shape": shape, "data_offsets": [begin, len(data)]}
+    (folder / "model.safetensors").write_bytes(safetensors(header, data))
+    return folder
+
+
+def safetensors(header, data):
+    """A file of that header and these bytes."""
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return folder
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def read_safetensors(path):
+    """The header and the bytes of a file."""
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:end]), data[end:]

@@ -24,7 +24,7 @@ struct PrefillTile {
   const void *k, *v;
   std::int64_t q_stride, k_stride, v_stride, out_stride;
   DType dtype;
-  int first_row, rows, head_dim, window;
+  int first_row, rows, head_dim, window;  // window as in PrefillAttention, 0: none
   float scale;
   float* out;
   float* lse;  // [tokens of the sequence] or null
@@ -43,7 +43,7 @@ struct ColumnTile {
   const float* lse;
   std::int64_t q_stride, k_stride, lse_stride;
   DType dtype;
-  int first_key, keys, first_row, length, head_dim, group, window;
+  int first_key, keys, first_row, length, head_dim, group, window;  // window as in ColumnSums, 0: none
   float scale;
   Statistic statistic;  // turns the terms into a score
   float* score;         // [tokens of the sequence]

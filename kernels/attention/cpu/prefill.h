@@ -55,7 +55,8 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
   pack_rows<S>(t.q + t.first_row * t.q_stride, t.q_stride, t.rows, t.head_dim, t.scale, q);
   for (int r = 0; r < tile_rows; ++r) max[r] = -__builtin_inff(), sum[r] = 0;
 
-  const int end = t.first_row + t.rows, hidden = t.window > 0 ? t.window : end;  // keys that many before a row and more
+  const int end = t.first_row + t.rows;
+  const int hidden = t.window > 0 ? t.window : end;  // a row does not see keys that lie so many before it, or more
   const int begin = t.first_row >= hidden ? (t.first_row - hidden + 1) / kKeyColumns * kKeyColumns : 0;
   for (int first_key = begin; first_key < end; first_key += kKeyColumns) {
     const int count = end - first_key < kKeyColumns ? end - first_key : kKeyColumns;

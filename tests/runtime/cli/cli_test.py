@@ -17,7 +17,8 @@ import unittest
 import xml.etree.ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, read_lines, tiny_tensors, write_lines, write_tiny_model  # noqa: E402
+from weft_process import (Weft, read_lines, read_safetensors, safetensors, tiny_tensors, write_lines,  # noqa: E402
+                          write_tiny_model)
 
 WEFT = None
 SOURCE = None
@@ -113,14 +114,10 @@ class Answers(Case):
     def test_a_text_model_beside_towers_for_images(self):
         golden, model = SOURCE / "tests/data/golden/gemma3-text-slides-bf16", self.folder / "towers"
         shutil.copytree(golden, model)
-        data = (model / "model.safetensors").read_bytes()
-        end = 8 + int.from_bytes(data[:8], "little")
-        header = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in json.loads(data[8:end]).items()}
-        size = len(data) - end
-        header["model.vision_tower.layer_norm1.weight"] = {"dtype": "BF16", "shape": [4], "data_offsets": [size, size + 8]}
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        (model / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data[end:] + bytes(8))
+        tensors, data = read_safetensors(model / "model.safetensors")
+        header = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+        header["model.vision_tower.layer_norm1.weight"] = {"dtype": "BF16", "shape": [4], "data_offsets": [len(data), len(data) + 8]}
+        (model / "model.safetensors").write_bytes(safetensors(header, data + bytes(8)))
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config, "vision_config": {}}))
         requests = [{"id": 1, "prompt_ids": [3, 4, 5, 6, 7], "max_tokens": 30}]  # 35 tokens, windows of 16

@@ -272,8 +272,8 @@ class Requests {
 };
 
 /// Deals the subjects. What cannot meet (rolled positions without rotary embedding, the mean of evicted tokens with
-/// sliding windows, bfloat16 products of other weights,
-/// heads that keep differently with one KV head) is left out here and refused by the program.
+/// sliding windows, bfloat16 products of other weights, heads that keep differently with one KV head) is left out here
+/// and refused by the program.
 class Subjects {
  public:
   explicit Subjects(Dice& dice)

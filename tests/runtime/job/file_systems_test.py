@@ -127,7 +127,6 @@ class FullSpill(Case):
     def setUp(self):
         super().setUp()
         self.full = self.folder / "full"
-        self.wanted = self.undisturbed()
         write_lines(self.input, [{**request, "max_tokens": 40} for request in REQUESTS])
         self.wanted = self.undisturbed()
 

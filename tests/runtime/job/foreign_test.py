@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checkpoints of 4 bits that others wrote (tests/data/quantised), as a user meets them: every command takes them, and what
-is wrong with one is named.
+"""Checkpoints of 4 bits that others wrote (tests/data/quantised), and of 8 bits, as a user meets them: every command takes
+them, and what is wrong with one is named.
 
 Usage: foreign_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
 """

@@ -40,7 +40,7 @@ class Case(unittest.TestCase):
         for file in self.folder.glob("out.jsonl*"):
             file.unlink()
         done = run("generate", "--model", model, "--input", self.folder / "in.jsonl", "--output", output, "--disk-dir",
-                        self.folder / "disk", *flags)
+                   self.folder / "disk", *flags)
         self.assertEqual(done.returncode, 0, done.stderr)
         return {line["id"]: line["token_ids"] for line in read_lines(output)}, done.stderr
 
@@ -76,7 +76,7 @@ class Case(unittest.TestCase):
         for word in ("llama: 1 layers", "context 128", "architecture llama", "2 Q4_0", "3 F32", "quantised: GGUF"):
             self.assertIn(word, done.stdout)
         done = run("plan", "--model", GGUF / "llama-mixed.gguf", "--machine", GGUF.parents[2] / "configs/machines/t4.json",
-                        "--prompt-len", "8", "--gen-len", "8")
+                   "--prompt-len", "8", "--gen-len", "8")
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_changed_file_is_not_resumed(self):

@@ -257,7 +257,6 @@ class NothingAnsweredYet(Case):
             self.assertEqual(pathlib.Path(f"{self.output}.run.json").read_bytes(), record)
         self.assertEqual(self.resume(answers, (4, 3), *TIERS)[1]["resumed_sequences"], 12)
 
-
     def test_whatever_comes_twice(self):
         """200 doubled signals at any moment, and after each a resume with a wrong setting: nothing that was saved is lost."""
         answers = self.undisturbed(self.LINES)
@@ -335,11 +334,11 @@ class Contradictions(Case):
         def keep(index, place):
             struct.pack_into("<i", index, place["keep"], 1)
 
-        def first_word(index, place):
+        def request(index, place):
             struct.pack_into("<Q", index, place["request"], 1 << 40)
 
         for name, change in {"a token below 0": token(-1), "a token beyond the vocabulary": token(1 << 30), "another keep": keep,
-                             "no such request": first_word}.items():
+                             "no such request": request}.items():
             with self.subTest(name):
                 for file, content in files.items():
                     pathlib.Path(f"{self.output}{file}").write_bytes(content)
@@ -367,7 +366,8 @@ class CostsOnlyTime(Case):
     def test_damaged(self):
         whole = self.saved.read_bytes()
         files = {name: pathlib.Path(f"{self.output}{name}").read_bytes() for name in ("", ".sums", ".run.json")}
-        cases = {"its end is damaged": whole[:-100], "is too short": whole[:20], "begins as no such file does": b"x" + whole[1:], "begins otherwise": b"a text of somebody else's, and no snapshot" * 9,
+        cases = {"its end is damaged": whole[:-100], "is too short": whole[:20], "begins as no such file does": b"x" + whole[1:],
+                 "begins otherwise": b"a text of somebody else's, and no snapshot" * 9,
                  "its index is damaged": whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:]}
         for words, data in cases.items():
             with self.subTest(words):

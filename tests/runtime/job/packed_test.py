@@ -17,7 +17,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, read_lines, write_lines, write_tiny_model  # noqa: E402
+from weft_process import Weft, read_lines, read_safetensors, safetensors, write_lines, write_tiny_model  # noqa: E402
 
 WEFT = None
 KILLS = 50
@@ -255,13 +255,9 @@ class Refusals(Case):
 
     def test_checkpoints_that_others_quantised_are_refused_by_name(self):
         file = self.model / "model.safetensors"  # with plain weights alone the config would be a leftover
-        data = file.read_bytes()
-        end = 8 + int.from_bytes(data[:8], "little")
-        header = json.loads(data[8:end])
+        header, data = read_safetensors(file)
         header["model.decoder.layers.0.fc1.qweight"] = header.pop("model.decoder.layers.0.fc1.weight")
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        file.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+        file.write_bytes(safetensors(header, data))
         config = json.loads((self.model / "config.json").read_text())
         for method, words in (("hqq", "'hqq'"), ("auto-round", "'auto-round'"),
                               ("bitsandbytes", "'bitsandbytes'"), (None, "names no quant_method")):

@@ -26,7 +26,7 @@ std::string render(const std::string& source, const ordered_json& variables = or
   return Template(source).render(variables);
 }
 
-/// Ends within a second (more under a sanitizer), with a text or with an error that has a place and one line.
+/// Ends within ten seconds, under a sanitizer too, with a text or with an error that has a place and one line.
 void check_ends(const std::string& source, const ordered_json& variables = ordered_json::object()) {
   const auto begin = std::chrono::steady_clock::now();
   try {
@@ -83,6 +83,10 @@ TEST_CASE("errors of a template have a place and say what is wrong", "[runtime][
     CHECK(refusal.said == "no way");
     CHECK_THAT(refusal.what(), StartsWith("1:19: no way"));
   }
+}
+
+TEST_CASE("wordcount counts the words of what is no text, too", "[runtime][template]") {
+  CHECK(render("{{ 5 | wordcount }}{{ [1, 'a b'] | wordcount }}{{ none | wordcount }}") == "131");
 }
 
 TEST_CASE("a template says which names it uses", "[runtime][template]") {

@@ -168,6 +168,7 @@ TEST_CASE("a template says where it comes from and what it takes", "[runtime]") 
              Contains("chat_template.jinja, sha256 ") && Contains("; takes tools, enable_thinking"));
   CHECK_THAT(ChatTemplate().description(), Contains("none"));
 }
+
 TEST_CASE("sha256 is what sha256sum prints", "[runtime]") {
   CHECK(runtime::sha256("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(runtime::sha256("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

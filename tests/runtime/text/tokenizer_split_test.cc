@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
+#include "runtime/base/hash.h"
 #include "runtime/text/tokenizer_regex.h"
 #include "tests/support/tokenizer.h"
 
@@ -16,18 +17,17 @@ using runtime::Tokenizer;
 
 namespace {
 
+/// FNV-1a of the ids of all strings, as the fixtures' script has it.
 std::string hash_of(const Tokenizer& tokenizer, const std::vector<std::string>& strings) {
-  std::uint64_t value = 0xCBF29CE484222325;
-  const auto add = [&value](std::uint32_t number) {
-    for (int shift = 0; shift < 32; shift += 8) value = (value ^ (number >> shift & 255)) * 0x100000001B3;
+  std::string bytes;
+  const auto add = [&bytes](std::uint32_t number) {
+    for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(number >> shift & 255);
   };
   for (const std::string& text : strings) {
     for (const std::int32_t id : tokenizer.encode(text, true)) add(static_cast<std::uint32_t>(id));
     add(0xFFFFFFFF);
   }
-  std::string hex(16, '0');
-  for (auto digit = hex.rbegin(); digit != hex.rend(); ++digit, value >>= 4) *digit = "0123456789abcdef"[value & 15];
-  return hex;
+  return runtime::to_hex(runtime::hash(bytes));
 }
 
 /// The strings of the fixtures: every twelfth of those with less than 2000 characters.
@@ -71,8 +71,7 @@ TEST_CASE("sequences of splits give the ids of Hugging Face's tokenizers", "[run
     CHECK(hash_of(tokenizer, strings) == item.value().at("hash").get<std::string>());
     for (std::size_t i = 0; i < item.value().at("decoded").size(); ++i) {
       const std::string expected = item.value().at("decoded").at(i).get<std::string>();
-      if (tokenizer.decode(tokenizer.encode(strings[i], true)) != expected)
-        CHECK(tokenizer.decode(tokenizer.encode(strings[i], true)) == expected);
+      CHECK(tokenizer.decode(tokenizer.encode(strings[i], true)) == expected);
     }
   }
 }
