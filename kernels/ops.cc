@@ -194,6 +194,41 @@ void check(const Gather& op) {
     if (row < 0 || row >= op.out.rows) c.refuse("to row " + text(row) + " of " + text(op.out.rows));
 }
 
+void check(const Route& op) {
+  const Checker c{"route"};
+  c.sound("logits", op.logits);
+  c.of_type("logits", op.logits, DType::f32);
+  const std::int64_t experts = op.logits.cols;
+  c.row_for("bias", op.bias, experts, "logits", op.logits);
+  if (experts < 1 || experts > kMostExperts)
+    c.refuse(text(experts) + " experts, wanted 1 to " + text(kMostExperts));
+  if (op.groups < 1 || experts % op.groups != 0 || op.groups_kept < 1 || op.groups_kept > op.groups)
+    c.refuse(text(op.groups_kept) + " of " + text(op.groups) + " groups of " + text(experts) + " experts");
+  if (const std::int64_t most = experts / op.groups * op.groups_kept; op.chosen < 1 || op.chosen > most)
+    c.refuse(text(op.chosen) + " experts a row, wanted 1 to " + text(most));
+  c.counted("expert", op.expert.size(), op.logits.rows * op.chosen, "choice");
+  c.counted("weight", op.weight.size(), op.logits.rows * op.chosen, "choice");
+}
+
+void check(const AddRows& op) {
+  const Checker c{"add_rows"};
+  c.sound("x", op.x);
+  c.sized("y", op.y, op.y.rows, op.x.cols, "x is " + shape(op.x));
+  c.of_type("x", op.x, DType::f32);
+  c.of_type("y", op.y, DType::f32);
+  c.counted("to", op.to.size(), op.y.rows, "row");
+  c.counted("factor", op.factor.size(), op.y.rows, "row");
+  c.ids("to row", op.to, op.x.rows, "");
+}
+
+void check(const GateRows& op) {
+  const Checker c{"gate_rows"};
+  c.sound("x", op.x);
+  c.sized("gate", op.gate, op.x.rows, 1, "x is " + shape(op.x));
+  c.of_type("x", op.x, DType::f32);
+  c.of_type("gate", op.gate, DType::f32);
+}
+
 void check(const LayerNorm& op) {
   const Checker c{"layer_norm"};
   c.sound("x", op.x);

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "kernels/attention_ops.h"
+#include "kernels/expert_ops.h"
 #include "kernels/sample_ops.h"
 #include "kernels/tensor.h"
 
@@ -152,6 +153,9 @@ struct UnpackWeights {
   X(Linear)                \
   X(LinearGroup)           \
   X(UnpackWeights)         \
+  X(Route)                 \
+  X(AddRows)               \
+  X(GateRows)              \
   X(PrefillAttention)      \
   X(ColumnSums)            \
   X(KeepPrompt)            \

@@ -8,20 +8,10 @@
 #include "kernels/linear/linear_cpu.h"
 #include "kernels/machine/cpu_ops.h"
 #include "kernels/quantised.h"
+#include "kernels/rows/row_blocks.h"
 
 namespace weft::kernels {
 namespace {
-
-constexpr std::int64_t kTileNumbers = 16384;  // enough work to be worth a tile
-
-/// Calls body(first row, rows, thread) for blocks of rows.
-template <class Body>
-void for_row_blocks(ThreadPool::Turn& turn, std::int64_t rows, std::int64_t cols, const Body& body) {
-  if (rows == 0 || cols == 0) return;
-  const std::int64_t block = std::max<std::int64_t>(1, kTileNumbers / cols);
-  turn.run((rows + block - 1) / block,
-           [&](std::int64_t tile, int thread) { body(tile * block, std::min(block, rows - tile * block), thread); });
-}
 
 void convert_rows(ThreadPool& pool, const VectorKernels& vectors, const ConstView& in, const View& out, bool add) {
   ThreadPool::Turn turn(pool);
@@ -30,9 +20,6 @@ void convert_rows(ThreadPool& pool, const VectorKernels& vectors, const ConstVie
       vectors.convert(in.slice(r, 1).data, in.dtype, out.slice(r, 1).data, out.dtype, in.cols, add);
   });
 }
-
-float* row_of(const View& v, std::int64_t r) { return v.as<float>() + r * v.stride; }
-const float* row_of(const ConstView& v, std::int64_t r) { return v.as<float>() + r * v.stride; }
 
 /// Sum of f(x[i]) in fp32, as 16 sums that one fixed tree adds up, so that it is fast and has few roundings.
 template <class F> float lane_sum(const float* x, std::int64_t n, const F& f) {

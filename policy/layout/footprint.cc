@@ -1,7 +1,9 @@
 #include "policy/layout/footprint.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "kernels/error.h"
 #include "policy/layout/placement.h"
@@ -23,19 +25,23 @@ double mean(const std::vector<WorkGroup>& groups, double WorkGroup::*of, std::in
 /// works row by row has room for a piece.
 std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, const Workspace& space) {
   const auto bytes = [&](Stage stage, std::int64_t rows, bool of_chunk) {
-    Arena counting;
-    for (const Value value : scratch_values(steps_of(model, stage)))
-      if (of_chunk == (stage == Stage::attend || spans_chunk(value))) {
-        take(counting, shape_of(value, model, types, rows));
-        counting.take(0, kValueAlignment);
-      }
-    return std::uint64_t{counting.used()};
+    std::uint64_t most = 0;
+    for (const int layer : layer_of_each_kind(model)) {
+      Arena counting;
+      for (const Value value : scratch_values(steps_of(model, stage, layer)))
+        if (of_chunk == (stage == Stage::attend || spans_chunk(value))) {
+          take(counting, shape_of(value, model, types, rows));
+          counting.take(0, kValueAlignment);
+        }
+      most = std::max<std::uint64_t>(most, counting.used());
+    }
+    return most;
   };
   const auto piece = [&](Stage stage) { return bytes(stage, space.piece_tokens, false); };
   const std::uint64_t attention =
       bytes(Stage::attention_in, space.chunk_tokens, true) + bytes(Stage::attend, space.chunk_tokens, true);
   const std::uint64_t beside = std::max(piece(Stage::attention_in), piece(Stage::attention_out));
-  return round_up(std::max({piece(Stage::embed), piece(Stage::mlp), attention + beside}), kPage);
+  return round_up(std::max({piece(Stage::embed), piece(Stage::mlp), piece(Stage::expert), attention + beside}), kPage);
 }
 
 OutputLayout output_layout(const ModelSpec& model, const Types& types, std::int64_t block_size) {
@@ -90,6 +96,7 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
   const std::int64_t block = policy.block_size();
   space.output = output_layout(model, types, block);
   space.gather = round_up(bytes_of(DType::f32, space.piece_tokens * std::max(model.embed, model.hidden)), kPage);
+  space.routing = 2 * round_up(bytes_of(DType::f32, space.batch_tokens * model.experts.chosen), kValueAlignment);
   if (policy.attention_on_host > 0) {
     space.exchange_device = exchange_layout(model, types, block, false);
     space.exchange_host = exchange_layout(model, types, block, true);
@@ -195,6 +202,18 @@ std::uint64_t Footprint::kv_buffer_bytes(int layer) const {
   return total;
 }
 
+std::vector<std::uint32_t> Footprint::first_alike() const {
+  std::vector<std::uint32_t> first;
+  std::map<std::tuple<Sublayer::Kind, bool, int>, std::uint32_t> known;
+  for (std::uint32_t s = 0; s < shape.sublayers.size(); ++s) {
+    const Sublayer& sub = shape.sublayers[s];
+    const bool in_layer = sub.layer >= 0, own = sub.kind == Sublayer::Kind::attention && !layers_alike();
+    const bool sparse = s + 1 < shape.sublayers.size() && shape.sublayers[s + 1].kind == Sublayer::Kind::experts;
+    first.push_back(in_layer && !own ? known.try_emplace({sub.kind, sparse, sub.experts}, s).first->second : s);
+  }
+  return first;
+}
+
 std::uint64_t Footprint::activation_buffer_bytes(int batch) const {
   return batch < shape.batches_of_pass(true) ? std::max(prefill_hidden_bytes, decode_hidden_bytes)
                                              : decode_hidden_bytes;
@@ -237,13 +256,14 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   const std::vector<std::size_t> kv_weight = kv_weights(print);
   shape.kv_home = spread(kv_weight, policy.kv.of);
   shape.host_attends = host_attends(shape.kv_home, kv_weight, policy.attention_on_host);
-  for (const std::uint64_t bytes : sizing.unpacked_bytes) shape.unpacks.push_back(bytes > 0);
+  for (std::size_t u = 0; u < sizing.unpacked_bytes.size(); ++u)
+    shape.unpacks.push_back(sizing.unpacked_bytes[u] > 0 && units[u].kind != Unit::Kind::experts);
 
   print.gpu_batch_size = policy.gpu_batch_size;
   print.workspace = workspace_of(model, policy, work, print.types, sizing.rows_that_fill);
   shape.prefill_batches = prefill_batches(shape, work, print.workspace, sizing.rows_that_fill);
   const auto hidden_bytes = [&](std::int64_t rows) {
-    return round_up(shape_of(Value::hidden, model, print.types, rows).bytes(), kPage);
+    return round_up(hidden_layout(model, print.types, rows).bytes, kPage);
   };
   print.prefill_hidden_bytes = hidden_bytes(print.workspace.batch_tokens);
   print.decode_hidden_bytes = hidden_bytes(decode_rows(shape, policy, work, print.workspace));
@@ -287,6 +307,8 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   count(Tier::device, print.workspace.chunk + print.workspace.output.bytes + print.workspace.unpacked.bytes +
                           print.workspace.exchange_device.bytes);
   count(Tier::host, print.workspace.exchange_host.bytes);
+  count(sizing.disk_reads_device ? Tier::device : Tier::host,
+        static_cast<std::uint64_t>(shape.batches) * print.workspace.routing);
   count(sizing.disk_reads_device ? Tier::device : Tier::host, print.workspace.gather);
   const std::uint64_t job =
       work.job_bytes + static_cast<std::uint64_t>(work.at_most(policy.block_size())) * work.place_bytes;

@@ -99,6 +99,8 @@ struct Workspace {
   UnpackedLayout unpacked;  ///< device
   ExchangeLayout exchange_device, exchange_host;
   std::uint64_t gather = 0;  ///< bytes, where disk reads land: gathered rows of tables on disk
+  /// Bytes of a batch, on the host: the experts that each row has chosen, and their weights. 0: all layers are dense.
+  std::uint64_t routing = 0;
 };
 
 /// Job data beyond this many bytes is charged to a memory budget; the first bytes count as the process itself.
@@ -122,6 +124,8 @@ struct Footprint {
 
   std::uint64_t operator[](Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
   bool layers_alike() const { return kv_shapes.size() == 1; }
+  /// For each sublayer the first one that computes the same shapes; attentions do if all KV buffers are alike.
+  std::vector<std::uint32_t> first_alike() const;
   const std::vector<offload::KvShape>& kv_runs(int layer) const { return entry_of(kv_shapes, layer); }
   std::uint64_t kv_buffer_bytes(int layer) const;
   /// Only as many buffers as a pass of prefill has batches hold prompts; each holds its own batch's rows in decode.

@@ -168,6 +168,65 @@ constexpr std::array kDecoderSteps{
              .bias = Role::norm2_bias},
             When::post_norm},
 
+    StepRow{Stage::mlp,
+            {.op = StepOp::linear, .in = Value::mlp_input, .out = Value::router_logits, .weight = Role::router},
+            When::sparse},
+    StepRow{Stage::mlp, {.op = StepOp::route, .in = Value::router_logits, .weight = Role::router_bias}, When::sparse},
+    StepRow{Stage::mlp,
+            {.op = StepOp::linear,
+             .in = Value::mlp_input,
+             .out = Value::shared_gate,
+             .weight = Role::gate_weight,
+             .activation = true},
+            When::shared_expert},
+    StepRow{Stage::mlp,
+            {.op = StepOp::linear, .in = Value::mlp_input, .out = Value::shared_up, .weight = Role::up_weight},
+            When::shared_expert},
+    StepRow{Stage::mlp,
+            {.op = StepOp::multiply, .in = Value::shared_up, .out = Value::shared_gate},
+            When::shared_expert},
+    StepRow{Stage::mlp,
+            {.op = StepOp::linear,
+             .in = Value::shared_gate,
+             .out = Value::hidden,
+             .weight = Role::down_weight,
+             .accumulate = true},
+            When::plain_shared_expert},
+    StepRow{Stage::mlp,
+            {.op = StepOp::linear, .in = Value::shared_gate, .out = Value::branch, .weight = Role::down_weight},
+            When::gated_shared_expert},
+    StepRow{Stage::mlp,
+            {.op = StepOp::linear, .in = Value::mlp_input, .out = Value::shared_score, .weight = Role::shared_gate},
+            When::gated_shared_expert},
+    StepRow{Stage::mlp,
+            {.op = StepOp::gate, .in = Value::shared_score, .out = Value::branch},
+            When::gated_shared_expert},
+    StepRow{
+        Stage::mlp, {.op = StepOp::add, .in = Value::branch, .out = Value::hidden}, When::gated_shared_expert},
+
+    StepRow{Stage::expert,
+            {.op = StepOp::gather_routed, .in = Value::mlp_input, .out = Value::expert_input},
+            When::sparse},
+    StepRow{Stage::expert,
+            {.op = StepOp::linear,
+             .in = Value::expert_input,
+             .out = Value::expert_gate,
+             .weight = Role::gate_weight,
+             .activation = true},
+            When::sparse},
+    StepRow{Stage::expert,
+            {.op = StepOp::linear, .in = Value::expert_input, .out = Value::expert_up, .weight = Role::up_weight},
+            When::sparse},
+    StepRow{Stage::expert,
+            {.op = StepOp::multiply, .in = Value::expert_up, .out = Value::expert_gate},
+            When::sparse},
+    StepRow{Stage::expert,
+            {.op = StepOp::linear, .in = Value::expert_gate, .out = Value::expert_output, .weight = Role::down_weight},
+            When::sparse},
+    StepRow{Stage::expert,
+            {.op = StepOp::add_routed, .in = Value::expert_output, .out = Value::hidden},
+            When::sparse},
+
     StepRow{Stage::output, {.op = StepOp::gather_last, .in = Value::hidden, .out = Value::last_hidden}},
     StepRow{Stage::output,
             {.op = StepOp::norm,
@@ -206,6 +265,11 @@ const std::array kArchitectures{
     Architecture{"qwen3", llama_tensors(), kDecoderSteps, kLlamaPrefixes, qwen3_from_config},
     Architecture{"smollm3", llama_tensors(), kDecoderSteps, kLlamaPrefixes, smollm3_from_config},
     Architecture{"granite", llama_tensors(), kDecoderSteps, kLlamaPrefixes, granite_from_config},
+    Architecture{"mixtral", mixtral_tensors(), kDecoderSteps, kLlamaPrefixes, mixtral_from_config},
+    Architecture{"olmoe", olmoe_tensors(), kDecoderSteps, kLlamaPrefixes, olmoe_from_config},
+    Architecture{"qwen2_moe", qwen_moe_tensors(), kDecoderSteps, kLlamaPrefixes, qwen2_moe_from_config},
+    Architecture{"qwen3_moe", qwen_moe_tensors(), kDecoderSteps, kLlamaPrefixes, qwen3_moe_from_config},
+    Architecture{"glm4_moe", glm4_moe_tensors(), kDecoderSteps, kLlamaPrefixes, glm4_moe_from_config},
     Architecture{"gemma", llama_tensors(), kDecoderSteps, kLlamaPrefixes, gemma_from_config},
     Architecture{"gemma3_text", gemma3_tensors(), kDecoderSteps, kTowerPrefixes, gemma3_from_config},
     Architecture{"gemma3", gemma3_tensors(), kDecoderSteps, kTowerPrefixes, gemma3_from_config},
@@ -235,12 +299,15 @@ std::int64_t size_of(Dim dim, const ModelSpec& model) {
     case Dim::qkv_rows: return (std::int64_t{model.heads} + 2 * std::int64_t{model.kv_heads}) * model.head_dim;
     case Dim::qk_rows: return (std::int64_t{model.heads} + std::int64_t{model.kv_heads}) * model.head_dim;
     case Dim::two_ffn: return 2 * std::int64_t{model.ffn};
+    case Dim::experts: return model.experts.count;
+    case Dim::expert_ffn: return model.experts.ffn;
+    case Dim::shared_ffn: return model.experts.shared_ffn;
   }
   return 0;
 }
 
 bool applies(When when, const ModelSpec& model, int layer) {
-  const bool shaped = model.branch_norm || model.residual_scale != 1;
+  const bool shaped = model.branch_norm || model.residual_scale != 1, sparse = model.is_sparse(layer);
   switch (when) {
     case When::always: return true;
     case When::qkv_bias: return model.qkv_bias;
@@ -264,14 +331,19 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::scaled_residual: return model.residual_scale != 1;
     case When::plain_branch: return !shaped;
     case When::shaped_branch: return shaped;
-    case When::gated_plain_branch: return model.gated_mlp && !shaped;
-    case When::gated_shaped_branch: return model.gated_mlp && shaped;
+    case When::gated_plain_branch: return model.gated_mlp && !shaped && !sparse;
+    case When::gated_shaped_branch: return model.gated_mlp && shaped && !sparse;
     case When::scaled_embedding: return model.embedding_scale != 1;
     case When::shaped_logits: return model.logit_scale != 1 || model.logit_cap != 0;
     case When::own_mlp_norm: return model.pre_norm && !model.parallel_residual;
     case When::parallel: return model.parallel_residual;
-    case When::gated_mlp: return model.gated_mlp;
-    case When::plain_mlp: return !model.gated_mlp;
+    case When::gated_mlp: return model.gated_mlp && !sparse;
+    case When::plain_mlp: return !model.gated_mlp && !sparse;
+    case When::sparse: return sparse;
+    case When::router_bias: return sparse && model.experts.bias;
+    case When::shared_expert: return sparse && model.experts.shared_ffn > 0;
+    case When::gated_shared_expert: return sparse && model.experts.shared_ffn > 0 && model.experts.shared_gate;
+    case When::plain_shared_expert: return sparse && model.experts.shared_ffn > 0 && !model.experts.shared_gate;
   }
   return false;
 }

@@ -29,6 +29,9 @@ enum class Dim : std::uint8_t {
   qkv_rows,
   qk_rows,
   two_ffn,
+  experts,
+  expert_ffn,
+  shared_ffn,
 };
 std::int64_t size_of(Dim dim, const ModelSpec& model);
 
@@ -62,8 +65,13 @@ enum class When : std::uint8_t {
   scaled_embedding,
   shaped_logits,
   parallel,
-  gated_mlp,
+  gated_mlp,  ///< likewise, of a layer without experts
   plain_mlp,
+  sparse,  ///< a layer with experts
+  router_bias,
+  shared_expert,
+  gated_shared_expert,
+  plain_shared_expert,
 };
 bool applies(When when, const ModelSpec& model, int layer);
 
@@ -72,7 +80,7 @@ struct TensorRow {
   Unit::Kind unit;
   Role role;
   Form form;
-  const char* name;  ///< '#' stands for the layer
+  const char* name;  ///< '#' stands for the layer, '@' for the expert
   Dim rows, cols;
   When when = When::always;
   Dim of_rows = Dim::one, first_row = Dim::one;  ///< as in TensorSpec, if the tensor is a part of one; else one
@@ -104,6 +112,11 @@ ModelSpec qwen2_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen3_from_config(Fields& fields, const std::string& where);
 ModelSpec smollm3_from_config(Fields& fields, const std::string& where);
 ModelSpec granite_from_config(Fields& fields, const std::string& where);
+ModelSpec mixtral_from_config(Fields& fields, const std::string& where);
+ModelSpec olmoe_from_config(Fields& fields, const std::string& where);
+ModelSpec qwen2_moe_from_config(Fields& fields, const std::string& where);
+ModelSpec qwen3_moe_from_config(Fields& fields, const std::string& where);
+ModelSpec glm4_moe_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma3_from_config(Fields& fields, const std::string& where);
 ModelSpec olmo2_from_config(Fields& fields, const std::string& where);

@@ -11,18 +11,48 @@
 namespace weft::policy {
 namespace {
 
-Unit make_unit(const ModelSpec& model, Unit::Kind kind, int layer) {
-  Unit unit{.kind = kind, .layer = layer, .tensors = {}};
-  for (const TensorRow& row : find_architecture(model.architecture)->tensors) {
-    if (row.unit != kind || !applies(row.when, model, layer)) continue;
-    std::string name = row.name;
-    if (const auto hash = name.find('#'); hash != std::string::npos) name.replace(hash, 1, std::to_string(layer));
-    TensorSpec tensor{row.role, row.form, std::move(name), size_of(row.rows, model), size_of(row.cols, model)};
-    tensor.of_rows = row.of_rows == Dim::one ? tensor.rows : size_of(row.of_rows, model);
-    tensor.first_row = row.first_row == Dim::one ? 0 : size_of(row.first_row, model);
-    unit.tensors.push_back(std::move(tensor));
-  }
+/// `first`, `count`: the experts of a unit of experts.
+Unit make_unit(const ModelSpec& model, Unit::Kind kind, int layer, int first = 0, int count = 1) {
+  Unit unit{.kind = kind, .layer = layer, .first_expert = first, .experts = count, .tensors = {}};
+  for (int expert = 0; expert < count; ++expert)
+    for (const TensorRow& row : find_architecture(model.architecture)->tensors) {
+      if (row.unit != kind || !applies(row.when, model, layer)) continue;
+      std::string name = row.name;
+      for (const auto& [mark, number] : {std::pair{'#', layer}, std::pair{'@', first + expert}})
+        if (const auto at = name.find(mark); at != std::string::npos) name.replace(at, 1, std::to_string(number));
+      TensorSpec tensor{row.role, row.form, std::move(name), size_of(row.rows, model), size_of(row.cols, model)};
+      tensor.of_rows = row.of_rows == Dim::one ? tensor.rows : size_of(row.of_rows, model);
+      tensor.first_row = row.first_row == Dim::one ? 0 : size_of(row.first_row, model);
+      tensor.expert = expert;
+      unit.tensors.push_back(std::move(tensor));
+    }
   return unit;
+}
+
+/// How many experts a unit has: as many as are no larger than a layer's attention, so that windows fit both, and so many
+/// that a layer has at most kMostGroups such units, which a schedule can still hold.
+int experts_of_unit(const ModelSpec& model, int layer) {
+  constexpr int kMostGroups = 16;
+  const std::int64_t attention = make_unit(model, Unit::Kind::attention, layer).elements(),
+                     expert = make_unit(model, Unit::Kind::experts, layer).elements();
+  const auto fitting = static_cast<int>(std::clamp<std::int64_t>(attention / expert, 1, model.experts.count));
+  return std::max(fitting, (model.experts.count + kMostGroups - 1) / kMostGroups);
+}
+
+/// The units of a layer.
+std::vector<Unit> layer_units(const ModelSpec& model, int layer) {
+  std::vector<Unit> units{make_unit(model, Unit::Kind::attention, layer)};
+  Unit mlp = make_unit(model, Unit::Kind::mlp, layer);
+  if (model.parallel_residual) {
+    std::move(mlp.tensors.begin(), mlp.tensors.end(), std::back_inserter(units.front().tensors));
+    return units;
+  }
+  units.push_back(std::move(mlp));
+  if (!model.is_sparse(layer)) return units;
+  const int size = experts_of_unit(model, layer);
+  for (int first = 0; first < model.experts.count; first += size)
+    units.push_back(make_unit(model, Unit::Kind::experts, layer, first, std::min(size, model.experts.count - first)));
+  return units;
 }
 
 /// Cuts a unit of one table into pieces of at most `limit` elements, each of whole rows.
@@ -53,7 +83,9 @@ std::span<const char* const> name_prefixes(const ModelSpec& model) {
 
 std::vector<Unit> model_units(const ModelSpec& model) {
   std::vector<Unit> units;
-  const std::int64_t limit = make_unit(model, Unit::Kind::mlp, 0).elements();
+  std::int64_t limit = make_unit(model, Unit::Kind::mlp, 0).elements();
+  if (model.experts.count > 0)
+    for (const Unit& unit : layer_units(model, model.layers - 1)) limit = std::max(limit, unit.elements());
   Unit embedding = make_unit(model, Unit::Kind::embedding, -1);
   embedding.gathered = true;
   embedding.streamed = model.tied_head;
@@ -64,16 +96,8 @@ std::vector<Unit> model_units(const ModelSpec& model) {
     add_pieces(units, positions, limit);
   }
   if (model.has_projections()) units.push_back(make_unit(model, Unit::Kind::input, -1));
-  for (int layer = 0; layer < model.layers; ++layer) {
-    Unit attention = make_unit(model, Unit::Kind::attention, layer), mlp = make_unit(model, Unit::Kind::mlp, layer);
-    if (model.parallel_residual) {
-      std::move(mlp.tensors.begin(), mlp.tensors.end(), std::back_inserter(attention.tensors));
-      units.push_back(std::move(attention));
-    } else {
-      units.push_back(std::move(attention));
-      units.push_back(std::move(mlp));
-    }
-  }
+  for (int layer = 0; layer < model.layers; ++layer)
+    for (Unit& unit : layer_units(model, layer)) units.push_back(std::move(unit));
   if (Unit output = make_unit(model, Unit::Kind::output, -1); !output.tensors.empty())
     units.push_back(std::move(output));
   if (!model.tied_head) add_pieces(units, make_unit(model, Unit::Kind::head, -1), limit);
@@ -81,7 +105,7 @@ std::vector<Unit> model_units(const ModelSpec& model) {
 }
 
 const char* name_of(Sublayer::Kind kind) {
-  constexpr std::array names{"embed", "attention", "mlp", "output", "head"};
+  constexpr std::array names{"embed", "attention", "mlp", "experts", "output", "head"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -98,6 +122,7 @@ std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<
     if (unit.kind == Unit::Kind::output) output.unit = u;
     if (unit.kind == Unit::Kind::mlp) order.push_back({Kind::mlp, unit.layer, u});
     if (unit.kind == Unit::Kind::attention) order.push_back({Kind::attention, unit.layer, u});
+    if (unit.kind == Unit::Kind::experts) order.push_back({Kind::experts, unit.layer, u, unit.first_expert, unit.experts});
   }
   order.push_back(output);
   order.insert(order.end(), heads.begin(), heads.end());

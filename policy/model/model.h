@@ -13,6 +13,19 @@
 
 namespace weft::policy {
 
+/// How the tokens of a sparse layer choose their experts, each an mlp of its own (kernels::Route).
+struct Experts {
+  int count = 0;             ///< of a layer; 0: all layers are dense
+  int chosen = 0;            ///< by each token
+  int ffn = 0;               ///< width of an expert
+  int shared_ffn = 0;        ///< width of the expert that every token passes; 0: there is none
+  bool shared_gate = false;  ///< the shared expert's output is gated by a product with the mlp's input
+  bool sigmoid = false, normalise = false, bias = false;  ///< scores; see kernels::Route
+  int groups = 1, groups_kept = 1;
+  float scale = 1;
+  std::vector<bool> sparse = {};  ///< [layers] whether the layer has experts; empty: all have
+};
+
 /// A decoder as its config.json describes it, every absent key filled in as the Hugging Face config class does.
 /// With `rotary` keys are rotated before they are cached, by their positions.
 struct ModelSpec {
@@ -43,6 +56,8 @@ struct ModelSpec {
   /// [layers] The sliding window: how many tokens a token attends to, itself included; 0: to all. Empty: 0 everywhere.
   std::vector<int> windows = {};
   std::vector<float> window_rotary = {};  ///< `rotary` of layers with a window, with magnitude 1; empty: no difference
+  Experts experts = {};
+  int next_layers = 0;  ///< layers behind the last in the checkpoint that predict further tokens; they are not used
   std::string activation;                 ///< as config.json names it
   float norm_epsilon = 1e-5f;
   DType dtype = DType::f32;        ///< the type that config.json names
@@ -59,6 +74,9 @@ struct ModelSpec {
   int window(int layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
   bool rotates_by_window(int layer) const { return window(layer) > 0 && !window_rotary.empty(); }
   const std::vector<float>& frequencies(int layer) const { return rotates_by_window(layer) ? window_rotary : rotary; }
+  bool is_sparse(int layer) const {
+    return experts.count > 0 && (experts.sparse.empty() || experts.sparse[static_cast<std::size_t>(layer)]);
+  }
   float magnitude(int layer) const { return rotates_by_window(layer) ? 1 : rotary_magnitude; }
 };
 
@@ -96,6 +114,9 @@ enum class Role : std::uint8_t {
   up_bias,
   down_weight,
   down_bias,
+  router,  // of a sparse layer
+  router_bias,
+  shared_gate,
   final_norm_weight,
   final_norm_bias,
   project_out,
@@ -119,6 +140,7 @@ struct TensorSpec {
   std::int64_t rows = 1, cols = 0;
   std::int64_t of_rows = 0;    ///< rows of the checkpoint's tensor, of which the unit holds `rows`
   std::int64_t first_row = 0;  ///< the first of these
+  int expert = 0;              ///< index within the unit, which may have several experts
   std::int64_t elements() const { return rows * cols; }
 };
 
@@ -127,25 +149,28 @@ struct TensorSpec {
 std::span<const char* const> name_prefixes(const ModelSpec& model);
 
 /// Tensors that are placed and moved together: one copy brings a sublayer's weights. With a parallel residual the
-/// attention's unit has the mlp's too.
+/// attention's unit has the mlp's too. The mlp of a sparse layer is the router and the shared expert; units with some of
+/// the layer's experts follow it.
 struct Unit {
-  enum class Kind : std::uint8_t { embedding, positions, input, attention, mlp, output, head } kind;
+  enum class Kind : std::uint8_t { embedding, positions, input, attention, mlp, experts, output, head } kind;
   int layer = -1;
+  int first_expert = 0, experts = 1;  ///< of Kind::experts: those of the layer that the unit has
   std::vector<TensorSpec> tensors;
   bool gathered = false;  ///< its rows are gathered by token or position
   bool streamed = true;   ///< a compute op uses it whole; false: only gathered
   std::int64_t elements() const;
 };
 
-/// All units in order of use. The token embedding and the head are cut into pieces of whole rows, no larger than an mlp
-/// unit, so that neither sets the size of a window. A tied head shares the pieces of the embedding.
+/// All units in order of use. The token embedding and the head are cut into pieces of whole rows, no larger than a unit of
+/// the layers, so that neither sets the size of a window. A tied head shares the pieces of the embedding.
 std::vector<Unit> model_units(const ModelSpec& model);
 
 /// A part of the forward pass that one compute op runs over a gpu batch. `unit`: index into model_units(), or -1.
 struct Sublayer {
-  enum class Kind : std::uint8_t { embed, attention, mlp, output, head } kind;
+  enum class Kind : std::uint8_t { embed, attention, mlp, experts, output, head } kind;
   int layer = -1;
   int unit = -1;
+  int first_expert = 0, experts = 0;  ///< of Kind::experts: those of the layer that the unit has
 };
 const char* name_of(Sublayer::Kind kind);
 

@@ -35,6 +35,14 @@ constexpr std::array<ValueRow, kValues> kShapes{{
     {Value::mlp_input, Dim::hidden, TypeOf::product},
     {Value::gate, Dim::ffn, TypeOf::product},
     {Value::up, Dim::ffn, TypeOf::product},
+    {Value::router_logits, Dim::experts, TypeOf::f32},
+    {Value::shared_gate, Dim::shared_ffn, TypeOf::product},
+    {Value::shared_up, Dim::shared_ffn, TypeOf::product},
+    {Value::shared_score, Dim::one, TypeOf::f32},
+    {Value::expert_input, Dim::hidden, TypeOf::product},
+    {Value::expert_gate, Dim::expert_ffn, TypeOf::product},
+    {Value::expert_up, Dim::expert_ffn, TypeOf::product},
+    {Value::expert_output, Dim::hidden, TypeOf::f32},
     {Value::last_hidden, Dim::hidden},
     {Value::last_embed, Dim::embed},
     {Value::logits, Dim::vocab, TypeOf::f32},
@@ -50,11 +58,15 @@ constexpr std::array kPromptValues{Value::stored_k, Value::stored_v, Value::log_
 
 bool in_scratch(Value value) { return value > Value::hidden && value < Value::last_hidden; }
 
-std::int64_t elements_of(const ModelSpec& model, Role role) {
+/// Elements of the weight of a product in a stage.
+std::int64_t elements_of(const ModelSpec& model, Role role, bool of_expert) {
   for (const TensorRow& row : find_architecture(model.architecture)->tensors)
-    if (row.role == role) return size_of(row.rows, model) * size_of(row.cols, model);
+    if (row.role == role && (row.unit == Unit::Kind::experts) == of_expert)
+      return size_of(row.rows, model) * size_of(row.cols, model);
   return 0;
 }
+
+bool of_expert(Value value) { return value >= Value::expert_input && value <= Value::expert_output; }
 
 }  // namespace
 
@@ -67,6 +79,13 @@ std::vector<Step> steps_of(const ModelSpec& model, Stage stage, int layer) {
   add(stage);
   if (stage == Stage::attention_out && model.parallel_residual) add(Stage::mlp);
   return steps;
+}
+
+std::vector<int> layer_of_each_kind(const ModelSpec& model) {
+  std::vector<int> layers{0};
+  for (int layer = 1; layer < model.layers && layers.size() == 1; ++layer)
+    if (model.is_sparse(layer) != model.is_sparse(0)) layers.push_back(layer);
+  return layers;
 }
 
 ValueShape shape_of(Value value, const ModelSpec& model, const Types& types, std::int64_t rows) {
@@ -94,8 +113,20 @@ std::vector<Value> scratch_values(std::span<const Step> steps) {
 
 std::size_t take(offload::Arena& arena, const ValueShape& shape) { return arena.take(shape.bytes(), kValueAlignment); }
 
+HiddenLayout hidden_layout(const ModelSpec& model, const Types& types, std::int64_t rows) {
+  offload::Arena counting;
+  HiddenLayout layout{.hidden = shape_of(Value::hidden, model, types, rows),
+                      .mlp_input = shape_of(Value::mlp_input, model, types, model.experts.count > 0 ? rows : 0)};
+  take(counting, layout.hidden);
+  if (layout.mlp_input.rows > 0) layout.input_offset = take(counting, layout.mlp_input);
+  layout.bytes = counting.used();
+  return layout;
+}
+
 double products(const ModelSpec& model, const Step& step, double rows) {
-  return step.op == StepOp::linear ? rows * double(elements_of(model, step.weight)) : 0;
+  return step.op == StepOp::linear
+             ? rows * double(elements_of(model, step.weight, of_expert(step.in) || of_expert(step.out)))
+             : 0;
 }
 
 double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& step, double rows) {
@@ -121,6 +152,8 @@ double flops_per_token(const ModelSpec& model, double context, bool head) {
   for (int layer = 0; layer < model.layers; ++layer) {
     for (const Stage stage : {Stage::attention_in, Stage::attend, Stage::attention_out}) add(stage, layer);
     if (!model.parallel_residual) add(Stage::mlp, layer);
+    if (!model.is_sparse(layer)) continue;
+    for (int expert = 0; expert < model.experts.chosen; ++expert) add(Stage::expert, layer);
   }
   add(Stage::output, 0);
   if (head) add(Stage::head, 0);

@@ -14,8 +14,9 @@ namespace weft::policy {
 
 /// A part of the forward pass that runs as one piece. An attention sublayer has three, because its core may run on the
 /// host.
-enum class Stage : std::uint8_t { embed, attention_in, attend, attention_out, mlp, output, head };
-inline constexpr std::size_t kStages = 7;
+/// `expert` is one expert of a sparse layer over the rows that chose it, whose router is in the layer's mlp.
+enum class Stage : std::uint8_t { embed, attention_in, attend, attention_out, mlp, expert, output, head };
+inline constexpr std::size_t kStages = 8;
 
 enum class StepOp : std::uint8_t {
   gather_tokens,     ///< out = rows of the token embedding
@@ -30,6 +31,10 @@ enum class StepOp : std::uint8_t {
   add,               ///< out += in
   scale,             ///< out is scaled and capped in place by the model's `factor`
   convert,           ///< out = in
+  route,             ///< chooses each row's experts by in
+  gather_routed,     ///< out = the rows of in that chose the expert
+  add_routed,        ///< out += in, each row times its weight, at the rows that chose the expert
+  gate,              ///< out *= the logistic function of in, a number per row
 };
 
 /// The values that steps read and write. Each is a matrix with a row per token of a chunk, except log_sum and score,
@@ -50,14 +55,22 @@ enum class Value : std::uint8_t {
   score,    ///< prompts only, per token: ColumnSums::score
   attended,
   branch,  ///< a sublayer's addition to the hidden states, if it is normed or scaled before
-  mlp_input,
+  mlp_input,  ///< of a sparse layer: kept until its last expert
   gate,
   up,
+  router_logits,
+  shared_gate,  ///< the shared expert's
+  shared_up,
+  shared_score,
+  expert_input,  ///< from here to expert_output: a row for each token that chose the expert
+  expert_gate,
+  expert_up,
+  expert_output,
   last_hidden,
   last_embed,
   logits,
 };
-inline constexpr std::size_t kValues = 21;
+inline constexpr std::size_t kValues = 29;
 
 /// The model's factor that StepOp::scale applies; logits have a cap too.
 enum class Factor : std::uint8_t { none, embedding, residual, logits };
@@ -75,6 +88,9 @@ struct Step {
 
 /// The steps of a stage in a layer. Stages outside the layers ignore `layer`.
 std::vector<Step> steps_of(const ModelSpec& model, Stage stage, int layer = 0);
+
+/// The first layer of each kind: dense, sparse.
+std::vector<int> layer_of_each_kind(const ModelSpec& model);
 
 /// The types that a run chooses.
 struct Types {
@@ -97,6 +113,14 @@ std::vector<Value> scratch_values(std::span<const Step> steps);
 constexpr bool spans_chunk(Value value) { return value == Value::q || value == Value::k || value == Value::v; }
 /// Takes room for one of them; returns its offset.
 std::size_t take(offload::Arena& arena, const ValueShape& shape);
+
+/// The rows of hidden states in a batch's buffer, and behind them what a sparse layer keeps for its experts: the input of
+/// its mlp.
+struct HiddenLayout {
+  ValueShape hidden, mlp_input;  ///< mlp_input has no rows if all layers are dense
+  std::size_t input_offset = 0, bytes = 0;
+};
+HiddenLayout hidden_layout(const ModelSpec& model, const Types& types, std::int64_t rows);
 
 /// Multiplications of a step over `rows` rows: elements of its weight times rows; 0 except for linear.
 double products(const ModelSpec& model, const Step& step, double rows);

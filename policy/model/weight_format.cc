@@ -63,7 +63,9 @@ DType multiplied_type(DType model, const std::optional<WeightFormat>& format) {
 bool quantises(const Unit& unit, const TensorSpec& tensor) {
   switch (unit.kind) {
     case Unit::Kind::attention:
-    case Unit::Kind::mlp: return tensor.form == Form::matrix;
+    case Unit::Kind::mlp:
+    case Unit::Kind::experts:
+      return tensor.form == Form::matrix && tensor.role != Role::router && tensor.role != Role::shared_gate;
     case Unit::Kind::embedding:
     case Unit::Kind::positions:
     case Unit::Kind::input:

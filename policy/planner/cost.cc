@@ -25,7 +25,9 @@ Cost::Cost(const ModelSpec& model, const std::vector<Unit>& units, const Policy&
     : model_(model), units_(units), policy_(policy), footprint_(footprint), sizing_(sizing), machine_(machine),
       embedding_on_disk_(on_disk(units, footprint.shape, Unit::Kind::embedding)),
       positions_on_disk_(on_disk(units, footprint.shape, Unit::Kind::positions)) {
-  for (std::size_t stage = 0; stage < kStages; ++stage) steps_[stage] = steps_of(model, static_cast<Stage>(stage));
+  for (const int layer : layer_of_each_kind(model))
+    for (std::size_t stage = 0; stage < kStages; ++stage)
+      steps_[model.is_sparse(layer) ? 1 : 0][stage] = steps_of(model, static_cast<Stage>(stage), layer);
 }
 
 double Cost::bytes(const Op& op, const Sweep& sweep) const {
@@ -37,7 +39,8 @@ double Cost::bytes(const Op& op, const Sweep& sweep) const {
   const double rows = double(sequences);
   const auto bytes_of_row = [&](Value value) { return double(shape_of(value, model_, footprint_.types, 1).bytes()); };
   if (op.subject < shape.exchange_buffer(0))
-    return sweep.with_rows(sequences) * sweep.tokens * bytes_of_row(Value::hidden);
+    return sweep.with_rows(sequences) * sweep.tokens *
+           (bytes_of_row(Value::hidden) + (model_.experts.count > 0 ? bytes_of_row(Value::mlp_input) : 0));
   return rows * (bytes_of_row(Value::q) + bytes_of_row(Value::k) + bytes_of_row(Value::v));
 }
 
@@ -84,9 +87,9 @@ DType Cost::weights_of(Stage stage) const {
   return type == DType::bf16 && machine_.device_is_host_memory && !pairs ? DType::f16 : type;
 }
 
-double Cost::steps(Stage stage, double rows, bool packed) const {
+double Cost::steps(Stage stage, int layer, double rows, bool packed) const {
   double seconds = 0;
-  for (const Step& step : steps_[static_cast<std::size_t>(stage)]) {
+  for (const Step& step : steps_[model_.is_sparse(layer) ? 1 : 0][static_cast<std::size_t>(stage)]) {
     if (const double elements = products(model_, step, 1); elements > 0)
       seconds += product(elements, rows, weights_of(stage), packed);
     if (const double bytes = pointwise_bytes(model_, footprint_.types, step, rows); bytes > 0)
@@ -111,10 +114,11 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
   const double rows = sweep.with_rows(sequences) * sweep.tokens;
   switch (sub.kind) {
-    case Sublayer::Kind::embed: return pieces(Stage::embed, rows, false) + disk_rows(rows);
+    case Sublayer::Kind::embed: return pieces(Stage::embed, 0, rows, false) + disk_rows(rows);
     case Sublayer::Kind::attention: return attention(op, sequences, sweep);
-    case Sublayer::Kind::mlp: return pieces(Stage::mlp, rows, packed(sweep));
-    case Sublayer::Kind::output: return steps(Stage::output, double(sequences), false);
+    case Sublayer::Kind::mlp: return pieces(Stage::mlp, sub.layer, rows, packed(sweep));
+    case Sublayer::Kind::experts: return experts(sub, rows);
+    case Sublayer::Kind::output: return steps(Stage::output, 0, double(sequences), false);
     case Sublayer::Kind::head:
       return head(units_[sub.unit], op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences));
   }
@@ -184,19 +188,29 @@ double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep)
   double seconds = 0;
   for (double left = all; left > 1e-9; left -= per_chunk) {
     const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
-    if (op.part != Part::out) seconds += pieces(Stage::attention_in, rows, packed(sweep));
+    if (op.part != Part::out) seconds += pieces(Stage::attention_in, layer, rows, packed(sweep));
     if (op.part == Part::whole)
       seconds += sweep.prefill ? prefill_core(layer, count, count * double(sequences) / all, sweep.tokens)
                                : decode_core(machine_.device, kv, count, sweep.visible);
-    if (op.part != Part::in) seconds += pieces(Stage::attention_out, rows, packed(sweep));
+    if (op.part != Part::in) seconds += pieces(Stage::attention_out, layer, rows, packed(sweep));
   }
   return seconds;
 }
 
-double Cost::pieces(Stage stage, double rows, bool packed) const {
+double Cost::pieces(Stage stage, int layer, double rows, bool packed) const {
   const auto piece = double(footprint_.workspace.piece_tokens);
   const double whole = std::floor(rows / piece), rest = rows - whole * piece;
-  return (whole > 0 ? whole * steps(stage, piece, packed) : 0) + (rest > 1e-9 ? steps(stage, rest, packed) : 0);
+  return (whole > 0 ? whole * steps(stage, layer, piece, packed) : 0) +
+         (rest > 1e-9 ? steps(stage, layer, rest, packed) : 0);
+}
+
+double Cost::experts(const Sublayer& sub, double rows) const {
+  const Experts& experts = model_.experts;
+  // Each row chooses an expert with the same probability: an expert that no row chose takes no time.
+  const double share = double(experts.chosen) / experts.count, touched = 1 - std::pow(1 - share, rows);
+  if (touched <= 0) return 0;
+  const double each = rows * share / touched;
+  return sub.experts * touched * pieces(Stage::expert, sub.layer, each, true);
 }
 
 /// Seconds of one piece of the head.

@@ -51,10 +51,12 @@ class Cost {
   double decode_core(const Engine& engine, std::span<const offload::KvShape> runs, double sequences,
                      double tokens) const;
   /// A stage that works row by row, in pieces of Workspace::piece_tokens rows.
-  double pieces(Stage stage, double rows, bool packed) const;
+  double pieces(Stage stage, int layer, double rows, bool packed) const;
+  /// A unit of experts over the rows of a batch.
+  double experts(const Sublayer& sub, double rows) const;
   double head(const Unit& unit, bool last, double rows) const;
   /// All steps of a stage over `rows` rows, except attention itself.
-  double steps(Stage stage, double rows, bool packed) const;
+  double steps(Stage stage, int layer, double rows, bool packed) const;
   double product(double elements, double rows, DType weights, bool packed) const;
   double bits() const;
   DType weights_of(Stage stage) const;
@@ -66,7 +68,7 @@ class Cost {
   const Footprint& footprint_;
   const SizingInputs& sizing_;
   const Machine& machine_;
-  std::array<std::vector<Step>, kStages> steps_;          // the first layer's: all layers are nearly alike
+  std::array<std::array<std::vector<Step>, kStages>, 2> steps_;  // [sparse] of a layer: all of a kind are nearly alike
   double embedding_on_disk_ = 0, positions_on_disk_ = 0;  // shares of the tables
 };
 

@@ -26,7 +26,8 @@ class Predictor {
   Predictor(const Problem& problem, const Policy& policy, const Footprint& print)
       : problem_(problem), policy_(policy), footprint_(print),
         cost_(problem.model, problem.units, policy, print, problem.sizing, problem.machine),
-        begins_(first_sweep(problem.work, policy.gpu_batch_size, policy.num_gpu_batches)) {
+        begins_(first_sweep(problem.work, policy.gpu_batch_size, policy.num_gpu_batches)),
+        first_alike_(print.first_alike()) {
     first_ = schedule(0, 1);
     sweeps_ = int(std::min<std::int64_t>(problem.work.longest_generation - 1, kSweeps));
     if (sweeps_ > 0) decode_ = schedule(1, sweeps_);
@@ -86,20 +87,16 @@ class Predictor {
     return policy_.overlap ? made : serialize(std::move(made));
   }
   Phase phase(const Schedule& schedule, const Sweep& sweep) const {
-    // If layers are alike, the seconds of the first layer's sublayers serve for all, once per part and number of rows.
+    // The seconds of the first sublayer of each kind serve for all, once per part and number of rows.
     struct Known {
       std::int64_t rows = -1;
       double seconds = 0;
     };
     constexpr auto parts = static_cast<std::size_t>(Op::Part::unpack) + 1;
     std::vector<Known> known(parts * footprint_.shape.sublayers.size());
-    const std::uint32_t per_layer = footprint_.shape.sublayers_per_layer();
     const auto seconds = [&](const Op& op) {
       if (op.kind != Op::Kind::compute) return cost_.seconds(op, sweep);
-      const auto& sub = footprint_.shape.sublayers[op.subject];
-      const bool as_first = sub.layer > 0 && footprint_.layers_alike();
-      const std::uint32_t behind = as_first ? static_cast<std::uint32_t>(sub.layer) * per_layer : 0;
-      Known& same = known[parts * (op.subject - behind) + static_cast<std::size_t>(op.part)];
+      Known& same = known[parts * first_alike_[op.subject] + static_cast<std::size_t>(op.part)];
       const std::int64_t rows = sweep.rows(op.batch, policy_.gpu_batch_size);
       if (same.rows != rows) same = {rows, cost_.seconds(op, sweep)};
       return same.seconds;
@@ -124,6 +121,7 @@ class Predictor {
   const Footprint& footprint_;
   const Cost cost_;
   const FirstSweep begins_;
+  const std::vector<std::uint32_t> first_alike_;
   Schedule first_, decode_;
   int sweeps_;
 };

@@ -207,8 +207,10 @@ class Relaxation {
     const double hidden = policy_.num_gpu_batches * cost_.bytes(op, sweep_of);
     op.subject = footprint_.shape.exchange_buffer(0);
     const double rows = policy_.num_gpu_batches * cost_.bytes(op, sweep_of) * problem_.model.layers;
-    const double uses =
-        2.0 * problem_.model.layers + 1;  // sublayers that read the hidden states; all but one also write them
+    // The sublayers that read the hidden states; all but one also write them.
+    const auto uses = double(std::count_if(footprint_.shape.sublayers.begin(), footprint_.shape.sublayers.end(),
+                                           [](const Sublayer& sub) { return sub.layer >= 0; })) +
+                      1;
     come(result, activations, uses * hidden);
     go(result, activations, uses * hidden);
     if (sweep_of.prefill) {
@@ -247,11 +249,13 @@ class Relaxation {
 
   void add_compute(Lanes& result, const Sweep& sweep_of) const {
     double device = 0, core = 0, host = 0;
+    const std::vector<std::uint32_t> first = footprint_.first_alike();  // the batches of a full block are always alike
+    std::vector<double> count(first.size());
+    for (const std::uint32_t s : first) ++count[s];
     for (std::uint32_t s = 0; s < footprint_.shape.sublayers.size(); ++s) {
       const Sublayer& sub = footprint_.shape.sublayers[s];
-      const bool alike = footprint_.layers_alike();  // the batches of a full block always are
-      if (sub.layer > 0 && alike) continue;
-      const double times = (sub.layer == 0 && alike ? problem_.model.layers : 1.0) * policy_.num_gpu_batches;
+      if (count[s] == 0) continue;
+      const double times = count[s] * policy_.num_gpu_batches;
       Op op{.kind = Op::Kind::compute, .lane = Lane::device_compute, .subject = s};
       const double whole = cost_.seconds(op, sweep_of);
       device += times * whole;

@@ -172,36 +172,67 @@ class Generator {
     return s + 1;
   }
 
-  /// Decode through all layers, attention and mlp in turn, beginning with the attention of the first layer. Returns the
-  /// sublayer after them. Three units are in use at once: those of the last attention, the mlp and the next attention.
-  /// With a parallel residual the mlp is part of the attention sublayer.
-  std::uint32_t layers_of_batches(std::uint32_t first) {
-    const auto batches = static_cast<std::size_t>(shape_.batches);
-    std::vector<std::uint32_t> attended(batches, kNone);  // per batch: the host's op
-    Loaded before;
-    const std::uint32_t per_layer = shape_.sublayers_per_layer();
-    const bool has_mlp = per_layer == 2;
-    for (int layer = 0; layer <= shape_.layers; ++layer) {
-      const std::uint32_t attention = first + per_layer * static_cast<std::uint32_t>(layer), mlp = attention - 1;
-      const bool ends = layer > 0, begins = layer < shape_.layers;
-      Loaded mlp_unit = ends && has_mlp ? load_unit(mlp) : Loaded{}, unit = begins ? load_unit(attention) : Loaded{};
+  bool is_kind(std::uint32_t s, Sublayer::Kind kind) const {
+    return s < shape_.sublayers.size() && shape_.sublayers[s].kind == kind;
+  }
+
+  /// An attention sublayer, its unit, and for each batch the host's op, if the host attends it.
+  struct Attending {
+    std::uint32_t sublayer = kNone;
+    Loaded unit = {};
+    std::vector<std::uint32_t> on_host;
+  };
+  void begin_attention(Attending& layer, int batch) {
+    const std::uint32_t s = layer.sublayer;
+    unpack(s, layer.unit);
+    const int number = shape_.sublayers[s].layer;
+    if (on_host(number, batch))
+      layer.on_host[static_cast<std::size_t>(batch)] = attend_on_host(s, number, batch, layer.unit);
+    else used(layer.unit, compute(s, batch, Op::Part::whole, layer.unit, {}));
+  }
+  void end_attention(const Attending& layer, int batch) {
+    const std::uint32_t result = layer.on_host[static_cast<std::size_t>(batch)];
+    if (result == kNone) return;
+    used(layer.unit, compute(layer.sublayer, batch, Op::Part::out, Loaded{layer.unit.slot, result}, {}));
+  }
+  Attending attending(std::uint32_t s) {
+    return {s, load_unit(s), std::vector<std::uint32_t>(static_cast<std::size_t>(shape_.batches), kNone)};
+  }
+
+  /// Decode through all layers, beginning with the attention of the first one, `s`. Returns the sublayer after them.
+  /// Three units are in use at once: those of the last attention, the mlp and the next attention. With a parallel
+  /// residual the mlp is part of the attention sublayer. Experts run for all batches, one unit after another; the next
+  /// attention begins after them.
+  std::uint32_t layers_of_batches(std::uint32_t s) {
+    using Kind = Sublayer::Kind;
+    Attending layer = attending(s);
+    for (int batch = 0; batch < shape_.batches; ++batch) begin_attention(layer, batch);
+    for (bool more = true; more;) {
+      ++s;
+      const bool has_mlp = is_kind(s, Kind::mlp);
+      const std::uint32_t mlp = s;
+      Loaded mlp_unit = has_mlp ? load_unit(mlp) : Loaded{};
+      if (has_mlp) ++s;
+      const bool sparse = is_kind(s, Kind::experts);
+      more = is_kind(s, Kind::attention);
+      Attending next = more ? attending(s) : Attending{};
       for (int batch = 0; batch < shape_.batches; ++batch) {
-        std::uint32_t& result = attended[static_cast<std::size_t>(batch)];
-        if (ends) {
-          const Loaded attending{before.slot, result};
-          if (result != kNone) used(before, compute(attention - per_layer, batch, Op::Part::out, attending, {}));
+        end_attention(layer, batch);
+        if (has_mlp) {
           unpack(mlp, mlp_unit);
-          if (has_mlp) used(mlp_unit, compute(mlp, batch, Op::Part::whole, mlp_unit, {}));
+          used(mlp_unit, compute(mlp, batch, Op::Part::whole, mlp_unit, {}));
         }
-        if (!begins) continue;
-        unpack(attention, unit);
-        result = kNone;
-        if (on_host(layer, batch)) result = attend_on_host(attention, layer, batch, unit);
-        else used(unit, compute(attention, batch, Op::Part::whole, unit, {}));
+        if (more) begin_attention(next, batch);
       }
-      before = unit;
+      if (sparse) {
+        while (is_kind(s, Kind::experts)) s = sublayer(s, 0, shape_.batches);
+        more = is_kind(s, Kind::attention);
+        if (more) next = attending(s);
+        for (int batch = 0; more && batch < shape_.batches; ++batch) begin_attention(next, batch);
+      }
+      layer = std::move(next);
     }
-    return first + per_layer * static_cast<std::uint32_t>(shape_.layers);
+    return s;
   }
 
   /// The rows go to the host and are attended there. Returns that op; the device reads the results in host memory.

@@ -67,8 +67,6 @@ struct ScheduleShape {
   int prefill_batches = 0;
   WindowSlots slots;
 
-  /// Attention and mlp; with a parallel residual attention alone.
-  std::uint32_t sublayers_per_layer() const { return sublayers[2].kind == Sublayer::Kind::mlp ? 2 : 1; }
   std::size_t kv_index(int layer, int batch) const {
     return static_cast<std::size_t>(layer) * static_cast<std::size_t>(batches) + static_cast<std::size_t>(batch);
   }
@@ -100,7 +98,8 @@ struct ScheduleShape {
 
 /// The sweeps [first_sweep, first_sweep + sweeps) of one block. Sweep 0 is its prefill. If the host attends some KV, a
 /// gpu batch runs without a break from the end of one layer's attention to the beginning of the next one's. So layers
-/// are no barriers: while the host attends one gpu batch, the device works on the others. Every window that is used
+/// are no barriers: while the host attends one gpu batch, the device works on the others. Between two layers with
+/// experts are barriers: the experts serve all gpu batches, one unit after another. Every window that is used
 /// must have at least one slot. Sweep 0 is one pass over the weights or several, see ScheduleShape::prefill_batches.
 /// The schedule omits dependencies that the lanes' order or another dependency implies.
 Schedule zigzag(const ScheduleShape& shape, std::uint32_t first_sweep, std::uint32_t sweeps);

@@ -114,7 +114,7 @@ const char* addition(const policy::ModelSpec& model, const Checkpoint& checkpoin
   if (in_layers) {
     name.remove_prefix(kLayers.size());
     if (std::from_chars(name.data(), name.data() + name.size(), layer).ec != std::errc{}) return nullptr;
-    if (layer >= model.layers) return "layers";
+    if (layer >= model.layers) return layer < model.layers + model.next_layers ? nullptr : "layers";
   }
   if (name.ends_with(".bias")) return is_zero(checkpoint, tensor) ? nullptr : "biases";
   return in_layers && name.ends_with("norm.weight") ? "norms" : nullptr;

@@ -47,8 +47,12 @@ Totals Totals::operator-(const Totals& before) const {
 Executor::Executor(const policy::Policy& policy, const policy::Footprint& footprint, Layers& layers, Storage& storage,
                    kernels::Backend& backend, GracePeriod& stop)
     : policy_(policy), footprint_(footprint), layers_(layers), storage_(storage), stop_(stop), backend_(backend),
-      lanes_(backend), token_choice_(backend, policy.gpu_batch_size), resident_(is_resident(footprint.shape)),
-      packed_(footprint.shape.sublayers.size(), 0) {}
+      lanes_(backend), token_choice_(backend, policy.gpu_batch_size),
+      resident_(is_resident(footprint.shape) && layers.experts().count == 0),
+      packed_(footprint.shape.sublayers.size(), 0) {
+  for (int batch = 0; layers.experts().count > 0 && batch < footprint.shape.batches; ++batch)
+    routing_.emplace_back(layers.experts(), backend);
+}
 
 std::uint32_t Executor::sweeps_ahead() const {
   const Places& places = run_->places;
@@ -292,7 +296,24 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
         case Op::Part::unpack: break;  // handled above
       }
       break;
-    case Sublayer::Kind::mlp: layers_.mlp(sub.layer, unit, hidden, stream); break;
+    case Sublayer::Kind::mlp:
+      if (routing_.empty()) {
+        layers_.mlp(sub.layer, unit, hidden, {}, stream);
+      } else {
+        const Routed routed = storage_.routed(op, rows.rows());
+        layers_.mlp(sub.layer, unit, hidden, routed, stream);
+        if (footprint_.shape.sublayers[op.subject + 1].kind == Sublayer::Kind::experts)
+          routing_[static_cast<std::size_t>(batch)].chosen(routed, stream);
+      }
+      break;
+    case Sublayer::Kind::experts: {
+      Routing& routing = routing_[static_cast<std::size_t>(batch)];
+      const View input = storage_.routed(op, rows.rows()).mlp_input;
+      for (int expert = 0; expert < sub.experts; ++expert)
+        if (const ExpertRows of = routing.rows_of(sub.first_expert + expert); !of.rows.empty())
+          layers_.expert(sub.layer, storage_.unit(sub.unit, op.unit_slot, expert), hidden, input, of, stream);
+      break;
+    }
     case Sublayer::Kind::output:
       layers_.output(unit, rows, hidden, storage_.last_hidden(batch), storage_.last_embed(batch), stream);
       break;

@@ -15,6 +15,7 @@
 #include "policy/schedule/simulate.h"
 #include "runtime/engine/layers.h"
 #include "runtime/engine/places.h"
+#include "runtime/engine/routing.h"
 #include "runtime/engine/sequence.h"
 #include "runtime/engine/storage.h"
 #include "runtime/engine/token_choice.h"
@@ -130,6 +131,7 @@ class Executor {
   offload::Lanes lanes_;
   TokenChoice token_choice_;
   const bool resident_;
+  std::vector<Routing> routing_;  // [batches] empty: all layers are dense
   std::unique_ptr<Run> run_;  // the current run, or the last
   std::array<std::atomic<std::uint64_t>, offload::kLanes.size()> lane_bytes_{};
   std::atomic<std::uint64_t> prefill_ops_{0};  // compute ops done in the first sweep of the current run

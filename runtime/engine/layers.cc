@@ -102,8 +102,10 @@ View Layers::take(Value value, std::int64_t rows, const Chunk& chunk) {
 void Layers::run(Stage stage, int layer, const UnitViews& unit, const Chunk& chunk, Values& values,
                  kernels::Stream& stream) {
   const std::vector<Step> all = in_memory_order(steps(stage, layer), unit);
+  const std::int64_t rows =
+      stage == Stage::expert ? std::ssize(chunk.routed.rows) : value_at(values, Value::hidden).rows;
   for (const Value value : policy::scratch_values(all))
-    if (!value_at(values, value)) value_at(values, value) = take(value, value_at(values, Value::hidden).rows, chunk);
+    if (!value_at(values, value)) value_at(values, value) = take(value, rows, chunk);
   for (std::span<const Step> rest(all); !rest.empty();) {
     const std::size_t products = run_products(rest, unit, values, stream);
     if (products == 0) run(rest.front(), layer, unit, chunk, values, stream);
@@ -115,9 +117,10 @@ void Layers::run_pieces(Stage stage, int layer, const UnitViews& unit, const Chu
                         kernels::Stream& stream) {
   const std::size_t used = scratch_.used();
   const std::int64_t rows = value_at(whole, Value::hidden).rows;
-  const auto piece = [&](const auto& of_rows, std::int64_t first, std::int64_t count) {
-    return of_rows.empty() ? of_rows
-                           : of_rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+  const auto piece = [&](const auto& of_rows, std::int64_t first, std::int64_t count, int each = 1) {
+    return of_rows.empty()
+               ? of_rows
+               : of_rows.subspan(static_cast<std::size_t>(first * each), static_cast<std::size_t>(count * each));
   };
   for (std::int64_t first = 0; first < rows; first += piece_tokens_) {
     const std::int64_t count = std::min(piece_tokens_, rows - first);
@@ -127,6 +130,8 @@ void Layers::run_pieces(Stage stage, int layer, const UnitViews& unit, const Chu
       if (whole[value]) values[value] = whole[value].slice(first, count);
     Chunk own = chunk;
     own.tokens = piece(chunk.tokens, first, count), own.position = piece(chunk.position, first, count);
+    own.expert = piece(chunk.expert, first, count, model_.experts.chosen);
+    own.weight = piece(chunk.weight, first, count, model_.experts.chosen);
     run(stage, layer, unit, own, values, stream);
   }
   scratch_.rewind(used);
@@ -174,6 +179,12 @@ void Layers::run(const Step& step, int layer, const UnitViews& unit, const Chunk
     case StepOp::multiply: return ops_.run(kernels::Multiply{out, in}, stream);
     case StepOp::add: return ops_.run(kernels::Add{out, in}, stream);
     case StepOp::convert: return ops_.run(kernels::Convert{in, out}, stream);
+    case StepOp::route: return ops_.run(route(in, of(unit, step.weight), chunk), stream);
+    case StepOp::gather_routed:
+      return ops_.run(kernels::Gather{.table = in, .ids = chunk.routed.rows, .to = {}, .out = out}, stream);
+    case StepOp::add_routed:
+      return ops_.run(kernels::AddRows{out, in, chunk.routed.rows, chunk.routed.weight}, stream);
+    case StepOp::gate: return ops_.run(kernels::GateRows{out, in}, stream);
     case StepOp::attend: break;  // done by prefill() and decode(), which know the KV cache
   }
 }
@@ -189,6 +200,20 @@ void Layers::norm(const Step& step, const UnitViews& unit, View in, View out, ke
   ops_.run(kernels::LayerNorm{in, weight, of(unit, step.bias), out, model_.norm_epsilon, model_.rms_norm,
                               model_.norm_plus_one},
            stream);
+}
+
+kernels::Route Layers::route(const View& logits, const ConstView& bias, const Chunk& chunk) const {
+  const policy::Experts& how = model_.experts;
+  return {.logits = logits,
+          .bias = bias,
+          .chosen = how.chosen,
+          .sigmoid = how.sigmoid,
+          .normalise = how.normalise,
+          .groups = how.groups,
+          .groups_kept = how.groups_kept,
+          .scale = how.scale,
+          .expert = chunk.expert,
+          .weight = chunk.weight};
 }
 
 void Layers::rotary(int layer, std::span<const std::int32_t> position, View heads, kernels::Stream& stream) const {
@@ -290,9 +315,32 @@ void Layers::attention_out(int layer, const UnitViews& unit, const BatchRows& ro
   run_pieces(Stage::attention_out, layer, unit, {}, values, stream);
 }
 
-void Layers::mlp(int layer, const UnitViews& unit, View hidden, kernels::Stream& stream) {
+void Layers::mlp(int layer, const UnitViews& unit, View hidden, const Routed& routed, kernels::Stream& stream) {
   begin_chunk();
-  run_pieces(Stage::mlp, layer, unit, {}, with_hidden(hidden), stream);
+  Values values = with_hidden(hidden);
+  Chunk chunk;
+  if (model_.is_sparse(layer)) {
+    value_at(values, Value::mlp_input) = routed.mlp_input;
+    chunk.expert = routed.expert, chunk.weight = routed.weight;
+  }
+  run_pieces(Stage::mlp, layer, unit, chunk, values, stream);
+}
+
+void Layers::expert(int layer, const UnitViews& unit, View hidden, View mlp_input, const ExpertRows& of,
+                    kernels::Stream& stream) {
+  // A GPU multiplies levels as they lie for a few rows at a time: for each expert they are too few to unpack for.
+  const bool packed = is_quantised(weft::runtime::of(unit, Role::up_weight).dtype) && backend_.unpacks_weights();
+  const std::int64_t rows = std::ssize(of.rows), most = packed ? std::min(piece_tokens_, backend_.packed_rows())
+                                                               : piece_tokens_;
+  for (std::int64_t first = 0; first < rows; first += most) {
+    const auto at = static_cast<std::size_t>(first), count = static_cast<std::size_t>(std::min(most, rows - first));
+    begin_chunk();
+    Values values = with_hidden(hidden);
+    value_at(values, Value::mlp_input) = mlp_input;
+    Chunk chunk;
+    chunk.routed = {of.rows.subspan(at, count), of.weight.subspan(at, count)};
+    run(Stage::expert, layer, unit, chunk, values, stream);
+  }
 }
 
 void Layers::output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,

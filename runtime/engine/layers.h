@@ -37,6 +37,18 @@ struct Exchange {
   View q, k, v, attended;
 };
 
+/// What a sparse layer keeps of a batch's rows until its last expert.
+struct Routed {
+  View mlp_input;                 ///< [rows, hidden], on the device
+  std::span<std::int32_t> expert;  ///< [rows * chosen], as kernels::Route has them; host memory, also of `weight`
+  std::span<float> weight;
+};
+/// The rows that chose an expert, ascending, and their weights.
+struct ExpertRows {
+  std::span<const std::int32_t> rows;
+  std::span<const float> weight;
+};
+
 /// The slots of a KV buffer, one entry for each run of heads (policy::Footprint::kv_shapes).
 using HeadRunSlots = std::vector<kernels::KvSlots>;
 
@@ -81,13 +93,18 @@ class Layers {
   void attention_core(int layer, const BatchRows& rows, const Exchange& host, const HeadRunSlots& kv);
   void attention_out(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, View attended,
                      kernels::Stream& stream);
-  void mlp(int layer, const UnitViews& unit, View hidden, kernels::Stream& stream);
+  /// `routed` is written if the layer is sparse, and not used if it is dense.
+  void mlp(int layer, const UnitViews& unit, View hidden, const Routed& routed, kernels::Stream& stream);
+  /// Adds what one expert, whose tensors are `unit`, computes for its rows.
+  void expert(int layer, const UnitViews& unit, View hidden, View mlp_input, const ExpertRows& of,
+              kernels::Stream& stream);
   /// Writes the last row of each live sequence, normed and projected, to the first rows of `last_embed`.
   void output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,
               kernels::Stream& stream);
   /// Computes one piece of the head: `logits_columns` of the logits.
   void head(const UnitViews& piece, View last_embed, View logits_columns, kernels::Stream& stream);
 
+  const policy::Experts& experts() const { return model_.experts; }
   const kernels::Ops& ops() const { return ops_; }
   policy::Rolling rolling() const { return policy::rolling_of(model_, retention_); }
 
@@ -109,6 +126,9 @@ class Layers {
     std::span<const std::int32_t> tokens, position;  // [rows]
     std::span<const std::int32_t> last;              // [sequences] the last row of each
     bool narrow_q = false, narrow_kv = false;        // q, k and v in the type of products
+    std::span<std::int32_t> expert = {};             // [rows * chosen] written by the router
+    std::span<float> weight = {};
+    ExpertRows routed = {};
   };
 
   /// Frees the work space from `used` on.
@@ -130,6 +150,7 @@ class Layers {
   std::size_t run_products(std::span<const policy::Step> steps, const UnitViews& unit, const Values& values,
                            kernels::Stream& stream) const;
   void norm(const policy::Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream) const;
+  kernels::Route route(const View& logits, const ConstView& bias, const Chunk& chunk) const;
   void rotary(int layer, std::span<const std::int32_t> position, View heads, kernels::Stream& stream) const;
   void scale(policy::Factor factor, View x, kernels::Stream& stream) const;
   void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,

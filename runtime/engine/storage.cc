@@ -88,6 +88,7 @@ void Storage::check_reach() const {
     refuse_at(buffers_.home_data(id), buffers_.bytes(id), what);
   };
   if (footprint_.workspace.exchange_host.bytes > 0) refuse_unless(exchange_host_, "attention");
+  if (footprint_.workspace.routing > 0) refuse_unless(routing_, "the choices of experts");
   if (footprint_.workspace.gather > 0) refuse_unless(gather_, "rows of the embedding from disk");
   for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
     if (units_[unit].gathered && buffers_.home(buffer(unit)) == Tier::host)
@@ -121,6 +122,10 @@ void Storage::add_buffers(std::span<const offload::FileId> files, std::span<cons
     exchange_host_ =
         buffers_.add(Kind::workspace, footprint_.workspace.exchange_host.bytes, Tier::host, {}, Use::in_place);
   }
+  if (footprint_.workspace.routing > 0)
+    routing_ = buffers_.add(Kind::workspace,
+                            static_cast<std::uint64_t>(shape.batches) * footprint_.workspace.routing,
+                            shape.disk_reads_device ? Tier::device : Tier::host, {}, Use::in_place);
   if (footprint_.workspace.gather > 0)
     gather_ = buffers_.add(Kind::workspace, footprint_.workspace.gather,
                            footprint_.shape.disk_reads_device ? Tier::device : Tier::host, {}, Use::in_place);
@@ -194,7 +199,7 @@ std::byte* Storage::place(std::uint32_t subject, std::uint32_t slot, offload::Wi
 std::uint64_t Storage::size_to_move(const Op& op) const {
   if (op.subject < footprint_.shape.activation_buffer(0)) return buffers_.bytes(buffer(op.subject));
   const std::int64_t tokens = tokens_[op.batch];
-  return policy::shape_of(policy::Value::hidden, model_, footprint_.types, tokens).bytes();
+  return policy::hidden_layout(model_, footprint_.types, tokens).bytes;
 }
 
 std::uint64_t Storage::move(const Op& op, kernels::Stream& stream) {
@@ -242,11 +247,11 @@ std::uint64_t Storage::exchange_rows(const Op& op, kernels::Stream& stream) {
   return copy(host.q, device.q) + copy(host.k, device.k) + copy(host.v, device.v);
 }
 
-UnitViews Storage::unit(int unit, std::uint32_t slot) const {
+UnitViews Storage::unit(int unit, std::uint32_t slot, int expert) const {
   const auto index = static_cast<std::uint32_t>(unit);
   const std::byte* const at = place(index, slot, unit_window_);
   if (!at) return {};  // a table on the disk, whose rows are gathered
-  return weights_.views(index, at - shift(index));
+  return weights_.views(index, at - shift(index), expert);
 }
 
 std::array<View, policy::kRoles> Storage::unpacked(std::uint32_t sublayer, const UnitViews& unit) const {
@@ -292,12 +297,26 @@ std::byte* Storage::idle_kv_window() const {
   return buffers_.slot(footprint_.shape.disk_reads_device ? kv_window_ : kv_staging_, 0);
 }
 
-View Storage::hidden(const Op& op, std::int64_t tokens) const {
+std::byte* Storage::hidden_place(const Op& op) const {
   const policy::ScheduleShape& shape = footprint_.shape;
   const std::uint32_t buffer = shape.activation_buffer(shape.hidden_place(op.batch, op.prefill));
-  assert(policy::shape_of(policy::Value::hidden, model_, footprint_.types, tokens).bytes() <=
+  return place(buffer, op.activation_slot, activation_window_);
+}
+
+View Storage::hidden(const Op& op, std::int64_t tokens) const {
+  assert(policy::hidden_layout(model_, footprint_.types, tokens).bytes <=
          (op.prefill ? footprint_.prefill_hidden_bytes : footprint_.decode_hidden_bytes));
-  return {place(buffer, op.activation_slot, activation_window_), footprint_.types.activation, tokens, model_.hidden};
+  return {hidden_place(op), footprint_.types.activation, tokens, model_.hidden};
+}
+
+Routed Storage::routed(const Op& op, std::int64_t tokens) const {
+  const policy::HiddenLayout layout = policy::hidden_layout(model_, footprint_.types, tokens);
+  const policy::ValueShape& input = layout.mlp_input;
+  const auto choices = static_cast<std::size_t>(tokens * model_.experts.chosen);
+  std::byte* const at = buffers_.home_data(routing_) + op.batch * footprint_.workspace.routing;
+  return {.mlp_input = View(hidden_place(op) + layout.input_offset, input.dtype, input.rows, input.cols),
+          .expert = {reinterpret_cast<std::int32_t*>(at), choices},
+          .weight = {reinterpret_cast<float*>(at + footprint_.workspace.routing / 2), choices}};
 }
 
 void Storage::set_rows(int batch, std::int64_t tokens, std::int64_t begun) {

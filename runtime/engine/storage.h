@@ -54,7 +54,7 @@ class Storage : public TableRows {
   /// Runs a load or store op of the schedule on the calling lane's thread. Returns the bytes moved.
   std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
 
-  UnitViews unit(int unit, std::uint32_t slot) const;
+  UnitViews unit(int unit, std::uint32_t slot, int expert = 0) const;
   /// Room for the quantised matrices of the sublayer's unit once unpacked, by role; empty for matrices that stay as
   /// they are.
   std::array<View, policy::kRoles> unpacked(std::uint32_t sublayer, const UnitViews& unit) const;
@@ -65,6 +65,8 @@ class Storage : public TableRows {
   /// disk.
   std::byte* idle_kv_window() const;
   View hidden(const policy::Op& op, std::int64_t tokens) const;  ///< [tokens, hidden] of a compute op's batch
+  /// What a sparse layer has found for a compute op's batch.
+  Routed routed(const policy::Op& op, std::int64_t tokens) const;
   /// Sets how many rows the hidden states of a batch have now, and how many of these may go to the host to be attended.
   /// Ops that move them then move that many rows.
   void set_rows(int batch, std::int64_t tokens, std::int64_t begun);
@@ -99,6 +101,7 @@ class Storage : public TableRows {
   std::uint64_t exchange_rows(const policy::Op& op, kernels::Stream& stream);
   std::uint64_t size_to_move(const policy::Op& op) const;
   View rows_of(policy::Value value, std::byte* at, int batch) const;
+  std::byte* hidden_place(const policy::Op& op) const;
   ConstView read_rows(std::size_t unit, const policy::TensorSpec& table, std::span<std::int32_t> ids);
 
   const policy::ModelSpec& model_;
@@ -110,7 +113,7 @@ class Storage : public TableRows {
   offload::BufferStore buffers_;
   offload::WindowId unit_window_{}, kv_window_{}, activation_window_{}, unit_staging_{}, kv_staging_{},
       activation_staging_{}, host_kv_window_{};
-  offload::BufferId workspace_{}, output_{}, unpacked_{}, exchange_device_{}, exchange_host_{}, gather_{};
+  offload::BufferId workspace_{}, output_{}, unpacked_{}, exchange_device_{}, exchange_host_{}, gather_{}, routing_{};
   std::unique_ptr<kernels::Event> gathered_;               // the last rows read have left the work space
   std::vector<std::atomic<std::int64_t>> tokens_, begun_;  // [batches]
 };

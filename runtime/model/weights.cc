@@ -211,9 +211,10 @@ std::vector<std::uint64_t> Weights::unpacked_bytes() const {
   return bytes;
 }
 
-UnitViews Weights::views(std::size_t unit, const std::byte* base) const {
+UnitViews Weights::views(std::size_t unit, const std::byte* base, int expert) const {
   UnitViews views;
   for (const Placed& tensor : layouts_[unit].tensors) {
+    if (tensor.spec.expert != expert) continue;
     ConstView& view = views[static_cast<std::size_t>(tensor.spec.role)];
     view = ConstView(base + tensor.offset, tensor.dtype, tensor.spec.rows, tensor.spec.cols);
     view.group = tensor.group;

@@ -23,7 +23,7 @@
 
 namespace weft::runtime {
 
-/// The tensors of one unit, by role. A view is empty if the model has no such tensor.
+/// The tensors of one unit, or of one expert of it, by role. A view is empty if the model has no such tensor.
 using UnitViews = std::array<ConstView, policy::kRoles>;
 
 /// Takes room for a matrix of `elements` 16-bit numbers. The matrices of a unit take the same room in any order.
@@ -66,7 +66,7 @@ class Weights {
   const std::vector<std::uint64_t>& unit_bytes() const { return bytes_; }
   /// [units] The bytes that a unit's quantised matrices take in 16 bits, each by take_unpacked().
   std::vector<std::uint64_t> unpacked_bytes() const;
-  UnitViews views(std::size_t unit, const std::byte* base) const;
+  UnitViews views(std::size_t unit, const std::byte* base, int expert = 0) const;
   std::size_t tensor_offset(std::size_t unit, policy::Role role) const { return placed(unit, role).offset; }
   DType tensor_dtype(std::size_t unit, policy::Role role) const { return placed(unit, role).dtype; }
   /// True if parts() are the unit, false if make() writes it.

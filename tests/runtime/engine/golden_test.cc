@@ -35,7 +35,7 @@ std::string name_of_type(DType dtype) {
 
 /// The golden checkpoints, a group of families for each test case. Those of no other group are OPT's.
 const std::vector<std::vector<std::string>> kGroups = {
-    {}, {"llama", "smollm", "granite"}, {"mistral", "neox", "phi"}, {"qwen", "glm"}, {"gemma", "olmo"}};
+    {}, {"llama", "smollm", "granite"}, {"mistral", "neox", "phi"}, {"qwen", "glm"}, {"gemma", "olmo"}, {"moe"}};
 
 std::size_t group_of(const std::string& checkpoint) {
   for (std::size_t group = 1; group < kGroups.size(); ++group)

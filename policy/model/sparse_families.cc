@@ -1,0 +1,191 @@
+// policy/model/sparse_families.cc: reads the config.json of families with experts.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kernels/error.h"
+#include "kernels/expert_ops.h"
+#include "policy/model/architecture.h"
+#include "policy/model/model_config.h"
+
+namespace weft::policy {
+namespace {
+
+/// Reads the numbers of experts, and those of each token.
+void experts_from_config(Fields& fields, ModelSpec& model, const char* count, std::int64_t default_count,
+                         std::int64_t default_chosen) {
+  model.mlp_bias = false;
+  model.experts.count = positive_int(fields, count, kernels::kMostExperts, default_count);
+  model.experts.chosen = positive_int(fields, "num_experts_per_tok", kernels::kMostExperts, default_chosen);
+  if (model.experts.chosen > model.experts.count)
+    fields.refuse_field("num_experts_per_tok", "at most the " + std::to_string(model.experts.count) + " experts");
+}
+
+/// All layers have experts but those of `mlp_only_layers`, and with decoder_sparse_step N only every Nth.
+void sparse_layers_of_qwen(Fields& fields, ModelSpec& model) {
+  const std::int64_t step = fields.integer("decoder_sparse_step", 1, INT32_MAX, 1);
+  const bool listed = fields.has("mlp_only_layers") && !fields.is_null("mlp_only_layers");
+  const nlohmann::json dense = listed ? fields.at("mlp_only_layers") : nlohmann::json::array();
+  const auto is_layer = [](const nlohmann::json& layer) { return layer.is_number_integer(); };
+  if (!dense.is_array() || !std::all_of(dense.begin(), dense.end(), is_layer))
+    fields.refuse_field("mlp_only_layers", "a list of layers");
+  std::vector<bool> sparse;
+  for (int layer = 0; layer < model.layers; ++layer)
+    sparse.push_back((layer + 1) % step == 0 && std::find(dense.begin(), dense.end(), layer) == dense.end());
+  if (std::find(sparse.begin(), sparse.end(), false) == sparse.end()) return;
+  if (std::find(sparse.begin(), sparse.end(), true) == sparse.end()) model.experts = {};
+  else model.experts.sparse = std::move(sparse);
+}
+
+}  // namespace
+
+ModelSpec mixtral_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "mixtral",
+                                .layers = 32,
+                                .hidden = 4096,
+                                .ffn = 14336,
+                                .heads = 32,
+                                .kv_heads = 8,
+                                .vocab = 32000,
+                                .positions = 4096 * 32,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-5f,
+                                .eos = {2},
+                                .bos = 1},
+                               {.default_theta = 1e6, .whole = true});
+  model.qkv_bias = model.output_bias = false;
+  const int window = fields.has("sliding_window") ? window_from_config(fields, 0) : 0;
+  if (window > 0 && window < model.positions) model.windows.assign(static_cast<std::size_t>(model.layers), window);
+  experts_from_config(fields, model, "num_local_experts", 8, 2);
+  model.experts.ffn = model.ffn;
+  model.experts.normalise = true;
+  return model;
+}
+
+ModelSpec olmoe_from_config(Fields& fields, const std::string& where) {
+  if (fields.has("clip_qkv") && !fields.is_null("clip_qkv"))
+    fields.refuse_field("clip_qkv", "null: queries, keys and values that are not clipped");
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "olmoe",
+                                .layers = 16,
+                                .hidden = 2048,
+                                .ffn = 2048,
+                                .heads = 16,
+                                .vocab = 50304,
+                                .positions = 4096,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-5f,
+                                .eos = {50279},
+                                .bos = {}},
+                               {.whole = true});
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
+  model.head_norm = true;
+  experts_from_config(fields, model, "num_experts", 64, 8);
+  model.experts.ffn = model.ffn;
+  model.experts.normalise = flag(fields, "norm_topk_prob", false);
+  return model;
+}
+
+ModelSpec qwen2_moe_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "qwen2_moe",
+                                .layers = 24,
+                                .hidden = 2048,
+                                .ffn = 5632,
+                                .heads = 16,
+                                .kv_heads = 16,
+                                .vocab = 151936,
+                                .positions = 32768,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-6f,
+                                .eos = {},
+                                .bos = {}},
+                               {.whole = true});
+  model.qkv_bias = flag(fields, "qkv_bias", true);
+  model.output_bias = false;
+  const std::int64_t last = fields.integer("max_window_layers", 0, INT32_MAX, 28);
+  if (const int window = flag(fields, "use_sliding_window", false) ? window_from_config(fields, 4096) : 0; window > 0)
+    model.windows =
+        layer_windows(fields, model, window, [last](int layer) { return layer % 2 == 0 && layer < last; });
+  experts_from_config(fields, model, "num_experts", 60, 4);
+  model.experts.ffn = positive_int(fields, "moe_intermediate_size", 1 << 20, 1408);
+  model.experts.shared_ffn = positive_int(fields, "shared_expert_intermediate_size", 1 << 20, 5632);
+  model.experts.shared_gate = true;
+  model.experts.normalise = flag(fields, "norm_topk_prob", false);
+  sparse_layers_of_qwen(fields, model);
+  return model;
+}
+
+ModelSpec qwen3_moe_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "qwen3_moe",
+                                .layers = 24,
+                                .hidden = 2048,
+                                .ffn = 6144,
+                                .heads = 32,
+                                .kv_heads = 4,
+                                .vocab = 151936,
+                                .positions = 32768,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-6f,
+                                .eos = {},
+                                .bos = {}},
+                               {.whole = true});
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
+  model.head_norm = true;
+  if (const int window = flag(fields, "use_sliding_window", false) ? window_from_config(fields, 4096) : 0;
+      window > 0 && window < model.positions)
+    model.windows.assign(static_cast<std::size_t>(model.layers), window);
+  experts_from_config(fields, model, fields.has("num_experts") ? "num_experts" : "num_local_experts", 128, 8);
+  model.experts.ffn = positive_int(fields, "moe_intermediate_size", 1 << 20, 768);
+  model.experts.normalise = flag(fields, "norm_topk_prob", false);
+  sparse_layers_of_qwen(fields, model);
+  return model;
+}
+
+ModelSpec glm4_moe_from_config(Fields& fields, const std::string& where) {
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "glm4_moe",
+                                .layers = 46,
+                                .hidden = 4096,
+                                .ffn = 10944,
+                                .heads = 96,
+                                .kv_heads = 8,
+                                .vocab = 151552,
+                                .positions = 131072,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-5f,
+                                .eos = {},
+                                .bos = {}},
+                               {.default_fraction = 0.5});
+  model.qkv_bias = flag(fields, "attention_bias", false);
+  model.output_bias = false;
+  model.head_norm = flag(fields, "use_qk_norm", false);
+  experts_from_config(fields, model, "n_routed_experts", 128, 8);
+  Experts& experts = model.experts;
+  experts.ffn = positive_int(fields, "moe_intermediate_size", 1 << 20, 1408);
+  experts.shared_ffn = experts.ffn * positive_int(fields, "n_shared_experts", 64, 1);
+  experts.sigmoid = experts.bias = true;
+  experts.normalise = flag(fields, "norm_topk_prob", true);
+  experts.scale = static_cast<float>(positive(fields, "routed_scaling_factor", 1e9, 1.0));
+  experts.groups = positive_int(fields, "n_group", experts.count, 1);
+  experts.groups_kept = positive_int(fields, "topk_group", experts.groups, 1);
+  if (experts.count % experts.groups != 0)
+    fields.refuse_field("n_group", "a divisor of the " + std::to_string(experts.count) + " experts");
+  if (experts.chosen > experts.count / experts.groups * experts.groups_kept)
+    fields.refuse_field("num_experts_per_tok", "at most the experts of topk_group groups");
+  model.next_layers = static_cast<int>(fields.integer("num_nextn_predict_layers", 0, 64, 1));
+  const std::int64_t first = fields.integer("first_k_dense_replace", 0, INT32_MAX, 1);
+  if (first >= model.layers) experts = {};
+  else
+    for (int layer = 0; first > 0 && layer < model.layers; ++layer) experts.sparse.push_back(layer >= first);
+  return model;
+}
+
+}  // namespace weft::policy

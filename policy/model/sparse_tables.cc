@@ -1,0 +1,136 @@
+// policy/model/sparse_tables.cc: the tensors of models with experts.
+#include <array>
+
+#include "policy/model/tensor_rows.h"
+#include "policy/model/tensor_tables.h"
+
+namespace weft::policy {
+namespace {
+
+constexpr Unit::Kind kExperts = Unit::Kind::experts;
+
+constexpr TensorRow expert(Role role, const char* name) {
+  const bool down = role == Role::down_weight;
+  return matrix(kExperts, role, name, down ? Dim::hidden : Dim::expert_ffn, down ? Dim::expert_ffn : Dim::hidden,
+                When::sparse);
+}
+constexpr TensorRow shared(Role role, const char* name) {
+  const bool down = role == Role::down_weight;
+  return matrix(kMlp, role, name, down ? Dim::hidden : Dim::shared_ffn, down ? Dim::shared_ffn : Dim::hidden,
+                When::shared_expert);
+}
+constexpr TensorRow dense(TensorRow row) {
+  row.when = When::gated_mlp;
+  return row;
+}
+
+constexpr TensorRow kRouter = matrix(kMlp, Role::router, "layers.#.mlp.gate.weight", Dim::experts, Dim::hidden,
+                                     When::sparse);
+constexpr TensorRow kExpertGate = expert(Role::gate_weight, "layers.#.mlp.experts.@.gate_proj.weight");
+constexpr TensorRow kExpertUp = expert(Role::up_weight, "layers.#.mlp.experts.@.up_proj.weight");
+constexpr TensorRow kExpertDown = expert(Role::down_weight, "layers.#.mlp.experts.@.down_proj.weight");
+
+constexpr std::array kMixtral{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kK,
+    kV,
+    kO,
+    kMlpInputNorm,
+    matrix(kMlp, Role::router, "layers.#.block_sparse_moe.gate.weight", Dim::experts, Dim::hidden, When::sparse),
+    expert(Role::gate_weight, "layers.#.block_sparse_moe.experts.@.w1.weight"),
+    expert(Role::up_weight, "layers.#.block_sparse_moe.experts.@.w3.weight"),
+    expert(Role::down_weight, "layers.#.block_sparse_moe.experts.@.w2.weight"),
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
+constexpr std::array kOlmoe{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    norm(kAttention, Role::q_norm, "layers.#.self_attn.q_norm.weight", Dim::q_rows),
+    norm(kAttention, Role::k_norm, "layers.#.self_attn.k_norm.weight", Dim::kv_rows),
+    kO,
+    kOBias,
+    kMlpInputNorm,
+    kRouter,
+    kExpertGate,
+    kExpertUp,
+    kExpertDown,
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
+constexpr std::array kQwenMoe{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kHeadQNorm,
+    kHeadKNorm,
+    kO,
+    kOBias,
+    kMlpInputNorm,
+    dense(kGate),
+    dense(kUp),
+    dense(kDown),
+    kRouter,
+    shared(Role::gate_weight, "layers.#.mlp.shared_expert.gate_proj.weight"),
+    shared(Role::up_weight, "layers.#.mlp.shared_expert.up_proj.weight"),
+    shared(Role::down_weight, "layers.#.mlp.shared_expert.down_proj.weight"),
+    matrix(kMlp, Role::shared_gate, "layers.#.mlp.shared_expert_gate.weight", Dim::one, Dim::hidden,
+           When::gated_shared_expert),
+    kExpertGate,
+    kExpertUp,
+    kExpertDown,
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
+constexpr std::array kGlm4Moe{
+    embedding("embed_tokens.weight"),
+    kInputNorm,
+    kQ,
+    kQBias,
+    kK,
+    kKBias,
+    kV,
+    kVBias,
+    kHeadQNorm,
+    kHeadKNorm,
+    kO,
+    kMlpInputNorm,
+    dense(kGate),
+    dense(kUp),
+    dense(kDown),
+    kRouter,
+    bias(kMlp, Role::router_bias, "layers.#.mlp.gate.e_score_correction_bias", Dim::experts, When::router_bias),
+    shared(Role::gate_weight, "layers.#.mlp.shared_experts.gate_proj.weight"),
+    shared(Role::up_weight, "layers.#.mlp.shared_experts.up_proj.weight"),
+    shared(Role::down_weight, "layers.#.mlp.shared_experts.down_proj.weight"),
+    kExpertGate,
+    kExpertUp,
+    kExpertDown,
+    kFinalNorm,
+    head("lm_head.weight"),
+};
+
+}  // namespace
+
+std::span<const TensorRow> mixtral_tensors() { return kMixtral; }
+std::span<const TensorRow> olmoe_tensors() { return kOlmoe; }
+std::span<const TensorRow> qwen_moe_tensors() { return kQwenMoe; }
+std::span<const TensorRow> glm4_moe_tensors() { return kGlm4Moe; }
+
+}  // namespace weft::policy
