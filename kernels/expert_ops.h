@@ -18,13 +18,13 @@ inline constexpr int kMostExperts = 512;  ///< of a layer
 ///   logits [rows, experts] f32;  bias [1, experts] of any float type, or empty
 ///   expert, weight [rows * chosen]: written, each row's experts in ascending order
 struct Route {
-  ConstView logits, bias;
+  ConstView logits = {}, bias = {};
   int chosen = 1;
   bool sigmoid = false, normalise = false;
   int groups = 1, groups_kept = 1;
   float scale = 1;
-  std::span<std::int32_t> expert;
-  std::span<float> weight;
+  std::span<std::int32_t> expert = {};
+  std::span<float> weight = {};
 };
 
 /// x[to[i]] += factor[i] * y[i].   x [rows of x, cols], y [rows, cols] f32;  to, factor [rows], no row of x twice

@@ -54,7 +54,7 @@ void route_row(const Route& op, const float* logits, const float* bias, std::int
     for (int e = 0; e < experts; ++e) score[static_cast<std::size_t>(e)] /= sum;
   }
   for (std::size_t e = 0; e < static_cast<std::size_t>(experts); ++e)
-    key[e] = key_of(bias ? score[e] + bias[e] : op.sigmoid ? score[e] : logits[e]);
+    key[e] = key_of(bias ? score[e] + bias[e] : score[e]);
   if (op.groups > 1) leave_groups(op, key.data(), taken.data());
   for (int i = 0; i < op.chosen; ++i) {
     int best = -1;

@@ -48,9 +48,8 @@ __device__ Best best_left(const float* key, const bool* taken, int count, int la
 }
 
 /// A warp for each row. Grid: rows / kWarps.
-__global__ void __launch_bounds__(kWarps* kWarp)
-    route(const float* logits, std::int64_t stride, Numbers bias, int rows, Routing how, std::int32_t* expert,
-          float* weight) {
+__global__ void __launch_bounds__(kWarps* kWarp) route(const float* logits, std::int64_t stride, Numbers bias, int rows,
+                                                       Routing how, std::int32_t* expert, float* weight) {
   WEFT_SHARED(float, scores, [kWarps][kMostExperts]);
   WEFT_SHARED(float, keys, [kWarps][kMostExperts]);
   WEFT_SHARED(float, goods, [kWarps][kMostExperts]);
@@ -71,9 +70,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   sum = how.sigmoid ? 1 : warp_reduce(sum, Sum{});
   for (int e = lane; e < how.experts; e += kWarp) {
     score[e] /= sum;
-    key[e] = key_of(bias.data    ? score[e] + bias.at<1>(e).at[0]
-                    : how.sigmoid ? score[e]
-                                  : logits[e]);
+    key[e] = key_of(bias.data ? score[e] + bias.at<1>(e).at[0] : score[e]);
     taken[e] = how.groups > 1;
   }
   __syncwarp();
@@ -113,7 +110,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   // Sums are in ascending order of experts, as on a CPU: each lane adds them all.
   for (int turn = 0; turn * kWarp < how.experts; ++turn) {
     const unsigned mask = __ballot_sync(kWholeWarp, chosen[turn]);
-    for (unsigned left = mask; left != 0; left &= left - 1) total += score[turn * kWarp + __ffs(static_cast<int>(left)) - 1];
+    for (unsigned left = mask; left != 0; left &= left - 1)
+      total += score[turn * kWarp + __ffs(static_cast<int>(left)) - 1];
   }
   for (int turn = 0; turn * kWarp < how.experts; ++turn) {
     const unsigned mask = __ballot_sync(kWholeWarp, chosen[turn]);
@@ -156,8 +154,8 @@ dim3 grid_of_rows(std::int64_t rows, std::int64_t cols) {
 void CudaOps::run(const Route& op, Stream& any) const {
   check(op);
   const int rows = static_cast<int>(op.logits.rows);
-  const Routing how{static_cast<int>(op.logits.cols), op.chosen, op.groups, op.groups_kept, op.sigmoid, op.normalise,
-                    op.scale};
+  const Routing how{
+      static_cast<int>(op.logits.cols), op.chosen, op.groups, op.groups_kept, op.sigmoid, op.normalise, op.scale};
   launch(route, dim3(static_cast<unsigned>((rows + kWarps - 1) / kWarps)), kWarps * kWarp, 0,
          static_cast<CudaStream&>(any), static_cast<const float*>(op.logits.data), op.logits.stride,
          Numbers{op.bias.data, op.bias.dtype}, rows, how, op.expert.data(), op.weight.data());

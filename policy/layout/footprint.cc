@@ -256,8 +256,7 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   const std::vector<std::size_t> kv_weight = kv_weights(print);
   shape.kv_home = spread(kv_weight, policy.kv.of);
   shape.host_attends = host_attends(shape.kv_home, kv_weight, policy.attention_on_host);
-  for (std::size_t u = 0; u < sizing.unpacked_bytes.size(); ++u)
-    shape.unpacks.push_back(sizing.unpacked_bytes[u] > 0 && units[u].kind != Unit::Kind::experts);
+  for (const std::uint64_t bytes : sizing.unpacked_bytes) shape.unpacks.push_back(bytes > 0);
 
   print.gpu_batch_size = policy.gpu_batch_size;
   print.workspace = workspace_of(model, policy, work, print.types, sizing.rows_that_fill);

@@ -29,8 +29,8 @@ Unit make_unit(const ModelSpec& model, Unit::Kind kind, int layer, int first = 0
   return unit;
 }
 
-/// How many experts a unit has: as many as are no larger than a layer's attention, so that windows fit both, and so many
-/// that a layer has at most kMostGroups such units, which a schedule can still hold.
+/// How many experts a unit has: as many as are no larger than a layer's attention, so that windows fit both, and so
+/// many that a layer has at most kMostGroups such units, which a schedule can still hold.
 int experts_of_unit(const ModelSpec& model, int layer) {
   constexpr int kMostGroups = 16;
   const std::int64_t attention = make_unit(model, Unit::Kind::attention, layer).elements(),
@@ -109,6 +109,10 @@ const char* name_of(Sublayer::Kind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
+double rows_share(const ModelSpec& model, Sublayer::Kind kind) {
+  return kind == Sublayer::Kind::experts ? double(model.experts.chosen) / model.experts.count : 1;
+}
+
 std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<Unit>& units) {
   using Kind = Sublayer::Kind;
   std::vector<Sublayer> order{{Kind::embed}};
@@ -122,7 +126,8 @@ std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<
     if (unit.kind == Unit::Kind::output) output.unit = u;
     if (unit.kind == Unit::Kind::mlp) order.push_back({Kind::mlp, unit.layer, u});
     if (unit.kind == Unit::Kind::attention) order.push_back({Kind::attention, unit.layer, u});
-    if (unit.kind == Unit::Kind::experts) order.push_back({Kind::experts, unit.layer, u, unit.first_expert, unit.experts});
+    if (unit.kind == Unit::Kind::experts)
+      order.push_back({Kind::experts, unit.layer, u, unit.first_expert, unit.experts});
   }
   order.push_back(output);
   order.insert(order.end(), heads.begin(), heads.end());

@@ -57,8 +57,8 @@ struct ModelSpec {
   std::vector<int> windows = {};
   std::vector<float> window_rotary = {};  ///< `rotary` of layers with a window, with magnitude 1; empty: no difference
   Experts experts = {};
-  int next_layers = 0;  ///< layers behind the last in the checkpoint that predict further tokens; they are not used
-  std::string activation;                 ///< as config.json names it
+  int next_layers = 0;     ///< layers behind the last in the checkpoint that predict further tokens; they are not used
+  std::string activation;  ///< as config.json names it
   float norm_epsilon = 1e-5f;
   DType dtype = DType::f32;        ///< the type that config.json names
   bool names_dtype = false;        ///< whether it names one
@@ -149,8 +149,8 @@ struct TensorSpec {
 std::span<const char* const> name_prefixes(const ModelSpec& model);
 
 /// Tensors that are placed and moved together: one copy brings a sublayer's weights. With a parallel residual the
-/// attention's unit has the mlp's too. The mlp of a sparse layer is the router and the shared expert; units with some of
-/// the layer's experts follow it.
+/// attention's unit has the mlp's too. The mlp of a sparse layer is the router and the shared expert; units with some
+/// of the layer's experts follow it.
 struct Unit {
   enum class Kind : std::uint8_t { embedding, positions, input, attention, mlp, experts, output, head } kind;
   int layer = -1;
@@ -161,8 +161,8 @@ struct Unit {
   std::int64_t elements() const;
 };
 
-/// All units in order of use. The token embedding and the head are cut into pieces of whole rows, no larger than a unit of
-/// the layers, so that neither sets the size of a window. A tied head shares the pieces of the embedding.
+/// All units in order of use. The token embedding and the head are cut into pieces of whole rows, no larger than a unit
+/// of the layers, so that neither sets the size of a window. A tied head shares the pieces of the embedding.
 std::vector<Unit> model_units(const ModelSpec& model);
 
 /// A part of the forward pass that one compute op runs over a gpu batch. `unit`: index into model_units(), or -1.
@@ -173,6 +173,9 @@ struct Sublayer {
   int first_expert = 0, experts = 0;  ///< of Kind::experts: those of the layer that the unit has
 };
 const char* name_of(Sublayer::Kind kind);
+
+/// The share of a batch's rows that a product in a sublayer has: of one expert on average, elsewhere 1.
+double rows_share(const ModelSpec& model, Sublayer::Kind kind);
 
 /// The sublayers in the order of the forward pass.
 std::vector<Sublayer> model_sublayers(const ModelSpec& model, const std::vector<Unit>& units);

@@ -109,8 +109,7 @@ ModelSpec qwen2_moe_from_config(Fields& fields, const std::string& where) {
   model.output_bias = false;
   const std::int64_t last = fields.integer("max_window_layers", 0, INT32_MAX, 28);
   if (const int window = flag(fields, "use_sliding_window", false) ? window_from_config(fields, 4096) : 0; window > 0)
-    model.windows =
-        layer_windows(fields, model, window, [last](int layer) { return layer % 2 == 0 && layer < last; });
+    model.windows = layer_windows(fields, model, window, [last](int layer) { return layer % 2 == 0 && layer < last; });
   experts_from_config(fields, model, "num_experts", 60, 4);
   model.experts.ffn = positive_int(fields, "moe_intermediate_size", 1 << 20, 1408);
   model.experts.shared_ffn = positive_int(fields, "shared_expert_intermediate_size", 1 << 20, 5632);

@@ -24,8 +24,8 @@ constexpr TensorRow dense(TensorRow row) {
   return row;
 }
 
-constexpr TensorRow kRouter = matrix(kMlp, Role::router, "layers.#.mlp.gate.weight", Dim::experts, Dim::hidden,
-                                     When::sparse);
+constexpr TensorRow kRouter =
+    matrix(kMlp, Role::router, "layers.#.mlp.gate.weight", Dim::experts, Dim::hidden, When::sparse);
 constexpr TensorRow kExpertGate = expert(Role::gate_weight, "layers.#.mlp.experts.@.gate_proj.weight");
 constexpr TensorRow kExpertUp = expert(Role::up_weight, "layers.#.mlp.experts.@.up_proj.weight");
 constexpr TensorRow kExpertDown = expert(Role::down_weight, "layers.#.mlp.experts.@.down_proj.weight");

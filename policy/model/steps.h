@@ -54,7 +54,7 @@ enum class Value : std::uint8_t {
   log_sum,  ///< prompts only, per row: PrefillAttention::lse
   score,    ///< prompts only, per token: ColumnSums::score
   attended,
-  branch,  ///< a sublayer's addition to the hidden states, if it is normed or scaled before
+  branch,     ///< a sublayer's addition to the hidden states, if it is normed or scaled before
   mlp_input,  ///< of a sparse layer: kept until its last expert
   gate,
   up,
@@ -114,8 +114,8 @@ constexpr bool spans_chunk(Value value) { return value == Value::q || value == V
 /// Takes room for one of them; returns its offset.
 std::size_t take(offload::Arena& arena, const ValueShape& shape);
 
-/// The rows of hidden states in a batch's buffer, and behind them what a sparse layer keeps for its experts: the input of
-/// its mlp.
+/// The rows of hidden states in a batch's buffer, and behind them what a sparse layer keeps for its experts: the input
+/// of its mlp.
 struct HiddenLayout {
   ValueShape hidden, mlp_input;  ///< mlp_input has no rows if all layers are dense
   std::size_t input_offset = 0, bytes = 0;

@@ -64,8 +64,9 @@ double Cost::bits() const {
   return bits_of(format.dtype) + 32.0 / format.group;
 }
 
-bool Cost::packed(const Sweep& sweep) const {
-  return sweep.with_rows(sweep.rows(0, policy_.gpu_batch_size)) * sweep.tokens <= double(machine_.packed_rows);
+bool Cost::packed(const Sublayer& sub, const Sweep& sweep) const {
+  const double rows = sweep.with_rows(sweep.rows(0, policy_.gpu_batch_size)) * sweep.tokens;
+  return rows * rows_share(model_, sub.kind) <= double(machine_.packed_rows);
 }
 
 double Cost::product(double elements, double rows, DType weights, bool packed) const {
@@ -109,15 +110,15 @@ double Cost::compute(const Op& op, const Sweep& sweep) const {
   const Sublayer& sub = footprint_.shape.sublayers[op.subject];
   if (op.part == Op::Part::unpack) {
     const auto unit = static_cast<std::size_t>(sub.unit);
-    return packed(sweep) ? 0 : unpack(units_[unit], double(sizing_.unpacked_bytes[unit]));
+    return packed(sub, sweep) ? 0 : unpack(units_[unit], double(sizing_.unpacked_bytes[unit]));
   }
   const std::int64_t sequences = sweep.rows(op.batch, policy_.gpu_batch_size);
   const double rows = sweep.with_rows(sequences) * sweep.tokens;
   switch (sub.kind) {
     case Sublayer::Kind::embed: return pieces(Stage::embed, 0, rows, false) + disk_rows(rows);
     case Sublayer::Kind::attention: return attention(op, sequences, sweep);
-    case Sublayer::Kind::mlp: return pieces(Stage::mlp, sub.layer, rows, packed(sweep));
-    case Sublayer::Kind::experts: return experts(sub, rows);
+    case Sublayer::Kind::mlp: return pieces(Stage::mlp, sub.layer, rows, packed(sub, sweep));
+    case Sublayer::Kind::experts: return experts(sub, rows, packed(sub, sweep));
     case Sublayer::Kind::output: return steps(Stage::output, 0, double(sequences), false);
     case Sublayer::Kind::head:
       return head(units_[sub.unit], op.subject + 1 == footprint_.shape.sublayers.size(), double(sequences));
@@ -178,7 +179,8 @@ double Cost::decode_core(const Engine& engine, std::span<const offload::KvShape>
 
 double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep) const {
   using Part = Op::Part;
-  const int layer = footprint_.shape.sublayers[op.subject].layer;
+  const Sublayer& sub = footprint_.shape.sublayers[op.subject];
+  const int layer = sub.layer;
   const std::vector<offload::KvShape>& kv = footprint_.kv_runs(layer);
   if (op.part == Part::core) return decode_core(machine_.host, kv, double(sequences), sweep.visible);
   // Chunks of whole sequences, as Layers::chunks() cuts them.
@@ -188,11 +190,11 @@ double Cost::attention(const Op& op, std::int64_t sequences, const Sweep& sweep)
   double seconds = 0;
   for (double left = all; left > 1e-9; left -= per_chunk) {
     const double count = std::min(left, per_chunk), rows = count * sweep.tokens;
-    if (op.part != Part::out) seconds += pieces(Stage::attention_in, layer, rows, packed(sweep));
+    if (op.part != Part::out) seconds += pieces(Stage::attention_in, layer, rows, packed(sub, sweep));
     if (op.part == Part::whole)
       seconds += sweep.prefill ? prefill_core(layer, count, count * double(sequences) / all, sweep.tokens)
                                : decode_core(machine_.device, kv, count, sweep.visible);
-    if (op.part != Part::in) seconds += pieces(Stage::attention_out, layer, rows, packed(sweep));
+    if (op.part != Part::in) seconds += pieces(Stage::attention_out, layer, rows, packed(sub, sweep));
   }
   return seconds;
 }
@@ -204,13 +206,10 @@ double Cost::pieces(Stage stage, int layer, double rows, bool packed) const {
          (rest > 1e-9 ? steps(stage, layer, rest, packed) : 0);
 }
 
-double Cost::experts(const Sublayer& sub, double rows) const {
-  const Experts& experts = model_.experts;
-  // Each row chooses an expert with the same probability: an expert that no row chose takes no time.
-  const double share = double(experts.chosen) / experts.count, touched = 1 - std::pow(1 - share, rows);
-  if (touched <= 0) return 0;
-  const double each = rows * share / touched;
-  return sub.experts * touched * pieces(Stage::expert, sub.layer, each, true);
+double Cost::experts(const Sublayer& sub, double rows, bool packed) const {
+  // Each row chooses an expert with the same probability; one that no row chose takes no time.
+  const double share = rows_share(model_, sub.kind), touched = 1 - std::pow(1 - share, rows);
+  return touched > 0 ? sub.experts * touched * pieces(Stage::expert, sub.layer, rows * share / touched, packed) : 0;
 }
 
 /// Seconds of one piece of the head.

@@ -41,7 +41,7 @@ class Cost {
 
  private:
   /// Whether quantised units are multiplied as they lie in this sweep, although the machine unpacks others.
-  bool packed(const Sweep& sweep) const;
+  bool packed(const Sublayer& sub, const Sweep& sweep) const;
   double compute(const Op& op, const Sweep& sweep) const;
   double unpack(const Unit& unit, double bytes) const;
   double disk_rows(double rows) const;
@@ -53,7 +53,7 @@ class Cost {
   /// A stage that works row by row, in pieces of Workspace::piece_tokens rows.
   double pieces(Stage stage, int layer, double rows, bool packed) const;
   /// A unit of experts over the rows of a batch.
-  double experts(const Sublayer& sub, double rows) const;
+  double experts(const Sublayer& sub, double rows, bool packed) const;
   double head(const Unit& unit, bool last, double rows) const;
   /// All steps of a stage over `rows` rows, except attention itself.
   double steps(Stage stage, int layer, double rows, bool packed) const;
@@ -69,7 +69,7 @@ class Cost {
   const SizingInputs& sizing_;
   const Machine& machine_;
   std::array<std::array<std::vector<Step>, kStages>, 2> steps_;  // [sparse] of a layer: all of a kind are nearly alike
-  double embedding_on_disk_ = 0, positions_on_disk_ = 0;  // shares of the tables
+  double embedding_on_disk_ = 0, positions_on_disk_ = 0;         // shares of the tables
 };
 
 }  // namespace weft::policy

@@ -45,6 +45,11 @@ void print_shape(const policy::ModelSpec& spec) {
       spec.kv_heads == spec.heads ? "" : fmt::format(" over {} of keys and values", spec.kv_heads), spec.vocab,
       policy::context_text(spec), spec.pre_norm ? "pre" : "post", spec.tied_head ? "tied" : "untied",
       double(policy::parameters(spec)) / 1e6);
+  if (const policy::Experts& experts = spec.experts; experts.count > 0)
+    fmt::print("{} of {} layers have {} experts of width {}, of which a token passes {}{}\n",
+               experts.sparse.empty() ? spec.layers : std::count(experts.sparse.begin(), experts.sparse.end(), true),
+               spec.layers, experts.count, experts.ffn, experts.chosen,
+               experts.shared_ffn > 0 ? fmt::format(" and a shared one of width {}", experts.shared_ffn) : "");
   if (!spec.windows.empty())
     fmt::print("{} of {} layers have a sliding window of {} tokens\n",
                std::count_if(spec.windows.begin(), spec.windows.end(), [](int window) { return window > 0; }),

@@ -48,10 +48,10 @@ Executor::Executor(const policy::Policy& policy, const policy::Footprint& footpr
                    kernels::Backend& backend, GracePeriod& stop)
     : policy_(policy), footprint_(footprint), layers_(layers), storage_(storage), stop_(stop), backend_(backend),
       lanes_(backend), token_choice_(backend, policy.gpu_batch_size),
-      resident_(is_resident(footprint.shape) && layers.experts().count == 0),
+      resident_(is_resident(footprint.shape) && layers.model().experts.count == 0),
       packed_(footprint.shape.sublayers.size(), 0) {
-  for (int batch = 0; layers.experts().count > 0 && batch < footprint.shape.batches; ++batch)
-    routing_.emplace_back(layers.experts(), backend);
+  for (int batch = 0; layers.model().experts.count > 0 && batch < footprint.shape.batches; ++batch)
+    routing_.emplace_back(layers.model().experts, backend);
 }
 
 std::uint32_t Executor::sweeps_ahead() const {
@@ -262,15 +262,12 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
     gather_rows(op);
     if (rows.live() == 0) return;  // other batches took the last waiting sequences
   }
-  UnitViews unit = sub.unit < 0 ? UnitViews{} : storage_.unit(sub.unit, op.unit_slot);
-  if (op.part == Op::Part::unpack) packed_[op.subject] = few_rows() ? 1 : 0;
-  const auto unpacked = storage_.unpacked(op.subject, unit);
-  for (std::size_t role = 0; role < unit.size() && !packed_[op.subject]; ++role) {
-    if (!unpacked[role]) continue;
-    if (op.part == Op::Part::unpack) backend_.ops().run(kernels::UnpackWeights{unit[role], unpacked[role]}, stream);
-    unit[role] = unpacked[role];
-  }
+  std::vector<UnitViews> units(static_cast<std::size_t>(std::max(1, sub.experts)));
+  for (std::size_t expert = 0; expert < units.size() && sub.unit >= 0; ++expert)
+    units[expert] = storage_.unit(sub.unit, op.unit_slot, static_cast<int>(expert));
+  unpack(op, units, stream);
   if (op.part == Op::Part::unpack) return;
+  const UnitViews& unit = units.front();
   const View hidden = storage_.hidden(op, rows.rows());
   switch (sub.kind) {
     case Sublayer::Kind::embed: layers_.embed(unit, rows, hidden, stream); break;
@@ -311,7 +308,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
       const View input = storage_.routed(op, rows.rows()).mlp_input;
       for (int expert = 0; expert < sub.experts; ++expert)
         if (const ExpertRows of = routing.rows_of(sub.first_expert + expert); !of.rows.empty())
-          layers_.expert(sub.layer, storage_.unit(sub.unit, op.unit_slot, expert), hidden, input, of, stream);
+          layers_.expert(sub.layer, units[static_cast<std::size_t>(expert)], hidden, input, of, stream);
       break;
     }
     case Sublayer::Kind::output:
@@ -330,10 +327,27 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
   }
 }
 
-bool Executor::few_rows() const {
+bool Executor::few_rows(const Sublayer& sub) const {
+  const double share = policy::rows_share(layers_.model(), sub.kind);
   for (int batch = 0; batch < policy_.num_gpu_batches; ++batch)
-    if (run_->places.alive(batch) && run_->places.rows(batch).rows() > backend_.packed_rows()) return false;
+    if (run_->places.alive(batch) && double(run_->places.rows(batch).rows()) * share > double(backend_.packed_rows()))
+      return false;
   return true;
+}
+
+void Executor::unpack(const Op& op, std::span<UnitViews> units, kernels::Stream& stream) {
+  char& packed = packed_[op.subject];
+  if (op.part == Op::Part::unpack) packed = few_rows(footprint_.shape.sublayers[op.subject]) ? 1 : 0;
+  if (packed) return;
+  const auto unpacked = storage_.unpacked(op.subject, units);
+  for (std::size_t expert = 0; expert < unpacked.size(); ++expert)
+    for (std::size_t role = 0; role < policy::kRoles; ++role) {
+      const View& to = unpacked[expert][role];
+      if (!to) continue;
+      ConstView& matrix = units[expert][role];
+      if (op.part == Op::Part::unpack) backend_.ops().run(kernels::UnpackWeights{matrix, to}, stream);
+      matrix = to;
+    }
 }
 
 void Executor::gather_rows(const Op& op) {

@@ -108,8 +108,11 @@ class Executor {
   void submit_ops(const policy::Schedule& schedule);
   void run_op(const policy::Op& op, kernels::Stream& stream);
   void compute(const policy::Op& op, kernels::Stream& stream);
-  /// Whether no gpu batch of the present sweep has more rows than Backend::packed_rows().
-  bool few_rows() const;
+  /// Whether no gpu batch of the present sweep has more rows for a product of the sublayer than Backend::packed_rows().
+  bool few_rows(const policy::Sublayer& sub) const;
+  /// Unpacks the unit of an op that does so, and puts unpacked matrices in the place of packed ones. `units` has an
+  /// entry for each expert.
+  void unpack(const policy::Op& op, std::span<UnitViews> units, kernels::Stream& stream);
   void gather_rows(const policy::Op& op);
   /// Number of sweeps in the next segment.
   std::uint32_t sweeps_ahead() const;
@@ -132,7 +135,7 @@ class Executor {
   TokenChoice token_choice_;
   const bool resident_;
   std::vector<Routing> routing_;  // [batches] empty: all layers are dense
-  std::unique_ptr<Run> run_;  // the current run, or the last
+  std::unique_ptr<Run> run_;      // the current run, or the last
   std::array<std::atomic<std::uint64_t>, offload::kLanes.size()> lane_bytes_{};
   std::atomic<std::uint64_t> prefill_ops_{0};  // compute ops done in the first sweep of the current run
   std::vector<offload::Ticket> tickets_;

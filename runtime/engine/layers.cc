@@ -4,8 +4,10 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <string>
 #include <utility>
 
+#include "kernels/error.h"
 #include "runtime/base/stop.h"
 #include "runtime/engine/layer_values.h"
 #include "runtime/model/kernel_terms.h"
@@ -182,8 +184,7 @@ void Layers::run(const Step& step, int layer, const UnitViews& unit, const Chunk
     case StepOp::route: return ops_.run(route(in, of(unit, step.weight), chunk), stream);
     case StepOp::gather_routed:
       return ops_.run(kernels::Gather{.table = in, .ids = chunk.routed.rows, .to = {}, .out = out}, stream);
-    case StepOp::add_routed:
-      return ops_.run(kernels::AddRows{out, in, chunk.routed.rows, chunk.routed.weight}, stream);
+    case StepOp::add_routed: return ops_.run(kernels::AddRows{out, in, chunk.routed.rows, chunk.routed.weight}, stream);
     case StepOp::gate: return ops_.run(kernels::GateRows{out, in}, stream);
     case StepOp::attend: break;  // done by prefill() and decode(), which know the KV cache
   }
@@ -204,6 +205,9 @@ void Layers::norm(const Step& step, const UnitViews& unit, View in, View out, ke
 
 kernels::Route Layers::route(const View& logits, const ConstView& bias, const Chunk& chunk) const {
   const policy::Experts& how = model_.experts;
+  if (logits.cols != how.count)
+    throw UsageError("route: scores of " + std::to_string(logits.cols) + " experts, the model has " +
+                     std::to_string(how.count));
   return {.logits = logits,
           .bias = bias,
           .chosen = how.chosen,
@@ -328,10 +332,10 @@ void Layers::mlp(int layer, const UnitViews& unit, View hidden, const Routed& ro
 
 void Layers::expert(int layer, const UnitViews& unit, View hidden, View mlp_input, const ExpertRows& of,
                     kernels::Stream& stream) {
-  // A GPU multiplies levels as they lie for a few rows at a time: for each expert they are too few to unpack for.
+  // A GPU multiplies levels as they lie for a few rows at a time.
   const bool packed = is_quantised(weft::runtime::of(unit, Role::up_weight).dtype) && backend_.unpacks_weights();
-  const std::int64_t rows = std::ssize(of.rows), most = packed ? std::min(piece_tokens_, backend_.packed_rows())
-                                                               : piece_tokens_;
+  const std::int64_t rows = std::ssize(of.rows),
+                     most = packed ? std::min(piece_tokens_, backend_.packed_rows()) : piece_tokens_;
   for (std::int64_t first = 0; first < rows; first += most) {
     const auto at = static_cast<std::size_t>(first), count = static_cast<std::size_t>(std::min(most, rows - first));
     begin_chunk();

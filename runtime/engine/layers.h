@@ -39,7 +39,7 @@ struct Exchange {
 
 /// What a sparse layer keeps of a batch's rows until its last expert.
 struct Routed {
-  View mlp_input;                 ///< [rows, hidden], on the device
+  View mlp_input;                  ///< [rows, hidden], on the device
   std::span<std::int32_t> expert;  ///< [rows * chosen], as kernels::Route has them; host memory, also of `weight`
   std::span<float> weight;
 };
@@ -104,7 +104,7 @@ class Layers {
   /// Computes one piece of the head: `logits_columns` of the logits.
   void head(const UnitViews& piece, View last_embed, View logits_columns, kernels::Stream& stream);
 
-  const policy::Experts& experts() const { return model_.experts; }
+  const policy::ModelSpec& model() const { return model_; }
   const kernels::Ops& ops() const { return ops_; }
   policy::Rolling rolling() const { return policy::rolling_of(model_, retention_); }
 

@@ -123,8 +123,7 @@ void Storage::add_buffers(std::span<const offload::FileId> files, std::span<cons
         buffers_.add(Kind::workspace, footprint_.workspace.exchange_host.bytes, Tier::host, {}, Use::in_place);
   }
   if (footprint_.workspace.routing > 0)
-    routing_ = buffers_.add(Kind::workspace,
-                            static_cast<std::uint64_t>(shape.batches) * footprint_.workspace.routing,
+    routing_ = buffers_.add(Kind::workspace, static_cast<std::uint64_t>(shape.batches) * footprint_.workspace.routing,
                             shape.disk_reads_device ? Tier::device : Tier::host, {}, Use::in_place);
   if (footprint_.workspace.gather > 0)
     gather_ = buffers_.add(Kind::workspace, footprint_.workspace.gather,
@@ -254,17 +253,20 @@ UnitViews Storage::unit(int unit, std::uint32_t slot, int expert) const {
   return weights_.views(index, at - shift(index), expert);
 }
 
-std::array<View, policy::kRoles> Storage::unpacked(std::uint32_t sublayer, const UnitViews& unit) const {
+std::vector<std::array<View, policy::kRoles>> Storage::unpacked(std::uint32_t sublayer,
+                                                                std::span<const UnitViews> unit) const {
   if (!footprint_.shape.unpacks_for(sublayer)) return {};
   const policy::UnpackedLayout& layout = footprint_.workspace.unpacked;
   const std::size_t space = footprint_.shape.unpacked_space(sublayer);
   offload::Arena arena(buffers_.home_data(unpacked_) + layout.at[space], layout.size[space], Tier::device);
-  std::array<View, policy::kRoles> views;
-  for (std::size_t role = 0; role < unit.size(); ++role) {
-    const ConstView& packed = unit[role];
-    if (!is_quantised(packed.dtype)) continue;
-    views[role] = View(arena.at(take_unpacked(arena, packed.rows * packed.cols)), DType::f16, packed.rows, packed.cols);
-  }
+  std::vector<std::array<View, policy::kRoles>> views(unit.size());
+  for (std::size_t expert = 0; expert < unit.size(); ++expert)
+    for (std::size_t role = 0; role < policy::kRoles; ++role) {
+      const ConstView& packed = unit[expert][role];
+      if (!is_quantised(packed.dtype)) continue;
+      views[expert][role] =
+          View(arena.at(take_unpacked(arena, packed.rows * packed.cols)), DType::f16, packed.rows, packed.cols);
+    }
   return views;
 }
 

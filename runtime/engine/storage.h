@@ -55,9 +55,9 @@ class Storage : public TableRows {
   std::uint64_t move(const policy::Op& op, kernels::Stream& stream);
 
   UnitViews unit(int unit, std::uint32_t slot, int expert = 0) const;
-  /// Room for the quantised matrices of the sublayer's unit once unpacked, by role; empty for matrices that stay as
-  /// they are.
-  std::array<View, policy::kRoles> unpacked(std::uint32_t sublayer, const UnitViews& unit) const;
+  /// Room for the quantised matrices of the sublayer's unit once unpacked, by role, for each of its experts; a view is
+  /// empty for a matrix that stays as it is. No entries if the unit is not unpacked.
+  std::vector<std::array<View, policy::kRoles>> unpacked(std::uint32_t sublayer, std::span<const UnitViews> unit) const;
   HeadRunSlots kv(int layer, int batch, std::uint32_t slot) const;       ///< `slot` is of the device window
   HeadRunSlots kv_home(int layer, int batch) const;                      ///< empty unless the home is host memory
   HeadRunSlots host_kv(int layer, int batch, std::uint32_t slot) const;  ///< `slot` is of the host window

@@ -70,9 +70,8 @@ Expected expected(const float* logits, int experts, const Route& how, const std:
   }
   std::vector<std::int32_t> order(static_cast<std::size_t>(experts));
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
-    return key[static_cast<std::size_t>(a)] > key[static_cast<std::size_t>(b)];
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](auto a, auto b) { return key[static_cast<std::size_t>(a)] > key[static_cast<std::size_t>(b)]; });
   order.resize(static_cast<std::size_t>(how.chosen));
   std::sort(order.begin(), order.end());
   Expected result{order, {}};
@@ -87,9 +86,8 @@ Expected expected(const float* logits, int experts, const Route& how, const std:
 
 TEST_CASE("rows go to the experts that the definition names, with its weights", "[kernels][experts]") {
   const Place& place = *GENERATE(from_range(every_place()));
-  const auto [experts, chosen, groups, kept] = GENERATE(
-      table<int, int, int, int>({{1, 1, 1, 1}, {8, 2, 1, 1}, {60, 4, 1, 1}, {128, 8, 1, 1}, {512, 512, 1, 1},
-                                 {64, 6, 8, 3}, {33, 5, 11, 4}}));
+  const auto [experts, chosen, groups, kept] = GENERATE(table<int, int, int, int>(
+      {{1, 1, 1, 1}, {8, 2, 1, 1}, {60, 4, 1, 1}, {128, 8, 1, 1}, {512, 512, 1, 1}, {64, 6, 8, 3}, {33, 5, 11, 4}}));
   const bool sigmoid = GENERATE(false, true), normalise = GENERATE(false, true);
   CAPTURE(place.name, experts, chosen, groups, sigmoid, normalise);
   constexpr int rows = 9;
@@ -118,8 +116,10 @@ TEST_CASE("of equal experts the lower is chosen; NaN is the lowest; none is chos
   const Route two{.chosen = 2};
   CHECK(route(place, {1, 1, 1, 1, /**/ 0, 2, 0, 0, /**/ 3, 1, 2, 2}, 4, two).expert ==
         std::vector<std::int32_t>{0, 1, /**/ 0, 1, /**/ 0, 2});
-  CHECK(route(place, {kNaN, 1, kNaN, 0, /**/ kNaN, kNaN, kNaN, kNaN, /**/ -kInfinity, kNaN, -kInfinity, 5}, 4, two)
+  const Route sigmoid{.chosen = 2, .sigmoid = true};
+  CHECK(route(place, {kNaN, 1, kNaN, 0, /**/ kNaN, kNaN, kNaN, kNaN, /**/ -kInfinity, kNaN, -kInfinity, 5}, 4, sigmoid)
             .expert == std::vector<std::int32_t>{1, 3, /**/ 0, 1, /**/ 0, 3});
+  CHECK(route(place, {kNaN, 1, kNaN, 0}, 4, two).expert == std::vector<std::int32_t>{0, 1});  // all shares are NaN
   // Two groups of equal worth: the lower one.
   CHECK(route(place, {1, 2, 2, 1}, 4, {.chosen = 2, .sigmoid = true, .groups = 2, .groups_kept = 1}).expert ==
         std::vector<std::int32_t>{0, 1});

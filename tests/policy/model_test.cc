@@ -40,6 +40,7 @@ TEST_CASE("the shipped shapes have the published numbers of parameters", "[polic
       {"opt-6.7b", 6.65847},       {"opt-13b", 12.85302},    {"opt-30b", 29.97469},  {"opt-66b", 65.71776},
       {"opt-175b", 174.60468},     {"galactica-30b", 29.97}, {"llama-3.1-8b", 8.03}, {"llama-3.1-70b", 70.55},
       {"qwen3-8b", 8.19},          {"qwen3-32b", 32.76},     {"gemma-3-27b", 27.01}, {"phi-4", 14.66},
+      {"mixtral-8x7b", 46.70},     {"qwen3-30b-a3b", 30.53}, {"olmoe-1b-7b", 6.92},  {"glm-4.5-air", 106.85},
       {"mistral-small-24b", 23.57}};
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(test::source_path("configs/models"))) {
@@ -352,6 +353,48 @@ TEST_CASE("with a parallel residual a layer is one unit", "[policy]") {
   CHECK(layer.elements() == 12 * 6144LL * 6144 + 13 * 6144);  // weights; biases of 3 + 1 + 4 + 1 and two norms
   const ModelSpec sequential = from(R"({"model_type":"gpt_neox","use_parallel_residual":false})");
   CHECK(policy::model_sublayers(sequential, policy::model_units(sequential))[2].kind == Sublayer::Kind::mlp);
+}
+
+TEST_CASE("families with experts have the defaults of their config classes", "[policy][experts]") {
+  const ModelSpec mixtral = from(R"({"model_type":"mixtral"})");
+  CHECK((mixtral.experts.count == 8 && mixtral.experts.chosen == 2 && mixtral.experts.ffn == 14336));
+  CHECK((mixtral.experts.normalise && !mixtral.experts.sigmoid && mixtral.windows.empty() && mixtral.is_sparse(0)));
+  const ModelSpec olmoe = from(R"({"model_type":"olmoe"})");
+  CHECK((olmoe.experts.count == 64 && olmoe.experts.chosen == 8 && !olmoe.experts.normalise && olmoe.head_norm));
+  const ModelSpec qwen2 = from(R"({"model_type":"qwen2_moe","mlp_only_layers":[0,3],"decoder_sparse_step":2})");
+  CHECK((qwen2.experts.count == 60 && qwen2.experts.shared_ffn == 5632 && qwen2.experts.shared_gate && qwen2.qkv_bias));
+  CHECK((!qwen2.is_sparse(0) && qwen2.is_sparse(1) && !qwen2.is_sparse(2) && !qwen2.is_sparse(3)));
+  const ModelSpec qwen3 = from(R"({"model_type":"qwen3_moe","num_local_experts":16,"num_experts_per_tok":4})");
+  CHECK((qwen3.experts.count == 16 && qwen3.experts.chosen == 4 && qwen3.experts.ffn == 768 && qwen3.head_norm));
+  const ModelSpec glm = from(R"({"model_type":"glm4_moe","n_group":8,"topk_group":4,"n_shared_experts":2})");
+  CHECK((glm.experts.sigmoid && glm.experts.bias && glm.experts.normalise && glm.experts.groups == 8));
+  CHECK((glm.experts.shared_ffn == 2816 && glm.next_layers == 1 && !glm.is_sparse(0) && glm.is_sparse(1)));
+  CHECK(from(R"({"model_type":"qwen3_moe","num_hidden_layers":2,"mlp_only_layers":[0,1]})").experts.count == 0);
+
+  const auto refused = [](const char* config, const char* says) { CHECK_THROWS_WITH(from(config), Contains(says)); };
+  refused(R"({"model_type":"mixtral","num_experts_per_tok":9})", "num_experts_per_tok");
+  refused(R"({"model_type":"mixtral","num_local_experts":0})", "num_local_experts");
+  refused(R"({"model_type":"olmoe","num_experts":100000})", "num_experts");
+  refused(R"({"model_type":"olmoe","clip_qkv":8})", "clip_qkv");
+  refused(R"({"model_type":"glm4_moe","n_group":7})", "n_group");
+  refused(R"({"model_type":"glm4_moe","n_group":64,"topk_group":2})", "num_experts_per_tok");
+  refused(R"({"model_type":"qwen3_moe","mlp_only_layers":["a"]})", "mlp_only_layers");
+}
+
+TEST_CASE("the experts of a layer come in units that hold each once", "[policy][experts]") {
+  const ModelSpec model = from(R"({"model_type":"qwen3_moe","num_hidden_layers":1,"num_experts":100})");
+  const auto units = policy::model_units(model);
+  int next = 0, groups = 0;
+  for (const Unit& unit : units) {
+    if (unit.kind != Unit::Kind::experts) continue;
+    CHECK(unit.first_expert == next);
+    CHECK(std::ssize(unit.tensors) == 3 * unit.experts);
+    CHECK(unit.tensors.back().name ==
+          "layers.0.mlp.experts." + std::to_string(next + unit.experts - 1) + ".down_proj.weight");
+    next += unit.experts, ++groups;
+  }
+  CHECK(next == 100);
+  CHECK(groups <= 16);
 }
 
 TEST_CASE("units hold every tensor once, in pieces of whole rows", "[policy]") {

@@ -210,10 +210,13 @@ TEST_CASE("prefill loads every streamed unit once a pass, for the batches of the
       static_cast<std::size_t>((shape.batches + shape.batches_of_pass(true) - 1) / shape.batches_of_pass(true));
   std::array<std::size_t, 2> loads{};                 // of units, by sweep
   std::map<std::uint32_t, std::vector<int>> batches;  // by sublayer, in the order of prefill
+  std::map<std::uint32_t, int> decode_loads;          // by unit
   for (const Op& op : zigzag(shape, 0, 2).ops) {
     if (op.kind == Op::Kind::load && op.subject < shape.kv_buffer(0, 0) && op.to != kNoSlot &&
-        (op.lane == Lane::host_to_device || shape.disk_reads_device))
+        (op.lane == Lane::host_to_device || shape.disk_reads_device)) {
       ++loads[op.sweep];
+      if (op.sweep == 1) CHECK(++decode_loads[op.subject] == 1);
+    }
     if (op.kind == Op::Kind::compute && op.part == Op::Part::whole && op.prefill)
       batches[op.subject].push_back(op.batch);
     if (op.prefill && op.subject >= shape.activation_buffer(0) && op.kind != Op::Kind::compute)

@@ -19,17 +19,24 @@ inline std::vector<offload::Tier> random_tiers(std::mt19937& random, std::size_t
 inline policy::ScheduleShape random_shape(std::mt19937& random) {
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   policy::ModelSpec model;
-  model.parallel_residual = pick(0, 2) == 0;
-  model.architecture = model.parallel_residual ? "gpt_neox" : "opt";
+  const int family = pick(0, 3);
+  model.parallel_residual = family == 0;
+  const bool sparse = family == 1;
+  model.architecture = model.parallel_residual ? "gpt_neox" : sparse ? "qwen3_moe" : "opt";
   model.layers = pick(1, 3);
   model.hidden = 16;
   model.ffn = 32;
   model.heads = model.kv_heads = 2;
   model.head_dim = 8;
   model.vocab = pick(10, 300);
-  model.embed = pick(0, 1) || model.parallel_residual ? 16 : 8;
+  model.embed = pick(0, 1) || model.parallel_residual || sparse ? 16 : 8;
   model.positions = 32;
   model.tied_head = pick(0, 1) == 1;
+  if (sparse) {
+    model.rotary = {1};
+    model.experts = {.count = pick(1, 7), .chosen = 1, .ffn = 8};
+    for (int layer = 0; layer < model.layers; ++layer) model.experts.sparse.push_back(pick(0, 2) > 0);
+  }
   const auto units = policy::model_units(model);
   policy::ScheduleShape shape;
   shape.sublayers = policy::model_sublayers(model, units);

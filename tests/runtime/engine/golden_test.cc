@@ -63,7 +63,10 @@ std::vector<std::string> golden_names(std::size_t group) {
                                      "olmo3-slides-yarn-bf16",
                                      "phi3-longrope-bf16",
                                      "glm4-bf16",
-                                     "granite-f16"};
+                                     "granite-f16",
+                                     "moe-mixtral-slides-sharded-bf16",
+                                     "moe-qwen2-shared-f16",
+                                     "moe-glm4-groups-bf16"};
   if (on_gpu() && !exhaustive()) std::erase_if(names, [&](const std::string& name) { return !sample.contains(name); });
   return names;
 }
@@ -221,6 +224,10 @@ TEST_CASE("every tiny Mistral, Phi and GPT-NeoX computes what transformers compu
 TEST_CASE("every tiny Qwen and GLM computes what transformers computes", "[runtime][golden]") { check_group(3); }
 
 TEST_CASE("every tiny Gemma and OLMo computes what transformers computes", "[runtime][golden]") { check_group(4); }
+
+TEST_CASE("every tiny mixture of experts computes what transformers computes", "[runtime][golden][experts]") {
+  check_group(5);
+}
 
 TEST_CASE("GGUF files of floats compute what transformers computes", "[runtime][golden][gguf]") {
   const auto [family, golden] = GENERATE(table<std::string, std::string>(

@@ -1,5 +1,6 @@
 // tests/runtime/engine/layers_test.cc: the steps of sublayers, interpreted without storage; each of them matters.
 #include "runtime/engine/layers.h"
+#include "runtime/engine/routing.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -41,7 +42,9 @@ class Model : public runtime::TableRows {
     const auto address = reinterpret_cast<std::uintptr_t>(bytes[unit].data());
     return bytes[unit].data() + (64 - address % 64) % 64;
   }
-  runtime::UnitViews views(int unit) { return unit < 0 ? runtime::UnitViews{} : weights.views(unit, at(unit)); }
+  runtime::UnitViews views(int unit, int expert = 0) {
+    return unit < 0 ? runtime::UnitViews{} : weights.views(unit, at(unit), expert);
+  }
 
   void gather(policy::Unit::Kind kind, std::span<const std::int32_t> ids, View out, kernels::Stream& stream) override {
     for (std::size_t u = 0; u < units.size(); ++u) {
@@ -126,6 +129,10 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
     if (!prompt) rows.begun = 1;
     const View hidden = view(Value::hidden, rows.rows()), last = view(Value::last_hidden, 1),
                embed = view(Value::last_embed, 1), out = view(Value::logits, 1);
+    std::vector<std::int32_t> expert(static_cast<std::size_t>(rows.rows() * model.spec.experts.chosen));
+    std::vector<float> weight(expert.size());
+    const runtime::Routed routed{view(Value::mlp_input, rows.rows()), expert, weight};
+    runtime::Routing routing(model.spec.experts, *model.backend);
     for (const policy::Sublayer& sub : print.shape.sublayers) {
       const runtime::UnitViews unit = model.views(sub.unit);
       switch (sub.kind) {
@@ -133,7 +140,15 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
         case policy::Sublayer::Kind::attention:
           layers.attention(sub.layer, unit, rows, hidden, {kv[sub.layer], {}}, *stream);
           break;
-        case policy::Sublayer::Kind::mlp: layers.mlp(sub.layer, unit, hidden, *stream); break;
+        case policy::Sublayer::Kind::mlp:
+          layers.mlp(sub.layer, unit, hidden, routed, *stream);
+          routing.chosen(routed, *stream);
+          break;
+        case policy::Sublayer::Kind::experts:
+          for (int e = 0; e < sub.experts; ++e)
+            layers.expert(sub.layer, model.views(sub.unit, e), hidden, routed.mlp_input,
+                          routing.rows_of(sub.first_expert + e), *stream);
+          break;
         case policy::Sublayer::Kind::output: layers.output(unit, rows, hidden, last, embed, *stream); break;
         case policy::Sublayer::Kind::head: {
           const policy::TensorSpec& piece = model.units[sub.unit].tensors.front();
@@ -185,7 +200,13 @@ const std::vector<std::string> kFamilies{
     R"({"model_type":"phi3","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
         "num_hidden_layers":2,"vocab_size":67})",
     R"({"model_type":"glm4","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":12,
-        "intermediate_size":64,"num_hidden_layers":2,"vocab_size":67})"};
+        "intermediate_size":64,"num_hidden_layers":2,"vocab_size":67})",
+    R"({"model_type":"qwen2_moe","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
+        "num_hidden_layers":2,"vocab_size":67,"num_experts":5,"num_experts_per_tok":2,"moe_intermediate_size":24,
+        "shared_expert_intermediate_size":32,"mlp_only_layers":[1]})",
+    R"({"model_type":"glm4_moe","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":64,
+        "num_hidden_layers":2,"vocab_size":67,"n_routed_experts":6,"num_experts_per_tok":3,"moe_intermediate_size":24,
+        "first_k_dense_replace":0,"head_dim":12})"};
 
 }  // namespace
 
@@ -273,7 +294,8 @@ TEST_CASE("what steps write has room in the work space that the footprint counts
   };
   const std::uint64_t attention = bytes_of(Stage::attention_in, true) + bytes_of(Stage::attend, true) +
                                   std::max(bytes_of(Stage::attention_in, false), bytes_of(Stage::attention_out, false));
-  const std::uint64_t most = std::max({bytes_of(Stage::embed, false), attention, bytes_of(Stage::mlp, false)});
+  const std::uint64_t most =
+      std::max({bytes_of(Stage::embed, false), attention, bytes_of(Stage::mlp, false), bytes_of(Stage::expert, false)});
   CHECK(print.workspace.chunk >= most);
   CHECK(print.workspace.chunk < most + 4096);
 }
@@ -285,7 +307,9 @@ TEST_CASE("the flops of a token are twice the matrices that it meets, and its at
   for (const policy::Unit& unit : model.units)
     for (const policy::TensorSpec& tensor : unit.tensors)
       if (tensor.form == policy::Form::matrix && tensor.role != policy::Role::head)
-        matrices += double(tensor.elements());
+        matrices += double(tensor.elements()) * (unit.kind == policy::Unit::Kind::experts
+                                                     ? double(model.spec.experts.chosen) / model.spec.experts.count
+                                                     : 1);
   double seen = 0;  // tokens, in all layers
   for (int layer = 0; layer < model.spec.layers; ++layer)
     seen += model.spec.window(layer) > 0 ? std::min(10, model.spec.window(layer)) : 10;
