@@ -6,46 +6,23 @@
 #include <set>
 
 #include "kernels/error.h"
-#include "policy/base/json.h"
+#include "policy/model/quantisation_part.h"
 
 namespace weft::policy {
 namespace {
 
 using nlohmann::json;
 using Packing = Quantisation::Packing;
+using Part = QuantisationPart;
 
-constexpr const char* kInstead = "use the unquantized model, with --weight-dtype int4 if it is to be small";
-constexpr int kWholeRowGroup = 128;
 constexpr std::size_t kMostPlain = 1 << 16, kMostName = 256;
 
 [[noreturn]] void refuse_method(const std::string& where, const std::string& what) {
   throw DataError(where + " " + what +
-                  "; read are compressed-tensors (pack-quantized), gptq and awq of 4 bits, fp8 and "
-                  "compressed-tensors (float-quantized) of 8, and what weft convert writes: " +
+                  "; read are compressed-tensors (pack-quantized, nvfp4- and mxfp4-pack-quantized, float-quantized), "
+                  "gptq, awq, mxfp4, modelopt (NVFP4, FP8), bitsandbytes, fp8, and what weft convert writes: " +
                   kInstead);
 }
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return text;
-}
-
-/// A quantization_config, or an object in it.
-struct Part : Fields {
-  Part(const json& object, const std::string& name) : Fields(object, name, Blame::data), where(name) {}
-  std::string where;
-
-  bool absent(const std::string& key) { return !has(key) || is_null(key); }
-  bool flag(const std::string& key, bool fallback) { return absent(key) ? fallback : boolean(key); }
-  /// The text in small letters.
-  std::string word(const std::string& key, const std::string& fallback);
-  /// Throws an error that names the supported value and a way out.
-  [[noreturn]] void unread(const std::string& key, const std::string& wanted) {
-    const std::string found = describe(at(key));
-    throw DataError(where + ": '" + key + "' must be " + wanted + ", got " + found + "; " + kInstead);
-  }
-};
 
 /// `other` if only that key is present, otherwise `key`.
 std::string one_of(Part& fields, const std::string& key, const std::string& other) {
@@ -61,10 +38,6 @@ void read_group(Part& fields, const std::string& key, Quantisation& to) {
   to.whole_rows = group == -1;
   to.group = to.whole_rows ? kWholeRowGroup : static_cast<int>(group);
   if (to.group != 32 && to.group != 64 && to.group != 128) fields.unread(key, "32, 64, 128 or -1");
-}
-
-std::string Part::word(const std::string& key, const std::string& fallback) {
-  return absent(key) ? fallback : lower(text(key));
 }
 
 /// Checks "dynamic": patterns of tensor names with the settings that differ there. A pattern that begins with "-:"
@@ -93,7 +66,7 @@ bool by_gptqmodel(Part& fields) {
   const auto quantizer = meta.is_object() ? meta.find("quantizer") : meta.end();
   if (!meta.is_object() || quantizer == meta.end()) return false;
   const auto says = [](const json& text) {
-    return text.is_string() && lower(text.get<std::string>()).starts_with("gptqmodel");
+    return text.is_string() && in_small_letters(text.get<std::string>()).starts_with("gptqmodel");
   };
   return says(*quantizer) || (quantizer->is_array() && std::any_of(quantizer->begin(), quantizer->end(), says));
 }
@@ -125,12 +98,11 @@ Quantisation read_awq(Part& fields) {
 }
 
 /// One of compressed-tensors' config_groups.
-Quantisation read_scheme(const json& group, const std::string& where) {
-  Part fields(group, where);
+Quantisation read_scheme(Part& fields) {
   for (const char* key : {"input_activations", "output_activations"})
     if (!fields.absent(key)) fields.unread(key, "null, as only weights are read quantised");
   if (fields.word("format", "pack-quantized") != "pack-quantized") fields.unread("format", "pack-quantized");
-  Part weights(fields.at("weights"), where + ".weights");
+  Part weights(fields.at("weights"), fields.where + ".weights");
   Quantisation found{.packing = Packing::compressed_tensors, .dtype = DType::i4, .uniform = true};
   if (weights.word("type", "int") != "int") weights.unread("type", "int");
   read_bits(weights, "num_bits");
@@ -142,7 +114,7 @@ Quantisation read_scheme(const json& group, const std::string& where) {
   found.zero_points = !weights.flag("symmetric", true);
   if (!weights.absent("actorder") && weights.at("actorder") != json(false)) {
     const json& order = weights.at("actorder");
-    const std::string name = order.is_string() ? lower(order.get<std::string>()) : "";
+    const std::string name = order.is_string() ? in_small_letters(order.get<std::string>()) : "";
     found.reordered = order == json(true) || name == "group" || name == "dynamic";
     if (!found.reordered && name != "weight" && name != "static")
       weights.refuse_field("actorder", "null, weight, static, group or dynamic");
@@ -150,62 +122,32 @@ Quantisation read_scheme(const json& group, const std::string& where) {
   return found;
 }
 
-/// Reads "weight_block_size" or "block_structure": the sizes of the blocks that share a scale.
-void read_block_size(Part& fields, const std::string& key) {
-  if (fields.absent(key)) return;
-  const json& size = fields.at(key);
-  if (size != json::array({128, 128})) fields.unread(key, "[128, 128]");
-}
-
-/// Checks the description of weights of 8 bits with scales (E4M3). They are computed with as floats, so they are not
-/// quantised here; activations are not quantised either, whatever the checkpoint allows.
-Quantisation read_fp8(Part& fields) {
-  if (fields.word("fmt", "e4m3") != "e4m3") fields.unread("fmt", "e4m3");
-  read_block_size(fields, "weight_block_size");
-  return {};
-}
-
-Quantisation read_float_quantized(Part& fields) {
+Quantisation read_packed_integers(Part& fields) {
   if (!fields.absent("kv_cache_scheme")) fields.unread("kv_cache_scheme", "null");
-  const json& groups = fields.at("config_groups");
-  if (!groups.is_object() || groups.empty()) fields.refuse_field("config_groups", "an object that is not empty");
-  for (const auto& [name, group] : groups.items()) {
-    const std::string where = fields.where + ".config_groups." + name.substr(0, 40) + ".weights";
-    Part part(group, fields.where + ".config_groups." + name.substr(0, 40));
-    Part weights(part.at("weights"), where);
-    if (weights.word("type", "int") != "float") weights.unread("type", "float");
-    if (weights.integer("num_bits", 1, 64) != 8) weights.unread("num_bits", "8");
-    const std::string strategy = weights.word("strategy", "tensor");
-    if (strategy != "tensor" && strategy != "channel" && strategy != "block")
-      weights.unread("strategy", "tensor, channel or block");
-    read_block_size(weights, "block_structure");
-  }
-  return {};
+  std::optional<Quantisation> all;
+  fields.for_each_group([&](Part& group) {
+    const Quantisation found = read_scheme(group);
+    if (!all) all = found;
+    if (found.group != all->group || found.whole_rows != all->whole_rows)
+      throw DataError(group.where + ": its groups differ from those of another; a mixture is not read: " + kInstead);
+    all->zero_points &= found.zero_points;
+    all->reordered |= found.reordered;
+  });
+  return *all;
 }
 
 Quantisation read_compressed_tensors(Part& fields) {
-  if (fields.word("format", "") == "float-quantized") return read_float_quantized(fields);
-  if (fields.word("format", "") != "pack-quantized") fields.unread("format", "pack-quantized or float-quantized");
-  if (!fields.absent("kv_cache_scheme")) fields.unread("kv_cache_scheme", "null");
   for (const char* key : {"sparsity_config", "transform_config"}) {
     if (fields.absent(key)) continue;
     const json& value = fields.at(key);
     const bool dense = value.is_object() && (value.empty() || (value.contains("format") && value["format"] == "dense"));
     if (!dense) fields.unread(key, "empty");
   }
-  const json& groups = fields.at("config_groups");
-  if (!groups.is_object() || groups.empty()) fields.refuse_field("config_groups", "an object that is not empty");
-  std::optional<Quantisation> all;
-  for (const auto& [name, group] : groups.items()) {
-    const std::string part = fields.where + ".config_groups." + name.substr(0, 40);
-    const Quantisation found = read_scheme(group, part);
-    if (!all) all = found;
-    if (found.group != all->group || found.whole_rows != all->whole_rows)
-      throw DataError(part + ": its groups differ from those of another; a mixture is not read: " + kInstead);
-    all->zero_points &= found.zero_points;
-    all->reordered |= found.reordered;
-  }
-  return *all;
+  const std::string format = fields.word("format", "");
+  if (format == "pack-quantized") return read_packed_integers(fields);
+  if (format == "float-quantized") return read_float_quantized(fields);
+  if (format == "nvfp4-pack-quantized" || format == "mxfp4-pack-quantized") return read_fp4(fields);
+  fields.unread("format", "pack-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized or float-quantized");
 }
 
 /// A list of tensors' names, sorted; empty if there is none.
@@ -239,6 +181,30 @@ Quantisation read_weft(Part& fields) {
 
 }  // namespace
 
+std::string in_small_letters(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
+std::string Part::word(const std::string& key, const std::string& fallback) {
+  return absent(key) ? fallback : in_small_letters(text(key));
+}
+
+void Part::for_each_group(const std::function<void(Part& group)>& body) {
+  const json& groups = at("config_groups");
+  if (!groups.is_object() || groups.empty()) refuse_field("config_groups", "an object that is not empty");
+  for (const auto& [name, value] : groups.items()) {
+    Part group(value, where + ".config_groups." + name.substr(0, 40));
+    body(group);
+  }
+}
+
+void Part::unread(const std::string& key, const std::string& wanted) {
+  const std::string found = describe(at(key));
+  throw DataError(where + ": '" + key + "' must be " + wanted + ", got " + found + "; " + kInstead);
+}
+
 const char* name_of(Packing packing) {
   switch (packing) {
     case Packing::none: return "none";
@@ -248,6 +214,9 @@ const char* name_of(Packing packing) {
     case Packing::gptq_v2: return "GPTQ (gptq_v2)";
     case Packing::awq: return "AWQ";
     case Packing::gguf: return "GGUF";
+    case Packing::mxfp4: return "MXFP4";
+    case Packing::nvfp4: return "NVFP4";
+    case Packing::bitsandbytes: return "bitsandbytes";
   }
   return "?";
 }
@@ -260,6 +229,9 @@ Quantisation quantisation_from_config(const json& config, const std::string& whe
   if (method == "awq") return read_awq(fields);
   if (method == "compressed-tensors") return read_compressed_tensors(fields);
   if (method == "fp8" || method == "fbgemm_fp8") return read_fp8(fields);
+  if (method == "mxfp4") return mxfp4();
+  if (method == "modelopt" || method == "modelopt_fp4") return read_modelopt(fields);
+  if (method == "bitsandbytes") return read_bitsandbytes(fields);
   if (method.empty()) refuse_method(where, "names no quant_method");
   refuse_method(where, "is that of '" + method.substr(0, 40) + "'");
 }

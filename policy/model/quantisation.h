@@ -13,13 +13,24 @@ namespace weft::policy {
 
 struct Quantisation {
   /// The layout of the levels in files. weft: units, as weft convert writes them. Each of the others has its own layout
-  /// of tensors (runtime/checkpoint/packed_words.cc), or of blocks (gguf). Unlike gptq, gptq_v2 stores zero points
+  /// of tensors (a file each in runtime/checkpoint), or of blocks (gguf). Unlike gptq, gptq_v2 stores zero points
   /// unchanged.
-  enum class Packing : std::uint8_t { none, weft, compressed_tensors, gptq, gptq_v2, awq, gguf };
+  enum class Packing : std::uint8_t {
+    none,
+    weft,
+    compressed_tensors,
+    gptq,
+    gptq_v2,
+    awq,
+    gguf,
+    mxfp4,
+    nvfp4,
+    bitsandbytes
+  };
 
   Packing packing = Packing::none;
-  DType dtype = DType::f32;  ///< i8 or i4, unless there is no packing
-  int group = 0;             ///< numbers of a row that share a scale in Weft's memory
+  DType dtype = DType::f32;  ///< i8 or i4; f32: levels that Weft's own cannot hold, or no packing
+  int group = 0;             ///< numbers of a row that share a scale in Weft's memory, if they keep their levels
   bool whole_rows = false;   ///< in the file all numbers of a row share one scale; then `group` is 128
   bool reordered = false;    ///< the groups may take the columns in another order (desc_act, actorder)
   bool zero_points = false;  ///< compressed_tensors: zero points must be stored; false: they may be
@@ -33,12 +44,16 @@ struct Quantisation {
 
   explicit operator bool() const { return packing != Packing::none; }
   bool foreign() const { return packing != Packing::none && packing != Packing::weft; }
+  bool keeps_levels() const { return is_quantised(dtype); }  ///< else its numbers are computed with as floats
 };
 /// "GPTQ"
 const char* name_of(Quantisation::Packing packing);
 
 /// Reads a quantization_config. Throws a DataError for everything unsupported, which names it and a way out.
 Quantisation quantisation_from_config(const nlohmann::json& json, const std::string& where);
+
+/// Reads what ModelOpt writes to hf_quant_config.json. Throws a DataError as above.
+Quantisation quantisation_from_modelopt(const nlohmann::json& json, const std::string& where);
 
 /// The quantization_config of a copy that weft convert writes.
 nlohmann::ordered_json to_config(const Quantisation& quantisation);

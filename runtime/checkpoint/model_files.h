@@ -15,9 +15,12 @@
 
 namespace weft::runtime {
 
+/// The file in which ModelOpt says how it has quantised weights.
+inline constexpr const char* kModelOptConfig = "hf_quant_config.json";
 /// The small files that answers may depend on.
 inline constexpr std::array kModelTexts{"config.json",
                                         "generation_config.json",
+                                        kModelOptConfig,
                                         "tokenizer.json",
                                         "vocab.json",
                                         "merges.txt",

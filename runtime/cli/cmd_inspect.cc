@@ -87,12 +87,17 @@ void print_quantised(const ModelSource& source) {
   fmt::print("weights with --weight-dtype: {}\n", text);
 }
 
+/// "4 bits in groups of 32", "computed with as floats"
+std::string form_of(const policy::Quantisation& how, const std::string& levels) {
+  if (!how.keeps_levels()) return "computed with as floats";
+  return levels + " in " + (how.whole_rows ? "whole rows" : fmt::format("groups of {}", how.group));
+}
+
 /// Prints the checkpoint's own quantisation, and how much of the model it covers.
 void print_quantisation(const ModelSource& source) {
   const policy::Quantisation& how = source.spec.quantisation;
-  const std::string groups = how.whole_rows ? "whole rows" : fmt::format("groups of {}", how.group);
   if (!how.foreign()) {
-    fmt::print("quantised: by weft convert, {} in {}\n", name_of(how.dtype), groups);
+    fmt::print("quantised: by weft convert, {}\n", form_of(how, name_of(how.dtype)));
     return;
   }
   std::size_t matrices = 0, others = 0;
@@ -111,8 +116,9 @@ void print_quantisation(const ModelSource& source) {
         bytes += source.checkpoint->find(part.name)->bytes;
       ++matrices, numbers += static_cast<std::uint64_t>(rows * cols);
     }
-  fmt::print("quantised: {}, {} in {}{}: {} matrices, {}, {:.2f} bits a number; {} matrices and tables are not\n",
-             name_of(how.packing), how.packing == policy::Quantisation::Packing::gguf ? "levels" : "4 bits", groups,
+  const bool words = how.dtype == DType::i4 && how.packing != policy::Quantisation::Packing::gguf;
+  fmt::print("quantised: {}, {}{}: {} matrices, {}, {:.2f} bits a number; {} matrices and tables are not\n",
+             name_of(how.packing), form_of(how, words ? "4 bits" : "levels"),
              how.reordered ? ", in an order of columns of their own" : "", matrices, bytes_to_text(bytes),
              numbers ? 8 * double(bytes) / double(numbers) : 0.0, others);
 }
@@ -133,8 +139,7 @@ void print_gguf(const GgufModel& model, const ModelTexts& texts) {
 
 /// Prints what a config.json says of the format of weights.
 void print_format(const policy::Quantisation& how) {
-  fmt::print("quantised: {}, {} in {}{}\n", name_of(how.packing), how.dtype == DType::i8 ? "8 bits" : "4 bits",
-             how.whole_rows ? "whole rows" : fmt::format("groups of {}", how.group),
+  fmt::print("quantised: {}, {}{}\n", name_of(how.packing), form_of(how, how.dtype == DType::i8 ? "8 bits" : "4 bits"),
              how.reordered ? ", perhaps in an order of columns of their own, which is not read" : "");
 }
 

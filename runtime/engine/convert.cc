@@ -169,7 +169,8 @@ void write_small_files(const ModelTexts& from, const fs::path& to, DType type, b
   if (quantisation) config["quantization_config"] = policy::to_config(quantisation);
   write("config.json", policy::to_pretty(config) + "\n");
   const auto copy = [&](const std::string& name) {
-    if (name != "config.json" && from.has(name)) write(name, from.read(name, kLargestCopied));
+    if (name != "config.json" && name != kModelOptConfig && from.has(name))
+      write(name, from.read(name, kLargestCopied));
   };
   for (const char* name : kModelTexts) copy(name);
   copy(kForOthers);

@@ -1,16 +1,15 @@
 // runtime/gguf/formats_with_tables.cc: blocks of 32 levels of 4 bits that stand for the numbers of a table. As levels
 // of 8 bits the table's numbers are even steps again, and the groups exactly those of the file.
+#include <algorithm>
 #include <array>
-#include <bit>
 
+#include "kernels/small_floats.h"
 #include "runtime/gguf/block_reader.h"
 
 namespace weft::runtime {
 namespace {
 
 constexpr std::array<std::int8_t, 16> kIq4Nl{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-/// Twice the numbers of E2M1.
-constexpr std::array<std::int8_t, 16> kMxfp4{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 /// Reads the levels at `from` through a table whose numbers are from -zero to 255 - zero.
 void look_up(const std::byte* from, const std::array<std::int8_t, 16>& table, int zero, float scale,
@@ -22,11 +21,11 @@ void look_up(const std::byte* from, const std::array<std::int8_t, 16>& table, in
 
 void iq4_nl(const std::byte* block, const BlockParts& to) { look_up(block + 2, kIq4Nl, 128, fp16_at(block), to); }
 
-/// The scale is half of 2 ^ (byte - 127), because the table has twice the numbers.
+/// A block of zeros has the smallest scale, which fp16 does not hold.
 void mxfp4(const std::byte* block, const BlockParts& to) {
-  const std::uint32_t exponent = byte_at(block, 0);
-  const std::uint32_t bits = exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23;
-  look_up(block + 1, kMxfp4, 16, std::bit_cast<float>(bits), to);
+  constexpr int kZero = 16;
+  look_up(block + 1, kTwiceE2M1, kZero, half_of_e8m0(byte_at(block, 0)), to);
+  if (std::all_of(to.levels, to.levels + 32, [](std::uint8_t level) { return level == kZero; })) around(0, kZero, to);
 }
 
 constexpr std::array kFormatsWithTables{

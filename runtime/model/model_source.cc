@@ -9,9 +9,9 @@
 #include "kernels/error.h"
 #include "policy/base/json.h"
 #include "policy/model/architecture.h"
-#include "runtime/checkpoint/stored_tensor.h"
 #include "runtime/checkpoint/training_folder.h"
 #include "runtime/model/kernel_terms.h"
+#include "runtime/stored/stored_tensor.h"
 
 namespace weft::runtime {
 namespace {
@@ -31,6 +31,17 @@ std::uint64_t seed_from(const std::string& text) {
 
 nlohmann::json read_json(const ModelTexts& texts, const char* name) {
   return policy::parse_json(texts.read(name, kLargestConfig), texts.where(name), policy::Blame::data, {.depth = 32});
+}
+
+/// Takes what ModelOpt says in a file of its own, if config.json does not say how the weights are quantised.
+void apply_modelopt_config(policy::ModelSpec& spec, const ModelTexts& texts) {
+  if (spec.quantisation || !spec.unread_quantisation.empty() || !texts.has(kModelOptConfig)) return;
+  try {
+    spec.quantisation =
+        policy::quantisation_from_modelopt(read_json(texts, kModelOptConfig), texts.where(kModelOptConfig));
+  } catch (const DataError& unread) {
+    spec.unread_quantisation = unread.what();
+  }
 }
 
 /// Takes the tokens that end a text from generation_config.json, if it has any. transformers generates by that file.
@@ -130,6 +141,7 @@ policy::ModelSpec read_model_spec(const ModelFiles& files) {
   policy::ModelSpec spec = policy::model_from_config(read_json(texts, "config.json"), texts.where("config.json"));
   activation_named(spec.activation, texts.where("config.json"));
   apply_generation_config(spec, texts);
+  apply_modelopt_config(spec, texts);
   if (!files.may_have_weights() && !spec.unread_quantisation.empty()) throw DataError(spec.unread_quantisation);
   if (const policy::Quantisation own = files.quantisation()) spec.quantisation = own;
   return spec;
@@ -139,7 +151,7 @@ policy::ModelSpec read_model_spec(const fs::path& path) { return read_model_spec
 
 std::optional<policy::WeightFormat> format_of(const policy::Quantisation& stored,
                                               const std::optional<policy::WeightFormat>& asked, const fs::path& path) {
-  if (!stored) return asked;
+  if (!stored.keeps_levels()) return asked;
   policy::WeightFormat own{.dtype = stored.dtype, .group = stored.group};
   if (!asked) return own;
   const bool same = asked->dtype == own.dtype && asked->group == own.group;

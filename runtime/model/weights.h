@@ -18,8 +18,8 @@
 #include "runtime/base/stop.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/packed.h"
-#include "runtime/checkpoint/stored_tensor.h"
 #include "runtime/model/deviates.h"
+#include "runtime/stored/stored_tensor.h"
 
 namespace weft::runtime {
 

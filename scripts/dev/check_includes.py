@@ -19,8 +19,8 @@ ROOMS = {  # of each floor, the lowest first
     "kernels": ["machine", "linear", "attention/cpu", "rows", "attention", "backend"],
     "offload": [],
     "policy": ["base", "model", "schedule", "layout", "planner"],
-    "runtime": ["base", "gguf", "checkpoint", "template", "text", "model", "requests", "results", "engine", "planning", "measure", "analyze",
-                "job", "cli"],
+    "runtime": ["base", "gguf", "checkpoint", "stored", "template", "text", "model", "requests", "results", "engine", "planning", "measure",
+                "analyze", "job", "cli"],
 }
 MOST_FILES = 30  # in a folder
 POLICY_SEES = {"offload/tier.h", "offload/memory.h", "offload/kv_layout.h", "kernels/tensor.h", "kernels/error.h",

@@ -4,7 +4,7 @@
 
 #include "kernels/error.h"
 #include "runtime/checkpoint/model_files.h"
-#include "runtime/checkpoint/stored_matrix.h"
+#include "runtime/stored/stored_matrix.h"
 #include "runtime/text/tokenizer.h"
 #include "tests/fuzz/files.h"
 

@@ -1,15 +1,28 @@
 // tests/fuzz/quantised_fuzz.cc: two bytes that choose a format and a shape, then a safetensors file: its matrix `m` is
 // refused by a DataError, or its levels are read, and its numbers, the same in parts as at once.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <utility>
 
 #include "kernels/error.h"
-#include "runtime/checkpoint/stored_matrix.h"
+#include "kernels/quantised.h"
+#include "runtime/stored/stored_matrix.h"
 #include "tests/fuzz/files.h"
 
 namespace {
 
 using namespace weft;
+
+using Packing = policy::Quantisation::Packing;
+constexpr std::array<std::pair<Packing, DType>, 8> kPackings{{{Packing::compressed_tensors, DType::i4},
+                                                              {Packing::gptq, DType::i4},
+                                                              {Packing::gptq_v2, DType::i4},
+                                                              {Packing::awq, DType::i4},
+                                                              {Packing::mxfp4, DType::i8},
+                                                              {Packing::nvfp4, DType::f32},
+                                                              {Packing::bitsandbytes, DType::f32},
+                                                              {Packing::bitsandbytes, DType::i8}}};
 
 void read_matrix(const runtime::Checkpoint& checkpoint, const policy::Quantisation& how, std::int64_t rows,
                  std::int64_t cols) {
@@ -25,7 +38,7 @@ void read_matrix(const runtime::Checkpoint& checkpoint, const policy::Quantisati
   if (numbers.size() != static_cast<std::size_t>(rows * cols)) std::abort();
   if (matrix->has_levels()) matrix->read_levels(0, rows, levels);
   for (const std::uint8_t level : levels.levels)
-    if (level > 15) std::abort();
+    if (level > levels_of(matrix->form().type)) std::abort();
   for (std::int64_t row = 0; row < rows; row += 5) {
     matrix->read_numbers(row, std::min<std::int64_t>(5, rows - row), some);
     for (std::size_t i = 0; i < some.size(); ++i)
@@ -38,8 +51,9 @@ void read_matrix(const runtime::Checkpoint& checkpoint, const policy::Quantisati
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
   const int format = data[0], shape = data[1];
-  const policy::Quantisation how{.packing = static_cast<policy::Quantisation::Packing>(2 + format % 4),
-                                 .dtype = DType::i4,
+  const auto [packing, dtype] = kPackings[static_cast<std::size_t>(format) % kPackings.size()];
+  const policy::Quantisation how{.packing = packing,
+                                 .dtype = dtype,
                                  .group = 32 << (shape % 3),
                                  .whole_rows = (format & 16) != 0,
                                  .reordered = (format & 32) != 0,

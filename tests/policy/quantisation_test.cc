@@ -89,13 +89,72 @@ TEST_CASE("weights of 8 bits with scales count as floats", "[policy]") {
           "'strategy' must be tensor, channel or block");
 }
 
+TEST_CASE("weights of 4 bits that are floats, or levels of a table", "[policy]") {
+  const json mxfp4 = {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"lm_head"}}};
+  const auto floats = [](const char* format, int group, const char* strategy) {
+    json weights = {{"num_bits", 4}, {"type", "float"}, {"group_size", group}, {"strategy", strategy}};
+    return json{{"quant_method", "compressed-tensors"},
+                {"format", format},
+                {"config_groups",
+                 {{"group_0", {{"weights", weights}, {"input_activations", {{"num_bits", 4}}}, {"format", format}}}}}};
+  };
+  const json mx = floats("mxfp4-pack-quantized", 32, "group"), nv = floats("nvfp4-pack-quantized", 16, "tensor_group");
+  for (const json& config : {mxfp4, mx}) {
+    const Quantisation found = read(config);
+    CHECK((found.packing == Packing::mxfp4 && found.dtype == DType::i8 && found.group == 32 && found.uniform));
+    CHECK(found.keeps_levels());
+  }
+  const json modelopt = {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"ignore", {"lm_head"}}};
+  for (const json& config : {nv, modelopt}) {
+    CHECK(read(config).packing == Packing::nvfp4);
+    CHECK((read(config).foreign() && !read(config).keeps_levels()));
+  }
+  const auto own_file = [](const char* text) {
+    return policy::quantisation_from_modelopt(json::parse(text), "hf_quant_config.json");
+  };
+  CHECK(own_file(R"({"producer":{"name":"modelopt"},"quantization":{"quant_algo":"nvfp4","group_size":16,
+                     "kv_cache_quant_algo":"FP8","exclude_modules":["lm_head"]}})")
+            .packing == Packing::nvfp4);
+  CHECK_FALSE(own_file(R"({"quantization":{"quant_algo":"FP8","exclude_modules":[]}})"));
+  CHECK_THROWS_WITH(own_file(R"({"quantization":{"quant_algo":"NVFP4_AWQ"}})"),
+                    Contains("hf_quant_config.json.quantization: 'quant_algo' must be NVFP4, W4A16_NVFP4, FP8") &&
+                        Contains("NVFP4_AWQ"));
+  CHECK_THROWS_WITH(own_file(R"({"quantization":{"quant_algo":"NVFP4","group_size":32}})"),
+                    Contains("'group_size' must be 16"));
+  CHECK_THROWS_WITH(own_file(R"({"quantization":[]})"), Contains("must be an object"));
+  CHECK_THROWS_WITH(own_file(R"({"quantization":{}})"), Contains("'quant_algo' is missing"));
+
+  const Quantisation nf4 = read(json::parse(R"({"quant_method":"bitsandbytes","load_in_4bit":true,
+      "load_in_8bit":false,"bnb_4bit_quant_type":"nf4","bnb_4bit_use_double_quant":true})"));
+  CHECK((nf4.packing == Packing::bitsandbytes && !nf4.keeps_levels()));
+  const json int8 = {{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}, {"llm_int8_threshold", 6.0}};
+  CHECK((read(int8).packing == Packing::bitsandbytes && read(int8).dtype == DType::i8 && read(int8).whole_rows));
+  CHECK_THROWS_WITH(read(int8, R"({"llm_int8_has_fp16_weight":true})"),
+                    Contains("'llm_int8_has_fp16_weight' must be false"));
+  CHECK_THROWS_WITH(read(int8, R"({"load_in_8bit":false})"), Contains("'load_in_4bit' is missing"));
+  CHECK_THROWS_WITH(read(int8, R"({"load_in_8bit":1})"), Contains("'load_in_8bit'"));
+
+  const auto group = [](const json& base, const std::string& patch, const char* words) {
+    CHECK_THROWS_WITH(read(base, (R"({"config_groups":{"group_0":)" + patch + "}}").c_str()), Contains(words));
+  };
+  group(nv, R"({"weights":{"group_size":32}})", "'group_size' must be 16, got 32");
+  group(nv, R"({"weights":{"num_bits":8}})", "'num_bits' must be 4");
+  group(nv, R"({"weights":{"type":"int"}})", "'type' must be float");
+  group(nv, R"({"weights":{"symmetric":false}})", "'symmetric' must be true");
+  group(nv, R"({"format":"float-quantized"})", "'format' must be nvfp4-pack-quantized");
+  group(mx, R"({"weights":{"group_size":16}})", "'group_size' must be 32, got 16");
+  group(mx, R"({"weights":null})", "'weights' is missing");
+  CHECK_THROWS_WITH(read(nv, R"({"transform_config":{"config_groups":{"u":{}}}})"), Contains("'transform_config'"));
+  CHECK_THROWS_WITH(read(nv, R"({"config_groups":null})"), Contains("'config_groups' is missing"));
+}
+
 TEST_CASE("quantisations that are not read are refused by name, with what to do", "[policy]") {
   const auto refused = [](const json& base, const char* patch, const char* words) {
     CAPTURE(patch);
     CHECK_THROWS_AS(read(base, patch), DataError);
     CHECK_THROWS_WITH(read(base, patch), Contains("config.json: q") && Contains(words));
   };
-  for (const char* method : {"bitsandbytes", "hqq", "gguf", "auto-round", "quanto", "aqlm"}) {
+  for (const char* method : {"quark", "hqq", "gguf", "auto-round", "quanto", "aqlm"}) {
     CAPTURE(method);
     CHECK_THROWS_WITH(read({{"quant_method", method}}),
                       Contains(std::string("that of '") + method + "'") && Contains("use the unquantized model"));

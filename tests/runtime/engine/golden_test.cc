@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -204,9 +205,9 @@ fs::path foreign_folder() {
 
 std::unique_ptr<runtime::ModelSource> open_foreign(const fs::path& folder) {
   const policy::Quantisation own = runtime::read_model_spec(folder).quantisation;
-  return runtime::open_model(
-      folder, "auto", "",
-      policy::WeightFormat{.dtype = own.dtype, .group = own.group, .arithmetic = Arithmetic::exact});
+  std::optional<policy::WeightFormat> format;
+  if (own.keeps_levels()) format = {.dtype = own.dtype, .group = own.group, .arithmetic = Arithmetic::exact};
+  return runtime::open_model(folder, "auto", "", format);
 }
 
 }  // namespace
@@ -340,10 +341,11 @@ TEST_CASE("what others have quantised is converted to plain numbers that all can
   const auto expected = nlohmann::json::parse(read_text(folder / "expected.json")).at("prompts");
   CHECK(check_prompts(expected, *plain, logit_tolerance("float32")) > 0);
   // Quantised anew it is what these numbers are quantised to.
-  const policy::WeightFormat finer{.dtype = DType::i8, .group = 32};
-  const auto original = runtime::open_model(folder, "float32", "", finer);
+  const DType own = runtime::read_model_spec(folder).quantisation.dtype;
+  const policy::WeightFormat other{.dtype = own == DType::i8 ? DType::i4 : DType::i8, .group = 32};
+  const auto original = runtime::open_model(folder, "float32", "", other);
   const auto pack = [&](const runtime::ModelSource& source) {
-    return runtime::Weights::to_pack(source.spec, source.units, *source.checkpoint, DType::f32, finer);
+    return runtime::Weights::to_pack(source.spec, source.units, *source.checkpoint, DType::f32, other);
   };
   const runtime::Weights from_levels = pack(*original), from_numbers = pack(*plain);
   REQUIRE(from_levels.unit_bytes() == from_numbers.unit_bytes());

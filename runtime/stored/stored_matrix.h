@@ -1,4 +1,4 @@
-// runtime/checkpoint/stored_matrix.h: a matrix that a checkpoint does not hold as plain rows of floats: as levels with
+// runtime/stored/stored_matrix.h: a matrix that a checkpoint does not hold as plain rows of floats: as levels with
 // scales, in one tensor or several, or with its rows in another order. Each format is a row of a table and a file.
 #pragma once
 
@@ -69,7 +69,7 @@ struct MatrixFormat {
   /// If is_in(): the tensors that the checkpoint must hold for a matrix [rows, cols], for Checkpoint::demand().
   std::vector<TensorNeed> (*needs)(const Checkpoint& checkpoint, const policy::Quantisation& how,
                                    const std::string& name, std::int64_t rows, std::int64_t cols);
-  /// `checkpoint` must hold what needs() lists and outlive the matrix. Reads nothing.
+  /// `checkpoint` must hold what needs() lists and outlive the matrix. Reads at most a few bytes that say how it lies.
   std::unique_ptr<StoredMatrix> (*open)(const Checkpoint& checkpoint, const policy::Quantisation& how,
                                         const std::string& name, std::int64_t rows, std::int64_t cols);
 };
@@ -77,9 +77,24 @@ struct MatrixFormat {
 extern const MatrixFormat kPackedWords;  ///< packed_words.cc: compressed-tensors, GPTQ, AWQ
 extern const MatrixFormat kBlocks;       ///< block_matrix.cc: the blocks of GGUF files, and rows in another order
 extern const MatrixFormat kFloat8;       ///< float8_matrix.cc: numbers of 8 bits with scales
+extern const MatrixFormat kMxfp4;        ///< float4_matrix.cc: E2M1 in groups of 32 with scales of E8M0
+extern const MatrixFormat kNvfp4;        ///< float4_matrix.cc: E2M1 in groups of 16 with scales of E4M3
+extern const MatrixFormat kTableLevels;  ///< bitsandbytes_matrix.cc: NF4 and FP4
+extern const MatrixFormat kSignedBytes;  ///< bitsandbytes_matrix.cc: int8
 
 /// The format in which the checkpoint holds the tensor; null if it holds it as plain rows, or not at all.
 const MatrixFormat* matrix_format(const Checkpoint& checkpoint, const policy::Quantisation& how,
                                   const std::string& name);
+
+/// "a.b.q_proj" of "a.b.q_proj.weight"; `name` must end so.
+std::string module_of(const std::string& name);
+/// Throws a DataError that names the file and the tensor.
+[[noreturn]] void refuse_tensor(const Checkpoint& checkpoint, const TensorInfo& tensor, const std::string& what);
+/// Reads elements [first, first + count) of a tensor that is row-major and has the float type of fp32, fp16 or bf16.
+std::vector<float> read_floats(const Checkpoint& checkpoint, const TensorInfo& tensor, std::int64_t first,
+                               std::int64_t count);
+/// The same of a tensor of bytes.
+std::vector<std::byte> read_bytes(const Checkpoint& checkpoint, const TensorInfo& tensor, std::int64_t first,
+                                  std::int64_t count);
 
 }  // namespace weft::runtime

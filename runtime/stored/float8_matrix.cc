@@ -1,15 +1,13 @@
-// runtime/checkpoint/float8_matrix.cc: matrices of numbers of 8 bits (E4M3, without infinities) with scales in a tensor
+// runtime/stored/float8_matrix.cc: matrices of numbers of 8 bits (E4M3, without infinities) with scales in a tensor
 // of their own: weight_scale_inv [rows / 128, cols / 128] for blocks of 128 x 128, or weight_scale, one for the whole
 // matrix or one for each row. A number is its 8 bits' times its scale.
-#include <array>
 #include <cmath>
-#include <limits>
 
 #include "kernels/error.h"
+#include "kernels/small_floats.h"
 #include "runtime/base/quote.h"
 #include "runtime/checkpoint/checkpoint_error.h"
-#include "runtime/checkpoint/float_types.h"
-#include "runtime/checkpoint/stored_matrix.h"
+#include "runtime/stored/stored_matrix.h"
 
 namespace weft::runtime {
 namespace {
@@ -18,14 +16,6 @@ constexpr const char* kFloat8Type = "F8_E4M3";
 constexpr std::int64_t kBlockSide = 128;
 
 std::int64_t blocks_of(std::int64_t size) { return (size + kBlockSide - 1) / kBlockSide; }
-
-float number_of(std::uint8_t bits) {
-  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-  if ((bits & 127) == 127) return std::numeric_limits<float>::quiet_NaN();
-  const float size = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                   : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  return bits & 128 ? -size : size;
-}
 
 /// The scales of a matrix: the tensor, how far its scales reach, and the shape that it must have for that.
 struct Scales {
@@ -59,47 +49,31 @@ class Float8Matrix : public StoredMatrix {
         numbers_(*checkpoint.find(name)), scales_(scales_of(checkpoint, name, rows, cols)) {}
 
   void read_levels(std::int64_t, std::int64_t, StoredLevels&) const override {
-    refuse("has no levels");  // form() says so
+    refuse_tensor(checkpoint_, numbers_, "has no levels");  // form() says so
   }
 
   void read_numbers(std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const override {
     const auto width = static_cast<std::size_t>(cols());
-    std::vector<std::byte> bytes(static_cast<std::size_t>(rows) * width);
-    checkpoint_.read_range(numbers_.file, numbers_.offset + static_cast<std::uint64_t>(first_row) * width, bytes);
+    const std::vector<std::byte> bytes = read_bytes(checkpoint_, numbers_, first_row * cols(), rows * cols());
     const std::int64_t first_scale = first_row / scales_.rows, last = (first_row + rows - 1) / scales_.rows,
                        across = (cols() + scales_.cols - 1) / scales_.cols;
-    const std::vector<float> scales = read_scales(first_scale * across, (last - first_scale + 1) * across);
+    const std::vector<float> scales =
+        read_floats(checkpoint_, *scales_.tensor, first_scale * across, (last - first_scale + 1) * across);
     to.resize(bytes.size());
     for (std::int64_t row = 0; row < rows; ++row) {
       const float* const of_row = scales.data() + ((first_row + row) / scales_.rows - first_scale) * across;
       for (std::size_t i = 0; i < width; ++i) {
         const std::size_t at = static_cast<std::size_t>(row) * width + i;
-        to[at] = kNumbers[static_cast<std::uint8_t>(bytes[at])] * of_row[static_cast<std::int64_t>(i) / scales_.cols];
+        to[at] = e4m3(static_cast<std::uint8_t>(bytes[at])) * of_row[static_cast<std::int64_t>(i) / scales_.cols];
         if (!std::isfinite(to[at]))
-          refuse("the number at row " + std::to_string(first_row + row) + ", column " + std::to_string(i) +
-                 " is not finite");
+          refuse_tensor(checkpoint_, numbers_,
+                        "the number at row " + std::to_string(first_row + row) + ", column " + std::to_string(i) +
+                            " is not finite");
       }
     }
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw DataError(checkpoint_.files()[numbers_.file].string() + ": tensor " + in_quotes(name()) + ": " + what);
-  }
-
-  std::vector<float> read_scales(std::int64_t first, std::int64_t count) const {
-    const DType type = weight_dtype(*scales_.tensor);
-    std::vector<std::byte> bytes(static_cast<std::size_t>(bytes_of(type, count)));
-    checkpoint_.read_range(scales_.tensor->file, scales_.tensor->offset + bytes_of(type, first), bytes);
-    return widened(type, bytes);
-  }
-
-  static inline const std::array<float, 256> kNumbers = [] {
-    std::array<float, 256> all{};
-    for (std::size_t bits = 0; bits < all.size(); ++bits) all[bits] = number_of(static_cast<std::uint8_t>(bits));
-    return all;
-  }();
-
   const Checkpoint& checkpoint_;
   const TensorInfo& numbers_;
   Scales scales_;

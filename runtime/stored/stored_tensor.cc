@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/stored_tensor.h"
+#include "runtime/stored/stored_tensor.h"
 
 #include <algorithm>
 #include <charconv>
@@ -34,7 +34,8 @@ const MatrixFormat* format_for(const policy::ModelSpec& model, const Checkpoint&
 void refuse_extras(const policy::ModelSpec& model, const Checkpoint& checkpoint) {
   if (!model.quantisation) {
     for (const TensorInfo& tensor : checkpoint.tensors())
-      if (tensor.name.ends_with(".qweight") || tensor.name.ends_with(".weight_packed"))
+      if (tensor.name.ends_with(".qweight") || tensor.name.ends_with(".weight_packed") ||
+          tensor.name.ends_with(".weight_scale_2") || tensor.name.ends_with(".weight.absmax"))
         throw DataError(checkpoint.files()[tensor.file].string() + ": tensor " + in_quotes(tensor.name) +
                         " is quantised, but config.json has no quantization_config, which says how; older files have "
                         "it in quantize_config.json");
@@ -42,10 +43,10 @@ void refuse_extras(const policy::ModelSpec& model, const Checkpoint& checkpoint)
   if (!model.quantisation.foreign()) return;
   const std::string method = name_of(model.quantisation.packing);
   for (const TensorInfo& tensor : checkpoint.tensors())
-    if (tensor.name.ends_with(".act.scales"))
-      throw DataError(checkpoint.files()[tensor.file].string() + ": tensor " + in_quotes(tensor.name) + ": " + method +
-                      " has scaled an activation function, which is not read; use the unquantized model");
-  if (model.tied_head && kPackedWords.is_in(checkpoint, model.quantisation, kHeadInMemory))
+    if (tensor.name.ends_with(".act.scales") || tensor.name.ends_with(".pre_quant_scale"))
+      refuse_tensor(checkpoint, tensor,
+                    method + " has scaled activations, which is not read; use the unquantized model");
+  if (model.tied_head && matrix_format(checkpoint, model.quantisation, kHeadInMemory))
     throw DataError(checkpoint.files().front().string() + ": " + method +
                     " has quantised lm_head, but tie_word_embeddings says that it is the embedding; set it to false");
 }

@@ -1,13 +1,11 @@
-// runtime/checkpoint/block_matrix.cc: matrices of a GGUF file: rows of blocks, and the rows of q and k in which the two
+// runtime/stored/block_matrix.cc: matrices of a GGUF file: rows of blocks, and the rows of q and k in which the two
 // halves of a head alternate.
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/error.h"
-#include "runtime/base/quote.h"
 #include "runtime/checkpoint/float_types.h"
-#include "runtime/checkpoint/stored_matrix.h"
 #include "runtime/gguf/block_format.h"
+#include "runtime/stored/stored_matrix.h"
 
 namespace weft::runtime {
 namespace {
@@ -74,9 +72,9 @@ class BlockMatrix : public StoredMatrix {
   void require_finite(const std::vector<float>& numbers, std::int64_t first_row) const {
     const auto wrong = std::find_if_not(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
     if (wrong != numbers.end())
-      throw DataError(checkpoint_.files()[tensor_.file].string() + ": tensor " + in_quotes(tensor_.name) +
-                      ": a scale of row " + std::to_string(first_row + (wrong - numbers.begin()) / groups()) +
-                      " is not finite");
+      refuse_tensor(
+          checkpoint_, tensor_,
+          "a scale of row " + std::to_string(first_row + (wrong - numbers.begin()) / groups()) + " is not finite");
   }
 
   const Checkpoint& checkpoint_;

@@ -1,4 +1,4 @@
-// runtime/checkpoint/packed_words.cc: a matrix of 4 bits as others store it, in several tensors of a checkpoint:
+// runtime/stored/packed_words.cc: a matrix of 4 bits as others store it, in several tensors of a checkpoint:
 //
 //                       levels                        scales                       zero points
 //   compressed-tensors  weight_packed [rows, cols/8]  weight_scale [rows, groups]  weight_zero_point [rows/8, groups],
@@ -21,7 +21,7 @@
 #include "runtime/base/quote.h"
 #include "runtime/checkpoint/checkpoint_error.h"
 #include "runtime/checkpoint/float_types.h"
-#include "runtime/checkpoint/stored_matrix.h"
+#include "runtime/stored/stored_matrix.h"
 
 namespace weft::runtime {
 namespace {
@@ -32,18 +32,15 @@ using Packing = Quantisation::Packing;
 constexpr std::int64_t kOfWord = 8;                                     // levels in a word
 constexpr std::array<std::size_t, 8> kAwqHalf{0, 4, 1, 5, 2, 6, 3, 7};  // half bytes of a word, by column
 constexpr std::uint32_t kOnes = 0x11111111;                             // 1 in each half byte
-constexpr std::string_view kWeight = ".weight";
-constexpr int kAbsentZero = 8;  // zero point of symmetric levels
+constexpr int kAbsentZero = 8;                                          // zero point of symmetric levels
 
 std::int64_t words_for(std::int64_t count) { return (count + kOfWord - 1) / kOfWord; }
-
-std::string stem_of(const std::string& name) { return name.substr(0, name.size() - kWeight.size()); }
 
 struct Names {
   std::string levels, scales, zeros, order, shape;
 };
 Names names_of(Packing packing, const std::string& name) {
-  const std::string stem = stem_of(name);
+  const std::string stem = module_of(name);
   if (packing == Packing::compressed_tensors)
     return {stem + ".weight_packed", stem + ".weight_scale", stem + ".weight_zero_point", stem + ".weight_g_idx",
             stem + ".weight_shape"};
@@ -95,7 +92,9 @@ class PackedWords : public StoredMatrix {
   void read_words(std::int64_t first_row, std::int64_t rows, WordRows& to) const;
   void read_scales(std::int64_t first_row, std::int64_t rows, WordRows& to) const;
   void read_zeros(std::int64_t first_row, std::int64_t rows, WordRows& to) const;
-  [[noreturn]] void refuse(const TensorInfo& tensor, const std::string& what) const;
+  [[noreturn]] void refuse(const TensorInfo& tensor, const std::string& what) const {
+    refuse_tensor(*checkpoint_, tensor, what);
+  }
 
   const Checkpoint* checkpoint_;
   Packing packing_;
@@ -106,8 +105,9 @@ class PackedWords : public StoredMatrix {
 };
 
 bool has_words(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name) {
-  return how.foreign() && how.packing != Packing::gguf && name.ends_with(kWeight) &&
-         checkpoint.find(names_of(how.packing, name).levels);
+  const bool words = how.packing == Packing::compressed_tensors || how.packing == Packing::gptq ||
+                     how.packing == Packing::gptq_v2 || how.packing == Packing::awq;
+  return words && name.ends_with(".weight") && checkpoint.find(names_of(how.packing, name).levels);
 }
 
 std::vector<TensorNeed> needs_of_words(const Checkpoint& checkpoint, const Quantisation& how, const std::string& name,
@@ -150,10 +150,6 @@ PackedWords::PackedWords(const Checkpoint& checkpoint, const Quantisation& how, 
   zeros_ = checkpoint.find(names.zeros);
   order_ = names.order.empty() ? nullptr : checkpoint.find(names.order);
   shape_ = names.shape.empty() ? nullptr : checkpoint.find(names.shape);
-}
-
-void PackedWords::refuse(const TensorInfo& tensor, const std::string& what) const {
-  throw DataError(checkpoint_->files()[tensor.file].string() + ": tensor " + in_quotes(tensor.name) + ": " + what);
 }
 
 void PackedWords::check() const {

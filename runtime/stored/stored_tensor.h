@@ -1,4 +1,4 @@
-// runtime/checkpoint/stored_tensor.h: finds the tensors of a model in a checkpoint.
+// runtime/stored/stored_tensor.h: finds the tensors of a model in a checkpoint.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "policy/model/model.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/stored_matrix.h"
+#include "runtime/stored/stored_matrix.h"
 
 namespace weft::runtime {
 

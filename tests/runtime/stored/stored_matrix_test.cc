@@ -1,0 +1,360 @@
+// tests/runtime/stored/stored_matrix_test.cc: matrices that are not stored as plain rows of floats: the blocks of
+// GGUF files against what PyPI's gguf reads out of them (scripts/fixtures/make_gguf_golden.py), and numbers of 8 bits.
+#include "runtime/stored/stored_matrix.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/error.h"
+#include "kernels/tensor.h"
+#include "runtime/checkpoint/model_files.h"
+#include "runtime/gguf/block_format.h"
+#include "tests/support/files.h"
+#include "tests/support/gguf.h"
+#include "tests/support/safetensors.h"
+
+using namespace weft;
+using namespace weft::runtime;
+using namespace weft::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::vector<float> floats_of(const Checkpoint& checkpoint, const std::string& name) {
+  const std::vector<std::byte> bytes = checkpoint.read_tensor(*checkpoint.find(name));
+  std::vector<float> numbers(bytes.size() / sizeof(float));
+  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
+}
+
+/// A safetensors file of tensors with the given headers, such as "\"dtype\":\"F32\",\"shape\":[1]", and bytes.
+struct Tensor {
+  std::string name, header, bytes;
+};
+std::string safetensors_of(const std::vector<Tensor>& tensors) {
+  std::string header, data;
+  for (const Tensor& tensor : tensors) {
+    header += (header.empty() ? "{" : ",") + ("\"" + tensor.name + "\":{" + tensor.header) + ",\"data_offsets\":[" +
+              std::to_string(data.size()) + ",";
+    data += tensor.bytes;
+    header += std::to_string(data.size()) + "]}";
+  }
+  return with_length(header + "}", data);
+}
+
+}  // namespace
+
+TEST_CASE("GGUF's blocks mean the numbers that gguf reads out of them", "[runtime][gguf]") {
+  const Checkpoint checkpoint = Checkpoint::open(data_path("gguf/blocks.gguf"));
+  std::size_t formats = 0;
+  for (const auto& list : {formats_of_32(), formats_of_256(), formats_with_tables()})
+    for (const BlockFormat& format : list) {
+      CAPTURE(format.name);
+      ++formats;
+      const MatrixFormat* const stored = matrix_format(checkpoint, {}, format.name);
+      REQUIRE(stored == &kBlocks);
+      const auto matrix = stored->open(checkpoint, {}, format.name, 5, 512);
+      const std::vector<float> wanted = floats_of(checkpoint, format.name + std::string(".numbers"));
+      std::vector<float> numbers;
+      matrix->read_numbers(0, 5, numbers);
+      CHECK(numbers == wanted);
+      matrix->read_numbers(3, 2, numbers);
+      CHECK(std::equal(numbers.begin(), numbers.end(), wanted.begin() + 3 * 512));
+
+      StoredLevels rows;
+      matrix->read_levels(0, 5, rows);
+      CHECK(*std::max_element(rows.levels.begin(), rows.levels.end()) <= (format.type == DType::i4 ? 15 : 255));
+      const auto is_fp16 = [](float x) { return static_cast<float>(f16(x)) == x; };
+      if (format.exact) {
+        CHECK(std::all_of(rows.scales.begin(), rows.scales.end(), is_fp16));
+        CHECK(std::all_of(rows.minima.begin(), rows.minima.end(), is_fp16));
+      } else {  // what fp16 rounds
+        for (const float scale : rows.scales)
+          CHECK(std::abs(static_cast<float>(f16(scale)) - scale) <= std::max(std::abs(scale) / 2048, 0x1p-25f));
+      }
+    }
+  CHECK(formats == 10);
+  CHECK(block_format_names() == "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4");
+}
+
+TEST_CASE("a GGUF file's scale that is not finite is refused", "[runtime][gguf]") {
+  GgufFile file = tiny_gguf();
+  std::string blocks(34 * 2, '\0');
+  blocks[34 + 1] = '\x7C';  // the second block's scale is infinite
+  file.tensor("x", {32, 2}, 8, blocks);
+  const TemporaryFolder folder;
+  write_text(folder / "x.gguf", file.bytes());
+  const Checkpoint checkpoint = Checkpoint::open(folder / "x.gguf");
+  std::vector<float> numbers;
+  const auto matrix = kBlocks.open(checkpoint, {}, "x", 2, 32);
+  CHECK_NOTHROW(matrix->read_numbers(0, 1, numbers));
+  CHECK_THROWS_WITH(matrix->read_numbers(0, 2, numbers), Contains("a scale of row 1 is not finite"));
+}
+
+TEST_CASE("a block of zeros in a GGUF file's MXFP4 has a scale that fp16 holds", "[runtime][gguf]") {
+  GgufFile file = tiny_gguf();
+  const std::string zeros(17, '\0');  // with the smallest scale
+  file.tensor("x", {32, 2}, 39, zeros + "\x7F" + std::string(16, '\x21'));
+  const TemporaryFolder folder;
+  write_text(folder / "x.gguf", file.bytes());
+  const Checkpoint checkpoint = Checkpoint::open(folder / "x.gguf");
+  StoredLevels levels;
+  kBlocks.open(checkpoint, {}, "x", 2, 32)->read_levels(0, 2, levels);
+  CHECK(levels.scales == std::vector<float>{0, 0.5f});
+  CHECK(levels.minima == std::vector<float>{0, -8});
+}
+
+TEST_CASE("a GGUF model in several files is the one in one file", "[runtime][gguf]") {
+  const Checkpoint whole = Checkpoint::open(data_path("gguf/llama-mixed.gguf"));
+  const auto first = data_path("gguf/llama-parts-00001-of-00003.gguf");
+  const Checkpoint parts = Checkpoint::open(first);
+  REQUIRE(parts.files().size() == 3);
+  REQUIRE(parts.size() == whole.size());
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    CHECK(parts.tensors()[i].name == whole.tensors()[i].name);
+    CHECK(parts.read_tensor(parts.tensors()[i]) == whole.read_tensor(whole.tensors()[i]));
+  }
+  CHECK_THROWS_WITH(Checkpoint::open(data_path("gguf/llama-parts-00002-of-00003.gguf")),
+                    Contains("is part 2 of 3; give the first, whose name ends in -00001-of-00003.gguf"));
+  const TemporaryFolder folder;
+  std::filesystem::copy_file(first, folder / "x-00001-of-00003.gguf");
+  CHECK_THROWS_WITH(Checkpoint::open(folder / "x-00001-of-00003.gguf"), Contains("x-00002-of-00003.gguf"));
+  std::filesystem::copy_file(first, folder / "x-00002-of-00003.gguf");
+  CHECK_THROWS_WITH(Checkpoint::open(folder / "x-00001-of-00003.gguf"),
+                    Contains("says that it is part 1 of 3, wanted 2 of 3"));
+  std::filesystem::copy_file(first, folder / "x.gguf");
+  CHECK_THROWS_WITH(Checkpoint::open(folder / "x.gguf"), Contains("its name must end in -00001-of-00003.gguf"));
+}
+
+namespace {
+
+/// A matrix of a safetensors file of `tensors`, whose name is m.weight.
+struct Stored {
+  TemporaryFolder folder;
+  Checkpoint checkpoint;
+  std::unique_ptr<StoredMatrix> matrix;
+
+  Stored(const std::vector<Tensor>& tensors, const policy::Quantisation& how, std::int64_t rows, std::int64_t cols)
+      : checkpoint([&] {
+          write_text(folder / "model.safetensors", safetensors_of(tensors));
+          return Checkpoint::open(folder.path());
+        }()) {
+    const MatrixFormat* const format = matrix_format(checkpoint, how, "m.weight");
+    REQUIRE(format);
+    checkpoint.demand(format->needs(checkpoint, how, "m.weight", rows, cols));
+    matrix = format->open(checkpoint, how, "m.weight", rows, cols);
+    matrix->check();
+  }
+  std::vector<float> numbers(std::int64_t first, std::int64_t count) const {
+    std::vector<float> found;
+    matrix->read_numbers(first, count, found);
+    return found;
+  }
+};
+
+/// All numbers of E2M1, by their bits.
+const std::vector<float> kE2M1{0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0f, -0.5, -1, -1.5, -2, -3, -4, -6};
+const std::string kPairs = "\x10\x32\x54\x76\x98\xBA\xDC\xFE";  // these, one after another
+
+std::vector<float> times(float scale, const std::vector<float>& numbers) {
+  std::vector<float> found;
+  for (const float number : numbers) found.push_back(number * scale);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("MXFP4 is levels of 8 bits, in one tensor for several matrices too", "[runtime]") {
+  const policy::Quantisation how{.packing = policy::Quantisation::Packing::mxfp4, .dtype = DType::i8, .group = 32};
+  const std::string numbers = kPairs + kPairs + std::string(16, '\x08') + kPairs + kPairs + kPairs + kPairs;
+  std::string scales("\x7F\x00\x80\x70", 4);  // 1, of zeros, 2, 2^-15
+  const auto wanted = [](const std::vector<float>& found) {
+    std::vector<float> twice = kE2M1;
+    twice.insert(twice.end(), kE2M1.begin(), kE2M1.end());
+    CHECK(std::vector(found.begin(), found.begin() + 32) == twice);
+    CHECK(std::vector(found.begin() + 32, found.begin() + 64) == std::vector<float>(32, 0.0f));
+    CHECK(std::vector(found.begin() + 64, found.begin() + 96) == times(2, twice));
+    CHECK(std::vector(found.begin() + 96, found.end()) == times(0x1p-15f, twice));
+  };
+  const auto blocks = [&](const std::string& shape, const std::string& of_scales) {
+    return std::vector<Tensor>{{"m.weight_blocks", "\"dtype\":\"U8\",\"shape\":" + shape, numbers},
+                               {"m.weight_scales", "\"dtype\":\"U8\",\"shape\":" + of_scales, scales}};
+  };
+  const auto packed = [&](const std::string& type) {
+    return std::vector<Tensor>{{"m.weight_packed", "\"dtype\":\"U8\",\"shape\":[2,32]", numbers},
+                               {"m.weight_scale", "\"dtype\":\"" + type + "\",\"shape\":[2,2]", scales}};
+  };
+  for (const auto& tensors : {blocks("[2,2,16]", "[2,2]"), packed("U8"), packed("F8_E8M0")}) {
+    const Stored stored(tensors, how, 2, 64);
+    wanted(stored.numbers(0, 2));
+    const std::vector<float> all = stored.numbers(0, 2), second = stored.numbers(1, 1);
+    CHECK(std::equal(second.begin(), second.end(), all.begin() + 64));
+    StoredLevels levels;
+    stored.matrix->read_levels(0, 2, levels);
+    CHECK(levels.scales == std::vector<float>{0.5f, 0, 1, 0x1p-16f});  // fp16 holds them
+    for (std::size_t i = 0; i < all.size(); ++i)
+      CHECK(std::fma(levels.scales[i / 32], float(levels.levels[i]), levels.minima[i / 32]) == all[i]);
+  }
+  wanted(Stored(blocks("[2,1,2,16]", "[2,1,2]"), how, 2, 64).numbers(0, 2));  // two experts of a row each
+  CHECK_THROWS_WITH(Stored(blocks("[2,1,2,16]", "[2,2]"), how, 2, 64),
+                    Contains("'m.weight_scales' is [2, 2], wanted [2, 1, 2]"));
+  CHECK_THROWS_WITH(Stored(blocks("[1,4,16]", "[1,4]"), how, 2, 64), Contains("is [1, 4, 16], wanted [2, 2, 16]"));
+  CHECK_THROWS_WITH(Stored(blocks("[4,16]", "[4]"), how, 2, 64), Contains("is [4, 16], wanted [2, 2, 16]"));
+  CHECK_THROWS_WITH(Stored(packed("I8"), how, 2, 64), Contains("stored as I8, wanted U8 or F8_E8M0"));
+  CHECK_THROWS_WITH(Stored(packed("U8"), how, 2, 48), Contains("rows of 48 numbers do not fill groups of 32"));
+  scales[3] = '\xFF';
+  CHECK_THROWS_WITH(Stored(packed("U8"), how, 2, 64).numbers(1, 1),
+                    Contains("the scale of row 1, group 1 is not a number"));
+  scales[3] = '\xFE';
+  CHECK_THROWS_WITH(Stored(packed("U8"), how, 2, 64).numbers(0, 2), Contains("a number of row 1 is too large"));
+}
+
+TEST_CASE("NVFP4 has two scales, the matrix's as a factor or a divisor", "[runtime]") {
+  const policy::Quantisation how{.packing = policy::Quantisation::Packing::nvfp4};
+  const auto stored = [&](const char* numbers, const char* of_matrix, float scale, const std::string& groups,
+                          const char* shape = "[1]") {
+    return Stored({{numbers, "\"dtype\":\"U8\",\"shape\":[2,16]", kPairs + kPairs + kPairs + kPairs},
+                   {"m.weight_scale", "\"dtype\":\"F8_E4M3\",\"shape\":[2,2]", groups},
+                   {of_matrix, std::string("\"dtype\":\"F32\",\"shape\":") + shape, bytes_of_number(scale)}},
+                  how, 2, 32);
+  };
+  const std::string groups("\x38\x39\x00\xB8", 4);  // 1, 1.125, 0, -1
+  const auto check = [](const Stored& matrix, float scale) {
+    const std::vector<float> found = matrix.numbers(0, 2);
+    CHECK(std::vector(found.begin(), found.begin() + 16) == times(scale, kE2M1));
+    CHECK(std::vector(found.begin() + 16, found.begin() + 32) == times(1.125f * scale, kE2M1));
+    CHECK(std::vector(found.begin() + 32, found.begin() + 48) == std::vector<float>(16, 0.0f));
+    CHECK(std::vector(found.begin() + 48, found.end()) == times(-scale, kE2M1));
+    CHECK(matrix.numbers(1, 1) == std::vector(found.begin() + 32, found.end()));
+    CHECK_FALSE(matrix.matrix->has_levels());
+  };
+  check(stored("m.weight_packed", "m.weight_global_scale", 4, groups), 0.25f);
+  check(stored("m.weight", "m.weight_scale_2", 4, groups), 4);
+  check(stored("m.weight", "m.weight_scale_2", 0.5f, groups, "[]"), 0.5f);
+  const auto nan = std::numeric_limits<float>::quiet_NaN();
+  for (const float scale : {0.0f, nan, std::numeric_limits<float>::infinity()})
+    CHECK_THROWS_WITH(stored("m.weight", "m.weight_scale_2", scale, groups).numbers(0, 1),
+                      Contains("m.weight_scale_2': the scale of the matrix is 0, or not finite"));
+  CHECK_THROWS_WITH(stored("m.weight_packed", "m.weight_global_scale", 1e-38f, groups).numbers(0, 1),
+                    Contains("the scale of row 0, group 0 is not finite"));
+  CHECK_THROWS_WITH(stored("m.weight", "m.weight_scale_2", 1, "\x38\x38\x38\x7F").numbers(1, 1),
+                    Contains("'m.weight_scale': the scale of row 1, group 1 is not finite"));
+  CHECK_THROWS_WITH(stored("m.weight", "m.weight_global_scale", 1, groups),
+                    Contains("'m.weight_scale_2' [1] is missing"));
+}
+
+TEST_CASE("bitsandbytes' blocks run on from row to row", "[runtime]") {
+  const policy::Quantisation how{.packing = policy::Quantisation::Packing::bitsandbytes};
+  // 3 rows of 5 numbers in blocks of 4: 4 blocks, the last of 3 numbers. Levels 15 to 1; the first is in a high half.
+  const std::string levels = "\xFE\xDC\xBA\x98\x76\x54\x32\x10";
+  std::string table, largest;
+  for (int i = 0; i < 16; ++i) table += bytes_of_number(float(i));
+  for (const float size : {1.0f, 2.0f, 4.0f, 8.0f}) largest += bytes_of_number(size);
+  const auto f32 = [](const std::string& shape) { return "\"dtype\":\"F32\",\"shape\":" + shape; };
+  const auto u8 = [](std::size_t count) { return "\"dtype\":\"U8\",\"shape\":[" + std::to_string(count) + "]"; };
+  const auto with = [&](const std::string& state, std::vector<Tensor> more) {
+    more.push_back({"m.weight", "\"dtype\":\"U8\",\"shape\":[8,1]", levels});
+    more.push_back({"m.weight.quant_map", f32("[16]"), table});
+    more.push_back({"m.weight.quant_state.bitsandbytes__nf4", u8(state.size()), state});
+    return Stored(more, how, 3, 5);
+  };
+  const auto plain = [&](const std::string& state) {
+    return with(state, {{"m.weight.absmax", f32("[4]"), largest}}).numbers(0, 3);
+  };
+  const std::string state = R"({"quant_type":"nf4","blocksize":4,"dtype":"float16","shape":[3,5]})";
+  const std::vector<float> wanted{15, 14, 13, 12, 22, 20, 18, 16, 28, 24, 20, 16, 24, 16, 8};
+  CHECK(plain(state) == wanted);
+  const Stored matrix = with(state, {{"m.weight.absmax", f32("[4]"), largest}});
+  CHECK(matrix.numbers(1, 1) == std::vector(wanted.begin() + 5, wanted.begin() + 10));
+  CHECK(matrix.numbers(1, 2) == std::vector(wanted.begin() + 5, wanted.end()));
+
+  // The same largest numbers, as bytes: 0.5 + outer * finer.
+  std::string finer;
+  for (int i = 0; i < 256; ++i) finer += bytes_of_number(float(i) / 2);
+  const std::string nested = R"({"quant_type":"nf4","blocksize":4,"dtype":"float16","shape":[3,5],"nested_blocksize":3,
+      "nested_dtype":"float32","nested_offset":0.5})";
+  std::vector<Tensor> doubled{{"m.weight.absmax", u8(4), "\x01\x03\x07\x05"},
+                              {"m.weight.nested_quant_map", f32("[256]"), finer},
+                              {"m.weight.nested_absmax", f32("[2]"), bytes_of_number(1.0f) + bytes_of_number(3.0f)}};
+  CHECK(with(nested, doubled).numbers(0, 3) == wanted);
+  CHECK(with(nested, doubled).numbers(2, 1) == std::vector(wanted.begin() + 10, wanted.end()));
+  doubled[2].bytes = bytes_of_number(1.0f) + bytes_of_number(std::numeric_limits<float>::infinity());
+  CHECK_NOTHROW(with(nested, doubled).numbers(0, 1));
+  CHECK_THROWS_WITH(with(nested, doubled).numbers(2, 1), Contains("nested_absmax': element 1 is not finite"));
+  doubled.pop_back();
+  CHECK_THROWS_WITH(with(nested, doubled), Contains("'m.weight.nested_absmax' [2] is missing"));
+
+  CHECK_THROWS_WITH(plain(R"({"blocksize":2,"shape":[3,5]})"), Contains("'m.weight.absmax' is [4], wanted [8]"));
+  CHECK_THROWS_WITH(plain(R"({"blocksize":0,"shape":[3,5]})"), Contains("'blocksize' must be an integer from 1"));
+  CHECK_THROWS_WITH(plain(R"({"blocksize":4,"shape":[5,3]})"), Contains("'shape' must be [3, 5]"));
+  CHECK_THROWS_WITH(plain(R"({"blocksize":4})"), Contains("'shape' is missing"));
+  CHECK_THROWS_WITH(plain("{"), Contains("quant_state.bitsandbytes__nf4"));
+  CHECK_THROWS_WITH(plain(state + std::string(5000, ' ')), Contains("in at most 4096 bytes"));
+  CHECK_THROWS_WITH(with(state, {}), Contains("'m.weight.absmax' [4] is missing"));
+}
+
+TEST_CASE("bitsandbytes' rows of signed bytes keep their levels", "[runtime]") {
+  const policy::Quantisation how{
+      .packing = policy::Quantisation::Packing::bitsandbytes, .dtype = DType::i8, .group = 128, .whole_rows = true};
+  const auto stored = [&](float second) {
+    return Stored({{"m.weight", "\"dtype\":\"I8\",\"shape\":[2,8]",
+                    "\x7F\x81\x80" + std::string(5, '\x01') + "\x02" + std::string(7, '\0')},
+                   {"m.SCB", "\"dtype\":\"F32\",\"shape\":[2]", bytes_of_number(127.0f) + bytes_of_number(second)}},
+                  how, 2, 8);
+  };
+  CHECK(stored(63.5f).numbers(0, 2) == std::vector<float>{127, -127, -128, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0});
+  StoredLevels levels;
+  stored(63.5f).matrix->read_levels(1, 1, levels);
+  CHECK(levels.levels == std::vector<std::uint8_t>{130, 128, 128, 128, 128, 128, 128, 128});
+  CHECK((levels.scales == std::vector{0.5f} && levels.minima == std::vector{-64.0f}));
+  CHECK_THROWS_WITH(stored(std::numeric_limits<float>::quiet_NaN()).numbers(1, 1),
+                    Contains("m.SCB': the scale of row 1 is not finite"));
+}
+
+TEST_CASE("numbers of 8 bits times their scales", "[runtime]") {
+  // 0x38 is 1, 0x39 is 1.125, 0x01 is 2^-9, 0xFE is -448
+  const std::int64_t rows = 130, cols = 256;
+  std::string numbers(static_cast<std::size_t>(rows * cols), '\x38');
+  numbers[0] = '\x39', numbers[1] = '\x01', numbers[2] = '\xFE';
+  const std::string shape = "\"dtype\":\"F8_E4M3\",\"shape\":[130,256]";
+  const auto read = [&](const std::string& scale_name, const std::string& scale_header,
+                        const std::vector<float>& scales, std::int64_t first, std::int64_t count) {
+    std::string bytes;
+    for (const float scale : scales) bytes += bytes_of_number(scale);
+    const TemporaryFolder folder;
+    write_text(folder / "model.safetensors",
+               safetensors_of(
+                   {{"m.weight", shape, numbers}, {"m." + scale_name, "\"dtype\":\"F32\"," + scale_header, bytes}}));
+    const Checkpoint checkpoint = Checkpoint::open(folder.path());
+    const MatrixFormat* const format = matrix_format(checkpoint, {}, "m.weight");
+    REQUIRE(format == &kFloat8);
+    checkpoint.demand(format->needs(checkpoint, {}, "m.weight", rows, cols));
+    std::vector<float> found;
+    format->open(checkpoint, {}, "m.weight", rows, cols)->read_numbers(first, count, found);
+    return found;
+  };
+  const auto blocks = read("weight_scale_inv", "\"shape\":[2,2]", {2, 3, 5, 7}, 0, 130);
+  CHECK(blocks[0] == 2.25f);
+  CHECK(blocks[1] == 2 * 0x1p-9f);
+  CHECK(blocks[2] == -896);
+  CHECK(blocks[127] == 2);
+  CHECK(blocks[128] == 3);
+  CHECK(blocks[127 * 256 + 255] == 3);
+  CHECK(blocks[128 * 256 + 127] == 5);
+  CHECK(blocks[129 * 256 + 128] == 7);
+  CHECK(read("weight_scale_inv", "\"shape\":[2,2]", {2, 3, 5, 7}, 127, 2) ==
+        std::vector<float>(blocks.begin() + 127 * 256, blocks.begin() + 129 * 256));
+  CHECK(read("weight_scale", "\"shape\":[]", {0.5f}, 0, 1)[2] == -224);
+  CHECK(read("weight_scale", "\"shape\":[1]", {0.5f}, 129, 1)[0] == 0.5f);
+  std::vector<float> each(130);
+  for (std::size_t row = 0; row < each.size(); ++row) each[row] = static_cast<float>(row);
+  CHECK(read("weight_scale", "\"shape\":[130,1]", each, 128, 2)[256] == 129);
+  CHECK_THROWS_WITH(read("weight_scale", "\"shape\":[3]", {1, 2, 3}, 0, 1), Contains("wanted [130]"));
+  CHECK_THROWS_WITH(read("other", "\"shape\":[1]", {1}, 0, 1), Contains("'m.weight' is stored as F8_E4M3 without"));
+  numbers[5] = '\x7F';
+  CHECK_THROWS_WITH(read("weight_scale", "\"shape\":[1]", {1}, 0, 1),
+                    Contains("the number at row 0, column 5 is not finite"));
+}
