@@ -16,17 +16,10 @@
 namespace weft::runtime {
 
 /// The small files that answers may depend on.
-inline constexpr std::array kModelTexts{"config.json",
-                                        "generation_config.json",
-                                        "tokenizer.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "added_tokens.json",
-                                        "chat_template.jinja",
-                                        "chat_template.json",
-                                        "additional_chat_templates/tool_use.jinja"};
+inline constexpr std::array kModelTexts{
+    "config.json",       "generation_config.json", "tokenizer.json",        "vocab.json",
+    "merges.txt",        "tokenizer.model",        "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "chat_template.jinja",    "chat_template.json",    "additional_chat_templates/tool_use.jinja"};
 
 /// The files that --model names: a checkpoint folder in the Hugging Face layout, a GGUF file, or a config.json alone.
 class ModelFiles {
