@@ -33,7 +33,6 @@ using nlohmann::json;
 
 constexpr std::size_t kPart = 1 << 20, kStep = 64 << 20;  // bytes of a tensor that a thread, and all, convert at a time
 constexpr std::size_t kLargestCopied = 512 << 20;
-constexpr const char* kForOthers = "tokenizer.model";  // Weft does not read it, others do
 
 struct Planned {
   StoredTensor stored;
@@ -168,12 +167,9 @@ void write_small_files(const ModelTexts& from, const fs::path& to, DType type, b
   if (untied) config["tie_word_embeddings"] = false;
   if (quantisation) config["quantization_config"] = policy::to_config(quantisation);
   write("config.json", policy::to_pretty(config) + "\n");
-  const auto copy = [&](const std::string& name) {
+  for (const std::string name : kModelTexts)
     if (name != "config.json" && name != kModelOptConfig && from.has(name))
       write(name, from.read(name, kLargestCopied));
-  };
-  for (const char* name : kModelTexts) copy(name);
-  copy(kForOthers);
 }
 
 /// A folder that is removed again unless it is kept. It is locked and marked while it is made, so that the next

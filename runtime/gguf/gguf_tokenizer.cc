@@ -4,11 +4,14 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/base/quote.h"
 #include "runtime/base/utf8.h"
 #include "runtime/gguf/gguf_texts.h"
+#include "runtime/pieces/merges.h"
 
 namespace weft::runtime {
 namespace {
@@ -97,6 +100,8 @@ class TokenizerMaker {
                                             " twice: " + std::to_string(known->second) + " and " + std::to_string(id));
     }
   }
+
+  static std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
   ordered_json vocabulary() const {
     ordered_json::object_t all;
@@ -192,35 +197,21 @@ class TokenizerMaker {
       refuse("tokenizer.ggml.scores", "is no list of " + std::to_string(tokens_->size()) + " floats");
     if (!std::all_of(scores->begin(), scores->end(), [](double score) { return std::isfinite(score); }))
       refuse("tokenizer.ggml.scores", "has a score that is not finite");
-    struct Merge {
-      std::size_t whole, cut;
-      std::int64_t left, right;
-    };
-    std::vector<Merge> merges;
-    const auto is_piece = [&](std::int64_t id) {
-      const std::int64_t type = types_[static_cast<std::size_t>(id)];
-      return type == kNormal || type == kUserDefined;
-    };
-    for (std::size_t whole = 0; whole < tokens_->size(); ++whole) {
-      const std::string& text = (*tokens_)[whole];
-      if (types_[whole] != kNormal) continue;
-      const std::size_t first = merges.size();
-      for (std::size_t cut = 1; cut < text.size(); ++cut) {
-        if ((static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) continue;
-        const auto left = ids_.find(text.substr(0, cut)), right = ids_.find(text.substr(cut));
-        if (left != ids_.end() && right != ids_.end() && is_piece(left->second) && is_piece(right->second))
-          merges.push_back({whole, cut, left->second, right->second});
-      }
-      std::sort(merges.begin() + static_cast<std::ptrdiff_t>(first), merges.end(),
-                [](const Merge& a, const Merge& b) { return std::pair(a.left, a.right) < std::pair(b.left, b.right); });
-    }
-    std::stable_sort(merges.begin(), merges.end(),
-                     [&](const Merge& a, const Merge& b) { return (*scores)[a.whole] > (*scores)[b.whole]; });
+    std::vector<std::string> pieces = *tokens_;
+    for (std::size_t id = 0; id < pieces.size(); ++id)
+      if (types_[id] != kNormal && types_[id] != kUserDefined) pieces[id].clear();
+    std::vector<PieceMerge> merges = piece_merges(pieces);
+    if (merges.size() > kMostMerges)
+      refuse("tokenizer.ggml.tokens", "has pieces that make more than " + std::to_string(kMostMerges) + " merges");
+    std::erase_if(merges, [this](const PieceMerge& merge) { return types_[at(merge.whole)] != kNormal; });
+    std::sort(merges.begin(), merges.end(), [&](const PieceMerge& a, const PieceMerge& b) {
+      const double first = (*scores)[at(a.whole)], second = (*scores)[at(b.whole)];
+      return first != second ? first > second
+                             : std::tuple(a.whole, a.left, a.right) < std::tuple(b.whole, b.left, b.right);
+    });
     ordered_json list = ordered_json::array();
-    for (const Merge& merge : merges) {
-      const std::string& text = (*tokens_)[merge.whole];
-      list.push_back(ordered_json::array({text.substr(0, merge.cut), text.substr(merge.cut)}));
-    }
+    for (const PieceMerge& merge : merges)
+      list.push_back(ordered_json::array({(*tokens_)[at(merge.left)], (*tokens_)[at(merge.right)]}));
     return list;
   }
 

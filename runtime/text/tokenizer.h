@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,16 +17,17 @@
 #include "runtime/base/utf8.h"
 #include "runtime/text/tokenizer_bpe.h"
 #include "runtime/text/tokenizer_files.h"
+#include "runtime/text/tokenizer_split.h"
 
 namespace weft::runtime {
 
-/// A byte-pair encoder: GPT-2's on bytes, as OPT, GPT-NeoX, Llama 3 and Qwen2 use it, or SentencePiece's on characters
-/// with a fallback to bytes, as Llama 2 uses it. Const calls may run on many threads at once.
+/// A byte-pair encoder: GPT-2's on bytes, as OPT, GPT-NeoX, Llama 3 and Qwen2 use it, or SentencePiece's on characters,
+/// as Llama 2 and Gemma use it; or SentencePiece's Unigram. Const calls may run on many threads at once.
 class Tokenizer {
  public:
-  /// Reads tokenizer.json. Without one, it reads vocab.json, merges.txt and, if they are there, tokenizer_config.json,
-  /// special_tokens_map.json, added_tokens.json and the model_type of config.json. Throws DataError, which names the
-  /// file and the entry or line.
+  /// Reads tokenizer.json, else vocab.json and merges.txt, else tokenizer.model. With the latter two it reads, if they
+  /// are there, tokenizer_config.json, special_tokens_map.json, added_tokens.json and the model_type of config.json.
+  /// Throws DataError, which names the file and the entry, line or byte.
   static Tokenizer load(const ModelTexts& files);
   /// Makes a tokenizer of parts that are in memory.
   explicit Tokenizer(TokenizerParts parts);
@@ -69,45 +71,53 @@ class Tokenizer {
   Names names() const { return names_; }
   bool is_byte(std::int32_t id) const;  ///< a token of Names::sentences that stands for a single byte
 
-  /// Whether decoded text loses one space in front, with Names::sentences.
-  bool strips_space() const { return strips_space_; }
+  /// The change to the beginning of what is decoded, with Names::sentences.
+  Decoding::Begin decoding_begin() const { return decoding_.begin; }
+  /// The bytes of an id that comes first, where that is not piece(): with Decoding::Begin::loses_marks.
+  std::string_view first_piece(std::int32_t id) const;
 
  private:
   using Ids = std::vector<std::int32_t>;
-  struct Added {
-    AddedToken token;
-    std::string text;  // the text to look for: normalized, if the token is
-  };
-  /// The added tokens of a pass, sorted by text, and the range of those that begin with each byte.
+  /// The added tokens of a pass, and the texts to look for: normalized, if the tokens are.
   struct Pass {
-    std::vector<Added> tokens;
-    std::array<std::pair<std::uint32_t, std::uint32_t>, 256> from{};  // [first, last)
+    std::vector<AddedToken> tokens;
+    TextIndex texts;
+  };
+  /// Memory for words.
+  struct Scratch {
+    BpeMerges::Scratch merges;
+    Unigram::Scratch unigram;
+    std::vector<Unigram::Part> parts;
+    Regex::Scratch regex;
   };
   /// An added token in a text, with the white space that it takes; `token_end` is without it.
   struct Match {
     std::size_t begin = 0, end = 0, token_end = 0;
     const AddedToken* token = nullptr;  // null if none was found
   };
-  /// A piece of text begins at the whole text's start, after an added token, or after other text.
-  enum class Start : std::uint8_t { text, segment, middle };
-  std::string marked(std::string_view text, Start start) const;
-  std::string normalize(std::string_view text, Start start) const;
-  Match find_added(std::string_view text, std::size_t from, std::size_t floor, bool normalized) const;
-  void encode_between(std::string_view text, bool normalized, Start start, Ids& ids, BpeMerges::Scratch& scratch) const;
-  void encode_pass(std::string_view text, bool normalized, Start start, Ids& ids, BpeMerges::Scratch& scratch) const;
-  const Added* longest_added(std::string_view text, const Pass& pass) const;
-  void encode_words(std::string_view text, Ids& ids, BpeMerges::Scratch& scratch) const;
-  void encode_word(std::string_view word, Ids& ids, BpeMerges::Scratch& scratch) const;
+  Match find_added(std::string_view text, std::size_t from, std::size_t floor, const Pass& pass) const;
+  void set_piece(std::int32_t id, const std::string& name);
+  void read_vocabulary(const Vocabulary& vocabulary);
+  void read_added(std::vector<AddedToken> tokens);
+  void encode_between(std::string_view text, bool normalized, Start start, Ids& ids, Scratch& scratch) const;
+  void encode_pass(std::string_view text, bool normalized, Start start, Ids& ids, Scratch& scratch) const;
+  void encode_words(std::string_view text, Start start, Ids& ids, Scratch& scratch) const;
+  void encode_word(std::string_view word, Ids& ids, Scratch& scratch) const;
   void push_symbols(std::string_view word, Ids& ids) const;
+  bool push_bytes(std::string_view character, Ids& ids) const;
 
   Names names_;
-  Normalizer normalizer_;
-  Prefix prefix_;
+  std::vector<NormalizeStep> normalizer_;
+  bool prefix_space_;
   Pattern pattern_;
   std::vector<SplitStep> steps_;
-  bool metaspace_, whole_words_, strips_space_;
+  bool whole_words_, byte_fallback_;
+  Decoding decoding_;
+  std::shared_ptr<const Unigram> unigram_;
   std::unordered_map<std::string, std::int32_t> ids_;      // by bytes; used only if words or characters are looked up
   std::vector<std::string> pieces_;                        // by id
+  std::vector<std::string> first_pieces_;                  // by id, with Decoding::Begin::loses_marks
+  std::vector<bool> is_byte_;                              // by id, if some are decoded as bytes
   std::unordered_map<std::int32_t, std::string> special_;  // their texts, by id
   std::array<std::int32_t, 256> byte_ids_{};               // -1 if the byte has no token
   std::optional<std::int32_t> unknown_;
@@ -121,8 +131,8 @@ enum class SpecialTokens : std::uint8_t { skipped, shown };
 
 /// Decodes ids as they come, for text that is shown or searched while it grows. The joined pieces are
 /// Tokenizer::decode() of all ids, and none ends inside a character. With Names::sentences, one space in front of the
-/// whole text is left out (unless the tokenizer keeps it), and if byte tokens in a row are not valid text, each of them
-/// becomes U+FFFD. Keeps a reference to the tokenizer.
+/// whole text is left out (unless Decoding says something else), and if byte tokens in a row are not valid text, each
+/// of them becomes U+FFFD. Keeps a reference to the tokenizer.
 class IncrementalDecoder {
  public:
   explicit IncrementalDecoder(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::skipped)

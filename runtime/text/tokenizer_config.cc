@@ -30,6 +30,9 @@ struct Draft {
   std::string where;
 };
 
+/// Whether a file says that a token of this role does not exist.
+bool is_no_token(const json& value) { return value.is_null() || value == ""; }
+
 /// Reads a token that is written as a string or as {"content": ..., "lstrip": ..., ...}.
 Draft read_token(const json& value, const std::string& where, bool special) {
   Draft draft;
@@ -44,8 +47,7 @@ Draft read_token(const json& value, const std::string& where, bool special) {
     draft.token.strip_right = fields.boolean("rstrip", false);
     draft.token.special = fields.boolean("special", special) || special;
     if (fields.has("normalized")) draft.normalized = fields.boolean("normalized");
-    if (fields.boolean("single_word", false))
-      throw DataError(where + ": \"single_word\": true is not supported; set it to false if the token may touch words");
+    draft.token.single_word = fields.boolean("single_word", false);
   }
   if (draft.token.text.empty()) throw DataError(where + ": an added token is empty");
   if (draft.token.text.size() > kLongestAdded)
@@ -128,7 +130,7 @@ class ConfigReader {
       }
       const bool usual = kUsual.count(key) != 0;
       const bool other = value.is_string() && key.size() > 6 && key.compare(key.size() - 6, 6, "_token") == 0;
-      if (usual && value.is_null()) named_[key] = std::nullopt;
+      if (usual && is_no_token(value)) named_[key] = std::nullopt;
       else if (usual || other) named_[key] = read_token(value, place(file, key), true);
     }
   }
@@ -231,7 +233,7 @@ void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerP
   const json config = read_config_object(files, kConfig);
   policy::Fields fields(config, file, policy::Blame::data);
   if (byte_level && fields.has("add_prefix_space") && !fields.is_null("add_prefix_space"))
-    parts.prefix = fields.boolean("add_prefix_space") ? Prefix::missing : Prefix::none;
+    parts.prefix_space = fields.boolean("add_prefix_space");
 
   auto& tokens = parts.added.tokens;
   std::int64_t next = 0;  // the id of the next new token
@@ -267,7 +269,7 @@ void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerP
   }
   for (auto& [id, draft] : by_id) add(std::move(draft), id, where + " '" + std::to_string(id) + "'");
   for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
-    if (fields.has(key) && !fields.is_null(key))
+    if (fields.has(key) && !is_no_token(fields.at(key)))
       add(read_token(fields.at(key), file + ": '" + key + "'", true), -1, {});
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/error.h"
 #include "policy/base/json.h"
 #include "runtime/base/utf8.h"
+#include "runtime/pieces/merges.h"
 
 namespace weft::runtime {
 
@@ -14,7 +15,6 @@ namespace {
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 22;
 constexpr std::size_t kLongestName = std::size_t{64} << 10;
-constexpr std::size_t kMostMerges = std::size_t{1} << 23;
 
 /// GPT-2 keeps the printable characters of Latin-1 and moves the other bytes, in order, to U+0100 and up.
 struct Alphabet {
@@ -75,7 +75,7 @@ std::string name_of_byte(Names names, unsigned char byte) {
   return {'<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>'};
 }
 
-Vocabulary vocabulary_from(const nlohmann::json& entries, Names names, const std::string& where) {
+Vocabulary vocabulary_from(const nlohmann::json& entries, const std::string& where) {
   if (!entries.is_object())
     throw DataError(where + ": must be an object of token to id, got " + policy::describe(entries));
   if (entries.size() > static_cast<std::size_t>(kMostTokens))
@@ -100,10 +100,6 @@ Vocabulary vocabulary_from(const nlohmann::json& entries, Names names, const std
                       " and " + shown(name));
     vocabulary.emplace(name, owner->first);
   }
-  for (int byte = 0; names == Names::sentences && byte < 256; ++byte)
-    if (const std::string name = name_of_byte(names, static_cast<unsigned char>(byte)); vocabulary.count(name) == 0)
-      throw DataError(where + ": has no token " + shown(name) + " for byte " + std::to_string(byte) +
-                      "; this is not the vocabulary of a tokenizer that falls back on bytes");
   return vocabulary;
 }
 
@@ -133,7 +129,7 @@ TokenizerParts read_gpt2_files(const ModelTexts& files) {
   const std::string where = files.where("vocab.json");
   parts.vocabulary = vocabulary_from(
       policy::parse_json(files.read("vocab.json", kLargestTokenizer), where, policy::Blame::data, {.depth = 32}),
-      Names::bytes, where);
+      where);
   const std::string text = files.read("merges.txt", kLargestTokenizer);
   std::string_view rest = text;
   for (std::size_t number = 1; !rest.empty(); ++number) {

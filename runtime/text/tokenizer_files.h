@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -11,9 +12,15 @@
 #include <vector>
 
 #include "runtime/base/model_texts.h"
+#include "runtime/pieces/unigram.h"
 #include "runtime/text/tokenizer_bpe.h"
+#include "runtime/text/tokenizer_normalize.h"
 #include "runtime/text/tokenizer_pretokenize.h"
 #include "runtime/text/tokenizer_split.h"
+
+namespace weft::policy {
+class Fields;
+}
 
 namespace weft::runtime {
 
@@ -34,9 +41,8 @@ enum class Names : std::uint8_t {
 };
 std::string name_of_byte(Names names, unsigned char byte);
 
-/// Reads an object that maps names to ids. Ids must be unique integers in [0, 2^22). With Names::sentences every byte
-/// must have a token.
-Vocabulary vocabulary_from(const nlohmann::json& entries, Names names, const std::string& where);
+/// Reads an object that maps names to ids. Ids must be unique integers in [0, 2^22).
+Vocabulary vocabulary_from(const nlohmann::json& entries, const std::string& where);
 
 /// Adds the merge of two names. Both names and their concatenation must be in the vocabulary, and no pair may occur
 /// twice. Messages name the place, `where`, and not the text, because the file may be a link to something private.
@@ -52,6 +58,7 @@ struct AddedToken {
   std::string text;
   std::int32_t id = 0;
   bool strip_left = false, strip_right = false;  ///< the token takes the white space on that side with it
+  bool single_word = false;                      ///< found only where no letter, mark, digit or connector touches it
   bool normalized = false;                       ///< looked for in the text between the tokens that are not normalized
   bool special = false;                          ///< not part of decoded text
 };
@@ -61,18 +68,16 @@ struct AddedTokenTable {
   std::optional<std::int32_t> first;  ///< the token put before every text
 };
 
-/// The change to a text before "normalized" added tokens are looked for.
-enum class Normalizer : std::uint8_t {
-  none,
-  nfc,     ///< Unicode's composed form
-  spaces,  ///< first TokenizerParts::prefix, then U+2581 for every space
-};
-/// The texts between added tokens that get a space in front. With Names::sentences that space is U+2581.
-enum class Prefix : std::uint8_t {
-  none,
-  always,
-  missing,  ///< those that do not begin with a space
-  first,    ///< as missing, but only the text that begins the whole text
+/// The way in which the names of Names::sentences become text.
+struct Decoding {
+  enum class Begin : std::uint8_t {
+    kept,
+    loses_space,  ///< decoded text loses one space in front
+    loses_marks,  ///< the first token loses every `mark`
+  };
+  std::string mark = "\u2581";  ///< stands for a space; empty: nothing does
+  bool bytes = true;            ///< tokens such as <0x0A> are single bytes
+  Begin begin = Begin::loses_space;
 };
 
 /// A whole tokenizer as its files describe it.
@@ -83,13 +88,14 @@ struct TokenizerParts {
   AddedTokenTable added;
   Pattern pattern = Pattern::gpt2;
   std::vector<SplitStep> steps = {};  ///< cut texts in the place of `pattern`, which is none then
-  Normalizer normalizer = Normalizer::none;
-  bool strips_space = true;  ///< decoded text loses one space in front, with Names::sentences
-  bool metaspace = false;    ///< words are changed like Normalizer::spaces, after all added tokens are found
-  Prefix prefix = Prefix::none;
-  std::optional<std::int32_t> unknown = {};  ///< the token for bytes that have none; without it they are left out
-  bool fuse_unknown = false;                 ///< one such token for all such bytes in a row
-  bool whole_words = false;                  ///< a word that is in the vocabulary is not merged (ignore_merges)
+  std::vector<NormalizeStep> normalizer = {};
+  bool prefix_space = false;  ///< texts between added tokens get a space in front, with Names::bytes
+  Decoding decoding = {};
+  std::shared_ptr<const Unigram> unigram = {};  ///< cuts words in the place of `merges`
+  bool byte_fallback = false;                   ///< unknown characters become tokens of bytes, with Names::sentences
+  std::optional<std::int32_t> unknown = {};     ///< the token for what has none; without it that is left out
+  bool fuse_unknown = false;                    ///< one such token for all such bytes in a row
+  bool whole_words = false;                     ///< a word that is in the vocabulary is not merged (ignore_merges)
 };
 
 /// Reads vocab.json and merges.txt as GPT-2 has them, and added tokens with read_added_tokens().
@@ -98,12 +104,19 @@ TokenizerParts read_gpt2_files(const ModelTexts& files);
 /// hold. Refuses any other kind and names the part that is not known. Reads tokenizer_config.json next to it as
 /// transformers 5 does, by apply_tokenizer_config().
 TokenizerParts read_tokenizer_json(const ModelTexts& files);
+/// Reads tokenizer.model as SentencePiece writes it, and the files next to it, as transformers 5 does for such a
+/// folder.
+TokenizerParts read_tokenizer_model(const ModelTexts& files);
 /// Changes a tokenizer by tokenizer_config.json, if there is one: tokens of its added_tokens_decoder that
 /// tokenizer.json lacks, special tokens that are in the vocabulary and, `byte_level`, its add_prefix_space. Its other
 /// settings do not count. Throws DataError.
 void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerParts& parts);
-/// The steps of a pre-tokenizer of bytes, given as the components of its sequence. Throws DataError.
-std::vector<SplitStep> split_steps(const std::vector<const nlohmann::json*>& components, const std::string& where);
+/// The steps of a pre-tokenizer, given as the components of its sequence. Throws DataError.
+std::vector<SplitStep> split_steps(const std::vector<const nlohmann::json*>& components, Names names,
+                                   const std::string& where);
+/// The fields of a Metaspace: the character that stands for a space, and which texts get one in front.
+std::string replacement_of(policy::Fields& fields, const std::string& where);
+SplitStep::Prefix scheme_of(policy::Fields& fields);
 
 /// The object in a JSON file of at most 16 MiB; empty if there is no such file. Throws DataError.
 nlohmann::json read_config_object(const ModelTexts& files, const char* name);

@@ -17,6 +17,23 @@ namespace {
 
 constexpr const char* kSpace = "\u2581";
 
+/// The bytes that Base64 stands for; nothing if the text is none.
+std::optional<std::string> from_base64(std::string_view text) {
+  while (!text.empty() && text.back() == '=') text.remove_suffix(1);
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    const std::size_t digit = kDigits.find(c);
+    if (digit == std::string_view::npos) return {};
+    bits = bits << 6 | static_cast<std::uint32_t>(digit);
+    count += 6;
+    if (count >= 8) bytes += static_cast<char>(bits >> (count -= 8));
+  }
+  return bytes;
+}
+
 class Reader {
  public:
   Reader(const json& file, std::string where) : file_(file), where_(std::move(where)), fields_(make(file_, "")) {}
@@ -67,50 +84,97 @@ class Reader {
     return make(fields.at(key), place).text(kind);
   }
 
+  /// Accepts ByteLevel, Metaspace, and what SentencePiece's tokenizers have of: Replace, ByteFallback, Fuse, Strip.
   void read_decoder() {
     const auto all = components("decoder", "decoders");
     const std::string types = types_of(all, "decoder");
     if (types == "ByteLevel") return;
-    parts_.strips_space = types == "Replace, ByteFallback, Fuse, Strip";
-    if (!parts_.strips_space && types != "Replace, ByteFallback, Fuse")
-      refuse_kind("decoder", types.empty() ? "null" : types);
     parts_.names = Names::sentences;
-    Fields replace = make(*all[0], "decoder");
-    if (string_of(replace, "pattern", "String", "decoder") != kSpace || replace.text("content") != " ")
-      refuse("decoder", "replaces something else than U+2581 by a space, which is not supported");
-    if (!parts_.strips_space) return;
-    Fields strip = make(*all[3], "decoder");
-    if (strip.text("content") != " " || strip.integer("start", 0, 100) != 1 || strip.integer("stop", 0, 100) != 0)
-      refuse("decoder", "strips something else than one space in front, which is not supported");
+    Decoding& decoding = parts_.decoding;
+    decoding = {.mark = "", .bytes = false, .begin = Decoding::Begin::kept};
+    if (types == "Metaspace") {
+      Fields fields = make(*all[0], "decoder");
+      decoding.mark = replacement_of(fields, "decoder");
+      if (scheme_of(fields) != SplitStep::Prefix::never) decoding.begin = Decoding::Begin::loses_marks;
+      return;
+    }
+    std::size_t next = 0;
+    const auto take = [&](const char* type) {
+      return next < all.size() && make(*all[next], "decoder").text("type") == type ? all[next++] : nullptr;
+    };
+    if (const json* one = take("Replace")) {
+      Fields replace = make(*one, "decoder");
+      decoding.mark = string_of(replace, "pattern", "String", "decoder");
+      if (decoding.mark.empty() || replace.text("content") != " ")
+        refuse("decoder", "replaces something by something else than a space, which is not supported");
+    }
+    decoding.bytes = take("ByteFallback") != nullptr;
+    const bool fuses = take("Fuse") != nullptr;
+    if (const json* one = fuses ? take("Strip") : nullptr) {
+      Fields strip = make(*one, "decoder");
+      if (strip.text("content") != " " || strip.integer("start", 0, 100) != 1 || strip.integer("stop", 0, 100) != 0)
+        refuse("decoder", "strips something else than one space in front, which is not supported");
+      decoding.begin = Decoding::Begin::loses_space;
+    }
+    if (next < all.size() || all.empty()) refuse_kind("decoder", types.empty() ? "null" : types);
   }
 
   void read_normalizer() {
-    const auto all = components("normalizer", "normalizers");
-    const std::string types = types_of(all, "normalizer");
-    if (types.empty()) return;
-    if (types == "NFC" && parts_.names == Names::bytes) {
-      parts_.normalizer = Normalizer::nfc;
-      return;
+    for (const json* one : components("normalizer", "normalizers")) {
+      Fields fields = make(*one, "normalizer");
+      const std::string type = fields.text("type");
+      if (type == "NFC") parts_.normalizer.push_back({.kind = NormalizeStep::Kind::nfc});
+      else if (type == "Prepend")
+        parts_.normalizer.push_back({.kind = NormalizeStep::Kind::prepend, .to = fields.text("prepend")});
+      else if (type == "Replace") parts_.normalizer.push_back(replace_step(fields));
+      else if (type == "Strip")
+        parts_.normalizer.push_back({.kind = NormalizeStep::Kind::white_space,
+                                     .left = fields.boolean("strip_left", false),
+                                     .right = fields.boolean("strip_right", false)});
+      else if (type == "Precompiled") parts_.normalizer.push_back(charsmap_step(fields));
+      else refuse_kind("normalizer", type);
     }
-    const bool prepends = types == "Prepend, Replace";
-    if ((!prepends && types != "Replace") || parts_.names == Names::bytes) refuse_kind("normalizer", types);
-    if (prepends && make(*all[0], "normalizer").text("prepend") != kSpace)
-      refuse("normalizer", "prepends something else than U+2581, which is not supported");
-    Fields replace = make(*all.back(), "normalizer");
-    if (string_of(replace, "pattern", "String", "normalizer") != " " || replace.text("content") != kSpace)
-      refuse("normalizer", "replaces something else than spaces by U+2581, which is not supported");
-    parts_.normalizer = Normalizer::spaces;
-    if (prepends) parts_.prefix = Prefix::always;
+  }
+
+  /// Replace of a text, or of the few regular expressions that tokenizers made of SentencePiece's models have.
+  NormalizeStep replace_step(Fields& fields) const {
+    using Kind = NormalizeStep::Kind;
+    const std::string content = fields.text("content");
+    Fields pattern = make(fields.at("pattern"), "normalizer");
+    if (pattern.has("String")) {
+      const std::string from = pattern.text("String");
+      if (from.empty()) refuse("normalizer", "replaces an empty text, which is not supported");
+      return {.kind = Kind::replace, .from = from, .to = content};
+    }
+    const std::string regex = pattern.text("Regex");
+    if (regex == " {2,}") return {.kind = Kind::spaces_in, .to = content};
+    if (regex == R"(\A +| +\z)" && content.empty()) return {.kind = Kind::spaces_out};
+    if (regex == std::string(R"(\A)") + kSpace) return {.kind = Kind::begin, .from = kSpace, .to = content};
+    refuse("normalizer", "replaces the regular expression " + regex.substr(0, 40) + ", which is not supported");
+  }
+
+  NormalizeStep charsmap_step(Fields& fields) const {
+    const auto bytes = from_base64(fields.text("precompiled_charsmap"));
+    if (!bytes) refuse("normalizer", "has a precompiled_charsmap that is not Base64");
+    try {
+      return {.kind = NormalizeStep::Kind::charsmap, .charsmap = std::make_shared<const Charsmap>(*bytes)};
+    } catch (const UsageError& error) {
+      refuse("normalizer", std::string("has a precompiled_charsmap that ") + error.what());
+    }
   }
 
   void read_pre_tokenizer() {
     const auto all = components("pre_tokenizer", "pretokenizers");
     const std::string types = types_of(all, "pre_tokenizer");
-    if (parts_.names == Names::sentences) return read_metaspace(all, types);
     const std::string where = where_ + ": 'pre_tokenizer'";
+    if (parts_.names == Names::sentences) {
+      parts_.pattern = Pattern::none;
+      parts_.steps = split_steps(all, parts_.names, where);
+      return drop_gemma_split();
+    }
     if (types == "ByteLevel") {
       Fields bytes = make(*all[0], "pre_tokenizer");
-      if (bytes.boolean("add_prefix_space", true)) parts_.prefix = Prefix::missing;
+      parts_.prefix_space = bytes.boolean("add_prefix_space", true);
       if (!bytes.boolean("use_regex", true)) parts_.pattern = Pattern::none;
       return;
     }
@@ -119,7 +183,7 @@ class Reader {
       return;
     }
     if (all.size() < 2) refuse_kind("pre_tokenizer", types.empty() ? "null" : types);
-    parts_.steps = split_steps(all, where);
+    parts_.steps = split_steps(all, parts_.names, where);
     parts_.pattern = Pattern::none;
     // The most frequent patterns are known, and faster as code.
     const auto& steps = parts_.steps;
@@ -140,46 +204,41 @@ class Reader {
            bytes.boolean("use_regex", true);
   }
 
-  /// Reads a pre-tokenizer that makes SentencePiece's spaces in the place of a normalizer.
-  void read_metaspace(const std::vector<const json*>& all, const std::string& types) {
-    parts_.pattern = Pattern::none;
-    if (types.empty()) return;
-    if (types == "Split") return check_gemma(*all[0]);
-    if (types != "Metaspace" || parts_.normalizer != Normalizer::none) refuse_kind("pre_tokenizer", types);
-    Fields fields = make(*all[0], "pre_tokenizer");
-    if (fields.text("replacement") != kSpace || fields.boolean("split", true))
-      refuse("pre_tokenizer", "is a Metaspace that splits or has another mark than U+2581, which is not supported");
-    const std::string scheme = fields.text("prepend_scheme", "always");
-    if (scheme != "always" && scheme != "first" && scheme != "never")
-      fields.refuse_field("prepend_scheme", "always, first or never");
-    parts_.metaspace = true;
-    parts_.prefix = scheme == "always" ? Prefix::missing : scheme == "first" ? Prefix::first : Prefix::none;
-  }
-
-  /// Accepts Gemma's pre-tokenizer: it cuts at spaces, of which the normalizer has left none.
-  void check_gemma(const json& value) const {
-    Fields split = make(value, "pre_tokenizer");
-    if (parts_.normalizer != Normalizer::spaces || string_of(split, "pattern", "String", "pre_tokenizer") != " ")
-      refuse("pre_tokenizer", "is a Split of SentencePiece's texts, which is not supported");
+  /// Gemma's pre-tokenizer cuts at spaces, of which its normalizer has left none.
+  void drop_gemma_split() {
+    const auto is_left_out = [](const NormalizeStep& step) {
+      return step.kind == NormalizeStep::Kind::replace && step.from == " " && step.to.find(' ') == std::string::npos;
+    };
+    const auto& steps = parts_.steps;
+    if (steps.size() == 1 && steps[0].kind == SplitStep::Kind::text && steps[0].text == " " &&
+        !parts_.normalizer.empty() && is_left_out(parts_.normalizer.back()))
+      parts_.steps.clear();
   }
 
   void read_model() {
     Fields model = make(fields_.at("model"), "model");
-    if (const std::string type = model.text("type", "BPE"); type != "BPE")
-      refuse("model", "is " + type.substr(0, 40) + ", which is not supported; only BPE is");
+    const std::string type = model.text("type", "BPE");
+    const bool fallback = model.boolean("byte_fallback", false);
+    if (fallback && parts_.names == Names::bytes)
+      refuse("model", "has byte_fallback true, which does not go with its decoder");
+    parts_.byte_fallback = fallback;
+    if (type == "Unigram" && parts_.names == Names::sentences) return read_unigram(model);
+    if (type != "BPE")
+      refuse("model",
+             "is " + type.substr(0, 40) + ", which is not supported; only BPE and SentencePiece's Unigram are");
     const json no_text("");
     for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
       if (model.has(key) && !model.is_null(key) && model.at(key) != no_text) model.refuse_field(key, "null");
-    const bool fallback = model.boolean("byte_fallback", false), sentences = parts_.names == Names::sentences;
-    if (fallback != sentences)
-      refuse("model", std::string("has byte_fallback ") + (fallback ? "true" : "false") +
-                          ", which does not go with its decoder");
     parts_.whole_words = model.boolean("ignore_merges", false);
-    parts_.vocabulary = vocabulary_from(model.at("vocab"), parts_.names, where_ + ": 'vocab'");
+    parts_.vocabulary = vocabulary_from(model.at("vocab"), where_ + ": 'vocab'");
     if (model.has("unk_token") && !model.is_null("unk_token"))
       if (const auto known = parts_.vocabulary.find(model.text("unk_token")); known != parts_.vocabulary.end())
         parts_.unknown = known->second;
     parts_.fuse_unknown = model.boolean("fuse_unk", false);
+    read_merges(model);
+  }
+
+  void read_merges(Fields& model) {
     const json& merges = model.at("merges");
     if (!merges.is_array()) model.refuse_field("merges", "a list");
     std::size_t number = 0;
@@ -196,6 +255,28 @@ class Reader {
     }
   }
 
+  void read_unigram(Fields& model) {
+    const json& list = model.at("vocab");
+    if (!list.is_array() || list.empty()) model.refuse_field("vocab", "a list of pieces and scores");
+    json ids = json::object();
+    std::vector<std::string> pieces;
+    std::vector<double> scores;
+    for (const json& item : list) {
+      const std::string place = where_ + ": piece " + std::to_string(pieces.size());
+      if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number())
+        throw DataError(place + " must be a text and a score, got " + policy::describe(item));
+      pieces.push_back(item[0].get<std::string>());
+      scores.push_back(item[1].get<double>());
+      if (ids.contains(pieces.back())) throw DataError(place + " has the text of another one");
+      ids[pieces.back()] = pieces.size() - 1;
+    }
+    parts_.vocabulary = vocabulary_from(ids, where_ + ": 'vocab'");
+    if (model.has("unk_id") && !model.is_null("unk_id"))
+      parts_.unknown =
+          static_cast<std::int32_t>(model.integer("unk_id", 0, static_cast<std::int64_t>(pieces.size()) - 1));
+    parts_.unigram = std::make_shared<const Unigram>(std::move(pieces), std::move(scores), parts_.unknown);
+  }
+
   void read_added() {
     if (!has("added_tokens")) return;
     const json& list = fields_.at("added_tokens");
@@ -209,12 +290,12 @@ class Reader {
                        .id = static_cast<std::int32_t>(fields.integer("id", 0, (1 << 22) - 1)),
                        .strip_left = fields.boolean("lstrip", false),
                        .strip_right = fields.boolean("rstrip", false),
+                       .single_word = fields.boolean("single_word", false),
                        .normalized = fields.boolean("normalized", true),
                        .special = fields.boolean("special", false)};
       if (token.text.empty() || token.text.size() > kLongestAdded)
         refuse("added_tokens", "has a token of " + std::to_string(token.text.size()) + " bytes, wanted 1 to " +
                                    std::to_string(kLongestAdded));
-      if (fields.boolean("single_word", false)) fields.refuse_field("single_word", "false");
       if (!texts.insert(token.text).second) refuse("added_tokens", "has a token twice, id " + std::to_string(token.id));
       const auto known = parts_.vocabulary.find(token.text);
       if (known != parts_.vocabulary.end() ? known->second != token.id : !taken.insert(token.id).second)

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/base/utf8.h"
+#include "runtime/text/tokenizer_regex.h"
 
 namespace weft::runtime {
 namespace {
@@ -109,6 +110,24 @@ std::string nfc(std::string_view utf8) {
     at += next.bytes;
   }
   return out + composed_piece(utf8.substr(begin));
+}
+
+bool is_word(char32_t code) {
+  const CharKind kind = char_kind(code);
+  if (kind <= CharKind::mark && kind != CharKind::other) return true;
+  if (code == 0x200C || code == 0x200D) return true;
+  // Letters in circles and squares are symbols, but alphabetic.
+  if ((code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
+      (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189))
+    return true;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return true;
+    // A number that utf8proc does not know yet; of those, U+1D2C0 to U+1D2D3 are no digits.
+    case UTF8PROC_CATEGORY_CN: return kind == CharKind::number && (code < 0x1D2C0 || code > 0x1D2D3);
+    default: return false;
+  }
 }
 
 }  // namespace weft::runtime

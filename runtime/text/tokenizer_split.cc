@@ -4,6 +4,7 @@
 
 #include "runtime/base/utf8.h"
 #include "runtime/text/tokenizer_files.h"
+#include "runtime/text/tokenizer_normalize.h"
 #include "runtime/text/tokenizer_pretokenize.h"
 
 namespace weft::runtime {
@@ -38,6 +39,15 @@ std::size_t match_end(const SplitStep& step, std::string_view text, std::size_t 
       const Utf8Char c = utf8_at(text, at);
       return is_punctuation(text.substr(at), c) ? at + c.bytes : npos;
     }
+    case SplitStep::Kind::words: {
+      const std::size_t end = space_end(text, at);
+      return end > at ? end : npos;
+    }
+    case SplitStep::Kind::pieces: {
+      const std::size_t bytes = step.pieces->longest_prefix(text.substr(at)).second;
+      return bytes > 0 ? at + bytes : npos;
+    }
+    case SplitStep::Kind::spaces: return text.substr(at).starts_with(step.text) ? at + step.text.size() : npos;
     case SplitStep::Kind::bytes:
     case SplitStep::Kind::gpt2_bytes: break;
   }
@@ -61,11 +71,17 @@ std::vector<Range> ranges_of(const SplitStep& step, std::string_view text, Regex
   return ranges;
 }
 
+/// A piece of the text; `start` is text for the one with which the whole text begins.
+struct Piece {
+  std::string text;
+  Start start;
+};
+
 /// Adds the pieces that a step makes of one.
-void cut(const SplitStep& step, const std::string& piece, std::vector<std::string>& out, Regex::Scratch& scratch) {
+void cut(const SplitStep& step, const Piece& piece, std::vector<Piece>& out, Regex::Scratch& scratch) {
   std::vector<Range> kept;
   bool joins = false;  // the next range belongs to the last one
-  for (const Range& range : ranges_of(step, piece, scratch)) {
+  for (const Range& range : ranges_of(step, piece.text, scratch)) {
     const bool more = !kept.empty() &&
                       ((joins && !range.match) || (step.cut == Cut::to_previous && range.match && !kept.back().match) ||
                        (step.cut == Cut::contiguous && range.match == kept.back().match));
@@ -74,7 +90,18 @@ void cut(const SplitStep& step, const std::string& piece, std::vector<std::strin
     if (more) kept.back() = {kept.back().begin, range.end, range.match};
     else kept.push_back(range);
   }
-  for (const Range& range : kept) out.push_back(piece.substr(range.begin, range.end - range.begin));
+  for (const Range& range : kept)
+    out.push_back(
+        {piece.text.substr(range.begin, range.end - range.begin), range.begin == 0 ? piece.start : Start::segment});
+}
+
+/// Writes spaces as SentencePiece does.
+void mark_spaces(const SplitStep& step, Piece& piece) {
+  piece.text = replaced(piece.text, " ", step.text);
+  const bool prefixed = piece.start == Start::text      ? step.prefix != SplitStep::Prefix::never
+                        : piece.start == Start::segment ? step.prefix == SplitStep::Prefix::always
+                                                        : false;
+  if (prefixed && !piece.text.empty() && !piece.text.starts_with(step.text)) piece.text.insert(0, step.text);
 }
 
 std::string in_alphabet(std::string_view bytes) {
@@ -83,31 +110,38 @@ std::string in_alphabet(std::string_view bytes) {
   return name;
 }
 
+/// Adds the pieces that any step makes of one.
+void apply(const SplitStep& step, Piece piece, std::vector<Piece>& out, Regex::Scratch& scratch) {
+  if (step.kind == SplitStep::Kind::bytes) {
+    out.push_back({in_alphabet(piece.text), piece.start});
+  } else if (step.kind == SplitStep::Kind::gpt2_bytes) {
+    const std::string_view text = piece.text;
+    for (std::size_t at = 0, length = 0; at < text.size(); at += length) {
+      length = word_length(Pattern::gpt2, text, at);
+      out.push_back({in_alphabet(text.substr(at, length)), at == 0 ? piece.start : Start::segment});
+    }
+  } else {
+    if (step.kind == SplitStep::Kind::spaces) mark_spaces(step, piece);
+    if (step.kind == SplitStep::Kind::spaces && !step.split) out.push_back(std::move(piece));
+    else cut(step, piece, out, scratch);
+  }
+}
+
 }  // namespace
 
-std::vector<std::string> split_by(const std::vector<SplitStep>& steps, std::string_view text, Regex::Scratch& scratch) {
-  std::vector<std::string> pieces{std::string(text)};
+std::vector<std::string> split_by(const std::vector<SplitStep>& steps, std::string_view text, Start start,
+                                  Regex::Scratch& scratch) {
+  std::vector<Piece> pieces{{std::string(text), start}};
   bool alphabet = false;
   for (const SplitStep& step : steps) {
-    std::vector<std::string> next;
-    for (const std::string& piece : pieces) {
-      if (step.kind == SplitStep::Kind::bytes) {
-        next.push_back(in_alphabet(piece));
-      } else if (step.kind == SplitStep::Kind::gpt2_bytes) {
-        for (std::size_t at = 0, length = 0; at < piece.size(); at += length) {
-          length = word_length(Pattern::gpt2, piece, at);
-          next.push_back(in_alphabet(std::string_view(piece).substr(at, length)));
-        }
-      } else {
-        cut(step, piece, next, scratch);
-      }
-    }
+    std::vector<Piece> next;
+    for (Piece& piece : pieces) apply(step, std::move(piece), next, scratch);
     alphabet = alphabet || step.kind == SplitStep::Kind::bytes || step.kind == SplitStep::Kind::gpt2_bytes;
     pieces = std::move(next);
   }
-  if (alphabet)
-    for (std::string& piece : pieces) piece = bytes_of_name(piece);
-  return pieces;
+  std::vector<std::string> texts;
+  for (Piece& piece : pieces) texts.push_back(alphabet ? bytes_of_name(piece.text) : std::move(piece.text));
+  return texts;
 }
 
 }  // namespace weft::runtime

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/pieces/text_index.h"
+#include "runtime/text/tokenizer_normalize.h"
 #include "runtime/text/tokenizer_regex.h"
 
 namespace weft::runtime {
@@ -30,15 +32,24 @@ struct SplitStep {
     punctuation,  ///< one character of ASCII's punctuation or \p{P}
     bytes,        ///< writes the pieces in GPT-2's alphabet, in which the steps that follow see them
     gpt2_bytes,   ///< the same after GPT-2's pattern has cut them
+    words,        ///< leaves white space out
+    spaces,       ///< writes `text` for a space and in front, by `prefix`, and cuts before every `text` if `split`
+    pieces,       ///< one of `pieces`, the longest
   };
+  enum class Prefix : std::uint8_t { never, always, first };  ///< first: only where the whole text begins
   Kind kind = Kind::pattern;
   Cut cut = Cut::isolated;
   bool invert = false;  ///< the text between matches counts as matches
   std::shared_ptr<const Regex> regex = {};
   std::string text = {};
+  Prefix prefix = Prefix::never;
+  bool split = false;
+  std::shared_ptr<const TextIndex> pieces = {};
 };
 
-/// Cuts a text by all steps. The pieces are bytes of the text again, not the alphabet.
-std::vector<std::string> split_by(const std::vector<SplitStep>& steps, std::string_view text, Regex::Scratch& scratch);
+/// Cuts a text by all steps. The pieces are bytes of the text again, not the alphabet. Text that follows other text
+/// gets nothing in front.
+std::vector<std::string> split_by(const std::vector<SplitStep>& steps, std::string_view text, Start start,
+                                  Regex::Scratch& scratch);
 
 }  // namespace weft::runtime

@@ -19,8 +19,8 @@ ROOMS = {  # of each floor, the lowest first
     "kernels": ["machine", "linear", "attention/cpu", "rows", "attention", "backend"],
     "offload": [],
     "policy": ["base", "model", "schedule", "layout", "planner"],
-    "runtime": ["base", "gguf", "checkpoint", "stored", "template", "text", "model", "requests", "results", "engine", "planning", "measure",
-                "analyze", "job", "cli"],
+    "runtime": ["base", "pieces", "gguf", "checkpoint", "stored", "template", "text", "model", "requests", "results", "engine", "planning",
+                "measure", "analyze", "job", "cli"],
 }
 MOST_FILES = 30  # in a folder
 POLICY_SEES = {"offload/tier.h", "offload/memory.h", "offload/kv_layout.h", "kernels/tensor.h", "kernels/error.h",
@@ -33,7 +33,7 @@ DOORS = [  # (what the include begins with, files that may)
     (r"CLI/", r"runtime/cli/\w+\.cc"),
     (r"spdlog/", r"runtime/(planning|measure|analyze|job|cli)/\w+\.cc"),
     (r"coin/", r"policy/planner/relaxation\.cc"),
-    (r"utf8proc", r"runtime/text/tokenizer_nfc\.cc|runtime/template/letters\.cc"),
+    (r"utf8proc", r"runtime/text/tokenizer_nfc\.cc|runtime/template/letters\.cc|runtime/pieces/charsmap\.cc"),
     (r"zlib\.h", r"runtime/checkpoint/zip_reader\.cc"),
     (r"catch2/", r"tests/.*"),
 ]

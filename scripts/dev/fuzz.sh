@@ -32,6 +32,7 @@ run() {
     gguf) seeds=(build/fuzz/seeds/gguf) longest=65536 ;;
     template) seeds=(tests/data/template) ;;
     gpt2_files) seeds=(tests/data/tokenizer/added) ;;
+    sentencepiece) seeds=(build/fuzz/seeds/sentencepiece) longest=65536 ;;
     tokenizer) seeds=(tests/data/tokenizer/{neox,llama2,llama3,mistral,qwen2}) longest=65536 ;;
   esac
   if "build/fuzz/tests/fuzz/fuzz_$name" -max_total_time="${SECONDS_EACH:-60}" -timeout=10 -rss_limit_mb=2048 -max_len="$longest" \

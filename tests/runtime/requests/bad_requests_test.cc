@@ -135,9 +135,6 @@ TEST_CASE("a folder without a tokenizer is one error of the job, whatever become
   };
   refused(R"({"prompt":"a"})", "'prompt' needs a tokenizer. " + folder.path().string() + ": has no tokenizer.json");
   refused(R"({"prompt_ids":[1],"stop":"x"})", "'stop' needs a tokenizer. ");
-  write_text(folder / "tokenizer.model", "SentencePiece");
-  refused(R"({"prompt":"a"})",
-          "'prompt' needs a tokenizer. " + folder.path().string() + ": has only SentencePiece's tokenizer.model");
 }
 
 TEST_CASE("files that are no JSONL are refused with what they are", "[runtime]") {
