@@ -6,7 +6,7 @@ longer than somebody would wait for it.
 
     --fast         the tests of the label "fast"
     --exhaustive   all tests
-    --part K       the default tier, and of the exhaustive one each seventh test from the K-th on
+    --part K       the default tier, and the K-th of seven parts of the exhaustive one, which cost alike
 
 Exhaustive tests that draw at random take their seed from WEFT_TEST_SEED, by default a number made from the commit."""
 
@@ -40,15 +40,33 @@ def slowness():
     return max(1.0, min(count() for _ in range(9)) / REFERENCE)
 
 
+def property_of(test, name, default):
+    return next((p["value"] for p in test.get("properties", []) if p["name"] == name), default)
+
+
 def labels_of(test):
-    return next((p["value"] for p in test.get("properties", []) if p["name"] == "LABELS"), [])
+    return property_of(test, "LABELS", [])
+
+
+def bundles(tests):
+    """The exhaustive tests as (cost, names). Those that need the same fixture come together, so that one part makes it."""
+    together = {}
+    for test in tests:
+        if "exhaustive" in labels_of(test):
+            fixture = property_of(test, "FIXTURES_SETUP", []) + property_of(test, "FIXTURES_REQUIRED", [])
+            together.setdefault(fixture[0] if fixture else "test " + test["name"], []).append(test)
+    return [(sum(property_of(test, "COST", 1) for test in bundle), sorted(test["name"] for test in bundle))
+            for bundle in together.values()]
 
 
 def chosen(tests, part):
-    """The numbers of the tests of the default tier and of a part of the exhaustive one; tests are in ctest's order."""
-    exhaustive = sorted(test["name"] for test in tests if "exhaustive" in labels_of(test))
-    mine = set(exhaustive[part::PARTS])
-    return [i for i, test in enumerate(tests, 1) if test["name"] in mine or "exhaustive" not in labels_of(test)]
+    """The numbers of the tests of the default tier and of a part of the exhaustive one; tests are in ctest's order. The
+    dearest bundle goes to the cheapest part so far, then the next."""
+    parts = [(0, number, set()) for number in range(PARTS)]
+    for cost, names in sorted(bundles(tests), key=lambda bundle: (-bundle[0], bundle[1])):
+        so_far, number, mine = min(parts, key=lambda each: each[:2])
+        parts[number] = (so_far + cost, number, mine.union(names))
+    return [i for i, test in enumerate(tests, 1) if test["name"] in parts[part][2] or "exhaustive" not in labels_of(test)]
 
 
 def commit_seed():

@@ -9,8 +9,9 @@ sys.path.insert(0, str(SOURCE / "scripts/dev"))
 import run_tests  # noqa: E402
 
 
-def test_of(name, *labels):
-    return {"name": name, "properties": [{"name": "LABELS", "value": list(labels)}] if labels else []}
+def test_of(name, *labels, **properties):
+    listed = dict(properties, LABELS=list(labels)) if labels else properties
+    return {"name": name, "properties": [{"name": key, "value": value} for key, value in listed.items()]}
 
 
 class Tiers(unittest.TestCase):
@@ -22,6 +23,22 @@ class Tiers(unittest.TestCase):
             self.assertEqual(times, 1 if "exhaustive" in run_tests.labels_of(test) else run_tests.PARTS)
         sizes = [len(part) for part in parts]
         self.assertLessEqual(max(sizes) - min(sizes), 1)
+
+    def test_what_needs_a_fixture_is_in_one_part_with_it(self):
+        tests = [test_of(f"test {i}", "exhaustive", FIXTURES_REQUIRED=[f"library {i % 3}"], COST=5) for i in range(12)]
+        tests += [test_of(f"library {i}", "exhaustive", FIXTURES_SETUP=[f"library {i}"], COST=100) for i in range(3)]
+        tests += [test_of(f"another {i}", "exhaustive") for i in range(20)]
+        parts = [run_tests.chosen(tests, part) for part in range(run_tests.PARTS)]
+        self.assertEqual(sorted(number for part in parts for number in part), list(range(1, len(tests) + 1)))
+        for library in range(3):
+            users = {number for number in range(1, 13) if (number - 1) % 3 == library} | {13 + library}
+            self.assertEqual([users & set(part) for part in parts if users & set(part)], [users])
+
+    def test_parts_cost_alike(self):
+        costs = [112, 104, 99, 61, 56] + [30] * 20 + [1] * 200
+        tests = [test_of(f"test {i}", "exhaustive", COST=cost) for i, cost in enumerate(costs)]
+        sums = [sum(costs[number - 1] for number in run_tests.chosen(tests, part)) for part in range(run_tests.PARTS)]
+        self.assertLessEqual(max(sums) - min(sums), 1)
 
     def test_lines_of_ctest(self):
         for line, name, seconds in (
