@@ -13,6 +13,8 @@
 
 namespace weft::policy {
 
+inline constexpr int kMostExperts = 512;  ///< of a layer, as in kernels::Route
+
 /// How the tokens of a sparse layer choose their experts, each an mlp of its own (kernels::Route).
 struct Experts {
   int count = 0;             ///< of a layer; 0: all layers are dense

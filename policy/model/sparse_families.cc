@@ -4,7 +4,6 @@
 #include <string>
 
 #include "kernels/error.h"
-#include "kernels/expert_ops.h"
 #include "policy/model/architecture.h"
 #include "policy/model/model_config.h"
 
@@ -15,8 +14,8 @@ namespace {
 void experts_from_config(Fields& fields, ModelSpec& model, const char* count, std::int64_t default_count,
                          std::int64_t default_chosen) {
   model.mlp_bias = false;
-  model.experts.count = positive_int(fields, count, kernels::kMostExperts, default_count);
-  model.experts.chosen = positive_int(fields, "num_experts_per_tok", kernels::kMostExperts, default_chosen);
+  model.experts.count = positive_int(fields, count, kMostExperts, default_count);
+  model.experts.chosen = positive_int(fields, "num_experts_per_tok", kMostExperts, default_chosen);
   if (model.experts.chosen > model.experts.count)
     fields.refuse_field("num_experts_per_tok", "at most the " + std::to_string(model.experts.count) + " experts");
 }

@@ -297,7 +297,7 @@ void Executor::compute(const Op& op, kernels::Stream& stream) {
       if (routing_.empty()) {
         layers_.mlp(sub.layer, unit, hidden, {}, stream);
       } else {
-        const Routed routed = storage_.routed(op, rows.rows());
+        const RoutedBatch routed = storage_.routed(op, rows.rows());
         layers_.mlp(sub.layer, unit, hidden, routed, stream);
         if (footprint_.shape.sublayers[op.subject + 1].kind == Sublayer::Kind::experts)
           routing_[static_cast<std::size_t>(batch)].chosen(routed, stream);

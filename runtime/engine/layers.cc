@@ -203,6 +203,8 @@ void Layers::norm(const Step& step, const UnitViews& unit, View in, View out, ke
            stream);
 }
 
+static_assert(policy::kMostExperts == kernels::kMostExperts);
+
 kernels::Route Layers::route(const View& logits, const ConstView& bias, const Chunk& chunk) const {
   const policy::Experts& how = model_.experts;
   if (logits.cols != how.count)
@@ -319,7 +321,7 @@ void Layers::attention_out(int layer, const UnitViews& unit, const BatchRows& ro
   run_pieces(Stage::attention_out, layer, unit, {}, values, stream);
 }
 
-void Layers::mlp(int layer, const UnitViews& unit, View hidden, const Routed& routed, kernels::Stream& stream) {
+void Layers::mlp(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, kernels::Stream& stream) {
   begin_chunk();
   Values values = with_hidden(hidden);
   Chunk chunk;

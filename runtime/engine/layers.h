@@ -37,8 +37,8 @@ struct Exchange {
   View q, k, v, attended;
 };
 
-/// What a sparse layer keeps of a batch's rows until its last expert.
-struct Routed {
+/// A batch in a sparse layer, until its last expert.
+struct RoutedBatch {
   View mlp_input;                  ///< [rows, hidden], on the device
   std::span<std::int32_t> expert;  ///< [rows * chosen], as kernels::Route has them; host memory, also of `weight`
   std::span<float> weight;
@@ -94,7 +94,7 @@ class Layers {
   void attention_out(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, View attended,
                      kernels::Stream& stream);
   /// `routed` is written if the layer is sparse, and not used if it is dense.
-  void mlp(int layer, const UnitViews& unit, View hidden, const Routed& routed, kernels::Stream& stream);
+  void mlp(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, kernels::Stream& stream);
   /// Adds what one expert, whose tensors are `unit`, computes for its rows.
   void expert(int layer, const UnitViews& unit, View hidden, View mlp_input, const ExpertRows& of,
               kernels::Stream& stream);

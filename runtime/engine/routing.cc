@@ -9,7 +9,7 @@ Routing::Routing(const policy::Experts& experts, kernels::Backend& backend)
     : of_row_(experts.chosen), backend_(backend), routed_(backend.make_event()),
       begin_(static_cast<std::size_t>(experts.count) + 1, 0) {}
 
-void Routing::chosen(const Routed& routed, kernels::Stream& stream) {
+void Routing::chosen(const RoutedBatch& routed, kernels::Stream& stream) {
   backend_.record(*routed_, stream);
   expert_ = routed.expert;
   weight_ = routed.weight;

@@ -1,4 +1,4 @@
-// runtime/engine/routing.h: which rows of a batch go to which expert of a sparse layer.
+// runtime/engine/routing.h: the rows of a batch, sorted by the experts that they chose.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Routing {
   Routing(const policy::Experts& experts, kernels::Backend& backend);
 
   /// The router's op for `routed` has been queued on the stream. The spans stay valid until the last rows_of().
-  void chosen(const Routed& routed, kernels::Stream& stream);
+  void chosen(const RoutedBatch& routed, kernels::Stream& stream);
   /// The first call after chosen() waits for the device.
   ExpertRows rows_of(int expert);
 

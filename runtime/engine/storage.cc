@@ -311,7 +311,7 @@ View Storage::hidden(const Op& op, std::int64_t tokens) const {
   return {hidden_place(op), footprint_.types.activation, tokens, model_.hidden};
 }
 
-Routed Storage::routed(const Op& op, std::int64_t tokens) const {
+RoutedBatch Storage::routed(const Op& op, std::int64_t tokens) const {
   const policy::HiddenLayout layout = policy::hidden_layout(model_, footprint_.types, tokens);
   const policy::ValueShape& input = layout.mlp_input;
   const auto choices = static_cast<std::size_t>(tokens * model_.experts.chosen);

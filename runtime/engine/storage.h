@@ -65,8 +65,8 @@ class Storage : public TableRows {
   /// disk.
   std::byte* idle_kv_window() const;
   View hidden(const policy::Op& op, std::int64_t tokens) const;  ///< [tokens, hidden] of a compute op's batch
-  /// What a sparse layer has found for a compute op's batch.
-  Routed routed(const policy::Op& op, std::int64_t tokens) const;
+  /// The choices of a sparse layer for a compute op's batch.
+  RoutedBatch routed(const policy::Op& op, std::int64_t tokens) const;
   /// Sets how many rows the hidden states of a batch have now, and how many of these may go to the host to be attended.
   /// Ops that move them then move that many rows.
   void set_rows(int batch, std::int64_t tokens, std::int64_t begun);

@@ -131,7 +131,7 @@ std::vector<float> logits(Model& model, const runtime::Layers::StepsOf& steps_of
                embed = view(Value::last_embed, 1), out = view(Value::logits, 1);
     std::vector<std::int32_t> expert(static_cast<std::size_t>(rows.rows() * model.spec.experts.chosen));
     std::vector<float> weight(expert.size());
-    const runtime::Routed routed{view(Value::mlp_input, rows.rows()), expert, weight};
+    const runtime::RoutedBatch routed{view(Value::mlp_input, rows.rows()), expert, weight};
     runtime::Routing routing(model.spec.experts, *model.backend);
     for (const policy::Sublayer& sub : print.shape.sublayers) {
       const runtime::UnitViews unit = model.views(sub.unit);
