@@ -18,7 +18,7 @@ inline constexpr int kMostExperts = 512;  ///< of a layer, as in kernels::Route
 /// How the tokens of a sparse layer choose their experts, each an mlp of its own (kernels::Route).
 struct Experts {
   int count = 0;             ///< of a layer; 0: all layers are dense
-  int chosen = 0;            ///< by each token
+  int chosen = 0;            ///< experts that each token chooses
   int ffn = 0;               ///< width of an expert
   int shared_ffn = 0;        ///< width of the expert that every token passes; 0: there is none
   bool shared_gate = false;  ///< the shared expert's output is gated by a product with the mlp's input
@@ -156,7 +156,7 @@ std::span<const char* const> name_prefixes(const ModelSpec& model);
 struct Unit {
   enum class Kind : std::uint8_t { embedding, positions, input, attention, mlp, experts, output, head } kind;
   int layer = -1;
-  int first_expert = 0, experts = 1;  ///< of Kind::experts: those of the layer that the unit has
+  int first_expert = 0, experts = 1;  ///< the experts of the layer that a unit of Kind::experts has
   std::vector<TensorSpec> tensors;
   bool gathered = false;  ///< its rows are gathered by token or position
   bool streamed = true;   ///< a compute op uses it whole; false: only gathered
@@ -172,7 +172,7 @@ struct Sublayer {
   enum class Kind : std::uint8_t { embed, attention, mlp, experts, output, head } kind;
   int layer = -1;
   int unit = -1;
-  int first_expert = 0, experts = 0;  ///< of Kind::experts: those of the layer that the unit has
+  int first_expert = 0, experts = 0;  ///< the experts of the layer that a unit of Kind::experts has
 };
 const char* name_of(Sublayer::Kind kind);
 

@@ -55,14 +55,14 @@ enum class Value : std::uint8_t {
   score,    ///< prompts only, per token: ColumnSums::score
   attended,
   branch,     ///< a sublayer's addition to the hidden states, if it is normed or scaled before
-  mlp_input,  ///< of a sparse layer: kept until its last expert
+  mlp_input,  ///< a sparse layer keeps it until its last expert
   gate,
   up,
   router_logits,
   shared_gate,  ///< the shared expert's
   shared_up,
   shared_score,
-  expert_input,  ///< from here to expert_output: a row for each token that chose the expert
+  expert_input,  ///< up to expert_output these have a row for each token that chose the expert
   expert_gate,
   expert_up,
   expert_output,

@@ -18,7 +18,7 @@ std::span<const TensorRow> neox_tensors();
 // Of models with experts: sparse_tables.cc.
 std::span<const TensorRow> mixtral_tensors();
 std::span<const TensorRow> olmoe_tensors();     ///< queries and keys are normed as a whole
-std::span<const TensorRow> qwen_moe_tensors();  ///< of Qwen2 and Qwen3
+std::span<const TensorRow> qwen_moe_tensors();  ///< Qwen2 and Qwen3
 std::span<const TensorRow> glm4_moe_tensors();
 
 }  // namespace weft::policy
