@@ -13,11 +13,11 @@
 
 namespace weft::policy {
 
-inline constexpr int kMostExperts = 512;  ///< of a layer, as in kernels::Route
+inline constexpr int kMostExperts = 512;  ///< experts of a layer, as in kernels::Route
 
-/// How the tokens of a sparse layer choose their experts, each an mlp of its own (kernels::Route).
+/// The experts of a sparse layer, each an mlp of its own, and how tokens choose them (kernels::Route).
 struct Experts {
-  int count = 0;             ///< of a layer; 0: all layers are dense
+  int count = 0;             ///< experts of a layer; 0: all layers are dense
   int chosen = 0;            ///< experts that each token chooses
   int ffn = 0;               ///< width of an expert
   int shared_ffn = 0;        ///< width of the expert that every token passes; 0: there is none
