@@ -8,7 +8,7 @@
 
 namespace weft::kernels {
 
-inline constexpr int kMostExperts = 512;  ///< of a layer
+inline constexpr int kMostExperts = 512;  ///< experts of a layer
 
 /// Chooses the experts of each row. An expert's score is its softmax over all, or with `sigmoid` 1 / (1 + exp(-logit)).
 /// The `chosen` experts with the highest score + bias are taken, the lower expert first among equals; NaN is the

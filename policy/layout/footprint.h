@@ -124,7 +124,7 @@ struct Footprint {
 
   std::uint64_t operator[](Tier tier) const { return bytes[static_cast<std::size_t>(tier)]; }
   bool layers_alike() const { return kv_shapes.size() == 1; }
-  /// For each sublayer the first one that computes the same shapes; attentions do if all KV buffers are alike.
+  /// The first sublayer that computes the same shapes as each; attentions do if all KV buffers are alike.
   std::vector<std::uint32_t> first_alike() const;
   const std::vector<offload::KvShape>& kv_runs(int layer) const { return entry_of(kv_shapes, layer); }
   std::uint64_t kv_buffer_bytes(int layer) const;
