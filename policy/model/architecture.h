@@ -53,6 +53,7 @@ enum class When : std::uint8_t {
   fused_qkv,
   separate_qkv,
   head_norm,
+  sinks,
   pre_norm,
   post_norm,
   own_mlp_norm,  ///< pre_norm, and the mlp is a separate sublayer
@@ -118,6 +119,7 @@ ModelSpec qwen2_moe_from_config(Fields& fields, const std::string& where);
 ModelSpec qwen3_moe_from_config(Fields& fields, const std::string& where);
 ModelSpec glm4_moe_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma_from_config(Fields& fields, const std::string& where);
+ModelSpec gemma2_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma3_from_config(Fields& fields, const std::string& where);
 ModelSpec olmo2_from_config(Fields& fields, const std::string& where);
 ModelSpec olmo3_from_config(Fields& fields, const std::string& where);

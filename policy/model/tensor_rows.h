@@ -49,6 +49,7 @@ constexpr TensorRow kHeadQNorm =
     norm(kAttention, Role::q_norm, "layers.#.self_attn.q_norm.weight", Dim::head_dim, When::head_norm);
 constexpr TensorRow kHeadKNorm =
     norm(kAttention, Role::k_norm, "layers.#.self_attn.k_norm.weight", Dim::head_dim, When::head_norm);
+constexpr TensorRow kSinks = bias(kAttention, Role::sinks, "layers.#.self_attn.sinks", Dim::heads, When::sinks);
 constexpr TensorRow kInputNorm = norm(kAttention, Role::norm1_weight, "layers.#.input_layernorm.weight");
 constexpr TensorRow kMlpInputNorm = norm(kMlp, Role::norm2_weight, "layers.#.post_attention_layernorm.weight");
 constexpr TensorRow kGate = matrix(kMlp, Role::gate_weight, "layers.#.mlp.gate_proj.weight", Dim::ffn, Dim::hidden);

@@ -45,6 +45,7 @@ constexpr std::array kLlama{
     kVBias,
     kHeadQNorm,
     kHeadKNorm,
+    kSinks,
     kO,
     kOBias,
     kMlpInputNorm,
@@ -58,7 +59,7 @@ constexpr std::array kLlama{
     head("lm_head.weight"),
 };
 
-constexpr std::array kGemma3{
+constexpr std::array kGemma2{
     embedding("embed_tokens.weight"),
     kInputNorm,
     kQ,
@@ -162,7 +163,7 @@ constexpr std::array kNeox{
 
 std::span<const TensorRow> opt_tensors() { return kOpt; }
 std::span<const TensorRow> llama_tensors() { return kLlama; }
-std::span<const TensorRow> gemma3_tensors() { return kGemma3; }
+std::span<const TensorRow> gemma2_tensors() { return kGemma2; }
 std::span<const TensorRow> olmo2_tensors() { return kOlmo2; }
 std::span<const TensorRow> phi3_tensors() { return kPhi3; }
 std::span<const TensorRow> glm4_tensors() { return kGlm4; }

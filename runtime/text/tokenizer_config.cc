@@ -18,9 +18,6 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kMostConfigBytes = std::size_t{16} << 20;
-constexpr const char* kConfig = "tokenizer_config.json";
-constexpr const char* kSpecialMap = "special_tokens_map.json";
-constexpr const char* kAddedFile = "added_tokens.json";
 
 /// A token as a file describes it, before its id is known.
 struct Draft {
@@ -85,8 +82,8 @@ class ConfigReader {
     const json model = read_config_object(files_, "config.json");
     const std::string type =
         model.value("model_type", json()).is_string() ? model["model_type"].get<std::string>() : "";
-    if (files_.has(kConfig)) {
-      config_ = read_config_object(files_, kConfig);
+    if (files_.has(kTokenizerConfig)) {
+      config_ = read_config_object(files_, kTokenizerConfig);
     } else if (type == "opt") {
       config_ = {{"add_bos_token", true},
                  {"bos_token", "</s>"},
@@ -94,13 +91,13 @@ class ConfigReader {
                  {"unk_token", "</s>"},
                  {"pad_token", "<pad>"}};
     }
-    policy::Fields fields(config_, files_.where(kConfig), policy::Blame::data);
+    policy::Fields fields(config_, files_.where(kTokenizerConfig), policy::Blame::data);
     check_class(fields, type);
     for (const char* key : {"add_prefix_space", "add_eos_token", "split_special_tokens"})
       if (fields.boolean(key, false))
-        throw DataError(place(kConfig, key) + " is true, which is not supported; only false is");
+        throw DataError(place(kTokenizerConfig, key) + " is true, which is not supported; only false is");
     add_first_ = fields.boolean("add_bos_token", false);
-    read_named(config_, kConfig);
+    read_named(config_, kTokenizerConfig);
   }
 
   void check_class(policy::Fields& fields, const std::string& model_type) const {
@@ -110,7 +107,7 @@ class ConfigReader {
         fields.is_null("tokenizer_class") ? from_model : fields.text("tokenizer_class", from_model);
     if (name != "GPT2Tokenizer" && name != "GPT2TokenizerFast")
       throw DataError(
-          place(kConfig, "tokenizer_class") + ": the tokenizer " + name +
+          place(kTokenizerConfig, "tokenizer_class") + ": the tokenizer " + name +
           " is not read from vocab.json and merges.txt, only GPT2Tokenizer is; put the model's tokenizer.json "
           "next to them");
   }
@@ -135,15 +132,15 @@ class ConfigReader {
     }
   }
 
-  void read_special_map() { read_named(read_config_object(files_, kSpecialMap), kSpecialMap); }
+  void read_special_map() { read_named(read_config_object(files_, kSpecialTokens), kSpecialTokens); }
 
   void read_decoder() {
     const json& decoder = config_["added_tokens_decoder"];
-    const policy::Fields refuses_what_is_no_object(decoder, place(kConfig, "added_tokens_decoder"),
+    const policy::Fields refuses_what_is_no_object(decoder, place(kTokenizerConfig, "added_tokens_decoder"),
                                                    policy::Blame::data);
     std::map<std::int64_t, Draft> by_id;
     for (const auto& item : decoder.items()) {
-      const std::string where = place(kConfig, "added_tokens_decoder") + " '" + item.key() + "'";
+      const std::string where = place(kTokenizerConfig, "added_tokens_decoder") + " '" + item.key() + "'";
       const std::string& key = item.key();
       if (key.empty() || key.size() > 9 || key.find_first_not_of("0123456789") != std::string::npos)
         throw DataError(where + ": the key must be a token id");
@@ -155,10 +152,10 @@ class ConfigReader {
   }
 
   void read_added_file() {
-    const json object = read_config_object(files_, kAddedFile);
+    const json object = read_config_object(files_, kAddedTokens);
     std::map<std::int64_t, Draft> by_id;
     for (const auto& item : object.items()) {
-      const std::string where = place(kAddedFile, item.key());
+      const std::string where = place(kAddedTokens, item.key());
       if (!item.value().is_number_integer())
         throw DataError(where + " must be a token id, got " + policy::describe(item.value()));
       Draft draft = read_token(item.key(), where, false);
@@ -229,8 +226,8 @@ json read_config_object(const ModelTexts& files, const char* name) {
 }
 
 void apply_tokenizer_config(const ModelTexts& files, bool byte_level, TokenizerParts& parts) {
-  const std::string file = files.where(kConfig);
-  const json config = read_config_object(files, kConfig);
+  const std::string file = files.where(kTokenizerConfig);
+  const json config = read_config_object(files, kTokenizerConfig);
   policy::Fields fields(config, file, policy::Blame::data);
   if (byte_level && fields.has("add_prefix_space") && !fields.is_null("add_prefix_space"))
     parts.prefix_space = fields.boolean("add_prefix_space");

@@ -15,8 +15,6 @@ using policy::Fields;
 
 namespace {
 
-constexpr const char* kSpace = "\u2581";
-
 /// The bytes that Base64 stands for; nothing if the text is none.
 std::optional<std::string> from_base64(std::string_view text) {
   while (!text.empty() && text.back() == '=') text.remove_suffix(1);
@@ -149,7 +147,7 @@ class Reader {
     const std::string regex = pattern.text("Regex");
     if (regex == " {2,}") return {.kind = Kind::spaces_in, .to = content};
     if (regex == R"(\A +| +\z)" && content.empty()) return {.kind = Kind::spaces_out};
-    if (regex == std::string(R"(\A)") + kSpace) return {.kind = Kind::begin, .from = kSpace, .to = content};
+    if (regex == std::string(R"(\A)") + kSpaceMark) return {.kind = Kind::begin, .from = kSpaceMark, .to = content};
     refuse("normalizer", "replaces the regular expression " + regex.substr(0, 40) + ", which is not supported");
   }
 

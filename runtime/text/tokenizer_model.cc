@@ -19,15 +19,13 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kFile = "tokenizer.model";
-constexpr const char* kConfig = "tokenizer_config.json";
-constexpr const char* kSpace = "\u2581";
 using Type = PieceModel::Type;
 
 class ModelReader {
  public:
   explicit ModelReader(const ModelTexts& files)
-      : files_(files), where_(files.where(kFile)), config_(read_config_object(files, kConfig)),
-        fields_(config_, files.where(kConfig), policy::Blame::data), class_(sentence_class(files)),
+      : files_(files), where_(files.where(kFile)), config_(read_config_object(files, kTokenizerConfig)),
+        fields_(config_, files.where(kTokenizerConfig), policy::Blame::data), class_(sentence_class(files)),
         model_(read_piece_model(files.read(kFile, kLargestTokenizer), where_)) {}
 
   TokenizerParts read() {
@@ -38,7 +36,7 @@ class ModelReader {
     name_pieces();
     for (std::size_t id = 0; id < names_.size(); ++id)
       if (!parts_.vocabulary.emplace(names_[id], static_cast<std::int32_t>(id)).second)
-        throw DataError(files_.where(kConfig) + ": 'added_tokens_decoder' gives piece " + std::to_string(id) +
+        throw DataError(files_.where(kTokenizerConfig) + ": 'added_tokens_decoder' gives piece " + std::to_string(id) +
                         " the text of another one");
     if (class_ == SentenceClass::llama) read_llama();
     else if (class_ == SentenceClass::gemma) read_gemma();
@@ -57,7 +55,7 @@ class ModelReader {
       throw DataError(where_ + ": has treat_whitespace_as_suffix, which is not supported");
     for (const char* key : {"add_eos_token", "split_special_tokens"})
       if (fields_.has(key) && !fields_.is_null(key) && fields_.boolean(key))
-        throw DataError(files_.where(kConfig) + ": '" + key + "' is true, which is not supported; only false is");
+        throw DataError(files_.where(kTokenizerConfig) + ": '" + key + "' is true, which is not supported; only false is");
   }
 
   /// The pieces' texts. With the model's own rules, added_tokens_decoder may give a piece another name.
@@ -100,7 +98,7 @@ class ModelReader {
     const bool legacy = fields_.has("legacy") ? !fields_.is_null("legacy") && fields_.boolean("legacy") : fallback;
     return {.kind = SplitStep::Kind::spaces,
             .cut = Cut::to_next,
-            .text = kSpace,
+            .text = kSpaceMark,
             .prefix = legacy ? SplitStep::Prefix::always : SplitStep::Prefix::first};
   }
 
@@ -115,7 +113,7 @@ class ModelReader {
   }
 
   void read_gemma() {
-    parts_.normalizer.push_back({.kind = NormalizeStep::Kind::replace, .from = " ", .to = kSpace});
+    parts_.normalizer.push_back({.kind = NormalizeStep::Kind::replace, .from = " ", .to = kSpaceMark});
     parts_.decoding.begin = Decoding::Begin::kept;
     parts_.byte_fallback = true;
     parts_.unknown = id_of(config_token(files_, "unk_token").value_or("<unk>"));
@@ -130,11 +128,11 @@ class ModelReader {
       normalizer.push_back({.kind = Kind::spaces_out});
       normalizer.push_back({.kind = Kind::spaces_in, .to = " "});
     }
-    if (model_.escapes_spaces) normalizer.push_back({.kind = Kind::replace, .from = " ", .to = kSpace});
+    if (model_.escapes_spaces) normalizer.push_back({.kind = Kind::replace, .from = " ", .to = kSpaceMark});
     if (model_.dummy_prefix) {
       const SplitStep spaces = spaces_in_front(true);
       if (spaces.prefix == SplitStep::Prefix::always)
-        normalizer.push_back({.kind = Kind::begin, .from = kSpace, .to = std::string(kSpace) + kSpace});
+        normalizer.push_back({.kind = Kind::begin, .from = kSpaceMark, .to = std::string(kSpaceMark) + kSpaceMark});
       parts_.steps.push_back(spaces);
     }
     std::vector<std::string> whole;

@@ -18,9 +18,6 @@ using policy::Fields;
 
 namespace {
 
-constexpr const char* kConfig = "tokenizer_config.json";
-constexpr const char* kSpecialMap = "special_tokens_map.json";
-constexpr const char* kAddedFile = "added_tokens.json";
 constexpr std::array kRoles{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
 bool is_role(const std::string& key) { return std::find(kRoles.begin(), kRoles.end(), key) != kRoles.end(); }
@@ -55,9 +52,9 @@ class TokenReader {
  public:
   TokenReader(const ModelTexts& files, SentenceClass kind, const PieceModel& model,
               const std::vector<std::string>& names)
-      : files_(files), kind_(kind), model_(model), names_(names), config_(read_config_object(files, kConfig)) {
+      : files_(files), kind_(kind), model_(model), names_(names), config_(read_config_object(files, kTokenizerConfig)) {
     has_decoder_ = config_.contains("added_tokens_decoder");
-    if (!has_decoder_) map_ = read_config_object(files, kSpecialMap);
+    if (!has_decoder_) map_ = read_config_object(files, kSpecialTokens);
   }
 
   AddedTokenTable read() {
@@ -82,9 +79,9 @@ class TokenReader {
 
   /// The value of a role and the file that has it; null if no file names the key.
   std::pair<const json*, const char*> role(const std::string& key) const {
-    if (const auto found = map_.find(key); found != map_.end()) return {&*found, kSpecialMap};
-    if (const auto found = config_.find(key); found != config_.end()) return {&*found, kConfig};
-    return {nullptr, kConfig};
+    if (const auto found = map_.find(key); found != map_.end()) return {&*found, kSpecialTokens};
+    if (const auto found = config_.find(key); found != config_.end()) return {&*found, kTokenizerConfig};
+    return {nullptr, kTokenizerConfig};
   }
 
   /// The text of a role that no file names.
@@ -115,8 +112,8 @@ class TokenReader {
       const auto [value, file] = role(key);
       if (!value) add_role({.text = default_of(key), .special = true});
       else if (!value->is_null()) {
-        add_role(token_from(*value, file == kSpecialMap, place(file, key)));
-        if (value->is_string() || file == kSpecialMap) listed_special_.insert(roles_.empty() ? "" : roles_.back().text);
+        add_role(token_from(*value, file == kSpecialTokens, place(file, key)));
+        if (value->is_string() || file == kSpecialTokens) listed_special_.insert(roles_.empty() ? "" : roles_.back().text);
         if (key == kRoles[0] && !roles_.empty()) begin_ = roles_.back().text;
       }
       if (!value && key == kRoles[0]) begin_ = default_of(key);
@@ -124,7 +121,7 @@ class TokenReader {
     for (const auto& item : config_.items())
       if (!is_role(item.key()) && item.key().ends_with("_token") &&
           (item.value().is_string() || item.value().is_object()))
-        add_role(token_from(item.value(), false, place(kConfig, item.key())));
+        add_role(token_from(item.value(), false, place(kTokenizerConfig, item.key())));
   }
 
   /// Reads extra_special_tokens, or additional_special_tokens, its older name. Where it is missing the model's control
@@ -137,9 +134,9 @@ class TokenReader {
     if (given) {
       const json& list = config_[key];
       if (!list.is_null() && !list.is_structured())
-        throw DataError(place(kConfig, key) + " must be a list of tokens, got " + policy::describe(list));
+        throw DataError(place(kTokenizerConfig, key) + " must be a list of tokens, got " + policy::describe(list));
       for (const auto& item : list.items()) {
-        const AddedToken token = token_from(item.value(), false, place(kConfig, key));
+        const AddedToken token = token_from(item.value(), false, place(kTokenizerConfig, key));
         if (list.is_object()) add_role(token);
         else extra_.push_back(token);
         listed_special_.insert(token.text);
@@ -156,11 +153,11 @@ class TokenReader {
 
   /// Reads the tokens that have ids of their own.
   void read_listed() {
-    const json object = has_decoder_ ? config_["added_tokens_decoder"] : read_config_object(files_, kAddedFile);
+    const json object = has_decoder_ ? config_["added_tokens_decoder"] : read_config_object(files_, kAddedTokens);
     if (!object.is_object())
-      throw DataError(place(kConfig, "added_tokens_decoder") + ": must be an object, got " + policy::describe(object));
+      throw DataError(place(kTokenizerConfig, "added_tokens_decoder") + ": must be an object, got " + policy::describe(object));
     for (const auto& item : object.items()) {
-      const std::string where = place(has_decoder_ ? kConfig : kAddedFile, item.key());
+      const std::string where = place(has_decoder_ ? kTokenizerConfig : kAddedTokens, item.key());
       const json& value = item.value();
       std::int64_t id = -1;
       AddedToken token;
@@ -204,11 +201,11 @@ class TokenReader {
     for (const auto& [id, token] : listed_) {
       const std::int32_t own = tokens_[places_.at(token.text)].id;
       if (own != id)
-        throw DataError(place(has_decoder_ ? kConfig : kAddedFile, has_decoder_ ? "added_tokens_decoder" : token.text) +
+        throw DataError(place(has_decoder_ ? kTokenizerConfig : kAddedTokens, has_decoder_ ? "added_tokens_decoder" : token.text) +
                         ": the token has id " + std::to_string(id) + ", but with tokenizer.model it gets " +
                         std::to_string(own));
     }
-    Fields fields(config_, files_.where(kConfig), policy::Blame::data);
+    Fields fields(config_, files_.where(kTokenizerConfig), policy::Blame::data);
     if (fields.has("add_bos_token") && !fields.is_null("add_bos_token") && fields.boolean("add_bos_token"))
       if (const auto begin = places_.find(begin_); begin != places_.end()) added.first = tokens_[begin->second].id;
     return added;
@@ -232,7 +229,7 @@ class TokenReader {
 }  // namespace
 
 SentenceClass sentence_class(const ModelTexts& files) {
-  const json model = read_config_object(files, "config.json"), config = read_config_object(files, kConfig);
+  const json model = read_config_object(files, "config.json"), config = read_config_object(files, kTokenizerConfig);
   const std::string type = text_of(model, "model_type");
   std::string name = text_of(config, "tokenizer_class");
   if (name.empty()) name = text_of(model, "tokenizer_class");
@@ -246,16 +243,16 @@ SentenceClass sentence_class(const ModelTexts& files) {
   if (name == "GemmaTokenizer") return SentenceClass::gemma;
   if (name.empty() || name == "TokenizersBackend" || name == "PreTrainedTokenizer") return SentenceClass::any;
   throw DataError(
-      files.where(kConfig) + ": 'tokenizer_class': the tokenizer " + name.substr(0, 60) +
+      files.where(kTokenizerConfig) + ": 'tokenizer_class': the tokenizer " + name.substr(0, 60) +
       " is not read from tokenizer.model, only LlamaTokenizer, GemmaTokenizer and TokenizersBackend are; put "
       "the model's tokenizer.json next to it");
 }
 
 std::map<std::int64_t, std::string> piece_names(const ModelTexts& files) {
   std::map<std::int64_t, std::string> names;
-  const json config = read_config_object(files, kConfig);
+  const json config = read_config_object(files, kTokenizerConfig);
   if (!config.contains("added_tokens_decoder")) {
-    for (const auto& item : read_config_object(files, kAddedFile).items())
+    for (const auto& item : read_config_object(files, kAddedTokens).items())
       if (item.value().is_number_integer()) names.emplace(item.value().get<std::int64_t>(), item.key());
     return names;
   }
@@ -267,8 +264,8 @@ std::map<std::int64_t, std::string> piece_names(const ModelTexts& files) {
 }
 
 std::optional<std::string> config_token(const ModelTexts& files, const char* role) {
-  const json config = read_config_object(files, kConfig);
-  const json map = config.contains("added_tokens_decoder") ? json::object() : read_config_object(files, kSpecialMap);
+  const json config = read_config_object(files, kTokenizerConfig);
+  const json map = config.contains("added_tokens_decoder") ? json::object() : read_config_object(files, kSpecialTokens);
   const json value = map.contains(role) ? map[role] : config.value(role, json());
   if (value.is_string()) return value.get<std::string>();
   if (value.is_object()) return text_of(value, "content");
