@@ -28,7 +28,8 @@ struct GgufArchitecture {
   bool turns_part = false;  ///< part of a head may rotate
   bool scales = false;      ///< it has factors on embeddings, branches, attention and logits
   bool windows = false;     ///< its layers may have sliding windows
-  /// One of so many layers attends to all tokens and not to a window, unless the file says something else; 0: none does.
+  /// One of so many layers attends to all tokens and not to a window, unless the file says something else; 0: none
+  /// does.
   int full_every = 0;
 };
 

@@ -1,5 +1,5 @@
-// runtime/stored/block_matrix.cc: tensors of a GGUF file that are no plain rows of floats: rows of blocks, the rows of q
-// and k in which the two halves of a head alternate, and norms with 1 added.
+// runtime/stored/block_matrix.cc: tensors of a GGUF file that are no plain rows of floats: rows of blocks, the rows of
+// q and k in which the two halves of a head alternate, and norms with 1 added.
 #include <algorithm>
 #include <cmath>
 

@@ -27,7 +27,7 @@ namespace weft::runtime {
 inline constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 inline constexpr const char* kSpecialTokens = "special_tokens_map.json";
 inline constexpr const char* kAddedTokens = "added_tokens.json";
-inline constexpr const char* kSpaceMark = "\u2581";  ///< SentencePiece writes a space as this
+inline constexpr const char* kSpaceMark = "\u2581";                       ///< SentencePiece writes a space as this
 inline constexpr std::size_t kLargestTokenizer = std::size_t{128} << 20;  ///< bytes that a file may have
 
 /// The character that stands for a byte in a token's name. GPT-2's alphabet has one printable character per byte;

@@ -55,7 +55,8 @@ class ModelReader {
       throw DataError(where_ + ": has treat_whitespace_as_suffix, which is not supported");
     for (const char* key : {"add_eos_token", "split_special_tokens"})
       if (fields_.has(key) && !fields_.is_null(key) && fields_.boolean(key))
-        throw DataError(files_.where(kTokenizerConfig) + ": '" + key + "' is true, which is not supported; only false is");
+        throw DataError(files_.where(kTokenizerConfig) + ": '" + key +
+                        "' is true, which is not supported; only false is");
   }
 
   /// The pieces' texts. With the model's own rules, added_tokens_decoder may give a piece another name.

@@ -113,7 +113,8 @@ class TokenReader {
       if (!value) add_role({.text = default_of(key), .special = true});
       else if (!value->is_null()) {
         add_role(token_from(*value, file == kSpecialTokens, place(file, key)));
-        if (value->is_string() || file == kSpecialTokens) listed_special_.insert(roles_.empty() ? "" : roles_.back().text);
+        if (value->is_string() || file == kSpecialTokens)
+          listed_special_.insert(roles_.empty() ? "" : roles_.back().text);
         if (key == kRoles[0] && !roles_.empty()) begin_ = roles_.back().text;
       }
       if (!value && key == kRoles[0]) begin_ = default_of(key);
@@ -155,7 +156,8 @@ class TokenReader {
   void read_listed() {
     const json object = has_decoder_ ? config_["added_tokens_decoder"] : read_config_object(files_, kAddedTokens);
     if (!object.is_object())
-      throw DataError(place(kTokenizerConfig, "added_tokens_decoder") + ": must be an object, got " + policy::describe(object));
+      throw DataError(place(kTokenizerConfig, "added_tokens_decoder") + ": must be an object, got " +
+                      policy::describe(object));
     for (const auto& item : object.items()) {
       const std::string where = place(has_decoder_ ? kTokenizerConfig : kAddedTokens, item.key());
       const json& value = item.value();
@@ -201,9 +203,9 @@ class TokenReader {
     for (const auto& [id, token] : listed_) {
       const std::int32_t own = tokens_[places_.at(token.text)].id;
       if (own != id)
-        throw DataError(place(has_decoder_ ? kTokenizerConfig : kAddedTokens, has_decoder_ ? "added_tokens_decoder" : token.text) +
-                        ": the token has id " + std::to_string(id) + ", but with tokenizer.model it gets " +
-                        std::to_string(own));
+        throw DataError(
+            place(has_decoder_ ? kTokenizerConfig : kAddedTokens, has_decoder_ ? "added_tokens_decoder" : token.text) +
+            ": the token has id " + std::to_string(id) + ", but with tokenizer.model it gets " + std::to_string(own));
     }
     Fields fields(config_, files_.where(kTokenizerConfig), policy::Blame::data);
     if (fields.has("add_bos_token") && !fields.is_null("add_bos_token") && fields.boolean("add_bos_token"))
