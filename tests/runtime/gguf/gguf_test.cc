@@ -248,13 +248,13 @@ TEST_CASE("GGUF's families have their own keys in config.json", "[runtime][gguf]
   CHECK(gemma3.at("query_pre_attn_scalar") == 16);
   CHECK(gemma3.at("rope_local_base_freq") == 10000);
   CHECK(gemma3.at("sliding_window") == 8);
-  CHECK(gemma3.at("layer_types") == nlohmann::json{"sliding_attention"});
+  CHECK(gemma3.at("layer_types") == nlohmann::ordered_json::array({"sliding_attention"}));
   CHECK(config_of(tiny_gguf("gemma3")).at("sliding_window").is_null());
   CHECK(config_of(tiny_gguf("olmo2")).at("model_type") == "olmo2");
   const auto olmo3 = tiny_gguf("olmo2").integer("olmo2.attention.sliding_window", 8);
   CHECK(config_of(olmo3).at("model_type") == "olmo3");
   CHECK(config_of(GgufFile(olmo3).integers("olmo2.attention.sliding_window_pattern", {0})).at("layer_types") ==
-        nlohmann::json{"full_attention"});
+        nlohmann::ordered_json::array({"full_attention"}));
   const auto granite = config_of(tiny_gguf("granite").number("granite.logit_scale", 8));
   CHECK(granite.at("logits_scaling") == 8);
   CHECK(granite.at("attention_multiplier") == 0.25);
@@ -282,6 +282,7 @@ TEST_CASE("what GGUF's families say wrong is refused by name", "[runtime][gguf]"
   refused(tiny_gguf().boolean("llama.attention.causal", false), "tokens attend to those that follow");
   refused(tiny_gguf("olmo2").integer("olmo2.attention.sliding_window", 8).number("olmo2.rope.freq_base_swa", 5),
           "'olmo2.rope.freq_base_swa', which is not read");
+  refused(tiny_gguf("gemma3").number("gemma3.rope.local.freq_base", 5), "'gemma3.rope.local.freq_base'");
   refused(tiny_gguf("granite"), "has no 'granite.logit_scale'");
   refused(tiny_gguf("granite").number("granite.logit_scale", 8).boolean("granite.rope.scaling.finetuned", false),
           "a Granite without positions");
