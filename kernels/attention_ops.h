@@ -15,8 +15,12 @@ namespace weft::kernels {
 ///   q, out [tokens, heads * head_dim] f32, on a GPU also of k's type
 ///   k, v [tokens, kv_heads * head_dim] of the KV type
 ///   offsets [sequences + 1]: sequence i has rows offsets[i] .. offsets[i + 1]
-///   lse [heads, tokens] f32 or empty: log of the sum of exp(scale * q k^T) per row, natural logarithm
-/// With a `window` a row attends to the last `window` tokens alone, itself included; 0: to all.
+///   lse [heads, tokens] f32 or empty: log of the sum of exp(logit) per row, natural logarithm
+///   sink_logits [heads] or empty
+/// With a `window` a row attends to the last `window` tokens alone, itself included; 0: to all. The logit of a key is
+/// scale * q k^T. With a `cap` it becomes cap * tanh(logit / cap) (Gemma 2, arXiv 2408.00118); 0: it stays. Sink logits
+/// take part in a row's softmax, lse included, as the logit of one more key whose value is 0 (gpt-oss, arXiv
+/// 2508.10925); neither the scale nor the cap applies to them.
 struct PrefillAttention {
   ConstView q, k, v;
   std::span<const std::int32_t> offsets;
@@ -24,13 +28,15 @@ struct PrefillAttention {
   float scale = 1;
   View out, lse;
   int window = 0;
+  float cap = 0;
+  std::span<const float> sink_logits = {};
 };
 
 /// The attention that each prompt token received: score[g, j] = the sum (with the other statistic the largest) of
-/// exp(scale * q_i k_j - lse_i) over the query heads of group g and the rows i >= j. The terms are recomputed in fp32,
-/// some keys at a time, from the row sums lse. `observation` > 0 counts only the last `observation` rows of each
-/// sequence (SnapKV's observation window, arXiv 2404.14469).
-///   q, k, lse, offsets, window as in PrefillAttention      score [kv_heads, tokens] f32
+/// exp(logit_ij - lse_i) over the query heads of group g and the rows i >= j. The terms are recomputed in fp32, some
+/// keys at a time, from the row sums lse, which have the sink logits in them if there are any. `observation` > 0 counts
+/// only the last `observation` rows of each sequence (SnapKV's observation window, arXiv 2404.14469).
+///   q, k, lse, offsets, window, cap as in PrefillAttention      score [kv_heads, tokens] f32
 struct ColumnSums {
   ConstView q, k, lse;
   std::span<const std::int32_t> offsets;
@@ -40,6 +46,7 @@ struct ColumnSums {
   View score;
   Statistic statistic = Statistic::sum;
   int window = 0;
+  float cap = 0;
 };
 
 constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }
@@ -102,6 +109,8 @@ struct KeepPrompt {
 ///   the row's heads, positions, the free slot); on a GPU it is memory of Backend::allocate_host()
 ///   probabilities [rows * heads, slots] f32 or empty: used in place of the softmax (tests of ties); the rest gets none
 ///   evicted [rows, kv_heads] i32 or empty: receives the position evicted by this step, or -1
+///   cap, sink_logits [heads]: as in PrefillAttention. The cap applies to the mean key of a rest too, before ln(number)
+///   is added. What the sink logits take is nobody's score
 struct DecodeAttention {
   ConstView q, k, v;
   std::span<const std::int32_t> sequence, position;
@@ -115,6 +124,8 @@ struct DecodeAttention {
   ConstView probabilities;
   View evicted;
   Statistic statistic = Statistic::sum;
+  float cap = 0;
+  std::span<const float> sink_logits = {};
 };
 
 /// Moves the tokens that some sequences hold to consecutive positions, so that the sequences can continue without

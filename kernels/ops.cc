@@ -80,6 +80,12 @@ struct Checker {
   void window(int window) const {
     if (window < 0) refuse("window is " + text(window) + ", wanted 0 (none) or more");
   }
+  void cap(float cap) const {
+    if (!std::isfinite(cap) || cap < 0) refuse("cap is " + std::to_string(cap) + ", wanted 0 (none) or more");
+  }
+  void sink_logits(std::span<const float> logits, int heads) const {
+    if (!logits.empty()) counted("sink_logits", logits.size(), heads, "head");
+  }
   void keep(const Keep& k) const {
     const std::int64_t of_prompt = std::int64_t{k.heavy} + k.recent;
     if (k.spare < 0 || of_prompt + k.spare > INT32_MAX)
@@ -287,6 +293,8 @@ void check(const PrefillAttention& op) {
   if (op.out.dtype != op.k.dtype) c.of_type("out", op.out, DType::f32);
   c.offsets(op.offsets, tokens);
   c.window(op.window);
+  c.cap(op.cap);
+  c.sink_logits(op.sink_logits, op.heads);
   if (!op.lse) return;
   c.sized("lse", op.lse, op.heads, tokens, "a number for each head and token");
   c.of_type("lse", op.lse, DType::f32);
@@ -306,6 +314,7 @@ void check(const ColumnSums& op) {
   c.of_type("score", op.score, DType::f32);
   c.offsets(op.offsets, tokens);
   c.window(op.window);
+  c.cap(op.cap);
   if (op.observation < 0) c.refuse("observation is " + text(op.observation) + ", wanted 0 (all rows) or more");
 }
 
@@ -365,6 +374,8 @@ void check(const DecodeAttention& op) {
   for (const std::int32_t position : op.position)
     if (position < 0) c.refuse("position is " + text(position));
   for (const Keep& keep : op.keep) c.keep(keep);
+  c.cap(op.cap);
+  c.sink_logits(op.sink_logits, op.heads);
   if (op.probabilities) {
     c.sized("probabilities", op.probabilities, rows * op.heads, op.slots.slots, "a number for each row, head and slot");
     c.of_type("probabilities", op.probabilities, DType::f32);

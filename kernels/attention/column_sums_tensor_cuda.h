@@ -15,7 +15,8 @@ template <bool kLargest> using Gathered = std::conditional_t<kLargest, Largest, 
 /// Shared memory: two tiles of rows, in which the keys come first.
 template <class T, int kDim> constexpr std::size_t kColumnSumsBytes = 2 * Tile<T, kDim>::kBytes;
 
-template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ void sum_columns(const PrefillArgs& a) {
+template <class T, int kDim, int kStrips, class How, bool kCapped>
+__device__ __forceinline__ void sum_columns(const PrefillArgs& a) {
   WEFT_DYNAMIC_SHARED(T, memory);
   WEFT_SHARED(float, shift, [2][kTile]);
   const Block block = a.blocks[blockIdx.x / a.kv_heads];
@@ -45,7 +46,7 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
                                        ? -kLog2E * a.lse[head * a.lse_stride + block.begin + first + threadIdx.x]
                                        : 0.0f;
   };
-  const float to_exp2 = a.scale * kLog2E;
+  const float to_exp2 = (kCapped ? a.cap : a.scale) * kLog2E;
   float sum[kStrips][2] = {};
   int next_head = kv_head * a.group, next = begin;
   begin_turn(next_head, next, 0);
@@ -60,6 +61,7 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
     if (kStrips > 1 && first + kTile <= block.first + at.begin) continue;
     float p[kStrips][kTile / 8][4];
     multiply_rows(keys, at.begin, Tile<T, kDim>{memory + buffer * kTile * kDim}, p);
+    if constexpr (kCapped) cap_products(p, 2 * a.scale / a.cap);
     if (first < block.first + kTile * kStrips || first < first_row || rows < kTile)
       hide(p, at, [&](int key, int row) { return row >= rows || first + row < max(block.first + key, first_row); });
     if (first + kTile - block.first > a.window)
@@ -88,7 +90,12 @@ template <class T, int kDim, int kStrips, class How> __device__ __forceinline__ 
 /// Grid: every KV head of every block of kStrips tiles of keys. Shared: kColumnSumsBytes.
 template <class T, int kDim, int kStrips, bool kLargest>
 __global__ void __launch_bounds__(kThreads, 2) column_sums_tensor(PrefillArgs a) {
-  if constexpr (kMultiplies<T>) sum_columns<T, kDim, kStrips, Gathered<kLargest>>(a);
+  if constexpr (kMultiplies<T>) sum_columns<T, kDim, kStrips, Gathered<kLargest>, false>(a);
+}
+/// The same with a cap on the logits.
+template <class T, int kDim, int kStrips, bool kLargest>
+__global__ void __launch_bounds__(kThreads, 2) column_sums_capped(PrefillArgs a) {
+  if constexpr (kMultiplies<T>) sum_columns<T, kDim, kStrips, Gathered<kLargest>, true>(a);
 }
 
 }  // namespace weft::kernels::cuda::prefill

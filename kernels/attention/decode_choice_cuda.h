@@ -6,10 +6,17 @@
 
 namespace weft::kernels::cuda::decode {
 
+/// Caps the logits of one head, except those of empty slots. A thread caps those that it reads in softmax().
+__device__ inline void cap_logits(float* p, const std::int32_t* position, int slots, float cap) {
+  for (int s = threadIdx.x; s < slots; s += kThreads)
+    if (position[s] >= 0) p[s] = cap * fast_tanh(p[s] / cap);
+}
+
 /// Turns the logits of one head into probabilities; those of empty slots are 0. All threads call it; `shared` holds a
-/// float per warp. `rest`, if not null, is one more logit: that of KvSlots::rest.
-__device__ inline void softmax(float* p, int slots, float* shared, float* rest = nullptr) {
+/// float per warp. `sink` and `rest`, if not null, are one more logit each: a sink logit, and that of KvSlots::rest.
+__device__ inline void softmax(float* p, int slots, float* shared, const float* sink, float* rest = nullptr) {
   float most = rest ? *rest : -INFINITY;
+  if (sink) most = fmaxf(most, *sink);
   for (int s = threadIdx.x; s < slots; s += kThreads) most = fmaxf(most, p[s]);
   most = block_reduce(most, Largest{}, shared);
   float sum = 0;
@@ -20,6 +27,7 @@ __device__ inline void softmax(float* p, int slots, float* shared, float* rest =
   }
   const float of_rest = rest ? __expf(*rest - most) : 0.0f;
   if (rest && threadIdx.x == 0) sum += of_rest;
+  if (sink && threadIdx.x == 0) sum += __expf(*sink - most);
   const float inverse = 1.0f / block_reduce(sum, Sum{}, shared);
   for (int s = threadIdx.x; s < slots; s += kThreads) p[s] *= inverse;
   if (rest && threadIdx.x == 0) *rest = of_rest * inverse;
@@ -164,7 +172,10 @@ __device__ __forceinline__ void fused_step(const DecodeArgs& a, const Logits& lo
   } else {
     logits(t, position, p);
     __syncthreads();
-    for (int g = 0; g < a.group; ++g) softmax(p + g * slots, slots, partial);
+    for (int g = 0; g < a.group; ++g) {
+      if (a.cap > 0) cap_logits(p + g * slots, position, slots, a.cap);
+      softmax(p + g * slots, slots, partial, t.sink_logit(a, g));
+    }
   }
   keep_scores(a, t, position, p, slots, choice);
   values(t, position, p, sums, out);

@@ -47,7 +47,8 @@ DecodeTile tile_of(const DecodeAttention& op, std::int64_t row, std::int64_t hea
   t.dtype = s.dtype, t.key_type = s.key_type(), t.slots = s.slots, t.head_dim = s.head_dim;
   t.token = op.position[r];
   t.keep = op.keep[r];
-  t.scoring = op.scoring, t.statistic = op.statistic, t.scale = op.scale, t.decay = op.decay;
+  t.scoring = op.scoring, t.statistic = op.statistic, t.scale = op.scale, t.cap = op.cap, t.decay = op.decay;
+  if (!op.sink_logits.empty()) t.sink_logits = op.sink_logits.data() + query;
   if (op.scoring == Scoring::random) t.new_score = random_score(op.seed, static_cast<int>(head), t.token);
   if (op.probabilities) t.probabilities = op.probabilities.slice(row * op.heads + query, 1).as<float>();
   t.probabilities_stride = op.probabilities.stride;

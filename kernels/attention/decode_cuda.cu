@@ -52,7 +52,9 @@ DecodeArgs args_of(const DecodeAttention& op, CudaStream& stream, std::int64_t u
           .probabilities = static_cast<const float*>(op.probabilities.data),
           .probabilities_stride = op.probabilities.stride,
           .evicted = static_cast<std::int32_t*>(op.evicted.data),
-          .evicted_stride = op.evicted.stride};
+          .evicted_stride = op.evicted.stride,
+          .cap = op.cap,
+          .sink_logits = op.sink_logits.empty() ? nullptr : stream.upload(op.sink_logits)};
 }
 
 }  // namespace

@@ -15,7 +15,9 @@ template <class T> __device__ void find_rest_logits(const DecodeArgs& a, const T
     float dot = 0;
     for (int d = lane; d < dim; d += kWarp) dot += a.scale * q[d] * t.rest[1 + d];
     dot = warp_reduce(dot, Sum{});
-    if (lane == 0) logit[g] = count > 0 ? dot / count + logf(count) : -INFINITY;
+    float mean = dot / count;
+    if (a.cap > 0) mean = a.cap * fast_tanh(mean / a.cap);
+    if (lane == 0) logit[g] = count > 0 ? mean + logf(count) : -INFINITY;
   }
 }
 

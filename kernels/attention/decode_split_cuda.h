@@ -73,7 +73,8 @@ template <class T> __global__ void __launch_bounds__(kThreads, 4) decode_choice(
   for (int g = 0; g < a.group; ++g) {
     float* const row = p + std::int64_t{g} * slots;
     if (!a.probabilities) {
-      softmax(row, slots, partial, rest ? rest + g : nullptr);
+      if (a.cap > 0) cap_logits(row, position, slots, a.cap);
+      softmax(row, slots, partial, t.sink_logit(a, g), rest ? rest + g : nullptr);
       continue;
     }
     if (rest && threadIdx.x == 0) rest[g] = 0;

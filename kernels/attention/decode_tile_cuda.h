@@ -35,6 +35,8 @@ struct DecodeArgs {
   std::int64_t probabilities_stride;
   std::int32_t* evicted;
   std::int64_t evicted_stride;
+  float cap;
+  const float* sink_logits;  // [heads] or null
 };
 
 /// One sequence and KV head of a KV buffer.
@@ -73,6 +75,10 @@ template <class T> struct Tile : Place<T> {
         tile(std::int64_t{blockIdx.y} * a.slots.kv_heads + blockIdx.x) {}
   __device__ static std::int64_t at(const DecodeArgs& a, const Row& row) {
     return std::int64_t{row.sequence} * a.slots.kv_heads + blockIdx.x;
+  }
+  /// The sink logit of query head g of the group, or null.
+  __device__ const float* sink_logit(const DecodeArgs& a, int g) const {
+    return a.sink_logits ? a.sink_logits + head * a.group + g : nullptr;
   }
   /// The row of DecodeArgs::probabilities that belongs to the first query head.
   __device__ std::int64_t probabilities_row(const DecodeArgs& a) const {

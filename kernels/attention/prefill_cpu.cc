@@ -49,7 +49,8 @@ void CpuOps::run(const PrefillAttention& op, Stream&) const {
     t.q_stride = op.q.stride, t.k_stride = op.k.stride, t.v_stride = op.v.stride, t.out_stride = op.out.stride;
     t.dtype = op.k.dtype;
     t.first_row = block.first, t.rows = block.count, t.head_dim = op.head_dim, t.window = op.window;
-    t.scale = op.scale;
+    t.scale = op.scale, t.cap = op.cap;
+    t.sink_logit = op.sink_logits.empty() ? nullptr : &op.sink_logits[static_cast<std::size_t>(head)];
     t.out = static_cast<float*>(at(op.out, block.begin, column));
     t.lse = op.lse ? static_cast<float*>(at(op.lse, head, block.begin)) : nullptr;
     t.scratch = reinterpret_cast<float*>(turn.scratch(thread, prefill_scratch(op.head_dim) * sizeof(float)));
@@ -80,7 +81,7 @@ void CpuOps::run(const ColumnSums& op, Stream&) const {
     t.first_row = op.observation > 0 ? std::max(0, block.length - op.observation) : 0;
     // The last row that sees one of these keys ends them.
     t.length = op.window > 0 ? std::min(block.length, block.first + block.count - 1 + op.window) : block.length;
-    t.scale = op.scale;
+    t.scale = op.scale, t.cap = op.cap;
     t.statistic = op.statistic;
     t.score = static_cast<float*>(at(op.score, kv_head, block.begin));
     t.scratch = reinterpret_cast<float*>(turn.scratch(thread, column_scratch(op.head_dim) * sizeof(float)));

@@ -43,6 +43,10 @@ template <class Q, class T> __device__ float dot(const Q* q, const T* k, int hea
   return sum;
 }
 
+__device__ float capped(const PrefillArgs& a, float logit) {
+  return a.cap > 0 ? a.cap * fast_tanh(logit / a.cap) : logit;
+}
+
 /// Grid: rows (blocks of one), heads.
 template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(PrefillArgs a) {
   WEFT_SHARED(float, q, [kMostDim]);
@@ -57,8 +61,9 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
   for (int d = threadIdx.x; d < a.head_dim; d += kThreads) q[d] = a.scale * query<T>(a, at + d);
   __syncthreads();
   RowSum sums;
+  if (a.sink_logits && threadIdx.x == 0) sums.add(a.sink_logits[head]);
   for (int j = begin + static_cast<int>(threadIdx.x); j < keys; j += kThreads)
-    sums.add(dot(q, k + j * a.k_stride, a.head_dim));
+    sums.add(capped(a, dot(q, k + j * a.k_stride, a.head_dim)));
   const float most = block_reduce(sums.most, Largest{}, partial);
   const float sum = block_reduce(sums.sum * __expf(sums.most - most), Sum{}, partial), lse = most + logf(sum);
   if (a.lse && threadIdx.x == 0) a.lse[head * a.lse_stride + block.begin + block.first] = lse;
@@ -67,7 +72,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
   for (int first = begin; first < keys; first += kThreads) {
     const int j = first + static_cast<int>(threadIdx.x);
     __syncthreads();
-    weight[threadIdx.x] = j < keys ? __expf(dot(q, k + j * a.k_stride, a.head_dim) - lse) : 0.0f;
+    weight[threadIdx.x] = j < keys ? __expf(capped(a, dot(q, k + j * a.k_stride, a.head_dim)) - lse) : 0.0f;
     __syncthreads();
     for (int c = 0; c < min(kThreads, keys - first); ++c)
       for (int i = 0, d = threadIdx.x; d < a.head_dim; ++i, d += kThreads)
@@ -94,7 +99,7 @@ template <class T, class How> __global__ void __launch_bounds__(kThreads) column
       const std::int64_t at = (block.begin + i) * a.q_stride + head * a.head_dim;
       const float product = a.q_is_float ? dot(static_cast<const float*>(a.q) + at, k, a.head_dim)
                                          : dot(static_cast<const T*>(a.q) + at, k, a.head_dim);
-      sum = How{}(sum, __expf(a.scale * product - a.lse[head * a.lse_stride + block.begin + i]));
+      sum = How{}(sum, __expf(capped(a, a.scale * product) - a.lse[head * a.lse_stride + block.begin + i]));
     }
   }
   sum = block_reduce(sum, How{}, partial);
@@ -110,6 +115,11 @@ std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int size, bo
   const auto work = [&](const Block& b) { return rows ? b.first : b.length - b.first; };
   std::stable_sort(blocks.begin(), blocks.end(), [&](const Block& a, const Block& b) { return work(a) > work(b); });
   return blocks;
+}
+
+template <class T, int kDim, int kStrips> auto column_sums_kernel(bool largest, bool capped) {
+  if (capped) return largest ? column_sums_capped<T, kDim, kStrips, true> : column_sums_capped<T, kDim, kStrips, false>;
+  return largest ? column_sums_tensor<T, kDim, kStrips, true> : column_sums_tensor<T, kDim, kStrips, false>;
 }
 
 /// Whether the kernels have been compiled for more than Turing.
@@ -144,7 +154,7 @@ template <class Op> PrefillArgs args_of(const Op& op) {
   args.q = op.q.data, args.q_stride = op.q.stride, args.q_is_float = op.q.dtype == DType::f32;
   args.k = op.k.data, args.k_stride = op.k.stride;
   args.heads = op.heads, args.kv_heads = op.kv_heads, args.group = op.heads / op.kv_heads, args.head_dim = op.head_dim;
-  args.scale = op.scale;
+  args.scale = op.scale, args.cap = op.cap;
   args.window = op.window > 0 ? op.window : 1 << 30;
   args.lse = static_cast<float*>(const_cast<void*>(static_cast<const void*>(op.lse.data)));
   args.lse_stride = op.lse.stride;
@@ -160,6 +170,7 @@ void CudaOps::run(const PrefillAttention& op, Stream& any) const {
   if (op.offsets.back() == 0) return;
   PrefillArgs args = args_of(op);
   args.v = op.v.data, args.v_stride = op.v.stride;
+  if (!op.sink_logits.empty()) args.sink_logits = stream.upload(op.sink_logits);
   args.out = op.out.data, args.out_stride = op.out.stride, args.out_is_float = op.out.dtype == DType::f32;
   const auto upload_blocks = [&](int rows) {
     const std::vector<Block> blocks = blocks_of(op.offsets, rows, true);
@@ -171,8 +182,8 @@ void CudaOps::run(const PrefillAttention& op, Stream& any) const {
       if (on_tensor_cores(op.k.dtype, op.head_dim, {op.q, op.k, op.v, op.out}))
         return with_tile(op.head_dim, [&]<int kDim>() {
           const auto run = [&]<int kStrips>() {
-            launch(prefill_tensor<T, kDim, kStrips>, upload_blocks(kTile * kStrips) * op.heads, kThreads,
-                   kPrefillBytes<T, kDim, kStrips>, stream, args);
+            launch(op.cap > 0 ? prefill_capped<T, kDim, kStrips> : prefill_tensor<T, kDim, kStrips>,
+                   upload_blocks(kTile * kStrips) * op.heads, kThreads, kPrefillBytes<T, kDim, kStrips>, stream, args);
           };
           if (strips_for(op.offsets, kPrefillBytes<T, kDim, 2>, stream) == 2) run.template operator()<2>();
           else run.template operator()<1>();
@@ -200,7 +211,7 @@ void CudaOps::run(const ColumnSums& op, Stream& any) const {
       if (on_tensor_cores(op.k.dtype, op.head_dim, {op.q, op.k}))
         return with_tile(op.head_dim, [&]<int kDim>() {
           const auto run = [&]<int kStrips>() {
-            launch(largest ? column_sums_tensor<T, kDim, kStrips, true> : column_sums_tensor<T, kDim, kStrips, false>,
+            launch(column_sums_kernel<T, kDim, kStrips>(largest, op.cap > 0),
                    upload_blocks(kTile * kStrips) * op.kv_heads, kThreads, kColumnSumsBytes<T, kDim>, stream, args);
           };
           if (strips_for(op.offsets, kColumnSumsBytes<T, kDim>, stream) == 2) run.template operator()<2>();

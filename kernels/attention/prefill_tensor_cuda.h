@@ -77,7 +77,7 @@ __device__ __forceinline__ void add_values(const Weights (&weights)[kStrips], co
     }
 }
 
-template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend(const PrefillArgs& a) {
+template <class T, int kDim, int kStrips, bool kCapped> __device__ __forceinline__ void attend(const PrefillArgs& a) {
   WEFT_DYNAMIC_SHARED(T, memory);
   const Tile<T, kDim> keys{memory}, values{memory + kTile * kDim};
   Strips<T, kDim, kStrips, kHoldsQueries<kDim, kStrips>> queries{{memory + kTile * kDim * (kStrips == 1 ? 1 : 2)}, {}};
@@ -86,6 +86,8 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
   int last_tile;      // the one that the window of the block's first row begins in
   int ahead;          // from the block's first row to the tile's first key
   int token, column;  // the first key's place in k and v
+  const float unit = kCapped ? a.cap : a.scale;  // of the numbers that are weighed
+  float sink = -INFINITY;                        // a sink logit is one more key, which comes first
   {
     const QueryRows<kStrips> mine(a);
     tile = (mine.block.first + mine.rows - 1) / kTile;
@@ -94,6 +96,7 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
     count = min(kTile, mine.block.length - tile * kTile);
     token = mine.block.begin + tile * kTile, column = mine.head / a.group * a.head_dim;
     queries.tile.begin_load_queries(a, mine.token(0), mine.head, mine.rows);
+    if (a.sink_logits) sink = a.sink_logits[mine.head] / unit;
   }
   const auto rows_of = [&](const void* matrix, std::int64_t stride) {
     return static_cast<const T*>(matrix) + token * stride + column;
@@ -103,9 +106,12 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
   __syncthreads();
   queries.hold(at.begin);
 
-  float out[kStrips][kDim / 8][4] = {}, most[kStrips][2], sum[kStrips][2] = {};
+  float out[kStrips][kDim / 8][4] = {}, most[kStrips][2], sum[kStrips][2];
 #pragma unroll
-  for (int m = 0; m < kStrips; ++m) most[m][0] = most[m][1] = -INFINITY;
+  for (int m = 0; m < kStrips; ++m) {
+    most[m][0] = most[m][1] = sink;
+    sum[m][0] = sum[m][1] = a.sink_logits && at.t == 0 ? 1.0f : 0.0f;
+  }
   for (; tile >= last_tile; --tile, ahead -= kTile, count = kTile) {
     end_copies();
     __syncthreads();  // the keys have arrived, and no thread needs the last values
@@ -116,11 +122,12 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
     if (sees) {
       float p[kStrips][kTile / 8][4];
       multiply_rows(queries, at.begin, keys, p);
+      if constexpr (kCapped) cap_products(p, 2 * a.scale / a.cap);
       if (ahead >= 0) hide(p, at, [&](int row, int key) { return ahead + key > row; });
       if (ahead + a.window <= at.begin + kStrips * kStrip - 1)  // the window of the warp's last row hides some keys
         hide(p, at, [&](int row, int key) { return ahead + key + a.window <= row; });
 #pragma unroll
-      for (int m = 0; m < kStrips; ++m) weigh<T, kDim>(p[m], a.scale * kLog2E, most[m], sum[m], out[m], weights[m]);
+      for (int m = 0; m < kStrips; ++m) weigh<T, kDim>(p[m], unit * kLog2E, most[m], sum[m], out[m], weights[m]);
     }
     end_copies();
     __syncthreads();  // the values have arrived, and no thread needs these keys
@@ -137,7 +144,7 @@ template <class T, int kDim, int kStrips> __device__ __forceinline__ void attend
       const int row = at.row + m * kStrip + r * 8;
       const float all = over_row(sum[m][r], Sum{}), inverse = 1.0f / all;
       if (row >= mine.rows) continue;
-      if (a.lse && at.t == 0) a.lse[mine.head * a.lse_stride + mine.token(row)] = a.scale * most[m][r] + logf(all);
+      if (a.lse && at.t == 0) a.lse[mine.head * a.lse_stride + mine.token(row)] = unit * most[m][r] + logf(all);
       const std::int64_t to = mine.token(row) * a.out_stride + mine.head * a.head_dim;
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n) {
@@ -157,7 +164,11 @@ constexpr bool kAttends = kMultiplies<T> && (kMultiplies<__nv_bfloat16> || kHold
 
 /// Grid: every head of every block of kStrips tiles of rows. Shared: kPrefillBytes.
 template <class T, int kDim, int kStrips> __global__ void __launch_bounds__(kThreads, 2) prefill_tensor(PrefillArgs a) {
-  if constexpr (kAttends<T, kDim, kStrips>) attend<T, kDim, kStrips>(a);
+  if constexpr (kAttends<T, kDim, kStrips>) attend<T, kDim, kStrips, false>(a);
+}
+/// The same with a cap on the logits.
+template <class T, int kDim, int kStrips> __global__ void __launch_bounds__(kThreads, 2) prefill_capped(PrefillArgs a) {
+  if constexpr (kAttends<T, kDim, kStrips>) attend<T, kDim, kStrips, true>(a);
 }
 
 }  // namespace weft::kernels::cuda::prefill

@@ -36,7 +36,9 @@ struct PrefillArgs {
   float* score;
   std::int64_t score_stride;
   int observation;
-  int window;  // more than any prompt has tokens, if there is none
+  int window;                // more than any prompt has tokens, if there is none
+  float cap;                 // on the logits; 0: none
+  const float* sink_logits;  // [heads] or null
 };
 
 /// kRows rows of kDim numbers in shared memory. Chunks change places within their row, so that neither writes of whole
@@ -168,6 +170,19 @@ __device__ __forceinline__ void multiply_rows(const Strips<T, kDim, kStrips, kIn
       }
     }
   }
+}
+
+/// Turns products into tanh(product * factor / 2), which makes them logits in units of the cap, for a factor of
+/// 2 * scale / cap.
+template <int kStrips>
+__device__ __forceinline__ void cap_products(float (&sums)[kStrips][kTile / 8][4], float factor) {
+#pragma unroll
+  for (int m = 0; m < kStrips; ++m)
+#pragma unroll
+    for (int n = 0; n < kTile / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        sums[m][n][i] = 1.0f - __fdividef(2.0f, fast_exp2(sums[m][n][i] * factor * kLog2E) + 1.0f);
 }
 
 /// Gives no weight where hidden(row, column): a row from the thread block's first on, a column of the tile.

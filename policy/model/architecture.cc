@@ -207,8 +207,9 @@ const std::array kArchitectures{
     Architecture{"smollm3", llama_tensors(), kDecoderSteps, kLlamaPrefixes, smollm3_from_config},
     Architecture{"granite", llama_tensors(), kDecoderSteps, kLlamaPrefixes, granite_from_config},
     Architecture{"gemma", llama_tensors(), kDecoderSteps, kLlamaPrefixes, gemma_from_config},
-    Architecture{"gemma3_text", gemma3_tensors(), kDecoderSteps, kTowerPrefixes, gemma3_from_config},
-    Architecture{"gemma3", gemma3_tensors(), kDecoderSteps, kTowerPrefixes, gemma3_from_config},
+    Architecture{"gemma2", gemma2_tensors(), kDecoderSteps, kLlamaPrefixes, gemma2_from_config},
+    Architecture{"gemma3_text", gemma2_tensors(), kDecoderSteps, kTowerPrefixes, gemma3_from_config},
+    Architecture{"gemma3", gemma2_tensors(), kDecoderSteps, kTowerPrefixes, gemma3_from_config},
     Architecture{"olmo2", olmo2_tensors(), kDecoderSteps, kLlamaPrefixes, olmo2_from_config},
     Architecture{"olmo3", olmo2_tensors(), kDecoderSteps, kLlamaPrefixes, olmo3_from_config},
     Architecture{"phi3", phi3_tensors(), kDecoderSteps, kLlamaPrefixes, phi3_from_config},
@@ -258,6 +259,7 @@ bool applies(When when, const ModelSpec& model, int layer) {
     case When::fused_qkv: return model.fused_qkv;
     case When::separate_qkv: return !model.fused_qkv;
     case When::head_norm: return model.head_norm;
+    case When::sinks: return model.sinks;
     case When::pre_norm: return model.pre_norm;
     case When::post_norm: return !model.pre_norm && !model.branch_norm;
     case When::branch_norm: return model.branch_norm;

@@ -50,6 +50,7 @@ enum class When : std::uint8_t {
   fused_qkv,
   separate_qkv,
   head_norm,
+  sinks,
   pre_norm,
   post_norm,
   own_mlp_norm,  ///< pre_norm, and the mlp is a separate sublayer
@@ -105,6 +106,7 @@ ModelSpec qwen3_from_config(Fields& fields, const std::string& where);
 ModelSpec smollm3_from_config(Fields& fields, const std::string& where);
 ModelSpec granite_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma_from_config(Fields& fields, const std::string& where);
+ModelSpec gemma2_from_config(Fields& fields, const std::string& where);
 ModelSpec gemma3_from_config(Fields& fields, const std::string& where);
 ModelSpec olmo2_from_config(Fields& fields, const std::string& where);
 ModelSpec olmo3_from_config(Fields& fields, const std::string& where);

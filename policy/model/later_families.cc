@@ -25,9 +25,18 @@ void require_decoder(Fields& fields) {
     fields.refuse_field("use_bidirectional_attention", "false: decoders only");
 }
 
+/// What Gemma 2 changed of the first, and Gemma 3 kept.
+void add_gemma2(Fields& fields, ModelSpec& model) {
+  model.tied_head = flag(fields, "tie_word_embeddings", true);
+  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
+  model.mlp_bias = false;
+  model.branch_norm = model.norm_plus_one = true;
+  model.activation = fields.text("hidden_activation", "gelu_pytorch_tanh");  // hidden_act is not read
+  model.embedding_scale = root_of_width(model);
+  model.attention_scale = static_cast<float>(1 / std::sqrt(positive(fields, "query_pre_attn_scalar", 1e9, 256)));
+}
+
 ModelSpec gemma3_text(Fields& fields, const std::string& where, const std::string& type) {
-  if (fields.has("attn_logit_softcapping") && !fields.is_null("attn_logit_softcapping"))
-    fields.refuse_field("attn_logit_softcapping", "null: attention without a cap on its logits");
   require_decoder(fields);
   ModelSpec model = llama_like(fields, where,
                                {.architecture = type,
@@ -40,19 +49,15 @@ ModelSpec gemma3_text(Fields& fields, const std::string& where, const std::strin
                                 .vocab = 262208,
                                 .positions = 131072,
                                 .rotary = {},
-                                .activation = fields.text("hidden_activation", "gelu_pytorch_tanh"),
+                                .activation = {},
                                 .norm_epsilon = 1e-6f,
                                 .eos = {1},
                                 .bos = 2},
                                {.default_theta = 1e6, .layers = "full_attention"});
-  model.tied_head = flag(fields, "tie_word_embeddings", true);
-  model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
-  model.mlp_bias = false;
-  model.head_norm = model.branch_norm = model.norm_plus_one = true;
-  model.embedding_scale = root_of_width(model);
-  model.attention_scale = static_cast<float>(1 / std::sqrt(positive(fields, "query_pre_attn_scalar", 1e9, 256)));
-  if (fields.has("final_logit_softcapping") && !fields.is_null("final_logit_softcapping"))
-    model.logit_cap = static_cast<float>(positive(fields, "final_logit_softcapping", 1e9));
+  add_gemma2(fields, model);
+  model.head_norm = true;
+  model.logit_cap = cap_from_config(fields, "final_logit_softcapping");
+  require_known_caps(fields, model);
   const std::int64_t pattern = fields.integer("sliding_window_pattern", 1, INT32_MAX, 6);
   model.windows = layer_windows(fields, model, window_from_config(fields, 4096),
                                 [pattern](int layer) { return (layer + 1) % pattern != 0; });
@@ -111,6 +116,31 @@ ModelSpec gemma_from_config(Fields& fields, const std::string& where) {
   model.mlp_bias = false;
   model.norm_plus_one = true;
   model.embedding_scale = root_of_width(model);
+  return model;
+}
+
+ModelSpec gemma2_from_config(Fields& fields, const std::string& where) {
+  require_decoder(fields);
+  ModelSpec model = llama_like(fields, where,
+                               {.architecture = "gemma2",
+                                .layers = 26,
+                                .hidden = 2304,
+                                .ffn = 9216,
+                                .heads = 8,
+                                .kv_heads = 4,
+                                .head_dim = 256,
+                                .vocab = 256000,
+                                .positions = 8192,
+                                .rotary = {},
+                                .activation = {},
+                                .norm_epsilon = 1e-6f,
+                                .eos = {1},
+                                .bos = 2});
+  add_gemma2(fields, model);
+  model.attention_cap = cap_from_config(fields, "attn_logit_softcapping", 50.0);
+  model.logit_cap = cap_from_config(fields, "final_logit_softcapping", 30.0);
+  model.windows =
+      layer_windows(fields, model, window_from_config(fields, 4096), [](int layer) { return layer % 2 == 0; });
   return model;
 }
 

@@ -31,9 +31,11 @@ struct ModelSpec {
   bool parallel_residual = false;  ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
   bool branch_norm = false;        ///< the branches of attention and mlp are normed before they are added
   bool norm_plus_one = false;      ///< norms multiply by 1 + their weight
+  bool sinks = false;              ///< a learned logit per query head takes part in attention's softmax
   float embedding_scale = 1;       ///< factor on the rows of the token embedding
   float residual_scale = 1;        ///< factor on what attention and the mlp add to the hidden states
   float attention_scale = 0;       ///< factor on the products of queries and keys; 0: 1 / sqrt(head_dim)
+  float attention_cap = 0;         ///< attention's logits become cap * tanh(logit / cap); 0: they stay
   float logit_scale = 1;           ///< factor on the logits
   float logit_cap = 0;             ///< logits become cap * tanh(logit / cap); 0: they stay
   std::vector<float> rotary;   ///< radians per position of each pair of a head's first numbers; empty: a position table
@@ -82,6 +84,7 @@ enum class Role : std::uint8_t {
   v_bias,
   q_norm,  // with head_norm
   k_norm,
+  sinks,           // with sinks: one logit per query head
   attention_norm,  // with branch_norm
   mlp_norm,
   qkv_weight,  // with fused_qkv

@@ -51,6 +51,20 @@ double positive(Fields& fields, const char* key, double high, std::optional<doub
   return fields.number(key, 1e-12, high, fallback);
 }
 
+float cap_from_config(Fields& fields, const char* key, std::optional<double> fallback) {
+  if (fields.has(key) ? fields.is_null(key) : !fallback) return 0;
+  return static_cast<float>(positive(fields, key, 1e9, fallback));
+}
+
+void require_known_caps(Fields& fields, const ModelSpec& model) {
+  const auto require = [&](const char* key, float cap) {
+    if (cap == 0 && fields.has(key) && !fields.is_null(key))
+      fields.refuse_field(key, "null: " + model.architecture + " has no such cap");
+  };
+  require("attn_logit_softcapping", model.attention_cap);
+  require("final_logit_softcapping", model.logit_cap);
+}
+
 int even_split(const ModelSpec& model, const std::string& where) {
   if (model.hidden % model.heads != 0)
     throw DataError(where + ": num_attention_heads " + std::to_string(model.heads) + " does not divide hidden_size " +
@@ -341,6 +355,7 @@ ModelSpec model_from_config(const nlohmann::json& config, const std::string& whe
   for (const char* key : {"is_encoder_decoder", "add_cross_attention"})
     if (flag(fields, key, false)) fields.refuse_field(key, "false: decoders only");
   ModelSpec model = architecture->from_config(fields, where);
+  require_known_caps(fields, model);
   // The first releases of compressed-tensors named it compression_config.
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (model.quantisation || !fields.has(key) || fields.is_null(key)) continue;

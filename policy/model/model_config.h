@@ -18,6 +18,11 @@ double positive(Fields& fields, const char* key, double high, std::optional<doub
 /// Reads a switch; null is false, as in Python.
 bool flag(Fields& fields, const char* key, bool fallback);
 
+/// Reads a cap on logits; 0 for null, and where it is absent without a fallback.
+float cap_from_config(Fields& fields, const char* key, std::optional<double> fallback = {});
+/// Refuses the caps that the config names and its family, whose model has none, does not read.
+void require_known_caps(Fields& fields, const ModelSpec& model);
+
 /// The keys of rotary embeddings: in rope_parameters since transformers 5, before that in rope_scaling and at the top.
 struct RotaryKeys {
   const char *theta = "rope_theta", *fraction = "partial_rotary_factor";

@@ -76,6 +76,7 @@ constexpr TensorRow kHeadQNorm =
     norm(kAttention, Role::q_norm, "layers.#.self_attn.q_norm.weight", Dim::head_dim, When::head_norm);
 constexpr TensorRow kHeadKNorm =
     norm(kAttention, Role::k_norm, "layers.#.self_attn.k_norm.weight", Dim::head_dim, When::head_norm);
+constexpr TensorRow kSinks = bias(kAttention, Role::sinks, "layers.#.self_attn.sinks", Dim::heads, When::sinks);
 constexpr TensorRow kInputNorm = norm(kAttention, Role::norm1_weight, "layers.#.input_layernorm.weight");
 constexpr TensorRow kMlpInputNorm = norm(kMlp, Role::norm2_weight, "layers.#.post_attention_layernorm.weight");
 constexpr TensorRow kGate = matrix(kMlp, Role::gate_weight, "layers.#.mlp.gate_proj.weight", Dim::ffn, Dim::hidden);
@@ -98,6 +99,7 @@ constexpr std::array kLlama{
     kVBias,
     kHeadQNorm,
     kHeadKNorm,
+    kSinks,
     kO,
     kOBias,
     kMlpInputNorm,
@@ -111,7 +113,7 @@ constexpr std::array kLlama{
     head("lm_head.weight"),
 };
 
-constexpr std::array kGemma3{
+constexpr std::array kGemma2{
     embedding("embed_tokens.weight"),
     kInputNorm,
     kQ,
@@ -215,7 +217,7 @@ constexpr std::array kNeox{
 
 std::span<const TensorRow> opt_tensors() { return kOpt; }
 std::span<const TensorRow> llama_tensors() { return kLlama; }
-std::span<const TensorRow> gemma3_tensors() { return kGemma3; }
+std::span<const TensorRow> gemma2_tensors() { return kGemma2; }
 std::span<const TensorRow> olmo2_tensors() { return kOlmo2; }
 std::span<const TensorRow> phi3_tensors() { return kPhi3; }
 std::span<const TensorRow> glm4_tensors() { return kGlm4; }

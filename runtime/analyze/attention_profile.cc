@@ -137,7 +137,8 @@ class QueryReader {
     const float log_sum = op_.lse.as<float>()[std::int64_t{head} * op_.lse.stride + first_ + query];
     for (std::int64_t j = 0; j <= query; ++j) {
       float& weight = weights_[static_cast<std::size_t>(j)];
-      weight = std::exp(op_.scale * weight - log_sum);
+      const float logit = op_.scale * weight;
+      weight = std::exp((op_.cap > 0 ? op_.cap * std::tanh(logit / op_.cap) : logit) - log_sum);
     }
   }
 

@@ -117,6 +117,7 @@ const char* addition(const policy::ModelSpec& model, const Checkpoint& checkpoin
     if (layer >= model.layers) return "layers";
   }
   if (name.ends_with(".bias")) return is_zero(checkpoint, tensor) ? nullptr : "biases";
+  if (in_layers && name.ends_with(".sinks")) return "sink logits";
   return in_layers && name.ends_with("norm.weight") ? "norms" : nullptr;
 }
 

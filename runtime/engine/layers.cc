@@ -68,8 +68,9 @@ Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::b
     : model_(plan.model), retention_(plan.retention), types_(plan.types), rotate_(plan.rotate),
       activation_(activation_named(plan.model.activation, plan.model.architecture)), chunk_tokens_(plan.chunk_tokens),
       piece_tokens_(plan.piece_tokens), arithmetic_(plan.arithmetic), scale_(attention_scale(plan.model)),
-      scratch_(workspace.data(), workspace.size(), offload::Tier::device), tables_(tables), backend_(backend),
-      ops_(backend.ops()), stop_(stop), random_cache_(plan.model, plan.retention, plan.types.kv, backend) {
+      sink_logits_(plan.sink_logits), scratch_(workspace.data(), workspace.size(), offload::Tier::device),
+      tables_(tables), backend_(backend), ops_(backend.ops()), stop_(stop),
+      random_cache_(plan.model, plan.retention, plan.types.kv, backend) {
   for (int layer = 0; layer < model_.layers; ++layer) {
     auto& stages = steps_.emplace_back();
     for (std::size_t stage = 0; stage < stages.size(); ++stage)

@@ -46,8 +46,9 @@ struct LayersPlan {
   const policy::Retention& retention;
   policy::Types types;
   bool rotate = false;  ///< rotate keys and values before they are quantised (policy::KvFormat)
-  std::int64_t chunk_tokens = 0, piece_tokens = 0;  ///< as in policy::Workspace
-  Arithmetic arithmetic = Arithmetic::exact;        ///< used for products with quantised weights
+  std::int64_t chunk_tokens = 0, piece_tokens = 0;   ///< as in policy::Workspace
+  Arithmetic arithmetic = Arithmetic::exact;         ///< used for products with quantised weights
+  std::vector<std::vector<float>> sink_logits = {};  ///< [layers, heads] if the model has sinks
 };
 
 /// Runs sublayers on the device, so that the work space is bounded: attention in chunks of at most `chunk_tokens` rows
@@ -132,6 +133,8 @@ class Layers {
   void norm(const policy::Step& step, const UnitViews& unit, View in, View out, kernels::Stream& stream) const;
   void rotary(int layer, std::span<const std::int32_t> position, View heads, kernels::Stream& stream) const;
   void scale(policy::Factor factor, View x, kernels::Stream& stream) const;
+  /// Those of some heads, for both sides that attend; empty if the model has none.
+  std::span<const float> sink_logits(int layer, int first, int heads) const;
   void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,
                const Cache& kv, kernels::Stream& stream);
   /// Runs all of attention for the sequences from `first` on.
@@ -159,6 +162,7 @@ class Layers {
   const std::int64_t chunk_tokens_, piece_tokens_;
   const Arithmetic arithmetic_;
   const float scale_;
+  const std::vector<std::vector<float>> sink_logits_;
   std::vector<std::array<std::vector<policy::Step>, policy::kStages>> steps_;  // [layers]
   offload::Arena scratch_;
   TableRows& tables_;

@@ -24,10 +24,16 @@ kernels::ColumnSums sums_of(const kernels::PrefillAttention& op, const policy::R
           .observation = retention.observation,
           .score = score,
           .statistic = retention.statistic,
-          .window = op.window};
+          .window = op.window,
+          .cap = op.cap};
 }
 
 }  // namespace
+
+std::span<const float> Layers::sink_logits(int layer, int first, int heads) const {
+  if (!model_.sinks) return {};
+  return part_of(sink_logits_[static_cast<std::size_t>(layer)], first, first + heads);
+}
 
 void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,
                      const Cache& kv, kernels::Stream& stream) {
@@ -57,7 +63,9 @@ void Layers::prefill(int layer, const BatchRows& rows, std::int64_t first, std::
                                             .scale = scale_,
                                             .out = value_at(values, Value::attended),
                                             .lse = scored ? value_at(values, Value::log_sum) : View{},
-                                            .window = model_.window(layer)};
+                                            .window = model_.window(layer),
+                                            .cap = model_.attention_cap,
+                                            .sink_logits = sink_logits(layer, 0, model_.heads)};
   ops_.run(attention, stream);
   View score;
   if (scored) {
@@ -144,7 +152,9 @@ void Layers::decode(const kernels::Ops& ops, int layer, const BatchRows& rows, s
                                      .out = of_queries(Value::attended),
                                      .probabilities = {},
                                      .evicted = {},
-                                     .statistic = retention_.statistic},
+                                     .statistic = retention_.statistic,
+                                     .cap = model_.attention_cap,
+                                     .sink_logits = sink_logits(layer, head * group, heads * group)},
             stream);
     head += heads;
   }

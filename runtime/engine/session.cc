@@ -36,6 +36,15 @@ std::uint64_t share_of(std::uint64_t free) {
   return std::min(share, free - std::min(free / 2, kProcess));
 }
 
+/// [layers, heads] As LayersPlan has them: a host that attends has no unit of weights at hand.
+std::vector<std::vector<float>> sink_logits_of(const ModelSource& source) {
+  std::vector<std::vector<float>> logits;
+  for (std::size_t u = 0; source.spec.sinks && u < source.units.size(); ++u)
+    if (source.units[u].kind == policy::Unit::Kind::attention)
+      logits.push_back(source.weights->numbers(u, policy::Role::sinks));
+  return logits;
+}
+
 }  // namespace
 
 policy::Budgets free_bytes(const kernels::Backend& backend, const std::string& disk_directory) {
@@ -146,7 +155,8 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
                  .rotate = policy_.kv_format.rotates(),
                  .chunk_tokens = footprint_.workspace.chunk_tokens,
                  .piece_tokens = footprint_.workspace.piece_tokens,
-                 .arithmetic = policy_.weight_format.value_or(policy::WeightFormat{}).arithmetic},
+                 .arithmetic = policy_.weight_format.value_or(policy::WeightFormat{}).arithmetic,
+                 .sink_logits = sink_logits_of(source)},
       storage_->workspace(), *storage_, *backend_, grace_);
   executor_ = std::make_unique<Executor>(policy_, footprint_, *layers_, *storage_, *backend_, grace_);
 }

@@ -82,6 +82,7 @@ Weights Weights::from_packed(const policy::ModelSpec& model, const std::vector<p
   weights.lay_out(units, format);
   for (Layout& layout : weights.layouts_) layout.in_files = true;
   weights.packed_.emplace(packed, UnitSizes(weights.bytes_.begin(), weights.bytes_.end()));
+  weights.packed_file_ = &packed;
   return weights;
 }
 

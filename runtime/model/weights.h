@@ -69,6 +69,8 @@ class Weights {
   UnitViews views(std::size_t unit, const std::byte* base) const;
   std::size_t tensor_offset(std::size_t unit, policy::Role role) const { return placed(unit, role).offset; }
   DType tensor_dtype(std::size_t unit, policy::Role role) const { return placed(unit, role).dtype; }
+  /// The numbers of a tensor that is neither a matrix nor cut: a norm's or a vector's. Throws IoError or DataError.
+  std::vector<float> numbers(std::size_t unit, policy::Role role) const;
   /// True if parts() are the unit, false if make() writes it.
   bool in_files(std::size_t unit) const { return layouts_[unit].in_files; }
   /// The number of bytes by which the whole buffer must begin before its place, so that tensors begin at words of 16
@@ -144,7 +146,8 @@ class Weights {
 
   const Checkpoint* checkpoint_ = nullptr;
   std::optional<PackedUnits> packed_;
-  policy::Quantisation quantised_;  // the checkpoint's own
+  const Checkpoint* packed_file_ = nullptr;  // of packed_
+  policy::Quantisation quantised_;           // the checkpoint's own
   std::uint64_t seed_ = 0;
   DType type_ = DType::f32;  // of what is not quantised
   std::vector<Layout> layouts_;

@@ -1,6 +1,7 @@
 // runtime/model/weights_made.cc: makes the bytes of units: numbers are read or drawn, converted and quantised piece by
 // piece, or levels of others laid out.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "kernels/error.h"
@@ -98,6 +99,28 @@ void Weights::give(const Placed& tensor, std::int64_t first_row, std::int64_t ro
   else
     tensor.deviates->draw(mix(seed_ ^ hash(tensor.spec.name)),
                           static_cast<std::uint64_t>(tensor.spec.first_row * tensor.spec.cols + first), count, to);
+}
+
+std::vector<float> Weights::numbers(std::size_t unit, policy::Role role) const {
+  const Placed& tensor = placed(unit, role);
+  const std::int64_t count = tensor.spec.elements();
+  const auto convert = [&](DType from, const std::vector<std::byte>& in, DType to, std::byte* out) {
+    convert_elements(from, in.data(), to, out, static_cast<std::size_t>(count), place_of(tensor, 0));
+  };
+  std::vector<std::byte> stored(bytes_of(tensor.dtype, count));
+  if (packed_) {
+    const std::array<offload::FileId, 1> file{};  // a packed file is one file
+    packed_file_->read_range(0, packed_->part(unit, file).extent.offset + tensor.offset, stored);
+  } else if (const DType given = given_type(tensor); given == tensor.dtype) {
+    give(tensor, 0, tensor.spec.rows, stored.data());
+  } else {
+    std::vector<std::byte> wide(bytes_of(given, count));
+    give(tensor, 0, tensor.spec.rows, wide.data());
+    convert(given, wide, tensor.dtype, stored.data());
+  }
+  std::vector<float> numbers(static_cast<std::size_t>(count));
+  convert(tensor.dtype, stored, DType::f32, reinterpret_cast<std::byte*>(numbers.data()));
+  return numbers;
 }
 
 /// Quantises rows from `first_row` on, which begins a tile.

@@ -112,12 +112,14 @@ TEST_CASE("what integer products lose is small beside what levels lose", "[kerne
     const auto k = normal(std::int64_t{tokens} * cols, 1), v = normal(std::int64_t{tokens} * cols, 2);
     const auto q = normal(std::int64_t{tokens} * q_cols, 3);
     const auto cut = std::int64_t{tokens - 1} * cols, q_cut = std::int64_t{tokens - 1} * q_cols;
-    for (const float scale : {0.02f, 0.1f, 0.5f}) {  // from a flat softmax to one of few tokens
+    for (const float scale : {0.02f, 0.1f, 0.5f}) {               // from a flat softmax to one of few tokens
+      const bool shaped = scale == 0.1f && shape.head_dim != 80;  // capped, and with sink logits
       for (const Place* place : every_place()) {
         if (scale != 0.1f && place != every_place().front() && place != every_place().back()) continue;  // for time
         // As fp32 slots, whose numbers are those of the levels or of the rows themselves.
         const auto attend = [&](SlotType kind, const std::vector<float>& keys, const std::vector<float>& values) {
           SlotsUnderTest run(*place, 1, shape, tokens, kind, Scoring::none);
+          if (shaped) run.cap = 1.5f, run.sink_logits.assign(static_cast<std::size_t>(shape.heads), 1.0f);
           run.prefill({{q.begin(), q.begin() + q_cut},
                        {keys.begin(), keys.begin() + cut},
                        {values.begin(), values.begin() + cut}},
@@ -236,6 +238,8 @@ TEST_CASE("attention over levels: groups of heads, many slots, empty ones, and s
       const int heads = s.group * s.kv_heads, rows = s.kv_heads * s.slots;
       std::vector<std::int32_t> position;
       for (int i = 0; i < rows; ++i) position.push_back(i % s.slots == 4 || i % s.slots % 11 == 10 ? -1 : i % s.slots);
+      // In half of the cases capped, and with sink logits.
+      const std::vector<float> sinks(s.slots % 20 == 0 ? static_cast<std::size_t>(heads) : 0, 2.0f);
       const auto step = [&](const Place& on) {
         SlotArrays kv(on, 1, s.kv_heads, s.slots, s.head_dim, type);
         kv.k.set(random_levels(type.key_type(), s.head_dim, rows, 1, 1));
@@ -263,7 +267,9 @@ TEST_CASE("attention over levels: groups of heads, many slots, empty ones, and s
                                         .home = {},
                                         .out = out,
                                         .probabilities = {},
-                                        .evicted = {}});
+                                        .evicted = {},
+                                        .cap = sinks.empty() ? 0.0f : 3.0f,
+                                        .sink_logits = sinks});
         return std::pair{out.host(), kv.score.host()};
       };
       const auto [out, score] = step(place);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "tests/support/attention.h"
 #include "tests/support/h2o.h"
 #include "tests/support/numbers.h"
 
@@ -19,6 +20,7 @@ struct Life {
   HeadShape shape;
   Tokens all;
   std::vector<std::set<int>> stored;  // by KV head
+  LogitShape logits = {};
 
   Life(HeadShape s, int tokens)
       : shape(s), all{normal(std::int64_t{tokens} * s.heads * s.head_dim, 31, 2),
@@ -64,11 +66,12 @@ struct Life {
     for (int head = 0; head < shape.heads; ++head) {
       const int kv_head = head / (shape.heads / shape.kv_heads);
       const float* const q = row(all.q, token, shape.heads, head);
-      double total = 0;
+      double total = logits.of_sink(head, 0);
       std::vector<double> sum(dim);
       const auto add = [&](auto key, auto value, double count) {
-        double logit = std::log(count);
-        for (std::size_t d = 0; d < dim; ++d) logit += scale() * double(q[d]) * key(d);
+        double dot = 0;
+        for (std::size_t d = 0; d < dim; ++d) dot += scale() * double(q[d]) * key(d);
+        const double logit = logits.capped(dot) + std::log(count);
         total += std::exp(logit);
         for (std::size_t d = 0; d < dim; ++d) sum[d] += std::exp(logit) * value(d);
       };
@@ -104,9 +107,11 @@ void check_rest(SlotsUnderTest& run, const Life& life, int end, double tolerance
 
 /// From the prompt on, each step against fp64 where the slots hold the numbers as they are.
 void check_life(const Place& place, HeadShape shape, int prompt, int steps, Keep keep, int slots, SlotType type,
-                Scoring scoring, double tolerance) {
+                Scoring scoring, double tolerance, const LogitShape& logits = {}) {
   Life life(shape, prompt + steps);
+  life.logits = logits;
   SlotsUnderTest run(place, 1, shape, slots, type, scoring, true);
+  run.cap = logits.cap, run.sink_logits = logits.sink_logits;
   const auto scale = static_cast<float>(life.scale());
   run.prefill(life.rows(0, prompt), {prompt}, {keep}, scale);
   run.make_home();
@@ -139,6 +144,14 @@ TEST_CASE("rest: steps attend to the mean of what was evicted", "[kernels][rest]
   check_life(place, shape, 50, 4, {10, 6, 2, 0, 2}, 25, DType::f32, Scoring::attention, 1e-5);
   check_life(place, shape, 30, 20, {0, 15}, 16, DType::f32, Scoring::none, 1e-5);      // 15 + 1: a whole vector
   check_life(place, shape, 10, 20, {8, 8}, 17, DType::f32, Scoring::attention, 1e-5);  // nothing at first
+}
+
+TEST_CASE("rest: capped logits, and sink logits", "[kernels][rest][logits]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const LogitShape both{1.5f, {0.5f, 3.0f, -2.0f, 8.0f}};
+  check_life(place, {4, 2, 20}, 50, 12, {10, 6}, 17, DType::f32, Scoring::attention, 1e-5, both);
+  check_life(place, {4, 2, 20}, 40, 8, {0, 15}, 16, DType::f32, Scoring::none, 1e-5, {2});
+  check_life(place, {4, 1, 64}, 40, 6, {6, 6}, 13, DType::f16, Scoring::attention, 2e-3, both);
 }
 
 TEST_CASE("rest: where the slots are split", "[kernels][rest]") {

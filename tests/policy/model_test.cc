@@ -36,11 +36,11 @@ ModelSpec shipped(const std::string& name) {
 TEST_CASE("the shipped shapes have the published numbers of parameters", "[policy]") {
   // Billions, as the released checkpoints count them.
   const std::map<std::string, double> published{
-      {"opt-125m", 0.12524},       {"opt-350m", 0.33120},    {"opt-1.3b", 1.31576},  {"opt-2.7b", 2.65160},
-      {"opt-6.7b", 6.65847},       {"opt-13b", 12.85302},    {"opt-30b", 29.97469},  {"opt-66b", 65.71776},
-      {"opt-175b", 174.60468},     {"galactica-30b", 29.97}, {"llama-3.1-8b", 8.03}, {"llama-3.1-70b", 70.55},
-      {"qwen3-8b", 8.19},          {"qwen3-32b", 32.76},     {"gemma-3-27b", 27.01}, {"phi-4", 14.66},
-      {"mistral-small-24b", 23.57}};
+      {"opt-125m", 0.12524},        {"opt-350m", 0.33120},    {"opt-1.3b", 1.31576},  {"opt-2.7b", 2.65160},
+      {"opt-6.7b", 6.65847},        {"opt-13b", 12.85302},    {"opt-30b", 29.97469},  {"opt-66b", 65.71776},
+      {"opt-175b", 174.60468},      {"galactica-30b", 29.97}, {"llama-3.1-8b", 8.03}, {"llama-3.1-70b", 70.55},
+      {"qwen3-8b", 8.19},           {"qwen3-32b", 32.76},     {"gemma-3-27b", 27.01}, {"phi-4", 14.66},
+      {"mistral-small-24b", 23.57}, {"gemma-2-9b", 9.24},     {"gemma-2-27b", 27.23}};
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(test::source_path("configs/models"))) {
     const std::string name = entry.path().stem();
@@ -103,7 +103,8 @@ TEST_CASE("configs that cannot be are refused by key", "[policy]") {
   CHECK_THROWS_WITH(
       from(R"({"model_type":"mamba"})"),
       Contains("config.json") && Contains("'mamba'") &&
-          Contains("supported: opt, llama, mistral, qwen2, qwen3, smollm3, granite, gemma, gemma3_text, gemma3"));
+          Contains(
+              "supported: opt, llama, mistral, qwen2, qwen3, smollm3, granite, gemma, gemma2, gemma3_text, gemma3"));
   CHECK_THROWS_WITH(from("{}"), Contains("model_type"));
   CHECK_THROWS_WITH(from("[]"), Contains("object"));
   const std::vector<std::pair<std::string, std::string>> cases = {
@@ -329,10 +330,35 @@ TEST_CASE("sliding windows are of the layers that transformers gives them", "[po
         Windows{4096, 4096, 4096, 0, 4096});
   CHECK(from(R"({"model_type":"gemma3_text","num_hidden_layers":4,"sliding_window":512,"sliding_window_pattern":2})")
             .windows == Windows{512, 0, 512, 0});
+  CHECK(from(R"({"model_type":"gemma2","num_hidden_layers":3})").windows == Windows{4096, 0, 4096});
   CHECK(from(R"({"model_type":"phi3","sliding_window":2047,"num_hidden_layers":2})").windows == Windows{2047, 2047});
   CHECK_THROWS_WITH(qwen(R"(,"layer_types":["chunked_attention",0,0,0])"), Contains("layer_types"));
   CHECK_THROWS_WITH(qwen(R"(,"layer_types":["full_attention"])"), Contains("each of the 4 layers"));
   CHECK_THROWS_WITH(from(R"({"model_type":"mistral","sliding_window":1})"), Contains("sliding_window"));
+}
+
+TEST_CASE("caps on logits, of the families that have them", "[policy]") {
+  const auto caps = [](const std::string& type, const std::string& keys) {
+    const ModelSpec model = from(R"({"model_type":")" + type + "\"" + keys + "}");
+    return std::pair(model.attention_cap, model.logit_cap);
+  };
+  const auto pair = [](float attention, float logits) { return std::pair(attention, logits); };
+  CHECK(caps("gemma2", "") == pair(50, 30));
+  CHECK(caps("gemma2", R"(,"attn_logit_softcapping":20,"final_logit_softcapping":null)") == pair(20, 0));
+  CHECK(caps("gemma2", R"(,"attn_logit_softcapping":null,"final_logit_softcapping":7.5)") == pair(0, 7.5f));
+  CHECK(caps("gemma3_text", R"(,"final_logit_softcapping":30,"attn_logit_softcapping":null)") == pair(0, 30));
+  CHECK(caps("llama", R"(,"attn_logit_softcapping":null)") == pair(0, 0));
+  const auto refused = [&](const std::string& type, const std::string& keys, const std::string& what) {
+    CHECK_THROWS_WITH(caps(type, keys), Contains(what));
+  };
+  refused("gemma2", R"(,"attn_logit_softcapping":0)", "attn_logit_softcapping");
+  refused("gemma2", R"(,"attn_logit_softcapping":"50")", "attn_logit_softcapping");
+  refused("gemma3_text", R"(,"attn_logit_softcapping":50)", "null: gemma3_text has no such cap");
+  refused("gemma3", R"(,"text_config":{"attn_logit_softcapping":50})", "null: gemma3 has no such cap");
+  refused("llama", R"(,"attn_logit_softcapping":50)", "null: llama has no such cap");
+  refused("qwen2", R"(,"final_logit_softcapping":30)", "null: qwen2 has no such cap");
+  const ModelSpec gemma = from(R"({"model_type":"gemma2","hidden_act":"relu","query_pre_attn_scalar":64})");
+  CHECK((gemma.activation == "gelu_pytorch_tanh" && gemma.attention_scale == 0.125f && !gemma.head_norm));
 }
 
 TEST_CASE("grouped heads and explicit head sizes", "[policy]") {

@@ -25,9 +25,24 @@ struct PromptResult {
   std::vector<double> score, largest;
 };
 
+/// A cap and sink logits: see PrefillAttention.
+struct LogitShape {
+  float cap = 0;
+  std::vector<float> sink_logits = {};
+  double capped(double logit) const {
+    return cap > 0 ? static_cast<double>(cap) * std::tanh(logit / static_cast<double>(cap)) : logit;
+  }
+  /// The share of a head's sink logit in the sum of exp(logit - max).
+  double of_sink(int head, double max) const {
+    if (sink_logits.empty()) return 0;
+    return std::exp(static_cast<double>(sink_logits[static_cast<std::size_t>(head)]) - max);
+  }
+};
+
 /// `window`: ColumnSums::observation. `sliding`: PrefillAttention::window.
 inline PromptResult attend_in_fp64(const PromptShape& s, const std::vector<float>& q, const std::vector<float>& k,
-                                   const std::vector<float>& v, double scale, int window, int sliding = 0) {
+                                   const std::vector<float>& v, double scale, int window, int sliding = 0,
+                                   const LogitShape& logits = {}) {
   const int tokens = s.tokens(), d = s.head_dim, q_cols = s.heads * d, kv_cols = s.kv_heads * d;
   PromptResult r{std::vector<double>(static_cast<std::size_t>(tokens * q_cols)),
                  std::vector<double>(static_cast<std::size_t>(s.heads * tokens)),
@@ -47,10 +62,11 @@ inline PromptResult attend_in_fp64(const PromptShape& s, const std::vector<float
           double dot = 0;
           for (int c = 0; c < d; ++c)
             dot += static_cast<double>(at(q, i, q_cols, h * d + c)) * static_cast<double>(at(k, j, kv_cols, g * d + c));
-          p.push_back(dot * scale);
+          p.push_back(logits.capped(dot * scale));
           max = std::max(max, p.back());
         }
         for (double& x : p) sum += x = std::exp(x - max);
+        sum += logits.of_sink(h, max);
         at(r.lse, h, tokens, i) = max + std::log(sum);
         for (int j = begin; j <= i; ++j) {
           const double weight = p[static_cast<std::size_t>(j - begin)] / sum;

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "tests/support/files.h"
+
 namespace weft::test {
 namespace {
 
@@ -46,6 +48,19 @@ std::vector<float> numbers_of(const View& row, kernels::Backend& backend) {
 }
 
 }  // namespace
+
+std::unique_ptr<runtime::ModelSource> open_sinks(const std::optional<policy::WeightFormat>& format) {
+  auto source = std::make_unique<runtime::ModelSource>(runtime::ModelFiles::open(data_path("sinks")));
+  source->spec = runtime::read_model_spec(source->files);
+  source->spec.sinks = true;
+  source->units = policy::model_units(source->spec);
+  source->type = source->spec.dtype;
+  source->weight_format = format;
+  source->checkpoint = std::make_unique<runtime::Checkpoint>(runtime::Checkpoint::open(source->path));
+  source->weights =
+      std::make_unique<runtime::Weights>(source->spec, source->units, *source->checkpoint, source->type, format);
+  return source;
+}
 
 std::string difference(const Answer& expected, const Answer& got) {
   for (std::size_t i = 0; i < std::min(expected.logits.size(), got.logits.size()); ++i) {

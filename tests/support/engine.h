@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +37,9 @@ std::string difference(const Answer& expected, const Answer& got);
 std::string by_layer(const std::string& rule, int layers);
 /// The same, with factors that also differ between KV heads, in runs of one and of two heads.
 std::string by_head(const std::string& rule, int layers, int kv_heads);
+
+/// The checkpoint tests/data/sinks: a Qwen2 whose attention has sink logits, which its config.json cannot name.
+std::unique_ptr<runtime::ModelSource> open_sinks(const std::optional<policy::WeightFormat>& format = {});
 
 /// A session that has room for all of `prompts`. `source` must outlive it.
 class Engine {

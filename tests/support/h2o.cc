@@ -27,6 +27,14 @@ const std::vector<double>& weights_of(const H2oCase& c, std::size_t head, int qu
   return c.weights[head][static_cast<std::size_t>(query)];
 }
 
+/// The softmax of one query of a case.
+std::map<int, double> probabilities_of(const H2oCase& c, std::size_t head, int query, const std::vector<int>& visible) {
+  std::vector<double> weights = weights_of(c, head, query);
+  if (c.cap > 0)
+    for (double& weight : weights) weight = std::exp(c.cap * std::tanh(std::log(weight) / c.cap));
+  return probabilities(weights, visible, c.sink);
+}
+
 /// Leaves in `score` what stays of a prompt; returns how clear the choice was.
 double keep_prompt(std::map<int, double>& score, const H2oCase& c) {
   const double clear = std::numeric_limits<double>::infinity();
@@ -96,8 +104,8 @@ void prefill_cases(SlotsUnderTest& run, const std::vector<H2oCase>& cases, int h
 
 }  // namespace
 
-std::map<int, double> probabilities(const std::vector<double>& weights, const std::vector<int>& visible) {
-  double total = 0;
+std::map<int, double> probabilities(const std::vector<double>& weights, const std::vector<int>& visible, double sink) {
+  double total = sink;
   for (const int k : visible) total += weights[static_cast<std::size_t>(k)];
   std::map<int, double> p;
   for (const int k : visible) p[k] = weights[static_cast<std::size_t>(k)] / total;
@@ -110,7 +118,7 @@ H2oTrace h2o_in_fp64(const H2oCase& c, int window) {
   for (int i = 0; i < c.prompt; ++i) score[i] = 0;
   for (std::size_t head = 0; head < c.weights.size(); ++head)
     for (int i = window > 0 ? std::max(0, c.prompt - window) : 0; i < c.prompt; ++i)
-      for (const auto& [k, p] : probabilities(weights_of(c, head, i), seen_by(i, c.keep.window))) score[k] += p;
+      for (const auto& [k, p] : probabilities_of(c, head, i, seen_by(i, c.keep.window))) score[k] += p;
   for (int i = 0; i < c.prompt; ++i) trace.prefill_scores.push_back(score[i]);
   trace.gap.push_back(keep_prompt(score, c));
   trace.kept.push_back(score);
@@ -120,7 +128,7 @@ H2oTrace h2o_in_fp64(const H2oCase& c, int window) {
     std::vector<int> visible;
     for (const auto& entry : score) visible.push_back(entry.first);
     for (std::size_t head = 0; head < c.weights.size(); ++head)
-      for (const auto& [k, p] : probabilities(weights_of(c, head, t), visible)) score[k] += p;
+      for (const auto& [k, p] : probabilities_of(c, head, t, visible)) score[k] += p;
     std::vector<std::pair<double, int>> candidates;
     if (static_cast<int>(visible.size()) > c.keep.budget())
       for (const auto& [k, value] : score)
@@ -150,6 +158,8 @@ std::vector<H2oTrace> traces_on(const Place& place, const std::vector<H2oCase>& 
   }
   SlotsUnderTest run(place, static_cast<int>(cases.size()), {static_cast<int>(group), 1, head_dim},
                      slots + options.more_slots);
+  run.cap = static_cast<float>(cases.front().cap);
+  if (cases.front().sink > 0) run.sink_logits.assign(group, static_cast<float>(std::log(cases.front().sink)));
   run.decay = rule.decay, run.pool = rule.pool, run.statistic = rule.statistic;
   std::vector<H2oTrace> traces(cases.size());
   prefill_cases(run, cases, head_dim, options, traces);
@@ -173,7 +183,7 @@ std::vector<H2oTrace> traces_on(const Place& place, const std::vector<H2oCase>& 
       visible.push_back(t);
       for (std::size_t h = 0; h < group; ++h) {
         fed.emplace_back();
-        for (const auto& [k, p] : probabilities(weights_of(c, h, t), visible)) fed.back()[k] = static_cast<float>(p);
+        for (const auto& [k, p] : probabilities_of(c, h, t, visible)) fed.back()[k] = static_cast<float>(p);
       }
     }
     const auto result = run.step(tokens, sequence, position, keep, 1, fed);

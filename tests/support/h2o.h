@@ -47,9 +47,9 @@ class SlotsUnderTest {
     place_.run(kernels::Convert{k, stored_k});
     place_.run(kernels::Convert{v, stored_v});
     place_.run(kernels::PrefillAttention{q, stored_k, stored_v, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim,
-                                         scale, out, lse, sliding});
+                                         scale, out, lse, sliding, cap, sink_logits});
     place_.run(kernels::ColumnSums{q, stored_k, lse, offsets, shape_.heads, shape_.kv_heads, shape_.head_dim, scale,
-                                   window, sums, statistic, sliding});
+                                   window, sums, statistic, sliding, cap});
     if (!score.empty()) sums.set(score);
     const ConstView scores = scoring_ == kernels::Scoring::attention ? ConstView(sums) : ConstView();
     place_.run(
@@ -74,7 +74,7 @@ class SlotsUnderTest {
               slots_.block.slots);
     place_.run(kernels::DecodeAttention{q, k, v, sequence, position, keep, shape_.heads, scale, decay, scoring_, seed,
                                         block(), home(), out, probabilities.empty() ? ConstView() : ConstView(fed),
-                                        evicted, statistic});
+                                        evicted, statistic, cap, sink_logits});
     return {out.host(), evicted.ints()};
   }
 
@@ -112,6 +112,8 @@ class SlotsUnderTest {
   float decay = 1;
   int pool = 1;
   kernels::Statistic statistic = kernels::Statistic::sum;
+  float cap = 0;
+  std::vector<float> sink_logits;  // [heads] or empty
 
  private:
   kernels::KvSlots block() const { return trimmed(slots_.block); }
@@ -155,6 +157,7 @@ struct H2oCase {
   std::vector<std::vector<std::vector<double>>> weights;
   int prompt = 0, steps = 0;
   kernels::Keep keep;
+  double cap = 0, sink = 0;  ///< on the logits; the weight of a sink logit in each head, 0: there is none
 };
 
 struct H2oTrace {
@@ -173,8 +176,8 @@ struct H2oOptions {
   int more_slots = 0;  ///< slots beyond those that are needed
 };
 
-/// Runs the cases through the kernels of a place as one block of sequences. All have the same group size; their lengths
-/// may differ.
+/// Runs the cases through the kernels of a place as one block of sequences. All have the same group size, cap and sink;
+/// their lengths may differ.
 std::vector<H2oTrace> h2o_on(const Place& place, const std::vector<H2oCase>& cases, const H2oOptions& options = {});
 
 /// The scoring of a rule other than H2O.
@@ -186,7 +189,8 @@ struct RuleParameters {
 /// Runs one case by another rule.
 H2oTrace rule_on(const Place& place, const H2oCase& c, const RuleParameters& rule);
 
-/// The softmax over the visible tokens of one query, as h2o_in_fp64() computes it.
-std::map<int, double> probabilities(const std::vector<double>& weights, const std::vector<int>& visible);
+/// The softmax over the visible tokens of one query, as h2o_in_fp64() computes it. `sink`: H2oCase::sink.
+std::map<int, double> probabilities(const std::vector<double>& weights, const std::vector<int>& visible,
+                                    double sink = 0);
 
 }  // namespace weft::test

@@ -114,10 +114,11 @@ template <class S, int H, class T> void logits(const DecodeState<T>& s, int head
   else logits_of<S, H, 2>(s, head);
 }
 
-/// Turns one head's logits into probabilities; past the last entry they are 0.
-template <class S> void softmax(float* p, int count) {
+/// Turns one head's logits into probabilities; past the last entry they are 0. `sink_logit`, if not null, takes part.
+template <class S> void softmax(float* p, int count, const float* sink_logit) {
   typename S::V most = S::load(p);
   for (int i = kLanes; i < count; i += kLanes) most = S::max(most, S::load(p + i));
+  if (sink_logit) most = S::max(most, S::all(*sink_logit));
   const typename S::V max = S::all(S::largest(most));
   typename S::V sum = S::zero();
   for (int i = 0; i < count; i += kLanes) {
@@ -125,7 +126,9 @@ template <class S> void softmax(float* p, int count) {
     S::store(p + i, x);
     sum = S::add(sum, x);
   }
-  const typename S::V inverse = S::all(1.0f / S::sum(sum));
+  float all = S::sum(sum);
+  if (sink_logit) all += exp_of_one<S>(*sink_logit - S::largest(max));
+  const typename S::V inverse = S::all(1.0f / all);
   for (int i = 0; i < count; i += kLanes) S::store(p + i, S::mul(S::load(p + i), inverse));
 }
 

@@ -30,8 +30,9 @@ template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
   by_heads<S>(t.group, [&]<int H>(int head) { logits<S, H>(s, head); });
   const bool rest = has_rest(s);
   for (int g = 0; g < t.group; ++g) {
+    if (t.cap > 0) cap_logits<S>(s.p + g * s.stride, s.count, t.cap);
     if (rest) add_rest_logit<S>(s, g);
-    softmax<S>(s.p + g * s.stride, s.count + (rest ? 1 : 0));
+    softmax<S>(s.p + g * s.stride, s.count + (rest ? 1 : 0), t.sink_logits ? t.sink_logits + g : nullptr);
   }
 }
 

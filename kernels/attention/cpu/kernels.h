@@ -24,8 +24,9 @@ struct PrefillTile {
   const void *k, *v;
   std::int64_t q_stride, k_stride, v_stride, out_stride;
   DType dtype;
-  int first_row, rows, head_dim, window;  // window as in PrefillAttention, 0: none
-  float scale;
+  int first_row, rows, head_dim, window;  // window and cap as in PrefillAttention, 0: none
+  float scale, cap;
+  const float* sink_logit;  // [1] or null
   float* out;
   float* lse;  // [tokens of the sequence] or null
   float* scratch;
@@ -43,8 +44,8 @@ struct ColumnTile {
   const float* lse;
   std::int64_t q_stride, k_stride, lse_stride;
   DType dtype;
-  int first_key, keys, first_row, length, head_dim, group, window;  // window as in ColumnSums, 0: none
-  float scale;
+  int first_key, keys, first_row, length, head_dim, group, window;  // window and cap as in ColumnSums, 0: none
+  float scale, cap;
   Statistic statistic;  // turns the terms into a score
   float* score;         // [tokens of the sequence]
   float* scratch;
@@ -69,7 +70,8 @@ struct DecodeTile {
   Keep keep;
   Scoring scoring;
   Statistic statistic;
-  float scale, decay, new_score;
+  float scale, cap, decay, new_score;
+  const float* sink_logits;    // [group] or null
   const float* probabilities;  // [group, slots] or null
   std::int64_t probabilities_stride;
   float* out;             // [group, head_dim]

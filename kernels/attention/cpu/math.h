@@ -7,21 +7,37 @@
 
 namespace weft::kernels {
 
+/// exp(x) as power * (1 + rest), with a whole power of two; x lies between -88 and 88.
+template <class S> struct ExpParts {
+  typename S::V exponent, rest;  // the power is 2^exponent
+  explicit ExpParts(typename S::V x) : exponent(S::round(S::mul(x, S::all(1.44269504f)))) {
+    // ln 2 in two parts: exponent * ln 2 would lose the last bits
+    typename S::V r = S::fma(exponent, S::all(-0.693359375f), x);
+    r = S::fma(exponent, S::all(2.12194440e-4f), r);
+    typename S::V p = S::all(1.9875691500e-4f);  // the Cephes library's polynomial for expf
+    p = S::fma(p, r, S::all(1.3981999507e-3f));
+    p = S::fma(p, r, S::all(8.3334519073e-3f));
+    p = S::fma(p, r, S::all(4.1665795894e-2f));
+    p = S::fma(p, r, S::all(1.6666665459e-1f));
+    p = S::fma(p, r, S::all(5.0000001201e-1f));
+    rest = S::fma(p, S::mul(r, r), r);
+  }
+};
+
 /// exp(x), relative error below 2e-7; 0 below exp's normal range (so masked logits of -inf vanish), constant above 88.
 template <class S> typename S::V exp_of(typename S::V x) {
   const float lowest = -87.33654f;  // rounds to 2^-126, the smallest normal float
-  const typename S::V clamped = S::min(S::all(88.0f), S::max(S::all(lowest), x));
-  const typename S::V n = S::round(S::mul(clamped, S::all(1.44269504f)));
-  typename S::V r = S::fma(n, S::all(-0.693359375f), clamped);  // ln 2 in two parts: n * ln 2 would lose r's last bits
-  r = S::fma(n, S::all(2.12194440e-4f), r);
-  typename S::V p = S::all(1.9875691500e-4f);  // the Cephes library's polynomial for expf
-  p = S::fma(p, r, S::all(1.3981999507e-3f));
-  p = S::fma(p, r, S::all(8.3334519073e-3f));
-  p = S::fma(p, r, S::all(4.1665795894e-2f));
-  p = S::fma(p, r, S::all(1.6666665459e-1f));
-  p = S::fma(p, r, S::all(5.0000001201e-1f));
-  const typename S::V y = S::add(S::fma(p, S::mul(r, r), r), S::all(1.0f));
-  return S::zero_below(x, lowest, S::times_power_of_two(y, n));
+  const ExpParts<S> parts(S::min(S::all(88.0f), S::max(S::all(lowest), x)));
+  return S::zero_below(x, lowest, S::times_power_of_two(S::add(parts.rest, S::all(1.0f)), parts.exponent));
+}
+
+/// cap * tanh(x / cap). tanh(y) is e / (e + 2) with e = exp(2 y) - 1, which is as precise near 0 as far from it.
+template <class S> typename S::V capped(typename S::V x, float cap) {
+  const typename S::V twice = S::mul(x, S::all(2.0f / cap));
+  const ExpParts<S> parts(S::min(S::all(80.0f), S::max(S::all(-80.0f), twice)));
+  const typename S::V one = S::all(1.0f), power = S::times_power_of_two(one, parts.exponent);
+  const typename S::V e = S::fma(parts.rest, power, S::sub(power, one));
+  return S::mul(S::all(cap), S::div(e, S::add(e, S::all(2.0f))));
 }
 
 template <class S> float exp_of_one(float x) {
@@ -37,6 +53,14 @@ template <class S, class T> typename S::V load_some(const T* p, int count) {
 template <class S, class T> void store_some(T* p, typename S::V v, int count) {
   if (count == kLanes) S::store(p, v);
   else S::store_first(p, v, count);
+}
+
+/// Caps n logits.
+template <class S> void cap_logits(float* x, std::int64_t n, float cap) {
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const int lanes = n - i < kLanes ? static_cast<int>(n - i) : kLanes;
+    store_some<S>(x + i, capped<S>(load_some<S>(x + i, lanes), cap), lanes);
+  }
 }
 
 template <class S, class From, class To> void convert_row(const From* in, To* out, std::int64_t n, bool add) {

@@ -133,6 +133,9 @@ struct Plain {
   static V mul(const V& a, const V& b) {
     return each([&](int i) { return a.at[i] * b.at[i]; });
   }
+  static V div(const V& a, const V& b) {
+    return each([&](int i) { return a.at[i] / b.at[i]; });
+  }
   static V fma(const V& a, const V& b, const V& c) {
     return each([&](int i) { return a.at[i] * b.at[i] + c.at[i]; });
   }

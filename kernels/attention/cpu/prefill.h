@@ -53,7 +53,10 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
   set_to<S>(q, tile_rows * dim, 0.0f);
   set_to<S>(out, tile_rows * dim, 0.0f);
   pack_rows<S>(t.q + t.first_row * t.q_stride, t.q_stride, t.rows, t.head_dim, t.scale, q);
-  for (int r = 0; r < tile_rows; ++r) max[r] = -__builtin_inff(), sum[r] = 0;
+  for (int r = 0; r < tile_rows; ++r) {  // a sink logit is one more key, which comes first
+    max[r] = t.sink_logit ? *t.sink_logit : -__builtin_inff();
+    sum[r] = t.sink_logit ? 1.0f : 0.0f;
+  }
 
   const int end = t.first_row + t.rows;
   const int hidden = t.window > 0 ? t.window : end;  // a row does not see keys that lie so many before it, or more
@@ -66,6 +69,7 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
       const int last = t.first_row + r + R - 1 - first_key;  // the key that the last of these rows sees last
       if (last < 0) continue;
       multiply<S>(q + r * dim, dim, keys, kKeyColumns, t.head_dim, logits, kKeyColumns, nullptr);
+      if (t.cap > 0) cap_logits<S>(logits, R * kKeyColumns, t.cap);
       float factor[R];
       for (int i = 0; i < R; ++i) {
         const int seen = last - (R - 1) + i + 1, unseen = seen - hidden;  // of the block's first keys
@@ -111,6 +115,7 @@ void add_columns(const ColumnTile& t, int head, int first, int count, const floa
   const std::int64_t dim = whole_vectors(t.head_dim);
   pack_rows<S>(t.q + first * t.q_stride + head * t.head_dim, t.q_stride, count, t.head_dim, t.scale, q);
   multiply<S>(q, dim, keys, kKeyColumns, t.head_dim, logits, kKeyColumns, nullptr);
+  if (t.cap > 0) cap_logits<S>(logits, std::int64_t{count} * kKeyColumns, t.cap);
   for (int r = 0; r < count; ++r) {
     const int row = first + r, seen = row - t.first_key + 1, unseen = t.window > 0 ? seen - t.window : 0;
     for (int n = 0; n < unseen && n < kKeyColumns; ++n) logits[r * kKeyColumns + n] = -__builtin_inff();

@@ -21,7 +21,9 @@ template <class S, class T> void add_rest_logit(const DecodeState<T>& s, int hea
   }
   float* const p = s.p + head * s.stride;
   for (std::int64_t i = s.count; i < whole_vectors(s.count + 1); ++i) p[i] = -__builtin_inff();
-  p[s.count] = S::sum(sum) / t.rest[0] + logf(t.rest[0]);
+  p[s.count] = S::sum(sum) / t.rest[0];
+  if (t.cap > 0) cap_logits<S>(p + s.count, 1, t.cap);
+  p[s.count] += logf(t.rest[0]);
 }
 
 /// Adds the rest's values, weighted by its probabilities, to the outputs.

@@ -191,6 +191,12 @@ TEST_CASE("a quantised copy holds what a run would make, and is told apart", "[r
   }
   CHECK(bytes_of_file(*packed) == wanted);
   packed->checkpoint->verify(kGoOn);
+  for (std::size_t unit = 0; unit < original->units.size(); ++unit) {
+    if (original->units[unit].kind != policy::Unit::Kind::attention) continue;
+    const auto norm = packed->weights->numbers(unit, policy::Role::norm1_weight);
+    CHECK(norm.size() == static_cast<std::size_t>(original->spec.hidden));
+    CHECK(norm == original->weights->numbers(unit, policy::Role::norm1_weight));
+  }
 
   CHECK_THROWS_WITH(runtime::open_model(to, "auto", "", policy::WeightFormat{.dtype = DType::i8}),
                     Catch::Contains("is packed as int4 in groups of 32"));

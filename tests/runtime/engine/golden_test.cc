@@ -59,6 +59,7 @@ std::vector<std::string> golden_names(std::size_t group) {
                                      "qwen3-tied-f16",
                                      "smollm3-interval-bf16",
                                      "mistral-slides-f16",
+                                     "gemma2-slides-bf16",
                                      "gemma3-text-slides-bf16",
                                      "olmo3-slides-yarn-bf16",
                                      "phi3-longrope-bf16",
@@ -273,6 +274,14 @@ TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][
   runtime::convert_checkpoint(file, temporary / "plain", "float32", kGoOn, true,
                               policy::WeightFormat{.dtype = DType::f32});
   check(*runtime::open_model(temporary / "plain", "float32", ""), 0);
+}
+
+TEST_CASE("a tiny Qwen2 with gpt-oss's sink logits computes what transformers computes", "[runtime][golden]") {
+  const auto source = open_sinks();
+  const auto expected = nlohmann::json::parse(read_text(data_path("sinks/expected.json"))).at("prompts");
+  CHECK(check_prompts(expected, *source, logit_tolerance("bfloat16")) > 0);
+  // As the Qwen2 that its config.json names it is refused: the answers would be wrong.
+  CHECK_THROWS_WITH(runtime::open_model(data_path("sinks"), "auto", ""), Catch::Contains("3 sink logits, such as"));
 }
 
 TEST_CASE("quantised tiny OPTs compute what transformers computes with the same levels", "[runtime][golden][cpu]") {

@@ -85,6 +85,7 @@ struct Subject {
 std::unique_ptr<runtime::ModelSource> open_source(const Subject& subject, const TemporaryFolder& folder) {
   auto format = policy::weight_format_from_text(subject.weights.empty() ? "auto" : subject.weights, "test");
   if (format && format->dtype == DType::bf16 && kernels::multiplies_bf16()) format->arithmetic = Arithmetic::bfloat16;
+  if (subject.model == "sinks") return open_sinks(format);
   if (subject.model != "random") return runtime::open_model(data_path("golden") / subject.model, "auto", "", format);
   write_text(folder / "config.json", kTinyConfig);
   return runtime::open_model(folder / "config.json", "auto", "random:5", format);
@@ -291,6 +292,9 @@ class Subjects {
                 {"smollm2-gqa-tied-bf16", ""},
                 {"smollm3-interval-bf16", ""},
                 {"gemma3-text-slides-bf16", ""},
+                {"gemma2-slides-bf16", ""},
+                {"sinks", ""},
+                {"sinks", "int8"},
                 {"olmo3-slides-yarn-bf16", "int4"},
                 {"mistral-slides-f16", ""},
                 {"phi3-longrope-bf16", "int8"},

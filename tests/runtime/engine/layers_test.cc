@@ -177,6 +177,8 @@ const std::vector<std::string> kFamilies{
         "vocab_size":67,"use_parallel_residual":false,"bos_token_id":null,"eos_token_id":null})",
     R"({"model_type":"granite","hidden_size":48,"num_attention_heads":4,"intermediate_size":64,"num_hidden_layers":2,
         "vocab_size":67,"embedding_multiplier":3,"residual_multiplier":0.5,"attention_multiplier":0.2,"logits_scaling":2})",
+    R"({"model_type":"gemma2","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
+        "intermediate_size":64,"num_hidden_layers":2,"vocab_size":67,"sliding_window":3,"attn_logit_softcapping":2})",
     R"({"model_type":"gemma3_text","hidden_size":48,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
         "intermediate_size":64,"num_hidden_layers":2,"vocab_size":67,"sliding_window":3,"sliding_window_pattern":2,
         "final_logit_softcapping":5})",
