@@ -4,12 +4,16 @@ import json
 import math
 import pathlib
 import random
+import signal
 import struct
 import subprocess
+import time
 
 TINY = {"model_type": "opt", "hidden_size": 16, "num_hidden_layers": 2, "ffn_dim": 32, "num_attention_heads": 2,
         "vocab_size": 64, "max_position_embeddings": 48, "word_embed_proj_dim": 16, "do_layer_norm_before": True,
         "eos_token_id": None, "torch_dtype": "float16"}
+
+HANGS = 600  # seconds after which a process counts as one that hangs, on a machine that others load too
 
 
 class Weft:
@@ -21,11 +25,27 @@ class Weft:
     def command(self, *arguments):
         return [self.binary, *map(str, arguments)]
 
-    def run(self, *arguments, timeout=600, **options):
+    def run(self, *arguments, timeout=HANGS, **options):
         return subprocess.run(self.command(*arguments), capture_output=True, timeout=timeout, **options)
 
     def start(self, *arguments):
         return subprocess.Popen(self.command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def wait_until_it_listens(process):
+    """Until a run waits for SIGINT and SIGTERM, which would end it without a word before."""
+    status, listens = pathlib.Path(f"/proc/{process.pid}/status"), 1 << (signal.SIGTERM - 1)
+    while not int(status.read_text().partition("SigBlk:")[2].split()[0], 16) & listens:
+        assert process.poll() is None, "it ended before it listened"
+        time.sleep(0.001)
+
+
+def crowding():
+    """How many times longer work takes beside what else the machine does than alone, at least 1."""
+    wall, processor = time.monotonic(), time.process_time()
+    while time.process_time() < processor + 0.1:
+        pass
+    return max(1.0, (time.monotonic() - wall) / (time.process_time() - processor))
 
 
 def write_lines(path, requests):

@@ -86,7 +86,7 @@ template <class S, int H, int R, class T> void logits_of(const DecodeState<T>& s
     const T* rows = s.k + static_cast<std::int64_t>(run.first) * head_dim;
     for (int first = 0; first < run.count; first += kLanes, out += kLanes) {
       typename S::V sums[H][kLanes];
-      WEFT_UNROLLED (int u = 0; u < kLanes; u += R) {
+      const auto add = [&](int u) {
         const T* row[R];
         WEFT_UNROLLED (int i = 0; i < R; ++i) {
           const int index = first + u + i;
@@ -97,7 +97,11 @@ template <class S, int H, int R, class T> void logits_of(const DecodeState<T>& s
                                sum);
         WEFT_UNROLLED (int h = 0; h < H; ++h)
           WEFT_UNROLLED (int i = 0; i < R; ++i) sums[h][u + i] = sum[h][i];
-      }
+      };
+      if constexpr (S::kUnrollsKeys)
+        WEFT_UNROLLED (int u = 0; u < kLanes; u += R) add(u);
+      else
+        for (int u = 0; u < kLanes; u += R) add(u);
       // The next run, or the infinities below, overwrite what is stored past the run's end.
       WEFT_UNROLLED (int h = 0; h < H; ++h) S::store(out + h * s.stride, S::sums(sums[h]));
     }
@@ -110,7 +114,7 @@ template <class S, int H, int R, class T> void logits_of(const DecodeState<T>& s
 /// Long keys are best read one or two at a time, because memory is fastest in order; with short ones, more at a time
 /// hide fma's latency.
 template <class S, int H, class T> void logits(const DecodeState<T>& s, int head) {
-  if (sizeof(T) * static_cast<std::size_t>(s.tile.head_dim) <= 160) logits_of<S, H, 4>(s, head);
+  if (sizeof(T) * static_cast<std::size_t>(s.tile.head_dim) <= 160) logits_of<S, H, S::kShortKeys>(s, head);
   else logits_of<S, H, 2>(s, head);
 }
 
@@ -180,7 +184,7 @@ void weigh_vectors(const DecodeState<T>& s, int head, int d, int last, int vecto
 
 /// The output of H query heads, with as many vectors of columns at once as registers allow.
 template <class S, int H, class T> void outputs_of(const DecodeState<T>& s, int head) {
-  constexpr int most = H <= 2 ? 8 : 4;
+  constexpr int most = H <= 2 ? S::kValueVectors : S::kValueVectors / 2;
   const int vectors = static_cast<int>(s.dim / kLanes);
   for (int n = 0; n < vectors; n += most) {
     const int at_once = vectors - n < most ? vectors - n : most, d = n * kLanes;

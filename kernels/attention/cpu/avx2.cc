@@ -16,8 +16,9 @@ struct Avx2 {
   struct V {
     __m256 low, high;
   };
-  static constexpr int kTileRows = 6, kTileVectors = 1;  // 12 sums, 2 columns and a row in 16 registers
-  static constexpr int kHeads = 1;
+  static constexpr int kTileRows = 6, kTileVectors = 1;                // 12 sums, 2 columns and a row in 16 registers
+  static constexpr int kHeads = 1, kShortKeys = 4, kValueVectors = 8;  // as avx512.cc has them
+  static constexpr bool kUnrollsKeys = true;
 
   static V zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static V all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }

@@ -25,6 +25,9 @@ struct Avx512 {
   using V = __m512;
   static constexpr int kTileRows = 6, kTileVectors = 4;  // 24 sums, 4 columns and a row in 32 registers
   static constexpr int kHeads = 4;                       // query heads that share one read of a key
+  static constexpr int kShortKeys = 4;                   // short keys that are read side by side
+  static constexpr int kValueVectors = 8;                // of a value's columns at once, for up to two heads
+  static constexpr bool kUnrollsKeys = true;             // of 16, so that the sums of one head stay in registers
 
   static V zero() { return _mm512_setzero_ps(); }
   static V all(float x) { return _mm512_set1_ps(x); }

@@ -8,19 +8,18 @@
 
 namespace weft::kernels {
 
-template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
+template <class S> void scale_queries(const DecodeEntries& s) {
   const DecodeTile& t = s.tile;
-  if (t.probabilities) {
-    for (int g = 0; g < t.group; ++g)
-      for (int i = 0; i < static_cast<int>(whole_vectors(s.count + 1)); ++i)
-        s.p[g * s.stride + i] = i < s.count ? t.probabilities[g * t.probabilities_stride + slot_of<S>(s, i)] : 0.0f;
-    return;
-  }
   for (int g = 0; g < t.group; ++g)
     for (int d = 0; d < t.head_dim; d += kLanes) {
       const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;
       S::store(s.q + g * s.dim + d, S::mul(load_some<S>(t.q + g * t.head_dim + d, lanes), S::all(t.scale)));
     }
+}
+
+template <class S, class T> void find_logits(const DecodeState<T>& s) {
+  const DecodeTile& t = s.tile;
+  scale_queries<S>(s);
   if constexpr (is_level<T>) {
     const int groups = kv_groups(t.head_dim);
     for (int i = 0; i < t.group * groups; ++i)
@@ -28,12 +27,6 @@ template <class S, class T> void find_probabilities(const DecodeState<T>& s) {
                                          s.q_words + i * kKvGroup, s.q_scale + i, s.q_sum + i);
   }
   by_heads<S>(t.group, [&]<int H>(int head) { logits<S, H>(s, head); });
-  const bool rest = has_rest(s);
-  for (int g = 0; g < t.group; ++g) {
-    if (t.cap > 0) cap_logits<S>(s.p + g * s.stride, s.count, t.cap);
-    if (rest) add_rest_logit<S>(s, g);
-    softmax<S>(s.p + g * s.stride, s.count + (rest ? 1 : 0), t.sink_logits ? t.sink_logits + g : nullptr);
-  }
 }
 
 /// Prefetches the memory that the next tile touches first.
@@ -54,9 +47,39 @@ template <class S> [[gnu::always_inline]] inline void prefetch_tile(const Decode
   __builtin_prefetch(t.position + *t.free_slot, 1);
 }
 
+/// Takes the probabilities that the tile brings, or makes them of the logits.
+template <class S> void find_probabilities(const DecodeEntries& s) {
+  const DecodeTile& t = s.tile;
+  const bool rest = has_rest<S>(s);
+  for (int g = 0; g < t.group; ++g) {
+    float* const p = s.p + g * s.stride;
+    if (t.probabilities) {
+      for (int i = 0; i < static_cast<int>(whole_vectors(s.count + 1)); ++i)
+        p[i] = i < s.count ? t.probabilities[g * t.probabilities_stride + slot_of<S>(s, i)] : 0.0f;
+      continue;
+    }
+    if (t.cap > 0) cap_logits<S>(p, s.count, t.cap);
+    if (rest) add_rest_logit<S>(s, g);
+    softmax<S>(p, s.count + (rest ? 1 : 0), t.sink_logits ? t.sink_logits + g : nullptr);
+  }
+  if (t.next) prefetch_tile<S>(*t.next);
+}
+
+/// Frees a slot for the next token. Returns that of the victim, or -1 if there is none.
+template <class S> int free_slot(const DecodeEntries& s) {
+  const DecodeTile& t = s.tile;
+  if (t.statistic == Statistic::largest) add_to_scores<S, Statistic::largest>(s);
+  else add_to_scores<S, Statistic::sum>(s);
+  const int victim = choose_victim<S>(s), slot = victim >= 0 ? slot_of<S>(s, victim) : -1;
+  if (victim >= 0) t.position[slot] = -1;
+  *t.free_slot = victim >= 0 ? slot : s.first_empty;
+  if (t.evicted) *t.evicted = victim >= 0 ? s.place[victim] : -1;
+  return slot;
+}
+
 template <class S, class T> void decode_tile_of(const DecodeTile& t) {
   const std::int64_t entries = whole_vectors(t.slots) + kLanes;
-  DecodeState<T> s{t, static_cast<KeyOf<T>*>(t.slot_k), static_cast<ValueOf<T>*>(t.slot_v)};
+  DecodeState<T> s{{t}, static_cast<KeyOf<T>*>(t.slot_k), static_cast<ValueOf<T>*>(t.slot_v)};
   s.k_row = static_cast<std::int64_t>(kv_row_bytes(t.key_type, t.head_dim) / sizeof(KeyOf<T>));
   s.v_row = static_cast<std::int64_t>(kv_row_bytes(t.dtype, t.head_dim) / sizeof(ValueOf<T>));
   s.dim = whole_vectors(t.head_dim), s.stride = entries;
@@ -77,19 +100,12 @@ template <class S, class T> void decode_tile_of(const DecodeTile& t) {
 
   write_token<S>(s);
   list_entries<S>(s);
+  if (!t.probabilities) find_logits<S>(s);
   find_probabilities<S>(s);
-  if (t.next) prefetch_tile<S>(*t.next);
   outputs<S>(s);
-
-  if (has_rest(s)) add_rest_values<S>(s);
-  if (t.statistic == Statistic::largest) add_to_scores<S, Statistic::largest>(s);
-  else add_to_scores<S, Statistic::sum>(s);
-  const int victim = choose_victim<S>(s);
-  const int freed = victim >= 0 ? slot_of<S>(s, victim) : s.first_empty;
-  if (victim >= 0) t.position[freed] = -1;
-  if (victim >= 0 && t.rest) add_to_rest<S>(s, freed);
-  *t.free_slot = freed;
-  if (t.evicted) *t.evicted = victim >= 0 ? s.place[victim] : -1;
+  if (has_rest<S>(s)) add_rest_values<S>(s);
+  const int freed = free_slot<S>(s);
+  if (freed >= 0 && t.rest) add_to_rest<S>(s, freed);
 }
 
 template <class S> void decode_tile(const DecodeTile& t) {

@@ -150,14 +150,11 @@ void weigh_group(const LevelRows& v, LevelPrefetch& ahead, const std::int32_t* a
     }
 }
 
-/// The outputs of all query heads.
-template <class S, class T>
-requires is_level<T>
-void outputs(const DecodeState<T>& s) {
-  constexpr DType kType = ValueOf<T>::kType;
+/// The outputs of all query heads, of values from `values` on.
+template <class S, DType kType> void level_outputs(const DecodeEntries& s, const std::uint8_t* values) {
   const DecodeTile& t = s.tile;
   const int groups = kv_groups(t.head_dim), whole = t.head_dim / kKvGroup;
-  const LevelRows v(&s.v->byte, kType, t.head_dim, s.slot, s.count,
+  const LevelRows v(values, kType, t.head_dim, s.slot, s.count,
                     t.next ? reinterpret_cast<std::uintptr_t>(t.next->slot_k) : 0);
   for (std::int64_t i = 0; i < std::int64_t{t.group} * groups * kKvGroup; i += kLanes) S::store(s.sum + i, S::zero());
   for (std::int64_t i = 0; i < std::int64_t{t.group} * groups; ++i) S::store(s.minima + i * kLanes, S::zero());
@@ -200,5 +197,10 @@ void outputs(const DecodeState<T>& s) {
         for (int d = 0; d < left; ++d) out[d] = sum[sum_place(kType, t.head_dim, g * kKvGroup + d)] + of_minima;
     }
 }
+
+/// outputs() of cpu/attend.h.
+template <class S, class T>
+requires is_level<T>
+void outputs(const DecodeState<T>& s) { level_outputs<S, ValueOf<T>::kType>(s, &s.v->byte); }
 
 }  // namespace weft::kernels

@@ -15,7 +15,9 @@ struct Plain {
     float at[kLanes];
   };
   static constexpr int kTileRows = 6, kTileVectors = 1;
-  static constexpr int kHeads = 1;
+  static constexpr int kHeads = 1, kShortKeys = 2,
+                       kValueVectors = 1;  // one loop for all, as each takes long to compile
+  static constexpr bool kUnrollsKeys = false;
 
   template <class F> static V each(const F& f) {
     V v;

@@ -9,10 +9,10 @@
 namespace weft::kernels {
 
 /// Whether there is a rest to attend to.
-template <class T> bool has_rest(const DecodeState<T>& s) { return s.tile.rest && s.tile.rest[0] > 0; }
+template <class S> bool has_rest(const DecodeEntries& s) { return s.tile.rest && s.tile.rest[0] > 0; }
 
 /// Stores the logit of one head for the rest as that of the entry after the last.
-template <class S, class T> void add_rest_logit(const DecodeState<T>& s, int head) {
+template <class S> void add_rest_logit(const DecodeEntries& s, int head) {
   const DecodeTile& t = s.tile;
   typename S::V sum = S::zero();
   for (int d = 0; d < t.head_dim; d += kLanes) {
@@ -27,7 +27,7 @@ template <class S, class T> void add_rest_logit(const DecodeState<T>& s, int hea
 }
 
 /// Adds the rest's values, weighted by its probabilities, to the outputs.
-template <class S, class T> void add_rest_values(const DecodeState<T>& s) {
+template <class S> void add_rest_values(const DecodeEntries& s) {
   const DecodeTile& t = s.tile;
   const float* const values = t.rest + 1 + t.head_dim;
   for (int g = 0; g < t.group; ++g) {

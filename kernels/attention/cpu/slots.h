@@ -16,29 +16,32 @@ struct SlotRun {
   std::int32_t first, count;
 };
 
-/// The state that the parts of one decode tile share. Entries are the visible slots in order; lists hold whole vectors.
-template <class T> struct DecodeState {
+/// The state that the parts of one decode tile share, whatever the type of its slots. Entries are the visible slots in
+/// order; lists hold whole vectors.
+struct DecodeEntries {
   const DecodeTile& tile;
-  KeyOf<T>* k;
-  ValueOf<T>* v;
-  std::int64_t k_row = 0, v_row = 0;  // elements of K and V per slot
-  float* q = nullptr;                 // [group, dim], scaled
-  float* p = nullptr;                 // [group, entries]: logits, then probabilities
-  float* value = nullptr;             // [entries]: scores, for the choice of the victim
-  std::int32_t* place = nullptr;      // [entries]: the position
-  SlotRun* run = nullptr;             // [entries / 2]
-  std::int64_t dim = 0, stride = 0;   // row strides of q and of p
-  int runs = 0, count = 0;            // visible slots
-  // Only for slots of int8 and int4 (cpu/levels.h):
+  float* q = nullptr;                // [group, dim], scaled
+  float* p = nullptr;                // [group, entries]: logits, then probabilities
+  float* value = nullptr;            // [entries]: scores, for the choice of the victim
+  std::int32_t* place = nullptr;     // [entries]: the position
+  SlotRun* run = nullptr;            // [entries / 2]
+  std::int64_t dim = 0, stride = 0;  // row strides of q and of p
+  int runs = 0, count = 0;           // visible slots
+  // Only for slots of int8 and int4 (cpu/levels.h), else null:
   std::int32_t* slot = nullptr;                // [entries]: the slot, then that of the last up to a whole vector
   std::int16_t* q_words = nullptr;             // [group, groups of numbers, 64]: the query in 16 bits
   float *q_scale = nullptr, *q_sum = nullptr;  // [group, groups of numbers]
   float *sum = nullptr, *minima = nullptr;     // [group, groups of numbers, 64] and 16
   int first_empty = -1;
 };
+template <class T> struct DecodeState : DecodeEntries {
+  KeyOf<T>* k;
+  ValueOf<T>* v;
+  std::int64_t k_row = 0, v_row = 0;  // elements of K and V per slot
+};
 
 /// Finds the visible slots, the new token among them.
-template <class S, class T> void list_entries(DecodeState<T>& s) {
+template <class S> void list_entries(DecodeEntries& s) {
   const DecodeTile& t = s.tile;
   int count = 0, empty = -1, runs = 0, run_end = -1;
   const auto extend = [&](int slot, int slots) {
@@ -50,7 +53,7 @@ template <class S, class T> void list_entries(DecodeState<T>& s) {
     const int lanes = t.slots - first < kLanes ? t.slots - first : kLanes;
     if (lanes == kLanes && !S::any_negative(t.position + first)) {
       WEFT_UNROLLED (int i = 0; i < kLanes; ++i) s.place[count + i] = t.position[first + i];
-      if constexpr (is_level<T>)
+      if (s.slot)
         WEFT_UNROLLED (int i = 0; i < kLanes; ++i) s.slot[count + i] = first + i;
       extend(first, kLanes);
       count += kLanes;
@@ -58,14 +61,14 @@ template <class S, class T> void list_entries(DecodeState<T>& s) {
     }
     for (int slot = first; slot < first + lanes; ++slot)
       if (t.position[slot] >= 0) {
-        if constexpr (is_level<T>) s.slot[count] = slot;
+        if (s.slot) s.slot[count] = slot;
         s.place[count++] = t.position[slot];
         extend(slot, 1);
       } else if (empty < 0) {
         empty = slot;
       }
   }
-  if constexpr (is_level<T>)  // the new token is visible
+  if (s.slot)  // the new token is visible
     for (int i = count; i < whole_vectors(count); ++i) s.slot[i] = s.slot[count - 1];
   s.count = count;
   s.runs = runs;
@@ -74,7 +77,7 @@ template <class S, class T> void list_entries(DecodeState<T>& s) {
 
 /// score = decay * score + the probabilities of the group, or the largest of these. The new scores are also left in
 /// s.value.
-template <class S, Statistic kStatistic, class T> void add_to_scores(DecodeState<T>& s) {
+template <class S, Statistic kStatistic> void add_to_scores(const DecodeEntries& s) {
   const DecodeTile& t = s.tile;
   int entry = 0;
   for (int r = 0; r < s.runs; ++r)
@@ -101,7 +104,7 @@ template <class S, Statistic kStatistic, class T> void add_to_scores(DecodeState
 /// The entry of the token that leaves the window, if there is one; else, if there are more tokens than the budget, of
 /// the candidate with the lowest score, the oldest among equal ones; else -1. A score that is not a number is never
 /// lowest.
-template <class S, class T> int choose_victim(const DecodeState<T>& s) {
+template <class S> int choose_victim(const DecodeEntries& s) {
   const DecodeTile& t = s.tile;
   const std::int32_t seen_from = t.keep.seen_from(t.token + 1);
   for (int i = 0; seen_from > 0 && i < s.count; ++i)
@@ -134,6 +137,18 @@ template <class S, class T> int choose_victim(const DecodeState<T>& s) {
   return victim;
 }
 
+/// Marks the free slot as the new token's, with its score.
+template <class S> void place_token(const DecodeTile& t) {
+  const std::int32_t slot = *t.free_slot;
+  t.position[slot] = t.token;
+  if (t.scoring == Scoring::keys) {
+    add_unit<S>(t.k, t.head_dim, t.key_sum);
+    t.score[slot] = key_score<S>(t.k, t.head_dim, t.key_sum);
+  } else if (t.score) {
+    t.score[slot] = t.new_score;
+  }
+}
+
 /// Rounds the new key and value into the free slot.
 template <class S, class T> void write_token(const DecodeState<T>& s) {
   const DecodeTile& t = s.tile;
@@ -150,17 +165,11 @@ template <class S, class T> void write_token(const DecodeState<T>& s) {
       store_some<S>(v + d, load_some<S>(t.v + d, lanes), lanes);
     }
   }
-  t.position[slot] = t.token;
-  if (t.scoring == Scoring::keys) {
-    add_unit<S>(t.k, t.head_dim, t.key_sum);
-    t.score[slot] = key_score<S>(t.k, t.head_dim, t.key_sum);
-  } else if (t.score) {
-    t.score[slot] = t.new_score;
-  }
+  place_token<S>(t);
 }
 
 /// The slot of an entry.
-template <class S, class T> int slot_of(const DecodeState<T>& s, int entry) {
+template <class S> int slot_of(const DecodeEntries& s, int entry) {
   int r = 0;
   for (; entry >= s.run[r].count; ++r) entry -= s.run[r].count;
   return s.run[r].first + entry;

@@ -15,7 +15,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, read_lines, write_lines  # noqa: E402
+from weft_process import HANGS, Weft, read_lines, write_lines  # noqa: E402
 
 WEFT = None
 SOURCE = None
@@ -92,7 +92,7 @@ class Classes(unittest.TestCase):
         while process.poll() is None and not saved.exists():
             time.sleep(0.002)
         process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=HANGS)[1]
         self.assertEqual(process.returncode, 130, said)
         done = WEFT.run(*self.command("--resume", "--report", self.report))
         self.assertEqual(done.returncode, 0, done.stderr)

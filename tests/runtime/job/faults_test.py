@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, write_lines, write_tiny_model  # noqa: E402
+from weft_process import HANGS, Weft, write_lines, write_tiny_model  # noqa: E402
 
 CALLS = """open openat openat2 creat read readv pread64 preadv preadv2 write writev pwrite64 pwritev pwritev2 fsync fdatasync
     sync_file_range ftruncate truncate rename renameat renameat2 flock fallocate stat lstat fstat newfstatat statx close
@@ -78,7 +78,7 @@ class Job:
 
     def run(self, *strace, resume=False):
         flags = [flag for flag in self.flags if not flag.startswith("--resume")] + self.resume if resume else self.flags
-        return subprocess.run([*strace, *self.command, *flags], capture_output=True, timeout=60)
+        return subprocess.run([*strace, *self.command, *flags], capture_output=True, timeout=HANGS)
 
     def durable_lines(self):
         """How many answers a --resume has to keep: with --durability power those after a failed flush are made again."""

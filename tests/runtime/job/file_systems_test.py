@@ -19,7 +19,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, read_lines, write_lines, write_tiny_model  # noqa: E402
+from weft_process import HANGS, Weft, crowding, read_lines, write_lines, write_tiny_model  # noqa: E402
 
 WEFT = LIBRARY = None
 INPUT_OUTPUT = 6
@@ -44,7 +44,7 @@ class Case(unittest.TestCase):
         return {**os.environ, "LD_PRELOAD": LIBRARY, "OTHER_FILE_SYSTEM": lacks, **more}
 
     def run_job(self, lacks, *flags, code=0, **more):
-        done = subprocess.run(self.command(*flags), env=self.environment(lacks, **more), capture_output=True, timeout=300)
+        done = subprocess.run(self.command(*flags), env=self.environment(lacks, **more), capture_output=True, timeout=HANGS)
         said = done.stderr.decode()
         self.assertEqual(done.returncode, code, said)
         return said
@@ -131,27 +131,34 @@ class FullSpill(Case):
         self.wanted = self.undisturbed()
 
     def start(self):
-        return subprocess.Popen(self.command("--quiet", *ON_DISK), stderr=subprocess.PIPE,
+        return subprocess.Popen(self.command("--quiet", *ON_DISK), stderr=subprocess.PIPE, bufsize=0,
                                 env=self.environment("full", OTHER_FILE_SYSTEM_FULL=str(self.full)))
 
-    def test_it_waits_for_space(self):
+    def start_to_wait(self):
+        """A run that has said that it waits."""
         self.full.touch()
         process = self.start()
-        time.sleep(2)
+        self.assertRegex(process.stderr.readline().decode(), r"No space left on device; trying again for \d+ s")
+        self.assertIsNone(process.poll())
+        return process
+
+    def test_it_waits_for_space(self):
+        process = self.start_to_wait()
+        time.sleep(0.5)  # in which it tries again
         self.assertIsNone(process.poll())
         self.full.unlink()
-        said = process.communicate(timeout=60)[1].decode()
+        said = process.communicate(timeout=HANGS)[1].decode()
         self.assertEqual(process.returncode, 0, said)
-        self.assertRegex(said, r"No space left on device; trying again for \d+ s")
         self.assertEqual(self.answers(), self.wanted)
 
     def test_a_stop_ends_the_waiting(self):
-        self.full.touch()
-        process = self.start()
-        time.sleep(2)
+        process = self.start_to_wait()
+        begin = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=10)[1].decode()
+        said = process.communicate(timeout=HANGS)[1].decode()
+        seconds = time.monotonic() - begin
         self.assertEqual(process.returncode, 130, said)
+        self.assertLess(seconds, 10 * crowding())
         self.full.unlink()
         self.run_job("", "--resume", "--quiet", *ON_DISK)
         self.assertEqual(self.answers(), self.wanted)
@@ -159,7 +166,7 @@ class FullSpill(Case):
     def test_in_the_end_it_says_how_to_go_on(self):
         self.full.touch()
         process = self.start()
-        said = process.communicate(timeout=180)[1].decode()
+        said = process.communicate(timeout=HANGS)[1].decode()
         self.assertEqual(process.returncode, INPUT_OUTPUT, said)
         self.assertIn("run the same command with --resume, which goes on from", said)
         self.full.unlink()

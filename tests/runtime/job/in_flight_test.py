@@ -18,7 +18,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, read_lines, write_lines, write_tiny_model  # noqa: E402
+from weft_process import HANGS, Weft, read_lines, write_lines, write_tiny_model  # noqa: E402
 
 WEFT = None
 SOURCE = None
@@ -87,7 +87,7 @@ class Case(unittest.TestCase):
             time.sleep(0.002)
         time.sleep(after)
         process.send_signal(number)
-        said = process.communicate(timeout=60)[1].decode()
+        said = process.communicate(timeout=HANGS)[1].decode()
         self.assertEqual(process.returncode, -number if number == signal.SIGKILL else 130, said)
         return said
 
@@ -209,7 +209,7 @@ class GoesOn(Case):
                 process = WEFT.start(*self.command((16, 2), "--threads", 1, *DISK, every="10m"))
                 time.sleep(seconds)
                 process.send_signal(number)
-                said = process.communicate(timeout=60)[1].decode()
+                said = process.communicate(timeout=HANGS)[1].decode()
                 self.assertEqual(process.returncode, 130, said)
                 if "in flight are saved" in said:
                     break
@@ -233,7 +233,7 @@ class NothingAnsweredYet(Case):
         for _ in range(times):
             process.send_signal(number)
             time.sleep(pause)
-        said = process.communicate(timeout=60)[1].decode()
+        said = process.communicate(timeout=HANGS)[1].decode()
         self.assertEqual(process.returncode, 130, said)
         self.assertEqual(self.output.stat().st_size, 0)
         self.assertIn("in flight are saved", said)
@@ -448,7 +448,7 @@ class Files(Case):
             time.sleep(0.001)
         self.saved.unlink()
         self.saved.write_text("notes")
-        said = process.communicate(timeout=120)[1].decode()
+        said = process.communicate(timeout=HANGS)[1].decode()
         self.assertEqual((process.returncode, said.count("\n")), (0, 1), said)
         self.assertIn("is another file than this would write", said)
         self.assertEqual(self.saved.read_text(), "notes")

@@ -21,7 +21,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, read_lines, write_lines, write_tiny_model  # noqa: E402
+from weft_process import HANGS, Weft, crowding, read_lines, wait_until_it_listens, write_lines, write_tiny_model  # noqa: E402
 
 REQUESTS = 60
 LEAST_AMID = 0.8
@@ -52,7 +52,7 @@ class Job:
         return self.weft.start(*self.flags, "--output", output or self.output, *(["--resume"] if resume else []))
 
     def finish(self, process, code=0):
-        said = process.communicate(timeout=300)[1].decode()
+        said = process.communicate(timeout=HANGS)[1].decode()
         assert process.returncode == code, f"exit code {process.returncode}, wanted {code}: {said}"
         return said
 
@@ -100,7 +100,7 @@ def kills_anywhere(weft, kills, seed):
         for _ in range(3):  # the first warms the page cache
             begin = time.monotonic()
             process = start([])
-            said = process.communicate(timeout=120)[1].decode()
+            said = process.communicate(timeout=HANGS)[1].decode()
             assert process.returncode == 0, said
             seconds.append(time.monotonic() - begin)
             undisturbed = by_id(whole_lines(output))
@@ -113,7 +113,7 @@ def kills_anywhere(weft, kills, seed):
             if done < kills:
                 time.sleep(choice.random() * 1.1 * seconds)
                 process.kill()
-            said = process.communicate(timeout=120)[1].decode()
+            said = process.communicate(timeout=HANGS)[1].decode()
             assert process.returncode in (0, -signal.SIGKILL), said
             lines = whole_lines(output)
             assert lines[:len(kept)] == kept, "an earlier answer was lost or changed"
@@ -183,7 +183,7 @@ def interruption(weft, model, number):
         process.send_signal(number)
         said = job.finish(process, code=130)
         seconds = time.monotonic() - begin
-        assert seconds < 10, f"took {seconds:.1f} s to stop"
+        assert seconds < 10 * crowding(), f"took {seconds:.1f} s to stop"
         assert "--resume" in said and said.count("\n") == 1, said
         kept = whole_lines(job.output)
         assert 5 <= len(kept) < REQUESTS and len(kept) == len(read_lines(job.output)), "the output is not whole"
@@ -201,16 +201,14 @@ def interruption_while_loading(weft, source):
                              "--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--backend", "cpu",
                              "--percent", "100", "0", "100", "0", "100", "0", "--gpu-batch-size", "1",
                              "--num-gpu-batches", "1")  # nothing is left to plan, so that loading begins at once
-        status = pathlib.Path(f"/proc/{process.pid}/status")
-        while not any(line.startswith("SigBlk:") and int(line.split()[1], 16) & 2 for line in status.read_text().splitlines()):
-            time.sleep(0.001)  # until it listens
+        wait_until_it_listens(process)
         time.sleep(0.2)  # a fraction of what loading takes
         begin = time.monotonic()
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1].decode()
+        said = process.communicate(timeout=HANGS)[1].decode()
         seconds = time.monotonic() - begin
         assert process.returncode == 130 and "stopped" in said, said
-        assert seconds < 10, f"took {seconds:.1f} s to stop"
+        assert seconds < 10 * crowding(), f"took {seconds:.1f} s to stop"
         assert [p.name for p in folder.iterdir()] == ["in.jsonl"], "something was left behind"
         print(f"SIGINT while loading: stopped after {seconds:.2f} s")
 

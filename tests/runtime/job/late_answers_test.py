@@ -20,7 +20,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, write_lines  # noqa: E402
+from weft_process import HANGS, Weft, write_lines  # noqa: E402
 
 SEQUENCES, TOKENS = 12, 150
 PROMPT = "the sea and a dark night when old men looked"
@@ -110,7 +110,7 @@ def main():
             runs += 1
             work += sweeps * SEQUENCES + (0 if saved or sweeps == 0 else SEQUENCES * len(PROMPT.split()))
             process.kill()
-            said = process.communicate(timeout=60)[1].decode()
+            said = process.communicate(timeout=HANGS)[1].decode()
             if process.returncode == -signal.SIGKILL:
                 kills += 1
                 amid += job.saved.exists()

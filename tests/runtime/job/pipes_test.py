@@ -4,6 +4,8 @@
 Usage: pipes_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
 """
 
+import array
+import fcntl
 import json
 import os
 import pathlib
@@ -12,11 +14,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, read_lines, write_lines, write_tiny_model  # noqa: E402
+from weft_process import HANGS, Weft, crowding, read_lines, wait_until_it_listens, write_lines, write_tiny_model  # noqa: E402
 
 WEFT = None
 SOURCE = None
@@ -39,7 +42,7 @@ class Case(unittest.TestCase):
 
     def run_job(self, *flags, code=0, text=None, input="-", output="-", **options):
         options.setdefault("stdout", subprocess.PIPE)
-        done = subprocess.run(self.command(*flags, input=input, output=output), stderr=subprocess.PIPE, timeout=120,
+        done = subprocess.run(self.command(*flags, input=input, output=output), stderr=subprocess.PIPE, timeout=HANGS,
                               cwd=self.folder, input=self.input.read_bytes() if text is None else text, **options)
         self.assertEqual(done.returncode, code, done.stderr)
         return done.stdout, done.stderr.decode()
@@ -108,7 +111,7 @@ class Pipes(Case):
 
     def test_a_closed_output(self):
         words = " ".join(map(str, self.command(input=self.input)))
-        done = subprocess.run(["sh", "-c", f"exec {words} >&-"], stderr=subprocess.PIPE, timeout=60, cwd=self.folder)
+        done = subprocess.run(["sh", "-c", f"exec {words} >&-"], stderr=subprocess.PIPE, timeout=HANGS, cwd=self.folder)
         self.assertEqual(done.returncode, IO, done.stderr)
         self.assertIn(b"standard output cannot be written", done.stderr)
 
@@ -124,13 +127,18 @@ class Pipes(Case):
         read, write = os.pipe()  # holds 64 KiB
         process = subprocess.Popen(self.command(input=self.input), stdout=write, stderr=subprocess.PIPE, cwd=self.folder)
         os.close(write)
-        time.sleep(3)
-        self.assertIsNone(process.poll(), "it ended before the pipe was full")
+        waiting = array.array("i", [0])  # bytes in the pipe
+        while waiting[0] < 40_000:  # the next lines but a few no longer fit
+            self.assertIsNone(process.poll(), "it ended before the pipe was full")
+            time.sleep(0.01)
+            fcntl.ioctl(read, termios.FIONREAD, waiting)
+        time.sleep(1)
+        self.assertIsNone(process.poll(), "it did not wait for its reader")
         begin = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=HANGS)
         os.close(read)
-        self.assertLess(time.monotonic() - begin, 10)
+        self.assertLess(time.monotonic() - begin, 10 * crowding())
         self.assertEqual(process.returncode, STOPPED, said)
         self.assertIn(b"went to standard output", said)
 
@@ -138,10 +146,11 @@ class Pipes(Case):
         process = subprocess.Popen(self.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         process.stdin.write(b'{"id":1,"prompt_ids":[3]}\n')
         process.stdin.flush()
-        time.sleep(0.5)
+        wait_until_it_listens(process)
+        time.sleep(0.2)  # until it waits
         self.assertIsNone(process.poll())
         process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(5), STOPPED)
+        self.assertEqual(process.wait(HANGS), STOPPED)
         for stream in (process.stdin, process.stdout, process.stderr):
             stream.close()
 
@@ -153,12 +162,14 @@ class Pipes(Case):
                                    env=environment)
         process.stdin.write(b'{"id":1,"prompt_ids":[3]}\n')
         process.stdin.flush()
-        time.sleep(0.5)
-        self.assertEqual(list(spool.iterdir()), [])
-        held = [link for link in pathlib.Path(f"/proc/{process.pid}/fd").iterdir() if str(spool) in os.readlink(link)]
-        self.assertEqual(len(held), 1)
+        held = []
+        while not held:
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+            held = [link for link in pathlib.Path(f"/proc/{process.pid}/fd").iterdir() if str(spool) in os.readlink(link)]
+        self.assertEqual((len(held), list(spool.iterdir())), (1, []))
         self.assertEqual(held[0].stat().st_mode & 0o777, 0o600)
-        out, said = process.communicate(timeout=60)
+        out, said = process.communicate(timeout=HANGS)
         self.assertEqual(process.returncode, 0, said)
         self.assertEqual(len(out.splitlines()), 1)
         _, said = self.run_job(code=IO, env={**environment, "TMPDIR": str(self.folder / "none")})

@@ -18,7 +18,7 @@ import termios
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, write_lines  # noqa: E402
+from weft_process import HANGS, Weft, write_lines  # noqa: E402
 
 WEFT = None
 SOURCE = None
@@ -87,7 +87,7 @@ class Terminal(Case):
 class Log(Case):
     def test_whole_lines_and_a_summary(self):
         done = subprocess.run(self.command("--gpu-batch-size", 8, "--num-gpu-batches", 1, "--percent", 100, 0, 100, 0, 100, 0),
-                              capture_output=True, timeout=120)
+                              capture_output=True, timeout=HANGS)
         said = done.stderr.decode()
         self.assertEqual(done.returncode, 0, said)
         self.assertNotIn("\r", said)
@@ -98,7 +98,7 @@ class Log(Case):
         write_lines(self.input, [{"id": i, "prompt": "It was a long day. " * 3, "max_tokens": 100} for i in range(48)]
                     + [{"id": 48, "prompt_ids": []}])
         done = subprocess.run(self.command("--gpu-batch-size", 8, "--num-gpu-batches", 1, "--percent", 100, 0, 100, 0, 100, 0,
-                                           "--resume=force", "--on-bad-request", "record"), capture_output=True, timeout=120)
+                                           "--resume=force", "--on-bad-request", "record"), capture_output=True, timeout=HANGS)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertRegex(done.stderr.decode(), "weft: 48 of 49 requests answered \\(40 of them by earlier runs\\), 1 without an "
                                                "answer, in ")

@@ -17,7 +17,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, read_lines, write_lines, write_tiny_model  # noqa: E402
+from weft_process import HANGS, Weft, read_lines, write_lines, write_tiny_model  # noqa: E402
 
 WEFT = None
 SOURCE = None
@@ -369,7 +369,7 @@ class Places(Case):
         command = ["unshare", "-rm", "sh", "-c", mount.format(self.folder), "sh"]
         if shutil.which("unshare") is None or subprocess.run([*command, "true"], capture_output=True).returncode != 0:
             self.skipTest("no name spaces here")
-        done = subprocess.run([*command, *WEFT.command(*self.command("--resume"))], capture_output=True, timeout=60)
+        done = subprocess.run([*command, *WEFT.command(*self.command("--resume"))], capture_output=True, timeout=HANGS)
         self.assertEqual(done.returncode, IO, done.stderr)
         self.assertIn(b"Read-only file system", done.stderr)
 
@@ -388,7 +388,7 @@ class Places(Case):
         command = ["unshare", "-rm", "sh", "-c", script, "sh", *WEFT.command(*job)]
         if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0:
             self.skipTest("no name spaces here")
-        return subprocess.run(command, capture_output=True, timeout=100)
+        return subprocess.run(command, capture_output=True, timeout=HANGS)
 
     def test_a_full_disk(self):
         """At the first byte and in the middle: the run waits and goes on, or can be ended; earlier answers are whole."""
@@ -411,7 +411,7 @@ class Places(Case):
         while process.poll() is None and not (self.output.exists() and self.output.stat().st_size > 9000):
             time.sleep(0.001)
         self.output.unlink()
-        said = process.communicate(timeout=60)[1].decode()
+        said = process.communicate(timeout=HANGS)[1].decode()
         self.assertEqual(process.returncode, IO, said)
         self.assertIn("was deleted while the run was writing it", said)
         recovered = self.folder / "out.jsonl.recovered"
@@ -425,7 +425,7 @@ class Places(Case):
         for path in self.output, self.record:
             path.unlink()
         both = [WEFT.start(*self.command()) for _ in range(2)]
-        said = [process.communicate(timeout=60)[1].decode() for process in both]
+        said = [process.communicate(timeout=HANGS)[1].decode() for process in both]
         codes = sorted(process.returncode for process in both)
         self.assertEqual(codes[0], 0, said)
         self.assertIn(codes[1], (USAGE, IO), said)

@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from weft_process import Weft, write_lines, write_tiny_model  # noqa: E402
+from weft_process import HANGS, Weft, write_lines, write_tiny_model  # noqa: E402
 
 OUT_OF_MEMORY, IO = 4, 6
 FOREVER = 1 << 60
@@ -90,7 +90,7 @@ class Job:
         if count:
             environment |= {"FAIL_COUNT": str(count), "FAIL_PLACES": str(places)}
         return subprocess.run([*self.command, *(more or self.first)], cwd=self.folder, env=environment, capture_output=True,
-                              timeout=120)
+                              timeout=HANGS)
 
     def lines(self):
         """The whole answers."""
