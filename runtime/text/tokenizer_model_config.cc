@@ -234,6 +234,7 @@ SentenceClass sentence_class(const ModelTexts& files) {
   const json model = read_config_object(files, "config.json"), config = read_config_object(files, kTokenizerConfig);
   const std::string type = text_of(model, "model_type");
   std::string name = text_of(config, "tokenizer_class");
+  const char* const file = name.empty() ? "config.json" : kTokenizerConfig;
   if (name.empty()) name = text_of(model, "tokenizer_class");
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
   // Of these, transformers takes the model's own rules whatever the files say.
@@ -245,7 +246,7 @@ SentenceClass sentence_class(const ModelTexts& files) {
   if (name == "GemmaTokenizer") return SentenceClass::gemma;
   if (name.empty() || name == "TokenizersBackend" || name == "PreTrainedTokenizer") return SentenceClass::any;
   throw DataError(
-      files.where(kTokenizerConfig) + ": 'tokenizer_class': the tokenizer " + name.substr(0, 60) +
+      files.where(file) + ": 'tokenizer_class': the tokenizer " + name.substr(0, 60) +
       " is not read from tokenizer.model, only LlamaTokenizer, GemmaTokenizer and TokenizersBackend are; put "
       "the model's tokenizer.json next to it");
 }
@@ -254,7 +255,8 @@ std::map<std::int64_t, std::string> piece_names(const ModelTexts& files) {
   std::map<std::int64_t, std::string> names;
   const json config = read_config_object(files, kTokenizerConfig);
   if (!config.contains("added_tokens_decoder")) {
-    for (const auto& item : read_config_object(files, kAddedTokens).items())
+    const json added = read_config_object(files, kAddedTokens);
+    for (const auto& item : added.items())
       if (item.value().is_number_integer()) names.emplace(item.value().get<std::int64_t>(), item.key());
     return names;
   }

@@ -85,7 +85,7 @@ TEST_CASE("a broken tokenizer.model is refused by the byte at which it is wrong"
   const auto normalizer = [](const std::string& fields) { return kSmall + bytes(3, fields); };
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "byte 0: no pieces, so this is no model of SentencePiece"},
-      {"IQ== 0\nIg== 1\n", "byte 0: "},  // as tiktoken writes it
+      {"IQ== 0\nIg== 1\n", "byte 14: no pieces"},  // as tiktoken writes it
       {std::string(20, '\xFF'), "byte 0: a field's tag has more than 64 bits"},
       {std::string(1, '\x80'), "byte 0: a field's tag is cut off"},
       {std::string(1, '\x00'), "byte 0: field 0 cannot be"},
@@ -131,12 +131,18 @@ TEST_CASE("a tokenizer.model cut short at any byte is refused, or has fewer piec
   const std::string whole = read_text(data_path("tokenizer/sentencepiece/unigram/tokenizer.model"));
   const std::size_t pieces = read_piece_model(whole, "whole").pieces.size();
   std::size_t refused = 0;
-  for (std::size_t size = 0; size < whole.size(); size += size < 600 || size + 600 > whole.size() ? 1 : 37) try {
-      CHECK(read_piece_model(std::string_view(whole).substr(0, size), "cut").pieces.size() <= pieces);
+  for (std::size_t size = 0; size < whole.size(); size += size < 600 || size + 600 > whole.size() ? 1 : 37) {
+    std::size_t found = 0;
+    std::string message;
+    try {
+      found = read_piece_model(std::string_view(whole).substr(0, size), "cut").pieces.size();
     } catch (const DataError& error) {
-      CHECK_THAT(error.what(), Contains("cut: byte "));
+      message = error.what();
       ++refused;
     }
+    CHECK(found <= pieces);
+    CHECK((found > 0 || message.starts_with("cut: byte ")));
+  }
   CHECK(refused > 600);
 }
 
