@@ -21,6 +21,7 @@ struct WorkGroup {
   double choices = 0;
   double prompt = 1, generation = 1;  ///< tokens, on average
   double prompts = 0;                 ///< distinct prompts; equal ones are neighbours
+  bool continues = false;             ///< the first of them is the last one of the group before
 };
 
 /// A job's requests: upper bounds, and how they are distributed.

@@ -111,10 +111,19 @@ class Relaxation {
     const auto live = static_cast<std::int64_t>(std::ceil(double(block) * alive));
     const double visible = (std::min(slots, prompt + 1) + std::min(slots, prompt + count)) / 2;
     const FirstSweep begins = policy::first_sweep(work, policy_.gpu_batch_size, policy_.num_gpu_batches);
-    add_lanes(program, first_sweep, lanes({.prefill = true, .live = block, .tokens = prompt, .own = begins.own}));
-    add_lanes(program, sweep, lanes({.live = live, .visible = visible}));
+    const Lanes prompts = lanes({.prefill = true, .live = block, .tokens = prompt, .own = begins.own});
+    Lanes later = lanes({.live = live, .visible = visible});
+    // Prompts that take places of others ride on the sweeps of decode: only the first of all rounds has its own sweep.
+    double own_sweep = 1;
+    if (refills && count >= 1) {
+      own_sweep = double(block) / double(*work.requests);
+      later.constant[index(Lane::device_compute)] +=
+          (1 - own_sweep) / count * prompts.constant[index(Lane::device_compute)];
+    }
+    add_lanes(program, first_sweep, prompts);
+    add_lanes(program, sweep, later);
     Row objective{};
-    objective[first_sweep] = 1;
+    objective[first_sweep] = own_sweep;
     objective[sweep] = std::max(count, 0.0);
     const auto solved = program.minimize(objective);
     if (!solved) return {};
@@ -126,7 +135,8 @@ class Relaxation {
       for (double& share : fractions.of) share /= sum;
       return fractions;
     };
-    Relaxed result{shares(weights), shares(kv), shares(activations), 0, at[first_sweep] + count * at[sweep]};
+    Relaxed result{shares(weights), shares(kv), shares(activations), 0,
+                   own_sweep * at[first_sweep] + std::max(count, 0.0) * at[sweep]};
     const double off_device = 1 - result.kv.device();
     if (off_device > 1e-9) result.attention_on_host = std::clamp(at[on_host] / off_device, 0.0, 1.0);
     if (fixed_.attention_on_host) result.attention_on_host = *fixed_.attention_on_host;

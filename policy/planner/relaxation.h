@@ -12,7 +12,8 @@ namespace weft::policy {
 struct Relaxed {
   Fractions weights, kv, activations;
   double attention_on_host = 0;
-  double seconds = 0;  ///< a full block's, if it waits for the busiest lane alone
+  /// Of a full block that waits for the busiest lane alone. If places are refilled: on average, for as many tokens.
+  double seconds = 0;
 };
 
 /// The best placements for one block shape that fit, the fastest first. There is one for each set of tiers that may

@@ -31,17 +31,24 @@ class Queue {
   struct Taken {
     double choices = 0, computed = 0, computed_tokens = 0;  ///< computed: prompts, and their tokens
   };
-  /// Gives up to `places` places, spread over gpu batches, to the next choices. Calls begun(count, generation).
-  template <class Begun> Taken take(double places, double batches, const Begun& begun) {
+  /// Gives up to `places` places, of which each gpu batch has `in_batch`, to the next choices. Calls
+  /// begun(count, generation).
+  template <class Begun> Taken take(double places, double in_batch, const Begun& begun) {
     Taken taken;
+    double room = in_batch;  // of the gpu batch that is being filled
     while (places > kNone && !empty()) {
       const WorkGroup& group = groups_[next_];
-      const double count = std::min(places, (group.choices - used_) / scale_);
-      const double own = computed(count, batches, group);
+      const double alike = group.choices / std::max(1.0, group.prompts);
+      const bool apart = alike < 1 + kNone && !group.continues;  // then it does not matter which batch they are in
+      const double count = std::min({places, (group.choices - used_) / scale_, apart ? places : room});
+      const bool neighbour = group.continues && used_ == 0 && room < in_batch;
+      const double own = std::max(0.0, distinct(used_, count, alike) - (neighbour ? 1 : 0));
       taken.choices += count, taken.computed += own;
       taken.computed_tokens += own * group.prompt;
       begun(count, std::max<std::int64_t>(1, std::llround(group.generation)));
       places -= count, left_ -= count * scale_, used_ += count * scale_;
+      room = std::fmod(room - count, in_batch);
+      if (room < kNone) room += in_batch;
       if (group.choices - used_ < kNone * scale_) ++next_, used_ = 0;
       if (next_ == groups_.size()) left_ = 0;
     }
@@ -57,11 +64,10 @@ class Queue {
   void scale_by(double scale) { scale_ = scale; }
 
  private:
-  /// The prompts that are computed for `count` neighbours in so many gpu batches, each of which computes its own.
-  static double computed(double count, double batches, const WorkGroup& group) {
-    const double prompts = std::max(1.0, group.prompts), alike = std::max(1.0, group.choices / prompts);
-    const double in = std::max(1.0, std::min(batches, count));
-    return std::min({count, in * prompts, count / alike + in * (1 - 1 / alike)});
+  /// The distinct prompts of `count` neighbours from the choice `first` on, if each prompt has `alike` of them.
+  static double distinct(double first, double count, double alike) {
+    const double last = first + std::max(0.0, count - 1);
+    return std::min(count, std::floor(last / alike + kNone) - std::floor(first / alike + kNone) + 1);
   }
 
   std::vector<WorkGroup> groups_;
@@ -74,8 +80,7 @@ class Queue {
 FirstSweep first_sweep(const Workload& work, int gpu_batch_size, int num_gpu_batches) {
   const double block = double(gpu_batch_size) * num_gpu_batches;
   Queue queue(work, block);
-  const double batches = std::ceil(std::min(block, queue.all()) / gpu_batch_size);
-  const Queue::Taken taken = queue.take(block, batches, [](double, std::int64_t) {});
+  const Queue::Taken taken = queue.take(block, gpu_batch_size, [](double, std::int64_t) {});
   if (taken.choices < kNone) return {};
   return {taken.choices, taken.computed_tokens / taken.computed, taken.computed / taken.choices};
 }
@@ -88,7 +93,7 @@ Timeline timeline(const Workload& work, int gpu_batch_size, int num_gpu_batches,
   std::int64_t now = 0;
   std::map<std::int64_t, double> ends;
   const auto begun = [&](double count, std::int64_t generation) { ends[now + generation] += count, live += count; };
-  queue.take(block, num_gpu_batches, begun);
+  queue.take(block, gpu_batch_size, begun);
   const double steps = std::max(double(queue.groups()), gpu_batch_size / queue.may_join(admitted_tokens));
   const double most = std::clamp(kSteps / steps, kFewestRounds, kMostRounds);
   const double scale = std::max(1.0, (queue.all() - block) / (most * block));
@@ -107,8 +112,9 @@ Timeline timeline(const Workload& work, int gpu_batch_size, int num_gpu_batches,
       ends.erase(ends.begin());
     }
     if (queue.empty() || block - live <= kNone) continue;
-    const double joins = std::min(double(gpu_batch_size), queue.may_join(admitted_tokens)) * num_gpu_batches;
-    const Queue::Taken taken = queue.take(std::min(block - live, joins), num_gpu_batches, begun);
+    const double free = block - live, may_join = queue.may_join(admitted_tokens);
+    const double in_batch = std::min(std::max(1.0, std::ceil(free / num_gpu_batches)), may_join);
+    const Queue::Taken taken = queue.take(std::min(free, may_join * num_gpu_batches), in_batch, begun);
     joined = scale * taken.choices;
     result.joins += scale;
     result.joining_tokens += scale * taken.computed_tokens;

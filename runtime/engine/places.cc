@@ -30,8 +30,10 @@ void Places::admit(int batch) {
   std::int64_t admitted = 0;
   const Sequence* before = nullptr;  // sequences with the same prompt cost nothing more
   for (Sequence& place : this->batch(batch)) {
-    if (waiting_count_ == 0 || admitted >= shape_.admitted_tokens) return;
+    if (waiting_count_ == 0) return;
     if (place.finish == Finish::none) continue;
+    const bool costs = !before || !waiting_.next_shares || !waiting_.next_shares(*before);
+    if (costs && admitted >= shape_.admitted_tokens) return;
     fill(place, batch);
     if (!before || before->tokens != place.tokens) admitted += place.prompt_tokens;
     before = &place;

@@ -21,6 +21,8 @@ struct Waiting {
   std::function<void(Sequence& place)> next = {};
   /// Whether the next one has already begun. Such a sequence comes with its KV and takes its place between two sweeps.
   std::function<bool()> next_has_begun = {};
+  /// Whether the next one has the same prompt as `place`, which has just been filled.
+  std::function<bool(const Sequence& place)> next_shares = {};
 };
 
 /// Counts that one sweep of a batch adds to a run's totals.

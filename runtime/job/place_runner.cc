@@ -35,11 +35,16 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// The sequence of the next item. Throws what reading its request threw.
+  /// The sequence of the next item, of which there is one. Throws what reading its request threw.
   Sequence next() {
-    std::optional<Sequence> sequence = begun_.pop();
-    if (!sequence) std::rethrow_exception(error_);
-    return *std::move(sequence);
+    peek();
+    return *std::exchange(next_, std::nullopt);
+  }
+  /// The same sequence, which stays the next one.
+  const Sequence& peek() {
+    if (!next_) next_ = begun_.pop();
+    if (!next_) std::rethrow_exception(error_);
+    return *next_;
   }
 
  private:
@@ -68,7 +73,8 @@ class ReadAhead {
   Answers& answers_;
   InFlight& in_flight_;
   Handover<Sequence> begun_;
-  std::exception_ptr error_;  // set before begun_ is closed
+  std::optional<Sequence> next_;  // taken out of begun_ already
+  std::exception_ptr error_;      // set before begun_ is closed
   std::thread reader_;
 };
 
@@ -146,9 +152,13 @@ class PlaceRunner {
     };
     for (Sequence& place : places_) fill(place);
     const auto next_has_begun = [&] { return taken_ < again.size() && has_kv(again[taken_]); };
+    const auto next_shares = [&](const Sequence& place) { return ahead.peek().tokens == place.tokens; };
     session_.executor().run(
         places_, [&](Sequence& sequence) { answers_.token(sequence); },
-        {.count = static_cast<std::int64_t>(all - places), .next = fill, .next_has_begun = next_has_begun},
+        {.count = static_cast<std::int64_t>(all - places),
+         .next = fill,
+         .next_has_begun = next_has_begun,
+         .next_shares = next_shares},
         &in_flight_);
   }
 

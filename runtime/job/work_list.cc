@@ -59,13 +59,14 @@ std::vector<policy::WorkGroup> groups_of(std::span<const std::uint32_t> order, c
   std::vector<policy::WorkGroup> groups;
   for (std::size_t i = 0; i < order.size(); ++i) {
     const RequestFile::Entry& entry = requests.entry(order[i]);
+    const bool same_prompt = i > 0 && prompt_of(entry) == prompt_of(requests.entry(order[i - 1]));
     if (i == 0 || (exact ? !same_as_before(i) : groups.back().choices >= choices / double(most)))
-      groups.push_back({0, 0, 0, 0});
+      groups.push_back({.choices = 0, .prompt = 0, .generation = 0, .prompts = 0, .continues = same_prompt});
     policy::WorkGroup& group = groups.back();
     group.choices += entry.n;
     group.prompt += double(entry.n) * entry.prompt_tokens;
     group.generation += double(entry.n) * entry.max_tokens;
-    if (i == 0 || group.prompts == 0 || prompt_of(entry) != prompt_of(requests.entry(order[i - 1]))) ++group.prompts;
+    if (group.prompts == 0 || !same_prompt) ++group.prompts;
   }
   for (policy::WorkGroup& group : groups) group.prompt /= group.choices, group.generation /= group.choices;
   return groups;

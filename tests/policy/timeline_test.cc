@@ -71,8 +71,21 @@ TEST_CASE("timeline: equal prompts are computed once in each gpu batch", "[timel
   CHECK(first_sweep(equal, 16, 1).tokens() == 200);
   CHECK(timeline(equal, 16, 1, 512).joining_tokens == 600);
   CHECK(first_sweep(of({{64, 200, 20, 64}}), 64, 1).tokens() == 12'800);
-  // Four choices of each request: 4 prompts in each of 4 gpu batches, and 0.75 of one more that reaches into it.
-  CHECK(first_sweep(of({{64, 200, 20, 16}}), 16, 4).own == Approx(4 * 4.75 / 64));
+  CHECK(first_sweep(of({{64, 200, 20, 16}}), 16, 4).own == 16.0 / 64);  // four choices of each request
+  CHECK(first_sweep(of({{64, 200, 20, 16}}), 22, 1).own == 6.0 / 22);
+  CHECK(first_sweep(of({{64, 200, 20, 16}}), 22, 3).own == (6.0 + 6 + 5) / 64);  // two more are cut by a gpu batch
+  CHECK(timeline(of({{64, 200, 20, 4}}), 16, 1, 512).joining_tokens == 600);
+  // Places are taken as answers end, 16 and 8 at a time, and a prompt whose choices come in two parts is computed
+  // twice.
+  CHECK(timeline(of({{64, 200, 20, 4}}), 24, 1, 5000).joining_tokens == 2 * 200 + 200);
+}
+
+TEST_CASE("timeline: a prompt whose answers have two lengths counts once where both begin together", "[timeline]") {
+  const Workload work = of({{4, 200, 16, 1}, {4, 200, 12, 1, true}, {4, 200, 16, 1}, {4, 200, 12, 1, true}});
+  CHECK(first_sweep(work, 16, 1).tokens() == 400);
+  CHECK(first_sweep(work, 8, 2).tokens() == 400);
+  CHECK(first_sweep(work, 4, 4).tokens() == 800);
+  CHECK(timeline(work, 8, 1, 5000).joining_tokens == 400);  // four places are free after 12 sweeps, four after 16
 }
 
 TEST_CASE("timeline: very many rounds are counted by some of them", "[timeline]") {
