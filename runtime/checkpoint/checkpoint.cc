@@ -274,7 +274,7 @@ const TensorInfo* Checkpoint::find(std::string_view name) const {
 void Checkpoint::demand(std::span<const TensorNeed> needs, Order order) const {
   constexpr std::size_t kShown = 20;
   static const std::vector<std::string> kComputed{"F32", "F16", "BF16"};
-  const std::string where = (paths_.empty() ? fs::path() : paths_.front().parent_path()).string();
+  const std::string where = (paths_.empty() ? fs::path() : folder_of(paths_.front())).string();
   std::vector<std::string> wrong;
   Fault fault = Fault::missing_tensor;
   const auto add = [&](Fault kind, const std::string& text) {

@@ -161,7 +161,7 @@ bool SumFile::open_named() {
 
 void SumFile::note_lacks(bool locks, bool modes) {
   if (locks && modes) return;
-  warning_ = path_.parent_path().string() + ": this file system has no " +
+  warning_ = folder_of(path_).string() + ": this file system has no " +
              (locks   ? "permissions, so others may be able to read the answers"
               : modes ? "locks: see to it that no other run writes this output"
                       : "permissions and no locks: others may be able to read the answers, and no other run may write "

@@ -131,8 +131,11 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
     };
     std::vector<runtime::Sequence> block;
     for (const std::size_t index : order.subspan(first, next - first)) block.push_back(begin(index));
-    const runtime::Waiting waiting{.count = refills ? static_cast<std::int64_t>(order.size() - next) : 0,
-                                   .next = [&](runtime::Sequence& place) { place = begin(order[next++]); }};
+    const runtime::Waiting waiting{
+        .count = refills ? static_cast<std::int64_t>(order.size() - next) : 0,
+        .next = [&](runtime::Sequence& place) { place = begin(order[next++]); },
+        .next_has_begun = {},
+        .next_shares = [&](const runtime::Sequence& place) { return prompts_[order[next]].ids == place.tokens; }};
     const auto on_token = [&](runtime::Sequence& sequence) {
       const auto place = static_cast<std::size_t>(&sequence - block.data());
       const auto batch = static_cast<int>(place / batch_size);

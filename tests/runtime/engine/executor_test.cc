@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "runtime/engine/places.h"
 #include "runtime/model/model_source.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
@@ -197,6 +198,35 @@ TEST_CASE("of sequences that begin with one prompt in one batch one is computed"
   CHECK(totals.prompt_tokens + totals.shared_prompt_tokens == 16 * 5);
   if (continuous) CHECK(totals.shared_prompt_tokens >= 6 * 5);  // those that join in another sweep compute their own
   else CHECK(totals.prompt_tokens == 4 * 5);
+}
+
+TEST_CASE("choices of one prompt join a sweep together, although one prompt alone is as many tokens as may join",
+          "[runtime]") {
+  constexpr int kPlaces = 6;
+  std::vector<runtime::Sequence> block(kPlaces);
+  const auto begin = [](runtime::Sequence& place, int prompt) {
+    place = {};
+    place.tokens = {prompt, 7, 9}, place.prompt_tokens = 3, place.max_tokens = 1;
+    place.keep = {{kernels::Keep{}}};
+  };
+  for (runtime::Sequence& place : block) begin(place, 0);
+  const std::vector<int> waits{1, 1, 1, 1, 2, 2};  // prompts
+  std::size_t next = 0;
+  runtime::Waiting waiting{.count = std::ssize(waits),
+                           .next = [&](runtime::Sequence& place) { begin(place, waits[next++]); }};
+  waiting.next_shares = [&](const runtime::Sequence& place) { return waits[next] == place.tokens.front(); };
+  runtime::Places places({.gpu_batch_size = kPlaces, .admitted_tokens = 3}, block, waiting);
+  const auto finish_all = [&] {
+    for (runtime::Sequence& place : block)
+      if (place.finish == runtime::Finish::none) place.finish = runtime::Finish::length, places.finished(0);
+  };
+  const auto counts = [](const runtime::RowCounts& rows) { return std::pair(rows.prompt_tokens, rows.shared_tokens); };
+  CHECK(counts(places.gather(0, true)) == std::pair<std::int64_t, std::int64_t>{3, 15});
+  finish_all();
+  CHECK(counts(places.gather(0, false)) == std::pair<std::int64_t, std::int64_t>{3, 9});
+  finish_all();
+  CHECK(counts(places.gather(0, false)) == std::pair<std::int64_t, std::int64_t>{3, 3});
+  CHECK_FALSE(places.any_waiting());
 }
 
 TEST_CASE("log-probabilities are of what the model said, and what is forbidden is not chosen", "[runtime]") {

@@ -81,6 +81,10 @@ class Lacks(Case):
         self.job_and_resume("smb", wanted, "")
         for code in errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP:
             self.job_and_resume("nolocks", wanted, "this file system has no locks", FLOCK_ERRNO=str(code))
+        self.output = pathlib.Path("here.jsonl")  # relative: the folder has a name all the same
+        done = subprocess.run(self.command("--quiet"), cwd=self.folder, capture_output=True,
+                              env=self.environment("nolocks", FLOCK_ERRNO="38"))
+        self.assertEqual(done.stderr.decode().split(": ")[:2], ["weft", "."])
 
     def test_owners_and_modes(self):
         wanted = self.undisturbed()
