@@ -1,5 +1,5 @@
-// runtime/checkpoint/block_matrix.cc: matrices of a GGUF file: rows of blocks, and the rows of q and k in which the two
-// halves of a head alternate.
+// runtime/checkpoint/block_matrix.cc: tensors of a GGUF file that are no plain rows of floats: rows of blocks, the rows
+// of q and k in which the two halves of a head alternate, and norms with 1 added.
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +15,7 @@ namespace {
 class BlockMatrix : public StoredMatrix {
  public:
   BlockMatrix(const Checkpoint& checkpoint, const TensorInfo& tensor, const BlockFormat& format)
-      : StoredMatrix(tensor.name, tensor.shape.front(), tensor.shape.back(),
+      : StoredMatrix(tensor.name, tensor.shape.size() == 1 ? 1 : tensor.shape.front(), tensor.shape.back(),
                      {.type = format.type, .group = format.group, .exact = format.exact, .name = format.name}),
         checkpoint_(checkpoint), tensor_(tensor), format_(format),
         row_bytes_(static_cast<std::size_t>(cols() / format.numbers * format.bytes)) {}
@@ -38,14 +38,16 @@ class BlockMatrix : public StoredMatrix {
   void read_numbers(std::int64_t first_row, std::int64_t rows, std::vector<float>& to) const override {
     if (format_.is_float()) {
       to = widened(format_.type, read_rows(first_row, rows));
-      return;
+    } else {
+      to.resize(static_cast<std::size_t>(rows * cols()));
+      StoredLevels from;
+      read_levels(first_row, rows, from);
+      const auto group = static_cast<std::size_t>(format_.group);
+      for (std::size_t i = 0; i < to.size(); ++i)
+        to[i] = std::fma(from.scales[i / group], static_cast<float>(from.levels[i]), from.minima[i / group]);
     }
-    to.resize(static_cast<std::size_t>(rows * cols()));
-    StoredLevels from;
-    read_levels(first_row, rows, from);
-    const auto group = static_cast<std::size_t>(format_.group);
-    for (std::size_t i = 0; i < to.size(); ++i)
-      to[i] = std::fma(from.scales[i / group], static_cast<float>(from.levels[i]), from.minima[i / group]);
+    if (tensor_.plus_one)
+      for (float& number : to) number -= 1;
   }
 
  private:
@@ -85,11 +87,11 @@ class BlockMatrix : public StoredMatrix {
   std::size_t row_bytes_;
 };
 
-/// The tensor, if it has blocks or another order of rows.
+/// The tensor, if it has blocks, another order of rows, or 1 added.
 const TensorInfo* find_blocks(const Checkpoint& checkpoint, const std::string& name) {
   const TensorInfo* const tensor = checkpoint.find(name);
   if (!tensor || checkpoint.format() != Checkpoint::Format::gguf) return nullptr;
-  return tensor->pair_rows > 0 || !block_format(tensor->dtype)->is_float() ? tensor : nullptr;
+  return tensor->pair_rows > 0 || tensor->plus_one || !block_format(tensor->dtype)->is_float() ? tensor : nullptr;
 }
 
 bool has_blocks(const Checkpoint& checkpoint, const policy::Quantisation&, const std::string& name) {
@@ -98,7 +100,9 @@ bool has_blocks(const Checkpoint& checkpoint, const policy::Quantisation&, const
 
 std::vector<TensorNeed> needs_of_blocks(const Checkpoint& checkpoint, const policy::Quantisation&,
                                         const std::string& name, std::int64_t rows, std::int64_t cols) {
-  return {{.name = name, .shape = {rows, cols}, .dtypes = {find_blocks(checkpoint, name)->dtype}, .row_major = true}};
+  const TensorInfo* const tensor = find_blocks(checkpoint, name);
+  const std::vector<std::int64_t> shape = tensor->plus_one ? std::vector{cols} : std::vector{rows, cols};
+  return {{.name = name, .shape = shape, .dtypes = {tensor->dtype}, .row_major = true}};
 }
 
 std::unique_ptr<StoredMatrix> open_blocks(const Checkpoint& checkpoint, const policy::Quantisation&,

@@ -97,11 +97,8 @@ DType weight_dtype(const TensorInfo& tensor) {
 }
 
 Checkpoint Checkpoint::open(const fs::path& directory) {
+  if (is_gguf(directory)) return open(GgufModel::open(directory));
   Checkpoint checkpoint;
-  if (is_gguf(directory)) {
-    checkpoint.open_gguf(directory);
-    return checkpoint;
-  }
   const char* taken = nullptr;
   for (const auto& [name, format] : kFormats) {
     if (taken ? !fs::exists(directory / name) : !is_there(directory / name)) continue;
@@ -154,30 +151,35 @@ void Checkpoint::add_input(const fs::path& path) try { inputs_.emplace_back(path
   fail(error.missing ? Fault::missing_file : Fault::not_a_file, error.what());
 }
 
-void Checkpoint::open_gguf(const fs::path& path) {
-  format_ = Format::gguf;
-  const GgufModel model = GgufModel::open(path);
+Checkpoint Checkpoint::open(const GgufModel& model) {
+  Checkpoint checkpoint;
+  checkpoint.format_ = Format::gguf;
+  std::vector<TensorInfo>& tensors = checkpoint.tensors_;
   const GgufArchitecture& architecture = gguf_architecture(model.first());
   for (std::size_t file = 0; file < model.parts.size(); ++file) {
     const Gguf& part = model.parts[file];
-    add_input(part.path);
+    checkpoint.add_input(part.path);
+    if (checkpoint.inputs_.back().state() != part.state)
+      part.refuse(GgufFault::changed, "has changed since its header was read; start again");
     for (const GgufTensor& tensor : part.tensors) {
       GgufName name = gguf_name(model.first(), architecture, tensor);
-      tensors_.push_back({.name = std::move(name.name),
-                          .dtype = tensor.format->name,
-                          .shape = tensor.shape,
-                          .file = file,
-                          .offset = tensor.offset,
-                          .bytes = tensor.bytes,
-                          .pair_rows = name.pair_rows});
+      tensors.push_back({.name = std::move(name.name),
+                         .dtype = tensor.format->name,
+                         .shape = tensor.shape,
+                         .file = file,
+                         .offset = tensor.offset,
+                         .bytes = tensor.bytes,
+                         .pair_rows = name.pair_rows,
+                         .plus_one = name.plus_one});
     }
   }
-  std::sort(tensors_.begin(), tensors_.end(), by_name);
-  const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(),
-                                        [](const auto& a, const auto& b) { return a.name == b.name; });
-  if (twice != tensors_.end())
+  std::sort(tensors.begin(), tensors.end(), by_name);
+  const auto twice =
+      std::adjacent_find(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name == b.name; });
+  if (twice != tensors.end())
     model.first().refuse(GgufFault::duplicate_tensor, "has two tensors for " + in_quotes(twice->name));
-  look_at_files();
+  checkpoint.look_at_files();
+  return checkpoint;
 }
 
 std::vector<TensorInfo> Checkpoint::add_file(const fs::path& path) {

@@ -21,6 +21,8 @@
 
 namespace weft::runtime {
 
+struct GgufModel;
+
 /// A tensor of `bytes` bytes at `offset` of files()[file], row-major and without gaps. `dtype` is the file's own word,
 /// such as "BF16". The offset has no alignment: a tensor may begin at any byte.
 struct TensorInfo {
@@ -35,6 +37,7 @@ struct TensorInfo {
   /// The rows of a head, if the two halves of each head's rows alternate in the file, as in GGUF files; 0 if they do
   /// not.
   std::int64_t pair_rows = 0;
+  bool plus_one = false;  ///< the file has 1 added to each number, as GGUF files have in Gemma's norms
 };
 
 /// The texts in a safetensors file that say what it is.
@@ -72,6 +75,8 @@ class Checkpoint {
   /// pytorch_model.bin; pytorch_model.bin.index.json with its shards. notes() lists what was passed over. Throws
   /// CheckpointError or GgufError with the file and the fault, IoError if the disk fails. Reads headers only.
   static Checkpoint open(const std::filesystem::path& path);
+  /// Opens the files of a model whose headers have been read. Throws GgufError if one has changed since, or IoError.
+  static Checkpoint open(const GgufModel& model);
 
   /// Whether a folder holds weights in a file that open() reads. Throws IoError.
   static bool present(const std::filesystem::path& directory);
@@ -129,7 +134,6 @@ class Checkpoint {
   void look_at_files();
   bool is_the_same(std::size_t file, const std::atomic<bool>& stop) const;
   void add_input(const std::filesystem::path& path);
-  void open_gguf(const std::filesystem::path& path);
   void open_sharded(const std::filesystem::path& directory, const std::filesystem::path& index);
 
   Format format_ = Format::safetensors;

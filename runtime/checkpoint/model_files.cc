@@ -59,7 +59,7 @@ fs::path resolved(const fs::path& name) {
   const bool hub = may_be_of_hub(name);
   if (hub)
     if (auto snapshot = cached_snapshot(name)) return *std::move(snapshot);
-  throw UsageError("--model " + name.string() + ": there is no such folder or file" +
+  throw UsageError(name.string() + ": there is no such folder or file" +
                    (hub ? "; a model of the Hugging Face Hub must be downloaded first (hf download " + name.string() +
                               "; looked for in " + hub_cache().string() + ")"
                         : ""));

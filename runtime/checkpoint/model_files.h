@@ -44,6 +44,8 @@ class ModelFiles {
   bool may_have_weights() const { return gguf_ || texts_->in_folder(); }
   /// The header of a GGUF file; null for others.
   const GgufModel* gguf() const { return gguf_.get(); }
+  /// Opens the weights. A GGUF file's header is not read again. Throws as Checkpoint::open().
+  Checkpoint open_checkpoint() const { return gguf_ ? Checkpoint::open(*gguf_) : Checkpoint::open(path_); }
   /// The quantisation of the weights if tensors say it and not config.json; else none.
   policy::Quantisation quantisation() const;
   /// A hash of each small file that answers may depend on, or of a GGUF file's metadata, by name.

@@ -24,10 +24,12 @@ bool is_there(const policy::ModelSpec& model, const Checkpoint& checkpoint, cons
   return checkpoint.find(name) || matrix_format(checkpoint, model.quantisation, name);
 }
 
-/// The format of the tensor if it is a matrix that is not stored as plain rows; else null.
+/// The format of the tensor if it is not stored as plain rows; else null. Of vectors that are those with 1 added.
 const MatrixFormat* format_for(const policy::ModelSpec& model, const Checkpoint& checkpoint, Form form,
                                const std::string& name) {
-  return is_vector(form) ? nullptr : matrix_format(checkpoint, model.quantisation, name);
+  const TensorInfo* const tensor = is_vector(form) ? checkpoint.find(name) : nullptr;
+  if (is_vector(form) && !(tensor && tensor->plus_one)) return nullptr;
+  return matrix_format(checkpoint, model.quantisation, name);
 }
 
 /// Refuses tensors that change results and are not tensors of the model.
@@ -64,7 +66,8 @@ std::vector<const TensorInfo*> unused(const std::vector<TensorNeed>& needs, cons
   for (const TensorInfo& tensor : checkpoint.tensors()) {
     const std::string_view name = tensor.name;
     const bool table = name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attention.bias") ||
-                       name.ends_with(".masked_bias") || name.ends_with("position_ids") || name == kGgufDivisors;
+                       name.ends_with(".masked_bias") || name.ends_with("position_ids") ||
+                       std::find(kGgufFactors.begin(), kGgufFactors.end(), name) != kGgufFactors.end();
     const bool beside =
         model.quantisation && !name.ends_with(".bias") && known.contains(name.substr(0, name.rfind('.') + 1));
     if (!table && !beside && !known.contains(name)) found.push_back(&tensor);

@@ -94,7 +94,7 @@ void print_quantisation(const ModelSource& source) {
   std::uint64_t bytes = 0, numbers = 0;
   for (const policy::Unit& unit : source.units)
     for (const policy::TensorSpec& tensor : unit.tensors) {
-      if (tensor.first_row != 0) continue;
+      if (tensor.first_row != 0 || tensor.form == policy::Form::norm) continue;
       const StoredTensor stored = stored_tensor(source.spec, tensor, *source.checkpoint);
       if (!stored.matrix) {
         others += tensor.form == policy::Form::matrix || tensor.form == policy::Form::table;
@@ -190,13 +190,15 @@ void show_packed(const InspectFlags& flags) {
   }
 }
 
-int inspect(const InspectFlags& flags) {
+int inspect(InspectFlags flags) {
   const std::string& path = flags.path;
+  if (!std::filesystem::exists(path)) flags.path = ModelFiles::open(path).path().string();  // ORG/NAME
   if (flags.remove_packed && flags.disk_directory.empty())
     throw UsageError("--remove-packed: name the folder of the packed copies, that of the outputs, with --disk-dir");
   if (!flags.disk_directory.empty()) {
     require_folder("--disk-dir", flags.disk_directory);
-    require_folder("--disk-dir wants the folder of a model; path", path);
+    if (!std::filesystem::is_directory(path) && !is_gguf(path))
+      throw UsageError("--disk-dir: wants a model with weights, a folder or a GGUF file; " + path + " is neither");
   }
   if (flags.remove_packed) {
     show_packed(flags);
@@ -207,7 +209,6 @@ int inspect(const InspectFlags& flags) {
     if (!flags.disk_directory.empty()) show_packed(flags);
     return 0;
   }
-  if (!std::filesystem::exists(path)) throw UsageError(path + ": there is no such folder or file");
   const auto json = policy::parse_json(read_file(path, 1 << 20), path, policy::Blame::usage, {.depth = 32});
   if (json.is_object() && json.contains("model_type")) {
     const policy::ModelSpec spec = read_model_spec(path);
@@ -226,7 +227,7 @@ void add_inspect(CLI::App& app, Command& chosen) {
   CLI::App* command =
       app.add_subcommand("inspect", "Show what a checkpoint folder, a GGUF file, a config.json or a policy holds");
   const auto flags = std::make_shared<InspectFlags>();
-  command->add_option("path", flags->path, "Folder or file")->required();
+  command->add_option("path", flags->path, "Folder, file, or ORG/NAME of a model in the Hub's cache")->required();
   command->add_option("--disk-dir", flags->disk_directory,
                       "Also list the packed copies of that model in this folder, which runs have left there");
   command->add_flag("--remove-packed", flags->remove_packed, "Remove these copies");

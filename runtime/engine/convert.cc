@@ -60,6 +60,7 @@ std::vector<Planned> plan_tensors(const policy::ModelSpec& spec, const Checkpoin
       if (!seen.insert(each.stored.name).second) continue;
       if (const auto& matrix = each.stored.matrix) {
         each.shape = {matrix->rows(), matrix->cols()};
+        if (tensor.form == policy::Form::norm) each.shape.erase(each.shape.begin());
         each.type = type;
         each.bytes = bytes_of(type, matrix->rows() * matrix->cols());
       } else {
@@ -250,7 +251,7 @@ Converted convert_checkpoint(const fs::path& name, const fs::path& to, const std
   if (spec.quantisation.packing == policy::Quantisation::Packing::weft)
     throw UsageError("--model " + from.string() + ": is packed as " + name_of(spec.quantisation.dtype) +
                      " already; give the checkpoint that it was made of");
-  const Checkpoint checkpoint = Checkpoint::open(from);
+  const Checkpoint checkpoint = files.open_checkpoint();
   const bool tied = spec.tied_head;
   complete_from_files(spec, checkpoint);
   const auto format = format_of(spec.quantisation, asked, from);

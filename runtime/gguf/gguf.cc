@@ -256,6 +256,7 @@ Gguf read_gguf(const InputFile& file) {
       header.refuse(GgufFault::duplicate_tensor, "tensor " + in_quotes(gguf.tensors.back().name) + " is there twice");
   }
   gguf.header_bytes = header.position();
+  gguf.state = file.state();
   place_tensors(gguf, header, file.size());
   return gguf;
 }

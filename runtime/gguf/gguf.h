@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "runtime/base/file_state.h"
 #include "runtime/base/input_file.h"
 #include "runtime/gguf/block_format.h"
 
@@ -22,14 +23,15 @@ enum class GgufFault : std::uint8_t {
   bad_name, duplicate_tensor, bad_shape, bad_type, bad_offset, past_end, overlap,  // tensors
   bad_parts,                                                                       // a model in several files
   bad_metadata, bad_tensor,                                                        // against what a model needs
+  changed,                                                                         // since the header was read
 };
 constexpr const char* name_of(GgufFault fault) {
   constexpr std::array names{
       "wrong-magic", "bad-version", "too-short", "too-large",
       "bad-key", "duplicate-key", "bad-value-type", "bad-value", "bad-alignment",
       "bad-name", "duplicate-tensor", "bad-shape", "bad-type", "bad-offset", "past-end", "overlap",
-      "bad-parts", "bad-metadata", "bad-tensor"};
-  static_assert(names.size() == static_cast<std::size_t>(GgufFault::bad_tensor) + 1);
+      "bad-parts", "bad-metadata", "bad-tensor", "changed"};
+  static_assert(names.size() == static_cast<std::size_t>(GgufFault::changed) + 1);
   return names[static_cast<std::size_t>(fault)];
 }
 // clang-format on
@@ -58,6 +60,7 @@ struct Gguf {
   std::map<std::string, GgufValue> metadata;
   std::vector<GgufTensor> tensors;  ///< in the file's order
   std::uint64_t header_bytes = 0;   ///< all before the padding in front of the tensors
+  FileState state = {};             ///< the file when its header was read
 
   bool has(const std::string& key) const { return metadata.contains(key); }
   /// The value of a key, which must have this type; `fallback` if there is no such key. Throws GgufError.
@@ -82,14 +85,16 @@ Gguf read_gguf(const InputFile& file);
 /// Whether a file begins as a GGUF file does; false if it cannot be read.
 bool is_gguf(const std::filesystem::path& path);
 
-inline constexpr const char* kGgufDivisors = "rope_freqs.weight";
+/// The tensors that hold numbers by which the frequencies of rotary embeddings are divided: for all contexts, and for
+/// short and long ones.
+inline constexpr const char *kGgufDivisors = "rope_freqs.weight", *kGgufShort = "rope_factors_short.weight",
+                            *kGgufLong = "rope_factors_long.weight";
+inline constexpr std::array kGgufFactors{kGgufDivisors, kGgufShort, kGgufLong};
 
 /// A model in one file or in several parts. The first has the metadata of all.
 struct GgufModel {
   std::vector<Gguf> parts;
-  /// The numbers by which the frequencies of rotary embeddings are divided, if the file has the tensor
-  /// rope_freqs.weight.
-  std::vector<float> rotary_divisors;
+  std::map<std::string, std::vector<float>> factors;  ///< the tensors of kGgufFactors that it has
 
   /// Opens `path`, and with it all other parts if its metadata says that there are several; it must be the first.
   /// Throws GgufError or IoError.

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostParts = 99999, kMostDivisors = 1 << 16;
+constexpr std::int64_t kMostParts = 99999, kMostFactors = 1 << 16;
 constexpr const char *kNumber = "split.no", *kCount = "split.count", *kTensors = "split.tensors.count";
 
 /// The end of the name of part `number`, counted from 1: "-00001-of-00003.gguf".
@@ -68,10 +68,10 @@ void read_rest(GgufModel& model, std::int64_t count) {
                                                    " tensors, they have " + std::to_string(all));
 }
 
-std::vector<float> read_divisors(const Gguf& part, const GgufTensor& tensor) {
-  if (tensor.shape.size() != 1 || tensor.shape[0] > kMostDivisors || tensor.format->type != DType::f32)
+std::vector<float> read_factors(const Gguf& part, const GgufTensor& tensor) {
+  if (tensor.shape.size() != 1 || tensor.shape[0] > kMostFactors || tensor.format->type != DType::f32)
     part.refuse(GgufFault::bad_tensor, "tensor " + in_quotes(tensor.name) + " is no list of at most " +
-                                           std::to_string(kMostDivisors) + " numbers in F32");
+                                           std::to_string(kMostFactors) + " numbers in F32");
   std::vector<float> values(static_cast<std::size_t>(tensor.shape[0]));
   InputFile(part.path).read(tensor.offset, std::as_writable_bytes(std::span(values)));
   return values;
@@ -80,12 +80,13 @@ std::vector<float> read_divisors(const Gguf& part, const GgufTensor& tensor) {
 }  // namespace
 
 GgufModel GgufModel::open(const fs::path& path) {
-  GgufModel model{.parts = {}, .rotary_divisors = {}};
+  GgufModel model{.parts = {}, .factors = {}};
   model.parts.push_back(read_part(path));
   if (const auto count = model.first().integer(kCount, 0, kMostParts, 1); count > 1) read_rest(model, count);
   for (const Gguf& part : model.parts)
     for (const GgufTensor& tensor : part.tensors)
-      if (tensor.name == kGgufDivisors) model.rotary_divisors = read_divisors(part, tensor);
+      if (std::find(kGgufFactors.begin(), kGgufFactors.end(), tensor.name) != kGgufFactors.end())
+        model.factors[tensor.name] = read_factors(part, tensor);
   return model;
 }
 

@@ -9,43 +9,113 @@
 namespace weft::runtime {
 namespace {
 
+using namespace gguf_parts;
+constexpr unsigned kLlamaParts = kInputNorms | kQkv | kGateUp;
+constexpr unsigned kOlmoParts = kOlmo2Norms | kQkv | kHeadNorms | kGateUp;
+
 constexpr std::array kArchitectures{
-    GgufArchitecture{.name = "llama", .model_type = "llama", .class_name = "LlamaForCausalLM", .pairs = true},
-    GgufArchitecture{.name = "qwen2", .model_type = "qwen2", .class_name = "Qwen2ForCausalLM", .biases = true},
-    GgufArchitecture{.name = "qwen3", .model_type = "qwen3", .class_name = "Qwen3ForCausalLM", .head_norms = true},
-    GgufArchitecture{.name = "smollm3", .model_type = "smollm3", .class_name = "SmolLM3ForCausalLM", .pairs = true},
+    GgufArchitecture{
+        .name = "llama", .model_type = "llama", .class_name = "LlamaForCausalLM", .parts = kLlamaParts, .pairs = true},
+    GgufArchitecture{
+        .name = "qwen2", .model_type = "qwen2", .class_name = "Qwen2ForCausalLM", .parts = kLlamaParts | kQkvBias},
+    GgufArchitecture{
+        .name = "qwen3", .model_type = "qwen3", .class_name = "Qwen3ForCausalLM", .parts = kLlamaParts | kHeadNorms},
+    GgufArchitecture{.name = "smollm3",
+                     .model_type = "smollm3",
+                     .class_name = "SmolLM3ForCausalLM",
+                     .parts = kLlamaParts,
+                     .pairs = true},
+    GgufArchitecture{.name = "gemma",
+                     .model_type = "gemma",
+                     .class_name = "GemmaForCausalLM",
+                     .parts = kLlamaParts,
+                     .plus_one = true},
+    GgufArchitecture{.name = "gemma3",
+                     .model_type = "gemma3_text",
+                     .class_name = "Gemma3ForCausalLM",
+                     .parts = kGemma3Norms | kQkv | kHeadNorms | kGateUp,
+                     .plus_one = true,
+                     .windows = true,
+                     .full_every = 6},
+    GgufArchitecture{.name = "phi3",
+                     .model_type = "phi3",
+                     .class_name = "Phi3ForCausalLM",
+                     .parts = kInputNorms | kFusedQkv | kFusedGateUp,
+                     .turns_part = true,
+                     .windows = true},
+    GgufArchitecture{.name = "olmo2", .model_type = "olmo2", .class_name = "Olmo2ForCausalLM", .parts = kOlmoParts},
+    GgufArchitecture{.name = "granite",
+                     .model_type = "granite",
+                     .class_name = "GraniteForCausalLM",
+                     .parts = kLlamaParts,
+                     .pairs = true,
+                     .scales = true},
+    GgufArchitecture{.name = "glm4",
+                     .model_type = "glm4",
+                     .class_name = "Glm4ForCausalLM",
+                     .parts = kGlm4Norms | kQkv | kQkvBias | kFusedGateUp,
+                     .turns_part = true},
 };
+/// With sliding windows the files of OLMo 2 are those of OLMo 3.
+constexpr GgufArchitecture kOlmo3{.name = "olmo2",
+                                  .model_type = "olmo3",
+                                  .class_name = "Olmo3ForCausalLM",
+                                  .parts = kOlmoParts,
+                                  .windows = true,
+                                  .full_every = 4};
 
 constexpr std::array<std::pair<const char*, const char*>, 3> kWhole{{{"token_embd.weight", "model.embed_tokens.weight"},
                                                                      {"output_norm.weight", "model.norm.weight"},
                                                                      {"output.weight", "lm_head.weight"}}};
-enum class Part : std::uint8_t { always, bias, head_norm };
 struct LayerName {
   const char *gguf, *name;
-  Part part = Part::always;
+  unsigned parts;        // the groups that it is of
   bool rotated = false;  // its rows are those of q's or k's heads
 };
+constexpr unsigned kAnyParts = ~0U;
 constexpr std::array kLayer{
-    LayerName{"attn_norm.weight", "input_layernorm.weight"},
-    LayerName{"ffn_norm.weight", "post_attention_layernorm.weight"},
-    LayerName{"attn_q.weight", "self_attn.q_proj.weight", Part::always, true},
-    LayerName{"attn_k.weight", "self_attn.k_proj.weight", Part::always, true},
-    LayerName{"attn_v.weight", "self_attn.v_proj.weight"},
-    LayerName{"attn_output.weight", "self_attn.o_proj.weight"},
-    LayerName{"ffn_gate.weight", "mlp.gate_proj.weight"},
-    LayerName{"ffn_up.weight", "mlp.up_proj.weight"},
-    LayerName{"ffn_down.weight", "mlp.down_proj.weight"},
-    LayerName{"attn_q.bias", "self_attn.q_proj.bias", Part::bias},
-    LayerName{"attn_k.bias", "self_attn.k_proj.bias", Part::bias},
-    LayerName{"attn_v.bias", "self_attn.v_proj.bias", Part::bias},
-    LayerName{"attn_q_norm.weight", "self_attn.q_norm.weight", Part::head_norm},
-    LayerName{"attn_k_norm.weight", "self_attn.k_norm.weight", Part::head_norm},
+    LayerName{"attn_norm.weight", "input_layernorm.weight", kInputNorms | kGemma3Norms | kGlm4Norms},
+    LayerName{"ffn_norm.weight", "post_attention_layernorm.weight", kInputNorms | kGlm4Norms},
+    LayerName{"ffn_norm.weight", "pre_feedforward_layernorm.weight", kGemma3Norms},
+    LayerName{"post_attention_norm.weight", "post_attention_layernorm.weight", kGemma3Norms | kOlmo2Norms},
+    LayerName{"post_attention_norm.weight", "post_self_attn_layernorm.weight", kGlm4Norms},
+    LayerName{"post_ffw_norm.weight", "post_feedforward_layernorm.weight", kGemma3Norms | kOlmo2Norms},
+    LayerName{"post_ffw_norm.weight", "post_mlp_layernorm.weight", kGlm4Norms},
+    LayerName{"attn_q.weight", "self_attn.q_proj.weight", kQkv, true},
+    LayerName{"attn_k.weight", "self_attn.k_proj.weight", kQkv, true},
+    LayerName{"attn_v.weight", "self_attn.v_proj.weight", kQkv},
+    LayerName{"attn_qkv.weight", "self_attn.qkv_proj.weight", kFusedQkv},
+    LayerName{"attn_output.weight", "self_attn.o_proj.weight", kAnyParts},
+    LayerName{"ffn_gate.weight", "mlp.gate_proj.weight", kGateUp},
+    LayerName{"ffn_up.weight", "mlp.up_proj.weight", kGateUp},
+    LayerName{"ffn_up.weight", "mlp.gate_up_proj.weight", kFusedGateUp},
+    LayerName{"ffn_down.weight", "mlp.down_proj.weight", kAnyParts},
+    LayerName{"attn_q.bias", "self_attn.q_proj.bias", kQkvBias},
+    LayerName{"attn_k.bias", "self_attn.k_proj.bias", kQkvBias},
+    LayerName{"attn_v.bias", "self_attn.v_proj.bias", kQkvBias},
+    LayerName{"attn_q_norm.weight", "self_attn.q_norm.weight", kHeadNorms},
+    LayerName{"attn_k_norm.weight", "self_attn.k_norm.weight", kHeadNorms},
 };
+
+/// The rows of a head of q or k.
+std::int64_t rows_of_head(const Gguf& gguf, const GgufArchitecture& architecture, const GgufTensor& tensor, bool of_q) {
+  const std::string prefix = std::string(architecture.name) + ".attention.";
+  const std::int64_t most = std::numeric_limits<std::int32_t>::max(),
+                     heads = gguf.integer(prefix + "head_count", 1, most),
+                     of_kind = of_q ? heads : gguf.integer(prefix + "head_count_kv", 1, most, heads);
+  const std::int64_t rows = tensor.shape.front();
+  if (tensor.shape.size() != 2 || rows % of_kind != 0 || rows / of_kind % 2 != 0)
+    gguf.refuse(GgufFault::bad_tensor, "tensor " + in_quotes(tensor.name) + " has " + std::to_string(rows) +
+                                           " rows, which are no even number for each of " + std::to_string(of_kind) +
+                                           " heads");
+  return rows / of_kind;
+}
 
 }  // namespace
 
 const GgufArchitecture& gguf_architecture(const Gguf& gguf) {
   const std::string& name = gguf.text("general.architecture");
+  if (name == kOlmo3.name && gguf_window(gguf, kOlmo3) > 0) return kOlmo3;
   std::string known;
   for (const GgufArchitecture& architecture : kArchitectures) {
     if (name == architecture.name) return architecture;
@@ -55,31 +125,25 @@ const GgufArchitecture& gguf_architecture(const Gguf& gguf) {
                                            ", which Weft does not compute; of GGUF files it reads " + known);
 }
 
+std::int64_t gguf_window(const Gguf& gguf, const GgufArchitecture& architecture) {
+  return gguf.integer(std::string(architecture.name) + ".attention.sliding_window", 0,
+                      std::numeric_limits<std::int32_t>::max(), 0);
+}
+
 GgufName gguf_name(const Gguf& gguf, const GgufArchitecture& architecture, const GgufTensor& tensor) {
+  const bool plus_one = architecture.plus_one && tensor.name.ends_with("norm.weight");
   for (const auto& [own, name] : kWhole)
-    if (tensor.name == own) return {name};
+    if (tensor.name == own) return {.name = name, .plus_one = plus_one};
   constexpr std::string_view kBlock = "blk.";
   if (!tensor.name.starts_with(kBlock)) return {tensor.name};
   const std::size_t dot = std::min(tensor.name.find('.', kBlock.size()), tensor.name.size() - 1);
   const std::string layer = tensor.name.substr(kBlock.size(), dot - kBlock.size()), rest = tensor.name.substr(dot + 1);
   for (const LayerName& each : kLayer) {
-    if (rest != each.gguf) continue;
-    if ((each.part == Part::bias && !architecture.biases) || (each.part == Part::head_norm && !architecture.head_norms))
-      break;
-    GgufName found{.name = "model.layers." + layer + "." + each.name};
-    if (!each.rotated || !architecture.pairs) return found;
-    const std::string prefix = std::string(architecture.name) + ".attention.";
-    const std::int64_t most = std::numeric_limits<std::int32_t>::max(),
-                       heads = gguf.integer(prefix + "head_count", 1, most),
-                       of_kind =
-                           rest == "attn_q.weight" ? heads : gguf.integer(prefix + "head_count_kv", 1, most, heads);
-    const std::int64_t rows = tensor.shape.front();
-    if (tensor.shape.size() != 2 || rows % of_kind != 0 || rows / of_kind % 2 != 0)
-      gguf.refuse(GgufFault::bad_tensor, "tensor " + in_quotes(tensor.name) + " has " + std::to_string(rows) +
-                                             " rows, which are no even number for each of " + std::to_string(of_kind) +
-                                             " heads");
-    found.pair_rows = rows / of_kind;
-    return found;
+    if (rest != each.gguf || (each.parts & architecture.parts) == 0) continue;
+    const bool pairs = each.rotated && architecture.pairs;
+    return {.name = "model.layers." + layer + "." + each.name,
+            .pair_rows = pairs ? rows_of_head(gguf, architecture, tensor, rest == "attn_q.weight") : 0,
+            .plus_one = plus_one};
   }
   gguf.refuse(GgufFault::bad_tensor, "tensor " + in_quotes(tensor.name) + " is in no layer of " +
                                          architecture.model_type +

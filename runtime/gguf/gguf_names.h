@@ -7,25 +7,42 @@
 
 namespace weft::runtime {
 
+/// Groups of tensors, of which the layers of a family have some.
+namespace gguf_parts {
+inline constexpr unsigned kQkv = 1, kFusedQkv = 2, kQkvBias = 4, kHeadNorms = 8;
+inline constexpr unsigned kGateUp = 16, kFusedGateUp = 32;
+inline constexpr unsigned kInputNorms = 64;  ///< before attention and mlp
+inline constexpr unsigned kGemma3Norms = 128, kOlmo2Norms = 256, kGlm4Norms = 512;
+}  // namespace gguf_parts
+
 /// A family of models as GGUF names it.
 struct GgufArchitecture {
   const char* name;        ///< "general.architecture"
   const char* model_type;  ///< the same in config.json
   const char* class_name;  ///< the model's class in transformers
+  unsigned parts;          ///< gguf_parts
   /// The rows of a head of q and k alternate between its two halves, as rotation of neighbours needs them; Hugging Face
   /// has the halves one after the other.
   bool pairs = false;
-  bool biases = false;      ///< q, k and v have them
-  bool head_norms = false;  ///< each head of q and k is normed
+  bool plus_one = false;    ///< 1 is added to the weights of norms
+  bool turns_part = false;  ///< part of a head may rotate
+  bool scales = false;      ///< it has factors on embeddings, branches, attention and logits
+  bool windows = false;     ///< its layers may have sliding windows
+  /// One of so many layers attends to all tokens and not to a window, unless the file says something else; 0: none does.
+  int full_every = 0;
 };
 
 /// Throws GgufError, which names the architecture, if Weft does not compute it.
 const GgufArchitecture& gguf_architecture(const Gguf& gguf);
 
+/// The sliding window; 0 if the file has none.
+std::int64_t gguf_window(const Gguf& gguf, const GgufArchitecture& architecture);
+
 /// A tensor's place in the model.
 struct GgufName {
   std::string name;            ///< as Hugging Face calls it
   std::int64_t pair_rows = 0;  ///< rows of a head, if its two halves alternate
+  bool plus_one = false;       ///< 1 is added to its numbers
 };
 
 /// The name of one of the architecture's tensors. A tensor outside the layers that is not known keeps its own. Throws

@@ -16,13 +16,21 @@ namespace weft::runtime {
 /// vocabulary is none that Weft reads.
 ModelTexts gguf_texts(const GgufModel& model);
 
-nlohmann::ordered_json gguf_config(const GgufModel& model);
+nlohmann::ordered_json gguf_config(const GgufModel& model);  ///< gguf_config.cc
 nlohmann::ordered_json gguf_generation_config(const GgufModel& model);
 nlohmann::ordered_json gguf_tokenizer(const Gguf& gguf);
 nlohmann::ordered_json gguf_tokenizer_config(const Gguf& gguf);
 
 /// The metadata's key for the id of a special token, such as "eos".
 inline std::string gguf_token_key(const char* name) { return std::string("tokenizer.ggml.") + name + "_token_id"; }
+
+/// Adds the ids of the tokens that begin and end a text; null if the file has none.
+void add_gguf_token_ids(const Gguf& gguf, nlohmann::ordered_json& config);
+
+/// Whether the tensor is a matrix of a layer.
+inline bool is_gguf_layer_matrix(const GgufTensor& tensor) {
+  return tensor.shape.size() == 2 && tensor.name.starts_with("blk.");
+}
 
 /// The quantisation of the layers' matrices: int4 if some have that, else int8; none if all are floats.
 policy::Quantisation gguf_quantisation(const GgufModel& model);

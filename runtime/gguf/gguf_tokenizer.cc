@@ -37,6 +37,10 @@ constexpr const char* kTekken =
 constexpr std::array kPreTokenizers{
     PreTokenizer{.name = "gpt-2", .pattern = nullptr},
     PreTokenizer{.name = "smollm", .pattern = nullptr, .digits = true},
+    PreTokenizer{.name = "refact", .pattern = nullptr, .digits = true},
+    PreTokenizer{.name = "dbrx", .pattern = kLlama3},
+    PreTokenizer{.name = "glm4", .pattern = kLlama3, .whole_words = true},
+    PreTokenizer{.name = "chatglm-bpe", .pattern = kLlama3},
     PreTokenizer{.name = "llama-bpe", .pattern = kLlama3, .whole_words = true, .begins = true},
     PreTokenizer{.name = "llama3", .pattern = kLlama3, .whole_words = true, .begins = true},
     PreTokenizer{.name = "llama-v3", .pattern = kLlama3, .whole_words = true, .begins = true},
@@ -226,17 +230,17 @@ class TokenizerMaker {
 
   void make_sentence_pieces() {
     const ordered_json spaces{{"type", "Replace"}, {"pattern", text_pattern(" ")}, {"content", kSpace}};
-    if (gguf_.boolean("tokenizer.ggml.add_space_prefix", true))
+    const bool prefixed = gguf_.boolean("tokenizer.ggml.add_space_prefix", true);
+    if (prefixed)
       normalizer_ = {
           {"type", "Sequence"},
           {"normalizers", ordered_json::array({ordered_json{{"type", "Prepend"}, {"prepend", kSpace}}, spaces})}};
     else normalizer_ = spaces;
-    decoder_ = {
-        {"type", "Sequence"},
-        {"decoders",
-         ordered_json::array({ordered_json{{"type", "Replace"}, {"pattern", text_pattern(kSpace)}, {"content", " "}},
-                              ordered_json{{"type", "ByteFallback"}}, ordered_json{{"type", "Fuse"}},
-                              ordered_json{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}})}};
+    ordered_json decoders =
+        ordered_json::array({ordered_json{{"type", "Replace"}, {"pattern", text_pattern(kSpace)}, {"content", " "}},
+                             ordered_json{{"type", "ByteFallback"}}, ordered_json{{"type", "Fuse"}}});
+    if (prefixed) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+    decoder_ = {{"type", "Sequence"}, {"decoders", std::move(decoders)}};
     begins_ = true;
     const std::int64_t id = id_of("unknown");
     const ordered_json unknown_token = id < 0 ? ordered_json() : ordered_json((*tokens_)[static_cast<std::size_t>(id)]);

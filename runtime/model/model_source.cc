@@ -171,14 +171,14 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
         std::make_unique<Weights>(source->spec, source->units, seed_from(weights), widest(), source->weight_format);
   } else if (texts.in_folder() && source->spec.quantisation.packing == policy::Quantisation::Packing::weft) {
     take_format();
-    source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(source->path));
+    source->checkpoint = std::make_unique<Checkpoint>(source->files.open_checkpoint());
     source->weights = std::make_unique<Weights>(Weights::from_packed(source->spec, source->units, *source->checkpoint,
                                                                      source->spec.dtype, *source->weight_format));
   } else {
     if (!source->files.may_have_weights())
       throw UsageError("--model " + path.string() +
                        " is a file; give a checkpoint folder or a GGUF file, or --weights random:SEED with a config");
-    source->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(source->path));
+    source->checkpoint = std::make_unique<Checkpoint>(source->files.open_checkpoint());
     const auto add = [&](const std::vector<std::string>& notes) {
       source->notes.insert(source->notes.end(), notes.begin(), notes.end());
     };

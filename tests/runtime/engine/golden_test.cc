@@ -223,11 +223,24 @@ TEST_CASE("every tiny Qwen and GLM computes what transformers computes", "[runti
 TEST_CASE("every tiny Gemma and OLMo computes what transformers computes", "[runtime][golden]") { check_group(4); }
 
 TEST_CASE("GGUF files of floats compute what transformers computes", "[runtime][golden][gguf]") {
-  const auto [family, golden] = GENERATE(table<std::string, std::string>(
-      {{"llama", "llama-absent-keys-f16"}, {"qwen2", "qwen2-tied-f16"}, {"qwen3", "qwen3-tied-f16"}}));
-  const fs::path file = data_path("gguf") / (family + "-f16.gguf");
-  CAPTURE(file);
-  check_model(file, data_path("golden") / golden / "expected.json", "float16");
+  std::vector<std::pair<std::string, std::string>> files{{"llama-f16", "llama-absent-keys-f16"},
+                                                         {"gemma3-bf16", "gemma3-interval-bf16"},
+                                                         {"qwen2-f16", "qwen2-tied-f16"},
+                                                         {"qwen3-f16", "qwen3-tied-f16"},
+                                                         {"gemma-bf16", "gemma-bf16"},
+                                                         {"phi3-f16", "phi3-slides-f16"},
+                                                         {"phi3-longrope-bf16", "phi3-longrope-bf16"},
+                                                         {"olmo2-f16", "olmo2-f16"},
+                                                         {"olmo3-bf16", "olmo3-slides-yarn-bf16"},
+                                                         {"granite-f16", "granite-f16"},
+                                                         {"glm4-bf16", "glm4-bf16"}};
+  if (on_gpu() && !exhaustive()) files.resize(2);  // the simulated GPU is slow
+  const auto [file, golden] = GENERATE_COPY(from_range(files));
+  const fs::path path = data_path("gguf") / (file + ".gguf"), folder = data_path("golden") / golden;
+  for (const std::string& dtype : dtypes_of(folder)) {
+    CAPTURE(path, dtype);
+    check_model(path, folder / "expected.json", dtype);
+  }
 }
 
 TEST_CASE("a quantised GGUF file computes what its numbers compute", "[runtime][golden][gguf][cpu]") {

@@ -214,8 +214,8 @@ TEST_CASE("GGUF models that Weft does not compute are refused by name", "[runtim
     const Written written(file.bytes());
     CHECK_THROWS_WITH(gguf_config(GgufModel::open(written.path)), Contains(words) && Contains(written.path.string()));
   };
-  refused(tiny_gguf("gemma3"),
-          "architecture 'gemma3', which Weft does not compute; of GGUF files it reads llama, qwen2");
+  refused(tiny_gguf("gemma2"),
+          "architecture 'gemma2', which Weft does not compute; of GGUF files it reads llama, qwen2");
   refused(tiny_gguf().integer("llama.expert_count", 8), "mixture of experts");
   refused(tiny_gguf().integer("llama.attention.sliding_window", 8),
           "'llama.attention.sliding_window', which is not read");
@@ -230,6 +230,89 @@ TEST_CASE("GGUF models that Weft does not compute are refused by name", "[runtim
   CHECK_THROWS_WITH(gguf_name(gguf, gguf_architecture(gguf), gguf.tensors[1]),
                     Contains("'blk.0.attn_q.bias' is in no layer of llama"));
   CHECK(gguf_name(gguf, gguf_architecture(gguf), gguf.tensors[0]).name == "model.embed_tokens.weight");
+}
+
+namespace {
+
+nlohmann::ordered_json config_of(const GgufFile& file) {
+  const Written written(file.bytes());
+  return gguf_config(GgufModel::open(written.path));
+}
+
+}  // namespace
+
+TEST_CASE("GGUF's families have their own keys in config.json", "[runtime][gguf]") {
+  const auto gemma3 = config_of(tiny_gguf("gemma3").integer("gemma3.attention.sliding_window", 8));
+  CHECK(gemma3.at("model_type") == "gemma3_text");
+  CHECK(gemma3.at("hidden_activation") == "gelu_pytorch_tanh");
+  CHECK(gemma3.at("query_pre_attn_scalar") == 16);
+  CHECK(gemma3.at("rope_local_base_freq") == 10000);
+  CHECK(gemma3.at("sliding_window") == 8);
+  CHECK(gemma3.at("layer_types") == nlohmann::ordered_json::array({"sliding_attention"}));
+  CHECK(config_of(tiny_gguf("gemma3")).at("sliding_window").is_null());
+  CHECK(config_of(tiny_gguf("olmo2")).at("model_type") == "olmo2");
+  const auto olmo3 = tiny_gguf("olmo2").integer("olmo2.attention.sliding_window", 8);
+  CHECK(config_of(olmo3).at("model_type") == "olmo3");
+  CHECK(config_of(GgufFile(olmo3).integers("olmo2.attention.sliding_window_pattern", {0})).at("layer_types") ==
+        nlohmann::ordered_json::array({"full_attention"}));
+  const auto granite = config_of(tiny_gguf("granite").number("granite.logit_scale", 8));
+  CHECK(granite.at("logits_scaling") == 8);
+  CHECK(granite.at("attention_multiplier") == 0.25);
+  CHECK(config_of(tiny_gguf("glm4").integer("glm4.rope.dimension_count", 10)).at("partial_rotary_factor") == 0.625);
+  CHECK(config_of(tiny_gguf("glm4")).at("attention_bias") == false);
+  CHECK(config_of(tiny_gguf("phi3").integer("phi3.attention.sliding_window", 0)).at("sliding_window").is_null());
+}
+
+TEST_CASE("what GGUF's families say wrong is refused by name", "[runtime][gguf]") {
+  const auto refused = [](const GgufFile& file, const std::string& words) {
+    CHECK_THROWS_WITH(config_of(file), Contains(words));
+  };
+  const auto gemma3 = [] { return tiny_gguf("gemma3").integer("gemma3.attention.sliding_window", 8); };
+  refused(tiny_gguf("gemma3").number("gemma3.attention.sliding_window", 8), "is a float, wanted a whole number");
+  refused(tiny_gguf("gemma3").raw("gemma3.attention.sliding_window", 11, bytes_of_number(std::int64_t{-1})),
+          "sliding_window' is -1, wanted 0 to");
+  refused(gemma3().integer("gemma3.attention.sliding_window_pattern", 0), "pattern' is 0, wanted 1 to");
+  refused(gemma3().integers("gemma3.attention.sliding_window_pattern", {1, 0}),
+          "no list of a bool for each of 1 layers");
+  refused(gemma3().integers("gemma3.attention.sliding_window_pattern", {2}), "no list of a bool for each of 1 layers");
+  refused(gemma3().text("gemma3.attention.sliding_window_pattern", "x"), "is a text, wanted a whole number");
+  refused(gemma3().number("gemma3.attn_logit_softcapping", 50), "'gemma3.attn_logit_softcapping', which is not read");
+  refused(gemma3().text("gemma3.rope.freq_base_swa", "x"), "is a text, wanted a float");
+  refused(tiny_gguf().number("llama.final_logit_softcapping", 30), "'llama.final_logit_softcapping'");
+  refused(tiny_gguf().boolean("llama.attention.causal", false), "tokens attend to those that follow");
+  refused(tiny_gguf("olmo2").integer("olmo2.attention.sliding_window", 8).number("olmo2.rope.freq_base_swa", 5),
+          "'olmo2.rope.freq_base_swa', which is not read");
+  refused(tiny_gguf("gemma3").number("gemma3.rope.local.freq_base", 5), "'gemma3.rope.local.freq_base'");
+  refused(tiny_gguf("granite"), "has no 'granite.logit_scale'");
+  refused(tiny_gguf("granite").number("granite.logit_scale", 8).boolean("granite.rope.scaling.finetuned", false),
+          "a Granite without positions");
+  refused(tiny_gguf("glm4").integer("glm4.rope.dimension_count", 18), "rotates 18 of the 16 numbers of a head");
+  refused(tiny_gguf("glm4").integer("glm4.nextn_predict_layers", 1), "'glm4.nextn_predict_layers'");
+  const std::string factors(8 * 4, '\0');
+  refused(tiny_gguf("phi3").tensor("rope_factors_short.weight", {8}, 0, factors),
+          "has no 'phi3.rope.scaling.original_context_length'");
+  const auto phi3 = [] { return tiny_gguf("phi3").integer("phi3.rope.scaling.original_context_length", 8); };
+  refused(phi3().tensor("rope_factors_short.weight", {8}, 0, factors), "has no tensor 'rope_factors_long.weight'");
+  refused(phi3().tensor("rope_factors_long.weight", {2, 4}, 0, factors), "is no list of at most");
+  refused(tiny_gguf().tensor("rope_factors_long.weight", {8}, 0, factors), "is not read in a model of llama");
+}
+
+TEST_CASE("names and norms of a GGUF layer are those of its family", "[runtime][gguf]") {
+  const auto named = [](const std::string& architecture, const std::string& name) {
+    const Written written(tiny_gguf(architecture).tensor(name, {32}, 0, std::string(128, '\0')).bytes());
+    const Gguf gguf = written.read();
+    return gguf_name(gguf, gguf_architecture(gguf), gguf.tensors[1]);
+  };
+  CHECK(named("llama", "blk.3.ffn_norm.weight").name == "model.layers.3.post_attention_layernorm.weight");
+  CHECK(named("gemma3", "blk.3.ffn_norm.weight").name == "model.layers.3.pre_feedforward_layernorm.weight");
+  CHECK(named("gemma3", "blk.3.post_attention_norm.weight").name == "model.layers.3.post_attention_layernorm.weight");
+  CHECK(named("glm4", "blk.3.post_attention_norm.weight").name == "model.layers.3.post_self_attn_layernorm.weight");
+  CHECK(named("glm4", "blk.3.post_ffw_norm.weight").name == "model.layers.3.post_mlp_layernorm.weight");
+  CHECK(named("gemma3", "blk.3.attn_q_norm.weight").plus_one);
+  CHECK(named("gemma", "output_norm.weight").plus_one);
+  CHECK_FALSE(named("llama", "output_norm.weight").plus_one);
+  CHECK_THROWS_WITH(named("phi3", "blk.0.attn_q.bias"), Contains("'blk.0.attn_q.bias' is in no layer of phi3"));
+  CHECK_THROWS_WITH(named("olmo2", "blk.0.attn_norm.weight"), Contains("is in no layer of olmo2"));
 }
 
 TEST_CASE("vocabularies that Weft cannot use are refused by name", "[runtime][gguf]") {

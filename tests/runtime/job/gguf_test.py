@@ -75,6 +75,10 @@ class Case(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         for word in ("llama: 1 layers", "context 128", "architecture llama", "2 Q4_0", "3 F32", "quantised: GGUF"):
             self.assertIn(word, done.stdout)
+        self.answers(GGUF / "llama-mixed.gguf", *PLACEMENT)
+        done = run("inspect", GGUF / "llama-mixed.gguf", "--disk-dir", self.folder / "disk")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("packed copy: ", done.stdout)
         done = run("plan", "--model", GGUF / "llama-mixed.gguf", "--machine", GGUF.parents[2] / "configs/machines/t4.json",
                    "--prompt-len", "8", "--gen-len", "8")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -106,6 +110,7 @@ class Case(unittest.TestCase):
         (snapshots.parent / "refs" / "main").write_text("abc")
         with mock.patch.dict(os.environ, {"HF_HUB_CACHE": str(self.folder / "cache")}):
             found, _ = self.answers("weft/tiny")
+            self.assertIn("llama: 1 layers", run("inspect", "weft/tiny").stdout)
             self.refused(USAGE, ["hf download weft/none"], "generate", "--model", "weft/none", "--input", self.folder / "in.jsonl",
                          "--output", self.folder / "none.jsonl")
         self.assertEqual(len(found), len(REQUESTS))

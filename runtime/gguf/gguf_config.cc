@@ -1,0 +1,293 @@
+// runtime/gguf/gguf_config.cc: a file's metadata as the config.json of its family.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "runtime/base/quote.h"
+#include "runtime/gguf/gguf_names.h"
+#include "runtime/gguf/gguf_texts.h"
+
+namespace weft::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+
+/// A float as the shortest decimal number that names it: 1e-05 and not 9.99999974737875e-06.
+double shortest(double value) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), static_cast<float>(value)).ptr;
+  double back = value;
+  std::from_chars(text.data(), end, back);
+  return back;
+}
+
+ordered_json shortest(const std::vector<float>& values) {
+  ordered_json list = ordered_json::array();
+  for (const float value : values) list.push_back(shortest(double{value}));
+  return list;
+}
+
+/// The float type of the layers' matrices, the most precise one if there are several; f16 if all are quantised.
+DType float_type(const GgufModel& model) {
+  DType found = DType::f16;
+  for (const Gguf& part : model.parts)
+    for (const GgufTensor& tensor : part.tensors) {
+      if (!is_gguf_layer_matrix(tensor) || !tensor.format->is_float()) continue;
+      if (tensor.format->type == DType::f32) return DType::f32;
+      if (tensor.format->type == DType::bf16) found = DType::bf16;
+    }
+  return found;
+}
+
+/// Makes the config.json of one model.
+class ConfigMaker {
+ public:
+  explicit ConfigMaker(const GgufModel& model)
+      : model_(model), gguf_(model.first()), architecture_(gguf_architecture(gguf_)),
+        prefix_(std::string(architecture_.name) + "."), family_(architecture_.model_type) {}
+
+  ordered_json make() {
+    refuse_others();
+    const GgufTensor* const embedding = model_.tensor("token_embd.weight");
+    if (!embedding || embedding->shape.size() != 2)
+      gguf_.refuse(GgufFault::bad_tensor, "has no matrix 'token_embd.weight', so it holds no model");
+    heads_ = integer("attention.head_count"), hidden_ = integer("embedding_length"), layers_ = integer("block_count");
+    head_dim_ = gguf_.integer(key("attention.key_length"), 1, kLargest, std::max<std::int64_t>(1, hidden_ / heads_));
+    if (gguf_.integer(key("attention.value_length"), 1, kLargest, head_dim_) != head_dim_)
+      gguf_.refuse(GgufFault::bad_metadata, "has values of another length than keys, which is not read");
+    config_ = {{"architectures", {architecture_.class_name}},
+               {"model_type", family_},
+               {"torch_dtype", name_of(float_type(model_))},
+               {"hidden_act", architecture_.plus_one ? "gelu_pytorch_tanh" : "silu"},
+               {"hidden_size", hidden_},
+               {"intermediate_size", integer("feed_forward_length")},
+               {"num_hidden_layers", layers_},
+               {"num_attention_heads", heads_},
+               {"num_key_value_heads", gguf_.integer(key("attention.head_count_kv"), 1, kLargest, heads_)},
+               {"head_dim", head_dim_},
+               {"max_position_embeddings", integer("context_length")},
+               {"vocab_size", embedding->shape[0]},
+               {"rms_norm_eps", shortest(number("attention.layer_norm_rms_epsilon"))},
+               {"tie_word_embeddings", !model_.tensor("output.weight")}};
+    add_rotary();
+    if (architecture_.windows) add_windows();
+    if (architecture_.scales) add_scales();
+    if (family_ == "gemma3_text") add_gemma3();
+    if (family_ == "smollm3") config_["no_rope_layer_interval"] = 4;
+    if (family_ == "glm4") config_["attention_bias"] = model_.tensor("blk.0.attn_q.bias") != nullptr;
+    add_gguf_token_ids(gguf_, config_);
+    return std::move(config_);
+  }
+
+ private:
+  std::string key(const char* rest) const { return prefix_ + rest; }
+  bool has(const char* rest) const { return gguf_.has(key(rest)); }
+  std::int64_t integer(const char* rest) const { return gguf_.integer(key(rest), 1, kLargest); }
+  double number(const char* rest) const { return gguf_.number(key(rest)); }
+  double number(const char* rest, double fallback) const { return has(rest) ? shortest(number(rest)) : fallback; }
+
+  [[noreturn]] void refuse_key(const std::string& name) const {
+    gguf_.refuse(GgufFault::bad_metadata, "the metadata has " + in_quotes(name) + ", which is not read");
+  }
+
+  /// Refuses what changes results and config.json would have a key for that Weft does not know, or that it does not
+  /// know in this family.
+  void refuse_others() const {
+    if (gguf_.integer(key("expert_count"), 0, kLargest, 0) > 0)
+      gguf_.refuse(GgufFault::bad_metadata, "is a mixture of experts, which Weft does not compute");
+    if (!gguf_.boolean(key("attention.causal"), true))
+      gguf_.refuse(GgufFault::bad_metadata, "lets tokens attend to those that follow, which Weft does not compute");
+    if (architecture_.scales && !gguf_.boolean(key("rope.scaling.finetuned"), true))
+      gguf_.refuse(GgufFault::bad_metadata, "is a Granite without positions, which Weft does not compute");
+    const auto refuse = [this](std::initializer_list<const char*> keys) {
+      for (const char* rest : keys)
+        if (has(rest) && !is_zero(key(rest))) refuse_key(key(rest));
+    };
+    refuse({"attention.max_alibi_bias", "attention.clamp_kqv", "attention.shared_kv_layers",
+            "attention.temperature_scale", "attn_logit_softcapping", "nextn_predict_layers", "rope.dimension_sections",
+            "embedding_length_per_layer_input", "rope.global.freq_base", "rope.local.freq_base"});
+    if (!architecture_.scales) refuse({"logit_scale", "residual_scale", "embedding_scale", "attention.scale"});
+    if (!architecture_.windows) refuse({"attention.sliding_window"});
+    if (architecture_.full_every == 0) refuse({"attention.sliding_window_pattern", "rope.freq_base_swa"});
+    if (family_ != "gemma3_text") refuse({"final_logit_softcapping"});
+  }
+  bool is_zero(const std::string& name) const {
+    const GgufValue& value = gguf_.metadata.at(name);
+    const auto* const whole = std::get_if<std::int64_t>(&value);
+    const auto* const real = std::get_if<double>(&value);
+    return (whole && *whole == 0) || (real && *real == 0);
+  }
+
+  /// The scaling of Llama 3.1 and later. Files have it as divisors of the frequencies, which follow from one factor;
+  /// its other parameters are the same in all these models. Refuses other divisors.
+  ordered_json llama3_scaling(const std::vector<float>& divisors, double base, std::int64_t dims) const {
+    constexpr double kLow = 1, kHigh = 4, kTrained = 8192;
+    const double factor = double{*std::max_element(divisors.begin(), divisors.end())};
+    bool same = static_cast<std::int64_t>(divisors.size()) == dims / 2;
+    for (std::size_t i = 0; same && i < divisors.size(); ++i) {
+      const double wave = 2 * std::numbers::pi * std::pow(base, 2 * static_cast<double>(i) / static_cast<double>(dims));
+      const double smooth = std::clamp((kTrained / wave - kLow) / (kHigh - kLow), 0.0, 1.0);
+      const double wanted = 1 / ((1 - smooth) / factor + smooth);
+      same = std::abs(double{divisors[i]} - wanted) <= 1e-4 * wanted;
+    }
+    if (!same)
+      gguf_.refuse(GgufFault::bad_tensor, std::string("tensor '") + kGgufDivisors +
+                                              "' holds other divisors than those of Llama 3.1 to 3.3, which alone "
+                                              "are read");
+    return {{"rope_type", "llama3"},
+            {"factor", shortest(factor)},
+            {"low_freq_factor", kLow},
+            {"high_freq_factor", kHigh},
+            {"original_max_position_embeddings", static_cast<std::int64_t>(kTrained)}};
+  }
+
+  /// Refuses keys of the scaling, unless they are among those that are `read`.
+  void refuse_scalings(std::initializer_list<const char*> read) const {
+    const std::string begin = key("rope.scaling.");
+    for (const auto& [name, value] : gguf_.metadata)
+      if (name.starts_with(begin) &&
+          std::none_of(read.begin(), read.end(), [&](const char* rest) { return name == begin + rest; }))
+        refuse_key(name);
+  }
+
+  /// The scaling that the metadata describes; null if it describes none.
+  ordered_json plain_scaling() const {
+    const std::string type_key = key("rope.scaling.type"), type = gguf_.text(type_key, "none");
+    if (type == "none") return {};
+    if (type != "linear" && type != "yarn")
+      gguf_.refuse(GgufFault::bad_metadata,
+                   "the metadata's " + in_quotes(type_key) + " is " + in_quotes(type) + "; read are linear and yarn");
+    ordered_json scaling{{"rope_type", type}, {"factor", shortest(number("rope.scaling.factor"))}};
+    if (type == "linear") {
+      refuse_scalings({"type", "factor", "original_context_length", "finetuned"});
+      return scaling;
+    }
+    refuse_scalings({"type", "factor", "original_context_length", "finetuned", "yarn_attn_factor", "yarn_beta_fast",
+                     "yarn_beta_slow"});
+    scaling["original_max_position_embeddings"] = integer("rope.scaling.original_context_length");
+    for (const auto& [rest, name] : {std::pair{"rope.scaling.yarn_attn_factor", "attention_factor"},
+                                     {"rope.scaling.yarn_beta_fast", "beta_fast"},
+                                     {"rope.scaling.yarn_beta_slow", "beta_slow"}})
+      if (has(rest)) scaling[name] = shortest(number(rest));
+    return scaling;
+  }
+
+  /// LongRoPE, whose factors are tensors.
+  ordered_json longrope() {
+    const auto factors = [this](const char* name) -> const std::vector<float>& {
+      const auto found = model_.factors.find(name);
+      if (found == model_.factors.end())
+        gguf_.refuse(GgufFault::bad_tensor, "has no tensor " + in_quotes(name) + " beside that for other contexts");
+      return found->second;
+    };
+    if (family_ != "phi3")
+      gguf_.refuse(GgufFault::bad_tensor, "has tensor " + in_quotes(model_.factors.begin()->first) +
+                                              ", which is not read in a model of " + family_);
+    refuse_scalings({"type", "factor", "attn_factor", "original_context_length", "finetuned"});
+    const std::int64_t trained = integer("rope.scaling.original_context_length");
+    config_["original_max_position_embeddings"] = trained;
+    ordered_json scaling{{"rope_type", "longrope"},
+                         {"short_factor", shortest(factors(kGgufShort))},
+                         {"long_factor", shortest(factors(kGgufLong))},
+                         {"original_max_position_embeddings", trained}};
+    if (has("rope.scaling.attn_factor")) scaling["attention_factor"] = shortest(number("rope.scaling.attn_factor"));
+    return scaling;
+  }
+
+  void add_rotary() {
+    const double base = number("rope.freq_base", 10000);
+    config_["rope_theta"] = base;
+    const std::int64_t dims = gguf_.integer(key("rope.dimension_count"), 1, kLargest, head_dim_);
+    if (dims > head_dim_ || (dims != head_dim_ && !architecture_.turns_part))
+      gguf_.refuse(GgufFault::bad_metadata, "rotates " + std::to_string(dims) + " of the " + std::to_string(head_dim_) +
+                                                " numbers of a head, wanted " +
+                                                (architecture_.turns_part ? "at most all" : "all"));
+    if (architecture_.turns_part) {
+      double share = static_cast<double>(dims) / static_cast<double>(head_dim_);
+      // The share times the head's numbers is cut to a whole number.
+      if (static_cast<std::int64_t>(static_cast<double>(head_dim_) * share) < dims) share = std::nextafter(share, 2.0);
+      config_["partial_rotary_factor"] = share;
+    }
+    ordered_json scaling;
+    if (const auto divisors = model_.factors.find(kGgufDivisors); divisors != model_.factors.end())
+      scaling = llama3_scaling(divisors->second, base, dims);
+    else if (!model_.factors.empty()) scaling = longrope();
+    else scaling = plain_scaling();
+    if (!scaling.is_null()) config_["rope_scaling"] = std::move(scaling);
+  }
+
+  /// Whether each layer has the window, if the file lists the layers; else by the number of layers in a turn.
+  std::vector<bool> sliding_layers() const {
+    const std::string name = key("attention.sliding_window_pattern");
+    const auto layers = static_cast<std::size_t>(layers_);
+    std::vector<bool> slides;
+    const auto found = gguf_.metadata.find(name);
+    if (found != gguf_.metadata.end() && std::holds_alternative<std::vector<std::int64_t>>(found->second)) {
+      const auto& list = std::get<std::vector<std::int64_t>>(found->second);
+      const bool flags =
+          std::all_of(list.begin(), list.end(), [](std::int64_t each) { return each == 0 || each == 1; });
+      if (list.size() != layers || !flags)
+        gguf_.refuse(GgufFault::bad_metadata, "the metadata's " + in_quotes(name) +
+                                                  " is no list of a bool for each of " + std::to_string(layers) +
+                                                  " layers");
+      slides.assign(list.begin(), list.end());
+      return slides;
+    }
+    const auto every = static_cast<std::size_t>(gguf_.integer(name, 1, kLargest, architecture_.full_every));
+    for (std::size_t layer = 0; layer < layers; ++layer) slides.push_back((layer + 1) % every != 0);
+    return slides;
+  }
+
+  void add_windows() {
+    const std::int64_t window = gguf_window(gguf_, architecture_);
+    config_["sliding_window"] = window > 0 ? ordered_json(window) : ordered_json();
+    if (window == 0 || architecture_.full_every == 0) return;
+    ordered_json types = ordered_json::array();
+    for (const bool slides : sliding_layers()) types.push_back(slides ? "sliding_attention" : "full_attention");
+    config_["layer_types"] = std::move(types);
+    if (family_ == "olmo3" && number("rope.freq_base_swa", config_["rope_theta"]) != config_["rope_theta"])
+      refuse_key(key("rope.freq_base_swa"));
+  }
+
+  void add_gemma3() {
+    constexpr int kLayersOf27B = 62;  // whose queries alone are scaled by another size than that of a head
+    config_["hidden_activation"] = config_["hidden_act"];
+    config_["query_pre_attn_scalar"] = layers_ == kLayersOf27B ? hidden_ / heads_ : head_dim_;
+    config_["rope_local_base_freq"] = number("rope.freq_base_swa", 10000);
+    if (const double cap = number("final_logit_softcapping", 0); cap != 0) config_["final_logit_softcapping"] = cap;
+  }
+
+  void add_scales() {
+    config_["embedding_multiplier"] = number("embedding_scale", 1);
+    config_["residual_multiplier"] = number("residual_scale", 1);
+    config_["attention_multiplier"] = number("attention.scale", 1 / std::sqrt(static_cast<double>(head_dim_)));
+    config_["logits_scaling"] = shortest(number("logit_scale"));
+  }
+
+  const GgufModel& model_;
+  const Gguf& gguf_;
+  const GgufArchitecture& architecture_;
+  std::string prefix_, family_;
+  std::int64_t heads_ = 0, hidden_ = 0, layers_ = 0, head_dim_ = 0;
+  ordered_json config_;
+};
+
+}  // namespace
+
+ordered_json gguf_config(const GgufModel& model) { return ConfigMaker(model).make(); }
+
+void add_gguf_token_ids(const Gguf& gguf, ordered_json& config) {
+  for (const char* key : {"bos", "eos"}) {
+    const std::string name = gguf_token_key(key);
+    config[std::string(key) + "_token_id"] =
+        gguf.has(name) ? ordered_json(gguf.integer(name, 0, kLargest)) : ordered_json();
+  }
+}
+
+}  // namespace weft::runtime
