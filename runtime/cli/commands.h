@@ -1,4 +1,4 @@
-// runtime/cli/commands.h: the subcommands. Each adds itself to the command line, and main runs the one that is chosen.
+// runtime/cli/commands.h: the subcommands. Each adds itself to the command line, and program.cc runs the chosen one.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,8 @@ class App;
 
 namespace weft::runtime {
 
-/// The subcommand that main runs once the command line is parsed. Commands hold their flags in a shared_ptr, because
-/// CLI11 copies the callbacks that hold them.
+/// The subcommand that program.cc runs once the command line is parsed. Commands hold their flags in a shared_ptr,
+/// because CLI11 copies the callbacks that hold them.
 struct Command {
   std::function<int(const std::atomic<bool>& stop)> run;  ///< empty until a subcommand is chosen; returns the exit code
   bool ends_at_once = false;  ///< a stop ends the process: nothing is written before its end
