@@ -35,7 +35,7 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// The sequence of the next item, of which there is one. Throws what reading its request threw.
+  /// The sequence of the next item. There must be one. Throws what reading its request threw.
   Sequence next() {
     peek();
     return *std::exchange(next_, std::nullopt);

@@ -238,21 +238,24 @@ class Spill(Case):
     LAYOUT = "--gpu-batch-size", 4, "--num-gpu-batches", 2, "--percent", 0, 0, 0, 0, 0, 0, "--disk-engine", "threads"
 
     def disturbed(self, *flags, times):
-        """The file is cut to nothing, so many times, a moment apart."""
+        """The file is cut to nothing, so many times; if more than once, only when something has been saved since."""
         disk = self.folder / "disk"  # its own folder: a checkpoint is nameless too while it is written
         disk.mkdir(exist_ok=True)
         process = subprocess.Popen(self.command("--dtype", "float32", "--disk-dir", disk, *flags, layout=self.LAYOUT),
                                    stderr=subprocess.PIPE)
-        said = b""
+        said, saved, again = b"", None, times > 1
+        snapshot = pathlib.Path(f"{self.output}.inflight")
         while times > 0 and process.poll() is None:
             for fd in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
                 try:
                     name = os.readlink(fd)
                     spilled = name.startswith(f"{disk}/") and name.endswith(" (deleted)") and fd.stat().st_size > 0
                     if spilled and len(self.output.read_bytes()) > 0:
+                        latest = snapshot.stat().st_mtime_ns if again else None
+                        if again and latest == saved:
+                            continue
                         os.truncate(fd, 0)
-                        times -= 1
-                        time.sleep(0.3)
+                        times, saved = times - 1, latest
                 except OSError:  # one that is closed by now
                     pass
             time.sleep(0.002)
