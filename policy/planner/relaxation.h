@@ -12,7 +12,8 @@ namespace weft::policy {
 struct Relaxed {
   Fractions weights, kv, activations;
   double attention_on_host = 0;
-  /// Seconds of a full block that waits for the busiest lane alone. If places are refilled: on average, for as many tokens.
+  /// Seconds of a full block that waits for the busiest lane alone. If places are refilled: on average, for as many
+  /// tokens.
   double seconds = 0;
 };
 

@@ -392,7 +392,8 @@ TEST_CASE("families with experts have the defaults of their config classes", "[p
   CHECK((!qwen2.is_sparse(0) && qwen2.is_sparse(1) && !qwen2.is_sparse(2) && !qwen2.is_sparse(3)));
   const ModelSpec qwen3 = from(R"({"model_type":"qwen3_moe","num_local_experts":16,"num_experts_per_tok":4})");
   CHECK((qwen3.experts.count == 16 && qwen3.experts.chosen == 4 && qwen3.experts.ffn == 768 && qwen3.head_norm));
-  const ModelSpec glm = from(R"({"model_type":"glm4_moe","n_group":8,"topk_group":4,"n_shared_experts":2})");
+  const ModelSpec glm =
+      from(R"({"model_type":"glm4_moe","n_group":8,"topk_group":4,"n_shared_experts":2,"head_dim":128})");
   CHECK((glm.experts.sigmoid && glm.experts.bias && glm.experts.normalise && glm.experts.groups == 8));
   CHECK((glm.experts.shared_ffn == 2816 && glm.next_layers == 1 && !glm.is_sparse(0) && glm.is_sparse(1)));
   CHECK(from(R"({"model_type":"qwen3_moe","num_hidden_layers":2,"mlp_only_layers":[0,1]})").experts.count == 0);
@@ -402,8 +403,8 @@ TEST_CASE("families with experts have the defaults of their config classes", "[p
   refused(R"({"model_type":"mixtral","num_local_experts":0})", "num_local_experts");
   refused(R"({"model_type":"olmoe","num_experts":100000})", "num_experts");
   refused(R"({"model_type":"olmoe","clip_qkv":8})", "clip_qkv");
-  refused(R"({"model_type":"glm4_moe","n_group":7})", "n_group");
-  refused(R"({"model_type":"glm4_moe","n_group":64,"topk_group":2})", "num_experts_per_tok");
+  refused(R"({"model_type":"glm4_moe","head_dim":128,"n_group":7})", "n_group");
+  refused(R"({"model_type":"glm4_moe","head_dim":128,"n_group":64,"topk_group":2})", "num_experts_per_tok");
   refused(R"({"model_type":"qwen3_moe","mlp_only_layers":["a"]})", "mlp_only_layers");
 }
 
