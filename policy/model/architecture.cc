@@ -171,7 +171,7 @@ constexpr std::array kDecoderSteps{
     StepRow{Stage::mlp,
             {.op = StepOp::linear, .in = Value::mlp_input, .out = Value::router_logits, .weight = Role::router},
             When::sparse},
-    StepRow{Stage::mlp, {.op = StepOp::route, .in = Value::router_logits, .weight = Role::router_bias}, When::sparse},
+    StepRow{Stage::mlp, {.op = StepOp::route, .in = Value::router_logits, .bias = Role::router_bias}, When::sparse},
     StepRow{Stage::mlp,
             {.op = StepOp::linear,
              .in = Value::mlp_input,

@@ -12,12 +12,10 @@
 namespace weft::policy {
 namespace {
 
-/// The root of the width, rounded as transformers rounds the factor of Gemma's embedding.
-float root_of_width(const ModelSpec& model) {
-  const auto root = static_cast<float>(std::sqrt(double(model.hidden)));
-  return model.dtype == DType::bf16  ? static_cast<float>(bf16(root))
-         : model.dtype == DType::f16 ? static_cast<float>(f16(root))
-                                     : root;
+/// The factor on Gemma's embedding.
+void scale_by_root_of_width(ModelSpec& model) {
+  model.embedding_scale = static_cast<float>(std::sqrt(double(model.hidden)));
+  model.rounds_embedding_scale = true;
 }
 
 void require_decoder(Fields& fields) {
@@ -32,7 +30,7 @@ void add_gemma2(Fields& fields, ModelSpec& model) {
   model.mlp_bias = false;
   model.branch_norm = model.norm_plus_one = true;
   model.activation = fields.text("hidden_activation", "gelu_pytorch_tanh");  // hidden_act is not read
-  model.embedding_scale = root_of_width(model);
+  scale_by_root_of_width(model);
   model.attention_scale = static_cast<float>(1 / std::sqrt(positive(fields, "query_pre_attn_scalar", 1e9, 256)));
 }
 
@@ -115,7 +113,7 @@ ModelSpec gemma_from_config(Fields& fields, const std::string& where) {
   model.qkv_bias = model.output_bias = flag(fields, "attention_bias", false);
   model.mlp_bias = false;
   model.norm_plus_one = true;
-  model.embedding_scale = root_of_width(model);
+  scale_by_root_of_width(model);
   return model;
 }
 

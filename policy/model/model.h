@@ -39,20 +39,21 @@ struct ModelSpec {
   int position_offset = 0;   ///< rows of the position table before position 0
   bool pre_norm = true, final_norm = true, norm_affine = true, tied_head = true;
   bool qkv_bias = true, output_bias = true, mlp_bias = true;
-  bool fused_qkv = false;          ///< q, k and v are one tensor, in which their heads alternate
-  bool rms_norm = false;           ///< else LayerNorm
-  bool head_norm = false;          ///< each head of q and k is normed before it is rotated
-  bool gated_mlp = false;          ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
-  bool parallel_residual = false;  ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
-  bool branch_norm = false;        ///< the branches of attention and mlp are normed before they are added
-  bool norm_plus_one = false;      ///< norms multiply by 1 + their weight
-  bool sinks = false;              ///< a learned logit per query head takes part in attention's softmax
-  float embedding_scale = 1;       ///< factor on the rows of the token embedding
-  float residual_scale = 1;        ///< factor on what attention and the mlp add to the hidden states
-  float attention_scale = 0;       ///< factor on the products of queries and keys; 0: 1 / sqrt(head_dim)
-  float attention_cap = 0;         ///< attention's logits become cap * tanh(logit / cap); 0: they stay
-  float logit_scale = 1;           ///< factor on the logits
-  float logit_cap = 0;             ///< logits become cap * tanh(logit / cap); 0: they stay
+  bool fused_qkv = false;               ///< q, k and v are one tensor, in which their heads alternate
+  bool rms_norm = false;                ///< else LayerNorm
+  bool head_norm = false;               ///< each head of q and k is normed before it is rotated
+  bool gated_mlp = false;               ///< down(activation(gate(x)) * up(x)), else down(activation(up(x)))
+  bool parallel_residual = false;       ///< x + attention(norm1(x)) + mlp(norm2(x)): both sublayers read the same x
+  bool branch_norm = false;             ///< the branches of attention and mlp are normed before they are added
+  bool norm_plus_one = false;           ///< norms multiply by 1 + their weight
+  bool sinks = false;                   ///< a learned logit per query head takes part in attention's softmax
+  float embedding_scale = 1;            ///< factor on the rows of the token embedding
+  bool rounds_embedding_scale = false;  ///< the factor is rounded to the type of a run's weights, as transformers does
+  float residual_scale = 1;             ///< factor on what attention and the mlp add to the hidden states
+  float attention_scale = 0;            ///< factor on the products of queries and keys; 0: 1 / sqrt(head_dim)
+  float attention_cap = 0;              ///< attention's logits become cap * tanh(logit / cap); 0: they stay
+  float logit_scale = 1;                ///< factor on the logits
+  float logit_cap = 0;                  ///< logits become cap * tanh(logit / cap); 0: they stay
   std::vector<float> rotary;   ///< radians per position of each pair of a head's first numbers; empty: a position table
   float rotary_magnitude = 1;  ///< factor on the numbers that rotate
   bool alternate_pairs = false;  ///< the numbers 2 i and 2 i + 1 of a head are a pair, else i and i + half of them

@@ -58,15 +58,9 @@ constexpr std::array kPromptValues{Value::stored_k, Value::stored_v, Value::log_
 
 bool in_scratch(Value value) { return value > Value::hidden && value < Value::last_hidden; }
 
-/// Elements of the weight of a product in a stage.
-std::int64_t elements_of(const ModelSpec& model, Role role, bool of_expert) {
-  for (const TensorRow& row : find_architecture(model.architecture)->tensors)
-    if (row.role == role && (row.unit == Unit::Kind::experts) == of_expert)
-      return size_of(row.rows, model) * size_of(row.cols, model);
-  return 0;
+std::int64_t width_of(Value value, const ModelSpec& model) {
+  return size_of(kShapes[static_cast<std::size_t>(value)].width, model);
 }
-
-bool of_expert(Value value) { return value >= Value::expert_input && value <= Value::expert_output; }
 
 }  // namespace
 
@@ -124,9 +118,7 @@ HiddenLayout hidden_layout(const ModelSpec& model, const Types& types, std::int6
 }
 
 double products(const ModelSpec& model, const Step& step, double rows) {
-  return step.op == StepOp::linear
-             ? rows * double(elements_of(model, step.weight, of_expert(step.in) || of_expert(step.out)))
-             : 0;
+  return step.op == StepOp::linear ? rows * double(width_of(step.in, model) * width_of(step.out, model)) : 0;
 }
 
 double pointwise_bytes(const ModelSpec& model, const Types& types, const Step& step, double rows) {

@@ -74,11 +74,11 @@ void remove_leftovers(const fs::path& target) {
   const fs::path folder = folder_of(target);
   const std::string begin = fs::path(temporary_name(target)).filename().string() + "-";
   std::error_code ignored;
-  for (fs::directory_iterator entry(folder, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
-    if (!entry->path().filename().string().starts_with(begin)) continue;
+  for (const fs::path& path : entries_of(folder, ignored)) {
+    if (!path.filename().string().starts_with(begin)) continue;
     try {
-      const File left(open_own(entry->path(), O_RDWR));
-      if (left.fd() >= 0 && lock_file(entry->path(), left.fd()) == Lock::held) ::unlink(entry->path().c_str());
+      const File left(open_own(path, O_RDWR));
+      if (left.fd() >= 0 && lock_file(path, left.fd()) == Lock::held) ::unlink(path.c_str());
     } catch (const Error&) {  // another user's, or a link
     }
   }
@@ -104,6 +104,15 @@ bool may_replace(const fs::path& path, const fs::path& target, AtomicFile::Link 
 }
 
 }  // namespace
+
+std::vector<fs::path> entries_of(const fs::path& folder, std::error_code& error) try {
+  std::vector<fs::path> paths;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) paths.push_back(entry.path());
+  return paths;
+} catch (const fs::filesystem_error& failed) {
+  error = failed.code();
+  return {};
+}
 
 fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : fs::path("."); }
 

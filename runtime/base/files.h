@@ -7,6 +7,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <vector>
 
 namespace weft::runtime {
 
@@ -19,6 +21,10 @@ std::string read_file(const std::filesystem::path& path, int fd, std::size_t lim
 
 /// The folder in which a file lies: "." for a name alone.
 std::filesystem::path folder_of(const std::filesystem::path& file);
+
+/// The paths in a folder, in no order. Sets `error` if the folder cannot be read. Where memory is short it throws,
+/// while directory_iterator::increment() with an error_code ends the process.
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder, std::error_code& error);
 
 /// Throws unless a regular file can be created or replaced at `path`, which the user gave with `flag`: UsageError if
 /// something else is there, IoError if its folder cannot be written to.

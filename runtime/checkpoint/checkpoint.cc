@@ -75,8 +75,8 @@ constexpr std::array<std::pair<const char*, Format>, 4> kFormats{{{kSingle, Form
   if (const std::string found = found_instead_of_weights(directory); !found.empty())
     fail(Fault::missing_file, where + ": " + found);
   std::string hint;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
+  for (const fs::path& path : entries_of(directory, error)) {
+    const std::string name = path.filename().string();
     if (ends_with(name, kSafetensorsSuffix))
       hint = std::string("; ") + in_quotes(name) + " is there, but " + kIndex + " is not";
   }

@@ -50,7 +50,7 @@ std::optional<fs::path> cached_snapshot(const fs::path& name) {
   return snapshot;
 }
 
-fs::path resolved(const fs::path& name) {
+fs::path resolved(const fs::path& name, const std::string& flag) {
   if (fs::exists(name)) {
     for (const char* const text : kModelTexts)
       if (const std::string words = dangling_link(name / text); !words.empty()) throw UsageError(words);
@@ -59,7 +59,7 @@ fs::path resolved(const fs::path& name) {
   const bool hub = may_be_of_hub(name);
   if (hub)
     if (auto snapshot = cached_snapshot(name)) return *std::move(snapshot);
-  throw UsageError(name.string() + ": there is no such folder or file" +
+  throw UsageError(flag + name.string() + ": there is no such folder or file" +
                    (hub ? "; a model of the Hugging Face Hub must be downloaded first (hf download " + name.string() +
                               "; looked for in " + hub_cache().string() + ")"
                         : ""));
@@ -81,9 +81,9 @@ std::uint64_t header_hash(const Gguf& gguf) {
 
 }  // namespace
 
-ModelFiles ModelFiles::open(const fs::path& name) {
+ModelFiles ModelFiles::open(const fs::path& name, const std::string& flag) {
   ModelFiles files;
-  files.path_ = resolved(name);
+  files.path_ = resolved(name, flag);
   if (fs::is_directory(files.path_)) {
     files.texts_ = std::make_unique<ModelTexts>(files.path_);
   } else if (is_gguf(files.path_)) {

@@ -37,8 +37,8 @@ class ModelFiles {
  public:
   /// `name` is a path or, if there is none of that name, ORG/NAME in the cache of the Hugging Face Hub (HF_HUB_CACHE,
   /// HF_HOME/hub or ~/.cache/huggingface/hub). Reads the header of a GGUF file, and nothing of others. Throws
-  /// UsageError if there is nothing of that name, GgufError or IoError.
-  static ModelFiles open(const std::filesystem::path& name);
+  /// UsageError, which begins with `flag`, if there is nothing of that name; GgufError or IoError.
+  static ModelFiles open(const std::filesystem::path& name, const std::string& flag = "--model ");
 
   /// The place that `name` was resolved to.
   const std::filesystem::path& path() const { return path_; }

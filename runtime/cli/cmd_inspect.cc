@@ -202,7 +202,7 @@ void show_packed(const InspectFlags& flags) {
 
 int inspect(InspectFlags flags) {
   const std::string& path = flags.path;
-  if (!std::filesystem::exists(path)) flags.path = ModelFiles::open(path).path().string();  // ORG/NAME
+  if (!std::filesystem::exists(path)) flags.path = ModelFiles::open(path, "").path().string();  // ORG/NAME
   if (flags.remove_packed && flags.disk_directory.empty())
     throw UsageError("--remove-packed: name the folder of the packed copies, that of the outputs, with --disk-dir");
   if (!flags.disk_directory.empty()) {

@@ -182,7 +182,7 @@ void Layers::run(const Step& step, int layer, const UnitViews& unit, const Chunk
     case StepOp::multiply: return ops_.run(kernels::Multiply{out, in}, stream);
     case StepOp::add: return ops_.run(kernels::Add{out, in}, stream);
     case StepOp::convert: return ops_.run(kernels::Convert{in, out}, stream);
-    case StepOp::route: return ops_.run(route(in, of(unit, step.weight), chunk), stream);
+    case StepOp::route: return ops_.run(route(in, of(unit, step.bias), chunk), stream);
     case StepOp::gather_routed:
       return ops_.run(kernels::Gather{.table = in, .ids = chunk.routed.rows, .to = {}, .out = out}, stream);
     case StepOp::add_routed: return ops_.run(kernels::AddRows{out, in, chunk.routed.rows, chunk.routed.weight}, stream);

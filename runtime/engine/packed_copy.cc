@@ -174,16 +174,16 @@ std::uint64_t packed_copy_there(const ModelSource& source, const fs::path& folde
 std::vector<FoundCopy> packed_copies(const fs::path& path, const fs::path& folder) {
   std::vector<FoundCopy> found;
   std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
+  for (const fs::path& path_of_copy : entries_of(folder, error)) {
+    const std::string name = path_of_copy.filename().string();
     if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) continue;
     try {
-      const int fd = open_own(entry->path(), O_RDONLY);
+      const int fd = open_own(path_of_copy, O_RDONLY);
       if (fd < 0) continue;
-      const InputFile file(fd, entry->path());
+      const InputFile file(fd, path_of_copy);
       Metadata said;
       read_safetensors(file, &said);
-      if (said[kModel] == place_of_model(path)) found.push_back({entry->path(), file.size()});
+      if (said[kModel] == place_of_model(path)) found.push_back({path_of_copy, file.size()});
     } catch (const Error&) {  // another user's, or damaged
     }
   }

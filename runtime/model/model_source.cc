@@ -16,6 +16,12 @@
 namespace weft::runtime {
 namespace {
 
+float rounded_to(DType type, float number) {
+  return type == DType::bf16  ? static_cast<float>(bf16(number))
+         : type == DType::f16 ? static_cast<float>(f16(number))
+                              : number;
+}
+
 namespace fs = std::filesystem;
 
 std::uint64_t seed_from(const std::string& text) {
@@ -205,6 +211,8 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::string&
     source->weights =
         std::make_unique<Weights>(source->spec, source->units, *source->checkpoint, widest(), source->weight_format);
   }
+  if (source->spec.rounds_embedding_scale)
+    source->spec.embedding_scale = rounded_to(source->type, source->spec.embedding_scale);
   if (source->files.gguf() && source->checkpoint)
     for (const std::string& line : source->weights->changed_levels())
       source->notes.push_back(source->files.path().filename().string() + ": " + line);

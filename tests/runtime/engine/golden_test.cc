@@ -68,7 +68,7 @@ std::vector<std::string> golden_names(std::size_t group) {
                                      "granite-f16",
                                      "moe-mixtral-slides-sharded-bf16",
                                      "moe-qwen2-shared-f16",
-                                     "moe-glm4-groups-bf16"};
+                                     "moe-glm4-groups-f16"};
   if (on_gpu() && !exhaustive()) std::erase_if(names, [&](const std::string& name) { return !sample.contains(name); });
   return names;
 }
@@ -364,7 +364,9 @@ TEST_CASE("what others have quantised is converted to plain numbers that all can
   CHECK(check_prompts(expected, *plain, logit_tolerance("float32")) > 0);
   // Quantised anew it is what these numbers are quantised to.
   const DType own = runtime::read_model_spec(folder).quantisation.dtype;
-  const policy::WeightFormat other{.dtype = own == DType::i8 ? DType::i4 : DType::i8, .group = 32};
+  // Groups of 64 keep no levels of groups of 32, which int4's matrices of 8 bits would.
+  const policy::WeightFormat other{.dtype = own == DType::i8 ? DType::i4 : DType::i8,
+                                   .group = own == DType::i8 ? 64 : 32};
   const auto original = runtime::open_model(folder, "float32", "", other);
   const auto pack = [&](const runtime::ModelSource& source) {
     return runtime::Weights::to_pack(source.spec, source.units, *source.checkpoint, DType::f32, other);

@@ -300,7 +300,7 @@ class Subjects {
                 {"phi3-longrope-bf16", "int8"},
                 {"moe-qwen2-shared-f16", ""},
                 {"moe-mixtral-slides-sharded-bf16", "int4"},
-                {"moe-glm4-groups-bf16", "int8"},
+                {"moe-glm4-groups-f16", "int8"},
                 {"sharded-bf16", ""}},
                dice),
         retention_({"full",

@@ -260,7 +260,7 @@ class Refusals(Case):
         file.write_bytes(safetensors(header, data))
         config = json.loads((self.model / "config.json").read_text())
         for method, words in (("hqq", "'hqq'"), ("auto-round", "'auto-round'"),
-                              ("bitsandbytes", "'bitsandbytes'"), (None, "names no quant_method")):
+                              ("eetq", "'eetq'"), (None, "names no quant_method")):
             given = {"bits": 4} if method is None else {"quant_method": method, "bits": 4}
             (self.model / "config.json").write_text(json.dumps({**config, "quantization_config": given}))
             self.refused(DATA, [words, "use the unquantized model"], *IN_MEMORY)

@@ -257,8 +257,8 @@ TEST_CASE("a quantization_config that plain weights have kept is not followed", 
 TEST_CASE("a quantization_config that cannot be read is refused where weights are not plain, or not there",
           "[runtime]") {
   Changed changed("llama-absent-keys-f16");
-  change_config(changed.folder.path(), R"({"quantization_config":{"quant_method":"bitsandbytes"}})");
-  const auto refused = Contains("quantization_config is that of 'bitsandbytes'");
+  change_config(changed.folder.path(), R"({"quantization_config":{"quant_method":"eetq"}})");
+  const auto refused = Contains("quantization_config is that of 'eetq'");
   CHECK_THROWS_WITH(runtime::open_model(changed.folder.path(), "auto", "random:1"), refused);
   CHECK_THROWS_WITH(read_model_spec(changed.folder / "config.json"), refused);
   std::string file = read_text(changed.folder / "model.safetensors");

@@ -245,7 +245,6 @@ TEST_CASE("broken tokenizer files are refused, each for its fault", "[runtime]")
        "'split_special_tokens' is true, which is not supported"},
       {"flag as a number", config("add_bos_token", 1), "'add_bos_token' must be true or false, got 1"},
       {"special is a number", config("bos_token", 2), "'bos_token': must be an object, got 2"},
-      {"special is empty", config("bos_token", ""), "'bos_token': an added token is empty"},
       {"special without content", config("bos_token", json{{"lstrip", true}}), "'content' is missing"},
       {"special unknown", config("bos_token", "[BOS]"), "'bos_token': the token is not in the vocabulary"},
       {"list of specials is a text", config("additional_special_tokens", "x"),
