@@ -344,7 +344,8 @@ class Subjects {
     const auto [model, weights] = model_.draw();
     Subject subject{model, weights, retention_.draw(), kv_.draw(), to_a_prompt_.draw()};
     const auto rest = subject.retention.find(":rest=true");
-    if (model.find("slides") != std::string::npos && rest != std::string::npos) subject.retention.erase(rest, 10);
+    if ((model.find("slides") != std::string::npos || model == "sinks") && rest != std::string::npos)
+      subject.retention.erase(rest, 10);
     const bool rotary = model.starts_with("neox") || model.starts_with("llama") || model.starts_with("smollm");
     if (rotary && ++rotary_ % 4 == 0) subject.retention = rolled_.draw(), subject.context = 16;
     return subject;

@@ -33,7 +33,7 @@ class SmallFloats(Case):
                                for i, p in enumerate(prompts)])
         done = self.weft.run("generate", "--model", model, "--input", requests, "--output", output,
                              "--backend", "cpu", "--dtype", "float32", "--weight-dtype", "float32", "--quiet",
-                             "--disk-dir", self.folder / "disk")
+                             "--percent", 100, 0, 100, 0, 100, 0)
         self.assertEqual(done.returncode, 0, done.stderr)
         theirs, ours = [], []
         for line in sorted(read_lines(output), key=lambda line: line["id"]):
