@@ -31,7 +31,7 @@
 #
 # Workloads run with at most 96 GiB of host memory, and with at most 16 GiB of device memory, the CUDA context included;
 # those that are resident with at most 74 GiB, so that cards can be compared. Short ones run to their end; of longer ones
-# prefill does, unless it alone would take 40 s (20 where everything is resident), and decode is projected. The peers want
+# prefill does, unless it alone would take 36 s (20 where everything is resident), and decode is projected. The peers want
 # torch, transformers and accelerate in python3, and are skipped otherwise. Exit code 0: nothing failed; 1: something did;
 # 2: wrong flags, or no GPU.
 set -uo pipefail
@@ -558,7 +558,7 @@ expect() {  # MODEL PROMPT TOKENS RETENTION WEIGHTS KV HOW
   read -r wanted measured_sweeps prefill < <(awk -v tokens="$3" -v most="$sweeps" \
     -v prefill="$(value "$plan" predicted/seconds/prefill)" -v decode="$(value "$plan" predicted/seconds/decode)" \
     -v host="$(value "$plan" predicted/peak_bytes/host)" -v device="$(value "$plan" predicted/peak_bytes/device)" \
-    -v most_prefill="$([ "$7" = resident ] && echo 20 || echo 40)" -v start="$([ -n "$forecast" ] && echo 9 || echo 4)" \
+    -v most_prefill="$([ "$7" = resident ] && echo 20 || echo 36)" -v start="$([ -n "$forecast" ] && echo 9 || echo 4)" \
     'BEGIN { sweep = decode / (tokens - 1); sweeps = int(4 / sweep); if (sweeps < 1) sweeps = 1
              if (sweeps > most) sweeps = most
              if (decode < 10 || tokens <= 3 * sweeps) sweeps = 0
