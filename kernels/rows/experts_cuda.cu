@@ -38,7 +38,7 @@ __device__ Best best_of_warp(Best x) {
   return x;
 }
 
-/// The best of `count` keys that is not taken, or place -1. All lanes get it.
+/// The best of `count` keys that is not taken; at least one is not. All lanes get it.
 __device__ Best best_left(const float* key, const bool* taken, int count, int lane) {
   constexpr int none = 0x7FFFFFFF;
   Best mine{-INFINITY, none};

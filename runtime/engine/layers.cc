@@ -333,11 +333,11 @@ void Layers::mlp(int layer, const UnitViews& unit, View hidden, const RoutedBatc
   run_pieces(Stage::mlp, layer, unit, chunk, values, stream);
 }
 
-void Layers::expert(int layer, const UnitViews& unit, View hidden, View mlp_input, const ExpertRows& of,
+void Layers::expert(int layer, const UnitViews& unit, View hidden, View mlp_input, const ExpertRows& chosen,
                     kernels::Stream& stream) {
   // A GPU multiplies levels as they lie for a few rows at a time.
-  const bool packed = is_quantised(weft::runtime::of(unit, Role::up_weight).dtype) && backend_.unpacks_weights();
-  const std::int64_t rows = std::ssize(of.rows),
+  const bool packed = is_quantised(of(unit, Role::up_weight).dtype) && backend_.unpacks_weights();
+  const std::int64_t rows = std::ssize(chosen.rows),
                      most = packed ? std::min(piece_tokens_, backend_.packed_rows()) : piece_tokens_;
   for (std::int64_t first = 0; first < rows; first += most) {
     const auto at = static_cast<std::size_t>(first), count = static_cast<std::size_t>(std::min(most, rows - first));
@@ -345,7 +345,7 @@ void Layers::expert(int layer, const UnitViews& unit, View hidden, View mlp_inpu
     Values values = with_hidden(hidden);
     value_at(values, Value::mlp_input) = mlp_input;
     Chunk chunk;
-    chunk.routed = {of.rows.subspan(at, count), of.weight.subspan(at, count)};
+    chunk.routed = {chosen.rows.subspan(at, count), chosen.weight.subspan(at, count)};
     run(Stage::expert, layer, unit, chunk, values, stream);
   }
 }

@@ -97,7 +97,7 @@ class Layers {
   /// `routed` is written if the layer is sparse, and not used if it is dense.
   void mlp(int layer, const UnitViews& unit, View hidden, const RoutedBatch& routed, kernels::Stream& stream);
   /// Adds what one expert, whose tensors are `unit`, computes for its rows.
-  void expert(int layer, const UnitViews& unit, View hidden, View mlp_input, const ExpertRows& of,
+  void expert(int layer, const UnitViews& unit, View hidden, View mlp_input, const ExpertRows& chosen,
               kernels::Stream& stream);
   /// Writes the last row of each live sequence, normed and projected, to the first rows of `last_embed`.
   void output(const UnitViews& unit, const BatchRows& rows, View hidden, View last_hidden, View last_embed,
