@@ -11,16 +11,30 @@
 
 namespace weft::kernels {
 
+/// The tokens of a prefix that prompts share are a multiple of this: no tile of keys lies across its end.
+constexpr int kPrefixStep = 64;
+
+/// The columns of a matrix that has the tokens of whole prompts one after another, each with its prefix: where those of
+/// prompt i begin, or end if i is their number. `offsets` and `prefix` as in PrefillAttention.
+constexpr std::int64_t whole_begin(std::span<const std::int32_t> offsets, int prefix, std::size_t i) {
+  return offsets[i] - offsets.front() + static_cast<std::int64_t>(i) * prefix;
+}
+
 /// Causal attention of whole prompts, without the square matrix (FlashAttention's online softmax, arXiv 2205.14135).
 ///   q, out [tokens, heads * head_dim] f32, on a GPU also of k's type
 ///   k, v [tokens, kv_heads * head_dim] of the KV type
-///   offsets [sequences + 1]: sequence i has rows offsets[i] .. offsets[i + 1]
+///   offsets [sequences + 1]: sequence i has rows offsets[i] .. offsets[i + 1]; rows before offsets[0] are not used
 ///   lse [heads, tokens] f32 or empty: log of the sum of exp(logit) per row, natural logarithm
 ///   sink_logits [heads] or empty
 /// With a `window` a row attends to the last `window` tokens alone, itself included; 0: to all. The logit of a key is
 /// scale * q k^T. With a `cap` it becomes cap * tanh(logit / cap) (Gemma 2, arXiv 2408.00118); 0: it stays. Sink logits
 /// take part in a row's softmax, lse included, as the logit of one more key whose value is 0 (gpt-oss, arXiv
 /// 2508.10925); neither the scale nor the cap applies to them.
+///
+/// With a `prefix`, a multiple of kPrefixStep, the first `prefix` rows of k and v are the beginning of every prompt of
+/// the call, and offsets[0] is at least `prefix`: a sequence's own rows follow those of its prefix. No other rows
+/// before offsets[0] are used, and none of q, out and lse. The rows of a result are those of the whole prompt, on the
+/// CPU to the last bit.
 struct PrefillAttention {
   ConstView q, k, v;
   std::span<const std::int32_t> offsets;
@@ -30,13 +44,17 @@ struct PrefillAttention {
   int window = 0;
   float cap = 0;
   std::span<const float> sink_logits = {};
+  int prefix = 0;
 };
 
 /// The attention that each prompt token received: score[g, j] = the sum (with the other statistic the largest) of
 /// exp(logit_ij - lse_i) over the query heads of group g and the rows i >= j. The terms are recomputed in fp32, some
 /// keys at a time, from the row sums lse, which have the sink logits in them if there are any. `observation` > 0 counts
 /// only the last `observation` rows of each sequence (SnapKV's observation window, arXiv 2404.14469).
-///   q, k, lse, offsets, window, cap as in PrefillAttention      score [kv_heads, tokens] f32
+///   q, k, lse, offsets, window, cap, prefix as in PrefillAttention
+///   score [kv_heads, tokens of the whole prompts] f32, see whole_begin()
+///   before [kv_heads, prefix] f32 or empty: the scores that the prefix has from its own rows, to which those of the
+///   rows of the call are added. With an `observation` only rows of the call may count.
 struct ColumnSums {
   ConstView q, k, lse;
   std::span<const std::int32_t> offsets;
@@ -47,6 +65,8 @@ struct ColumnSums {
   Statistic statistic = Statistic::sum;
   int window = 0;
   float cap = 0;
+  int prefix = 0;
+  ConstView before = {};
 };
 
 constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }
@@ -82,9 +102,10 @@ struct KvSlots {
 /// those before, the `heavy` ones with the highest scores (sinks first; among equal scores the newer stays). All other
 /// slots of the sequence become empty.
 ///   k, v [tokens, kv_heads * head_dim] of the slots' type; f32 if that is i8 or i4, and this op quantises them
-///   score [kv_heads, tokens] f32, empty unless Scoring::attention
-///   offsets [prompts + 1]     sequence [prompts]: its place in the block     keep [prompts]
-///   work [kv_heads, tokens] f32: with Scoring::keys, room for the scores. They are computed from the keys as given:
+///   score [kv_heads, tokens of the whole prompts] f32, see whole_begin(); empty unless Scoring::attention
+///   offsets [prompts + 1], prefix: as in PrefillAttention
+///   sequence [prompts]: its place in the block     keep [prompts]
+///   work, like score: with Scoring::keys, room for the scores. They are computed from the keys as given:
 ///   after any rotation, and in the slots' type if that is a float type
 /// With `pool` > 1, which must be odd, a score is the mean of the scores of that many neighbours, fewer at the prompt's
 /// ends (SnapKV). Slots without `score` do not store scores.
@@ -97,6 +118,7 @@ struct KeepPrompt {
   KvSlots slots;
   int pool = 1;
   View work;
+  int prefix = 0;
 };
 
 /// One decode step: writes each row's new key and value into its free slot, attends to all visible slots, and updates

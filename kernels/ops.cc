@@ -67,11 +67,14 @@ struct Checker {
       refuse(text(heads) + " heads of " + text(head_dim) + " over " + text(kv_heads) +
              " kv_heads; the heads must be a multiple of the kv_heads");
   }
-  void offsets(std::span<const std::int32_t> offsets, std::int64_t tokens) const {
+  void offsets(std::span<const std::int32_t> offsets, std::int64_t tokens, int prefix) const {
     if (offsets.empty()) refuse("offsets is empty, wanted one more than sequences");
-    if (offsets.front() != 0 || offsets.back() != tokens)
-      refuse("offsets go from " + text(offsets.front()) + " to " + text(offsets.back()) + ", wanted 0 to " +
-             text(tokens) + ", the tokens");
+    if (prefix < 0 || prefix % kPrefixStep != 0)
+      refuse("prefix is " + text(prefix) + ", wanted a multiple of " + text(kPrefixStep));
+    if (offsets.front() < prefix)
+      refuse("offsets begin with " + text(offsets.front()) + ", wanted at least " + text(prefix));
+    if (offsets.back() != tokens)
+      refuse("offsets end with " + text(offsets.back()) + ", wanted " + text(tokens) + ", the tokens");
     for (std::size_t i = 1; i < offsets.size(); ++i)
       if (offsets[i] < offsets[i - 1])
         refuse("offsets[" + text(static_cast<std::int64_t>(i)) + "] is " + text(offsets[i]) +
@@ -325,7 +328,7 @@ void check(const PrefillAttention& op) {
   c.of_type("v", op.v, op.k.dtype);
   if (op.q.dtype != op.k.dtype) c.of_type("q", op.q, DType::f32);
   if (op.out.dtype != op.k.dtype) c.of_type("out", op.out, DType::f32);
-  c.offsets(op.offsets, tokens);
+  c.offsets(op.offsets, tokens, op.prefix);
   c.window(op.window);
   c.cap(op.cap);
   c.sink_logits(op.sink_logits, op.heads);
@@ -341,15 +344,25 @@ void check(const ColumnSums& op) {
   c.sized("q", op.q, tokens, op.heads * dim, per_head(op.heads, op.head_dim, "heads"));
   c.sized("k", op.k, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
   c.sized("lse", op.lse, op.heads, tokens, "a number for each head and token");
-  c.sized("score", op.score, op.kv_heads, tokens, "a number for each kv_head and token");
   c.of_float_type("k", op.k);
   if (op.q.dtype != op.k.dtype) c.of_type("q", op.q, DType::f32);
   c.of_type("lse", op.lse, DType::f32);
   c.of_type("score", op.score, DType::f32);
-  c.offsets(op.offsets, tokens);
+  c.offsets(op.offsets, tokens, op.prefix);
+  c.sized("score", op.score, op.kv_heads, whole_begin(op.offsets, op.prefix, op.offsets.size() - 1),
+          "a number for each kv_head and token");
   c.window(op.window);
   c.cap(op.cap);
   if (op.observation < 0) c.refuse("observation is " + text(op.observation) + ", wanted 0 (all rows) or more");
+  if (op.prefix == 0) return;
+  if (op.before) {
+    c.sized("before", op.before, op.kv_heads, op.prefix, "a number for each kv_head and token of the prefix");
+    c.of_type("before", op.before, DType::f32);
+  }
+  for (std::size_t i = 0; i + 1 < op.offsets.size(); ++i)
+    if (const std::int32_t own = op.offsets[i + 1] - op.offsets[i]; own < op.observation)
+      c.refuse("observation is " + text(op.observation) + ", sequence " + text(static_cast<std::int64_t>(i)) + " has " +
+               text(own) + " rows besides its prefix");
 }
 
 void check(const KeepPrompt& op) {
@@ -361,28 +374,30 @@ void check(const KeepPrompt& op) {
   const DType given = is_quantised(op.slots.dtype) ? DType::f32 : op.slots.dtype;
   c.of_type("k", op.k, given);
   c.of_type("v", op.v, given);
-  c.offsets(op.offsets, tokens);
+  c.offsets(op.offsets, tokens, op.prefix);
+  const std::int64_t whole = whole_begin(op.offsets, op.prefix, op.offsets.size() - 1);
   const std::int64_t prompts = static_cast<std::int64_t>(op.offsets.size()) - 1;
   c.counted("sequence", op.sequence.size(), prompts, "prompt");
   c.counted("keep", op.keep.size(), prompts, "prompt");
   c.places(op.sequence, op.slots);
   for (std::size_t i = 0; i < op.keep.size(); ++i) {
     c.keep(op.keep[i]);
-    const std::int32_t length = op.offsets[i + 1] - op.offsets[i], stored = std::min(length, op.keep[i].of_prompt());
+    const std::int32_t length = op.prefix + op.offsets[i + 1] - op.offsets[i],
+                       stored = std::min(length, op.keep[i].of_prompt());
     if (stored >= op.slots.slots)
       c.refuse(text(op.slots.slots) + " slots, wanted " + text(stored + 1) + ": prompt " +
                text(static_cast<std::int64_t>(i)) + " keeps " + text(stored) + " tokens and needs one slot more");
   }
   if (op.pool < 1 || op.pool % 2 == 0) c.refuse("pool is " + text(op.pool) + ", wanted an odd number from 1 on");
   if (op.scoring == Scoring::keys) {
-    c.sized("work", op.work, op.slots.kv_heads, tokens, "a number for each kv_head and token");
+    c.sized("work", op.work, op.slots.kv_heads, whole, "a number for each kv_head and token");
     c.of_type("work", op.work, DType::f32);
   }
   if (op.scoring != Scoring::attention) {
     if (op.score) c.refuse("score is given, but scoring is not by attention");
     return;
   }
-  c.sized("score", op.score, op.slots.kv_heads, tokens, "a number for each kv_head and token");
+  c.sized("score", op.score, op.slots.kv_heads, whole, "a number for each kv_head and token");
   c.of_type("score", op.score, DType::f32);
 }
 

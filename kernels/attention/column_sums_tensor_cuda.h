@@ -22,9 +22,9 @@ __device__ __forceinline__ void sum_columns(const PrefillArgs& a) {
   const Block block = a.blocks[blockIdx.x / a.kv_heads];
   const int kv_head = static_cast<int>(blockIdx.x % a.kv_heads);
   const int count = min(kTile * kStrips, block.length - block.first);
-  const int first_row = a.observation > 0 ? max(0, block.length - a.observation) : 0;
+  const int first_row = a.first_row(block);
   const FragmentPlace<kStrips> at;
-  const T* const k = static_cast<const T*>(a.k) + (block.begin + block.first) * a.k_stride + kv_head * a.head_dim;
+  const T* const k = static_cast<const T*>(a.k) + a.row_of(block, block.first) * a.k_stride + kv_head * a.head_dim;
 
   // The block's keys pass once through shared memory into registers.
   Strips<T, kDim, kStrips, true> keys{{memory}, {}};
@@ -82,8 +82,10 @@ __device__ __forceinline__ void sum_columns(const PrefillArgs& a) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int key = at.row + m * kStrip + r * 8;
-      const float all = over_row(sum[m][r], How{});
-      if (at.t == 0 && key < count) a.score[kv_head * a.score_stride + block.begin + block.first + key] = all;
+      float all = over_row(sum[m][r], How{});
+      if (at.t != 0 || key >= count) continue;
+      if (a.before && block.first < a.prefix) all = How{}(a.before[kv_head * a.before_stride + block.first + key], all);
+      a.score[kv_head * a.score_stride + block.whole + block.first + key] = all;
     }
 }
 

@@ -63,18 +63,29 @@ struct HeadSlots {
   }
 };
 
+/// A prompt of the op: its tokens, and where each has its key and value.
+struct Prompt {
+  std::int32_t prefix, begin, length;
+  std::int64_t whole;  // its first column in a matrix of scores
+
+  Prompt(const KeepPrompt& op, std::size_t index)
+      : prefix(op.prefix), begin(op.offsets[index] - op.prefix), length(op.offsets[index + 1] - begin),
+        whole(whole_begin(op.offsets, op.prefix, index)) {}
+  std::int64_t row(std::int32_t position) const { return position < prefix ? position : begin + position; }
+};
+
 /// Sums the tokens that do not stay. `kept` is ascending.
 void sum_rest(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const std::vector<std::int32_t>& kept,
               float* rest, const VectorKernels& vectors) {
-  const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
+  const Prompt of(op, prompt);
   const int dim = op.slots.head_dim;
   std::fill_n(rest, rest_numbers(dim), 0.0f);
   const auto add = [&](const ConstView& from, std::int32_t position, float* to) {
     const auto column = static_cast<std::size_t>(head * dim) * size_of(from.dtype);
-    vectors.convert(from.slice(begin + position, 1).as<std::byte>() + column, from.dtype, to, DType::f32, dim, true);
+    vectors.convert(from.slice(of.row(position), 1).as<std::byte>() + column, from.dtype, to, DType::f32, dim, true);
   };
   auto next = kept.begin();
-  for (std::int32_t i = 0; i < length; ++i) {
+  for (std::int32_t i = 0; i < of.length; ++i) {
     if (next != kept.end() && *next == i) {
       ++next;
       continue;
@@ -88,22 +99,23 @@ void sum_rest(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const
 /// score [length] = Scoring::keys of a prompt. The sum of its unit keys goes to `key_sum`, unless that is null.
 void score_keys(const KeepPrompt& op, std::size_t prompt, std::int64_t head, float* score, float* key_sum,
                 const VectorKernels& vectors) {
-  const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
+  const Prompt of(op, prompt);
   const int dim = op.slots.head_dim;
   const auto column = static_cast<std::size_t>(head * dim) * size_of(op.k.dtype);
-  const auto key = [&](std::int32_t i) { return op.k.slice(begin + i, 1).as<std::byte>() + column; };
+  const auto key = [&](std::int32_t i) { return op.k.slice(of.row(i), 1).as<std::byte>() + column; };
   std::vector<float> sum(static_cast<std::size_t>(dim));
-  for (std::int32_t i = 0; i < length; ++i) vectors.add_unit(key(i), op.k.dtype, dim, sum.data());
-  for (std::int32_t i = 0; i < length; ++i) score[i] = vectors.key_score(key(i), op.k.dtype, dim, sum.data());
+  for (std::int32_t i = 0; i < of.length; ++i) vectors.add_unit(key(i), op.k.dtype, dim, sum.data());
+  for (std::int32_t i = 0; i < of.length; ++i) score[i] = vectors.key_score(key(i), op.k.dtype, dim, sum.data());
   if (key_sum) std::copy(sum.begin(), sum.end(), key_sum);
 }
 
 void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, const VectorKernels& vectors) {
-  const std::int32_t begin = op.offsets[prompt], length = op.offsets[prompt + 1] - begin;
+  const Prompt of(op, prompt);
+  const std::int32_t length = of.length;
   const HeadSlots slots(op.slots, op.sequence[prompt], head);
-  const float* given = op.scoring == Scoring::attention ? op.score.slice(head, 1).as<float>() + begin : nullptr;
+  const float* given = op.scoring == Scoring::attention ? op.score.slice(head, 1).as<float>() + of.whole : nullptr;
   if (op.scoring == Scoring::keys) {
-    float* const work = op.work.slice(head, 1).as<float>() + begin;
+    float* const work = op.work.slice(head, 1).as<float>() + of.whole;
     score_keys(op, prompt, head, work, slots.key_sum, vectors);
     given = work;
   }
@@ -119,7 +131,7 @@ void keep_head(const KeepPrompt& op, std::size_t prompt, std::int64_t head, cons
   const std::vector<std::int32_t> kept = kept_positions(length, op.keep[prompt], score);
 
   const auto copy = [&](const ConstView& from, std::int32_t position, DType type, std::byte* rows, std::size_t slot) {
-    const ConstView row = from.slice(begin + position, 1);
+    const ConstView row = from.slice(of.row(position), 1);
     const std::size_t bytes = kv_row_bytes(type, op.slots.head_dim);
     std::byte* const to = rows + slot * bytes;
     if (is_quantised(type)) vectors.quantise(row.as<float>() + head * op.slots.head_dim, op.slots.head_dim, type, to);

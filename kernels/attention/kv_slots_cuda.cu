@@ -18,8 +18,11 @@ static_assert(kThreads == kDigits);
 
 /// One prompt, as the kernel sees it.
 struct Prompt {
-  std::int32_t begin, length, sequence;
+  std::int32_t prefix, begin, length, sequence;  // begin: the row where it would begin, had it no prefix
+  std::int32_t whole;                            // its first column in a matrix of scores
   Keep keep;
+
+  __device__ std::int64_t row(int token) const { return token < prefix ? token : std::int64_t{begin} + token; }
 };
 
 struct Args {
@@ -61,11 +64,11 @@ __device__ void sum_rest(const Args& a, const Prompt& prompt, const std::int32_t
   const int dim = a.slots.head_dim;
   for (int i = threadIdx.x; i < 2 * dim; i += kThreads) {
     const std::int64_t stride = i < dim ? a.k_stride : a.v_stride;
-    const From* const column =
-        static_cast<const From*>(i < dim ? a.k : a.v) + prompt.begin * stride + head * dim + i % dim;
+    const From* const column = static_cast<const From*>(i < dim ? a.k : a.v) + head * dim + i % dim;
     float sum = 0;
     for (int s = 0, at = 0; s <= kept; ++s, ++at)
-      for (const int end = s < kept ? position[s] : prompt.length; at < end; ++at) sum += to_float(column[at * stride]);
+      for (const int end = s < kept ? position[s] : prompt.length; at < end; ++at)
+        sum += to_float(column[prompt.row(at) * stride]);
     rest[1 + i] = sum;
   }
   if (threadIdx.x == 0) rest[0] = static_cast<float>(prompt.length - kept);
@@ -77,8 +80,8 @@ template <class From> __global__ void __launch_bounds__(kThreads) score_keys(Arg
   WEFT_DYNAMIC_SHARED(float, sums);
   const int head = blockIdx.x, dim = a.slots.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const Prompt prompt = a.prompts[blockIdx.y];
-  const From* const keys = static_cast<const From*>(a.k) + prompt.begin * a.k_stride + head * dim;
-  float* const score = a.work + head * a.work_stride + prompt.begin;
+  const From* const keys = static_cast<const From*>(a.k) + head * dim;
+  float* const score = a.work + head * a.work_stride + prompt.whole;
   const auto inverse_of = [&](const From* key) {
     float square = 0;
     for (int d = lane; d < dim; d += kWarp) square += to_float(key[d]) * to_float(key[d]);
@@ -87,7 +90,7 @@ template <class From> __global__ void __launch_bounds__(kThreads) score_keys(Arg
   float* const mine = sums + warp * dim;
   for (int d = lane; d < dim; d += kWarp) mine[d] = 0;
   for (int at = warp; at < prompt.length; at += kWarps) {
-    const From* const key = keys + at * a.k_stride;
+    const From* const key = keys + prompt.row(at) * a.k_stride;
     const float inverse = inverse_of(key);
     for (int d = lane; inverse > 0 && d < dim; d += kWarp) mine[d] += to_float(key[d]) * inverse;
   }
@@ -101,7 +104,7 @@ template <class From> __global__ void __launch_bounds__(kThreads) score_keys(Arg
   for (int d = lane; d < dim; d += kWarp) square += sums[d] * sums[d];
   const float of_sum = inverse_length(warp_reduce(square, Sum{}));
   for (int at = warp; at < prompt.length; at += kWarps) {
-    const From* const key = keys + at * a.k_stride;
+    const From* const key = keys + prompt.row(at) * a.k_stride;
     const float inverse = inverse_of(key);
     float dot = 0;
     for (int d = lane; d < dim; d += kWarp) dot += to_float(key[d]) * sums[d];
@@ -119,7 +122,7 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
   const std::int64_t tile = std::int64_t{prompt.sequence} * a.slots.kv_heads + head;
   std::int32_t* const position = a.slots.position + tile * slots;
   float* const slot_score = a.slots.score ? a.slots.score + tile * slots : nullptr;
-  const float* const given = a.score ? a.score + head * a.score_stride + prompt.begin : nullptr;
+  const float* const given = a.score ? a.score + head * a.score_stride + prompt.whole : nullptr;
   const auto score = [&](int at) {
     if (a.scoring == Scoring::random)
       return unit_float(
@@ -169,7 +172,7 @@ template <class T, int kPack> __global__ void __launch_bounds__(kThreads) keep_p
   KeyOf<T>* const k = static_cast<KeyOf<T>*>(a.slots.k) + tile * slots * a.k_row;
   ValueOf<T>* const v = static_cast<ValueOf<T>*>(a.slots.v) + tile * slots * a.v_row;
   const auto from = [&](const void* rows, std::int64_t stride, int slot) {
-    return static_cast<const From*>(rows) + (prompt.begin + position[slot]) * stride + head * dim;
+    return static_cast<const From*>(rows) + prompt.row(position[slot]) * stride + head * dim;
   };
   if constexpr (is_level<T>) {
     for (int s = threadIdx.x / kWarp; s < kept; s += kWarps)
@@ -197,7 +200,8 @@ void CudaOps::run(const KeepPrompt& op, Stream& any) const {
   auto& stream = static_cast<CudaStream&>(any);
   std::vector<Prompt> prompts;
   for (std::size_t i = 0; i < op.keep.size(); ++i)
-    prompts.push_back({op.offsets[i], op.offsets[i + 1] - op.offsets[i], op.sequence[i], op.keep[i]});
+    prompts.push_back({op.prefix, op.offsets[i] - op.prefix, op.prefix + op.offsets[i + 1] - op.offsets[i],
+                       op.sequence[i], static_cast<std::int32_t>(whole_begin(op.offsets, op.prefix, i)), op.keep[i]});
   if (prompts.empty()) return;
   const std::size_t unit = is_quantised(op.slots.dtype) ? 1 : size_of(op.slots.dtype);
   const ConstView scores = op.scoring == Scoring::keys ? ConstView(op.work) : op.score;

@@ -8,18 +8,20 @@
 namespace weft::kernels {
 namespace {
 
-/// Consecutive rows (or keys) of one sequence.
+/// Consecutive rows (or keys) of one prompt.
 struct Block {
-  std::int32_t begin, length;  // the sequence's rows in the call
-  int first, count;            // within the sequence
+  std::size_t prompt;
+  std::int32_t begin, length;  // of the whole prompt: the row in the call where it would begin, had it no prefix
+  int first, count;            // within the prompt
 };
 
-std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int size) {
+/// The blocks of prompts from their token `from` on, which is 0 or the prefix.
+std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int prefix, int from, int size) {
   std::vector<Block> blocks;
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-    const std::int32_t length = offsets[i + 1] - offsets[i];
-    for (int first = 0; first < length; first += size)
-      blocks.push_back({offsets[i], length, first, std::min(size, length - first)});
+    const std::int32_t begin = offsets[i] - prefix, length = offsets[i + 1] - begin;
+    for (int first = from; first < length; first += size)
+      blocks.push_back({i, begin, length, first, std::min(size, length - first)});
   }
   return blocks;
 }
@@ -34,7 +36,8 @@ template <class T> T* at(const BasicView<T>& view, std::int64_t row, std::int64_
 void CpuOps::run(const PrefillAttention& op, Stream&) const {
   check(op);
   require_f32("prefill_attention", {{"q", op.q}, {"out", op.out}});
-  std::vector<Block> blocks = blocks_of(op.offsets, kQueryRows);
+  static_assert(kPrefixStep % kKeyColumns == 0);
+  std::vector<Block> blocks = blocks_of(op.offsets, op.prefix, op.prefix, kQueryRows);
   // The last rows see the most keys: long tiles first, so that no thread is left with one at the end.
   std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.first > b.first; });
   const int group = op.heads / op.kv_heads;
@@ -46,6 +49,7 @@ void CpuOps::run(const PrefillAttention& op, Stream&) const {
     t.q = static_cast<const float*>(at(op.q, block.begin, column));
     t.k = at(op.k, block.begin, kv_column);
     t.v = at(op.v, block.begin, kv_column);
+    t.prefix = op.prefix, t.prefix_k = at(op.k, 0, kv_column), t.prefix_v = at(op.v, 0, kv_column);
     t.q_stride = op.q.stride, t.k_stride = op.k.stride, t.v_stride = op.v.stride, t.out_stride = op.out.stride;
     t.dtype = op.k.dtype;
     t.first_row = block.first, t.rows = block.count, t.head_dim = op.head_dim, t.window = op.window;
@@ -61,7 +65,7 @@ void CpuOps::run(const PrefillAttention& op, Stream&) const {
 void CpuOps::run(const ColumnSums& op, Stream&) const {
   check(op);
   require_f32("column_sums", {{"q", op.q}});
-  std::vector<Block> blocks = blocks_of(op.offsets, kKeyColumns);
+  std::vector<Block> blocks = blocks_of(op.offsets, op.prefix, 0, kKeyColumns);
   std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) {
     return a.length - a.first > b.length - b.first;  // the first keys are seen by the most rows
   });
@@ -72,18 +76,19 @@ void CpuOps::run(const ColumnSums& op, Stream&) const {
     const std::int64_t kv_head = tile % op.kv_heads, head = kv_head * group;
     ColumnTile t{};
     t.q = static_cast<const float*>(at(op.q, block.begin, head * op.head_dim));
-    t.k = at(op.k, block.begin, kv_head * op.head_dim);
+    t.k = at(op.k, block.first < op.prefix ? 0 : block.begin, kv_head * op.head_dim);
     t.lse = static_cast<const float*>(at(op.lse, head, block.begin));
     t.q_stride = op.q.stride, t.k_stride = op.k.stride, t.lse_stride = op.lse.stride;
     t.dtype = op.k.dtype;
     t.first_key = block.first, t.keys = block.count, t.head_dim = op.head_dim, t.group = group;
     t.window = op.window;
-    t.first_row = op.observation > 0 ? std::max(0, block.length - op.observation) : 0;
+    t.first_row = op.observation > 0 ? std::max(0, block.length - op.observation) : op.prefix;
     // The last row that sees one of these keys ends them.
     t.length = op.window > 0 ? std::min(block.length, block.first + block.count - 1 + op.window) : block.length;
     t.scale = op.scale, t.cap = op.cap;
     t.statistic = op.statistic;
-    t.score = static_cast<float*>(at(op.score, kv_head, block.begin));
+    t.before = op.before && block.first < op.prefix ? static_cast<const float*>(at(op.before, kv_head, 0)) : nullptr;
+    t.score = static_cast<float*>(at(op.score, kv_head, whole_begin(op.offsets, op.prefix, block.prompt)));
     t.scratch = reinterpret_cast<float*>(turn.scratch(thread, column_scratch(op.head_dim) * sizeof(float)));
     vectors_.column_sums(t);
   });

@@ -55,15 +55,16 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
   const Block block = a.blocks[blockIdx.x];
   const int head = blockIdx.y, kv_head = head / a.group;
   const int begin = max(0, block.first + 1 - a.window), keys = block.first + 1;
-  const T* const k = static_cast<const T*>(a.k) + block.begin * a.k_stride + kv_head * a.head_dim;
-  const T* const v = static_cast<const T*>(a.v) + block.begin * a.v_stride + kv_head * a.head_dim;
+  const auto row_of = [&](const void* matrix, std::int64_t stride, int token) {
+    return static_cast<const T*>(matrix) + a.row_of(block, token) * stride + kv_head * a.head_dim;
+  };
   const std::int64_t at = (block.begin + block.first) * a.q_stride + head * a.head_dim;
   for (int d = threadIdx.x; d < a.head_dim; d += kThreads) q[d] = a.scale * query<T>(a, at + d);
   __syncthreads();
   RowSum sums;
   if (a.sink_logits && threadIdx.x == 0) sums.add(a.sink_logits[head]);
   for (int j = begin + static_cast<int>(threadIdx.x); j < keys; j += kThreads)
-    sums.add(capped(a, dot(q, k + j * a.k_stride, a.head_dim)));
+    sums.add(capped(a, dot(q, row_of(a.k, a.k_stride, j), a.head_dim)));
   const float most = block_reduce(sums.most, Largest{}, partial);
   const float sum = block_reduce(sums.sum * __expf(sums.most - most), Sum{}, partial), lse = most + logf(sum);
   if (a.lse && threadIdx.x == 0) a.lse[head * a.lse_stride + block.begin + block.first] = lse;
@@ -72,11 +73,11 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
   for (int first = begin; first < keys; first += kThreads) {
     const int j = first + static_cast<int>(threadIdx.x);
     __syncthreads();
-    weight[threadIdx.x] = j < keys ? __expf(capped(a, dot(q, k + j * a.k_stride, a.head_dim)) - lse) : 0.0f;
+    weight[threadIdx.x] = j < keys ? __expf(capped(a, dot(q, row_of(a.k, a.k_stride, j), a.head_dim)) - lse) : 0.0f;
     __syncthreads();
     for (int c = 0; c < min(kThreads, keys - first); ++c)
       for (int i = 0, d = threadIdx.x; d < a.head_dim; ++i, d += kThreads)
-        out[i] += weight[c] * to_float(v[(first + c) * a.v_stride + d]);
+        out[i] += weight[c] * to_float(row_of(a.v, a.v_stride, first + c)[d]);
   }
   const std::int64_t to = (block.begin + block.first) * a.out_stride + head * a.head_dim;
   for (int i = 0, d = threadIdx.x; d < a.head_dim; ++i, d += kThreads) {
@@ -89,8 +90,8 @@ template <class T> __global__ void __launch_bounds__(kThreads) prefill_plain(Pre
 template <class T, class How> __global__ void __launch_bounds__(kThreads) column_sums_plain(PrefillArgs a) {
   WEFT_SHARED(float, partial, [kWarps]);
   const Block block = a.blocks[blockIdx.x];
-  const int kv_head = blockIdx.y, first_row = a.observation > 0 ? max(0, block.length - a.observation) : 0;
-  const T* const k = static_cast<const T*>(a.k) + (block.begin + block.first) * a.k_stride + kv_head * a.head_dim;
+  const int kv_head = blockIdx.y, first_row = a.first_row(block);
+  const T* const k = static_cast<const T*>(a.k) + a.row_of(block, block.first) * a.k_stride + kv_head * a.head_dim;
   float sum = 0;
   for (int g = 0; g < a.group; ++g) {
     const int head = kv_head * a.group + g;
@@ -103,15 +104,20 @@ template <class T, class How> __global__ void __launch_bounds__(kThreads) column
     }
   }
   sum = block_reduce(sum, How{}, partial);
-  if (threadIdx.x == 0) a.score[kv_head * a.score_stride + block.begin + block.first] = sum;
+  if (threadIdx.x != 0) return;
+  if (a.before && block.first < a.prefix) sum = How{}(a.before[kv_head * a.before_stride + block.first], sum);
+  a.score[kv_head * a.score_stride + block.whole + block.first] = sum;
 }
 
-/// The blocks of `size` rows or keys, those with the most work first: the last rows, or the first keys.
-std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int size, bool rows) {
+/// The blocks of `size` rows or keys, those with the most work first: the last rows, or the first keys. Rows are those
+/// of the call, keys those of whole prompts.
+std::vector<Block> blocks_of(std::span<const std::int32_t> offsets, int prefix, int size, bool rows) {
   std::vector<Block> blocks;
-  for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
-    for (std::int32_t first = 0; first < offsets[i + 1] - offsets[i]; first += size)
-      blocks.push_back({offsets[i], offsets[i + 1] - offsets[i], first});
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const std::int32_t begin = offsets[i] - prefix, length = offsets[i + 1] - begin;
+    for (std::int32_t first = rows ? prefix : 0; first < length; first += size)
+      blocks.push_back({begin, length, first, static_cast<std::int32_t>(whole_begin(offsets, prefix, i))});
+  }
   const auto work = [&](const Block& b) { return rows ? b.first : b.length - b.first; };
   std::stable_sort(blocks.begin(), blocks.end(), [&](const Block& a, const Block& b) { return work(a) > work(b); });
   return blocks;
@@ -142,11 +148,15 @@ void check_dim(const char* op, int head_dim) {
                      std::to_string(kMostDim));
 }
 
-/// Strips of rows or keys that a warp takes: two for prompts that fill them, where shared memory holds two thread
-/// blocks all the same.
-int strips_for(std::span<const std::int32_t> offsets, std::size_t shared_bytes_of_two, const CudaStream& stream) {
-  const std::int64_t sequences = static_cast<std::int64_t>(offsets.size()) - 1;
-  return beyond_turing() && stream.holds_two(shared_bytes_of_two) && offsets.back() > 2 * kTile * sequences ? 2 : 1;
+static_assert(kPrefixStep % kTile == 0);
+
+/// Strips of rows or keys that a warp takes: two for prompts that fill them with `tokens` in all, where shared memory
+/// holds two thread blocks all the same.
+int strips_for(std::int64_t tokens, std::size_t sequences, std::size_t shared_bytes_of_two, const CudaStream& stream) {
+  return beyond_turing() && stream.holds_two(shared_bytes_of_two) &&
+                 tokens > 2 * kTile * static_cast<std::int64_t>(sequences)
+             ? 2
+             : 1;
 }
 
 template <class Op> PrefillArgs args_of(const Op& op) {
@@ -154,7 +164,7 @@ template <class Op> PrefillArgs args_of(const Op& op) {
   args.q = op.q.data, args.q_stride = op.q.stride, args.q_is_float = op.q.dtype == DType::f32;
   args.k = op.k.data, args.k_stride = op.k.stride;
   args.heads = op.heads, args.kv_heads = op.kv_heads, args.group = op.heads / op.kv_heads, args.head_dim = op.head_dim;
-  args.scale = op.scale, args.cap = op.cap;
+  args.scale = op.scale, args.cap = op.cap, args.prefix = op.prefix;
   args.window = op.window > 0 ? op.window : 1 << 30;
   args.lse = static_cast<float*>(const_cast<void*>(static_cast<const void*>(op.lse.data)));
   args.lse_stride = op.lse.stride;
@@ -167,13 +177,13 @@ void CudaOps::run(const PrefillAttention& op, Stream& any) const {
   check(op);
   check_dim("prefill_attention", op.head_dim);
   auto& stream = static_cast<CudaStream&>(any);
-  if (op.offsets.back() == 0) return;
+  if (op.offsets.back() == op.offsets.front()) return;
   PrefillArgs args = args_of(op);
   args.v = op.v.data, args.v_stride = op.v.stride;
   if (!op.sink_logits.empty()) args.sink_logits = stream.upload(op.sink_logits);
   args.out = op.out.data, args.out_stride = op.out.stride, args.out_is_float = op.out.dtype == DType::f32;
   const auto upload_blocks = [&](int rows) {
-    const std::vector<Block> blocks = blocks_of(op.offsets, rows, true);
+    const std::vector<Block> blocks = blocks_of(op.offsets, op.prefix, rows, true);
     args.blocks = stream.upload(std::span<const Block>(blocks));
     return static_cast<unsigned>(blocks.size());
   };
@@ -185,7 +195,9 @@ void CudaOps::run(const PrefillAttention& op, Stream& any) const {
             launch(op.cap > 0 ? prefill_capped<T, kDim, kStrips> : prefill_tensor<T, kDim, kStrips>,
                    upload_blocks(kTile * kStrips) * op.heads, kThreads, kPrefillBytes<T, kDim, kStrips>, stream, args);
           };
-          if (strips_for(op.offsets, kPrefillBytes<T, kDim, 2>, stream) == 2) run.template operator()<2>();
+          const std::int64_t rows = op.offsets.back() - op.offsets.front();
+          if (strips_for(rows, op.offsets.size() - 1, kPrefillBytes<T, kDim, 2>, stream) == 2)
+            run.template operator()<2>();
           else run.template operator()<1>();
         });
     launch(prefill_plain<T>, dim3(upload_blocks(1), op.heads), kThreads, 0, stream, args);
@@ -196,12 +208,13 @@ void CudaOps::run(const ColumnSums& op, Stream& any) const {
   check(op);
   check_dim("column_sums", op.head_dim);
   auto& stream = static_cast<CudaStream&>(any);
-  if (op.offsets.back() == 0) return;
+  if (op.offsets.back() == op.offsets.front()) return;
   PrefillArgs args = args_of(op);
   args.score = static_cast<float*>(op.score.data), args.score_stride = op.score.stride;
   args.observation = op.observation;
+  args.before = static_cast<const float*>(op.before.data), args.before_stride = op.before.stride;
   const auto upload_blocks = [&](int keys) {
-    const std::vector<Block> blocks = blocks_of(op.offsets, keys, false);
+    const std::vector<Block> blocks = blocks_of(op.offsets, op.prefix, keys, false);
     args.blocks = stream.upload(std::span<const Block>(blocks));
     return static_cast<unsigned>(blocks.size());
   };
@@ -214,7 +227,11 @@ void CudaOps::run(const ColumnSums& op, Stream& any) const {
             launch(column_sums_kernel<T, kDim, kStrips>(largest, op.cap > 0),
                    upload_blocks(kTile * kStrips) * op.kv_heads, kThreads, kColumnSumsBytes<T, kDim>, stream, args);
           };
-          if (strips_for(op.offsets, kColumnSumsBytes<T, kDim>, stream) == 2) run.template operator()<2>();
+          const std::int64_t keys = whole_begin(op.offsets, op.prefix, op.offsets.size() - 1);
+          // Two strips of keys may not lie across the end of the prefix.
+          if (op.prefix % (2 * kTile) == 0 &&
+              strips_for(keys, op.offsets.size() - 1, kColumnSumsBytes<T, kDim>, stream) == 2)
+            run.template operator()<2>();
           else run.template operator()<1>();
         });
     launch(largest ? column_sums_plain<T, Largest> : column_sums_plain<T, Sum>, dim3(upload_blocks(1), op.kv_heads),

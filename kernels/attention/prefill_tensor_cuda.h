@@ -132,6 +132,7 @@ template <class T, int kDim, int kStrips, bool kCapped> __device__ __forceinline
     end_copies();
     __syncthreads();  // the values have arrived, and no thread needs these keys
     token -= kTile;
+    if (tile * kTile == a.prefix) token -= a.blocks[blockIdx.x / a.heads].begin;  // the prefix's keys are the next
     if (tile > last_tile) keys.begin_load(rows_of(a.k, a.k_stride), a.k_stride, kTile, a.head_dim);
     if (sees) add_values<T, kDim, kStrips>(weights, values, out);
   }

@@ -38,8 +38,8 @@ std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, const Work
     return most;
   };
   const auto piece = [&](Stage stage) { return bytes(stage, space.piece_tokens, false); };
-  const std::uint64_t attention =
-      bytes(Stage::attention_in, space.chunk_tokens, true) + bytes(Stage::attend, space.chunk_tokens, true);
+  const std::uint64_t attention = bytes(Stage::attention_in, space.chunk_tokens + space.prefix_tokens, true) +
+                                  bytes(Stage::attend, space.chunk_tokens + space.prefix_tokens, true);
   const std::uint64_t beside = std::max(piece(Stage::attention_in), piece(Stage::attention_out));
   return round_up(std::max({piece(Stage::embed), piece(Stage::mlp), piece(Stage::expert), attention + beside}), kPage);
 }
@@ -91,6 +91,7 @@ Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workl
   space.batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
   space.chunk_tokens = std::min(space.batch_tokens, std::max<std::int64_t>(rows_that_fill, work.longest_prompt));
   space.piece_tokens = std::min(space.chunk_tokens, rows_that_fill);
+  space.prefix_tokens = work.longest_prefix;
   space.admitted_tokens = std::max(space.chunk_tokens, space.batch_tokens / 4);
   space.chunk = chunk_bytes(model, types, space);
   const std::int64_t block = policy.block_size();

@@ -22,6 +22,9 @@ struct WorkGroup {
   double prompt = 1, generation = 1;  ///< tokens, on average
   double prompts = 0;                 ///< distinct prompts; equal ones are neighbours
   bool continues = false;             ///< the first of them is the last one of the group before
+  double prefix = 0;                  ///< tokens of a prompt that neighbours share, on average; 0: none
+  double prefixes = 0;                ///< distinct beginnings of prompts; equal ones are neighbours
+  bool prefix_continues = false;      ///< the first of them is that of the last prompt of the group before
 };
 
 /// A job's requests: upper bounds, and how they are distributed.
@@ -30,6 +33,7 @@ struct Workload {
   std::int64_t longest_prompt = 1;           ///< tokens
   LayerSlots slots = 1;                      ///< most slots that a sequence needs (Retention::slots)
   std::int64_t longest_generation = 1;
+  std::int64_t longest_prefix = 0;  ///< most tokens that neighbours' prompts share and that are computed once
   bool resumes = false;  ///< some sequences start partway through their answers, so prompts join others' decode
   std::vector<WorkGroup> groups = {};  ///< in the order of the job; empty: all are as long as the longest
   std::uint64_t job_bytes = 0;         ///< memory outside buffers: the request list and pending answers
@@ -89,9 +93,10 @@ struct UnpackedLayout {
 
 /// The space, per chunk of tokens and per block, that the kernels need in addition to the buffers.
 struct Workspace {
-  std::int64_t batch_tokens = 0;  ///< tokens in a batch of the longest prompts
-  std::int64_t chunk_tokens = 0;  ///< most tokens in a chunk, which holds whole prompts
-  std::int64_t piece_tokens = 0;  ///< most tokens in a piece of a chunk: what works row by row goes piece by piece
+  std::int64_t batch_tokens = 0;   ///< tokens in a batch of the longest prompts
+  std::int64_t chunk_tokens = 0;   ///< most tokens in a chunk, which holds whole prompts
+  std::int64_t piece_tokens = 0;   ///< most tokens in a piece of a chunk: what works row by row goes piece by piece
+  std::int64_t prefix_tokens = 0;  ///< most tokens of a shared prefix, which lie beside those of a chunk
   /// Prompt tokens of a batch that may join a sweep after the first, not counting the last prompt of them: a quarter of
   /// what its prefill has, so that decode does not stall.
   std::int64_t admitted_tokens = 0;

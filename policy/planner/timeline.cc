@@ -39,12 +39,13 @@ class Queue {
     while (places > kNone && !empty()) {
       const WorkGroup& group = groups_[next_];
       const double alike = group.choices / std::max(1.0, group.prompts);
-      const bool apart = alike < 1 + kNone && !group.continues;  // then it does not matter which batch they are in
+      // Where nothing is shared, it does not matter which batch they are in.
+      const bool apart = alike < 1 + kNone && !group.continues && group.prefix == 0;
       const double count = std::min({places, (group.choices - used_) / scale_, apart ? places : room});
       const bool neighbour = group.continues && used_ == 0 && room < in_batch;
       const double own = std::max(0.0, distinct(used_, count, alike) - (neighbour ? 1 : 0));
       taken.choices += count, taken.computed += own;
-      taken.computed_tokens += own * group.prompt;
+      taken.computed_tokens += own * group.prompt - shared(group, own, room < in_batch) * group.prefix;
       begun(count, std::max<std::int64_t>(1, std::llround(group.generation)));
       places -= count, left_ -= count * scale_, used_ += count * scale_;
       room = std::fmod(room - count, in_batch);
@@ -57,8 +58,8 @@ class Queue {
   /// The choices that may join one gpu batch in one sweep. Equal prompts count once.
   double may_join(std::int64_t admitted_tokens) const {
     const WorkGroup& group = groups_[std::min(next_, groups_.size() - 1)];
-    return std::max(1.0, std::ceil(double(admitted_tokens) / std::max(1.0, group.prompt))) * group.choices /
-           std::max(1.0, group.prompts);
+    return std::max(1.0, std::ceil(double(admitted_tokens) / std::max(1.0, group.prompt - group.prefix))) *
+           group.choices / std::max(1.0, group.prompts);
   }
   /// From now on every choice stands for `scale` of them.
   void scale_by(double scale) { scale_ = scale; }
@@ -68,6 +69,15 @@ class Queue {
   static double distinct(double first, double count, double alike) {
     const double last = first + std::max(0.0, count - 1);
     return std::min(count, std::floor(last / alike + kNone) - std::floor(first / alike + kNone) + 1);
+  }
+
+  /// How many of `own` distinct prompts, which join one batch, need not compute their prefix. `follows`: others of the
+  /// batch have come before them.
+  double shared(const WorkGroup& group, double own, bool follows) const {
+    if (group.prefix == 0 || own < kNone) return 0;
+    const double alike = std::max(1.0, group.prompts / std::max(1.0, group.prefixes));
+    const bool first_too = follows && (used_ > 0 || group.prefix_continues);
+    return std::max(0.0, own - (first_too ? 0 : 1) - (own - 1) / alike);
   }
 
   std::vector<WorkGroup> groups_;

@@ -62,6 +62,11 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
                    "outputs of 1/N to N/N")
       ->group(kRequests);
   command
+      ->add_flag("!--no-prefix-sharing", job.prefix_sharing,
+                 "Compute each prompt by itself; else tokens with which several prompts begin are computed once, where "
+                 "that changes no answer")
+      ->group(kRequests);
+  command
       ->add_flag("--ordered", job.ordered,
                  "At the end also write the answers in the order of the requests, to NAME.sorted.jsonl")
       ->group(kRequests);

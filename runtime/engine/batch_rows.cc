@@ -7,6 +7,7 @@ void BatchRows::clear() {
   begun = 0;
   sequence.clear();
   offsets.assign(1, 0);
+  prefixes.clear();
   shared.clear();
   tokens.clear();
   position.clear();

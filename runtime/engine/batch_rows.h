@@ -12,13 +12,21 @@ namespace weft::runtime {
 /// The part of one sequence that each run of heads in each layer keeps; indexed like policy::Footprint::kv_shapes.
 using LayerKeeps = std::vector<std::vector<kernels::Keep>>;
 
+/// Tokens with which the prompts of neighbours begin. They are computed once.
+struct SharedPrefix {
+  std::int64_t first = 0, last = 0;  ///< sequences [first, last), which have rows for the rest of their prompts
+  std::int64_t begin = 0;            ///< its first row
+  std::int64_t tokens = 0;           ///< a multiple of kernels::kPrefixStep
+};
+
 /// The live sequences of a gpu batch in one sweep, without padding. First come sequences that have begun, with one
-/// token each; then those that begin, with their whole prompts; last those that begin with the prompt of another
-/// sequence and so need no rows of their own.
+/// token each; then those that begin, with what their prompts do not share; last those that begin with the prompt of
+/// another sequence and so need no rows of their own. The rows of shared prefixes are behind those of all sequences.
 struct BatchRows {
   std::int64_t begun = 0;
   std::vector<std::int32_t> sequence;    ///< [live] place in the batch's KV buffers
-  std::vector<std::int32_t> offsets{0};  ///< [own + 1] where each sequence's rows begin in the hidden states
+  std::vector<std::int32_t> offsets{0};  ///< [own + 1] where each sequence's own rows begin in the hidden states
+  std::vector<SharedPrefix> prefixes;    ///< ascending
   std::vector<std::int32_t> shared;      ///< [live - own] index of the sequence whose prompt it shares
   std::vector<std::int32_t> tokens;      ///< [rows] ids
   std::vector<std::int32_t> position;    ///< [rows]

@@ -67,6 +67,8 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
                             .num_gpu_batches = policy_.num_gpu_batches,
                             .admitted_tokens = footprint_.workspace.admitted_tokens,
                             .last_token_only = layers_.synthetic_prefill(),
+                            .prefix_tokens = layers_.prefix_tokens(),
+                            .observation = layers_.retention().observation,
                             .rolling = layers_.rolling()};
   run_ = std::make_unique<Run>(shape, block, waiting, on_token, pause);
   prefill_ops_ = 0;

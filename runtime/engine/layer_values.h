@@ -1,11 +1,14 @@
 // runtime/engine/layer_values.h: shorthands of layers*.cc.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "kernels/tensor.h"
 #include "policy/model/steps.h"
+#include "runtime/model/weights.h"
 
 namespace weft::runtime {
 
@@ -14,9 +17,20 @@ template <class Values> auto& value_at(Values& values, policy::Value value) {
   return values[static_cast<std::size_t>(value)];
 }
 
+/// No values but the rows of hidden states.
+inline std::array<View, policy::kValues> with_hidden(View hidden) {
+  std::array<View, policy::kValues> values;
+  value_at(values, policy::Value::hidden) = hidden;
+  return values;
+}
+
 /// The entries [first, last).
 template <class T> std::span<const T> part_of(const std::vector<T>& all, std::int64_t first, std::int64_t last) {
   return std::span<const T>(all).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
 }
+
+/// The steps, products of one input by the places of their weights: then their results get room in the same order, and
+/// a GPU may compute them as one product (kernels::LinearGroup).
+std::vector<policy::Step> in_memory_order(std::vector<policy::Step> steps, const UnitViews& unit);
 
 }  // namespace weft::runtime

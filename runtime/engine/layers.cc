@@ -23,20 +23,6 @@ using policy::Value;
 
 const ConstView& of(const UnitViews& unit, Role role) { return unit[static_cast<std::size_t>(role)]; }
 
-std::array<View, policy::kValues> with_hidden(View hidden) {
-  std::array<View, policy::kValues> values;
-  value_at(values, Value::hidden) = hidden;
-  return values;
-}
-
-/// The views of these values alone.
-std::array<View, policy::kValues> with_only(const std::array<View, policy::kValues>& values,
-                                            std::initializer_list<Value> wanted) {
-  std::array<View, policy::kValues> some;
-  for (const Value value : wanted) value_at(some, value) = value_at(values, value);
-  return some;
-}
-
 /// The number of steps, from the first on, that are products of one input and nothing else.
 std::size_t products_of_one_input(std::span<const Step> steps) {
   const auto fits = [&](const Step& s) {
@@ -45,8 +31,12 @@ std::size_t products_of_one_input(std::span<const Step> steps) {
   return static_cast<std::size_t>(std::find_if_not(steps.begin(), steps.end(), fits) - steps.begin());
 }
 
-/// The steps, products of one input by the places of their weights: then their results get room in the same order, and
-/// a GPU may compute them as one product (kernels::LinearGroup).
+float attention_scale(const policy::ModelSpec& model) {
+  return model.attention_scale > 0 ? model.attention_scale : 1 / std::sqrt(static_cast<float>(model.head_dim));
+}
+
+}  // namespace
+
 std::vector<Step> in_memory_order(std::vector<Step> steps, const UnitViews& unit) {
   for (std::size_t i = 0; i < steps.size();) {
     const std::size_t count = products_of_one_input(std::span<const Step>(steps).subspan(i));
@@ -59,20 +49,16 @@ std::vector<Step> in_memory_order(std::vector<Step> steps, const UnitViews& unit
   return steps;
 }
 
-float attention_scale(const policy::ModelSpec& model) {
-  return model.attention_scale > 0 ? model.attention_scale : 1 / std::sqrt(static_cast<float>(model.head_dim));
-}
-
-}  // namespace
-
 Layers::Layers(const LayersPlan& plan, const StepsOf& steps_of, std::span<std::byte> workspace, TableRows& tables,
                kernels::Backend& backend, const GracePeriod& stop)
     : model_(plan.model), retention_(plan.retention), types_(plan.types), rotate_(plan.rotate),
       activation_(activation_named(plan.model.activation, plan.model.architecture)), chunk_tokens_(plan.chunk_tokens),
-      piece_tokens_(plan.piece_tokens), arithmetic_(plan.arithmetic), scale_(attention_scale(plan.model)),
-      sink_logits_(plan.sink_logits), scratch_(workspace.data(), workspace.size(), offload::Tier::device),
-      tables_(tables), backend_(backend), ops_(backend.ops()), stop_(stop),
-      random_cache_(plan.model, plan.retention, plan.types.kv, backend) {
+      piece_tokens_(plan.piece_tokens),
+      // Rows that are rotated in place, but attended to as they were, serve one chunk.
+      prefix_tokens_(plan.rotate && plan.types.kv == DType::f32 ? 0 : plan.prefix_tokens), arithmetic_(plan.arithmetic),
+      scale_(attention_scale(plan.model)), sink_logits_(plan.sink_logits),
+      scratch_(workspace.data(), workspace.size(), offload::Tier::device), tables_(tables), backend_(backend),
+      ops_(backend.ops()), stop_(stop), random_cache_(plan.model, plan.retention, plan.types.kv, backend) {
   for (int layer = 0; layer < model_.layers; ++layer) {
     auto& stages = steps_.emplace_back();
     for (std::size_t stage = 0; stage < stages.size(); ++stage)
@@ -241,20 +227,6 @@ void Layers::scale(policy::Factor factor, View x, kernels::Stream& stream) const
   ops_.run(kernels::Scale{x, by, factor == Factor::logits ? model_.logit_cap : 0}, stream);
 }
 
-std::vector<std::int64_t> Layers::chunks(const BatchRows& rows, std::int64_t first) const {
-  std::vector<std::int64_t> ends;
-  std::int64_t begin = first;
-  for (std::int64_t s = first + 1; s <= rows.own(); ++s) {
-    const auto tokens = rows.offsets[static_cast<std::size_t>(s)] - rows.offsets[static_cast<std::size_t>(begin)];
-    if (s > begin + 1 && (tokens > chunk_tokens_ || s - 1 == rows.begun)) {
-      ends.push_back(s - 1);
-      begin = s - 1;
-    }
-  }
-  if (rows.own() > begin) ends.push_back(rows.own());
-  return ends;
-}
-
 void Layers::embed(const UnitViews& unit, const BatchRows& rows, View hidden, kernels::Stream& stream) {
   begin_chunk();
   run_pieces(Stage::embed, 0, unit, {.tokens = rows.tokens, .position = rows.position, .last = {}},
@@ -265,32 +237,6 @@ void Layers::attention(int layer, const UnitViews& unit, const BatchRows& rows, 
                        kernels::Stream& stream) {
   if (rows.begun == 0 && synthetic_) return random_cache_.fill(layer, rows, kv.slots, stream);
   attend(layer, unit, rows, 0, hidden, kv, stream);
-}
-
-void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, View hidden,
-                    const Cache& kv, kernels::Stream& stream) {
-  for (const std::int64_t last : chunks(rows, first)) {
-    begin_chunk();
-    const std::int64_t begin = rows.offsets[first], end = rows.offsets[last];
-    // Attention of prompts reads the type of the keys; slots of int8 and int4 are filled from fp32 numbers.
-    const bool prompts = first >= rows.begun, narrow = prompts && types_.product == types_.kv,
-               narrow_kv = narrow && !is_quantised(kv.slots.front().dtype);
-    const Chunk chunk{.tokens = {},
-                      .position = part_of(rows.position, begin, end),
-                      .last = {},
-                      .narrow_q = model_.fused_qkv ? narrow_kv : narrow,
-                      .narrow_kv = narrow_kv};
-    Values values = with_hidden(hidden.slice(begin, end - begin));
-    for (const Value value : policy::scratch_values(in_memory_order(steps(Stage::attention_in, layer), unit)))
-      if (policy::spans_chunk(value)) value_at(values, value) = take(value, end - begin, chunk);
-    run(Stage::attend, layer, unit, chunk, values, stream);  // makes room alone
-    run_pieces(Stage::attention_in, layer, unit, chunk,
-               with_only(values, {Value::hidden, Value::q, Value::k, Value::v}), stream);
-    if (prompts) prefill(layer, rows, first, last, values, kv, stream);
-    else decode(ops_, layer, rows, first, last, values, kv, stream);
-    run_pieces(Stage::attention_out, layer, unit, chunk, with_only(values, {Value::hidden, Value::attended}), stream);
-    first = last;
-  }
 }
 
 void Layers::attention_in(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const Exchange& out,

@@ -58,14 +58,14 @@ struct LayersPlan {
   const policy::Retention& retention;
   policy::Types types;
   bool rotate = false;  ///< rotate keys and values before they are quantised (policy::KvFormat)
-  std::int64_t chunk_tokens = 0, piece_tokens = 0;   ///< as in policy::Workspace
-  Arithmetic arithmetic = Arithmetic::exact;         ///< used for products with quantised weights
-  std::vector<std::vector<float>> sink_logits = {};  ///< [layers, heads] if the model has sinks
+  std::int64_t chunk_tokens = 0, piece_tokens = 0, prefix_tokens = 0;  ///< as in policy::Workspace
+  Arithmetic arithmetic = Arithmetic::exact;                           ///< used for products with quantised weights
+  std::vector<std::vector<float>> sink_logits = {};                    ///< [layers, heads] if the model has sinks
 };
 
 /// Runs sublayers on the device, so that the work space is bounded: attention in chunks of at most `chunk_tokens` rows
-/// (or one prompt), and what works row by row in pieces of at most `piece_tokens` rows. A row's result depends on
-/// neither. Once `stop` is over, the next chunk or piece throws Interrupted.
+/// (or one prompt) besides a prefix that they share, and what works row by row in pieces of at most `piece_tokens`
+/// rows. A row's result depends on neither. Once `stop` is over, the next chunk or piece throws Interrupted.
 /// attention_core() is called by the host lane's thread, everything else by the device lane's, one thread at a time.
 class Layers {
  public:
@@ -107,6 +107,8 @@ class Layers {
 
   const policy::ModelSpec& model() const { return model_; }
   const kernels::Ops& ops() const { return ops_; }
+  std::int64_t prefix_tokens() const { return prefix_tokens_; }
+  const policy::Retention& retention() const { return retention_; }
   policy::Rolling rolling() const { return policy::rolling_of(model_, retention_); }
 
   /// Called on the device lane's thread once the scores of some prompts in one layer are computed, with the op that
@@ -156,8 +158,27 @@ class Layers {
   void scale(policy::Factor factor, View x, kernels::Stream& stream) const;
   /// Those of some heads, for both sides that attend; empty if the model has none.
   std::span<const float> sink_logits(int layer, int first, int heads) const;
-  void prefill(int layer, const BatchRows& rows, std::int64_t first, std::int64_t last, const Values& values,
-               const Cache& kv, kernels::Stream& stream);
+  /// Sequences whose attention is computed at once, and the prefix that they share, or null.
+  struct Part {
+    std::int64_t first, last;
+    const SharedPrefix* prefix;
+  };
+  /// The parts of the sequences from `first` on.
+  std::vector<Part> parts(const BatchRows& rows, std::int64_t first) const;
+  /// Makes room in the work space for a chunk's values of attention, of `rows` rows.
+  void take_attention(int layer, const UnitViews& unit, std::int64_t rows, const Chunk& chunk, Values& values);
+  /// Whether a layer's tokens stay by the attention that they received.
+  bool scored(int layer) const { return retention_.scored() && !retention_.everything(layer); }
+  /// Attention of prompts to themselves, and to the `prefix` rows with which `values` begin. Returns the op, which has
+  /// run.
+  kernels::PrefillAttention attend_prompts(int layer, const Values& values, std::span<const std::int32_t> offsets,
+                                           std::int64_t prefix, kernels::Stream& stream);
+  /// Attention over a prefix of so many rows, and the scores that it gives its own tokens. What the cache rotates is
+  /// rotated if it is `quantised`.
+  void prefill_prefix(int layer, const Values& values, std::int64_t tokens, bool quantised, kernels::Stream& stream);
+  /// Attention of a part's prompts, and what stays of them. `values` begin with the rows of its prefix.
+  void prefill(int layer, const BatchRows& rows, const Part& part, const Values& values, const Cache& kv,
+               kernels::Stream& stream);
   /// Runs all of attention for the sequences from `first` on.
   void attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, View hidden, const Cache& kv,
               kernels::Stream& stream);
@@ -172,15 +193,13 @@ class Layers {
             const Cache& kv, kernels::Stream& stream) const;
   /// Rotates heads in place if the KV format asks for it; otherwise does nothing.
   void rotate(const kernels::Ops& ops, const View& heads, kernels::Stream& stream) const;
-  /// The ends of the chunks of whole sequences from `first` on, as indices into rows.offsets.
-  std::vector<std::int64_t> chunks(const BatchRows& rows, std::int64_t first) const;
 
   const policy::ModelSpec& model_;
   const policy::Retention& retention_;
   const policy::Types types_;
   const bool rotate_;
   const kernels::Activation activation_;
-  const std::int64_t chunk_tokens_, piece_tokens_;
+  const std::int64_t chunk_tokens_, piece_tokens_, prefix_tokens_;
   const Arithmetic arithmetic_;
   const float scale_;
   const std::vector<std::vector<float>> sink_logits_;

@@ -6,7 +6,7 @@ namespace weft::runtime {
 
 Places::Places(const Shape& shape, std::span<Sequence> block, const Waiting& waiting)
     : shape_(shape), block_(block), waiting_(waiting), waiting_count_(waiting.count), rows_(shape.num_gpu_batches),
-      live_(shape.num_gpu_batches), all_live_(static_cast<std::int64_t>(block.size())) {
+      held_(shape.num_gpu_batches), live_(shape.num_gpu_batches), all_live_(static_cast<std::int64_t>(block.size())) {
   for (int b = 0; b < shape.num_gpu_batches; ++b) live_[b] = static_cast<std::int64_t>(batch(b).size());
 }
 
@@ -35,7 +35,8 @@ void Places::admit(int batch) {
     const bool costs = !before || !waiting_.next_shares || !waiting_.next_shares(*before);
     if (costs && admitted >= shape_.admitted_tokens) return;
     fill(place, batch);
-    if (!before || before->tokens != place.tokens) admitted += place.prompt_tokens;
+    if (!before || before->tokens != place.tokens)
+      admitted += place.prompt_tokens - (shares_prefixes() ? place.prefix_tokens : 0);
     before = &place;
   }
 }
@@ -61,38 +62,127 @@ std::vector<std::size_t> Places::place_begun() {
   return filled;
 }
 
+bool Places::hold(int batch, std::int64_t sharers, std::int64_t tokens) {
+  std::int64_t& held = held_[batch];
+  held += sharers;
+  // A place that waits costs a row a sweep, a prefix that is computed again its rows, which are cheaper.
+  const bool enough = 2 * sharers >= shape_.gpu_batch_size || 4 * held >= tokens;
+  if (enough || waiting_count_ == 0 || rows_[batch].begun == 0) held = 0;
+  return held > 0;
+}
+
+std::vector<std::int32_t> Places::beginning(int batch, bool prefill) {
+  const std::span<Sequence> all = this->batch(batch);
+  std::vector<std::int32_t> places;
+  std::int64_t sharers = 0, tokens = 0;
+  for (std::int32_t place = 0; place < static_cast<std::int32_t>(all.size()); ++place) {
+    const Sequence& sequence = all[place];
+    if (sequence.finish != Finish::none || sequence.generated() > 0) continue;
+    places.push_back(place);
+    if (sequence.prefix_tokens > 0) ++sharers, tokens = std::max(tokens, sequence.prefix_tokens);
+  }
+  if (!shares_prefixes()) return places;
+  if (!prefill && sharers > 0 && hold(batch, sharers, tokens))
+    std::erase_if(places, [&](std::int32_t place) { return all[place].prefix_tokens > 0; });
+  std::stable_sort(places.begin(), places.end(),
+                   [&](std::int32_t a, std::int32_t b) { return all[a].tokens < all[b].tokens; });
+  return places;
+}
+
+std::vector<Places::Group> Places::groups(std::span<const Sequence> all, const std::vector<std::int32_t>& beginning,
+                                          std::int64_t most_rows) const {
+  std::vector<Group> groups;
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < beginning.size() && rows < most_rows; ++i) {
+    const std::vector<std::int32_t>& tokens = all[beginning[i]].tokens;
+    const auto length = static_cast<std::int64_t>(tokens.size());
+    std::int64_t most = std::min({shape_.prefix_tokens, length - std::max<std::int64_t>(1, shape_.observation),
+                                  shape_.rolling.context > 0 ? shape_.rolling.context : length});
+    most = std::max<std::int64_t>(0, most) / kernels::kPrefixStep * kernels::kPrefixStep;
+    if (!groups.empty() && most > 0) {
+      Group& group = groups.back();
+      const std::vector<std::int32_t>& first = all[beginning[group.first]].tokens;
+      const auto end = tokens.begin() + std::min(most, group.tokens);
+      const std::int64_t common = (std::mismatch(tokens.begin(), end, first.begin()).first - tokens.begin()) /
+                                  kernels::kPrefixStep * kernels::kPrefixStep;
+      // It joins if that saves rows, although a shorter prefix leaves more to the others.
+      const auto others = static_cast<std::int64_t>(group.last - group.first) - 1;
+      if (common > 0 && others * (group.tokens - common) < common) {
+        rows += others * (group.tokens - common) + length - common;
+        group.last = i + 1, group.tokens = common;
+        continue;
+      }
+    }
+    groups.push_back({i, i + 1, most});
+    rows += length;
+  }
+  for (Group& group : groups)
+    if (group.last == group.first + 1) group.tokens = 0;
+  return groups;
+}
+
+/// Adds a sequence and its rows for the tokens from `from` on.
+void Places::add_rows(BatchRows& rows, std::int32_t place, const Sequence& sequence, std::int64_t from) const {
+  const auto length = static_cast<std::int32_t>(sequence.tokens.size());
+  for (auto p = static_cast<std::int32_t>(from); p < length; ++p) {
+    rows.tokens.push_back(sequence.tokens[p]);
+    rows.position.push_back(
+        static_cast<std::int32_t>(shape_.rolling.position(p, sequence.keep.front().front().budget())));
+  }
+  rows.add(place, sequence.keep, length);
+  rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));
+}
+
 RowCounts Places::gather(int batch, bool prefill) {
   RowCounts counts;
   BatchRows& rows = rows_[batch];
   rows.clear();
   if (!prefill) admit(batch);
   const std::span<Sequence> all = this->batch(batch);
-  std::vector<std::int32_t> sharing;  // places whose sequence shares a prefill
-  for (const bool begun : {true, false}) {
-    const Sequence* before = nullptr;
-    for (std::int32_t place = 0; place < static_cast<std::int32_t>(all.size()); ++place) {
-      const Sequence& sequence = all[place];
-      if (sequence.finish != Finish::none || (sequence.generated() > 0) != begun) continue;
-      if (before && !begun && !shape_.last_token_only && before->tokens == sequence.tokens) {
-        sharing.push_back(place);
-        rows.shared.push_back(static_cast<std::int32_t>(rows.own()) - 1);
-        counts.shared_tokens += sequence.prompt_tokens;
-        continue;
-      }
-      before = &sequence;
-      const auto length = static_cast<std::int32_t>(sequence.tokens.size());
-      for (std::int32_t p = begun || shape_.last_token_only ? length - 1 : 0; p < length; ++p) {
-        rows.tokens.push_back(sequence.tokens[p]);
-        rows.position.push_back(
-            static_cast<std::int32_t>(shape_.rolling.position(p, sequence.keep.front().front().budget())));
-      }
-      if (begun && shape_.rolling.moves_before(length - 1, sequence.keep.front().front().budget()))
-        rows.moved.push_back(static_cast<std::int32_t>(rows.live()));
-      rows.add(place, sequence.keep, length);
-      rows.offsets.push_back(static_cast<std::int32_t>(rows.tokens.size()));
-      if (!begun) counts.prompt_tokens += sequence.prompt_tokens;
+  for (std::int32_t place = 0; place < static_cast<std::int32_t>(all.size()); ++place) {
+    const Sequence& sequence = all[place];
+    if (sequence.finish != Finish::none || sequence.generated() == 0) continue;
+    const auto last = static_cast<std::int64_t>(sequence.tokens.size()) - 1;
+    if (shape_.rolling.moves_before(last, sequence.keep.front().front().budget()))
+      rows.moved.push_back(static_cast<std::int32_t>(rows.live()));
+    add_rows(rows, place, sequence, last);
+  }
+  rows.begun = rows.live();
+
+  // Places whose sequence shares a whole prompt, by the place before them that has one of its own.
+  std::vector<std::int32_t> own;
+  std::vector<std::vector<std::int32_t>> alike;
+  for (const std::int32_t place : beginning(batch, prefill)) {
+    if (!own.empty() && !shape_.last_token_only && all[own.back()].tokens == all[place].tokens) {
+      alike.back().push_back(place);
+      continue;
     }
-    if (begun) rows.begun = rows.live();
+    own.push_back(place);
+    alike.emplace_back();
+  }
+  std::vector<std::int32_t> sharing;
+  for (const Group& group : groups(all, own, prefill ? INT64_MAX : shape_.admitted_tokens)) {
+    if (group.tokens > 0)
+      rows.prefixes.push_back(
+          {rows.own(), rows.own() + static_cast<std::int64_t>(group.last - group.first), 0, group.tokens});
+    for (std::size_t i = group.first; i < group.last; ++i) {
+      const Sequence& sequence = all[own[i]];
+      for (const std::int32_t place : alike[i]) {
+        sharing.push_back(place);
+        rows.shared.push_back(static_cast<std::int32_t>(rows.own()));
+        counts.shared_tokens += sequence.prompt_tokens;
+      }
+      const bool computes = i == group.first;  // the prefix, too
+      counts.prompt_tokens += sequence.prompt_tokens - (computes ? 0 : group.tokens);
+      counts.shared_tokens += computes ? 0 : group.tokens;
+      add_rows(rows, own[i], sequence, shape_.last_token_only ? sequence.prompt_tokens - 1 : group.tokens);
+    }
+  }
+  for (SharedPrefix& prefix : rows.prefixes) {
+    prefix.begin = rows.rows();
+    const Sequence& first = all[rows.sequence[prefix.first]];
+    rows.tokens.insert(rows.tokens.end(), first.tokens.begin(), first.tokens.begin() + prefix.tokens);
+    for (std::int64_t p = 0; p < prefix.tokens; ++p) rows.position.push_back(static_cast<std::int32_t>(p));
   }
   for (const std::int32_t place : sharing)
     rows.add(place, all[place].keep, static_cast<std::int32_t>(all[place].tokens.size()));

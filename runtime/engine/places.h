@@ -28,7 +28,7 @@ struct Waiting {
 /// Counts that one sweep of a batch adds to a run's totals.
 struct RowCounts {
   std::int64_t prompt_tokens = 0;  ///< tokens of prompts that have rows
-  std::int64_t shared_tokens = 0;  ///< tokens of prompts that share another's prefill; not in prompt_tokens
+  std::int64_t shared_tokens = 0;  ///< tokens of prompts that are computed with another's; not in prompt_tokens
 };
 
 /// Belongs to one run of one block. gather() and finished() are for the device lane's thread, the rest for any thread.
@@ -38,6 +38,8 @@ class Places {
     int gpu_batch_size = 1, num_gpu_batches = 1;
     std::int64_t admitted_tokens = 0;  ///< prompt tokens that may join a later sweep of a batch
     bool last_token_only = false;      ///< prompts have one row, since their keys and values are made up
+    std::int64_t prefix_tokens = 0;    ///< most tokens of a shared prefix; 0: prefixes are not shared
+    std::int64_t observation = 0;      ///< last rows of a prompt that it does not share (Retention::observation)
     policy::Rolling rolling = {};      ///< rule for rolled positions
   };
   /// `block` has at most as many sequences as there are places, none finished. It and `waiting` must outlive this.
@@ -60,13 +62,27 @@ class Places {
   std::vector<std::size_t> place_begun();
 
   /// Makes the rows of the batch's next sweep: first sequences that have begun, then those that begin. Except in the
-  /// block's first sweep, waiting sequences get the places of finished ones before that.
+  /// block's first sweep, waiting sequences get the places of finished ones before that, and a sequence whose prompt
+  /// begins as others do may wait in its place until more of them have one, so that they share a prefix.
   RowCounts gather(int batch, bool prefill);
   /// One sequence of the batch has finished.
   void finished(int batch);
 
  private:
+  /// Neighbours of `beginning` that share a prefix, or a sequence by itself.
+  struct Group {
+    std::size_t first, last;
+    std::int64_t tokens;  // of the prefix
+  };
   void admit(int batch);
+  bool shares_prefixes() const { return shape_.prefix_tokens > 0 && !shape_.last_token_only; }
+  /// The places of the sequences that begin in this sweep. Those that may share a prefix are neighbours.
+  std::vector<std::int32_t> beginning(int batch, bool prefill);
+  /// Whether sequences that could begin wait for others with the same prefix.
+  bool hold(int batch, std::int64_t sharers, std::int64_t tokens);
+  std::vector<Group> groups(std::span<const Sequence> all, const std::vector<std::int32_t>& beginning,
+                            std::int64_t most_rows) const;
+  void add_rows(BatchRows& rows, std::int32_t place, const Sequence& sequence, std::int64_t from) const;
   void fill(Sequence& place, int batch);
 
   const Shape shape_;
@@ -74,6 +90,7 @@ class Places {
   const Waiting& waiting_;
   std::atomic<std::int64_t> waiting_count_;
   std::vector<BatchRows> rows_;                  // [batches]
+  std::vector<std::int64_t> held_;               // [batches] places that sequences held, summed over sweeps
   std::vector<std::atomic<std::int64_t>> live_;  // [batches] sequences not finished
   std::atomic<std::int64_t> all_live_;
 };

@@ -22,6 +22,7 @@ struct Sequence {
   std::int32_t choice = 0;           ///< index among the request's n
   std::vector<std::int32_t> tokens;  ///< the prompt, then what was generated
   std::int64_t prompt_tokens = 0, min_tokens = 0, max_tokens = 0;
+  std::int64_t prefix_tokens = 0;  ///< tokens with which prompts of other requests begin too, as far as is known
   LayerKeeps keep;
   kernels::SampleParams sampling;    ///< its counter is that of the next token
   std::vector<std::int32_t> forced;  ///< tokens to score, fed in place of samples; [max_tokens] if not empty

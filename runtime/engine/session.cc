@@ -155,6 +155,7 @@ Session::Session(const ModelSource& source, const Decide& decide, const MachineO
                  .rotate = policy_.kv_format.rotates(),
                  .chunk_tokens = footprint_.workspace.chunk_tokens,
                  .piece_tokens = footprint_.workspace.piece_tokens,
+                 .prefix_tokens = footprint_.workspace.prefix_tokens,
                  .arithmetic = policy_.weight_format.value_or(policy::WeightFormat{}).arithmetic,
                  .sink_logits = sink_logits_of(source)},
       storage_->workspace(), *storage_, *backend_, grace_);

@@ -249,7 +249,7 @@ Ran run_class(Job& job, JobPlan& plan, const SavedWork& saved, const LengthClass
   {
     Answers answers(session, job.results, job.progress, static_cast<std::size_t>(session.policy().block_size()));
     InFlight in_flight(job.options, saved, todo, later, session, answers);
-    ran.complete = run_requests(session, job.requests, todo, answers, in_flight);
+    ran.complete = run_requests(session, job.requests, todo, answers, in_flight, job.options.prefix_sharing);
     ran.saved_words = in_flight.saved_words();
     checkpoints = in_flight.report();
   }

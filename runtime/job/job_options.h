@@ -47,7 +47,8 @@ struct JobOptions {
   OnBadRequest on_bad_request = OnBadRequest::fail;
   std::vector<std::string> served_names;  ///< names of the model in OpenAI lines; empty: model_names()
   bool strict_openai = false;
-  std::string chat_template;  ///< argument of ChatTemplate::load_as(); empty: the model's own
+  bool prefix_sharing = true;  ///< tokens with which several prompts begin are computed once
+  std::string chat_template;   ///< argument of ChatTemplate::load_as(); empty: the model's own
   policy::PartialPolicy policy;
   std::string machine_file;                   ///< machine to plan for; empty: this one, measured briefly
   std::vector<policy::Retention> retentions;  ///< allowed in place of the policy's

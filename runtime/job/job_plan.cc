@@ -56,8 +56,8 @@ JobPlan::JobPlan(const JobOptions& options, const ModelSource& source, const Req
       machine_(std::move(machine)) {
   if (!options.machine_file.empty()) machine_ = read_machine(options.machine_file);
   std::vector<std::uint32_t> order = todo;
-  if (options.policy.continuous.value_or(true)) put_in_order(order, requests);
-  groups_ = groups_of(order, requests);
+  if (options.policy.continuous.value_or(true)) put_in_order(order, requests, options.prefix_sharing);
+  groups_ = groups_of(order, requests, options.prefix_sharing);
 }
 
 policy::Workload JobPlan::work(const policy::Retention& retention) const {
@@ -69,6 +69,7 @@ policy::Workload JobPlan::work(const policy::Retention& retention) const {
     own.add(entry);
     work.longest_prompt = std::max<std::int64_t>(work.longest_prompt, entry.prompt_tokens);
     work.longest_generation = std::max<std::int64_t>(work.longest_generation, entry.max_tokens);
+    if (options_.prefix_sharing) work.longest_prefix = std::max<std::int64_t>(work.longest_prefix, entry.prefix_tokens);
     work.slots.cover(retention.slots(entry.prompt_tokens, entry.max_tokens, source_.spec.windows));
   }
   work.groups = groups_;

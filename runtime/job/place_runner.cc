@@ -58,6 +58,7 @@ class ReadAhead {
       if (!request || held != item.request) request = requests_.read(item.request);  // choices are neighbours
       held = item.request;
       Sequence sequence = answers_.begin(item.request, static_cast<std::int32_t>(item.choice), *request);
+      sequence.prefix_tokens = requests_.entry(item.request).prefix_tokens;
       in_flight_.advance(sequence);
       if (!begun_.push(std::move(sequence))) return;
     }
@@ -208,9 +209,9 @@ std::vector<WorkItem> resumed_items(std::vector<std::uint32_t>& indices, const R
 }  // namespace
 
 bool run_requests(Session& session, const RequestFile& requests, std::vector<std::uint32_t> indices, Answers& answers,
-                  InFlight& in_flight) {
+                  InFlight& in_flight, bool prefix_sharing) {
   const bool continuous = session.policy().continuous;
-  if (continuous) put_in_order(indices, requests);
+  if (continuous) put_in_order(indices, requests, prefix_sharing);
   const std::vector<WorkItem> resumed = resumed_items(indices, requests, answers, in_flight);
   const WorkList list(std::move(indices), requests);
   PlaceRunner places(session, list, requests, answers, in_flight);

@@ -14,6 +14,6 @@ namespace weft::runtime {
 /// Runs all requests. Returns false if it was interrupted. What was in flight in an earlier run goes first. A sequence
 /// whose KV the spill file has lost continues from where it was saved last, or begins again. Throws the typed errors.
 bool run_requests(Session& session, const RequestFile& requests, std::vector<std::uint32_t> indices, Answers& answers,
-                  InFlight& in_flight);
+                  InFlight& in_flight, bool prefix_sharing);
 
 }  // namespace weft::runtime

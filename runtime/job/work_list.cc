@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <unordered_map>
 
 namespace weft::runtime {
 namespace {
@@ -16,35 +17,43 @@ struct Placed {
   Prompt prompt;
   std::uint32_t length;          // of its own
   std::uint32_t longest, first;  // of all requests with this prompt
+  std::uint32_t alike;           // the first of all requests with this beginning
   std::uint32_t index;
 };
 
 }  // namespace
 
-void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests) {
+void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests, bool sharing) {
   const bool scores = requests.kind() == RequestKind::score;
   std::vector<Placed> all;
+  std::unordered_map<std::uint32_t, std::uint32_t> first_of;  // by the prefix's leader
   all.reserve(indices.size());
   for (const std::uint32_t index : indices) {
     const RequestFile::Entry& entry = requests.entry(index);
     const std::uint32_t length = scores ? entry.prompt_tokens : entry.max_tokens;
-    all.push_back({prompt_of(entry), length, length, index, index});
+    const bool alike = sharing && entry.prefix != PrefixIndex::kNone;
+    all.push_back({prompt_of(entry), length, length, index,
+                   alike ? first_of.try_emplace(entry.prefix, index).first->second : index, index});
   }
   std::sort(all.begin(), all.end(),
             [](const Placed& a, const Placed& b) { return std::tie(a.prompt, a.index) < std::tie(b.prompt, b.index); });
   for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
     for (end = begin; end < all.size() && all[end].prompt == all[begin].prompt; ++end)
       all[begin].longest = std::max(all[begin].longest, all[end].length);
-    for (std::size_t i = begin; i < end; ++i) all[i].longest = all[begin].longest, all[i].first = all[begin].first;
+    for (std::size_t i = begin; i < end; ++i) {
+      all[i].longest = all[begin].longest, all[i].first = all[begin].first;
+      if (!sharing || requests.entry(all[i].index).prefix == PrefixIndex::kNone) all[i].alike = all[i].first;
+    }
   }
   std::sort(all.begin(), all.end(), [](const Placed& a, const Placed& b) {
-    return std::tie(b.longest, a.first, b.length, a.index) < std::tie(a.longest, b.first, a.length, b.index);
+    return std::tie(b.longest, a.alike, a.first, b.length, a.index) <
+           std::tie(a.longest, b.alike, b.first, a.length, b.index);
   });
   std::transform(all.begin(), all.end(), indices.begin(), [](const Placed& placed) { return placed.index; });
 }
 
 std::vector<policy::WorkGroup> groups_of(std::span<const std::uint32_t> order, const RequestFile& requests,
-                                         std::size_t most) {
+                                         bool sharing, std::size_t most) {
   std::size_t runs = 0;
   double choices = 0;
   const auto same_as_before = [&](std::size_t i) {
@@ -66,9 +75,15 @@ std::vector<policy::WorkGroup> groups_of(std::span<const std::uint32_t> order, c
     group.choices += entry.n;
     group.prompt += double(entry.n) * entry.prompt_tokens;
     group.generation += double(entry.n) * entry.max_tokens;
+    if (sharing) group.prefix += double(entry.n) * entry.prefix_tokens;
     if (group.prompts == 0 || !same_prompt) ++group.prompts;
+    const bool same_prefix =
+        sharing && i > 0 && entry.prefix != PrefixIndex::kNone && entry.prefix == requests.entry(order[i - 1]).prefix;
+    if (group.prefixes == 0) group.prefix_continues = same_prefix;
+    if (group.prefixes == 0 || !same_prefix) ++group.prefixes;
   }
-  for (policy::WorkGroup& group : groups) group.prompt /= group.choices, group.generation /= group.choices;
+  for (policy::WorkGroup& group : groups)
+    group.prompt /= group.choices, group.generation /= group.choices, group.prefix /= group.choices;
   return groups;
 }
 

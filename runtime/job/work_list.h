@@ -19,12 +19,14 @@ struct WorkItem {
 /// Puts requests in the order in which they take places that are refilled. (Blocks that run to their end take them in
 /// the order of the file.) Equal prompts are neighbours, because they share a prefill. The longest answers go first, so
 /// that few places are empty for long at the end, and neighbours, which share a batch, are about equally long; in a job
-/// that scores, where continuations are short and prompts are not, the longest prompts do.
-void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests);
+/// that scores, where continuations are short and prompts are not, the longest prompts do. With `sharing`, prompts that
+/// begin alike are neighbours among those of the same length of answers.
+void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests, bool sharing);
 
-/// The choices of requests in this order, as planning counts them: at most `most` groups of neighbours.
+/// The choices of requests in this order, as planning counts them: at most `most` groups of neighbours. `sharing`:
+/// whether prefixes are shared.
 std::vector<policy::WorkGroup> groups_of(std::span<const std::uint32_t> order, const RequestFile& requests,
-                                         std::size_t most = 32);
+                                         bool sharing, std::size_t most = 32);
 
 /// Every choice of some requests, with those of a request next to each other. Takes 4 bytes a request, however many
 /// choices it has. `requests` must outlive it.

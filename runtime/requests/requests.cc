@@ -53,12 +53,16 @@ RequestFile::RequestFile(InputFile file, RequestKind kind, const Tokenizer* toke
                          const std::atomic<bool>* stop, std::vector<policy::Retention> rolled)
     : path_(file.path()), rules_{kind, tokenizer, model, default_max_tokens, std::move(openai), std::move(rolled)},
       file_(std::move(file)) {
+  PrefixIndex prefixes;
   for_each_line(file_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     if (stop && *stop) throw Interrupted{};
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     fingerprint_ = mix(fingerprint_ ^ hash(line));
     if (entries_.empty()) refuse_other_formats(line, number);
-    check(line, offset, number);
+    check(line, offset, number, prefixes);
+  });
+  prefixes.each_leader([this](std::size_t request, std::uint32_t tokens) {  // what others have found later
+    entries_[request].prefix_tokens = std::max(entries_[request].prefix_tokens, tokens);
   });
   if (entries_.empty()) throw UsageError(path_.string() + ": no requests; write one JSON object per line");
   if (rules_.openai.strict) refuse_beyond_limits();
@@ -79,7 +83,7 @@ void RequestFile::refuse_other_formats(std::string_view line, std::size_t number
     throw UsageError(where(number) + ": this is JSON, not JSONL: it begins with a list; write one object per line");
 }
 
-void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t number) {
+void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t number, PrefixIndex& prefixes) {
   Entry entry{.offset = offset,
               .bytes = static_cast<std::uint32_t>(line.size()),
               .line = static_cast<std::uint32_t>(number),
@@ -97,6 +101,8 @@ void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t
     entry.n = static_cast<std::uint32_t>(request.n);
     entry.logprobs = static_cast<std::int8_t>(request.logprobs);
     entry.prompt_hash = check_of(request.prompt);
+    const PrefixIndex::Match match = prefixes.add(entries_.size(), request.prompt);
+    entry.prefix = match.leader, entry.prefix_tokens = match.tokens;
     if (const auto first = rules_.tokenizer ? rules_.tokenizer->first_token() : std::nullopt;
         first && request.prompt_text && request.prompt.size() > 1 && request.prompt[0] == *first)
       doubled_first_tokens_ += request.prompt[1] == *first;

@@ -14,6 +14,7 @@
 #include "policy/model/model.h"
 #include "runtime/base/input_file.h"
 #include "runtime/requests/id_index.h"
+#include "runtime/requests/prefix_index.h"
 #include "runtime/requests/request.h"
 
 namespace weft::runtime {
@@ -37,7 +38,7 @@ struct Refusal {
   std::string metadata = {};  ///< as in Request
 };
 
-/// Keeps 56 bytes per request: the place of its line and what it needs. The text is read again when its turn comes.
+/// Keeps 64 bytes per request: the place of its line and what it needs. The text is read again when its turn comes.
 class RequestFile {
  public:
   enum class Verdict : std::uint8_t { good, refused, repeated_id, no_id };
@@ -45,9 +46,11 @@ class RequestFile {
   struct Entry {
     std::uint64_t offset = 0;
     std::uint32_t bytes = 0, line = 0, prompt_tokens = 0, max_tokens = 0, n = 1;
-    std::uint32_t prompt_hash = 0;  ///< equal prompts have equal hashes
-    std::uint32_t check = 0;        ///< hash of the line
-    std::int8_t logprobs = -1;      ///< alternatives at each token; -1: not even that of the chosen token
+    std::uint32_t prompt_hash = 0;              ///< equal prompts have equal hashes
+    std::uint32_t check = 0;                    ///< hash of the line
+    std::uint32_t prefix = PrefixIndex::kNone;  ///< equal for prompts that begin alike (PrefixIndex::Match::leader)
+    std::uint32_t prefix_tokens = 0;            ///< tokens with which another prompt begins, too; or fewer
+    std::int8_t logprobs = -1;                  ///< alternatives at each token; -1: not even that of the chosen token
     Verdict verdict = Verdict::good;
     Id id = Id::unreadable;
     bool has_metadata = false;
@@ -85,7 +88,7 @@ class RequestFile {
   std::optional<std::size_t> find_line(std::uint64_t line) const;
 
  private:
-  void check(std::string_view line, std::uint64_t offset, std::size_t number);
+  void check(std::string_view line, std::uint64_t offset, std::size_t number, PrefixIndex& prefixes);
   void refuse_other_formats(std::string_view line, std::size_t number) const;
   void refuse_missing_ids();
   void refuse_repeated_ids();

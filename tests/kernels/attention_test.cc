@@ -214,7 +214,7 @@ TEST_CASE("attention refuses shapes that disagree, and says what it wanted", "[k
   CHECK_THROWS_WITH(place.run(op),
                     "prefill_attention: 3 heads of 8 over 2 kv_heads; the heads must be a multiple of the kv_heads");
   op.heads = 4, op.offsets = short_offsets;
-  CHECK_THROWS_WITH(place.run(op), "prefill_attention: offsets go from 0 to 3, wanted 0 to 4, the tokens");
+  CHECK_THROWS_WITH(place.run(op), "prefill_attention: offsets end with 3, wanted 4, the tokens");
 
   SlotArrays kv(place, 2, 2, 4, 8, DType::f16);
   Array row(place, 1, 32), one(place, 1, 16), result(place, 1, 32);

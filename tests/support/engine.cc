@@ -9,12 +9,13 @@
 namespace weft::test {
 namespace {
 
-policy::Workload workload_of(const std::vector<Prompt>& prompts, const policy::Retention& retention) {
+policy::Workload workload_of(const std::vector<Prompt>& prompts, const policy::Retention& retention, bool shares) {
   policy::Workload work{.requests = static_cast<std::int64_t>(prompts.size())};
   for (const Prompt& prompt : prompts) {
     const auto length = static_cast<std::int64_t>(prompt.ids.size());
     work.longest_prompt = std::max(work.longest_prompt, length);
     work.longest_generation = std::max(work.longest_generation, prompt.tokens);
+    if (shares) work.longest_prefix = std::max(work.longest_prefix, prompt.prefix);
     work.slots.cover(retention.slots(length, prompt.tokens));
   }
   return work;
@@ -93,12 +94,13 @@ std::string by_head(const std::string& rule, int layers, int kv_heads) {
 }
 
 Engine::Engine(const runtime::ModelSource& source, const policy::PartialPolicy& policy, std::vector<Prompt> prompts,
-               const runtime::MachineOptions& machine)
+               const runtime::MachineOptions& machine, bool shares)
     : prompts_(std::move(prompts)),
       session_(
           source,
           [&](kernels::Backend&, const policy::Budgets&) {
-            return runtime::Decision{policy, workload_of(prompts_, policy.retention.value_or(policy::Retention{}))};
+            return runtime::Decision{policy,
+                                     workload_of(prompts_, policy.retention.value_or(policy::Retention{}), shares)};
           },
           machine, stop_) {}
 
@@ -126,6 +128,7 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
       sequence.min_tokens = prompt.min_tokens;
       sequence.suppressed_until_min = prompt.suppressed_until_min;
       sequence.alternatives = prompt.alternatives;
+      sequence.prefix_tokens = prompt.prefix;
       sequence.keep = session_.keep(sequence.prompt_tokens, sequence.max_tokens);
       return sequence;
     };

@@ -21,6 +21,7 @@ struct Prompt {
   std::int64_t min_tokens = 0;
   std::vector<std::int32_t> suppressed_until_min = {};  ///< cannot be chosen before min_tokens
   std::int32_t alternatives = -1;                       ///< Sequence::alternatives
+  std::int64_t prefix = 0;                              ///< Sequence::prefix_tokens
 };
 
 struct Answer {
@@ -41,11 +42,12 @@ std::string by_head(const std::string& rule, int layers, int kv_heads);
 /// The checkpoint tests/data/sinks: a Qwen2 whose attention has sink logits, which its config.json cannot name.
 std::unique_ptr<runtime::ModelSource> open_sinks(const std::optional<policy::WeightFormat>& format = {});
 
-/// A session that has room for all of `prompts`. `source` must outlive it.
+/// A session that has room for all of `prompts`, and with `shares` computes their shared prefixes once. `source` must
+/// outlive it.
 class Engine {
  public:
   Engine(const runtime::ModelSource& source, const policy::PartialPolicy& policy, std::vector<Prompt> prompts,
-         const runtime::MachineOptions& machine = {.backend = backend_name()});
+         const runtime::MachineOptions& machine = {.backend = backend_name()}, bool shares = false);
 
   /// Runs the prompts in the order of these indices, block after block or in one block that is refilled, as the policy
   /// chooses. Returns the answers in the order of the prompts.

@@ -18,10 +18,12 @@ constexpr int kKeyColumns = 64;  ///< keys that a prefill tile takes at a time
 constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
 /// Up to kQueryRows rows of one sequence and one head. Pointers point at the sequence's first row and the head's first
-/// column; `scratch` is 64-byte aligned.
+/// column (with a prefix at where that row would be, next to the sequence's own); `scratch` is 64-byte aligned.
 struct PrefillTile {
   const float* q;
   const void *k, *v;
+  const void *prefix_k, *prefix_v;  // those of the first `prefix` tokens
+  int prefix;
   std::int64_t q_stride, k_stride, v_stride, out_stride;
   DType dtype;
   int first_row, rows, head_dim, window;  // window and cap as in PrefillAttention, 0: none
@@ -47,6 +49,7 @@ struct ColumnTile {
   int first_key, keys, first_row, length, head_dim, group, window;  // window and cap as in ColumnSums, 0: none
   float scale, cap;
   Statistic statistic;  // turns the terms into a score
+  const float* before;  // [tokens of the sequence] to which the terms are added, or null
   float* score;         // [tokens of the sequence]
   float* scratch;
 };

@@ -63,8 +63,11 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
   const int begin = t.first_row >= hidden ? (t.first_row - hidden + 1) / kKeyColumns * kKeyColumns : 0;
   for (int first_key = begin; first_key < end; first_key += kKeyColumns) {
     const int count = end - first_key < kKeyColumns ? end - first_key : kKeyColumns;
-    pack_keys<S>(static_cast<const T*>(t.k) + first_key * t.k_stride, t.k_stride, count, t.head_dim, keys);
-    pack_rows<S>(static_cast<const T*>(t.v) + first_key * t.v_stride, t.v_stride, count, t.head_dim, 1.0f, values);
+    const bool shared = first_key < t.prefix;
+    const T* const k = static_cast<const T*>(shared ? t.prefix_k : t.k) + first_key * t.k_stride;
+    const T* const v = static_cast<const T*>(shared ? t.prefix_v : t.v) + first_key * t.v_stride;
+    pack_keys<S>(k, t.k_stride, count, t.head_dim, keys);
+    pack_rows<S>(v, t.v_stride, count, t.head_dim, 1.0f, values);
     for (int r = 0; r < tile_rows; r += R) {
       const int last = t.first_row + r + R - 1 - first_key;  // the key that the last of these rows sees last
       if (last < 0) continue;
@@ -138,14 +141,20 @@ template <class S, Statistic kStatistic, class T> void column_tile_of(const Colu
   set_to<S>(q, R * dim, 0.0f);
 
   typename S::V total[vectors];
-  for (auto& v : total) v = S::zero();
+  for (int n = 0; n < vectors; ++n) {
+    const int left = t.keys - n * kLanes;
+    total[n] = t.before && left > 0 ? load_some<S>(t.before + t.first_key + n * kLanes, left < kLanes ? left : kLanes)
+                                    : S::zero();
+  }
+  // Short fp32 sums, then their sum. Rows come in blocks that start at multiples of kKeyColumns, and a block's heads
+  // one after another, so that the sum over a prefix of the prompt is the beginning of the sum over it all.
   const int start = t.first_row > t.first_key ? t.first_row : t.first_key;
-  for (int head = 0; head < t.group; ++head)
-    for (int chunk = start; chunk < t.length; chunk += kQueryRows) {  // short fp32 sums, then their sum
+  for (int chunk = start / kKeyColumns * kKeyColumns; chunk < t.length; chunk += kKeyColumns)
+    for (int head = 0; head < t.group; ++head) {
       typename S::V sum[vectors];
       for (auto& v : sum) v = S::zero();
-      const int end = t.length < chunk + kQueryRows ? t.length : chunk + kQueryRows;
-      for (int row = chunk; row < end; row += R)
+      const int end = t.length < chunk + kKeyColumns ? t.length : chunk + kKeyColumns;
+      for (int row = chunk > start ? chunk : start; row < end; row += R)
         add_columns<S, kStatistic>(t, head, row, end - row < R ? end - row : R, keys, q, logits, sum);
       for (int n = 0; n < vectors; ++n) total[n] = gathered<S, kStatistic>(total[n], sum[n]);
     }

@@ -1,6 +1,7 @@
 // An answer depends on its own request alone, to the last bit: on no placement, block, order, overlap, disk engine,
-// number of threads or place of attention. One product of all these parameters is sampled: each value of a parameter
-// comes equally often, and which values meet is drawn by the seed. WEFT_TEST_SEED draws another sample.
+// number of threads, place of attention or prefix that others share. One product of all these parameters is sampled:
+// each value of a parameter comes equally often, and which values meet is drawn by the seed. WEFT_TEST_SEED draws
+// another sample.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -71,12 +72,13 @@ struct Subject {
   std::string model, weights, retention;
   policy::KvFormat kv;
   std::size_t to_a_prompt = 1;  ///< neighbours that begin with the same prompt
+  int prefix = 0;               ///< tokens with which many prompts begin
   int context = 0;              ///< of the model, made so short that answers outgrow it; 0: as it is
 
   std::string text() const {
     return model + (weights.empty() ? "" : ", weights " + weights) + ", " + retention + ", KV " +
-           policy::to_text(kv, DType::f16) + ", " + std::to_string(to_a_prompt) + " to a prompt" +
-           (context > 0 ? ", context " + std::to_string(context) : "");
+           policy::to_text(kv, DType::f16) + ", " + std::to_string(to_a_prompt) + " to a prompt, prefix " +
+           std::to_string(prefix) + (context > 0 ? ", context " + std::to_string(context) : "");
   }
 };
 
@@ -100,16 +102,22 @@ policy::Retention retention_of(const std::string& text, const policy::ModelSpec&
 }
 
 /// Prompts of all lengths from one token on; every other one is scored instead of generated, some may not end before a
-/// length, some report log-probabilities.
-std::vector<Prompt> random_prompts(std::size_t count, int vocab, Dice& dice) {
+/// length, some report log-probabilities. Half of them begin with one of two prefixes, which begin alike.
+std::vector<Prompt> random_prompts(std::size_t count, int vocab, int prefix, Dice& dice) {
   const auto ids = [&](int length) {
     std::vector<std::int32_t> list(static_cast<std::size_t>(length));
     for (std::int32_t& id : list) id = dice.pick(0, vocab - 1);
     return list;
   };
   std::vector<Prompt> prompts(count);
+  std::vector<std::int32_t> beginning = ids(prefix);
   for (std::size_t i = 0; i < count; ++i) {
     prompts[i].ids = ids(i % 4 == 0 ? dice.pick(1, 48) : dice.pick(1, 12));
+    if (prefix > 0 && dice.pick(0, 1) == 1) {
+      beginning.back() = dice.pick(0, 3) == 0 ? 1 : 2;
+      prompts[i].ids.insert(prompts[i].ids.begin(), beginning.begin(), beginning.end());
+      prompts[i].prefix = prefix;
+    }
     prompts[i].tokens = dice.pick(1, 9);
     if (i % 2 == 1) {
       prompts[i].forced = ids(static_cast<int>(prompts[i].tokens));
@@ -132,6 +140,7 @@ struct Way {
   std::string engine = "auto";
   bool separate_device = false;
   bool in_order = false;  ///< requests as they come, so that those with one prompt are neighbours; else shuffled
+  bool shares = false;    ///< prefixes are computed once
 
   std::string text() const {
     std::ostringstream out;
@@ -139,7 +148,8 @@ struct Way {
       out << f.device() << "/" << f.host() << "/" << f.disk() << " ";
     out << gpu_batch_size << "x" << num_gpu_batches << " host attends " << attention_on_host << " "
         << (overlap ? "overlap " : "serial ") << (continuous ? "continuous " : "static ") << threads << " " << engine
-        << (separate_device ? " separate device" : "") << (in_order ? " in order" : "");
+        << (separate_device ? " separate device" : "") << (in_order ? " in order" : "")
+        << (shares ? " shares prefixes" : "");
     return out.str();
   }
 };
@@ -166,7 +176,8 @@ class Ways {
             .threads = (flags & 4) != 0 ? 2 : 1,
             .engine = engine_.draw(),
             .separate_device = (flags & 8) != 0,
-            .in_order = (flags & 16) != 0};
+            .in_order = (flags & 16) != 0,
+            .shares = (flags & 32) != 0};
   }
 
  private:
@@ -175,7 +186,7 @@ class Ways {
     return {Fractions{{1, 0, 0}}, Fractions{{0, 1, 0}}, Fractions{{0, 0, 1}}, Fractions{{0.34, 0.33, 0.33}}, {}};
   }
   static std::vector<int> combinations() {
-    std::vector<int> all(32);
+    std::vector<int> all(64);
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
@@ -197,9 +208,12 @@ class Requests {
  public:
   Requests(const Subject& subject, std::size_t count, Dice& dice)
       : dice_(dice), source_(open_source(subject, folder_)), retention_(retention_of(subject.retention, source_->spec)),
-        format_(subject.kv), prompts_(random_prompts(count, source_->spec.vocab, dice)) {
+        format_(subject.kv), prompts_(random_prompts(count, source_->spec.vocab, subject.prefix, dice)) {
     if (subject.context > 0) go_past(subject.context);
-    for (std::size_t i = 0; i < count; ++i) prompts_[i].ids = prompts_[i - i % subject.to_a_prompt].ids;
+    for (std::size_t i = 0; i < count; ++i) {
+      const Prompt& first = prompts_[i - i % subject.to_a_prompt];
+      prompts_[i].ids = first.ids, prompts_[i].prefix = first.prefix;
+    }
     // A few per session, so that the sessions' capacities differ.
     for (std::size_t first = 0; first < count; first += kTogether) {
       const std::vector some(prompts_.begin() + static_cast<std::ptrdiff_t>(first),
@@ -260,7 +274,7 @@ class Requests {
                                           .disk_directory = folder_.path().string(),
                                           .threads = way.threads,
                                           .separate_device = way.separate_device};
-    return Engine(*source_, policy, prompts, machine).run(order);
+    return Engine(*source_, policy, prompts, machine, way.shares).run(order);
   }
 
   Dice& dice_;
@@ -338,16 +352,16 @@ class Subjects {
              {DType::i8, false, {}},
              {}},
             dice),
-        to_a_prompt_({1, 3, 5}, dice) {}
+        to_a_prompt_({1, 3, 5}, dice), prefix_({64, 0, 64, 70, 64}, dice) {}
 
   Subject draw() {
     const auto [model, weights] = model_.draw();
-    Subject subject{model, weights, retention_.draw(), kv_.draw(), to_a_prompt_.draw()};
+    Subject subject{model, weights, retention_.draw(), kv_.draw(), to_a_prompt_.draw(), prefix_.draw()};
     const auto rest = subject.retention.find(":rest=true");
     if ((model.find("slides") != std::string::npos || model == "sinks") && rest != std::string::npos)
       subject.retention.erase(rest, 10);
     const bool rotary = model.starts_with("neox") || model.starts_with("llama") || model.starts_with("smollm");
-    if (rotary && ++rotary_ % 4 == 0) subject.retention = rolled_.draw(), subject.context = 16;
+    if (rotary && ++rotary_ % 4 == 0) subject.retention = rolled_.draw(), subject.context = 16, subject.prefix = 0;
     return subject;
   }
 
@@ -356,6 +370,7 @@ class Subjects {
   Deck<std::string> retention_, rolled_;
   Deck<policy::KvFormat> kv_;
   Deck<std::size_t> to_a_prompt_;
+  Deck<int> prefix_;
   int rotary_ = 0;
 };
 

@@ -1,0 +1,155 @@
+// Prompts that share a prefix: attention, scores and kept tokens are those of the whole prompts.
+#include <catch2/catch.hpp>
+#include <numeric>
+
+#include "kernels/error.h"
+#include "tests/support/attention_runs.h"
+
+using namespace weft;
+using namespace weft::test;
+using kernels::ColumnSums;
+using kernels::Keep;
+using kernels::KeepPrompt;
+using kernels::PrefillAttention;
+using kernels::Scoring;
+using kernels::Statistic;
+
+namespace {
+
+struct Case {
+  int heads, kv_heads, head_dim, prefix;
+  std::vector<int> own;  // rows of each prompt besides the prefix
+  int observation = 0, sliding = 0;
+  LogitShape logits = {};
+};
+
+const Case kCases[] = {
+    {2, 1, 16, 64, {1, 70}},       {4, 2, 64, 128, {5, 130, 1}, 0, 0, {20, {0.5f, -1, 2, 0}}},
+    {2, 2, 40, 192, {97, 33}, 32}, {4, 1, 24, 128, {3, 64}, 0, 100},
+    {1, 1, 128, 64, {200}},
+};
+
+/// What one prompt leaves: its rows' results, the scores of its tokens, and its slots.
+struct Result {
+  std::vector<float> out, lse, score;
+  std::vector<std::vector<std::byte>> slots;
+};
+
+/// Runs all ops over prompts of which the first `prefix` rows are shared: `q`, `k` and `v` have them once.
+struct Run {
+  const Place& place;
+  const Case& c;
+  DType dtype;
+  Scoring scoring;
+  Statistic statistic = Statistic::sum;
+
+  static std::vector<float> rows(const std::vector<float>& x, int cols, int first, int count) {
+    return {x.begin() + std::ptrdiff_t{first} * cols, x.begin() + std::ptrdiff_t{first + count} * cols};
+  }
+
+  /// The prompts by themselves (`prefix` 0), or after the prefix, whose own results `before` has.
+  Result run(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v,
+             std::vector<std::int32_t> offsets, int prefix, const std::vector<float>& before) const {
+    const int t = offsets.back(), n = static_cast<int>(offsets.size()) - 1, d = c.head_dim;
+    const auto whole = static_cast<int>(kernels::whole_begin(offsets, prefix, static_cast<std::size_t>(n)));
+    const float scale = 1.5f / std::sqrt(static_cast<float>(d));
+    Array aq(place, q, t, c.heads * d), ak(place, k, t, c.kv_heads * d, dtype), av(place, v, t, c.kv_heads * d, dtype);
+    Array out(place, t, c.heads * d), lse(place, c.heads, t), score(place, c.kv_heads, whole),
+        work(place, c.kv_heads, whole);
+    const Array shared(place, before, c.kv_heads, before.empty() ? 0 : prefix);
+    place.run(PrefillAttention{aq, ak, av, offsets, c.heads, c.kv_heads, d, scale, out, lse, c.sliding, c.logits.cap,
+                               c.logits.sink_logits, prefix});
+    place.run(ColumnSums{aq, ak, lse, offsets, c.heads, c.kv_heads, d, scale, c.observation, score, statistic,
+                         c.sliding, c.logits.cap, prefix, before.empty() ? ConstView() : ConstView(shared)});
+    SlotArrays slots(place, n, c.kv_heads, 64, d, dtype, true, true);
+    std::vector<std::int32_t> sequence(static_cast<std::size_t>(n));
+    std::iota(sequence.begin(), sequence.end(), 0);
+    const std::vector<Keep> keep(static_cast<std::size_t>(n), Keep{30, 20, 2, 0, 0});
+    place.run(KeepPrompt{ak, av, scoring == Scoring::attention ? ConstView(score) : ConstView(), offsets, sequence,
+                         keep, scoring, 5, slots.block, 3, work, prefix});
+    Result result{out.host(), lse.host(), scoring == Scoring::keys ? work.host() : score.host(), {}};
+    for (const Array* array : {&slots.k, &slots.v, &slots.score, &slots.position, &slots.free_slot, &slots.rest})
+      result.slots.push_back(array->fetch());
+    if (scoring == Scoring::keys) result.slots.push_back(slots.key_sum.fetch());
+    return result;
+  }
+};
+
+/// The columns of a matrix with `rows` rows.
+std::vector<float> columns(const std::vector<float>& x, int rows, int first, int count) {
+  const auto cols = static_cast<std::ptrdiff_t>(x.size()) / rows;
+  std::vector<float> cut;
+  for (int r = 0; r < rows; ++r)
+    cut.insert(cut.end(), x.begin() + r * cols + first, x.begin() + r * cols + first + count);
+  return cut;
+}
+
+}  // namespace
+
+TEST_CASE("prompts that share a prefix give what each gives alone, on the CPU to the last bit", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::f32, DType::f16);
+  const Scoring scoring = GENERATE(Scoring::attention, Scoring::keys);
+  const Statistic statistic = GENERATE(Statistic::sum, Statistic::largest);
+  if (scoring == Scoring::keys && statistic == Statistic::largest) return;
+  for (const Case& c : kCases) {
+    if (!place.on_host && (c.head_dim + static_cast<int>(dtype) + static_cast<int>(statistic)) % 2 == 0) continue;
+    CAPTURE(place.name, name_of(dtype), c.heads, c.head_dim, c.prefix, c.observation, c.sliding);
+    const int n = static_cast<int>(c.own.size()), d = c.head_dim, p = c.prefix;
+    const int t = p + std::accumulate(c.own.begin(), c.own.end(), 0);
+    const auto q = normal(std::int64_t{t} * c.heads * d, 3),
+               k = rounded(normal(std::int64_t{t} * c.kv_heads * d, 4), dtype),
+               v = rounded(normal(std::int64_t{t} * c.kv_heads * d, 5), dtype);
+    const Run run{place, c, dtype, scoring, statistic};
+    const int q_cols = c.heads * d, kv_cols = c.kv_heads * d;
+    std::vector<std::int32_t> offsets{p};
+    for (const int own : c.own) offsets.push_back(offsets.back() + own);
+    const Run scored{place, c, dtype, Scoring::attention, statistic};
+    const auto before = c.observation > 0 ? std::vector<float>()
+                                          : scored
+                                                .run(Run::rows(q, q_cols, 0, p), Run::rows(k, kv_cols, 0, p),
+                                                     Run::rows(v, kv_cols, 0, p), {0, p}, 0, {})
+                                                .score;
+    const Result shared = run.run(q, k, v, offsets, p, before);
+    const auto near_enough = [&](const std::vector<float>& got, const std::vector<float>& wanted) {
+      if (place.exact()) CHECK(got == wanted);
+      else
+        CHECK_THAT(got, near(std::vector<double>(wanted.begin(), wanted.end()), tolerance(place.product_type(dtype))));
+    };
+    for (int i = 0, column = 0; i < n; ++i) {
+      const int own = c.own[static_cast<std::size_t>(i)], first = offsets[static_cast<std::size_t>(i)];
+      const auto alone = [&](const std::vector<float>& x, int cols) {
+        std::vector<float> all = Run::rows(x, cols, 0, p), rest = Run::rows(x, cols, first, own);
+        all.insert(all.end(), rest.begin(), rest.end());
+        return all;
+      };
+      const Result one = run.run(alone(q, q_cols), alone(k, kv_cols), alone(v, kv_cols), {0, p + own}, 0, {});
+      near_enough(Run::rows(shared.out, q_cols, first, own), Run::rows(one.out, q_cols, p, own));
+      near_enough(columns(shared.lse, c.heads, first, own), columns(one.lse, c.heads, p, own));
+      near_enough(columns(shared.score, c.kv_heads, column, p + own), one.score);
+      column += p + own;
+      for (std::size_t a = 0; place.exact() && a < one.slots.size(); ++a) {
+        const std::size_t bytes = one.slots[a].size(), at = static_cast<std::size_t>(i) * bytes;
+        CAPTURE(a);
+        CHECK(std::equal(one.slots[a].begin(), one.slots[a].end(),
+                         shared.slots[a].begin() + static_cast<std::ptrdiff_t>(at)));
+      }
+    }
+  }
+}
+
+TEST_CASE("a prefix of another length than tiles have, or with too few rows after it, is refused", "[kernels]") {
+  const Place& place = *every_place().front();
+  const Array rows(place, 100, 16), lse(place, 1, 100), score(place, 1, 100);
+  const std::int32_t offsets[] = {64, 100};
+  PrefillAttention attention{rows, rows, rows, offsets, 1, 1, 16, 1, rows, {}};
+  attention.prefix = 63;
+  CHECK_THROWS_WITH(place.run(attention), "prefill_attention: prefix is 63, wanted a multiple of 64");
+  attention.prefix = 128;
+  CHECK_THROWS_WITH(place.run(attention), "prefill_attention: offsets begin with 64, wanted at least 128");
+  ColumnSums sums{rows, rows, lse, offsets, 1, 1, 16, 1, 40, score};
+  sums.prefix = 64;
+  CHECK_THROWS_WITH(place.run(sums), "column_sums: observation is 40, sequence 0 has 36 rows besides its prefix");
+  sums.observation = 0, sums.before = rows;
+  CHECK_THROWS_WITH(place.run(sums), Catch::Contains("column_sums: before is"));
+}
