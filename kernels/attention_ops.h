@@ -11,8 +11,11 @@
 
 namespace weft::kernels {
 
-/// The tokens of a prefix that prompts share are a multiple of this: no tile of keys lies across its end.
+/// On a GPU the tokens of a prefix that prompts share are a multiple of this: no tile of keys lies across its end.
+/// Scores are summed in blocks of as many rows, on the CPU too.
 constexpr int kPrefixStep = 64;
+/// The tokens of a prefix that fill whole blocks.
+constexpr int whole_steps(int prefix) { return prefix / kPrefixStep * kPrefixStep; }
 
 /// The columns of a matrix that has the tokens of whole prompts one after another, each with its prefix: where those of
 /// prompt i begin, or end if i is their number. `offsets` and `prefix` as in PrefillAttention.
@@ -31,10 +34,9 @@ constexpr std::int64_t whole_begin(std::span<const std::int32_t> offsets, int pr
 /// take part in a row's softmax, lse included, as the logit of one more key whose value is 0 (gpt-oss, arXiv
 /// 2508.10925); neither the scale nor the cap applies to them.
 ///
-/// With a `prefix`, a multiple of kPrefixStep, the first `prefix` rows of k and v are the beginning of every prompt of
-/// the call, and offsets[0] is at least `prefix`: a sequence's own rows follow those of its prefix. No other rows
-/// before offsets[0] are used, and none of q, out and lse. The rows of a result are those of the whole prompt, on the
-/// CPU to the last bit.
+/// With a `prefix` the first `prefix` rows of k and v are the beginning of every prompt of the call, and offsets[0] is
+/// at least `prefix`: a sequence's own rows follow those of its prefix. No other rows before offsets[0] are used, and
+/// none of q, out and lse. The rows of a result are those of the whole prompt, on the CPU to the last bit.
 struct PrefillAttention {
   ConstView q, k, v;
   std::span<const std::int32_t> offsets;
@@ -53,8 +55,9 @@ struct PrefillAttention {
 /// only the last `observation` rows of each sequence (SnapKV's observation window, arXiv 2404.14469).
 ///   q, k, lse, offsets, window, cap, prefix as in PrefillAttention
 ///   score [kv_heads, tokens of the whole prompts] f32, see whole_begin()
-///   before [kv_heads, prefix] f32 or empty: the scores that the prefix has from its own rows, to which those of the
-///   rows of the call are added. With an `observation` only rows of the call may count.
+///   before [kv_heads, whole_steps(prefix)] f32 or empty: the scores that these tokens have from their own rows, to
+///   which those of all further rows are added; q and lse have the rows of the prefix behind them, too. With an
+///   `observation` only rows of the call may count.
 struct ColumnSums {
   ConstView q, k, lse;
   std::span<const std::int32_t> offsets;

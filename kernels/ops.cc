@@ -69,8 +69,7 @@ struct Checker {
   }
   void offsets(std::span<const std::int32_t> offsets, std::int64_t tokens, int prefix) const {
     if (offsets.empty()) refuse("offsets is empty, wanted one more than sequences");
-    if (prefix < 0 || prefix % kPrefixStep != 0)
-      refuse("prefix is " + text(prefix) + ", wanted a multiple of " + text(kPrefixStep));
+    if (prefix < 0) refuse("prefix is " + text(prefix) + ", wanted 0 (none) or more");
     if (offsets.front() < prefix)
       refuse("offsets begin with " + text(offsets.front()) + ", wanted at least " + text(prefix));
     if (offsets.back() != tokens)
@@ -356,7 +355,8 @@ void check(const ColumnSums& op) {
   if (op.observation < 0) c.refuse("observation is " + text(op.observation) + ", wanted 0 (all rows) or more");
   if (op.prefix == 0) return;
   if (op.before) {
-    c.sized("before", op.before, op.kv_heads, op.prefix, "a number for each kv_head and token of the prefix");
+    c.sized("before", op.before, op.kv_heads, whole_steps(op.prefix),
+            "a number for each kv_head and token of the prefix's whole blocks");
     c.of_type("before", op.before, DType::f32);
   }
   for (std::size_t i = 0; i + 1 < op.offsets.size(); ++i)

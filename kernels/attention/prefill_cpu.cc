@@ -36,7 +36,6 @@ template <class T> T* at(const BasicView<T>& view, std::int64_t row, std::int64_
 void CpuOps::run(const PrefillAttention& op, Stream&) const {
   check(op);
   require_f32("prefill_attention", {{"q", op.q}, {"out", op.out}});
-  static_assert(kPrefixStep % kKeyColumns == 0);
   std::vector<Block> blocks = blocks_of(op.offsets, op.prefix, op.prefix, kQueryRows);
   // The last rows see the most keys: long tiles first, so that no thread is left with one at the end.
   std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.first > b.first; });
@@ -63,6 +62,7 @@ void CpuOps::run(const PrefillAttention& op, Stream&) const {
 }
 
 void CpuOps::run(const ColumnSums& op, Stream&) const {
+  static_assert(kPrefixStep == kKeyColumns);
   check(op);
   require_f32("column_sums", {{"q", op.q}});
   std::vector<Block> blocks = blocks_of(op.offsets, op.prefix, 0, kKeyColumns);
@@ -76,18 +76,22 @@ void CpuOps::run(const ColumnSums& op, Stream&) const {
     const std::int64_t kv_head = tile % op.kv_heads, head = kv_head * group;
     ColumnTile t{};
     t.q = static_cast<const float*>(at(op.q, block.begin, head * op.head_dim));
-    t.k = at(op.k, block.first < op.prefix ? 0 : block.begin, kv_head * op.head_dim);
+    t.k = at(op.k, block.begin, kv_head * op.head_dim);
     t.lse = static_cast<const float*>(at(op.lse, head, block.begin));
+    t.prefix = op.prefix, t.prefix_k = at(op.k, 0, kv_head * op.head_dim);
+    t.prefix_q = static_cast<const float*>(at(op.q, 0, head * op.head_dim));
+    t.prefix_lse = static_cast<const float*>(at(op.lse, head, 0));
     t.q_stride = op.q.stride, t.k_stride = op.k.stride, t.lse_stride = op.lse.stride;
     t.dtype = op.k.dtype;
     t.first_key = block.first, t.keys = block.count, t.head_dim = op.head_dim, t.group = group;
     t.window = op.window;
-    t.first_row = op.observation > 0 ? std::max(0, block.length - op.observation) : op.prefix;
+    t.first_row = op.observation > 0 ? std::max(0, block.length - op.observation) : whole_steps(op.prefix);
     // The last row that sees one of these keys ends them.
     t.length = op.window > 0 ? std::min(block.length, block.first + block.count - 1 + op.window) : block.length;
     t.scale = op.scale, t.cap = op.cap;
     t.statistic = op.statistic;
-    t.before = op.before && block.first < op.prefix ? static_cast<const float*>(at(op.before, kv_head, 0)) : nullptr;
+    t.before = op.before && block.first < whole_steps(op.prefix) ? static_cast<const float*>(at(op.before, kv_head, 0))
+                                                                 : nullptr;
     t.score = static_cast<float*>(at(op.score, kv_head, whole_begin(op.offsets, op.prefix, block.prompt)));
     t.scratch = reinterpret_cast<float*>(turn.scratch(thread, column_scratch(op.head_dim) * sizeof(float)));
     vectors_.column_sums(t);

@@ -142,7 +142,10 @@ bool on_tensor_cores(DType dtype, int head_dim, std::initializer_list<ConstView>
          (dtype != DType::bf16 || beyond_turing());
 }
 
-void check_dim(const char* op, int head_dim) {
+void check_on_gpu(const char* op, int head_dim, int prefix) {
+  if (prefix % kPrefixStep != 0)
+    throw UsageError(std::string(op) + ": prefix is " + std::to_string(prefix) + ", on a GPU a multiple of " +
+                     std::to_string(kPrefixStep));
   if (head_dim > kMostDim)
     throw UsageError(std::string(op) + ": head_dim is " + std::to_string(head_dim) + ", on a GPU at most " +
                      std::to_string(kMostDim));
@@ -175,7 +178,7 @@ template <class Op> PrefillArgs args_of(const Op& op) {
 
 void CudaOps::run(const PrefillAttention& op, Stream& any) const {
   check(op);
-  check_dim("prefill_attention", op.head_dim);
+  check_on_gpu("prefill_attention", op.head_dim, op.prefix);
   auto& stream = static_cast<CudaStream&>(any);
   if (op.offsets.back() == op.offsets.front()) return;
   PrefillArgs args = args_of(op);
@@ -206,7 +209,7 @@ void CudaOps::run(const PrefillAttention& op, Stream& any) const {
 
 void CudaOps::run(const ColumnSums& op, Stream& any) const {
   check(op);
-  check_dim("column_sums", op.head_dim);
+  check_on_gpu("column_sums", op.head_dim, op.prefix);
   auto& stream = static_cast<CudaStream&>(any);
   if (op.offsets.back() == op.offsets.front()) return;
   PrefillArgs args = args_of(op);

@@ -37,9 +37,12 @@ std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, const Work
     }
     return most;
   };
+  Arena beside_prefix;
+  if (space.prefix_tokens > 0) take(beside_prefix, prefix_score_shape(model, space.prefix_tokens));
   const auto piece = [&](Stage stage) { return bytes(stage, space.piece_tokens, false); };
   const std::uint64_t attention = bytes(Stage::attention_in, space.chunk_tokens + space.prefix_tokens, true) +
-                                  bytes(Stage::attend, space.chunk_tokens + space.prefix_tokens, true);
+                                  bytes(Stage::attend, space.chunk_tokens + space.prefix_tokens, true) +
+                                  round_up(beside_prefix.used(), kValueAlignment);
   const std::uint64_t beside = std::max(piece(Stage::attention_in), piece(Stage::attention_out));
   return round_up(std::max({piece(Stage::embed), piece(Stage::mlp), piece(Stage::expert), attention + beside}), kPage);
 }

@@ -107,6 +107,10 @@ std::vector<Value> scratch_values(std::span<const Step> steps) {
 
 std::size_t take(offload::Arena& arena, const ValueShape& shape) { return arena.take(shape.bytes(), kValueAlignment); }
 
+ValueShape prefix_score_shape(const ModelSpec& model, std::int64_t prefix) {
+  return {DType::f32, model.kv_heads, prefix};
+}
+
 HiddenLayout hidden_layout(const ModelSpec& model, const Types& types, std::int64_t rows) {
   offload::Arena counting;
   HiddenLayout layout{.hidden = shape_of(Value::hidden, model, types, rows),

@@ -114,6 +114,9 @@ constexpr bool spans_chunk(Value value) { return value == Value::q || value == V
 /// Takes room for one of them; returns its offset.
 std::size_t take(offload::Arena& arena, const ValueShape& shape);
 
+/// The scores that a shared prefix of so many tokens has from its own rows (kernels::ColumnSums::before).
+ValueShape prefix_score_shape(const ModelSpec& model, std::int64_t prefix);
+
 /// The rows of hidden states in a batch's buffer, and behind them what a sparse layer keeps for its experts: the input
 /// of its mlp.
 struct HiddenLayout {

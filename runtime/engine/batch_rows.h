@@ -16,7 +16,7 @@ using LayerKeeps = std::vector<std::vector<kernels::Keep>>;
 struct SharedPrefix {
   std::int64_t first = 0, last = 0;  ///< sequences [first, last), which have rows for the rest of their prompts
   std::int64_t begin = 0;            ///< its first row
-  std::int64_t tokens = 0;           ///< a multiple of kernels::kPrefixStep
+  std::int64_t tokens = 0;           ///< a multiple of Backend::prefix_step()
 };
 
 /// The live sequences of a gpu batch in one sweep, without padding. First come sequences that have begun, with one

@@ -68,6 +68,7 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
                             .admitted_tokens = footprint_.workspace.admitted_tokens,
                             .last_token_only = layers_.synthetic_prefill(),
                             .prefix_tokens = layers_.prefix_tokens(),
+                            .prefix_step = backend_.prefix_step(),
                             .observation = layers_.retention().observation,
                             .rolling = layers_.rolling()};
   run_ = std::make_unique<Run>(shape, block, waiting, on_token, pause);

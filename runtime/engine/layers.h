@@ -165,8 +165,10 @@ class Layers {
   };
   /// The parts of the sequences from `first` on.
   std::vector<Part> parts(const BatchRows& rows, std::int64_t first) const;
-  /// Makes room in the work space for a chunk's values of attention, of `rows` rows.
-  void take_attention(int layer, const UnitViews& unit, std::int64_t rows, const Chunk& chunk, Values& values);
+  /// Makes room in the work space for a chunk's values of attention, of `prefix` and `rows` rows, and for prefix_score_
+  /// if it is needed.
+  void take_attention(int layer, const UnitViews& unit, std::int64_t prefix, std::int64_t rows, const Chunk& chunk,
+                      Values& values);
   /// Whether a layer's tokens stay by the attention that they received.
   bool scored(int layer) const { return retention_.scored() && !retention_.everything(layer); }
   /// Attention of prompts to themselves, and to the `prefix` rows with which `values` begin. Returns the op, which has
@@ -209,6 +211,7 @@ class Layers {
   kernels::Backend& backend_;
   const kernels::Ops& ops_;
   const GracePeriod& stop_;
+  View prefix_score_;  // [kv_heads, kernels::whole_steps() of the prefix] of the chunk at hand; empty if not needed
   RandomCache random_cache_;  // for synthetic prefill
   bool synthetic_ = false;
   OnPrompts on_prompts_;

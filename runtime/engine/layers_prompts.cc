@@ -51,12 +51,17 @@ std::vector<Layers::Part> Layers::parts(const BatchRows& rows, std::int64_t firs
   return parts;
 }
 
-void Layers::take_attention(int layer, const UnitViews& unit, std::int64_t rows, const Chunk& chunk, Values& values) {
+void Layers::take_attention(int layer, const UnitViews& unit, std::int64_t prefix, std::int64_t rows,
+                            const Chunk& chunk, Values& values) {
   values = {};
   for (const Value value : policy::scratch_values(in_memory_order(steps(Stage::attention_in, layer), unit)))
-    if (policy::spans_chunk(value)) value_at(values, value) = take(value, rows, chunk);
+    if (policy::spans_chunk(value)) value_at(values, value) = take(value, prefix + rows, chunk);
   for (const Value value : policy::scratch_values(steps(Stage::attend, layer)))
-    if (!value_at(values, value)) value_at(values, value) = take(value, rows, chunk);
+    if (!value_at(values, value)) value_at(values, value) = take(value, prefix + rows, chunk);
+  prefix_score_ = {};
+  if (prefix == 0 || !scored(layer) || retention_.observation > 0) return;
+  const policy::ValueShape shape = policy::prefix_score_shape(model_, prefix);
+  prefix_score_ = {scratch_.at(policy::take(scratch_, shape)), shape.dtype, shape.rows, shape.cols};
 }
 
 void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, View hidden,
@@ -93,7 +98,7 @@ void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std
         if (&other == &part || (part.prefix && other.prefix == part.prefix))
           most = std::max<std::int64_t>(most, rows.offsets[other.last] - rows.offsets[other.first]);
       begin_chunk();
-      take_attention(layer, unit, tokens + most, chunk, values);
+      take_attention(layer, unit, tokens, most, chunk, values);
       held = part.prefix;
       if (held) run_rows(held->begin, tokens, 0, [&] { prefill_prefix(layer, values, tokens, quantised, stream); });
     }
@@ -138,11 +143,13 @@ void Layers::prefill_prefix(int layer, const Values& values, std::int64_t tokens
                             kernels::Stream& stream) {
   const std::array<std::int32_t, 2> offsets{0, static_cast<std::int32_t>(tokens)};
   const kernels::PrefillAttention op = attend_prompts(layer, values, offsets, 0, stream);
-  if (scored(layer) && retention_.observation == 0) {
-    // They stay where the row sums were, which are not read again.
-    const View score = columns_of(value_at(values, Value::score), model_.kv_heads, tokens);
-    ops_.run(sums_of(op, retention_, score), stream);
-    ops_.run(kernels::Convert{score, columns_of(value_at(values, Value::log_sum), model_.kv_heads, tokens)}, stream);
+  if (const std::array whole{0, kernels::whole_steps(static_cast<int>(tokens))}; prefix_score_) {
+    const std::int64_t end = whole.back();
+    prefix_score_ = columns_of(prefix_score_, model_.kv_heads, end);
+    kernels::ColumnSums sums = sums_of(op, retention_, prefix_score_);
+    sums.q = sums.q.slice(0, end), sums.k = sums.k.slice(0, end), sums.lse = sums.lse.columns(0, end);
+    sums.offsets = whole;
+    ops_.run(sums, stream);
   }
   if (!quantised) return;
   for (const Value value : {Value::k, Value::v}) rotate(ops_, value_at(values, value).slice(0, tokens), stream);
@@ -178,7 +185,7 @@ void Layers::prefill(int layer, const BatchRows& rows, const Part& part, const V
       kernels::ColumnSums sums = sums_of(attention, retention_, score);
       sums.q = sums.q.slice(0, tokens), sums.k = sums.k.slice(0, tokens), sums.lse = sums.lse.columns(0, tokens);
       sums.offsets = of;
-      if (prefix > 0 && retention_.observation == 0) sums.before = columns_of(row_sums, model_.kv_heads, prefix);
+      if (prefix > 0) sums.before = prefix_score_;
       ops_.run(sums, stream);
       if (on_prompts_) on_prompts_(layer, sums);
     }

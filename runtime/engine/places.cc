@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace weft::runtime {
+namespace {
+
+constexpr std::int64_t kLeastShared = 32;  // tokens of a prefix that are worth an op of their own
+
+}  // namespace
 
 Places::Places(const Shape& shape, std::span<Sequence> block, const Waiting& waiting)
     : shape_(shape), block_(block), waiting_(waiting), waiting_count_(waiting.count), rows_(shape.num_gpu_batches),
@@ -98,16 +103,16 @@ std::vector<Places::Group> Places::groups(std::span<const Sequence> all, const s
     const auto length = static_cast<std::int64_t>(tokens.size());
     std::int64_t most = std::min({shape_.prefix_tokens, length - std::max<std::int64_t>(1, shape_.observation),
                                   shape_.rolling.context > 0 ? shape_.rolling.context : length});
-    most = std::max<std::int64_t>(0, most) / kernels::kPrefixStep * kernels::kPrefixStep;
+    most = std::max<std::int64_t>(0, most) / shape_.prefix_step * shape_.prefix_step;
     if (!groups.empty() && most > 0) {
       Group& group = groups.back();
       const std::vector<std::int32_t>& first = all[beginning[group.first]].tokens;
       const auto end = tokens.begin() + std::min(most, group.tokens);
-      const std::int64_t common = (std::mismatch(tokens.begin(), end, first.begin()).first - tokens.begin()) /
-                                  kernels::kPrefixStep * kernels::kPrefixStep;
+      const std::int64_t alike = std::mismatch(tokens.begin(), end, first.begin()).first - tokens.begin();
+      const std::int64_t common = alike / shape_.prefix_step * shape_.prefix_step;
       // It joins if that saves rows, although a shorter prefix leaves more to the others.
       const auto others = static_cast<std::int64_t>(group.last - group.first) - 1;
-      if (common > 0 && others * (group.tokens - common) < common) {
+      if (common >= kLeastShared && others * (group.tokens - common) < common) {
         rows += others * (group.tokens - common) + length - common;
         group.last = i + 1, group.tokens = common;
         continue;

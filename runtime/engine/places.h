@@ -39,6 +39,7 @@ class Places {
     std::int64_t admitted_tokens = 0;  ///< prompt tokens that may join a later sweep of a batch
     bool last_token_only = false;      ///< prompts have one row, since their keys and values are made up
     std::int64_t prefix_tokens = 0;    ///< most tokens of a shared prefix; 0: prefixes are not shared
+    std::int64_t prefix_step = 1;      ///< Backend::prefix_step()
     std::int64_t observation = 0;      ///< last rows of a prompt that it does not share (Retention::observation)
     policy::Rolling rolling = {};      ///< rule for rolled positions
   };

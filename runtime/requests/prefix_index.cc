@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "kernels/attention_ops.h"
 #include "runtime/base/hash.h"
 
 namespace weft::runtime {
@@ -16,17 +15,16 @@ std::uint64_t hash_of(std::span<const std::int32_t> tokens) {
 }  // namespace
 
 PrefixIndex::Match PrefixIndex::add(std::size_t request, std::span<const std::int32_t> prompt) {
-  constexpr auto step = static_cast<std::size_t>(kernels::kPrefixStep);
-  if (prompt.size() <= step) return {};
-  std::vector<std::uint32_t>& alike = alike_[hash_of(prompt.first(step))];
+  if (prompt.size() <= kLeast) return {};
+  std::vector<std::uint32_t>& alike = alike_[hash_of(prompt.first(kLeast))];
   Match best;
   for (const std::uint32_t leader : alike) {
     const std::vector<std::int32_t>& other = leaders_[leader].tokens;
     const auto common = static_cast<std::size_t>(
         std::mismatch(prompt.begin(), prompt.end(), other.begin(), other.end()).first - prompt.begin());
     // The last token of a prompt is its own: the answer begins with what is computed of it.
-    const std::size_t shared = std::min({common, prompt.size() - 1, other.size() - 1}) / step * step;
-    if (shared <= best.tokens) continue;
+    const std::size_t shared = std::min({common, prompt.size() - 1, other.size() - 1});
+    if (shared < kLeast || shared <= best.tokens) continue;
     best = {leader, static_cast<std::uint32_t>(shared)};
   }
   if (best.tokens > 0) leaders_[best.leader].shared = std::max(leaders_[best.leader].shared, best.tokens);

@@ -14,10 +14,11 @@ namespace weft::runtime {
 class PrefixIndex {
  public:
   static constexpr std::uint32_t kNone = UINT32_MAX;
+  static constexpr std::size_t kLeast = 64;  ///< tokens that must be alike
 
   struct Match {
     std::uint32_t leader = kNone;  ///< equal for prompts that are best computed next to each other
-    std::uint32_t tokens = 0;      ///< tokens that it shares with a leader, a multiple of kernels::kPrefixStep; or 0
+    std::uint32_t tokens = 0;      ///< tokens that it shares with a leader, at least kLeast; or 0
   };
   /// The match of the prompt of a request. It may become a leader itself.
   Match add(std::size_t request, std::span<const std::int32_t> prompt);

@@ -44,6 +44,10 @@ struct ColumnTile {
   const float* q;
   const void* k;
   const float* lse;
+  const float* prefix_q;  // those of the first `prefix` tokens
+  const void* prefix_k;
+  const float* prefix_lse;
+  int prefix;
   std::int64_t q_stride, k_stride, lse_stride;
   DType dtype;
   int first_key, keys, first_row, length, head_dim, group, window;  // window and cap as in ColumnSums, 0: none

@@ -52,7 +52,7 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
   const int tile_rows = (t.rows + R - 1) / R * R;  // the last rows may be zeros, whose results are not used
   set_to<S>(q, tile_rows * dim, 0.0f);
   set_to<S>(out, tile_rows * dim, 0.0f);
-  pack_rows<S>(t.q + t.first_row * t.q_stride, t.q_stride, t.rows, t.head_dim, t.scale, q);
+  pack_rows<S>(SplitRows<float>{t.q, t.q, t.q_stride, 0}, t.first_row, t.rows, t.head_dim, t.scale, q);
   for (int r = 0; r < tile_rows; ++r) {  // a sink logit is one more key, which comes first
     max[r] = t.sink_logit ? *t.sink_logit : -__builtin_inff();
     sum[r] = t.sink_logit ? 1.0f : 0.0f;
@@ -63,11 +63,10 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
   const int begin = t.first_row >= hidden ? (t.first_row - hidden + 1) / kKeyColumns * kKeyColumns : 0;
   for (int first_key = begin; first_key < end; first_key += kKeyColumns) {
     const int count = end - first_key < kKeyColumns ? end - first_key : kKeyColumns;
-    const bool shared = first_key < t.prefix;
-    const T* const k = static_cast<const T*>(shared ? t.prefix_k : t.k) + first_key * t.k_stride;
-    const T* const v = static_cast<const T*>(shared ? t.prefix_v : t.v) + first_key * t.v_stride;
-    pack_keys<S>(k, t.k_stride, count, t.head_dim, keys);
-    pack_rows<S>(v, t.v_stride, count, t.head_dim, 1.0f, values);
+    const SplitRows<T> k{static_cast<const T*>(t.prefix_k), static_cast<const T*>(t.k), t.k_stride, t.prefix};
+    const SplitRows<T> v{static_cast<const T*>(t.prefix_v), static_cast<const T*>(t.v), t.v_stride, t.prefix};
+    pack_keys<S>(k, first_key, count, t.head_dim, keys);
+    pack_rows<S>(v, first_key, count, t.head_dim, 1.0f, values);
     for (int r = 0; r < tile_rows; r += R) {
       const int last = t.first_row + r + R - 1 - first_key;  // the key that the last of these rows sees last
       if (last < 0) continue;
@@ -116,13 +115,15 @@ void add_columns(const ColumnTile& t, int head, int first, int count, const floa
                  typename S::V* sum) {
   constexpr int vectors = kKeyColumns / kLanes;
   const std::int64_t dim = whole_vectors(t.head_dim);
-  pack_rows<S>(t.q + first * t.q_stride + head * t.head_dim, t.q_stride, count, t.head_dim, t.scale, q);
+  const std::int64_t column = std::int64_t{head} * t.head_dim;
+  pack_rows<S>(SplitRows<float>{t.prefix_q + column, t.q + column, t.q_stride, t.prefix}, first, count, t.head_dim,
+               t.scale, q);
   multiply<S>(q, dim, keys, kKeyColumns, t.head_dim, logits, kKeyColumns, nullptr);
   if (t.cap > 0) cap_logits<S>(logits, std::int64_t{count} * kKeyColumns, t.cap);
   for (int r = 0; r < count; ++r) {
     const int row = first + r, seen = row - t.first_key + 1, unseen = t.window > 0 ? seen - t.window : 0;
     for (int n = 0; n < unseen && n < kKeyColumns; ++n) logits[r * kKeyColumns + n] = -__builtin_inff();
-    const typename S::V lse = S::all(t.lse[head * t.lse_stride + row]);
+    const typename S::V lse = S::all((row < t.prefix ? t.prefix_lse : t.lse)[head * t.lse_stride + row]);
     for (int n = 0; n < vectors && n * kLanes < seen; ++n) {
       const typename S::V p = exp_of<S>(S::sub(S::load(logits + r * kKeyColumns + n * kLanes), lse));
       const int left = seen - n * kLanes;
@@ -137,7 +138,8 @@ template <class S, Statistic kStatistic, class T> void column_tile_of(const Colu
   float* keys = t.scratch;
   float* q = keys + kKeyColumns * dim;
   float* logits = q + 8 * dim;
-  pack_keys<S>(static_cast<const T*>(t.k) + t.first_key * t.k_stride, t.k_stride, t.keys, t.head_dim, keys);
+  const SplitRows<T> k{static_cast<const T*>(t.prefix_k), static_cast<const T*>(t.k), t.k_stride, t.prefix};
+  pack_keys<S>(k, t.first_key, t.keys, t.head_dim, keys);
   set_to<S>(q, R * dim, 0.0f);
 
   typename S::V total[vectors];

@@ -38,27 +38,35 @@ void multiply(const float* a, std::int64_t a_stride, const float* b, std::int64_
     multiply_tile<S, R, 1>(a, a_stride, b + first, columns, depth, c + first, c_stride, factor);
 }
 
-/// out[dim, kKeyColumns] = the transpose of `keys` rows of k, with zeros for the keys that are missing.
-template <class S, class T> void pack_keys(const T* k, std::int64_t stride, int keys, int head_dim, float* out) {
+/// Rows of a matrix, the first `split` of which may lie elsewhere. Both pointers are to where row 0 would be.
+template <class T> struct SplitRows {
+  const T *before, *from;
+  std::int64_t stride;
+  int split;
+  const T* row(std::int64_t r) const { return (r < split ? before : from) + r * stride; }
+};
+
+/// out[dim, kKeyColumns] = the transpose of rows `begin` .. begin + keys, with zeros for the keys that are missing.
+template <class S, class T> void pack_keys(const SplitRows<T>& k, int begin, int keys, int head_dim, float* out) {
   for (int first = 0; first < kKeyColumns; first += kLanes)
     for (int d = 0; d < head_dim; d += kLanes) {
       const int count = head_dim - d < kLanes ? head_dim - d : kLanes;
       typename S::V rows[kLanes];
       WEFT_UNROLLED (int i = 0; i < kLanes; ++i)
-        rows[i] = first + i < keys ? load_some<S>(k + (first + i) * stride + d, count) : S::zero();
+        rows[i] = first + i < keys ? load_some<S>(k.row(begin + first + i) + d, count) : S::zero();
       S::transpose(rows);
       WEFT_UNROLLED (int i = 0; i < kLanes; ++i) S::store(out + (d + i) * kKeyColumns + first, rows[i]);
     }
 }
 
-/// out[rows, dim] = scale * rows of x, with zeros up to whole vectors.
+/// out[rows, dim] = scale * rows of x from `begin` on, with zeros up to whole vectors.
 template <class S, class T>
-void pack_rows(const T* x, std::int64_t stride, std::int64_t rows, int head_dim, float scale, float* out) {
+void pack_rows(const SplitRows<T>& x, std::int64_t begin, std::int64_t rows, int head_dim, float scale, float* out) {
   const std::int64_t dim = whole_vectors(head_dim);
   for (std::int64_t r = 0; r < rows; ++r)
     for (int d = 0; d < head_dim; d += kLanes) {
       const int count = head_dim - d < kLanes ? head_dim - d : kLanes;
-      S::store(out + r * dim + d, S::mul(load_some<S>(x + r * stride + d, count), S::all(scale)));
+      S::store(out + r * dim + d, S::mul(load_some<S>(x.row(begin + r) + d, count), S::all(scale)));
     }
 }
 
