@@ -80,6 +80,24 @@ TEST_CASE("timeline: equal prompts are computed once in each gpu batch", "[timel
   CHECK(timeline(of({{64, 200, 20, 4}}), 24, 1, 5000).joining_tokens == 2 * 200 + 200);
 }
 
+TEST_CASE("timeline: a prefix is computed once for the prompts of a gpu batch that share it", "[timeline]") {
+  const auto group = [](double choices, double prefixes, bool continues = false) {
+    return WorkGroup{.choices = choices,
+                     .prompt = 200,
+                     .generation = 20,
+                     .prompts = choices,
+                     .prefix = 150,
+                     .prefixes = prefixes,
+                     .prefix_continues = continues};
+  };
+  CHECK(first_sweep(of({group(64, 1)}), 64, 1).tokens() == Approx(150 + 64 * 50));
+  CHECK(first_sweep(of({group(64, 1)}), 16, 4).tokens() == Approx(4 * 150 + 64 * 50));
+  CHECK(first_sweep(of({group(32, 1), group(32, 1, true)}), 64, 1).tokens() == Approx(150 + 64 * 50).epsilon(0.05));
+  CHECK(first_sweep(of({group(32, 1), group(32, 1)}), 64, 1).tokens() == Approx(2 * 150 + 64 * 50).epsilon(0.05));
+  CHECK(first_sweep(of({group(64, 64)}), 64, 1).tokens() == Approx(64 * 200));
+  CHECK(timeline(of({group(64, 1)}), 16, 1, 5000).joining_tokens == Approx(3 * 150 + 48 * 50));
+}
+
 TEST_CASE("timeline: a prompt whose answers have two lengths counts once where both begin together", "[timeline]") {
   const Workload work = of({{4, 200, 16, 1}, {4, 200, 12, 1, true}, {4, 200, 16, 1}, {4, 200, 12, 1, true}});
   CHECK(first_sweep(work, 16, 1).tokens() == 400);

@@ -200,6 +200,37 @@ TEST_CASE("of sequences that begin with one prompt in one batch one is computed"
   else CHECK(totals.prompt_tokens == 4 * 5);
 }
 
+TEST_CASE("prompts that begin alike are computed once, and wait in their places for others that do", "[runtime]") {
+  const auto source = runtime::open_model(data_path("golden") / "sharded-bf16", "auto", "");
+  const std::string retention = GENERATE("full", "h2o:0.1:0.1", "snapkv:0.2:0.2:window=8");
+  CAPTURE(retention);
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 40; ++i) {  // two prefixes in turn
+    Prompt prompt{.ids = std::vector<std::int32_t>(80), .tokens = 1 + i % 5, .forced = {}};
+    for (int t = 0; t < 80; ++t) prompt.ids[static_cast<std::size_t>(t)] = 4 + (t < 64 ? i % 2 * 7 + t : i + t) % 90;
+    prompt.prefix = 64;
+    prompts.push_back(prompt);
+  }
+  policy::PartialPolicy policy;
+  policy.gpu_batch_size = 8;
+  policy.num_gpu_batches = 1;
+  policy.weights = policy.kv = policy::Fractions{};
+  policy.retention = policy::Retention::from_text(retention);
+  policy.continuous = true;
+  const auto run = [&](bool shares) {
+    Engine engine(*source, policy, prompts, {.backend = "cpu"}, shares);
+    return std::pair(engine.run(), engine.session().executor().totals());
+  };
+  const auto [alone, none] = run(false);
+  const auto [shared, totals] = run(true);
+  for (std::size_t i = 0; i < prompts.size(); ++i) CHECK(difference(alone[i], shared[i]).empty());
+  CHECK(none.prompt_tokens == 40 * 80);
+  CHECK(none.shared_prompt_tokens == 0);
+  CHECK(totals.prompt_tokens + totals.shared_prompt_tokens == 40 * 80);
+  // A prefix serves three sequences or more, although places become free one by one.
+  CHECK(totals.prompt_tokens <= 40 * 16 + 40 * 64 / 3);
+}
+
 TEST_CASE("choices of one prompt join a sweep together, although one prompt alone is as many tokens as may join",
           "[runtime]") {
   constexpr int kPlaces = 6;

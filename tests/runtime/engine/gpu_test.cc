@@ -123,6 +123,26 @@ TEST_CASE("on a GPU answers do not depend on the tiers, overlap or the disk engi
   }
 }
 
+TEST_CASE("on a GPU a shared prefix gives what whole prompts give within tolerance", "[gpu]") {
+  const std::string retention = GENERATE("full", "h2o:0.5:0.3");
+  std::mt19937 random(6);
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  auto prompts = random_prompts(8, source->spec.vocab, 4, random);
+  for (Prompt& prompt : prompts) {
+    prompt.ids.resize(std::min<std::size_t>(prompt.ids.size(), 20));
+    for (std::int32_t token = 4; token < 84; ++token) prompt.ids.insert(prompt.ids.begin(), token);
+    prompt.prefix = 80;
+  }
+  const policy::PartialPolicy policy = all_on_device(retention);
+  const auto expected = Engine(*source, policy, prompts, {.backend = backend_name()}).run();
+  Engine engine(*source, policy, prompts, {.backend = backend_name()}, true);
+  const auto answers = engine.run();
+  CHECK(engine.session().executor().totals().shared_prompt_tokens == 6 * 64);  // two of batches of four
+  std::size_t compared = 0;
+  for (std::size_t i = 0; i < answers.size(); ++i) compared += compare(expected[i], answers[i]);
+  CHECK(compared > 24);
+}
+
 TEST_CASE("on a GPU attention of the host's KV on the host computes the same within tolerance", "[gpu]") {
   const std::string retention = GENERATE("full", "h2o:0.25:0.25");
   std::mt19937 random(5);

@@ -2,6 +2,7 @@
 #include "runtime/requests/requests.h"
 
 #include <catch2/catch.hpp>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -275,3 +276,28 @@ TEST_CASE("a place is no id where lines have ids", "[runtime]") {
 }
 
 TEST_CASE("what is kept of a request is small", "[runtime]") { CHECK(sizeof(RequestFile::Entry) <= 40); }
+
+TEST_CASE("prompts that begin alike are found in one pass", "[requests]") {
+  runtime::PrefixIndex index;
+  const auto prompt = [](int beginning, std::size_t alike, std::size_t all) {
+    std::vector<std::int32_t> ids(all);
+    for (std::size_t i = 0; i < all; ++i) ids[i] = i < alike ? beginning + static_cast<std::int32_t>(i) : -1;
+    return ids;
+  };
+  const auto first = index.add(0, prompt(5, 1000, 1000));
+  CHECK(first.tokens == 0);
+  CHECK(index.add(1, prompt(9, 70, 70)).leader != first.leader);
+  const auto second = index.add(2, prompt(5, 900, 950));
+  CHECK(second.leader == first.leader);
+  CHECK(second.tokens == 900);
+  CHECK(index.add(3, prompt(5, 63, 950)).tokens == 0);  // too few
+  const auto apart = index.add(4, prompt(5, 100, 950));  // others may share more with this one
+  CHECK(apart.leader != first.leader);
+  CHECK(apart.tokens == 100);
+  CHECK(index.add(5, prompt(5, 1000, 1000)).tokens == 999);  // the last token is a prompt's own
+  CHECK(index.add(6, prompt(5, 64, 64)).leader == runtime::PrefixIndex::kNone);
+  std::map<std::size_t, std::uint32_t> leaders;
+  index.each_leader([&](std::size_t request, std::uint32_t tokens) { leaders[request] = tokens; });
+  CHECK(leaders[0] == 999);
+  CHECK(leaders[1] == 0);
+}
