@@ -76,8 +76,9 @@ class Queue {
   double shared(const WorkGroup& group, double own, bool follows) const {
     if (group.prefix == 0 || own < kNone) return 0;
     const double alike = std::max(1.0, group.prompts / std::max(1.0, group.prefixes));
-    const bool first_too = follows && (used_ > 0 || group.prefix_continues);
-    return std::max(0.0, own - (first_too ? 0 : 1) - (own - 1) / alike);
+    const double first = used_ * group.prompts / group.choices;  // of the group's prompts
+    const bool begins = std::fmod(first, alike) < kNone && !(first < kNone && group.prefix_continues);
+    return std::max(0.0, own - distinct(first, own, alike) + (follows && !begins ? 1 : 0));
   }
 
   std::vector<WorkGroup> groups_;

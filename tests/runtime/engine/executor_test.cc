@@ -219,7 +219,8 @@ TEST_CASE("prompts that begin alike are computed once, and wait in their places 
   policy.continuous = true;
   const auto run = [&](bool shares) {
     Engine engine(*source, policy, prompts, {.backend = "cpu"}, shares);
-    return std::pair(engine.run(), engine.session().executor().totals());
+    std::vector<Answer> answers = engine.run();
+    return std::pair(std::move(answers), engine.session().executor().totals());
   };
   const auto [alone, none] = run(false);
   const auto [shared, totals] = run(true);

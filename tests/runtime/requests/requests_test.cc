@@ -290,7 +290,7 @@ TEST_CASE("prompts that begin alike are found in one pass", "[requests]") {
   const auto second = index.add(2, prompt(5, 900, 950));
   CHECK(second.leader == first.leader);
   CHECK(second.tokens == 900);
-  CHECK(index.add(3, prompt(5, 63, 950)).tokens == 0);  // too few
+  CHECK(index.add(3, prompt(5, 63, 950)).tokens == 0);   // too few
   const auto apart = index.add(4, prompt(5, 100, 950));  // others may share more with this one
   CHECK(apart.leader != first.leader);
   CHECK(apart.tokens == 100);
