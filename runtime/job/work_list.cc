@@ -17,37 +17,65 @@ struct Placed {
   Prompt prompt;
   std::uint32_t length;          // of its own
   std::uint32_t longest, first;  // of all requests with this prompt
-  std::uint32_t alike;           // the first of all requests with this beginning
+  std::uint32_t family, eldest;  // the longest and the first of all requests that are to be neighbours
   std::uint32_t index;
 };
+
+/// Requests whose prompts begin alike.
+struct Family {
+  std::uint32_t longest = 0, eldest = UINT32_MAX;
+  std::uint64_t prefix_tokens = 0, lengths = 0;
+
+  /// Whether they go together although their answers are not equally long: their prefix costs more than empty places.
+  bool together() const { return prefix_tokens > lengths; }
+};
+
+/// Sets what requests with one prompt have in common. They become neighbours.
+void join_equal_prompts(std::vector<Placed>& all) {
+  std::sort(all.begin(), all.end(),
+            [](const Placed& a, const Placed& b) { return std::tie(a.prompt, a.index) < std::tie(b.prompt, b.index); });
+  for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    for (end = begin; end < all.size() && all[end].prompt == all[begin].prompt; ++end)
+      all[begin].longest = std::max(all[begin].longest, all[end].length);
+    for (std::size_t i = begin; i < end; ++i) all[i].longest = all[begin].longest, all[i].first = all[begin].first;
+  }
+}
+
+/// The same for requests whose prompts begin alike.
+void join_families(std::vector<Placed>& all, const RequestFile& requests) {
+  std::unordered_map<std::uint32_t, Family> families;
+  for (const Placed& placed : all) {
+    const RequestFile::Entry& entry = requests.entry(placed.index);
+    if (entry.prefix == PrefixIndex::kNone) continue;
+    Family& family = families[entry.prefix];
+    family.longest = std::max(family.longest, placed.longest), family.eldest = std::min(family.eldest, placed.first);
+    family.prefix_tokens += entry.prefix_tokens, family.lengths += entry.max_tokens;
+  }
+  for (Placed& placed : all) {
+    const auto found = families.find(requests.entry(placed.index).prefix);
+    if (found == families.end()) continue;
+    placed.eldest = found->second.eldest;
+    if (found->second.together()) placed.family = found->second.longest;
+  }
+}
 
 }  // namespace
 
 void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests, bool sharing) {
   const bool scores = requests.kind() == RequestKind::score;
   std::vector<Placed> all;
-  std::unordered_map<std::uint32_t, std::uint32_t> first_of;  // by the prefix's leader
   all.reserve(indices.size());
   for (const std::uint32_t index : indices) {
     const RequestFile::Entry& entry = requests.entry(index);
     const std::uint32_t length = scores ? entry.prompt_tokens : entry.max_tokens;
-    const bool alike = sharing && entry.prefix != PrefixIndex::kNone;
-    all.push_back({prompt_of(entry), length, length, index,
-                   alike ? first_of.try_emplace(entry.prefix, index).first->second : index, index});
+    all.push_back({prompt_of(entry), length, length, index, 0, 0, index});
   }
-  std::sort(all.begin(), all.end(),
-            [](const Placed& a, const Placed& b) { return std::tie(a.prompt, a.index) < std::tie(b.prompt, b.index); });
-  for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
-    for (end = begin; end < all.size() && all[end].prompt == all[begin].prompt; ++end)
-      all[begin].longest = std::max(all[begin].longest, all[end].length);
-    for (std::size_t i = begin; i < end; ++i) {
-      all[i].longest = all[begin].longest, all[i].first = all[begin].first;
-      if (!sharing || requests.entry(all[i].index).prefix == PrefixIndex::kNone) all[i].alike = all[i].first;
-    }
-  }
+  join_equal_prompts(all);
+  for (Placed& placed : all) placed.family = placed.longest, placed.eldest = placed.first;
+  if (sharing) join_families(all, requests);
   std::sort(all.begin(), all.end(), [](const Placed& a, const Placed& b) {
-    return std::tie(b.longest, a.alike, a.first, b.length, a.index) <
-           std::tie(a.longest, b.alike, b.first, a.length, b.index);
+    return std::tie(b.family, a.eldest, b.longest, a.first, b.length, a.index) <
+           std::tie(a.family, b.eldest, a.longest, b.first, a.length, b.index);
   });
   std::transform(all.begin(), all.end(), indices.begin(), [](const Placed& placed) { return placed.index; });
 }

@@ -20,7 +20,8 @@ struct WorkItem {
 /// the order of the file.) Equal prompts are neighbours, because they share a prefill. The longest answers go first, so
 /// that few places are empty for long at the end, and neighbours, which share a batch, are about equally long; in a job
 /// that scores, where continuations are short and prompts are not, the longest prompts do. With `sharing`, prompts that
-/// begin alike are neighbours among those of the same length of answers.
+/// begin alike are neighbours: all of them if their prefix has more tokens than their answers, else those of each
+/// length.
 void put_in_order(std::vector<std::uint32_t>& indices, const RequestFile& requests, bool sharing);
 
 /// The choices of requests in this order, as planning counts them: at most `most` groups of neighbours. `sharing`:
