@@ -34,7 +34,8 @@ DOORS = [  # (what the include begins with, files that may)
     (r"spdlog/", r"runtime/(planning|measure|analyze|job|cli)/\w+\.cc"),
     (r"coin/", r"policy/planner/relaxation\.cc"),
     (r"utf8proc", r"runtime/text/tokenizer_nfc\.cc|runtime/template/letters\.cc|runtime/pieces/charsmap\.cc"),
-    (r"zlib\.h", r"runtime/checkpoint/zip_reader\.cc"),
+    (r"zlib\.h", r"runtime/checkpoint/zip_reader\.cc|runtime/requests/unpack\.cc"),
+    (r"zstd\.h", r"runtime/requests/unpack\.cc"),
     (r"catch2/", r"tests/.*"),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
