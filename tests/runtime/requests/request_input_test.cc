@@ -118,10 +118,9 @@ TEST_CASE("tables that make no requests are refused", "[runtime]") {
     CHECK_THROWS_WITH(lines_of(input), Contains(words));
   };
   refuse("", {}, "t.csv: is empty");
-  refuse("a,b\n1,2\n", {}, "t.csv:1: there is no column \"prompt\", the columns are \"a\", \"b\"; --prompt-column");
-  refuse("\na,b\n1,2\n", {.prompt = "c", .prompt_template = "", .continuation = ""},
-         "t.csv:2: there is no column \"c\"");
-  refuse("a,a\n", {}, "two columns are called \"a\"");
+  refuse("a,b\n1,2\n", {}, "t.csv:1: there is no column 'prompt', the columns are 'a', 'b'; --prompt-column");
+  refuse("\na,b\n1,2\n", {.prompt = "c", .prompt_template = "", .continuation = ""}, "t.csv:2: there is no column 'c'");
+  refuse("a,a\n", {}, "two columns are called 'a'");
   refuse("prompt,b\n\"x\ny\",2\n3\n", {}, "t.csv:4: the record has 1 fields, the header 2");
   refuse("a\n1\n", {.prompt = "", .prompt_template = "{a", .continuation = ""}, "the brace at byte 1 is not closed");
   refuse("a\n1\n", {.prompt = "", .prompt_template = "{a}}", .continuation = ""}, "the brace at byte 4 closes nothing");
