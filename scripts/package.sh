@@ -17,6 +17,7 @@
 #   bin/tests/test_kernels; python3 tests/runtime/cli/cli_test.py bin/weft .   # from elsewhere WEFT_SOURCE_DIR says where
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/dev/bundle.sh
 arch=""
 while [ $# -gt 0 ]; do
   case $1 in
@@ -53,42 +54,22 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 package=$work/$name
 cmake --install "$build" --prefix "$package" --strip >/dev/null
-mkdir -p "$package"/{lib/gcc,models,scripts/{bench,compare},tests/support}
+mkdir -p "$package"/{lib,models,scripts/{bench,compare},tests/support}
 cp -r configs docs CHANGELOG.md LICENSE "$package"
 cp -r models/demo "$package/models"
 cp -r tests/data "$package/tests"
 cp tests/support/*.py "$package/tests/support"
 for test in tests/runtime/*/*.py; do install -D "$test" "$package/$test"; done
-cp -r scripts/{gpu_check.sh,cluster,evaluate,get_model.sh,get_model.py} "$package/scripts"
+cp -r scripts/{gpu_check.sh,cluster,evaluate,python,get_model.sh,get_model.py} "$package/scripts"
 cp scripts/compare/{lm_eval,race_gpu,generation_loop,run_accelerate,run_deepspeed,run_flexgen,run_kvpress}.py \
   scripts/compare/tiny-opt.json "$package/scripts/compare"
 cp scripts/bench/{link_bytes,measured_machine,projection,weft_plan}.py "$package/scripts/bench"
 scripts/dev/package_readme.py "$package"
 find "$package" -name __pycache__ -exec rm -r {} +
 
-# Every library that a program here names or that those name, without glibc's and CUDA's.
-elsewhere='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread)|lib(cuda|cudart|cublas|cublasLt))\.so'
-find "$package"/{bin,lib} -type f -exec ldd {} + | awk '$2 == "=>" { print $1, $3 }' | sort -u |
-  while read -r library path; do
-    if [[ $library =~ $elsewhere ]]; then continue; fi
-    if [ "$path" = not ]; then echo "package: $library was not found" >&2; exit 1; fi
-    case $library in
-      libstdc++.so.* | libgcc_s.so.*) cp "$path" "$package/lib/gcc/$library" ;;  # for systems that have none
-      *) cp "$path" "$package/lib/$library" ;;
-    esac
-    file=$(readlink -f "$path")
-    owner=$(dpkg -S "*${file#/usr}" | head -1 | cut -d: -f1)
-    cp "/usr/share/doc/$owner/copyright" "$package/lib/$library.copyright"
-  done
-newest_glibc() {  # FOLDER...: that any program or library in it wants
-  find "$@" -maxdepth 1 -type f ! -name '*.copyright' -exec objdump -T {} + |
-    grep -oE 'GLIBC_[0-9.]+' | sort -Vu | tail -1
-}
+bundle_libraries "$package" package
 own=$(newest_glibc "$package"/{bin,bin/tests,lib}) gcc=$(newest_glibc "$package/lib/gcc")
-# What is empty between two colons of a path is the folder in which a program is started.
-empty=$(find "$package"/{bin,lib} -type f ! -name '*.copyright' -exec sh -c 'readelf -W -d "$1" 2>/dev/null |
-  grep -qE "\((RUN|R)PATH\).*\[(:|.*::|.*:\])" && echo "$1"' sh {} \;)
-if [ -n "$empty" ]; then echo "package: an empty entry in the library path of $empty" >&2; exit 1; fi
+require_no_empty_path "$package" package
 
 # A GPU's tests and their data are few; the others are larger than all the rest, and so is the demo model.
 for_gpu='bin/tests/(gpu_probe|test_kernels_cuda)|tests/data/(h2o|kv)/.*'

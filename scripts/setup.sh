@@ -4,7 +4,7 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config python3 liburing-dev libcli11-dev libspdlog-dev nlohmann-json3-dev
-          coinor-libclp-dev libutf8proc-dev zlib1g-dev)
+          coinor-libclp-dev libutf8proc-dev zlib1g-dev libzstd-dev libcpp-httplib-dev)
 [ "${1:-}" = --tests ] && packages+=(catch2 git python3-venv strace xz-utils)
 missing=()
 for package in "${packages[@]}"; do

@@ -11,6 +11,7 @@
 #include <climits>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "kernels/error.h"
@@ -31,43 +32,51 @@ constexpr char kInputName[] = "standard input";
   throw IoError(what + ": " + std::generic_category().message(error));
 }
 
-fs::path temporary_folder() {
+fs::path temporary_folder(const std::string& flag) {
   std::error_code unknown;
   fs::path folder = fs::temp_directory_path(unknown);
-  if (unknown) throw IoError("TMPDIR: there is no such folder; --input - puts the requests there");
+  if (unknown) throw IoError("TMPDIR: there is no such folder; " + flag + " puts the requests there");
   return folder;
 }
 
-[[noreturn]] void fail_to_hold(const fs::path& folder) {
-  fail(folder.string() + ": cannot hold the requests of --input - (TMPDIR names another folder)", errno);
+[[noreturn]] void fail_to_hold(const fs::path& folder, const std::string& flag) {
+  throw IoError(folder.string() + ": cannot hold the requests of " + flag +
+                " (TMPDIR names another folder): " + std::generic_category().message(errno));
 }
 
 /// Opens a file without a name.
-int open_spool(const fs::path& folder) {
+int open_unnamed(const fs::path& folder, const std::string& flag) {
   const int fd = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
   if (fd >= 0) return fd;
   std::string name = (folder / "weft-XXXXXX").string();  // for a file system that has no such files
   const int named = ::mkostemp(name.data(), O_CLOEXEC);
-  if (named < 0) fail_to_hold(folder);
+  if (named < 0) fail_to_hold(folder, flag);
   ::unlink(name.c_str());
   return named;
 }
 
-void append_to_spool(int fd, const fs::path& folder, std::string_view text) {
+}  // namespace
+
+Spool::Spool(fs::path name, std::string flag)
+    : flag_(std::move(flag)), folder_(temporary_folder(flag_)), fd_(open_unnamed(folder_, flag_)),
+      file_(fd_, std::move(name)) {}
+
+void Spool::append(std::string_view text) {
   while (!text.empty()) {
-    const ssize_t count = ::write(fd, text.data(), text.size());
+    const ssize_t count = ::write(fd_, text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_to_hold(folder);
+    if (count < 0) fail_to_hold(folder_, flag_);
     text.remove_prefix(static_cast<std::size_t>(count));
   }
 }
 
-}  // namespace
+InputFile Spool::finish() && {
+  file_.refresh_size();
+  return std::move(file_);
+}
 
 InputFile spool_standard_input(const std::atomic<bool>& stop) {
-  const fs::path folder = temporary_folder();
-  const int spool = open_spool(folder);
-  InputFile file(spool, kInputName);  // owns the descriptor from here on
+  Spool spool(kInputName, "--input -");
   std::vector<char> piece(kReadBytes);
   while (true) {
     if (stop) throw Interrupted{};
@@ -77,10 +86,9 @@ InputFile spool_standard_input(const std::atomic<bool>& stop) {
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count < 0) fail(std::string(kInputName) + ": cannot be read", errno);
     if (count == 0) break;
-    append_to_spool(spool, folder, {piece.data(), static_cast<std::size_t>(count)});
+    spool.append({piece.data(), static_cast<std::size_t>(count)});
   }
-  file.refresh_size();
-  return file;
+  return std::move(spool).finish();
 }
 
 InputFile open_input(const fs::path& path, const std::atomic<bool>& stop) {

@@ -4,6 +4,7 @@
 
 #include "kernels/error.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/input_flags.h"
 #include "runtime/cli/policy_flags.h"
 #include "runtime/job/job.h"
 #include "runtime/text/named_templates.h"
@@ -39,9 +40,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   command->add_flag("--no-verify-crc", flags->no_verify_crc, kNoVerifyCrcHelp)->group("Model");
 
   constexpr const char* kRequests = "Requests and answers";
-  command->add_option("--input", job.input, "Requests, one JSON object per line; -: standard input")
-      ->required()
-      ->group(kRequests);
+  add_input_flags(*command, job.input, kRequests, !generates, true);
   command->add_option("--output", job.output, "Answers, one JSON object per line; -: standard output, without --resume")
       ->required()
       ->group(kRequests);
@@ -86,14 +85,22 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
         ->group(kRequests);
   }
 
-  command
-      ->add_option("--resume", flags->resume,
-                   "Continue an output that an earlier run began. --resume=force: even with another model, other "
-                   "requests or other settings; =adopt: even without its .run.json; =repair: move damaged lines to "
-                   "OUTPUT.bad; =retry: move lines of requests that failed there too, and try these again")
-      ->expected(0, 1)
-      ->type_name("[force|adopt|repair|retry]")
-      ->group("Interruption");
+  CLI::Option* const dry =
+      command
+          ->add_flag("--dry-run", job.dry_run,
+                     "Check all requests, plan, and say what would run and how long it would take; compute nothing")
+          ->group(kRequests);
+
+  CLI::Option* const resume =
+      command
+          ->add_option("--resume", flags->resume,
+                       "Continue an output that an earlier run began. --resume=force: even with another model, other "
+                       "requests or other settings; =adopt: even without its .run.json; =repair: move damaged lines to "
+                       "OUTPUT.bad; =retry: move lines of requests that failed there too, and try these again")
+          ->expected(0, 1)
+          ->type_name("[force|adopt|repair|retry]")
+          ->group("Interruption");
+  dry->excludes(resume);
   CLI::Option* const save =
       command
           ->add_option(
@@ -114,10 +121,10 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   command->add_flag("-v,--verbose", job.verbose, "Also print what the run decides, and why")
       ->excludes(quiet)
       ->group("Progress and reports");
-  command->add_option("--report", job.report, "Write a report of the run to this file, as JSON")
-      ->group("Progress and reports");
-  command->add_option("--trace", job.trace, "Write a Perfetto trace to this file, one track per lane")
-      ->group("Progress and reports");
+  dry->excludes(command->add_option("--report", job.report, "Write a report of the run to this file, as JSON")
+                    ->group("Progress and reports"));
+  dry->excludes(command->add_option("--trace", job.trace, "Write a Perfetto trace to this file, one track per lane")
+                    ->group("Progress and reports"));
 
   flags->policy.add_to(*command);
   flags->policy.add_choices_to(*command);

@@ -7,18 +7,20 @@
 #include "runtime/base/files.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/input_flags.h"
 #include "runtime/results/merge.h"
 
 namespace weft::runtime {
 namespace {
 
 struct MergeFlags {
-  std::string input, output;
+  RequestInput input;
+  std::string output;
   std::vector<std::filesystem::path> parts;
 };
 
 int run_merge(const MergeFlags& flags, const std::atomic<bool>& stop) {
-  if (flags.input != kPipe) require_input("--input", flags.input);
+  flags.input.require();
   for (const auto& part : flags.parts) require_input("part", part);
   if (flags.output != kPipe) {
     require_writable("--output", flags.output);
@@ -31,7 +33,7 @@ int run_merge(const MergeFlags& flags, const std::atomic<bool>& stop) {
     return 130;
   }
   spdlog::info("{}: {} answers of {} shards, in the order of {}", flags.output, answers, flags.parts.size(),
-               flags.input);
+               flags.input.name());
   return 0;
 }
 
@@ -40,7 +42,7 @@ int run_merge(const MergeFlags& flags, const std::atomic<bool>& stop) {
 void add_merge(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("merge", "Join the outputs of all shards of a job");
   const auto flags = std::make_shared<MergeFlags>();
-  command->add_option("--input", flags->input, "Requests that the shards answered; -: standard input")->required();
+  add_input_flags(*command, flags->input, "Options", true, false);
   command->add_option("--output", flags->output, "All answers, in the order of the requests; -: standard output")
       ->required();
   command->add_option("parts", flags->parts, "Outputs of the shards")->required();

@@ -34,5 +34,6 @@ void add_inspect(CLI::App& app, Command& chosen);
 void add_plan(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
 void add_analyze(CLI::App& app, Command& chosen);
+void add_serve_batches(CLI::App& app, Command& chosen);
 
 }  // namespace weft::runtime

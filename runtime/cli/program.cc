@@ -182,6 +182,7 @@ int run_command_line(int argc, char** argv) {
   add_analyze(app, command);
   add_tokenize(app, command);
   add_convert(app, command);
+  add_serve_batches(app, command);
   refuse_empty_values(app);
   try {
     app.parse(argc, argv);

@@ -12,6 +12,7 @@
 #include "kernels/backend/kernel_kind.h"
 #include "kernels/error.h"
 #include "policy/base/json.h"
+#include "policy/layout/policy_text.h"
 #include "policy/layout/rolling.h"
 #include "runtime/base/duration.h"
 #include "runtime/base/files.h"
@@ -73,15 +74,16 @@ std::vector<policy::Retention> rolled_retentions(const JobOptions& options, cons
   return rolled ? all : std::vector<policy::Retention>{};
 }
 
-RequestFile open_requests(const JobOptions& options, const ModelSource& source, const std::atomic<bool>& stop) {
+RequestFile checked_requests(const JobOptions& options, const ModelSource& source, const std::atomic<bool>& stop) {
   OpenAiRules openai{.model_names = options.served_names.empty() ? model_names(source.files) : options.served_names,
                      .files = source.files.may_have_weights() ? &source.files.texts() : nullptr,
                      .chat_template = options.chat_template,
                      .chat = {},
                      .strict = options.strict_openai};
-  RequestFile requests(open_input(options.input, stop), options.kind, source.tokenizer.get(), source.spec,
-                       options.max_tokens, std::move(openai), options.on_bad_request, &stop,
-                       rolled_retentions(options, source.spec));
+  OpenedRequests opened = open_requests(options.input, stop);
+  RequestFile requests(std::move(opened.file), options.kind, source.tokenizer.get(), source.spec, options.max_tokens,
+                       std::move(openai), options.on_bad_request, &stop, rolled_retentions(options, source.spec),
+                       std::move(opened.origins));
   if (requests.dialect() == Dialect::native && !options.served_names.empty())
     throw UsageError(requests.path().string() +
                      ": holds Weft's own request lines, which name no model; leave out --served-model-name");
@@ -315,6 +317,34 @@ int run_classes(Job& job, const LengthClasses& classes, const SavedWork& saved) 
   return refused > 0 ? kSomeRefused : 0;
 }
 
+void say_what_would_run(const Job& job) {
+  job.progress.clear();
+  std::uint64_t prompts = 0;
+  for (const std::uint32_t index : job.open.todo) prompts += job.requests.entry(index).prompt_tokens;
+  spdlog::info("dry run: {} of {} requests would run{}: {} prompt tokens, at most {} generated", job.open.todo.size(),
+               job.mine, job.open.refused.empty() ? "" : fmt::format(", {} are refused", job.open.refused.size()),
+               prompts, most_tokens(job.requests, job.open.todo));
+}
+
+/// Plans what would run, and computes nothing.
+int end_dry_run(Job& job, const LengthClasses& classes) {
+  say_what_would_run(job);
+  const auto backend = make_backend(job.options.machine);
+  double seconds = 0;
+  for (const LengthClasses::One& one : classes.all) {
+    JobPlan plan(job.options, job.source, job.requests, one.todo, false, classes.machine);
+    const Planned planned = plan.choose(*backend, free_bytes(*backend, job.options.machine.disk_directory));
+    const policy::Candidate& best = planned.best();
+    seconds += best.prediction.seconds;
+    spdlog::info("dry run: {}; {} of {} device memory; {:.1f} tokens/s predicted", policy_line(best.policy),
+                 policy::bytes_to_text(best.prediction.bytes[0]),
+                 policy::bytes_to_text(best.policy.budgets[policy::Tier::device]), best.prediction.tokens_per_second());
+  }
+  spdlog::info("dry run: {} predicted in all, without the time that loading takes; nothing was computed",
+               duration_text(seconds));
+  return 0;
+}
+
 }  // namespace
 
 int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
@@ -329,8 +359,8 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   if (pipe) options.save_every.reset();  // no resume could continue from a pipe
   const std::unique_ptr<Journal> journal = pipe ? nullptr : open_journal(options, stop);
   ResultPipe to_pipe(&stop);
-  progress.stage(options.input == kPipe ? "reading and checking requests" : "checking requests");
-  const RequestFile requests = open_requests(options, *opened, stop);
+  progress.stage(options.input.is_pipe() ? "reading and checking requests" : "checking requests");
+  const RequestFile requests = checked_requests(options, *opened, stop);
   const FormatChoice choice = choose_formats(options, *opened, requests);
   ModelSource& source = choice.source ? *choice.source : *opened;
   source.verify_crc = options.verify_crc;
@@ -353,6 +383,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
           .record = record,
           .results = pipe ? static_cast<ResultSink&>(to_pipe) : *journal,
           .mine = options.shard.size(requests.size())};
+  if (open.todo.empty() && options.dry_run) return say_what_would_run(job), 0;
   if (open.todo.empty()) return end_without_work(job);
   struct Clearing {
     Progress& progress;
@@ -361,7 +392,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   progress.stage("planning");
   const LengthClasses classes =
       length_classes(options, source, requests, open.todo, saved.snapshot().has_value(), choice.machine);
-  return run_classes(job, classes, saved);
+  return options.dry_run ? end_dry_run(job, classes) : run_classes(job, classes, saved);
 }
 
 }  // namespace weft::runtime

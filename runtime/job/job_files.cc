@@ -33,27 +33,32 @@ void check_pipe(const JobOptions& options) {
                            : options.durability == Durability::power ? "--durability power"
                                                                      : nullptr;
   if (flag) throw UsageError(std::string("--output -: ") + flag + " needs an output that is a file; give its name");
-  for (const std::string* path : {&options.input, &options.report, &options.trace})
-    if (std::filesystem::is_regular_file(*path) && same_file(*path, "/dev/stdout"))
-      throw UsageError("--output -: standard output is " + *path + ", which is another file of this job");
+  std::vector<std::string> others = options.input.paths;
+  others.insert(others.end(), {options.report, options.trace});
+  for (const std::string& path : others)
+    if (std::filesystem::is_regular_file(path) && same_file(path, "/dev/stdout"))
+      throw UsageError("--output -: standard output is " + path + ", which is another file of this job");
 }
 
 /// Checks all files before any work. One that cannot be written would otherwise be noticed only at the end.
 void check_files(const JobOptions& options) {
   const bool pipe = options.output == kPipe;
   if (pipe) check_pipe(options);
-  if (options.input != kPipe) require_input("--input", options.input);
+  options.input.require();
   std::vector<std::pair<const char*, std::filesystem::path>> seen;
   const std::string none, record = pipe ? none : RunRecord::place(options.output).string();
   const std::string in_flight = pipe ? none : Snapshot::place(options.output).string();
   const std::string sorted = options.ordered ? sorted_place(options.output).string() : "";
-  for (const auto& [flag, path] : {std::pair{"--input", options.input == kPipe ? &none : &options.input},
-                                   {"--output", pipe ? &none : &options.output},
-                                   {"--output's record", &record},
-                                   {"--checkpoint-every", &in_flight},
-                                   {"--ordered", &sorted},
-                                   {"--report", &options.report},
-                                   {"--trace", &options.trace}}) {
+  std::vector<std::pair<const char*, const std::string*>> files;
+  for (const std::string& path : options.input.paths) files.emplace_back("--input", path == kPipe ? &none : &path);
+  for (const auto& file : {std::pair{"--output", pipe ? &none : &options.output},
+                           {"--output's record", &record},
+                           {"--checkpoint-every", &in_flight},
+                           {"--ordered", &sorted},
+                           {"--report", &options.report},
+                           {"--trace", &options.trace}})
+    files.emplace_back(file);
+  for (const auto& [flag, path] : files) {
     if (path->empty()) continue;
     const auto place = std::filesystem::weakly_canonical(*path);
     for (const auto& [other, taken] : seen)
@@ -79,7 +84,7 @@ void check_and_announce(const JobOptions& options) {
   if (options.max_tokens < 1 || options.max_tokens > kMostTokens)
     throw UsageError("--max-tokens must be from 1 to " + std::to_string(kMostTokens) + ", got " +
                      std::to_string(options.max_tokens));
-  if (options.input == kPipe && isatty(STDIN_FILENO) == 1)
+  if (options.input.is_pipe() && isatty(STDIN_FILENO) == 1)
     spdlog::info("requests are read from the terminal, one JSON object per line; Ctrl-D ends them");
   if (options.output == kPipe) spdlog::info("answers go to standard output; a run that is stopped cannot be resumed");
 }

@@ -9,6 +9,7 @@
 
 #include "policy/layout/policy.h"
 #include "runtime/engine/machine_options.h"
+#include "runtime/requests/request_input.h"
 #include "runtime/requests/requests.h"
 #include "runtime/requests/shard.h"
 #include "runtime/results/journal.h"
@@ -32,8 +33,9 @@ std::optional<std::chrono::duration<double>> interval_from_text(const std::strin
 struct JobOptions {
   RequestKind kind = RequestKind::generate;
   std::string model, weights, dtype = "auto";
-  bool verify_crc = true;                    ///< Checkpoint::verify()
-  std::string input, output, report, trace;  ///< report and trace may be empty
+  bool verify_crc = true;  ///< Checkpoint::verify()
+  RequestInput input;
+  std::string output, report, trace;  ///< report and trace may be empty
   std::int64_t max_tokens = 128;
   Resume resume;
   Durability durability = Durability::process;
@@ -41,6 +43,7 @@ struct JobOptions {
       std::chrono::minutes(10)};  ///< sequences in flight; empty: never
   bool save_seldom = true;        ///< less often if saving takes more than a small share of the time
   bool ordered = false;           ///< at the end also write STEM.sorted.jsonl, in the order of the requests
+  bool dry_run = false;           ///< check the requests and plan, and compute nothing
   bool quiet = false;
   bool verbose = false;  ///< log what is decided, and why
   Shard shard;           ///< the requests that are answered; all are checked

@@ -50,9 +50,9 @@ void for_each_line(const InputFile& file,
 
 RequestFile::RequestFile(InputFile file, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
                          std::int64_t default_max_tokens, OpenAiRules openai, OnBadRequest on_bad,
-                         const std::atomic<bool>* stop, std::vector<policy::Retention> rolled)
-    : path_(file.path()), rules_{kind, tokenizer, model, default_max_tokens, std::move(openai), std::move(rolled)},
-      file_(std::move(file)) {
+                         const std::atomic<bool>* stop, std::vector<policy::Retention> rolled, LineOrigins origins)
+    : path_(file.path()), origins_(std::move(origins)),
+      rules_{kind, tokenizer, model, default_max_tokens, std::move(openai), std::move(rolled)}, file_(std::move(file)) {
   PrefixIndex prefixes;
   for_each_line(file_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     if (stop && *stop) throw Interrupted{};
@@ -71,7 +71,7 @@ RequestFile::RequestFile(InputFile file, RequestKind kind, const Tokenizer* toke
   if (on_bad == OnBadRequest::fail) refuse_bad();
 }
 
-std::string RequestFile::where(std::size_t number) const { return path_.string() + ":" + std::to_string(number); }
+std::string RequestFile::where(std::size_t number) const { return origins_.place(path_.string(), number); }
 
 void RequestFile::refuse_other_formats(std::string_view line, std::size_t number) const {
   if (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF"))

@@ -16,6 +16,7 @@
 #include "runtime/requests/id_index.h"
 #include "runtime/requests/prefix_index.h"
 #include "runtime/requests/request.h"
+#include "runtime/requests/request_input.h"
 
 namespace weft::runtime {
 
@@ -56,12 +57,13 @@ class RequestFile {
     bool has_metadata = false;
   };
   /// Reads and checks all lines. The first one that is an object determines the dialect of all. `tokenizer` may be
-  /// null; then only prompt_ids are taken. `rolled` is as in RequestRules. Throws UsageError, which lists the first 20
-  /// lines that are refused (with OnBadRequest::fail) with file, line, what was wanted and what was found, or states
-  /// what is wrong with the file. Throws Interrupted once `stop` is set.
+  /// null; then only prompt_ids are taken. `rolled` is as in RequestRules; `origins` are for messages. Throws
+  /// UsageError, which lists the first 20 lines that are refused (with OnBadRequest::fail) with file, line, what was
+  /// wanted and what was found, or states what is wrong with the file. Throws Interrupted once `stop` is set.
   RequestFile(InputFile file, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
               std::int64_t default_max_tokens, OpenAiRules openai = {}, OnBadRequest on_bad = OnBadRequest::fail,
-              const std::atomic<bool>* stop = nullptr, std::vector<policy::Retention> rolled = {});
+              const std::atomic<bool>* stop = nullptr, std::vector<policy::Retention> rolled = {},
+              LineOrigins origins = {});
   RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
               const policy::ModelSpec& model, std::int64_t default_max_tokens, OpenAiRules openai = {},
               OnBadRequest on_bad = OnBadRequest::fail, const std::atomic<bool>* stop = nullptr)
@@ -104,6 +106,7 @@ class RequestFile {
   std::string line_of(std::size_t index) const;
 
   std::filesystem::path path_;
+  LineOrigins origins_;
   RequestRules rules_;
   std::optional<Dialect> dialect_;
   InputFile file_;

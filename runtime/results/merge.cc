@@ -47,7 +47,7 @@ bool is_answer(const nlohmann::json& object) {
 /// whose id cannot be read, or is that of an earlier line, can only have been refused, by its number.
 class RequestLines {
  public:
-  RequestLines(const std::filesystem::path& path, const std::atomic<bool>& stop) : file_(open_input(path, stop)) {
+  RequestLines(const RequestInput& input, const std::atomic<bool>& stop) : file_(open_requests(input, stop).file) {
     bool some_say_theirs = false;
     for_each_line(file_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
       if (stop) throw Interrupted{};
@@ -274,7 +274,7 @@ class AnswerLines {
 
 }  // namespace
 
-std::size_t merge(const std::filesystem::path& input, const std::vector<std::filesystem::path>& parts,
+std::size_t merge(const RequestInput& input, const std::vector<std::filesystem::path>& parts,
                   const std::filesystem::path& output, const std::atomic<bool>& stop) {
   try {
     const RequestLines requests(input, stop);

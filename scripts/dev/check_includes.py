@@ -20,7 +20,7 @@ ROOMS = {  # of each floor, the lowest first
     "offload": [],
     "policy": ["base", "model", "schedule", "layout", "planner"],
     "runtime": ["base", "pieces", "gguf", "checkpoint", "stored", "template", "text", "model", "requests", "results", "engine", "planning",
-                "measure", "analyze", "job", "cli"],
+                "measure", "analyze", "job", "serve", "cli"],
 }
 MOST_FILES = 30  # in a folder
 POLICY_SEES = {"offload/tier.h", "offload/memory.h", "offload/kv_layout.h", "kernels/tensor.h", "kernels/error.h",
@@ -31,10 +31,12 @@ DOORS = [  # (what the include begins with, files that may)
     (r"nlohmann/json_fwd", r"(policy|runtime)/\w+/\w+\.(h|cc)"),
     (r"nlohmann/", r"(policy|runtime)/\w+/\w+\.cc"),
     (r"CLI/", r"runtime/cli/\w+\.cc"),
-    (r"spdlog/", r"runtime/(planning|measure|analyze|job|cli)/\w+\.cc"),
+    (r"spdlog/", r"runtime/(planning|measure|analyze|job|serve|cli)/\w+\.cc"),
     (r"coin/", r"policy/planner/relaxation\.cc"),
     (r"utf8proc", r"runtime/text/tokenizer_nfc\.cc|runtime/template/letters\.cc|runtime/pieces/charsmap\.cc"),
-    (r"zlib\.h", r"runtime/checkpoint/zip_reader\.cc"),
+    (r"zlib\.h", r"runtime/checkpoint/zip_reader\.cc|runtime/requests/unpack\.cc"),
+    (r"zstd\.h", r"runtime/requests/unpack\.cc"),
+    (r"httplib\.h", r"runtime/serve/batch_server\.cc"),
     (r"catch2/", r"tests/.*"),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')

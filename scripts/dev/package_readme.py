@@ -23,6 +23,8 @@ PAGES = {  # each with its sections about the sources
     "docs/gpu.md": ["Building for older drivers", "Building for a card", "Installing and packaging"],
     "docs/cluster.md": [],
     "docs/evaluate.md": [],
+    "docs/serve.md": [],
+    "docs/python.md": ["Making a wheel"],
 }
 RUN_IT = """## Run it
 

@@ -28,16 +28,18 @@ OTHERS_WITH_PATHS = ["CONTRIBUTING.md", "runtime/README.md", "tests/README.md"]
 # Commands that do not run here, with the reason. Their flags, scripts and files are checked all the same.
 NOT_HERE = [
     (r"\bpip install\b|\bapt-get\b|scripts/get_model\.sh", "needs a network"),
-    (r"scripts/(quickstart|test|package)\.sh|\bcmake\b|\bctest\b", "builds, or tests what was built"),
+    (r"scripts/(quickstart|test|package|wheel)\.sh|\bcmake\b|\bctest\b", "builds, or tests what was built"),
     (r"--backend cuda", "needs a GPU"),
     (r"/shared/opt-30b|\$job\b", "needs Slurm and a checkpoint of 60 GB; sbatch_test.py starts the script"),
     (r"scripts/cluster/ray_job\.py", "needs Ray; ray_job_test.py starts it"),
+    (r"weft serve-batches", "serves until it is stopped; serve_test.py starts it"),
+    (r"weft-lm-eval", "needs lm-eval, and a task of the Hub; lm_eval_test.py starts what it starts"),
     (r"scripts/gpu_check\.sh", "takes half a minute; gpu_check_test.py starts it"),
     (r"scripts/(evaluate|compare|bench)/", "needs packages of PyPI, SmolLM2 or minutes; tests/scripts has tests of most"),
 ]
 HARMLESS = {"echo", "head", "tail"}  # programs that weft is piped to or from
-COMMANDS = ["generate", "score", "merge", "plan", "bench", "inspect", "analyze", "tokenize", "convert"]
-SHELL, NO_SHELL = {"sh", "bash"}, {"json", "text", "cpp"}
+COMMANDS = ["generate", "score", "merge", "plan", "bench", "inspect", "analyze", "tokenize", "convert", "serve-batches"]
+SHELL, NO_SHELL = {"sh", "bash"}, {"json", "text", "cpp", "python"}  # python_test.py runs Python
 # Where a fence has no language, a line that begins so is a command.
 LOOKS_LIKE_ONE = re.compile(r"(\w+=\S+ )*(build/\S+/(weft|python)|weft [a-z]|scripts/|tests/|python3 |cmake |ctest )")
 IN_FRONT_OF_WEFT = re.compile(r"(?<![\w/.-])(?:build/release/|bin/)?weft(?= (?:%s|--version)\b)" % "|".join(COMMANDS))
@@ -190,7 +192,7 @@ class Flags(Case):
         for page in pages():
             for words in (words for command in commands(page) for words in parts(command) if is_weft(words)):
                 self.assertIn(words[1], COMMANDS, f"{page}: {words}")
-                faults += [f"{page}: weft {words[1]} has no {flag}" for flag in flags_of(words)
+                faults += [f"{page}: weft {words[1]} has no {flag}" for flag in flags_of(words[:words.index("--")] if "--" in words else words)
                            if not has_flag(help_of(words[1]), flag)]
         self.none(faults)
 

@@ -4,11 +4,13 @@
 Usage: request_files_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
 """
 
+import gzip
 import hashlib
 import json
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -268,6 +270,104 @@ class BadRequests(Case):
         write_lines(self.input, [{"id": 1, "prompt": "It"}])
         os.link(self.input, self.output)
         self.refused(["is also the file of --input"], self.demo, "--resume")
+
+
+
+class Inputs(Case):
+    """Tables, packed files and several files, which become one file of lines."""
+
+    def plain(self):
+        write_lines(self.input, [{"prompt": f"It was {n}"} for n in range(6)])
+        answers = self.answers(self.demo, "--max-tokens", 5)
+        self.output.unlink()
+        return {key: answer["text"] for key, answer in answers.items()}
+
+    def run_inputs(self, *flags, code=0):
+        done = WEFT.run("generate", "--model", self.demo, "--output", self.output, "--backend", "cpu", "--quiet",
+                        "--gpu-batch-size", 4, "--num-gpu-batches", 1, "--percent", 100, 0, 100, 0, 100, 0,
+                        "--max-tokens", 5, *flags)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stderr.decode()
+
+    def write(self, name, text):
+        path = self.folder / name
+        if name.endswith(".gz"):
+            path.write_bytes(gzip.compress(text.encode()))
+        elif name.endswith(".zst"):
+            path.write_bytes(subprocess.run(["zstd", "-c"], input=text.encode(), capture_output=True, check=True).stdout)
+        else:
+            path.write_text(text)
+        return path
+
+    def test_tables_and_packed_files_answer_as_lines_do(self):
+        plain = self.plain()
+        lines = "".join(f'{{"prompt": "It was {n}"}}\n' for n in range(6))
+        table = "n,note\n" + "".join(f'{n},"a, ""{n}"""\n' for n in range(6))
+        names = ["a.jsonl.gz", *(["a.jsonl.zst"] if shutil.which("zstd") else [])]
+        for flags in [["--input", self.write(name, lines)] for name in names] + [
+                ["--input", self.write("a.csv", table), "--prompt-template", "It was {n}"],
+                ["--input", self.write("1.jsonl", lines[:len(lines) // 2]), self.write("2.csv.gz", "n\n3\n4\n5\n"),
+                 "--prompt-template", "It was {n}"],
+                ["--input", self.write("q.csv", table.replace("n,note", "q,note").replace("\n", "\nIt was ", 6)),
+                 "--prompt-column", "q"]]:
+            with self.subTest(flags):
+                self.run_inputs(*flags)
+                answers = {answer["id"]: answer for answer in read_lines(self.output)}
+                self.assertEqual({key: answer["text"] for key, answer in answers.items()}, plain)
+                if flags[1].name in ("a.csv", "q.csv"):
+                    self.assertEqual(answers["2"]["metadata"]["note"], 'a, "2"')
+                before = self.output.read_bytes()
+                self.output.write_bytes(before[:len(before) // 2])  # as a kill leaves it
+                self.run_inputs(*flags, "--resume")
+                self.assertEqual(sorted(self.output.read_bytes().splitlines()), sorted(before.splitlines()))
+                for path in self.folder.glob("out.jsonl*"):
+                    path.unlink()
+
+    def test_shards_of_a_table_are_merged(self):
+        table = self.write("a.csv", "prompt\n" + "".join(f"It was {n}\n" for n in range(6)))
+        parts = []
+        for shard in 1, 2:
+            self.output = self.folder / f"{shard}.jsonl"
+            self.run_inputs("--input", table, "--shard", f"{shard}/2")
+            parts.append(self.output)
+        done = WEFT.run("merge", "--input", table, "--output", self.folder / "all.jsonl", *parts)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([line["id"] for line in read_lines(self.folder / "all.jsonl")], [str(n) for n in range(6)])
+
+    def test_scores_of_a_table(self):
+        table = self.write("a.csv", "p,c,n\nThe sea, was calm,1\n")
+        done = WEFT.run("score", "--model", self.demo, "--input", table, "--prompt-column", "p", "--continuation-column", "c",
+                        "--output", self.output, "--backend", "cpu", "--quiet")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (answer,) = read_lines(self.output)
+        self.assertEqual((answer["metadata"], len(answer["logprobs"])), ({"n": "1"}, 2))
+
+    def test_bad_inputs_are_named(self):
+        bad = self.write("bad.csv", 'prompt\na\n"b\nc')
+        self.assertIn(f"{bad}:3: a quoted field has no closing quote", self.run_inputs("--input", bad, code=USAGE))
+        long = self.write("long.csv", f'prompt\n"a\nb"\n{"x " * 3000}\n')
+        self.assertIn(f"{long}:4: the prompt has ", self.run_inputs("--input", long, code=USAGE))
+        lines = self.write("b.jsonl", '{"prompt": 3}\n')
+        good = self.write("a.jsonl", '{"prompt": "a"}\n')
+        self.assertIn(f"{lines}:1: ", self.run_inputs("--input", good, lines, code=USAGE))
+        self.assertIn("is no table", self.run_inputs("--input", good, "--prompt-column", "a", code=USAGE))
+        self.assertIn("is also the file of --input", self.run_inputs("--input", good, good, code=USAGE))
+        self.assertFalse(self.output.exists())
+
+    def test_a_dry_run_computes_nothing(self):
+        write_lines(self.input, [{"prompt": f"It was {n}", "max_tokens": 3} for n in range(6)])
+        before = sorted(self.folder.rglob("*"))
+        done = WEFT.run("generate", "--model", self.demo, "--input", self.input, "--output", self.output, "--backend", "cpu",
+                        "--dry-run")
+        said = done.stderr.decode()
+        self.assertEqual(done.returncode, 0, said)
+        self.assertIn("dry run: 6 of 6 requests would run: ", said)
+        self.assertIn(", at most 18 generated", said)
+        self.assertRegex(said, r"dry run: \S+ predicted in all")
+        self.assertEqual(sorted(self.folder.rglob("*")), before)
+        write_lines(self.input, [{"prompt": 1}])
+        self.refused(["in.jsonl:1: "], self.demo, "--dry-run")
+        self.assertIn("excludes", self.run_inputs("--input", self.input, "--dry-run", "--resume", code=USAGE))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,192 @@
+"""Rows as request lines: strings, Weft's own request lines, and tables, whose other columns pass through."""
+
+from __future__ import annotations
+
+import json
+import math
+import string
+import sys
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+
+Row = Mapping[str, Any]
+
+
+def is_frame(rows: Any) -> bool:
+    """Whether it is a pandas DataFrame. pandas is not imported for that."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(rows, pandas.DataFrame)
+
+
+def columns_of(rows: Any) -> Optional[List[str]]:
+    """The columns of a DataFrame or a datasets.Dataset; None for rows that are no table."""
+    if is_frame(rows):
+        return [str(name) for name in rows.columns]
+    names = getattr(rows, "column_names", None)
+    return list(names) if isinstance(names, (list, tuple)) else None
+
+
+def each_row(rows: Any) -> Iterator[Any]:
+    """The rows of a table as mappings, and those of any other iterable as they are."""
+    if is_frame(rows):
+        names = [str(name) for name in rows.columns]
+        return (dict(zip(names, values)) for values in rows.itertuples(index=False, name=None))
+    return iter(rows)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: NaN is null, arrays are lists, and what JSON lacks is its text."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if hasattr(value, "tolist"):  # numpy's scalars and arrays
+        return plain(value.tolist())
+    if type(value).__name__ in ("NAType", "NaTType"):  # what pandas has for a missing value
+        return None
+    return str(value)
+
+
+class Template:
+    """Text with {column} in it; {{ and }} are braces."""
+
+    def __init__(self, text: str) -> None:
+        self._pieces: List[Tuple[str, Optional[str]]] = []
+        try:
+            parsed = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise ValueError(f"prompt_template: {error}; {{name}} stands for a column, {{{{ and }}}} for braces") from None
+        for literal, name, form, conversion in parsed:
+            if name is not None and (not name or form or conversion):
+                raise ValueError(f"prompt_template: wanted the name of a column between braces, got {{{name}"
+                                 f"{'!' + conversion if conversion else ''}{':' + form if form else ''}}}")
+            self._pieces.append((literal, name))
+        self.columns = [name for _, name in self._pieces if name is not None]
+
+    def fill(self, row: Row, number: int) -> str:
+        return "".join(literal + (cell(row, name, number) if name is not None else "") for literal, name in self._pieces)
+
+
+def cell(row: Row, column: str, number: int) -> str:
+    """The text of a column, which a row must have."""
+    if column not in row:
+        raise ValueError(f"row {number}: has no column '{column}'; it has {', '.join(map(str, row))}")
+    value = plain(row[column])
+    if value is None:
+        raise ValueError(f"row {number}: column '{column}' is empty; a prompt wants text")
+    return value if isinstance(value, str) else str(value)
+
+
+class Lines:
+    """Request lines of rows. Raises ValueError for a row of which no request can be made."""
+
+    def __init__(self, rows: Any, prompt_column: Optional[str], prompt_template: Optional[str],
+                 continuation_column: Optional[str] = None) -> None:
+        if prompt_column is not None and prompt_template is not None:
+            raise ValueError("give prompt_column or prompt_template, not both")
+        if isinstance(rows, (str, bytes, Mapping)):
+            raise TypeError(f"rows must be a list, a DataFrame, a Dataset or another iterable, got {type(rows).__name__}")
+        self._rows = rows
+        self._continuation = continuation_column
+        self._template = Template(prompt_template) if prompt_template is not None else None
+        columns = columns_of(rows)
+        if columns is not None and prompt_column is None and self._template is None:
+            prompt_column = "prompt"
+        if columns is not None and continuation_column is None and "continuation" in columns:
+            self._continuation = "continuation"
+        self._column = prompt_column
+        self._is_table = columns is not None or prompt_column is not None or self._template is not None
+        wanted = self._template.columns if self._template else [prompt_column] if prompt_column else []
+        for name in [*wanted, *([continuation_column] if continuation_column else [])]:
+            if columns is not None and name not in columns:
+                raise ValueError(f"there is no column '{name}' in {', '.join(columns)}; name one by prompt_column or "
+                                 "prompt_template")
+
+    def __iter__(self) -> Iterator[bytes]:
+        for number, row in enumerate(each_row(self._rows)):
+            yield json.dumps(self._line(row, number), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+    def _line(self, row: Any, number: int) -> Dict[str, Any]:
+        if isinstance(row, str):
+            if self._template or self._continuation:
+                raise ValueError(f"row {number}: wanted a row with columns, got a string")
+            return {"id": number, "prompt": row}
+        if not isinstance(row, Mapping):
+            raise TypeError(f"row {number}: wanted a string or a dict, got {type(row).__name__}")
+        if not self._is_table:
+            return {key: plain(value) for key, value in row.items()}
+        if self._template:
+            line: Dict[str, Any] = {"id": number, "prompt": self._template.fill(row, number)}
+            used = {self._continuation}
+        else:
+            assert self._column is not None
+            line = {"id": number, "prompt": cell(row, self._column, number)}
+            used = {self._column, self._continuation}
+        if self._continuation:
+            line["continuation"] = cell(row, self._continuation, number)
+        others = {str(name): plain(value) for name, value in row.items() if name not in used}
+        return {**line, "metadata": others} if others else line
+
+
+def flat(answer: Row) -> Dict[str, Any]:
+    """An answer's line as columns: `answer` is its text, and answer_NAME anything else in it."""
+    columns: Dict[str, Any] = {}
+    for key, value in answer.items():
+        if key in ("id", "metadata", "line"):
+            continue
+        if key == "usage":
+            columns.update({f"answer_{name}": number for name, number in value.items()})
+        elif key == "error":
+            columns["answer_error"] = value["message"]
+        else:
+            columns["answer" if key == "text" else f"answer_{key}"] = value
+    return columns
+
+
+def in_order(rows: List[Any], answers: Iterable[Row]) -> List[Dict[str, Any]]:
+    """The answers in the order of their rows; an id that rows give themselves says which is whose."""
+    own = {json.dumps(plain(row["id"])): index for index, row in enumerate(rows)
+           if isinstance(row, Mapping) and row.get("id") is not None}
+    placed: List[Optional[Dict[str, Any]]] = [None] * len(rows)
+    for answer in answers:
+        if answer["id"] is None:
+            index = int(answer["line"]) - 1
+        else:
+            index = own[json.dumps(answer["id"])] if own else int(answer["id"])
+        placed[index] = dict(answer)
+    missing = [index for index, answer in enumerate(placed) if answer is None]
+    if missing:
+        raise RuntimeError(f"row {missing[0]} has no answer")
+    return [answer for answer in placed if answer is not None]
+
+
+def joined(rows: Any, answers: List[Dict[str, Any]], to: str) -> Any:
+    """The rows' columns with those of their answers beside them, as a DataFrame or a Dataset."""
+    columns: Dict[str, List[Any]] = {}
+    for index, answer in enumerate(answers):
+        for name, value in flat(answer).items():
+            columns.setdefault(name, [None] * len(answers))[index] = value
+    names = columns_of(rows)
+    if names is None:
+        inputs = [{"prompt": row} if isinstance(row, str) else dict(row) for row in rows]
+        names = list(dict.fromkeys(name for row in inputs for name in row))
+        given = {name: [row.get(name) for row in inputs] for name in names}
+    clash = [name for name in columns if name in names]
+    if clash:
+        raise ValueError(f"the rows have a column '{clash[0]}', which is that of an answer; rename it")
+    if to == "pandas":
+        import pandas
+        frame = rows if is_frame(rows) else rows.to_pandas() if columns_of(rows) is not None else pandas.DataFrame(given)
+        beside = {name: pandas.Series(values, index=frame.index) for name, values in columns.items()}
+        return frame.assign(**beside)
+    import datasets
+    dataset = (datasets.Dataset.from_pandas(rows, preserve_index=False) if is_frame(rows) else
+               rows if columns_of(rows) is not None else datasets.Dataset.from_dict(given))
+    for name, values in columns.items():
+        dataset = dataset.add_column(name, values)
+    return dataset
+
+

@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""The Python package `weft` (scripts/python) against the built program: rows of every kind, errors, the end of the program
+with its parent, a kill -9 amid answers, and the examples of docs/python.md.
+
+Usage: python_test.py WEFT_BINARY SOURCE_FOLDER. What needs pandas, datasets or Ray is skipped where they are not installed.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+WEFT = SOURCE = None
+LAID_OUT = {"backend": "cpu", "gpu_batch_size": 5, "num_gpu_batches": 1, "percent": [100, 0, 100, 0, 100, 0], "threads": 1}
+SLOW = {**LAID_OUT, "gpu_batch_size": 2, "percent": [0, 0, 100, 0, 100, 0]}  # weights come from the disk in each sweep
+MANY = 24
+AMID = """
+import sys, weft
+rows = [f"It was {number} o'clock" for number in range(%d)]
+for answer in weft.generate(rows, model=sys.argv[1], output=sys.argv[2], max_tokens=24, **%r):
+    print(answer["id"], flush=True)
+"""
+
+
+def installed(*names):
+    return all(importlib.util.find_spec(name) for name in names)
+
+
+def program_of(parent):
+    """The id of the weft process that a process has started."""
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1]) == parent:
+                return int(folder.name)
+        except OSError:
+            pass
+    return None
+
+
+def ends_soon(process, seconds=1):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="weft-python-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.model = SOURCE / "models" / "demo"
+
+    def generate(self, rows, **options):
+        return weft.generate(rows, self.model, **{"max_tokens": 4, **LAID_OUT, **options})
+
+
+class Rows(Case):
+    def test_strings_and_request_lines(self):
+        first, second = self.generate(["The sea", "It was"], to="list")
+        self.assertEqual((first["id"], second["id"]), (0, 1))
+        self.assertEqual(first["usage"]["completion_tokens"], 4)
+        (line,) = self.generate([{"id": "x", "prompt": "The sea", "max_tokens": 2}], to="list")
+        self.assertEqual((line["id"], line["usage"]["completion_tokens"]), ("x", 2))
+        self.assertTrue(first["text"].startswith(line["text"]))
+
+    def test_columns_pass_through(self):
+        rows = [{"q": "The sea", "n": 1, "when": float("nan")}, {"q": "It", "n": [2], "when": None}]
+        for options, metadata in [({"prompt_column": "q"}, {"n": 1, "when": None}),
+                                  ({"prompt_template": "{q} {{was}}"}, {"q": "The sea", "n": 1, "when": None})]:
+            answers = self.generate(rows, to="list", **options)
+            self.assertEqual(answers[0]["metadata"], metadata)
+            self.assertEqual(answers[1]["metadata"]["n"], [2])
+
+    def test_rows_that_make_no_request(self):
+        for rows, options, words in [
+                ([{"q": None}], {"prompt_column": "q"}, "row 0: column 'q' is empty"),
+                ([{"q": "a"}, {"p": "b"}], {"prompt_column": "q"}, "row 1: has no column 'q'; it has p"),
+                ([{"q": "a"}], {"prompt_template": "{q:>3}"}, "wanted the name of a column between braces, got {q:>3}"),
+                ([{"q": "a"}], {"prompt_template": "{q"}, "prompt_template: "),
+                (["a"], {"prompt_template": "{q}"}, "row 0: wanted a row with columns"),
+                ([{"q": "a"}], {"prompt_template": "{q}", "prompt_column": "q"}, "not both")]:
+            with self.subTest(words), self.assertRaisesRegex(ValueError, re.escape(words)):
+                self.generate(rows, **options)
+
+    def test_a_generator_that_fails_ends_the_program(self):
+        def rows():
+            yield "The sea"
+            raise OSError("gone")
+        with self.assertRaisesRegex(OSError, "gone"):
+            self.generate(rows())
+        self.assertIsNone(program_of(os.getpid()))
+
+    def test_scores(self):
+        (answer,) = weft.score([{"prompt": "The sea", "continuation": " was"}], self.model, to="list", **LAID_OUT)
+        table = weft.score([{"a": "The sea", "b": " was", "c": 3}], self.model, prompt_column="a", continuation_column="b",
+                           to="list", **LAID_OUT)
+        self.assertEqual(answer["logprob"], table[0]["logprob"])
+        self.assertEqual(table[0]["metadata"], {"c": 3})
+
+    def test_a_plan(self):
+        plan = weft.plan(SOURCE / "configs/models/opt-1.3b.json", machine=SOURCE / "configs/machines/t4.json", prompt_len=64,
+                         gen_len=8, requests=4)
+        self.assertGreater(plan["predicted"]["tokens_per_second"]["total"], 0)
+
+
+class Errors(Case):
+    def test_the_programs_line_and_code(self):
+        for call, kind, code, words in [
+                (lambda: list(weft.generate(["x"], self.folder / "none")), weft.UsageError, 2, "no such folder"),
+                (lambda: list(self.generate(["x"], max_tokns=1)), weft.UsageError, 2, "did you mean --max-tokens?"),
+                (lambda: list(self.generate([{"prompt": 3}])), weft.UsageError, 2, "standard input:1: "),
+                (lambda: weft.plan(self.folder / "none"), weft.UsageError, 2, "no such folder"),
+                (lambda: list(self.generate(["x"], device_memory="1KiB", percent=[100, 0, 100, 0, 100, 0])),
+                 weft.CapacityError, 4, "memory")]:
+            with self.subTest(words), self.assertRaises(kind) as caught:
+                call()
+            self.assertEqual(caught.exception.exit_code, code)
+            self.assertIn(words, caught.exception.line)
+
+    def test_requests_without_an_answer_have_a_line(self):
+        answers = self.generate([{"prompt": "The sea"}, {"prompt": 3}], on_bad_request="record", to="list")
+        self.assertIn("text", answers[0])
+        self.assertIn("error", answers[1])
+
+    def test_no_program(self):
+        with self.assertRaisesRegex(FileNotFoundError, "there is no such program"):
+            self.generate(["x"], program=self.folder / "weft")
+
+
+class Ends(Case):
+    def start(self):
+        self.output = self.folder / "out.jsonl"
+        script = self.folder / "amid.py"
+        script.write_text(AMID % (MANY, SLOW))
+        return subprocess.Popen([sys.executable, script, self.model, self.output], stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    def again(self):
+        rows = [f"It was {number} o'clock" for number in range(MANY)]
+        return self.generate(rows, output=self.output, **{**SLOW, "max_tokens": 24})
+
+    def test_after_kill_9_nothing_is_lost_or_doubled(self):
+        process = self.start()
+        for _ in range(3):
+            process.stdout.readline()
+        program = program_of(process.pid)
+        process.kill()
+        process.communicate()
+        there = len(self.output.read_text().splitlines())
+        self.assertLess(there, MANY)
+        answers = list(self.again())
+        self.assertTrue(ends_soon(program))
+        self.assertEqual(sorted(answer["id"] for answer in answers), list(range(MANY)))
+        self.assertEqual([json.loads(line) for line in self.output.read_text().splitlines()], answers)
+        self.assertEqual([answer["id"] for answer in self.again()], [answer["id"] for answer in answers])
+
+    def test_ctrl_c_is_passed_on(self):
+        process = self.start()
+        process.stdout.readline()
+        program = program_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+        self.assertIn("KeyboardInterrupt", said)
+        self.assertTrue(ends_soon(program))
+        self.assertTrue(self.output.with_name("out.jsonl.inflight").exists(), "the program had no time to save")
+
+    def test_leaving_ends_the_program(self):
+        with self.generate([f"It was {n}" for n in range(MANY)], **{**SLOW, "max_tokens": 24}) as answers:
+            next(answers)
+            program = program_of(os.getpid())
+        self.assertTrue(ends_soon(program))
+        self.assertEqual(list(answers), [])
+
+    def test_other_rows_are_refused_before_any_answer(self):
+        output = self.folder / "out.jsonl"
+        list(self.generate(["The sea"], output=output))
+        with self.assertRaises(weft.UsageError):
+            next(self.generate(["It was"], output=output))
+
+
+class Tables(Case):
+    @unittest.skipUnless(installed("pandas"), "pandas is not installed")
+    def test_a_data_frame(self):
+        import pandas
+        frame = pandas.DataFrame({"q": ["The sea", "It was"], "when": [pandas.Timestamp(0), pandas.NaT]}, index=[7, 5])
+        found = self.generate(frame, prompt_column="q", to="pandas")
+        self.assertEqual(list(found.index), [7, 5])
+        self.assertEqual(list(found["when"]), list(frame["when"]))
+        self.assertEqual([found.loc[7, "answer"], found.loc[5, "answer"]],
+                         [answer["text"] for answer in self.generate(list(frame["q"]), to="list")])
+        with self.assertRaisesRegex(ValueError, "there is no column 'prompt' in q, when"):
+            self.generate(frame)
+        with self.assertRaisesRegex(ValueError, "have a column 'answer'"):
+            self.generate(found, prompt_column="q", to="pandas")
+
+    @unittest.skipUnless(installed("datasets"), "datasets is not installed")
+    def test_a_dataset(self):
+        import datasets
+        dataset = datasets.Dataset.from_dict({"q": ["The sea", "It was"], "n": [1, 2]})
+        found = self.generate(dataset, prompt_template="{q} {n}", to="dataset")
+        self.assertEqual(found.column_names[:3], ["q", "n", "answer"])
+        self.assertEqual(found["n"], dataset["n"])
+
+
+class Page(Case):
+    """The examples of docs/python.md."""
+
+    def test_they_run(self):
+        for link in "configs", "models":
+            (self.folder / link).symlink_to(SOURCE / link)
+        (self.folder / "build").mkdir()
+        examples = re.findall(r"(?ms)^```python\n(.*?)^```", (SOURCE / "docs" / "python.md").read_text())
+        self.assertGreater(len(examples), 5)
+        for example in examples:
+            others = set(re.findall(r"(?m)^import (\w+)", example)) - {"weft"}
+            if not installed(*others):
+                print(f"skipped, without {', '.join(sorted(others))}: {example.splitlines()[0]}", flush=True)
+                continue
+            done = subprocess.run([sys.executable, "-c", example], cwd=self.folder, capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, example + done.stderr)
+
+
+class Package(Case):
+    def test_the_version_is_the_programs(self):
+        (version,) = re.findall(r"project\(weft VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())
+        self.assertEqual(weft.__version__, version)
+
+
+if __name__ == "__main__":
+    WEFT, SOURCE = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
+    package = str(SOURCE / "scripts" / "python")
+    os.environ.update({"WEFT": WEFT, "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1", "RAY_USAGE_STATS_ENABLED": "0"})
+    sys.path.insert(0, package)
+    import weft
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
