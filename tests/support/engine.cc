@@ -126,6 +126,7 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
       sequence.min_tokens = prompt.min_tokens;
       sequence.suppressed_until_min = prompt.suppressed_until_min;
       sequence.alternatives = prompt.alternatives;
+      sequence.rules = prompt.rules;
       sequence.keep = session_.keep(sequence.prompt_tokens, sequence.max_tokens);
       return sequence;
     };

@@ -21,6 +21,7 @@ struct Prompt {
   std::int64_t min_tokens = 0;
   std::vector<std::int32_t> suppressed_until_min = {};  ///< cannot be chosen before min_tokens
   std::int32_t alternatives = -1;                       ///< Sequence::alternatives
+  runtime::LogitRules rules = {};
 };
 
 struct Answer {
