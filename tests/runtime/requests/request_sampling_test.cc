@@ -216,7 +216,7 @@ TEST_CASE("generation_config.json suggests values, and flags come first", "[runt
   RequestDefaults all = suggested(R"({"temperature": 0.6, "top_p": 0.95, "top_k": -1, "min_p": 0.0,
     "repetition_penalty": 1.05, "max_new_tokens": 2048, "seed": 3})");
   CHECK(all.max_tokens == 2048);
-  CHECK(all.text() == R"({"temperature":0.6,"top_p":0.95,"top_k":0,"min_p":0,"repetition_penalty":1.05})");
+  CHECK(all.text() == R"({"temperature":0.6,"top_p":0.95,"top_k":0,"min_p":0.0,"repetition_penalty":1.05})");
   RequestDefaults flags;
   flags.temperature = 0, flags.seed = 5;
   flags.fill_from(all);
