@@ -151,6 +151,29 @@ std::string per_head(int heads, int head_dim, const char* unit) {
   return text(heads) + " " + unit + " of " + text(head_dim);
 }
 
+/// Requires changes of tokens that are there, each at most once.
+void check_changes(const Checker& c, const Sample& op) {
+  std::int64_t row = 0, free = 0;  // the lowest token that the next change of this row may have
+  for (const LogitChange& change : op.changes) {
+    if (change.row == -1) {
+      row = op.logits.rows;  // no other may follow
+      continue;
+    }
+    const auto end = std::int64_t{change.token} + change.tokens;
+    if (change.row < 0 || change.row >= op.logits.rows || change.token < 0 || change.tokens < 1 || end > op.logits.cols)
+      c.refuse("a change of row " + text(change.row) + ", tokens " + text(change.token) + " to " + text(end - 1) +
+               "; logits is " + shape(op.logits));
+    if (change.row < row || (change.row == row && change.token < free))
+      c.refuse("the change of row " + text(change.row) + ", token " + text(change.token) +
+               " comes after one of a higher row or token");
+    if (!(change.repetition > 0) || (change.tokens > 1 && !(change.bias < 0 && std::isinf(change.bias))))
+      c.refuse("a change of " + text(change.tokens) + " tokens by bias " + std::to_string(change.bias) +
+               ", repetition " + std::to_string(change.repetition) +
+               "; wanted repetition > 0, and bias -inf for several tokens");
+    row = change.row, free = end;
+  }
+}
+
 }  // namespace
 
 void check(const Convert& op) {
@@ -457,18 +480,12 @@ void check(const Sample& op) {
   if (!op.logit.empty()) c.counted("logit", op.logit.size(), op.logits.rows, "row");
   if (op.logits.rows > 0 && op.logits.cols < 1) c.refuse("logits is " + shape(op.logits) + ": no vocabulary");
   for (const SampleParams& p : op.params)
-    if (!(p.temperature >= 0) || !std::isfinite(p.temperature) || !(p.top_p > 0 && p.top_p <= 1) || p.top_k < 0)
+    if (!(p.temperature >= 0) || !std::isfinite(p.temperature) || !(p.top_p > 0 && p.top_p <= 1) || p.top_k < 0 ||
+        !(p.min_p >= 0 && p.min_p <= 1))
       c.refuse("temperature " + std::to_string(p.temperature) + ", top_p " + std::to_string(p.top_p) + ", top_k " +
-               text(p.top_k) + "; wanted temperature >= 0, 0 < top_p <= 1, top_k >= 0");
-}
-
-void check(const Forbid& op) {
-  const Checker c{"forbid"};
-  c.sound("logits", op.logits);
-  c.of_type("logits", op.logits, DType::f32);
-  c.counted("token", op.token.size(), static_cast<std::int64_t>(op.row.size()), "row to be changed");
-  c.ids("row", op.row, op.logits.rows, "");
-  c.ids("token", op.token, op.logits.cols, "a vocabulary of ");
+               text(p.top_k) + ", min_p " + std::to_string(p.min_p) +
+               "; wanted temperature >= 0, 0 < top_p <= 1, top_k >= 0, 0 <= min_p <= 1");
+  check_changes(c, op);
 }
 
 void check(const LogProbs& op) {

@@ -162,7 +162,6 @@ struct UnpackWeights {
   X(DecodeAttention)       \
   X(Reposition)            \
   X(Sample)                \
-  X(Forbid)                \
   X(LogProbs)              \
   X(TopLogProbs)
 

@@ -8,29 +8,35 @@
 
 namespace weft::kernels {
 
-/// temperature 0 is greedy (the lowest id among equals). Otherwise softmax(logits / temperature) is cut to the top_k
-/// most likely (0: all), then to the smallest set whose probability reaches top_p. One uniform number from (key,
-/// counter) chooses from this set, so that a token depends on nothing but its own request.
+/// temperature 0 is greedy (the lowest id among equals). Otherwise softmax(logits / temperature) is cut to the tokens
+/// that are at least min_p times as likely as the likeliest, to the top_k most likely (0: all), then to the smallest
+/// set whose probability reaches top_p. One uniform number from (key, counter) chooses from this set, so that a token
+/// depends on nothing but its own request.
 struct SampleParams {
   float temperature = 0, top_p = 1;
   std::int32_t top_k = 0;
+  float min_p = 0;
   std::uint64_t key = 0, counter = 0;
 };
 
-/// Chooses a token for each row. A row without a finite logit gets token -1.
-///   logits [rows, vocab] f32;  params, token [rows];  logit [rows] or empty: that of the token
+/// One token's logit x becomes another before a token is chosen, in the order of vLLM: x + bias; that over `repetition`
+/// if it is over 0, else times it; that less `penalty`. A bias of -inf forbids the token. Several tokens, whose ids
+/// follow each other from `token` on, can only be forbidden. A row of -1 stands for no change.
+struct LogitChange {
+  std::int32_t row = -1, token = 0, tokens = 1;
+  float bias = 0, repetition = 1, penalty = 0;
+};
+
+/// Makes the changes, and chooses a token for each row. A row without a finite logit gets token -1.
+///   logits [rows, vocab] f32: written where they change;  params, token [rows]
+///   logit [rows] or empty: that of the token before its change
+///   changes: ascending by row and token, no token twice; those of row -1 come last
 struct Sample {
-  ConstView logits;
+  View logits;
   std::span<const SampleParams> params;
   std::span<std::int32_t> token;
   std::span<float> logit = {};
-};
-
-/// logits[row[i], token[i]] = -inf, so that the token cannot be chosen.
-///   logits [rows, vocab] f32;  row, token [pairs]; pairs may repeat
-struct Forbid {
-  View logits;
-  std::span<const std::int32_t> row, token;
+  std::span<const LogitChange> changes = {};
 };
 
 /// log softmax(logits)[target] per row, and whether target is the most likely token.

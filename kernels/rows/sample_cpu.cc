@@ -49,12 +49,19 @@ std::vector<std::int32_t> likeliest(const float* logits, std::int64_t vocab, std
   return best;
 }
 
-/// One row's distribution before the cuts; a logit that is not finite has weight 0.
+/// One row's distribution after the cut at min_p, before the others; a logit that is not finite has weight 0.
 struct Softmax {
   const float* logits;
   double max, temperature;
+  double least;  // a logit that is less than max + least is cut
+  Softmax(const float* row, float largest, const SampleParams& params)
+      : logits(row), max(largest), temperature(params.temperature),
+        least(temperature * std::log(static_cast<double>(params.min_p))) {}
+  bool has(std::int64_t id) const {
+    return std::isfinite(logits[id]) && static_cast<double>(logits[id]) - max >= least;
+  }
   double weight(std::int64_t id) const {
-    return std::isfinite(logits[id]) ? std::exp((static_cast<double>(logits[id]) - max) / temperature) : 0.0;
+    return has(id) ? std::exp((static_cast<double>(logits[id]) - max) / temperature) : 0.0;
   }
 };
 
@@ -78,8 +85,7 @@ template <class Ids> std::int32_t pick(const Softmax& softmax, const Ids& ids, s
 std::int32_t pick_from_cut(const Softmax& softmax, std::int64_t vocab, const SampleParams& params, double uniform) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(vocab));
   std::iota(ids.begin(), ids.end(), 0);
-  ids.erase(std::remove_if(ids.begin(), ids.end(), [&](auto id) { return !std::isfinite(softmax.logits[id]); }),
-            ids.end());
+  ids.erase(std::remove_if(ids.begin(), ids.end(), [&](auto id) { return !softmax.has(id); }), ids.end());
   const Likelier likelier{softmax.logits};
   if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < ids.size()) {
     std::nth_element(ids.begin(), ids.begin() + params.top_k, ids.end(), likelier);
@@ -109,7 +115,7 @@ std::int32_t pick_from_cut(const Softmax& softmax, std::int64_t vocab, const Sam
 std::int32_t sample_row(const float* logits, std::int64_t vocab, const SampleParams& params) {
   const std::int32_t best = most_likely(logits, vocab);
   if (best < 0 || params.temperature == 0 || params.top_k == 1) return best;
-  const Softmax softmax{logits, static_cast<double>(logits[best]), static_cast<double>(params.temperature)};
+  const Softmax softmax(logits, logits[best], params);
   const double uniform = unit_double(random_bits(params.key, params.counter));
   if (params.top_k > 0 || params.top_p < 1) return pick_from_cut(softmax, vocab, params, uniform);
   double total = 0;
@@ -119,22 +125,50 @@ std::int32_t sample_row(const float* logits, std::int64_t vocab, const SamplePar
       uniform * total);
 }
 
+float changed(float x, const LogitChange& change) {
+  x += change.bias;
+  x = x > 0 ? x / change.repetition : x * change.repetition;
+  return x - change.penalty;
+}
+
+/// The changes of one row.
+std::span<const LogitChange> changes_of(std::int64_t row, std::span<const LogitChange> changes) {
+  const auto before = [](const LogitChange& change, std::int64_t r) { return change.row >= 0 && change.row < r; };
+  const auto first = std::lower_bound(changes.begin(), changes.end(), row, before);
+  const auto end = std::find_if(first, changes.end(), [&](const LogitChange& change) { return change.row != row; });
+  return {first, end};
+}
+
+/// Makes the changes, and returns what each one's first token had.
+std::vector<float> make_changes(float* logits, std::span<const LogitChange> changes) {
+  std::vector<float> before;
+  before.reserve(changes.size());
+  for (const LogitChange& change : changes) {
+    before.push_back(logits[change.token]);
+    for (std::int32_t i = 0; i < change.tokens; ++i)
+      logits[change.token + i] = changed(logits[change.token + i], change);
+  }
+  return before;
+}
+
 }  // namespace
 
 void CpuOps::run(const Sample& op, Stream&) const {
   check(op);
   pool_.run(op.logits.rows, [&](std::int64_t row, int) {
     const auto r = static_cast<std::size_t>(row);
-    const float* logits = op.logits.slice(row, 1).as<float>();
+    float* logits = op.logits.slice(row, 1).as<float>();
+    const auto changes = changes_of(row, op.changes);
+    const std::vector<float> before = make_changes(logits, changes);
     const std::int32_t token = op.token[r] = sample_row(logits, op.logits.cols, op.params[r]);
-    if (!op.logit.empty()) op.logit[r] = token < 0 ? kNaN : logits[token];
+    if (op.logit.empty()) return;
+    const auto change = std::lower_bound(changes.begin(), changes.end(), token,
+                                         [](const LogitChange& each, std::int32_t id) { return each.token < id; });
+    op.logit[r] = token < 0 ? kNaN
+                  : change != changes.end() && change->token == token
+                      ? before[static_cast<std::size_t>(change - changes.begin())]
+                      : logits[token];
   });
-}
-
-void CpuOps::run(const Forbid& op, Stream&) const {
-  check(op);
-  for (std::size_t i = 0; i < op.row.size(); ++i)
-    op.logits.slice(op.row[i], 1).as<float>()[op.token[i]] = -std::numeric_limits<float>::infinity();
 }
 
 void CpuOps::run(const LogProbs& op, Stream&) const {

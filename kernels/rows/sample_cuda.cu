@@ -3,7 +3,7 @@
 //
 // Weights are integers, 2^40 for the likeliest token: their sums are exact, so a token does not depend on the order of
 // threads.
-#include <vector>
+#include <algorithm>
 
 #include "kernels/machine/device_cuda.h"
 #include "kernels/machine/ops_cuda.h"
@@ -50,17 +50,20 @@ __device__ double log_sum_exp(const float* logits, int vocab, float max, double*
   return log(block_reduce(sum, Sum{}, shared));
 }
 
-/// The weights of one row's tokens before the cuts; a logit that is not finite has none.
+/// The weights of one row's tokens after the cut at min_p, before the others; a logit that is not finite has none.
 struct Weights {
   const float* logits;
-  double max, temperature;
-  float most, least;  // a logit below most + least has no weight: doubles are slow on many cards
-  __device__ Weights(const float* row, float largest, float t)
-      : logits(row), max(largest), temperature(t), most(largest), least(-28 * t) {}  // exp(-28) * 2^40 < 0.77
+  double max, temperature, cut;  // a logit below max + cut is cut by min_p
+  float most, least;             // a logit below most + least has no weight: doubles are slow on many cards
+  __device__ Weights(const float* row, float largest, const SampleParams& p)
+      : logits(row), max(largest), temperature(p.temperature),
+        cut(p.min_p > 0 ? temperature * log(static_cast<double>(p.min_p)) : -INFINITY), most(largest),
+        least(-28 * p.temperature) {}  // exp(-28) * 2^40 < 0.77
   __device__ std::uint64_t operator()(int id) const {
     const float x = logits[id];
     if (x - most < least || !(fabsf(x) <= 3.402823466e38f)) return 0;
-    return static_cast<std::uint64_t>(exp((static_cast<double>(x) - max) / temperature) * 0x1p40);
+    const double below = static_cast<double>(x) - max;
+    return below < cut ? 0 : static_cast<std::uint64_t>(exp(below / temperature) * 0x1p40);
   }
 };
 
@@ -102,10 +105,49 @@ template <class Weight> __device__ int id_at(int count, const Weight& weight, do
   return begin + __ffs(static_cast<int>(__ballot_sync(kWholeWarp, running > target))) - 1;
 }
 
-/// Grid: rows.
+/// The logit of a changed token before its change.
+struct Before {
+  std::int32_t row, token;
+  float logit;
+};
+
+/// Grid: the changes, a warp for each. before[i]: of the first token of change i.
+__global__ void change_logits(float* logits, std::int64_t stride, const LogitChange* changes, int count,
+                              Before* before) {
+  const int i = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (i >= count) return;
+  const LogitChange change = changes[i];
+  if (change.row < 0) {
+    if (lane == 0) before[i] = {0x7FFFFFFF, 0, 0};  // behind those of all rows
+    return;
+  }
+  logits += change.row * stride + change.token;
+  if (lane == 0) before[i] = {change.row, change.token, logits[0]};
+  for (int token = lane; token < change.tokens; token += kWarp) {
+    float x = logits[token] + change.bias;
+    x = x > 0 ? x / change.repetition : __fmul_rn(x, change.repetition);  // as the CPU: not fused with what follows
+    logits[token] = x - change.penalty;
+  }
+}
+
+/// The logit of a token before any change, if it is `now` after them.
+__device__ float before_change(const Before* before, int count, std::int32_t row, std::int32_t token, float now) {
+  int first = 0;
+  for (int size = count; size > 0;) {
+    const int half = size / 2;
+    const Before each = before[first + half];
+    const bool less = each.row < row || (each.row == row && each.token < token);
+    if (less) first += half + 1;
+    size = less ? size - half - 1 : half;
+  }
+  return first < count && before[first].row == row && before[first].token == token ? before[first].logit : now;
+}
+
+/// Grid: rows. before [changes]: what change_logits() left
 __global__ void __launch_bounds__(kThreads, kBlocks)
     sample_rows(const float* logits, std::int64_t stride, int vocab, const SampleParams* params, std::int32_t* token,
-                float* logit) {
+                float* logit, const Before* before, int changes) {
   WEFT_SHARED(std::uint64_t, partial, [kWarps]);
   WEFT_SHARED(SelectShared, select);
   logits += blockIdx.x * stride;
@@ -113,11 +155,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const auto choose = [&](int id) {
     if (threadIdx.x != 0) return;
     token[blockIdx.x] = id;
-    if (logit) logit[blockIdx.x] = id < 0 ? NAN : logits[id];
+    if (logit)
+      logit[blockIdx.x] =
+          id < 0 ? NAN : before_change(before, changes, static_cast<std::int32_t>(blockIdx.x), id, logits[id]);
   };
   const int best = most_likely(logits, vocab, partial);
   if (best < 0 || p.temperature == 0 || p.top_k == 1) return choose(best);
-  const Weights weight(logits, logits[best], p.temperature);
+  const Weights weight(logits, logits[best], p);
   const double uniform = unit_double(random_bits(p.key, p.counter));
   // Without a cut the lower id comes first; otherwise the likelier, and the lower id among equals.
   if (p.top_k <= 0 && !(p.top_p < 1)) return choose(id_at(vocab, weight, uniform, partial));
@@ -138,12 +182,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
   const auto target = static_cast<std::uint64_t>(uniform * static_cast<double>(total));
   choose(id_of(select_key(vocab, key, kept, target, select)));
-}
-
-__global__ void forbid(float* logits, std::int64_t stride, const std::int32_t* row, const std::int32_t* token,
-                       int pairs) {
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < pairs) atomicExch(&logits[row[i] * stride + token[i]], -INFINITY);  // a pair may be given more than once
 }
 
 /// Grid: rows.
@@ -187,19 +225,19 @@ void CudaOps::run(const Sample& op, Stream& any) const {
   check(op);
   auto& stream = static_cast<CudaStream&>(any);
   if (op.logits.rows == 0) return;
-  launch(sample_rows, dim3(static_cast<unsigned>(op.logits.rows)), kThreads, 0, stream,
-         static_cast<const float*>(op.logits.data), op.logits.stride, static_cast<int>(op.logits.cols),
-         stream.upload(op.params), op.token.data(), op.logit.data());
-}
-
-void CudaOps::run(const Forbid& op, Stream& any) const {
-  check(op);
-  auto& stream = static_cast<CudaStream&>(any);
-  if (op.row.empty()) return;
+  auto* const logits = static_cast<float*>(op.logits.data);
+  auto* const before =
+      op.changes.empty() ? nullptr : reinterpret_cast<Before*>(stream.workspace(op.changes.size() * sizeof(Before)));
+  constexpr std::size_t at_once = CudaStream::kRing / 4 / sizeof(LogitChange);  // a history may be longer than the ring
   constexpr int threads = 128;
-  const auto pairs = static_cast<std::int64_t>(op.row.size());
-  launch(forbid, dim3(blocks_for(pairs, threads)), threads, 0, stream, static_cast<float*>(op.logits.data),
-         op.logits.stride, stream.upload(op.row), stream.upload(op.token), static_cast<int>(pairs));
+  for (std::size_t first = 0; first < op.changes.size(); first += at_once) {
+    const auto some = op.changes.subspan(first, std::min(at_once, op.changes.size() - first));
+    launch(change_logits, dim3(blocks_for(static_cast<std::int64_t>(some.size()), threads / kWarp)), threads, 0, stream,
+           logits, op.logits.stride, stream.upload(some), static_cast<int>(some.size()), before + first);
+  }
+  launch(sample_rows, dim3(static_cast<unsigned>(op.logits.rows)), kThreads, 0, stream, logits, op.logits.stride,
+         static_cast<int>(op.logits.cols), stream.upload(op.params), op.token.data(), op.logit.data(), before,
+         static_cast<int>(op.changes.size()));
 }
 
 void CudaOps::run(const LogProbs& op, Stream& any) const {

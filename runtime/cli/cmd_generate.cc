@@ -18,6 +18,7 @@ struct GenerateFlags {
   std::vector<std::string> retentions;
   std::string shard, resume, checkpoint_every = "10m", durability = "process";
   bool no_verify_crc = false;
+  std::string generation_config = "none", reasoning;
   PolicyFlags policy;
 };
 
@@ -25,6 +26,41 @@ OnBadRequest on_bad_request_named(const std::string& name) {
   if (name == "fail") return OnBadRequest::fail;
   if (name == "record") return OnBadRequest::record;
   throw UsageError("--on-bad-request must be fail or record, got '" + name.substr(0, 40) + "'");
+}
+
+/// The flags that stand for fields of requests without them.
+void add_defaults(CLI::App& command, GenerateFlags& flags) {
+  constexpr const char* kGroup = "What requests get that do not say otherwise";
+  RequestDefaults& defaults = flags.job.defaults;
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    command.add_option(name, value, help)->group(kGroup);
+  };
+  command.add_option("--max-tokens", flags.job.max_tokens, "Longest answer, in tokens")
+      ->capture_default_str()
+      ->group(kGroup);
+  add("--temperature", defaults.temperature, "0 is greedy. Without this flag: 0 for Weft's own lines, 1 for OpenAI's");
+  add("--top-p", defaults.top_p, "Cut to the likeliest tokens that have this probability together; 1 cuts nothing");
+  add("--top-k", defaults.top_k, "Cut to so many likeliest tokens; 0 cuts nothing");
+  add("--min-p", defaults.min_p,
+      "Cut tokens less likely than this share of the likeliest's probability; 0 cuts nothing");
+  add("--seed", defaults.seed, "Random numbers come of it and of the request's id");
+  add("--stop", defaults.stop, "A text that ends an answer; may be repeated");
+  command.add_flag("--chat", defaults.chat, "In Weft's own lines \"prompt\" is the message of a user")->group(kGroup);
+  add("--system-prompt", defaults.system_prompt, "The first message of each conversation that has none of the system");
+  add("--reasoning-parser", flags.reasoning,
+      "deepseek_r1 or qwen3: an answer to a conversation has what comes before </think> in a field of its own");
+  command
+      .add_option("--generation-config", flags.generation_config,
+                  "auto: take the model's generation_config.json for what no flag says: temperature, top_p, top_k, "
+                  "min_p, repetition_penalty, max_new_tokens; none: do not")
+      ->capture_default_str()
+      ->group(kGroup);
+}
+
+bool takes_generation_config(const std::string& word) {
+  if (word != "auto" && word != "none")
+    throw UsageError("--generation-config must be auto or none, got '" + word.substr(0, 40) + "'");
+  return word == "auto";
 }
 
 void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind, Command& chosen) {
@@ -44,10 +80,6 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
   command->add_option("--output", job.output, "Answers, one JSON object per line; -: standard output, without --resume")
       ->required()
       ->group(kRequests);
-  if (generates)
-    command->add_option("--max-tokens", job.max_tokens, "Longest answer, in tokens, for requests without max_tokens")
-        ->capture_default_str()
-        ->group(kRequests);
   command
       ->add_option(
           "--on-bad-request", flags->on_bad_request,
@@ -84,6 +116,7 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
                    "Enforce OpenAI's limits on its request lines: 50000 requests, 200 MB, ids of 64 characters")
         ->group(kRequests);
   }
+  if (generates) add_defaults(*command, *flags);
 
   CLI::Option* const dry =
       command
@@ -144,10 +177,13 @@ void add_job(CLI::App& app, const char* name, const char* what, RequestKind kind
     command->footer(
         "Example:\n  weft score --model models/demo --input pairs.jsonl --output scores.jsonl\n"
         "A line of pairs.jsonl is {\"id\": 1, \"prompt\": \"...\", \"continuation\": \"...\"}");
-  command->callback([flags, command, save, &chosen] {
+  command->callback([flags, command, save, generates, &chosen] {
+    if (generates) flags->job.max_tokens_given = command->count("--max-tokens") > 0;
     if (command->count("--resume") > 0 && flags->resume.empty()) flags->resume = "true";
     chosen.run = [flags, save](const std::atomic<bool>& stop) {
       JobOptions options = flags->job;
+      if (!flags->reasoning.empty()) options.defaults.reasoning = reasoning_from_text(flags->reasoning);
+      options.generation_config = takes_generation_config(flags->generation_config);
       options.on_bad_request = on_bad_request_named(flags->on_bad_request);
       options.resume = Resume::from_text(flags->resume);
       options.save_every = interval_from_text(flags->checkpoint_every);

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/ops.h"
 #include "runtime/engine/batch_rows.h"
 #include "runtime/engine/sequence.h"
 
@@ -13,15 +14,15 @@ namespace weft::runtime {
 /// The scores, samples and log-probabilities that one sweep computes from a batch's logits.
 struct LogitRequest {
   bool scores = false, samples = false;
-  std::vector<std::int32_t> forbidden_row, forbidden_token;  ///< [pairs] for sequences below their min_tokens
-  std::vector<std::int32_t> logprob_rows;                    ///< rows whose log-probabilities are reported
-  int alternatives = 0;                                      ///< the most that any of these rows asks for
+  std::vector<kernels::LogitChange> changes;  ///< as Sample wants them
+  std::vector<std::int32_t> logprob_rows;     ///< rows whose log-probabilities are reported
+  int alternatives = 0;                       ///< the most that any of these rows asks for
 
   /// Equal for two sweeps whose ops differ only in the contents of their spans: see Backend::repeat().
   std::uint64_t signature(const BatchRows& rows) const;
 };
 
-/// `batch`: the sequences that `rows` refers to.
-LogitRequest logit_request_of(std::span<const Sequence> batch, const BatchRows& rows);
+/// `batch`: the sequences that `rows` refers to; their counts are brought up to date.
+LogitRequest logit_request_of(std::span<Sequence> batch, const BatchRows& rows);
 
 }  // namespace weft::runtime

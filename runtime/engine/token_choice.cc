@@ -23,7 +23,7 @@ TokenChoice::TokenChoice(kernels::Backend& backend, int rows) : backend_(backend
   place(greedy_, count);
 }
 
-void TokenChoice::queue_sampling(std::span<const Sequence> batch, const BatchRows& rows, const View& logits,
+void TokenChoice::queue_sampling(std::span<Sequence> batch, const BatchRows& rows, const View& logits,
                                  kernels::Stream& stream) {
   const auto live = static_cast<std::size_t>(rows.live());
   const std::span<std::int32_t> token = token_.first(live);
@@ -31,21 +31,20 @@ void TokenChoice::queue_sampling(std::span<const Sequence> batch, const BatchRow
   for (std::size_t r = 0; r < live; ++r) {
     const Sequence& sequence = batch[rows.sequence[r]];
     params[r] = sequence.sampling;
-    token[r] = sequence.forced.empty() ? 0 : sequence.forced[sequence.generated()];
+    token[r] = sequence.is_forced() ? sequence.forced[sequence.generated()] : 0;
   }
-  // A job scores or samples. If both occur, each row takes its own result.
+  // If some rows score and others sample, each takes its own result.
   const kernels::Ops& ops = backend_.ops();
   request_ = logit_request_of(batch, rows);
   if (request_.scores) ops.run(kernels::LogProbs{logits, token, logprob_.first(live), greedy_.first(live)}, stream);
-  if (const std::size_t count = request_.logprob_rows.size(); count > 0) {  // before anything is forbidden
+  if (const std::size_t count = request_.logprob_rows.size(); count > 0) {  // before any logit changes
     const std::size_t top = count * static_cast<std::size_t>(request_.alternatives);
     ops.run(kernels::TopLogProbs{logits, request_.logprob_rows, request_.alternatives, top_token_.first(top),
                                  top_logprob_.first(top), log_sum_.first(count)},
             stream);
   }
-  if (!request_.forbidden_row.empty())
-    ops.run(kernels::Forbid{logits, request_.forbidden_row, request_.forbidden_token}, stream);
-  if (request_.samples) ops.run(kernels::Sample{logits, params, sampled_.first(live), logit_.first(live)}, stream);
+  if (request_.samples)
+    ops.run(kernels::Sample{logits, params, sampled_.first(live), logit_.first(live), request_.changes}, stream);
 }
 
 void TokenChoice::collect_tokens(std::span<Sequence> batch, const BatchRows& rows, kernels::Stream& stream) {
@@ -58,23 +57,27 @@ void TokenChoice::collect_tokens(std::span<Sequence> batch, const BatchRows& row
         next < request_.logprob_rows.size() && request_.logprob_rows[next] == static_cast<std::int32_t>(r);
     const std::size_t logprob_row = next;
     next += reported ? 1 : 0;
-    const std::int32_t token = sequence.forced.empty() ? sampled_[r] : token_[r];
-    if (token < 0 || (!sequence.forced.empty() && std::isnan(logprob_[r]))) {
+    const bool forced = sequence.is_forced();
+    const std::int32_t token = forced ? token_[r] : sampled_[r];
+    if (token < 0 || (forced && std::isnan(logprob_[r]))) {
       sequence.finish = Finish::failed;
       continue;
     }
     sequence.tokens.push_back(token);
-    if (reported) append_logprobs(sequence, r, logprob_row);
-    ++sequence.sampling.counter;
-    if (sequence.forced.empty()) continue;
+    if (reported) {
+      const double chosen = forced ? double(logprob_[r]) : double(logit_[r]) - log_sum_[logprob_row];
+      append_logprobs(sequence, static_cast<float>(chosen), logprob_row);
+    }
+    if (!forced) ++sequence.sampling.counter;
+    if (!forced || sequence.prompt_tail > 0) continue;
     sequence.logprobs.push_back(logprob_[r]);
     sequence.greedy.push_back(greedy_[r]);
   }
 }
 
 /// `logprob_row`: its index in LogitRequest::logprob_rows.
-void TokenChoice::append_logprobs(Sequence& sequence, std::size_t row, std::size_t logprob_row) const {
-  sequence.token_logprobs.chosen.push_back(static_cast<float>(double(logit_[row]) - log_sum_[logprob_row]));
+void TokenChoice::append_logprobs(Sequence& sequence, float chosen, std::size_t logprob_row) const {
+  sequence.token_logprobs.chosen.push_back(chosen);
   std::vector<TokenLogprob>& top = sequence.token_logprobs.top.emplace_back();
   const std::size_t first = logprob_row * static_cast<std::size_t>(request_.alternatives);
   for (std::size_t i = first; i < first + static_cast<std::size_t>(sequence.alternatives); ++i)

@@ -21,14 +21,13 @@ class TokenChoice {
 
   /// Queues the ops that the sequences ask for over `logits` [live, vocab]. `batch`: the sequences that `rows` refers
   /// to.
-  void queue_sampling(std::span<const Sequence> batch, const BatchRows& rows, const View& logits,
-                      kernels::Stream& stream);
+  void queue_sampling(std::span<Sequence> batch, const BatchRows& rows, const View& logits, kernels::Stream& stream);
   /// Waits for the stream and appends a token to each sequence that takes part, with its log-probabilities. A
   /// sequence whose row of logits has no finite number gets no token and ends as Finish::failed.
   void collect_tokens(std::span<Sequence> batch, const BatchRows& rows, kernels::Stream& stream);
 
  private:
-  void append_logprobs(Sequence& sequence, std::size_t row, std::size_t logprob_row) const;
+  void append_logprobs(Sequence& sequence, float chosen, std::size_t logprob_row) const;
 
   kernels::Backend& backend_;
   LogitRequest request_;  // for the batch whose tokens are being chosen

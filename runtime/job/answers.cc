@@ -19,10 +19,44 @@ std::string failure_line(const Recipient& to) {
       {.id = to.id,
        .code = kNotFinite,
        .param = "",
-       .reason = "the model gives no finite logits for this request: its weights are broken, or --dtype is "
-                 "too narrow for them",
+       .reason = "the model gives no finite logits for this request: its weights are broken, --dtype is too narrow for "
+                 "them, or 'bad_words' and 'allowed_token_ids' forbid all tokens",
        .metadata = to.metadata},
       to.endpoint == Endpoint::native ? Dialect::native : Dialect::openai);
+}
+
+void keep_likeliest(ChoiceLogprobs& logprobs, std::int32_t count) {
+  for (auto& top : logprobs.top)
+    if (std::ssize(top) > count) top.resize(static_cast<std::size_t>(count));
+}
+
+/// Gives a choice the log-probabilities that its sequence collected: those of the prompt, and those of the answer.
+void share_logprobs(Sequence& sequence, Choice& choice) {
+  ChoiceLogprobs all = std::move(sequence.token_logprobs);
+  if (sequence.prompt_logprobs >= 0) {
+    const auto whole = sequence.tokens.begin() + sequence.whole_prompt();
+    choice.prompt.assign(sequence.tokens.begin(), whole);
+    const auto tail = static_cast<std::ptrdiff_t>(sequence.prompt_tail);
+    choice.prompt_logprobs.chosen.assign(all.chosen.begin(), all.chosen.begin() + tail);
+    choice.prompt_logprobs.top.assign(all.top.begin(), all.top.begin() + tail);
+    keep_likeliest(choice.prompt_logprobs, sequence.prompt_logprobs);
+    all.chosen.erase(all.chosen.begin(), all.chosen.begin() + tail);
+    all.top.erase(all.top.begin(), all.top.begin() + tail);
+  }
+  if (sequence.answer_logprobs < 0) return;
+  keep_likeliest(all, sequence.answer_logprobs);
+  choice.logprobs = std::move(all);
+}
+
+/// Takes the reasoning out of a choice's text, as vLLM's parsers do.
+void split_reasoning(Reasoning rule, Choice& choice) {
+  constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
+  if (rule == Reasoning::whole) return;
+  const std::size_t begin = choice.text.find(kBegin);
+  const std::size_t from = begin == std::string::npos ? 0 : begin + kBegin.size(), end = choice.text.find(kEnd, from);
+  if (rule == Reasoning::qwen3 && (begin == std::string::npos || end == std::string::npos)) return;
+  choice.reasoning = choice.text.substr(from, end == std::string::npos ? end : end - from);
+  choice.text = end == std::string::npos ? "" : choice.text.substr(end + kEnd.size());
 }
 
 }  // namespace
@@ -60,8 +94,12 @@ Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& r
   sequence.sampling = request.sampling;
   if (choice > 0) sequence.sampling.key = mix(sequence.sampling.key ^ mix(static_cast<std::uint64_t>(choice)));
   sequence.forced = request.continuation;
-  if (!request.stop_strings.empty())
-    sequence.stop_search.emplace(*source_.tokenizer, request.prompt, request.stop_strings);
+  std::vector<std::int32_t> prompt = request.prompt;
+  if (request.prompt_logprobs >= 0) {
+    sequence.prompt_tail = std::ssize(request.continuation);
+    prompt.insert(prompt.end(), request.continuation.begin(), request.continuation.end());
+  }
+  if (!request.stop_strings.empty()) sequence.stop_search.emplace(*source_.tokenizer, prompt, request.stop_strings);
   sequence.stop_ids = request.stop_ids;
   const std::vector<std::int32_t>& eos = source_.spec.eos;
   if (!request.ignore_eos) sequence.stop_ids.insert(sequence.stop_ids.end(), eos.begin(), eos.end());
@@ -69,16 +107,23 @@ Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& r
     sequence.suppressed_until_min = request.stop_ids;
     sequence.suppressed_until_min.insert(sequence.suppressed_until_min.end(), eos.begin(), eos.end());
   }
-  sequence.alternatives = request.logprobs;
+  sequence.rules = request.rules;
+  sequence.reasoning = request.reasoning;
+  sequence.include_stop = request.include_stop;
+  sequence.show_special = request.show_special;
+  sequence.alternatives = std::max(request.logprobs, request.prompt_logprobs);
+  sequence.prompt_logprobs = request.prompt_logprobs;
+  sequence.answer_logprobs = request.logprobs;
+  sequence.hides_first = request.prompt_text && source_.tokenizer->first_token() == prompt.front();
   if (request.echo)
-    sequence.echo = request.prompt_text ? *request.prompt_text : source_.tokenizer->decode_shown(request.prompt);
+    sequence.echo = request.prompt_text ? *request.prompt_text : source_.tokenizer->decode_shown(prompt);
   return sequence;
 }
 
 void Answers::token(Sequence& sequence) {
   if (sequence.finish != Finish::failed) {
     progress_.token();
-    if (sequence.forced.empty()) look_for_end(sequence);
+    if (sequence.sampled() > 0) look_for_end(sequence);
   }
   if (sequence.finish == Finish::none) return;
   if (const std::int64_t never = sequence.max_tokens - sequence.generated(); never > 0)
@@ -148,7 +193,8 @@ std::vector<SavedChoice> Answers::ended_choices() const {
 }
 
 void Answers::write(Sequence& sequence) {
-  const bool generated = sequence.forced.empty(), failed = sequence.finish == Finish::failed;
+  const bool generated = sequence.forced.empty() || sequence.prompt_tail > 0,
+             failed = sequence.finish == Finish::failed;
   std::optional<Choice> choice;
   if (generated && !failed) choice = choice_of(sequence);
   std::optional<Pending> whole;
@@ -163,7 +209,7 @@ void Answers::write(Sequence& sequence) {
   }
   session_.require_weights();
   results_.append(whole->failed ? failure_line(whole->to)
-                  : generated ? result_line(whole->to, sequence.prompt_tokens, whole->choices, source_.tokenizer.get())
+                  : generated ? result_line(whole->to, sequence.whole_prompt(), whole->choices, source_.tokenizer.get())
                               : scored(sequence, whole->to));
   progress_.finished();
 }
@@ -175,24 +221,29 @@ void Answers::look_for_end(Sequence& sequence) const {
     sequence.ended_by_token = true;
     return;
   }
-  if (sequence.stop_search && sequence.stop_search->push(last, sequence.generated() > sequence.min_tokens))
+  if (sequence.stop_search && sequence.stop_search->push(last, sequence.answered() > sequence.min_tokens))
     sequence.finish = Finish::stop;
 }
 
 Choice Answers::choice_of(Sequence& sequence) const {
   Choice choice;
-  choice.tokens.assign(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
+  choice.tokens.assign(sequence.tokens.begin() + sequence.whole_prompt(), sequence.tokens.end());
   choice.finish = sequence.finish == Finish::stop ? "stop" : "length";
-  if (sequence.alternatives >= 0) choice.logprobs = std::move(sequence.token_logprobs);
+  if (sequence.alternatives >= 0) share_logprobs(sequence, choice);
   if (!source_.tokenizer) return choice;
   choice.has_text = true;
-  const std::span<const std::int32_t> all(sequence.tokens.data(),
-                                          sequence.tokens.size() - (sequence.ended_by_token ? 1 : 0));
-  const auto prompt = all.first(static_cast<std::size_t>(sequence.prompt_tokens)), answer = all.subspan(prompt.size());
-  choice.text = sequence.echo.value_or("");
-  choice.text += sequence.stop_search && sequence.stop_search->found()
-                     ? sequence.stop_search->text_before(prompt, answer)
-                     : source_.tokenizer->decode_after(prompt, answer);
+  const bool without_last = sequence.ended_by_token && !sequence.include_stop;
+  const std::span<const std::int32_t> all(sequence.tokens.data(), sequence.tokens.size() - (without_last ? 1 : 0));
+  const auto prompt = all.first(static_cast<std::size_t>(sequence.whole_prompt())), answer = all.subspan(prompt.size());
+  const SpecialTokens special = sequence.show_special ? SpecialTokens::shown : SpecialTokens::skipped;
+  choice.shows_special = sequence.show_special;
+  choice.text = sequence.stop_search && sequence.stop_search->found()
+                    ? sequence.stop_search->text_before(prompt, answer, special, sequence.include_stop)
+                    : source_.tokenizer->decode_after(prompt, answer, special);
+  split_reasoning(sequence.reasoning, choice);
+  choice.echoes = sequence.echo.has_value();
+  choice.hides_first = sequence.hides_first;
+  if (choice.echoes) choice.text.insert(0, *sequence.echo);
   return choice;
 }
 

@@ -49,7 +49,8 @@ SavedSequence saved(const Sequence& sequence) {
 /// Whether a saved sequence holds what a run of this sequence would have saved.
 bool is_of(const SavedSequence& saved, const Sequence& sequence, std::int64_t vocab) {
   const std::size_t count = saved.generated.size();
-  const bool scores = !sequence.forced.empty(), reports = !scores && sequence.alternatives >= 0;
+  const bool scores = !sequence.forced.empty() && sequence.prompt_tail == 0;
+  const bool reports = !scores && sequence.alternatives >= 0;
   return saved.prompt_crc == prompt_crc(sequence) && saved.keep == sequence.keep.front().front() && count > 0 &&
          count < static_cast<std::size_t>(sequence.max_tokens) && saved.logprobs.size() == (scores ? count : 0) &&
          saved.greedy.size() == saved.logprobs.size() && are_ids(saved.generated, vocab) &&
@@ -143,13 +144,14 @@ void InFlight::advance(Sequence& sequence) {
   sequence.logprobs = saved.logprobs;
   sequence.greedy = saved.greedy;
   sequence.token_logprobs = saved.token_logprobs;
-  sequence.sampling.counter += saved.generated.size();
+  sequence.sampling.counter += static_cast<std::uint64_t>(sequence.sampled());
   if (!sequence.stop_search) return;
-  for (const std::int32_t token : saved.generated) sequence.stop_search->push(token, /*look=*/false);
+  for (std::size_t i = sequence.forced.size(); i < saved.generated.size(); ++i)
+    sequence.stop_search->push(saved.generated[i], /*look=*/false);
 }
 
 void InFlight::begin_again(Sequence& sequence) const {
-  sequence.sampling.counter -= static_cast<std::uint64_t>(sequence.generated());
+  sequence.sampling.counter -= static_cast<std::uint64_t>(sequence.sampled());
   sequence.tokens.resize(static_cast<std::size_t>(sequence.prompt_tokens));
   sequence.logprobs.clear();
   sequence.greedy.clear();

@@ -74,7 +74,36 @@ std::vector<policy::Retention> rolled_retentions(const JobOptions& options, cons
   return rolled ? all : std::vector<policy::Retention>{};
 }
 
+/// Whether every retention that the job allows keeps all tokens.
+bool keeps_all(const JobOptions& options) {
+  const auto full = [](const policy::Retention& retention) { return retention.rule == policy::Retention::Rule::full; };
+  return full(options.policy.retention.value_or(policy::Retention{})) &&
+         std::all_of(options.retentions.begin(), options.retentions.end(), full);
+}
+
+/// Takes what generation_config.json says of sampling if the job wants that, else says that it is there.
+void take_suggestions(JobOptions& options, const ModelSource& source) {
+  if (options.kind != RequestKind::generate) return;
+  RequestDefaults suggested;
+  try {
+    suggested = suggested_by(source.files.texts());
+  } catch (const DataError&) {
+    if (options.generation_config) throw;
+  }
+  if (options.generation_config) {
+    if (!options.max_tokens_given && suggested.max_tokens) options.max_tokens = *suggested.max_tokens;
+    options.defaults.fill_from(suggested);
+  } else if (const std::string text = suggested.text(); !text.empty()) {
+    spdlog::info(
+        "generation_config.json suggests {}; --generation-config auto takes that for requests that say nothing "
+        "else",
+        text);
+  }
+}
+
 RequestFile checked_requests(const JobOptions& options, const ModelSource& source, const std::atomic<bool>& stop) {
+  if (!options.defaults.stop.empty() && !source.tokenizer)
+    throw NoTokenizer(options.input.name(), "--stop", &source.files.texts(), "'stop_token_ids' in the requests");
   OpenAiRules openai{.model_names = options.served_names.empty() ? model_names(source.files) : options.served_names,
                      .files = source.files.may_have_weights() ? &source.files.texts() : nullptr,
                      .chat_template = options.chat_template,
@@ -83,12 +112,21 @@ RequestFile checked_requests(const JobOptions& options, const ModelSource& sourc
   OpenedRequests opened = open_requests(options.input, stop);
   RequestFile requests(std::move(opened.file), options.kind, source.tokenizer.get(), source.spec, options.max_tokens,
                        std::move(openai), options.on_bad_request, &stop, rolled_retentions(options, source.spec),
-                       std::move(opened.origins));
+                       std::move(opened.origins), options.defaults);
   if (requests.dialect() == Dialect::native && !options.served_names.empty())
     throw UsageError(requests.path().string() +
                      ": holds Weft's own request lines, which name no model; leave out --served-model-name");
   if (!requests.has_conversations() && !options.chat_template.empty())
     throw UsageError(requests.path().string() + ": has no line with messages; leave out --chat-template");
+  if (!requests.has_conversations() && !options.defaults.system_prompt.empty())
+    throw UsageError(requests.path().string() + ": has no conversation; leave out --system-prompt, or add --chat");
+  if (options.defaults.reasoning != Reasoning::whole && !requests.has_conversations())
+    throw UsageError(requests.path().string() + ": has no conversation; leave out --reasoning-parser, or add --chat");
+  if (requests.asks_of_prompts() && !keeps_all(options))
+    throw UsageError(
+        requests.path().string() +
+        ": asks for log-probabilities of prompts, which need --retention full; weft score gives those of a "
+        "continuation under any retention");
   if (const std::size_t doubled = requests.doubled_first_tokens())
     spdlog::warn(
         "{}: {} of {} prompts begin with {}, which the tokenizer puts in front anyway, so the model reads it twice; "
@@ -355,6 +393,7 @@ int run_job(const JobOptions& asked, const std::atomic<bool>& stop) {
   Progress progress(options.quiet);
   const auto opened = open_model(options.model, options.dtype, options.weights, options.policy.weight_format);
   for (const std::string& note : opened->notes) spdlog::info("{}", note);
+  take_suggestions(options, *opened);
   const bool pipe = options.output == kPipe;
   if (pipe) options.save_every.reset();  // no resume could continue from a pipe
   const std::unique_ptr<Journal> journal = pipe ? nullptr : open_journal(options, stop);

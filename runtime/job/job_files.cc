@@ -84,6 +84,7 @@ void check_and_announce(const JobOptions& options) {
   if (options.max_tokens < 1 || options.max_tokens > kMostTokens)
     throw UsageError("--max-tokens must be from 1 to " + std::to_string(kMostTokens) + ", got " +
                      std::to_string(options.max_tokens));
+  options.defaults.check();
   if (options.input.is_pipe() && isatty(STDIN_FILENO) == 1)
     spdlog::info("requests are read from the terminal, one JSON object per line; Ctrl-D ends them");
   if (options.output == kPipe) spdlog::info("answers go to standard output; a run that is stopped cannot be resumed");

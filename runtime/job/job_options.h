@@ -37,6 +37,9 @@ struct JobOptions {
   RequestInput input;
   std::string output, report, trace;  ///< report and trace may be empty
   std::int64_t max_tokens = 128;
+  bool max_tokens_given = true;    ///< else generation_config.json may replace it
+  bool generation_config = false;  ///< take what it says of sampling
+  RequestDefaults defaults;
   Resume resume;
   Durability durability = Durability::process;
   std::optional<std::chrono::duration<double>> save_every{

@@ -32,6 +32,7 @@ constexpr std::uint64_t kRequestBytes = 128;  // per request: the list, its ids 
 constexpr std::uint64_t kTokenBytes = 64;     // per token of an answer: id, text, and what lists of them take
 constexpr std::uint64_t kLikelyBytes = 16;    // per likely token with its log-probability
 constexpr std::uint64_t kLikelyText = 96;     // the same in a result line
+constexpr std::uint64_t kChangeBytes = 32;    // per token whose logit a penalty changes
 
 /// The bytes that the largest request needs in addition to buffers.
 struct OwnMemory {
@@ -42,8 +43,9 @@ struct OwnMemory {
     const std::uint64_t likely = static_cast<std::uint64_t>(entry.logprobs + 1);
     const std::uint64_t answer = entry.max_tokens * (kTokenBytes + likely * kLikelyBytes);
     const std::uint64_t line = entry.max_tokens * (kTokenBytes + likely * kLikelyText);
-    const std::uint64_t metadata = entry.has_metadata ? entry.bytes : 0;
-    place = std::max(place, 2 * (answer + metadata + entry.prompt_tokens * sizeof(std::int32_t)));
+    const std::uint64_t tokens = std::uint64_t{entry.prompt_tokens} + entry.max_tokens;
+    const std::uint64_t held = entry.holds_line ? 2 * entry.bytes + tokens * kChangeBytes : 0;
+    place = std::max(place, 2 * (answer + held + entry.prompt_tokens * sizeof(std::int32_t)));
     collected = std::max(collected, entry.n * (2 * answer + line));
   }
 };

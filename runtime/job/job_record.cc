@@ -162,6 +162,7 @@ RunRecord record_of(const JobOptions& options, const ModelSource& source, const 
     record.set("kv", *text);
   if (options.shard.count > 1) record.set("shard", options.shard.text());
   if (options.kind == RequestKind::generate) record.set("max_tokens", std::to_string(options.max_tokens));
+  if (const std::string text = options.defaults.text(); !text.empty()) record.set("defaults", text);
   if (!options.chat_template.empty())
     record.set("chat_template", ChatTemplate::load_as(options.chat_template, source.files.texts()).identity());
   if (!options.weights.empty()) record.set("weights", options.weights);

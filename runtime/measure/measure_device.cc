@@ -91,7 +91,7 @@ class DeviceMeasurement {
     const auto logits = bench_.random(rows * static_cast<std::size_t>(sizes_.vocab), DType::f32);
     const auto tokens = backend_.allocate_host(rows * sizeof(std::int32_t));
     const std::vector<kernels::SampleParams> params(rows, how);
-    const kernels::Sample op{.logits = ConstView(logits->data(), DType::f32, sizes_.sampled_rows, sizes_.vocab),
+    const kernels::Sample op{.logits = View(logits->data(), DType::f32, sizes_.sampled_rows, sizes_.vocab),
                              .params = params,
                              .token = {reinterpret_cast<std::int32_t*>(tokens->data()), rows}};
     return figure("seconds", rates(0, [&](Stream& stream) { backend_.ops().run(op, stream); }));

@@ -12,6 +12,8 @@
 #include "kernels/ops.h"
 #include "policy/layout/retention.h"
 #include "policy/model/model.h"
+#include "runtime/requests/logit_rules.h"
+#include "runtime/requests/request_defaults.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
 
@@ -19,6 +21,8 @@ namespace weft::runtime {
 
 enum class RequestKind : std::uint8_t { generate, score };
 enum class Dialect : std::uint8_t { native, openai };
+inline constexpr double kMostTemperature = 100;
+inline constexpr double kLeastRepetition = 1e-6, kMostRepetition = 1e6;  ///< range of repetition_penalty
 /// The kind of a line, which determines the form of its answer.
 enum class Endpoint : std::uint8_t { native, completions, chat };
 
@@ -28,18 +32,25 @@ struct Request {
   std::string metadata;  ///< as JSON, for the answer's line; empty if there is none
   std::vector<std::int32_t> prompt;
   std::optional<std::string> prompt_text;  ///< as the line has it; none if it has ids or messages
-  std::vector<std::int32_t> continuation;  ///< the given text of weft score
+  std::vector<std::int32_t> continuation;  ///< the given text of weft score, or the rest of the prompt
   std::int64_t max_tokens = 0;
   kernels::SampleParams sampling;
+  LogitRules rules;
   std::vector<std::string> stop_strings;
   std::vector<std::int32_t> stop_ids;
   Endpoint endpoint = Endpoint::native;
   std::string model;  ///< the name of the model in an OpenAI line
   std::int32_t n = 1;
   std::int32_t logprobs = -1;  ///< -1: none, else that many alternatives
+  /// The same of the prompt's tokens. Then `prompt` is its first token, `continuation` the rest, and `max_tokens`
+  /// counts these too.
+  std::int32_t prompt_logprobs = -1;
   bool echo = false;
   std::int64_t min_tokens = 0;
   bool ignore_eos = false;
+  bool include_stop = false;  ///< the text keeps the stop string, or the text of the token, that ends it
+  bool show_special = false;  ///< the text has the texts of special tokens
+  Reasoning reasoning = Reasoning::whole;
 };
 
 /// Refuses one line of a request file.
@@ -73,6 +84,7 @@ struct RequestRules {
   OpenAiRules openai;
   /// The retentions that the job allows, if all of them let sequences continue past the model's context; else none.
   std::vector<policy::Retention> rolled = {};
+  RequestDefaults defaults = {};
 };
 
 /// Reads the request of a line, whose text is `text`. `where` begins the messages; `default_id`, as JSON, is the id of

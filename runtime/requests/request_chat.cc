@@ -192,14 +192,30 @@ class Conversation {
   bool with_tools_ = false;
 };
 
+/// Puts a message of the system first, unless there is one.
+void add_system(ordered_json& body, const std::string& prompt) {
+  const auto messages = body.find("messages");
+  if (messages == body.end() || !messages->is_array() || messages->empty()) return;  // refused later
+  for (const ordered_json& message : *messages)
+    if (const ordered_json role = message.is_object() ? message.value("role", ordered_json()) : ordered_json();
+        role == "system" || role == "developer")
+      return;
+  const ordered_json first{{"role", "system"}, {"content", prompt}};
+  messages->insert(messages->begin(), first);
+}
+
 }  // namespace
 
 std::vector<std::int32_t> conversation_ids(std::string_view text, const char* within, const std::string& where,
                                            const RequestRules& rules) {
   const ordered_json line = ordered_json::parse(text.begin(), text.end());
+  ordered_json body = within ? line[within] : line;
+  if (!within && body.contains("prompt") && !body["prompt"].is_null())
+    body["messages"] = ordered_json::array({{{"role", "user"}, {"content", body["prompt"]}}});
+  if (!rules.defaults.system_prompt.empty()) add_system(body, rules.defaults.system_prompt);
   std::string prompt;
   try {
-    prompt = rules.openai.chat.render(Conversation(within ? line[within] : line, where, rules).variables());
+    prompt = rules.openai.chat.render(Conversation(body, where, rules).variables());
   } catch (const ChatError& refused) {
     throw BadRequest(where, refused.code, refused.param, refused.what());
   }

@@ -56,11 +56,12 @@ NoTokenizer::NoTokenizer(const std::string& where, const std::string& what, cons
 std::vector<std::string> stop_strings(policy::Fields& fields, const RequestRules& rules, const std::string& where) {
   const auto& value = fields.at("stop");
   const auto list = value.is_string() ? nlohmann::json::array({value}) : value;
-  if (!list.is_array() || list.size() > 16) fields.refuse_field("stop", "a string or a list of at most 16 strings");
+  if (!list.is_array() || list.size() > kMostStops)
+    fields.refuse_field("stop", "a string or a list of at most 16 strings");
   std::vector<std::string> stops;
   for (const auto& stop : list) {
     if (!stop.is_string() || stop.get_ref<const std::string&>().empty() ||
-        stop.get_ref<const std::string&>().size() > 512)
+        stop.get_ref<const std::string&>().size() > kLongestStop)
       fields.refuse_field("stop", "strings of 1 to 512 bytes");
     stops.push_back(stop.get<std::string>());
   }
@@ -137,14 +138,25 @@ void check_choices(const Request& request, const RequestRules& rules, const std:
   };
   if (request.n > 1 && request.sampling.temperature == 0)
     refuse("n", "must be 1 when using greedy sampling (temperature 0), got " + std::to_string(request.n));
-  if (request.echo && request.logprobs >= 0)
-    refuse("echo",
-           "does not go with 'logprobs', which are those of generated tokens; weft score gives those of a text");
+  if (request.echo && request.logprobs >= 0 && request.prompt_logprobs < 0)
+    refuse("echo", "goes with 'logprobs', which are those of generated tokens, only beside 'prompt_logprobs'");
+  if (request.prompt_logprobs >= 0 && request.n > 1)
+    refuse("n", "must be 1 with log-probabilities of the prompt, got " + std::to_string(request.n));
   if (request.echo && !rules.tokenizer) refuse("echo", "needs a tokenizer and the model folder has none");
   std::set<std::int32_t> enders(request.stop_ids.begin(), request.stop_ids.end());
   enders.insert(rules.model.eos.begin(), rules.model.eos.end());
   if (request.min_tokens > 0 && static_cast<int>(enders.size()) >= rules.model.vocab)
     refuse("stop_token_ids", "has the whole vocabulary, 'min_tokens' leaves nothing to choose");
+  if (request.rules.forbidden.empty()) return;
+  // Tokens that end an answer, and bad words of one token, may not be the only ones that are allowed.
+  std::set<std::int32_t> never;
+  if (request.min_tokens > 0) never = enders;
+  for (const auto& word : request.rules.bad_words)
+    if (word.size() == 1) never.insert(word.front());
+  std::int64_t left = rules.model.vocab;
+  for (const LogitRules::Range& range : request.rules.forbidden) left -= range.count;
+  for (const std::int32_t token : never) left -= request.rules.forbids(token) ? 0 : 1;
+  if (left <= 0) refuse("allowed_token_ids", "has only tokens that 'bad_words' or 'min_tokens' forbid");
 }
 
 void check_length(const Request& request, std::int64_t room, const RequestRules& rules, const std::string& where) {
@@ -158,6 +170,16 @@ void check_length(const Request& request, std::int64_t room, const RequestRules&
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   for (const policy::Retention& retention : rules.rolled)
     if (const auto why = policy::too_long(rules.model, retention, prompt, request.max_tokens)) refuse(*why);
+}
+
+void split_prompt(Request& request, const std::string& where) {
+  if (request.prompt_logprobs < 0) return;
+  if (request.prompt.size() == 1 && request.max_tokens == 0)
+    throw BadRequest(where, "invalid_value", "prompt",
+                     "the prompt's one token has no log-probability, and 'max_tokens' is 0");
+  request.continuation.assign(request.prompt.begin() + 1, request.prompt.end());
+  request.prompt.resize(1);
+  request.max_tokens += std::ssize(request.continuation);
 }
 
 }  // namespace weft::runtime

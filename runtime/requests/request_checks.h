@@ -14,6 +14,7 @@ namespace weft::runtime {
 
 inline constexpr std::int64_t kMostTokens = 1 << 24;
 inline constexpr std::int64_t kMostChoices = 128;
+inline constexpr std::size_t kMostStops = 16, kLongestStop = 512;  ///< stop strings; bytes of each
 inline constexpr const char* kMetadata = "metadata";
 inline constexpr std::size_t kLongestId = 512;          ///< bytes
 inline constexpr std::ptrdiff_t kLongestStrictId = 64;  ///< characters
@@ -48,10 +49,14 @@ void refuse_unknown_keys(policy::Fields& fields, const std::string& where, const
 /// BadRequest for a prompt that has no tokens or fills the context, and for a prompt or continuation with a token
 /// beyond the vocabulary.
 std::int64_t room_after_prompt(const Request& request, const RequestRules& rules, const std::string& where);
-/// Throws BadRequest if n, logprobs, echo and min_tokens do not go together, or not with this model.
+/// Throws BadRequest if n, logprobs, prompt_logprobs, echo and min_tokens do not go together, or not with this model.
 void check_choices(const Request& request, const RequestRules& rules, const std::string& where);
 /// Throws BadRequest if the answer does not fit in `room`, or the kept part of the sequence does not fit in the
 /// context.
 void check_length(const Request& request, std::int64_t room, const RequestRules& rules, const std::string& where);
+
+/// Makes all but the first token of a prompt whose log-probabilities are wanted its continuation. Throws BadRequest if
+/// there is nothing to compute.
+void split_prompt(Request& request, const std::string& where);
 
 }  // namespace weft::runtime

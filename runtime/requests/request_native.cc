@@ -4,9 +4,9 @@
 #include <optional>
 #include <tuple>
 
-#include "runtime/base/hash.h"
 #include "runtime/requests/request_chat.h"
 #include "runtime/requests/request_checks.h"
+#include "runtime/requests/request_sampling.h"
 
 namespace weft::runtime {
 namespace {
@@ -23,6 +23,7 @@ class Reader {
     read_id(default_id);
     if (fields_.has(kMetadata)) request_.metadata = metadata_of(line_);
     read_prompt();
+    if (rules_.kind == RequestKind::generate) cut_prompt(fields_, add_first_ && request_.prompt_text, rules_, request_);
     if (rules_.kind == RequestKind::score) read_continuation();
     const std::int64_t room = room_after_prompt(request_, rules_, where_);
     if (rules_.kind == RequestKind::score) {
@@ -33,6 +34,7 @@ class Reader {
     }
     refuse_unknown_keys(fields_, where_, "; what the answer is to carry goes into 'metadata'");
     check_length(request_, room, rules_, where_);
+    split_prompt(request_, where_);
     return std::move(request_);
   }
 
@@ -47,21 +49,27 @@ class Reader {
   }
 
   void read_prompt() {
-    if (rules_.kind == RequestKind::generate && fields_.has("messages")) return read_conversation();
+    const bool generates = rules_.kind == RequestKind::generate;
+    if (generates && fields_.has("messages")) return read_conversation("prompt");
+    if (generates && rules_.defaults.chat && fields_.has("prompt")) {
+      if (!fields_.at("prompt").is_string()) fields_.refuse_field("prompt", "a string");
+      return read_conversation("messages");
+    }
     request_.prompt_text = text("prompt", "prompt_ids");
     add_first_ = fields_.boolean("add_special_tokens", true);
     request_.prompt = request_.prompt_text ? rules_.tokenizer->encode(*request_.prompt_text, add_first_)
                                            : token_ids(fields_, "prompt_ids", rules_.model.vocab);
   }
 
-  void read_conversation() {
-    for (const char* key : {"prompt", "prompt_ids"})
+  void read_conversation(const std::string& other) {
+    const std::string given = other == "prompt" ? "messages" : "prompt";
+    for (const std::string& key : {other, std::string("prompt_ids")})
       if (fields_.has(key))
-        throw BadRequest(where_, "invalid_value", key,
-                         "wanted either 'messages' or '" + std::string(key) + "', found both");
+        throw BadRequest(where_, "invalid_value", key, "wanted either '" + given + "' or '" + key + "', found both");
     for (const char* key : kConversationFields) fields_.has(key);
-    if (!rules_.tokenizer) throw NoTokenizer(where_, "'messages'", rules_.openai.files, "'prompt_ids'");
+    if (!rules_.tokenizer) throw NoTokenizer(where_, "'" + given + "'", rules_.openai.files, "'prompt_ids'");
     request_.prompt = conversation_ids(text_, nullptr, where_, rules_);
+    request_.reasoning = rules_.defaults.reasoning;
   }
 
   /// A continuation is read as part of the text that it continues: by itself it would have other tokens.
@@ -89,22 +97,16 @@ class Reader {
   }
 
   void read_options(std::int64_t room) {
-    request_.max_tokens = fields_.has("max_tokens") ? fields_.integer("max_tokens", 1, kMostTokens)
+    request_.prompt_logprobs = static_cast<std::int32_t>(fields_.integer("prompt_logprobs", 0, kMostLogprobs, -1));
+    const std::int64_t least = request_.prompt_logprobs >= 0 ? 0 : 1;  // the prompt alone may be asked about
+    request_.max_tokens = fields_.has("max_tokens") ? fields_.integer("max_tokens", least, kMostTokens)
                                                     : std::min(rules_.default_max_tokens, room);
-    request_.sampling.temperature = static_cast<float>(fields_.number("temperature", 0, 100, 0.0));
-    request_.sampling.top_p = static_cast<float>(fields_.number("top_p", 0, 1, 1.0));
-    if (request_.sampling.top_p <= 0) fields_.refuse_field("top_p", "a number over 0, at most 1");
-    request_.sampling.top_k = static_cast<std::int32_t>(fields_.integer("top_k", 0, INT32_MAX, 0));
-    request_.sampling.key =
-        mix(static_cast<std::uint64_t>(fields_.integer("seed", 0, INT64_MAX, 0))) ^ mix(hash(request_.id));
-    if (fields_.has("stop")) request_.stop_strings = stop_strings(fields_, rules_, where_);
-    if (fields_.has("stop_token_ids") && !fields_.at("stop_token_ids").empty())
-      request_.stop_ids = token_ids(fields_, "stop_token_ids", rules_.model.vocab);
+    read_sampling(fields_, kNativeSampling, rules_, where_, request_);
+    read_text_options(fields_, rules_, where_, request_);
     request_.n = static_cast<std::int32_t>(fields_.integer("n", 1, kMostChoices, 1));
     request_.logprobs = static_cast<std::int32_t>(fields_.integer("logprobs", 0, kMostLogprobs, -1));
     request_.echo = fields_.boolean("echo", false);
     request_.min_tokens = fields_.integer("min_tokens", 0, request_.max_tokens, 0);
-    request_.ignore_eos = fields_.boolean("ignore_eos", false);
     check_choices(request_, rules_, where_);
   }
 

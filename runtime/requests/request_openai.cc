@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "runtime/base/hash.h"
 #include "runtime/requests/request_chat.h"
 #include "runtime/requests/request_checks.h"
+#include "runtime/requests/request_sampling.h"
 
 namespace weft::runtime {
 namespace {
@@ -20,25 +20,14 @@ struct Neutral {
 constexpr Neutral kNeutral[]{
     {"stream", "[false]"},
     {"stream_options", "[{}]"},
-    {"logit_bias", "[{}]"},
-    {"presence_penalty", "[0]"},
-    {"frequency_penalty", "[0]"},
-    {"repetition_penalty", "[1]"},
     {"length_penalty", "[1]"},
-    {"min_p", "[0]"},
     {"use_beam_search", "[false]"},
-    {"include_stop_str_in_output", "[false]"},
-    {"skip_special_tokens", "[true]"},
 };
 /// Fields of OpenAI's and vLLM's whose every value asks for something else.
-constexpr const char* kUnsupported[]{"prompt_logprobs",    "truncate_prompt_tokens",
-                                     "guided_json",        "guided_regex",
-                                     "guided_choice",      "guided_grammar",
-                                     "structured_outputs", "bad_words",
-                                     "allowed_token_ids",  "logits_processors",
-                                     "reasoning_effort",   "verbosity",
-                                     "prediction",         "audio",
-                                     "web_search_options", "prompt_embeds"};
+constexpr const char* kUnsupported[]{
+    "prompt_logprobs",   "guided_json",      "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
+    "logits_processors", "reasoning_effort", "verbosity",    "prediction",    "audio",          "web_search_options",
+    "prompt_embeds"};
 constexpr Neutral kNeutralCompletion[]{{"suffix", R"([""])"}};
 constexpr Neutral kNeutralChat[]{
     {"tool_choice", R"(["none", "auto"])"},
@@ -64,6 +53,7 @@ class Body {
   void read() {
     read_model();
     request_.prompt = chat_ ? conversation() : prompt();
+    cut_prompt(fields_, request_.prompt_text && fields_.boolean("add_special_tokens", true), rules_, request_);
     const std::int64_t room = room_after_prompt(request_, rules_, where_);
     read_length(room);
     read_sampling();
@@ -78,6 +68,7 @@ class Body {
     refuse_unknown_keys(fields_, where_);
     check_choices(request_, rules_, where_);
     check_length(request_, room, rules_, where_);
+    split_prompt(request_, where_);
   }
 
  private:
@@ -126,6 +117,7 @@ class Body {
   std::vector<std::int32_t> conversation() {
     require("messages");
     for (const char* key : kConversationFields) fields_.has(key);
+    request_.reasoning = rules_.defaults.reasoning;
     return conversation_ids(text_, "body", where_, rules_);
   }
 
@@ -137,37 +129,29 @@ class Body {
                          "wanted either 'max_tokens' or 'max_completion_tokens', found both, and they differ");
       key = "max_completion_tokens";
     }
-    if (fields_.has(key) && fields_.at(key) == 0)
+    const bool of_prompt = !chat_ && fields_.boolean("echo", false) && fields_.has("logprobs");
+    if (fields_.has(key) && fields_.at(key) == 0 && !of_prompt)
       throw BadRequest(where_, "invalid_value", key,
-                       "'" + std::string(key) +
-                           "' is 0: nothing would be generated; weft score gives the log-probabilities of a text");
-    request_.max_tokens =
-        fields_.has(key) ? fields_.integer(key, 1, kMostTokens) : std::min(rules_.default_max_tokens, room);
+                       "'" + std::string(key) + "' is 0: nothing would be generated" +
+                           (chat_ ? "" : "; 'echo' and 'logprobs' would give the log-probabilities of the prompt"));
+    request_.max_tokens = fields_.has(key) ? fields_.integer(key, of_prompt ? 0 : 1, kMostTokens)
+                                           : std::min(rules_.default_max_tokens, room);
     request_.min_tokens = fields_.integer("min_tokens", 0, request_.max_tokens, 0);
-    request_.ignore_eos = fields_.boolean("ignore_eos", false);
-    if (fields_.has("stop")) request_.stop_strings = stop_strings(fields_, rules_, where_);
-    if (fields_.has("stop_token_ids") && !fields_.at("stop_token_ids").empty())
-      request_.stop_ids = token_ids(fields_, "stop_token_ids", rules_.model.vocab);
   }
 
   void read_sampling() {
     request_.n = static_cast<std::int32_t>(fields_.integer("n", 1, kMostChoices, 1));
     if (fields_.has("best_of") && fields_.integer("best_of", 1, kMostChoices) != request_.n)
       throw BadRequest(where_, "unsupported_parameter", "best_of", "'best_of' is not supported, but where it is 'n'");
-    request_.sampling.temperature = static_cast<float>(fields_.number("temperature", 0, 2, 1.0));
-    request_.sampling.top_p = static_cast<float>(fields_.number("top_p", 0, 1, 1.0));
-    if (request_.sampling.top_p <= 0) fields_.refuse_field("top_p", "a number over 0, at most 1");
-    // vLLM writes -1 for what is 0 here.
-    request_.sampling.top_k =
-        static_cast<std::int32_t>(std::max<std::int64_t>(0, fields_.integer("top_k", -1, INT32_MAX, 0)));
-    request_.sampling.key =
-        mix(static_cast<std::uint64_t>(fields_.integer("seed", INT64_MIN, INT64_MAX, 0))) ^ mix(hash(request_.id));
+    runtime::read_sampling(fields_, kOpenAiSampling, rules_, where_, request_);
+    read_text_options(fields_, rules_, where_, request_);
   }
 
   void read_logprobs() {
     if (!chat_) {
       request_.logprobs = static_cast<std::int32_t>(fields_.integer("logprobs", 0, kMostLogprobs, -1));
       request_.echo = fields_.boolean("echo", false);
+      if (request_.echo) request_.prompt_logprobs = request_.logprobs;  // those of the whole text
       return;
     }
     const bool wanted = fields_.boolean("logprobs", false);

@@ -50,9 +50,11 @@ void for_each_line(const InputFile& file,
 
 RequestFile::RequestFile(InputFile file, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
                          std::int64_t default_max_tokens, OpenAiRules openai, OnBadRequest on_bad,
-                         const std::atomic<bool>* stop, std::vector<policy::Retention> rolled, LineOrigins origins)
+                         const std::atomic<bool>* stop, std::vector<policy::Retention> rolled, LineOrigins origins,
+                         RequestDefaults defaults)
     : path_(file.path()), origins_(std::move(origins)),
-      rules_{kind, tokenizer, model, default_max_tokens, std::move(openai), std::move(rolled)}, file_(std::move(file)) {
+      rules_{kind, tokenizer, model, default_max_tokens, std::move(openai), std::move(rolled), std::move(defaults)},
+      file_(std::move(file)) {
   PrefixIndex prefixes;
   for_each_line(file_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
     if (stop && *stop) throw Interrupted{};
@@ -95,11 +97,12 @@ void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t
     if (const auto id = id_of(json, number)) ids_.add(*id, entries_.size());
     read_chat_template(json);
     const Request request = request_of(json, line, number);
-    entry.has_metadata = !request.metadata.empty();
+    entry.holds_line = !request.metadata.empty() || request.rules.any();
     entry.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
     entry.max_tokens = static_cast<std::uint32_t>(request.max_tokens);
     entry.n = static_cast<std::uint32_t>(request.n);
-    entry.logprobs = static_cast<std::int8_t>(request.logprobs);
+    entry.logprobs = static_cast<std::int8_t>(std::max(request.logprobs, request.prompt_logprobs));
+    asks_of_prompts_ |= request.prompt_logprobs >= 0;
     entry.prompt_hash = check_of(request.prompt);
     const PrefixIndex::Match match = prefixes.add(entries_.size(), request.prompt);
     entry.prefix = match.leader, entry.prefix_tokens = match.tokens;
@@ -120,13 +123,19 @@ void RequestFile::recognise(const nlohmann::json& line) {
   if (openai && !rules_.tokenizer)
     throw NoTokenizer(path_.string(), "the text of OpenAI's request lines", rules_.openai.files,
                       "Weft's own lines with 'prompt_ids'");
+  if (openai && rules_.defaults.chat)
+    throw UsageError(path_.string() +
+                     ": holds OpenAI's request lines, whose url says which are conversations; leave "
+                     "out --chat");
   if (!openai && rules_.openai.strict)
     throw UsageError(path_.string() + ": holds Weft's own request lines; --strict-openai is for OpenAI's");
 }
 
 /// Reads the model's chat template once a line needs it.
 void RequestFile::read_chat_template(const nlohmann::json& line) {
-  const bool needed = dialect() == Dialect::openai || (line.is_object() && line.contains("messages"));
+  const bool prompts = rules_.defaults.chat && rules_.kind == RequestKind::generate;
+  const bool needed = dialect() == Dialect::openai ||
+                      (line.is_object() && (line.contains("messages") || (prompts && line.contains("prompt"))));
   if (!needed || has_conversations_) return;
   has_conversations_ = true;
   if (!rules_.openai.files) return;

@@ -54,16 +54,16 @@ class RequestFile {
     std::int8_t logprobs = -1;                  ///< alternatives at each token; -1: not even that of the chosen token
     Verdict verdict = Verdict::good;
     Id id = Id::unreadable;
-    bool has_metadata = false;
+    bool holds_line = false;  ///< its sequences hold about as much as its line has: metadata, or rules for logits
   };
   /// Reads and checks all lines. The first one that is an object determines the dialect of all. `tokenizer` may be
-  /// null; then only prompt_ids are taken. `rolled` is as in RequestRules; `origins` are for messages. Throws
-  /// UsageError, which lists the first 20 lines that are refused (with OnBadRequest::fail) with file, line, what was
-  /// wanted and what was found, or states what is wrong with the file. Throws Interrupted once `stop` is set.
+  /// null; then only prompt_ids are taken. `rolled` and `defaults` are as in RequestRules; `origins` are for messages.
+  /// Throws UsageError, which lists the first 20 lines that are refused (with OnBadRequest::fail) with file, line, what
+  /// was wanted and what was found, or states what is wrong with the file. Throws Interrupted once `stop` is set.
   RequestFile(InputFile file, RequestKind kind, const Tokenizer* tokenizer, const policy::ModelSpec& model,
               std::int64_t default_max_tokens, OpenAiRules openai = {}, OnBadRequest on_bad = OnBadRequest::fail,
               const std::atomic<bool>* stop = nullptr, std::vector<policy::Retention> rolled = {},
-              LineOrigins origins = {});
+              LineOrigins origins = {}, RequestDefaults defaults = {});
   RequestFile(const std::filesystem::path& path, RequestKind kind, const Tokenizer* tokenizer,
               const policy::ModelSpec& model, std::int64_t default_max_tokens, OpenAiRules openai = {},
               OnBadRequest on_bad = OnBadRequest::fail, const std::atomic<bool>* stop = nullptr)
@@ -73,6 +73,8 @@ class RequestFile {
   RequestKind kind() const { return rules_.kind; }
   /// Whether a line may need the chat template: OpenAI's do, and Weft's own with messages.
   bool has_conversations() const { return has_conversations_; }
+  /// Whether a request asks for the log-probabilities of its prompt.
+  bool asks_of_prompts() const { return asks_of_prompts_; }
   Dialect dialect() const { return dialect_.value_or(Dialect::native); }
   std::size_t size() const { return entries_.size(); }
   /// The fingerprint of all lines except blank ones, in their order.
@@ -112,7 +114,7 @@ class RequestFile {
   InputFile file_;
   std::vector<Entry> entries_;
   IdIndex ids_;
-  bool has_conversations_ = false;
+  bool has_conversations_ = false, asks_of_prompts_ = false;
   std::uint64_t fingerprint_ = 0;
   std::size_t doubled_first_tokens_ = 0;
 };

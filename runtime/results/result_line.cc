@@ -64,27 +64,38 @@ template <class Element> void put_list(LineText& line, std::size_t count, const 
   line.put("]");
 }
 
-void put_logprobs(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
-  put_list(line, choice.tokens.size(), [&](std::size_t i) {
-    ordered_json json = token_json(choice.tokens[i], choice.logprobs->chosen[i], tokenizer);
-    json["top"] = ordered_json::array();
-    for (const TokenLogprob& other : choice.logprobs->top[i])
-      json["top"].push_back(token_json(other.token, other.logprob, tokenizer));
-    line.put_json(json);
-  });
+/// A token of a list of log-probabilities, and the likeliest in its place.
+ordered_json logprob_json(std::int32_t token, const ChoiceLogprobs& logprobs, std::size_t at,
+                          const Tokenizer* tokenizer) {
+  ordered_json json = token_json(token, logprobs.chosen[at], tokenizer);
+  json["top"] = ordered_json::array();
+  for (const TokenLogprob& other : logprobs.top[at])
+    json["top"].push_back(token_json(other.token, other.logprob, tokenizer));
+  return json;
 }
 
 /// Puts the members of a choice, without braces.
 void put(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
   line.put("\"text\":");
   line.put_json(choice.has_text ? ordered_json(choice.text) : ordered_json());
+  if (choice.reasoning) {
+    line.put(",\"reasoning_content\":");
+    line.put_json(ordered_json(*choice.reasoning));
+  }
   line.put(",\"token_ids\":");
   line.put_json(ordered_json(choice.tokens));
   line.put(",\"finish_reason\":");
   line.put_json(ordered_json(choice.finish));
-  if (!choice.logprobs) return;
-  line.put(",\"logprobs\":");
-  put_logprobs(line, choice, tokenizer);
+  if (choice.logprobs) {
+    line.put(",\"logprobs\":");
+    put_list(line, choice.tokens.size(),
+             [&](std::size_t i) { line.put_json(logprob_json(choice.tokens[i], *choice.logprobs, i, tokenizer)); });
+  }
+  if (choice.prompt.empty()) return;
+  line.put(",\"prompt_logprobs\":");
+  put_list(line, choice.prompt.size(), [&](std::size_t i) {  // the first token has none
+    line.put_json(i == 0 ? ordered_json() : logprob_json(choice.prompt[i], choice.prompt_logprobs, i - 1, tokenizer));
+  });
 }
 
 /// The text before and after the choices. `frame` has the last "choices": null in their place.
@@ -150,19 +161,31 @@ std::string name_among(const ordered_json& others, std::int32_t token, const Tok
   return "token_id:" + std::to_string(token);
 }
 
+std::size_t characters_in(std::string_view text) {
+  std::size_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  return count;
+}
+
 /// Puts the lists of a completion's logprobs: each token, its place in the text in characters, and the likeliest tokens
-/// there.
+/// there. If the text begins with the prompt's, so do the lists; the prompt's first token has no log-probability.
 void put_completion_logprobs(LineText& line, const Choice& choice, const Tokenizer* tokenizer) {
   ordered_json tokens = ordered_json::array(), offsets = tokens, chosen = tokens;
   std::size_t offset = 0;
-  for (std::size_t i = 0; i < choice.tokens.size(); ++i) {
-    const std::string text = text_of(choice.tokens[i], tokenizer);
+  const auto add = [&](std::int32_t token, ordered_json logprob, bool with_special) {
+    const std::string text = text_of(token, tokenizer);
     tokens.push_back(text);
-    chosen.push_back(double(choice.logprobs->chosen[i]));
+    chosen.push_back(std::move(logprob));
     offsets.push_back(offset);
-    if (tokenizer && tokenizer->piece(choice.tokens[i]).empty()) continue;  // a special token is no part of the text
-    for (const char c : text) offset += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }
+    if (!with_special && tokenizer && tokenizer->piece(token).empty()) return;  // no part of the text
+    offset += characters_in(text);
+  };
+  const std::size_t prompt = choice.echoes ? choice.prompt.size() : 0;
+  for (std::size_t i = 0; i < prompt; ++i)
+    add(choice.prompt[i], i == 0 ? ordered_json() : ordered_json(double(choice.prompt_logprobs.chosen[i - 1])),
+        i > 0 || !choice.hides_first);
+  for (std::size_t i = 0; i < choice.tokens.size(); ++i)
+    add(choice.tokens[i], double(choice.logprobs->chosen[i]), choice.shows_special);
   line.put("{\"text_offset\":");
   line.put_json(offsets);
   line.put(",\"token_logprobs\":");
@@ -170,11 +193,16 @@ void put_completion_logprobs(LineText& line, const Choice& choice, const Tokeniz
   line.put(",\"tokens\":");
   line.put_json(tokens);
   line.put(",\"top_logprobs\":");
-  put_list(line, choice.tokens.size(), [&](std::size_t i) {
-    ordered_json here{{text_of(choice.tokens[i], tokenizer), double(choice.logprobs->chosen[i])}};
-    for (const TokenLogprob& other : choice.logprobs->top[i])
-      if (other.token != choice.tokens[i]) here[name_among(here, other.token, tokenizer)] = double(other.logprob);
+  const auto put_top = [&](std::int32_t token, const ChoiceLogprobs& logprobs, std::size_t at) {
+    ordered_json here{{text_of(token, tokenizer), double(logprobs.chosen[at])}};
+    for (const TokenLogprob& other : logprobs.top[at])
+      if (other.token != token) here[name_among(here, other.token, tokenizer)] = double(other.logprob);
     line.put_json(here);
+  };
+  put_list(line, prompt + choice.tokens.size(), [&](std::size_t i) {
+    if (i >= prompt) put_top(choice.tokens[i - prompt], *choice.logprobs, i - prompt);
+    else if (i == 0) line.put("null");
+    else put_top(choice.prompt[i], choice.prompt_logprobs, i - 1);
   });
   line.put("}");
 }
@@ -214,12 +242,22 @@ Frame openai_frame(const Recipient& to, std::int64_t prompt_tokens, std::span<co
         {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}, {"total_tokens", prompt_tokens + tokens}}}}));
 }
 
+ordered_json message_json(const Choice& choice) {
+  ordered_json message{{"role", "assistant"}, {"content", choice.text}};
+  if (choice.reasoning) {
+    if (choice.text.empty()) message["content"] = nullptr;
+    message["reasoning_content"] = *choice.reasoning;
+  }
+  message["refusal"] = nullptr;
+  return message;
+}
+
 void put_openai(LineText& line, bool chat, std::span<const Choice> choices, const Tokenizer* tokenizer) {
   line.put("\"choices\":");
   put_list(line, choices.size(), [&](std::size_t i) {
     const Choice& choice = choices[i];
     line.put("{\"index\":" + std::to_string(i) + (chat ? ",\"message\":" : ",\"text\":"));
-    if (chat) line.put_json(ordered_json{{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}});
+    if (chat) line.put_json(message_json(choice));
     else line.put_json(ordered_json(choice.text));
     line.put(",\"logprobs\":");
     if (!choice.logprobs) line.put("null");

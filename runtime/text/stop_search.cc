@@ -18,30 +18,32 @@ bool StopSearch::push(std::int32_t id, bool look) {
   const std::string& searched = pending.empty() ? text_ : text_ + pending;
   for (const std::string& stop : stops_) {
     const std::size_t from = before >= stop.size() ? before - stop.size() + 1 : 0;  // a new match ends in new text
-    at_ = std::min(at_, searched.find(stop, from));
+    if (const std::size_t at = searched.find(stop, from); at < at_) at_ = at, end_ = at + stop.size();
   }
   return found();
 }
 
-std::string StopSearch::text_before(std::span<const std::int32_t> prompt, std::span<const std::int32_t> ids) const {
-  IncrementalDecoder shown(*tokenizer_, SpecialTokens::shown), skipped(*tokenizer_);
+std::string StopSearch::text_before(std::span<const std::int32_t> prompt, std::span<const std::int32_t> ids,
+                                    SpecialTokens special, bool with_stop) const {
+  IncrementalDecoder shown(*tokenizer_, SpecialTokens::shown), wanted(*tokenizer_, special);
   shown.follow(prompt);
-  skipped.follow(prompt);
+  wanted.follow(prompt);
   std::string text;
-  std::size_t offset = 0, after = 0;  // after: bytes behind at_ that are not of special tokens
+  const std::size_t cut = with_stop ? end_ : at_;
+  std::size_t offset = 0, after = 0;  // after: bytes behind the cut that the text has
   const auto advance = [&](std::size_t bytes, bool visible) {
     const std::size_t end = offset + bytes;
-    if (visible && end > at_) after += end - std::max(offset, at_);
+    if (visible && end > cut) after += end - std::max(offset, cut);
     offset = end;
   };
   for (const std::int32_t id : ids) {
-    text += skipped.push(id);
+    text += wanted.push(id);
     const std::size_t bytes = shown.push(id).size();
-    const std::size_t special = tokenizer_->piece(id).empty() ? tokenizer_->shown_piece(id).size() : 0;
-    advance(bytes - special, true);
-    advance(special, false);
+    const std::size_t of_special = tokenizer_->piece(id).empty() ? tokenizer_->shown_piece(id).size() : 0;
+    advance(bytes - of_special, true);
+    advance(of_special, special == SpecialTokens::shown);
   }
-  text += skipped.pending();
+  text += wanted.pending();
   advance(shown.pending().size(), true);
   text.resize(text.size() - std::min(after, text.size()));
   return text;

@@ -12,8 +12,7 @@
 namespace weft::runtime {
 
 /// Searches the text of an answer's tokens, in which special tokens are shown, so that a stop string may be one of
-/// them, as in transformers' stop_strings. The answer itself is shown without special tokens. Keeps a reference to the
-/// tokenizer.
+/// them, as in transformers' stop_strings. Keeps a reference to the tokenizer.
 class StopSearch {
  public:
   /// `prompt`: the tokens that the answer follows. `stops` are not empty.
@@ -21,17 +20,19 @@ class StopSearch {
   /// Adds a token. With `look`, returns whether a stop string ends in its text; a token without may not end one later.
   bool push(std::int32_t id, bool look);
   bool found() const { return at_ != std::string::npos; }
-  /// The answer's text up to the stop string that was found. `ids` are those that were pushed. It begins
-  /// Tokenizer::decode_after(prompt, ids).
-  std::string text_before(std::span<const std::int32_t> prompt, std::span<const std::int32_t> ids) const;
+  /// The answer's text up to the stop string that was found, or `with_stop` to its end. `ids` are those that were
+  /// pushed. It begins Tokenizer::decode_after(prompt, ids, special).
+  std::string text_before(std::span<const std::int32_t> prompt, std::span<const std::int32_t> ids,
+                          SpecialTokens special = SpecialTokens::skipped, bool with_stop = false) const;
   const std::vector<std::string>& stops() const { return stops_; }
 
  private:
   const Tokenizer* tokenizer_;
   IncrementalDecoder decoder_;
   std::vector<std::string> stops_;
-  std::string text_;                    // of all tokens, less what the decoder holds back
-  std::size_t at_ = std::string::npos;  // offset in `text_` and the decoder's pending() at which a stop string begins
+  std::string text_;  // of all tokens, less what the decoder holds back
+  // Offsets in `text_` and the decoder's pending() at which a stop string begins and ends.
+  std::size_t at_ = std::string::npos, end_ = 0;
 };
 
 }  // namespace weft::runtime

@@ -21,6 +21,8 @@
 
 namespace weft::runtime {
 
+enum class SpecialTokens : std::uint8_t { skipped, shown };
+
 /// A byte-pair encoder: GPT-2's on bytes, as OPT, GPT-NeoX, Llama 3 and Qwen2 use it, or SentencePiece's on characters,
 /// as Llama 2 and Gemma use it; or SentencePiece's Unigram. Const calls may run on many threads at once.
 class Tokenizer {
@@ -55,7 +57,8 @@ class Tokenizer {
   std::string decode_shown(std::span<const std::int32_t> ids) const;
   /// The text of an answer `ids` to the prompt `before`, whose own text has ended: half a character at its end is not
   /// part of the answer.
-  std::string decode_after(std::span<const std::int32_t> before, std::span<const std::int32_t> ids) const;
+  std::string decode_after(std::span<const std::int32_t> before, std::span<const std::int32_t> ids,
+                           SpecialTokens special = SpecialTokens::skipped) const;
 
   /// The bytes that an id adds to a text, perhaps half a character. Empty for special tokens and unknown ids.
   std::string_view piece(std::int32_t id) const;
@@ -126,8 +129,6 @@ class Tokenizer {
   std::array<Pass, 2> added_;  // not normalized, normalized
   std::optional<std::int32_t> first_;
 };
-
-enum class SpecialTokens : std::uint8_t { skipped, shown };
 
 /// Decodes ids as they come, for text that is shown or searched while it grows. The joined pieces are
 /// Tokenizer::decode() of all ids, and none ends inside a character. With Names::sentences, one space in front of the

@@ -21,8 +21,9 @@ std::string Tokenizer::decode_shown(std::span<const std::int32_t> ids) const {
   return text + decoder.finish();
 }
 
-std::string Tokenizer::decode_after(std::span<const std::int32_t> before, std::span<const std::int32_t> ids) const {
-  IncrementalDecoder decoder(*this);
+std::string Tokenizer::decode_after(std::span<const std::int32_t> before, std::span<const std::int32_t> ids,
+                                    SpecialTokens special) const {
+  IncrementalDecoder decoder(*this, special);
   decoder.follow(before);
   std::string text;
   for (const std::int32_t id : ids) text += decoder.push(id);

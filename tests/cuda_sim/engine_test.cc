@@ -184,6 +184,7 @@ TEST_CASE("a resident model's steps are repeated by graphs, and answers stay the
     prompts.push_back({std::vector<std::int32_t>(static_cast<std::size_t>(3 + 5 * i), 7 + i), 12 + 3 * i, {}});
     if (i % 3 == 1) prompts.back().forced.assign(static_cast<std::size_t>(prompts.back().tokens), 9);
     if (i == 2) prompts.back().alternatives = 3;
+    if (i == 5) prompts.back().rules = {.repetition_penalty = 1.5f, .frequency_penalty = 0.5f, .bias = {{9, 2}}};
     if (i == 6) prompts.back().min_tokens = 20, prompts.back().suppressed_until_min = {5, 6, 7};
   }
   policy::PartialPolicy policy;

@@ -12,7 +12,7 @@
 
 using namespace weft;
 using namespace weft::test;
-using kernels::Forbid;
+using kernels::LogitChange;
 using kernels::LogProbs;
 using kernels::Sample;
 using kernels::SampleParams;
@@ -155,30 +155,118 @@ TEST_CASE("a chosen token comes with its logit", "[kernels]") {
                     Catch::Contains("2 numbers in logit, wanted 3"));
 }
 
-TEST_CASE("forbidden tokens are not chosen, and nothing else changes", "[kernels]") {
+TEST_CASE("min_p cuts before top_k and top_p, relative to the likeliest at this temperature", "[kernels]") {
   const Place& place = *GENERATE(from_range(every_place()));
+  const std::vector<float> logits{std::log(0.1f), std::log(0.4f), std::log(0.2f), std::log(0.3f), -kInfinity};
+  const auto tokens_of = [&](SampleParams params) {
+    params.key = 6;
+    std::vector<std::int32_t> tokens;
+    for (const auto& [token, count] : histogram(place, logits, params, 150)) tokens.push_back(token);
+    return tokens;
+  };
+  using Ids = std::vector<std::int32_t>;
+  CHECK(tokens_of({.temperature = 1, .min_p = 0.24f}) == Ids{0, 1, 2, 3});
+  CHECK(tokens_of({.temperature = 1, .min_p = 0.49f}) == Ids{1, 2, 3});
+  CHECK(tokens_of({.temperature = 1, .min_p = 0.51f}) == Ids{1, 3});
+  CHECK(tokens_of({.temperature = 2, .min_p = 0.51f}) == Ids{1, 2, 3});  // the ratio's root
+  CHECK(tokens_of({.temperature = 1, .min_p = 1}) == Ids{1});
+  CHECK(tokens_of({.temperature = 1, .top_k = 2, .min_p = 0.3f}) == Ids{1, 3});
+  CHECK(tokens_of({.temperature = 1, .top_k = 3, .min_p = 0.51f}) == Ids{1, 3});
+  CHECK(tokens_of({.temperature = 1, .top_p = 0.56f, .min_p = 0.51f}) == Ids{1});  // of 4/7 and 3/7
+  CHECK(tokens_of({.temperature = 1, .top_p = 0.56f}) == Ids{1, 3});
+  CHECK(sample(place, logits, 5, {{.min_p = 0.5f}}) == Ids{1});
+  CHECK_THROWS_WITH(sample(place, {1, 2}, 2, {{.temperature = 1, .min_p = 1.5f}}), Catch::Contains("0 <= min_p <= 1"));
+}
+
+namespace {
+
+/// vLLM's definition, in fp64.
+double changed(double x, const LogitChange& change) {
+  x += double(change.bias);
+  x = x > 0 ? x / double(change.repetition) : x * double(change.repetition);
+  return x - double(change.penalty);
+}
+
+/// Checks the logits after the changes, and that the logit of each row's token is that before.
+void check_changes(const Place& place, const std::vector<float>& logits, int vocab,
+                   const std::vector<LogitChange>& changes) {
+  const std::int64_t rows = std::ssize(logits) / vocab;
+  Array x(place, logits, rows, vocab);
+  const std::vector<SampleParams> params(static_cast<std::size_t>(rows), {.temperature = 3, .key = 8});
+  const HostSpan<std::int32_t> token(place, params.size());
+  const HostSpan<float> logit(place, params.size());
+  place.run(Sample{x, params, token.span(), logit.span(), changes});
+  std::vector<double> expected(logits.begin(), logits.end());
+  for (const LogitChange& change : changes)
+    for (int i = 0; change.row >= 0 && i < change.tokens; ++i) {
+      double& changes_now = expected[static_cast<std::size_t>(change.row * vocab + change.token + i)];
+      changes_now = changed(changes_now, change);
+    }
+  const std::vector<float> got = x.host();
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    wrong += std::isinf(expected[i]) ? double(got[i]) != expected[i]
+                                     : !(std::abs(double(got[i]) - expected[i]) <= 2e-6 * (1 + std::abs(expected[i])));
+  CHECK(wrong == 0);
+  CHECK(token.copy() == sample(place, got, vocab, params));
+  for (std::size_t r = 0; r < params.size(); ++r) {
+    REQUIRE(token.copy()[r] >= 0);
+    CHECK(logit.copy()[r] == logits[r * static_cast<std::size_t>(vocab) + static_cast<std::size_t>(token.copy()[r])]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("logits change by bias, repetition and penalty before a token is chosen", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  CAPTURE(place.name);
   const int vocab = 300;
   const auto logits = normal(3 * vocab, 1, 2);
-  Array x(place, logits, 3, vocab);
-  std::vector<std::int32_t> row, token;  // two of three rows, more pairs than a block of threads has, some twice
-  for (int id = 0; id < vocab; id += 2) row.insert(row.end(), {0, 2, 0}), token.insert(token.end(), {id, id + 1, id});
-  place.run(Forbid{x, row, token});
-  auto expected = logits;
-  for (std::size_t i = 0; i < row.size(); ++i)
-    expected[static_cast<std::size_t>(row[i] * vocab + token[i])] = -kInfinity;
-  CHECK(x.host() == expected);
-  const std::vector<SampleParams> hot(3, {.temperature = 50, .key = 3});
-  const HostSpan<std::int32_t> chosen(place, 3);
-  place.run(Sample{x, hot, chosen.span()});
-  CHECK(chosen.copy()[0] % 2 == 1);
-  CHECK(chosen.copy()[2] % 2 == 0);
+  std::vector<LogitChange> changes;  // of two of three rows, more than a block of threads has
+  for (int id = 0; id < 200; ++id) {
+    const auto k = static_cast<float>(id % 5);
+    changes.push_back({.row = 0, .token = id, .bias = k - 2, .repetition = 1 + k / 4, .penalty = 0.5f * (k - 1)});
+  }
+  changes.push_back({.row = 0, .token = 210, .tokens = 90, .bias = -kInfinity});
+  changes.push_back({.row = 2, .token = 0, .tokens = 7, .bias = -kInfinity});
+  changes.push_back({.row = 2, .token = 7, .bias = 100, .repetition = 0.5f, .penalty = -2});
+  changes.push_back({.row = 2, .token = 8, .repetition = 1.3f});
+  changes.resize(changes.size() + 3);  // changes of nothing
+  check_changes(place, logits, vocab, changes);
+  check_changes(place, logits, vocab, {});
+  for (std::size_t first : {std::size_t{0}, std::size_t{201}}) {  // a row's changes alone give it the same token
+    CAPTURE(first);
+    check_changes(place, logits, vocab, {changes.begin() + static_cast<std::ptrdiff_t>(first), changes.end()});
+  }
+}
 
-  place.run(Forbid{x, {}, {}});
-  CHECK(x.host() == expected);
-  const std::vector<std::int32_t> one{1}, row_outside{3}, token_outside{vocab}, two{1, 1};
-  CHECK_THROWS_WITH(place.run(Forbid{x, row_outside, one}), "forbid: row 3 of 3");
-  CHECK_THROWS_WITH(place.run(Forbid{x, one, token_outside}), "forbid: token 300 of a vocabulary of 300");
-  CHECK_THROWS_WITH(place.run(Forbid{x, two, one}), Catch::Contains("1 numbers in token, wanted 2"));
+TEST_CASE("more changes than a GPU's ring holds at once", "[kernels][large]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const int vocab = 45'000;  // a change has 24 bytes, and 1 MiB goes at once
+  std::vector<LogitChange> changes;
+  for (int row = 0; row < 2; ++row)
+    for (int id = row; id < vocab - row; ++id)
+      changes.push_back({.row = row, .token = id, .repetition = 1.2f, .penalty = 0.01f * static_cast<float>(id % 7)});
+  check_changes(place, normal(2 * vocab, 5, 2), vocab, changes);
+}
+
+TEST_CASE("changes that are out of order, twice or outside are refused", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  Array x(place, std::vector<float>(8, 1.0f), 2, 4);
+  const std::vector<SampleParams> params(2);
+  const HostSpan<std::int32_t> token(place, 2);
+  const auto refused = [&](const std::vector<LogitChange>& changes, const char* words) {
+    CHECK_THROWS_WITH(place.run(Sample{x, params, token.span(), {}, changes}), Catch::Contains(words));
+  };
+  refused({{.row = 2}}, "sample: a change of row 2, tokens 0 to 0; logits is [2, 4]");
+  refused({{.row = 0, .token = 4}}, "tokens 4 to 4");
+  refused({{.row = 0, .token = 2, .tokens = 3, .bias = -kInfinity}}, "tokens 2 to 4");
+  refused({{.row = 0, .token = 1}, {.row = 0, .token = 1}}, "row 0, token 1 comes after one of a higher row or token");
+  refused({{.row = 1}, {.row = 0}}, "row 0, token 0 comes after");
+  refused({{.row = 0, .tokens = 2, .bias = -kInfinity}, {.row = 0, .token = 1}}, "token 1 comes after");
+  refused({{}, {.row = 0}}, "row 0, token 0 comes after");
+  refused({{.row = 0, .repetition = 0}}, "wanted repetition > 0");
+  refused({{.row = 0, .tokens = 2, .bias = 1}}, "bias -inf for several tokens");
 }
 
 TEST_CASE("the likeliest tokens come in order, of equals the lower id, with fp64's log-probabilities", "[kernels]") {

@@ -17,7 +17,10 @@ def each(form, table):
 FIELDS = {"max_tokens": ["0", "1e2", '"5"', "2147483648", "5000"], "min_tokens": ["-1", "9"], "top_p": ["0", "1.1"], "top_k": ["-2", "1.5"],
           "stop": ['""', '[""]', "[1]", "1"], "stop_token_ids": ["[5000]", "5", '["a"]'], "seed": ["9223372036854775808", "1.0"],
           "logprobs": ["-1", "21", '"1"'], "n": ["0", "2", "129"], "echo": ["1"], "ignore_eos": ["1"],
-          "temperature": ["-1", "NaN", '"0"', "101", "1e400"], "max_token": ["5"]}
+          "temperature": ["-1", "NaN", '"0"', "101", "1e400"], "max_token": ["5"], "min_p": ["-1", "1.1"], "repetition_penalty": ["0", '"1"'],
+          "presence_penalty": ["2.5"], "frequency_penalty": ["-3", "true"], "logit_bias": ['{"5":101}', '{"5000":1}', '{"x":1}', "[1]", "3"],
+          "bad_words": ["3", "[1]", '[" "]'], "allowed_token_ids": ["[]", "[5000]"], "truncate_prompt_tokens": ["0", "-2"],
+          "skip_special_tokens": ["1"], "include_stop_str_in_output": ["1"]}
 REQUESTS = [
     "{", "[]", "1", "null", '{"id":1,"prompt_ids":[3],}', b'{"id":"\xff","prompt_ids":[3]}', b'{"id":"a\0b","prompt_ids":[3]}', "[" * 100000,
     '{"id":1,"id":2,"prompt_ids":[3]}', '{"id":1,"prompt":"a","prompt_ids":[3]}', '{"prompt_ids":[3]}', '{"id":1}',
@@ -31,8 +34,8 @@ OPENAI = [
     ENVELOPE % ("", "POST", "completions", '"demo","prompt":"a"'), ENVELOPE % ("x", "POST", "chat/completions", '"demo","messages":[]'),
     COMPLETION % '"gpt-4","prompt":"a"', *each(COMPLETION % '"demo","%s":%s', {"prompt": ["null", '["a","b"]', "[[1],[3]]", "[5000]", "5"]}),
     *each(COMPLETION % '"demo","prompt":"a","%s":%s', {
-        **FIELDS, "temperature": ["3"], "stream": ["true"], "logit_bias": ['{"5":1}'], "best_of": ["3"], "suffix": ['"end"'],
-        "presence_penalty": ["0.5"], "messages": ["[1]"], "tools": ["[1]"], "response_format": ['{"type":"json_object"}']})]
+        **FIELDS, "temperature": ["3"], "stream": ["true"], "prompt_logprobs": ["1"], "best_of": ["3"], "suffix": ['"end"'],
+        "messages": ["[1]"], "tools": ["[1]"], "response_format": ['{"type":"json_object"}']})]
 TEXTS = ['{"id":1}', '{"text":"a"}', '{"id":1,"text":3}', '{"id":1,"text":"a","prompt":"b"}', "x"]
 SCORES = each('{"id":1,"prompt_ids":[3],"%s":%s}', {
     "max_tokens": ["1"], "continuation": ['"a"'], "continuation_ids": ["[]", "[64]", [3] * 48]})

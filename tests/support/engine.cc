@@ -129,6 +129,7 @@ std::vector<Answer> Engine::run(std::span<const std::size_t> order) {
       sequence.suppressed_until_min = prompt.suppressed_until_min;
       sequence.alternatives = prompt.alternatives;
       sequence.prefix_tokens = prompt.prefix;
+      sequence.rules = prompt.rules;
       sequence.keep = session_.keep(sequence.prompt_tokens, sequence.max_tokens);
       return sequence;
     };

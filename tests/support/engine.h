@@ -22,6 +22,7 @@ struct Prompt {
   std::vector<std::int32_t> suppressed_until_min = {};  ///< cannot be chosen before min_tokens
   std::int32_t alternatives = -1;                       ///< Sequence::alternatives
   std::int64_t prefix = 0;                              ///< Sequence::prefix_tokens
+  runtime::LogitRules rules = {};
 };
 
 struct Answer {

@@ -287,7 +287,7 @@ class Answers(Case):
                          {**cut, "text": request["prompt"] + cut["text"]})
         write_lines(self.input, [{**request, "echo": True, "logprobs": 1}])
         self.output.unlink()
-        self.refused_job(USAGE, ["in.jsonl:1", "'echo'", "'logprobs'", "weft score"], model=self.demo)
+        self.refused_job(USAGE, ["in.jsonl:1", "'echo'", "'logprobs'", "'prompt_logprobs'"], model=self.demo)
 
     def test_crlf_blank_lines_mark_and_no_last_newline(self):
         self.input.write_bytes(b'\xef\xbb\xbf{"id":1,"prompt_ids":[3],"max_tokens":2}\r\n\r\n  \n{"id":2,"prompt_ids":[4],"max_tokens":2}')
@@ -663,7 +663,7 @@ class CommandLine(Case):
         self.refused(USAGE, ["'serve'", "weft generate", "no port"], "serve")
         self.refused(USAGE, ["'run'", "here: weft generate"], "run", "model")
         for flags, words in [(["--gpu-memory-utilization", 0.9], "here: --device-memory"), (["-ngl", 99], "here: --device-memory"),
-                             (["--max-model-len=4096"], "config.json"), (["--temp", 0.7], 'here: a request\'s "temperature"'),
+                             (["--max-model-len=4096"], "config.json"), (["--temp", 0.7], "here: --temperature"),
                              (["--tensor-parallel-size", 2], "--shard K/N"), (["-m", "model"], "'-m'; here: --model"),
                              (["-p", "Hello"], "here: --input FILE"), (["--max_new_tokens", 9], "here: --max-tokens"),
                              (["-n", 9], "here: --max-tokens"), (["--n-predict", 9], "here: --max-tokens"),

@@ -102,7 +102,8 @@ policy::Retention retention_of(const std::string& text, const policy::ModelSpec&
 }
 
 /// Prompts of all lengths from one token on; every other one is scored instead of generated, some may not end before a
-/// length, some report log-probabilities. Half of them begin with one of two prefixes, which begin alike.
+/// length, some report log-probabilities, some have rules for their logits. Half of them begin with one of two
+/// prefixes, which begin alike.
 std::vector<Prompt> random_prompts(std::size_t count, int vocab, int prefix, Dice& dice) {
   const auto ids = [&](int length) {
     std::vector<std::int32_t> list(static_cast<std::size_t>(length));
@@ -126,6 +127,13 @@ std::vector<Prompt> random_prompts(std::size_t count, int vocab, int prefix, Dic
     prompts[i].alternatives = dice.pick(-1, 5);
     prompts[i].min_tokens = dice.pick(0, static_cast<int>(prompts[i].tokens));
     prompts[i].suppressed_until_min = ids(20);
+    if (i % 3 == 0) continue;
+    runtime::LogitRules& rules = prompts[i].rules;
+    rules.repetition_penalty = static_cast<float>(dice.pick(8, 16)) / 8;
+    rules.presence_penalty = 0.5f, rules.frequency_penalty = -0.25f;
+    for (int id = dice.pick(0, 9); id < vocab; id += dice.pick(5, 50)) rules.bias.push_back({id, 1.5f});
+    rules.bad_words = {ids(1), ids(2)};
+    if (i % 4 == 0) rules.forbidden = {{1, 3}, {vocab - 9, 9}};
   }
   return prompts;
 }

@@ -45,9 +45,10 @@ def table():
 TABLE = list(table())
 
 
-def requests():
-    """Greedy, sampled, several choices, log-probabilities, stop strings."""
-    more = [{"temperature": 0.9, "logprobs": 2}, {"stop": ["xyzzy"]}, {"logprobs": 0, "min_tokens": 50}]
+def requests(of_prompts=False):
+    """Greedy, sampled, several choices, log-probabilities, also `of_prompts`, stop strings, penalties."""
+    more = [{"temperature": 0.9, "logprobs": 2, "frequency_penalty": 0.3}, {"stop": ["xyzzy"], "repetition_penalty": 1.2},
+            {"logprobs": 0, "min_tokens": 50, **({"prompt_logprobs": 1} if of_prompts else {})}]
     return [{"id": i, "prompt": " ".join(WORDS[i % 7:i % 7 + 3 + i % 11]), "max_tokens": 60 + 37 * i % 101, **more[i % 3],
              **({"seed": i, "n": 1 + i % 4} if i % 3 == 0 else {})} for i in range(20)]
 
@@ -103,7 +104,7 @@ class GoesOn(Case):
     def ways(self, retention, ways):
         choice = random.Random(retention)
         keep = ["--retention", retention]
-        answers = self.undisturbed(requests(), *keep)
+        answers = self.undisturbed(requests(of_prompts=retention == "full"), *keep)
         for (first, first_flags), (second, second_flags) in ways:
             with self.subTest(retention=retention, first=(first, first_flags), second=(second, second_flags)):
                 self.start_and_kill(first, *first_flags, *keep, after=0.3 * choice.random())

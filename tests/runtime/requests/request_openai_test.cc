@@ -240,7 +240,7 @@ TEST_CASE("completions that are refused", "[runtime]") {
       {body("prompt", std::vector<int>(256, 7)), "context_length_exceeded", "prompt",
        "256 tokens; the model's context is 256"},
       {body("max_tokens", 256), "context_length_exceeded", "max_tokens", "256 are to follow"},
-      {body("max_tokens", 0), bad, "max_tokens", "weft score gives the log-probabilities of a text"},
+      {body("max_tokens", 0), bad, "max_tokens", "would give the log-probabilities of the prompt"},
       {body("max_tokens", -1), bad, "max_tokens", "must be an integer from 1"},
       {body("prompt_logprobs", 1), no, "prompt_logprobs", "'prompt_logprobs' is not supported, got 1"},
       {body("max_completion_tokens", 5), no, "max_completion_tokens", "unknown key"},
@@ -250,9 +250,9 @@ TEST_CASE("completions that are refused", "[runtime]") {
       {body("seed", 1.5), bad, "seed", "integer"},
       {body("stop", ""), bad, "stop", "1 to 512 bytes"},
       {body("stream", true), no, "stream", "'stream' is not supported, got true"},
-      {body("logit_bias", {{"50256", -100}}), no, "logit_bias", "not supported"},
-      {body("presence_penalty", 0.5), no, "presence_penalty", "not supported, got 0.5"},
-      {body("frequency_penalty", -1), no, "frequency_penalty", "not supported"},
+      {body("logit_bias", {{"50256", -100}}), bad, "logit_bias", "token ids from 0 to 4095"},
+      {body("presence_penalty", 2.5), bad, "presence_penalty", "from -2.0 to 2.0"},
+      {body("frequency_penalty", -3), bad, "frequency_penalty", "from -2.0 to 2.0"},
       {body("best_of", 3), no, "best_of", "not supported"},
       {body("suffix", "end"), no, "suffix", "not supported"},
       {body("min_tokens", 5), bad, "min_tokens", "from 0 to 4"},
@@ -320,7 +320,7 @@ TEST_CASE("the fields n, logprobs and min_tokens are read and checked", "[runtim
   CHECK(requests.read(3).logprobs == 0);
   check_refused({
       {completion("x", {{"n", 2}, {"temperature", 0}}), "invalid_value", "n", "must be 1 when using greedy sampling"},
-      {completion("x", {{"echo", true}, {"logprobs", 1}}), "invalid_value", "echo", "weft score"},
+      {completion("x", {{"echo", true}, {"logprobs", 1}, {"n", 2}}), "invalid_value", "n", "of the prompt"},
       {completion("x", {{"logprobs", 21}}), "invalid_value", "logprobs", "from 0 to 20"},
       {completion("x", {{"n", 129}}), "invalid_value", "n", "from 1 to 128"},
   });

@@ -122,8 +122,8 @@ TEST_CASE("metadata goes with a request as it is", "[runtime]") {
   CHECK(nlohmann::json::parse(requests.read(0).metadata) == nlohmann::json::parse(metadata));
   CHECK(requests.read(1).metadata.empty());
   CHECK(requests.refusal(2).metadata == "\"m\"");
-  CHECK(requests.entry(0).has_metadata);
-  CHECK_FALSE(requests.entry(1).has_metadata);
+  CHECK(requests.entry(0).holds_line);
+  CHECK_FALSE(requests.entry(1).holds_line);
 }
 
 TEST_CASE("random numbers are keyed by seed and id", "[runtime]") {
@@ -167,7 +167,10 @@ TEST_CASE("the fields n, min_tokens and logprobs are read and checked", "[runtim
            {R"("ignore_eos":1)", "'ignore_eos' must be true or false"},
            {R"("echo":"yes")", "'echo' must be true or false"},
            {R"("echo":true)", "'echo' needs a tokenizer"},
-           {R"("echo":true,"logprobs":0)", "weft score gives those of a text"}}) {
+           {R"("echo":true,"logprobs":0)", "only beside 'prompt_logprobs'"},
+           {R"("prompt_logprobs":21)", "'prompt_logprobs' must be an integer from 0 to 20"},
+           {R"("prompt_logprobs":1,"n":2,"temperature":1)", "'n' must be 1 with log-probabilities of the prompt"},
+           {R"("prompt_logprobs":1,"max_tokens":0)", "one token has no log-probability"}}) {
     const File bad(R"({"id":1,"prompt_ids":[1],)" + fields + "}");
     CHECK_THROWS_WITH(bad.open(), Contains("in.jsonl:1: ") && Contains(words));
     CHECK_THROWS_AS(bad.open(), UsageError);
