@@ -4,128 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <vector>
 
-#include "kernels/error.h"
-#include "kernels/quantised.h"
-#include "kernels/random.h"
+#include "kernels/op_checks.h"
 
 namespace weft::kernels {
+
+using namespace checks;
+
 namespace {
-
-std::string text(std::int64_t number) { return std::to_string(number); }
-
-std::string shape(const ConstView& v) {
-  return v.rows == 1 ? "[" + text(v.cols) + "]" : "[" + text(v.rows) + ", " + text(v.cols) + "]";
-}
-
-/// One op's name, and the checks that refuse its operands.
-struct Checker {
-  const char* op;
-
-  [[noreturn]] void refuse(const std::string& what) const { throw UsageError(std::string(op) + ": " + what); }
-
-  /// Requires a view whose shape, data and stride agree.
-  void sound(const char* name, const ConstView& v) const {
-    if (v.rows < 0 || v.cols < 0) refuse(std::string(name) + " is " + shape(v));
-    if (!v.data && v.rows != 0 && v.cols != 0) refuse(std::string(name) + " is " + shape(v) + " but has no data");
-    if (v.rows > 1 && v.stride < v.cols)
-      refuse(std::string(name) + " is " + shape(v) + ", its rows are only " + text(v.stride) + " apart");
-  }
-  void of_type(const char* name, const ConstView& v, DType wanted) const {
-    if (v.dtype != wanted) refuse(std::string(name) + " is " + name_of(v.dtype) + ", wanted " + name_of(wanted));
-  }
-  void of_float_type(const char* name, const ConstView& v) const {
-    if (!is_float(v.dtype)) refuse(std::string(name) + " is " + name_of(v.dtype) + ", wanted a float type");
-  }
-  void like(const char* name, const ConstView& v, const char* other, const ConstView& model) const {
-    sound(name, v);
-    if (v.rows != model.rows || v.cols != model.cols)
-      refuse(std::string(name) + " is " + shape(v) + ", " + other + " is " + shape(model));
-  }
-  /// Requires `v` to be empty, or to have one number for each of `cols` columns of `other`.
-  void row_for(const char* name, const ConstView& v, std::int64_t cols, const char* other,
-               const ConstView& model) const {
-    if (!v) return;
-    sound(name, v);
-    of_float_type(name, v);
-    if (v.rows != 1 || v.cols != cols)
-      refuse(std::string(name) + " is " + shape(v) + ", " + other + " is " + shape(model));
-  }
-  void sized(const char* name, const ConstView& v, std::int64_t rows, std::int64_t cols, const std::string& why) const {
-    sound(name, v);
-    if (v.rows != rows || v.cols != cols)
-      refuse(std::string(name) + " is " + shape(v) + ", wanted [" + text(rows) + ", " + text(cols) + "]: " + why);
-  }
-  void counted(const char* name, std::size_t count, std::int64_t wanted, const char* unit) const {
-    if (static_cast<std::int64_t>(count) != wanted)
-      refuse(text(static_cast<std::int64_t>(count)) + " numbers in " + name + ", wanted " + text(wanted) +
-             ", one for each " + unit);
-  }
-  void heads(int heads, int kv_heads, int head_dim) const {
-    if (heads < 1 || kv_heads < 1 || head_dim < 1 || heads % kv_heads != 0)
-      refuse(text(heads) + " heads of " + text(head_dim) + " over " + text(kv_heads) +
-             " kv_heads; the heads must be a multiple of the kv_heads");
-  }
-  void offsets(std::span<const std::int32_t> offsets, std::int64_t tokens, int prefix) const {
-    if (offsets.empty()) refuse("offsets is empty, wanted one more than sequences");
-    if (prefix < 0) refuse("prefix is " + text(prefix) + ", wanted 0 (none) or more");
-    if (offsets.front() < prefix)
-      refuse("offsets begin with " + text(offsets.front()) + ", wanted at least " + text(prefix));
-    if (offsets.back() != tokens)
-      refuse("offsets end with " + text(offsets.back()) + ", wanted " + text(tokens) + ", the tokens");
-    for (std::size_t i = 1; i < offsets.size(); ++i)
-      if (offsets[i] < offsets[i - 1])
-        refuse("offsets[" + text(static_cast<std::int64_t>(i)) + "] is " + text(offsets[i]) +
-               ", less than the one before, " + text(offsets[i - 1]));
-  }
-  void window(int window) const {
-    if (window < 0) refuse("window is " + text(window) + ", wanted 0 (none) or more");
-  }
-  void cap(float cap) const {
-    if (!std::isfinite(cap) || cap < 0) refuse("cap is " + std::to_string(cap) + ", wanted 0 (none) or more");
-  }
-  void sink_logits(std::span<const float> logits, int heads) const {
-    if (!logits.empty()) counted("sink_logits", logits.size(), heads, "head");
-  }
-  void keep(const Keep& k) const {
-    const std::int64_t of_prompt = std::int64_t{k.heavy} + k.recent;
-    if (k.spare < 0 || of_prompt + k.spare > INT32_MAX)
-      refuse("keep has room for " + text(of_prompt) + " tokens and spare " + text(k.spare) +
-             "; wanted spare from 0 on");
-    if (k.window < 0 || (k.window > 0 && of_prompt >= k.window))
-      refuse("keep has room for " + text(of_prompt) + " tokens and a window of " + text(k.window) +
-             "; wanted fewer than the window has, or no window");
-    if (k.heavy < 0 || k.recent < 0 || of_prompt < 1 || k.sinks < 0 || k.grace < 0 ||
-        std::int64_t{k.sinks} + k.grace > k.heavy)
-      refuse("keep is heavy " + text(k.heavy) + ", recent " + text(k.recent) + ", sinks " + text(k.sinks) + ", grace " +
-             text(k.grace) + "; wanted a budget of at least 1, with sinks and grace inside heavy");
-  }
-  void block(const KvSlots& s, Scoring scoring) const {
-    if (s.sequences < 0 || s.kv_heads < 1 || s.slots < 1 || s.head_dim < 1)
-      refuse("slots are [" + text(s.sequences) + ", " + text(s.kv_heads) + ", " + text(s.slots) + ", " +
-             text(s.head_dim) + "]");
-    if (s.dtype == DType::i32) refuse("slots are int32, wanted a float type, int8 or int4");
-    if (s.int8_keys && s.dtype != DType::i4)
-      refuse(std::string("slots have int8 keys and ") + name_of(s.dtype) + " values, wanted int4 values");
-    if (s.sequences > 0 && (!s.k || !s.v || !s.position || !s.free_slot)) refuse("slots have no data");
-    if (s.sequences > 0 && scoring != Scoring::none && !s.score) refuse("slots have no score, which scoring needs");
-  }
-  /// Requires ids from 0 to below `count`, which is the size of `what`.
-  void ids(const char* name, std::span<const std::int32_t> ids, std::int64_t count, const char* what) const {
-    for (const std::int32_t id : ids)
-      if (id < 0 || id >= count) refuse(std::string(name) + " " + text(id) + " of " + what + text(count));
-  }
-  /// Requires each to name another place of the block.
-  void places(std::span<const std::int32_t> sequence, const KvSlots& slots) const {
-    std::vector<bool> seen(static_cast<std::size_t>(slots.sequences));
-    for (const std::int32_t s : sequence) {
-      if (s < 0 || s >= slots.sequences) refuse("sequence " + text(s) + " of a block of " + text(slots.sequences));
-      if (seen[static_cast<std::size_t>(s)]) refuse("sequence " + text(s) + " comes twice");
-      seen[static_cast<std::size_t>(s)] = true;
-    }
-  }
-};
 
 /// Whether two matrices share an element. Column slices of one buffer interleave without sharing any.
 bool overlap(const ConstView& a, const ConstView& b) {
@@ -145,10 +31,6 @@ bool overlap(const ConstView& a, const ConstView& b) {
   if (a.stride != b.stride) return true;
   const std::intptr_t column = ((first(b) - first(a)) % a.stride + a.stride) % a.stride;
   return column < a.cols || column + b.cols > a.stride;
-}
-
-std::string per_head(int heads, int head_dim, const char* unit) {
-  return text(heads) + " " + unit + " of " + text(head_dim);
 }
 
 /// Requires changes of tokens that are there, each at most once.
@@ -338,139 +220,6 @@ void check(const UnpackWeights& op) {
              text(op.out.cols));
 }
 
-void check(const PrefillAttention& op) {
-  const Checker c{"prefill_attention"};
-  c.heads(op.heads, op.kv_heads, op.head_dim);
-  const std::int64_t tokens = op.q.rows, dim = op.head_dim;
-  c.sized("q", op.q, tokens, op.heads * dim, per_head(op.heads, op.head_dim, "heads"));
-  c.sized("k", op.k, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
-  c.sized("v", op.v, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
-  c.like("out", op.out, "q", op.q);
-  c.of_float_type("k", op.k);
-  c.of_type("v", op.v, op.k.dtype);
-  if (op.q.dtype != op.k.dtype) c.of_type("q", op.q, DType::f32);
-  if (op.out.dtype != op.k.dtype) c.of_type("out", op.out, DType::f32);
-  c.offsets(op.offsets, tokens, op.prefix);
-  c.window(op.window);
-  c.cap(op.cap);
-  c.sink_logits(op.sink_logits, op.heads);
-  if (!op.lse) return;
-  c.sized("lse", op.lse, op.heads, tokens, "a number for each head and token");
-  c.of_type("lse", op.lse, DType::f32);
-}
-
-void check(const ColumnSums& op) {
-  const Checker c{"column_sums"};
-  c.heads(op.heads, op.kv_heads, op.head_dim);
-  const std::int64_t tokens = op.q.rows, dim = op.head_dim;
-  c.sized("q", op.q, tokens, op.heads * dim, per_head(op.heads, op.head_dim, "heads"));
-  c.sized("k", op.k, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
-  c.sized("lse", op.lse, op.heads, tokens, "a number for each head and token");
-  c.of_float_type("k", op.k);
-  if (op.q.dtype != op.k.dtype) c.of_type("q", op.q, DType::f32);
-  c.of_type("lse", op.lse, DType::f32);
-  c.of_type("score", op.score, DType::f32);
-  c.offsets(op.offsets, tokens, op.prefix);
-  c.sized("score", op.score, op.kv_heads, whole_begin(op.offsets, op.prefix, op.offsets.size() - 1),
-          "a number for each kv_head and token");
-  c.window(op.window);
-  c.cap(op.cap);
-  if (op.observation < 0) c.refuse("observation is " + text(op.observation) + ", wanted 0 (all rows) or more");
-  if (op.prefix == 0) return;
-  if (op.before) {
-    c.sized("before", op.before, op.kv_heads, whole_steps(op.prefix),
-            "a number for each kv_head and token of the prefix's whole blocks");
-    c.of_type("before", op.before, DType::f32);
-  }
-  for (std::size_t i = 0; i + 1 < op.offsets.size(); ++i)
-    if (const std::int32_t own = op.offsets[i + 1] - op.offsets[i]; own < op.observation)
-      c.refuse("observation is " + text(op.observation) + ", sequence " + text(static_cast<std::int64_t>(i)) + " has " +
-               text(own) + " rows besides its prefix");
-}
-
-void check(const KeepPrompt& op) {
-  const Checker c{"keep_prompt"};
-  c.block(op.slots, Scoring::none);
-  const std::int64_t tokens = op.k.rows, cols = std::int64_t{op.slots.kv_heads} * op.slots.head_dim;
-  c.sized("k", op.k, tokens, cols, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
-  c.sized("v", op.v, tokens, cols, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
-  const DType given = is_quantised(op.slots.dtype) ? DType::f32 : op.slots.dtype;
-  c.of_type("k", op.k, given);
-  c.of_type("v", op.v, given);
-  c.offsets(op.offsets, tokens, op.prefix);
-  const std::int64_t whole = whole_begin(op.offsets, op.prefix, op.offsets.size() - 1);
-  const std::int64_t prompts = static_cast<std::int64_t>(op.offsets.size()) - 1;
-  c.counted("sequence", op.sequence.size(), prompts, "prompt");
-  c.counted("keep", op.keep.size(), prompts, "prompt");
-  c.places(op.sequence, op.slots);
-  for (std::size_t i = 0; i < op.keep.size(); ++i) {
-    c.keep(op.keep[i]);
-    const std::int32_t length = op.prefix + op.offsets[i + 1] - op.offsets[i],
-                       stored = std::min(length, op.keep[i].of_prompt());
-    if (stored >= op.slots.slots)
-      c.refuse(text(op.slots.slots) + " slots, wanted " + text(stored + 1) + ": prompt " +
-               text(static_cast<std::int64_t>(i)) + " keeps " + text(stored) + " tokens and needs one slot more");
-  }
-  if (op.pool < 1 || op.pool % 2 == 0) c.refuse("pool is " + text(op.pool) + ", wanted an odd number from 1 on");
-  if (op.scoring == Scoring::keys) {
-    c.sized("work", op.work, op.slots.kv_heads, whole, "a number for each kv_head and token");
-    c.of_type("work", op.work, DType::f32);
-  }
-  if (op.scoring != Scoring::attention) {
-    if (op.score) c.refuse("score is given, but scoring is not by attention");
-    return;
-  }
-  c.sized("score", op.score, op.slots.kv_heads, whole, "a number for each kv_head and token");
-  c.of_type("score", op.score, DType::f32);
-}
-
-void check(const DecodeAttention& op) {
-  const Checker c{"decode_attention"};
-  c.block(op.slots, op.scoring);
-  if (op.slots.sequences > 0 && op.scoring == Scoring::keys && !op.slots.key_sum)
-    c.refuse("slots have no key_sum, which scoring by keys needs");
-  c.heads(op.heads, op.slots.kv_heads, op.slots.head_dim);
-  const std::int64_t rows = op.q.rows, dim = op.slots.head_dim;
-  c.sized("q", op.q, rows, op.heads * dim, per_head(op.heads, op.slots.head_dim, "heads"));
-  c.sized("k", op.k, rows, op.slots.kv_heads * dim, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
-  c.sized("v", op.v, rows, op.slots.kv_heads * dim, per_head(op.slots.kv_heads, op.slots.head_dim, "kv_heads"));
-  c.like("out", op.out, "q", op.q);
-  c.of_type("q", op.q, DType::f32);
-  c.of_type("k", op.k, DType::f32);
-  c.of_type("v", op.v, DType::f32);
-  c.of_type("out", op.out, DType::f32);
-  c.counted("sequence", op.sequence.size(), rows, "row");
-  c.counted("position", op.position.size(), rows, "row");
-  c.counted("keep", op.keep.size(), rows, "row");
-  c.places(op.sequence, op.slots);
-  for (const std::int32_t position : op.position)
-    if (position < 0) c.refuse("position is " + text(position));
-  for (const Keep& keep : op.keep) c.keep(keep);
-  c.cap(op.cap);
-  c.sink_logits(op.sink_logits, op.heads);
-  if (op.probabilities) {
-    c.sized("probabilities", op.probabilities, rows * op.heads, op.slots.slots, "a number for each row, head and slot");
-    c.of_type("probabilities", op.probabilities, DType::f32);
-  }
-  if (op.evicted) {
-    c.sized("evicted", op.evicted, rows, op.slots.kv_heads, "a number for each row and kv_head");
-    c.of_type("evicted", op.evicted, DType::i32);
-  }
-}
-
-void check(const Reposition& op) {
-  const Checker c{"reposition"};
-  c.block(op.slots, Scoring::none);
-  c.counted("next", op.next.size(), static_cast<std::int64_t>(op.sequence.size()), "sequence");
-  c.places(op.sequence, op.slots);
-  for (const std::int32_t next : op.next)
-    if (next < 0) c.refuse("next is " + text(next));
-  if (2 * op.frequencies.size() > static_cast<std::size_t>(op.slots.head_dim))
-    c.refuse(text(static_cast<std::int64_t>(op.frequencies.size())) + " frequencies for heads of " +
-             text(op.slots.head_dim));
-  if (op.slots.rest) c.refuse("slots have a rest, a sum of keys of many positions, which cannot be moved");
-}
-
 void check(const Sample& op) {
   const Checker c{"sample"};
   c.sound("logits", op.logits);
@@ -508,11 +257,6 @@ void check(const TopLogProbs& op) {
   c.counted("token", op.token.size(), rows * op.count, "row and alternative");
   c.counted("logprob", op.logprob.size(), rows * op.count, "row and alternative");
   c.counted("log_sum", op.log_sum.size(), rows, "row");
-}
-
-float random_score(std::uint64_t seed, int kv_head, std::int32_t position) {
-  const std::uint64_t head = static_cast<std::uint32_t>(kv_head), token = static_cast<std::uint32_t>(position);
-  return unit_float(random_bits(seed, head << 32 | token));
 }
 
 }  // namespace weft::kernels

@@ -58,7 +58,9 @@ class ReadAhead {
       if (!request || held != item.request) request = requests_.read(item.request);  // choices are neighbours
       held = item.request;
       Sequence sequence = answers_.begin(item.request, static_cast<std::int32_t>(item.choice), *request);
-      sequence.prefix_tokens = requests_.entry(item.request).prefix_tokens;
+      // A prompt whose own log-probabilities are asked for begins with less of it.
+      sequence.prefix_tokens =
+          std::min<std::int64_t>(requests_.entry(item.request).prefix_tokens, sequence.prompt_tokens - 1);
       in_flight_.advance(sequence);
       if (!begun_.push(std::move(sequence))) return;
     }
