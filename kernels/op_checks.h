@@ -1,4 +1,4 @@
-// kernels/op_checks.h: how the checks of ops refuse their operands. Internal to kernels/.
+// kernels/op_checks.h: the refusals of operands that the checks of all ops use. Internal to kernels/.
 #pragma once
 
 #include <cmath>

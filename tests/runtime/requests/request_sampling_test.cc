@@ -33,7 +33,7 @@ Request read(const json& line, const RequestDefaults& defaults = {}, bool bare =
   runtime::OpenAiRules openai{
       .model_names = {"demo"}, .files = nullptr, .chat = runtime::ChatTemplate::named("chatml", {}), .strict = false};
   return RequestFile(runtime::InputFile(folder / "in.jsonl"), RequestKind::generate, bare ? nullptr : &demo_tokenizer(),
-                     model, 16, openai, OnBadRequest::fail, nullptr, {}, defaults)
+                     model, 16, openai, OnBadRequest::fail, nullptr, {}, {}, defaults)
       .read(0);
 }
 
