@@ -9,10 +9,10 @@
 
 #include "kernels/ops.h"
 #include "runtime/engine/batch_rows.h"
-#include "runtime/engine/token_counts.h"
 #include "runtime/requests/choice.h"
 #include "runtime/requests/logit_rules.h"
 #include "runtime/requests/request_defaults.h"
+#include "runtime/requests/token_counts.h"
 #include "runtime/text/stop_search.h"
 
 namespace weft::runtime {

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "policy/base/json.h"
 #include "runtime/base/hash.h"
+#include "runtime/requests/reasoning.h"
 
 namespace weft::runtime {
 
@@ -46,17 +48,6 @@ void share_logprobs(Sequence& sequence, Choice& choice) {
   if (sequence.answer_logprobs < 0) return;
   keep_likeliest(all, sequence.answer_logprobs);
   choice.logprobs = std::move(all);
-}
-
-/// Takes the reasoning out of a choice's text, as vLLM's parsers do.
-void split_reasoning(Reasoning rule, Choice& choice) {
-  constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
-  if (rule == Reasoning::whole) return;
-  const std::size_t begin = choice.text.find(kBegin);
-  const std::size_t from = begin == std::string::npos ? 0 : begin + kBegin.size(), end = choice.text.find(kEnd, from);
-  if (rule == Reasoning::qwen3 && (begin == std::string::npos || end == std::string::npos)) return;
-  choice.reasoning = choice.text.substr(from, end == std::string::npos ? end : end - from);
-  choice.text = end == std::string::npos ? "" : choice.text.substr(end + kEnd.size());
 }
 
 }  // namespace
@@ -240,7 +231,7 @@ Choice Answers::choice_of(Sequence& sequence) const {
   choice.text = sequence.stop_search && sequence.stop_search->found()
                     ? sequence.stop_search->text_before(prompt, answer, special, sequence.include_stop)
                     : source_.tokenizer->decode_after(prompt, answer, special);
-  split_reasoning(sequence.reasoning, choice);
+  std::tie(choice.reasoning, choice.text) = split_reasoning(sequence.reasoning, std::move(choice.text));
   choice.echoes = sequence.echo.has_value();
   choice.hides_first = sequence.hides_first;
   if (choice.echoes) choice.text.insert(0, *sequence.echo);

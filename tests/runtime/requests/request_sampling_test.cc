@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
+#include "runtime/requests/reasoning.h"
 #include "runtime/requests/requests.h"
 #include "tests/support/files.h"
 #include "tests/support/tokenizer.h"
@@ -239,4 +240,21 @@ TEST_CASE("flags of defaults are checked by name", "[runtime]") {
   refused(&RequestDefaults::seed, std::int64_t{-1}, "--seed must be an integer from 0");
   refused(&RequestDefaults::stop, std::vector<std::string>{""}, "--stop must have 1 to 512 bytes");
   refused(&RequestDefaults::stop, std::vector<std::string>(17, "x"), "--stop may be given at most 16 times");
+}
+
+TEST_CASE("reasoning is taken out of an answer as vLLM's parsers do", "[runtime]") {
+  using runtime::Reasoning;
+  const auto split = [](Reasoning rule, const char* text) {
+    const auto [reasoning, rest] = runtime::split_reasoning(rule, text);
+    return reasoning.value_or("none") + "|" + rest;
+  };
+  CHECK(split(Reasoning::deepseek_r1, "<think>a\n</think>\nb") == "a\n|\nb");
+  CHECK(split(Reasoning::deepseek_r1, "a</think>b</think>") == "a|b</think>");
+  CHECK(split(Reasoning::deepseek_r1, "<think>a") == "a|");
+  CHECK(split(Reasoning::deepseek_r1, "a") == "a|");
+  CHECK(split(Reasoning::qwen3, "<think>a</think>b") == "a|b");
+  CHECK(split(Reasoning::qwen3, "<think>a") == "none|<think>a");
+  CHECK(split(Reasoning::qwen3, "a</think>b") == "none|a</think>b");
+  CHECK(split(Reasoning::whole, "<think>a</think>b") == "none|<think>a</think>b");
+  CHECK_THROWS_WITH(runtime::reasoning_from_text("x"), Contains("--reasoning-parser must be deepseek_r1 or qwen3"));
 }

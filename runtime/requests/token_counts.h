@@ -1,4 +1,4 @@
-// runtime/engine/token_counts.h: the tokens of a sequence, and how often it generated each.
+// runtime/requests/token_counts.h: the tokens of a sequence, and how often it generated each.
 #pragma once
 
 #include <cstdint>
