@@ -2,7 +2,7 @@
 
 import os
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 
 PLATFORM = os.environ.get("WEFT_WHEEL_PLATFORM")
@@ -17,4 +17,9 @@ class Wheel(bdist_wheel):
         return ("py3", "none", PLATFORM) if PLATFORM else super().get_tag()
 
 
-setup(cmdclass={"bdist_wheel": Wheel})
+class WithProgram(Distribution):
+    def has_ext_modules(self):  # a wheel with machine code, whose files belong into platlib
+        return bool(PLATFORM)
+
+
+setup(cmdclass={"bdist_wheel": Wheel}, distclass=WithProgram)
