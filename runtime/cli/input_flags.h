@@ -1,7 +1,7 @@
 // runtime/cli/input_flags.h: --input of the commands that take requests, and the flags for tables.
 #pragma once
 
-#include "runtime/requests/request_input.h"
+#include "runtime/inputs/request_input.h"
 
 namespace CLI {
 class App;

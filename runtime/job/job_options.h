@@ -9,7 +9,7 @@
 
 #include "policy/layout/policy.h"
 #include "runtime/engine/machine_options.h"
-#include "runtime/requests/request_input.h"
+#include "runtime/inputs/request_input.h"
 #include "runtime/requests/requests.h"
 #include "runtime/requests/shard.h"
 #include "runtime/results/journal.h"

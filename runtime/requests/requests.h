@@ -13,10 +13,10 @@
 
 #include "policy/model/model.h"
 #include "runtime/base/input_file.h"
+#include "runtime/inputs/request_input.h"
 #include "runtime/requests/id_index.h"
 #include "runtime/requests/prefix_index.h"
 #include "runtime/requests/request.h"
-#include "runtime/requests/request_input.h"
 
 namespace weft::runtime {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "runtime/requests/request_input.h"
+#include "runtime/inputs/request_input.h"
 
 namespace weft::runtime {
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "runtime/requests/request_input.h"
+#include "runtime/inputs/request_input.h"
 #include "runtime/requests/requests.h"
 #include "tests/fuzz/files.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/requests/request_input.h"
+#include "runtime/inputs/request_input.h"
 
 #include <algorithm>
 
@@ -6,8 +6,8 @@
 #include "runtime/base/files.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/stop.h"
-#include "runtime/requests/csv.h"
-#include "runtime/requests/unpack.h"
+#include "runtime/inputs/csv.h"
+#include "runtime/inputs/unpack.h"
 
 namespace weft::runtime {
 namespace {

@@ -1,4 +1,4 @@
-// runtime/requests/csv.h: records of a CSV file as RFC 4180 has them. Debian's libraries for CSV are C APIs of
+// runtime/inputs/csv.h: records of a CSV file as RFC 4180 has them. Debian's libraries for CSV are C APIs of
 // callbacks or guess where the RFC is strict; the grammar is four rules.
 #pragma once
 

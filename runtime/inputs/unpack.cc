@@ -1,4 +1,4 @@
-#include "runtime/requests/unpack.h"
+#include "runtime/inputs/unpack.h"
 
 #include <zlib.h>
 #include <zstd.h>

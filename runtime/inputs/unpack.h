@@ -1,4 +1,4 @@
-// runtime/requests/unpack.h: a file's bytes in pieces, unpacked if it is compressed by gzip or zstd.
+// runtime/inputs/unpack.h: a file's bytes in pieces, unpacked if it is compressed by gzip or zstd.
 #pragma once
 
 #include <memory>

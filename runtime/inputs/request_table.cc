@@ -1,4 +1,4 @@
-#include "runtime/requests/request_table.h"
+#include "runtime/inputs/request_table.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// runtime/requests/request_input.h: the requests that --input names: files of requests, packed or not, tables, or
+// runtime/inputs/request_input.h: the requests that --input names: files of requests, packed or not, tables, or
 // standard input.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/base/input_file.h"
-#include "runtime/requests/request_table.h"
+#include "runtime/inputs/request_table.h"
 
 namespace weft::runtime {
 

@@ -1,4 +1,4 @@
-#include "runtime/requests/csv.h"
+#include "runtime/inputs/csv.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // Inputs of several files, packed files and tables: the lines that they become, where these come from, what is refused.
-#include "runtime/requests/request_input.h"
+#include "runtime/inputs/request_input.h"
 
 #include <zlib.h>
 
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "runtime/requests/csv.h"
+#include "runtime/inputs/csv.h"
 #include "runtime/requests/requests.h"
 #include "tests/support/files.h"
 

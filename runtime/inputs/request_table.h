@@ -1,4 +1,4 @@
-// runtime/requests/request_table.h: a table's records as request lines.
+// runtime/inputs/request_table.h: a table's records as request lines.
 #pragma once
 
 #include <cstddef>
