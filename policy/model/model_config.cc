@@ -114,19 +114,25 @@ int window_from_config(Fields& fields, std::int64_t fallback) {
   return static_cast<int>(fields.integer("sliding_window", 2, 1 << 24, fallback));
 }
 
-std::vector<int> layer_windows(Fields& fields, const ModelSpec& model, int window, const Slides& slides) {
-  std::vector<int> windows(static_cast<std::size_t>(model.layers), 0);
+std::vector<bool> sliding_layers(Fields& fields, const ModelSpec& model, const Slides& slides) {
+  std::vector<bool> layers(static_cast<std::size_t>(model.layers));
   const bool listed = fields.has("layer_types") && !fields.is_null("layer_types");
   const nlohmann::json types = listed ? fields.at("layer_types") : nlohmann::json::array();
-  if (listed && (!types.is_array() || types.size() < windows.size()))
+  if (listed && (!types.is_array() || types.size() < layers.size()))
     fields.refuse_field("layer_types",
                         "a list with the type of each of the " + std::to_string(model.layers) + " layers");
-  for (std::size_t layer = 0; layer < windows.size(); ++layer) {
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     if (listed && types[layer] != "full_attention" && types[layer] != "sliding_attention")
       fields.refuse_field("layer_types", "full_attention and sliding_attention only");
-    const bool slides_here = listed ? types[layer] == "sliding_attention" : slides(static_cast<int>(layer));
-    if (slides_here && window < model.positions) windows[layer] = window;
+    layers[layer] = listed ? types[layer] == "sliding_attention" : slides(static_cast<int>(layer));
   }
+  return layers;
+}
+
+std::vector<int> layer_windows(Fields& fields, const ModelSpec& model, int window, const Slides& slides) {
+  std::vector<int> windows;
+  for (const bool slides_here : sliding_layers(fields, model, slides))
+    windows.push_back(slides_here && window < model.positions ? window : 0);
   if (std::all_of(windows.begin(), windows.end(), [](int w) { return w == 0; })) windows.clear();
   return windows;
 }

@@ -54,9 +54,12 @@ ModelSpec llama_like(Fields& fields, const std::string& where, ModelSpec default
 
 /// Reads sliding_window, `fallback` if it is absent. Returns 0 for null.
 int window_from_config(Fields& fields, std::int64_t fallback);
-/// The windows of a model's layers: `window` for those that layer_types calls sliding_attention; without layer_types
-/// for those that `slides(layer)` names. Windows that no sequence can fill are 0; empty if all are.
+/// Returns for each layer whether layer_types calls it sliding_attention; without layer_types, whether
+/// `slides(layer)` says so.
 using Slides = std::function<bool(int layer)>;
+std::vector<bool> sliding_layers(Fields& fields, const ModelSpec& model, const Slides& slides);
+/// The windows of a model's layers: `window` for its sliding_layers(). Windows that no sequence can fill are 0; empty
+/// if all are.
 std::vector<int> layer_windows(Fields& fields, const ModelSpec& model, int window, const Slides& slides);
 
 }  // namespace weft::policy

@@ -247,9 +247,10 @@ class ConfigMaker {
   void add_windows() {
     const std::int64_t window = gguf_window(gguf_, architecture_);
     config_["sliding_window"] = window > 0 ? ordered_json(window) : ordered_json();
-    if (window == 0 || architecture_.full_every == 0) return;
+    if (architecture_.full_every == 0) return;
     ordered_json types = ordered_json::array();
-    for (const bool slides : sliding_layers()) types.push_back(slides ? "sliding_attention" : "full_attention");
+    for (const bool slides : sliding_layers())
+      types.push_back(slides && window > 0 ? "sliding_attention" : "full_attention");
     config_["layer_types"] = std::move(types);
     if (family_ == "olmo3" && number("rope.freq_base_swa", config_["rope_theta"]) != config_["rope_theta"])
       refuse_key(key("rope.freq_base_swa"));

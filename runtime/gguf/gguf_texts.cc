@@ -1,8 +1,11 @@
 #include "runtime/gguf/gguf_texts.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
 
 #include "policy/base/json.h"
 
@@ -12,11 +15,24 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+/// Control tokens that end a turn, of files whose metadata has no id for that; llama.cpp finds them by these texts too.
+constexpr std::array<std::string_view, 4> kTurnEnds{"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"};
 
 /// Whether the file has a tokenizer; some say that it has none.
 bool has_vocabulary(const Gguf& gguf) {
   const std::string kind = gguf.text("tokenizer.ggml.model", "none");
   return kind != "none" && kind != "no_vocab";
+}
+
+std::vector<std::int64_t> turn_ends(const Gguf& gguf) {
+  constexpr std::int64_t kControl = 3;
+  const auto* const tokens = gguf.texts("tokenizer.ggml.tokens");
+  const auto* const types = gguf.integers("tokenizer.ggml.token_type");
+  std::vector<std::int64_t> found;
+  for (std::size_t id = 0; tokens && types && id < std::min(tokens->size(), types->size()); ++id)
+    if ((*types)[id] == kControl && std::find(kTurnEnds.begin(), kTurnEnds.end(), (*tokens)[id]) != kTurnEnds.end())
+      found.push_back(static_cast<std::int64_t>(id));
+  return found;
 }
 
 }  // namespace
@@ -32,7 +48,10 @@ ordered_json gguf_generation_config(const GgufModel& model) {
     const ordered_json id = gguf.integer(name, 0, kMost);
     if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
   }
-  if (ends.size() > 1) config["eos_token_id"] = ends;
+  if (!gguf.has(gguf_token_key("eot")))
+    for (const std::int64_t id : turn_ends(gguf))
+      if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+  if (!ends.empty()) config["eos_token_id"] = ends.size() == 1 ? ends.front() : ends;
   return config;
 }
 

@@ -165,6 +165,21 @@ constexpr std::string_view kMistralV03Template = R"(
   {%- endif %}
 {%- endfor %})";
 
+// A system message goes before the first user message.
+constexpr std::string_view kGemma3Template = R"(
+{%- set has_system = messages[0].role == 'system' %}
+{{- bos_token }}
+{%- for message in (messages[1:] if has_system else messages) %}
+  {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+    {{- raise_exception('conversation roles must alternate user/assistant/user/assistant/...') }}
+  {%- endif %}
+  {{- '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\n' }}
+  {{- (messages[0].content + '\n\n' if loop.first and has_system else '') + message.content.strip() + '<end_of_turn>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+  {{- '<start_of_turn>model\n' }}
+{%- endif %})";
+
 constexpr std::string_view kZephyrTemplate = R"(
 {%- for message in messages %}
   {{- '<|' + message.role + '|>\n' + message.content + eos_token + '\n' }}
@@ -191,6 +206,7 @@ std::span<const NamedTemplate> named_templates() {
       {"mistral-v0.2", std::string(kMistralV02Template)},
       {"mistral-system", std::string(kMistralSystemTemplate)},
       {"mistral-v0.3", std::string(kMistralV03Template)},
+      {"gemma3", std::string(kGemma3Template)},
       {"zephyr", std::string(kZephyrTemplate)},
   };
   return all;

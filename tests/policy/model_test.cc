@@ -338,6 +338,25 @@ TEST_CASE("sliding windows are of the layers that transformers gives them", "[po
   CHECK_THROWS_WITH(from(R"({"model_type":"mistral","sliding_window":1})"), Contains("sliding_window"));
 }
 
+TEST_CASE("a layer rotates by its kind, whether or not its window is shorter than the context", "[policy]") {
+  for (const std::string type : {"gemma3_text", "olmo3"})
+    for (const std::string context : {"513", "512", "256"}) {
+      const ModelSpec model =
+          from(R"({"model_type":")" + type + R"(","sliding_window":512,"num_hidden_layers":4,"layer_types":)" +
+               R"(["sliding_attention","full_attention","sliding_attention","full_attention"],"rope_parameters":{)" +
+               R"("full_attention":{"rope_theta":1000000},"sliding_attention":{"rope_theta":10000}},)" +
+               R"("max_position_embeddings":)" + context + "}");
+      CAPTURE(type, context);
+      CHECK(model.windows.empty() == (context != "513"));
+      const auto base = [&](int layer) {
+        const auto& frequencies = model.frequencies(layer);
+        return std::pow(frequencies.back(), -double(frequencies.size()) / double(frequencies.size() - 1));
+      };
+      for (const int layer : {0, 2}) CHECK(base(layer) == Approx(1e4).epsilon(1e-3));
+      for (const int layer : {1, 3}) CHECK(base(layer) == Approx(1e6).epsilon(1e-3));
+    }
+}
+
 TEST_CASE("caps on logits, of the families that have them", "[policy]") {
   const auto caps = [](const std::string& type, const std::string& keys) {
     const ModelSpec model = from(R"({"model_type":")" + type + "\"" + keys + "}");

@@ -154,6 +154,20 @@ TEST_CASE("GGUF metadata becomes the config.json that it may have been made of",
   CHECK(gguf_generation_config(model).at("eos_token_id") == nlohmann::ordered_json::parse("[2, 3]"));
 }
 
+TEST_CASE("a GGUF model's answers end where a turn ends", "[runtime][gguf]") {
+  const auto ends = [](GgufFile file) {
+    file.texts("tokenizer.ggml.tokens", {"<eos>", "<end_of_turn>", "<|im_end|>", "<|end|>"})
+        .integers("tokenizer.ggml.token_type", {3, 3, 3, 1});
+    const Written written(file.bytes());
+    return gguf_generation_config(GgufModel::open(written.path)).at("eos_token_id").dump();
+  };
+  CHECK(ends(tiny_gguf().integer("tokenizer.ggml.eos_token_id", 0)) == "[0,1,2]");
+  CHECK(ends(tiny_gguf()) == "[1,2]");
+  CHECK(ends(tiny_gguf().integer("tokenizer.ggml.eos_token_id", 0).integer("tokenizer.ggml.eot_token_id", 1)) ==
+        "[0,1]");
+  CHECK(ends(tiny_gguf().integer("tokenizer.ggml.eot_token_id", 1)) == "1");
+}
+
 TEST_CASE("a GGUF model's format is that of its layers' matrices", "[runtime][gguf]") {
   const auto format = [](const std::vector<std::uint32_t>& types) {
     GgufFile file = tiny_gguf();
@@ -249,7 +263,9 @@ TEST_CASE("GGUF's families have their own keys in config.json", "[runtime][gguf]
   CHECK(gemma3.at("rope_local_base_freq") == 10000);
   CHECK(gemma3.at("sliding_window") == 8);
   CHECK(gemma3.at("layer_types") == nlohmann::ordered_json::array({"sliding_attention"}));
-  CHECK(config_of(tiny_gguf("gemma3")).at("sliding_window").is_null());
+  const auto unwindowed = config_of(tiny_gguf("gemma3"));
+  CHECK(unwindowed.at("sliding_window").is_null());
+  CHECK(unwindowed.at("layer_types") == nlohmann::ordered_json::array({"full_attention"}));
   CHECK(config_of(tiny_gguf("olmo2")).at("model_type") == "olmo2");
   const auto olmo3 = tiny_gguf("olmo2").integer("olmo2.attention.sliding_window", 8);
   CHECK(config_of(olmo3).at("model_type") == "olmo3");

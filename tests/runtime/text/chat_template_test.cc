@@ -148,6 +148,13 @@ TEST_CASE("a template is replaced by the name of one or by a file", "[runtime]")
   CHECK(as("llama3.1").identity() == "llama3.1");
   CHECK(rendered(as("zephyr")) == "<|user|>\nHi<e>\n<|assistant|>\n");
   CHECK(rendered(as("mistral-v0.1")) == "<b>[INST] Hi [/INST]");
+  CHECK(as("gemma3").render({{"messages",
+                              {{{"role", "system"}, {"content", "Be brief."}},
+                               {{"role", "user"}, {"content", " Hi"}},
+                               {{"role", "assistant"}, {"content", "Hello\n"}},
+                               {{"role", "user"}, {"content", "Bye"}}}}}) ==
+        "<b><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello<end_of_turn>\n"
+        "<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n");
   for (const runtime::NamedTemplate& named : runtime::named_templates())
     CHECK(as(std::string(named.name)).identity() == named.name);
   write_text(folder / "mine.jinja", "{{ bos_token + messages[0].content }}");
