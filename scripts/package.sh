@@ -56,6 +56,7 @@ package=$work/$name
 cmake --install "$build" --prefix "$package" --strip >/dev/null
 mkdir -p "$package"/{lib,models,scripts/{bench,compare},tests/support}
 cp -r configs docs CHANGELOG.md LICENSE "$package"
+[ ! -f build/xgrammar/LICENSE ] || cat build/xgrammar/{LICENSE,NOTICE} >"$package/LICENSE.xgrammar"
 cp -r models/demo "$package/models"
 cp -r tests/data "$package/tests"
 cp tests/support/*.py "$package/tests/support"

@@ -37,6 +37,21 @@ void join_equal(std::vector<LogitChange>& changes, std::size_t first) {
   changes.resize(end);
 }
 
+/// Joins ranges that overlap or touch.
+std::vector<TokenRange> joined(std::span<const TokenRange> a, std::span<const TokenRange> b) {
+  std::vector<TokenRange> all(a.size() + b.size());
+  std::merge(a.begin(), a.end(), b.begin(), b.end(), all.begin(),
+             [](const TokenRange& left, const TokenRange& right) { return left.first < right.first; });
+  std::size_t end = 0;
+  for (const TokenRange& range : all) {
+    if (end > 0 && range.first <= all[end - 1].first + all[end - 1].count)
+      all[end - 1].count = std::max(all[end - 1].count, range.first + range.count - all[end - 1].first);
+    else all[end++] = range;
+  }
+  all.resize(end);
+  return all;
+}
+
 /// Appends the changes of one row.
 void add_changes(Sequence& sequence, std::int32_t row, std::vector<LogitChange>& changes) {
   const LogitRules& rules = sequence.rules;
@@ -59,11 +74,15 @@ void add_changes(Sequence& sequence, std::int32_t row, std::vector<LogitChange>&
   for (const std::vector<std::int32_t>& word : rules.bad_words)
     if (next_completes(word, generated)) changes.push_back({.row = row, .token = word.back(), .bias = kForbid});
   const auto at = [&](std::size_t index) { return changes.begin() + static_cast<std::ptrdiff_t>(index); };
-  if (!rules.forbidden.empty()) {
+  std::span<const TokenRange> forbidden = rules.forbidden;
+  std::vector<TokenRange> both;
+  if (sequence.matcher && !forbidden.empty()) forbidden = both = joined(forbidden, sequence.matcher->forbidden());
+  else if (sequence.matcher) forbidden = sequence.matcher->forbidden();
+  if (!forbidden.empty()) {
     changes.erase(
-        std::remove_if(at(first), changes.end(), [&](const LogitChange& each) { return rules.forbids(each.token); }),
+        std::remove_if(at(first), changes.end(), [&](const LogitChange& each) { return is_in(forbidden, each.token); }),
         changes.end());
-    for (const auto& [token, count] : rules.forbidden)
+    for (const auto& [token, count] : forbidden)
       changes.push_back({.row = row, .token = token, .tokens = count, .bias = kForbid});
     std::stable_sort(at(first), changes.end(), lower_token);
   } else {

@@ -9,6 +9,7 @@
 
 #include "kernels/ops.h"
 #include "runtime/engine/batch_rows.h"
+#include "runtime/grammar/form_compiler.h"
 #include "runtime/requests/choice.h"
 #include "runtime/requests/logit_rules.h"
 #include "runtime/requests/request_defaults.h"
@@ -39,6 +40,7 @@ struct Sequence {
   std::vector<std::int32_t> stop_ids;
   std::vector<std::int32_t> suppressed_until_min;  ///< tokens that cannot be chosen before min_tokens
   LogitRules rules;
+  std::optional<Matcher> matcher = {};              ///< if the answer has a form
   TokenCounts counts;                               ///< the counts of `tokens`, if there are penalties
   std::optional<StopSearch> stop_search;            ///< if there are stop strings
   bool include_stop = false, show_special = false;  ///< as in Request

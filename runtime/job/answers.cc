@@ -22,7 +22,7 @@ std::string failure_line(const Recipient& to) {
        .code = kNotFinite,
        .param = "",
        .reason = "the model gives no finite logits for this request: its weights are broken, --dtype is too narrow for "
-                 "them, or 'bad_words' and 'allowed_token_ids' forbid all tokens",
+                 "them, or 'bad_words', 'allowed_token_ids' and the form of the answer forbid all tokens",
        .metadata = to.metadata},
       to.endpoint == Endpoint::native ? Dialect::native : Dialect::openai);
 }
@@ -99,6 +99,7 @@ Sequence Answers::begin(std::size_t index, std::int32_t choice, const Request& r
     sequence.suppressed_until_min.insert(sequence.suppressed_until_min.end(), eos.begin(), eos.end());
   }
   sequence.rules = request.rules;
+  if (request.grammar) sequence.matcher.emplace(*request.grammar, request.ignore_eos);
   sequence.reasoning = request.reasoning;
   sequence.include_stop = request.include_stop;
   sequence.show_special = request.show_special;
@@ -155,6 +156,7 @@ bool Answers::replay(Sequence& sequence, const Choice& choice) const {
     sequence.tokens.push_back(token);
     look_for_end(sequence);
   }
+  if (sequence.finish == Finish::failed) return false;
   if (sequence.finish == Finish::none && sequence.generated() == sequence.max_tokens) sequence.finish = Finish::length;
   const char* const finish = sequence.finish == Finish::stop ? "stop" : "length";
   if (sequence.finish == Finish::none || std::string_view(choice.finish) != finish) return false;
@@ -214,6 +216,9 @@ void Answers::look_for_end(Sequence& sequence) const {
   }
   if (sequence.stop_search && sequence.stop_search->push(last, sequence.answered() > sequence.min_tokens))
     sequence.finish = Finish::stop;
+  if (!sequence.matcher || sequence.finish != Finish::none) return;
+  if (!sequence.matcher->accept(last)) sequence.finish = Finish::failed;
+  else if (sequence.matcher->complete()) sequence.finish = Finish::stop;
 }
 
 Choice Answers::choice_of(Sequence& sequence) const {

@@ -140,6 +140,13 @@ void InFlight::advance(Sequence& sequence) {
     waiting_.erase(it);
     return;
   }
+  for (std::size_t i = sequence.forced.size(); sequence.matcher && i < saved.generated.size(); ++i) {
+    if (sequence.matcher->accept(saved.generated[i])) continue;
+    sequence.matcher->restart();
+    say(path_.string() + ": a sequence of it has not the form that its request wants; it begins again");
+    waiting_.erase(it);
+    return;
+  }
   sequence.tokens.insert(sequence.tokens.end(), saved.generated.begin(), saved.generated.end());
   sequence.logprobs = saved.logprobs;
   sequence.greedy = saved.greedy;
@@ -156,6 +163,7 @@ void InFlight::begin_again(Sequence& sequence) const {
   sequence.logprobs.clear();
   sequence.greedy.clear();
   sequence.token_logprobs = {};
+  if (sequence.matcher) sequence.matcher->restart();
   if (sequence.stop_search)
     sequence.stop_search = StopSearch(*session_.source().tokenizer, sequence.tokens, sequence.stop_search->stops());
 }

@@ -33,19 +33,23 @@ constexpr std::uint64_t kTokenBytes = 64;     // per token of an answer: id, tex
 constexpr std::uint64_t kLikelyBytes = 16;    // per likely token with its log-probability
 constexpr std::uint64_t kLikelyText = 96;     // the same in a result line
 constexpr std::uint64_t kChangeBytes = 32;    // per token whose logit a penalty changes
+constexpr std::uint64_t kFormBytes = 16;      // per token of the vocabulary: what a form forbids, as changes of logits
+constexpr std::uint64_t kMatcherBytes = 256;  // per token of an answer that has a form
 
 /// The bytes that the largest request needs in addition to buffers.
 struct OwnMemory {
   std::uint64_t place = 0;      ///< for one choice: in its place, and while it waits to be written
   std::uint64_t collected = 0;  ///< for choices that wait for others of their request, and the line that they become
 
-  void add(const RequestFile::Entry& entry) {
+  void add(const RequestFile::Entry& entry, std::int64_t vocab) {
     const std::uint64_t likely = static_cast<std::uint64_t>(entry.logprobs + 1);
     const std::uint64_t answer = entry.max_tokens * (kTokenBytes + likely * kLikelyBytes);
     const std::uint64_t line = entry.max_tokens * (kTokenBytes + likely * kLikelyText);
     const std::uint64_t tokens = std::uint64_t{entry.prompt_tokens} + entry.max_tokens;
     const std::uint64_t held = entry.holds_line ? 2 * entry.bytes + tokens * kChangeBytes : 0;
-    place = std::max(place, 2 * (answer + held + entry.prompt_tokens * sizeof(std::int32_t)));
+    const std::uint64_t form =
+        entry.has_form ? static_cast<std::uint64_t>(vocab) * kFormBytes + entry.max_tokens * kMatcherBytes : 0;
+    place = std::max(place, form + 2 * (answer + held + entry.prompt_tokens * sizeof(std::int32_t)));
     collected = std::max(collected, entry.n * (2 * answer + line));
   }
 };
@@ -68,14 +72,14 @@ policy::Workload JobPlan::work(const policy::Retention& retention) const {
   OwnMemory own;
   for (const std::uint32_t index : todo_) {
     const RequestFile::Entry& entry = requests_.entry(index);
-    own.add(entry);
+    own.add(entry, source_.spec.vocab);
     work.longest_prompt = std::max<std::int64_t>(work.longest_prompt, entry.prompt_tokens);
     work.longest_generation = std::max<std::int64_t>(work.longest_generation, entry.max_tokens);
     if (options_.prefix_sharing) work.longest_prefix = std::max<std::int64_t>(work.longest_prefix, entry.prefix_tokens);
     work.slots.cover(retention.slots(entry.prompt_tokens, entry.max_tokens, source_.spec.windows));
   }
   work.groups = groups_;
-  work.job_bytes = requests_.size() * kRequestBytes + own.collected;
+  work.job_bytes = requests_.size() * kRequestBytes + own.collected + requests_.form_bytes();
   work.place_bytes = own.place;
   return work;
 }

@@ -3,9 +3,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "runtime/grammar/form_compiler.h"
+
 namespace weft::runtime {
+
+/// Whether a token is in ranges that are ascending and apart.
+inline bool is_in(std::span<const TokenRange> ranges, std::int32_t token) {
+  const auto after = std::upper_bound(ranges.begin(), ranges.end(), token,
+                                      [](std::int32_t id, const TokenRange& range) { return id < range.first; });
+  return after != ranges.begin() && token - (after - 1)->first < (after - 1)->count;
+}
 
 /// The fields that change logits before a token is chosen, as vLLM has them. The defaults change nothing.
 struct LogitRules {
@@ -13,10 +23,7 @@ struct LogitRules {
     std::int32_t token = 0;
     float bias = 0;
   };
-  /// Tokens whose ids follow each other.
-  struct Range {
-    std::int32_t first = 0, count = 0;
-  };
+  using Range = TokenRange;
 
   float repetition_penalty = 1;                        ///< divides tokens in the prompt or the answer
   float presence_penalty = 0, frequency_penalty = 0;   ///< lower tokens in the answer: once, and each time
@@ -26,11 +33,7 @@ struct LogitRules {
 
   bool penalises() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
   bool any() const { return penalises() || !bias.empty() || !bad_words.empty() || !forbidden.empty(); }
-  bool forbids(std::int32_t token) const {
-    const auto after = std::upper_bound(forbidden.begin(), forbidden.end(), token,
-                                        [](std::int32_t id, const Range& range) { return id < range.first; });
-    return after != forbidden.begin() && token - (after - 1)->first < (after - 1)->count;
-  }
+  bool forbids(std::int32_t token) const { return is_in(forbidden, token); }
 };
 
 }  // namespace weft::runtime

@@ -12,6 +12,7 @@
 #include "kernels/ops.h"
 #include "policy/layout/retention.h"
 #include "policy/model/model.h"
+#include "runtime/grammar/form_compiler.h"
 #include "runtime/requests/logit_rules.h"
 #include "runtime/requests/request_defaults.h"
 #include "runtime/text/chat_template.h"
@@ -36,6 +37,7 @@ struct Request {
   std::int64_t max_tokens = 0;
   kernels::SampleParams sampling;
   LogitRules rules;
+  std::optional<CompiledForm> grammar = {};  ///< the form of the answer, if one is wanted
   std::vector<std::string> stop_strings;
   std::vector<std::int32_t> stop_ids;
   Endpoint endpoint = Endpoint::native;
@@ -85,6 +87,7 @@ struct RequestRules {
   /// The retentions that the job allows, if all of them let sequences continue past the model's context; else none.
   std::vector<policy::Retention> rolled = {};
   RequestDefaults defaults = {};
+  FormCompiler* forms = nullptr;  ///< null without a tokenizer
 };
 
 /// Reads the request of a line, whose text is `text`. `where` begins the messages; `default_id`, as JSON, is the id of

@@ -103,6 +103,7 @@ class Reader {
                                                     : std::min(rules_.default_max_tokens, room);
     read_sampling(fields_, kNativeSampling, rules_, where_, request_);
     read_text_options(fields_, rules_, where_, request_);
+    read_form(fields_, text_, nullptr, rules_, where_, request_);
     request_.n = static_cast<std::int32_t>(fields_.integer("n", 1, kMostChoices, 1));
     request_.logprobs = static_cast<std::int32_t>(fields_.integer("logprobs", 0, kMostLogprobs, -1));
     request_.echo = fields_.boolean("echo", false);

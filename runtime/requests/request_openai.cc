@@ -24,17 +24,23 @@ constexpr Neutral kNeutral[]{
     {"use_beam_search", "[false]"},
 };
 /// Fields of OpenAI's and vLLM's whose every value asks for something else.
-constexpr const char* kUnsupported[]{
-    "prompt_logprobs",   "guided_json",      "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-    "logits_processors", "reasoning_effort", "verbosity",    "prediction",    "audio",          "web_search_options",
-    "prompt_embeds"};
+constexpr const char* kUnsupported[]{"prompt_logprobs",
+                                     "guided_decoding_backend",
+                                     "guided_whitespace_pattern",
+                                     "structural_tag",
+                                     "logits_processors",
+                                     "reasoning_effort",
+                                     "verbosity",
+                                     "prediction",
+                                     "audio",
+                                     "web_search_options",
+                                     "prompt_embeds"};
 constexpr Neutral kNeutralCompletion[]{{"suffix", R"([""])"}};
 constexpr Neutral kNeutralChat[]{
     {"tool_choice", R"(["none", "auto"])"},
     {"parallel_tool_calls", "[true, false]"},
     {"functions", "[[]]"},
     {"function_call", R"(["none", "auto"])"},
-    {"response_format", R"([{"type": "text"}])"},
     {"modalities", R"([["text"]])"},
     {"add_generation_prompt", "[true]"},
     {"continue_final_message", "[false]"},
@@ -145,6 +151,7 @@ class Body {
       throw BadRequest(where_, "unsupported_parameter", "best_of", "'best_of' is not supported, but where it is 'n'");
     runtime::read_sampling(fields_, kOpenAiSampling, rules_, where_, request_);
     read_text_options(fields_, rules_, where_, request_);
+    read_form(fields_, text_, "body", rules_, where_, request_);
   }
 
   void read_logprobs() {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "runtime/base/hash.h"
+#include "runtime/grammar/form_fields.h"
 #include "runtime/requests/request_checks.h"
 #include "runtime/template/text.h"
 
@@ -124,6 +125,29 @@ void read_text_options(Fields& fields, const RequestRules& rules, const std::str
   request.ignore_eos = fields.boolean("ignore_eos", false);
   request.include_stop = fields.boolean("include_stop_str_in_output", false);
   request.show_special = !fields.boolean("skip_special_tokens", true);
+}
+
+void read_form(Fields& fields, std::string_view text, const char* within, const RequestRules& rules,
+               const std::string& where, Request& request) {
+  std::string field;
+  for (const char* const key : kFormFields) {
+    if (!fields.has(key)) continue;
+    if (!field.empty())
+      throw BadRequest(where, "invalid_value", key,
+                       "wanted one form of the answer, found '" + field + "' and '" + key + "'");
+    field = key;
+  }
+  if (field.empty()) return;
+  const auto line = nlohmann::ordered_json::parse(text.begin(), text.end());
+  std::string name = field;
+  try {
+    const std::optional<AnswerForm> form = form_in(field, (within ? line.at(within) : line).at(field), name);
+    if (!form) return;
+    if (!rules.tokenizer) throw NoTokenizer(where, "'" + field + "'", rules.openai.files, "'allowed_token_ids'");
+    request.grammar = rules.forms->compile(*form);
+  } catch (const FormError& refused) {
+    throw BadRequest(where, "invalid_value", field, "'" + name + "' " + refused.what());
+  }
 }
 
 void cut_prompt(Fields& fields, bool keeps_first, const RequestRules& rules, Request& request) {

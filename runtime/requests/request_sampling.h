@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "policy/base/json.h"
 #include "runtime/requests/request.h"
@@ -24,6 +25,11 @@ void read_sampling(policy::Fields& fields, const SamplingRanges& ranges, const R
 
 /// Reads the fields for the end of the answer's text and for its special tokens. Throws as above.
 void read_text_options(policy::Fields& fields, const RequestRules& rules, const std::string& where, Request& request);
+
+/// Reads the form of the answer into request.grammar. `text` is the whole line, in which `within` names the object of
+/// `fields`; null: the line itself. So the properties of a schema keep their order. Throws BadRequest or NoTokenizer.
+void read_form(policy::Fields& fields, std::string_view text, const char* within, const RequestRules& rules,
+               const std::string& where, Request& request);
 
 /// Reads truncate_prompt_tokens and cuts the prompt to its last tokens. A first token that the tokenizer has put in
 /// front of a text, `keeps_first`, stays and counts. Throws FieldError.

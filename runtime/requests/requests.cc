@@ -53,7 +53,10 @@ RequestFile::RequestFile(InputFile file, RequestKind kind, const Tokenizer* toke
                          const std::atomic<bool>* stop, std::vector<policy::Retention> rolled, LineOrigins origins,
                          RequestDefaults defaults)
     : path_(file.path()), origins_(std::move(origins)),
-      rules_{kind, tokenizer, model, default_max_tokens, std::move(openai), std::move(rolled), std::move(defaults)},
+      forms_(tokenizer ? std::make_unique<FormCompiler>(*tokenizer, model.vocab, model.eos) : nullptr),
+      rules_{
+          kind,        tokenizer, model, default_max_tokens, std::move(openai), std::move(rolled), std::move(defaults),
+          forms_.get()},
       file_(std::move(file)) {
   PrefixIndex prefixes;
   for_each_line(file_, [&](std::string_view line, std::uint64_t offset, std::size_t number) {
@@ -98,6 +101,7 @@ void RequestFile::check(std::string_view line, std::uint64_t offset, std::size_t
     read_chat_template(json);
     const Request request = request_of(json, line, number);
     entry.holds_line = !request.metadata.empty() || request.rules.any();
+    entry.has_form = request.grammar.has_value();
     entry.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
     entry.max_tokens = static_cast<std::uint32_t>(request.max_tokens);
     entry.n = static_cast<std::uint32_t>(request.n);

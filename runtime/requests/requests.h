@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "policy/model/model.h"
 #include "runtime/base/input_file.h"
+#include "runtime/grammar/form_compiler.h"
 #include "runtime/inputs/request_input.h"
 #include "runtime/requests/id_index.h"
 #include "runtime/requests/prefix_index.h"
@@ -55,6 +57,7 @@ class RequestFile {
     Verdict verdict = Verdict::good;
     Id id = Id::unreadable;
     bool holds_line = false;  ///< its sequences hold about as much as its line has: metadata, or rules for logits
+    bool has_form = false;    ///< its answer has a form
   };
   /// Reads and checks all lines. The first one that is an object determines the dialect of all. `tokenizer` may be
   /// null; then only prompt_ids are taken. `rolled` and `defaults` are as in RequestRules; `origins` are for messages.
@@ -80,6 +83,8 @@ class RequestFile {
   /// The fingerprint of all lines except blank ones, in their order.
   std::uint64_t fingerprint() const { return fingerprint_; }
   const Entry& entry(std::size_t index) const { return entries_[index]; }
+  /// The bytes of compiled forms that are kept.
+  std::uint64_t form_bytes() const { return forms_ ? forms_->bytes() : 0; }
   /// Requests whose prompt, given as text, begins with the first token that the tokenizer puts in front anyway.
   std::size_t doubled_first_tokens() const { return doubled_first_tokens_; }
   bool refused(std::size_t index) const { return entries_[index].verdict != Verdict::good; }
@@ -109,6 +114,7 @@ class RequestFile {
 
   std::filesystem::path path_;
   LineOrigins origins_;
+  std::unique_ptr<FormCompiler> forms_;  // null without a tokenizer
   RequestRules rules_;
   std::optional<Dialect> dialect_;
   InputFile file_;

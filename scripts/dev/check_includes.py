@@ -19,7 +19,7 @@ ROOMS = {  # of each floor, the lowest first
     "kernels": ["machine", "linear", "attention/cpu", "rows", "attention", "backend"],
     "offload": [],
     "policy": ["base", "model", "schedule", "layout", "planner"],
-    "runtime": ["base", "pieces", "gguf", "checkpoint", "stored", "template", "text", "model", "inputs", "requests", "results", "engine", "planning",
+    "runtime": ["base", "pieces", "gguf", "checkpoint", "stored", "template", "text", "grammar", "model", "inputs", "requests", "results", "engine", "planning",
                 "measure", "analyze", "job", "serve", "cli"],
 }
 MOST_FILES = 30  # in a folder
@@ -36,6 +36,7 @@ DOORS = [  # (what the include begins with, files that may)
     (r"utf8proc", r"runtime/text/tokenizer_nfc\.cc|runtime/template/letters\.cc|runtime/pieces/charsmap\.cc"),
     (r"zlib\.h", r"runtime/checkpoint/zip_reader\.cc|runtime/inputs/unpack\.cc"),
     (r"zstd\.h", r"runtime/inputs/unpack\.cc"),
+    (r"xgrammar/", r"runtime/grammar/form_compiler\.cc"),
     (r"httplib\.h", r"runtime/serve/batch_server\.cc"),
     (r"catch2/", r"tests/.*"),
 ]

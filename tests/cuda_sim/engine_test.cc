@@ -199,7 +199,7 @@ TEST_CASE("a resident model's steps are repeated by graphs, and answers stay the
   for (int run = 0; run < 2; ++run) {  // the second time every step is one
     const auto answers = repeated.run();
     for (std::size_t i = 0; i < prompts.size(); ++i) CHECK(difference(expected[i], answers[i]) == "");
-    CHECK(cusim::stats().graphs > before + (run == 0 ? 2 : 12));
+    CHECK(cusim::stats().graphs >= before + (run == 0 ? 2 : 12));
   }
 }
 

@@ -35,7 +35,7 @@ OPENAI = [
     COMPLETION % '"gpt-4","prompt":"a"', *each(COMPLETION % '"demo","%s":%s', {"prompt": ["null", '["a","b"]', "[[1],[3]]", "[5000]", "5"]}),
     *each(COMPLETION % '"demo","prompt":"a","%s":%s', {
         **FIELDS, "temperature": ["3"], "stream": ["true"], "prompt_logprobs": ["1"], "best_of": ["3"], "suffix": ['"end"'],
-        "messages": ["[1]"], "tools": ["[1]"], "response_format": ['{"type":"json_object"}']})]
+        "messages": ["[1]"], "tools": ["[1]"], "response_format": ['{"type":"xml"}']})]
 TEXTS = ['{"id":1}', '{"text":"a"}', '{"id":1,"text":3}', '{"id":1,"text":"a","prompt":"b"}', "x"]
 SCORES = each('{"id":1,"prompt_ids":[3],"%s":%s}', {
     "max_tokens": ["1"], "continuation": ['"a"'], "continuation_ids": ["[]", "[64]", [3] * 48]})

@@ -284,7 +284,7 @@ TEST_CASE("chats that are refused", "[runtime]") {
       {body("tools", {{{"type", "function"}}}), bad, "tools", "must be a list of {"},
       {body("tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}), no, "tools", "not supported"},
       {body("tool_choice", "required"), no, "tool_choice", "not supported"},
-      {body("response_format", {{"type", "json_object"}}), no, "response_format", "not supported"},
+      {body("response_format", {{"type", "xml"}}), bad, "response_format", "with the type"},
       {body("top_logprobs", 3), bad, "top_logprobs", "'logprobs' is not true"},
       {body("best_of", 2), no, "best_of", "not supported"},
       {body("chat_template_kwargs", {{"date_string", "1 Jan 2025"}}), no, "chat_template_kwargs", "does not take"},

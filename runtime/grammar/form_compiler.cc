@@ -1,0 +1,259 @@
+// runtime/grammar/form_compiler.cc: xgrammar's door.
+#include "runtime/grammar/form_compiler.h"
+
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <bit>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "runtime/base/hash.h"
+#include "runtime/grammar/trial.h"
+
+namespace weft::runtime {
+namespace {
+
+thread_local std::string* warnings = nullptr;  // where xgrammar's warnings go while a form is tried
+
+constexpr std::uint64_t kMostCached = 256 << 20;  // bytes of compiled forms that are kept for others
+constexpr std::size_t kMostCachedForms = 256;
+constexpr int kDeepestRecursion = 1000;  // in xgrammar
+
+std::uint64_t key_of(const AnswerForm& form) {
+  return mix(hash(form.text) ^ mix(static_cast<std::uint64_t>(form.kind)));
+}
+
+}  // namespace
+}  // namespace weft::runtime
+
+namespace xgrammar {
+
+// XGRAMMAR_LOG_CUSTOMIZE: the library calls these.
+[[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message);
+void LogMessageImpl(const std::string&, int, int level, const std::string& message);
+
+void LogFatalImpl(const std::string&, int, const std::string& message) { throw weft::runtime::FormError(message); }
+
+void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
+  constexpr int kWarning = 2;
+  if (level >= kWarning && weft::runtime::warnings) *weft::runtime::warnings += message + "; ";
+}
+
+}  // namespace xgrammar
+
+namespace weft::runtime {
+
+struct CompiledForm::Parts {
+  xgrammar::CompiledGrammar compiled;
+  std::vector<std::int32_t> ends;  // ascending
+  std::int32_t vocab = 0;
+};
+
+struct Matcher::State {
+  State(const CompiledForm& of, bool without_ends)
+      : grammar(of), ignores_ends(without_ends), matcher(grammar.parts().compiled) {
+    words.resize(static_cast<std::size_t>(xgrammar::GetBitmaskSize(grammar.parts().vocab)));
+    look();
+  }
+  State(const State& other)
+      : grammar(other.grammar), ignores_ends(other.ignores_ends), matcher(other.matcher.Fork()), words(other.words),
+        forbidden(other.forbidden), complete(other.complete) {}
+  State& operator=(const State&) = delete;
+
+  bool is_end(std::int32_t token) const {
+    const auto& ends = grammar.parts().ends;
+    return std::binary_search(ends.begin(), ends.end(), token);
+  }
+
+  /// Finds the tokens that may come next.
+  void look() {
+    const CompiledForm::Parts& parts = grammar.parts();
+    std::fill(words.begin(), words.end(), 0);
+    const bool may_end = matcher.IsCompleted();
+    auto shape = static_cast<std::int64_t>(words.size());
+    DLTensor mask{.data = words.data(),
+                  .device = {kDLCPU, 0},
+                  .ndim = 1,
+                  .dtype = xgrammar::GetBitmaskDLType(),
+                  .shape = &shape,
+                  .strides = nullptr,
+                  .byte_offset = 0};
+    matcher.FillNextTokenBitmask(&mask);
+    for (const std::int32_t end : parts.ends) set(end, false);
+    complete = may_end && next(0, true) == parts.vocab;
+    if (may_end && !ignores_ends)
+      for (const std::int32_t end : parts.ends) set(end, true);
+    list_forbidden();
+  }
+
+  void set(std::int32_t token, bool allowed) {
+    std::uint32_t& word = words[static_cast<std::size_t>(token) / 32];
+    const std::uint32_t bit = 1U << (token % 32);
+    word = allowed ? word | bit : word & ~bit;
+  }
+
+  /// The runs of bits that are 0.
+  void list_forbidden() {
+    const std::int32_t vocab = grammar.parts().vocab;
+    forbidden.clear();
+    std::int32_t first = 0;  // where the current run of forbidden tokens began
+    for (std::int32_t token = next(0, true); token < vocab; token = next(first, true)) {
+      if (token > first) forbidden.push_back({first, token - first});
+      first = next(token, false);
+    }
+    if (vocab > first) forbidden.push_back({first, vocab - first});
+  }
+
+  /// The first token from `from` on that is allowed, or not allowed; else the size of the vocabulary.
+  std::int32_t next(std::int32_t from, bool allowed) const {
+    const std::int32_t vocab = grammar.parts().vocab;
+    while (from < vocab) {
+      std::uint32_t word = words[static_cast<std::size_t>(from) / 32];
+      if (!allowed) word = ~word;
+      word &= ~0U << (from % 32);
+      if (word != 0) return std::min(vocab, from / 32 * 32 + std::countr_zero(word));
+      from = (from / 32 + 1) * 32;
+    }
+    return vocab;
+  }
+
+  CompiledForm grammar;
+  bool ignores_ends;
+  xgrammar::GrammarMatcher matcher;
+  std::vector<std::uint32_t> words;
+  std::vector<TokenRange> forbidden;
+  bool complete = false;
+};
+
+Matcher::Matcher(const CompiledForm& grammar, bool ignores_ends)
+    : state_(std::make_unique<State>(grammar, ignores_ends)) {}
+Matcher::Matcher(const Matcher& other) : state_(std::make_unique<State>(*other.state_)) {}
+Matcher::Matcher(Matcher&&) noexcept = default;
+Matcher& Matcher::operator=(Matcher other) noexcept {
+  state_ = std::move(other.state_);
+  return *this;
+}
+Matcher::~Matcher() = default;
+
+bool Matcher::accept(std::int32_t token) {
+  if (state_->is_end(token)) return true;
+  if (!state_->matcher.AcceptToken(token)) return false;
+  state_->look();
+  return true;
+}
+
+void Matcher::restart() {
+  state_->matcher.Reset();
+  state_->look();
+}
+
+std::span<const TokenRange> Matcher::forbidden() const { return state_->forbidden; }
+bool Matcher::complete() const { return state_->complete; }
+
+struct FormCompiler::State {
+  State(const Tokenizer& of, std::int32_t tokens, std::span<const std::int32_t> all) : tokenizer(of), vocab(tokens) {
+    for (const std::int32_t end : all)
+      if (end >= 0 && end < vocab) ends.push_back(end);
+    std::sort(ends.begin(), ends.end());
+    ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  }
+
+  struct Cached {
+    AnswerForm form;
+    CompiledForm grammar;
+    std::uint64_t bytes = 0;
+  };
+
+  xgrammar::GrammarCompiler& the_compiler() {
+    if (compiler) return *compiler;
+    xgrammar::SetMaxRecursionDepth(kDeepestRecursion);
+    std::vector<std::string> pieces(std::min(static_cast<std::size_t>(vocab), tokenizer.size()));
+    for (std::size_t i = 0; i < pieces.size(); ++i) pieces[i] = tokenizer.piece(static_cast<std::int32_t>(i));
+    const xgrammar::TokenizerInfo info(pieces, xgrammar::VocabType::RAW, vocab, ends);
+    return compiler.emplace(info, /*max_threads=*/1, /*cache_enabled=*/false);
+  }
+
+  xgrammar::CompiledGrammar compiled(const AnswerForm& form) {
+    xgrammar::GrammarCompiler& with = the_compiler();
+    switch (form.kind) {
+      case AnswerForm::Kind::json:
+        return with.CompileJSONSchema(R"({"type": "object"})", true, {}, {}, /*strict_mode=*/false);
+      case AnswerForm::Kind::schema: return with.CompileJSONSchema(form.text);
+      case AnswerForm::Kind::regex: return with.CompileRegex(form.text);
+      case AnswerForm::Kind::ebnf: return with.CompileGrammar(form.text);
+      case AnswerForm::Kind::lark: return with.CompileLark(form.text);
+    }
+    throw FormError("is of no known kind");
+  }
+
+  /// Throws FormError if the form cannot be met.
+  void attempt(const AnswerForm& form) {
+    std::string warned;
+    warnings = &warned;
+    const CompiledForm grammar(std::make_shared<CompiledForm::Parts>(compiled(form), ends, vocab));
+    if (!warned.empty()) throw FormError(warned.substr(0, warned.size() - 2));
+    const Matcher first(grammar, /*ignores_ends=*/true);
+    if (first.complete()) throw FormError("allows no answer but an empty one");
+    if (first.forbidden().size() == 1 && first.forbidden().front().count == vocab)
+      throw FormError("allows no answer that tokens of this model can begin");
+  }
+
+  void keep(const AnswerForm& form, const CompiledForm& grammar) {
+    cache.push_front({form, grammar, grammar.parts().compiled.MemorySizeBytes() + form.text.size()});
+    bytes += cache.front().bytes;
+    while (cache.size() > 1 && (bytes > kMostCached || cache.size() > kMostCachedForms)) {
+      bytes -= cache.back().bytes;
+      cache.pop_back();
+    }
+  }
+
+  const Tokenizer& tokenizer;
+  const std::int32_t vocab;
+  std::vector<std::int32_t> ends;
+  std::mutex mutex;  // guards the rest
+  std::optional<xgrammar::GrammarCompiler> compiler;
+  std::unordered_set<std::uint64_t> tried;  // keys of forms that can be compiled
+  std::list<Cached> cache;                  // the one used last comes first
+  std::uint64_t bytes = 0;
+};
+
+FormCompiler::FormCompiler(const Tokenizer& tokenizer, std::int32_t vocab, std::span<const std::int32_t> ends)
+    : state_(std::make_unique<State>(tokenizer, vocab, ends)) {}
+FormCompiler::~FormCompiler() = default;
+
+std::uint64_t FormCompiler::bytes() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->bytes;
+}
+
+CompiledForm FormCompiler::compile(const AnswerForm& form) {
+  State& state = *state_;
+  const std::lock_guard lock(state.mutex);
+  const auto found = std::find_if(state.cache.begin(), state.cache.end(),
+                                  [&](const State::Cached& each) { return each.form == form; });
+  if (found != state.cache.end()) {
+    state.cache.splice(state.cache.begin(), state.cache, found);
+    return found->grammar;
+  }
+  if (form.text.size() > kLongestForm)
+    throw FormError("has " + std::to_string(form.text.size()) + " bytes, at most " + std::to_string(kLongestForm) +
+                    " are taken");
+  state.the_compiler();
+  if (!state.tried.contains(key_of(form))) {
+    if (const auto refused = try_apart([&] { state.attempt(form); })) {
+      const std::string_view line = std::string_view(*refused).substr(0, refused->find('\n'));
+      throw FormError(std::string(line.substr(0, 300)));
+    }
+    state.tried.insert(key_of(form));
+  }
+  const CompiledForm grammar(std::make_shared<CompiledForm::Parts>(state.compiled(form), state.ends, state.vocab));
+  state.keep(form, grammar);
+  return grammar;
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,147 @@
+#include "runtime/grammar/schema_checks.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "policy/base/json.h"
+#include "runtime/base/quote.h"
+#include "runtime/grammar/form.h"
+
+namespace weft::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t kMostValues = 20'000;
+constexpr int kDeepest = 64;
+
+// Keywords that answers would not be held to.
+constexpr std::string_view kIgnored[]{"not",
+                                      "if",
+                                      "then",
+                                      "else",
+                                      "dependencies",
+                                      "contains",
+                                      "uniqueItems",
+                                      "dependentRequired",
+                                      "minContains",
+                                      "maxContains",
+                                      "dependentSchemas",
+                                      "$dynamicRef",
+                                      "$recursiveRef",
+                                      "additionalItems"};
+// Keywords that only tell of the schema, or hold schemas for others. Formats are notes too, but for those that are
+// known.
+constexpr std::string_view kNotes[]{"title",    "description", "default",     "examples",    "deprecated",
+                                    "readOnly", "writeOnly",   "$comment",    "$schema",     "$id",
+                                    "$anchor",  "$defs",       "definitions", "$vocabulary", "id"};
+constexpr std::string_view kOfSchemas[]{"anyOf", "oneOf", "allOf", "prefixItems"};
+constexpr std::string_view kNamedSchemas[]{"properties", "patternProperties", "$defs", "definitions"};
+constexpr std::string_view kOneSchema[]{"items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems",
+                                        "propertyNames"};
+constexpr std::string_view kNeedType[]{"required",      "patternProperties", "propertyNames",    "minProperties",
+                                       "maxProperties", "minItems",          "maxItems",         "minLength",
+                                       "maxLength",     "pattern",           "format",           "minimum",
+                                       "maximum",       "exclusiveMinimum",  "exclusiveMaximum", "multipleOf"};
+// The first of these that a schema has decides alone.
+constexpr std::string_view kAlone[]{"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
+
+template <std::size_t N> bool is_in(const std::string_view (&list)[N], std::string_view key) {
+  return std::find(std::begin(list), std::end(list), key) != std::end(list);
+}
+
+bool is_of_type(const ordered_json& value, std::string_view type) {
+  if (type == "integer")
+    return value.is_number_integer() ||
+           (value.is_number_float() && value.get<double>() == static_cast<double>(value.get<std::int64_t>()));
+  if (type == "number") return value.is_number();
+  return type == value.type_name();
+}
+
+bool is_of_types(const ordered_json& value, const ordered_json& types) {
+  if (types.is_string()) return is_of_type(value, types.get_ref<const std::string&>());
+  if (!types.is_array()) return true;  // the compiler refuses it
+  return std::any_of(types.begin(), types.end(), [&](const ordered_json& type) { return is_of_types(value, type); });
+}
+
+class Walk {
+ public:
+  void schema(const ordered_json& at, const std::string& path, int depth) {
+    count(path, depth);
+    if (!at.is_object()) return;
+    for (const auto& [key, value] : at.items()) {
+      const std::string below = path + "/" + key;
+      if (is_in(kIgnored, key) && value != false)
+        refuse(path, "has " + in_quotes(key) + ", which answers cannot be held to");
+      if (key == "items" && value.is_array()) refuse(path, "has a list of 'items'; write 'prefixItems'");
+      if (is_in(kOfSchemas, key) && value.is_array()) {
+        for (std::size_t i = 0; i < value.size(); ++i) schema(value[i], below + "/" + std::to_string(i), depth + 1);
+      } else if (is_in(kNamedSchemas, key) && value.is_object()) {
+        for (const auto& [name, one] : value.items()) schema(one, below + "/" + name, depth + 1);
+      } else if (is_in(kOneSchema, key)) {
+        schema(value, below, depth + 1);
+      } else {
+        any(value, below, depth + 1);
+      }
+    }
+    alone(at, path);
+    if (at.contains("pattern") && at.contains("format")) refuse(path, "has both 'pattern' and 'format'; keep one");
+  }
+
+ private:
+  [[noreturn]] static void refuse(const std::string& path, const std::string& why) {
+    throw FormError(why + (path.empty() ? "" : " at " + in_quotes(path)));
+  }
+
+  void count(const std::string& path, int depth) {
+    if (++values_ > kMostValues) throw FormError("has more than " + std::to_string(kMostValues) + " values");
+    if (depth > kDeepest) refuse(path.substr(0, 60), "is nested more than " + std::to_string(kDeepest) + " deep");
+  }
+
+  void any(const ordered_json& value, const std::string& path, int depth) {
+    count(path, depth);
+    if (value.is_structured())
+      for (const ordered_json& each : value) any(each, path, depth + 1);
+  }
+
+  /// Refuses keywords next to one of which the compiler takes no notice of them.
+  static void alone(const ordered_json& at, const std::string& path) {
+    const auto* const first =
+        std::find_if(std::begin(kAlone), std::end(kAlone), [&](std::string_view key) { return at.contains(key); });
+    if (first == std::end(kAlone)) return typed(at, path);
+    const bool values = *first == "const" || *first == "enum";
+    for (const auto& [key, value] : at.items()) {
+      if (key == *first || is_in(kNotes, key)) continue;
+      if (!values || key != "type")
+        refuse(path, "has " + in_quotes(key) + " next to " + in_quotes(*first) + ", which answers cannot be held to");
+      const ordered_json given = *first == "const" ? ordered_json::array({at["const"]}) : at["enum"];
+      if (given.is_array() &&
+          !std::all_of(given.begin(), given.end(), [&](const auto& each) { return is_of_types(each, value); }))
+        refuse(path, "has a value of another type than 'type' in " + in_quotes(*first));
+    }
+  }
+
+  /// Refuses keywords for a type that is not said.
+  static void typed(const ordered_json& at, const std::string& path) {
+    constexpr std::string_view kSayType[]{"type",  "properties",  "additionalProperties", "unevaluatedProperties",
+                                          "items", "prefixItems", "unevaluatedItems"};
+    if (std::any_of(std::begin(kSayType), std::end(kSayType), [&](std::string_view key) { return at.contains(key); }))
+      return;
+    for (const auto& [key, value] : at.items())
+      if (is_in(kNeedType, key)) refuse(path, "has " + in_quotes(key) + " without 'type'");
+  }
+
+  std::size_t values_ = 0;
+};
+
+}  // namespace
+
+void check_schema(const ordered_json& schema) {
+  if (!schema.is_object() && !schema.is_boolean())
+    throw FormError("must be an object, got " + policy::describe(nlohmann::json(schema)));
+  Walk().schema(schema, "", 0);
+}
+
+}  // namespace weft::runtime

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Answers of a given form: JSON schemas, choices, regular expressions and grammars, beside other fields of a request,
+after a kill, in blocks of another shape; forms that are refused.
+
+Usage: form_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from weft_process import HANGS, Weft, read_lines, write_lines  # noqa: E402
+
+WEFT = None
+SOURCE = None
+USAGE = 2
+PERSON = {"type": "object",
+          "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99},
+                         "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+                         "at": {"anyOf": [{"type": "null"}, {"type": "boolean"}]}},
+          "required": ["name", "age", "tags", "at"], "additionalProperties": False}
+SCHEMA = {"response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}}
+
+
+def is_person(text):
+    value = json.loads(text)
+    return (list(value) == ["name", "age", "tags", "at"] and isinstance(value["name"], str) and len(value["name"]) <= 8
+            and type(value["age"]) is int and 0 <= value["age"] <= 99 and len(value["tags"]) <= 2
+            and set(value["tags"]) <= {"a", "b"} and value["at"] in (None, True, False))
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-form-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.input, self.output = self.folder / "in.jsonl", self.folder / "out.jsonl"
+
+    def command(self, *flags, block=8):
+        return ["generate", "--model", SOURCE / "models" / "demo", "--input", self.input, "--output", self.output,
+                "--backend", "cpu", "--quiet", "--gpu-batch-size", block, "--num-gpu-batches", 1,
+                "--percent", 100, 0, 100, 0, 100, 0, *flags]
+
+    def answers(self, requests, *flags, block=8, key="id"):
+        write_lines(self.input, requests)
+        self.output.unlink(missing_ok=True)
+        done = WEFT.run(*self.command(*flags, block=block))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return {answer[key]: answer for answer in read_lines(self.output)}
+
+    def refusal(self, request):
+        """The one line that refuses it."""
+        write_lines(self.input, [{"prompt": "It was", **request}])
+        done = WEFT.run(*self.command("--dry-run"))
+        said = done.stderr.decode()
+        self.assertEqual(done.returncode, USAGE, said)
+        self.assertEqual(said.count("\n"), 1, said)
+        return said
+
+
+class Forms(Case):
+    def test_answers_have_their_form(self):
+        sampled = {"prompt": "The sea", "temperature": 1, "max_tokens": 120}
+        forms = {
+            "schema": (SCHEMA, is_person),
+            "text": ({"guided_json": json.dumps(PERSON)}, is_person),
+            "choice": ({"guided_choice": ["red", "green", "a \"b\"\\\n\u00e9\u2026"]},
+                       lambda text: text in ("red", "green", "a \"b\"\\\n\u00e9\u2026")),
+            "regex": ({"guided_regex": "[0-9]{2}-(x|yz)+!"}, lambda text: re.fullmatch("[0-9]{2}-(x|yz)+!", text)),
+            "ebnf": ({"guided_grammar": 'root ::= "<" [a-c]{1,3} ">"'}, lambda text: re.fullmatch("<[a-c]{1,3}>", text)),
+            "lark": ({"structured_outputs": {"grammar": 'start: "(" WORD ")"\nWORD: /[a-c]{1,3}/'}},
+                     lambda text: re.fullmatch(r"\([a-c]{1,3}\)", text)),
+            "structured": ({"structured_outputs": {"json": {"enum": [1, "two", None]}}},
+                           lambda text: json.loads(text) in (1, "two", None)),
+            "empty": ({"guided_json": {"type": "object", "properties": {}, "additionalProperties": False}},
+                      lambda text: json.loads(text) == {}),
+            "object": ({"response_format": {"type": "json_object"}}, lambda text: type(json.loads(text)) is dict),
+        }
+        requests = [{"id": f"{name} {seed}", **sampled, "seed": seed, **form}
+                    for name, (form, _) in forms.items() for seed in range(4)]
+        answers = self.answers(requests)
+        stopped = set()
+        for name, answer in answers.items():
+            if answer["finish_reason"] == "stop":
+                kind = name.split()[0]
+                stopped.add(kind)
+                self.assertTrue(forms[kind][1](answer["text"]), answer["text"])
+        self.assertGreaterEqual(stopped, set(forms) - {"object"})
+        self.assertEqual(self.answers(requests, block=3), answers)
+
+    def test_other_fields_hold_too(self):
+        yes = {"guided_regex": "(yes|no)( indeed)?", "temperature": 1, "max_tokens": 30, "prompt": "The sea"}
+        requests = [
+            {"id": "n", **yes, "n": 3, "seed": 5}, {"id": "logprobs", **yes, "logprobs": 2},
+            {"id": "least", **yes, "guided_regex": "(yes|no)( indeed)*", "min_tokens": 12},
+            {"id": "stop", **yes, "guided_regex": "yes indeed", "stop": " in"},
+            {"id": "eos", **yes, "ignore_eos": True}, {"id": "cut", **yes, "guided_regex": "a{40}b", "max_tokens": 2},
+            {"id": "bias", **yes, "guided_regex": "[ab]", "logit_bias": {str(i): -100 for i in range(4096)},
+             "repetition_penalty": 1.3, "frequency_penalty": 1},
+            {"id": "prompt", **yes, "prompt_logprobs": 1},
+        ]
+        for retention in "full", "h2o:0.2:0.2", "local:0.4":
+            with self.subTest(retention=retention):
+                given = [each for each in requests if retention == "full" or each["id"] != "prompt"]
+                answers = self.answers(given, "--retention", retention)
+                for choice in answers["n"]["choices"]:
+                    self.assertRegex(choice["text"], "^(yes|no)( indeed)?$")
+                self.assertEqual(len(answers["logprobs"]["logprobs"]), len(answers["logprobs"]["token_ids"]))
+                self.assertGreaterEqual(len(answers["least"]["token_ids"]), 12)
+                self.assertEqual(answers["stop"]["text"], "yes")
+                self.assertRegex(answers["eos"]["text"], "^(yes|no) indeed$")
+                self.assertEqual(answers["cut"]["finish_reason"], "length")
+                self.assertRegex(answers["bias"]["text"], "^[ab]$")
+                if retention == "full":
+                    self.assertRegex(answers["prompt"]["text"], "^(yes|no)( indeed)?$")
+
+    def test_the_lines_of_openai(self):
+        body = {"model": "demo", "max_tokens": 120}
+        lines = [{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {**body, "prompt": "It was", **SCHEMA}},
+                 {"custom_id": "b", "method": "POST", "url": "/v1/chat/completions",
+                  "body": {**body, "messages": [{"role": "user", "content": "Hello"}], "guided_choice": ["yes"]}},
+                 {"custom_id": "c", "method": "POST", "url": "/v1/completions",
+                  "body": {**body, "prompt": "It was", "max_tokens": 3, "response_format": {"type": "text"}}}]
+        answers = self.answers(lines, "--chat-template", "chatml", key="custom_id")
+        choices = {name: answer["response"]["body"]["choices"][0] for name, answer in answers.items()}
+        if choices["a"]["finish_reason"] == "stop":
+            self.assertTrue(is_person(choices["a"]["text"]))
+        self.assertEqual((choices["b"]["message"]["content"], choices["b"]["finish_reason"]), ("yes", "stop"))
+
+    def test_a_killed_job_goes_on(self):
+        requests = [{"id": i, "prompt": "The sea", "temperature": 1, "seed": i, "max_tokens": 60 + i,
+                     "guided_regex": "([a-z]{2,5} )+!", "ignore_eos": True, "n": 1 + i % 2} for i in range(24)]
+        wanted = self.answers(requests)
+        flags = ["--checkpoint-every", "0.05s", "--resume"]
+        self.output.unlink()
+        for kills in range(3):
+            process = WEFT.start(*self.command(*flags, block=4))
+            while process.poll() is None and len(self.output.read_bytes() if self.output.exists() else b"") < 2000 * (kills + 1):
+                time.sleep(0.002)
+            process.kill()
+            process.communicate()
+        done = WEFT.run(*self.command(*flags), timeout=HANGS)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual({answer["id"]: answer for answer in read_lines(self.output)}, wanted)
+
+
+class Refused(Case):
+    def test_forms_that_cannot_be_met(self):
+        deep = {"type": "string"}
+        for _ in range(12):
+            deep = {"type": "array", "items": deep}
+        text = '{"items":' * 200 + "true" + "}" * 200
+        for request, words in [
+                ({"guided_regex": "("}, "'guided_regex'"),
+                ({"guided_regex": "[a-z]{1,9}", "guided_choice": ["a"]}, "wanted one form"),
+                ({"guided_choice": []}, "a list of strings"),
+                ({"guided_choice": ["a", ""]}, "empty choice"),
+                ({"guided_regex": ""}, "a string with a regex"),
+                ({"guided_grammar": "root ::= other"}, "'guided_grammar'"),
+                ({"guided_json": text}, "'guided_json'"),
+                ({"guided_json": {"type": "string", "not": {"const": "a"}}}, "'not'"),
+                ({"guided_json": {"type": "wrong"}}, "'guided_json'"),
+                ({"guided_json": {"$ref": "#/$defs/none"}}, "'guided_json'"),
+                ({"guided_json": {"$ref": "#", "type": "object"}}, "next to '$ref'"),
+                ({"guided_json": {"minimum": 3}}, "without 'type'"),
+                ({"guided_json": {"enum": list(range(30000))}}, "values"),
+                ({"guided_json": "[1"}, "'guided_json'"),
+                ({"structured_outputs": {"json": {}, "regex": "a"}}, "both"),
+                ({"structured_outputs": {"structural_tag": "{}"}}, "structural_tag"),
+                ({"response_format": {"type": "json_schema"}}, "'json_schema'"),
+                ({"response_format": {"type": "xml"}}, "json_object")]:
+            with self.subTest(request=str(request)[:80]):
+                self.assertIn(words, self.refusal(request))
+        self.assertEqual(self.answers([{"id": 1, "prompt": "It was", "max_tokens": 4, "guided_json": deep}])[1]["finish_reason"],
+                         "length")
+
+    def test_forms_that_take_too_much(self):
+        for request in ({"guided_regex": "((a{1,9999}){1,9999}){1,9999}"}, {"guided_regex": "(" * 30000 + "a" + ")" * 30000},
+                        {"guided_grammar": "root ::= " + "(" * 50000 + '"a"' + ")" * 50000}):
+            with self.subTest(request=str(request)[:60]):
+                self.assertLess(len(self.refusal(request)), 1000)
+
+
+if __name__ == "__main__":
+    WEFT, SOURCE = Weft(sys.argv[1]), pathlib.Path(sys.argv[2])
+    with tempfile.TemporaryDirectory() as name:
+        probe = pathlib.Path(name) / "in.jsonl"
+        write_lines(probe, [{"prompt": "a", "guided_regex": "a"}])
+        without = WEFT.run("generate", "--model", SOURCE / "models" / "demo", "--input", probe, "--output", "-", "--dry-run")
+    if b"built without xgrammar" in without.stderr:
+        print("skipped: this weft was built without xgrammar")
+        sys.exit(0)
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
