@@ -176,11 +176,11 @@ class Refused(Case):
                 ({"response_format": {"type": "xml"}}, "json_object")]:
             with self.subTest(request=str(request)[:80]):
                 self.assertIn(words, self.refusal(request))
-        self.assertEqual(self.answers([{"id": 1, "prompt": "It was", "max_tokens": 4, "guided_json": deep}])[1]["finish_reason"],
-                         "length")
+        self.assertTrue(self.answers([{"id": 1, "prompt": "It was", "max_tokens": 4, "guided_json": deep}])[1]["text"].lstrip()
+                        .startswith("["))
 
     def test_forms_that_take_too_much(self):
-        for request in ({"guided_regex": "((a{1,9999}){1,9999}){1,9999}"}, {"guided_regex": "(" * 30000 + "a" + ")" * 30000},
+        for request in ({"guided_regex": "(" * 30000 + "a" + ")" * 30000}, {"guided_choice": ["a" * 300000]},
                         {"guided_grammar": "root ::= " + "(" * 50000 + '"a"' + ")" * 50000}):
             with self.subTest(request=str(request)[:60]):
                 self.assertLess(len(self.refusal(request)), 1000)
