@@ -68,7 +68,8 @@ bool is_of_types(const ordered_json& value, const ordered_json& types) {
 
 class Walk {
  public:
-  void schema(const ordered_json& at, const std::string& path, int depth) {
+  /// `is_text`: the schema is of names, whose type need not be said.
+  void schema(const ordered_json& at, const std::string& path, int depth, bool is_text = false) {
     count(path, depth);
     if (!at.is_object()) return;
     for (const auto& [key, value] : at.items()) {
@@ -81,12 +82,14 @@ class Walk {
       } else if (is_in(kNamedSchemas, key) && value.is_object()) {
         for (const auto& [name, one] : value.items()) schema(one, below + "/" + name, depth + 1);
       } else if (is_in(kOneSchema, key)) {
-        schema(value, below, depth + 1);
+        schema(value, below, depth + 1, key == "propertyNames");
       } else {
         any(value, below, depth + 1);
       }
     }
     alone(at, path);
+    if (!is_text && !decides(at)) typed(at, path);
+    if (at.contains("type") && at["type"].is_array() && at["type"].empty()) refuse(path, "has an empty 'type'");
     if (at.contains("pattern") && at.contains("format")) refuse(path, "has both 'pattern' and 'format'; keep one");
   }
 
@@ -106,11 +109,15 @@ class Walk {
       for (const ordered_json& each : value) any(each, path, depth + 1);
   }
 
+  static bool decides(const ordered_json& at) {
+    return std::any_of(std::begin(kAlone), std::end(kAlone), [&](std::string_view key) { return at.contains(key); });
+  }
+
   /// Refuses keywords next to one of which the compiler takes no notice of them.
   static void alone(const ordered_json& at, const std::string& path) {
     const auto* const first =
         std::find_if(std::begin(kAlone), std::end(kAlone), [&](std::string_view key) { return at.contains(key); });
-    if (first == std::end(kAlone)) return typed(at, path);
+    if (first == std::end(kAlone)) return;
     const bool values = *first == "const" || *first == "enum";
     for (const auto& [key, value] : at.items()) {
       if (key == *first || is_in(kNotes, key)) continue;

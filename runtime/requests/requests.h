@@ -56,8 +56,8 @@ class RequestFile {
     std::int8_t logprobs = -1;                  ///< alternatives at each token; -1: not even that of the chosen token
     Verdict verdict = Verdict::good;
     Id id = Id::unreadable;
-    bool holds_line = false;  ///< its sequences hold about as much as its line has: metadata, or rules for logits
-    bool has_form = false;    ///< its answer has a form
+    bool holds_line : 1 = false;  ///< its sequences hold about as much as its line has: metadata, or rules for logits
+    bool has_form : 1 = false;    ///< its answer has a form
   };
   /// Reads and checks all lines. The first one that is an object determines the dialect of all. `tokenizer` may be
   /// null; then only prompt_ids are taken. `rolled` and `defaults` are as in RequestRules; `origins` are for messages.
