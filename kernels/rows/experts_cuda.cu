@@ -39,7 +39,7 @@ __device__ Best best_of_warp(Best x) {
 }
 
 /// The best of `count` keys that is not taken; at least one is not. All lanes get it.
-__device__ Best best_left(const float* key, const bool* taken, int count, int lane) {
+__device__ Best best_left(const float* key, const int* taken, int count, int lane) {
   constexpr int none = 0x7FFFFFFF;
   Best mine{-INFINITY, none};
   for (int i = lane; i < count; i += kWarp)
@@ -53,12 +53,12 @@ __global__ void __launch_bounds__(kWarps* kWarp) route(const float* logits, std:
   WEFT_SHARED(float, scores, [kWarps][kMostExperts]);
   WEFT_SHARED(float, keys, [kWarps][kMostExperts]);
   WEFT_SHARED(float, goods, [kWarps][kMostExperts]);
-  WEFT_SHARED(bool, takens, [kWarps][kMostExperts]);
+  WEFT_SHARED(int, takens, [kWarps][kMostExperts]);  // 0 or 1; words, which lanes write side by side
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int row = static_cast<int>(blockIdx.x) * kWarps + warp;
   if (row >= rows) return;
   float *const score = scores[warp], *const key = keys[warp], *const good = goods[warp];
-  bool* const taken = takens[warp];
+  int* const taken = takens[warp];
   logits += row * stride;
   float most = -INFINITY, sum = 0;
   for (int e = lane; e < how.experts; e += kWarp) most = fmaxf(most, key_of(logits[e]));
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) route(const float* logits, std:
   for (int e = lane; e < how.experts; e += kWarp) {
     score[e] /= sum;
     key[e] = key_of(bias.data ? score[e] + bias.at<1>(e).at[0] : score[e]);
-    taken[e] = how.groups > 1;
+    taken[e] = how.groups > 1 ? 1 : 0;
   }
   __syncwarp();
   if (how.groups > 1) {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) route(const float* logits, std:
         if (taken[group * size]) mine = Better{}(mine, {good[group], group});
       const int best = best_of_warp(mine).place;
       __syncwarp();
-      for (int e = best * size + lane; e < (best + 1) * size; e += kWarp) taken[e] = false;
+      for (int e = best * size + lane; e < (best + 1) * size; e += kWarp) taken[e] = 0;
       __syncwarp();
     }
   }
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) route(const float* logits, std:
   for (int i = 0; i < how.chosen; ++i) {
     const int best = best_left(key, taken, how.experts, lane).place;
     __syncwarp();
-    if (best % kWarp == lane) taken[best] = chosen[best / kWarp] = true;
+    if (best % kWarp == lane) taken[best] = 1, chosen[best / kWarp] = true;
     __syncwarp();
   }
   float total = 0;
