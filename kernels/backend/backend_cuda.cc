@@ -144,11 +144,11 @@ class CudaBackend final : public Backend {
   }
 
   /// In a square product of 4096 columns, in tiles of 128 x 256, these rows give each multiprocessor nearly two tiles.
-  std::int64_t prefix_step() const override { return kPrefixStep; }
   std::int64_t rows_that_fill() const override {
     const auto rows = std::bit_ceil(static_cast<unsigned>(15 * std::max(1, device_.multiProcessorCount)));
     return std::clamp<std::int64_t>(rows, 512, 4096);
   }
+  std::int64_t prefix_step() const override { return kPrefixStep; }
 
   std::unique_ptr<Memory> allocate_device(std::size_t bytes) override {
     return std::make_unique<CudaDeviceMemory>(bytes);

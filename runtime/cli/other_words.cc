@@ -94,7 +94,7 @@ constexpr Word kWords[] = {
     {"sys", "--system-prompt"},
     {"system", "--system-prompt"},
     {"apply-chat-template", "--chat"},
-    {"grammar", "answers cannot be constrained by a grammar"},
+    {"grammar", "a request's \"guided_grammar\""},
     {"lora", "adapters must be merged into the model first"},
     {"lora-modules", "adapters must be merged into the model first"},
     {"enable-lora", "adapters must be merged into the model first"},

@@ -175,9 +175,8 @@ class Layers {
   /// run.
   kernels::PrefillAttention attend_prompts(int layer, const Values& values, std::span<const std::int32_t> offsets,
                                            std::int64_t prefix, kernels::Stream& stream);
-  /// Attention over a prefix of so many rows, and the scores that it gives its own tokens. What the cache rotates is
-  /// rotated if it is `quantised`.
-  void prefill_prefix(int layer, const Values& values, std::int64_t tokens, bool quantised, kernels::Stream& stream);
+  /// Attention over a prefix of so many rows, the scores that it gives its own tokens, and rotate() of its rows.
+  void prefill_prefix(int layer, const Values& values, std::int64_t tokens, kernels::Stream& stream);
   /// Attention of a part's prompts, and what stays of them. `values` begin with the rows of its prefix.
   void prefill(int layer, const BatchRows& rows, const Part& part, const Values& values, const Cache& kv,
                kernels::Stream& stream);

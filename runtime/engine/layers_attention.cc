@@ -1,17 +1,15 @@
 // runtime/engine/layers_attention.cc: attention of decode steps, a run of heads at a time.
-#include <algorithm>
-#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 #include "runtime/engine/layer_values.h"
 #include "runtime/engine/layers.h"
 #include "runtime/model/kernel_terms.h"
 
 namespace weft::runtime {
-namespace {
 
 using policy::Value;
-
-}  // namespace
 
 std::span<const float> Layers::sink_logits(int layer, int first, int heads) const {
   if (!model_.sinks) return {};

@@ -100,7 +100,7 @@ void Layers::attend(int layer, const UnitViews& unit, const BatchRows& rows, std
       begin_chunk();
       take_attention(layer, unit, tokens, most, chunk, values);
       held = part.prefix;
-      if (held) run_rows(held->begin, tokens, 0, [&] { prefill_prefix(layer, values, tokens, quantised, stream); });
+      if (held) run_rows(held->begin, tokens, 0, [&] { prefill_prefix(layer, values, tokens, stream); });
     }
     const std::int64_t begin = rows.offsets[part.first], count = rows.offsets[part.last] - begin;
     run_rows(begin, count, tokens, [&] {
@@ -139,8 +139,7 @@ kernels::PrefillAttention Layers::attend_prompts(int layer, const Values& values
   return op;
 }
 
-void Layers::prefill_prefix(int layer, const Values& values, std::int64_t tokens, bool quantised,
-                            kernels::Stream& stream) {
+void Layers::prefill_prefix(int layer, const Values& values, std::int64_t tokens, kernels::Stream& stream) {
   const std::array<std::int32_t, 2> offsets{0, static_cast<std::int32_t>(tokens)};
   const kernels::PrefillAttention op = attend_prompts(layer, values, offsets, 0, stream);
   if (const std::array whole{0, kernels::whole_steps(static_cast<int>(tokens))}; prefix_score_) {
@@ -151,7 +150,6 @@ void Layers::prefill_prefix(int layer, const Values& values, std::int64_t tokens
     sums.offsets = whole;
     ops_.run(sums, stream);
   }
-  if (!quantised) return;
   for (const Value value : {Value::k, Value::v}) rotate(ops_, value_at(values, value).slice(0, tokens), stream);
 }
 
@@ -189,6 +187,7 @@ void Layers::prefill(int layer, const BatchRows& rows, const Part& part, const V
       ops_.run(sums, stream);
       if (on_prompts_) on_prompts_(layer, sums);
     }
+    // Once for all. Scores of further prompts are computed only with a prefix, and then from converted rows.
     if (begin == 0)
       for (const Value value : {Value::k, Value::v})
         rotate(ops_, value_at(values, value).slice(prefix, offsets.back() - prefix), stream);

@@ -3,12 +3,17 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/error.h"
+#include "policy/layout/retention.h"
+#include "policy/layout/rolling.h"
+#include "policy/model/model.h"
 #include "runtime/base/files.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/measure/report.h"
@@ -77,6 +82,25 @@ void check_files(const JobOptions& options) {
   if (!options.trace.empty()) TraceFile::require_own(options.trace);
 }
 
+/// The retentions that the job allows, if all of them roll positions. Throws UsageError if one does not fit the model.
+std::vector<policy::Retention> rolled_retentions(const JobOptions& options, const policy::ModelSpec& model) {
+  std::vector<policy::Retention> all{options.policy.retention.value_or(policy::Retention{})};
+  all.insert(all.end(), options.retentions.begin(), options.retentions.end());
+  for (const policy::Retention& retention : all) {
+    retention.require_layers(model.layers, model.kv_heads);
+    policy::check_positions(retention, model, "retention");
+  }
+  const bool rolled = std::all_of(all.begin(), all.end(), [](const policy::Retention& r) { return r.rolled(); });
+  return rolled ? all : std::vector<policy::Retention>{};
+}
+
+/// Whether every retention that the job allows keeps all tokens.
+bool keeps_all(const JobOptions& options) {
+  const auto full = [](const policy::Retention& retention) { return retention.rule == policy::Retention::Rule::full; };
+  return full(options.policy.retention.value_or(policy::Retention{})) &&
+         std::all_of(options.retentions.begin(), options.retentions.end(), full);
+}
+
 }  // namespace
 
 void check_and_announce(const JobOptions& options) {
@@ -88,6 +112,41 @@ void check_and_announce(const JobOptions& options) {
   if (options.input.is_pipe() && isatty(STDIN_FILENO) == 1)
     spdlog::info("requests are read from the terminal, one JSON object per line; Ctrl-D ends them");
   if (options.output == kPipe) spdlog::info("answers go to standard output; a run that is stopped cannot be resumed");
+}
+
+RequestFile checked_requests(const JobOptions& options, const ModelSource& source, const std::atomic<bool>& stop) {
+  if (!options.defaults.stop.empty() && !source.tokenizer)
+    throw NoTokenizer(options.input.name(), "--stop", &source.files.texts(), "'stop_token_ids' in the requests");
+  OpenAiRules openai{.model_names = options.served_names.empty() ? model_names(source.files) : options.served_names,
+                     .files = source.files.may_have_weights() ? &source.files.texts() : nullptr,
+                     .chat_template = options.chat_template,
+                     .chat = {},
+                     .strict = options.strict_openai};
+  OpenedRequests opened = open_requests(options.input, stop);
+  RequestFile requests(std::move(opened.file), options.kind, source.tokenizer.get(), source.spec, options.max_tokens,
+                       std::move(openai), options.on_bad_request, &stop, rolled_retentions(options, source.spec),
+                       std::move(opened.origins), options.defaults);
+  if (requests.dialect() == Dialect::native && !options.served_names.empty())
+    throw UsageError(requests.path().string() +
+                     ": holds Weft's own request lines, which name no model; leave out --served-model-name");
+  if (!requests.has_conversations() && !options.chat_template.empty())
+    throw UsageError(requests.path().string() + ": has no line with messages; leave out --chat-template");
+  if (!requests.has_conversations() && !options.defaults.system_prompt.empty())
+    throw UsageError(requests.path().string() + ": has no conversation; leave out --system-prompt, or add --chat");
+  if (options.defaults.reasoning != Reasoning::whole && !requests.has_conversations())
+    throw UsageError(requests.path().string() + ": has no conversation; leave out --reasoning-parser, or add --chat");
+  if (requests.asks_of_prompts() && !keeps_all(options))
+    throw UsageError(
+        requests.path().string() +
+        ": asks for log-probabilities of prompts, which need --retention full; weft score gives those of a "
+        "continuation under any retention");
+  if (const std::size_t doubled = requests.doubled_first_tokens())
+    spdlog::warn(
+        "{}: {} of {} prompts begin with {}, which the tokenizer puts in front anyway, so the model reads it twice; "
+        "give such requests \"add_special_tokens\": false",
+        requests.path().string(), doubled, requests.size(),
+        source.tokenizer->shown_piece(*source.tokenizer->first_token()));
+  return requests;
 }
 
 }  // namespace weft::runtime

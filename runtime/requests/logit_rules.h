@@ -23,13 +23,12 @@ struct LogitRules {
     std::int32_t token = 0;
     float bias = 0;
   };
-  using Range = TokenRange;
 
   float repetition_penalty = 1;                        ///< divides tokens in the prompt or the answer
   float presence_penalty = 0, frequency_penalty = 0;   ///< lower tokens in the answer: once, and each time
   std::vector<Bias> bias = {};                         ///< ascending by token, each once
   std::vector<std::vector<std::int32_t>> bad_words{};  ///< none empty; their last token may not complete them
-  std::vector<Range> forbidden = {};                   ///< ascending, apart: all but the allowed_token_ids
+  std::vector<TokenRange> forbidden = {};              ///< ascending, apart: all but the allowed_token_ids
 
   bool penalises() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
   bool any() const { return penalises() || !bias.empty() || !bad_words.empty() || !forbidden.empty(); }

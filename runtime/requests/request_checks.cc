@@ -154,7 +154,7 @@ void check_choices(const Request& request, const RequestRules& rules, const std:
   for (const auto& word : request.rules.bad_words)
     if (word.size() == 1) never.insert(word.front());
   std::int64_t left = rules.model.vocab;
-  for (const LogitRules::Range& range : request.rules.forbidden) left -= range.count;
+  for (const TokenRange& range : request.rules.forbidden) left -= range.count;
   for (const std::int32_t token : never) left -= request.rules.forbids(token) ? 0 : 1;
   if (left <= 0) refuse("allowed_token_ids", "has only tokens that 'bad_words' or 'min_tokens' forbid");
 }

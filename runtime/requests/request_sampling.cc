@@ -69,9 +69,9 @@ std::vector<std::vector<std::int32_t>> bad_words(Fields& fields, const RequestRu
 }
 
 /// The ranges of the vocabulary that are not in `allowed`.
-std::vector<LogitRules::Range> all_but(std::vector<std::int32_t> allowed, std::int32_t vocab) {
+std::vector<TokenRange> all_but(std::vector<std::int32_t> allowed, std::int32_t vocab) {
   std::sort(allowed.begin(), allowed.end());
-  std::vector<LogitRules::Range> ranges;
+  std::vector<TokenRange> ranges;
   std::int32_t next = 0;
   const auto forbid_to = [&](std::int32_t end) {
     if (end > next) ranges.push_back({next, end - next});

@@ -74,7 +74,7 @@ class RequestFile {
 
   const std::filesystem::path& path() const { return path_; }
   RequestKind kind() const { return rules_.kind; }
-  /// Whether a line may need the chat template: OpenAI's do, and Weft's own with messages.
+  /// Whether a line may need the chat template: OpenAI's do, Weft's own with messages, and all with --chat.
   bool has_conversations() const { return has_conversations_; }
   /// Whether a request asks for the log-probabilities of its prompt.
   bool asks_of_prompts() const { return asks_of_prompts_; }

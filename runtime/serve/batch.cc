@@ -11,8 +11,8 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr std::array kStatusNames{"validating", "failed",     "in_progress", "finalizing",
-                                  "completed",  "cancelling", "cancelled"};
+constexpr std::array<const char*, kBatchStatuses> kStatusNames{"validating", "failed",     "in_progress", "finalizing",
+                                                               "completed",  "cancelling", "cancelled"};
 
 ordered_json time_or_null(std::int64_t time) { return time == 0 ? ordered_json() : ordered_json(time); }
 ordered_json id_or_null(const std::string& id) { return id.empty() ? ordered_json() : ordered_json(id); }
@@ -28,19 +28,6 @@ std::string id_from(const nlohmann::json& json, const char* key) {
 
 bool is_over(BatchStatus status) {
   return status == BatchStatus::failed || status == BatchStatus::completed || status == BatchStatus::cancelled;
-}
-
-std::int64_t& Batch::time_of(BatchStatus of) {
-  switch (of) {
-    case BatchStatus::validating: return created_at;
-    case BatchStatus::failed: return failed_at;
-    case BatchStatus::in_progress: return in_progress_at;
-    case BatchStatus::finalizing: return finalizing_at;
-    case BatchStatus::completed: return completed_at;
-    case BatchStatus::cancelling: return cancelling_at;
-    case BatchStatus::cancelled: break;
-  }
-  return cancelled_at;
 }
 
 ordered_json to_json(const StoredFile& file) {
@@ -74,15 +61,15 @@ ordered_json to_json(const Batch& batch, bool own) {
       {"status", kStatusNames[static_cast<std::size_t>(batch.status)]},
       {"output_file_id", id_or_null(batch.output_file_id)},
       {"error_file_id", id_or_null(batch.error_file_id)},
-      {"created_at", batch.created_at},
-      {"in_progress_at", time_or_null(batch.in_progress_at)},
+      {"created_at", batch.time_of(BatchStatus::validating)},
+      {"in_progress_at", time_or_null(batch.time_of(BatchStatus::in_progress))},
       {"expires_at", nullptr},
-      {"finalizing_at", time_or_null(batch.finalizing_at)},
-      {"completed_at", time_or_null(batch.completed_at)},
-      {"failed_at", time_or_null(batch.failed_at)},
+      {"finalizing_at", time_or_null(batch.time_of(BatchStatus::finalizing))},
+      {"completed_at", time_or_null(batch.time_of(BatchStatus::completed))},
+      {"failed_at", time_or_null(batch.time_of(BatchStatus::failed))},
       {"expired_at", nullptr},
-      {"cancelling_at", time_or_null(batch.cancelling_at)},
-      {"cancelled_at", time_or_null(batch.cancelled_at)},
+      {"cancelling_at", time_or_null(batch.time_of(BatchStatus::cancelling))},
+      {"cancelled_at", time_or_null(batch.time_of(BatchStatus::cancelled))},
       {"request_counts", {{"total", batch.total}, {"completed", batch.completed}, {"failed", batch.failed}}},
       {"metadata", ordered_json::parse(batch.metadata)}};
   if (own) json["number"] = batch.number;
@@ -110,13 +97,9 @@ Batch batch_from(const nlohmann::json& json) {
   const auto name = std::find(kStatusNames.begin(), kStatusNames.end(), json.at("status").get<std::string>());
   if (name == kStatusNames.end()) throw std::out_of_range("status");
   batch.status = static_cast<BatchStatus>(name - kStatusNames.begin());
-  json.at("created_at").get_to(batch.created_at);
-  batch.in_progress_at = time_from(json, "in_progress_at");
-  batch.finalizing_at = time_from(json, "finalizing_at");
-  batch.completed_at = time_from(json, "completed_at");
-  batch.failed_at = time_from(json, "failed_at");
-  batch.cancelling_at = time_from(json, "cancelling_at");
-  batch.cancelled_at = time_from(json, "cancelled_at");
+  json.at("created_at").get_to(batch.time_of(BatchStatus::validating));
+  for (std::size_t i = 1; i < kBatchStatuses; ++i)
+    batch.times[i] = time_from(json, (kStatusNames[i] + std::string("_at")).c_str());
   const auto& counts = json.at("request_counts");
   counts.at("total").get_to(batch.total);
   counts.at("completed").get_to(batch.completed);

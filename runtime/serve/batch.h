@@ -1,6 +1,8 @@
 // runtime/serve/batch.h: an uploaded file and a batch, as OpenAI's API has them, as values.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -15,6 +17,7 @@ struct StoredFile {
 };
 
 enum class BatchStatus : std::uint8_t { validating, failed, in_progress, finalizing, completed, cancelling, cancelled };
+constexpr std::size_t kBatchStatuses = 7;
 
 /// Whether nothing is left to do.
 bool is_over(BatchStatus status);
@@ -29,15 +32,13 @@ struct Batch {
   std::string metadata = "null";  ///< as JSON
   std::uint64_t number = 0;       ///< batches run in this order
   BatchStatus status = BatchStatus::validating;
-  std::int64_t created_at = 0;
-  std::int64_t in_progress_at = 0, finalizing_at = 0, completed_at = 0, failed_at = 0;  ///< 0: not yet
-  std::int64_t cancelling_at = 0, cancelled_at = 0;
+  std::array<std::int64_t, kBatchStatuses> times{};    ///< when it got each status; 0: not yet
   std::uint64_t total = 0, completed = 0, failed = 0;  ///< requests
   std::string output_file_id, error_file_id;           ///< empty: there is none
   std::vector<BatchError> errors;
 
-  /// The time at which the batch got `status`.
-  std::int64_t& time_of(BatchStatus status);
+  std::int64_t& time_of(BatchStatus of) { return times[static_cast<std::size_t>(of)]; }
+  std::int64_t time_of(BatchStatus of) const { return times[static_cast<std::size_t>(of)]; }
 };
 
 nlohmann::ordered_json to_json(const StoredFile& file);

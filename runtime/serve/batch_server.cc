@@ -245,10 +245,9 @@ class BatchServer {
     const Batch batch = store_.update(id, [&](Batch& changed) {
       over = is_over(changed.status);
       if (over || changed.status == BatchStatus::cancelling) return;
-      changed.cancelling_at = seconds_now();
       const bool begun = changed.status != BatchStatus::validating;
       changed.status = begun ? BatchStatus::cancelling : BatchStatus::cancelled;
-      if (!begun) changed.cancelled_at = changed.cancelling_at;
+      changed.time_of(BatchStatus::cancelling) = changed.time_of(changed.status) = seconds_now();
     });
     if (over) return refuse(response, 409, "batch " + id + " is over and cannot be cancelled");
     worker_.wake();

@@ -165,7 +165,7 @@ std::optional<Batch> BatchStore::add_batch(Batch batch) {
   if (!files_.contains(batch.input_file_id)) return {};
   batch.id = "batch_" + random_name();
   batch.number = next_number_++;
-  batch.created_at = seconds_now();
+  batch.time_of(BatchStatus::validating) = seconds_now();
   write_file_atomically(batches_folder() / (batch.id + ".json"), policy::to_line(to_json(batch, true)) + "\n");
   return batches_[batch.id] = batch;
 }

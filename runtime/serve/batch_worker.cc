@@ -125,7 +125,7 @@ void BatchWorker::fail(const Batch& batch, std::vector<BatchError> errors) {
   store_.update(batch.id, [&](Batch& changed) {
     if (is_over(changed.status)) return;
     changed.status = BatchStatus::failed;
-    changed.failed_at = seconds_now();
+    changed.time_of(BatchStatus::failed) = seconds_now();
     changed.errors = std::move(errors);
   });
   store_.remove_work_folder(batch.id);

@@ -272,7 +272,6 @@ class BadRequests(Case):
         self.refused(["is also the file of --input"], self.demo, "--resume")
 
 
-
 class Inputs(Case):
     """Tables, packed files and several files, which become one file of lines."""
 

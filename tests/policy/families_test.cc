@@ -1,0 +1,223 @@
+// tests/policy/families_test.cc: what the config class of each family means: its defaults, rotary embeddings, windows,
+// caps and experts.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+
+#include "policy/model/model.h"
+#include "tests/support/model_config.h"
+
+using namespace weft;
+using Catch::Matchers::Contains;
+using policy::ModelSpec;
+using test::from;
+
+TEST_CASE("absent keys take the values of the config class of each family", "[policy]") {
+  const ModelSpec llama = from(R"({"model_type":"llama"})"), mistral = from(R"({"model_type":"mistral"})"),
+                  qwen2 = from(R"({"model_type":"qwen2"})"), neox = from(R"({"model_type":"gpt_neox"})");
+  for (const ModelSpec* model : {&llama, &mistral, &qwen2}) {
+    CAPTURE(model->architecture);
+    CHECK((model->rms_norm && model->gated_mlp && model->pre_norm && model->final_norm));
+    CHECK_FALSE((model->parallel_residual || model->fused_qkv || model->tied_head || model->output_bias ||
+                 model->mlp_bias || model->has_projections()));
+    CHECK(model->head_dim == 128);
+    CHECK(model->activation == "silu");
+    CHECK(model->norm_epsilon == 1e-6f);
+    CHECK(model->rotary.size() == 64);
+    CHECK(model->rotary[32] == Approx(1 / std::sqrt(10000.0)));
+  }
+  CHECK((llama.kv_heads == 32 && mistral.kv_heads == 8 && qwen2.kv_heads == 32));
+  CHECK((llama.ffn == 11008 && mistral.ffn == 14336 && qwen2.ffn == 22016));
+  CHECK((!llama.qkv_bias && !mistral.qkv_bias && qwen2.qkv_bias));
+  CHECK((llama.bos == 1 && llama.eos == std::vector<std::int32_t>{2}));
+  CHECK((!qwen2.bos && qwen2.eos.empty()));
+  CHECK((mistral.positions == 131072 && mistral.windows == std::vector<int>(32, 4096)));
+  CHECK(policy::context_text(mistral) == "131072");
+  CHECK((neox.parallel_residual && neox.fused_qkv && neox.qkv_bias && neox.output_bias && neox.mlp_bias));
+  CHECK_FALSE((neox.rms_norm || neox.gated_mlp || neox.tied_head));
+  CHECK((neox.hidden == 6144 && neox.head_dim == 96 && neox.rotary.size() == 12));
+  CHECK((neox.activation == "gelu" && neox.norm_epsilon == 1e-5f && neox.bos == 0));
+}
+
+TEST_CASE("Qwen3 norms heads of a size of their own; SmolLM3 has layers without rotary embedding", "[policy]") {
+  const ModelSpec qwen3 = from(R"({"model_type":"qwen3","hidden_size":1000,"num_attention_heads":64})");
+  CHECK((qwen3.head_dim == 128 && qwen3.head_norm && !qwen3.qkv_bias && !qwen3.output_bias && !qwen3.tied_head));
+  CHECK((qwen3.kv_heads == 32 && qwen3.ffn == 22016 && qwen3.vocab == 151936 && qwen3.eos.empty()));
+  const ModelSpec biased = from(R"({"model_type":"qwen3","attention_bias":true,"head_dim":64})");
+  CHECK((biased.qkv_bias && biased.output_bias && biased.head_dim == 64));
+
+  const auto rotates = [](const std::string& keys) {
+    return from(R"({"model_type":"smollm3","num_hidden_layers":5)" + keys + "}").rotary_layers;
+  };
+  CHECK(rotates("") == std::vector<bool>{true, true, true, false, true});
+  CHECK(rotates(R"(,"no_rope_layer_interval":2)") == std::vector<bool>{true, false, true, false, true});
+  CHECK(rotates(R"(,"no_rope_layers":[0,1,1,0,1,0,0])") == std::vector<bool>{false, true, true, false, true});
+  const ModelSpec smollm3 = from(R"({"model_type":"smollm3"})");
+  CHECK((smollm3.tied_head && smollm3.kv_heads == 4 && smollm3.bos == 128000));
+  CHECK(double(smollm3.rotary[1]) == Approx(std::pow(2e6, -2.0 / 128)));
+  CHECK((smollm3.rotates(0) && !smollm3.rotates(3)));
+  for (const char* keys :
+       {R"("no_rope_layers":[1,0])", R"("no_rope_layers":1)", R"("no_rope_layer_interval":0)",
+        R"("num_hidden_layers":1,"no_rope_layers":[2])", R"("num_hidden_layers":1,"no_rope_layers":["1"])"}) {
+    CAPTURE(keys);
+    CHECK_THROWS_WITH(from(R"({"model_type":"smollm3",)" + std::string(keys) + "}"), Contains("'no_rope_layer"));
+  }
+}
+
+TEST_CASE("rotary embeddings are read as transformers 4 and 5 write them", "[policy]") {
+  const auto llama = [](const std::string& keys) { return from(R"({"model_type":"llama",)" + keys + "}"); };
+  const auto second = [&](const std::string& keys) { return double(llama(keys).rotary[1]); };
+  const double exponent = -2.0 / 128;
+  CHECK(second(R"("rope_theta":500000)") == Approx(std::pow(500000, exponent)));
+  CHECK(second(R"("rope_parameters":{"rope_theta":500000.0,"rope_type":"default"})") ==
+        Approx(std::pow(500000, exponent)));
+  CHECK(second(R"("rope_scaling":{"type":"linear","factor":4.0})") == Approx(std::pow(10000, exponent) / 4));
+  const ModelSpec partial = llama(R"("rope_scaling":null,"rope_parameters":{"partial_rotary_factor":0.5})");
+  CHECK(partial.rotary.size() == 64);  // as in transformers, which turns whole heads
+  REQUIRE(partial.notes.size() == 1);
+  CHECK_THAT(partial.notes[0], Contains("partial_rotary_factor is not used"));
+  CHECK(llama(R"("rope_theta":null,"partial_rotary_factor":null)").rotary == llama(R"("x":0)").rotary);
+
+  const ModelSpec scaled = llama(R"("rope_theta":500000.0,"rope_scaling":{"factor":8.0,"low_freq_factor":1.0,
+      "high_freq_factor":4.0,"original_max_position_embeddings":8192,"rope_type":"llama3"})");
+  const ModelSpec plain = llama(R"("rope_theta":500000.0)");
+  CHECK(scaled.rotary.front() == plain.rotary.front());                            // high frequencies stay
+  CHECK(double(scaled.rotary.back()) == Approx(double(plain.rotary.back()) / 8));  // low ones are slowed
+  for (std::size_t i = 0; i < 64; ++i)
+    CHECK((scaled.rotary[i] <= plain.rotary[i] && scaled.rotary[i] >= plain.rotary[i] / 8));
+
+  CHECK(llama(R"("rope_scaling":{"type":"dynamic","factor":4.0})").rotary ==
+        llama(R"("x":1)").rotary);  // within the context
+  const auto yarn = llama(
+      R"("rope_theta":500000.0,"rope_scaling":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":512})");
+  CHECK(double(yarn.rotary_magnitude) == Approx(0.1 * std::log(4) + 1));
+  CHECK(yarn.rotary.front() == plain.rotary.front());
+  CHECK(double(yarn.rotary.back()) == Approx(double(plain.rotary.back()) / 4));
+  const auto longrope = from(R"({"model_type":"phi3","hidden_size":32,"num_attention_heads":8,
+      "max_position_embeddings":131072,"original_max_position_embeddings":4096,
+      "rope_scaling":{"type":"su","short_factor":[1,2],"long_factor":[3,4]}})");
+  CHECK(longrope.rotary == std::vector<float>{1, 0.005f});
+  CHECK(double(longrope.rotary_magnitude) == Approx(std::sqrt(1 + std::log(32) / std::log(4096))));
+  CHECK(policy::context_text(longrope).starts_with("4096 (of 131072; longer sequences need"));
+
+  const auto neox = [](const std::string& keys) { return from(R"({"model_type":"gpt_neox",)" + keys + "}"); };
+  CHECK(neox(R"("rotary_pct":1.0,"rotary_emb_base":20000)").rotary.size() == 48);
+  CHECK(double(neox(R"("rotary_emb_base":20000)").rotary[1]) == Approx(std::pow(20000, -2.0 / 24)));
+  CHECK(neox(R"("rope_parameters":{"partial_rotary_factor":0.5,"rope_theta":10000})").rotary.size() == 24);
+
+  for (const auto& [keys, words] :
+       std::map<std::string, std::string>{{R"("rope_scaling":{"rope_type":"axial","factor":4.0})", "rope_type 'axial'"},
+                                          {R"("rope_scaling":{"rope_type":"longrope"})", "short_factor"},
+                                          {R"("rope_scaling":{"rope_type":"linear"})", "factor"},
+                                          {R"("rope_scaling":{"rope_type":"llama3","factor":8})", "low_freq_factor"},
+                                          {R"("rope_scaling":[])", "object"},
+                                          {R"("rope_theta":0)", "rope_theta"},
+                                          {R"("rope_theta":"x")", "rope_theta"}}) {
+    CAPTURE(keys);
+    CHECK_THROWS_WITH(llama(keys), Contains(words));
+  }
+  CHECK_THROWS_WITH(neox(R"("rotary_pct":0.01)"), Contains("even number"));
+}
+
+TEST_CASE("sliding windows are of the layers that transformers gives them", "[policy]") {
+  using Windows = std::vector<int>;
+  CHECK(from(R"({"model_type":"mistral","sliding_window":null})").windows.empty());
+  CHECK(from(R"({"model_type":"mistral","sliding_window":131072})").windows.empty());  // no sequence is longer
+  CHECK(from(R"({"model_type":"qwen2","sliding_window":100})").windows.empty());
+  const auto qwen = [](const std::string& keys) {
+    return from(R"({"model_type":"qwen2","num_hidden_layers":4,"sliding_window":100,"use_sliding_window":true)" + keys +
+                "}");
+  };
+  CHECK(qwen("").positions == 32768);
+  CHECK(qwen("").windows.empty());  // max_window_layers is 28
+  CHECK(qwen(R"(,"max_window_layers":3)").windows == Windows{0, 0, 0, 100});
+  CHECK(qwen(R"(,"layer_types":["sliding_attention","full_attention","sliding_attention","full_attention"])").windows ==
+        Windows{100, 0, 100, 0});
+  CHECK(from(R"({"model_type":"olmo3","num_hidden_layers":5,"max_position_embeddings":8192})").windows ==
+        Windows{4096, 4096, 4096, 0, 4096});
+  CHECK(from(R"({"model_type":"gemma3_text","num_hidden_layers":4,"sliding_window":512,"sliding_window_pattern":2})")
+            .windows == Windows{512, 0, 512, 0});
+  CHECK(from(R"({"model_type":"gemma2","num_hidden_layers":3})").windows == Windows{4096, 0, 4096});
+  CHECK(from(R"({"model_type":"phi3","sliding_window":2047,"num_hidden_layers":2})").windows == Windows{2047, 2047});
+  CHECK_THROWS_WITH(qwen(R"(,"layer_types":["chunked_attention",0,0,0])"), Contains("layer_types"));
+  CHECK_THROWS_WITH(qwen(R"(,"layer_types":["full_attention"])"), Contains("each of the 4 layers"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"mistral","sliding_window":1})"), Contains("sliding_window"));
+}
+
+TEST_CASE("a layer rotates by its kind, whether or not its window is shorter than the context", "[policy]") {
+  for (const std::string type : {"gemma3_text", "olmo3"})
+    for (const std::string context : {"513", "512", "256"}) {
+      const ModelSpec model =
+          from(R"({"model_type":")" + type + R"(","sliding_window":512,"num_hidden_layers":4,"layer_types":)" +
+               R"(["sliding_attention","full_attention","sliding_attention","full_attention"],"rope_parameters":{)" +
+               R"("full_attention":{"rope_theta":1000000},"sliding_attention":{"rope_theta":10000}},)" +
+               R"("max_position_embeddings":)" + context + "}");
+      CAPTURE(type, context);
+      CHECK(model.windows.empty() == (context != "513"));
+      const auto base = [&](int layer) {
+        const auto& frequencies = model.frequencies(layer);
+        return std::pow(frequencies.back(), -double(frequencies.size()) / double(frequencies.size() - 1));
+      };
+      for (const int layer : {0, 2}) CHECK(base(layer) == Approx(1e4).epsilon(1e-3));
+      for (const int layer : {1, 3}) CHECK(base(layer) == Approx(1e6).epsilon(1e-3));
+    }
+}
+
+TEST_CASE("caps on logits, of the families that have them", "[policy]") {
+  const auto caps = [](const std::string& type, const std::string& keys) {
+    const ModelSpec model = from(R"({"model_type":")" + type + "\"" + keys + "}");
+    return std::pair(model.attention_cap, model.logit_cap);
+  };
+  const auto pair = [](float attention, float logits) { return std::pair(attention, logits); };
+  CHECK(caps("gemma2", "") == pair(50, 30));
+  CHECK(caps("gemma2", R"(,"attn_logit_softcapping":20,"final_logit_softcapping":null)") == pair(20, 0));
+  CHECK(caps("gemma2", R"(,"attn_logit_softcapping":null,"final_logit_softcapping":7.5)") == pair(0, 7.5f));
+  CHECK(caps("gemma3_text", R"(,"final_logit_softcapping":30,"attn_logit_softcapping":null)") == pair(0, 30));
+  CHECK(caps("llama", R"(,"attn_logit_softcapping":null)") == pair(0, 0));
+  const auto refused = [&](const std::string& type, const std::string& keys, const std::string& what) {
+    CHECK_THROWS_WITH(caps(type, keys), Contains(what));
+  };
+  refused("gemma2", R"(,"attn_logit_softcapping":0)", "attn_logit_softcapping");
+  refused("gemma2", R"(,"attn_logit_softcapping":"50")", "attn_logit_softcapping");
+  refused("gemma3_text", R"(,"attn_logit_softcapping":50)", "null: gemma3_text has no such cap");
+  refused("gemma3", R"(,"text_config":{"attn_logit_softcapping":50})", "null: gemma3 has no such cap");
+  refused("llama", R"(,"attn_logit_softcapping":50)", "null: llama has no such cap");
+  refused("qwen2", R"(,"final_logit_softcapping":30)", "null: qwen2 has no such cap");
+  const ModelSpec gemma = from(R"({"model_type":"gemma2","hidden_act":"relu","query_pre_attn_scalar":64})");
+  CHECK((gemma.activation == "gelu_pytorch_tanh" && gemma.attention_scale == 0.125f && !gemma.head_norm));
+}
+
+TEST_CASE("grouped heads and explicit head sizes", "[policy]") {
+  const ModelSpec model = from(R"({"model_type":"llama","num_key_value_heads":8,"head_dim":64})");
+  CHECK((model.kv_heads == 8 && model.head_dim == 64));
+  CHECK_THROWS_WITH(from(R"({"model_type":"llama","num_key_value_heads":5})"), Contains("num_key_value_heads 5"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"llama","num_attention_heads":7})"), Contains("does not divide hidden_size"));
+  CHECK_THROWS_WITH(from(R"({"model_type":"llama","is_encoder_decoder":true})"), Contains("is_encoder_decoder"));
+}
+
+TEST_CASE("families with experts have the defaults of their config classes", "[policy][experts]") {
+  const ModelSpec mixtral = from(R"({"model_type":"mixtral"})");
+  CHECK((mixtral.experts.count == 8 && mixtral.experts.chosen == 2 && mixtral.experts.ffn == 14336));
+  CHECK((mixtral.experts.normalise && !mixtral.experts.sigmoid && mixtral.windows.empty() && mixtral.is_sparse(0)));
+  const ModelSpec olmoe = from(R"({"model_type":"olmoe"})");
+  CHECK((olmoe.experts.count == 64 && olmoe.experts.chosen == 8 && !olmoe.experts.normalise && olmoe.head_norm));
+  const ModelSpec qwen2 = from(R"({"model_type":"qwen2_moe","mlp_only_layers":[0,3],"decoder_sparse_step":2})");
+  CHECK((qwen2.experts.count == 60 && qwen2.experts.shared_ffn == 5632 && qwen2.experts.shared_gate && qwen2.qkv_bias));
+  CHECK((!qwen2.is_sparse(0) && qwen2.is_sparse(1) && !qwen2.is_sparse(2) && !qwen2.is_sparse(3)));
+  const ModelSpec qwen3 = from(R"({"model_type":"qwen3_moe","num_local_experts":16,"num_experts_per_tok":4})");
+  CHECK((qwen3.experts.count == 16 && qwen3.experts.chosen == 4 && qwen3.experts.ffn == 768 && qwen3.head_norm));
+  const ModelSpec glm =
+      from(R"({"model_type":"glm4_moe","n_group":8,"topk_group":4,"n_shared_experts":2,"head_dim":128})");
+  CHECK((glm.experts.sigmoid && glm.experts.bias && glm.experts.normalise && glm.experts.groups == 8));
+  CHECK((glm.experts.shared_ffn == 2816 && glm.next_layers == 1 && !glm.is_sparse(0) && glm.is_sparse(1)));
+  CHECK(from(R"({"model_type":"qwen3_moe","num_hidden_layers":2,"mlp_only_layers":[0,1]})").experts.count == 0);
+
+  const auto refused = [](const char* config, const char* says) { CHECK_THROWS_WITH(from(config), Contains(says)); };
+  refused(R"({"model_type":"mixtral","num_experts_per_tok":9})", "num_experts_per_tok");
+  refused(R"({"model_type":"mixtral","num_local_experts":0})", "num_local_experts");
+  refused(R"({"model_type":"olmoe","num_experts":100000})", "num_experts");
+  refused(R"({"model_type":"olmoe","clip_qkv":8})", "clip_qkv");
+  refused(R"({"model_type":"glm4_moe","head_dim":128,"n_group":7})", "n_group");
+  refused(R"({"model_type":"glm4_moe","head_dim":128,"n_group":64,"topk_group":2})", "num_experts_per_tok");
+  refused(R"({"model_type":"qwen3_moe","mlp_only_layers":["a"]})", "mlp_only_layers");
+}
