@@ -26,7 +26,7 @@ if [ $cuda = ON ] && ! command -v nvcc >/dev/null; then
   echo "wheel: --cuda wants nvcc on the PATH" >&2
   exit 2
 fi
-scripts/setup.sh
+scripts/setup.sh --grammar
 
 build=build/wheel/program-$cuda
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DWEFT_PACKAGE=ON -DWEFT_TESTS=OFF -DWEFT_CUDA=$cuda \
@@ -44,6 +44,7 @@ mkdir -p "$inside/lib"
 bundle_libraries "$inside" wheel
 require_no_empty_path "$inside" wheel
 cp LICENSE "$work/source"
+[ ! -f build/xgrammar/LICENSE ] || cat build/xgrammar/{LICENSE,NOTICE} >"$work/source/LICENSE.xgrammar"
 sed -i 's/^\[project.scripts\]$/&\nweft = "weft.program:main"/' "$work/source/pyproject.toml"  # a command that has a program
 glibc=$(newest_glibc "$inside"/{bin,lib,lib/gcc})
 platform=manylinux_$(sed 's/GLIBC_//; s/\./_/' <<<"$glibc")_$(uname -m)

@@ -110,21 +110,22 @@ double quota(std::optional<std::uint64_t> microseconds, std::optional<std::uint6
 
 enum class Memory { all, left };
 
-/// The memory that the groups from `group` up to the root allow, or the part of it that they leave. A container sees
-/// its own group as the root.
-std::uint64_t memory_of_groups(const std::string& root, const GroupFiles& files, std::string group, Memory which) {
-  std::uint64_t left = UINT64_MAX;
+/// Lowers `bytes` to the memory that the groups from `group` up to the root allow, or to the part of it that they
+/// leave. A container sees its own group as the root.
+void lower_to_groups(const std::string& root, const GroupFiles& files, std::string group, Memory which,
+                     std::uint64_t& bytes) {
   for (;;) {
     const std::string folder = root + files.mount + group;
     const auto limit = lesser(number_of(folder + files.limit),
-                              files.high ? number_of(folder + files.high) : std::optional<std::uint64_t>{}),
-               usage = number_of(folder + files.usage);
-    if (limit && which == Memory::all) left = std::min(left, *limit);
-    if (limit && usage && which == Memory::left) {
+                              files.high ? number_of(folder + files.high) : std::optional<std::uint64_t>{});
+    if (limit && which == Memory::all) bytes = std::min(bytes, *limit);
+    const auto usage = limit && which == Memory::left ? number_of(folder + files.usage) : std::nullopt;
+    // A system takes long to write what is reclaimable, so only a group that may leave less is asked.
+    if (usage && *limit - std::min(*limit, *usage) < bytes) {
       const std::uint64_t used = *usage - std::min(*usage, reclaimable(folder, files, *limit));
-      left = std::min(left, *limit - std::min(*limit, used));
+      bytes = std::min(bytes, *limit - std::min(*limit, used));
     }
-    if (group.empty()) return left;
+    if (group.empty()) return;
     to_parent(group);
   }
 }
@@ -138,7 +139,7 @@ std::size_t memory_of(const std::string& root, Memory which) {
             static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 
   const auto limit = [&](const GroupFiles& files) {
-    return [&](const std::string& group) { bytes = std::min(bytes, memory_of_groups(root, files, group, which)); };
+    return [&](const std::string& group) { lower_to_groups(root, files, group, which, bytes); };
   };
   visit_groups(root, "memory", limit(kVersion1), limit(kVersion2));
   return static_cast<std::size_t>(bytes);

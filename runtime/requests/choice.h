@@ -28,12 +28,12 @@ struct Choice {
   bool shows_special = false;        ///< the text has the texts of special tokens
   std::vector<std::int32_t> tokens;  ///< the generated tokens, including the one that ended it
   const char* finish = "length";     ///< or "stop"
-  std::optional<ChoiceLogprobs> logprobs;
-  std::vector<std::int32_t> prompt;      ///< the prompt's tokens, if their log-probabilities are reported
-  ChoiceLogprobs prompt_logprobs;        ///< those of all but the first of these
-  bool echoes = false;                   ///< the text begins with the prompt's
-  bool hides_first = false;              ///< the prompt's first token is no part of its text
-  std::optional<std::string> reasoning;  ///< text that is no part of the answer
+  std::optional<ChoiceLogprobs> logprobs = {};
+  std::vector<std::int32_t> prompt = {};      ///< the prompt's tokens, if their log-probabilities are reported
+  ChoiceLogprobs prompt_logprobs = {};        ///< those of all but the first of these
+  bool echoes = false;                        ///< the text begins with the prompt's
+  bool hides_first = false;                   ///< the prompt's first token is no part of its text
+  std::optional<std::string> reasoning = {};  ///< text that is no part of the answer
 };
 
 }  // namespace weft::runtime

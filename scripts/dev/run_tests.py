@@ -8,13 +8,16 @@ longer than somebody would wait for it.
     --exhaustive   all tests
     --part K       the default tier, and the K-th of seven parts of the exhaustive one, which cost alike
 
-Exhaustive tests that draw at random take their seed from WEFT_TEST_SEED, by default a number made from the commit."""
+What tests write goes to memory if /dev/shm has room and does direct transfers, unless TMPDIR is set; tests of the disk
+itself have a folder of the build. Exhaustive tests that draw at random take their seed from WEFT_TEST_SEED, by default a number made from the commit."""
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +27,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = 7
 MOST_SECONDS = 30  # of a default test, on a machine that counts as fast as the one where this was set
 REFERENCE = 0.05  # seconds that count() takes there
+MEMORY = pathlib.Path("/dev/shm")
+MOST_IN_MEMORY = 4 << 30  # bytes that tests may write at one time; they take less than a tenth
 LINE = re.compile(r"^ *\d+/\d+ Test +#\d+: (.+?) \.*(\*\*\*\w+| +Passed| +Not Run| +Skipped).*? (\d+\.\d+) sec")
 
 
@@ -74,6 +79,30 @@ def commit_seed():
     return str(int(done.stdout[:7], 16) if done.returncode == 0 else 2)
 
 
+def takes_files(folder):
+    """Whether tests can write there as to a disk: enough, programs too, opened for direct transfers (Linux 6.6 and later)."""
+    try:
+        if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+            return False
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            os.close(os.open(file.name, os.O_RDWR | os.O_DIRECT))
+        return shutil.disk_usage(folder).free >= MOST_IN_MEMORY
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def scratch():
+    """Sets TMPDIR to a folder in memory, which goes away at the end."""
+    if "TMPDIR" in os.environ or not takes_files(MEMORY):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="weft-tests-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o711)  # tests act as other users too
+        os.environ["TMPDIR"] = folder
+        yield
+
+
 def run(command):
     """Shows ctest's output as it comes. Returns its exit code, seconds by test, and the lines that sum it up."""
     seconds, summary = {}, []
@@ -108,7 +137,7 @@ def main():
     listed = json.loads(subprocess.run([*ctest, "--show-only=json-v1"], cwd=ROOT, capture_output=True, text=True,
                                        check=True).stdout)["tests"]
     slow_allowed = {test["name"] for test in listed if "exhaustive" in labels_of(test)}
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as numbers:
+    with scratch(), tempfile.NamedTemporaryFile("w", suffix=".txt") as numbers:
         if options.fast:
             ctest += ["-L", "fast"]
         elif options.part is not None:

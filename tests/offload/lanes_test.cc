@@ -258,7 +258,7 @@ TEST_CASE("records tell when work ran, and lanes how long they were busy", "[off
   const auto backend = make_backend(at_once);
   Lanes lanes(*backend);
   const auto nap = [](kernels::Stream& stream) {
-    work(stream, [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+    work(stream, [] { std::this_thread::sleep_for(std::chrono::milliseconds(40)); });
   };
   lanes.wait(lanes.submit(Lane::disk_read, {}, nap));  // before the recording
   lanes.start_recording();
