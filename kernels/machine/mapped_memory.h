@@ -16,8 +16,10 @@
 
 namespace weft::kernels {
 
-/// Throws CapacityError if the machine, or the process's share of it, has less.
+/// Throws CapacityError if the machine, or the process's share of it, has less. Asking takes a tenth of a millisecond,
+/// so a MiB at most is not asked for.
 inline void require_available(std::size_t bytes) {
+  if (bytes <= std::size_t{1} << 20) return;
   if (const std::size_t available = memory_available(); bytes > available)
     throw CapacityError("memory: wanted " + std::to_string(bytes) + " bytes, " + std::to_string(available) +
                         " are available; lower the memory budgets or the batch");
