@@ -95,6 +95,16 @@ PlanRequest JobPlan::request(const policy::Budgets& free) const {
           .sources = others_};
 }
 
+/// The arithmetic of the job: two operations for each weight and token.
+double JobPlan::operations() const {
+  double tokens = 0;
+  for (const std::uint32_t index : todo_) {
+    const RequestFile::Entry& entry = requests_.entry(index);
+    tokens += double(entry.n) * (double(entry.prompt_tokens) + double(entry.max_tokens));
+  }
+  return 2 * double(policy::parameters(source_.spec)) * tokens;
+}
+
 /// Measures the machine unless a file has its rates.
 void JobPlan::know_machine(kernels::Backend& backend) {
   if (machine_) return;
@@ -103,7 +113,9 @@ void JobPlan::know_machine(kernels::Backend& backend) {
   std::vector<DType> quantised;
   for (const ModelSource* source : sources)
     if (source->weight_format && source->weight_format->quantised()) quantised.push_back(source->weight_format->dtype);
-  machine_ = measure_machine(backend, options_.machine, Effort::brief, host_memory(options_.policy, backend), quantised,
+  constexpr double kShort = 3e8;  // operations: a tenth of what a core does while the machine is measured briefly
+  const Effort effort = operations() < kShort ? Effort::rough : Effort::brief;
+  machine_ = measure_machine(backend, options_.machine, effort, host_memory(options_.policy, backend), quantised,
                              weight_files_of(source_));
   brief_ = true;
 }

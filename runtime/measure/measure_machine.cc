@@ -67,6 +67,16 @@ RateSizes tiny_sizes() {
   return sizes;
 }
 
+/// The smallest sizes, at few points, once each.
+RateSizes rough_sizes() {
+  RateSizes sizes = tiny_sizes();
+  sizes.timing = {.seconds = 1e-4, .repetitions = 1};
+  sizes.links.timing = sizes.links.disk = {.seconds = 5e-4, .repetitions = 1};
+  sizes.weights = kMebibyte, sizes.kv = sizes.host_kv = kMebibyte;
+  sizes.rows = {1, 64}, sizes.widths = {256}, sizes.prompts = {64}, sizes.slots = {64}, sizes.head_dims = {64};
+  return sizes;
+}
+
 /// Full sizes. Where the host works beside a device, they are over more memory than its caches hold, as in runs, and
 /// the device gets enough sequences to fill it.
 RateSizes full_sizes(const kernels::Backend& backend, const policy::Machine& machine) {
@@ -277,7 +287,7 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   constexpr std::uint64_t kLittle = 256 * kMebibyte, kLeast = 96 * kMebibyte;
   policy::Machine machine;
   machine.name = backend.description();
-  machine.source = effort == Effort::brief ? "measured before a run, briefly" : "measured";
+  machine.source = effort == Effort::full ? "measured" : "measured before a run, briefly";
   machine.measured = true;
   machine.device_is_host_memory = backend.device_is_host_memory();
   machine.bytes = free_bytes(backend, options.disk_directory).bytes;
@@ -286,10 +296,11 @@ policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions&
   machine.packed_rows = backend.packed_rows();
   machine.rows_that_fill = backend.rows_that_fill();
   const std::uint64_t there = std::min(memory, machine[offload::Tier::host]);
-  RateSizes sizes = effort == Effort::full ? full_sizes(backend, machine)
-                    : there < kLeast       ? tiny_sizes()
-                    : there < kLittle      ? small_sizes()
-                                           : brief_sizes();
+  RateSizes sizes = effort == Effort::full    ? full_sizes(backend, machine)
+                    : effort == Effort::rough ? rough_sizes()
+                    : there < kLeast          ? tiny_sizes()
+                    : there < kLittle         ? small_sizes()
+                                              : brief_sizes();
   for (const DType type : quantised)
     if (std::find(sizes.types.begin(), sizes.types.end(), type) == sizes.types.end()) sizes.types.push_back(type);
   if (machine.unpacks_weights) std::erase_if(sizes.types, is_quantised);  // their products are those of float16

@@ -12,16 +12,16 @@
 namespace weft::runtime {
 
 /// brief: half a second and some 64 MiB, for a run that plans itself; caches make the figures of memory too good. It
-/// takes some 16 MiB if a run may use less than 256 MiB of memory. full: under a minute on two cores, over more memory
-/// than caches hold.
-enum class Effort : std::uint8_t { brief, full };
+/// takes some 16 MiB if a run may use less than 256 MiB of memory. rough: a few points once each, for a job that takes
+/// less time than a brief measurement. full: under a minute on two cores, over more memory than caches hold.
+enum class Effort : std::uint8_t { rough, brief, full };
 
 /// Measures the backend that `options` choose. Every figure is the median of several repetitions of what a run does,
 /// with the shapes and the ops of its layers. Nothing else should run on the machine. The disk is measured in
 /// options.disk_directory. Throws CapacityError, DeviceError, and what make_backend() throws.
 policy::Machine measure_machine(const MachineOptions& options, Effort effort);
-/// Measures an existing backend, for a run that may use `memory` bytes of host memory. Effort::brief then also measures
-/// weights of the `quantised` types, which otherwise only Effort::full does. `weight_files`: LinkSizes::weight_files.
+/// Measures an existing backend, for a run that may use `memory` bytes of host memory, and also weights of the
+/// `quantised` types, which otherwise only Effort::full does. `weight_files`: LinkSizes::weight_files.
 policy::Machine measure_machine(kernels::Backend& backend, const MachineOptions& options, Effort effort,
                                 std::uint64_t memory = UINT64_MAX, const std::vector<DType>& quantised = {},
                                 const std::vector<std::filesystem::path>& weight_files = {});
