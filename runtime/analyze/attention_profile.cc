@@ -90,7 +90,13 @@ struct Queries {
   HeadProfile head;
   std::array<double, kShares.size()> held{};
   std::array<double, kBudgetSteps> kept{};
+  std::int64_t to_first_half = 0;  // queries that see any of the first half
 };
+
+/// The first token that a query sees.
+std::int64_t first_seen(const kernels::ColumnSums& op, std::int64_t query) {
+  return op.window > 0 ? std::max<std::int64_t>(0, query + 1 - op.window) : 0;
+}
 
 class QueryReader {
  public:
@@ -103,19 +109,21 @@ class QueryReader {
   /// `order`: the tokens that the query sees, the highest score first; empty if `kept` is not wanted.
   void read(int head, std::int64_t query, std::span<const std::int32_t> order, Queries& to) {
     weigh(head, query);
-    const auto seen = std::span<float>(weights_).first(static_cast<std::size_t>(query + 1));
-    const double all = sum(seen), first_half = sum(seen.first(static_cast<std::size_t>(window_ / 2)));
-    if (!order.empty()) add_kept(seen, order, window_, to.kept);
+    const auto until_here = std::span<float>(weights_).first(static_cast<std::size_t>(query + 1)),
+               seen = until_here.subspan(static_cast<std::size_t>(first_seen(op_, query)));
+    const double all = sum(seen), first_half = sum(until_here.first(static_cast<std::size_t>(window_ / 2)));
+    if (!order.empty()) add_kept(until_here, order, window_, to.kept);
     const float largest_weight = *std::max_element(seen.begin(), seen.end());
     const auto below = std::count_if(seen.begin(), seen.end(), [&](float weight) {
       return static_cast<double>(weight) < kNegligible * static_cast<double>(largest_weight);
     });
     to.head.sparsity += static_cast<double>(below) / static_cast<double>(seen.size());
+    to.to_first_half += first_half > 0 ? 1 : 0;
     double held = 0;
     std::size_t taken = 0;
     for (std::size_t i = kShares.size(); i-- > 0;) {  // from the smallest budget up
       const auto count = static_cast<std::size_t>(count_of(kShares[i], window_ / 2));
-      for (; taken < count; ++taken) held += static_cast<double>(seen[static_cast<std::size_t>(heavy_[taken])]);
+      for (; taken < count; ++taken) held += static_cast<double>(weights_[static_cast<std::size_t>(heavy_[taken])]);
       to.held[i] += first_half > 0 ? held / first_half : 0;
     }
     std::sort(seen.begin(), seen.end(), std::greater<>());
@@ -126,16 +134,17 @@ class QueryReader {
   }
 
  private:
-  /// Computes the softmax over the tokens that the query sees.
+  /// Computes the softmax over the tokens that the query sees. The weights of all others are 0.
   void weigh(int head, std::int64_t query) {
+    const std::int64_t begin = first_seen(op_, query);
     std::fill(weights_.begin(), weights_.end(), 0.0f);
     const float* const q = op_.q.as<float>() + (first_ + query) * op_.q.stride + std::int64_t{head} * op_.head_dim;
     for (int d = 0; d < op_.head_dim; ++d) {
       const float* const key = keys_.data() + std::int64_t{d} * window_;
-      for (std::int64_t j = 0; j <= query; ++j) weights_[static_cast<std::size_t>(j)] += q[d] * key[j];
+      for (std::int64_t j = begin; j <= query; ++j) weights_[static_cast<std::size_t>(j)] += q[d] * key[j];
     }
     const float log_sum = op_.lse.as<float>()[std::int64_t{head} * op_.lse.stride + first_ + query];
-    for (std::int64_t j = 0; j <= query; ++j) {
+    for (std::int64_t j = begin; j <= query; ++j) {
       float& weight = weights_[static_cast<std::size_t>(j)];
       const float logit = op_.scale * weight;
       weight = std::exp((op_.cap > 0 ? op_.cap * std::tanh(logit / op_.cap) : logit) - log_sum);
@@ -218,8 +227,12 @@ void AttentionObserver::see_window(int layer, const kernels::ColumnSums& op, std
     const std::vector<std::int32_t> heavy = largest(at_middle, count_of(kShares.front(), half));
     std::vector<std::vector<std::int32_t>> orders(static_cast<std::size_t>(queries_));
     const auto query_at = [&](std::int64_t i) { return half + i * (window_ - half) / queries_; };
-    for (std::int64_t i = 0; budgets_ && i < queries_; ++i)
-      orders[static_cast<std::size_t>(i)] = largest(scores_at(query_at(i), at_middle, at_end), query_at(i) + 1);
+    for (std::int64_t i = 0; budgets_ && i < queries_; ++i) {
+      const std::int64_t query = query_at(i), begin = first_seen(op, query);
+      std::vector<std::int32_t>& order = orders[static_cast<std::size_t>(i)];
+      order = largest(scores_at(query, at_middle, at_end, op.window), query + 1);
+      std::erase_if(order, [begin](std::int32_t token) { return token < begin; });
+    }
     QueryReader reader(op, first, window_, keys, heavy);
     for (std::int64_t head = g * group; head < (g + 1) * group; ++head) {
       Queries read;
@@ -230,7 +243,7 @@ void AttentionObserver::see_window(int layer, const kernels::ColumnSums& op, std
       to.sparsity += weight * read.head.sparsity;
       for (std::size_t i = 0; i < kShares.size(); ++i) {
         to.best[i] += weight * read.head.best[i];
-        kv.held[i] += weight / group * read.held[i];
+        kv.held[i] += read.held[i] / static_cast<double>(group * std::max<std::int64_t>(1, read.to_first_half));
       }
       for (std::size_t step = 0; step < kv.kept.size(); ++step) kv.kept[step] += weight / group * read.kept[step];
     }

@@ -15,7 +15,8 @@ namespace weft::runtime {
 /// Budgets, as shares of a window's tokens, for which figures are given.
 inline constexpr std::array<double, 4> kShares{0.5, 0.2, 0.1, 0.05};
 
-/// Figures of one query head: means over the queries that were looked at.
+/// Figures of one query head: means over the queries that were looked at. In a layer with a sliding window a query sees
+/// the tokens within it; no others have a weight.
 struct HeadProfile {
   double sparsity = 0;                        ///< share of the weights below 1 % of their row's largest (H2O, 3.1)
   std::array<double, kShares.size()> best{};  ///< attention on that share of tokens, the best of each query
@@ -31,7 +32,8 @@ struct KvHeadProfile {
   /// top fifth that is in the second's.
   double overlap = 0;
   /// Share of the second half's attention to the first half that goes to the tokens with the highest scores at the
-  /// middle. H2O's heavy hitters hold that much once they are chosen.
+  /// middle. H2O's heavy hitters hold that much once they are chosen. Queries whose sliding window has none of the
+  /// first half are left out.
   std::array<double, kShares.size()> held{};
   std::vector<double> kept;  ///< [kBudgetSteps] attention that h2o keeps, by add_kept(); empty unless asked for
 };

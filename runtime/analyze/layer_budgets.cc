@@ -113,13 +113,15 @@ void add_kept(std::span<const float> weights, std::span<const std::int32_t> orde
   }
 }
 
-std::vector<float> scores_at(std::int64_t query, std::span<const float> middle, std::span<const float> end) {
+std::vector<float> scores_at(std::int64_t query, std::span<const float> middle, std::span<const float> end,
+                             std::int64_t sliding) {
   const std::int64_t half = std::ssize(middle), window = std::ssize(end);
   std::vector<float> scores(static_cast<std::size_t>(query + 1));
   for (std::int64_t j = 0; j <= query; ++j) {
-    const std::int64_t from = std::max(j, half);
+    const std::int64_t from = std::max(j, half),
+                       to = std::max(from + 1, sliding > 0 ? std::min(window, j + sliding) : window);
     const float before = j < half ? middle[static_cast<std::size_t>(j)] : 0,
-                share = static_cast<float>(query + 1 - from) / static_cast<float>(window - from);
+                share = static_cast<float>(std::min(query + 1, to) - from) / static_cast<float>(to - from);
     scores[static_cast<std::size_t>(j)] = before + share * (end[static_cast<std::size_t>(j)] - before);
   }
   return scores;

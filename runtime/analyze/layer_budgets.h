@@ -17,13 +17,15 @@ inline constexpr std::int64_t kBudgetSteps = 64;
 /// Adds to kept[s] the attention that a query pays to the tokens that h2o would hold with a budget of
 /// (s + 1) / kBudgetSteps of the window's tokens: the most recent ones, and as many earlier ones with the highest
 /// scores.
-///   weights [query + 1]: its attention      order [query + 1]: the tokens, the highest score first
+///   weights [query + 1]: its attention      order: the tokens that it sees, the highest score first
 void add_kept(std::span<const float> weights, std::span<const std::int32_t> order, std::int64_t window,
               std::span<double> kept);
 
 /// Estimates the scores of the tokens that a query sees from those at the middle and at the end of its window, as if
-/// attention came in evenly between the two.
-std::vector<float> scores_at(std::int64_t query, std::span<const float> middle, std::span<const float> end);
+/// attention came in evenly between the two. `sliding`: how many queries see a token, itself included; 0: all later
+/// ones.
+std::vector<float> scores_at(std::int64_t query, std::span<const float> middle, std::span<const float> end,
+                             std::int64_t sliding = 0);
 
 /// h2o with half of `budget`, a share of all tokens, for heavy hitters and half for recent tokens.
 policy::Retention h2o_of(double budget);

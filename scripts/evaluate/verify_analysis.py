@@ -39,8 +39,9 @@ def exponent(scores):
     return -(n * sum(a * b for a, b in top) - x * y) / (n * sum(a * a for a, _ in top) - x * x)
 
 
-def of_window(weights, kv_heads, queries):
-    """weights [heads, window, window] of one layer. Figures of each head and KV head."""
+def of_window(weights, kv_heads, queries, slides):
+    """weights [heads, window, window] of one layer, whose tokens see so many, if it slides. Figures of each head and KV
+    head."""
     heads, window, _ = weights.shape
     half = window // 2
     rows = [half + i * (window - half) // queries for i in range(queries)]
@@ -48,7 +49,7 @@ def of_window(weights, kv_heads, queries):
     for head in weights:
         sparsity, best = 0, [0] * len(SHARES)
         for row in rows:
-            seen = head[row, :row + 1].double()
+            seen = head[row, max(0, row + 1 - slides) if slides else 0:row + 1].double()
             sparsity += (seen < 0.01 * seen.max()).double().mean().item() / queries
             ordered = seen.sort(descending=True).values
             best = [b + (ordered[:count(s, window)].sum() / seen.sum()).item() / queries for b, s in zip(best, SHARES)]
@@ -62,7 +63,7 @@ def of_window(weights, kv_heads, queries):
         then = set(middle.argsort(descending=True)[:fifth].tolist())
         later = set(end[:half].argsort(descending=True)[:fifth].tolist())
         order = middle.argsort(descending=True)
-        first = part[:, rows, :half]
+        first = part[:, [row for row in rows if not slides or row + 1 - slides < half], :half]
         held = [(first[:, :, order[:count(s, half)]].sum(-1) / first.sum(-1)).mean().item() for s in SHARES]
         result["kv_heads"].append({
             "exponent": exponent(ordered.tolist()), "top_fifth": (ordered[:count(0.2, window)].sum() / end.sum()).item(),
@@ -83,11 +84,14 @@ def average(results):
 def direct(model_folder, windows, queries):
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32, attn_implementation="eager").eval()
     kv_heads = getattr(model.config, "num_key_value_heads", None) or model.config.num_attention_heads
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
+    slides = [kind == "sliding_attention" and getattr(config, "sliding_window", None) or 0 for kind in kinds]
     results = []
     for window in windows:
         with torch.inference_mode():
             attentions = model(torch.tensor([window]), output_attentions=True).attentions
-        results.append([of_window(layer[0], kv_heads, queries) for layer in attentions])
+        results.append([of_window(layer[0], kv_heads, queries, each) for layer, each in zip(attentions, slides)])
     return average(results)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""weft analyze: its figures against those that transformers' attention matrices give (analysis.json of two golden
+"""weft analyze: its figures against those that transformers' attention matrices give (analysis.json of golden
 checkpoints, by scripts/evaluate/verify_analysis.py), its page, its bad input.
 
 Usage: analyze_test.py WEFT_BINARY SOURCE_FOLDER [unittest arguments]
@@ -65,6 +65,21 @@ class Figures(Case):
                 self.assertAlmostEqual(figure, right, delta=MOST, msg=f"{path.parent.name}{name}")
                 compared += 1
         self.assertGreater(compared, 100)
+
+    def test_a_layer_keeps_all_where_the_budget_holds_its_window(self):
+        model = SOURCE / "tests/data/golden/gemma3-text-slides-bf16"
+        sliding = json.loads((model / "config.json").read_text())["sliding_window"]
+        write_lines(self.input, [{"ids": [(7 * i * i + 3 * i) % 131 for i in range(128)]}])
+        self.analyze(model, "--window", 64, "--budget", 0.2, "--save-retention", self.folder / "policy.json", "--output",
+                     self.output)
+        layers = json.loads(self.output.read_text())["by_layer"]["kept_at_64ths"]
+        for layer, curve in enumerate(layers):
+            self.assertEqual(curve, sorted(curve), layer)
+            self.assertAlmostEqual(curve[-1], 1, delta=1e-3)
+            if layer % 2 == 0:
+                self.assertAlmostEqual(curve[sliding - 1], 1, delta=1e-3)
+            else:
+                self.assertLess(curve[sliding - 1], 0.9)
 
     def test_lines_and_threads_do_not_matter_and_rests_are_left_out(self):
         text = " ".join(f"word{i % 97}" for i in range(1500))

@@ -177,4 +177,5 @@ TEST_CASE("scores between the middle and the end come in evenly", "[budgets]") {
   const std::vector<float> middle{4, 1}, end{6, 5, 3, 1};
   CHECK(scores_at(3, middle, end) == end);
   CHECK(scores_at(2, middle, end) == std::vector<float>{5, 3, 1.5f});
+  CHECK(scores_at(2, middle, end, 2) == std::vector<float>{6, 5, 1.5f});  // no later query sees tokens 0 and 1
 }
