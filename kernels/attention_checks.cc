@@ -11,8 +11,8 @@ using namespace checks;
 void check(const PrefillAttention& op) {
   const Checker c{"prefill_attention"};
   c.heads(op.heads, op.kv_heads, op.head_dim);
-  const std::int64_t tokens = op.q.rows, dim = op.head_dim;
-  c.sized("q", op.q, tokens, op.heads * dim, per_head(op.heads, op.head_dim, "heads"));
+  const std::int64_t tokens = op.q_begin + op.q.rows, dim = op.head_dim;
+  c.sized("q", op.q, op.q.rows, op.heads * dim, per_head(op.heads, op.head_dim, "heads"));
   c.sized("k", op.k, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
   c.sized("v", op.v, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
   c.like("out", op.out, "q", op.q);
@@ -21,26 +21,28 @@ void check(const PrefillAttention& op) {
   if (op.q.dtype != op.k.dtype) c.of_type("q", op.q, DType::f32);
   if (op.out.dtype != op.k.dtype) c.of_type("out", op.out, DType::f32);
   c.offsets(op.offsets, tokens, op.prefix);
+  c.q_begin(op.q_begin, op.offsets.front());
   c.window(op.window);
   c.cap(op.cap);
   c.sink_logits(op.sink_logits, op.heads);
   if (!op.lse) return;
-  c.sized("lse", op.lse, op.heads, tokens, "a number for each head and token");
+  c.sized("lse", op.lse, op.heads, op.q.rows, "a number for each head and token");
   c.of_type("lse", op.lse, DType::f32);
 }
 
 void check(const ColumnSums& op) {
   const Checker c{"column_sums"};
   c.heads(op.heads, op.kv_heads, op.head_dim);
-  const std::int64_t tokens = op.q.rows, dim = op.head_dim;
-  c.sized("q", op.q, tokens, op.heads * dim, per_head(op.heads, op.head_dim, "heads"));
+  const std::int64_t tokens = op.q_begin + op.q.rows, dim = op.head_dim;
+  c.sized("q", op.q, op.q.rows, op.heads * dim, per_head(op.heads, op.head_dim, "heads"));
   c.sized("k", op.k, tokens, op.kv_heads * dim, per_head(op.kv_heads, op.head_dim, "kv_heads"));
-  c.sized("lse", op.lse, op.heads, tokens, "a number for each head and token");
+  c.sized("lse", op.lse, op.heads, op.q.rows, "a number for each head and token");
   c.of_float_type("k", op.k);
   if (op.q.dtype != op.k.dtype) c.of_type("q", op.q, DType::f32);
   c.of_type("lse", op.lse, DType::f32);
   c.of_type("score", op.score, DType::f32);
   c.offsets(op.offsets, tokens, op.prefix);
+  c.q_begin(op.q_begin, op.observation > 0 ? op.offsets.front() : whole_steps(op.prefix));
   c.sized("score", op.score, op.kv_heads, whole_begin(op.offsets, op.prefix, op.offsets.size() - 1),
           "a number for each kv_head and token");
   c.window(op.window);

@@ -36,7 +36,9 @@ constexpr std::int64_t whole_begin(std::span<const std::int32_t> offsets, int pr
 ///
 /// With a `prefix` the first `prefix` rows of k and v are the beginning of every prompt of the call, and offsets[0] is
 /// at least `prefix`: a sequence's own rows follow those of its prefix. No other rows before offsets[0] are used, and
-/// none of q, out and lse. The rows of a result are those of the whole prompt, on the CPU to the last bit.
+/// none of q, out and lse, which therefore need no rows before `q_begin`: row i of the call is their row i - q_begin.
+/// The rows of a result are those of the whole prompt, on the CPU to the last bit. So a long prompt may come in several
+/// calls, each with what has come before as its prefix.
 struct PrefillAttention {
   ConstView q, k, v;
   std::span<const std::int32_t> offsets;
@@ -47,17 +49,18 @@ struct PrefillAttention {
   float cap = 0;
   std::span<const float> sink_logits = {};
   int prefix = 0;
+  std::int64_t q_begin = 0;
 };
 
 /// The attention that each prompt token received: score[g, j] = the sum (with the other statistic the largest) of
 /// exp(logit_ij - lse_i) over the query heads of group g and the rows i >= j. The terms are recomputed in fp32, some
 /// keys at a time, from the row sums lse, which have the sink logits in them if there are any. `observation` > 0 counts
 /// only the last `observation` rows of each sequence (SnapKV's observation window, arXiv 2404.14469).
-///   q, k, lse, offsets, window, cap, prefix as in PrefillAttention
+///   q, k, lse, offsets, window, cap, prefix, q_begin as in PrefillAttention
 ///   score [kv_heads, tokens of the whole prompts] f32, see whole_begin()
 ///   before [kv_heads, whole_steps(prefix)] f32 or empty: the scores that these tokens have from their own rows, to
-///   which those of all further rows are added; q and lse have the rows of the prefix behind them, too. With an
-///   `observation` only rows of the call may count.
+///   which those of all further rows are added; q and lse have the rows of the prefix behind them, too. They may be the
+///   first columns of `score` itself if there is one prompt. With an `observation` only rows of the call may count.
 struct ColumnSums {
   ConstView q, k, lse;
   std::span<const std::int32_t> offsets;
@@ -70,6 +73,7 @@ struct ColumnSums {
   float cap = 0;
   int prefix = 0;
   ConstView before = {};
+  std::int64_t q_begin = 0;
 };
 
 constexpr int rest_numbers(int head_dim) { return 1 + 2 * head_dim; }

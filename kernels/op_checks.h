@@ -79,6 +79,10 @@ struct Checker {
         refuse("offsets[" + text(static_cast<std::int64_t>(i)) + "] is " + text(offsets[i]) +
                ", less than the one before, " + text(offsets[i - 1]));
   }
+  /// Requires q to have every row from `used` on.
+  void q_begin(std::int64_t begin, std::int64_t used) const {
+    if (begin < 0 || begin > used) refuse("q_begin is " + text(begin) + ", wanted 0 to " + text(used));
+  }
   void window(int window) const {
     if (window < 0) refuse("window is " + text(window) + ", wanted 0 (none) or more");
   }

@@ -44,18 +44,19 @@ void CpuOps::run(const PrefillAttention& op, Stream&) const {
   turn.run(static_cast<std::int64_t>(blocks.size()) * op.heads, [&](std::int64_t tile, int thread) {
     const Block& block = blocks[static_cast<std::size_t>(tile / op.heads)];
     const std::int64_t head = tile % op.heads, column = head * op.head_dim, kv_column = head / group * op.head_dim;
+    const std::int64_t own = block.begin + op.prefix, row = block.begin + block.first - op.q_begin;
     PrefillTile t{};
-    t.q = static_cast<const float*>(at(op.q, block.begin, column));
-    t.k = at(op.k, block.begin, kv_column);
-    t.v = at(op.v, block.begin, kv_column);
+    t.q = static_cast<const float*>(at(op.q, row, column));
+    t.k = at(op.k, own, kv_column);
+    t.v = at(op.v, own, kv_column);
     t.prefix = op.prefix, t.prefix_k = at(op.k, 0, kv_column), t.prefix_v = at(op.v, 0, kv_column);
     t.q_stride = op.q.stride, t.k_stride = op.k.stride, t.v_stride = op.v.stride, t.out_stride = op.out.stride;
     t.dtype = op.k.dtype;
     t.first_row = block.first, t.rows = block.count, t.head_dim = op.head_dim, t.window = op.window;
     t.scale = op.scale, t.cap = op.cap;
     t.sink_logit = op.sink_logits.empty() ? nullptr : &op.sink_logits[static_cast<std::size_t>(head)];
-    t.out = static_cast<float*>(at(op.out, block.begin, column));
-    t.lse = op.lse ? static_cast<float*>(at(op.lse, head, block.begin)) : nullptr;
+    t.out = static_cast<float*>(at(op.out, row, column));
+    t.lse = op.lse ? static_cast<float*>(at(op.lse, head, row)) : nullptr;
     t.scratch = reinterpret_cast<float*>(turn.scratch(thread, prefill_scratch(op.head_dim) * sizeof(float)));
     vectors_.prefill(t);
   });
@@ -74,11 +75,12 @@ void CpuOps::run(const ColumnSums& op, Stream&) const {
   turn.run(static_cast<std::int64_t>(blocks.size()) * op.kv_heads, [&](std::int64_t tile, int thread) {
     const Block& block = blocks[static_cast<std::size_t>(tile / op.kv_heads)];
     const std::int64_t kv_head = tile % op.kv_heads, head = kv_head * group;
+    const std::int64_t own = block.begin + op.prefix, row = own - op.q_begin;
     ColumnTile t{};
-    t.q = static_cast<const float*>(at(op.q, block.begin, head * op.head_dim));
-    t.k = at(op.k, block.begin, kv_head * op.head_dim);
-    t.lse = static_cast<const float*>(at(op.lse, head, block.begin));
-    t.prefix = op.prefix, t.prefix_k = at(op.k, 0, kv_head * op.head_dim);
+    t.q = static_cast<const float*>(at(op.q, row, head * op.head_dim));
+    t.k = at(op.k, own, kv_head * op.head_dim);
+    t.lse = static_cast<const float*>(at(op.lse, head, row));
+    t.q_begin = op.q_begin, t.prefix = op.prefix, t.prefix_k = at(op.k, 0, kv_head * op.head_dim);
     t.prefix_q = static_cast<const float*>(at(op.q, 0, head * op.head_dim));
     t.prefix_lse = static_cast<const float*>(at(op.lse, head, 0));
     t.q_stride = op.q.stride, t.k_stride = op.k.stride, t.lse_stride = op.lse.stride;

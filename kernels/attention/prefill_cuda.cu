@@ -162,14 +162,21 @@ int strips_for(std::int64_t tokens, std::size_t sequences, std::size_t shared_by
              : 1;
 }
 
+/// Where row 0 of the call would be in a matrix whose first row is `q_begin`. Kernels touch no row before that.
+void* row_0(const ConstView& rows, std::int64_t q_begin) {
+  const auto first = reinterpret_cast<std::uintptr_t>(rows.data);
+  return reinterpret_cast<void*>(first - bytes_of(rows.dtype, q_begin * rows.stride));
+}
+
 template <class Op> PrefillArgs args_of(const Op& op) {
   PrefillArgs args{};
-  args.q = op.q.data, args.q_stride = op.q.stride, args.q_is_float = op.q.dtype == DType::f32;
+  args.q = row_0(op.q, op.q_begin), args.q_stride = op.q.stride, args.q_is_float = op.q.dtype == DType::f32;
   args.k = op.k.data, args.k_stride = op.k.stride;
   args.heads = op.heads, args.kv_heads = op.kv_heads, args.group = op.heads / op.kv_heads, args.head_dim = op.head_dim;
   args.scale = op.scale, args.cap = op.cap, args.prefix = op.prefix;
   args.window = op.window > 0 ? op.window : 1 << 30;
-  args.lse = static_cast<float*>(const_cast<void*>(static_cast<const void*>(op.lse.data)));
+  // Here a column is a row of the call.
+  if (op.lse) args.lse = static_cast<float*>(row_0({op.lse.data, DType::f32, 1, 1}, op.q_begin));
   args.lse_stride = op.lse.stride;
   return args;
 }
@@ -184,7 +191,7 @@ void CudaOps::run(const PrefillAttention& op, Stream& any) const {
   PrefillArgs args = args_of(op);
   args.v = op.v.data, args.v_stride = op.v.stride;
   if (!op.sink_logits.empty()) args.sink_logits = stream.upload(op.sink_logits);
-  args.out = op.out.data, args.out_stride = op.out.stride, args.out_is_float = op.out.dtype == DType::f32;
+  args.out = row_0(op.out, op.q_begin), args.out_stride = op.out.stride, args.out_is_float = op.out.dtype == DType::f32;
   const auto upload_blocks = [&](int rows) {
     const std::vector<Block> blocks = blocks_of(op.offsets, op.prefix, rows, true);
     args.blocks = stream.upload(std::span<const Block>(blocks));

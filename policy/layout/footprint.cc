@@ -21,30 +21,41 @@ double mean(const std::vector<WorkGroup>& groups, double WorkGroup::*of, std::in
   return count > 0 ? sum / count : double(otherwise);
 }
 
-/// The work space of one chunk in the sublayer that needs the most. Attention needs its values of a whole chunk; what
-/// works row by row has room for a piece.
+/// The work space of one chunk in the sublayer that needs the most. Attention needs its values of a whole chunk, and
+/// the keys and values of whole prompts; what works row by row has room for a piece.
 std::uint64_t chunk_bytes(const ModelSpec& model, const Types& types, const Workspace& space) {
-  const auto bytes = [&](Stage stage, std::int64_t rows, bool of_chunk) {
+  const auto most_of = [&](const auto& used_by) {
     std::uint64_t most = 0;
-    for (const int layer : layer_of_each_kind(model)) {
-      Arena counting;
-      for (const Value value : scratch_values(steps_of(model, stage, layer)))
-        if (of_chunk == (stage == Stage::attend || spans_chunk(value))) {
-          take(counting, shape_of(value, model, types, rows));
-          counting.take(0, kValueAlignment);
-        }
-      most = std::max<std::uint64_t>(most, counting.used());
-    }
+    for (const int layer : layer_of_each_kind(model)) most = std::max<std::uint64_t>(most, used_by(layer));
     return most;
   };
-  Arena beside_prefix;
-  if (space.prefix_tokens > 0) take(beside_prefix, prefix_score_shape(model, space.prefix_tokens));
-  const auto piece = [&](Stage stage) { return bytes(stage, space.piece_tokens, false); };
-  const std::uint64_t attention = bytes(Stage::attention_in, space.chunk_tokens + space.prefix_tokens, true) +
-                                  bytes(Stage::attend, space.chunk_tokens + space.prefix_tokens, true) +
-                                  round_up(beside_prefix.used(), kValueAlignment);
+  const auto take_all = [&](Arena& arena, Stage stage, int layer, bool of_chunk, const auto& shape) {
+    for (const Value value : scratch_values(steps_of(model, stage, layer)))
+      if (of_chunk == (stage == Stage::attend || spans_chunk(value))) {
+        take(arena, shape(value));
+        arena.take(0, kValueAlignment);
+      }
+  };
+  const auto piece = [&](Stage stage) {
+    return most_of([&](int layer) {
+      Arena counting;
+      take_all(counting, stage, layer, false,
+               [&](Value value) { return shape_of(value, model, types, space.piece_tokens); });
+      return counting.used();
+    });
+  };
+  const auto attention = [&](const AttentionRows& rows) {
+    return most_of([&](int layer) {
+      Arena counting;
+      for (const Stage stage : {Stage::attention_in, Stage::attend})
+        take_all(counting, stage, layer, true, [&](Value value) { return attention_shape(value, model, types, rows); });
+      if (rows.prompts && space.prefix_tokens > 0) take(counting, prefix_score_shape(model, space.prefix_tokens));
+      return round_up(counting.used(), kValueAlignment);
+    });
+  };
+  const std::uint64_t of_chunk = std::max(attention(space.attention), attention({.queries = space.chunk_tokens}));
   const std::uint64_t beside = std::max(piece(Stage::attention_in), piece(Stage::attention_out));
-  return round_up(std::max({piece(Stage::embed), piece(Stage::mlp), piece(Stage::expert), attention + beside}), kPage);
+  return round_up(std::max({piece(Stage::embed), piece(Stage::mlp), piece(Stage::expert), of_chunk + beside}), kPage);
 }
 
 OutputLayout output_layout(const ModelSpec& model, const Types& types, std::int64_t block_size) {
@@ -88,19 +99,39 @@ UnpackedLayout unpacked_layout(const ScheduleShape& shape, const std::vector<std
   return layout;
 }
 
+// Without Policy::max_batched_tokens a longer prompt goes in chunks of so many tokens, and a batch begins as many
+// prompts in its first sweep. These keep any device busy for longer than the weights need from wherever they are.
+constexpr std::int64_t kChunkTokens = 2048, kFirstTokens = 131072;
+
+/// The most rows of a batch in the first sweep, and where prompts join later ones.
+std::int64_t first_rows(const Workload& work, const Workspace& space) {
+  return std::min(space.batch_tokens, std::max(space.first_tokens, work.longest_prompt));
+}
+std::int64_t joined_rows(const Policy& policy, const Workload& work, const Workspace& space) {
+  return std::min(space.batch_tokens, policy.gpu_batch_size + space.admitted_tokens + work.longest_prompt);
+}
+
 Workspace workspace_of(const ModelSpec& model, const Policy& policy, const Workload& work, const Types& types,
                        std::int64_t rows_that_fill) {
   Workspace space;
   space.batch_tokens = std::max<std::int64_t>(1, policy.gpu_batch_size * work.longest_prompt);
-  space.chunk_tokens = std::min(space.batch_tokens, std::max<std::int64_t>(rows_that_fill, work.longest_prompt));
+  const std::int64_t chunk = std::max(rows_that_fill, std::min(kChunkTokens, work.longest_prompt));
+  space.chunk_tokens = std::min(space.batch_tokens, policy.max_batched_tokens.value_or(chunk));
   space.piece_tokens = std::min(space.chunk_tokens, rows_that_fill);
   space.prefix_tokens = work.longest_prefix;
-  space.admitted_tokens = std::max(space.chunk_tokens, space.batch_tokens / 4);
+  space.first_tokens = policy.gpu_batch_size == 1
+                           ? space.batch_tokens
+                           : std::min(space.batch_tokens, policy.max_batched_tokens.value_or(kFirstTokens));
+  space.admitted_tokens = std::max(space.chunk_tokens, space.first_tokens / 4);
+  space.attention = {.queries = std::min(space.prefix_tokens, space.chunk_tokens) + space.chunk_tokens,
+                     .tokens = std::max(space.prefix_tokens + space.chunk_tokens, work.longest_prompt),
+                     .prompts = true};
   space.chunk = chunk_bytes(model, types, space);
   const std::int64_t block = policy.block_size();
   space.output = output_layout(model, types, block);
   space.gather = round_up(bytes_of(DType::f32, space.piece_tokens * std::max(model.embed, model.hidden)), kPage);
-  space.routing = 2 * round_up(bytes_of(DType::f32, space.batch_tokens * model.experts.chosen), kValueAlignment);
+  const std::int64_t most_rows = std::max(first_rows(work, space), joined_rows(policy, work, space));
+  space.routing = 2 * round_up(bytes_of(DType::f32, most_rows * model.experts.chosen), kValueAlignment);
   if (policy.attention_on_host > 0) {
     space.exchange_device = exchange_layout(model, types, block, false);
     space.exchange_host = exchange_layout(model, types, block, true);
@@ -161,16 +192,16 @@ bool any_on(Tier tier, const std::vector<Tier>& homes) {
 int prefill_batches(const ScheduleShape& shape, const Workload& work, const Workspace& space, std::int64_t fill) {
   if (work.resumes || any_on(Tier::disk, shape.unit_home) || any_on(Tier::disk, shape.kv_home)) return shape.batches;
   constexpr std::int64_t fills = 4;  // flop of so many rows take as long as bringing the weights over PCIe
-  const std::int64_t wanted = (fills * fill + space.batch_tokens - 1) / space.batch_tokens;
+  const std::int64_t wanted = (fills * fill + space.first_tokens - 1) / space.first_tokens;
   return static_cast<int>(std::min<std::int64_t>(wanted, shape.batches));
 }
 
 /// The most rows that a batch has after the first sweep.
 std::int64_t decode_rows(const ScheduleShape& shape, const Policy& policy, const Workload& work,
                          const Workspace& space) {
-  if (shape.prefill_batches == shape.batches) return space.batch_tokens;
-  const std::int64_t joining = shape.refills ? space.admitted_tokens + work.longest_prompt : 0;
-  return std::min(space.batch_tokens, policy.gpu_batch_size + joining);
+  const std::int64_t later = shape.refills ? joined_rows(policy, work, space)
+                                           : std::min<std::int64_t>(space.batch_tokens, policy.gpu_batch_size);
+  return shape.prefill_batches == shape.batches ? std::max(first_rows(work, space), later) : later;
 }
 
 /// The largest KV buffer that is away from home while it is used.
@@ -250,12 +281,12 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
   shape.layers = model.layers;
   shape.batches = policy.num_gpu_batches;
   shape.disk_reads_device = sizing.disk_reads_device;
-  shape.refills = work.resumes || (policy.continuous && work.requests && *work.requests > policy.block_size());
   const std::vector<std::size_t> unit_bytes(sizing.unit_bytes.begin(), sizing.unit_bytes.end());
   shape.unit_home = spread(unit_bytes, policy.weights.of);
   // A prompt attends to its own keys and values before they are quantised.
   const DType slot_type = policy.kv_format.dtype.value_or(sizing.kv);
-  print.types = {sizing.activation, is_quantised(slot_type) ? sizing.kv : slot_type, sizing.product};
+  const bool quantised = is_quantised(slot_type);
+  print.types = {sizing.activation, quantised ? sizing.kv : slot_type, sizing.product, quantised};
   print.kv_shapes = kv_shapes(model, policy, work, slot_type);
   const std::vector<std::size_t> kv_weight = kv_weights(print);
   shape.kv_home = spread(kv_weight, policy.kv.of);
@@ -264,11 +295,13 @@ Footprint footprint(const ModelSpec& model, const std::vector<Unit>& units, cons
 
   print.gpu_batch_size = policy.gpu_batch_size;
   print.workspace = workspace_of(model, policy, work, print.types, sizing.rows_that_fill);
+  shape.refills = work.resumes || print.workspace.first_tokens < print.workspace.batch_tokens ||
+                  (policy.continuous && work.requests && *work.requests > policy.block_size());
   shape.prefill_batches = prefill_batches(shape, work, print.workspace, sizing.rows_that_fill);
   const auto hidden_bytes = [&](std::int64_t rows) {
     return round_up(hidden_layout(model, print.types, rows).bytes, kPage);
   };
-  print.prefill_hidden_bytes = hidden_bytes(print.workspace.batch_tokens);
+  print.prefill_hidden_bytes = hidden_bytes(first_rows(work, print.workspace));
   print.decode_hidden_bytes = hidden_bytes(decode_rows(shape, policy, work, print.workspace));
   std::vector<std::size_t> activation_bytes;
   for (int batch = 0; batch < shape.batches; ++batch) activation_bytes.push_back(print.activation_buffer_bytes(batch));

@@ -93,13 +93,17 @@ struct UnpackedLayout {
 
 /// The space, per chunk of tokens and per block, that the kernels need in addition to the buffers.
 struct Workspace {
-  std::int64_t batch_tokens = 0;   ///< tokens in a batch of the longest prompts
-  std::int64_t chunk_tokens = 0;   ///< most tokens in a chunk, which holds whole prompts
-  std::int64_t piece_tokens = 0;   ///< most tokens in a piece of a chunk: what works row by row goes piece by piece
+  std::int64_t batch_tokens = 0;  ///< tokens in a batch of the longest prompts
+  std::int64_t chunk_tokens = 0;  ///< most tokens in a chunk, which holds whole prompts or a part of one that is longer
+  std::int64_t piece_tokens = 0;  ///< most tokens in a piece of a chunk: what works row by row goes piece by piece
   std::int64_t prefix_tokens = 0;  ///< most tokens of a shared prefix, which lie beside those of a chunk
+  /// Prompt tokens of a batch that may begin in the first sweep, or one prompt if it has more; batch_tokens if all
+  /// begin.
+  std::int64_t first_tokens = 0;
   /// Prompt tokens of a batch that may join a sweep after the first, not counting the last prompt of them: a quarter of
   /// what its prefill has, so that decode does not stall.
   std::int64_t admitted_tokens = 0;
+  AttentionRows attention;  ///< a prefix's last chunk and one more; a whole prompt, or a prefix and a chunk
   std::uint64_t chunk = 0;  ///< bytes, device: projections, attention and mlp of one chunk
   OutputLayout output;      ///< device
   UnpackedLayout unpacked;  ///< device

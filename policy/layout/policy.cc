@@ -107,6 +107,7 @@ template <class A, class B, class Visit> void for_each_field(A& a, B& b, const V
   visit(a.retention, b.retention);
   visit(a.overlap, b.overlap);
   visit(a.continuous, b.continuous);
+  visit(a.max_batched_tokens, b.max_batched_tokens);
   for (std::size_t tier = 0; tier < 3; ++tier) visit(budgets_of(a)[tier], budgets_of(b)[tier]);
 }
 
@@ -135,6 +136,8 @@ PartialPolicy PartialPolicy::from_json(const nlohmann::json& object, const std::
   if (fields.has("retention")) policy.retention = Retention::from_json(fields.at("retention"), where + ": retention");
   if (fields.has("overlap")) policy.overlap = fields.boolean("overlap");
   if (fields.has("schedule")) policy.continuous = continuous_from_text(fields.text("schedule"), where + ": schedule");
+  if (fields.has("max_batched_tokens"))
+    policy.max_batched_tokens = fields.integer("max_batched_tokens", kFewestBatchedTokens, kMostBatchedTokens);
   if (fields.has("budgets")) {
     Fields budgets(fields.at("budgets"), where + ": budgets", Blame::usage);
     for (const offload::Tier tier : offload::kTiers)
@@ -200,6 +203,7 @@ nlohmann::ordered_json Policy::to_json() const {
   object["retention"] = retention.to_json();
   object["overlap"] = overlap;
   object["schedule"] = continuous ? "continuous" : "static";
+  if (max_batched_tokens) object["max_batched_tokens"] = *max_batched_tokens;
   for (const offload::Tier tier : offload::kTiers) object["budgets"][name_of(tier)] = budgets[tier];
   return object;
 }

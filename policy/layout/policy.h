@@ -18,6 +18,8 @@ namespace weft::policy {
 
 /// The most batches, and the most sequences in one.
 inline constexpr int kMostSequences = 1 << 15;
+/// The fewest tokens of a chunk, which ends at a multiple of kernels::kPrefixStep, and the most.
+inline constexpr std::int64_t kFewestBatchedTokens = 64, kMostBatchedTokens = std::int64_t{1} << 30;
 
 /// Shares of a kind of buffer per tier; they sum to 1.
 struct Fractions {
@@ -68,6 +70,9 @@ struct Policy {
   /// Whether a finished sequence gives its place to the next request, whose prefill joins the next sweep. Otherwise
   /// blocks run to their end.
   bool continuous = true;
+  /// The most prompt tokens of a gpu batch that are computed at once, kFewestBatchedTokens or more: a longer prompt
+  /// goes through each layer in chunks, and others begin in later sweeps. nullopt: chosen by the footprint.
+  std::optional<std::int64_t> max_batched_tokens = {};
   Budgets budgets;
 
   int block_size() const { return gpu_batch_size * num_gpu_batches; }
@@ -83,6 +88,7 @@ struct PartialPolicy {
   std::optional<double> attention_on_host;
   std::optional<Retention> retention;
   std::optional<bool> overlap, continuous;
+  std::optional<std::int64_t> max_batched_tokens;
   std::array<std::optional<std::uint64_t>, 3> budgets;  ///< [offload::Tier]
 
   /// Throws UsageError for unknown keys, with the nearest known one, for fractions that do not sum to 1, and so on.

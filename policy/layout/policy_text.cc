@@ -35,8 +35,10 @@ std::string policy_line(const Policy& policy) {
          percentages(policy.kv) + (policy.kv_format.dtype ? " in " + to_text(policy.kv_format, DType::f16) : "") +
          ", activations " + percentages(policy.activations) + "; retention " + retention_name(policy.retention) +
          (policy.weight_format ? "; weights " + to_text(*policy.weight_format) : "") + "; attention on " +
-         attention_to_text(policy.attention_on_host) + "; " + (policy.continuous ? "continuous" : "static") +
-         " schedule";
+         attention_to_text(policy.attention_on_host) +
+         (policy.max_batched_tokens ? "; prompts " + std::to_string(*policy.max_batched_tokens) + " tokens at a time"
+                                    : "") +
+         "; " + (policy.continuous ? "continuous" : "static") + " schedule";
 }
 
 }  // namespace weft::policy

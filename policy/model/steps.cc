@@ -105,6 +105,31 @@ std::vector<Value> scratch_values(std::span<const Step> steps) {
   return values;
 }
 
+bool writes_stored(const Types& types) {
+  const bool narrow = types.product == types.kv && !types.quantises_kv;
+  return narrow || types.activation == types.kv;
+}
+
+ValueShape attention_shape(Value value, const ModelSpec& model, const Types& types, const AttentionRows& rows) {
+  const auto shape = [&](std::int64_t count) { return shape_of(value, model, types, count); };
+  const auto as_product = [&](ValueShape shape, bool narrow) {
+    if (narrow) shape.dtype = types.product;
+    return shape;
+  };
+  // Attention of prompts reads the type of the keys; slots of int8 and int4 are filled from fp32 numbers.
+  const bool narrow = rows.prompts && types.product == types.kv, narrow_kv = narrow && !types.quantises_kv;
+  switch (value) {
+    case Value::q:
+    case Value::attended: return as_product(shape(rows.queries), model.fused_qkv ? narrow_kv : narrow);
+    case Value::k:
+    case Value::v: return as_product(shape(rows.prompts && keeps_keys(types) ? rows.tokens : rows.queries), narrow_kv);
+    case Value::stored_k:
+    case Value::stored_v: return shape(rows.prompts && !writes_stored(types) ? rows.tokens : 0);
+    case Value::log_sum: return shape(rows.prompts ? rows.queries : 0);
+    default: return shape(rows.prompts ? rows.tokens : 0);  // the scores
+  }
+}
+
 std::size_t take(offload::Arena& arena, const ValueShape& shape) { return arena.take(shape.bytes(), kValueAlignment); }
 
 ValueShape prefix_score_shape(const ModelSpec& model, std::int64_t prefix) {

@@ -96,6 +96,7 @@ std::vector<int> layer_of_each_kind(const ModelSpec& model);
 struct Types {
   DType activation = DType::f32, kv = DType::f16;  ///< kv: for a prompt's keys and values during its attention
   DType product = DType::f32;                      ///< rows that are made for products to read
+  bool quantises_kv = false;                       ///< the slots of the KV cache have int8 or int4
 };
 struct ValueShape {
   DType dtype = DType::f32;
@@ -111,6 +112,21 @@ constexpr std::size_t kValueAlignment = 64;  ///< every value in the work space 
 std::vector<Value> scratch_values(std::span<const Step> steps);
 /// The values of attention_in that attention over a chunk reads. All others of a stage are of one piece of its rows.
 constexpr bool spans_chunk(Value value) { return value == Value::q || value == Value::k || value == Value::v; }
+
+/// The rows that attention has room for at once.
+struct AttentionRows {
+  std::int64_t queries = 0;  ///< rows of chunks that attend
+  std::int64_t tokens = 0;   ///< rows that they attend to, in prompts
+  bool prompts = false;      ///< else decode steps, whose keys and values are in slots
+};
+/// Whether products write a prompt's keys and values as attention reads them.
+bool writes_stored(const Types& types);
+/// Whether what products write is needed after attention, or by later chunks.
+inline bool keeps_keys(const Types& types) { return writes_stored(types) || types.quantises_kv; }
+/// The shape of a value of attention_in that spans_chunk(), or of attend; no rows where it is not needed. A prompt's
+/// keys and values are those of all tokens in the type that attention reads, and in fp32 too if slots are filled from
+/// that; everything else is of a chunk.
+ValueShape attention_shape(Value value, const ModelSpec& model, const Types& types, const AttentionRows& rows);
 /// Takes room for one of them; returns its offset.
 std::size_t take(offload::Arena& arena, const ValueShape& shape);
 

@@ -35,8 +35,13 @@ class Predictor {
 
   /// The share of sequences whose prompt is computed.
   double own() const { return begins_.own; }
+  /// The first sweep, and those in which further prompts of the block begin, where they are too many for one.
   Phase prefill(std::int64_t live) const {
-    return phase(first_, {.prefill = true, .live = live, .tokens = begins_.prompt, .own = begins_.own});
+    const double prompts = double(std::min<std::int64_t>(live, policy_.gpu_batch_size)) * begins_.own;
+    const double full = prompts * begins_.prompt / double(footprint_.workspace.first_tokens);
+    const double sweeps = std::max(1.0, std::ceil(std::min(full, prompts)));
+    return sweeps *
+           phase(first_, {.prefill = true, .live = live, .tokens = begins_.prompt, .own = begins_.own / sweeps});
   }
 
   /// All sweeps after the first token. Sequences end at different lengths, so on average only a part of a block is

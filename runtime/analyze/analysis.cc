@@ -190,6 +190,7 @@ Decision one_window(std::int64_t window, const std::vector<int>& windows) {
   Decision decision;
   decision.policy.gpu_batch_size = decision.policy.num_gpu_batches = 1;
   decision.policy.continuous = false;
+  decision.policy.max_batched_tokens = window;  // the observer sees whole windows
   decision.policy.retention = policy::Retention::from_text("h2o:" + std::to_string(window) + ":1");
   decision.work = policy::alike(1, window, 1, *decision.policy.retention, windows);
   return decision;

@@ -22,6 +22,7 @@ Decision LayerLosses::decision(std::int64_t window, const policy::ModelSpec& mod
   decision.policy.gpu_batch_size = std::min(kTogether, layers + 1);
   decision.policy.num_gpu_batches = 1;
   decision.policy.continuous = false;
+  decision.policy.max_batched_tokens = window;  // the observer sees whole windows
   policy::Retention retention = policy::Retention::from_text("h2o:" + std::to_string(window) + ":1");
   retention.layers.assign(static_cast<std::size_t>(layers), {policy::Retention::kOnce});  // each layer has its own
   decision.work = policy::alike(*decision.policy.gpu_batch_size, window, 1, retention, model.windows);

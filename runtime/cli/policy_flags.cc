@@ -10,12 +10,13 @@
 namespace weft::runtime {
 namespace {
 
-int checked_size(int value, const char* flag) {
-  if (value < 1 || value > policy::kMostSequences)
-    throw UsageError(std::string(flag) + " must be from 1 to " + std::to_string(policy::kMostSequences) + ", got " +
-                     std::to_string(value));
+template <class Number> Number checked(Number value, Number least, Number most, const char* flag) {
+  if (value < least || value > most)
+    throw UsageError(std::string(flag) + " must be from " + std::to_string(least) + " to " + std::to_string(most) +
+                     ", got " + std::to_string(value));
   return value;
 }
+int checked_size(int value, const char* flag) { return checked(value, 1, policy::kMostSequences, flag); }
 
 }  // namespace
 
@@ -64,6 +65,12 @@ void PolicyFlags::add_to(CLI::App& app) {
       ->group("Policy");
   app.add_option("--attention", attention,
                  "Where KV that is not on the device is attended: device, host, or the host's share, such as 0.6")
+      ->group("Policy");
+  app.add_option(
+         "--max-num-batched-tokens", max_num_batched_tokens,
+         "Prompt tokens of a gpu batch that are computed at once; longer prompts go through each layer in chunks "
+         "of so many, and other prompts begin later. By default 2048, or as many as keep the device busy, and "
+         "131072")
       ->group("Policy");
   app.add_option("--schedule", schedule,
                  "continuous: a finished sequence gives its place to the next request; static: a block runs to its end")
@@ -195,6 +202,9 @@ policy::PartialPolicy PolicyFlags::policy() const {
   }
   if (!attention.empty()) flags.attention_on_host = policy::attention_from_text(attention, "--attention");
   if (!schedule.empty()) flags.continuous = policy::continuous_from_text(schedule, "--schedule");
+  if (max_num_batched_tokens)
+    flags.max_batched_tokens = checked(*max_num_batched_tokens, policy::kFewestBatchedTokens,
+                                       policy::kMostBatchedTokens, "--max-num-batched-tokens");
   if (no_overlap) flags.overlap = false;
   flags.budgets = memory();
   policy::PartialPolicy both = flags.over(file);

@@ -1,6 +1,7 @@
 // runtime/cli/policy_flags.h: the flags that set how a run is laid out. generate, score, bench and plan share them.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct PolicyFlags {
   std::string device_memory, host_memory, disk_memory;
   std::vector<double> percent;
   std::optional<int> gpu_batch_size, num_gpu_batches, weight_group;
+  std::optional<std::int64_t> max_num_batched_tokens;
   std::vector<std::string> or_kv_dtypes, or_weight_dtypes;
   bool no_overlap = false, compress_weight = false, compress_cache = false;
   MachineOptions machine{.disk_directory = ""};

@@ -66,6 +66,7 @@ void Executor::run(std::span<Sequence> block, const OnToken& on_token, const Wai
   const Places::Shape shape{.gpu_batch_size = policy_.gpu_batch_size,
                             .num_gpu_batches = policy_.num_gpu_batches,
                             .admitted_tokens = footprint_.workspace.admitted_tokens,
+                            .first_tokens = footprint_.workspace.first_tokens,
                             .last_token_only = layers_.synthetic_prefill(),
                             .prefix_tokens = layers_.prefix_tokens(),
                             .prefix_step = backend_.prefix_step(),

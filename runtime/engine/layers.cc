@@ -83,8 +83,7 @@ const std::vector<Step>& Layers::steps(Stage stage, int layer) const {
 
 View Layers::take(Value value, std::int64_t rows, const Chunk& chunk) {
   const policy::ValueShape shape = policy::shape_of(value, model_, types_, rows);
-  const bool of_kv = value == Value::k || value == Value::v, of_q = value == Value::q || value == Value::attended;
-  const bool narrow = (of_q && chunk.narrow_q) || ((of_kv || value == Value::qkv) && chunk.narrow_kv);
+  const bool narrow = value == Value::qkv && chunk.narrow_qkv;
   return {scratch_.at(policy::take(scratch_, shape)), narrow ? types_.product : shape.dtype, shape.rows, shape.cols};
 }
 

@@ -58,14 +58,16 @@ struct LayersPlan {
   const policy::Retention& retention;
   policy::Types types;
   bool rotate = false;  ///< rotate keys and values before they are quantised (policy::KvFormat)
-  std::int64_t chunk_tokens = 0, piece_tokens = 0, prefix_tokens = 0;  ///< as in policy::Workspace
+  std::int64_t chunk_tokens = 0, piece_tokens = 0, prefix_tokens = 0;  ///< as in policy::Workspace; chunk_tokens at
+                                                                       ///< least kernels::kPrefixStep
   Arithmetic arithmetic = Arithmetic::exact;                           ///< used for products with quantised weights
   std::vector<std::vector<float>> sink_logits = {};                    ///< [layers, heads] if the model has sinks
 };
 
 /// Runs sublayers on the device, so that the work space is bounded: attention in chunks of at most `chunk_tokens` rows
-/// (or one prompt) besides a prefix that they share, and what works row by row in pieces of at most `piece_tokens`
-/// rows. A row's result depends on neither. Once `stop` is over, the next chunk or piece throws Interrupted.
+/// besides the keys and values of one prompt or of a shared prefix, and what works row by row in pieces of at most
+/// `piece_tokens` rows. A row's result depends on neither. Once `stop` is over, the next chunk or piece throws
+/// Interrupted.
 /// attention_core() is called by the host lane's thread, everything else by the device lane's, one thread at a time.
 class Layers {
  public:
@@ -112,7 +114,7 @@ class Layers {
   policy::Rolling rolling() const { return policy::rolling_of(model_, retention_); }
 
   /// Called on the device lane's thread once the scores of some prompts in one layer are computed, with the op that
-  /// computed them. Serves the analysis of attention.
+  /// computed them. Serves the analysis of attention, whose prompts must fit into a chunk.
   using OnPrompts = std::function<void(int layer, const kernels::ColumnSums& op)>;
   void set_on_prompts(OnPrompts on_prompts) { on_prompts_ = std::move(on_prompts); }
 
@@ -128,7 +130,7 @@ class Layers {
   struct Chunk {
     std::span<const std::int32_t> tokens, position;  // [rows]
     std::span<const std::int32_t> last;              // [sequences] the last row of each
-    bool narrow_q = false, narrow_kv = false;        // q, k and v in the type of products
+    bool narrow_qkv = false;                         // q, k and v of one product in the type of products
     std::span<std::int32_t> expert = {};             // [rows * chosen] written by the router
     std::span<float> weight = {};
     ExpertRows routed = {};
@@ -165,21 +167,49 @@ class Layers {
   };
   /// The parts of the sequences from `first` on.
   std::vector<Part> parts(const BatchRows& rows, std::int64_t first) const;
-  /// Makes room in the work space for a chunk's values of attention, of `prefix` and `rows` rows, and for prefix_score_
-  /// if it is needed.
-  void take_attention(int layer, const UnitViews& unit, std::int64_t prefix, std::int64_t rows, const Chunk& chunk,
-                      Values& values);
+  /// The work space of attention over one part, or over all parts with one prefix.
+  struct Attending {
+    Values values;                 ///< as policy::attention_shape() has them
+    std::int64_t prefix = 0;       ///< its tokens, whose keys and values come first
+    std::int64_t prefix_rows = 0;  ///< those of its last chunk, which come first among the queries
+    View prefix_score;             ///< [kv_heads, kernels::whole_steps(prefix)] by the prefix's own rows; or empty
+  };
+  /// Consecutive rows that attend at once: whole prompts, or a part of one.
+  struct PromptChunk {
+    std::int64_t row, count;  ///< the first one in the batch; their number
+    std::int64_t token;       ///< the place of the first key and value
+    std::int64_t query;       ///< the place of the first query
+  };
+  /// Makes room for parts of at most `rows` rows each, after `prefix` tokens.
+  Attending take_attention(int layer, const UnitViews& unit, std::int64_t prefix, std::int64_t rows, bool prompts);
   /// Whether a layer's tokens stay by the attention that they received.
   bool scored(int layer) const { return retention_.scored() && !retention_.everything(layer); }
-  /// Attention of prompts to themselves, and to the `prefix` rows with which `values` begin. Returns the op, which has
-  /// run.
-  kernels::PrefillAttention attend_prompts(int layer, const Values& values, std::span<const std::int32_t> offsets,
-                                           std::int64_t prefix, kernels::Stream& stream);
-  /// Attention over a prefix of so many rows, the scores that it gives its own tokens, and rotate() of its rows.
-  void prefill_prefix(int layer, const Values& values, std::int64_t tokens, kernels::Stream& stream);
-  /// Attention of a part's prompts, and what stays of them. `values` begin with the rows of its prefix.
-  void prefill(int layer, const BatchRows& rows, const Part& part, const Values& values, const Cache& kv,
-               kernels::Stream& stream);
+  /// `rows` rows from `row` on, whose keys and values have places from `token` on, cut at multiples of
+  /// kernels::kPrefixStep tokens.
+  std::vector<PromptChunk> chunks_of(std::int64_t row, std::int64_t rows, std::int64_t token, std::int64_t query) const;
+  std::int64_t key_row(const PromptChunk& chunk) const;
+  /// Runs what comes before and after attention for some rows, and `attend_to` between.
+  void around_attention(int layer, const UnitViews& unit, const BatchRows& rows, View hidden, const PromptChunk& chunk,
+                        const Values& values, const std::function<void()>& attend_to, kernels::Stream& stream);
+  /// Attention of the chunk's rows to themselves and to the tokens before. `offsets` as in kernels::PrefillAttention.
+  /// Returns the op, which has run.
+  kernels::PrefillAttention attend_prompts(int layer, const Attending& at, const PromptChunk& chunk,
+                                           std::span<const std::int32_t> offsets, kernels::Stream& stream);
+  /// All of attention for a prefix's own rows, the scores that they give their tokens, and rotate().
+  void prefill_prefix(int layer, const UnitViews& unit, const BatchRows& rows, const SharedPrefix& prefix, View hidden,
+                      Attending& at, kernels::Stream& stream);
+  /// All of attention for a part's prompts, and what stays of them.
+  void prefill(int layer, const UnitViews& unit, const BatchRows& rows, const Part& part, View hidden,
+               const Attending& at, const Cache& kv, kernels::Stream& stream);
+  /// Adds the scores that a chunk of a long prompt gives all tokens so far; `left` of its rows come later. `scores` has
+  /// those of the chunks before, or is empty. Returns them.
+  View add_scores(const kernels::PrefillAttention& attention, const Attending& at, std::int64_t left, View scores,
+                  kernels::Stream& stream) const;
+  /// Writes what stays of a part's prompts. `attention` has attended to them all, `scores` are theirs if they are
+  /// known.
+  void keep_part(int layer, const BatchRows& rows, const Part& part, const Attending& at,
+                 const kernels::PrefillAttention& attention, std::span<const std::int32_t> offsets, View scores,
+                 const Cache& kv, kernels::Stream& stream) const;
   /// Runs all of attention for the sequences from `first` on.
   void attend(int layer, const UnitViews& unit, const BatchRows& rows, std::int64_t first, View hidden, const Cache& kv,
               kernels::Stream& stream);
@@ -210,7 +240,6 @@ class Layers {
   kernels::Backend& backend_;
   const kernels::Ops& ops_;
   const GracePeriod& stop_;
-  View prefix_score_;  // [kv_heads, kernels::whole_steps() of the prefix] of the chunk at hand; empty if not needed
   RandomCache random_cache_;  // for synthetic prefill
   bool synthetic_ = false;
   OnPrompts on_prompts_;

@@ -95,12 +95,17 @@ std::vector<std::int32_t> Places::beginning(int batch, bool prefill) {
 }
 
 std::vector<Places::Group> Places::groups(std::span<const Sequence> all, const std::vector<std::int32_t>& beginning,
-                                          std::int64_t most_rows) const {
+                                          bool prefill) const {
   std::vector<Group> groups;
   std::int64_t rows = 0;
-  for (std::size_t i = 0; i < beginning.size() && rows < most_rows; ++i) {
+  const auto may_begin = [&](std::int64_t length) {
+    if (!prefill) return rows < shape_.admitted_tokens;
+    return rows == 0 || shape_.last_token_only || length <= shape_.first_tokens - rows;
+  };
+  for (std::size_t i = 0; i < beginning.size(); ++i) {
     const std::vector<std::int32_t>& tokens = all[beginning[i]].tokens;
     const auto length = static_cast<std::int64_t>(tokens.size());
+    if (!may_begin(length)) break;
     std::int64_t most = std::min({shape_.prefix_tokens, length - std::max<std::int64_t>(1, shape_.observation),
                                   shape_.rolling.context > 0 ? shape_.rolling.context : length});
     most = std::max<std::int64_t>(0, most) / shape_.prefix_step * shape_.prefix_step;
@@ -166,7 +171,7 @@ RowCounts Places::gather(int batch, bool prefill) {
     alike.emplace_back();
   }
   std::vector<std::int32_t> sharing;
-  for (const Group& group : groups(all, own, prefill ? INT64_MAX : shape_.admitted_tokens)) {
+  for (const Group& group : groups(all, own, prefill)) {
     if (group.tokens > 0)
       rows.prefixes.push_back(
           {rows.own(), rows.own() + static_cast<std::int64_t>(group.last - group.first), 0, group.tokens});

@@ -36,12 +36,14 @@ class Places {
  public:
   struct Shape {
     int gpu_batch_size = 1, num_gpu_batches = 1;
-    std::int64_t admitted_tokens = 0;  ///< prompt tokens that may join a later sweep of a batch
-    bool last_token_only = false;      ///< prompts have one row, since their keys and values are made up
-    std::int64_t prefix_tokens = 0;    ///< most tokens of a shared prefix; 0: prefixes are not shared
-    std::int64_t prefix_step = 1;      ///< Backend::prefix_step()
-    std::int64_t observation = 0;      ///< last rows of a prompt that it does not share (Retention::observation)
-    policy::Rolling rolling = {};      ///< rule for rolled positions
+    std::int64_t admitted_tokens = 0;       ///< prompt tokens that may join a later sweep of a batch
+    std::int64_t first_tokens = INT64_MAX;  ///< prompt tokens that may begin in the first sweep of a batch, if not one
+                                            ///< prompt has more
+    bool last_token_only = false;           ///< prompts have one row, since their keys and values are made up
+    std::int64_t prefix_tokens = 0;         ///< most tokens of a shared prefix; 0: prefixes are not shared
+    std::int64_t prefix_step = 1;           ///< Backend::prefix_step()
+    std::int64_t observation = 0;           ///< last rows of a prompt that it does not share (Retention::observation)
+    policy::Rolling rolling = {};           ///< rule for rolled positions
   };
   /// `block` has at most as many sequences as there are places, none finished. It and `waiting` must outlive this.
   Places(const Shape& shape, std::span<Sequence> block, const Waiting& waiting);
@@ -62,9 +64,10 @@ class Places {
   /// Gives free places of the block to such sequences, between two sweeps. Returns the places.
   std::vector<std::size_t> place_begun();
 
-  /// Makes the rows of the batch's next sweep: first sequences that have begun, then those that begin. Except in the
-  /// block's first sweep, waiting sequences get the places of finished ones before that, and a sequence whose prompt
-  /// begins as others do may wait in its place until more of them have one, so that they share a prefix.
+  /// Makes the rows of the batch's next sweep: first sequences that have begun, then those that begin. Prompts that are
+  /// more than may begin wait in their places. Except in the block's first sweep, waiting sequences get the places of
+  /// finished ones before that, and a sequence whose prompt begins as others do may wait in its place until more of
+  /// them have one, so that they share a prefix.
   RowCounts gather(int batch, bool prefill);
   /// One sequence of the batch has finished.
   void finished(int batch);
@@ -81,8 +84,9 @@ class Places {
   std::vector<std::int32_t> beginning(int batch, bool prefill);
   /// Whether sequences that could begin wait for others with the same prefix.
   bool hold(int batch, std::int64_t sharers, std::int64_t tokens);
+  /// Groups of the sequences in the places `beginning`, in their order, as many as begin in this sweep.
   std::vector<Group> groups(std::span<const Sequence> all, const std::vector<std::int32_t>& beginning,
-                            std::int64_t most_rows) const;
+                            bool prefill) const;
   void add_rows(BatchRows& rows, std::int32_t place, const Sequence& sequence, std::int64_t from) const;
   void fill(Sequence& place, int batch);
 

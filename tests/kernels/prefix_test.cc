@@ -156,6 +156,80 @@ TEST_CASE("prompts that share a prefix give what each gives alone, on the CPU to
   }
 }
 
+TEST_CASE("a prompt in several calls gives what it gives in one, on the CPU to the last bit", "[kernels]") {
+  const Place& place = *GENERATE(from_range(every_place()));
+  const DType dtype = GENERATE(DType::f32, DType::f16);
+  const Statistic statistic = GENERATE(Statistic::sum, Statistic::largest);
+  struct Long {
+    int heads, kv_heads, head_dim;
+    std::vector<std::int32_t> ends;  // of the calls; the last one's is the prompt's
+    int observation = 0, sliding = 0;
+    LogitShape logits = {};
+  };
+  const std::vector<Long> cases{{2, 1, 16, {64, 128, 201}},
+                                {4, 2, 64, {128, 384, 385}, 0, 0, {20, {0.5f, -1, 2, 0}}},
+                                {2, 2, 40, {192, 256, 270}, 32},
+                                {4, 1, 24, {64, 128, 192, 256, 300}, 0, 100},
+                                {2, 1, 20, {128, 150}, 60, 70}};
+  for (const Long& c : cases) {
+    if (!place.on_host && (c.head_dim + static_cast<int>(dtype) + static_cast<int>(statistic)) % 2 == 0) continue;
+    CAPTURE(place.name, name_of(dtype), c.heads, c.head_dim, c.observation, c.sliding);
+    const int t = c.ends.back(), d = c.head_dim, q_cols = c.heads * d, kv_cols = c.kv_heads * d;
+    const auto q = normal(std::int64_t{t} * q_cols, 3), k = rounded(normal(std::int64_t{t} * kv_cols, 4), dtype),
+               v = rounded(normal(std::int64_t{t} * kv_cols, 5), dtype);
+    const float scale = 1.5f / std::sqrt(static_cast<float>(d));
+    const Array ak(place, k, t, kv_cols, dtype), av(place, v, t, kv_cols, dtype);
+    // The scores are those of all calls; queries and results are a call's own.
+    const auto run = [&](std::int32_t begin, std::int32_t end, const Array& score, bool scored) {
+      const std::int32_t count = end - begin, offsets[] = {begin, end};
+      const Array aq(place, Run::rows(q, q_cols, begin, count), count, q_cols), out(place, count, q_cols),
+          lse(place, c.heads, count);
+      const ConstView keys = ConstView(ak).slice(0, end), values = ConstView(av).slice(0, end);
+      place.run(PrefillAttention{aq, keys, values, offsets, c.heads, c.kv_heads, d, scale, out, lse, c.sliding,
+                                 c.logits.cap, c.logits.sink_logits, begin, begin});
+      const int counted = std::min(count, c.observation - (t - end));  // of the last rows
+      if (c.observation == 0 || counted > 0) {
+        ColumnSums sums{aq,
+                        keys,
+                        lse,
+                        offsets,
+                        c.heads,
+                        c.kv_heads,
+                        d,
+                        scale,
+                        std::max(0, counted),
+                        View(score).columns(0, end),
+                        statistic,
+                        c.sliding,
+                        c.logits.cap,
+                        begin};
+        sums.q_begin = begin;
+        if (c.observation == 0) sums.observation = 0;
+        if (scored) sums.before = View(score).columns(0, begin);
+        place.run(sums);
+      }
+      return std::pair(out.host(), lse.host());
+    };
+    const Array whole_score(place, c.kv_heads, t), score(place, c.kv_heads, t);
+    const auto [out, lse] = run(0, t, whole_score, false);
+    const auto near_enough = [&](const std::vector<float>& got, const std::vector<float>& wanted) {
+      if (place.exact()) CHECK(got == wanted);
+      else
+        CHECK_THAT(got, near(std::vector<double>(wanted.begin(), wanted.end()), tolerance(place.product_type(dtype))));
+    };
+    std::int32_t begin = 0;
+    bool scored = false;
+    for (const std::int32_t end : c.ends) {
+      const auto [own_out, own_lse] = run(begin, end, score, scored);
+      near_enough(own_out, Run::rows(out, q_cols, begin, end - begin));
+      near_enough(own_lse, columns(lse, c.heads, begin, end - begin));
+      scored = c.observation == 0 || c.observation > t - end;
+      begin = end;
+    }
+    near_enough(score.host(), whole_score.host());
+  }
+}
+
 TEST_CASE("a prefix that does not fit its rows is refused", "[kernels]") {
   const Place& place = *every_place().front();
   const Array rows(place, 100, 16), lse(place, 1, 100), score(place, 1, 100);
@@ -168,6 +242,11 @@ TEST_CASE("a prefix that does not fit its rows is refused", "[kernels]") {
   ColumnSums sums{rows, rows, lse, offsets, 1, 1, 16, 1, 40, score};
   sums.prefix = 64;
   CHECK_THROWS_WITH(place.run(sums), "column_sums: observation is 40, sequence 0 has 36 rows besides its prefix");
+  attention.prefix = 64, attention.q_begin = 65;
+  CHECK_THROWS_WITH(place.run(attention), Catch::Contains("prefill_attention: k is [100, 16], wanted [165, 16]"));
+  const Array few(place, 30, 16);
+  attention.q = few, attention.out = few, attention.q_begin = 70;
+  CHECK_THROWS_WITH(place.run(attention), "prefill_attention: q_begin is 70, wanted 0 to 64");
   sums.observation = 0, sums.before = rows;
   CHECK_THROWS_WITH(place.run(sums), Catch::Contains("column_sums: before is"));
 }

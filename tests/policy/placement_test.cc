@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "kernels/error.h"
@@ -111,6 +112,34 @@ TEST_CASE("prompts are computed in chunks that fill the device, and no larger th
   CHECK(chunk(4096, 40) == 40 * 64);
   CHECK(chunk(2048, 4) == 4 * 64);
   CHECK(chunk(16, 40) == 64);  // a whole prompt
+}
+
+TEST_CASE("a long prompt takes memory for its hidden states, and for its keys and values in one layer", "[policy]") {
+  Setting setting;
+  const auto print_of = [&](std::int64_t prompt, int batch, std::optional<std::int64_t> tokens = {}) {
+    setting.work = {.requests = 8, .longest_prompt = prompt, .slots = 100, .longest_generation = 2};
+    Policy policy;
+    policy.gpu_batch_size = batch;
+    policy.max_batched_tokens = tokens;
+    return policy::footprint(setting.model, setting.units, policy, setting.work, setting.sizing);
+  };
+  const auto one = print_of(100'000, 1), longer = print_of(200'000, 1);
+  CHECK(one.workspace.chunk_tokens == 2048);
+  CHECK_FALSE(one.shape.refills);
+  // Keys and values of 128 numbers in fp16, a score for each of 4 heads.
+  const double growth = double(longer.workspace.chunk) - double(one.workspace.chunk);
+  CHECK(growth == Approx(100'000 * (2 * 128 * 2 + 4 * 4)).epsilon(0.001));
+  CHECK(longer.prefill_hidden_bytes - one.prefill_hidden_bytes == 100'000 * 128 * 4);
+  // What a chunk has beside that: queries and results, and a piece of the widest stage.
+  CHECK(double(one.workspace.chunk) < 100'000 * (2 * 128 * 2 + 4 * 4) + 2048 * 128 * 4 * 4 + 512 * 512 * 4 * 2);
+  CHECK(print_of(100'000, 1, 64).workspace.chunk_tokens == 64);
+  CHECK(print_of(100'000, 1, 64).workspace.chunk + 2048 * 128 * 8 < one.workspace.chunk);
+  // Not all prompts of a batch begin at once.
+  CHECK(print_of(100'000, 8).prefill_hidden_bytes == 131'072 * 128 * 4);
+  CHECK(print_of(100'000, 8).shape.refills);
+  CHECK(print_of(100'000, 8, 64).prefill_hidden_bytes == 100'000 * 128 * 4);
+  CHECK(print_of(1000, 8).workspace.first_tokens == 8000);
+  CHECK_FALSE(print_of(1000, 8).shape.refills);
 }
 
 TEST_CASE("where layers keep differently, bytes are those of each layer, and homes have their share of them",

@@ -96,6 +96,21 @@ TEST_CASE("predict: prompts that fill the device take the weights once a pass, a
         print.prefill_hidden_bytes);
 }
 
+TEST_CASE("predict: prompts that begin in several sweeps take the weights once for each", "[predict]") {
+  const Made made(test::decoder(24, 2048, 32, 50272), 512, 33, 8,
+                  test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));
+  Policy policy = policy_of(8, 1, {{0, 1, 0}});
+  const Prediction at_once = predicted(made, policy);
+  policy.max_batched_tokens = 1024;
+  const Prediction two_by_two = predicted(made, policy);
+  CHECK(busy(two_by_two.prefill, Lane::host_to_device) == Approx(4 * busy(at_once.prefill, Lane::host_to_device)));
+  CHECK(busy(two_by_two.prefill, Lane::device_compute) ==
+        Approx(busy(at_once.prefill, Lane::device_compute)).epsilon(0.05));
+  policy.max_batched_tokens = 64;  // one by one
+  CHECK(busy(predicted(made, policy).prefill, Lane::host_to_device) ==
+        Approx(8 * busy(at_once.prefill, Lane::host_to_device)));
+}
+
 TEST_CASE("predict: KV at home on the host, attended there or brought over", "[predict]") {
   const Made made(test::decoder(24, 2048, 32, 50272), 500, 13, 64,
                   test::machine_of(without_launches(), {64 * kGiB, 64 * kGiB, 64 * kGiB}));

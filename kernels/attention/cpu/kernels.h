@@ -17,12 +17,12 @@ constexpr int kKeyColumns = 64;  ///< keys that a prefill tile takes at a time
 
 constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-/// Up to kQueryRows rows of one sequence and one head. Pointers point at the sequence's first row and the head's first
-/// column (with a prefix at where that row would be, next to the sequence's own); `scratch` is 64-byte aligned.
+/// Up to kQueryRows rows of one sequence and one head: its tokens first_row .. first_row + rows. Pointers point at the
+/// head's first column; `scratch` is 64-byte aligned.
 struct PrefillTile {
-  const float* q;
-  const void *k, *v;
-  const void *prefix_k, *prefix_v;  // those of the first `prefix` tokens
+  const float* q;                   // of the tile's first row, as out and lse
+  const void *k, *v;                // of the token `prefix`
+  const void *prefix_k, *prefix_v;  // of the first token
   int prefix;
   std::int64_t q_stride, k_stride, v_stride, out_stride;
   DType dtype;
@@ -30,7 +30,7 @@ struct PrefillTile {
   float scale, cap;
   const float* sink_logit;  // [1] or null
   float* out;
-  float* lse;  // [tokens of the sequence] or null
+  float* lse;  // [rows] or null
   float* scratch;
 };
 constexpr std::size_t prefill_scratch(int head_dim) {
@@ -41,12 +41,13 @@ constexpr std::size_t prefill_scratch(int head_dim) {
 /// Up to kKeyColumns columns of one sequence and one KV head. The terms are exp(scale q k - lse) of rows first_row ..
 /// length and of `group` query heads, whose q columns and lse rows follow one another.
 struct ColumnTile {
-  const float* q;
+  const float* q;  // of the token `prefix`, as k and lse
   const void* k;
   const float* lse;
-  const float* prefix_q;  // those of the first `prefix` tokens
-  const void* prefix_k;
+  const float* prefix_q;  // of the token `q_begin`, as prefix_lse
+  const void* prefix_k;   // of the first token
   const float* prefix_lse;
+  std::int64_t q_begin;
   int prefix;
   std::int64_t q_stride, k_stride, lse_stride;
   DType dtype;

@@ -52,7 +52,7 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
   const int tile_rows = (t.rows + R - 1) / R * R;  // the last rows may be zeros, whose results are not used
   set_to<S>(q, tile_rows * dim, 0.0f);
   set_to<S>(out, tile_rows * dim, 0.0f);
-  pack_rows<S>(SplitRows<float>{t.q, t.q, t.q_stride, 0}, t.first_row, t.rows, t.head_dim, t.scale, q);
+  pack_rows<S>(SplitRows<float>{t.q, t.q, t.q_stride}, 0, t.rows, t.head_dim, t.scale, q);
   for (int r = 0; r < tile_rows; ++r) {  // a sink logit is one more key, which comes first
     max[r] = t.sink_logit ? *t.sink_logit : -__builtin_inff();
     sum[r] = t.sink_logit ? 1.0f : 0.0f;
@@ -87,13 +87,13 @@ template <class S, class T> void prefill_tile_of(const PrefillTile& t) {
     }
   }
   for (int r = 0; r < t.rows; ++r) {
-    float* row = t.out + (t.first_row + r) * t.out_stride;
+    float* row = t.out + r * t.out_stride;
     const typename S::V inverse = S::all(1.0f / sum[r]);
     for (int d = 0; d < t.head_dim; d += kLanes) {
       const int lanes = t.head_dim - d < kLanes ? t.head_dim - d : kLanes;
       store_some<S>(row + d, S::mul(S::load(out + r * dim + d), inverse), lanes);
     }
-    if (t.lse) t.lse[t.first_row + r] = max[r] + logf(sum[r]);
+    if (t.lse) t.lse[r] = max[r] + logf(sum[r]);
   }
 }
 
@@ -116,14 +116,16 @@ void add_columns(const ColumnTile& t, int head, int first, int count, const floa
   constexpr int vectors = kKeyColumns / kLanes;
   const std::int64_t dim = whole_vectors(t.head_dim);
   const std::int64_t column = std::int64_t{head} * t.head_dim;
-  pack_rows<S>(SplitRows<float>{t.prefix_q + column, t.q + column, t.q_stride, t.prefix}, first, count, t.head_dim,
-               t.scale, q);
+  pack_rows<S>(SplitRows<float>{t.prefix_q + column, t.q + column, t.q_stride, t.prefix, t.q_begin}, first, count,
+               t.head_dim, t.scale, q);
   multiply<S>(q, dim, keys, kKeyColumns, t.head_dim, logits, kKeyColumns, nullptr);
   if (t.cap > 0) cap_logits<S>(logits, std::int64_t{count} * kKeyColumns, t.cap);
+  const float* const prefix_lse = t.prefix_lse + head * t.lse_stride;
+  const float* const own_lse = t.lse + head * t.lse_stride;
   for (int r = 0; r < count; ++r) {
     const int row = first + r, seen = row - t.first_key + 1, unseen = t.window > 0 ? seen - t.window : 0;
     for (int n = 0; n < unseen && n < kKeyColumns; ++n) logits[r * kKeyColumns + n] = -__builtin_inff();
-    const typename S::V lse = S::all((row < t.prefix ? t.prefix_lse : t.lse)[head * t.lse_stride + row]);
+    const typename S::V lse = S::all(row < t.prefix ? prefix_lse[row - t.q_begin] : own_lse[row - t.prefix]);
     for (int n = 0; n < vectors && n * kLanes < seen; ++n) {
       const typename S::V p = exp_of<S>(S::sub(S::load(logits + r * kKeyColumns + n * kLanes), lse));
       const int left = seen - n * kLanes;

@@ -38,12 +38,12 @@ void multiply(const float* a, std::int64_t a_stride, const float* b, std::int64_
     multiply_tile<S, R, 1>(a, a_stride, b + first, columns, depth, c + first, c_stride, factor);
 }
 
-/// Rows of a matrix, the first `split` of which may lie elsewhere. Both pointers are to where row 0 would be.
+/// Rows of a matrix. Those before row `split` may lie elsewhere: `before` points at row `begin`, `from` at row `split`.
 template <class T> struct SplitRows {
   const T *before, *from;
   std::int64_t stride;
-  int split;
-  const T* row(std::int64_t r) const { return (r < split ? before : from) + r * stride; }
+  std::int64_t split = 0, begin = 0;
+  const T* row(std::int64_t r) const { return r < split ? before + (r - begin) * stride : from + (r - split) * stride; }
 };
 
 /// out[dim, kKeyColumns] = the transpose of rows `begin` .. begin + keys, with zeros for the keys that are missing.

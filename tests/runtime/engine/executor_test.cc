@@ -261,6 +261,32 @@ TEST_CASE("choices of one prompt join a sweep together, although one prompt alon
   CHECK_FALSE(places.any_waiting());
 }
 
+TEST_CASE("prompts with more tokens than may begin in the first sweep begin in later ones, in their order",
+          "[runtime]") {
+  std::vector<runtime::Sequence> block(5);
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    const std::size_t lengths[] = {7, 3, 4, 12, 1};
+    block[i].tokens.assign(lengths[i], static_cast<std::int32_t>(i));
+    block[i].prompt_tokens = std::ssize(block[i].tokens), block[i].max_tokens = 9;
+    block[i].keep = {{kernels::Keep{}}};
+  }
+  const runtime::Waiting none;
+  runtime::Places places({.gpu_batch_size = 5, .admitted_tokens = 3, .first_tokens = 10}, block, none);
+  const auto begins = [&](bool prefill) {
+    places.gather(0, prefill);
+    const runtime::BatchRows& rows = places.rows(0);
+    for (const std::int32_t place : rows.sequence) block[static_cast<std::size_t>(place)].tokens.push_back(1);
+    return std::vector<std::int32_t>(rows.sequence.begin() + rows.begun, rows.sequence.end());
+  };
+  using Begun = std::vector<std::int32_t>;
+  CHECK(begins(true) == Begun{0, 1});  // 10 tokens
+  CHECK(begins(false) == Begun{2});    // at least 3
+  CHECK(begins(false) == Begun{3});
+  CHECK(begins(false) == Begun{4});
+  CHECK(begins(false).empty());
+  CHECK(places.rows(0).begun == 5);
+}
+
 TEST_CASE("log-probabilities are of what the model said, and what is forbidden is not chosen", "[runtime]") {
   const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
   policy::PartialPolicy policy;

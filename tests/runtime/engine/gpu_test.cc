@@ -143,6 +143,28 @@ TEST_CASE("on a GPU a shared prefix gives what whole prompts give within toleran
   CHECK(compared > 24);
 }
 
+TEST_CASE("on a GPU a prompt in chunks gives what it gives in one within tolerance", "[gpu]") {
+  const std::string retention = GENERATE("full", "h2o:0.5:0.3", "snapkv:0.5:0.2:window=50");
+  const bool quantised = GENERATE(false, true), shares = GENERATE(false, true);
+  CAPTURE(retention, quantised, shares);
+  std::mt19937 random(7);
+  const auto source = runtime::open_model(data_path("golden") / "prenorm-tied-f16", "auto", "");
+  auto prompts = random_prompts(6, source->spec.vocab, 4, random);
+  for (Prompt& prompt : prompts) {
+    prompt.ids.resize(std::min<std::size_t>(prompt.ids.size(), 50));
+    for (std::int32_t token = 4; token < 70; ++token) prompt.ids.insert(prompt.ids.begin(), token);
+    prompt.prefix = 66;
+  }
+  policy::PartialPolicy policy = all_on_device(retention);
+  if (quantised) policy.kv_format = policy::KvFormat::of(DType::i8);
+  const auto expected = Engine(*source, policy, prompts, {.backend = backend_name()}).run();
+  policy.max_batched_tokens = 64;
+  const auto answers = Engine(*source, policy, prompts, {.backend = backend_name()}, shares).run();
+  std::size_t compared = 0;
+  for (std::size_t i = 0; i < answers.size(); ++i) compared += compare(expected[i], answers[i]);
+  CHECK(compared > 15);
+}
+
 TEST_CASE("on a GPU attention of the host's KV on the host computes the same within tolerance", "[gpu]") {
   const std::string retention = GENERATE("full", "h2o:0.25:0.25");
   std::mt19937 random(5);

@@ -1,7 +1,7 @@
 // An answer depends on its own request alone, to the last bit: on no placement, block, order, overlap, disk engine,
-// number of threads, place of attention or prefix that others share. One product of all these parameters is sampled:
-// each value of a parameter comes equally often, and which values meet is drawn by the seed. WEFT_TEST_SEED draws
-// another sample.
+// number of threads, place of attention, prefix that others share or chunks of prompts. One product of all these
+// parameters is sampled: each value of a parameter comes equally often, and which values meet is drawn by the seed.
+// WEFT_TEST_SEED draws another sample.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -149,6 +149,7 @@ struct Way {
   bool separate_device = false;
   bool in_order = false;  ///< requests as they come, so that those with one prompt are neighbours; else shuffled
   bool shares = false;    ///< prefixes are computed once
+  int tokens = 0;         ///< Policy::max_batched_tokens; 0: as it is by itself
 
   std::string text() const {
     std::ostringstream out;
@@ -158,6 +159,7 @@ struct Way {
         << (overlap ? "overlap " : "serial ") << (continuous ? "continuous " : "static ") << threads << " " << engine
         << (separate_device ? " separate device" : "") << (in_order ? " in order" : "")
         << (shares ? " shares prefixes" : "");
+    if (tokens > 0) out << " " << tokens << " tokens at once";
     return out.str();
   }
 };
@@ -169,7 +171,7 @@ class Ways {
       : dice_(dice), weights_(placements(), dice), kv_(placements(), dice), activations_(placements(), dice),
         size_({1, 2, 3, 4, 6, 8, kMostInBatch}, dice), batches_({1, 2, 3, 4, kMostBatches}, dice),
         on_host_({0.0, 0.5, 1.0, 1 / 3.0}, dice), flags_(combinations(), dice),
-        engine_({"io_uring", "threads", "buffered"}, dice) {}
+        engine_({"io_uring", "threads", "buffered"}, dice), tokens_({0, 64, 0, 80}, dice) {}
 
   Way draw() {
     const int flags = flags_.draw();
@@ -185,7 +187,8 @@ class Ways {
             .engine = engine_.draw(),
             .separate_device = (flags & 8) != 0,
             .in_order = (flags & 16) != 0,
-            .shares = (flags & 32) != 0};
+            .shares = (flags & 32) != 0,
+            .tokens = tokens_.draw()};
   }
 
  private:
@@ -209,6 +212,7 @@ class Ways {
   Deck<double> on_host_;
   Deck<int> flags_;
   Deck<std::string> engine_;
+  Deck<int> tokens_;
 };
 
 /// Some requests, and their answers as each is computed alone in its block, where nothing moves, on one thread.
@@ -277,6 +281,7 @@ class Requests {
     policy.retention = retention_;
     policy.overlap = way.overlap;
     policy.continuous = way.continuous;
+    if (way.tokens > 0) policy.max_batched_tokens = way.tokens;
     const runtime::MachineOptions machine{.backend = "cpu",
                                           .disk_engine = way.engine,
                                           .disk_directory = folder_.path().string(),

@@ -292,8 +292,10 @@ TEST_CASE("what steps write has room in the work space that the footprint counts
     for (const Value value : policy::scratch_values(policy::steps_of(model.spec, stage))) {
       const bool spans = stage == Stage::attend || value == Value::q || value == Value::k || value == Value::v;
       if (spans != of_chunk) continue;
-      const std::int64_t rows = of_chunk ? print.workspace.chunk_tokens : print.workspace.piece_tokens;
-      bytes += (policy::shape_of(value, model.spec, print.types, rows).bytes() + 63) / 64 * 64;
+      const policy::ValueShape shape =
+          of_chunk ? policy::attention_shape(value, model.spec, print.types, print.workspace.attention)
+                   : policy::shape_of(value, model.spec, print.types, print.workspace.piece_tokens);
+      bytes += (shape.bytes() + 63) / 64 * 64;
     }
     return bytes;
   };
