@@ -117,11 +117,10 @@ LayerSlots Retention::slots(std::int64_t prompt, std::int64_t generation, const 
 }
 
 LayerSlots Retention::cold_slots(std::int64_t prompt, std::int64_t generation, const std::vector<int>& windows) const {
-  return count_slots(prompt, generation, windows, [&](const kernels::Keep& keep, std::int64_t most) {
-    const std::int64_t fine =
-        keep.of_prompt();  // with `once` later tokens stay fine, and only the prompt's become cold
-    const std::int64_t cold = (keep.spare > 0 ? std::min(prompt, most) : most) - fine;
-    return std::clamp<std::int64_t>(cold, 0, keep.cold);
+  return count_slots(prompt, generation, windows, [prompt](const kernels::Keep& keep, std::int64_t most) {
+    // With `once` later tokens stay fine, and only the prompt's become cold.
+    const std::int64_t of = keep.spare > 0 ? std::min(prompt, most) : most;
+    return std::clamp<std::int64_t>(of - keep.of_prompt(), 0, keep.cold);
   });
 }
 

@@ -114,9 +114,11 @@ Work decode_work(const Session& session, const Totals& totals, const LayerKeeps&
       std::int64_t attended = 0, cold = 0;
       const kernels::Keep& own = keep[layer][run];
       for (std::int64_t sweep = 1; sweep <= sweeps; ++sweep) {
-        attended += std::min<std::int64_t>({own.budget() + 1, std::min<std::int64_t>(own.of_prompt(), context) + sweep,
-                                            own.window > 0 ? own.window : INT32_MAX});
-        cold += std::clamp<std::int64_t>(context + sweep - own.budget() - 1, 0, own.cold);
+        const std::int64_t fine =
+            std::min<std::int64_t>({own.budget() + 1, std::min<std::int64_t>(own.of_prompt(), context) + sweep,
+                                    own.window > 0 ? own.window : INT32_MAX});
+        attended += fine;
+        cold += std::clamp<std::int64_t>(context + sweep - fine, 0, own.cold);
       }
       const offload::KvShape& shape = session.footprint().kv_shapes[layer][run];
       const double bytes = double(attended) * double(shape.bytes_per_step()) +

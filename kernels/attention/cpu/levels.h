@@ -132,6 +132,8 @@ template <class S> void cold_logits(const DecodeEntries& s) {
                                             s.p + head * s.stride + s.fine, s.stride);
     });
   });
+  for (int head = 0; head < t.group; ++head)
+    for (std::int64_t i = s.count; i < whole_vectors(s.count); ++i) s.p[head * s.stride + i] = -__builtin_inff();
 }
 
 /// Rounds p * scale of up to 64 entries to 16 bits, and adds p * minimum to minima [16]. Returns what a weight of 1
